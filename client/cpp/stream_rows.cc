@@ -125,12 +125,11 @@ void StreamState::StepLocally(Link* link, const std::shared_ptr<PendingBatch>& b
     row.row = pending.row;
     SequenceRecord* const record = pending.record.get();
     absl::MutexLock lock(&record->mutex);
-    const History& history = record->history;
-    row.position = history.position();
-    if (!history.keeps_tokens()) continue;
-    row.shared = history.shared();
-    row.appended.assign(history.tokens().begin() + row.shared, history.tokens().end());
-    row.history_hash = history.hash();
+    row.position = record->history.position();
+    if (!record->history.keeps_tokens()) continue;
+    row.shared = record->history.shared();
+    row.appended.assign(record->history.tokens().begin() + row.shared, record->history.tokens().end());
+    row.history_hash = record->history.hash();
   }
   MarkSent(batch.get(), rows);
   SentStep& sent = sent_steps_[step.batch_id];
