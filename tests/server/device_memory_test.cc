@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/device_rows.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
 #include "service/memory/packet.h"
