@@ -62,6 +62,13 @@ void Session::BeginFrame(Frame frame) {
   if (!refusal && !greeted_ && !message.has_hello()) {
     refusal = Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
   }
+  // The batch id cannot name a message whose id another batch has.
+  if (message.has_step() && stream_->IsUnanswered(message.step().batch_id())) {
+    if (!refusal) {
+      refusal = Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};
+    }
+    return Refuse(v1::StreamRequest(), *refusal);
+  }
   if (refusal) return Refuse(message, *refusal);
   switch (message.kind_case()) {
     case v1::StreamRequest::kHello:
@@ -203,6 +210,7 @@ void Session::OnCancel(const v1::CancelStep& cancel) {
   const std::shared_ptr<StepMessage> step = stream_->Find(cancel.batch_id());
   if (step == nullptr) return;  // answered already: the answer and the cancel crossed
   step->Cancel();
+  shards_.Cancel(*step);
   engine_.batcher().Sweep();
 }
 

@@ -31,8 +31,9 @@ class Platforms(unittest.TestCase):
     def test_log_without_summary_has_no_tests(self):
         self.assertIsNone(platforms.tests_in("ninja: build stopped"))
 
-    def test_left_out_parts_are_named_once(self):
-        self.assertEqual(platforms.left_out_in(LOG + LOG), ["the CUDA kernels are not compiled: there is no nvcc"])
+    def test_last_command_names_each_left_out_part_once(self):
+        log = "$ ./dev demo\nLeft out: the Python package\n$ ./dev test\n" + LOG + LOG
+        self.assertEqual(platforms.left_out_in(log), ["the CUDA kernels are not compiled: there is no nvcc"])
 
     def test_versions_are_upstreams(self):
         for full, upstream in {"1.2.0-2+b2": "1.2.0", "20240722.0-4": "20240722.0", "4:16.1.0-3": "16.1.0"}.items():

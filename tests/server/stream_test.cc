@@ -242,7 +242,7 @@ TEST(StreamTest, ClientMayVanishDuringStep) {
 
 TEST(StreamTest, FullWindowStopsReadingUntilAnswersLeave) {
   Config config = TestConfig();
-  config.limits.max_step_rows = 1;
+  config.limits.max_step_positions = 1;
   config.limits.stream_unanswered_rows = 1;
   TestServer server(config);
   server.device().Hold();

@@ -71,11 +71,25 @@ TEST(Strictness, UnknownFieldComesFromTheWire) {
   ExpectUnknown(message, Reason::kUnknownField, "hello.#4");
 }
 
-TEST(Strictness, FieldOfAnotherTypeIsUnknown) {
+TEST(Strictness, FieldInAnotherWireFormIsNamed) {
   v1::StreamRequest message;
   // hello.worker_session as a varint
   ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x08\x07", 4)));
-  ExpectUnknown(message, Reason::kUnknownField, "hello.#1");
+  ExpectUnknown(message, Reason::kMalformedMessage, "hello.worker_session");
+  EXPECT_EQ(FindUnknown(message, "")->limit, "length-delimited bytes");
+  EXPECT_EQ(FindUnknown(message, "")->message, "is encoded as a varint");
+  // open as a varint
+  ASSERT_TRUE(message.ParseFromString(std::string("\x10\x07", 2)));
+  ExpectUnknown(message, Reason::kMalformedMessage, "open");
+}
+
+TEST(Strictness, FieldInAnotherWireFormIsNotIgnored) {
+  IgnoredFields ignored;
+  v1::StreamRequest message = StepWithAMask();
+  v1::StepRow& row = *message.mutable_step()->mutable_rows(1);
+  row.GetReflection()->MutableUnknownFields(&row)->AddLengthDelimited(v1::StepRow::kPositionFieldNumber, "");
+  EXPECT_TRUE(ignored.Drop(&message).empty());
+  ExpectUnknown(message, Reason::kMalformedMessage, "step.rows[1].position");
 }
 
 TEST(Strictness, UnknownEnumValue) {
@@ -109,11 +123,11 @@ TEST(Strictness, RowsAreLeftToTheirOwnCheck) {
   EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.logits.#1234");
 }
 
-TEST(Strictness, RowsOfShardsAreCheckedAtOnce) {
+TEST(Strictness, RowsOfShardsAreLeftToTheirOwnCheck) {
   v1::StreamRequest message = StepWithAMask();
   AddUnknown(message.mutable_step()->mutable_rows(1));
   message.mutable_step()->mutable_logits()->mutable_shard();
-  EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.rows[1].#1234");
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
 }
 
 // An unknown task takes an unknown number of tensor rows.
@@ -125,6 +139,20 @@ TEST(Strictness, UnknownTaskShiftsLaterRows) {
   first.mutable_draw();
   EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
   first.clear_draw();
+  message.mutable_step()->mutable_rows(1)->set_tensor_row(1);
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+}
+
+// The tokens of a task, or the task itself, in another wire form: their number is unknown.
+TEST(Strictness, UnreadableTaskShiftsLaterRows) {
+  v1::StreamRequest message = StepWithAMask();
+  v1::StepRow& first = *message.mutable_step()->mutable_rows(0);
+  first.GetReflection()->MutableUnknownFields(&first)->AddVarint(v1::StepRow::kVerifyDraftFieldNumber, 1);
+  EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.rows[0].verify_draft");
+  v1::VerifyDraft& chain = *first.mutable_verify_draft();
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+  chain.GetReflection()->MutableUnknownFields(&chain)->AddFixed32(v1::VerifyDraft::kDraftTokensFieldNumber, 1);
+  EXPECT_TRUE(FindUnknownBesideRows(message).has_value());
   message.mutable_step()->mutable_rows(1)->set_tensor_row(1);
   EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
 }
