@@ -1,5 +1,5 @@
 // The client: its options, its steps, and the memory that it allocates.
-#include "client/cpp/client.h"
+#include "sortition/client.h"
 
 #include <algorithm>
 #include <thread>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/c/step.h"
+#include "sortition/in_process.h"
 
 namespace sortition::c {
 
@@ -62,11 +63,11 @@ absl::Status SetTransport(int32_t value, client::TransportKind* option) {
   }
 }
 
-absl::Status SetFallback(int32_t value, client::Fallback* option) {
+absl::Status SetFallback(int32_t value, uint32_t threads, client::InProcess* option) {
   if (value != SORTITION_FALLBACK_NONE && value != SORTITION_FALLBACK_IN_PROCESS) {
     return Refuse(v1::UNKNOWN_ENUM_VALUE, "options.fallback", "SORTITION_FALLBACK_*", absl::StrCat(value));
   }
-  *option = value == SORTITION_FALLBACK_NONE ? client::Fallback::kNone : client::Fallback::kInProcess;
+  if (value == SORTITION_FALLBACK_IN_PROCESS) *option = client::InProcessEngine(threads);
   return absl::OkStatus();
 }
 
@@ -102,11 +103,11 @@ absl::StatusOr<client::ClientOptions> ReadClientOptions(const sortition_client_o
   options.name = "sortition-c";
   client::TlsOptions tls;
   absl::Status status = SetTargets(*given, &options.targets);
-  status.Update(SetTransport(given->transport, &options.transport));
-  status.Update(SetFallback(given->fallback, &options.fallback));
+  status.Update(SetTransport(given->transport, &options.transport.kind));
+  status.Update(SetFallback(given->fallback, given->in_process_threads, &options.in_process));
   status.Update(SetTexts({{given->worker_session, "worker_session", &options.worker_session},
                           {given->name, "name", &options.name},
-                          {given->token, "token", &options.token},
+                          {given->token, "token", &options.transport.token},
                           {given->tls_root_certificates, "tls_root_certificates", &tls.root_certificates},
                           {given->tls_certificate_chain, "tls_certificate_chain", &tls.certificate_chain},
                           {given->tls_private_key, "tls_private_key", &tls.private_key},
@@ -115,24 +116,23 @@ absl::StatusOr<client::ClientOptions> ReadClientOptions(const sortition_client_o
   const bool has_tls_text = given->tls_root_certificates != nullptr || given->tls_certificate_chain != nullptr ||
                             given->tls_private_key != nullptr || given->tls_server_name != nullptr;
   if (given->use_tls != 0) {
-    options.tls = std::move(tls);
+    options.transport.tls = std::move(tls);
   } else if (has_tls_text) {
     return Refuse(v1::CONTRADICTION, "options.use_tls", "1", "there are TLS texts, which plain text would not use");
   }
   Set(given->default_timeout_ns, &options.default_timeout);
-  Set(given->connect_timeout_ns, &options.connect_timeout);
-  Set(given->keepalive_ns, &options.keepalive);
-  Set(given->backoff_initial_ns, &options.backoff.initial);
-  Set(given->backoff_max_ns, &options.backoff.max);
-  SetOrNever(given->fallback_stay_ns, &options.fallback_stay);
-  SetOrNever(given->shared_memory_bytes, &options.shared_memory_bytes);
-  SetOrNever(given->ring_spin_ns, &options.ring_spin);
-  Set(given->message_bytes, &options.message_bytes);
-  Set(given->history_window_tokens, &options.history_window_tokens);
-  Set(given->message_rows, &options.message_rows);
-  Set(given->history_piece_tokens, &options.history_piece_tokens);
-  options.in_process_threads = given->in_process_threads;
-  if (given->has_memory_server_user != 0) options.memory_server_user = given->memory_server_user;
+  Set(given->connect_timeout_ns, &options.retry.connect_timeout);
+  Set(given->keepalive_ns, &options.transport.keepalive);
+  Set(given->backoff_initial_ns, &options.retry.backoff.initial);
+  Set(given->backoff_max_ns, &options.retry.backoff.max);
+  SetOrNever(given->fallback_stay_ns, &options.retry.fallback_stay);
+  SetOrNever(given->shared_memory_bytes, &options.transport.shared_memory_bytes);
+  SetOrNever(given->ring_spin_ns, &options.transport.ring_spin);
+  Set(given->message_bytes, &options.limits.message_bytes);
+  Set(given->history_window_tokens, &options.limits.history_window_tokens);
+  Set(given->message_rows, &options.limits.message_rows);
+  Set(given->history_piece_tokens, &options.limits.history_piece_tokens);
+  if (given->has_memory_server_user != 0) options.transport.memory_server_user = given->memory_server_user;
   const client::VocabularyShard shard = {given->shard_index, given->shard_count, given->shard_first_token,
                                          given->shard_tokens, given->shard_vocabulary_size};
   if (shard.count != 0) {

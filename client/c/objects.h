@@ -10,8 +10,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "client/c/handles.h"
-#include "client/cpp/client.h"
-#include "client/cpp/local_sequence.h"
+#include "sortition/client.h"
+#include "sortition/local_sequence.h"
 #include "sortition/v1/parameters.pb.h"
 
 namespace sortition::c {

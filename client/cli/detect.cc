@@ -11,9 +11,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
-#include "client/cpp/watermark.h"
 #include "kernels/law/watermark.h"
 #include "kernels/row.h"
+#include "sortition/watermark.h"
 
 ABSL_FLAG(std::string, key_file, "", "detect: a file with the watermark's key, a decimal number");
 ABSL_FLAG(uint32_t, context_width, sortition::law::kDefaultWatermarkWidth, "detect: the watermark's context_width");

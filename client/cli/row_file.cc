@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "client/cpp/batch.h"
+#include "sortition/batch.h"
 
 namespace sortition::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/types/optional.h"
 #include "client/cli/command.h"
 #include "client/cli/row_file.h"
-#include "client/cpp/client.h"
+#include "sortition/client.h"
 
 template <typename T>
 using Optional = absl::optional<T>;
@@ -166,9 +166,9 @@ Outcome Sample(const std::vector<std::string>& arguments) {
   client::ClientOptions connection;
   connection.targets = {ServerAddress()};
   connection.name = "sortitionctl";
-  connection.tls = *std::move(tls);
-  connection.token = *std::move(token);
-  connection.connect_timeout = connection.default_timeout = Timeout();
+  connection.transport.tls = *std::move(tls);
+  connection.transport.token = *std::move(token);
+  connection.retry.connect_timeout = connection.default_timeout = Timeout();
   const auto client = client::Client::Connect(std::move(connection));
   if (!client.ok()) return Fail(client.status());
   const auto sequence = (*client)->Open(*std::move(options));

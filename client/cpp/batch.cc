@@ -1,5 +1,5 @@
 // Checks of rows, and batches made from matrices.
-#include "client/cpp/batch.h"
+#include "sortition/batch.h"
 
 namespace sortition::client {
 

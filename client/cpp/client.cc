@@ -1,5 +1,5 @@
 // Checks the arguments of the public calls, and blocks in those that have an asynchronous form.
-#include "client/cpp/client.h"
+#include "sortition/client.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/client_core.h"
+#include "client/cpp/device_rows.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
@@ -19,6 +20,7 @@ namespace sortition::client {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+constexpr absl::string_view kInProcessTarget = "in_process";
 
 absl::Status WrongOption(absl::string_view field, absl::string_view limit) {
   RowError error;
@@ -42,19 +44,22 @@ absl::Status CheckShard(const ClientOptions& options) {
   if (shard.tokens == 0 || shard.tokens > shard.vocabulary_size - shard.first_token)
     return WrongOption("shard.tokens", absl::StrCat("1..", shard.vocabulary_size - shard.first_token));
   if (options.targets.size() != 1) return WrongOption("targets", "one with a shard: all ranks meet at one server");
-  if (options.fallback != Fallback::kNone)
-    return WrongOption("fallback", "kNone with a shard: ranks do not meet in process");
+  if (options.in_process) return WrongOption("in_process", "null with a shard: ranks do not meet in process");
   if (options.worker_session.empty()) return WrongOption("worker_session", "given with a shard, alike for all ranks");
   return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const ClientOptions& options) {
   const auto& refuse = WrongOption;
-  if (options.targets.empty() && options.fallback == Fallback::kNone)
-    return refuse("targets", "given, or the fallback in process");
+  if (options.targets.empty() && !options.in_process) return refuse("targets", "given, or in_process set");
   for (const std::string& target : options.targets) {
     if (target.empty()) return refuse("targets", "addresses that are not empty");
-    if (options.transport == TransportKind::kRing && !IsUnixTarget(target))
+    if (target == kInProcessTarget && !options.in_process)
+      return refuse("in_process",
+                    "set where \"in_process\" is a target: link sortition_in_process, and set it to "
+                    "InProcessEngine()");
+    if (target == kInProcessTarget) return refuse("targets", "addresses, and \"in_process\" only as the last");
+    if (options.transport.kind == TransportKind::kRing && !IsUnixTarget(target))
       return refuse("targets", "memory sockets, \"unix:path\", with TransportKind::kRing");
   }
   if (options.shard) {
@@ -62,21 +67,22 @@ absl::Status CheckOptions(const ClientOptions& options) {
   }
   if (options.worker_session.size() > service::kMaxNameBytes) return refuse("worker_session", "at most 128 bytes");
   if (options.name.size() > service::kMaxNameBytes) return refuse("name", "at most 128 bytes");
-  if (!std::all_of(options.token.begin(), options.token.end(), absl::ascii_isgraph)) {
-    return refuse("token", "printable ASCII without spaces");
+  if (!std::all_of(options.transport.token.begin(), options.transport.token.end(), absl::ascii_isgraph)) {
+    return refuse("transport.token", "printable ASCII without spaces");
   }
-  if (options.connect_timeout <= absl::ZeroDuration()) return refuse("connect_timeout", "above 0");
-  if (options.keepalive < absl::Seconds(10) || options.keepalive > absl::Hours(24)) {
-    return refuse("keepalive", "10 s to 24 h");
+  if (options.retry.connect_timeout <= absl::ZeroDuration()) return refuse("retry.connect_timeout", "above 0");
+  if (options.transport.keepalive < absl::Seconds(10) || options.transport.keepalive > absl::Hours(24)) {
+    return refuse("transport.keepalive", "10 s to 24 h");
   }
   if (options.default_timeout <= absl::ZeroDuration()) return refuse("default_timeout", "above 0");
-  if (options.fallback_stay < absl::ZeroDuration()) return refuse("fallback_stay", "at least 0");
-  if (options.backoff.initial <= absl::ZeroDuration()) return refuse("backoff.initial", "above 0");
-  if (options.backoff.max < options.backoff.initial) return refuse("backoff.max", "at least backoff.initial");
-  if (options.shared_memory_bytes == 0 && options.transport == TransportKind::kRing)
-    return refuse("shared_memory_bytes", "at least 1 with TransportKind::kRing");
-  if (options.message_rows == 0) return refuse("message_rows", "at least 1");
-  if (options.history_piece_tokens == 0) return refuse("history_piece_tokens", "at least 1");
+  if (options.retry.fallback_stay < absl::ZeroDuration()) return refuse("retry.fallback_stay", "at least 0");
+  if (options.retry.backoff.initial <= absl::ZeroDuration()) return refuse("retry.backoff.initial", "above 0");
+  if (options.retry.backoff.max < options.retry.backoff.initial)
+    return refuse("retry.backoff.max", "at least retry.backoff.initial");
+  if (options.transport.shared_memory_bytes == 0 && options.transport.kind == TransportKind::kRing)
+    return refuse("transport.shared_memory_bytes", "at least 1 with TransportKind::kRing");
+  if (options.limits.message_rows == 0) return refuse("limits.message_rows", "at least 1");
+  if (options.limits.history_piece_tokens == 0) return refuse("limits.history_piece_tokens", "at least 1");
   return absl::OkStatus();
 }
 
@@ -119,14 +125,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   return ConnectWith(std::move(options), nullptr);
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Client::InProcess(ClientOptions options) {
-  if (!options.targets.empty()) return absl::InvalidArgumentError("a client in process has no targets");
-  options.fallback = Fallback::kInProcess;
-  return Connect(std::move(options));
-}
-
 absl::StatusOr<std::unique_ptr<Client>> Client::ConnectWith(ClientOptions options,
                                                             std::shared_ptr<Connector> connector) {
+  if (options.in_process && !options.targets.empty() && options.targets.back() == kInProcessTarget) {
+    options.targets.pop_back();
+  }
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   std::unique_ptr<Client> client(new Client(std::make_shared<ClientCore>(std::move(options), std::move(connector))));
   if (absl::Status status = client->core_->WaitUntilUsable(); !status.ok()) return status;

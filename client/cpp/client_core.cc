@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Open(SequenceOptions optio
 absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::Fork(const Sequence& parent, SequenceOptions options,
                                                            std::optional<uint32_t> position) {
   if (parent.core_.get() != this) return absl::InvalidArgumentError("Fork: the parent belongs to another client");
-  absl::StatusOr<History> history = parent.ForkHistory(position);
+  absl::StatusOr<History> history = parent.record_->ForkHistory(position);
   if (!history.ok()) return history.status();
   const uint32_t start = history->position();
   if (history->tokens().size() != start) options.start_position = start;  // the parent keeps no tokens

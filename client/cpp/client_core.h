@@ -14,13 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/batch.h"
-#include "client/cpp/client.h"
-#include "client/cpp/options.h"
-#include "client/cpp/sequence.h"
 #include "client/cpp/stream_state.h"
 #include "client/cpp/transport.h"
 #include "client/cpp/wake_queue.h"
+#include "sortition/batch.h"
+#include "sortition/client.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 

@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cpp/batch.h"
 #include "client/cpp/cuda_rows.h"
 #include "devices/cuda/context.h"
 #include "devices/cuda/hardware.h"
+#include "sortition/batch.h"
 
 namespace sortition::client {
 

@@ -16,10 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/batch.h"
-#include "client/cpp/client.h"
 #include "devices/cuda/context.h"
 #include "devices/cuda/hardware.h"
+#include "sortition/batch.h"
+#include "sortition/client.h"
 
 namespace sortition::client {
 

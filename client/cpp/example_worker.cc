@@ -6,7 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "client/cpp/client.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
 
 namespace client = sortition::client;
 namespace v1 = sortition::v1;
@@ -38,8 +39,8 @@ int main(int argc, char** argv) {
     options.worker_session = argv[3];
     options.targets = {argv[4]};  // where all ranks meet
   } else {
-    options.targets.assign(argv + 1, argv + argc);    // tried in turn
-    options.fallback = client::Fallback::kInProcess;  // if none can be reached: the same tokens, sampled here
+    options.targets.assign(argv + 1, argv + argc);   // tried in turn
+    options.in_process = client::InProcessEngine();  // if none can be reached: the same tokens, sampled here
   }
   auto connected = client::Client::Connect(options);
   if (!connected.ok()) return Fail(connected.status());

@@ -6,12 +6,12 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "client/cpp/options.h"
 #include "client/cpp/transport.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 

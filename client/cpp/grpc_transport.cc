@@ -363,13 +363,13 @@ void GrpcStream::HalfClose() {
 
 GrpcConnector::GrpcConnector(const ClientOptions& options)
     : targets_(options.targets),
-      kind_(options.transport),
-      shared_memory_bytes_(options.shared_memory_bytes),
-      connect_timeout_(options.connect_timeout),
-      memory_server_user_(options.memory_server_user),
-      token_(options.token),
-      channel_{MakeCredentials(options.tls), options.tls ? options.tls->server_name : "", options.keepalive,
-               options.tls.has_value()},
+      kind_(options.transport.kind),
+      shared_memory_bytes_(options.transport.shared_memory_bytes),
+      connect_timeout_(options.retry.connect_timeout),
+      memory_server_user_(options.transport.memory_server_user),
+      token_(options.transport.token),
+      channel_{MakeCredentials(options.transport.tls), options.transport.tls ? options.transport.tls->server_name : "",
+               options.transport.keepalive, options.transport.tls.has_value()},
       thread_([this] { Run(); }) {
   KeepGrpcRunning();
   // A memory socket checks users, not tokens and certificates.

@@ -13,10 +13,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cpp/grpc_channel.h"
-#include "client/cpp/options.h"
 #include "client/cpp/ring_transport.h"
 #include "client/cpp/transport.h"
 #include "grpcpp/completion_queue.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 

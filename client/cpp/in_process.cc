@@ -1,5 +1,5 @@
 // Opens and rows as jobs of a pool.
-#include "client/cpp/in_process.h"
+#include "sortition/in_process.h"
 
 #include <limits>
 #include <string>
@@ -11,7 +11,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cpp/local_sampler.h"
-#include "client/cpp/local_sequence.h"
+#include "client/cpp/own_sequence.h"
+#include "client/cpp/transport.h"
 #include "client/cpp/work_pool.h"
 #include "kernels/check.h"
 #include "service/clock.h"
@@ -21,18 +22,15 @@
 #include "service/request/trace.h"
 
 namespace sortition::client {
+namespace {
 
 // The parts that the streams of a connector share. A caller in Poll may hold a stream longer than its connector lives.
 struct InProcessCore {
-  InProcessCore(std::string session, service::CheckpointKey checkpoint_key, uint32_t threads)
-      : worker_session(std::move(session)), key(checkpoint_key), pool(threads) {}
+  InProcessCore(service::CheckpointKey checkpoint_key, uint32_t threads) : key(checkpoint_key), pool(threads) {}
 
-  const std::string worker_session;
   const service::CheckpointKey key;
   WorkPool pool;
 };
-
-namespace {
 
 // Results are reported at the end of their step, or after this time if the step takes longer.
 constexpr absl::Duration kReportAfter = absl::Milliseconds(1);
@@ -64,7 +62,7 @@ void SetCheckpoint(std::string checkpoint, RowResult* result) {
 // A sequence of a stream. A fork may read it while a row runs, and a step that was given up may still run.
 struct Opened {
   absl::Mutex mutex;
-  std::unique_ptr<LocalSequence> sequence ABSL_PT_GUARDED_BY(mutex);
+  std::unique_ptr<OwnSequence> sequence ABSL_PT_GUARDED_BY(mutex);
 };
 
 class InProcessStream final : public Transport,
@@ -108,9 +106,9 @@ class InProcessStream final : public Transport,
   void End();
 
  private:
-  absl::StatusOr<std::unique_ptr<LocalSequence>> ForkOf(const LocalOpen& open);
-  service::CheckpointOwner OwnerOf(const LocalSequence& sequence, const SequenceRecord& record) const {
-    return {"in-process", core_->worker_session, record.options.request_id, sequence.identity()};
+  absl::StatusOr<std::unique_ptr<OwnSequence>> ForkOf(const LocalOpen& open);
+  service::CheckpointOwner OwnerOf(const OwnSequence& sequence, const SequenceRecord& record) const {
+    return {"in-process", "", record.options.request_id, sequence.identity()};
   }
 
   const std::shared_ptr<InProcessCore> core_;
@@ -236,7 +234,7 @@ void InProcessStream::Step(LocalStep step) {
   pool_.Add(std::make_shared<StepJob>(shared_from_this(), std::move(step)), rows, priority);
 }
 
-absl::StatusOr<std::unique_ptr<LocalSequence>> InProcessStream::ForkOf(const LocalOpen& open) {
+absl::StatusOr<std::unique_ptr<OwnSequence>> InProcessStream::ForkOf(const LocalOpen& open) {
   const std::shared_ptr<Opened> parent = Find(open.parent.get());
   if (parent == nullptr) return absl::NotFoundError("the parent is closed");
   absl::MutexLock lock(&parent->mutex);
@@ -244,7 +242,7 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> InProcessStream::ForkOf(const Loc
 }
 
 LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
-  std::unique_ptr<LocalSequence> sequence;
+  std::unique_ptr<OwnSequence> sequence;
   if (open.parent != nullptr) {
     auto forked = ForkOf(open);
     // The client then opens it with its history, and learns from that why it is refused.
@@ -255,9 +253,9 @@ LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
     sequence = *std::move(forked);
   } else {
     auto opened =
-        LocalSequence::OpenAt(open.record->options, open.seed, {open.tokens, open.prompt_length, open.position});
+        OwnSequence::OpenAt(open.record->options, open.seed, {open.tokens, open.prompt_length, open.position});
     if (auto* const error = std::get_if<RowError>(&opened)) return std::move(*error);
-    sequence = std::get<std::unique_ptr<LocalSequence>>(std::move(opened));
+    sequence = std::get<std::unique_ptr<OwnSequence>>(std::move(opened));
   }
   if (!open.checkpoint.empty() && sequence->keeps_sampler_state()) {
     auto checkpoint = key_.Open(OwnerOf(*sequence, *open.record), open.checkpoint, "checkpoint");
@@ -276,7 +274,7 @@ RowResult InProcessStream::RunRow(Opened* opened, const LocalStep& step, uint32_
   const LocalRow& row = step.rows[index];
   SORTITION_CHECK(opened != nullptr);
   absl::MutexLock lock(&opened->mutex);
-  LocalSequence& sequence = *opened->sequence;
+  OwnSequence& sequence = *opened->sequence;
   sequence.MoveTo(row.position, row.shared, row.appended);
   SORTITION_CHECK(sequence.history_hash().value_or(0) == row.history_hash);
   RowResult result = sequence.Step(step.dtype, row.row, {step.draft_dtype, index, step.vocabulary_size});
@@ -291,15 +289,25 @@ service::CheckpointKey TrustingKey() {
   return service::CheckpointKey::Trusting(&entropy);
 }
 
+// Starts streams that are usable at once: there is no hello, and no welcome. Each begins without sequences.
+class InProcessConnector final : public Connector {
+ public:
+  explicit InProcessConnector(uint32_t threads) : core_(std::make_shared<InProcessCore>(TrustingKey(), threads)) {}
+  // Blocks until every stream has ended.
+  ~InProcessConnector() override { core_->pool.Stop(); }
+
+  std::shared_ptr<Transport> Start(size_t, uint64_t stream, StreamEvents* events) override {
+    return CancelledWithLast(std::make_shared<InProcessStream>(core_, stream, events));
+  }
+
+ private:
+  const std::shared_ptr<InProcessCore> core_;
+};
+
 }  // namespace
 
-InProcessConnector::InProcessConnector(uint32_t threads, std::string worker_session)
-    : core_(std::make_shared<InProcessCore>(std::move(worker_session), TrustingKey(), threads)) {}
-
-InProcessConnector::~InProcessConnector() { core_->pool.Stop(); }
-
-std::shared_ptr<Transport> InProcessConnector::Start(size_t, uint64_t stream, StreamEvents* events) {
-  return CancelledWithLast(std::make_shared<InProcessStream>(core_, stream, events));
+InProcess InProcessEngine(uint32_t threads) {
+  return [threads] { return std::make_shared<InProcessConnector>(threads); };
 }
 
 }  // namespace sortition::client

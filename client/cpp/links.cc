@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/grpc_transport.h"
-#include "client/cpp/in_process.h"
 #include "client/cpp/message.h"
 #include "client/cpp/ring_transport.h"
 #include "client/cpp/shared_memory.h"
@@ -19,7 +18,7 @@ constexpr uint32_t kTimeoutsToEnd = 2;
 
 std::shared_ptr<Connector> ConnectorOf(const ClientOptions& options) {
   if (options.targets.empty()) return nullptr;
-  if (options.transport == TransportKind::kRing) return std::make_shared<RingConnector>(options);
+  if (options.transport.kind == TransportKind::kRing) return std::make_shared<RingConnector>(options);
   return std::make_shared<GrpcConnector>(options);
 }
 
@@ -30,11 +29,9 @@ Links::Links(const ClientOptions& options, std::string worker_session, std::shar
     : options_(options),
       worker_session_(std::move(worker_session)),
       connector_(connector != nullptr ? connector : ConnectorOf(options)),
-      fallback_connector_(connector != nullptr
-                              ? connector
-                              : std::make_shared<InProcessConnector>(options.in_process_threads, worker_session_)),
+      fallback_connector_(connector != nullptr ? connector : (options.in_process ? options.in_process() : nullptr)),
       events_(events),
-      choice_(options.targets.size(), options.fallback == Fallback::kInProcess, options.backoff, jitter_seed) {}
+      choice_(options.targets.size(), options.in_process != nullptr, options.retry.backoff, jitter_seed) {}
 
 bool Links::NeedsSuccessor() const {
   return current_->retiring || (choice_.IsFallback(current_->target) && !options_.targets.empty());
@@ -42,7 +39,7 @@ bool Links::NeedsSuccessor() const {
 
 bool Links::Stays(absl::Time now, bool bound) {
   if (!bound || current_->retiring || !choice_.IsFallback(current_->target)) return false;
-  if (!stays_until_) stays_until_ = now + options_.fallback_stay;
+  if (!stays_until_) stays_until_ = now + options_.retry.fallback_stay;
   return now < *stays_until_;
 }
 
@@ -89,7 +86,7 @@ std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
   Link link;
   link.number = ++last_number_;
   link.target = *target;
-  link.welcome_by = now + options_.connect_timeout;
+  link.welcome_by = now + options_.retry.connect_timeout;
   Connector& connector = choice_.IsFallback(*target) ? *fallback_connector_ : *connector_;
   link.transport = connector.Start(*target, link.number, events_);
   if (link.transport->sampler() != nullptr) {
@@ -154,7 +151,7 @@ void Links::OnTimeout(absl::Time asked, absl::Time now) {
   link.judged_from = now;
   if (link.timeouts++ == 0) link.silent_since = asked;
   const absl::Duration silence = now - link.silent_since;
-  if (link.timeouts < kTimeoutsToEnd || silence < options_.connect_timeout) return;
+  if (link.timeouts < kTimeoutsToEnd || silence < options_.retry.connect_timeout) return;
   Break(link.number, absl::DeadlineExceededError(absl::StrCat("nothing came for ", absl::FormatDuration(silence))),
         now);
 }
@@ -180,7 +177,7 @@ void Links::OnAnswer(uint64_t stream) {
 void Links::Report(Link* link, absl::Time now) {
   if (choice_.IsFallback(link->target) || std::exchange(link->reported, true)) return;
   // A stream that has lasted was useful, even without requests. One that fell silent is a failure.
-  const bool lasted = link->welcomed && now - *link->welcomed >= options_.backoff.max;
+  const bool lasted = link->welcomed && now - *link->welcomed >= options_.retry.backoff.max;
   const bool useful = (link->answered || lasted) && link->timeouts < kTimeoutsToEnd;
   choice_.Ended(useful, now);
 }

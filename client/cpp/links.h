@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/cpp/options.h"
 #include "client/cpp/target_choice.h"
 #include "client/cpp/transport.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 

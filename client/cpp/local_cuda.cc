@@ -71,19 +71,19 @@ absl::StatusOr<std::vector<RowResult>> LocalCuda::Step(v1::DType dtype, std::spa
   std::vector<RowResult> outcomes(rows.size());
   std::vector<Begun> begun;
   for (uint32_t i = 0; i < rows.size(); ++i) {
-    auto requests = sequences[i]->Begin(dtype, rows[i], {draft_dtype, i});
+    auto requests = sequences[i]->own_->Begin(dtype, rows[i], {draft_dtype, i});
     if (auto* const error = std::get_if<RowError>(&requests)) {
       outcomes[i] = std::move(*error);
     } else {
-      begun.push_back({i, std::get<LocalSequence::Requests>(std::move(requests))});
+      begun.push_back({i, std::get<OwnSequence::Requests>(std::move(requests))});
     }
   }
   // No sequence advances before the last answer of all is there.
   if (absl::Status status = Answer(sequences, &begun); !status.ok()) {
-    for (const Begun& row : begun) sequences[row.index]->Abandon();
+    for (const Begun& row : begun) sequences[row.index]->own_->Abandon();
     return status;
   }
-  for (const Begun& row : begun) outcomes[row.index] = sequences[row.index]->End();
+  for (const Begun& row : begun) outcomes[row.index] = sequences[row.index]->own_->End();
   return outcomes;
 }
 
@@ -107,7 +107,7 @@ absl::Status LocalCuda::Answer(std::span<LocalSequence* const> sequences, std::v
     std::span<kernels::RowOutput> left(answers);
     for (Begun& row : *begun) {
       const size_t count = row.requests.size();
-      if (count > 0) row.requests = sequences[row.index]->Continue(left.first(count));
+      if (count > 0) row.requests = sequences[row.index]->own_->Continue(left.first(count));
       left = left.subspan(count);
     }
   }

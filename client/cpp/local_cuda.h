@@ -8,9 +8,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/batch.h"
-#include "client/cpp/local_sequence.h"
+#include "client/cpp/own_sequence.h"
 #include "devices/cuda/lane.h"
+#include "sortition/batch.h"
+#include "sortition/local_sequence.h"
 
 namespace sortition::client {
 
@@ -40,7 +41,7 @@ class LocalCuda {
   // A row of the step that the host has not refused, and what the device is to answer next.
   struct Begun {
     uint32_t index = 0;
-    LocalSequence::Requests requests;
+    OwnSequence::Requests requests;
   };
   absl::Status Answer(std::span<LocalSequence* const> sequences, std::vector<Begun>* begun)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

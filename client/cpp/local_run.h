@@ -9,21 +9,14 @@
 #include <variant>
 #include <vector>
 
-#include "client/cpp/batch.h"
 #include "kernels/row.h"
 #include "service/refusal.h"
 #include "service/row/row.h"
 #include "service/sequence/sequence_state.h"
+#include "sortition/batch.h"
+#include "sortition/local_sequence.h"
 
 namespace sortition::client {
-
-// Options of a row's step beside the row.
-struct LocalStepOptions {
-  v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
-  uint32_t row = 0;                       // index of the row in the caller's step, for the fields of errors
-  // Elements of a row. Absent: as many as the sequence has.
-  std::optional<uint32_t> vocabulary_size = std::nullopt;
-};
 
 // Converts a refusal of the service's code to the client's error.
 RowError ToRowError(const service::Refusal& refusal);

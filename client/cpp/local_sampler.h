@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include "client/cpp/batch.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/sequence_record.h"
+#include "sortition/batch.h"
 
 namespace sortition::client {
 

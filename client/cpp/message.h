@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/cpp/options.h"
 #include "client/cpp/pending.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/transport.h"
+#include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {

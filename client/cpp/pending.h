@@ -11,8 +11,8 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
-#include "client/cpp/batch.h"
 #include "client/cpp/sequence_record.h"
+#include "sortition/batch.h"
 
 namespace sortition::client {
 

@@ -265,10 +265,10 @@ bool RingStream::HasUnwritten() {
 
 RingConnector::RingConnector(const ClientOptions& options)
     : targets_(options.targets),
-      shared_memory_bytes_(options.shared_memory_bytes),
-      connect_timeout_(options.connect_timeout),
-      memory_server_user_(options.memory_server_user),
-      spin_(options.ring_spin) {}
+      shared_memory_bytes_(options.transport.shared_memory_bytes),
+      connect_timeout_(options.retry.connect_timeout),
+      memory_server_user_(options.transport.memory_server_user),
+      spin_(options.transport.ring_spin) {}
 
 RingConnector::~RingConnector() {
   {

@@ -11,9 +11,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cpp/memory_link.h"
-#include "client/cpp/options.h"
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/transport.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 

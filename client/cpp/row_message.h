@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "client/cpp/batch.h"
+#include "sortition/batch.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {

@@ -1,6 +1,4 @@
 // Reads and rewrites a sequence's record on behalf of its handle.
-#include "client/cpp/sequence.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +6,7 @@
 #include "kernels/law/version.h"
 #include "service/request/history_options.h"
 #include "service/sequence/history_hash.h"
+#include "sortition/client.h"
 
 namespace sortition::client {
 
@@ -15,6 +14,10 @@ Sequence::Sequence(std::shared_ptr<ClientCore> core, std::shared_ptr<SequenceRec
     : core_(std::move(core)), record_(std::move(record)) {}
 
 Sequence::~Sequence() { core_->Close(record_); }
+
+const std::string& Sequence::request_id() const { return record_->options.request_id; }
+
+uint32_t Sequence::vocabulary_size() const { return record_->options.vocabulary_size; }
 
 uint64_t Sequence::seed() const {
   absl::MutexLock lock(&record_->mutex);
@@ -41,48 +44,48 @@ uint32_t Sequence::turns() const {
   return record_->history.turns();
 }
 
-absl::Status Sequence::CheckToken(uint32_t token) const {
-  const uint32_t live = record_->options.live_vocabulary_size.value_or(record_->options.vocabulary_size);
+absl::Status SequenceRecord::CheckToken(uint32_t token) const {
+  const uint32_t live = options.live_vocabulary_size.value_or(options.vocabulary_size);
   if (token < live) return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat("token ", token, " is outside the live vocabulary (< ", live, ")"));
 }
 
-absl::Status Sequence::CheckNoStep() const {
-  if (!record_->in_flight) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("a step of ", request_id(), " is in flight"));
+absl::Status SequenceRecord::CheckNoStep() const {
+  if (!in_flight) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("a step of ", options.request_id, " is in flight"));
 }
 
-absl::StatusOr<History> Sequence::ForkHistory(std::optional<uint32_t> position) const {
-  absl::MutexLock lock(&record_->mutex);
+absl::StatusOr<History> SequenceRecord::ForkHistory(std::optional<uint32_t> position) {
+  absl::MutexLock lock(&mutex);
   if (absl::Status status = CheckNoStep(); !status.ok()) return status;
-  const uint32_t end = record_->history.position();
+  const uint32_t end = history.position();
   const uint32_t at = position.value_or(end);
   if (at > end) {
     return absl::OutOfRangeError(absl::StrCat("Fork: position ", at, " is beyond the end (<= ", end, ")"));
   }
-  return History::ForkOf(record_->history, at);
+  return History::ForkOf(history, at);
 }
 
 absl::Status Sequence::ReplaceLast(uint32_t token) {
-  if (absl::Status status = CheckToken(token); !status.ok()) return status;
+  if (absl::Status status = record_->CheckToken(token); !status.ok()) return status;
   absl::MutexLock lock(&record_->mutex);
-  if (absl::Status status = CheckNoStep(); !status.ok()) return status;
+  if (absl::Status status = record_->CheckNoStep(); !status.ok()) return status;
   return record_->history.ReplaceLast(token);
 }
 
 absl::Status Sequence::Append(std::span<const uint32_t> tokens) {
   for (uint32_t token : tokens) {
-    if (absl::Status status = CheckToken(token); !status.ok()) return status;
+    if (absl::Status status = record_->CheckToken(token); !status.ok()) return status;
   }
   absl::MutexLock lock(&record_->mutex);
-  if (absl::Status status = CheckNoStep(); !status.ok()) return status;
+  if (absl::Status status = record_->CheckNoStep(); !status.ok()) return status;
   record_->history.Append(tokens);
   return absl::OkStatus();
 }
 
 absl::Status Sequence::Truncate(uint32_t position) {
   absl::MutexLock lock(&record_->mutex);
-  if (absl::Status status = CheckNoStep(); !status.ok()) return status;
+  if (absl::Status status = record_->CheckNoStep(); !status.ok()) return status;
   return record_->history.Truncate(position);
 }
 

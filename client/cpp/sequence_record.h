@@ -9,29 +9,15 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cpp/history.h"
+#include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {
-
-// The options of a sequence, fixed when it opens. The service checks their ranges.
-struct SequenceOptions {
-  std::string request_id;  // 1 to 128 bytes, unique among the open sequences of the client
-  v1::SamplingParameters parameters;
-  std::optional<uint64_t> seed;                  // absent: the service draws one; Sequence::seed() has it
-  uint32_t choice_index = 0;                     // which of n parallel completions of one prompt
-  uint32_t vocabulary_size = 0;                  // elements of a row
-  std::optional<uint32_t> live_vocabulary_size;  // ids at or above are never drawn; absent: all are live
-  std::string model;                             // for the server's logs
-  std::vector<uint32_t> prompt;
-  // Position of the first drawn token, for a sequence without state whose prompt the caller does not pass; `prompt` is
-  // then empty. Refused if an option looks at the history.
-  std::optional<uint32_t> start_position;
-  // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
-  uint32_t turns = 0;
-};
 
 // True if some sampler has a state that follows from past probabilities, so that no history restores it.
 inline bool KeepsSamplerState(const v1::SamplingParameters& parameters) {
@@ -54,6 +40,10 @@ struct SequenceRecord {
   const SequenceOptions options;
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 
+  absl::Status CheckToken(uint32_t token) const;
+  absl::Status CheckNoStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Returns the history that a fork at `position` starts with.
+  absl::StatusOr<History> ForkHistory(std::optional<uint32_t> position);
   // Returns the digest of the sequence's identity, with which the history hash starts.
   uint64_t Digest(uint64_t seed_in_force) const;
 

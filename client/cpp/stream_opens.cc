@@ -60,7 +60,7 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
 bool StreamState::HasRoomFor(SequenceRecord& record) const {
   if (unanswered_history_tokens_ == 0) return true;
   absl::MutexLock lock(&record.mutex);
-  return unanswered_history_tokens_ + record.history.tokens().size() <= options_.history_window_tokens;
+  return unanswered_history_tokens_ + record.history.tokens().size() <= options_.limits.history_window_tokens;
 }
 
 // Begins an open on `link`, which the caller then sends.
@@ -155,13 +155,13 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
     v1::History& history = *open.mutable_history();
     history.set_prompt_length(record->history.prompt_length());
     size_t offset = 0;
-    while (tokens.size() - offset > options_.history_piece_tokens) {
+    while (tokens.size() - offset > options_.limits.history_piece_tokens) {
       const auto from = tokens.begin() + static_cast<ptrdiff_t>(offset);
-      history.mutable_tokens()->Assign(from, from + options_.history_piece_tokens);
+      history.mutable_tokens()->Assign(from, from + options_.limits.history_piece_tokens);
       history.set_offset(static_cast<uint32_t>(offset));
       history.set_continues(true);
       links_.Send(link, EncodeMessage(request, {}, nullptr));
-      offset += options_.history_piece_tokens;
+      offset += options_.limits.history_piece_tokens;
     }
     history.mutable_tokens()->Assign(tokens.begin() + static_cast<ptrdiff_t>(offset), tokens.end());
     history.set_offset(static_cast<uint32_t>(offset));

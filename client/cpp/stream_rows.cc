@@ -57,14 +57,15 @@ bool StreamState::MayWaitForRows(const Link& link, const PendingBatch& batch) co
 }
 
 void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now) {
-  const uint64_t rows_by_bytes = std::max<uint64_t>(options_.message_bytes / batch->row_bytes, 1);
+  const uint64_t rows_by_bytes = std::max<uint64_t>(options_.limits.message_bytes / batch->row_bytes, 1);
   // Rows that are only named need not be split into messages that overlap with sampling.
   const std::shared_ptr<SharedMemory> memory = link->transport->memory();
   const bool named = IsShared(*batch, memory.get());
   const bool is_ready = batch->IsReady();
   if (!is_ready && !(named && MayWaitForRows(*link, *batch))) return;  // next_event schedules the next check
   const bool carried = !named && !links_.in_process();
-  const uint64_t most_rows = std::min<uint64_t>(carried ? rows_by_bytes : options_.message_rows, options_.message_rows);
+  const uint64_t most_rows =
+      std::min<uint64_t>(carried ? rows_by_bytes : options_.limits.message_rows, options_.limits.message_rows);
   std::vector<uint32_t> ready;
   uint64_t tensor_rows = 0;
   const DeviceRows* device = nullptr;  // device of the last row in `ready`, if it is named

@@ -27,9 +27,9 @@
 #include "client/cpp/errors.h"
 #include "client/cpp/links.h"
 #include "client/cpp/local_sampler.h"
-#include "client/cpp/options.h"
 #include "client/cpp/pending.h"
 #include "client/cpp/transport.h"
+#include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {

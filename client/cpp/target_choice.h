@@ -7,7 +7,7 @@
 #include <random>
 
 #include "absl/time/time.h"
-#include "client/cpp/options.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 

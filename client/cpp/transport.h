@@ -12,7 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/cpp/local_sampler.h"
-#include "client/cpp/options.h"
+#include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {

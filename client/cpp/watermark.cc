@@ -1,5 +1,5 @@
 // Sums the scores of tokens, and computes the tail probability of the sum.
-#include "client/cpp/watermark.h"
+#include "sortition/watermark.h"
 
 #include <algorithm>
 #include <cmath>

@@ -12,11 +12,12 @@
 #include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/cpp/client.h"
 #include "client/demo/worker/author.h"
 #include "client/demo/worker/page.h"
 #include "client/demo/worker/server_process.h"
 #include "client/demo/worker/story.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
 
 ABSL_FLAG(std::string, server, "", "Path of a sortitiond to start on a free loopback port, and to stop at the end");
 ABSL_FLAG(std::string, devices, "cpu", "Devices that the server started here uses, as its flag of that name");
@@ -58,7 +59,7 @@ absl::Status CheckFlags() {
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> Connect(const std::string& address) {
-  if (address.empty()) return client::Client::InProcess();
+  if (address.empty()) return client::Client::Connect({.in_process = client::InProcessEngine()});
   client::ClientOptions options;
   options.targets = {address};
   options.name = "sortition_demo";
@@ -89,7 +90,7 @@ absl::Status CloseUp(client::Client& client, const Learned& learned, const Story
 
 absl::Status CheckInProcess(const Learned& learned, const std::vector<Story>& stories, const WritingOptions& options,
                             const WritingResult& result) {
-  const auto client = client::Client::InProcess();
+  const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
   if (!client.ok()) return client.status();
   const auto again = WriteStories(**client, learned, stories, options, [](size_t, const v1::DrawResult&) {});
   if (!again.ok()) return again.status();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "sortition/in_process.h"
 #include "tests/cuda/fake_driver.h"
 
 namespace sortition::client {
@@ -67,7 +68,7 @@ class CudaResultsTest : public ::testing::Test {
   std::vector<int> ended_;  // numbers of steps, in the order of their callbacks
   std::vector<std::unique_ptr<Sequence>> sequences_;
   // Declared last, so that it is destroyed first.
-  std::unique_ptr<Client> client_ = *Client::InProcess();
+  std::unique_ptr<Client> client_ = *Client::Connect({.in_process = InProcessEngine()});
 
  private:
   absl::Status Submit(int step, const Batch& batch, std::function<void()> then) {

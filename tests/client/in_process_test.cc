@@ -1,4 +1,6 @@
 // The whole client with the service's core in this process: every token and logprob equals the plain reference's.
+#include "sortition/in_process.h"
+
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -10,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
-#include "client/cpp/client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sortition/client.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/support/scale.h"
@@ -26,7 +28,8 @@ constexpr uint32_t kLocalVocabulary = 1000;
 constexpr uint32_t kLocalLive = 990;
 
 std::unique_ptr<client::Client> InProcess(client::ClientOptions options = {}) {
-  auto client = client::Client::InProcess(std::move(options));
+  options.in_process = client::InProcessEngine();
+  auto client = client::Client::Connect(std::move(options));
   EXPECT_TRUE(client.ok()) << client.status();
   return *std::move(client);
 }
@@ -362,8 +365,8 @@ TEST(InProcessTest, InvalidCallsAreRefusedAtOnce) {
 
   EXPECT_EQ(client::Client::Connect({}).status().code(), absl::StatusCode::kInvalidArgument);
   client::ClientOptions options;
-  options.fallback = client::Fallback::kInProcess;
-  options.history_piece_tokens = 0;
+  options.in_process = client::InProcessEngine();
+  options.limits.history_piece_tokens = 0;
   EXPECT_THAT(std::string(client::Client::Connect(options).status().message()), HasSubstr("history_piece_tokens"));
 }
 

@@ -7,6 +7,7 @@
 
 #include "client/cpp/local_sampler.h"
 #include "gtest/gtest.h"
+#include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
 namespace sortition::testing {
@@ -38,7 +39,7 @@ class LocalStreamsTest : public ::testing::Test {
       : harness_(
             [&] {
               client::ClientOptions options = HarnessOptions(targets);
-              options.fallback = client::Fallback::kInProcess;
+              options.in_process = client::InProcessEngine();
               return options;
             }(),
             [&] {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/batch.h"
 #include "kernels/row.h"
+#include "sortition/batch.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::testing {

@@ -1,7 +1,8 @@
 // A rank's side of rows in shards: step ids, opens by rank 0, repeated steps and results brought to a new server.
 #include "absl/strings/str_cat.h"
-#include "client/cpp/client.h"
 #include "gtest/gtest.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
 namespace sortition::testing {
@@ -55,7 +56,7 @@ TEST(ShardsTest, OptionsThatRanksCannotShareAreRefused) {
     EXPECT_NE(status.message().find(absl::StrCat("ClientOptions::", what, " ")), std::string::npos) << status;
   };
   refused("targets", [](auto* options) { options->targets = {"a", "b"}; });
-  refused("fallback", [](auto* options) { options->fallback = client::Fallback::kInProcess; });
+  refused("in_process", [](auto* options) { options->in_process = client::InProcessEngine(); });
   refused("worker_session", [](auto* options) { options->worker_session.clear(); });
   refused("shard.count", [](auto* options) { options->shard->count = 1; });
   refused("shard.count", [](auto* options) { options->shard->count = 257; });

@@ -20,7 +20,7 @@ class SharedStreamsTest : public ::testing::Test {
                                              client::MemoryLink::DefaultBudget());
     EXPECT_TRUE(memory.ok()) << memory.status();
     client::ClientOptions options = HarnessOptions();
-    options.transport = kind;
+    options.transport.kind = kind;
     auto harness = std::make_unique<StateHarness>(std::move(options));
     harness->stream(0).memory = *memory;
     harness->stream(0).in_use.kind = kind;

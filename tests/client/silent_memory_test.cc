@@ -13,12 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "client/cpp/client.h"
 #include "client/cpp/grpc_transport.h"
 #include "client/cpp/message.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
 #include "service/memory/descriptor.h"
+#include "sortition/client.h"
 #include "sortition/v1/sampling.grpc.pb.h"
 
 namespace sortition::testing {
@@ -89,7 +89,7 @@ TEST(SilentMemoryTest, OnlyItsStreamWaitsUntilCancelled) {
   FakeSamplingService service(/*offers=*/1);
   client::ClientOptions options;
   options.targets = {service.target()};
-  options.connect_timeout = absl::Hours(1);
+  options.retry.connect_timeout = absl::Hours(1);
   Events events;
   auto connector = std::make_unique<client::GrpcConnector>(options);
   std::array<std::shared_ptr<client::Transport>, 2> streams;
@@ -112,7 +112,7 @@ TEST(SilentMemoryTest, OptionalMemoryThatHangsIsSkipped) {
   FakeSamplingService service(/*offers=*/100);
   client::ClientOptions options;
   options.targets = {service.target()};
-  options.connect_timeout = absl::Seconds(2);
+  options.retry.connect_timeout = absl::Seconds(2);
   const auto client = client::Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
   EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kGrpc);

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "client/cpp/client.h"
-#include "client/cpp/local_sequence.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
+#include "sortition/client.h"
+#include "sortition/local_sequence.h"
 #include "tests/client/fake_transport.h"
 #include "tests/client/serial_tasks.h"
 

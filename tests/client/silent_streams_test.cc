@@ -1,5 +1,6 @@
 // Servers that keep their connection and send nothing: the client leaves them, and no token is lost or drawn twice.
 #include "gtest/gtest.h"
+#include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
 namespace sortition::testing {
@@ -112,10 +113,10 @@ TEST_F(SilentStreamTest, ShortStepsWaitForConnectTimeout) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   harness.MoveBy(absl::Hours(1));  // nothing was sent meanwhile
   const absl::Time first = harness.now;
-  while (!harness.stream(0).cancelled && harness.now < first + 2 * harness.options.connect_timeout) {
-    StepInVain(&harness, record, harness.options.connect_timeout / 10);
+  while (!harness.stream(0).cancelled && harness.now < first + 2 * harness.options.retry.connect_timeout) {
+    StepInVain(&harness, record, harness.options.retry.connect_timeout / 10);
   }
-  EXPECT_EQ(harness.now, first + harness.options.connect_timeout);
+  EXPECT_EQ(harness.now, first + harness.options.retry.connect_timeout);
 }
 
 TEST_F(SilentStreamTest, SilentDrainingStreamIsLeft) {
@@ -138,7 +139,7 @@ TEST_F(SilentStreamTest, SilentDrainingStreamIsLeft) {
 
 TEST_F(SilentStreamTest, FallbackTakesOverFromOnlyTarget) {
   client::ClientOptions options = HarnessOptions();
-  options.fallback = client::Fallback::kInProcess;
+  options.in_process = client::InProcessEngine();
   StateHarness harness(options);
   harness.Welcome(harness.stream(0));
   const auto record = harness.OpenOn(harness.stream(0), "r", false);

@@ -7,9 +7,9 @@
 #include <limits>
 #include <random>
 
-#include "client/cpp/client.h"
-#include "client/cpp/local_sequence.h"
-#include "client/cpp/sequence.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
+#include "sortition/local_sequence.h"
 #include "tests/support/scale.h"
 
 namespace sortition::client {
@@ -43,7 +43,7 @@ SequenceOptions DraftedOptions(std::string request_id) {
 uint32_t TokenOf(const RowResult& result) { return std::get<v1::DrawResult>(result).token(); }
 
 TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
-  auto client = Client::InProcess();
+  auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok()) << client.status();
   auto plain = (*client)->Open(DraftedOptions("plain"));
   auto target = (*client)->Open(DraftedOptions("target"));
@@ -90,7 +90,7 @@ TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
 }
 
 TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
-  auto client = Client::InProcess();
+  auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
   auto first = (*client)->Open(DraftedOptions("a"));
   auto second = (*client)->Open(DraftedOptions("b"));
@@ -141,7 +141,7 @@ TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
 }
 
 TEST(Speculation, ScoresKeepThePosition) {
-  auto client = Client::InProcess();
+  auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
   SequenceOptions options = DraftedOptions("scored");
   options.parameters.mutable_raw_logprobs();
@@ -165,7 +165,7 @@ TEST(Speculation, ScoresKeepThePosition) {
 }
 
 TEST(Speculation, DraftErrorsNameTheirField) {
-  auto client = Client::InProcess();
+  auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
   auto sequence = (*client)->Open(DraftedOptions("wrong"));
   ASSERT_TRUE(sequence.ok());

@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
 namespace sortition::testing {
@@ -14,8 +15,8 @@ class SplitTest : public ::testing::Test {
 
   static client::ClientOptions Split() {
     client::ClientOptions options = HarnessOptions();
-    options.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary + 5;  // a little more than three rows
-    options.history_piece_tokens = 4;
+    options.limits.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary + 5;  // a little more than three rows
+    options.limits.history_piece_tokens = 4;
     return options;
   }
 
@@ -54,8 +55,8 @@ TEST_F(SplitTest, LargeBatchIsSplitAtRowsWithoutCopy) {
 // Splitting has no advantage for rows that are only named.
 TEST(SplitInProcessTest, LargeBatchStaysWhole) {
   client::ClientOptions options = HarnessOptions();
-  options.fallback = client::Fallback::kInProcess;
-  options.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary;
+  options.in_process = client::InProcessEngine();
+  options.limits.message_bytes = 3 * sizeof(float) * StateHarness::kVocabulary;
   StateHarness harness(options);
   harness.End(harness.stream(0));
   harness.Welcome(harness.stream(1));

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/cpp/options.h"
 #include "client/cpp/stream_state.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
 #include "service/sequence/history_hash.h"
+#include "sortition/options.h"
 #include "tests/client/fake_transport.h"
 
 namespace sortition::testing {

@@ -1,5 +1,6 @@
 // The life of streams: connecting, loss, draining, fallback.
 #include "gtest/gtest.h"
+#include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
 namespace sortition::testing {
@@ -35,8 +36,8 @@ TEST(StreamsTest, FailedTargetYieldsToNext) {
 
 TEST(StreamsTest, StreamWithoutWelcomeIsGivenUp) {
   StateHarness harness(HarnessOptions({"a", "b"}));
-  EXPECT_EQ(harness.state.next_event(harness.now), harness.now + harness.options.connect_timeout);
-  harness.MoveBy(harness.options.connect_timeout);
+  EXPECT_EQ(harness.state.next_event(harness.now), harness.now + harness.options.retry.connect_timeout);
+  harness.MoveBy(harness.options.retry.connect_timeout);
   EXPECT_TRUE(harness.stream(0).cancelled);
   ASSERT_EQ(harness.connector.streams.size(), 2);
   EXPECT_EQ(harness.stream(1).target, 1);
@@ -103,7 +104,7 @@ TEST(StreamsTest, DrainingStreamFinishesButTakesNothingNew) {
 
 TEST(StreamsTest, FallbackServesUntilTargetReturns) {
   client::ClientOptions options = HarnessOptions();
-  options.fallback = client::Fallback::kInProcess;
+  options.in_process = client::InProcessEngine();
   StateHarness harness(options);
   harness.End(harness.stream(0));
   ASSERT_EQ(harness.connector.streams.size(), 2);
@@ -132,7 +133,7 @@ TEST(StreamsTest, FallbackServesUntilTargetReturns) {
 
 TEST(StreamsTest, FallbackStaysIfSuccessorEndsEarly) {
   client::ClientOptions options = HarnessOptions();
-  options.fallback = client::Fallback::kInProcess;
+  options.in_process = client::InProcessEngine();
   StateHarness harness(options);
   harness.End(harness.stream(0));
   harness.Welcome(harness.stream(1));
@@ -160,8 +161,8 @@ TEST(StreamsTest, FallbackStaysIfSuccessorEndsEarly) {
 TEST(StreamsTest, SamplerStateKeepsFallbackWhileOpen) {
   for (const bool closes : {false, true}) {
     client::ClientOptions options = HarnessOptions();
-    options.fallback = client::Fallback::kInProcess;
-    options.fallback_stay = absl::Minutes(2);
+    options.in_process = client::InProcessEngine();
+    options.retry.fallback_stay = absl::Minutes(2);
     StateHarness harness(options);
     harness.End(harness.stream(0));
     harness.Welcome(harness.stream(1));
@@ -185,8 +186,8 @@ TEST(StreamsTest, SamplerStateKeepsFallbackWhileOpen) {
       harness.state.Close(opened.record.get());
       harness.MoveBy(absl::ZeroDuration());
     } else {
-      EXPECT_EQ(harness.state.next_event(harness.now), welcomed + options.fallback_stay);
-      harness.MoveTo(welcomed + options.fallback_stay);
+      EXPECT_EQ(harness.state.next_event(harness.now), welcomed + options.retry.fallback_stay);
+      harness.MoveTo(welcomed + options.retry.fallback_stay);
     }
     EXPECT_FALSE(harness.state.links().in_process());
     EXPECT_TRUE(harness.stream(1).cancelled);
@@ -196,7 +197,7 @@ TEST(StreamsTest, SamplerStateKeepsFallbackWhileOpen) {
 
 TEST(StreamsTest, LoneFallbackStartsAtOnce) {
   client::ClientOptions options = HarnessOptions({});
-  options.fallback = client::Fallback::kInProcess;
+  options.in_process = client::InProcessEngine();
   StateHarness harness(options);
   harness.Welcome(harness.stream(0));
   EXPECT_EQ(harness.state.next_event(harness.now), absl::InfiniteFuture());

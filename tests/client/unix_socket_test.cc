@@ -12,8 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "client/cpp/client.h"
 #include "gtest/gtest.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
 
 namespace sortition::testing {
 namespace {
@@ -50,8 +51,7 @@ TEST(UnixSocketTest, FullAcceptQueueBlocksNoCaller) {
   FullListener listener;
   client::ClientOptions options;
   options.targets = {listener.target()};
-  options.fallback = client::Fallback::kInProcess;
-  options.in_process_threads = 1;
+  options.in_process = client::InProcessEngine(1);
   absl::Notification connected;
   bool in_process = false;
   std::thread worker([&] {

@@ -1,13 +1,14 @@
 // A watermark is detected in marked texts and in no others, and does not change the probabilities.
-#include "client/cpp/watermark.h"
+#include "sortition/watermark.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "client/cpp/client.h"
-#include "client/cpp/local_sequence.h"
 #include "kernels/law/watermark.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
+#include "sortition/local_sequence.h"
 #include "tests/support/scale.h"
 
 namespace sortition::client {
@@ -85,7 +86,7 @@ TEST(Watermark, RepeatedContextsCountOnce) {
 
 // The watermark does not depend on the seed, the service draws the same tokens, and drafts are verified with its noise.
 TEST(Watermark, SameInServiceAndUnderSpeculation) {
-  auto client = Client::InProcess();
+  auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
   auto sequence = (*client)->Open(MarkedOptions(true, 77));
   ASSERT_TRUE(sequence.ok()) << sequence.status();

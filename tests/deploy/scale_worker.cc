@@ -20,7 +20,8 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cpp/client.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
 #include "tests/bench/cpu/logits.h"
 
 using Texts = std::vector<std::string>;
@@ -110,8 +111,8 @@ Sampler Connect(uint32_t worker) {
   std::rotate(options.targets.begin(), options.targets.begin() + worker % options.targets.size(),
               options.targets.end());
   // A lost server is found again within a test's time.
-  options.backoff.max = absl::Milliseconds(200);
-  options.connect_timeout = absl::Seconds(2);
+  options.retry.backoff.max = absl::Milliseconds(200);
+  options.retry.connect_timeout = absl::Seconds(2);
   options.default_timeout = absl::GetFlag(FLAGS_timeout);
   return Sampler(client::Client::Connect(std::move(options)), worker);
 }
@@ -121,8 +122,8 @@ void Work(uint32_t worker, const bench::Logits& pool, const std::atomic<bool>& s
   std::unique_ptr<Sampler> again;
   if (absl::GetFlag(FLAGS_check)) {
     client::ClientOptions options;
-    options.in_process_threads = 1;
-    again = std::make_unique<Sampler>(client::Client::InProcess(std::move(options)), worker);
+    options.in_process = client::InProcessEngine(1);
+    again = std::make_unique<Sampler>(client::Client::Connect(std::move(options)), worker);
   }
   for (uint64_t step = 0; !stop.load(std::memory_order_relaxed); ++step) {
     const Clock::time_point start = Clock::now();

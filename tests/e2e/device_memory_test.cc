@@ -15,6 +15,7 @@
 #include "client/cpp/cuda_rows.h"
 #include "devices/cuda/api.h"
 #include "devices/cuda/hardware.h"
+#include "sortition/in_process.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
@@ -201,7 +202,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
 }
 
 TEST_F(DeviceMemoryTest, FailedStepBlocksNoLaterWork) {
-  const auto client = *client::Client::InProcess();
+  const auto client = *client::Client::Connect({.in_process = client::InProcessEngine()});
   const auto api = devices::cuda::Api::Load(FAKE_CUDA "/libcuda.so.1");
   const auto answers = client::CudaResults::CreateOn(*api, devices::cuda::FindHardware(*api)->front(), 1);
   ASSERT_TRUE(answers.ok()) << answers.status();

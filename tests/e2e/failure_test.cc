@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "sortition/in_process.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
@@ -139,7 +140,7 @@ TEST(FailureTest, EvictedHistoriesAreReplayed) {
 TEST(FailureTest, FallbackServesUntilServerReturns) {
   const int port = UnusedPort();
   client::ClientOptions options = QuickOptions({absl::StrCat("127.0.0.1:", port)});
-  options.fallback = client::Fallback::kInProcess;
+  options.in_process = client::InProcessEngine();
   const auto client = Connect(options);
   EXPECT_TRUE(client->in_process());
   Texts texts(client.get(), "text");

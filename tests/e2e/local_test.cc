@@ -11,9 +11,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/cpp/local_sequence.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "sortition/in_process.h"
+#include "sortition/local_sequence.h"
 #include "tests/e2e/servers.h"
 #include "tests/support/scale.h"
 
@@ -65,7 +66,7 @@ class LocalTest : public ::testing::Test {
 
   client::ClientOptions Options() const {
     client::ClientOptions options = QuickOptions({server_->address()});
-    options.fallback = client::Fallback::kInProcess;
+    options.in_process = client::InProcessEngine();
     return options;
   }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/client.h"
+#include "sortition/client.h"
 
 namespace sortition::testing {
 

@@ -27,7 +27,7 @@ client::ClientOptions OptionsOf(const std::string& target, uint32_t index, uint3
   client::ClientOptions options = QuickOptions({target});
   options.worker_session = "ranks";
   options.shard = ShardOf(index, count);
-  options.shared_memory_bytes = 1 << 20;
+  options.transport.shared_memory_bytes = 1 << 20;
   return options;
 }
 
@@ -65,9 +65,9 @@ TEST_P(RanksTest, TokensEqualWholeRowsOnEveryTransport) {
     OnRanks(count, [&](uint32_t index) {
       client::ClientOptions options = OptionsOf(how.target, index, count);
       options.worker_session = absl::StrCat("transport ", static_cast<int>(how.kind), how.row_memory, how.target);
-      options.transport = how.kind;
-      if (!how.row_memory) options.shared_memory_bytes = 0;
-      options.message_rows = index + 1;  // each rank cuts its messages differently
+      options.transport.kind = how.kind;
+      if (!how.row_memory) options.transport.shared_memory_bytes = 0;
+      options.limits.message_rows = index + 1;  // each rank cuts its messages differently
       Rank rank(&texts, options);
       EXPECT_EQ(rank.client().transport_in_use().kind, how.kind);
       EXPECT_EQ(rank.client().transport_in_use().row_memory, how.row_memory);

@@ -35,7 +35,7 @@ int UnusedPort() {
 client::ClientOptions QuickOptions(std::vector<std::string> targets) {
   client::ClientOptions options;
   options.targets = std::move(targets);
-  options.backoff = {absl::Milliseconds(5), absl::Milliseconds(50)};
+  options.retry.backoff = {absl::Milliseconds(5), absl::Milliseconds(50)};
   return options;
 }
 

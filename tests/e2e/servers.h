@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/cpp/client.h"
 #include "client/demo/worker/server_process.h"
+#include "sortition/client.h"
 
 namespace sortition::testing {
 

@@ -40,15 +40,15 @@ std::unique_ptr<demo::ServerProcess> StartSharing(const char* name, std::vector<
 
 client::ClientOptions OptionsOf(TransportKind kind, std::vector<std::string> targets) {
   client::ClientOptions options = QuickOptions(std::move(targets));
-  options.transport = kind;
-  options.shared_memory_bytes = 1 << 20;
+  options.transport.kind = kind;
+  options.transport.shared_memory_bytes = 1 << 20;
   return options;
 }
 
 // All rows travel within the gRPC stream.
 client::ClientOptions WithoutRowMemory(std::vector<std::string> targets) {
   client::ClientOptions options = OptionsOf(TransportKind::kGrpc, std::move(targets));
-  options.shared_memory_bytes = 0;
+  options.transport.shared_memory_bytes = 0;
   return options;
 }
 
@@ -127,7 +127,7 @@ TEST(SharedMemoryTest, MovedStreamLeavesNothingBehind) {
 TEST(SharedMemoryTest, StreamWithTokenStaysOnGrpc) {
   const auto server = StartSharing("token");
   client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});
-  options.token = "somebody";
+  options.transport.token = "somebody";
   const auto client = Connect(options);
   ExpectGrpc(*client, /*row_memory=*/true);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("tokens"));
@@ -173,8 +173,8 @@ TEST(SharedMemoryTest, RingServerDeathChangesNoToken) {
 TEST(SharedMemoryTest, RowsWithoutRoomTravelInline) {
   const auto server = StartSharing("room");
   client::ClientOptions options = OptionsOf(TransportKind::kGrpc, {server->address()});
-  options.shared_memory_bytes = 8192;
-  options.message_bytes = 4000;
+  options.transport.shared_memory_bytes = 8192;
+  options.limits.message_bytes = 4000;
   const auto client = Connect(options);
   Texts texts(client.get(), "text");
   for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -267,7 +267,7 @@ TEST(SharedMemoryTest, GrpcTransportNeedsNoSharedMemory) {
   const std::string unix_target = absl::StrCat("unix:", SocketPath("stream"));
   const auto server = StartSharing("inline", {absl::StrCat("--listen=127.0.0.1:0,", unix_target)});
   client::ClientOptions any = WithoutRowMemory({server->address()});
-  any.transport = TransportKind::kAuto;
+  any.transport.kind = TransportKind::kAuto;
   for (const client::ClientOptions& options :
        {any, WithoutRowMemory({server->address()}), WithoutRowMemory({unix_target})}) {
     const auto client = Connect(options);
@@ -278,7 +278,7 @@ TEST(SharedMemoryTest, GrpcTransportNeedsNoSharedMemory) {
   }
   EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kRing, {server->address()})).ok());
   client::ClientOptions ring = WithoutRowMemory({MemoryTarget("inline")});
-  ring.transport = TransportKind::kRing;
+  ring.transport.kind = TransportKind::kRing;
   const absl::Status refused = client::Client::Connect(ring).status();
   EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("shared_memory_bytes"));
 }
@@ -356,8 +356,8 @@ TEST(RingTest, TextsEqualReference) {
 TEST(RingTest, RowsTravelInTheRing) {
   const auto server = StartSharing("ring_rows");
   client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_rows")});
-  options.shared_memory_bytes = 1;
-  options.ring_spin = absl::ZeroDuration();
+  options.transport.shared_memory_bytes = 1;
+  options.transport.ring_spin = absl::ZeroDuration();
   const auto client = Connect(options);
   Texts texts(client.get(), "text");
   for (int step = 0; step < 10; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -387,7 +387,7 @@ TEST(RingTest, PausesBetweenStepsCostNoCpu) {
   constexpr int kSteps = 20;
   const auto server = StartSharing("ring_slow", {absl::StrCat("--ring_spin=", absl::FormatDuration(kSpin))});
   client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_slow")});
-  options.ring_spin = kSpin;
+  options.transport.ring_spin = kSpin;
   const auto client = Connect(options);
   Texts texts(client.get(), "text", 1);
   clockid_t of_server;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/client.h"
+#include "sortition/client.h"
 #include "tests/client/reference_sequence.h"
 
 namespace sortition::testing {

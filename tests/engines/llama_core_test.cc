@@ -7,6 +7,7 @@
 #include "client/engines/llama_cpp/parameters.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sortition/in_process.h"
 
 namespace sortition::engines::llama_cpp {
 namespace {
@@ -113,7 +114,7 @@ TEST(LlamaDecoder, EqualsPlainSequence) {
     }
   }
 
-  const auto client = client::Client::InProcess();
+  const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
   ASSERT_TRUE(client.ok());
   for (client::Client* through : {static_cast<client::Client*>(nullptr), client->get()}) {
     Decoder decoder(through, Options());
@@ -174,7 +175,7 @@ TEST(LlamaDecoder, CloneContinuesMirostatOrReportsError) {
     EXPECT_EQ(Write(each, 13, 40), std::vector<uint32_t>(expected.begin() + 1, expected.end()));
   }
 
-  const auto client = client::Client::InProcess();
+  const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
   ASSERT_TRUE(client.ok());
   Decoder remote(client->get(), options);
   const auto early = remote.Clone();  // before there is a state

@@ -141,7 +141,7 @@ FORBIDDEN_INCLUDES = (
     ("kernels/", r"(?:devices|service|client|monitoring)/", "kernels know no layer above them"),
     ("devices/", r"(?:grpc\w*|google|sortition)/", "devices know no wire format"),
     ("devices/", r"(?:service|client)/", "devices know no layer above them"),
-    ("service/", r"client/", "the service does not know its clients"),
+    ("service/", r"(?:client/|sortition/(?!v1/))", "the service does not know its clients"),
     ("", r"tests/", "only tests include tests"),
 )
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')

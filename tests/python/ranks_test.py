@@ -177,7 +177,7 @@ class Refusals(unittest.TestCase):
     def test_options_ranks_cannot_share_are_refused(self):
         shard = sortition.Shard.even(1, 2, VOCABULARY)
         for name, options in (("targets", {"targets": ["127.0.0.1:1", "127.0.0.1:2"]}),
-                              ("fallback", {"fallback": "in_process"}), ("worker_session", {"worker_session": ""}),
+                              ("in_process", {"fallback": "in_process"}), ("worker_session", {"worker_session": ""}),
                               ("shard.index", {"shard": sortition.Shard(2, 2, 0, 1, 2)}),
                               ("shard.count", {"shard": sortition.Shard(0, 1, 0, 2, 2)}),
                               ("shard.first_token", {"shard": sortition.Shard(1, 2, 9, 1, 9)}),

@@ -16,10 +16,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/client.h"
+#include "client/cpp/device_rows.h"
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
 #include "service/memory/packet.h"
+#include "sortition/client.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/server/memory_socket.h"
@@ -99,8 +100,8 @@ class DeviceMemoryTest : public ::testing::Test {
   std::unique_ptr<client::Client> Connect(client::TransportKind kind = client::TransportKind::kGrpc,
                                           const std::vector<std::string>& next = {}, bool row_memory = true) {
     client::ClientOptions options;
-    if (!row_memory) options.shared_memory_bytes = 0;
-    options.transport = kind;
+    if (!row_memory) options.transport.shared_memory_bytes = 0;
+    options.transport.kind = kind;
     options.targets = {kind == client::TransportKind::kRing ? address_ : server_.target()};
     options.targets.insert(options.targets.end(), next.begin(), next.end());
     auto client = client::Client::Connect(options);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/client.h"
 #include "service/memory/ring.h"
+#include "sortition/client.h"
 #include "tests/client/rows.h"
 #include "tests/server/test_server.h"
 
@@ -76,8 +76,8 @@ TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
   TestServer server(config);
   client::ClientOptions options;
   options.targets = {config.memory_listen};
-  options.transport = client::TransportKind::kRing;
-  options.shared_memory_bytes = 4096;
+  options.transport.kind = client::TransportKind::kRing;
+  options.transport.shared_memory_bytes = 4096;
   const auto client = Connect(options);
   const auto sequences = Open(client.get(), 5, kVocabulary);
   const auto row = MakeRow(v1::DTYPE_F32, kVocabulary, 1);

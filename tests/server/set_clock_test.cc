@@ -11,7 +11,7 @@
 #include <chrono>
 
 #include "absl/synchronization/notification.h"
-#include "client/cpp/client.h"
+#include "sortition/client.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 

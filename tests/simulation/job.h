@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/options.h"
 #include "client/cpp/sequence_record.h"
+#include "sortition/options.h"
 #include "tests/simulation/text.h"
 
 namespace sortition::simulation {

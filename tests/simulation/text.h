@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/batch.h"
 #include "client/cpp/sequence_record.h"
+#include "sortition/batch.h"
 
 namespace sortition::simulation {
 

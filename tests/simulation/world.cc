@@ -43,11 +43,11 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   limits.max_queued_rows = draws.OneIn(4) ? draws.Between(5, 8) : 16384;  // a row with drafts takes up to 5
 
   for (uint32_t i = 0; i < replicas; ++i) client.targets.push_back(absl::StrCat("replica ", i));
-  client.message_rows = draws.Between(1, 3);
-  client.history_piece_tokens = draws.Between(2, 9);
+  client.limits.message_rows = draws.Between(1, 3);
+  client.limits.history_piece_tokens = draws.Between(2, 9);
   client.default_timeout = absl::Hours(1);
-  client.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
-  client.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
+  client.retry.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
+  client.retry.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
   if (!has_ranks) {
     client.default_timeout = absl::Seconds(5);  // longer than anything but silence takes
     return;
@@ -74,7 +74,7 @@ client::ClientOptions World::ClientOf(uint32_t rank) const {
   const Rank& it = ranks[rank];
   if (it.count == 1) return options;
   options.targets = {client.targets[ReplicaOf(rank, 0)]};
-  options.message_rows = Draws(seed, Choice::kRanks, {it.worker, it.index}).Between(1, 3);
+  options.limits.message_rows = Draws(seed, Choice::kRanks, {it.worker, it.index}).Between(1, 3);
   // All shards have different widths.
   const auto begin = [&](uint32_t index) {
     return index == it.count ? kVocabulary : index * (kVocabulary / 4 + index);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/cpp/options.h"
 #include "service/limits.h"
+#include "sortition/options.h"
 
 namespace sortition::simulation {
 

@@ -9,10 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/cpp/client.h"
 #include "client/demo/byte_pair.h"
 #include "client/demo/language_model.h"
 #include "client/demo/worker/story.h"
+#include "sortition/client.h"
 
 namespace sortition::demo {
 

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/sequence_record.h"
 #include "service/entropy.h"
 
 namespace sortition::engines::llama_cpp {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/cpp/client.h"
-#include "client/cpp/local_sequence.h"
+#include "sortition/client.h"
+#include "sortition/local_sequence.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::engines::llama_cpp {

@@ -1,5 +1,5 @@
 // Binds the C++ client. Calls that may block or call back run without the GIL.
-#include "client/cpp/client.h"
+#include "sortition/client.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -21,6 +21,7 @@
 #include "client/python/native/results.h"
 #include "client/python/native/tasks.h"
 #include "client/python/native/tensor.h"
+#include "sortition/in_process.h"
 
 namespace nb = nanobind;
 
@@ -143,29 +144,28 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   if (fallback != "none" && fallback != "in_process") {
     throw nb::value_error("fallback: \"none\" or \"in_process\"");
   }
-  options.fallback = fallback == "none" ? client::Fallback::kNone : client::Fallback::kInProcess;
+  if (fallback == "in_process") options.in_process = client::InProcessEngine(in_process_threads);
   options.worker_session = std::move(worker_session);
   options.name = std::move(name);
   if (tls) {
-    options.tls.emplace();
+    options.transport.tls.emplace();
     const auto text = [&](const char* key) { return tls->contains(key) ? nb::cast<std::string>((*tls)[key]) : ""; };
-    options.tls->root_certificates = text("root_certificates");
-    options.tls->certificate_chain = text("certificate_chain");
-    options.tls->private_key = text("private_key");
-    options.tls->server_name = text("server_name");
+    options.transport.tls->root_certificates = text("root_certificates");
+    options.transport.tls->certificate_chain = text("certificate_chain");
+    options.transport.tls->private_key = text("private_key");
+    options.transport.tls->server_name = text("server_name");
   }
-  options.token = std::move(token);
-  options.connect_timeout = absl::Seconds(connect_timeout);
-  options.keepalive = absl::Seconds(keepalive);
+  options.transport.token = std::move(token);
+  options.retry.connect_timeout = absl::Seconds(connect_timeout);
+  options.transport.keepalive = absl::Seconds(keepalive);
   options.default_timeout = absl::Seconds(default_timeout);
-  options.backoff = {absl::Seconds(backoff_initial), absl::Seconds(backoff_max)};
-  options.in_process_threads = in_process_threads;
-  options.fallback_stay = absl::Seconds(fallback_stay);
-  options.message_bytes = message_bytes;
-  options.message_rows = message_rows;
-  options.transport = ParseTransport(transport);
-  options.shared_memory_bytes = shared_memory_bytes;
-  options.memory_server_user = memory_server_user;
+  options.retry.backoff = {absl::Seconds(backoff_initial), absl::Seconds(backoff_max)};
+  options.retry.fallback_stay = absl::Seconds(fallback_stay);
+  options.limits.message_bytes = message_bytes;
+  options.limits.message_rows = message_rows;
+  options.transport.kind = ParseTransport(transport);
+  options.transport.shared_memory_bytes = shared_memory_bytes;
+  options.transport.memory_server_user = memory_server_user;
   if (shard) {
     options.shard = std::apply([](auto... fields) { return client::VocabularyShard{fields...}; }, *shard);
   }

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "client/cpp/client.h"
 #include "client/cpp/cuda_results.h"
+#include "sortition/client.h"
 
 namespace sortition::python {
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/batch.h"
 #include "client/python/native/module.h"
 #include "client/python/native/results.h"
+#include "sortition/batch.h"
 
 namespace nb = nanobind;
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/cpp/client.h"
 #include "client/cpp/cuda_rows.h"
 #include "client/python/native/tensor.h"
+#include "sortition/client.h"
 
 namespace sortition::python {
 

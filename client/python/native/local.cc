@@ -12,11 +12,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cpp/local_cuda.h"
-#include "client/cpp/local_sequence.h"
 #include "client/python/native/module.h"
 #include "client/python/native/results.h"
 #include "client/python/native/tasks.h"
 #include "client/python/native/tensor.h"
+#include "sortition/local_sequence.h"
 
 namespace nb = nanobind;
 

@@ -12,9 +12,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/batch.h"
-#include "client/cpp/client.h"
 #include "client/cpp/cuda_ready.h"
+#include "sortition/batch.h"
+#include "sortition/client.h"
 
 namespace sortition::python {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "client/cpp/batch.h"
 #include "client/cpp/errors.h"
+#include "sortition/batch.h"
 
 namespace sortition::python {
 

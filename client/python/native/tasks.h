@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/cpp/batch.h"
 #include "client/python/native/tensor.h"
+#include "sortition/batch.h"
 
 namespace sortition::python {
 

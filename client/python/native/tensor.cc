@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "client/cpp/batch.h"
 #include "kernels/row.h"
+#include "sortition/batch.h"
 
 namespace nb = nanobind;
 

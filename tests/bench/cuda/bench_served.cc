@@ -17,7 +17,6 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/cpp/client.h"
 #include "client/cpp/cuda_ready.h"
 #include "client/cpp/cuda_rows.h"
 #include "client/demo/worker/server_process.h"
@@ -25,6 +24,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/image.h"
 #include "kernels/law/reference.h"
+#include "sortition/client.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/report.h"
@@ -69,7 +69,7 @@ class Worker {
       : vocabulary_(vocabulary) {
     client::ClientOptions options;
     options.targets = {target};
-    options.transport = kind;
+    options.transport.kind = kind;
     auto client = client::Client::Connect(options);
     CheckSuccess(client.status());
     client_ = *std::move(client);

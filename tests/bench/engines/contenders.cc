@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/client.h"
-#include "client/cpp/local_sequence.h"
 #include "client/engines/llama_cpp/decoder.h"
 #include "llama.h"
+#include "sortition/client.h"
+#include "sortition/local_sequence.h"
 
 namespace sortition::bench {
 namespace {
@@ -68,7 +68,7 @@ class Remote : public Contender {
   Remote(const char* target, uint32_t vocabulary, uint32_t rows) : vocabulary_(vocabulary) {
     client::ClientOptions options;
     options.targets = {target};
-    options.transport = client::TransportKind::kGrpc;
+    options.transport.kind = client::TransportKind::kGrpc;
     client_ = *client::Client::Connect(options);
     for (uint32_t row = 0; row < rows; ++row) {
       client::SequenceOptions sequence;

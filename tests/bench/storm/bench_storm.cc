@@ -28,10 +28,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
-#include "client/cpp/client.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
 #include "service/limits.h"
+#include "sortition/client.h"
 #include "tests/bench/report.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
@@ -43,7 +43,7 @@ ABSL_FLAG(uint32_t, tokens, 131072, "of history of each of them");
 ABSL_FLAG(uint64_t, state_mib, 256, "the replicas' --max_state_bytes, in MiB");
 ABSL_FLAG(uint64_t, rate, sortition::service::Limits().replay_tokens_per_second,
           "the replicas' --replay_tokens_per_second");
-ABSL_FLAG(uint32_t, piece, sortition::client::ClientOptions().history_piece_tokens,
+ABSL_FLAG(uint32_t, piece, sortition::client::ClientOptions().limits.history_piece_tokens,
           "the clients' history_piece_tokens");
 
 namespace sortition::bench {
@@ -153,7 +153,7 @@ class Victims {
     client::ClientOptions options;
     options.targets = std::move(targets);
     options.default_timeout = absl::Minutes(5);
-    options.history_piece_tokens = absl::GetFlag(FLAGS_piece);
+    options.limits.history_piece_tokens = absl::GetFlag(FLAGS_piece);
     auto client = client::Client::Connect(std::move(options));
     SORTITION_CHECK(client.ok());
     client_ = *std::move(client);

@@ -41,7 +41,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
-#include "client/cpp/client.h"
 #include "client/cpp/memory_link.h"
 #include "client/demo/worker/server_process.h"
 #include "devices/cpu/cpu_device.h"
@@ -49,6 +48,8 @@
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
 #include "service/memory/ring.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/report.h"
@@ -102,12 +103,12 @@ class Worker {
   // An empty `target` means in process.
   Worker(const std::string& target, TransportKind kind, uint64_t message_bytes, bool row_memory = true) {
     client::ClientOptions options;
-    if (!row_memory) options.shared_memory_bytes = 0;
+    if (!row_memory) options.transport.shared_memory_bytes = 0;
     if (!target.empty()) options.targets = {target};
-    options.transport = kind;
-    options.message_bytes = message_bytes;
-    options.in_process_threads = 1;
-    auto client = target.empty() ? client::Client::InProcess(options) : client::Client::Connect(options);
+    options.transport.kind = kind;
+    options.limits.message_bytes = message_bytes;
+    if (target.empty()) options.in_process = client::InProcessEngine(1);
+    auto client = client::Client::Connect(options);
     if (!client.ok()) std::cerr << client.status() << "\n";
     SORTITION_CHECK(client.ok());
     client_ = *std::move(client);

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "client/cpp/client.h"
 #include "kernels/check.h"
+#include "sortition/client.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 
@@ -29,8 +29,8 @@ class Part {
       : tokens_(kVocabulary / ranks) {
     client::ClientOptions options;
     options.targets = {target};
-    options.transport = client::TransportKind::kGrpc;
-    if (!row_memory) options.shared_memory_bytes = 0;
+    options.transport.kind = client::TransportKind::kGrpc;
+    if (!row_memory) options.transport.shared_memory_bytes = 0;
     options.worker_session = absl::StrCat("ranks ", row_memory, " of ", ranks);
     if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kVocabulary};
     auto client = client::Client::Connect(options);

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/cpp/errors.h"
+#include "sortition/errors.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {

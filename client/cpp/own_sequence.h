@@ -1,7 +1,4 @@
-// One sequence sampled on the caller's own thread: no service, no stream, no queue; the same tokens and bits.
-//
-// With a sequence's options and seed it draws with that sequence's noise, at its positions: given a drafter's logits it
-// proposes what the sequence is most likely to draw (docs/client.md).
+// A sequence in this process, on service/row. LocalSequence, LocalCuda and a client in process are made of it.
 #pragma once
 
 #include <cstdint>
@@ -13,43 +10,34 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cpp/batch.h"
 #include "client/cpp/local_run.h"
-#include "client/cpp/sequence_record.h"
 #include "kernels/row.h"
 #include "service/sequence/checkpoint.h"
 #include "service/sequence/look_ahead.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_state.h"
+#include "sortition/batch.h"
 
 namespace sortition::client {
 
-// Not thread-safe; distinct sequences may be used by distinct threads at once. Options are judged by the service's own
-// code and refused with its words. Working memory belongs to the thread and grows to the largest vocabulary it has met.
-class LocalSequence {
+// Not thread-safe; distinct sequences may be used by distinct threads at once. Members are as those of LocalSequence,
+// where nothing else is said.
+class OwnSequence {
  public:
-  // As Client::Open, without a round trip: options that a server would refuse are refused with the same error
-  // (ErrorOf).
-  static absl::StatusOr<std::unique_ptr<LocalSequence>> Open(const SequenceOptions& options);
+  static absl::StatusOr<std::unique_ptr<OwnSequence>> Open(const SequenceOptions& options);
   // Opens a sequence that is at `text`, for a sampler that keeps the text itself. The seed is drawn if there is none.
   struct Text {
     std::span<const uint32_t> tokens;
     uint32_t prompt_length = 0;
     uint32_t position = 0;  // the number of tokens, unless these are not known
   };
-  static std::variant<std::unique_ptr<LocalSequence>, RowError> OpenAt(const SequenceOptions& options,
-                                                                       std::optional<uint64_t> seed, const Text& text);
-  // As Client::Fork: a sequence that continues the first `position` tokens of this one (absent: all).
-  absl::StatusOr<std::unique_ptr<LocalSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
+  static std::variant<std::unique_ptr<OwnSequence>, RowError> OpenAt(const SequenceOptions& options,
+                                                                     std::optional<uint64_t> seed, const Text& text);
+  absl::StatusOr<std::unique_ptr<OwnSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
 
-  // Returns a copy that continues as this one would: unlike a fork, it has the state of the samplers. Must not be
-  // called between Begin and End.
-  std::unique_ptr<LocalSequence> Clone() const;
+  // Must not be called between Begin and End.
+  std::unique_ptr<OwnSequence> Clone() const;
 
-  // Draws a token from one row, verifies its drafts or scores its tokens, and advances by the tokens that this gave;
-  // blocks for the time of the computation. `row.sequence` is not looked at; rows have vocabulary_size() elements. The
-  // answer is a server's, but for checkpoints: samplers' states stay here. A row that fails leaves the sequence as it
-  // was.
   RowResult Step(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
 
   // Step in parts, for callers with their own kernels. Returns the first requests to the kernels. They refer to the
@@ -78,7 +66,6 @@ class LocalSequence {
   // Returns that after the last result's tokens.
   const service::Checkpoint& last_checkpoint() const { return last_checkpoint_; }
 
-  // As those of Sequence.
   absl::Status ReplaceLast(uint32_t token);
   absl::Status Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);
@@ -87,8 +74,8 @@ class LocalSequence {
   void MoveTo(uint32_t position, uint32_t shared, std::span<const uint32_t> appended);
 
  private:
-  LocalSequence(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
-                uint32_t position);
+  OwnSequence(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
+              uint32_t position);
   absl::Status CheckToken(uint32_t token) const;
   // The shortest way of a plain draw, which costs what its kernel costs: no message, no plan.
   bool IsPlainDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) const;

@@ -1,14 +1,22 @@
-// Options of a client: how it reaches the service, and what it does when it cannot.
+// Options of a client and of a sequence.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "sortition/v1/parameters.pb.h"
 
 namespace sortition::client {
+
+class Connector;
+
+// Makes the part of a client that samples in this process; InProcessEngine (in_process.h) returns one.
+using InProcess = std::function<std::shared_ptr<Connector>()>;
 
 // PEM texts, not file names. Empty: the system's roots, no certificate of our own.
 struct TlsOptions {
@@ -23,11 +31,6 @@ struct TlsOptions {
 struct Backoff {
   absl::Duration initial = absl::Milliseconds(50);
   absl::Duration max = absl::Seconds(5);
-};
-
-enum class Fallback {
-  kNone,       // steps wait for a reachable target until their deadline
-  kInProcess,  // rows are sampled in this process, with the same tokens, until a target can be reached
 };
 
 // How messages travel to a target. Tokens do not depend on it.
@@ -57,11 +60,15 @@ struct VocabularyShard {
   uint32_t vocabulary_size = 0;  // of a whole row: that of every sequence
 };
 
-struct ClientOptions {
-  // "host:port" or "unix:path", tried in turn. May be empty with Fallback::kInProcess: all rows are then sampled in
-  // this process.
-  std::vector<std::string> targets;
-  TransportKind transport = TransportKind::kAuto;
+// How the client and a server exchange messages and rows. Tokens do not depend on it.
+struct TransportOptions {
+  TransportKind kind = TransportKind::kAuto;
+  std::optional<TlsOptions> tls = std::nullopt;  // absent: plain text
+  // Shown to the server as a bearer token; printable ASCII without spaces. Empty: none. Without `tls` it travels in
+  // plain text.
+  std::string token = {};
+  // HTTP/2 keepalive period; the ping timeout is 10 s. At least 10 s: servers close connections that ping more often.
+  absl::Duration keepalive = absl::Seconds(20);
   // Size of the memory shared with a server on this machine for rows that the caller has elsewhere
   // (Client::AllocateRows allocates other memory). The server may give less. Rows that find no room travel within the
   // stream. 0 = no memory is shared with a server: all rows travel within the stream, and kAuto stays with gRPC. At
@@ -69,41 +76,27 @@ struct ClientOptions {
   uint64_t shared_memory_bytes = uint64_t{64} << 20;
   // Number of a user whose servers may share memory with this process, besides this process's user and root. The client
   // does not speak to a memory socket of any other user.
-  std::optional<uint32_t> memory_server_user;
+  std::optional<uint32_t> memory_server_user = std::nullopt;
   // Longest time for which a caller that waits for its step over a ring polls before it sleeps. It polls only if the
   // last answer came within this time. Costs a core while it polls: up to the whole wait of each step. Zero = never
   // polls.
   absl::Duration ring_spin = absl::Microseconds(500);
-  // Distinguishes workers that use the same request ids. 1 to 128 bytes; random if empty. Keep it across restarts only
-  // if request ids are never used twice.
-  std::string worker_session;
-  std::string name = "sortition-cpp";  // for the server's logs; at most 128 bytes
-  std::optional<TlsOptions> tls;       // absent: plain text
-  // Shown to the server as a bearer token; printable ASCII without spaces. Empty: none. Without `tls` it travels in
-  // plain text.
-  std::string token;
+};
+
+// When the client gives up a server, tries again, and comes back to it.
+struct RetryOptions {
   // Longest time from the start of a stream to the server's welcome. The client also leaves a server that has sent
   // nothing for this long while two steps or opens in a row passed their deadlines.
   absl::Duration connect_timeout = absl::Seconds(5);
-  // HTTP/2 keepalive period; the ping timeout is 10 s. At least 10 s: servers close connections that ping more often.
-  absl::Duration keepalive = absl::Seconds(20);
-  Backoff backoff;
-  // Timeout of a step or an open that names none.
-  absl::Duration default_timeout = absl::Seconds(30);
-
-  // Set if this process steps shards of rows. Then there is one target, the same for all ranks; `worker_session` is
-  // given, the same for all ranks, and request ids are used once in it; and there is no fallback.
-  std::optional<VocabularyShard> shard;
-
-  Fallback fallback = Fallback::kNone;
-  // Threads that sample rows in this process at once, those of callers in Client::Step included; 0 = one for each
-  // hardware thread.
-  uint32_t in_process_threads = 0;
+  Backoff backoff = {};
   // A server cannot take over the state that mirostat and adaptive-p have reached in this process. So all rows stay
   // here while a sequence with them is open that was stepped here, but at most for this time after a target is back;
   // such a sequence then fails with CHECKPOINT_REFUSED.
   absl::Duration fallback_stay = absl::Minutes(5);
+};
 
+// Sizes of messages.
+struct LimitOptions {
   // A batch travels in messages of whole rows, each of at most this many bytes and tensor rows (but at least one row),
   // so that transfer overlaps with sampling. A row with drafts or scores has a tensor row for each position. For rows
   // in shared memory and in process only their number counts. The server's max_message_bytes, which its welcome names,
@@ -116,6 +109,46 @@ struct ClientOptions {
   // Upper bound on the tokens of the histories that are sent but not answered, unless it is a single history. Other
   // histories wait, so that rows do not wait behind all of them.
   uint64_t history_window_tokens = 1u << 18;
+};
+
+// Most callers set `targets`, and `in_process` or `transport`.
+struct ClientOptions {
+  // "host:port" or "unix:path", tried in turn. May be empty with `in_process`: all rows are then sampled in this
+  // process. The last one may be "in_process", which says the same as `in_process` and needs it.
+  std::vector<std::string> targets = {};
+  // Set: while no target can be reached, rows are sampled in this process, with the same tokens. Null: steps wait for a
+  // target until their deadline.
+  InProcess in_process = nullptr;
+  // Timeout of a step or an open that names none.
+  absl::Duration default_timeout = absl::Seconds(30);
+  // Distinguishes workers that use the same request ids. 1 to 128 bytes; random if empty. Keep it across restarts only
+  // if request ids are never used twice.
+  std::string worker_session = {};
+  std::string name = "sortition-cpp";  // for the server's logs; at most 128 bytes
+  // Set if this process steps shards of rows. Then there is one target, the same for all ranks; `worker_session` is
+  // given, the same for all ranks, and request ids are used once in it; and rows are not sampled in this process.
+  std::optional<VocabularyShard> shard = std::nullopt;
+
+  TransportOptions transport = {};
+  RetryOptions retry = {};
+  LimitOptions limits = {};
+};
+
+// The options of a sequence, fixed when it opens. The service checks their ranges.
+struct SequenceOptions {
+  std::string request_id;  // 1 to 128 bytes, unique among the open sequences of the client
+  v1::SamplingParameters parameters;
+  std::optional<uint64_t> seed;                  // absent: the service draws one; Sequence::seed() has it
+  uint32_t choice_index = 0;                     // which of n parallel completions of one prompt
+  uint32_t vocabulary_size = 0;                  // elements of a row
+  std::optional<uint32_t> live_vocabulary_size;  // ids at or above are never drawn; absent: all are live
+  std::string model;                             // for the server's logs
+  std::vector<uint32_t> prompt;
+  // Position of the first drawn token, for a sequence without state whose prompt the caller does not pass; `prompt` is
+  // then empty. Refused if an option looks at the history.
+  std::optional<uint32_t> start_position;
+  // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
+  uint32_t turns = 0;
 };
 
 }  // namespace sortition::client

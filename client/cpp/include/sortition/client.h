@@ -5,23 +5,66 @@
 // probabilities do not depend on any of this (docs/client.md).
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cpp/batch.h"
-#include "client/cpp/device_rows.h"
-#include "client/cpp/options.h"
-#include "client/cpp/sequence.h"
+#include "sortition/batch.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 
 class ClientCore;
 class Connector;
+struct DeviceRows;
+struct SequenceRecord;
+
+// Thread-safe. No method blocks for longer than a copy. Its destruction tells the service to forget the sequence. It
+// must outlive its steps, and may outlive the client.
+//
+// The handle advances by exactly one token with each result that is a token, even if messages are lost or repeated.
+// Only the caller's rewrites change it otherwise. Rewrites reach the service with the next step. While a step is in
+// flight they are refused with FAILED_PRECONDITION.
+class Sequence {
+ public:
+  Sequence(std::shared_ptr<ClientCore> core, std::shared_ptr<SequenceRecord> record);
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+
+  const std::string& request_id() const;
+  uint32_t vocabulary_size() const;
+  // The seed in use. Keep it secret: seed and logits together determine the text.
+  uint64_t seed() const;
+  // True if some option looks at the history, so that the service and this handle keep it.
+  bool stateful() const;
+  // Number of tokens in prompt and output so far: the position of the next token.
+  uint32_t position() const;
+  // The tokens of prompt and output; empty if the sequence is not stateful.
+  std::vector<uint32_t> tokens() const;
+
+  // Number of times that the text was cut or scored. It is the same on all ranks of a text (ClientOptions::shard).
+  uint32_t turns() const;
+
+  // Rewrites by the caller, between steps. OUT_OF_RANGE if a token is not below the live vocabulary, or if there is
+  // nothing to replace or cut. A cut into the prompt, or by more than the service keeps, costs a replay.
+  absl::Status ReplaceLast(uint32_t token);
+  absl::Status Append(std::span<const uint32_t> tokens);
+  absl::Status Truncate(uint32_t position);
+
+ private:
+  friend class ClientCore;
+
+  const std::shared_ptr<ClientCore> core_;
+  const std::shared_ptr<SequenceRecord> record_;
+};
 
 // Thread-safe: any thread may open sequences and step batches, and several batches may be in flight at once, as long as
 // no sequence is in two of them. Owns its connections and threads.
@@ -31,8 +74,6 @@ class Client {
   // UNAVAILABLE, or the code with which the last one refused (UNAUTHENTICATED, ...), with the last one's message.
   // INVALID_ARGUMENT if an option is out of range.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
-  // Returns a client without targets, which samples all rows in this process.
-  static absl::StatusOr<std::unique_ptr<Client>> InProcess(ClientOptions options = {});
   // Connects through `connector`, which starts every stream, the fallback's too. For tests.
   static absl::StatusOr<std::unique_ptr<Client>> ConnectWith(ClientOptions options,
                                                              std::shared_ptr<Connector> connector);
@@ -79,12 +120,12 @@ class Client {
   };
   absl::StatusOr<RowMemory> AllocateRows(uint64_t bytes);
 
-  // Registers memory of a device for rows, until the last reference to the returned object is dropped. The caller keeps
-  // one until the rows' steps are over. A row's logits are then an address within this memory, and the work that writes
-  // them must be done when the row is stepped. Where the stream shares the memory with a device of its server, such
-  // rows are named in messages and do not pass through the host; otherwise the client reads them to the host first.
-  // Later streams share the memory again where they can. ALREADY_EXISTS if some of these addresses are registered.
-  // Blocks for a round trip.
+  // Registers memory of a device, which CudaRows makes, for rows, until the last reference to the returned object
+  // is dropped. The caller keeps one until the rows' steps are over. A row's logits are then an address within this
+  // memory, and the work that writes them must be done when the row is stepped. Where the stream shares the memory with
+  // a device of its server, such rows are named in messages and do not pass through the host; otherwise the client
+  // reads them to the host first. Later streams share the memory again where they can. ALREADY_EXISTS if some of these
+  // addresses are registered. Blocks for a round trip.
   class DeviceMemory {
    public:
     virtual ~DeviceMemory() = default;

@@ -1,0 +1,23 @@
+# Finds what is installed of Sortition: sortition::library (libsortition), sortition::client and sortition::in_process.
+# Components: library, client (which has in_process).
+include(CMakeFindDependencyMacro)
+
+foreach(part library client)
+  set(targets ${CMAKE_CURRENT_LIST_DIR}/sortition-${part}.cmake)
+  if(NOT EXISTS ${targets} OR (sortition_FIND_COMPONENTS AND NOT part IN_LIST sortition_FIND_COMPONENTS))
+    continue()
+  endif()
+  if(part STREQUAL client)
+    foreach(package Threads OpenSSL absl Protobuf gRPC)
+      find_dependency(${package})
+    endforeach()
+  endif()
+  include(${targets})
+  set(sortition_${part}_FOUND TRUE)
+endforeach()
+foreach(part ${sortition_FIND_COMPONENTS})
+  if(sortition_FIND_REQUIRED_${part} AND NOT sortition_${part}_FOUND)
+    set(sortition_FOUND FALSE)
+    set(sortition_NOT_FOUND_MESSAGE "the component ${part} is not installed")
+  endif()
+endforeach()

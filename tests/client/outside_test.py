@@ -1,0 +1,82 @@
+"""The installed client: programs outside the tree find it, build with it and run, and the server is not in them."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).parent / "outside"
+BUILD = os.environ["TEST_BUILD_DIR"]
+COMPILER = os.environ["TEST_COMPILER"]
+PUBLIC = {"batch.h", "client.h", "errors.h", "in_process.h", "local_sequence.h", "options.h", "watermark.h",
+          "v1/errors.pb.h", "v1/parameters.pb.h", "v1/sampling.pb.h"}
+# Parts of the server and of its samplers, which a program with the client alone has no use for.
+SERVER = re.compile(r"sortition::(service::(Session|Batcher|Engine|SequenceTable|SequenceState|RowRun|CheckpointKey)"
+                    r"|devices::(Device|CpuDevice|cuda::\w+)|kernels::cpu::\w+|client::OwnSequence)\b")
+
+
+def run(*command: str, code: int = 0, **environment: str) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                          env={**os.environ, **environment})
+    assert done.returncode == code, f"{' '.join(command)}\n{done.stdout}"
+    return done.stdout
+
+
+class Outside(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.prefix = f"{cls.folder.name}/installed"
+        run("cmake", "--install", BUILD, "--component", "client", "--prefix", cls.prefix)
+        cls.built = f"{cls.folder.name}/build"
+        run("cmake", "-S", str(SOURCE), "-B", cls.built, f"-DCMAKE_PREFIX_PATH={cls.prefix}",
+            f"-DCMAKE_CXX_COMPILER={COMPILER}", "-DCMAKE_CXX_STANDARD=20")
+        run("cmake", "--build", cls.built)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.folder.cleanup()
+
+    def test_headers_compile_alone_from_any_include_path(self) -> None:
+        headers = pathlib.Path(self.prefix, "include", "sortition")
+        self.assertEqual({str(header.relative_to(headers)) for header in headers.rglob("*.h")}, PUBLIC)
+        for header in sorted(PUBLIC):
+            if header.startswith("v1/"):
+                continue
+            with self.subTest(header):
+                program = f"{self.folder.name}/alone.cc"
+                pathlib.Path(program).write_text(f'#include "{headers / header}"\n')
+                run(COMPILER, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", program)
+
+    def test_in_process_draws_what_local_sequence_draws(self) -> None:
+        self.assertRegex(run(f"{self.built}/local"), r"^tokens (\d) \1\n$")
+
+    def test_in_process_target_without_engine_names_the_cure(self) -> None:
+        said = run(f"{self.built}/worker", "in_process", code=1)
+        self.assertIn("link sortition_in_process", said)
+        self.assertIn("InProcessEngine()", said)
+
+    def test_client_has_no_server_in_it(self) -> None:
+        symbols = run("nm", "--demangle", f"{self.built}/worker")
+        self.assertIn("sortition::client::Client::Step", symbols)
+        self.assertEqual(sorted(set(match[0] for match in SERVER.finditer(symbols))), [])
+        self.assertRegex(run("nm", "--demangle", f"{self.built}/local"), SERVER)
+        libraries = run("ldd", f"{self.built}/worker")
+        self.assertRegex(libraries, r"libgrpc\+\+\.so")
+        self.assertNotRegex(libraries, r"libhwy|libvulkan|prometheus|sortition")
+
+    def test_pkg_config_builds_both(self) -> None:
+        (found,) = pathlib.Path(self.prefix).rglob("sortition-client.pc")
+        for program, package in (("worker", "sortition-client"), ("local", "sortition-in-process")):
+            flags = run("pkg-config", "--cflags", "--libs", package, PKG_CONFIG_PATH=str(found.parent)).split()
+            with self.subTest(program):
+                source = str(SOURCE / f"{program}.cc")
+                run(COMPILER, "-std=c++20", "-o", f"{self.folder.name}/{program}", source, *flags)
+        self.assertRegex(run(f"{self.folder.name}/local"), r"^tokens (\d) \1\n$")
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
