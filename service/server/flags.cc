@@ -74,7 +74,7 @@ namespace sortition::server {
 namespace {
 
 constexpr char kUsage[] =
-    "sortitiond: token sampling for language-model inference, served over gRPC.\n"
+    "token sampling for language-model inference, served over gRPC.\n"
     "\n"
     "Every flag can also be set by the variable SORTITIOND_<FLAG IN CAPITALS>, and in a file of one flag a line that\n"
     "--flagfile=FILE names. The command line overrides the environment, which overrides the defaults.\n"
