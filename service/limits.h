@@ -20,8 +20,8 @@ struct Limits {
   absl::Duration max_stream_age = absl::ZeroDuration();  // zero = unbounded
 
   // Steps.
-  uint32_t max_step_rows = 1024;
-  uint32_t max_queued_rows = 16384;  // rows waiting for a device, all streams together
+  uint32_t max_step_positions = 1024;  // of a step's rows together, and rows of each of its tensors
+  uint32_t max_queued_rows = 16384;    // rows waiting for a device, all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
   // A step that other rows would keep waiting for longer than this is refused; zero = unbounded.
   absl::Duration max_queue_time = absl::Milliseconds(250);
@@ -77,7 +77,8 @@ inline constexpr uint32_t kMaxScoreTokens = 128;    // of one row
 inline constexpr int32_t kMaxPriority = 100;
 inline constexpr uint32_t kMaxStringTokens = 1024;      // of a bad word, a sequence breaker, an n-gram
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
-inline constexpr uint32_t kMostStepRows = kMaxMessageParts / 8;  // the highest max_step_rows: a row has up to 6 parts
+// The highest max_step_positions: a row has up to 6 parts.
+inline constexpr uint32_t kMostStepPositions = kMaxMessageParts / 8;
 inline constexpr uint32_t kMostListedTokens =
     kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
 inline constexpr uint32_t kMaxShards = 256;   // shards of a row

@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "absl/container/flat_hash_map.h"
+#include "google/protobuf/descriptor.h"
 #include "kernels/law/version.h"
 #include "service/version.h"
 
@@ -15,6 +17,22 @@ namespace {
 struct OwnedError : sortition_error {
   client::RowError value;
 };
+
+// Returns the reason's name, which is never freed; empty for a reason that this library does not know.
+const char* ReasonName(v1::ErrorReason reason) {
+  static const auto& names = *[] {
+    auto* const made = new absl::flat_hash_map<int, std::string>;
+    const google::protobuf::EnumDescriptor& reasons = *v1::ErrorReason_descriptor();
+    for (int i = 0; i < reasons.value_count(); ++i) {
+      if (reasons.value(i)->number() != v1::ERROR_REASON_UNSPECIFIED) {
+        made->emplace(reasons.value(i)->number(), std::string(reasons.value(i)->name()));
+      }
+    }
+    return made;
+  }();
+  const auto found = names.find(reason);
+  return found != names.end() ? found->second.c_str() : "";
+}
 
 // Returns the number of bytes of the UTF-8 character at `text`, which ends with a 0 byte; 0 if it is none.
 size_t CharacterBytes(const unsigned char* text) {
@@ -34,25 +52,30 @@ size_t CharacterBytes(const unsigned char* text) {
 
 }  // namespace
 
-absl::Status Refuse(v1::ErrorReason reason, std::string field, std::string limit, std::string message) {
+std::string Name::Text() const {
+  if (whole_ == nullptr) return std::string(part_);
+  if (part_.empty()) return absl::StrCat(whole_->Text(), "[", index_, "]");
+  return absl::StrCat(whole_->Text(), ".", part_);
+}
+
+absl::Status Refuse(v1::ErrorReason reason, const Name& field, std::string limit, std::string message) {
   client::RowError error;
   error.code = reason == v1::OUT_OF_RANGE ? absl::StatusCode::kOutOfRange : absl::StatusCode::kInvalidArgument;
   error.reason = reason;
-  error.field = std::move(field);
+  error.field = field.Text();
   error.limit = std::move(limit);
   error.message = std::move(message);
   return client::ToStatus(error);
 }
 
-absl::Status Missing(absl::string_view field) { return Refuse(v1::MISSING_FIELD, std::string(field), "", "null"); }
+absl::Status Missing(const Name& field) { return Refuse(v1::MISSING_FIELD, field, "", "null"); }
 
 void Describe(const client::RowError& value, sortition_error* error) {
   *error = {};
   error->struct_size = sizeof(*error);
   error->code = static_cast<sortition_code>(value.code);
   error->reason = value.reason;
-  const bool is_named = value.reason != v1::ERROR_REASON_UNSPECIFIED && v1::ErrorReason_IsValid(value.reason);
-  error->reason_name = is_named ? v1::ErrorReason_Name(value.reason).c_str() : "";
+  error->reason_name = ReasonName(value.reason);
   error->field = value.field.c_str();
   error->limit = value.limit.c_str();
   error->message = value.message.c_str();
@@ -77,18 +100,18 @@ sortition_code Report(const absl::Status& status, sortition_error** error) noexc
   return static_cast<sortition_code>(status.code());
 }
 
-absl::Status CheckSize(size_t size, size_t least, size_t most, absl::string_view name) {
+absl::Status CheckSize(size_t size, size_t least, size_t most, const Name& name) {
   if (size >= least && size <= most && size % sizeof(size_t) == 0) return absl::OkStatus();
-  return Refuse(v1::SIZE_MISMATCH, absl::StrCat(name, ".struct_size"),
+  return Refuse(v1::SIZE_MISMATCH, Name(name, "struct_size"),
                 absl::StrCat(least, "..", most, ", a multiple of ", sizeof(size_t)),
                 absl::StrCat(size, " is no size that this library, version ", sortition_version(), ", knows"));
 }
 
-absl::StatusOr<std::string> Text(const char* text, absl::string_view name) {
+absl::StatusOr<std::string> Text(const char* text, const Name& name) {
   if (text == nullptr) return std::string();
   for (const char* at = text; *at != 0;) {
     const size_t bytes = CharacterBytes(reinterpret_cast<const unsigned char*>(at));
-    if (bytes == 0) return Refuse(v1::OUT_OF_RANGE, std::string(name), "UTF-8", "bytes that are not UTF-8");
+    if (bytes == 0) return Refuse(v1::OUT_OF_RANGE, name, "UTF-8", "bytes that are not UTF-8");
     at += bytes;
   }
   return std::string(text);

@@ -19,10 +19,27 @@
 
 namespace sortition::c {
 
+// The name of an argument, such as batch.rows[2].logits. It is put together only if there is an error. Refers to its
+// parts, which must outlive it.
+class Name {
+ public:
+  Name(const char* text) : part_(text) {}
+  Name(absl::string_view text) : part_(text) {}
+  Name(const Name& whole, const char* part) : whole_(&whole), part_(part) {}
+  Name(const Name& array, size_t index) : whole_(&array), index_(index) {}
+
+  std::string Text() const;
+
+ private:
+  const Name* whole_ = nullptr;
+  absl::string_view part_;  // empty: an element
+  size_t index_ = 0;
+};
+
 // Returns an error of the caller, with the contract's type.
-absl::Status Refuse(v1::ErrorReason reason, std::string field, std::string limit, std::string message);
+absl::Status Refuse(v1::ErrorReason reason, const Name& field, std::string limit, std::string message);
 // Returns the error of a null pointer.
-absl::Status Missing(absl::string_view field);
+absl::Status Missing(const Name& field);
 
 // Fills `error`, which refers to `value`.
 void Describe(const client::RowError& value, sortition_error* error);
@@ -48,7 +65,7 @@ sortition_code Call(sortition_error** error, const Body& body) noexcept {
 
 // Runs `make`, which returns a StatusOr of a pointer, and stores this in *made. Stores null if it fails.
 template <typename T, typename Maker>
-sortition_code Make(T** made, absl::string_view name, sortition_error** error, const Maker& make) noexcept {
+sortition_code Make(T** made, const Name& name, sortition_error** error, const Maker& make) noexcept {
   if (made != nullptr) *made = nullptr;
   return Call(error, [&]() -> absl::Status {
     if (made == nullptr) return Missing(name);
@@ -65,12 +82,12 @@ sortition_code Make(T** made, absl::string_view name, sortition_error** error, c
 
 // Returns OK if a struct of the caller has the size of a version that is known here. Every size is a multiple of
 // size_t's, because its first field is one.
-absl::Status CheckSize(size_t size, size_t least, size_t most, absl::string_view name);
+absl::Status CheckSize(size_t size, size_t least, size_t most, const Name& name);
 
 // Returns the caller's struct. Fields beyond its size are 0. `least` is the size without the fields that a caller may
 // leave out.
 template <typename T>
-absl::StatusOr<T> Read(const T* given, size_t least, absl::string_view name) {
+absl::StatusOr<T> Read(const T* given, size_t least, const Name& name) {
   if (given == nullptr) return Missing(name);
   size_t size;
   std::memcpy(&size, given, sizeof(size));
@@ -78,7 +95,7 @@ absl::StatusOr<T> Read(const T* given, size_t least, absl::string_view name) {
   T copy = {};
   std::memcpy(&copy, given, size);
   if constexpr (requires { copy.reserved; }) {
-    if (copy.reserved != 0) return Refuse(v1::OUT_OF_RANGE, absl::StrCat(name, ".reserved"), "0", "not 0");
+    if (copy.reserved != 0) return Refuse(v1::OUT_OF_RANGE, Name(name, "reserved"), "0", "not 0");
   }
   return copy;
 }
@@ -91,24 +108,24 @@ void Fill(const T& value, T* out) {
 
 // Reads element `index` of an array of structs, which all have the size of the first one.
 template <typename T>
-absl::StatusOr<T> ReadElement(const T* array, size_t index, size_t least, absl::string_view name) {
+absl::StatusOr<T> ReadElement(const T* array, size_t index, size_t least, const Name& name) {
   size_t stride;
   std::memcpy(&stride, array, sizeof(stride));
-  const std::string element = absl::StrCat(name, "[", index, "]");
-  if (absl::Status status = CheckSize(stride, least, sizeof(T), absl::StrCat(name, "[0]")); !status.ok()) return status;
+  if (absl::Status status = CheckSize(stride, least, sizeof(T), Name(name, size_t{0})); !status.ok()) return status;
+  const Name element(name, index);
   auto read = Read(reinterpret_cast<const T*>(reinterpret_cast<const char*>(array) + index * stride), least, element);
   if (read.ok() && read->struct_size != stride) {
-    return Refuse(v1::SIZE_MISMATCH, absl::StrCat(element, ".struct_size"), absl::StrCat(stride),
+    return Refuse(v1::SIZE_MISMATCH, Name(element, "struct_size"), absl::StrCat(stride),
                   absl::StrCat(read->struct_size, ", where the first one has another size"));
   }
   return read;
 }
 
 // Returns the text, empty for null. Refuses what is not UTF-8.
-absl::StatusOr<std::string> Text(const char* text, absl::string_view name);
+absl::StatusOr<std::string> Text(const char* text, const Name& name);
 
 template <typename T>
-absl::StatusOr<std::span<const T>> Span(const T* data, size_t count, absl::string_view name) {
+absl::StatusOr<std::span<const T>> Span(const T* data, size_t count, const Name& name) {
   if (data == nullptr && count != 0) return Missing(name);
   return std::span<const T>(data, count);
 }

@@ -74,7 +74,7 @@ absl::Status SetFallback(int32_t value, client::Fallback* option) {
 absl::Status SetTexts(std::initializer_list<std::tuple<const char*, const char*, std::string*>> texts) {
   for (const auto& [given, name, option] : texts) {
     if (given == nullptr) continue;
-    auto text = Text(given, absl::StrCat("options.", name));
+    auto text = Text(given, Name("options", name));
     if (!text.ok()) return text.status();
     *option = *std::move(text);
   }
@@ -85,7 +85,8 @@ absl::Status SetTargets(const sortition_client_options& given, std::vector<std::
   const auto list = Span(given.targets, given.target_count, "options.targets");
   if (!list.ok()) return list.status();
   for (const char* const target : *list) {
-    const std::string name = absl::StrCat("options.targets[", targets->size(), "]");
+    const Name all("options.targets");
+    const Name name(all, targets->size());
     if (target == nullptr) return Missing(name);
     auto text = Text(target, name);
     if (!text.ok()) return text.status();

@@ -6,14 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "client/c/boundary.h"
 
@@ -48,7 +46,7 @@ class Handles {
   }
 
   // `name` is the argument's, for the error.
-  absl::StatusOr<std::shared_ptr<T>> Find(const Handle* handle, absl::string_view name) {
+  absl::StatusOr<std::shared_ptr<T>> Find(const Handle* handle, const Name& name) {
     const auto number = reinterpret_cast<uint64_t>(handle);
     Part& part = PartOf(number);
     {
@@ -58,7 +56,7 @@ class Handles {
     return NotOpen(handle, name);
   }
 
-  absl::StatusOr<std::shared_ptr<T>> Remove(const Handle* handle, absl::string_view name) {
+  absl::StatusOr<std::shared_ptr<T>> Remove(const Handle* handle, const Name& name) {
     const auto number = reinterpret_cast<uint64_t>(handle);
     Part& part = PartOf(number);
     {
@@ -81,9 +79,9 @@ class Handles {
 
   Part& PartOf(uint64_t number) { return parts_[number / 2 % parts_.size()]; }
 
-  static absl::Status NotOpen(const Handle* handle, absl::string_view name) {
+  static absl::Status NotOpen(const Handle* handle, const Name& name) {
     if (handle == nullptr) return Missing(name);
-    return Refuse(v1::ERROR_REASON_UNSPECIFIED, std::string(name), "an open handle of its kind",
+    return Refuse(v1::ERROR_REASON_UNSPECIFIED, name, "an open handle of its kind",
                   "the handle was closed, or is of another kind");
   }
 

@@ -94,7 +94,7 @@ absl::StatusOr<Path> Find(absl::string_view name) {
   for (const absl::string_view part : absl::StrSplit(name, '.')) {
     const FieldDescriptor* const field = message != nullptr ? message->FindFieldByName(std::string(part)) : nullptr;
     if (field == nullptr) {
-      return Refuse(v1::UNKNOWN_FIELD, std::string(name), "", absl::StrCat("no parameter has this name: ", part));
+      return Refuse(v1::UNKNOWN_FIELD, name, "", absl::StrCat("no parameter has this name: ", part));
     }
     path.push_back(field);
     const bool has_fields = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated();
@@ -113,7 +113,7 @@ absl::StatusOr<Path> FindFor(Setter setter, absl::string_view name) {
   if (right == Setter::kNone) {
     advice = absl::StrCat("a parameter with fields: ", FieldsOf(name, *field.message_type()));
   }
-  return Refuse(v1::ERROR_REASON_UNSPECIFIED, std::string(name), RangeOf(name), std::move(advice));
+  return Refuse(v1::ERROR_REASON_UNSPECIFIED, name, RangeOf(name), std::move(advice));
 }
 
 // Returns the message that has the last field of the path.

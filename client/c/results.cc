@@ -8,25 +8,38 @@
 namespace sortition::c {
 namespace {
 
-// Results, and all that their structs refer to. No list grows after its structs are referred to.
+// A row's struct, and its error.
+struct OwnedRow {
+  sortition_result result = {};
+  sortition_error error = {};
+};
+
+// A position's struct, and those that it refers to.
+struct OwnedPosition {
+  sortition_position position = {};
+  sortition_logprobs raw = {};
+  sortition_logprobs processed = {};
+};
+
+// Results, and all that their structs refer to. The lists have their final sizes before a struct refers to them.
 class OwnedResults : public sortition_results {
  public:
-  explicit OwnedResults(std::vector<client::RowResult> rows) : sortition_results(), messages_(std::move(rows)) {
+  explicit OwnedResults(std::vector<client::RowResult> given)
+      : sortition_results(), messages_(std::move(given)), rows_(messages_.size()) {
     size_t positions = 0;
     for (const client::RowResult& message : messages_) positions += PositionsOf(message);
-    results_.resize(messages_.size());
-    errors_.resize(messages_.size());
     positions_.resize(positions);
-    logprobs_.reserve(2 * positions);
-    for (const sortition_position& position : positions_) position_pointers_.push_back(&position);
+    position_pointers_.reserve(positions);
+    row_pointers_.reserve(messages_.size());
+    for (const OwnedPosition& owned : positions_) position_pointers_.push_back(&owned.position);
     for (size_t i = 0; i < messages_.size(); ++i) {
-      std::visit([&](const auto& message) { Set(message, i); }, messages_[i]);
-      results_[i].struct_size = sizeof(sortition_result);
-      result_pointers_.push_back(&results_[i]);
+      rows_[i].result.struct_size = sizeof(sortition_result);
+      std::visit([&](const auto& message) { Set(message, &rows_[i]); }, messages_[i]);
+      row_pointers_.push_back(&rows_[i].result);
     }
     struct_size = sizeof(sortition_results);
-    this->rows = result_pointers_.data();
-    row_count = result_pointers_.size();
+    rows = row_pointers_.data();
+    row_count = row_pointers_.size();
   }
   OwnedResults(const OwnedResults&) = delete;
   OwnedResults& operator=(const OwnedResults&) = delete;
@@ -39,14 +52,14 @@ class OwnedResults : public sortition_results {
     return std::holds_alternative<v1::DrawResult>(message) ? 1 : 0;
   }
 
-  void Set(const client::RowError& error, size_t row) {
-    Describe(error, &errors_[row]);
-    results_[row].kind = SORTITION_RESULT_ERROR;
-    results_[row].error = &errors_[row];
+  static void Set(const client::RowError& error, OwnedRow* row) {
+    Describe(error, &row->error);
+    row->result.kind = SORTITION_RESULT_ERROR;
+    row->result.error = &row->error;
   }
 
-  void Set(const v1::DrawResult& draw, size_t row) {
-    sortition_result& result = results_[row];
+  void Set(const v1::DrawResult& draw, OwnedRow* row) {
+    sortition_result& result = row->result;
     result.kind = SORTITION_RESULT_DRAW;
     result.finish_reason = draw.finish_reason();
     result.positions = position_pointers_.data() + used_;
@@ -54,8 +67,8 @@ class OwnedResults : public sortition_results {
     SetPosition(draw);
   }
 
-  void Set(const v1::VerifyResult& verify, size_t row) {
-    sortition_result& result = results_[row];
+  void Set(const v1::VerifyResult& verify, OwnedRow* row) {
+    sortition_result& result = row->result;
     result.kind = SORTITION_RESULT_VERIFY;
     result.finish_reason = verify.finish_reason();
     result.accepted = verify.accepted();
@@ -68,9 +81,9 @@ class OwnedResults : public sortition_results {
     SetPositions(verify.positions(), &result);
   }
 
-  void Set(const v1::ScoreResult& score, size_t row) {
-    results_[row].kind = SORTITION_RESULT_SCORE;
-    SetPositions(score.positions(), &results_[row]);
+  void Set(const v1::ScoreResult& score, OwnedRow* row) {
+    row->result.kind = SORTITION_RESULT_SCORE;
+    SetPositions(score.positions(), &row->result);
   }
 
   void SetPositions(const google::protobuf::RepeatedPtrField<v1::Position>& positions, sortition_result* result) {
@@ -90,22 +103,23 @@ class OwnedResults : public sortition_results {
   // Fills the next position. DrawResult and Position have the same fields.
   template <typename Message>
   sortition_position& SetPosition(const Message& message) {
-    sortition_position& position = positions_[used_++];
+    OwnedPosition& owned = positions_[used_++];
+    sortition_position& position = owned.position;
     position.struct_size = sizeof(position);
     position.token = message.token();
     position.has_entropy = message.has_entropy() ? 1 : 0;
     position.entropy = message.entropy();
     position.has_kept_count = message.has_kept_count() ? 1 : 0;
     position.kept_count = message.kept_count();
-    if (message.has_raw()) position.raw = &AddLogprobs(message.raw());
-    if (message.has_processed()) position.processed = &AddLogprobs(message.processed());
+    if (message.has_raw()) position.raw = SetLogprobs(message.raw(), &owned.raw);
+    if (message.has_processed()) position.processed = SetLogprobs(message.processed(), &owned.processed);
     position.kept_tokens = message.kept_tokens().data();
     position.kept_token_count = static_cast<size_t>(message.kept_tokens_size());
     return position;
   }
 
-  const sortition_logprobs& AddLogprobs(const v1::Logprobs& message) {
-    sortition_logprobs& logprobs = logprobs_.emplace_back();
+  static const sortition_logprobs* SetLogprobs(const v1::Logprobs& message, sortition_logprobs* set) {
+    sortition_logprobs& logprobs = *set;
     logprobs.struct_size = sizeof(logprobs);
     logprobs.logprob = message.logprob();
     logprobs.rank = message.rank();
@@ -116,17 +130,15 @@ class OwnedResults : public sortition_results {
     logprobs.requested_ranks = message.requested_ranks().data();
     logprobs.requested_count =
         static_cast<size_t>(std::min(message.requested_logprobs_size(), message.requested_ranks_size()));
-    return logprobs;
+    return set;
   }
 
   const std::vector<client::RowResult> messages_;
-  std::vector<sortition_result> results_;
-  std::vector<const sortition_result*> result_pointers_;
-  std::vector<sortition_error> errors_;  // one for each row, used or not
-  std::vector<sortition_position> positions_;
+  std::vector<OwnedRow> rows_;
+  std::vector<const sortition_result*> row_pointers_;
+  std::vector<OwnedPosition> positions_;
   size_t used_ = 0;  // of positions_
   std::vector<const sortition_position*> position_pointers_;
-  std::vector<sortition_logprobs> logprobs_;
   std::vector<std::vector<float>> probabilities_;
 };
 

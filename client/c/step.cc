@@ -9,7 +9,7 @@
 namespace sortition::c {
 namespace {
 
-absl::StatusOr<v1::VerifyMode> ModeOf(int32_t mode, absl::string_view name) {
+absl::StatusOr<v1::VerifyMode> ModeOf(int32_t mode, const Name& name) {
   switch (mode) {
     case SORTITION_VERIFY_COUPLED:
       return v1::VERIFY_MODE_COUPLED;
@@ -18,20 +18,20 @@ absl::StatusOr<v1::VerifyMode> ModeOf(int32_t mode, absl::string_view name) {
     case SORTITION_VERIFY_REJECTION:
       return v1::VERIFY_MODE_REJECTION;
     default:
-      return Refuse(v1::UNKNOWN_ENUM_VALUE, absl::StrCat(name, ".mode"), "SORTITION_VERIFY_*", absl::StrCat(mode));
+      return Refuse(v1::UNKNOWN_ENUM_VALUE, Name(name, "mode"), "SORTITION_VERIFY_*", absl::StrCat(mode));
   }
 }
 
-absl::Status ReadSparse(const sortition_drafts& drafts, const std::string& name, StepInput::Task* task) {
+absl::Status ReadSparse(const sortition_drafts& drafts, const Name& name, StepInput::Task* task) {
   constexpr size_t kLeast = SORTITION_C_SIZE_TO(sortition_sparse_probabilities, count);
-  const std::string field = absl::StrCat(name, ".sparse_probabilities");
+  const Name field(name, "sparse_probabilities");
   for (size_t i = 0; i < drafts.count; ++i) {
     const auto list = ReadElement(drafts.sparse_probabilities, i, kLeast, field);
     if (!list.ok()) return list.status();
-    const std::string element = absl::StrCat(field, "[", i, "]");
-    const auto tokens = Span(list->tokens, list->count, absl::StrCat(element, ".tokens"));
+    const Name element(field, i);
+    const auto tokens = Span(list->tokens, list->count, Name(element, "tokens"));
     if (!tokens.ok()) return tokens.status();
-    const auto values = Span(list->probabilities, list->count, absl::StrCat(element, ".probabilities"));
+    const auto values = Span(list->probabilities, list->count, Name(element, "probabilities"));
     if (!values.ok()) return values.status();
     v1::SparseProbabilities& sparse = task->sparse.emplace_back();
     sparse.mutable_tokens()->Assign(tokens->begin(), tokens->end());
@@ -40,12 +40,12 @@ absl::Status ReadSparse(const sortition_drafts& drafts, const std::string& name,
   return absl::OkStatus();
 }
 
-absl::Status ReadDrafts(const sortition_drafts* given, const std::string& name, StepInput::Task* task) {
+absl::Status ReadDrafts(const sortition_drafts* given, const Name& name, StepInput::Task* task) {
   const auto drafts = Read(given, SORTITION_C_SIZE_TO(sortition_drafts, count), name);
   if (!drafts.ok()) return drafts.status();
   const auto mode = ModeOf(drafts->mode, name);
   if (!mode.ok()) return mode.status();
-  const auto tokens = Span(drafts->tokens, drafts->count, absl::StrCat(name, ".tokens"));
+  const auto tokens = Span(drafts->tokens, drafts->count, Name(name, "tokens"));
   if (!tokens.ok()) return tokens.status();
   task->drafts.mode = *mode;
   task->drafts.tokens = *tokens;
@@ -59,18 +59,17 @@ absl::Status ReadDrafts(const sortition_drafts* given, const std::string& name, 
   return absl::OkStatus();
 }
 
-absl::StatusOr<client::Row> ReadRow(const sortition_row& given, const std::string& name, StepInput::Task* task) {
+absl::StatusOr<client::Row> ReadRow(const sortition_row& given, const Name& name, StepInput* input) {
   client::Row row;
   row.logits = given.logits;
   row.draw_salt = given.draw_salt;
   row.allowed_bits = given.allowed_bits;
   if (given.drafts != nullptr) {
-    if (absl::Status status = ReadDrafts(given.drafts, absl::StrCat(name, ".drafts"), task); !status.ok()) {
-      return status;
-    }
-    row.drafts = &task->drafts;
+    StepInput::Task& task = *input->tasks.emplace_back(std::make_unique<StepInput::Task>());
+    if (absl::Status status = ReadDrafts(given.drafts, Name(name, "drafts"), &task); !status.ok()) return status;
+    row.drafts = &task.drafts;
   }
-  const std::string field = absl::StrCat(name, ".scored");
+  const Name field(name, "scored");
   const auto scored = Span(given.scored, given.scored_count, field);
   if (!scored.ok()) return scored.status();
   // The row would draw instead.
@@ -84,9 +83,10 @@ absl::StatusOr<client::Row> ReadRow(const sortition_row& given, const std::strin
 absl::StatusOr<StepInput> ReadBatch(const sortition_batch* given, bool local) {
   const auto read = Read(given, SORTITION_C_SIZE_TO(sortition_batch, dtype), "batch");
   if (!read.ok()) return read.status();
-  const auto rows = Span(read->rows, read->row_count, "batch.rows");
+  const Name all("batch.rows");
+  const auto rows = Span(read->rows, read->row_count, all);
   if (!rows.ok()) return rows.status();
-  if (rows->empty()) return Refuse(v1::MISSING_FIELD, "batch.rows", "at least 1", "a batch has rows");
+  if (rows->empty()) return Refuse(v1::MISSING_FIELD, all, "at least 1", "a batch has rows");
   StepInput input;
   input.batch.dtype = static_cast<v1::DType>(read->dtype);
   input.batch.draft_dtype = read->draft_dtype != 0 ? static_cast<v1::DType>(read->draft_dtype) : v1::DTYPE_F32;
@@ -100,20 +100,19 @@ absl::StatusOr<StepInput> ReadBatch(const sortition_batch* given, bool local) {
     if (local) return Refuse(v1::CONTRADICTION, "batch.ready_word", "null", "a step of local sequences does not wait");
     input.batch.ready = client::ReadyWord{read->ready_word, read->ready_value};
   }
-  input.tasks.resize(read->row_count);
   input.sequences.reserve(read->row_count);
   input.batch.rows.reserve(read->row_count);
   for (size_t i = 0; i < read->row_count; ++i) {
-    const auto given_row = ReadElement(read->rows, i, SORTITION_C_SIZE_TO(sortition_row, logits), "batch.rows");
+    const auto given_row = ReadElement(read->rows, i, SORTITION_C_SIZE_TO(sortition_row, logits), all);
     if (!given_row.ok()) return given_row.status();
-    const std::string name = absl::StrCat("batch.rows[", i, "]");
-    const std::string field = absl::StrCat(name, ".sequence");
+    const Name name(all, i);
+    const Name field(name, "sequence");
     auto sequence = AllSequences::All().Find(given_row->sequence, field);
     if (!sequence.ok()) return sequence.status();
     if (local != ((*sequence)->remote() == nullptr)) {
       return Refuse(v1::CONTRADICTION, field, "", local ? "a client's sequence" : "a local sequence");
     }
-    auto row = ReadRow(*given_row, name, &input.tasks[i]);
+    auto row = ReadRow(*given_row, name, &input);
     if (!row.ok()) return row.status();
     row->sequence = (*sequence)->remote();
     input.batch.rows.push_back(*row);

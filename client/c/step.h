@@ -17,7 +17,7 @@ struct StepInput {
   };
   client::Batch batch;  // rows of local sequences have no `sequence`
   std::vector<std::shared_ptr<Sequence>> sequences;
-  std::vector<Task> tasks;  // one for each row
+  std::vector<std::unique_ptr<Task>> tasks;  // of rows with drafts
 };
 
 // Reads the caller's structs. All rows are of local sequences, or none is.

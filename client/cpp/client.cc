@@ -21,7 +21,13 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 
 absl::Status WrongOption(absl::string_view field, absl::string_view limit) {
-  return absl::InvalidArgumentError(absl::StrCat("ClientOptions::", field, " must be ", limit));
+  RowError error;
+  error.code = absl::StatusCode::kInvalidArgument;
+  error.reason = v1::OUT_OF_RANGE;
+  error.field = absl::StrCat("ClientOptions::", field);
+  error.limit = std::string(limit);
+  error.message = absl::StrCat("must be ", limit);
+  return ToStatus(error);
 }
 
 absl::Status CheckShard(const ClientOptions& options) {

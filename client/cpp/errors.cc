@@ -54,7 +54,8 @@ std::string Describe(const RowError& error) {
 
 absl::Status ToStatus(const RowError& error) {
   absl::Status status(error.code, Describe(error));
-  status.SetPayload(kPayloadUrl, absl::Cord(ToWire(error).SerializeAsString()));
+  // Takes a view, for GCC and Clang 19 mangle the constructor that takes a string differently.
+  status.SetPayload(kPayloadUrl, absl::Cord(absl::string_view(ToWire(error).SerializeAsString())));
   return status;
 }
 

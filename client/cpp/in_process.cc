@@ -44,7 +44,7 @@ std::optional<service::Refusal> CheckStep(const LocalStep& step) {
   static const service::Limits limits;
   uint64_t rows = 0;
   for (const LocalRow& row : step.rows) rows += row.row.positions();
-  if (auto refusal = service::CheckCount(rows, limits.max_step_rows, "step.rows")) return refusal;
+  if (auto refusal = service::CheckCount(rows, limits.max_step_positions, "step.rows")) return refusal;
   if (auto refusal =
           service::CheckRange(step.priority, -service::kMaxPriority, service::kMaxPriority, "step.priority")) {
     return refusal;

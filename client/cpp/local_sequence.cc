@@ -59,11 +59,15 @@ std::variant<std::unique_ptr<LocalSequence>, RowError> LocalSequence::OpenAt(con
   message.set_vocabulary_size(options.vocabulary_size);
   if (options.live_vocabulary_size) message.set_live_vocabulary_size(*options.live_vocabulary_size);
   message.set_model(options.model);
-  message.mutable_history()->mutable_tokens()->Assign(text.tokens.begin(), text.tokens.end());
-  message.mutable_history()->set_prompt_length(text.tokens.empty() ? 0 : text.prompt_length);
 
   service::SystemEntropy entropy;
   auto parsed = service::ParseOpen(message, service::Limits{}, "open", &entropy);
+  if (const auto* request = std::get_if<service::OpenRequest>(&parsed);
+      request != nullptr && request->spec->stateful()) {
+    message.mutable_history()->mutable_tokens()->Assign(text.tokens.begin(), text.tokens.end());
+    message.mutable_history()->set_prompt_length(text.tokens.empty() ? 0 : text.prompt_length);
+    parsed = service::ParseOpen(message, service::Limits{}, "open", &entropy);
+  }
   if (const auto* refusal = std::get_if<service::Refusal>(&parsed)) return ToRowError(*refusal);
   auto spec = std::get<service::OpenRequest>(std::move(parsed)).spec;
   std::unique_ptr<service::SequenceState> state;

@@ -104,10 +104,11 @@ struct ClientOptions {
   // such a sequence then fails with CHECKPOINT_REFUSED.
   absl::Duration fallback_stay = absl::Minutes(5);
 
-  // A batch travels in messages of whole rows, each of at most this many bytes (but at least one row) and rows, so that
-  // transfer overlaps with sampling. For rows in shared memory and in process only the number of rows counts. The
-  // server's max_message_bytes, which its welcome names, is a limit, too: a single row that is larger, with its drafts
-  // or scores, fails with TOO_MANY. message_rows must stay below the server's max_step_rows.
+  // A batch travels in messages of whole rows, each of at most this many bytes and tensor rows (but at least one row),
+  // so that transfer overlaps with sampling. A row with drafts or scores has a tensor row for each position. For rows
+  // in shared memory and in process only their number counts. The server's max_message_bytes, which its welcome names,
+  // is a limit, too: a single row that is larger, with its drafts or scores, fails with TOO_MANY. message_rows is at
+  // most the server's max_step_positions.
   uint64_t message_bytes = uint64_t{2} << 20;
   uint32_t message_rows = 256;
   // A longer history is replayed in pieces of this many tokens.

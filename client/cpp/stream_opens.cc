@@ -5,6 +5,7 @@
 #include "client/cpp/message.h"
 #include "client/cpp/stream_state.h"
 #include "kernels/law/version.h"
+#include "service/request/history_options.h"
 
 namespace sortition::client {
 namespace {
@@ -15,6 +16,10 @@ bool SendsHistoryAtOnce(const SequenceOptions& options) {
   const v1::SamplingParameters& parameters = options.parameters;
   return !options.start_position && ((parameters.has_repetition_penalty() && parameters.repetition_penalty() != 1) ||
                                      parameters.frequency_penalty() != 0 || parameters.presence_penalty() != 0);
+}
+
+bool LooksAtHistory(const SequenceOptions& options) {
+  return SendsHistoryAtOnce(options) || service::CompileHistoryOptions(options.parameters).on();
 }
 
 RowError PromptNeeded() {
@@ -200,7 +205,9 @@ void StreamState::OnForked(const v1::SequenceForked& forked, absl::Time now) {
     } else {
       *opened.mutable_error() = forked.error();
       if (RemedyFor(FromWire(forked.error()).reason) != Remedy::kGoElsewhere) {
-        opened.mutable_error()->set_reason(v1::HISTORY_REQUIRED);
+        // Only a sequence with state is sent with its history.
+        opened.mutable_error()->set_reason(LooksAtHistory(sent.record->options) ? v1::HISTORY_REQUIRED
+                                                                                : v1::UNKNOWN_SEQUENCE);
       }
     }
     return OnOpened(opened, now);

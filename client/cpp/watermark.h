@@ -18,7 +18,8 @@ struct WatermarkEvidence {
   double p_value = 1;   // probability that a text without the watermark has at least this score
 };
 
-// Scores a text or a part of it. Takes O(tokens). Pure and thread-safe. context_width: 1 to 64.
+// Scores a text or a part of it. Its first context_width tokens have no whole context and do not count. Takes
+// O(tokens). Pure and thread-safe. context_width: 1 to 64.
 WatermarkEvidence DetectWatermark(const WatermarkOptions& options, std::span<const uint32_t> tokens);
 
 }  // namespace sortition::client

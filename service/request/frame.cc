@@ -6,10 +6,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "service/limits.h"
 #include "service/request/checks.h"
-#include "service/request/part_count.h"
+#include "service/request/wire_scan.h"
 
 namespace sortition::service {
 namespace {
@@ -135,6 +136,11 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
                    "has more messages and strings within it"};
   }
   if (!frame.message.ParseFromString(small)) return Malformed("not a sortition.v1.StreamRequest");
+  frame.set_twice = FindSetTwiceInStream(small);
+  for (SetTwice& twice : frame.set_twice) {
+    // No answer tells which of two kinds it is for.
+    if (!absl::StrContains(twice.refusal.field, '.')) return std::move(twice.refusal);
+  }
   return frame;
 }
 

@@ -11,6 +11,7 @@
 
 #include "devices/device.h"
 #include "service/refusal.h"
+#include "service/request/wire_scan.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
@@ -39,12 +40,14 @@ struct Frame {
   std::vector<Payload> payloads;  // the message's field `payloads`, in order
   // Keeps the payloads' bytes alive. A user of a payload holds a reference.
   std::shared_ptr<const void> owner;
-  uint64_t bytes = 0;  // size of the whole encoded message
+  uint64_t bytes = 0;               // size of the whole encoded message
+  std::vector<SetTwice> set_twice;  // by the encoding: what protobuf has dropped from `message`
 };
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
 // live as long as `owner`. Refuses what is no message of the contract with MALFORMED_MESSAGE, and more than
-// kMaxPayloads payloads or kMaxMessageParts parts (part_count.h) with TOO_MANY. Thread-safe.
+// kMaxPayloads payloads or kMaxMessageParts parts (wire_scan.h) with TOO_MANY, and two kinds with CONTRADICTION.
+// Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
                                          std::shared_ptr<const void> owner);
 

@@ -64,6 +64,10 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
   if (auto refusal = CompileParameters(message.parameters(), limits, field("parameters"), spec.get())) return *refusal;
 
   if (message.has_history()) {
+    if (!spec->stateful()) {
+      return Refusal{Reason::kContradiction, field("history"), "",
+                     "no option of the sequence looks at the history, so that the server would drop it"};
+    }
     request.history.emplace();
     if (auto refusal = ParseHistory(message.history(), *spec, limits, field("history"), &*request.history))
       return *refusal;

@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
-#include "service/request/part_count.h"
 #include "service/request/strictness.h"
+#include "service/request/wire_scan.h"
 #include "sortition/v1/sequence_snapshot.pb.h"
 
 namespace sortition::service {

@@ -69,6 +69,7 @@ std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits,
 
 std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
                                    StepShape* shape) {
+  if (!message.has_logits()) return MissingField("step.logits");
   const v1::LogitsTensor& logits = message.logits();
   const std::optional<kernels::DType> dtype = ToDType(logits.dtype());
   if (!dtype) return MissingField("step.logits.dtype");
@@ -92,10 +93,13 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
     shape->first_rows.push_back(static_cast<uint32_t>(rows));
     rows = std::min<uint64_t>(rows + TensorRowsOf(row), std::numeric_limits<uint32_t>::max());
   }
-  // Each is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
-  if (auto refusal = CheckCount(rows, limits.max_step_rows, "step.rows")) return refusal;
+  // Each position is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
+  if (rows > limits.max_step_positions) {
+    return Refusal{Reason::kTooMany, "step.rows", absl::StrCat("max_step_positions ", limits.max_step_positions),
+                   absl::StrCat("the rows have ", rows, " positions; drafts and scores have several a row")};
+  }
   shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(rows);
-  if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_rows, "step.logits.tensor_rows"))
+  if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_positions, "step.logits.tensor_rows"))
     return refusal;
 
   auto source = FindPayload(logits.source(), payloads, "step.logits.source");
@@ -120,7 +124,8 @@ std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Paylo
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
   shape->mask_payload = std::get<size_t>(source);
   shape->mask_rows = message.masks().rows();
-  if (auto refusal = CheckRange<uint32_t>(shape->mask_rows, 1, limits.max_step_rows, "step.masks.rows")) return refusal;
+  if (auto refusal = CheckRange<uint32_t>(shape->mask_rows, 1, limits.max_step_positions, "step.masks.rows"))
+    return refusal;
   shape->mask_stride = uint64_t{(shape->vocabulary + 31) / 32} * 4;
   const uint64_t want = shape->mask_stride * shape->mask_rows;
   const uint64_t have = payloads[*shape->mask_payload].size;
@@ -142,7 +147,8 @@ std::optional<Refusal> ParseDrafts(const v1::Step& message, std::span<const Payl
   shape->draft_payload = std::get<size_t>(source);
   shape->draft_dtype = *dtype;
   shape->draft_rows = drafts.rows();
-  if (auto refusal = CheckRange<uint32_t>(shape->draft_rows, 1, limits.max_step_rows, "step.draft_probabilities.rows"))
+  if (auto refusal =
+          CheckRange<uint32_t>(shape->draft_rows, 1, limits.max_step_positions, "step.draft_probabilities.rows"))
     return refusal;
   shape->draft_stride = uint64_t{shape->vocabulary} * kernels::ElementBytes(*dtype);
   const uint64_t want = shape->draft_stride * shape->draft_rows;
@@ -152,7 +158,16 @@ std::optional<Refusal> ParseDrafts(const v1::Step& message, std::span<const Payl
                       "rows of draft probabilities and their dtype");
 }
 
-std::optional<Refusal> CheckPayloadsUsed(std::span<const Payload> payloads, const StepShape& shape) {
+bool NamesMaskRow(const v1::StepRow& row) {
+  const auto is_packed = [](const v1::RowMask& mask) { return mask.has_mask_row(); };
+  return is_packed(row.mask()) || std::ranges::any_of(row.verify_draft().masks(), is_packed) ||
+         std::ranges::any_of(row.verify_tree().masks(), is_packed);
+}
+
+bool NamesDraftRow(const v1::StepRow& row) { return row.verify_draft().has_draft_row(); }
+
+// Refuses tensors that no row refers to and payloads that no tensor refers to.
+std::optional<Refusal> CheckUsed(const v1::Step& message, std::span<const Payload> payloads, const StepShape& shape) {
   if (shape.mask_payload == shape.logits_payload) {
     const bool in_region = payloads[*shape.mask_payload].range.has_value();
     return Refusal{Reason::kContradiction, in_region ? "step.masks.source.region" : "step.masks.source.inline.payload",
@@ -167,16 +182,25 @@ std::optional<Refusal> CheckPayloadsUsed(std::span<const Payload> payloads, cons
     if (i == shape.logits_payload || i == shape.mask_payload || i == shape.draft_payload) continue;
     return Refusal{Reason::kContradiction, absl::StrCat("payloads[", i, "]"), "", "nothing refers to this payload"};
   }
+  if (shape.mask_payload && std::ranges::none_of(message.rows(), NamesMaskRow)) {
+    return Refusal{Reason::kContradiction, "step.masks", "", "no row of the step refers to it"};
+  }
+  if (shape.draft_payload && std::ranges::none_of(message.rows(), NamesDraftRow)) {
+    return Refusal{Reason::kContradiction, "step.draft_probabilities", "", "no row of the step refers to it"};
+  }
   return std::nullopt;
 }
 
 std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
   if (!message.has_timeout()) return std::nullopt;
   const auto& timeout = message.timeout();
-  constexpr int64_t kMaxSeconds = 315'576'000'000;  // google.protobuf.Duration's own range
-  if (timeout.seconds() < 0 || timeout.seconds() > kMaxSeconds || timeout.nanos() < 0 ||
-      timeout.nanos() > 999'999'999 || (timeout.seconds() == 0 && timeout.nanos() == 0)) {
-    return Refusal{Reason::kOutOfRange, "step.timeout", "> 0 s", "is not a positive duration"};
+  // The range of google.protobuf.Duration.
+  constexpr int64_t kMaxSeconds = 315'576'000'000;
+  constexpr int32_t kMaxNanos = 999'999'999;
+  if (auto refusal = CheckRange<int64_t>(timeout.seconds(), 0, kMaxSeconds, "step.timeout.seconds")) return refusal;
+  if (auto refusal = CheckRange(timeout.nanos(), 0, kMaxNanos, "step.timeout.nanos")) return refusal;
+  if (timeout.seconds() == 0 && timeout.nanos() == 0) {
+    return Refusal{Reason::kOutOfRange, "step.timeout", "> 0 s", "is 0; a step without a timeout has no deadline"};
   }
   shape->timeout = absl::Seconds(timeout.seconds()) + absl::Nanoseconds(timeout.nanos());
   return std::nullopt;
@@ -201,13 +225,7 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
                                                 const Limits& limits) {
   StepShape shape;
   if (message.rows_size() == 0) return MissingField("step.rows");
-  const std::optional<Refusal> counts[] = {
-      CheckCount(message.rows_size(), limits.max_step_rows, "step.rows"),
-      CheckRange(message.priority(), -kMaxPriority, kMaxPriority, "step.priority"),
-  };
-  for (const std::optional<Refusal>& refusal : counts) {
-    if (refusal) return *refusal;
-  }
+  if (auto refusal = CheckRange(message.priority(), -kMaxPriority, kMaxPriority, "step.priority")) return *refusal;
   shape.priority = message.priority();
   if (message.has_trace()) {
     if (auto refusal = CheckTrace(message.trace())) return *refusal;
@@ -217,7 +235,7 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
   if (auto refusal = ParseLogits(message, payloads, limits, &shape)) return *refusal;
   if (auto refusal = ParseMasks(message, payloads, limits, &shape)) return *refusal;
   if (auto refusal = ParseDrafts(message, payloads, limits, &shape)) return *refusal;
-  if (auto refusal = CheckPayloadsUsed(payloads, shape)) return *refusal;
+  if (auto refusal = CheckUsed(message, payloads, shape)) return *refusal;
   return shape;
 }
 
@@ -231,6 +249,14 @@ std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, c
   const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
   if (!row.checkpoint().empty() && !keeps_sampler_state) {
     return Refusal{Reason::kContradiction, field("checkpoint").Text(), "", "no sampler of this sequence keeps a state"};
+  }
+  if (!spec.stateful()) {
+    const std::pair<bool, const char*> of_history[] = {{row.has_history_hash(), "history_hash"},
+                                                       {row.has_truncate_to(), "truncate_to"},
+                                                       {!row.append_tokens().empty(), "append_tokens"}};
+    for (const auto& [is_set, name] : of_history) {
+      if (is_set) return Refusal{Reason::kContradiction, field(name).Text(), "", "the sequence keeps no state"};
+    }
   }
   if (spec.vocabulary != shape.vocabulary) {
     return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),

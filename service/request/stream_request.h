@@ -15,7 +15,8 @@ namespace sortition::service {
 
 // All of these are thread-safe.
 
-// Checks a message of any kind: its size, unknown fields, and payloads that nothing refers to.
+// Checks a message of any kind: its size, unknown fields, fields that are set twice, and payloads that nothing refers
+// to. What concerns one row of a step is left to that row.
 std::optional<Refusal> CheckFrame(const Frame& frame, const Limits& limits);
 std::optional<Refusal> CheckHello(const v1::Hello& hello);
 std::optional<Refusal> CheckClose(const v1::CloseSequence& close);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/unknown_field_set.h"
+#include "google/protobuf/wire_format_lite.h"
 
 namespace sortition::service {
 namespace {
@@ -19,6 +20,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 using google::protobuf::UnknownField;
+using google::protobuf::internal::WireFormatLite;
 
 bool IsSearched(const FieldDescriptor& field) {
   return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE || field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
@@ -26,6 +28,51 @@ bool IsSearched(const FieldDescriptor& field) {
 
 std::string Join(absl::string_view path, absl::string_view name) {
   return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
+}
+
+// Returns the field of the contract that protobuf has kept as unknown because it came in another wire form; null if it
+// is a field of no number that this server knows.
+const FieldDescriptor* InWrongForm(const Message& message, const UnknownField& unknown) {
+  return message.GetDescriptor()->FindFieldByNumber(unknown.number());
+}
+
+absl::string_view FormOf(const UnknownField& unknown) {
+  switch (unknown.type()) {
+    case UnknownField::TYPE_VARINT:
+      return "a varint";
+    case UnknownField::TYPE_FIXED32:
+      return "32 bits";
+    case UnknownField::TYPE_FIXED64:
+      return "64 bits";
+    case UnknownField::TYPE_LENGTH_DELIMITED:
+      return "length-delimited bytes";
+    case UnknownField::TYPE_GROUP:
+      break;
+  }
+  return "a group";
+}
+
+absl::string_view FormOf(const FieldDescriptor& field) {
+  switch (WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()))) {
+    case WireFormatLite::WIRETYPE_VARINT:
+      return "a varint";
+    case WireFormatLite::WIRETYPE_FIXED32:
+      return "32 bits";
+    case WireFormatLite::WIRETYPE_FIXED64:
+      return "64 bits";
+    default:
+      return "length-delimited bytes";
+  }
+}
+
+Refusal RefusalOfUnknown(const Message& message, const UnknownField& unknown, absl::string_view path) {
+  if (const FieldDescriptor* const field = InWrongForm(message, unknown)) {
+    return {Reason::kMalformedMessage, Join(path, field->name()), std::string(FormOf(*field)),
+            absl::StrCat("is encoded as ", FormOf(unknown))};
+  }
+  return {Reason::kUnknownField, Join(path, absl::StrCat("#", unknown.number())), "",
+          absl::StrCat("field ", unknown.number(), " of ", message.GetDescriptor()->full_name(),
+                       " is not known to this server")};
 }
 
 // Returns the fields of a type that lead to messages and enums. The table is thread-local, so that steps, which look it
@@ -98,11 +145,7 @@ std::optional<Refusal> CheckField(const Message& message, const FieldDescriptor&
 std::optional<Refusal> Explain(const Message& message, absl::string_view path, const FieldDescriptor* skipped) {
   const Reflection& reflection = *message.GetReflection();
   const auto& unknown = reflection.GetUnknownFields(message);
-  if (unknown.field_count() > 0) {
-    return Refusal{Reason::kUnknownField, Join(path, absl::StrCat("#", unknown.field(0).number())), "",
-                   absl::StrCat("field ", unknown.field(0).number(), " of ", message.GetDescriptor()->full_name(),
-                                " is not known to this server")};
-  }
+  if (unknown.field_count() > 0) return RefusalOfUnknown(message, unknown.field(0), path);
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
@@ -112,27 +155,51 @@ std::optional<Refusal> Explain(const Message& message, absl::string_view path, c
   return std::nullopt;
 }
 
-// Returns true if an unknown field of `message` with this wire type may be a member of one of its oneofs that is unset.
-// A oneof whose known members are all messages has no other members in later versions either.
-bool MayBeMember(const Message& message, UnknownField::Type type) {
+// Returns true if an unknown field of `message` may be a member of one of its oneofs that is unset. A oneof whose known
+// members are all messages has no other members in later versions either.
+bool MayBeMember(const Message& message, const UnknownField& unknown) {
   const Descriptor& descriptor = *message.GetDescriptor();
+  const FieldDescriptor* const known = InWrongForm(message, unknown);
   for (int i = 0; i < descriptor.real_oneof_decl_count(); ++i) {
     const google::protobuf::OneofDescriptor& oneof = *descriptor.oneof_decl(i);
     if (message.GetReflection()->HasOneof(message, &oneof)) continue;
+    if (known != nullptr) {
+      if (known->real_containing_oneof() == &oneof) return true;
+      continue;
+    }
     bool has_messages_only = true;
     for (int k = 0; k < oneof.field_count(); ++k) {
       has_messages_only = has_messages_only && oneof.field(k)->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     }
-    if (!has_messages_only || type == UnknownField::TYPE_LENGTH_DELIMITED) return true;
+    if (!has_messages_only || unknown.type() == UnknownField::TYPE_LENGTH_DELIMITED) return true;
   }
   return false;
 }
 
-// Returns true if the row may have a task that this server does not know: it may take any number of tensor rows.
-bool MayHaveUnknownTask(const v1::StepRow& row) {
+const Message& TaskOf(const v1::StepRow& row) {
+  switch (row.task_case()) {
+    case v1::StepRow::kScore:
+      return row.score();
+    case v1::StepRow::kVerifyDraft:
+      return row.verify_draft();
+    case v1::StepRow::kVerifyTree:
+      return row.verify_tree();
+    default:
+      return row.draw();
+  }
+}
+
+// Returns true if the row may take any number of tensor rows: it may have a task that this server does not know, or
+// the tokens of its task may have come in another wire form.
+bool MayTakeAnyTensorRows(const v1::StepRow& row) {
   const auto& unknown = row.GetReflection()->GetUnknownFields(row);
   for (int i = 0; i < unknown.field_count(); ++i) {
-    if (MayBeMember(row, unknown.field(i).type())) return true;
+    if (MayBeMember(row, unknown.field(i))) return true;
+  }
+  const Message& task = TaskOf(row);
+  const auto& of_task = task.GetReflection()->GetUnknownFields(task);
+  for (int i = 0; i < of_task.field_count(); ++i) {
+    if (InWrongForm(task, of_task.field(i)) != nullptr) return true;
   }
   return false;
 }
@@ -150,14 +217,20 @@ std::optional<Refusal> FindUnknown(const Message& message, absl::string_view pat
 }
 
 std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message) {
-  if (message.step().logits().has_shard()) return FindUnknown(message, "");
   if (!IsKnown(message, RowsOfAStep())) return Explain(message, "", RowsOfAStep());
-  bool is_shifted = false;
-  for (const v1::StepRow& row : message.step().rows()) {
-    if (is_shifted && !row.has_tensor_row()) return FindUnknown(message, "");
-    is_shifted = is_shifted || MayHaveUnknownTask(row);
+  const v1::Step& step = message.step();
+  for (int i = 0; i < step.rows_size(); ++i) {
+    if (!MayTakeAnyTensorRows(step.rows(i))) continue;
+    if (IsPlacedByRow(step, static_cast<uint32_t>(i))) return FindUnknown(message, "");
   }
   return std::nullopt;
+}
+
+bool IsPlacedByRow(const v1::Step& step, uint32_t row) {
+  for (int i = static_cast<int>(row) + 1; i < step.rows_size(); ++i) {
+    if (!step.rows(i).has_tensor_row()) return true;
+  }
+  return false;
 }
 
 std::vector<std::string> IgnoredFields::Drop(Message* message) {
@@ -172,7 +245,7 @@ void IgnoredFields::DropFrom(Message* message, const std::string& path, std::vec
   std::set<int> dropped;
   for (int i = 0; i < unknown.field_count(); ++i) {
     const UnknownField& field = unknown.field(i);
-    if (MayBeMember(*message, field.type())) continue;
+    if (InWrongForm(*message, field) != nullptr || MayBeMember(*message, field)) continue;
     std::string name = Join(path, absl::StrCat("#", field.number()));
     if (!paths_.contains(name)) {
       if (paths_.size() == kMostPaths) continue;

@@ -1,7 +1,9 @@
-// Finds what protobuf would drop in silence: unknown fields and unknown enum values, anywhere in a message.
+// Finds what protobuf would drop in silence: unknown fields and unknown enum values, anywhere in a message, and known
+// fields in another wire form. What is set twice shows in the encoding alone (wire_scan.h).
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,14 +16,19 @@
 
 namespace sortition::service {
 
-// Returns the first unknown field (UNKNOWN_FIELD) or enum value (UNKNOWN_ENUM_VALUE) in `message` or in any message
-// below it. `path` is the message's own, "" for a whole StreamRequest. Thread-safe.
+// Returns the first unknown field (UNKNOWN_FIELD), field in another wire form (MALFORMED_MESSAGE) or unknown enum value
+// (UNKNOWN_ENUM_VALUE) in `message` or in any message below it. `path` is the message's own, "" for a whole
+// StreamRequest. Thread-safe.
 std::optional<Refusal> FindUnknown(const google::protobuf::Message& message, absl::string_view path);
 
 // As FindUnknown for a message of a stream, but leaves the rows of a step to ParseStepRow, so that a bad row fails
-// alone. Rows are judged here if the step cannot be understood without them: if the row may have an unknown task, and a
-// later row does not say where its logits are; and if the rows come in shards. Thread-safe.
+// alone. Rows are judged here if the step cannot be understood without them: if the row may take any number of tensor
+// rows, since its task is unknown or unreadable, and a later row does not say where its logits are. Thread-safe.
 std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message);
+
+// Returns true if a row after row `row` has no tensor_row, so that its place follows from the rows before it.
+// Thread-safe.
+bool IsPlacedByRow(const v1::Step& step, uint32_t row);
 
 // The unknown fields that one stream ignores (UNKNOWN_FIELDS_IGNORE). Not thread-safe.
 class IgnoredFields {
@@ -30,8 +37,8 @@ class IgnoredFields {
   static constexpr size_t kMostPaths = 64;
 
   // Removes the unknown fields of `*message` and of all messages below it. Keeps those that may be a member of an unset
-  // oneof, and those beyond kMostPaths: FindUnknown refuses them. Returns the paths that occur for the first time,
-  // without indexes: "step.rows[].mask.#7".
+  // oneof, known ones in another wire form, and those beyond kMostPaths: FindUnknown refuses them. Returns the paths
+  // that occur for the first time, without indexes: "step.rows[].mask.#7".
   std::vector<std::string> Drop(google::protobuf::Message* message);
 
  private:

@@ -61,6 +61,10 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
   } else if (message.has_export_sequence() && is_name(message.export_sequence().request_id())) {
     response.mutable_exported()->set_request_id(message.export_sequence().request_id());
     error = response.mutable_exported()->mutable_error();
+  } else if (message.has_close() && is_name(message.close().request_id())) {
+    response.mutable_closed()->set_request_id(message.close().request_id());
+    response.mutable_closed()->set_epoch(message.close().epoch());
+    error = response.mutable_closed()->mutable_error();
   } else if (message.has_upload_mask()) {
     response.mutable_mask_uploaded()->set_mask_id(message.upload_mask().mask_id());
     error = response.mutable_mask_uploaded()->mutable_error();

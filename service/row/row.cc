@@ -138,6 +138,8 @@ std::variant<RowResult, Refusal> RowRun::Commit() {
   RowResult* const result = std::get_if<RowResult>(&finished);
   if (result == nullptr || plan_.kind == RowPlan::Kind::kScore || sequence_.state == nullptr) {
     Abort();
+    if (result == nullptr && sequence_.state != nullptr && sequence_.state->retired())
+      return Sequence::ClosedInFlight();
     return finished;
   }
   auto committed = sequence_.state->Commit(grant_.ticket, std::move(*result));

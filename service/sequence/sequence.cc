@@ -9,7 +9,23 @@
 namespace sortition::service {
 namespace {
 
-Refusal HistoryRequired(std::string message) { return Refusal{Reason::kHistoryRequired, "", "", std::move(message)}; }
+Refusal HistoryRequired(std::string field, std::string limit, std::string message) {
+  return Refusal{Reason::kHistoryRequired, std::move(field), std::move(limit), std::move(message)};
+}
+
+Refusal NoHistory(std::string field) {
+  return HistoryRequired(std::move(field), "", "the server does not have the history of this sequence");
+}
+
+// Returns the positions to which a history can be cut or from which it can be forked.
+std::string KeptPositions(const SequenceState& state) {
+  return absl::StrCat(state.lowest_truncation(), "..", state.position());
+}
+
+std::string KeptTokens(const SequenceState& state) {
+  return absl::StrCat("the history has ", state.position(), " tokens, and the server keeps those from ",
+                      state.lowest_truncation(), " on");
+}
 
 // Returns true if states built under the two specs are equal. Compares by value: a worker can choose seeds that make
 // the hashes of the empty history equal.
@@ -34,7 +50,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
                                                            std::shared_ptr<const SequenceSpec> spec,
                                                            std::unique_ptr<SequenceState>* replayed) {
   absl::MutexLock lock(&mutex_);
-  if (retired_) return HistoryRequired("the server has forgotten this sequence");
+  if (retired_) return NoHistory("open.history");
   const bool raised = owner.epoch > owner_.epoch;
   if (!raised && owner != owner_) return Superseded("open.epoch");
   if (in_flight_ && !raised) {
@@ -56,8 +72,29 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   if (replayed != nullptr || !state_ || *spec != *spec_) last_.reset();
   spec_ = std::move(spec);
   spec_bytes_ = spec_->bytes();
-  if (!state_) return HistoryRequired("the server does not have the history of this sequence");
+  if (!state_) return NoHistory("open.history");
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
+}
+
+std::optional<Refusal> Sequence::CheckRewrites(const StepIntent& intent, RewriteAllowance* allowance) const {
+  if (intent.truncate_to &&
+      (*intent.truncate_to > state_->position() || *intent.truncate_to < state_->lowest_truncation())) {
+    return HistoryRequired("truncate_to", KeptPositions(*state_), KeptTokens(*state_));
+  }
+  if (intent.append_tokens.size() > kept_history_) {
+    return HistoryRequired("append_tokens", absl::StrCat("<= ", kept_history_, " tokens"),
+                           absl::StrCat("has ", intent.append_tokens.size(),
+                                        " tokens; so many are sent in an open, as part of the history"));
+  }
+  const uint32_t removed = intent.truncate_to ? state_->position() - *intent.truncate_to : 0;
+  const uint64_t rewritten = removed + intent.append_tokens.size();
+  const uint64_t cost = state_->rewrite_cost();
+  if (allowance == nullptr || rewritten == 0 || allowance->Take(rewritten * cost)) return std::nullopt;
+  return HistoryRequired(
+      removed > 0 ? "truncate_to" : "append_tokens", absl::StrCat("<= ", allowance->left() / cost, " tokens rewritten"),
+      absl::StrCat("the row rewrites ", rewritten, " tokens, each of which counts ", cost, " times; one message may ",
+                   "rewrite ", RewriteAllowance::kTokens, ", and the rows before this one have used ",
+                   RewriteAllowance::kTokens - allowance->left()));
 }
 
 std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
@@ -73,34 +110,23 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
   if (last_ && intent.step_id < last_->step_id) {
     return Refusal{Reason::kStaleStep, "step_id", absl::StrCat("> ", last_->step_id), "a later step has been answered"};
   }
-  if (!state_) return HistoryRequired("the server does not have the history of this sequence");
-  if (intent.truncate_to &&
-      (*intent.truncate_to > state_->position() || *intent.truncate_to < state_->lowest_truncation())) {
-    return HistoryRequired(absl::StrCat("truncate_to lies outside the kept history, ", state_->lowest_truncation(),
-                                        "..", state_->position()));
-  }
-  if (intent.append_tokens.size() > kept_history_) {
-    return HistoryRequired(absl::StrCat("append_tokens has ", intent.append_tokens.size(), " tokens; more than ",
-                                        kept_history_, " cannot be taken back, and so are history"));
-  }
-  const uint32_t removed = intent.truncate_to ? state_->position() - *intent.truncate_to : 0;
-  const uint64_t rewritten = removed + intent.append_tokens.size();
-  if (rewrites != nullptr && rewritten > 0 && !rewrites->Take(rewritten * state_->rewrite_cost())) {
-    return HistoryRequired(absl::StrCat("the rows of the message rewrite more than ", RewriteAllowance::kTokens,
-                                        " tokens, those of long and indexed histories counted several times; what is "
-                                        "more is history"));
-  }
+  if (!state_) return NoHistory("request_id");
+  if (auto refusal = CheckRewrites(intent, rewrites)) return *std::move(refusal);
+  const bool is_rewritten = intent.truncate_to || !intent.append_tokens.empty();
   SequenceState::Undo undo = state_->Rewrite(intent.truncate_to, intent.append_tokens);
   if (state_->position() != intent.position || state_->history_hash() != intent.history_hash) {
     const uint32_t position = state_->position();
     state_->Revert(undo);
-    return HistoryRequired(position != intent.position ? absl::StrCat("the step is for position ", intent.position,
-                                                                      ", the history has ", position, " tokens")
-                                                       : "history_hash differs from the history the server has");
+    const absl::string_view rewritten = is_rewritten ? ", after the row's rewrites" : "";
+    if (position != intent.position) {
+      return HistoryRequired("position", absl::StrCat(position),
+                             absl::StrCat("the history that the server has is ", position, " tokens long", rewritten));
+    }
+    return HistoryRequired("history_hash", absl::StrCat("the hash of the server's ", position, " tokens"),
+                           absl::StrCat("the server has another history of ", position, " tokens", rewritten));
   }
   // If the worker has rewritten its text since the last answer, in this step, in a history or elsewhere, only the
   // worker knows which sampler state it continues from.
-  const bool is_rewritten = intent.truncate_to || !intent.append_tokens.empty();
   const bool follows = last_ && last_->step_id + 1 == intent.step_id && !is_rewritten;
   if (intent.checkpoint && follows && intent.checkpoint != TextPlace{intent.position, *intent.history_hash}) {
     return Refusal{
@@ -115,7 +141,7 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
 
 std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult result) {
   absl::MutexLock lock(&mutex_);
-  if (retired_) return Refusal{Reason::kStepCancelled, "", "", "the sequence was closed while the step was in flight"};
+  if (retired_) return ClosedInFlight();
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
   SORTITION_CHECK(state_ != nullptr && !result.outputs.empty());
   state_->EndLoan();
@@ -129,6 +155,10 @@ std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult res
   return last_->result;
 }
 
+Refusal Sequence::ClosedInFlight() {
+  return {Reason::kStepCancelled, "", "", "the sequence was closed while the step was in flight"};
+}
+
 void Sequence::Abort(uint64_t ticket) {
   absl::MutexLock lock(&mutex_);
   if (!in_flight_ || in_flight_->ticket != ticket) return;
@@ -140,7 +170,7 @@ void Sequence::Abort(uint64_t ticket) {
 std::optional<Refusal> Sequence::WhyNotReadable(const SequenceOwner& owner) const {
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "", "", "a step of this sequence has not been answered yet"};
-  if (!state_) return HistoryRequired("the server does not have the history of this sequence");
+  if (!state_) return NoHistory("");
   return std::nullopt;
 }
 
@@ -151,11 +181,12 @@ std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const Seque
   if (auto refusal = WhyNotReadable(owner)) return *std::move(refusal);
   const uint32_t at = position.value_or(state_->position());
   if (at < state_->lowest_truncation() || at > state_->position()) {
-    return HistoryRequired(absl::StrCat("position lies outside the kept history, ", state_->lowest_truncation(), "..",
-                                        state_->position()));
+    return HistoryRequired("position", KeptPositions(*state_), KeptTokens(*state_));
   }
   std::unique_ptr<SequenceState> child = state_->Fork(std::move(spec), at);
-  if (child == nullptr) return HistoryRequired("the options look at more of the history than is kept");
+  if (child == nullptr) {
+    return HistoryRequired("", "", "the child's options look at more of the history than the server keeps");
+  }
   return child;
 }
 
@@ -165,9 +196,15 @@ std::variant<SequenceSnapshot, Refusal> Sequence::Export(const SequenceOwner& ow
   return state_->Snapshot();
 }
 
-void Sequence::Retire() {
+std::optional<Refusal> Sequence::RetireUpTo(uint64_t epoch) {
   absl::MutexLock lock(&mutex_);
+  if (owner_.epoch > epoch) {
+    Refusal refusal = Superseded("close.epoch");
+    refusal.limit = absl::StrCat(">= ", owner_.epoch);
+    return refusal;
+  }
   RetireLocked();
+  return std::nullopt;
 }
 
 bool Sequence::RetireIfIdle() {
@@ -187,11 +224,6 @@ void Sequence::RetireLocked() {
 bool Sequence::retired() const {
   absl::MutexLock lock(&mutex_);
   return retired_;
-}
-
-bool Sequence::OwnedBy(const SequenceOwner& owner) const {
-  absl::MutexLock lock(&mutex_);
-  return owner == owner_;
 }
 
 uint64_t Sequence::bytes() const {

@@ -65,6 +65,7 @@ class RewriteAllowance {
     left_ -= std::min(cost, left_);
     return true;
   }
+  uint64_t left() const { return left_; }
 
  private:
   uint64_t left_ = kTokens;
@@ -103,25 +104,30 @@ class Sequence {
   void Abort(uint64_t ticket);
 
   // Returns a state for a sequence of `spec` that continues this one's history from `position` (absent: its end).
-  // Refuses if a step is in flight, and with HISTORY_REQUIRED if that part of the history is not kept any more.
+  // Refuses if a step is in flight, and with HISTORY_REQUIRED if that part of the history is not kept any more. The
+  // refusal's field is "position" if that is at fault, otherwise empty.
   std::variant<std::unique_ptr<SequenceState>, Refusal> Fork(const SequenceOwner& owner,
                                                              std::shared_ptr<const SequenceSpec> spec,
                                                              std::optional<uint32_t> position);
   std::variant<SequenceSnapshot, Refusal> Export(const SequenceOwner& owner) const;
 
-  // Ends this object when the table forgets it: drops the state and abandons a step in flight. Later steps get
+  // These end this object when the table forgets it: they drop the state and abandon a step in flight. Later steps get
   // HISTORY_REQUIRED.
-  void Retire();
+  // Retires it unless an epoch above `epoch` owns it: refuses that with SUPERSEDED.
+  std::optional<Refusal> RetireUpTo(uint64_t epoch);
   // Retires it if no step is in flight; returns false if one is.
   bool RetireIfIdle();
   bool retired() const;
+  // Returns the refusal of a step whose sequence was retired under it.
+  static Refusal ClosedInFlight();
 
-  bool OwnedBy(const SequenceOwner& owner) const;
   uint64_t bytes() const;
 
  private:
   void RetireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Refusal Superseded(std::string field) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Refusal> CheckRewrites(const StepIntent& intent, RewriteAllowance* allowance) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> WhyNotReadable(const SequenceOwner& owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   struct InFlight {

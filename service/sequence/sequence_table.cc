@@ -34,7 +34,7 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
     const absl::Time guarded_until = replays ? clock_.Now() + limits_.replay_guard : absl::InfinitePast();
     if (!Account(key, sequence.get(), guarded_until) && replays) {
       // The sequence is larger than all that could be forgotten for it.
-      Close(key, owner);
+      Close(key, owner.epoch);
       return NoRoom();
     }
     if (auto* refusal = std::get_if<Refusal>(&taken)) return std::move(*refusal);
@@ -109,12 +109,13 @@ std::optional<Refusal> SequenceTable::MakeRoomAhead(const SequenceKey& key, Sequ
                  absl::Milliseconds(100)};
 }
 
-void SequenceTable::Close(const SequenceKey& key, const SequenceOwner& owner) {
+std::variant<bool, Refusal> SequenceTable::Close(const SequenceKey& key, uint64_t epoch) {
   absl::MutexLock lock(&mutex_);
   const auto it = by_key_.find(&key);
-  if (it == by_key_.end() || !it->second->sequence->OwnedBy(owner)) return;
-  it->second->sequence->Retire();
+  if (it == by_key_.end()) return false;
+  if (auto refusal = it->second->sequence->RetireUpTo(epoch)) return *std::move(refusal);
   Forget(it->second);
+  return true;
 }
 
 std::optional<Refusal> SequenceTable::Hold(const std::string& tenant, uint64_t bytes, const char* field) {

@@ -58,8 +58,9 @@ class SequenceTable {
   // step must be aborted then.
   std::optional<Refusal> MakeRoomAhead(const SequenceKey& key, Sequence* sequence);
 
-  // Forgets the sequence if `owner` still owns it.
-  void Close(const SequenceKey& key, const SequenceOwner& owner);
+  // Forgets the sequence. Returns false if there is none. Refuses with SUPERSEDED, and forgets nothing, if an epoch
+  // above `epoch` owns it: so a late close ends no later incarnation.
+  std::variant<bool, Refusal> Close(const SequenceKey& key, uint64_t epoch);
 
   // Periodic work: forgets sequences that were idle for too long. The next Open does it otherwise.
   void Sweep();

@@ -40,7 +40,7 @@ absl::Status ValidateRanges(const Config& config) {
       {"stream_unanswered_bytes", limits.stream_unanswered_bytes, 1024, kTera},
       {"stream_unanswered_rows", limits.stream_unanswered_rows, 1, 1000000},
       {"stream_sequences", limits.stream_sequences, 1, 10000000},
-      {"max_step_rows", limits.max_step_rows, 1, service::kMostStepRows},
+      {"max_step_positions", limits.max_step_positions, 1, service::kMostStepPositions},
       {"max_queued_rows", limits.max_queued_rows, 1, 10000000},
       {"max_vocabulary", limits.max_vocabulary, 1, service::Limits().max_vocabulary},
       {"stream_masks", limits.stream_masks, 0, 10000000},
@@ -112,13 +112,14 @@ absl::Status ValidateRelations(const Config& config) {
         "stream_unanswered_bytes",
         absl::StrCat(limits.stream_unanswered_bytes, " is less than --max_message_bytes=", limits.max_message_bytes));
   }
-  if (limits.stream_unanswered_rows < limits.max_step_rows) {
-    return Wrong("stream_unanswered_rows",
-                 absl::StrCat(limits.stream_unanswered_rows, " is less than --max_step_rows=", limits.max_step_rows));
+  if (limits.stream_unanswered_rows < limits.max_step_positions) {
+    return Wrong(
+        "stream_unanswered_rows",
+        absl::StrCat(limits.stream_unanswered_rows, " is less than --max_step_positions=", limits.max_step_positions));
   }
-  if (limits.max_queued_rows < limits.max_step_rows) {
-    return Wrong("max_queued_rows",
-                 absl::StrCat(limits.max_queued_rows, " is less than --max_step_rows=", limits.max_step_rows));
+  if (limits.max_queued_rows < limits.max_step_positions) {
+    return Wrong("max_queued_rows", absl::StrCat(limits.max_queued_rows,
+                                                 " is less than --max_step_positions=", limits.max_step_positions));
   }
   if (limits.max_history < limits.kept_history) {
     return Wrong("kept_history", absl::StrCat(limits.kept_history, " is more than --max_history=", limits.max_history));

@@ -20,6 +20,7 @@
 #include "service/request/checks.h"
 #include "service/request/device_memory.h"
 #include "service/request/strictness.h"
+#include "service/request/wire_scan.h"
 #include "service/result/encode.h"
 #include "service/server/accept_loop.h"
 #include "service/server/ring_stream.h"
@@ -234,6 +235,10 @@ void MemoryServer::Receive(Peer* peer) {
     peer->Send(Refused({Reason::kMalformedMessage, "", "", "not a sortition.v1.MemoryRequest"}));
     peer->over = true;
     return;
+  }
+  const absl::string_view bytes(packet.data(), static_cast<size_t>(size));
+  if (auto twice = service::FindSetTwice(bytes, *v1::MemoryRequest::descriptor())) {
+    return peer->Send(Refused(twice->refusal));
   }
   Answer(peer, request, descriptor);
 }

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/limits.h"
-#include "service/request/part_count.h"
+#include "service/request/wire_scan.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"
 #include "service/stream/sample_run.h"
@@ -90,6 +90,7 @@ class SampleCalls::Call final : public QueueEvent {
     }
     auto message = std::make_shared<v1::SampleRequest>();
     if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return NoMessage();
+    if (auto twice = service::FindSetTwice(bytes, *v1::SampleRequest::descriptor())) return std::move(twice->refusal);
     message_ = std::move(message);
     return std::nullopt;
   }

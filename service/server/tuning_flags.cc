@@ -32,7 +32,8 @@ ABSL_FLAG(uint32_t, stream_unanswered_rows, Limits().stream_unanswered_rows,
 ABSL_FLAG(uint32_t, stream_sequences, Limits().stream_sequences, "Sequences open on one stream");
 ABSL_FLAG(absl::Duration, stalled_write, Limits().stalled_write,
           "A worker that reads nothing for this long loses its stream");
-ABSL_FLAG(uint32_t, max_step_rows, Limits().max_step_rows, "Rows of one step");
+ABSL_FLAG(uint32_t, max_step_positions, Limits().max_step_positions,
+          "Positions of one step: a draw has one, a score or draft row several");
 ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
 ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
@@ -95,7 +96,7 @@ void ReadTuningFlags(Config* config) {
   limits.stream_unanswered_rows = absl::GetFlag(FLAGS_stream_unanswered_rows);
   limits.stream_sequences = absl::GetFlag(FLAGS_stream_sequences);
   limits.stalled_write = absl::GetFlag(FLAGS_stalled_write);
-  limits.max_step_rows = absl::GetFlag(FLAGS_max_step_rows);
+  limits.max_step_positions = absl::GetFlag(FLAGS_max_step_positions);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
   limits.stream_masks = absl::GetFlag(FLAGS_stream_masks);

@@ -65,12 +65,13 @@ const KeptAnswer* KeptAnswers::Find(const SequenceKey& key, const v1::StepRow& a
   return &it->second.answer;
 }
 
-void KeptAnswers::Close(const SequenceKey& key, uint32_t index) {
+bool KeptAnswers::Close(const SequenceKey& key, uint32_t index) {
   const auto it = entries_.find(key);
-  if (it == entries_.end()) return;
+  if (it == entries_.end()) return false;
   std::vector<uint32_t>& closed = it->second.answer.closed;
   if (std::ranges::find(closed, index) == closed.end()) closed.push_back(index);
   if (closed.size() == it->second.answer.ranks) Drop(it);
+  return true;
 }
 
 void KeptAnswers::Expire(absl::Time now) {

@@ -48,8 +48,8 @@ class KeptAnswers {
   const KeptAnswer* Find(const SequenceKey& key) const;
   // Returns the answer of this step for the rank of shard `index`, and marks it as used; null if there is none.
   const KeptAnswer* Find(const SequenceKey& key, const v1::StepRow& asked, uint32_t index, absl::Time now);
-  // Takes note that the rank of shard `index` has closed the sequence.
-  void Close(const SequenceKey& key, uint32_t index);
+  // Takes note that the rank of shard `index` has closed the sequence. Returns false if no answer is kept.
+  bool Close(const SequenceKey& key, uint32_t index);
   // Forgets answers whose time has passed.
   void Expire(absl::Time now);
   // Forgets all answers of a tenant.

@@ -202,9 +202,9 @@ std::vector<v1::RowResult> ShardTable::Find(const Worker& worker, const v1::Step
   return kept == nullptr ? std::vector<v1::RowResult>() : kept->results;
 }
 
-void ShardTable::Close(const Worker& worker, const std::string& request_id, uint32_t index) {
+bool ShardTable::Close(const Worker& worker, const std::string& request_id, uint32_t index) {
   absl::MutexLock lock(&mutex_);
-  kept_.Close(KeyOf(worker, request_id), index);
+  return kept_.Close(KeyOf(worker, request_id), index);
 }
 
 void ShardTable::Forget(const std::string& tenant) {
@@ -260,6 +260,33 @@ void ShardTable::Expire() {
     const Refusal missing = Missing(assembly.shards);
     for (const RowShard& shard : assembly.shards) answers.Refuse(shard, missing);
   }
+  answers.Send();
+}
+
+void ShardTable::Cancel(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted,
+                        const Refusal& refusal) {
+  std::vector<RowShard> cancelled;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const std::string& request_id : request_ids) {
+      const SequenceKey key = KeyOf(worker, request_id);
+      const auto sequence = waiting_.find(key);
+      if (sequence == waiting_.end()) continue;
+      std::vector<uint64_t> whole_steps;
+      const auto is_first = [&](const RowShard& shard) {
+        return shard.message->shard().index == 0 && is_wanted(shard);
+      };
+      for (const auto& [step_id, assembly] : sequence->second) {
+        if (std::ranges::any_of(assembly.shards, is_first)) whole_steps.push_back(step_id);
+      }
+      const auto is_cancelled = [&](const RowShard& shard) {
+        return is_wanted(shard) || std::ranges::binary_search(whole_steps, shard.asked().step_id());
+      };
+      for (RowShard& shard : TakeWaiting(key, is_cancelled)) cancelled.push_back(std::move(shard));
+    }
+  }
+  ShardAnswers answers;
+  for (const RowShard& shard : cancelled) answers.Refuse(shard, refusal);
   answers.Send();
 }
 

@@ -58,14 +58,19 @@ class ShardTable {
             Source source);
   // Returns the kept answer of this step for the rank of shard `index`; empty if there is none.
   std::vector<v1::RowResult> Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
-  // Takes note that the rank of shard `index` has closed the sequence.
-  void Close(const Worker& worker, const std::string& request_id, uint32_t index);
+  // Takes note that the rank of shard `index` has closed the sequence. Returns false if no answer of it is kept.
+  bool Close(const Worker& worker, const std::string& request_id, uint32_t index);
   // Forgets the kept answers of a tenant.
   void Forget(const std::string& tenant);
 
   // Refuses shards whose deadline has passed with DEADLINE_PASSED, which names the missing shards. Forgets kept answers
   // whose time has passed.
   void Expire();
+
+  using Wanted = absl::FunctionRef<bool(const RowShard&)>;
+  // Refuses the shards of these sequences that wait and are wanted. If shard 0 is, all other shards of its row are
+  // refused, too: the row is shard 0's.
+  void Cancel(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted, const Refusal& refusal);
 
   // Removes the shards of a stream, and answers their rows with the refusal; without answers if it is null, since the
   // stream has ended. The other shards of these rows keep waiting.
@@ -84,7 +89,6 @@ class ShardTable {
   // Adds one shard; true if it completes its row.
   static bool AddShard(Assembly* assembly, const RowShard& shard, std::vector<std::pair<RowShard, Refusal>>* refused);
   // Removes the shards for which `is_wanted` holds from those that wait: of one sequence, or of all.
-  using Wanted = absl::FunctionRef<bool(const RowShard&)>;
   std::vector<RowShard> TakeWaiting(const SequenceKey& key, Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<RowShard> TakeWaiting(Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -99,12 +99,13 @@ bool PartialHistories::Skips(const std::string& request_id, uint64_t epoch, uint
   return skips;
 }
 
-void PartialHistories::Drop(const std::string& request_id) {
+bool PartialHistories::Drop(const std::string& request_id, uint64_t epoch) {
   const auto it = partials_.find(request_id);
-  if (it == partials_.end()) return;
+  if (it == partials_.end() || it->second.epoch > epoch) return false;
   tokens_ -= it->second.builder->length();
   memory_.Shrink(it->second.bytes);
   partials_.erase(it);
+  return true;
 }
 
 }  // namespace sortition::service

@@ -35,8 +35,8 @@ class PartialHistories {
   // Returns true if the piece is to be ignored.
   bool Skips(const std::string& request_id, uint64_t epoch, uint32_t offset, bool continues);
 
-  // Forgets the pieces that have come for `request_id`, if any.
-  void Drop(const std::string& request_id);
+  // Forgets the pieces that have come for `request_id` with at most this epoch. Returns false if there are none.
+  bool Drop(const std::string& request_id, uint64_t epoch = UINT64_MAX);
 
  private:
   struct Partial {

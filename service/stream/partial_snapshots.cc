@@ -57,9 +57,12 @@ bool PartialSnapshots::Skips(const v1::ImportSequence& piece) {
   return skips;
 }
 
-void PartialSnapshots::Drop(const std::string& request_id) {
+bool PartialSnapshots::Drop(const std::string& request_id, uint64_t epoch) {
   const auto it = partials_.find(request_id);
-  if (it != partials_.end()) Erase(it);
+  if (it == partials_.end() || it->second.epoch > epoch) return false;
+  const bool had_pieces = !it->second.skipped;
+  Erase(it);
+  return had_pieces;
 }
 
 void PartialSnapshots::Erase(Partials::iterator partial) {

@@ -28,8 +28,8 @@ class PartialSnapshots {
   void Skip(const v1::OpenSequence& open);
   bool Skips(const v1::ImportSequence& piece);
 
-  // Forgets the pieces that have come for `request_id`, if any.
-  void Drop(const std::string& request_id);
+  // Forgets the pieces that have come for `request_id` with at most this epoch. Returns false if there are none.
+  bool Drop(const std::string& request_id, uint64_t epoch = UINT64_MAX);
 
  private:
   struct Partial {

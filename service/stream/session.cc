@@ -22,6 +22,16 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
   out->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
 }
 
+// Returns the field of this name. Protobuf 36 has its own accessor of the name, and calls the field's otherwise.
+template <typename Hello>
+v1::UnknownFields UnknownFieldsOf(const Hello& hello) {
+  if constexpr (requires { hello.unknown_fields_(); }) {
+    return hello.unknown_fields_();
+  } else {
+    return hello.unknown_fields();
+  }
+}
+
 }  // namespace
 
 Session::Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink)
@@ -51,6 +61,13 @@ void Session::BeginFrame(Frame frame) {
   std::optional<Refusal> refusal = CheckFrame(frame, engine_.limits());
   if (!refusal && !greeted_ && !message.has_hello()) {
     refusal = Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
+  }
+  // The batch id cannot name a message whose id another batch has.
+  if (message.has_step() && stream_->IsUnanswered(message.step().batch_id())) {
+    if (!refusal) {
+      refusal = Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};
+    }
+    return Refuse(v1::StreamRequest(), *refusal);
   }
   if (refusal) return Refuse(message, *refusal);
   switch (message.kind_case()) {
@@ -118,8 +135,8 @@ void Session::Continue() {
 // The welcome has the fields of the hello, every other message a notice before its answer.
 void Session::DropIgnored(v1::StreamRequest* message) {
   if (!greeted_) {
-    ignored_fields_.reset();
-    if (message->hello().unknown_fields() == v1::UNKNOWN_FIELDS_IGNORE) ignored_fields_.emplace();
+    const bool ignores = UnknownFieldsOf(message->hello()) == v1::UNKNOWN_FIELDS_IGNORE;
+    ignored_fields_ = ignores ? std::make_optional<IgnoredFields>() : std::nullopt;
   }
   if (!ignored_fields_) return;
   std::vector<std::string> fields = ignored_fields_->Drop(message);
@@ -193,6 +210,7 @@ void Session::OnCancel(const v1::CancelStep& cancel) {
   const std::shared_ptr<StepMessage> step = stream_->Find(cancel.batch_id());
   if (step == nullptr) return;  // answered already: the answer and the cancel crossed
   step->Cancel();
+  shards_.Cancel(*step);
   engine_.batcher().Sweep();
 }
 

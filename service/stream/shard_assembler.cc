@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
+#include "service/request/strictness.h"
 #include "service/result/split_results.h"
 #include "service/stream/step_in_flight.h"
 
@@ -164,7 +165,11 @@ void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
   for (uint32_t index = 0; index < message->rows(); ++index) {
     const v1::StepRow& row = message->row(index);
     const std::string field = absl::StrCat("step.rows[", index, "].request_id");
-    if (auto refusal = CheckName(row.request_id(), field)) {
+    if (const Refusal* const refusal = message->FindSetTwice(index)) {
+      AddRefusal(index, row.step_id(), *refusal, &refused);
+    } else if (auto refusal = FindUnknown(row, absl::StrCat("step.rows[", index, "]"))) {
+      AddRefusal(index, row.step_id(), *refusal, &refused);
+    } else if (auto refusal = CheckName(row.request_id(), field)) {
       AddRefusal(index, row.step_id(), *refusal, &refused);
     } else if (uses[row.request_id()] > 1) {
       AddRefusal(index, row.step_id(), DuplicateRow(index), &refused);
@@ -236,6 +241,15 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     }
     of_message.sink->Answer(std::move(refused));
   }
+}
+
+void ShardAssembler::Cancel(const StepMessage& message) {
+  if (!message.shape().shard) return;
+  std::vector<std::string> request_ids;
+  for (const v1::StepRow& row : message.step().rows()) request_ids.push_back(row.request_id());
+  const auto is_of_message = [&](const RowShard& shard) { return &shard.message->step() == &message.step(); };
+  engine_.shards().Cancel(stream_->worker(), request_ids, is_of_message,
+                          {Reason::kStepCancelled, "", "", "the step was cancelled before all of its shards came"});
 }
 
 void ShardAssembler::ShutDown() {

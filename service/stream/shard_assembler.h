@@ -43,6 +43,10 @@ class ShardAssembler {
   // Returns the answer that is kept for a row of shard 0; empty if there is none.
   std::vector<v1::RowResult> FindKept(const StepMessage& message, uint32_t row) const;
 
+  // The worker has cancelled a message, of any shard: refuses its rows that wait with STEP_CANCELLED. With shard 0 the
+  // other shards of these rows are refused, too; another shard is taken back alone.
+  void Cancel(const StepMessage& message);
+
   // The server shuts down: refuses the shards that wait, and those that still come, with DRAINING.
   void ShutDown();
   // The stream has ended.

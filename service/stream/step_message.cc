@@ -34,6 +34,13 @@ void StepMessage::SetShape(StepShape shape) {
   if (shape_.draft_payload) drafts_.emplace(payloads_[*shape_.draft_payload]);
 }
 
+const Refusal* StepMessage::FindSetTwice(uint32_t index) const {
+  for (const SetTwice& twice : frame_.set_twice) {
+    if (twice.row == index) return &twice.refusal;
+  }
+  return nullptr;
+}
+
 void StepMessage::Answer(v1::StepResults results) {
   results.set_batch_id(batch_id());
   for (v1::StepResults& message : SplitResults(std::move(results))) Send(std::move(message));
@@ -56,6 +63,7 @@ void StepMessage::Send(v1::StepResults results) {
   SORTITION_CHECK(before >= rows);
   const bool is_last = before == rows;
   if (is_last && is_counted) Finish();
+  if (is_last) stream_->Unregister(batch_id());
   const SentRelease release{rows, is_last ? bytes_ : 0};
   if (stream_->closed()) return stream_->OnSent(release);  // the worker is gone
   v1::StreamResponse response;
@@ -80,7 +88,6 @@ void StepMessage::Finish() {
                                     static_cast<uint32_t>(step().rows_size()), refused_.load(std::memory_order_relaxed),
                                     latency});
   }
-  stream_->Unregister(batch_id());
 }
 
 void StepMessage::Refuse(const Refusal& refusal) {

@@ -46,6 +46,8 @@ class StepMessage final : public ResultSink {
   const v1::Step& step() const { return frame_.message.step(); }
   const v1::StepRow& row(uint32_t index) const { return step().rows(static_cast<int>(index)); }
   const std::vector<Payload>& payloads() const { return payloads_; }
+  // Returns why row `index` is refused for a field that its encoding sets twice; null if none is.
+  const Refusal* FindSetTwice(uint32_t index) const;
   // Memory that the message holds: its own bytes and what was copied for it.
   uint64_t bytes() const { return bytes_; }
   absl::Time arrived() const { return arrived_; }

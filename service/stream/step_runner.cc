@@ -41,12 +41,9 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory) {
   if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
   std::optional<ReadyWord> ready;
   if (auto refusal = Judge(received_bytes, memory, message.get(), &ready)) return message->Refuse(*refusal);
-  const std::optional<ShardShape>& shard = message->shape().shard;
-  if (shard && shard->index != 0) {
-    if (stream_->draining()) return message->Refuse(StreamContext::Draining());
-    return shards_.AddOther(message);
-  }
   if (auto refusal = stream_->Register(message)) return message->Refuse(*refusal);
+  const std::optional<ShardShape>& shard = message->shape().shard;
+  if (shard && shard->index != 0) return shards_.AddOther(message);
   if (shard) return RunShards(message);
   RunWhole(message, std::move(ready));
 }
@@ -130,6 +127,7 @@ std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t 
     AddRefusal(index, row.step_id(), refusal, now);
     return std::nullopt;
   };
+  if (const Refusal* const refusal = message.FindSetTwice(index)) return refuse(*refusal);
   const RowSequence* const sequence = sequences_.Find(row.request_id());
   if (sequence == nullptr) {
     return refuse({Reason::kUnknownSequence, absl::StrCat("step.rows[", index, "].request_id"), "",

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "absl/hash/hash.h"
+#include "kernels/check.h"
 #include "service/stream/step_message.h"
 
 namespace sortition::service {
@@ -50,12 +51,15 @@ bool StreamContext::Idle() const {
   return unanswered_rows_ == 0 && unanswered_bytes_ == 0;
 }
 
+bool StreamContext::IsUnanswered(uint64_t batch_id) const {
+  absl::MutexLock lock(&mutex_);
+  return steps_.contains(batch_id);
+}
+
 std::optional<Refusal> StreamContext::Register(const std::shared_ptr<StepMessage>& step) {
   absl::MutexLock lock(&mutex_);
   if (draining_) return Draining();
-  if (!steps_.try_emplace(step->batch_id(), step).second) {
-    return Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};
-  }
+  SORTITION_CHECK(steps_.try_emplace(step->batch_id(), step).second);
   return std::nullopt;
 }
 

@@ -64,7 +64,9 @@ class StreamContext {
   bool WantsFrames() const;
   bool Idle() const;
 
-  // Adds a step that waits for answers. Refuses it if the stream is draining, or if another step has its batch id.
+  // Returns true while a step of this batch id waits for answers.
+  bool IsUnanswered(uint64_t batch_id) const;
+  // Adds a step that waits for answers, of an id that no other has. Refuses it if the stream is draining.
   std::optional<Refusal> Register(const std::shared_ptr<StepMessage>& step);
   void Unregister(uint64_t batch_id);
   // Returns null if no such step waits for answers.

@@ -93,7 +93,7 @@ std::optional<Refusal> StreamSequences::TakeStatePiece() {
 std::optional<Refusal> StreamSequences::FinishImport(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
   if (state == nullptr) return NotOfThese();
   auto outcome = Open(request, std::move(state));
-  if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) return Within("import_sequence.open", std::move(*refusal));
   AnswerOpened(request, std::move(std::get<v1::OpenedState>(outcome)));
   return std::nullopt;
 }

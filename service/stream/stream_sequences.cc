@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "service/request/checks.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"
-#include "service/sequence/history_hash.h"
 
 namespace sortition::service {
 namespace {
@@ -30,6 +30,12 @@ uint64_t BytesOf(const std::string& request_id, const RowSequence& sequence) {
 }
 
 }  // namespace
+
+Refusal StreamSequences::Within(absl::string_view path, Refusal refusal) {
+  absl::string_view below = refusal.field;
+  if (absl::ConsumePrefix(&below, "open")) refusal.field = absl::StrCat(path, below);
+  return refusal;
+}
 
 std::optional<Refusal> StreamSequences::OnOpen(const v1::OpenSequence& open, uint64_t bytes) {
   const v1::History& piece = open.history();
@@ -114,7 +120,6 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
   v1::OpenedState opened;
   opened.set_seed(request.spec->seed);
   opened.set_stateful(request.spec->stateful());
-  opened.set_history_hash(HistoryHash(kEmptyHash, 0, HistoryDigest(request.spec->Identity())));
   if (request.spec->stateful()) {
     sequence.key = std::make_shared<const SequenceKey>(SequenceKey{stream_->tenant, stream_->worker_session, id});
   }
@@ -191,13 +196,13 @@ std::optional<Refusal> StreamSequences::OnFork(const v1::ForkSequence& fork, uin
     if (fork.has_position()) position = fork.position();
     auto forked = parent.state->Fork(parent.owner, request.spec, position);
     if (auto* refusal = std::get_if<Refusal>(&forked)) {
-      refusal->field = "fork";
+      refusal->field = absl::StrCat("fork.", refusal->field.empty() ? "parent_request_id" : refusal->field);
       return std::move(*refusal);
     }
     state = std::move(std::get<std::unique_ptr<SequenceState>>(forked));
   }
   auto outcome = Open(request, std::move(state));
-  if (auto* refusal = std::get_if<Refusal>(&outcome)) return std::move(*refusal);
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) return Within("fork.child", std::move(*refusal));
   v1::StreamResponse response;
   response.mutable_forked()->set_request_id(child.request_id());
   *response.mutable_forked()->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
@@ -230,20 +235,46 @@ std::optional<Refusal> StreamSequences::OnExport(const v1::ExportSequence& messa
 
 std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) {
   if (auto refusal = CheckClose(close)) return refusal;
-  partial_histories_.Drop(close.request_id());
-  partial_snapshots_.Drop(close.request_id());
-  if (close.has_shard_index()) engine_.shards().Close(stream_->worker(), close.request_id(), close.shard_index());
-  const auto it = sequences_.find(close.request_id());
-  // A sequence without state has no owner, and epochs do not matter.
-  const bool ours = it != sequences_.end() && (!it->second.key || it->second.owner.epoch == close.epoch());
-  if (ours) {
-    if (it->second.key) engine_.sequences().Close(*it->second.key, it->second.owner);
-    Forget(it);
+  const std::string& id = close.request_id();
+  const auto own = sequences_.find(id);
+  uint64_t epoch = close.epoch();
+  if (!close.has_epoch() && own != sequences_.end()) epoch = own->second.owner.epoch;
+  bool was_known = false;
+  if (close.has_shard_index()) was_known = engine_.shards().Close(stream_->worker(), id, close.shard_index());
+  // The sequence of a row in shards is shard 0's.
+  if (close.shard_index() == 0) {
+    if (!close.has_epoch() && own == sequences_.end()) return MissingField("close.epoch");
+    auto closed = Close(id, epoch);
+    if (auto* refusal = std::get_if<Refusal>(&closed)) return std::move(*refusal);
+    was_known |= std::get<bool>(closed);
   }
   v1::StreamResponse response;
-  response.mutable_closed()->set_request_id(close.request_id());
+  response.mutable_closed()->set_request_id(id);
+  response.mutable_closed()->set_epoch(epoch);
+  response.mutable_closed()->set_was_known(was_known);
   stream_->Send(std::move(response));
   return std::nullopt;
+}
+
+std::variant<bool, Refusal> StreamSequences::Close(const std::string& request_id, uint64_t epoch) {
+  const bool had_history = partial_histories_.Drop(request_id, epoch);
+  const bool had_state = partial_snapshots_.Drop(request_id, epoch);
+  const auto own = sequences_.find(request_id);
+  // A sequence without state has no owner, and its epoch does not matter.
+  const bool is_stateless = own != sequences_.end() && !own->second.key;
+  const bool closes_own = is_stateless || (own != sequences_.end() && own->second.owner.epoch <= epoch);
+  auto closed = engine_.sequences().Close({stream_->tenant, stream_->worker_session, request_id}, epoch);
+  const bool closes_state = std::holds_alternative<bool>(closed) && std::get<bool>(closed);
+  if (closes_own) Forget(own);
+  if (closes_own || closes_state) {
+    const auto is_first = [&](const RowShard& shard) {
+      return shard.message->shard().index == 0 && (closes_state || shard.message->stream() == stream_->stream_id);
+    };
+    engine_.shards().Cancel(stream_->worker(), {&request_id, 1}, is_first,
+                            {Reason::kStepCancelled, "", "", "the sequence was closed before all shards came"});
+  }
+  if (std::holds_alternative<Refusal>(closed) && !is_stateless) return closed;
+  return closes_own || closes_state || had_history || had_state;
 }
 
 }  // namespace sortition::service

@@ -96,6 +96,10 @@ class StreamSequences {
   std::optional<Refusal> FinishImport(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  // Returns the refusal of an open that has come within another message, at `path`.
+  static Refusal Within(absl::string_view path, Refusal refusal);
+  // Closes what this stream and the table have of the sequence, up to this epoch. Returns false if they have nothing.
+  std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   std::variant<const RowSequence*, Refusal> FindNamed(const std::string& request_id, absl::string_view field) const;
   void Forget(Sequences::iterator sequence);

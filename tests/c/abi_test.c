@@ -311,6 +311,35 @@ static void ThreadsMayShareASequence(void) {
   CHECK_OK(sortition_sequence_close(sequence, &error));
 }
 
+// Draws until the sequence is refused, because another thread has closed it.
+static void* draw_until_closed(void* sequence) {
+  const sortition_row row = row_of((sortition_sequence*)sequence, logits);
+  const sortition_batch batch = batch_of(&row, 1);
+  for (;;) {
+    sortition_error* failed = NULL;
+    sortition_results* results = NULL;
+    if (sortition_local_step(&batch, &results, &failed) != SORTITION_OK) {
+      CHECK_TEXT(failed->field, "batch.rows[0].sequence");
+      sortition_error_free(failed);
+      return NULL;
+    }
+    sortition_results_free(results);
+  }
+}
+
+static void SequenceMayCloseDuringSteps(void) {
+  sortition_sequence* const sequence = open_local();
+  sortition_sequence_info info = {0};
+  pthread_t threads[4];
+  int i;
+  info.struct_size = sizeof(info);
+  fill_logits(logits, VOCABULARY, 9);
+  for (i = 0; i < 4; ++i) CHECK(pthread_create(&threads[i], NULL, draw_until_closed, sequence) == 0);
+  while (info.position < 50) CHECK_OK(sortition_sequence_get_info(sequence, &info, &error));
+  CHECK_OK(sortition_sequence_close(sequence, &error));
+  for (i = 0; i < 4; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 #define CASE(name) \
   { #name, name }
 static const struct test_case cases[] = {
@@ -319,7 +348,7 @@ static const struct test_case cases[] = {
     CASE(ErrorMayBeLeftOut),           CASE(OlderStructsWork),
     CASE(UnknownSizesAreNamed),        CASE(WrongFieldsAreNamed),
     CASE(ParametersAreRefusedByName),  CASE(CopyIsIndependent),
-    CASE(ThreadsMayShareASequence),
+    CASE(ThreadsMayShareASequence),    CASE(SequenceMayCloseDuringSteps),
 };
 
 int main(void) { return run_cases(cases, sizeof(cases) / sizeof(cases[0])); }

@@ -56,7 +56,7 @@ struct test_case {
 };
 
 // Runs the cases one after the other and prints their names.
-static int run_cases(const struct test_case* cases, size_t count) {
+static inline int run_cases(const struct test_case* cases, size_t count) {
   size_t i;
   for (i = 0; i < count; ++i) {
     printf("%s\n", cases[i].name);
@@ -67,7 +67,7 @@ static int run_cases(const struct test_case* cases, size_t count) {
 }
 
 // Fills logits that the tests in every language make alike: multiples of 1/16 from a linear congruential generator.
-static void fill_logits(float* logits, size_t count, uint32_t seed) {
+static inline void fill_logits(float* logits, size_t count, uint32_t seed) {
   uint32_t state = seed * 2654435761u + 1u;
   size_t i;
   for (i = 0; i < count; ++i) {
@@ -76,7 +76,8 @@ static void fill_logits(float* logits, size_t count, uint32_t seed) {
   }
 }
 
-static sortition_sequence_options sequence_options(const char* request_id, const sortition_parameters* parameters) {
+static inline sortition_sequence_options sequence_options(const char* request_id,
+                                                          const sortition_parameters* parameters) {
   static const uint32_t prompt[] = {1, 2, 3, 2};
   sortition_sequence_options options = {0};
   options.struct_size = sizeof(options);
@@ -91,7 +92,7 @@ static sortition_sequence_options sequence_options(const char* request_id, const
 }
 
 // Parameters with a filter, penalties and log probabilities.
-static sortition_parameters* make_parameters(void) {
+static inline sortition_parameters* make_parameters(void) {
   sortition_parameters* parameters = NULL;
   sortition_error* error = NULL;
   CHECK_OK(sortition_parameters_new(&parameters, &error));
@@ -102,7 +103,7 @@ static sortition_parameters* make_parameters(void) {
   return parameters;
 }
 
-static sortition_row row_of(sortition_sequence* sequence, const void* logits) {
+static inline sortition_row row_of(sortition_sequence* sequence, const void* logits) {
   sortition_row row = {0};
   row.struct_size = sizeof(row);
   row.sequence = sequence;
@@ -110,7 +111,7 @@ static sortition_row row_of(sortition_sequence* sequence, const void* logits) {
   return row;
 }
 
-static sortition_batch batch_of(const sortition_row* rows, size_t count) {
+static inline sortition_batch batch_of(const sortition_row* rows, size_t count) {
   sortition_batch batch = {0};
   batch.struct_size = sizeof(batch);
   batch.rows = rows;

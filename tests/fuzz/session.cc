@@ -36,10 +36,11 @@ v1::OpenSequence OpenOf(std::string_view request_id, Input* input) {
   if (set & 32) parameters.mutable_raw_logprobs()->set_top(2);
   if (set & 64) parameters.mutable_processed_logprobs();
   if (set & 128) parameters.add_banned_token_ids(3);
-  for (uint32_t left = input->Below(8); left > 0; --left) {
-    open.mutable_history()->add_tokens(input->Below(kVocabulary));
-  }
-  open.mutable_history()->set_prompt_length(uint32_t(open.history().tokens_size()));
+  std::vector<uint32_t> prompt(input->Below(8));
+  for (uint32_t& token : prompt) token = input->Below(kVocabulary);
+  if ((set & 7) == 0) return open;
+  open.mutable_history()->mutable_tokens()->Assign(prompt.begin(), prompt.end());
+  open.mutable_history()->set_prompt_length(uint32_t(prompt.size()));
   return open;
 }
 
@@ -137,7 +138,7 @@ class World {
     StepBuilder step(++batch_id_, kVocabulary);
     v1::StepRow& row =
         step.AddRow(sequence.open.request_id(), sequence.step_id + 1, sequence.plain->position(), logits);
-    row.set_history_hash(sequence.plain->hash());
+    if (sequence.is_stateful) row.set_history_hash(sequence.plain->hash());
     if (salt != 0) row.set_draw_salt(salt);
     return step.Build();
   }

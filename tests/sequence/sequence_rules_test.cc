@@ -186,7 +186,7 @@ TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
   auto begun = sequence_.Begin(owner_, Intent(2, 4, drawn.history_hash));
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kStepInFlight);
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  sequence_.Retire();
+  ASSERT_FALSE(sequence_.RetireUpTo(UINT64_MAX).has_value());
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kHistoryRequired);
 }
 
@@ -265,7 +265,7 @@ TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
 TEST_F(SequenceRules, RetiredSequenceAsksForReplay) {
   const RowResult first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
-  sequence_.Retire();
+  ASSERT_FALSE(sequence_.RetireUpTo(UINT64_MAX).has_value());
   const auto late = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1));
   ASSERT_TRUE(std::holds_alternative<Refusal>(late));
   EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kStepCancelled);

@@ -239,7 +239,7 @@ TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
           sequence.Commit(grant->ticket, RowResult::Drawn(answer));
         }
         table().Touch(key, &sequence);
-        if (random() % 4 == 0) table().Close(key, owner);
+        if (random() % 4 == 0) table().Close(key, owner.epoch);
       }
     });
   }
@@ -250,18 +250,21 @@ TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
     auto state = SequenceState::Build(TableSpec(), std::vector<uint32_t>{1}, 1, 4096);
     ASSERT_TRUE(
         std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, TableSpec(), std::move(state))));
-    table().Close(Key(i), last);
+    table().Close(Key(i), last.epoch);
   }
   EXPECT_EQ(table().live_sequences(), 0u);
   EXPECT_EQ(table().state_bytes(), 0u);
 }
 
-TEST_F(SequenceTableTest, OnlyTheOwnerCloses) {
+TEST_F(SequenceTableTest, LowerEpochClosesNothing) {
   Open(0);
-  table().Close(Key(0), {0, 1});
-  table().Close(Key(0), {1, 2});
+  const auto refused = table().Close(Key(0), 0);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
+  EXPECT_EQ(std::get<Refusal>(refused).reason, Reason::kSuperseded);
+  EXPECT_EQ(std::get<Refusal>(refused).limit, ">= 1");
   EXPECT_EQ(table().live_sequences(), 1u);
-  table().Close(Key(0), {1, 1});
+  EXPECT_TRUE(std::get<bool>(table().Close(Key(0), 1)));
+  EXPECT_FALSE(std::get<bool>(table().Close(Key(0), 1)));
   EXPECT_EQ(table().live_sequences(), 0u);
   EXPECT_EQ(table().state_bytes(), 0u);
 }

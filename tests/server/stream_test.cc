@@ -242,7 +242,7 @@ TEST(StreamTest, ClientMayVanishDuringStep) {
 
 TEST(StreamTest, FullWindowStopsReadingUntilAnswersLeave) {
   Config config = TestConfig();
-  config.limits.max_step_rows = 1;
+  config.limits.max_step_positions = 1;
   config.limits.stream_unanswered_rows = 1;
   TestServer server(config);
   server.device().Hold();
@@ -332,7 +332,7 @@ TEST(StreamTest, NewerClientIsServed) {
   const v1::Rejected rejected = stream.ReceiveOne().rejected();
   EXPECT_EQ(rejected.error().reason(), v1::UNKNOWN_FIELD);
   EXPECT_EQ(rejected.error().field(), "hello.#700");
-  request.mutable_hello()->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  testing::IgnoreUnknownFields(request.mutable_hello());
   ASSERT_TRUE(stream.Send(request));
   EXPECT_THAT(stream.ReceiveOne().welcome().ignored_fields(), ::testing::ElementsAre("hello.#700"));
 

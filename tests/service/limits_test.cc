@@ -34,7 +34,7 @@ TEST(Limits, EachLimitIsDescribed) {
       {"stream_sequences", [](Limits& l) { l.stream_sequences = 7; }, 7},
       {"stalled_write", [](Limits& l) { l.stalled_write = absl::Seconds(7); }, 7000},
       {"max_stream_age", [](Limits& l) { l.max_stream_age = absl::Seconds(7); }, 7000},
-      {"max_step_rows", [](Limits& l) { l.max_step_rows = 7; }, 7},
+      {"max_step_positions", [](Limits& l) { l.max_step_positions = 7; }, 7},
       {"max_queued_rows", [](Limits& l) { l.max_queued_rows = 7; }, 7},
       {"max_queue_time", [](Limits& l) { l.max_queue_time = absl::Seconds(7); }, 7000},
       {"max_vocabulary", [](Limits& l) { l.max_vocabulary = 7; }, 7},

@@ -36,6 +36,7 @@ TEST(OpenRequest, CarriesEveryField) {
   open.set_live_vocabulary_size(90);
   open.set_choice_index(3);
   open.set_seed(0);
+  open.mutable_parameters()->set_presence_penalty(1);
   open.mutable_history()->add_tokens(89);
   open.mutable_history()->set_prompt_length(1);
   const OpenRequest request = MustParse(open);
@@ -130,15 +131,25 @@ TEST(OpenRequest, TopKOfLiveVocabularyIsOff) {
 
 TEST(OpenRequest, HistoryTokensAreLive) {
   v1::OpenSequence open = OpenOf("a", 1, 10);
+  open.mutable_parameters()->set_presence_penalty(1);
   open.set_live_vocabulary_size(5);
   for (const uint32_t token : {4u, 5u}) open.mutable_history()->add_tokens(token);
   ExpectRefused(open, Reason::kOutOfRange, "open.history.tokens[1]");
+}
+
+TEST(OpenRequest, HistoryThatNoOptionNeedsIsRefused) {
+  v1::OpenSequence open = OpenOf("a", 1, 10);
+  open.mutable_history()->add_tokens(1);
+  ExpectRefused(open, Reason::kContradiction, "open.history");
+  open.mutable_parameters()->mutable_watermark()->set_key(1);
+  MustParse(open);
 }
 
 TEST(OpenRequest, HistoryIsBounded) {
   Limits limits;
   limits.max_history = 3;
   v1::OpenSequence open = OpenOf("a", 1, 10);
+  open.mutable_parameters()->set_presence_penalty(1);
   for (int i = 0; i < 3; ++i) open.mutable_history()->add_tokens(0);
   MustParse(open, limits);
   open.mutable_history()->set_offset(1);
@@ -152,6 +163,7 @@ TEST(OpenRequest, HistoryIsBounded) {
 
 TEST(OpenRequest, PromptIsPartOfTheHistory) {
   v1::OpenSequence open = OpenOf("a", 1, 10);
+  open.mutable_parameters()->set_presence_penalty(1);
   open.mutable_history()->add_tokens(1);
   open.mutable_history()->set_prompt_length(2);
   ExpectRefused(open, Reason::kOutOfRange, "open.history.prompt_length");

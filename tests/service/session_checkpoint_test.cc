@@ -163,7 +163,7 @@ TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
   const v1::DrawResult first = step(1, "").draw();
   plain.Append(first.token());
   plain.Append(9);  // somewhere else
-  ExpectError(step(2, first.checkpoint()).error(), Reason::kHistoryRequired, "");
+  ExpectError(step(2, first.checkpoint()).error(), Reason::kHistoryRequired, "step.rows[0].position");
 }
 
 TEST(SessionCheckpoint, StatelessSamplersHaveNone) {

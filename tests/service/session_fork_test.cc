@@ -113,7 +113,9 @@ TEST_F(SessionFork, StatelessChildNeedsNoHistory) {
 }
 
 TEST_F(SessionFork, InvalidForkIsRefusedByName) {
-  ExpectError(Fork(ForkOf(Child("c"), 6)).error(), Reason::kHistoryRequired, "fork");
+  const v1::SequenceForked beyond = Fork(ForkOf(Child("c"), 6));
+  ExpectError(beyond.error(), Reason::kHistoryRequired, "fork.position");
+  EXPECT_EQ(beyond.error().limit(), "0..5");
   ExpectError(Fork(ForkOf(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
   v1::StreamRequest request = ForkOf(Child("c"), 3);
   request.mutable_fork()->set_parent_request_id("nobody");
@@ -147,7 +149,7 @@ TEST_F(SessionFork, StatelessParentNeedsHistory) {
 TEST_F(SessionFork, LostParentIsSuperseded) {
   StreamWorker other(engine_.get());
   other.MustOpen(Reopened(parent_, 2));
-  ExpectError(Fork(ForkOf(Child("c"), 3)).error(), Reason::kSuperseded, "fork");
+  ExpectError(Fork(ForkOf(Child("c"), 3)).error(), Reason::kSuperseded, "fork.parent_request_id");
 }
 
 }  // namespace

@@ -59,7 +59,8 @@ TEST(SessionHello, MessagesBeforeItAreRefused) {
   worker.Send(step.Build());
   ExpectError(worker.StepError(3), Reason::kProtocolViolation, "kind");
   worker.Send(testing::CloseOf("a", 1));
-  EXPECT_EQ(worker.Rejected().message_index(), 3u);
+  const auto closed = worker.Await([](const auto& message) { return message.has_closed(); });
+  ExpectError(closed.value().closed().error(), Reason::kProtocolViolation, "kind");
   worker.Send(testing::CancelOf(3));
   const v1::Rejected rejected = worker.Rejected();
   EXPECT_EQ(rejected.message_index(), 4u);
@@ -80,7 +81,7 @@ TEST(SessionHello, IgnoredFieldsAreReportedOnce) {
     message->GetReflection()->MutableUnknownFields(message)->AddVarint(77, 1);
   };
   v1::StreamRequest hello = testing::Hello("w");
-  hello.mutable_hello()->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  testing::IgnoreUnknownFields(hello.mutable_hello());
   add(hello.mutable_hello());
   worker.Send(hello);
   const v1::Welcome welcome = worker.Await(IsWelcome)->welcome();

@@ -284,7 +284,7 @@ TEST_F(SessionHistory, ChangedOptionsNeedHistoryAgain) {
   worker().MustOpen(open);
   v1::OpenSequence changed = Reopened(open, 1);
   changed.mutable_parameters()->set_presence_penalty(0.75f);
-  ExpectError(worker().Open(changed).error(), Reason::kHistoryRequired, "");
+  ExpectError(worker().Open(changed).error(), Reason::kHistoryRequired, "open.history");
   // Options that no history looks at may change.
   worker().MustOpen(open);
   changed = Reopened(open, 1);
@@ -346,7 +346,7 @@ TEST_F(SessionHistory, CollidingOptionsAreDistinguished) {
   identity.seed = Inverse::SeedFor(hash, identity);
   ASSERT_EQ(HistoryDigest(identity), hash);
   narrow.set_seed(identity.seed);
-  ExpectError(worker().Open(narrow).error(), Reason::kHistoryRequired, "");
+  ExpectError(worker().Open(narrow).error(), Reason::kHistoryRequired, "open.history");
 }
 
 // The empty history is a history.
@@ -360,9 +360,11 @@ TEST_F(SessionHistory, MayBeEmpty) {
   EXPECT_EQ(worker().Run(PeakStep(1, "a", 1, plain, 9)).at(0).draw().token(), 9u);
 }
 
-TEST_F(SessionHistory, StatelessSequenceIgnoresIt) {
+TEST_F(SessionHistory, StatelessSequenceRefusesIt) {
   v1::OpenSequence open = Long("a", 1, 50);
   open.clear_parameters();
+  ExpectError(worker().Open(open).error(), Reason::kContradiction, "open.history");
+  open.clear_history();
   const v1::OpenedState state = worker().MustOpen(open);
   EXPECT_FALSE(state.stateful());
   EXPECT_EQ(state.position(), 0u);
@@ -394,7 +396,10 @@ TEST_F(SessionHistory, RewritesOfAMessageAreBounded) {
         EXPECT_EQ(results.at(static_cast<size_t>(i)).draw().token(), 20u) << row_of(i);
         continue;
       }
-      ExpectError(results.at(static_cast<size_t>(i)), Reason::kHistoryRequired, "");
+      const std::string row = absl::StrCat("step.rows[", i, "]");
+      ExpectError(results.at(static_cast<size_t>(i)), Reason::kHistoryRequired, row + ".append_tokens");
+      EXPECT_EQ(results.at(static_cast<size_t>(i)).error().limit(),
+                indexed ? "<= 0 tokens rewritten" : "<= 384 tokens rewritten");
       testing::StepBuilder alone(static_cast<uint64_t>(i) + 10, kStatefulVocabulary);
       add(&alone, i);
       EXPECT_EQ(worker().Run(alone.Build()).at(0).draw().token(), 20u) << row_of(i);
@@ -413,7 +418,7 @@ TEST_F(SessionHistory, ReplayRestoresEvictedSequence) {
   plain.Append(20);
   worker().MustOpen(StatefulOpen("b", 1));
   const v1::StreamRequest step = PeakStep(2, "a", 2, plain, 21);
-  ExpectError(worker().Run(step).at(0), Reason::kHistoryRequired, "");
+  ExpectError(worker().Run(step).at(0), Reason::kHistoryRequired, "step.rows[0].request_id");
   a.mutable_history()->add_tokens(20);
   worker().MustOpen(a);
   EXPECT_EQ(worker().Run(step).at(0).draw().token(), 21u);

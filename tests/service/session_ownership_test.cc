@@ -1,6 +1,9 @@
 // The right to step a sequence: epochs, streams that compete, streams that end, and tenants that stay apart.
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "tests/service/expect_error.h"
 #include "tests/service/stateful_stream.h"
@@ -21,6 +24,14 @@ class SessionOwnership : public ::testing::Test {
     engine_.fake().FinishAll();
     const auto results = worker.Results(step.step().batch_id(), 1);
     return results.empty() ? v1::RowResult() : results[0];
+  }
+
+  // Closes "a".
+  static v1::SequenceClosed Close(StreamWorker& worker, std::optional<uint64_t> epoch) {
+    v1::StreamRequest request = testing::CloseOf("a", epoch.value_or(0));
+    if (!epoch) request.mutable_close()->clear_epoch();
+    worker.Send(request);
+    return worker.Await([](const auto& message) { return message.has_closed(); }).value().closed();
   }
 
   const v1::OpenSequence open_ = StatefulOpen("a", 5);
@@ -112,23 +123,97 @@ TEST_F(SessionOwnership, LosersRewritingStepIsReverted) {
 TEST_F(SessionOwnership, CloseDropsSequence) {
   first_.MustOpen(open_);
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
-  first_.Send(testing::CloseOf("a", 5));
-  EXPECT_EQ(first_.Await([](const auto& m) { return m.has_closed(); })->closed().request_id(), "a");
+  const v1::SequenceClosed closed = Close(first_, 5);
+  EXPECT_EQ(closed.request_id(), "a");
+  EXPECT_EQ(closed.epoch(), 5u);
+  EXPECT_TRUE(closed.was_known());
   EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
   ExpectError(Run(first_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
   ExpectError(second_.Open(Reopened(open_, 9)).error(), Reason::kHistoryRequired, "open.history");
-  // Not an error if it is unknown.
-  first_.Send(testing::CloseOf("never", 1));
-  EXPECT_TRUE(first_.Await([](const auto& m) { return m.has_closed(); }).has_value());
 }
 
-TEST_F(SessionOwnership, OnlyTheOwnerCloses) {
+TEST_F(SessionOwnership, CloseOfUnknownSequenceSaysSo) {
+  const v1::SequenceClosed closed = Close(first_, 1);
+  EXPECT_FALSE(closed.was_known());
+  EXPECT_FALSE(closed.has_error());
+}
+
+TEST_F(SessionOwnership, CloseOfLowerEpochIsSuperseded) {
   first_.MustOpen(open_);
   second_.MustOpen(Reopened(open_, 6));
-  first_.Send(testing::CloseOf("a", 5));
-  first_.Send(testing::CloseOf("a", 6));
+  for (StreamWorker* worker : {&first_, &second_}) {
+    const v1::SequenceClosed late = Close(*worker, 5);
+    EXPECT_FALSE(late.was_known());
+    ExpectError(late.error(), Reason::kSuperseded, "close.epoch");
+    EXPECT_EQ(late.error().limit(), ">= 6");
+  }
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
   EXPECT_EQ(Run(second_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
+  // The first stream has nothing left of it.
+  ExpectError(Run(first_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
+}
+
+TEST_F(SessionOwnership, CloseOfHigherEpochCloses) {
+  first_.MustOpen(open_);
+  EXPECT_TRUE(Close(first_, 7).was_known());
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  ExpectError(Run(first_, PeakStep(1, "a", 1, plain_, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
+}
+
+// A worker that lost its stream together with the answer of its close sends the close again.
+TEST_F(SessionOwnership, CloseOnAnotherStreamCloses) {
+  first_.MustOpen(open_);
+  first_.Disconnect();
+  EXPECT_TRUE(Close(second_, 5).was_known());
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  EXPECT_FALSE(Close(second_, 5).was_known());
+}
+
+TEST_F(SessionOwnership, CloseWithoutEpochMeansTheStreamsOpen) {
+  first_.MustOpen(open_);
+  v1::SequenceClosed closed = Close(first_, std::nullopt);
+  EXPECT_EQ(closed.epoch(), 5u);
+  EXPECT_TRUE(closed.was_known());
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  // It ends no later incarnation either.
+  first_.MustOpen(open_);
+  second_.MustOpen(Reopened(open_, 6));
+  closed = Close(first_, std::nullopt);
+  ExpectError(closed.error(), Reason::kSuperseded, "close.epoch");
+  EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
+}
+
+TEST_F(SessionOwnership, CloseWithoutEpochOrOpenIsRefused) {
+  first_.MustOpen(open_);
+  ExpectError(Close(second_, std::nullopt).error(), Reason::kMissingField, "close.epoch");
+  EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
+}
+
+TEST_F(SessionOwnership, CloseOfStatelessIgnoresEpoch) {
+  const v1::OpenSequence open = testing::OpenOf("a", 5, kStatefulVocabulary);
+  for (const std::optional<uint64_t> epoch : {std::optional<uint64_t>(), std::optional<uint64_t>(1)}) {
+    first_.MustOpen(open);
+    EXPECT_TRUE(Close(first_, epoch).was_known());
+  }
+  EXPECT_FALSE(Close(first_, 5).was_known());
+}
+
+// A close of a former epoch that comes between the pieces of a later epoch's history.
+TEST_F(SessionOwnership, LateCloseDropsNoLaterHistory) {
+  v1::OpenSequence piece = open_;
+  piece.mutable_history()->set_continues(true);
+  first_.Send(testing::Message(piece));
+  EXPECT_FALSE(Close(first_, 4).was_known());
+  piece.mutable_history()->set_continues(false);
+  piece.mutable_history()->set_offset(3);
+  EXPECT_EQ(first_.MustOpen(piece).position(), 6u);
+  piece.mutable_history()->set_continues(true);
+  piece.mutable_history()->set_offset(0);
+  first_.Send(testing::Message(piece));
+  EXPECT_TRUE(Close(first_, 5).was_known());
+  piece.mutable_history()->set_offset(3);
+  piece.mutable_history()->set_continues(false);
+  ExpectError(first_.Open(piece).error(), Reason::kContradiction, "open.history.offset");
 }
 
 TEST_F(SessionOwnership, CloseDuringStep) {
@@ -140,6 +225,17 @@ TEST_F(SessionOwnership, CloseDuringStep) {
   EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
   EXPECT_EQ(engine_->sequences().state_bytes(), 0u);
   EXPECT_TRUE(first_.IsIdle());
+}
+
+TEST_F(SessionOwnership, CloseDuringFailingStepCancelsIt) {
+  first_.MustOpen(open_);
+  testing::StepBuilder step(1, kStatefulVocabulary);
+  const std::vector<float> none(kStatefulVocabulary, std::numeric_limits<float>::quiet_NaN());
+  step.AddRow("a", 1, plain_.position(), testing::F32Bytes(none)).set_history_hash(plain_.hash());
+  first_.Send(step.Build());
+  first_.Send(testing::CloseOf("a", 5));
+  engine_.fake().FinishAll();
+  ExpectError(first_.Results(1, 1).at(0), Reason::kStepCancelled, "");
 }
 
 TEST_F(SessionOwnership, TenantsAndWorkerSessionsAreApart) {

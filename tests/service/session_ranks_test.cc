@@ -154,7 +154,8 @@ TEST_F(SessionRanks, CloseByInvalidRankIsRefused) {
   v1::StreamRequest request = testing::CloseOf("a", 1);
   request.mutable_close()->set_shard_index(kMaxShards);
   workers_[0]->Send(request);
-  ExpectError(workers_[0]->Rejected().error(), Reason::kOutOfRange, "close.shard_index");
+  const auto closed = workers_[0]->Await([](const auto& message) { return message.has_closed(); });
+  ExpectError(closed.value().closed().error(), Reason::kOutOfRange, "close.shard_index");
 }
 
 TEST_F(SessionRanks, AnswersExpire) {

@@ -4,7 +4,6 @@
 
 #include <functional>
 
-#include "google/protobuf/stubs/logging.h"
 #include "tests/service/expect_error.h"
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
@@ -41,7 +40,7 @@ class SessionRefusal : public ::testing::Test {
 };
 
 TEST_F(SessionRefusal, MalformedBytes) {
-  const google::protobuf::LogSilencer silencer;
+  const testing::QuietProtobuf silencer;
   for (const char* bytes : {"\x0a\xff", "\x03", "not a message"}) {
     worker_.SendBytes(bytes);
     ExpectError(worker_.Rejected().error(), Reason::kMalformedMessage, "");
@@ -114,6 +113,11 @@ TEST_F(SessionRefusal, ParametersOutOfRange) {
   v1::OpenSequence open = OpenOf("a", 1, kRefusalVocabulary);
   open.mutable_parameters()->set_typical_p(2);
   ExpectError(worker_.Open(open).error(), Reason::kOutOfRange, "open.parameters.typical_p");
+  open.mutable_parameters()->clear_typical_p();
+  open.mutable_parameters()->set_top_n_sigma(-1);
+  const v1::Error error = worker_.Open(open).error();
+  ExpectError(error, Reason::kOutOfRange, "open.parameters.top_n_sigma");
+  EXPECT_EQ(error.limit(), "0 or 0.01..100");
   ExpectStreamGoesOn();
 }
 
@@ -139,13 +143,22 @@ TEST_F(SessionRefusal, WrongStepShape) {
   ExpectStreamGoesOn();
 }
 
-TEST_F(SessionRefusal, UnansweredBatchIdReused) {
+TEST_F(SessionRefusal, ReusedBatchIdIsRejectedByIndex) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get());
   worker.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
   worker.Send(GoodStep(1).Build());
   worker.Send(GoodStep(1).Build());
-  ExpectError(worker.StepError(1), Reason::kContradiction, "step.batch_id");
+  v1::Rejected rejected = worker.Rejected();
+  EXPECT_EQ(rejected.message_index(), 4u);
+  ExpectError(rejected.error(), Reason::kContradiction, "step.batch_id");
+  // So is one that is wrong in another way.
+  v1::StreamRequest wrong = GoodStep(1).Build();
+  wrong.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(9));
+  worker.Send(wrong);
+  rejected = worker.Rejected();
+  EXPECT_EQ(rejected.message_index(), 5u);
+  ExpectError(rejected.error(), Reason::kUnknownEnumValue, "step.logits.dtype");
   engine.fake().FinishAll();
   EXPECT_EQ(worker.Results(1, 1)[0].draw().token(), 7u);
   worker.Send(GoodStep(1).Build());
@@ -213,6 +226,133 @@ TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
   EXPECT_EQ(results[0].draw().token(), 7u);
   ExpectError(results[1], Reason::kUnknownField, "step.rows[1].#77");
   ExpectError(results[2], Reason::kUnknownEnumValue, "step.rows[2].verify_draft.mode");
+  ExpectStreamGoesOn();
+}
+
+TEST_F(SessionRefusal, UnknownEnumValueFailsItsRowAlone) {
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
+  const std::string peak = testing::F32Peak(kRefusalVocabulary, 7);
+  StepBuilder step(1, kRefusalVocabulary);
+  v1::VerifyDraft& chain = *step.AddRow("a", 1, 0, peak).mutable_verify_draft();
+  chain.add_draft_tokens(7);
+  chain.set_mode(static_cast<v1::VerifyMode>(8));
+  step.AddTensorRow(peak);
+  v1::VerifyTree& tree = *step.AddRow("b", 1, 0, peak).mutable_verify_tree();
+  tree.add_draft_tokens(7);
+  tree.add_parents(-1);
+  tree.set_mode(static_cast<v1::VerifyMode>(-1));
+  step.AddTensorRow(peak);
+  step.AddRow("c", 1, 0, peak);
+  const auto results = worker_.Run(step.Build());
+  ASSERT_EQ(results.size(), 3u);
+  ExpectError(results[0], Reason::kUnknownEnumValue, "step.rows[0].verify_draft.mode");
+  EXPECT_EQ(results[0].error().limit(), "sortition.v1.VerifyMode");
+  ExpectError(results[1], Reason::kUnknownEnumValue, "step.rows[1].verify_tree.mode");
+  EXPECT_EQ(results[2].draw().token(), 7u);
+  ExpectStreamGoesOn();
+}
+
+TEST_F(SessionRefusal, UnknownFieldInMaskFailsItsRowAlone) {
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
+  const std::string peak = testing::F32Peak(kRefusalVocabulary, 7);
+  const auto add_unknown = [](google::protobuf::Message* message) {
+    message->GetReflection()->MutableUnknownFields(message)->AddVarint(77, 1);
+  };
+  StepBuilder step(1, kRefusalVocabulary);
+  add_unknown(step.AddRow("a", 1, 0, peak).mutable_mask()->mutable_allowed_tokens());
+  v1::VerifyDraft& chain = *step.AddRow("b", 1, 0, peak).mutable_verify_draft();
+  chain.add_draft_tokens(7);
+  chain.set_mode(v1::VERIFY_MODE_REJECTION);
+  add_unknown(chain.add_sparse_probabilities());
+  step.AddTensorRow(peak);
+  step.AddRow("c", 1, 0, peak);
+  const auto results = worker_.Run(step.Build());
+  ASSERT_EQ(results.size(), 3u);
+  ExpectError(results[0], Reason::kUnknownField, "step.rows[0].mask.allowed_tokens.#77");
+  ExpectError(results[1], Reason::kUnknownField, "step.rows[1].verify_draft.sparse_probabilities[0].#77");
+  EXPECT_EQ(results[2].draw().token(), 7u);
+}
+
+TEST_F(SessionRefusal, UnknownEnumValueOfAnOpenNamesIt) {
+  v1::OpenSequence open = OpenOf("a", 4, kRefusalVocabulary);
+  open.mutable_parameters()->set_nan_policy(static_cast<v1::NanPolicy>(8));
+  ExpectError(worker_.Open(open).error(), Reason::kUnknownEnumValue, "open.parameters.nan_policy");
+  open.mutable_parameters()->clear_nan_policy();
+  open.mutable_parameters()->mutable_chain()->set_preset(static_cast<v1::Chain::Preset>(8));
+  ExpectError(worker_.Open(open).error(), Reason::kUnknownEnumValue, "open.parameters.chain.preset");
+  v1::StreamRequest fork;
+  *fork.mutable_fork()->mutable_child() = open;
+  worker_.Send(fork);
+  const auto forked = worker_.Await([](const auto& message) { return message.has_forked(); });
+  ExpectError(forked.value().forked().error(), Reason::kUnknownEnumValue, "fork.child.parameters.chain.preset");
+  ExpectStreamGoesOn();
+}
+
+// protobuf takes the last kind and drops the first.
+TEST_F(SessionRefusal, TwoKindsAreRejected) {
+  worker_.SendBytes(testing::CancelOf(1).SerializeAsString() + GoodStep(5).Build().SerializeAsString());
+  const v1::Rejected rejected = worker_.Rejected();
+  EXPECT_EQ(rejected.message_index(), 2u);
+  ExpectError(rejected.error(), Reason::kContradiction, "step");
+  const std::string open = testing::Message(OpenOf("a", 1, kRefusalVocabulary)).SerializeAsString();
+  worker_.SendBytes(open + open);
+  ExpectError(worker_.Rejected().error(), Reason::kContradiction, "open");
+  ExpectStreamGoesOn();
+}
+
+TEST_F(SessionRefusal, FieldSetTwiceIsAnsweredByItsName) {
+  // An open with the field `field` of its OpenSequence appended.
+  const auto open_with = [](const std::string& field) {
+    const std::string open = OpenOf("a", 4, kRefusalVocabulary).SerializeAsString() + field;
+    return std::string("\x12") + static_cast<char>(open.size()) + open;
+  };
+  // parameters.temperature twice, in two messages that protobuf would merge.
+  worker_.SendBytes(open_with(std::string("\x22\x00\x22\x05\x0d\x00\x00\x80\x3f", 9)));
+  const auto response = worker_.Await([](const auto& message) { return message.has_opened(); });
+  EXPECT_EQ(response.value().opened().request_id(), "a");
+  ExpectError(response->opened().error(), Reason::kContradiction, "open.parameters");
+  ExpectStreamGoesOn();
+}
+
+// The rows of a step of three, the second of which has two tasks.
+class SessionTwoTasks : public SessionRefusal {
+ protected:
+  std::string StepOfThree(bool places_third) {
+    StepBuilder step(1, kRefusalVocabulary);
+    for (const char* id : {"a", "b", "c"}) {
+      worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
+      step.AddRow(id, 1, 0, testing::F32Peak(kRefusalVocabulary, 7));
+    }
+    if (places_third) step.step().mutable_rows(2)->set_tensor_row(2);
+    v1::StreamRequest request = step.Build();
+    // The field `score`, with the token 3, before a `draw`: the row is as long as one with both.
+    v1::StepRow& row = *request.mutable_step()->mutable_rows(1);
+    row.mutable_score()->add_tokens(3);
+    const std::string score = row.SerializeAsString();
+    row.mutable_draw();
+    std::string both = score + std::string("\x2a\x00", 2);
+    // Stands in for the row's bytes, which protobuf writes with one task alone.
+    const std::string mark(both.size() - 2, 'x');
+    row.Clear();
+    row.set_request_id(mark);
+    std::string bytes = request.SerializeAsString();
+    return bytes.replace(bytes.find(mark) - 2, both.size(), both);
+  }
+};
+
+TEST_F(SessionTwoTasks, FailTheirRowAlone) {
+  worker_.SendBytes(StepOfThree(true));
+  const auto results = worker_.Results(1, 3);
+  EXPECT_EQ(results.at(0).draw().token(), 7u);
+  ExpectError(results.at(1), Reason::kContradiction, "step.rows[1].draw");
+  EXPECT_EQ(results.at(1).error().message(), "score is set, too");
+  EXPECT_EQ(results.at(2).draw().token(), 7u);
+}
+
+// No one knows how many tensor rows the second row takes.
+TEST_F(SessionTwoTasks, FailTheStepIfALaterRowFollows) {
+  worker_.SendBytes(StepOfThree(false));
+  ExpectError(worker_.StepError(1), Reason::kContradiction, "step.rows[1].draw");
   ExpectStreamGoesOn();
 }
 

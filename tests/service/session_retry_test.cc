@@ -113,7 +113,7 @@ TEST_F(SessionRetry, LateDuplicateIsStale) {
   const v1::StreamRequest old = PeakStep(1, "a", 1, plain_, 20);
   Draw(1, 20);
   Draw(2, 21);
-  const v1::RowResult last = Draw(5, 22);
+  Draw(5, 22);
   v1::RowResult late = Run(old);
   ExpectError(late, Reason::kStaleStep, "step.rows[0].step_id");
   EXPECT_EQ(late.error().limit(), "> 5");
@@ -140,13 +140,13 @@ TEST_F(SessionRetry, GapOrForeignHashNeedsHistory) {
   Draw(1, 20);
   PlainSequence ahead = plain_;
   ahead.Append(5);
-  ExpectError(Run(PeakStep(1, "a", 2, ahead, 20)), Reason::kHistoryRequired, "");
+  ExpectError(Run(PeakStep(1, "a", 2, ahead, 20)), Reason::kHistoryRequired, "step.rows[0].position");
   PlainSequence behind = plain_;
   behind.TruncateTo(plain_.position() - 1);
-  ExpectError(Run(PeakStep(2, "a", 2, behind, 20)), Reason::kHistoryRequired, "");
+  ExpectError(Run(PeakStep(2, "a", 2, behind, 20)), Reason::kHistoryRequired, "step.rows[0].position");
   PlainSequence other = behind;
   other.Append(21);
-  ExpectError(Run(PeakStep(3, "a", 2, other, 20)), Reason::kHistoryRequired, "");
+  ExpectError(Run(PeakStep(3, "a", 2, other, 20)), Reason::kHistoryRequired, "step.rows[0].history_hash");
   ExpectStateIsThePlainSequences();
   Draw(2, 21);
 }
@@ -155,7 +155,7 @@ TEST_F(SessionRetry, GapOrForeignHashNeedsHistory) {
 TEST_F(SessionRetry, ReplayedHistoryRepairsSequence) {
   PlainSequence other = plain_;
   other.Append(40);
-  ExpectError(Run(PeakStep(1, "a", 1, other, 20)), Reason::kHistoryRequired, "");
+  ExpectError(Run(PeakStep(1, "a", 1, other, 20)), Reason::kHistoryRequired, "step.rows[0].position");
   v1::OpenSequence replay = open_;
   replay.mutable_history()->add_tokens(40);
   const v1::OpenedState state = worker_.MustOpen(replay);
@@ -199,7 +199,9 @@ TEST_F(SessionRetry, TruncationIsWithinPromptAndOutput) {
   EXPECT_EQ(Run(deeper.Build()).draw().token(), 21u);
   StepBuilder beyond(3, kStatefulVocabulary);
   AddPeak(&beyond, "a", 4, plain_, 21).set_truncate_to(100);
-  ExpectError(Run(beyond.Build()), Reason::kHistoryRequired, "");
+  const v1::RowResult refused = Run(beyond.Build());
+  ExpectError(refused, Reason::kHistoryRequired, "step.rows[0].truncate_to");
+  EXPECT_EQ(refused.error().limit(), "0..2");
 }
 
 TEST_F(SessionRetry, OtherSaltDrawsAnew) {

@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "tests/service/expect_error.h"
 #include "tests/service/judged_rows.h"
 #include "tests/service/keyed_replica.h"
 #include "tests/support/scale.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
 
 namespace sortition::service {
 namespace {
@@ -307,6 +311,27 @@ TEST_P(SessionSamplerState, ScoresFollowTheGivenTokens) {
   parts.MergeFrom(later);
   EXPECT_EQ(parts.SerializeAsString(), whole.SerializeAsString());
   draw();  // the sequence stands where it stood
+}
+
+// Ten bits of surprise each, above mu = 8. llama.cpp keeps one of them (docs/semantics.md).
+TEST(Mirostat2, KeepsAllTiesOfTheFirstAboveMu) {
+  constexpr uint32_t kTies = 1024;
+  testing::TestEngine engine = testing::TestEngine::OnCpu();
+  StreamWorker worker(engine.get());
+  v1::OpenSequence open = OpenOf("a", 1, kTies);
+  open.mutable_parameters()->mutable_mirostat()->set_version(2);
+  open.mutable_parameters()->mutable_mirostat()->set_tau(4);
+  open.mutable_parameters()->mutable_kept_set()->set_count(true);
+  worker.MustOpen(open);
+  const auto kept = [&](uint64_t step_id, const std::vector<float>& logits) {
+    StepBuilder step(step_id, kTies);
+    step.AddRow("a", step_id, 0, testing::F32Bytes(logits));
+    return worker.Run(step.Build()).at(0).draw().kept_count();
+  };
+  std::vector<float> logits(kTies, 1.0f);
+  EXPECT_EQ(kept(1, logits), kTies);
+  logits[7] = std::nextafter(1.0f, 2.0f);
+  EXPECT_EQ(kept(2, logits), 1u) << "the first alone";
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SessionSamplerState, ::testing::Range(0u, kKinds));

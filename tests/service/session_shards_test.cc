@@ -264,6 +264,87 @@ TEST_F(SessionShards, ShorterStepTimeoutHolds) {
   ExpectRowErrors(1, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
 }
 
+// Its row is shard 0's: the other ranks that wait are told, too.
+TEST_F(SessionShards, CancelRefusesWaitingRowsAtOnce) {
+  workers_[1]->Send(ShardStep(7, 1));
+  workers_[0]->Send(ShardStep(7, 0));
+  workers_[0]->Send(testing::CancelOf(7));
+  for (const uint32_t worker : {0, 1}) {
+    ExpectRowErrors(worker, 7, 2, Reason::kStepCancelled, "");
+    EXPECT_TRUE(workers_[worker]->IsIdle());
+  }
+  EXPECT_EQ(engine_->shards().waiting(), 0u);
+  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(ShardStep(7, i));
+  EXPECT_EQ(Draws(7).size(), 2u) << "the same step again";
+}
+
+TEST_F(SessionShards, CancelOfAnotherShardTakesItBackAlone) {
+  workers_[0]->Send(ShardStep(7, 0));
+  workers_[1]->Send(ShardStep(7, 1));
+  workers_[1]->Send(testing::CancelOf(7));
+  ExpectRowErrors(1, 7, 2, Reason::kStepCancelled, "");
+  EXPECT_EQ(engine_->shards().waiting(), 2u);
+  workers_[1]->Send(ShardStep(7, 1));
+  workers_[2]->Send(ShardStep(7, 2));
+  EXPECT_EQ(Draws(7).size(), 2u);
+}
+
+TEST_F(SessionShards, CloseRefusesWaitingRowsAtOnce) {
+  v1::OpenSequence open = OpenOf("b", 2, kShardedVocabulary);
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->set_prompt_length(0);
+  const uint64_t hash = workers_[0]->MustOpen(open).history_hash();
+  for (const uint32_t shard : {0u, 1u}) {
+    v1::StreamRequest request = ShardStep(1, shard);
+    request.mutable_step()->mutable_rows(1)->set_history_hash(hash);
+    workers_[shard]->Send(request);
+  }
+  workers_[0]->Send(testing::CloseOf("b", 2));
+  EXPECT_EQ(engine_->shards().waiting(), 1u) << "the row of a waits on";
+  EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
+  workers_[0]->Send(testing::CloseOf("a", 1));
+  EXPECT_EQ(engine_->shards().waiting(), 0u);
+  for (const uint32_t worker : {0, 1}) {
+    ExpectRowErrors(worker, 1, 2, Reason::kStepCancelled, "");
+    EXPECT_TRUE(workers_[worker]->IsIdle());
+  }
+}
+
+// A rank that closes needs no result any more, and ends no row of the others.
+TEST_F(SessionShards, CloseOfAnotherRankEndsNothing) {
+  workers_[0]->Send(ShardStep(1, 0));
+  v1::StreamRequest close = testing::CloseOf("a", 9);
+  close.mutable_close()->set_shard_index(1);
+  workers_[1]->Send(close);
+  const auto closed = workers_[1]->Await([](const auto& message) { return message.has_closed(); });
+  EXPECT_FALSE(closed.value().closed().was_known());
+  for (const uint32_t shard : {1u, 2u}) workers_[shard]->Send(ShardStep(1, shard));
+  EXPECT_EQ(Draws(1).size(), 2u);
+}
+
+TEST_F(SessionShards, UnknownEnumValueFailsItsRowAlone) {
+  v1::StreamRequest bad = ShardStep(1, 1);
+  bad.mutable_step()->mutable_logits()->set_tensor_rows(2);
+  bad.mutable_step()->mutable_rows(1)->mutable_verify_draft()->set_mode(static_cast<v1::VerifyMode>(8));
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[1]->Send(bad);
+  workers_[2]->Send(ShardStep(1, 2));
+  const std::vector<v1::RowResult> results = workers_[1]->Results(1, 2);
+  EXPECT_TRUE(results.at(0).has_draw());
+  ExpectError(results.at(1), Reason::kUnknownEnumValue, "step.rows[1].verify_draft.mode");
+  workers_[1]->Send(ShardStep(2, 1));  // of another step
+  EXPECT_EQ(engine_->shards().waiting(), 3u);
+}
+
+TEST_F(SessionShards, ReusedBatchIdIsRejectedByIndex) {
+  workers_[1]->Send(ShardStep(1, 1));
+  workers_[1]->Send(ShardStep(1, 1));
+  ExpectError(workers_[1]->Rejected().error(), Reason::kContradiction, "step.batch_id");
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[2]->Send(ShardStep(1, 2));
+  EXPECT_EQ(Draws(1).size(), 2u);
+}
+
 TEST_F(SessionShards, EndedStreamsDropTheirShards) {
   workers_[0]->Send(ShardStep(1, 0));
   workers_[1]->Send(ShardStep(1, 1));

@@ -151,6 +151,7 @@ TEST_F(SessionSnapshot, InvalidExportIsRefusedByName) {
   ExpectError(Export(first_, "nobody").error(), Reason::kUnknownSequence, "export_sequence.request_id");
   v1::OpenSequence stateless = StatefulOpen("plain", 1);
   stateless.clear_parameters();
+  stateless.clear_history();
   first_.MustOpen(stateless);
   ExpectError(Export(first_, "plain").error(), Reason::kContradiction, "export_sequence.request_id");
   StreamWorker thief(engine_.get());
@@ -215,7 +216,7 @@ TEST_F(SessionSnapshot, EpochsDecideAsForOpen) {
   const std::string state = Export(first_, "a").state();
   StreamWorker late(engine_.get());
   v1::StreamRequest request = ImportOf(state);
-  ExpectError(Import(late, request).error(), Reason::kSuperseded, "open.epoch");
+  ExpectError(Import(late, request).error(), Reason::kSuperseded, "import_sequence.open.epoch");
   request.mutable_import_sequence()->mutable_open()->set_epoch(2);
   EXPECT_TRUE(Import(late, request).has_state());
 }

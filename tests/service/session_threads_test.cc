@@ -30,6 +30,7 @@ v1::OpenSequence OpenWith(const std::string& name, uint64_t epoch, std::mt19937_
   if ((*random)() % 2 == 0) parameters.set_repetition_penalty(1.2f);
   if ((*random)() % 2 == 0) parameters.set_frequency_penalty(0.4f);
   if ((*random)() % 2 == 0) parameters.mutable_raw_logprobs()->set_top(2);
+  if (!parameters.has_repetition_penalty() && !parameters.has_frequency_penalty()) return open;
   open.mutable_history()->set_prompt_length(4);
   for (int i = 0; i < 4; ++i)
     open.mutable_history()->add_tokens(static_cast<uint32_t>((*random)() % kThreadsVocabulary));
@@ -59,7 +60,8 @@ void LiveAlone(Engine* engine, uint64_t seed, uint64_t steps) {
     std::vector<std::string> expected;
     for (int i = 0; i < kSequences; ++i) {
       const std::string logits = testing::RandomLogits(kernels::DType::kF32, kThreadsVocabulary, &random);
-      step.AddRow(names[i], step_id, plain[i].position(), logits).set_history_hash(plain[i].hash());
+      v1::StepRow& row = step.AddRow(names[i], step_id, plain[i].position(), logits);
+      if (stateful[i]) row.set_history_hash(plain[i].hash());
       v1::DrawResult draw = plain[i].Draw({.logits = logits});
       plain[i].Append(draw.token());
       if (stateful[i]) draw.set_history_hash(plain[i].hash());
@@ -90,6 +92,7 @@ TEST(SessionThreads, TwoStreamsCompeteForOneSequence) {
   std::mt19937_64 random(11);
   v1::OpenSequence open = OpenWith("contested", 1, &random);
   open.mutable_parameters()->set_repetition_penalty(1.2f);
+  open.mutable_history()->set_prompt_length(0);
   const auto steps = static_cast<uint32_t>(Scaled(200));
   std::vector<std::string> logits;
   std::vector<std::string> expected;

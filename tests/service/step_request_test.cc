@@ -135,12 +135,17 @@ TEST(StepShape, TensorRows) {
   }
 }
 
-TEST(StepShape, RowsAreCounted) {
+TEST(StepShape, PositionsAreLimitedTogether) {
   Limits limits;
-  limits.max_step_rows = 2;
+  limits.max_step_positions = 2;
   MustParse(StepOf(2), Payloads({2 * kShapeVocabulary * 4}), limits);
   ExpectRefused(StepOf(3), Payloads({3 * kShapeVocabulary * 4}), Reason::kTooMany, "step.rows", limits);
   ExpectRefused(StepOf(0), Payloads({0}), Reason::kMissingField, "step.rows");
+  v1::Step scores = StepOf(1);
+  scores.mutable_rows(0)->mutable_score()->mutable_tokens()->Resize(3, 1);
+  const auto parsed = ParseStepShape(scores, Payloads({3 * kShapeVocabulary * 4}), limits);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(parsed));
+  EXPECT_EQ(std::get<Refusal>(parsed).limit, "max_step_positions 2");
 }
 
 TEST(StepShape, RequiredFields) {
@@ -152,7 +157,7 @@ TEST(StepShape, RequiredFields) {
   step.mutable_logits()->clear_dtype();
   ExpectRefused(step, payloads, Reason::kMissingField, "step.logits.dtype");
   step.clear_logits();
-  ExpectRefused(step, payloads, Reason::kMissingField, "step.logits.dtype");
+  ExpectRefused(step, payloads, Reason::kMissingField, "step.logits");
 }
 
 TEST(StepShape, PayloadIndex) {
@@ -175,6 +180,7 @@ TEST(StepShape, Masks) {
   v1::Step step = StepOf(2);
   step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
   step.mutable_masks()->set_rows(3);
+  step.mutable_rows(1)->mutable_mask()->set_mask_row(2);
   const uint64_t logits = 2 * kShapeVocabulary * 4;
   const StepShape shape = MustParse(step, Payloads({logits, 3 * 12}));
   EXPECT_EQ(shape.mask_payload, 1u);
@@ -212,10 +218,43 @@ TEST(StepShape, Timeout) {
   EXPECT_EQ(MustParse(with(0, 1), payloads).timeout, absl::Nanoseconds(1));
   EXPECT_EQ(MustParse(with(2, 999'999'999), payloads).timeout, absl::Seconds(2) + absl::Nanoseconds(999'999'999));
   EXPECT_EQ(MustParse(with(315'576'000'000, 0), payloads).timeout, absl::Seconds(315'576'000'000));
-  for (const v1::Step& step : {with(0, 0), with(-1, 0), with(0, -1), with(1, -1), with(-1, 1), with(0, 1'000'000'000),
-                               with(315'576'000'001, 0), with(INT64_MAX, 0), with(INT64_MIN, 0)}) {
-    ExpectRefused(step, payloads, Reason::kOutOfRange, "step.timeout");
+  ExpectRefused(with(0, 0), payloads, Reason::kOutOfRange, "step.timeout");
+  for (const int64_t seconds : {int64_t{-1}, int64_t{315'576'000'001}, INT64_MAX, INT64_MIN}) {
+    ExpectRefused(with(seconds, 1), payloads, Reason::kOutOfRange, "step.timeout.seconds");
   }
+  for (const int32_t nanos : {-1, INT32_MIN, INT32_MAX}) {
+    ExpectRefused(with(1, nanos), payloads, Reason::kOutOfRange, "step.timeout.nanos");
+  }
+}
+
+TEST(StepShape, TimeoutOfABillionNanosNamesItsRange) {
+  v1::Step step = StepOf(1);
+  step.mutable_timeout()->set_nanos(1'000'000'000);
+  const auto parsed = ParseStepShape(step, Payloads({kShapeVocabulary * 4}), Limits());
+  ASSERT_TRUE(std::holds_alternative<Refusal>(parsed));
+  EXPECT_EQ(std::get<Refusal>(parsed).field, "step.timeout.nanos");
+  EXPECT_EQ(std::get<Refusal>(parsed).limit, "0..999999999");
+}
+
+TEST(StepShape, UnusedMasksAreRefused) {
+  v1::Step step = StepOf(2);
+  step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
+  step.mutable_masks()->set_rows(1);
+  const std::vector<Payload> payloads = Payloads({2 * kShapeVocabulary * 4, 12});
+  ExpectRefused(step, payloads, Reason::kContradiction, "step.masks");
+  step.mutable_rows(0)->mutable_mask()->mutable_allowed_tokens();
+  ExpectRefused(step, payloads, Reason::kContradiction, "step.masks");
+  step.mutable_rows(1)->mutable_mask()->set_mask_row(0);
+  MustParse(step, payloads);
+}
+
+TEST(StepShape, UnusedDraftProbabilitiesAreRefused) {
+  v1::Step step = StepOf(1);
+  step.mutable_draft_probabilities()->mutable_source()->mutable_inline_()->set_payload(1);
+  step.mutable_draft_probabilities()->set_dtype(v1::DTYPE_F32);
+  step.mutable_draft_probabilities()->set_rows(1);
+  const std::vector<Payload> payloads = Payloads({kShapeVocabulary * 4, kShapeVocabulary * 4});
+  ExpectRefused(step, payloads, Reason::kContradiction, "step.draft_probabilities");
 }
 
 TEST(StepShape, Priority) {

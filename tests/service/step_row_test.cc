@@ -22,6 +22,7 @@ class StepRowTest : public ::testing::Test {
     shape_.mask_rows = 2;
     spec_.vocabulary = kRowVocabulary;
     spec_.live_vocabulary = kRowLive;
+    spec_.presence_penalty = 1;
     row_.set_request_id("a");
     row_.set_step_id(5);
     row_.set_position(9);
@@ -96,11 +97,21 @@ TEST_F(StepRowTest, RequiredFields) {
   ExpectRefused(Reason::kMissingField, "step.rows[2].step_id");
   row_.set_step_id(1);
   row_.clear_history_hash();
-  EXPECT_FALSE(MustParse().intent.history_hash.has_value());
-  spec_.presence_penalty = 1;
   ExpectRefused(Reason::kMissingField, "step.rows[2].history_hash");
   row_.set_history_hash(0);
   EXPECT_EQ(MustParse().intent.history_hash, 0u);
+}
+
+TEST_F(StepRowTest, StatelessSequenceRefusesHistory) {
+  spec_.presence_penalty = 0;
+  ExpectRefused(Reason::kContradiction, "step.rows[2].history_hash");
+  row_.clear_history_hash();
+  EXPECT_FALSE(MustParse().intent.history_hash.has_value());
+  row_.set_truncate_to(3);
+  ExpectRefused(Reason::kContradiction, "step.rows[2].truncate_to");
+  row_.clear_truncate_to();
+  row_.add_append_tokens(1);
+  ExpectRefused(Reason::kContradiction, "step.rows[2].append_tokens");
 }
 
 TEST_F(StepRowTest, Ranges) {
@@ -301,7 +312,6 @@ TEST_F(StepRowTest, DigestSeesEveryOption) {
   const std::vector<std::pair<std::string, std::function<void(v1::StepRow*)>>> changes = {
       {"position", [](auto* r) { r->set_position(10); }},
       {"history_hash", [](auto* r) { r->set_history_hash(78); }},
-      {"no history_hash", [](auto* r) { r->clear_history_hash(); }},
       {"truncate_to", [](auto* r) { r->set_truncate_to(6); }},
       {"no truncate_to", [](auto* r) { r->clear_truncate_to(); }},
       {"append_tokens", [](auto* r) { r->set_append_tokens(0, 2); }},

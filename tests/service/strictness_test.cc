@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 
@@ -70,11 +71,25 @@ TEST(Strictness, UnknownFieldComesFromTheWire) {
   ExpectUnknown(message, Reason::kUnknownField, "hello.#4");
 }
 
-TEST(Strictness, FieldOfAnotherTypeIsUnknown) {
+TEST(Strictness, FieldInAnotherWireFormIsNamed) {
   v1::StreamRequest message;
   // hello.worker_session as a varint
   ASSERT_TRUE(message.ParseFromString(std::string("\x0a\x02\x08\x07", 4)));
-  ExpectUnknown(message, Reason::kUnknownField, "hello.#1");
+  ExpectUnknown(message, Reason::kMalformedMessage, "hello.worker_session");
+  EXPECT_EQ(FindUnknown(message, "")->limit, "length-delimited bytes");
+  EXPECT_EQ(FindUnknown(message, "")->message, "is encoded as a varint");
+  // open as a varint
+  ASSERT_TRUE(message.ParseFromString(std::string("\x10\x07", 2)));
+  ExpectUnknown(message, Reason::kMalformedMessage, "open");
+}
+
+TEST(Strictness, FieldInAnotherWireFormIsNotIgnored) {
+  IgnoredFields ignored;
+  v1::StreamRequest message = StepWithAMask();
+  v1::StepRow& row = *message.mutable_step()->mutable_rows(1);
+  row.GetReflection()->MutableUnknownFields(&row)->AddLengthDelimited(v1::StepRow::kPositionFieldNumber, "");
+  EXPECT_TRUE(ignored.Drop(&message).empty());
+  ExpectUnknown(message, Reason::kMalformedMessage, "step.rows[1].position");
 }
 
 TEST(Strictness, UnknownEnumValue) {
@@ -108,11 +123,11 @@ TEST(Strictness, RowsAreLeftToTheirOwnCheck) {
   EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.logits.#1234");
 }
 
-TEST(Strictness, RowsOfShardsAreCheckedAtOnce) {
+TEST(Strictness, RowsOfShardsAreLeftToTheirOwnCheck) {
   v1::StreamRequest message = StepWithAMask();
   AddUnknown(message.mutable_step()->mutable_rows(1));
   message.mutable_step()->mutable_logits()->mutable_shard();
-  EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.rows[1].#1234");
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
 }
 
 // An unknown task takes an unknown number of tensor rows.
@@ -124,6 +139,20 @@ TEST(Strictness, UnknownTaskShiftsLaterRows) {
   first.mutable_draw();
   EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
   first.clear_draw();
+  message.mutable_step()->mutable_rows(1)->set_tensor_row(1);
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+}
+
+// The tokens of a task, or the task itself, in another wire form: their number is unknown.
+TEST(Strictness, UnreadableTaskShiftsLaterRows) {
+  v1::StreamRequest message = StepWithAMask();
+  v1::StepRow& first = *message.mutable_step()->mutable_rows(0);
+  first.GetReflection()->MutableUnknownFields(&first)->AddVarint(v1::StepRow::kVerifyDraftFieldNumber, 1);
+  EXPECT_EQ(FindUnknownBesideRows(message)->field, "step.rows[0].verify_draft");
+  v1::VerifyDraft& chain = *first.mutable_verify_draft();
+  EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+  chain.GetReflection()->MutableUnknownFields(&chain)->AddFixed32(v1::VerifyDraft::kDraftTokensFieldNumber, 1);
+  EXPECT_TRUE(FindUnknownBesideRows(message).has_value());
   message.mutable_step()->mutable_rows(1)->set_tensor_row(1);
   EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
 }
@@ -185,7 +214,7 @@ void VisitAll(Message* root, Message* at, const std::string& path, std::set<cons
   const Reflection& reflection = *at->GetReflection();
   for (int i = 0; i < at->GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor* field = at->GetDescriptor()->field(i);
-    const std::string name = path.empty() ? field->name() : path + "." + field->name();
+    const std::string name = absl::StrCat(path, path.empty() ? "" : ".", field->name());
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) visit(at, field, name);
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
     Message* child = field->is_repeated() ? reflection.AddMessage(at, field) : reflection.MutableMessage(at, field);
@@ -208,13 +237,13 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
       AddUnknown(at);
       ExpectUnknown(root, Reason::kUnknownField, path + ".#1234");
       reflection.MutableUnknownFields(at)->Clear();
-      messages.insert(at->GetDescriptor()->full_name());
+      messages.emplace(at->GetDescriptor()->full_name());
     } else {
       ASSERT_FALSE(field->is_repeated());
       reflection.SetEnumValue(at, field, 1000);
       ExpectUnknown(root, Reason::kUnknownEnumValue, path);
       reflection.ClearField(at, field);
-      enums.insert(field->enum_type()->full_name());
+      enums.emplace(field->enum_type()->full_name());
     }
   });
   // ErrorReason is reached through the answer in bring_answer.

@@ -20,7 +20,8 @@ class Transport:
 
     `tls` (absent: plain text) may have "root_certificates", "certificate_chain", "private_key" (PEM texts) and
     "server_name". `token` is shown to the server as a bearer token. After `keepalive` seconds without traffic the
-    connection is probed. A batch travels in messages of at most `message_bytes` bytes and `message_rows` rows.
+    connection is probed. A batch travels in messages of at most `message_bytes` bytes and
+    `message_rows` tensor rows; a row with drafts or scores has several.
     """
 
     kind: str = "auto"

@@ -349,7 +349,8 @@ typedef struct sortition_results {
 SORTITION_API void sortition_results_free(sortition_results* results);
 
 // Steps rows of local sequences on the calling thread, one after the other. Each row succeeds or fails alone. Blocks
-// for the time of the computation. The call fails if the batch itself is invalid; then nothing has happened.
+// for the time of the computation. The call fails if the batch itself is invalid; then nothing has happened. If memory
+// runs out (RESOURCE_EXHAUSTED) some rows may have been sampled already.
 SORTITION_API sortition_code sortition_local_step(const sortition_batch* batch, sortition_results** results,
                                                   sortition_error** error);
 
@@ -411,8 +412,9 @@ typedef struct sortition_client_options {
 SORTITION_API sortition_code sortition_client_connect(const sortition_client_options* options,
                                                       sortition_client** client, sortition_error** error);
 
-// Closes the handle and ends what is pending with STEP_CANCELLED. Blocks until calls of other threads and callbacks
-// have returned. FAILED_PRECONDITION within a callback. The client's sequences are closed separately.
+// Closes the handle. Blocks until calls of other threads have returned. Then ends steps in flight with STEP_CANCELLED,
+// and blocks until their callbacks have returned. FAILED_PRECONDITION within a callback. The client's sequences are
+// closed separately.
 SORTITION_API sortition_code sortition_client_close(sortition_client* client, sortition_error** error);
 
 // Makes a sequence known to the service. Blocks for a round trip, at most default_timeout_ns. ALREADY_EXISTS if the

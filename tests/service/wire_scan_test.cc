@@ -1,5 +1,5 @@
-// Messages that would grow out of all proportion when parsed.
-#include "service/request/part_count.h"
+// Messages that would grow out of all proportion when parsed, and fields that are set twice.
+#include "service/request/wire_scan.h"
 
 #include <gtest/gtest.h>
 
@@ -95,10 +95,77 @@ TEST(PartCount, FrameOfEmptyRowsIsRefused) {
 // The largest open and the largest step fit the limits.
 TEST(PartCount, LimitsFit) {
   constexpr uint32_t kPartsOfARow = 6;  // itself, request_id, task, mask, its list, checkpoint
-  EXPECT_LE(kMostStepRows * kPartsOfARow + 100, kMaxMessageParts);
+  EXPECT_LE(kMostStepPositions * kPartsOfARow + 100, kMaxMessageParts);
   EXPECT_LE(kMostListedTokens + 100, kMaxMessageParts);
-  EXPECT_LE(Limits().max_step_rows, kMostStepRows);
+  EXPECT_LE(Limits().max_step_positions, kMostStepPositions);
   EXPECT_LE(Limits().max_listed_tokens, kMostListedTokens);
+}
+
+std::string PathOf(const std::string& encoded) {
+  const auto twice = FindSetTwice(encoded, *v1::StreamRequest::descriptor());
+  return twice ? twice->refusal.field : "";
+}
+
+TEST(SetTwice, OnceIsAccepted) {
+  EXPECT_EQ(PathOf(""), "");
+  const auto fill = [](v1::StreamRequest* m) {
+    v1::OpenSequence& open = *m->mutable_open();
+    open.set_request_id("a");
+    open.set_seed(0);
+    for (int i = 0; i < 3; ++i) open.mutable_parameters()->add_logit_bias()->set_token(1);
+    for (int i = 0; i < 3; ++i) open.mutable_history()->add_tokens(5);
+    m->add_payloads("x");
+    m->add_payloads("y");
+  };
+  EXPECT_EQ(PathOf(Encoded(fill)), "");
+  EXPECT_EQ(PathOf(Field(2, Field(10, "\x08\x05\x08\x05"))), "") << "a list that is not packed";
+}
+
+TEST(SetTwice, MembersOfOneOneofAreFound) {
+  const std::string open = Encoded([](auto* m) { m->mutable_open()->set_request_id("a"); });
+  const std::string step = Encoded([](auto* m) { m->mutable_step()->set_batch_id(1); });
+  EXPECT_EQ(PathOf(open + step), "step");
+  EXPECT_EQ(PathOf(step + open), "open");
+  EXPECT_EQ(FindSetTwice(open + step, *v1::StreamRequest::descriptor())->refusal.message, "open is set, too");
+  // chain.preset and chain.explicit of an open's parameters.
+  EXPECT_EQ(PathOf(Field(2, Field(4, std::string("\x92\x01\x04\x08\x01\x12\x00", 7)))),
+            "open.parameters.chain.explicit");
+  // mask_row and uploaded_mask_id of the second row's mask.
+  EXPECT_EQ(PathOf(Field(3, Field(3, "") + Field(3, Field(13, std::string("\x08\x00\x10\x07", 4))))),
+            "step.rows[1].mask.uploaded_mask_id");
+}
+
+TEST(SetTwice, SameFieldTwiceIsFound) {
+  const std::string open = Encoded([](auto* m) { m->mutable_open()->set_request_id("a"); });
+  EXPECT_EQ(PathOf(open + open), "open");
+  EXPECT_EQ(PathOf(Field(3, std::string("\x08\x01\x08\x01", 4))), "step.batch_id");
+  EXPECT_EQ(FindSetTwice(open + open, *v1::StreamRequest::descriptor())->refusal.message, "is set twice");
+}
+
+// One of each row, and the first one beside the rows.
+TEST(SetTwice, RowsOfAStepAreFoundApart) {
+  const std::string two_salts("\x60\x01\x60\x01\x60\x01", 6);
+  const std::string two_tasks = Field(5, "") + Field(6, "");
+  const std::string rows = Field(3, two_salts) + Field(3, "") + Field(3, two_tasks);
+  std::vector<SetTwice> found = FindSetTwiceInStream(Field(3, rows));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].refusal.field, "step.rows[0].draw_salt");
+  EXPECT_EQ(found[0].row, 0u);
+  EXPECT_FALSE(found[0].is_task);
+  EXPECT_EQ(found[1].refusal.field, "step.rows[2].score");
+  EXPECT_EQ(found[1].row, 2u);
+  EXPECT_TRUE(found[1].is_task);
+  found = FindSetTwiceInStream(Field(3, rows + std::string("\x08\x01\x08\x01", 4)));
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[2].refusal.field, "step.batch_id");
+  EXPECT_FALSE(found[2].row.has_value());
+}
+
+TEST(SetTwice, DamagedBytesEndTheSearch) {
+  const std::string step = Field(3, Field(3, std::string("\x60\x01\x60\x01", 4)));
+  for (size_t length = 0; length < step.size() - 1; ++length) EXPECT_EQ(PathOf(step.substr(0, length)), "");
+  for (const char* bytes : {"\xff", "\x1c", "\x1a\xff\xff\xff\xff\x7f", "\x0b\x0b\x0b"}) EXPECT_EQ(PathOf(bytes), "");
+  EXPECT_EQ(PathOf(step), "step.rows[0].draw_salt");
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+// Reads from a message's encoding what its parsed form hides: how much it grows to, and what it sets twice.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "service/refusal.h"
+
+namespace sortition::service {
+
+// Returns true if an encoded message of `type` has at most `most` parts: messages, strings and unknown fields, at any
+// depth. protobuf spends far more memory on a part than its two bytes on the wire. In bytes that are no message, the
+// parts before the first error count. Allocates nothing; O(fields); `type` does not contain itself. Thread-safe.
+bool HasAtMostParts(absl::string_view encoded, const google::protobuf::Descriptor& type, uint32_t most);
+
+// A field that is set for the second time: the same field, or another member of its oneof. protobuf takes the last one
+// and drops the first.
+struct SetTwice {
+  Refusal refusal;              // CONTRADICTION, with the path of the second one
+  std::optional<uint32_t> row;  // index of the row that has it, for FindSetTwiceInStream
+  bool is_task = false;         // it is the row's task: the row may take any number of tensor rows
+};
+
+// Returns the first field that an encoded message of `type` sets twice, at any depth. Bytes that are no message have
+// none after the first error. Allocates nothing if there is none; O(fields). `type` does not contain itself, and has at
+// most 64 fields and oneofs. Thread-safe.
+std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const google::protobuf::Descriptor& type);
+
+// As above for a StreamRequest, but continues after the rows of a step, which fail alone: returns the first such field
+// of each row, and the first beside them, which is the last entry.
+std::vector<SetTwice> FindSetTwiceInStream(absl::string_view encoded);
+
+}  // namespace sortition::service
