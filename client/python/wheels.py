@@ -5,7 +5,7 @@
 
 Builds the native module for each Python whose headers this machine has: a wheel for each before 3.12, and one of the
 stable ABI for all later ones. Without headers of a later one it takes those of Debian 13, as root. auditwheel copies
-libraries into the wheel under names of their own, and names the oldest C library that the wheel runs with.
+libraries into the wheel under other names, and names the oldest C library that the wheel runs with.
 """
 
 import functools
@@ -84,11 +84,11 @@ def libraries_of(module):
 
 @functools.lru_cache(maxsize=None)
 def packages_of(libraries):
-    """The Debian packages of a tuple of libraries. A library that was built by hand has none, and no licence text here."""
+    """The Debian packages of a tuple of libraries. One that was built by hand has none, and no licence text here."""
     # dpkg knows some of them under /lib, a link to /usr/lib.
     patterns = [f"*/{library.parent.name}/{library.name}" for library in libraries]
-    found = subprocess.run(["dpkg", "--search", *patterns], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                           check=False).stdout
+    found = subprocess.run(["dpkg", "--search", *patterns], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                           text=True, check=False).stdout
     return sorted({line.split(":")[0] for line in found.splitlines()})
 
 
@@ -112,12 +112,13 @@ def make(build, output, tag):
             shutil.copy(other, stage / "sortition")
         (module,) = (stage / "sortition").glob("_native*.so")
         add_licences(module, stage / "licences")
-        run(sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", plain,
-            stage)
+        run(sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir",
+            plain, stage)
         (wheel,) = plain.glob("*.whl")
         if tag != own:
             names = ("cp312", "abi3") if tag == "abi3" else (tag, tag)
-            run(sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", names[0], "--abi-tag", names[1], wheel)
+            run(sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", names[0], "--abi-tag", names[1],
+                wheel)
             (wheel,) = plain.glob("*.whl")
         repaired = pathlib.Path(temporary, "repaired")
         run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", repaired, wheel)

@@ -8,13 +8,18 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 ROOTS = SOURCE / "build" / "roots"
-# Ways to the package indexes of this machine.
+# Ways to the package indexes of this machine. Its certificates keep another name than those that a package installs.
+CERTIFICATES = "etc/machine-certificates.crt"
 PASSED_ON = {name: value for name, value in os.environ.items()
              if name.startswith("PIP_") or name.lower() in ("http_proxy", "https_proxy", "no_proxy")}
+if "PIP_CERT" in PASSED_ON:
+    PASSED_ON["PIP_CERT"] = f"/{CERTIFICATES}"
+# Mirrors may be older than a suite that is signed anew each week allows.
+OPTIONS = {"testing": ["--aptopt=Acquire::Check-Valid-Until \"false\""]}
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
                "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
 
-# In a mount and process namespace of its own. $1 is the root, $2 "lo" where the network is the loopback alone.
+# Runs in new namespaces of mounts and processes. $1 is the root, $2 "lo" where the network is the loopback alone.
 ENTER = """
 mount --make-rprivate / && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" || exit 125
 mkdir -p "$1/sys" && { [ "$2" != lo ] || ip link set lo up; } || exit 125
@@ -32,15 +37,14 @@ class BareRoot:
         tarball = ROOTS / f"{suite}.tar"
         if not tarball.exists():
             unfinished = tarball.with_suffix(".part.tar")
-            subprocess.run([SOURCE / "deploy/debian_root.sh", suite, unfinished], check=True)
+            subprocess.run([SOURCE / "deploy/debian_root.sh", suite, unfinished, *OPTIONS.get(suite, [])], check=True)
             unfinished.rename(tarball)
         self.path = pathlib.Path(tempfile.mkdtemp(prefix=f"{suite}-", dir=ROOTS))
-        subprocess.run(["tar", "--extract", "--file", tarball, "--directory", self.path, "--exclude=./dev/*"], check=True)
+        subprocess.run(["tar", "--extract", "--file", tarball, "--directory", self.path, "--exclude=./dev/*"],
+                       check=True)
         shutil.copy("/etc/resolv.conf", self.path / "etc/resolv.conf")
-        certificates = os.environ.get("PIP_CERT")
-        if certificates:
-            (self.path / certificates[1:]).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(certificates, self.path / certificates[1:])
+        if "PIP_CERT" in os.environ:
+            shutil.copy(os.environ["PIP_CERT"], self.path / CERTIFICATES)
 
     def close(self):
         shutil.rmtree(self.path)
@@ -53,12 +57,13 @@ class BareRoot:
 
     def run(self, script, network=False, check=True, environment=()):
         """Runs the script by sh and returns what it printed. Its processes end with it. Without `network` it has the
-        loopback alone, so that its ports are nobody else's."""
+        loopback alone, so that its ports meet no other server."""
         namespaces = ["--mount", "--pid", "--fork", "--kill-child"] + ([] if network else ["--net"])
         variables = {**ENVIRONMENT, **PASSED_ON, **dict(environment)}
         done = subprocess.run(
             ["unshare", *namespaces, "sh", "-c", ENTER, "sh", self.path, "all" if network else "lo",
-             "env", "-i", "-C", "/root", *(f"{name}={value}" for name, value in variables.items()), "sh", "-ec", script],
+             "env", "-i", "-C", "/root", *(f"{name}={value}" for name, value in variables.items()), "sh", "-ec",
+             script],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
             timeout=900)
         if check:

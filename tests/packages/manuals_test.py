@@ -23,7 +23,7 @@ def flags(patterns):
 
 
 def complete(program, *words):
-    """What bash offers for the last of the words, as after a press of the tab key."""
+    """Returns what bash offers for the last of the words, as after a press of the tab key."""
     script = f"""
       compopt() {{ :; }}  # works only while bash completes by itself
       . {MANUALS}/completion/{program}
@@ -31,7 +31,8 @@ def complete(program, *words):
       _{program}
       printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "-c", script, "bash", program, *words], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(["bash", "-c", script, "bash", program, *words], stdout=subprocess.PIPE, text=True,
+                          check=True)
     return set(done.stdout.split())
 
 

@@ -8,12 +8,13 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["TEST_BUILD_DIR"])
-(VERSION,) = re.findall(r"^project\(Sortition VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text(encoding="utf-8"),
-                        re.MULTILINE)
 
 
 def text(path):
     return path.read_text(encoding="utf-8")
+
+
+(VERSION,) = re.findall(r"^project\(Sortition VERSION ([\d.]+)", text(SOURCE / "CMakeLists.txt"), re.MULTILINE)
 
 
 class VersionTest(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""What wheels.py finds out about the machine, and the README's ways to a token, without building anything."""
+"""Checks what wheels.py finds out about the machine, and the README's ways to a token, without building anything."""
 
 import os
 import pathlib
