@@ -123,13 +123,13 @@ void StreamState::StepLocally(Link* link, const std::shared_ptr<PendingBatch>& b
     LocalRow& row = step.rows.emplace_back();
     row.record = pending.record;
     row.row = pending.row;
-    absl::MutexLock lock(&pending.record->mutex);
-    const History& history = pending.record->history;
-    row.position = history.position();
-    if (!history.keeps_tokens()) continue;
-    row.shared = history.shared();
-    row.appended.assign(history.tokens().begin() + row.shared, history.tokens().end());
-    row.history_hash = history.hash();
+    SequenceRecord* const record = pending.record.get();
+    absl::MutexLock lock(&record->mutex);
+    row.position = record->history.position();
+    if (!record->history.keeps_tokens()) continue;
+    row.shared = record->history.shared();
+    row.appended.assign(record->history.tokens().begin() + row.shared, record->history.tokens().end());
+    row.history_hash = record->history.hash();
   }
   MarkSent(batch.get(), rows);
   SentStep& sent = sent_steps_[step.batch_id];

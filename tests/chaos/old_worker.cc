@@ -125,6 +125,7 @@ class RawStream {
 struct Text {
   std::string parameters;  // as text
   v1::SamplingParameters same;
+  bool stateful = false;
   uint64_t hash = 0;
   std::unique_ptr<ReferenceSequence> reference = nullptr;
 };
@@ -139,8 +140,8 @@ class OldWorker {
     plain.set_top_k(40);
     v1::SamplingParameters penalized = plain;
     penalized.set_repetition_penalty(1.2f);
-    texts_.push_back({"temperature: 0.9 top_k: 40", plain});
-    texts_.push_back({"temperature: 0.9 top_k: 40 repetition_penalty: 1.2", penalized});
+    texts_.push_back({"temperature: 0.9 top_k: 40", plain, false});
+    texts_.push_back({"temperature: 0.9 top_k: 40 repetition_penalty: 1.2", penalized, true});
     for (uint64_t i = 0; i < texts_.size(); ++i) Open(i);
   }
 
@@ -152,8 +153,9 @@ class OldWorker {
     for (uint64_t i = 0; i < texts_.size(); ++i) {
       const auto row = MakeRow(v1::DTYPE_BF16, kVocabulary, number << 8 | i);
       payload.append(reinterpret_cast<const char*>(row.data()), row.size());
-      absl::StrAppend(&text, "rows { request_id: '", i, "' step_id: ", number, " position: ", 2 + number,
-                      " history_hash: ", texts_[i].hash, " } ");
+      absl::StrAppend(&text, "rows { request_id: '", i, "' step_id: ", number, " position: ", 2 + number);
+      if (texts_[i].stateful) absl::StrAppend(&text, " history_hash: ", texts_[i].hash);
+      absl::StrAppend(&text, " } ");
     }
     Send(text + "}", payload);
     for (size_t answered = 0; answered < texts_.size();) {
@@ -194,8 +196,8 @@ class OldWorker {
   void Open(uint64_t i) {
     Text& text = texts_[i];
     Send(absl::StrCat("open { request_id: '", i, "' epoch: 1 law_version: 1 seed: ", i,
-                      " vocabulary_size: ", kVocabulary, " parameters { ", text.parameters,
-                      " } history { tokens: 1 tokens: 2 tokens: 3 prompt_length: 3 } }"),
+                      " vocabulary_size: ", kVocabulary, " parameters { ", text.parameters, " } ",
+                      text.stateful ? "history { tokens: 1 tokens: 2 tokens: 3 prompt_length: 3 } " : "", "}"),
          "");
     const std::unique_ptr<Message> response = Receive();
     SORTITION_CHECK(Has(*response, "opened") && Has(Part(*response, "opened"), "state"));

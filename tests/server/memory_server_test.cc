@@ -272,7 +272,7 @@ TEST_F(MemoryServerTest, RingFollowsStreamRules) {
   v1::StreamRequest early;
   early.mutable_close()->set_request_id("r");
   ring.Send(early);
-  EXPECT_EQ(ring.Receive().rejected().error().reason(), v1::PROTOCOL_VIOLATION);
+  EXPECT_EQ(ring.Receive().closed().error().reason(), v1::PROTOCOL_VIOLATION);
   ring.SendBytes("no message");
   EXPECT_EQ(ring.Receive().rejected().error().reason(), v1::MALFORMED_MESSAGE);
   ring.Send(HelloOf("worker"));
