@@ -41,13 +41,9 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# Makes the equal of Debian's slim images: the smallest system with apt, without manuals and translations.
 make_base() {
   say "base: Debian $suite from its packages"
-  mmdebstrap --quiet --variant=minbase \
-    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
-    "$suite" "$work/base.tar"
+  deploy/debian_root.sh "$suite" "$work/base.tar"
   container=$(buildah from scratch)
   buildah add --quiet "$container" "$work/base.tar" / >/dev/null
   buildah commit --quiet "$container" "$base" >/dev/null

@@ -74,12 +74,16 @@ namespace sortition::server {
 namespace {
 
 constexpr char kUsage[] =
-    "sortitiond: token sampling for language-model inference, served over gRPC.\n"
+    "token sampling for language-model inference, served over gRPC.\n"
     "\n"
-    "Every flag can also be set by the variable SORTITION_<FLAG IN CAPITALS>, and in a file of one flag a line that\n"
+    "Every flag can also be set by the variable SORTITIOND_<FLAG IN CAPITALS>, and in a file of one flag a line that\n"
     "--flagfile=FILE names. The command line overrides the environment, which overrides the defaults.\n"
-    "--helpmatch=tuning_flags lists the other flags: limits, waits and choices for tuning and tests.";
-constexpr char kPrefix[] = "SORTITION_";
+    "--helpmatch=tuning_flags lists the other flags: limits, waits and choices for tuning and tests.\n"
+    "\n"
+    "Exit codes: 0 drained, 2 a setting is wrong, 1 anything else.";
+constexpr char kPrefix[] = "SORTITIOND_";
+// Begins the variables of clients, which may share an environment with the server.
+constexpr char kClientPrefix[] = "SORTITION_";
 
 bool IsForOperators(absl::string_view file) { return absl::EndsWith(file, "service/server/flags.cc"); }
 
@@ -88,9 +92,16 @@ bool IsOurs(absl::string_view file) {
   return IsForOperators(file) || absl::EndsWith(file, "service/server/tuning_flags.cc");
 }
 
+// Returns the flag of a setting whose name in capitals is `setting`, or null.
+absl::CommandLineFlag* FindSetting(absl::string_view setting) {
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(absl::AsciiStrToLower(setting));
+  if (flag == nullptr || !IsOurs(flag->Filename()) || setting != absl::AsciiStrToUpper(setting)) return nullptr;
+  return flag;
+}
+
 absl::Status ReadVariable(absl::string_view name, const std::string& value) {
-  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(absl::AsciiStrToLower(name.substr(sizeof(kPrefix) - 1)));
-  if (flag == nullptr || !IsOurs(flag->Filename()) || name != absl::AsciiStrToUpper(name)) {
+  absl::CommandLineFlag* flag = FindSetting(name.substr(sizeof(kPrefix) - 1));
+  if (flag == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": no setting has this name; sortitiond --help and --helpmatch=tuning_flags list them"));
   }
@@ -106,9 +117,14 @@ absl::Status ReadEnvironment(const char* const* environment) {
   for (; *environment != nullptr; ++environment) {
     const absl::string_view entry = *environment;
     const size_t equals = entry.find('=');
-    if (equals == absl::string_view::npos || !absl::StartsWith(entry, kPrefix)) continue;
-    absl::Status status = ReadVariable(entry.substr(0, equals), std::string(entry.substr(equals + 1)));
-    if (!status.ok()) return status;
+    if (equals == absl::string_view::npos) continue;
+    const absl::string_view name = entry.substr(0, equals);
+    if (absl::StartsWith(name, kPrefix)) {
+      absl::Status status = ReadVariable(name, std::string(entry.substr(equals + 1)));
+      if (!status.ok()) return status;
+    } else if (absl::StartsWith(name, kClientPrefix) && FindSetting(name.substr(sizeof(kClientPrefix) - 1))) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": the variables of the server begin with ", kPrefix));
+    }
   }
   return absl::OkStatus();
 }

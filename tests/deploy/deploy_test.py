@@ -239,7 +239,7 @@ class ManifestTest(unittest.TestCase):
             self.assertFalse(server["securityContext"]["allowPrivilegeEscalation"])
             self.assertEqual(server["securityContext"]["capabilities"], {"drop": ["ALL"]})
             self.assertIs(pod["automountServiceAccountToken"], False)
-            # Kubernetes would set variables that the server takes for settings.
+            # A Service named sortitiond would set variables that the server refuses.
             self.assertIs(pod["enableServiceLinks"], False)
 
     def test_gpus_are_asked_for(self):

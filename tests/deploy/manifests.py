@@ -54,7 +54,7 @@ def server_of(pod):
 
 def settings_of(server):
     """From each flag's name to its value, as the container's environment sets them."""
-    prefix = "SORTITION_"
+    prefix = "SORTITIOND_"
     return {entry["name"][len(prefix):].lower(): entry["value"] for entry in server.get("env", [])
             if entry["name"].startswith(prefix)}
 

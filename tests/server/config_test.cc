@@ -121,7 +121,7 @@ TEST_F(FlagsTest, EverySettingHasItsDefault) {
 
 TEST_F(FlagsTest, CommandLineOverridesEnvironment) {
   const auto config =
-      Read({"SORTITION_MAX_STREAMS=7", "SORTITION_LISTEN=127.0.0.1:1,unix:/a=b", "SORTITION_DRAIN_GRACE=2s"},
+      Read({"SORTITIOND_MAX_STREAMS=7", "SORTITIOND_LISTEN=127.0.0.1:1,unix:/a=b", "SORTITIOND_DRAIN_GRACE=2s"},
            {"--max_streams=9", "--log_level=warning"});
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->limits.max_streams, 9u);
@@ -131,28 +131,41 @@ TEST_F(FlagsTest, CommandLineOverridesEnvironment) {
 }
 
 TEST_F(FlagsTest, UnknownVariablesAreRefusedByName) {
-  EXPECT_THAT(Error({"SORTITION_MAX_STREAM=7"}), HasSubstr("SORTITION_MAX_STREAM: "));
-  EXPECT_THAT(Error({"SORTITION_=7"}), HasSubstr("SORTITION_: "));
-  EXPECT_THAT(Error({"SORTITION_max_streams=7"}), HasSubstr("SORTITION_max_streams: "));
+  EXPECT_THAT(Error({"SORTITIOND_MAX_STREAM=7"}), HasSubstr("SORTITIOND_MAX_STREAM: "));
+  EXPECT_THAT(Error({"SORTITIOND_=7"}), HasSubstr("SORTITIOND_: "));
+  EXPECT_THAT(Error({"SORTITIOND_max_streams=7"}), HasSubstr("SORTITIOND_max_streams: "));
   // Flags of libraries are no settings.
-  EXPECT_THAT(Error({"SORTITION_FLAGFILE=x"}), HasSubstr("SORTITION_FLAGFILE: "));
+  EXPECT_THAT(Error({"SORTITIOND_FLAGFILE=x"}), HasSubstr("SORTITIOND_FLAGFILE: "));
+}
+
+TEST_F(FlagsTest, VariablesOfClientsAreIgnored) {
+  // The last three are those that Kubernetes sets where there is a Service named sortition.
+  const auto config = Read({"SORTITION_VLLM=unix:/a", "SORTITION_TOKEN=b", "SORTITION_SERVICE_HOST=10.0.0.1",
+                            "SORTITION_SERVICE_PORT=50051", "SORTITION_PORT_50051_TCP_PROTO=tcp"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->listen, Config().listen);
+}
+
+TEST_F(FlagsTest, SettingUnderTheClientsPrefixIsRefused) {
+  EXPECT_THAT(Error({"SORTITION_MAX_STREAMS=7"}),
+              HasSubstr("SORTITION_MAX_STREAMS: the variables of the server begin"));
 }
 
 TEST_F(FlagsTest, TuningFlagsStandApart) {
   const auto file = [](const char* name) { return absl::FindCommandLineFlag(name)->Filename(); };
   EXPECT_THAT(file("max_streams"), EndsWith("service/server/flags.cc"));
   EXPECT_THAT(file("max_listed_tokens"), EndsWith("service/server/tuning_flags.cc"));
-  const auto config = Read({"SORTITION_MAX_LISTED_TOKENS=7"}, {"--kept_history=8"});
+  const auto config = Read({"SORTITIOND_MAX_LISTED_TOKENS=7"}, {"--kept_history=8"});
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->limits.max_listed_tokens, 7u);
   EXPECT_EQ(config->limits.kept_history, 8u);
 }
 
 TEST_F(FlagsTest, BadValuesNameVariableAndFlag) {
-  const std::string error = Error({"SORTITION_MAX_STREAMS=many"});
-  EXPECT_THAT(error, HasSubstr("SORTITION_MAX_STREAMS: \"many\""));
+  const std::string error = Error({"SORTITIOND_MAX_STREAMS=many"});
+  EXPECT_THAT(error, HasSubstr("SORTITIOND_MAX_STREAMS: \"many\""));
   EXPECT_THAT(error, HasSubstr("--max_streams"));
-  EXPECT_THAT(Error({"SORTITION_LOG_LEVEL=loud"}), HasSubstr("expected debug, info, warning or error"));
+  EXPECT_THAT(Error({"SORTITIOND_LOG_LEVEL=loud"}), HasSubstr("expected debug, info, warning or error"));
 }
 
 TEST_F(FlagsTest, PositionalArgumentsAreRefused) { EXPECT_THAT(Error({}, {"serve"}), HasSubstr("serve: not a flag")); }

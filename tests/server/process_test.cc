@@ -187,7 +187,7 @@ TEST(ProcessTest, SettingsComeFromEnvironmentAndFile) {
   const std::string flags = TestPath("flags");
   WriteFile(flags, "--listen=127.0.0.1:0\n--metrics_listen=\n");
   ServerProcess process(
-      {{absl::StrCat("--flagfile=", flags)}, {"SORTITION_LOG_LEVEL=debug", "SORTITION_LISTEN=nonsense"}, 0});
+      {{absl::StrCat("--flagfile=", flags)}, {"SORTITIOND_LOG_LEVEL=debug", "SORTITIOND_LISTEN=nonsense"}, 0});
   EXPECT_THAT(process.Serving("listen"), HasSubstr("127.0.0.1:"));
   unlink(flags.c_str());
 }
@@ -205,7 +205,7 @@ TEST(ProcessTest, StartErrorsAreReported) {
       {{"--max_streams=0"}, {}, 2, "--max_streams: 0 is not in 1..1000000"},
       {{"--max_streams=many"}, {}, 1, "max_streams"},
       {{"--no_such_flag=1"}, {}, 1, "no_such_flag"},
-      {{}, {"SORTITION_NO_SUCH=1"}, 2, "SORTITION_NO_SUCH"},
+      {{}, {"SORTITIOND_NO_SUCH=1"}, 2, "SORTITIOND_NO_SUCH"},
       {{"--devices=abacus"}, {}, 1, "abacus"},
       {{"--devices=cpu,cpu"}, {}, 1, "twice"},
       {{"--cpu_target=avx5"}, {}, 1, "--cpu_target: this machine runs no"},

@@ -27,11 +27,11 @@ int ReadPort(const std::string& path) {
   return port;
 }
 
-// Returns the environment of this process without the server's settings (SORTITION_...), so that only flags count.
+// Returns the environment of this process without the server's settings (SORTITIOND_...), so that only flags count.
 std::vector<std::string> EnvironmentWithoutSettings() {
   std::vector<std::string> kept;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!absl::StartsWith(*variable, "SORTITION_")) kept.emplace_back(*variable);
+    if (!absl::StartsWith(*variable, "SORTITIOND_")) kept.emplace_back(*variable);
   }
   return kept;
 }

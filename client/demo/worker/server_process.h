@@ -15,7 +15,7 @@ namespace sortition::demo {
 class ServerProcess {
  public:
   // Starts `program` without metrics, on `port` (0 = any free one), with `flags`, and blocks until it serves. Settings
-  // in the environment (SORTITION_...) are not passed on. Its log is appended to `log_file`, or goes to stderr if that
+  // in the environment (SORTITIOND_...) are not passed on. Its log is appended to `log_file`, or goes to stderr if that
   // is empty. If the server ends before it serves, the error has its exit code.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const std::string& program,
                                                               const std::vector<std::string>& flags,

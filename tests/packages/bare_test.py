@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Packages, wheels and the README's ways to a token, in bare roots of Debian: `./dev test packages`. Needs root."""
+
+import functools
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import first_contact
+from bare_root import ENVIRONMENT, SOURCE, BareRoot
+
+PACKAGES = SOURCE / "build/package"
+WHEELS = SOURCE / "build/wheel"
+SERVER_SUITE = "bookworm"  # the Debian that the packages are built for
+# Debian's suites with the minor version of their Python.
+PYTHONS = {"bookworm": 11, "trixie": 13, "testing": 14}
+UNIT = "usr/lib/systemd/system/sortitiond.service"
+APT_INSTALL = "apt-get --quiet install --yes --no-install-recommends"
+MOST_EXPOSURE = 15  # of 100, as systemd-analyze counts it
+TOKEN = "3"  # of the README's row and seed
+
+# Draws the README's token and says where the libraries lie.
+DRAW = """
+import numpy, sortition.local as local
+sampler = local.Sampler()
+print("token", sampler.draw(sampler.open(vocabulary_size=4, seed=7), numpy.arange(4, dtype="f4")).token)
+print(*{line.split()[-1] for line in open("/proc/self/maps") if "grpc" in line or "hwy" in line}, sep="\\n")
+"""
+
+
+def debs(*names):
+    """The files of the packages."""
+    return [next(PACKAGES.glob(f"{name}_*.deb")) for name in names]
+
+
+def install(root, *names):
+    root.copy_in(debs(*names), "root/dist")
+    root.run(f"apt-get --quiet update && {APT_INSTALL} ./dist/*.deb", network=True)
+
+
+def unit():
+    """The settings of the installed unit, the last of each name."""
+    lines = (SOURCE / "deploy/packages/sortitiond.service").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+class InRoot(unittest.TestCase):
+    def bare_root(self, suite):
+        root = BareRoot(suite)
+        self.addCleanup(root.close)
+        return root
+
+
+class ServerPackage(InRoot):
+    def test_serves_as_its_unit_says_and_leaves_nothing(self):
+        root = self.bare_root(SERVER_SUITE)
+        before = root.files()
+        install(root, "sortition", "sortition-tools")
+        added = root.files() - before
+
+        settings = unit()
+        start = f"setpriv --reuid={settings['User']} --regid={settings['Group']} --clear-groups --no-new-privs"
+        # The environment is a pod's that it shares with a worker.
+        said = root.run(f"""
+            install -d -o {settings['User']} -g {settings['Group']} /run/{settings['RuntimeDirectory']}
+            SORTITION_VLLM=unix:/run/sortition/sortition.sock {start} {settings['ExecStart']} 2>log & server=$!
+            for try in $(seq 100); do sortitionctl health >/dev/null 2>&1 && break; sleep 0.1; done
+            printf '\\0\\0\\0\\0\\0\\0\\200\\077\\0\\0\\0\\100\\0\\0\\100\\100' >row
+            sortitionctl sample row --dtype=f32 --seed=7
+            sortitionctl --server=unix:/run/sortition/sortition.sock sample row --dtype=f32 --seed=7
+            sortitionctl --server=unix:/run/sortition/admin.sock admin clients >/dev/null && echo administers
+            sortition_self_test --devices=cpu --rows=40 >/dev/null && echo self-tested
+            kill -TERM $server && wait $server; echo ended with $?
+            id sortition; stat -c '%U %a %n' /etc/sortition/sortitiond.flags""")
+        self.assertEqual(re.findall(r"^token +(\d+)", said, re.MULTILINE), [TOKEN, TOKEN], said)
+        for word in ("administers", "self-tested", "ended with 0", "root 644 /etc/sortition/sortitiond.flags"):
+            self.assertIn(word, said)
+        self.check_unit(root)
+
+        root.run("apt-get --quiet remove --yes sortition")
+        self.assertTrue((root.path / "etc/sortition/sortitiond.flags").exists(), "settings outlive a removal")
+        root.run("apt-get --quiet purge --yes --autoremove sortition sortition-tools")
+        left = {path for path in root.files() - before if path in added}
+        # The linker's and apt's own, and the users that a removal keeps.
+        self.assertEqual({path for path in left if "sortition" in path}, set())
+        self.assertIn("sortition", (root.path / "etc/passwd").read_text(encoding="utf-8"))
+
+    def check_unit(self, root):
+        """systemd cannot run here, but it can judge the unit."""
+        with tempfile.TemporaryDirectory() as folder:
+            # The units that it refers to are this machine's, because a bare root has none.
+            copy = pathlib.Path(folder, "sortitiond.service")
+            copy.write_text((root.path / UNIT).read_text(encoding="utf-8").replace("=/usr/", f"={root.path}/usr/"),
+                            encoding="utf-8")
+            done = subprocess.run(["systemd-analyze", "verify", "--man=no", copy], stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, check=False)
+        complaints = [line for line in done.stdout.splitlines() if "sortitiond" in line]
+        self.assertEqual((done.returncode, complaints), (0, []))
+        done = subprocess.run(["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSURE}",
+                               root.path / UNIT], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+
+class LibraryPackages(InRoot):
+    def test_program_outside_is_built_and_runs(self):
+        root = self.bare_root(SERVER_SUITE)
+        install(root, *sorted(file.name.split("_")[0] for file in PACKAGES.glob("lib*.deb")))
+        root.run(f"{APT_INSTALL} g++ cmake make", network=True)
+        outside = SOURCE / "tests/library/outside"
+        root.copy_in((file for file in outside.iterdir() if file.is_file()), "root/outside")
+        said = root.run("cmake -S outside -B made >/dev/null && cmake --build made >/dev/null && made/outside")
+        self.assertRegex(said, r"token \d+")
+
+
+class Wheel(InRoot):
+    def draws(self, suite):
+        minor = PYTHONS[suite]
+        tag = f"cp3{minor}-cp3{minor}" if minor < 12 else "cp312-abi3"
+        root = self.bare_root(suite)
+        root.copy_in(WHEELS.glob(f"sortition-*-{tag}-*.whl"), "root/dist")
+        root.run(f"apt-get --quiet update && {APT_INSTALL} python3-venv", network=True)
+        root.run("python3 -m venv venv && venv/bin/pip install dist/*.whl", network=True)
+        (root.path / "root/draw.py").write_text(DRAW, encoding="utf-8")
+        said = root.run("venv/bin/python3 --version; venv/bin/python3 draw.py")
+        self.assertIn(f"Python 3.{minor}.", said)
+        self.assertIn(f"token {TOKEN}\n", said)
+        libraries = [line for line in said.splitlines() if line.startswith("/")]
+        self.assertTrue(libraries)
+        self.assertEqual([path for path in libraries if not path.startswith(f"{ENVIRONMENT['HOME']}/venv/")], [])
+
+    def test_draws_on_debian_12(self):
+        self.draws("bookworm")
+
+    def test_draws_on_debian_13(self):
+        self.draws("trixie")
+
+    def test_draws_on_debian_testing(self):
+        self.draws("testing")
+
+
+class FirstContact(InRoot):
+    @functools.cached_property
+    def ways(self):
+        return first_contact.ways()
+
+    def test_pip(self):
+        root = self.bare_root("bookworm")
+        root.copy_in(WHEELS.glob("*.whl"), "root/dist")
+        self.check(root, "pip")
+
+    def test_deb(self):
+        root = self.bare_root(SERVER_SUITE)
+        root.copy_in(debs("sortition", "sortition-tools"), "root/dist")
+        self.check(root, "deb")
+
+    def check(self, root, way):
+        prepare, draw = first_contact.split(self.ways[way])
+        root.run(prepare, network=True)
+        self.assertRegex(root.run(draw), rf"(?m)^(token +)?{TOKEN}$")
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    # A word chooses the tests whose names contain it.
+    unittest.main(argv=[sys.argv[0], "-v", *(f"-k={word}" for word in sys.argv[1:])])
