@@ -15,8 +15,8 @@ constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6,
 constexpr uint8_t kAck = 1, kEndStream = 1, kEndHeaders = 4;
 // What a frame costs that makes the server write, or begin or end a call, in frames that do not.
 constexpr double kCostlyFrame = 8;
-// The smallest frame, and the smallest that opens a stream: six indexed headers.
-constexpr double kLeastFrame = 9;
+// Fewest bytes for each frame that is counted (RST_STREAM), and of a stream that is opened: six indexed headers.
+constexpr double kLeastFrame = 1.5;
 constexpr double kLeastCall = 15;
 constexpr size_t kLeastRead = 512;
 // A stream that is reset sooner was reset before the server can have answered it.
@@ -36,6 +36,8 @@ std::string_view FrameExcessName(FrameExcess excess) {
       return "resets";
     case FrameExcess::kSettings:
       return "settings";
+    case FrameExcess::kPings:
+      return "pings";
     case FrameExcess::kEmptyData:
       return "empty_data";
     case FrameExcess::kOtherFrames:
@@ -72,6 +74,7 @@ FrameMeter::FrameMeter(absl::Time now, const FrameLimits& limits)
       frames_(limits.new_frames, now),
       early_resets_(limits.early_resets, now),
       settings_(limits.rare_frames, now),
+      pings_(limits.new_pings, now),
       empty_data_(limits.rare_frames, now),
       other_frames_(limits.rare_frames, now) {}
 
@@ -133,6 +136,7 @@ void FrameMeter::BeginFrame(absl::Time now) {
       break;
     case kPing:
       cost = kCostlyFrame;
+      TakeRare(&pings_, FrameExcess::kPings, now);
       break;
     case kWindowUpdate:
       break;
@@ -160,7 +164,6 @@ void FrameMeter::CountHeaders(uint64_t size, uint8_t flags, uint32_t stream, abs
 void FrameMeter::CountBlock(uint64_t size, uint8_t flags, absl::Time now) {
   const double cost = static_cast<double>(size) / 1024;
   calls_.Take(cost, now);
-  new_calls_ += cost;
   block_bytes_ += size;
   ++block_frames_;
   if (block_bytes_ > limits_.header_block_bytes || block_frames_ > limits_.header_block_frames) {
@@ -196,6 +199,7 @@ void FrameMeter::AddAnswer(absl::Time now) {
     answered_ = true;
     calls_.Widen(limits_.calls, now);
     frames_.Widen(limits_.frames, now);
+    pings_.Widen(limits_.pings, now);
     early_resets_.Widen({limits_.answered_resets, limits_.early_resets.per_second}, now);
     early_resets_.Take(limits_.answered_resets - limits_.early_resets.burst, now);
   }

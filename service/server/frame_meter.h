@@ -21,12 +21,13 @@ enum class FrameExcess : uint8_t {
   kHeaderBlock,     // a block of headers is too long or comes in too many frames
   kResets,          // streams reset before the server can have answered them
   kSettings,        // SETTINGS frames
+  kPings,           // PING frames
   kEmptyData,       // DATA frames without data that do not end a stream
   kOtherFrames,     // PRIORITY, GOAWAY, PUSH_PROMISE and unknown frames
   kUnacknowledged,  // calls before the server's settings were acknowledged
   kHiddenFrames,    // TLS whose plaintext the guard cannot see
 };
-inline constexpr size_t kFrameExcesses = 9;
+inline constexpr size_t kFrameExcesses = 10;
 std::string_view FrameExcessName(FrameExcess excess);
 
 // A budget that refills with time. Not thread-safe.
@@ -59,13 +60,16 @@ struct FrameLimits {
   uint32_t unacknowledged_calls = 100;
   // Calls: one for each stream opened, and one for each KiB of its headers.
   TokenBucket::Rate new_calls = {100, 100};
-  TokenBucket::Rate calls = {10'000, 50'000};
+  TokenBucket::Rate calls = {2'000, 20'000};
   // Frames: one each; PING, RST_STREAM, SETTINGS and HEADERS count as kCostlyFrame.
-  TokenBucket::Rate new_frames = {20'000, 20'000};
+  TokenBucket::Rate new_frames = {2'000, 20'000};
   TokenBucket::Rate frames = {500'000, 500'000};
   // Each answered call adds one early reset.
-  TokenBucket::Rate early_resets = {500, 10};
+  TokenBucket::Rate early_resets = {100, 10};
   double answered_resets = 20'000;  // burst of early resets once calls were answered
+  // gRPC itself ends a connection at the third PING after which it has sent nothing else.
+  TokenBucket::Rate new_pings = {20, 10};
+  TokenBucket::Rate pings = {1'000, 5'000};
   TokenBucket::Rate rare_frames = {200, 20};
   // Bytes of one read beyond the payload that the last one began.
   size_t new_read_bytes = 65'536;
@@ -87,7 +91,7 @@ class FrameMeter {
   void AddAnswer(absl::Time now);
   bool answered() const { return answered_; }
 
-  // Number of streams opened, and of KiB of headers, since the last call.
+  // Returns the number of streams opened since the last call.
   double TakeNewCalls();
 
  private:
@@ -123,6 +127,7 @@ class FrameMeter {
   TokenBucket frames_;
   TokenBucket early_resets_;
   TokenBucket settings_;
+  TokenBucket pings_;
   TokenBucket empty_data_;
   TokenBucket other_frames_;
 };

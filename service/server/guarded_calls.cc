@@ -24,7 +24,8 @@ Function* Next(const char* name) {
 const Http2Guard::Calls& Real() {
   static const Http2Guard::Calls calls = {.recvmsg = Next<ssize_t(int, msghdr*, int)>("recvmsg"),
                                           .epoll_ctl = Next<int(int, int, int, epoll_event*)>("epoll_ctl"),
-                                          .ssl_read = Next<int(SSL*, void*, int)>("SSL_read")};
+                                          .ssl_read = Next<int(SSL*, void*, int)>("SSL_read"),
+                                          .getpeername = Next<int(int, sockaddr*, socklen_t*)>("getpeername")};
   return calls;
 }
 
@@ -51,6 +52,11 @@ __attribute__((visibility("default"))) int close(int fd) {
   static int (*const real)(int) = Next<int(int)>("close");
   if (Http2Guard::Guards(fd)) Http2Guard::Instance().OnClose(fd);
   return real(fd);
+}
+
+__attribute__((visibility("default"))) int getpeername(int fd, sockaddr* address, socklen_t* size) noexcept {
+  if (!Http2Guard::Guards(fd)) return Real().getpeername(fd, address, size);
+  return Http2Guard::Instance().NamePeer(Real(), fd, address, size);
 }
 
 }  // extern "C"

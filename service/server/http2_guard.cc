@@ -8,10 +8,12 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -38,8 +40,11 @@ int TryAgain() {
   return -1;
 }
 
-// Returns the peer as gRPC spells it; empty for a Unix socket, whose peers have no names.
-std::string PeerOf(int fd) {
+// Returns a name for the peer of a Unix socket, which the kernel gives none.
+std::string UnixPeer(uint64_t number) { return absl::StrCat("sortition-", number); }
+
+// Returns the peer as gRPC spells it.
+std::string PeerOf(int fd, uint64_t number) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
   char text[INET6_ADDRSTRLEN];
@@ -49,7 +54,7 @@ std::string PeerOf(int fd) {
     inet_ntop(AF_INET, &four.sin_addr, text, sizeof(text));
     return absl::StrCat("ipv4:", text, ":", ntohs(four.sin_port));
   }
-  if (address.ss_family != AF_INET6) return "";
+  if (address.ss_family != AF_INET6) return absl::StrCat("unix-abstract:", UnixPeer(number));
   const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
   if (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) {
     inet_ntop(AF_INET, six.sin6_addr.s6_addr + 12, text, sizeof(text));
@@ -117,14 +122,17 @@ std::array<uint32_t, kFrameExcesses> GuardEvents::Take(std::vector<Ended>* named
 
 class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(int fd, Wire wire, std::shared_ptr<GuardEvents> events)
-      : wire_(wire), fd_(fd), peer_(PeerOf(fd)), events_(std::move(events)), meter_(Now()) {
-    // The kernel has said who the peer of a Unix socket is, and such peers cannot be told apart.
-    if (peer_.empty()) meter_.AddAnswer(Now());
-  }
+  Connection(int fd, Wire wire, std::shared_ptr<GuardEvents> events, uint64_t number)
+      : wire_(wire),
+        fd_(fd),
+        number_(number),
+        peer_(PeerOf(fd, number)),
+        events_(std::move(events)),
+        meter_(Now()),
+        own_calls_(kOwnCalls, Now()) {}
 
   const std::string& peer() const { return peer_; }
-  const std::string& random() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return random_; }
+  uint64_t number() const { return number_; }
 
   ssize_t Receive(Http2Guard* guard, const Calls& calls, msghdr* message, int flags) ABSL_LOCKS_EXCLUDED(mutex_);
   // Counts plaintext of TLS. False if the connection is ended.
@@ -148,13 +156,14 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
 
   const Wire wire_;
   const int fd_;
+  const uint64_t number_;
   const std::string peer_;
   const std::shared_ptr<GuardEvents> events_;
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   FrameMeter meter_ ABSL_GUARDED_BY(mutex_);
   FrameExcess ended_ ABSL_GUARDED_BY(mutex_) = FrameExcess::kNone;
-  double free_calls_ ABSL_GUARDED_BY(mutex_) = kFreeCalls;
+  TokenBucket own_calls_ ABSL_GUARDED_BY(mutex_);
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t round_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -211,7 +220,7 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
 }
 
 size_t Http2Guard::Connection::MayRead(Http2Guard* guard, absl::Time now) {
-  if (!meter_.answered() && free_calls_ <= 0 && !guard->HasNewCalls(now)) return 0;
+  if (!meter_.answered() && own_calls_.Left(now) <= 0 && !guard->HasNewCalls(now)) return 0;
   return meter_.MayRead(now);
 }
 
@@ -222,9 +231,9 @@ void Http2Guard::Connection::Count(Http2Guard* guard, const void* bytes, size_t 
   if (excess != FrameExcess::kNone) return End(excess);
   const double calls = meter_.TakeNewCalls();
   if (calls == 0 || meter_.answered()) return;
-  const double free = std::min(calls, std::max(0.0, free_calls_));
-  free_calls_ -= free;
-  if (calls > free) guard->TakeNewCalls(calls - free, now);
+  const double own = std::min(calls, std::max(0.0, own_calls_.Left(now)));
+  own_calls_.Take(own, now);
+  if (calls > own) guard->TakeNewCalls(calls - own, now);
 }
 
 void Http2Guard::Connection::CountHandshake(Http2Guard* guard, const msghdr& message, size_t size) {
@@ -267,7 +276,7 @@ bool Http2Guard::Connection::Resume(Http2Guard* guard) {
 void Http2Guard::Connection::End(FrameExcess excess) {
   ended_ = excess;
   shutdown(fd_, SHUT_RDWR);
-  events_->Add(excess, peer_.empty() ? "unix:" : peer_);
+  events_->Add(excess, peer_);
 }
 
 void Http2Guard::Connection::Rearm() {
@@ -320,11 +329,11 @@ Http2Guard::Http2Guard()
 
 void Http2Guard::Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events) {
   if (fd >= kMostDescriptors) return;
-  auto connection = std::make_shared<Connection>(fd, wire, std::move(events));
+  auto connection = std::make_shared<Connection>(fd, wire, std::move(events), ++connections_);
   absl::MutexLock lock(&mutex_);
   used_.store(true, std::memory_order_release);
   by_descriptor_[fd].store(connection.get(), std::memory_order_release);
-  if (!connection->peer().empty()) by_peer_[connection->peer()] = connection;
+  by_peer_[connection->peer()] = connection;
   open_[fd] = std::move(connection);
 }
 
@@ -394,6 +403,18 @@ ssize_t Http2Guard::Receive(const Calls& calls, int fd, msghdr* message, int fla
 void Http2Guard::OnPoll(const Calls& calls, int epoll, int operation, int fd, const epoll_event* event) {
   Connection* const connection = Find(fd);
   if (connection != nullptr && operation != EPOLL_CTL_DEL) connection->SetPoll(calls, epoll, *event);
+}
+
+int Http2Guard::NamePeer(const Calls& calls, int fd, sockaddr* address, socklen_t* size) {
+  const socklen_t room = *size;
+  const int result = calls.getpeername(fd, address, size);
+  if (result != 0 || room < sizeof(sockaddr_un) || address->sa_family != AF_UNIX) return result;
+  auto* const local = reinterpret_cast<sockaddr_un*>(address);
+  // A name without a file begins with a byte 0.
+  const std::string name = '\0' + UnixPeer(Find(fd)->number());
+  std::memcpy(local->sun_path, name.data(), name.size());
+  *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+  return result;
 }
 
 Http2Guard::Connection* Http2Guard::Match(SSL* tls, bool* is_ours) {

@@ -1,8 +1,8 @@
 // Stands between the sockets and gRPC, so that a client which reaches HTTP/2 cannot take the server's memory and time.
 //
 // gRPC reads its connections by recvmsg, and the plaintext of TLS by SSL_read. guarded_calls.cc defines both for the
-// process, beside close and epoll_ctl, and passes them on. The guard reads the frame headers of what they return
-// (frame_meter.h), and no byte is copied. It does three things:
+// process, beside close, epoll_ctl and getpeername, and passes them on. The guard reads the frame headers of what they
+// return (frame_meter.h), and no byte is copied. It does three things:
 // - It ends a connection that sends what no honest client sends.
 // - It paces calls and frames: gRPC is told that nothing has come until the connection's budget has refilled.
 // - It ends a round of reading after kRoundBytes, so that no connection keeps the others waiting. gRPC's estimate of
@@ -60,14 +60,15 @@ class Http2Guard {
     ssize_t (*recvmsg)(int, msghdr*, int);
     int (*epoll_ctl)(int, int, int, epoll_event*);
     int (*ssl_read)(SSL*, void*, int);
+    int (*getpeername)(int, sockaddr*, socklen_t*);
   };
 
   // A round of reading one connection ends after this many bytes.
   static constexpr uint64_t kRoundBytes = 2u << 20;
-  // Calls of connections that the service has not answered yet, all together. The first kFreeCalls of each connection
-  // do not count, so that a newcomer is answered however many others wait.
+  // Calls of connections that the service has not answered yet: each connection's own, and beyond them those of all
+  // together. So newcomers and probes of health are answered however many others wait.
+  static constexpr TokenBucket::Rate kOwnCalls = {16, 50};
   static constexpr TokenBucket::Rate kNewCalls = {500, 500};
-  static constexpr double kFreeCalls = 16;
   // Bytes of a TLS connection before its first plaintext: handshakes are shorter.
   static constexpr uint64_t kHandshakeBytes = 256 << 10;
 
@@ -93,6 +94,8 @@ class Http2Guard {
   int ReadTls(const Calls& calls, SSL* tls, void* bytes, int size);
   void OnPoll(const Calls& calls, int epoll, int operation, int fd, const epoll_event* event);
   void OnClose(int fd);
+  // Gives the peer of a Unix socket a name, so that calls can be told apart by connection.
+  int NamePeer(const Calls& calls, int fd, sockaddr* address, socklen_t* size);
 
  private:
   class Connection;
@@ -112,6 +115,7 @@ class Http2Guard {
   void Pause(Shared connection);
 
   static std::atomic<bool> used_;
+  std::atomic<uint64_t> connections_ = 0;
   static std::atomic<Connection*> by_descriptor_[kMostDescriptors];
 
   const int tls_index_;  // of a session's connection among its extra data

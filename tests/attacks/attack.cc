@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <random>
 #include <utility>
 
@@ -289,6 +290,7 @@ std::string_view WireName(Wire wire) {
 
 AttackCount Send(const Attack& attack, const std::string& address, bool tls, absl::Time end,
                  const std::atomic<bool>& stop) {
+  std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to a socket that the server has closed
   AttackCount count;
   const std::unique_ptr<AttackBytes> bytes = attack.make();
   while (absl::Now() < end && !stop) {
