@@ -70,7 +70,7 @@ struct FrameLimits {
   // gRPC itself ends a connection at the third PING after which it has sent nothing else.
   TokenBucket::Rate new_pings = {20, 10};
   TokenBucket::Rate pings = {1'000, 5'000};
-  TokenBucket::Rate rare_frames = {200, 20};
+  TokenBucket::Rate rare_frames = {50, 10};
   // Bytes of one read beyond the payload that the last one began.
   size_t new_read_bytes = 65'536;
   size_t read_bytes = 262'144;

@@ -206,8 +206,9 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
     return received;
   }
   const auto size = static_cast<size_t>(received);
-  round_bytes_ += size;
-  in_loop_ = size < offered && !IsDry(message);
+  const bool is_dry = IsDry(message);
+  round_bytes_ = is_dry ? 0 : round_bytes_ + size;
+  in_loop_ = size < offered && !is_dry;
   if (wire_ == Wire::kPlain) {
     ForEachPiece(*message, size, [&](const void* bytes, size_t count) {
       mutex_.AssertHeld();

@@ -216,6 +216,10 @@ class Connection {
     constexpr timeval kLongest = {5, 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &kLongest, sizeof(kLongest));
     open_ = SSL_connect(tls_.get()) == 1;
+    // gRPC 1.51 loses bytes that come with the end of the handshake: the server speaks first.
+    constexpr int kLongestWait = 1000;
+    pollfd polled = {fd_, POLLIN, 0};
+    poll(&polled, 1, kLongestWait);
   }
   ~Connection() {
     tls_.reset();

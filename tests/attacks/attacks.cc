@@ -71,14 +71,17 @@ int RunAll() {
               "ended", "MiB", "peak", "after", "p99 ms", "under", "silence", "health", "stop ms", "verdict");
   std::vector<std::string> lines;
   int missed = 0;
+  const auto note = [&](std::string_view name, Wire wire, const TrialResult& result) {
+    Print(name, WireName(wire), result);
+    lines.push_back(Json(name, WireName(wire), result));
+    if (!result.missed.empty()) ++missed;
+  };
   for (const Wire wire : kWires) {
+    if (!Takes(wires, WireName(wire))) continue;
     for (const Attack& attack : Attacks()) {
-      if (!Takes(only, attack.name) || !Takes(wires, WireName(wire))) continue;
-      const TrialResult result = Run(attack, wire, options);
-      Print(attack.name, WireName(wire), result);
-      lines.push_back(Json(attack.name, WireName(wire), result));
-      if (!result.missed.empty()) ++missed;
+      if (Takes(only, attack.name)) note(attack.name, wire, Run(attack, wire, options));
     }
+    if (Takes(only, "large_steps") && wire != Wire::kHealth) note("large_steps", wire, RunLargeSteps(wire, options));
   }
   if (lines.empty()) {
     std::fprintf(stderr, "no attack has this name, or no listener this wire\n");

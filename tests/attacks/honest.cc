@@ -17,26 +17,30 @@
 namespace sortition::attacks {
 namespace {
 
-constexpr uint32_t kVocabulary = 512;
-
 class StepStream {
  public:
-  explicit StepStream(const std::shared_ptr<grpc::Channel>& channel)
-      : stub_(v1::SamplingService::NewStub(channel)), stream_(stub_->Stream(&context_)), logits_(kVocabulary, 0.5f) {}
+  StepStream(const std::shared_ptr<grpc::Channel>& channel, const StepSize& size)
+      : stub_(v1::SamplingService::NewStub(channel)),
+        stream_(stub_->Stream(&context_)),
+        size_(size),
+        logits_(size_t{size.rows} * size.vocabulary, 0.5f) {}
   ~StepStream() { context_.TryCancel(); }
 
   bool Open() {
     v1::StreamRequest hello;
     hello.mutable_hello()->set_worker_session(absl::StrCat("honest", reinterpret_cast<uintptr_t>(this)));
-    v1::StreamRequest request;
-    v1::OpenSequence* open = request.mutable_open();
-    open->set_request_id("r");
-    open->set_epoch(1);
-    open->set_law_version(law::kLawVersion);
-    open->set_vocabulary_size(kVocabulary);
     v1::StreamResponse response;
-    return stream_->Write(hello) && stream_->Read(&response) && stream_->Write(request) && stream_->Read(&response) &&
-           response.has_opened();
+    if (!stream_->Write(hello) || !stream_->Read(&response)) return false;
+    for (uint32_t row = 0; row < size_.rows; ++row) {
+      v1::StreamRequest request;
+      v1::OpenSequence* open = request.mutable_open();
+      open->set_request_id(absl::StrCat("r", row));
+      open->set_epoch(1);
+      open->set_law_version(law::kLawVersion);
+      open->set_vocabulary_size(size_.vocabulary);
+      if (!stream_->Write(request) || !stream_->Read(&response) || !response.has_opened()) return false;
+    }
+    return true;
   }
 
   bool Step() {
@@ -46,21 +50,31 @@ class StepStream {
     step->set_batch_id(step_);
     step->mutable_logits()->mutable_source()->mutable_inline_()->set_payload(0);
     step->mutable_logits()->set_dtype(v1::DTYPE_F32);
-    step->mutable_logits()->set_vocabulary_size(kVocabulary);
-    v1::StepRow* row = step->add_rows();
-    row->set_request_id("r");
-    row->set_step_id(step_);
-    row->set_position(static_cast<uint32_t>(step_));
+    step->mutable_logits()->set_vocabulary_size(size_.vocabulary);
+    for (uint32_t i = 0; i < size_.rows; ++i) {
+      v1::StepRow* row = step->add_rows();
+      row->set_request_id(absl::StrCat("r", i));
+      row->set_step_id(step_);
+      row->set_position(static_cast<uint32_t>(step_));
+    }
     request.add_payloads(logits_.data(), logits_.size() * sizeof(float));
+    if (!stream_->Write(request)) return false;
+    // Rows are answered as they are done, in one message or in several.
     v1::StreamResponse response;
-    return stream_->Write(request) && stream_->Read(&response) && response.results().rows_size() == 1 &&
-           response.results().rows(0).has_draw();
+    for (int drawn = 0; drawn < static_cast<int>(size_.rows); drawn += response.results().rows_size()) {
+      if (!stream_->Read(&response) || response.results().rows_size() == 0) return false;
+      for (const v1::RowResult& row : response.results().rows()) {
+        if (!row.has_draw()) return false;
+      }
+    }
+    return true;
   }
 
  private:
   grpc::ClientContext context_;
   const std::unique_ptr<v1::SamplingService::Stub> stub_;
   const std::unique_ptr<grpc::ClientReaderWriter<v1::StreamRequest, v1::StreamResponse>> stream_;
+  const StepSize size_;
   const std::vector<float> logits_;
   uint64_t step_ = 0;
 };
@@ -121,11 +135,11 @@ void Asker::Stop() {
 
 Asker::~Asker() { Stop(); }
 
-std::function<bool()> StepsOver(const std::shared_ptr<grpc::Channel>& channel) {
+std::function<bool()> StepsOver(const std::shared_ptr<grpc::Channel>& channel, const StepSize& size) {
   std::shared_ptr<StepStream> stream;
-  return [channel, stream]() mutable {
+  return [channel, size, stream]() mutable {
     if (stream == nullptr) {
-      stream = std::make_shared<StepStream>(channel);
+      stream = std::make_shared<StepStream>(channel, size);
       if (!stream->Open()) return false;
     }
     return stream->Step();

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -53,8 +54,14 @@ class Asker {
   std::thread thread_;
 };
 
-// Returns a question that is one step of one row, over a stream that opens with the first.
-std::function<bool()> StepsOver(const std::shared_ptr<grpc::Channel>& channel);
+// The size of a step: its rows, and the logits of each.
+struct StepSize {
+  uint32_t rows = 1;
+  uint32_t vocabulary = 512;
+};
+
+// Returns a question that is one step, over a stream that opens with the first.
+std::function<bool()> StepsOver(const std::shared_ptr<grpc::Channel>& channel, const StepSize& size = {});
 // Returns a question for the server's health.
 std::function<bool()> HealthOver(const std::shared_ptr<grpc::Channel>& channel);
 

@@ -23,6 +23,7 @@ namespace {
 constexpr int kHonestStreams = 3;
 constexpr absl::Duration kThinkTime = absl::Milliseconds(2);
 constexpr absl::Duration kProbePeriod = absl::Milliseconds(20);
+constexpr absl::Duration kLongestLargeSteps = absl::Seconds(60);
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address,
@@ -62,34 +63,105 @@ void Judge(TrialResult* result) {
   miss(result->stop > kMostStop, "stop");
 }
 
+// A server under attack, on all kinds of listeners.
+class Target {
+ public:
+  Target(std::string_view name, Wire wire, bool guarded)
+      : certificates_(absl::StrCat("attack_", std::string(name))),
+        path_(server::TestPath(absl::StrCat("attack_", std::string(WireName(wire)), ".sock"))),
+        wire_(wire),
+        process_({Arguments(guarded), {}, 0}),
+        listen_(absl::StrSplit(process_.Serving("listen"), ',')),
+        health_(process_.Serving("health")),
+        metrics_(process_.Serving("metrics")) {}
+
+  server::ServerProcess& process() { return process_; }
+  const std::string& health() const { return health_; }
+  const std::string& metrics() const { return metrics_; }
+  // The address that is attacked.
+  const std::string& address() const {
+    return wire_ == Wire::kHealth ? health_ : listen_.at(wire_ == Wire::kUnix ? 1 : 0);
+  }
+  std::shared_ptr<grpc::Channel> ConnectHonest() const {
+    const auto plain = grpc::InsecureChannelCredentials();
+    if (wire_ == Wire::kUnix) return Connect(listen_.at(1), plain);
+    return Connect(listen_.at(0), wire_ == Wire::kTls ? certificates_.ClientCredentials("") : plain);
+  }
+
+ private:
+  std::vector<std::string> Arguments(bool guarded) const {
+    std::vector<std::string> arguments = {absl::StrCat("--listen=127.0.0.1:0,unix:", path_),
+                                          "--health_listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+                                          "--cpu_threads=1", absl::StrCat("--unguarded_http2=", !guarded)};
+    if (wire_ == Wire::kTls) {
+      arguments.push_back(absl::StrCat("--tls_certificate=", certificates_.server_certificate_path()));
+      arguments.push_back(absl::StrCat("--tls_key=", certificates_.server_key_path()));
+    }
+    return arguments;
+  }
+
+  const server::TestCertificates certificates_;
+  const std::string path_;
+  const Wire wire_;
+  server::ServerProcess process_;
+  const std::vector<std::string> listen_;
+  const std::string health_;
+  const std::string metrics_;
+};
+
 }  // namespace
 
-TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options) {
-  const server::TestCertificates certificates(absl::StrCat("attack_", std::string(attack.name)));
-  const std::string path = server::TestPath(absl::StrCat("attack_", std::string(WireName(wire)), ".sock"));
-  std::vector<std::string> arguments = {absl::StrCat("--listen=127.0.0.1:0,unix:", path), "--health_listen=127.0.0.1:0",
-                                        "--metrics_listen=127.0.0.1:0", "--cpu_threads=1",
-                                        absl::StrCat("--unguarded_http2=", !options.guarded)};
-  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
-  if (wire == Wire::kTls) {
-    arguments.push_back(absl::StrCat("--tls_certificate=", certificates.server_certificate_path()));
-    arguments.push_back(absl::StrCat("--tls_key=", certificates.server_key_path()));
-    credentials = certificates.ClientCredentials("");
+TrialResult RunLargeSteps(Wire wire, const TrialOptions& options) {
+  constexpr StepSize kLarge = {16, 131'072};
+  constexpr uint64_t kStepBytes = uint64_t{kLarge.rows} * kLarge.vocabulary * sizeof(float);
+  constexpr int kStreams = 6;
+  Target target("large_steps", wire, options.guarded);
+  const std::shared_ptr<grpc::Channel> channel = target.ConnectHonest();
+  TrialResult result;
+  result.sent.connections = 1;
+  result.memory_before = ResidentMemory(target.process().pid());
+  Answers answers;
+  {
+    std::vector<std::unique_ptr<Asker>> askers;
+    for (int i = 0; i < kStreams; ++i) {
+      askers.push_back(std::make_unique<Asker>(StepsOver(channel, kLarge), absl::ZeroDuration(), &answers));
+    }
+    const absl::Time end = absl::Now() + kLongestLargeSteps;
+    while (answers.count() * kStepBytes < kLargeBytes && absl::Now() < end && IsAlive(target.process().pid())) {
+      result.memory_peak = std::max(result.memory_peak, ResidentMemory(target.process().pid()));
+      absl::SleepFor(kLook);
+    }
   }
-  server::ServerProcess process({arguments, {}, 0});
-  const std::vector<std::string> listen = absl::StrSplit(process.Serving("listen"), ',');
-  const std::string health = process.Serving("health");
-  const std::string metrics = process.Serving("metrics");
-  const std::string target = wire == Wire::kUnix ? listen[1] : wire == Wire::kHealth ? health : listen[0];
+  result.sent.bytes = answers.count() * kStepBytes;
+  result.p99 = result.p99_before = answers.Percentile99();
+  result.silence = answers.LongestSilence();
+  absl::SleepFor(options.after);
+  if (result.sent.bytes < kLargeBytes) result.missed.push_back("steps");
+  if (!StepsOver(channel)()) result.missed.push_back("the step after the pause");
+  result.memory_after = ResidentMemory(target.process().pid());
+  result.died = !IsAlive(target.process().pid());
+  if (result.died) {
+    result.missed.push_back("the process ended");
+    return result;
+  }
+  result.ended = options.guarded ? EndedConnections(target.metrics()) : 0;
+  if (result.ended != 0) result.missed.push_back("an honest client was cut");
+  target.process().Signal(SIGTERM);
+  if (target.process().Wait() != 0) result.missed.push_back("the process ended");
+  return result;
+}
 
+TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options) {
+  Target target(attack.name, wire, options.guarded);
+  server::ServerProcess& process = target.process();
   TrialResult result;
   Answers answers;
   Answers probes;
   std::vector<std::unique_ptr<Asker>> honest;
   for (int i = 0; i < kHonestStreams; ++i) {
-    honest.push_back(std::make_unique<Asker>(StepsOver(Connect(listen[0], credentials)), kThinkTime, &answers));
+    honest.push_back(std::make_unique<Asker>(StepsOver(target.ConnectHonest()), kThinkTime, &answers));
   }
-  Asker prober(HealthOver(Connect(health, grpc::InsecureChannelCredentials())), kProbePeriod, &probes);
+  Asker prober(HealthOver(Connect(target.health(), grpc::InsecureChannelCredentials())), kProbePeriod, &probes);
   absl::SleepFor(options.before / 4);
   answers.Clear();
   absl::SleepFor(options.before);
@@ -103,7 +175,7 @@ TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options) {
   std::vector<AttackCount> sent(static_cast<size_t>(options.connections));
   std::vector<std::thread> attackers;
   for (AttackCount& count : sent) {
-    attackers.emplace_back([&] { count = Send(attack, target, wire == Wire::kTls, end, stop); });
+    attackers.emplace_back([&] { count = Send(attack, target.address(), wire == Wire::kTls, end, stop); });
   }
   const auto look = [&](absl::Time until) {
     while (absl::Now() < until && !stop) {
@@ -125,7 +197,7 @@ TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options) {
   result.memory_after = ResidentMemory(process.pid());
   result.died = !IsAlive(process.pid());
   if (!result.died) {
-    result.ended = options.guarded ? EndedConnections(metrics) : 0;
+    result.ended = options.guarded ? EndedConnections(target.metrics()) : 0;
     const absl::Time asked = absl::Now();
     process.Signal(SIGTERM);
     honest.clear();

@@ -43,4 +43,9 @@ struct TrialResult {
 
 TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options);
 
+// Sends at least kLargeBytes of honest steps of 8 MB back to back over one connection, waits, and sends one more. No
+// client is cut, and no estimate of gRPC's grows beyond its bounds. `wire` is not kHealth, which takes no steps.
+inline constexpr uint64_t kLargeBytes = 5ull << 29;
+TrialResult RunLargeSteps(Wire wire, const TrialOptions& options);
+
 }  // namespace sortition::attacks
