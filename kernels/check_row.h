@@ -26,9 +26,8 @@ inline void CheckEdits(const RowRequest& request) {
   SORTITION_CHECK(ascend);
 }
 
-// O(allowed tokens + sparse draft probabilities).
-inline void CheckAllButEdits(const RowRequest& request) {
-  SORTITION_CHECK(request.logits != nullptr);
+// For requests that have no logits. O(allowed tokens + sparse draft probabilities).
+inline void CheckOptions(const RowRequest& request) {
   SORTITION_CHECK(request.parameters != nullptr);
   SORTITION_CHECK(request.live_vocabulary >= 1 && request.live_vocabulary <= kMaxVocabulary);
   for (size_t i = 0; i < request.allowed_tokens.size(); ++i) {
@@ -48,6 +47,12 @@ inline void CheckAllButEdits(const RowRequest& request) {
   for (const uint32_t token : request.requested) SORTITION_CHECK(token < request.live_vocabulary);
   if (request.task != RowTask::kDraw) SORTITION_CHECK(request.given < request.live_vocabulary);
   if (request.task == RowTask::kVerify) CheckDraftOf(request);
+}
+
+// O(allowed tokens + sparse draft probabilities).
+inline void CheckAllButEdits(const RowRequest& request) {
+  SORTITION_CHECK(request.logits != nullptr);
+  CheckOptions(request);
 }
 
 // O(edits + allowed tokens + sparse draft probabilities).

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/grpc_channel.h"
+#include "google/protobuf/stubs/common.h"
 #include "google/protobuf/util/json_util.h"
 #include "grpcpp/create_channel.h"
 #include "kernels/check.h"
@@ -118,7 +119,11 @@ bool WantsJson() { return absl::GetFlag(FLAGS_json); }
 std::string ToJson(const google::protobuf::Message& message, bool one_line) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = !one_line;
+#if GOOGLE_PROTOBUF_VERSION < 5026000
   options.always_print_primitive_fields = true;
+#else
+  options.always_print_fields_with_no_presence = true;
+#endif
   options.preserve_proto_field_names = true;
   std::string text;
   // A message of the contract always has a JSON form.

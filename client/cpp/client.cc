@@ -21,7 +21,13 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 
 absl::Status WrongOption(absl::string_view field, absl::string_view limit) {
-  return absl::InvalidArgumentError(absl::StrCat("ClientOptions::", field, " must be ", limit));
+  RowError error;
+  error.code = absl::StatusCode::kInvalidArgument;
+  error.reason = v1::OUT_OF_RANGE;
+  error.field = absl::StrCat("ClientOptions::", field);
+  error.limit = std::string(limit);
+  error.message = absl::StrCat("must be ", limit);
+  return ToStatus(error);
 }
 
 absl::Status CheckShard(const ClientOptions& options) {
@@ -151,11 +157,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Fork(const Sequence& parent, S
 absl::StatusOr<std::vector<RowResult>> Client::Step(const Batch& batch, const StepOptions& options) {
   absl::Notification over;
   std::vector<RowResult> results;
-  const absl::Status status = StepAsync(batch, options, [&](std::vector<RowResult> result) {
+  if (absl::Status status = CheckBatch(batch, options, core_->options().shard); !status.ok()) return status;
+  const auto done = [&](std::vector<RowResult> result) {
     results = std::move(result);
     over.Notify();
-  });
-  if (!status.ok()) return status;
+  };
+  if (absl::Status status = core_->Submit(batch, options, done, /*polls=*/true); !status.ok()) return status;
   core_->Poll([&over] { return over.HasBeenNotified(); });
   over.WaitForNotification();
   return results;
@@ -163,7 +170,7 @@ absl::StatusOr<std::vector<RowResult>> Client::Step(const Batch& batch, const St
 
 absl::Status Client::StepAsync(const Batch& batch, const StepOptions& options, StepDone done) {
   if (absl::Status status = CheckBatch(batch, options, core_->options().shard); !status.ok()) return status;
-  return core_->Submit(batch, options, std::move(done));
+  return core_->Submit(batch, options, std::move(done), /*polls=*/false);
 }
 
 absl::StatusOr<Client::RowMemory> Client::AllocateRows(uint64_t bytes) {

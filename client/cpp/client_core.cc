@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::OpenRecord(std::shared_ptr
   return std::make_unique<Sequence>(shared_from_this(), std::move(record));
 }
 
-absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done) {
+absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done, bool polls) {
   auto pending = std::make_shared<PendingBatch>();
   pending->dtype = batch.dtype;
   pending->vocabulary_size = options_.shard ? options_.shard->vocabulary_size : batch.vocabulary_size;
@@ -128,7 +128,7 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
     pending->rows[i].record = batch.rows[i].sequence->record_;
     pending->rows[i].row = batch.rows[i];
   }
-  Update(Thread::kCallers, [&](StreamState& state, absl::Time now) {
+  Update(polls ? Thread::kPollers : Thread::kCallers, [&](StreamState& state, absl::Time now) {
     mutex_.AssertHeld();
     ++unfinished_batches_;
     state.Submit(std::move(pending), now);
@@ -246,6 +246,15 @@ void ClientCore::OnResponse(uint64_t stream, v1::StreamResponse response) {
          [&](StreamState& state, absl::Time now) { state.OnResponse(stream, std::move(response), now); });
 }
 
+void ClientCore::OnLocalOpened(uint64_t stream, uint64_t epoch, LocalOpenResult result) {
+  Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnLocalOpened(stream, epoch, result, now); });
+}
+
+void ClientCore::OnLocalResults(uint64_t stream, uint64_t batch_id, std::vector<LocalResult> results) {
+  Update(Thread::kOurs,
+         [&](StreamState& state, absl::Time now) { state.OnLocalResults(stream, batch_id, std::move(results), now); });
+}
+
 void ClientCore::OnEnded(uint64_t stream, absl::Status status) {
   Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnEnded(stream, status, now); });
 }
@@ -263,7 +272,8 @@ void ClientCore::Update(Thread thread, absl::FunctionRef<void(StreamState&, absl
     wake_queue_->SetTime(state_.next_event(now));
   }
   for (const std::shared_ptr<Transport>& transport : transports) {
-    if (transport != nullptr) transport->Flush();
+    if (transport == nullptr || (thread == Thread::kPollers && transport->sampler() != nullptr)) continue;
+    transport->Flush();
   }
   for (const std::unique_ptr<PendingOpen>& open : finished.opens) std::move(open->done)(std::move(open->status));
   for (std::shared_ptr<PendingBatch>& batch : finished.batches) {

@@ -37,8 +37,8 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   absl::StatusOr<std::unique_ptr<Sequence>> Open(SequenceOptions options);
   absl::StatusOr<std::unique_ptr<Sequence>> Fork(const Sequence& parent, SequenceOptions options,
                                                  std::optional<uint32_t> position);
-  // Starts the step of a batch that has been checked.
-  absl::Status Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done);
+  // Starts the step of a batch that has been checked. `polls`: the caller calls Poll next.
+  absl::Status Submit(const Batch& batch, const StepOptions& options, PendingBatch::Done done, bool polls);
   void Close(const std::shared_ptr<SequenceRecord>& record);
   // Ends everything and blocks until the last callback has returned. To be called once, before destruction.
   void Shutdown();
@@ -59,13 +59,15 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   TransportInUse transport_in_use() const;
 
   void OnResponse(uint64_t stream, v1::StreamResponse response) override;
+  void OnLocalOpened(uint64_t stream, uint64_t epoch, LocalOpenResult result) override;
+  void OnLocalResults(uint64_t stream, uint64_t batch_id, std::vector<LocalResult> results) override;
   void OnEnded(uint64_t stream, absl::Status status) override;
 
  private:
   absl::StatusOr<std::unique_ptr<Sequence>> OpenRecord(std::shared_ptr<SequenceRecord> record);
   // Changes the state, sends the messages that result, and delivers what ended: on this thread if it is the client's,
-  // otherwise on the client's thread.
-  enum class Thread { kOurs, kCallers };
+  // otherwise on the client's thread. A caller that polls next samples rows in this process itself.
+  enum class Thread { kOurs, kCallers, kPollers };
   void Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBatch(PendingBatch* batch);
   void Run();

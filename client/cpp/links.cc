@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/grpc_transport.h"
-#include "client/cpp/in_process_transport.h"
+#include "client/cpp/in_process.h"
 #include "client/cpp/message.h"
 #include "client/cpp/ring_transport.h"
 #include "client/cpp/shared_memory.h"
@@ -30,7 +30,9 @@ Links::Links(const ClientOptions& options, std::string worker_session, std::shar
     : options_(options),
       worker_session_(std::move(worker_session)),
       connector_(connector != nullptr ? connector : ConnectorOf(options)),
-      fallback_connector_(connector != nullptr ? connector : std::make_shared<InProcessConnector>(options)),
+      fallback_connector_(connector != nullptr
+                              ? connector
+                              : std::make_shared<InProcessConnector>(options.in_process_threads, worker_session_)),
       events_(events),
       choice_(options.targets.size(), options.fallback == Fallback::kInProcess, options.backoff, jitter_seed) {}
 
@@ -50,6 +52,18 @@ bool Links::Advance(absl::Time now, bool idle, bool bound) {
       Break((*link)->number, absl::DeadlineExceededError("no welcome within the connect timeout"), now);
     }
   }
+  TakeOver(now, idle, bound);
+  if (!current_) {
+    current_ = TryStart(now, /*fallback_wanted=*/true);
+  } else if (!successor_ && NeedsSuccessor()) {
+    successor_ = TryStart(now, /*fallback_wanted=*/!choice_.IsFallback(current_->target));
+    if (successor_ && successor_->welcomed) TakeOver(now, idle, bound);
+  }
+  const uint64_t before = std::exchange(advanced_, current_ ? current_->number : 0);
+  return before != advanced_;
+}
+
+void Links::TakeOver(absl::Time now, bool idle, bool bound) {
   // Nothing but the hello was sent on a successor, so one that retires too early is dropped.
   if (successor_ && successor_->retiring) Drop(&successor_);
   if (current_ && successor_ && successor_->welcomed && !Stays(now, bound)) {
@@ -62,13 +76,6 @@ bool Links::Advance(absl::Time now, bool idle, bool bound) {
     current_ = std::exchange(successor_, std::nullopt);
     stays_until_.reset();
   }
-  if (!current_) {
-    current_ = TryStart(now, /*fallback_wanted=*/true);
-  } else if (!successor_ && NeedsSuccessor()) {
-    successor_ = TryStart(now, /*fallback_wanted=*/!choice_.IsFallback(current_->target));
-  }
-  const uint64_t before = std::exchange(advanced_, current_ ? current_->number : 0);
-  return before != advanced_;
 }
 
 void Links::Drop(std::optional<Link>* link) {
@@ -85,6 +92,10 @@ std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
   link.welcome_by = now + options_.connect_timeout;
   Connector& connector = choice_.IsFallback(*target) ? *fallback_connector_ : *connector_;
   link.transport = connector.Start(*target, link.number, events_);
+  if (link.transport->sampler() != nullptr) {
+    link.welcomed = now;
+    return link;
+  }
   v1::StreamRequest request;
   request.mutable_hello()->set_worker_session(worker_session_);
   request.mutable_hello()->set_client(options_.name);

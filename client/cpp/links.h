@@ -108,6 +108,8 @@ class Links {
 
  private:
   std::optional<Link> TryStart(absl::Time now, bool fallback_wanted);
+  // Makes the successor the current stream if it can be.
+  void TakeOver(absl::Time now, bool idle, bool bound);
   Link* Find(uint64_t stream);
   static void Drop(std::optional<Link>* link);
   bool NeedsSuccessor() const;

@@ -4,11 +4,13 @@
 #include <numeric>
 #include <utility>
 
+#include "client/cpp/errors.h"
 #include "client/cpp/row_message.h"
 #include "kernels/check.h"
 #include "service/limits.h"
 #include "service/request/checks.h"
 #include "service/request/step_request.h"
+#include "service/result/encode.h"
 #include "service/result/encode_result.h"
 
 namespace sortition::client {
@@ -19,8 +21,8 @@ service::StepShape ShapeOf(const service::SequenceSpec& spec, v1::DType dtype, c
                            const TensorRows& tensors, const LocalStepOptions& options) {
   service::StepShape shape;
   shape.dtype = KernelType(dtype);
-  shape.vocabulary = shape.width = spec.vocabulary;
-  shape.row_stride = uint64_t{spec.vocabulary} * kernels::ElementBytes(shape.dtype);
+  shape.vocabulary = shape.width = options.vocabulary_size.value_or(spec.vocabulary);
+  shape.row_stride = uint64_t{shape.width} * kernels::ElementBytes(shape.dtype);
   shape.tensor_rows = static_cast<uint32_t>(row.positions());
   shape.first_rows.resize(options.row + 1);
   shape.mask_rows = tensors.masks;
@@ -48,6 +50,12 @@ std::vector<service::RowMaskBits> MasksOf(const Row& row, uint32_t vocabulary) {
 }
 
 }  // namespace
+
+RowError ToRowError(const service::Refusal& refusal) {
+  v1::Error error;
+  service::EncodeError(refusal, &error);
+  return FromWire(error);
+}
 
 kernels::DType KernelType(v1::DType dtype) {
   switch (dtype) {

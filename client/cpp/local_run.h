@@ -21,7 +21,12 @@ namespace sortition::client {
 struct LocalStepOptions {
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
   uint32_t row = 0;                       // index of the row in the caller's step, for the fields of errors
+  // Elements of a row. Absent: as many as the sequence has.
+  std::optional<uint32_t> vocabulary_size = std::nullopt;
 };
+
+// Converts a refusal of the service's code to the client's error.
+RowError ToRowError(const service::Refusal& refusal);
 
 // Converts an element type of the contract.
 kernels::DType KernelType(v1::DType dtype);

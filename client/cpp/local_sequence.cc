@@ -19,12 +19,6 @@
 namespace sortition::client {
 namespace {
 
-RowError ToRowError(const service::Refusal& refusal) {
-  v1::Error error;
-  service::EncodeError(refusal, &error);
-  return FromWire(error);
-}
-
 struct Workspace {
   kernels::cpu::Scratch scratch;
   kernels::RowOutput answer;
@@ -42,40 +36,51 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Open(const Sequenc
     return absl::InvalidArgumentError("start_position and prompt exclude each other");
   }
   if (options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
+  const auto prompt_length = static_cast<uint32_t>(options.prompt.size());
+  auto opened =
+      OpenAt(options, options.seed, {options.prompt, prompt_length, options.start_position.value_or(prompt_length)});
+  if (const auto* error = std::get_if<RowError>(&opened)) return ToStatus(*error);
+  auto& sequence = std::get<std::unique_ptr<LocalSequence>>(opened);
+  if (sequence->stateful() && options.start_position) {
+    return absl::InvalidArgumentError("start_position: an option looks at the history, so the prompt is needed");
+  }
+  return std::move(sequence);
+}
+
+std::variant<std::unique_ptr<LocalSequence>, RowError> LocalSequence::OpenAt(const SequenceOptions& options,
+                                                                             std::optional<uint64_t> seed,
+                                                                             const Text& text) {
   v1::OpenSequence message;
   message.set_request_id(options.request_id);
   message.set_law_version(law::kLawVersion);
   *message.mutable_parameters() = options.parameters;
-  if (options.seed) message.set_seed(*options.seed);
+  if (seed) message.set_seed(*seed);
   message.set_choice_index(options.choice_index);
   message.set_vocabulary_size(options.vocabulary_size);
   if (options.live_vocabulary_size) message.set_live_vocabulary_size(*options.live_vocabulary_size);
   message.set_model(options.model);
-  message.mutable_history()->mutable_tokens()->Assign(options.prompt.begin(), options.prompt.end());
-  message.mutable_history()->set_prompt_length(static_cast<uint32_t>(options.prompt.size()));
+  message.mutable_history()->mutable_tokens()->Assign(text.tokens.begin(), text.tokens.end());
+  message.mutable_history()->set_prompt_length(text.tokens.empty() ? 0 : text.prompt_length);
 
   service::SystemEntropy entropy;
   auto parsed = service::ParseOpen(message, service::Limits{}, "open", &entropy);
-  if (const auto* refusal = std::get_if<service::Refusal>(&parsed)) return ToStatus(ToRowError(*refusal));
+  if (const auto* refusal = std::get_if<service::Refusal>(&parsed)) return ToRowError(*refusal);
   auto spec = std::get<service::OpenRequest>(std::move(parsed)).spec;
-  if (spec->stateful() && options.start_position) {
-    return absl::InvalidArgumentError("start_position: an option looks at the history, so the prompt is needed");
+  std::unique_ptr<service::SequenceState> state;
+  if (spec->stateful()) {
+    // The whole history is kept, so that every cut can be made.
+    state = service::SequenceState::Build(spec, text.tokens, message.history().prompt_length(),
+                                          service::Limits{}.max_history);
   }
-  const uint32_t prompt_length = static_cast<uint32_t>(options.prompt.size());
-  return std::unique_ptr<LocalSequence>(new LocalSequence(
-      std::move(spec), options.prompt, options.start_position.value_or(prompt_length), prompt_length));
+  return std::unique_ptr<LocalSequence>(new LocalSequence(std::move(spec), std::move(state), text.position));
 }
 
-LocalSequence::LocalSequence(std::shared_ptr<const service::SequenceSpec> spec, std::vector<uint32_t> tokens,
-                             uint32_t position, uint32_t prompt_length)
+LocalSequence::LocalSequence(std::shared_ptr<const service::SequenceSpec> spec,
+                             std::unique_ptr<service::SequenceState> state, uint32_t position)
     : spec_(std::move(spec)),
+      state_(std::move(state)),
       position_(position),
-      sampler_state_(kernels::InitialSamplerState(spec_->parameters.chain)) {
-  if (!spec_->stateful()) return;
-  tokens_ = std::move(tokens);
-  // The whole history is kept, so that every cut can be made.
-  state_ = service::SequenceState::Build(spec_, tokens_, prompt_length, service::Limits{}.max_history);
-}
+      sampler_state_(kernels::InitialSamplerState(spec_->parameters.chain)) {}
 
 absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Fork(SequenceOptions options,
                                                                    std::optional<uint32_t> position) const {
@@ -91,25 +96,31 @@ absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Fork(SequenceOptio
   if ((*child)->stateful() && !stateful()) {
     return absl::InvalidArgumentError("an option of the fork looks at a history that its parent does not keep");
   }
-  std::vector<uint32_t> tokens;
-  uint32_t prompt_length = 0;
-  if (stateful()) {
-    tokens.assign(tokens_.begin(), tokens_.begin() + at);
-    prompt_length = std::min(state_->prompt_length(), at);
+  (*child)->position_ = at;
+  if ((*child)->stateful()) {
+    (*child)->state_ = state_->Fork((*child)->spec_, at);
+    SORTITION_CHECK((*child)->state_ != nullptr);
   }
-  return std::unique_ptr<LocalSequence>(new LocalSequence((*child)->spec_, std::move(tokens), at, prompt_length));
+  return child;
 }
 
 std::unique_ptr<LocalSequence> LocalSequence::Clone() const {
-  const uint32_t prompt_length = stateful() ? state_->prompt_length() : 0;
-  std::unique_ptr<LocalSequence> clone(new LocalSequence(spec_, tokens_, position_, prompt_length));
+  std::unique_ptr<LocalSequence> clone(
+      new LocalSequence(spec_, stateful() ? state_->Fork(spec_, position_) : nullptr, position_));
   clone->sampler_state_ = sampler_state_;
+  clone->last_checkpoint_ = last_checkpoint_;
   return clone;
+}
+
+std::vector<uint32_t> LocalSequence::tokens() const { return stateful() ? state_->Tokens() : std::vector<uint32_t>(); }
+
+std::optional<uint64_t> LocalSequence::history_hash() const {
+  return state_ != nullptr ? std::optional(state_->history_hash()) : std::nullopt;
 }
 
 RowResult LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
   Workspace& workspace = ThreadWorkspace();
-  if (IsPlainDraw(dtype, row)) {
+  if (IsPlainDraw(dtype, row, options)) {
     kernels::cpu::SampleRow(BeginDraw(dtype, row, options), &workspace.scratch, &workspace.answer);
     return EndDraw(workspace.answer);
   }
@@ -127,7 +138,7 @@ RowResult LocalSequence::Step(v1::DType dtype, const Row& row, const LocalStepOp
 
 std::variant<LocalSequence::Requests, RowError> LocalSequence::Begin(v1::DType dtype, const Row& row,
                                                                      const LocalStepOptions& options) {
-  if (IsPlainDraw(dtype, row)) return Requests{BeginDraw(dtype, row, options)};
+  if (IsPlainDraw(dtype, row, options)) return Requests{BeginDraw(dtype, row, options)};
   if (absl::Status status = CheckRow(row); !status.ok()) {
     RowError error;
     error.code = status.code();
@@ -155,8 +166,9 @@ void LocalSequence::Abandon() {
   draw_ = {};
 }
 
-bool LocalSequence::IsPlainDraw(v1::DType dtype, const Row& row) const {
-  return row.drafts == nullptr && row.scored.empty() && row.logits != nullptr && ElementBytes(dtype) != 0 &&
+bool LocalSequence::IsPlainDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) const {
+  return options.vocabulary_size.value_or(spec_->vocabulary) == spec_->vocabulary && row.drafts == nullptr &&
+         row.scored.empty() && row.logits != nullptr && ElementBytes(dtype) != 0 &&
          row.draw_salt <= service::kMaxDrawSalt && position_ < service::Limits{}.max_history;
 }
 
@@ -179,9 +191,10 @@ RowResult LocalSequence::EndDraw(const kernels::RowOutput& answer) {
   draw_.views.clear();
   if (answer.error != kernels::RowError::kNone) return ToRowError(WhyNotDrawn(answer));
   Advance(answer);
+  last_checkpoint_ = {sampler_state_, position_, history_hash().value_or(0)};
   RowResult outcome;
   v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
-  service::EncodeDraw(answer, spec_->parameters, HistoryHash(), &draw);
+  service::EncodeDraw(answer, spec_->parameters, history_hash(), &draw);
   for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
   if (spec_->stops(answer.token)) draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   return outcome;
@@ -207,7 +220,11 @@ RowResult LocalSequence::EndRun() {
   service::RowResult& result = std::get<service::RowResult>(finished);
   if (run->plan().kind != service::RowPlan::Kind::kScore) {
     for (const kernels::RowOutput& output : result.outputs) Advance(output);
-    result.history_hash = HistoryHash();
+    result.history_hash = history_hash();
+    last_checkpoint_ = {sampler_state_, position_, result.history_hash.value_or(0)};
+  } else {
+    last_checkpoint_ = {result.outputs.back().sampler_state, position_ + static_cast<uint32_t>(result.outputs.size()),
+                        0};
   }
   return run->Encode(result);
 }
@@ -217,11 +234,6 @@ void LocalSequence::Advance(const kernels::RowOutput& answer) {
   sampler_state_ = answer.sampler_state;
   if (state_ == nullptr) return;
   state_->Append(answer.token);
-  tokens_.push_back(answer.token);
-}
-
-std::optional<uint64_t> LocalSequence::HistoryHash() const {
-  return state_ != nullptr ? std::optional(state_->history_hash()) : std::nullopt;
 }
 
 absl::Status LocalSequence::CheckToken(uint32_t token) const {
@@ -244,7 +256,6 @@ absl::Status LocalSequence::Append(std::span<const uint32_t> tokens) {
   position_ += static_cast<uint32_t>(tokens.size());
   if (state_ == nullptr) return absl::OkStatus();
   state_->Rewrite(std::nullopt, tokens);
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   return absl::OkStatus();
 }
 
@@ -256,8 +267,12 @@ absl::Status LocalSequence::Truncate(uint32_t position) {
   position_ = position;
   if (state_ == nullptr) return absl::OkStatus();
   state_->Rewrite(position, {});
-  tokens_.resize(position);
   return absl::OkStatus();
+}
+
+void LocalSequence::MoveTo(uint32_t position, uint32_t shared, std::span<const uint32_t> appended) {
+  if (state_ != nullptr && (shared != position_ || !appended.empty())) state_->Rewrite(shared, appended);
+  position_ = position;
 }
 
 }  // namespace sortition::client

@@ -17,6 +17,7 @@
 #include "client/cpp/local_run.h"
 #include "client/cpp/sequence_record.h"
 #include "kernels/row.h"
+#include "service/sequence/checkpoint.h"
 #include "service/sequence/look_ahead.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_state.h"
@@ -30,6 +31,14 @@ class LocalSequence {
   // As Client::Open, without a round trip: options that a server would refuse are refused with the same error
   // (ErrorOf).
   static absl::StatusOr<std::unique_ptr<LocalSequence>> Open(const SequenceOptions& options);
+  // Opens a sequence that is at `text`, for a sampler that keeps the text itself. The seed is drawn if there is none.
+  struct Text {
+    std::span<const uint32_t> tokens;
+    uint32_t prompt_length = 0;
+    uint32_t position = 0;  // the number of tokens, unless these are not known
+  };
+  static std::variant<std::unique_ptr<LocalSequence>, RowError> OpenAt(const SequenceOptions& options,
+                                                                       std::optional<uint64_t> seed, const Text& text);
   // As Client::Fork: a sequence that continues the first `position` tokens of this one (absent: all).
   absl::StatusOr<std::unique_ptr<LocalSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
 
@@ -59,31 +68,41 @@ class LocalSequence {
   bool stateful() const { return state_ != nullptr; }
   uint32_t position() const { return position_; }
   // Empty if the sequence is not stateful.
-  const std::vector<uint32_t>& tokens() const { return tokens_; }
+  std::vector<uint32_t> tokens() const;
+  std::optional<uint64_t> history_hash() const;  // absent if it is not stateful
+  uint64_t identity() const { return service::HistoryDigest(spec_->Identity()); }
+
+  // The state of samplers that depend on past probabilities.
+  bool keeps_sampler_state() const { return kernels::KeepsSamplerState(spec_->parameters.chain); }
+  void SetSamplerState(uint64_t state) { sampler_state_ = state; }
+  // Returns that after the last result's tokens.
+  const service::Checkpoint& last_checkpoint() const { return last_checkpoint_; }
 
   // As those of Sequence.
   absl::Status ReplaceLast(uint32_t token);
   absl::Status Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);
+  // Makes the text the first `shared` tokens of the present one, then `appended`: `position` tokens. A sequence that is
+  // not stateful takes the position alone. The tokens are in the live vocabulary.
+  void MoveTo(uint32_t position, uint32_t shared, std::span<const uint32_t> appended);
 
  private:
-  LocalSequence(std::shared_ptr<const service::SequenceSpec> spec, std::vector<uint32_t> tokens, uint32_t position,
-                uint32_t prompt_length);
+  LocalSequence(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
+                uint32_t position);
   absl::Status CheckToken(uint32_t token) const;
   // The shortest way of a plain draw, which costs what its kernel costs: no message, no plan.
-  bool IsPlainDraw(v1::DType dtype, const Row& row) const;
+  bool IsPlainDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) const;
   kernels::RowRequest BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options);
   RowResult EndDraw(const kernels::RowOutput& answer);
   RowResult EndRun();
   service::Refusal WhyNotDrawn(const kernels::RowOutput& answer) const;
   void Advance(const kernels::RowOutput& answer);
-  std::optional<uint64_t> HistoryHash() const;  // absent without a history
 
   const std::shared_ptr<const service::SequenceSpec> spec_;
   std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
-  std::vector<uint32_t> tokens_;
   uint32_t position_;
   uint64_t sampler_state_;  // of samplers that depend on past probabilities
+  service::Checkpoint last_checkpoint_;
 
   // The step that has begun: a plain draw, or any other.
   struct Draw {

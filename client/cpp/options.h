@@ -96,7 +96,9 @@ struct ClientOptions {
   std::optional<VocabularyShard> shard;
 
   Fallback fallback = Fallback::kNone;
-  uint32_t in_process_threads = 0;  // of the fallback's device; 0 = one for each hardware thread
+  // Threads that sample rows in this process at once, those of callers in Client::Step included; 0 = one for each
+  // hardware thread.
+  uint32_t in_process_threads = 0;
   // A server cannot take over the state that mirostat and adaptive-p have reached in this process. So all rows stay
   // here while a sequence with them is open that was stepped here, but at most for this time after a target is back;
   // such a sequence then fails with CHECKPOINT_REFUSED.

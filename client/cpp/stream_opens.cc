@@ -36,7 +36,12 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
   if (here && standing.unanswered) return false;
   if (here && !standing.needs_history) return true;
   if (now < standing.not_before) return false;
-  if (CanFork(*link, *record)) {
+  const bool fork = CanFork(*link, *record);
+  if (link->transport->sampler() != nullptr) {
+    OpenLocally(link, record, fork);
+    return false;
+  }
+  if (fork) {
     SendFork(link, record);
     return false;
   }
@@ -53,17 +58,52 @@ bool StreamState::HasRoomFor(SequenceRecord& record) const {
   return unanswered_history_tokens_ + record.history.tokens().size() <= options_.history_window_tokens;
 }
 
-// Begins an open on `link`, and describes it without its history.
-v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record, const Link& link) {
-  const SequenceOptions& options = record->options;
+// Begins an open on `link`, which the caller then sends.
+StreamState::SentOpen* StreamState::BeginOpen(const std::shared_ptr<SequenceRecord>& record, const Link& link) {
   SequenceRecord::Standing& standing = record->standing;
   standing.stream = link.number;
   standing.epoch = next_epoch_++;
   standing.unanswered = true;
+  SentOpen& sent = sent_opens_[standing.epoch];
+  sent.record = record;
+  sent.first_message = sent.last_message = link.messages + 1;
+  absl::MutexLock lock(&record->mutex);
+  sent.history_version = record->history.version();
+  return &sent;
+}
 
+// Returns the seed to open the sequence with, if it has one.
+std::optional<uint64_t> StreamState::SeedOf(const SequenceRecord& record) {
+  return record.standing.known ? std::optional(record.seed) : record.options.seed;
+}
+
+// Opens the sequence in this process, with its history or as a fork.
+void StreamState::OpenLocally(Link* link, const std::shared_ptr<SequenceRecord>& record, bool fork) {
+  SentOpen* const sent = BeginOpen(record, *link);
+  sent->fork = fork;
+  sent->with_history = !fork;
+  record->standing.forked |= fork;
+  LocalOpen open;
+  open.record = record;
+  open.epoch = record->standing.epoch;
+  if (fork) open.parent = record->origin->parent;
+  {
+    absl::MutexLock lock(&record->mutex);
+    open.seed = SeedOf(*record);
+    open.position = record->history.position();
+    if (!fork) open.tokens = record->history.tokens();
+    open.prompt_length = record->history.prompt_length();
+    open.checkpoint = record->checkpoint;
+  }
+  link->transport->sampler()->Open(std::move(open));
+}
+
+// Describes an open that has begun, without its history.
+v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record) {
+  const SequenceOptions& options = record->options;
   v1::OpenSequence open;
   open.set_request_id(options.request_id);
-  open.set_epoch(standing.epoch);
+  open.set_epoch(record->standing.epoch);
   open.set_law_version(law::kLawVersion);
   *open.mutable_parameters() = options.parameters;
   if (options.choice_index != 0) open.set_choice_index(options.choice_index);
@@ -71,11 +111,7 @@ v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record, const Link& l
   if (options.live_vocabulary_size) open.set_live_vocabulary_size(*options.live_vocabulary_size);
   open.set_model(options.model);
   absl::MutexLock lock(&record->mutex);
-  if (standing.known) {
-    open.set_seed(record->seed);
-  } else if (options.seed) {
-    open.set_seed(*options.seed);
-  }
+  if (const std::optional<uint64_t> seed = SeedOf(*record)) open.set_seed(*seed);
   return open;
 }
 
@@ -91,33 +127,22 @@ bool StreamState::CanFork(const Link& link, SequenceRecord& record) const {
 
 void StreamState::SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record) {
   record->standing.forked = true;
+  BeginOpen(record, *link)->fork = true;
   v1::StreamRequest request;
   v1::ForkSequence& fork = *request.mutable_fork();
-  *fork.mutable_child() = DescribeOpen(record.get(), *link);
+  *fork.mutable_child() = DescribeOpen(record.get());
   fork.set_parent_request_id(record->origin->parent->options.request_id);
   fork.set_position(record->origin->position);
-  SentOpen& sent = sent_opens_[record->standing.epoch];
-  sent.record = record;
-  sent.fork = true;
-  {
-    absl::MutexLock lock(&record->mutex);
-    sent.history_version = record->history.version();
-  }
-  sent.first_message = sent.last_message = link->messages + 1;
   links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
 void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history) {
+  SentOpen& sent = *BeginOpen(record, *link);
+  sent.with_history = with_history;
   v1::StreamRequest request;
   v1::OpenSequence& open = *request.mutable_open();
-  open = DescribeOpen(record.get(), *link);
-
-  SentOpen& sent = sent_opens_[record->standing.epoch];
-  sent.record = record;
-  sent.with_history = with_history;
-  sent.first_message = link->messages + 1;
+  open = DescribeOpen(record.get());
   absl::MutexLock lock(&record->mutex);
-  sent.history_version = record->history.version();
   if (with_history) {
     const std::vector<uint32_t>& tokens = record->history.tokens();
     sent.history_tokens = tokens.size();
@@ -142,17 +167,24 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
 }
 
 void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
-  auto node = sent_opens_.extract(opened.epoch());
+  if (!opened.has_state()) return OnOpenAnswered(opened.epoch(), FromWire(opened.error()), now);
+  const v1::OpenedState& state = opened.state();
+  OnOpenAnswered(opened.epoch(),
+                 OpenedSequence{state.seed(), state.stateful(), state.history_hash(), state.last_step_id()}, now);
+}
+
+void StreamState::OnOpenAnswered(uint64_t epoch, const LocalOpenResult& answer, absl::Time now) {
+  auto node = sent_opens_.extract(epoch);
   if (node.empty()) return;  // the open was given up
   const SentOpen& sent = node.mapped();
   unanswered_history_tokens_ -= sent.history_tokens;
   sent.record->standing.unanswered = false;
   if (sent.record->standing.closed) {
     if (Link* link = links_.usable()) SendClose(link, *sent.record);
-  } else if (opened.has_state()) {
-    OnOpenAccepted(sent, opened.state());
+  } else if (const auto* state = std::get_if<OpenedSequence>(&answer)) {
+    OnOpenAccepted(sent, *state);
   } else {
-    OnOpenRefused(sent, FromWire(opened.error()), now);
+    OnOpenRefused(sent, std::get<RowError>(answer), now);
   }
 }
 
@@ -175,16 +207,16 @@ void StreamState::OnForked(const v1::SequenceForked& forked, absl::Time now) {
   }
 }
 
-void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state) {
+void StreamState::OnOpenAccepted(const SentOpen& sent, const OpenedSequence& state) {
   SequenceRecord& record = *sent.record;
   bool outdated = false;
   std::optional<RowError> mistake;
   {
     absl::MutexLock lock(&record.mutex);
-    record.seed = state.seed();
-    record.stateful = state.stateful();
-    record.next_step_id = std::max(record.next_step_id, state.last_step_id() + 1);
-    if (!state.stateful()) {
+    record.seed = state.seed;
+    record.stateful = state.stateful;
+    record.next_step_id = std::max(record.next_step_id, state.last_step_id + 1);
+    if (!state.stateful) {
       record.history.KeepNothing();
     } else if (!record.history.has_tokens()) {
       mistake = record.options.start_position ? PromptNeeded() : ServerMistake("an earlier server needed no history");
@@ -192,12 +224,12 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& st
       record.history.Identify(record.Digest(record.seed));
       if (sent.fork) {
         // The histories differ if the parent has changed.
-        outdated = state.history_hash() != record.history.hash();
+        outdated = state.history_hash != record.history.hash();
         if (!outdated) record.history.Anchor();
       } else if (sent.with_history) {
         // The step that needed the history may have passed its deadline, and the caller may have rewritten it since.
         outdated = record.history.version() != sent.history_version;
-        if (!outdated && state.history_hash() == record.history.hash()) {
+        if (!outdated && state.history_hash == record.history.hash()) {
           record.history.Anchor();
         } else if (!outdated) {
           mistake = ServerMistake("the server took the history for another one: the hashes differ");

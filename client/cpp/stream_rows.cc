@@ -91,13 +91,78 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }
 
+// Counts a use of the rows' memory, until the last reference goes.
+std::shared_ptr<void> StreamState::HoldRows(const std::shared_ptr<PendingBatch>& batch) {
+  batch->uses.fetch_add(1, std::memory_order_relaxed);
+  return std::shared_ptr<void>(nullptr, [batch, released = released_](void*) {
+    if (batch->EndUse()) released(batch);
+  });
+}
+
+void StreamState::MarkSent(PendingBatch* batch, const std::vector<uint32_t>& rows) {
+  for (uint32_t index : rows) {
+    batch->rows[index].state = PendingRow::State::kSent;
+    SequenceRecord* const record = batch->rows[index].record.get();
+    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
+  }
+}
+
+// Gives rows to the sampler in this process.
+void StreamState::StepLocally(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows) {
+  LocalStep step;
+  step.batch_id = next_batch_id_++;
+  step.dtype = batch->dtype;
+  step.draft_dtype = batch->draft_dtype;
+  step.vocabulary_size = batch->vocabulary_size;
+  step.priority = batch->priority;
+  step.traceparent = batch->traceparent;
+  step.hold = HoldRows(batch);
+  step.rows.reserve(rows.size());
+  for (uint32_t index : rows) {
+    const PendingRow& pending = batch->rows[index];
+    LocalRow& row = step.rows.emplace_back();
+    row.record = pending.record;
+    row.row = pending.row;
+    absl::MutexLock lock(&pending.record->mutex);
+    const History& history = pending.record->history;
+    row.position = history.position();
+    if (!history.keeps_tokens()) continue;
+    row.shared = history.shared();
+    row.appended.assign(history.tokens().begin() + row.shared, history.tokens().end());
+    row.history_hash = history.hash();
+  }
+  MarkSent(batch.get(), rows);
+  SentStep& sent = sent_steps_[step.batch_id];
+  sent.batch = batch;
+  sent.unanswered = static_cast<uint32_t>(rows.size());
+  sent.rows = std::move(rows);
+  link->transport->sampler()->Step(std::move(step));
+}
+
+void StreamState::OnLocalResults(uint64_t stream, uint64_t batch_id, std::vector<LocalResult> results, absl::Time now) {
+  if (!links_.IsLive(stream)) return;
+  const auto it = sent_steps_.find(batch_id);
+  if (it != sent_steps_.end()) {
+    SentStep& sent = it->second;
+    for (LocalResult& result : results) {
+      PendingRow& row = sent.batch->rows[std::exchange(sent.rows[result.row], SentStep::kAnswered)];
+      --sent.unanswered;
+      if (const auto* error = std::get_if<RowError>(&result.result)) {
+        OnRowRefused(sent.batch.get(), &row, *error, now);
+      } else {
+        FinishRow(sent.batch.get(), &row, std::move(result.result));
+      }
+    }
+    if (sent.unanswered == 0) sent_steps_.erase(it);
+  }
+  Advance(now);
+}
+
 // Sends rows, in several messages if the stream's limit demands it.
 void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows,
                            absl::Time now) {
-  batch->uses.fetch_add(1, std::memory_order_relaxed);
-  std::shared_ptr<void> hold(nullptr, [batch, released = released_](void*) {
-    if (batch->EndUse()) released(batch);
-  });
+  if (link->transport->sampler() != nullptr) return StepLocally(link, batch, std::move(rows));
+  std::shared_ptr<void> hold = HoldRows(batch);
   const uint64_t batch_id = next_batch_id_++;
   const uint32_t count = static_cast<uint32_t>(rows.size());
   std::weak_ptr<void> watch = hold;
@@ -124,11 +189,7 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
     SendStep(link, batch, {rows.begin(), middle}, now);
     return SendStep(link, batch, {middle, rows.end()}, now);
   }
-  for (uint32_t index : rows) {
-    batch->rows[index].state = PendingRow::State::kSent;
-    SequenceRecord* const record = batch->rows[index].record.get();
-    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
-  }
+  MarkSent(batch.get(), rows);
   links_.Send(link, std::move(message));
   sent_steps_[batch_id] =
       SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases), memory != nullptr};

@@ -74,11 +74,13 @@ void StreamState::Close(SequenceRecord* record) {
   record->standing.closed = true;
   if (options_.shard) return CloseShard(record);
   Link* link = links_.usable();
+  if (link != nullptr && link->transport->sampler() != nullptr) return link->transport->sampler()->Close(record);
   if (link != nullptr && record->standing.stream == link->number && !record->standing.unanswered)
     SendClose(link, *record);
 }
 
 void StreamState::SendClose(Link* link, const SequenceRecord& record) {
+  if (link->transport->sampler() != nullptr) return link->transport->sampler()->Close(&record);
   v1::StreamRequest request;
   request.mutable_close()->set_request_id(record.options.request_id);
   request.mutable_close()->set_epoch(record.standing.epoch);
@@ -127,6 +129,12 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
     default:
       links_.Break(stream, absl::InternalError("the server sent an answer that was not asked for"), now);
   }
+  Advance(now);
+}
+
+void StreamState::OnLocalOpened(uint64_t stream, uint64_t epoch, const LocalOpenResult& result, absl::Time now) {
+  if (!links_.IsLive(stream)) return;
+  OnOpenAnswered(epoch, result, now);
   Advance(now);
 }
 
@@ -206,7 +214,13 @@ void StreamState::Expire(absl::Time now) {
         ++it;
         continue;
       }
-      memory_held |= !it->second.hold.expired() || LeavesSharedBytes(it->second);
+      const std::shared_ptr<Transport> transport = links_.current_transport();
+      if (transport != nullptr && transport->sampler() != nullptr) {
+        // Rows that are being sampled keep their memory until they are done, and the caller gets its results then.
+        transport->sampler()->Drop(it->first);
+      } else {
+        memory_held |= !it->second.hold.expired() || LeavesSharedBytes(it->second);
+      }
       sent_steps_.erase(it++);
     }
   }

@@ -26,6 +26,7 @@
 #include "client/cpp/device_rows.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/links.h"
+#include "client/cpp/local_sampler.h"
 #include "client/cpp/options.h"
 #include "client/cpp/pending.h"
 #include "client/cpp/transport.h"
@@ -66,6 +67,8 @@ class StreamState {
   void Close(SequenceRecord* record);
   void OnTime(absl::Time now) { Advance(now); }
   void OnResponse(uint64_t stream, v1::StreamResponse response, absl::Time now);
+  void OnLocalOpened(uint64_t stream, uint64_t epoch, const LocalOpenResult& result, absl::Time now);
+  void OnLocalResults(uint64_t stream, uint64_t batch_id, std::vector<LocalResult> results, absl::Time now);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
   // Ends every stream, and everything that is pending or is submitted later, with STEP_CANCELLED.
   void Stop();
@@ -118,15 +121,22 @@ class StreamState {
   bool CanFork(const Link& link, SequenceRecord& record) const;
   void SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record);
   void SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history);
-  v1::OpenSequence DescribeOpen(SequenceRecord* record, const Link& link);
+  SentOpen* BeginOpen(const std::shared_ptr<SequenceRecord>& record, const Link& link);
+  static std::optional<uint64_t> SeedOf(const SequenceRecord& record) ABSL_SHARED_LOCKS_REQUIRED(record.mutex);
+  static v1::OpenSequence DescribeOpen(SequenceRecord* record);
+  void OpenLocally(Link* link, const std::shared_ptr<SequenceRecord>& record, bool fork);
   void SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now);
   bool MayWaitForRows(const Link& link, const PendingBatch& batch) const;
   bool BringWithinReach(const SharedMemory* memory, PendingBatch* batch, PendingRow* row);
   void SendStep(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows, absl::Time now);
+  void StepLocally(Link* link, const std::shared_ptr<PendingBatch>& batch, std::vector<uint32_t> rows);
+  std::shared_ptr<void> HoldRows(const std::shared_ptr<PendingBatch>& batch);
+  void MarkSent(PendingBatch* batch, const std::vector<uint32_t>& rows);
 
   void OnOpened(const v1::SequenceOpened& opened, absl::Time now);
   void OnForked(const v1::SequenceForked& forked, absl::Time now);
-  void OnOpenAccepted(const SentOpen& sent, const v1::OpenedState& state);
+  void OnOpenAnswered(uint64_t epoch, const LocalOpenResult& answer, absl::Time now);
+  void OnOpenAccepted(const SentOpen& sent, const OpenedSequence& state);
   void OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now);
   void OnResults(uint64_t stream, v1::StepResults results, absl::Time now);
   // May move parts of `*taken` out.

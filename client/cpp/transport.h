@@ -11,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "client/cpp/local_sampler.h"
 #include "client/cpp/options.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -48,6 +49,9 @@ class StreamEvents {
   // welcome. May block until the budget is used up.
   virtual void OnMemory(SharedMemory*, const RetryBudget&) {}
   virtual void OnResponse(uint64_t stream, v1::StreamResponse response) = 0;
+  // Answers of a stream's LocalSampler.
+  virtual void OnLocalOpened(uint64_t /*stream*/, uint64_t /*epoch*/, LocalOpenResult) {}
+  virtual void OnLocalResults(uint64_t /*stream*/, uint64_t /*batch_id*/, std::vector<LocalResult>) {}
   // The last event of a stream, once for each stream started. The status is never OK: a stream that ends is replaced.
   virtual void OnEnded(uint64_t stream, absl::Status status) = 0;
 };
@@ -56,6 +60,9 @@ class StreamEvents {
 class Transport {
  public:
   virtual ~Transport() = default;
+  // Returns the sampler if rows are sampled in this process, and null if messages travel to a server. A stream with a
+  // sampler needs no welcome, and nothing is sent on it. Constant.
+  virtual LocalSampler* sampler() { return nullptr; }
   // Queues a message. Never blocks and starts no work that could call back. The message is dropped if the stream has
   // ended, or ends because the message does not fit it.
   virtual void Send(OutgoingMessage message) = 0;
@@ -63,8 +70,8 @@ class Transport {
   virtual void Flush() = 0;
   // Ends the stream. OnEnded follows, and every `hold` is released soon.
   virtual void Cancel() = 0;
-  // Reads answers on the caller's thread until `done` is true, for a limited time. Does nothing for transports that
-  // gain nothing by it. Called without locks. Events may be delivered from within it.
+  // Works for the stream on the caller's thread, at most until `done` is true: reads answers, or samples rows. Does
+  // nothing for transports that gain nothing by it. Called without locks. Events may be delivered from within it.
   virtual void Poll(absl::FunctionRef<bool()>) {}
   // Returns the memory shared with the server, null if there is none. Constant after the server's welcome, except for
   // DropMemory.

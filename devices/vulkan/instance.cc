@@ -42,26 +42,29 @@ std::set<std::string> ExtensionsOf(const Api& api, VkPhysicalDevice handle) {
   return names;
 }
 
+// Returns true if a buffer that is copied from may be made of memory of this type. A driver that requires dedicated
+// allocations would also need the maker's buffer.
+bool ImportsBuffers(const Api& api, VkPhysicalDevice handle, VkExternalMemoryHandleTypeFlagBits type) {
+  VkPhysicalDeviceExternalBufferInfo buffer = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO};
+  buffer.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT;
+  buffer.handleType = type;
+  VkExternalBufferProperties properties = {VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
+  api.GetPhysicalDeviceExternalBufferProperties(handle, &buffer, &properties);
+  const VkExternalMemoryFeatureFlags features = properties.externalMemoryProperties.externalMemoryFeatures;
+  return (features & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT) != 0 &&
+         (features & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT) == 0;
+}
+
+// Returns 0 for a driver that does not say that it imports: SwiftShader has the extension and says no.
 uint64_t HostImportAlignment(const Api& api, VkPhysicalDevice handle) {
   if (api.GetMemoryHostPointerPropertiesEXT == nullptr) return 0;
+  if (!ImportsBuffers(api, handle, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT)) return 0;
   VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
   VkPhysicalDeviceProperties2 properties = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
   properties.pNext = &host;
   api.GetPhysicalDeviceProperties2(handle, &properties);
   return host.minImportedHostPointerAlignment;
-}
-
-// A driver that requires dedicated allocations would also need the maker's buffer.
-bool ImportsMemory(const Api& api, VkPhysicalDevice handle) {
-  VkPhysicalDeviceExternalBufferInfo buffer = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO};
-  buffer.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT;
-  buffer.handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
-  VkExternalBufferProperties properties = {VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
-  api.GetPhysicalDeviceExternalBufferProperties(handle, &buffer, &properties);
-  const VkExternalMemoryFeatureFlags features = properties.externalMemoryProperties.externalMemoryFeatures;
-  return (features & VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT) != 0 &&
-         (features & VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT) == 0;
 }
 
 void Identify(const Api& api, VkPhysicalDevice handle, Hardware* hardware) {
@@ -101,8 +104,8 @@ std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32
     if (extensions.contains(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
       hardware.host_import_alignment = HostImportAlignment(api, handle);
     }
-    hardware.imports_memory =
-        extensions.contains(VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) && ImportsMemory(api, handle);
+    hardware.imports_memory = extensions.contains(VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) &&
+                              ImportsBuffers(api, handle, VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT);
     Identify(api, handle, &hardware);
     api.GetPhysicalDeviceMemoryProperties(handle, &hardware.memory);
     return hardware;

@@ -28,6 +28,13 @@ constexpr Kernels kKernels = {
 namespace sortition::kernels::cpu {
 namespace {
 
+// The list names every target that is compiled: no kernel lies in the binary without a name.
+#define SORTITION_TARGET(name, bit, target) | bit
+static_assert((0
+#include "kernels/cpu/targets.inc"
+               ) == HWY_TARGETS);
+#undef SORTITION_TARGET
+
 std::vector<const Target*> FindRunnable() {
   // Best first.
   static constexpr struct {

@@ -8,63 +8,107 @@
 
 namespace sortition::law {
 
+using kernels::RowParameters;
+using kernels::RowRequiredReason;
 using kernels::Stage;
 using kernels::TokenBits;
 
-ReferenceChain::ReferenceChain(const kernels::RowRequest& request, std::vector<TokenBits> tokens)
-    : request_(request), kept_(std::move(tokens)), shape_(PlainShape(kept_[0].bits)) {}
+std::vector<StageWords> StagesOf(const RowParameters& parameters) {
+  std::vector<StageWords> stages;
+  for (const Stage& stage : parameters.chain) stages.push_back(WordsOf(stage));
+  if (!stages.empty()) return stages;
+  stages.push_back({kStageTemperature, parameters.multiplier, u32(parameters.exponent), parameters.window, 0});
+  if (parameters.min_p_distance != RowParameters::kMinPOff) {
+    stages.push_back({kStageMinP, parameters.min_p_distance, 0, 0, 0});
+  }
+  if (parameters.top_k != 0) stages.push_back({kStageTopK, parameters.top_k, 0, 0, 0});
+  if (parameters.top_p != 0) stages.push_back({kStageTopP, parameters.top_p, 0, 0, 0});
+  return stages;
+}
 
-void ReferenceChain::Run() {
-  for (const Stage& stage : request_.parameters->chain) {
-    Apply(WordsOf(stage));
+ReferenceChain::ReferenceChain(const kernels::RowRequest& request, std::vector<TokenBits> tokens,
+                               std::optional<Rest> rest)
+    : request_(request),
+      stages_(StagesOf(*request.parameters)),
+      kept_(std::move(tokens)),
+      rest_(std::move(rest)),
+      shape_(PlainShape(kept_[0].bits)) {}
+
+std::optional<RowRequiredReason> ReferenceChain::Run() {
+  for (const StageWords& stage : stages_) {
+    if (const Undecided undecided = Apply(stage)) return undecided;
     SORTITION_CHECK(!kept_.empty());
     shape_.scale = ScaleFrom(kept_[0].bits, shape_);
   }
+  return {};
 }
 
-u32 ReferenceChain::DistanceOf(const TokenBits& token) const {
-  return Distance(ShapedBits(token.bits, shape_), shape_.scale);
+std::optional<u64> ReferenceChain::SumWithRest() const {
+  if (shape_.is_curved || shape_.dynamic != 0) return {};
+  const Temperature& now = shape_.temperature;
+  const auto is_now = [&](const Temperature& other) {
+    return now.multiplier == other.multiplier && now.exponent == other.exponent && now.window == other.window;
+  };
+  if (is_now(UnitTemperature()) && rest_->unit_sum) return rest_->unit_sum;
+  for (const StageWords& stage : stages_) {
+    if (stage.kind == kStageTemperature && is_now({stage.a, i32(stage.b), stage.c})) return rest_->sum;
+  }
+  return {};
 }
 
-StageSums ReferenceChain::SumsOfKept(const StageWords& stage) const {
+std::optional<RowRequiredReason> ReferenceChain::SumKept(const StageWords& stage, StageSums* sums) const {
   const u32 what = SumsOf(stage.kind);
-  StageSums sums = NoSums();
+  *sums = NoSums();
+  if (what == kSumNothing) return {};
   if (what == kSumFallOff) {
-    for (size_t i = 0; i + 1 < std::min<size_t>(stage.c, kept_.size()); ++i) {
+    for (size_t i = 0; i + 1 < stage.c; ++i) {
+      if (i + 1 >= kept_.size()) return rest_ ? Undecided(RowRequiredReason::kCut) : std::nullopt;
       const u32 next = DistanceOf(kept_[i + 1]);
-      if (next == kDead) break;
-      sums = WithStep(sums, u32(i), DistanceOf(kept_[i]), next);
+      if (next == kDead) return {};
+      *sums = WithStep(*sums, u32(i), DistanceOf(kept_[i]), next);
     }
-    return sums;
+    return {};
+  }
+  if (rest_) {
+    if (what != kSumWeights) return RowRequiredReason::kRow;
+    const std::optional<u64> sum = SumWithRest();
+    if (!sum) return RowRequiredReason::kSums;
+    sums->first = *sum;
+    return {};
   }
   const Shape unit = UnitShape(shape_, kept_[0].bits);
   for (const TokenBits& token : kept_) {
-    sums = what == kSumLevels ? WithLevel(sums, ShapedBits(token.bits, unit), unit.scale)
-                              : WithDistance(sums, what, DistanceOf(token));
+    *sums = what == kSumLevels ? WithLevel(*sums, ShapedBits(token.bits, unit), unit.scale)
+                               : WithDistance(*sums, what, DistanceOf(token));
   }
-  return sums;
+  return {};
 }
 
-void ReferenceChain::Apply(const StageWords& stage) {
-  if (!ActsInDraw(stage, KeyOf(request_.noise))) return;
+std::optional<RowRequiredReason> ReferenceChain::Apply(const StageWords& stage) {
+  if (!ActsInDraw(stage, KeyOf(request_.noise))) return {};
   const u64 state = request_.sampler_state;
-  const StageSums sums = SumsOfKept(stage);
+  if (CutOf(stage.kind) == kCutTerms) return KeepTerms(stage);
+  StageSums sums;
+  if (const Undecided undecided = SumKept(stage, &sums)) return undecided;
   switch (CutOf(stage.kind)) {
     case kCutReshape:
       shape_ = Reshaped(stage, shape_, kept_[0].bits, sums, state);
-      return;
-    case kCutWithin:
-      return KeepWithin(BoundOf(stage, sums, state));
+      return {};
+    case kCutWithin: {
+      const Bound bound = BoundOf(stage, sums, state);
+      KeepWhile([&](u32 bits) { return IsWithin(DistanceAt(bits), bound); });
+      return {};
+    }
     case kCutDepth:
-      return KeepDepth(BoundOf(stage, sums, state));
+      KeepDepth(BoundOf(stage, sums, state));
+      return {};
     case kCutFirst:
       return KeepFirst(FirstCount(stage));
     case kCutMass:
       return KeepMass(ThresholdOf(stage, sums));
     case kCutNearest:
-      return KeepNearest(MeanDistance(sums.first, sums.second), ThresholdOf(stage, sums));
-    case kCutTerms:
-      return KeepTerms(stage);
+      KeepNearest(MeanDistance(sums.first, sums.second), ThresholdOf(stage, sums));
+      return {};
     case kCutHead:
       return DropHead(BoundOf(stage, sums, state));
     case kCutFallOff:
@@ -73,29 +117,39 @@ void ReferenceChain::Apply(const StageWords& stage) {
   SORTITION_CHECK(false);
 }
 
-template <typename Goes>
-void ReferenceChain::Drop(Goes goes) {
-  std::erase_if(kept_, goes);
+std::optional<RowRequiredReason> ReferenceChain::KeepFirst(size_t count) {
+  if (rest_ && count > kept_.size()) return RowRequiredReason::kCut;
+  kept_.resize(std::min(count, kept_.size()));
+  rest_.reset();
+  return {};
 }
 
-void ReferenceChain::KeepFirst(size_t count) { kept_.resize(std::min(count, kept_.size())); }
-
-void ReferenceChain::KeepWithin(Bound bound) {
-  Drop([&](const TokenBits& token) { return !IsWithin(DistanceOf(token), bound); });
+// Keeps the tokens before the first one whose bits are not kept. The caller's test never keeps smaller bits than ones
+// that it does not keep.
+template <typename IsKept>
+void ReferenceChain::KeepWhile(IsKept is_kept) {
+  const auto end = std::ranges::find_if(kept_, [&](const TokenBits& token) { return !is_kept(token.bits); });
+  if (end != kept_.end() || (rest_ && !is_kept(rest_->bits))) rest_.reset();
+  if (rest_) rest_->ForgetSums();  // some of it may be dropped
+  kept_.erase(end, kept_.end());
 }
 
 void ReferenceChain::KeepDepth(Bound bound) {
   const Shape unit = UnitShape(shape_, kept_[0].bits);
-  Drop([&](const TokenBits& token) { return !IsWithin(Depth(ShapedBits(token.bits, unit), unit.scale), bound); });
+  KeepWhile([&](u32 bits) { return IsWithin(Depth(ShapedBits(bits, unit), unit.scale), bound); });
 }
 
-void ReferenceChain::KeepMass(Threshold threshold) {
+std::optional<RowRequiredReason> ReferenceChain::KeepMass(Threshold threshold) {
   u64 sum = 0;
   size_t count = 0;
-  while (!Reaches(sum, threshold)) sum += WeightOf(kept_[count++]);
-  KeepFirst(count);
+  while (!Reaches(sum, threshold)) {
+    if (count == kept_.size()) return RowRequiredReason::kCut;
+    sum += WeightOf(kept_[count++]);
+  }
+  return KeepFirst(count);
 }
 
+// Needs sums that are never stated of a rest.
 void ReferenceChain::KeepNearest(u32 mean, Threshold threshold) {
   const auto gap = [&](const TokenBits& token) { return TypicalGap(DistanceOf(token), mean); };
   std::vector<TokenBits> nearest = kept_;
@@ -104,15 +158,17 @@ void ReferenceChain::KeepNearest(u32 mean, Threshold threshold) {
   size_t count = 0;
   while (!Reaches(sum, threshold)) sum += WeightOf(nearest[count++]);
   const Window window = TypicalWindow(mean, gap(nearest[count - 1]));
-  Drop([&](const TokenBits& token) {
+  std::erase_if(kept_, [&](const TokenBits& token) {
     const u32 t = DistanceOf(token);
     return !IsWithin(t, window.bound) || IsInHead(t, window);
   });
 }
 
-void ReferenceChain::KeepTerms(const StageWords& stage) {
-  KeepFirst(FirstCount(stage));
-  const u32 log_sum = SumOctaves(SumsOfKept(stage).first);
+std::optional<RowRequiredReason> ReferenceChain::KeepTerms(const StageWords& stage) {
+  if (const Undecided undecided = KeepFirst(FirstCount(stage))) return undecided;
+  u64 weights = 0;
+  for (const TokenBits& token : kept_) weights += WeightOf(token);
+  const u32 log_sum = SumOctaves(weights);
   const auto term = [&](const TokenBits& token) { return EntropyTerm(DistanceOf(token), log_sum); };
   StageSums terms = NoSums();
   for (const TokenBits& token : kept_) terms.second += term(token);
@@ -122,23 +178,25 @@ void ReferenceChain::KeepTerms(const StageWords& stage) {
     sum += term(kept_[count]);
     if (Reaches(sum, threshold)) break;
   }
-  KeepFirst(std::max<size_t>(count, 1));
+  return KeepFirst(std::max<size_t>(count, 1));
 }
 
-void ReferenceChain::DropHead(Bound bound) {
+std::optional<RowRequiredReason> ReferenceChain::DropHead(Bound bound) {
   const auto end =
       std::ranges::find_if(kept_, [&](const TokenBits& token) { return !IsWithin(DistanceOf(token), bound); });
+  if (end == kept_.end() && rest_ && IsWithin(DistanceAt(rest_->bits), bound)) return RowRequiredReason::kCut;
+  if (end - 1 != kept_.begin() && rest_) rest_->ForgetSums();
   kept_.erase(kept_.begin(), end - 1);
+  return {};
 }
 
 u64 ReferenceChain::NextState(u32 token) const {
-  const std::vector<Stage>& chain = request_.parameters->chain;
-  if (!kernels::KeepsSamplerState(chain)) return 0;
+  if (!kernels::KeepsSamplerState(request_.parameters->chain)) return 0;
   const auto chosen = std::ranges::find(kept_, token, &TokenBits::token);
   if (chosen == kept_.end()) return request_.sampler_state;
   u64 sum = 0;
   for (const TokenBits& kept : kept_) sum += WeightOf(kept);
-  return StateAfter(WordsOf(chain.back()), shape_, DistanceOf(*chosen), sum, request_.sampler_state);
+  return StateAfter(stages_.back(), shape_, DistanceOf(*chosen), sum, request_.sampler_state);
 }
 
 }  // namespace sortition::law

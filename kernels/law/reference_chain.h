@@ -1,46 +1,71 @@
-// A chain's stages as the law states them: slow and plain, over a sorted list of all tokens.
+// A chain's stages as the law states them: slow and plain, over a sorted list of tokens. The list has all tokens of the
+// row or, of a compact row, the first of them.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <vector>
 
+#include "kernels/compact_row.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
 namespace sortition::law {
 
+// The tokens of a row that are not listed. All of them come after every listed one.
+struct Rest {
+  u32 bits = 0;                 // no token of the rest has a larger logit
+  std::optional<u64> unit_sum;  // of the weights of all tokens, listed or not, at temperature 1
+  std::optional<u64> sum;       // of the same at the row's own temperature
+
+  // After a stage that may drop tokens: the sums are not those of what is kept.
+  void ForgetSums() { unit_sum = sum = std::nullopt; }
+};
+
+// The row's stages: its chain, or its plain filters as one.
+std::vector<StageWords> StagesOf(const kernels::RowParameters& parameters);
+
 class ReferenceChain {
  public:
-  // Takes the live tokens, at least one, in order, with their canonical bits after the changes.
-  ReferenceChain(const kernels::RowRequest& request, std::vector<kernels::TokenBits> tokens);
+  // Takes the live tokens, at least one, in order, with their canonical bits after the changes. `rest` is absent if
+  // they are all.
+  ReferenceChain(const kernels::RowRequest& request, std::vector<kernels::TokenBits> tokens, std::optional<Rest> rest);
 
-  void Run();
+  // Returns why the rest leaves a stage undecided; nothing if every stage is decided.
+  std::optional<kernels::RowRequiredReason> Run();
 
-  // The tokens that Run kept, with their bits before the chain.
+  // The tokens that Run kept, with their bits before the chain. They are all that is kept unless keeps_rest().
   const std::vector<kernels::TokenBits>& kept() const { return kept_; }
+  bool keeps_rest() const { return rest_.has_value(); }
   const Shape& shape() const { return shape_; }
 
-  // RowOutput::sampler_state after the token; the state before it if the token is not kept.
+  // RowOutput::sampler_state after the token; the state before it if the token is not kept. Not for a kept rest.
   u64 NextState(u32 token) const;
 
  private:
-  void Apply(const StageWords& stage);
-  StageSums SumsOfKept(const StageWords& stage) const;
-  u32 DistanceOf(const kernels::TokenBits& token) const;
+  using Undecided = std::optional<kernels::RowRequiredReason>;
+
+  Undecided Apply(const StageWords& stage);
+  Undecided SumKept(const StageWords& stage, StageSums* sums) const;
+  std::optional<u64> SumWithRest() const;
+  u32 DistanceAt(u32 bits) const { return Distance(ShapedBits(bits, shape_), shape_.scale); }
+  u32 DistanceOf(const kernels::TokenBits& token) const { return DistanceAt(token.bits); }
   u64 WeightOf(const kernels::TokenBits& token) const { return Weight(DistanceOf(token)); }
 
-  template <typename Goes>
-  void Drop(Goes goes);
-  void KeepFirst(size_t count);
-  void KeepWithin(Bound bound);
+  Undecided KeepFirst(size_t count);
+  template <typename IsKept>
+  void KeepWhile(IsKept is_kept);
   void KeepDepth(Bound bound);
-  void KeepMass(Threshold threshold);
+  Undecided KeepMass(Threshold threshold);
   void KeepNearest(u32 mean, Threshold threshold);
-  void KeepTerms(const StageWords& stage);
-  void DropHead(Bound bound);
+  Undecided KeepTerms(const StageWords& stage);
+  Undecided DropHead(Bound bound);
 
   const kernels::RowRequest& request_;
+  const std::vector<StageWords> stages_;
   std::vector<kernels::TokenBits> kept_;
-  Shape shape_;  // its scale is that of the first kept token
+  std::optional<Rest> rest_;  // while it may be kept
+  Shape shape_;               // its scale is that of the first kept token
 };
 
 }  // namespace sortition::law

@@ -243,6 +243,13 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   return child;
 }
 
+std::vector<uint32_t> SequenceState::Tokens() const {
+  std::vector<uint32_t> tokens;
+  tokens.reserve(log_.length() - log_.kept_from());
+  for (uint32_t position = log_.kept_from(); position < log_.length(); ++position) tokens.push_back(log_.at(position));
+  return tokens;
+}
+
 SequenceSnapshot SequenceState::Snapshot() const {
   SequenceSnapshot snapshot;
   snapshot.prompt_length = prompt_length_;
@@ -251,7 +258,7 @@ SequenceSnapshot SequenceState::Snapshot() const {
   TokenLog start = log_;
   start.Truncate(log_.kept_from());
   snapshot.hash_before = start.token_hash();
-  for (uint32_t at = log_.kept_from(); at < position(); ++at) snapshot.kept.push_back(log_.at(at));
+  snapshot.kept = Tokens();
   if (!CountsWholeHistory(*spec_)) return snapshot;
   for (size_t i = 0; i < counts_->counts().size(); ++i) {
     const TokenCount& count = counts_->counts()[i];

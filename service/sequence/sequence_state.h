@@ -52,6 +52,8 @@ class SequenceState {
                                               uint32_t kept_history);
 
   uint32_t position() const { return log_.length(); }
+  // Returns the tokens that are kept: all of them if `kept_history` was not exceeded.
+  std::vector<uint32_t> Tokens() const;
   uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, digest_); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Lowest position that the history can be truncated to without a replay.

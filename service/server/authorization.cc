@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -41,8 +41,11 @@ absl::StatusOr<TokenDigest> ParseDigest(absl::string_view hex) {
   if (hex.size() != 2 * digest.size() || !std::all_of(hex.begin(), hex.end(), absl::ascii_isxdigit)) {
     return absl::InvalidArgumentError("sha256: wants 64 hexadecimal digits, the SHA-256 digest of the token");
   }
-  const std::string bytes = absl::HexStringToBytes(hex);
-  std::copy(bytes.begin(), bytes.end(), digest.begin());
+  const char* digits = hex.data();
+  for (uint8_t& byte : digest) {
+    std::from_chars(digits, digits + 2, byte, 16);
+    digits += 2;
+  }
   return digest;
 }
 

@@ -22,6 +22,16 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
   out->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
 }
 
+// Returns the field of this name. Protobuf 36 has its own accessor of the name, and calls the field's otherwise.
+template <typename Hello>
+v1::UnknownFields UnknownFieldsOf(const Hello& hello) {
+  if constexpr (requires { hello.unknown_fields_(); }) {
+    return hello.unknown_fields_();
+  } else {
+    return hello.unknown_fields();
+  }
+}
+
 }  // namespace
 
 Session::Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink> sink)
@@ -118,8 +128,8 @@ void Session::Continue() {
 // The welcome has the fields of the hello, every other message a notice before its answer.
 void Session::DropIgnored(v1::StreamRequest* message) {
   if (!greeted_) {
-    ignored_fields_.reset();
-    if (message->hello().unknown_fields() == v1::UNKNOWN_FIELDS_IGNORE) ignored_fields_.emplace();
+    const bool ignores = UnknownFieldsOf(message->hello()) == v1::UNKNOWN_FIELDS_IGNORE;
+    ignored_fields_ = ignores ? std::make_optional<IgnoredFields>() : std::nullopt;
   }
   if (!ignored_fields_) return;
   std::vector<std::string> fields = ignored_fields_->Drop(message);

@@ -58,21 +58,21 @@ class Contract {
   google::protobuf::DynamicMessageFactory factory_;
 };
 
-const FieldDescriptor* FieldOf(const Message& message, const std::string& name) {
+const FieldDescriptor* FieldOf(const Message& message, const char* name) {
   const FieldDescriptor* const field = message.GetDescriptor()->FindFieldByName(name);
   SORTITION_CHECK(field != nullptr);
   return field;
 }
 
-bool Has(const Message& message, const std::string& name) {
+bool Has(const Message& message, const char* name) {
   return message.GetReflection()->HasField(message, FieldOf(message, name));
 }
 
-const Message& Part(const Message& message, const std::string& name) {
+const Message& Part(const Message& message, const char* name) {
   return message.GetReflection()->GetMessage(message, FieldOf(message, name));
 }
 
-uint64_t Number(const Message& message, const std::string& name) {
+uint64_t Number(const Message& message, const char* name) {
   const FieldDescriptor* const field = FieldOf(message, name);
   return field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32 ? message.GetReflection()->GetUInt32(message, field)
                                                               : message.GetReflection()->GetUInt64(message, field);

@@ -27,15 +27,19 @@ struct FakeStream {
   std::shared_ptr<client::SharedMemory> memory = nullptr;
   std::string memory_dropped = "";  // the reason
   client::TransportInUse in_use = {};
+  client::LocalSampler* sampler = nullptr;
 };
 
 class FakeConnector final : public client::Connector {
  public:
   std::vector<std::shared_ptr<FakeStream>> streams;  // all started streams, in order
   std::shared_ptr<client::SharedMemory> memory;      // shared memory of streams started from now on
+  client::LocalSampler* sampler = nullptr;           // of streams to target number `sampler_target`
+  size_t sampler_target = 0;
 
   std::shared_ptr<client::Transport> Start(size_t target, uint64_t stream, client::StreamEvents*) override {
     streams.push_back(std::make_shared<FakeStream>(FakeStream{target, stream, false, {}, memory}));
+    if (target == sampler_target) streams.back()->sampler = sampler;
     return std::make_shared<FakeTransport>(streams.back());
   }
 
@@ -59,6 +63,7 @@ class FakeConnector final : public client::Connector {
       stream_->sent.push_back(std::move(std::get<service::Frame>(frame)));
     }
     void Flush() override {}
+    client::LocalSampler* sampler() override { return stream_->sampler; }
     std::shared_ptr<client::SharedMemory> memory() override { return stream_->memory; }
     client::TransportInUse in_use() override { return stream_->in_use; }
     void DropMemory(const std::string& why) override {

@@ -241,6 +241,47 @@ TEST(InProcessTest, WrongWidthIsAnErrorOfItsRow) {
   EXPECT_EQ(std::get<client::RowError>((*results)[0]).reason, v1::VOCABULARY_MISMATCH);
 }
 
+TEST(InProcessTest, RefusedStepNamesFieldAsServerDoes) {
+  const auto client = InProcess();
+  const Pair pair = OpenPair(*client, "r", {});
+  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
+  const auto refusal = [&](const client::StepOptions& options) {
+    const auto results = client->Step({v1::DTYPE_F32, kLocalVocabulary, {{pair.sequence.get(), row.data()}}}, options);
+    EXPECT_TRUE(results.ok()) << results.status();
+    return std::get<client::RowError>((*results)[0]);
+  };
+  client::StepOptions options;
+  options.priority = 101;
+  EXPECT_EQ(refusal(options).field, "step.priority");
+  EXPECT_EQ(refusal(options).reason, v1::OUT_OF_RANGE);
+  options.priority = 100;
+  options.traceparent = "00-0";
+  EXPECT_EQ(refusal(options).field, "step.trace.traceparent");
+  EXPECT_EQ(pair.sequence->position(), 4);
+}
+
+TEST(InProcessTest, ResultsCarrySamplersState) {
+  const auto client = InProcess();
+  v1::SamplingParameters parameters;
+  parameters.mutable_mirostat()->set_version(2);
+  parameters.mutable_mirostat()->set_tau(3);
+  const Pair pair = OpenPair(*client, "r", parameters);
+  const Pair plain = OpenPair(*client, "plain", {});
+  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
+  const uint32_t scored[] = {5};
+  client::Batch batch{
+      v1::DTYPE_F32, kLocalVocabulary, {{pair.sequence.get(), row.data()}, {plain.sequence.get(), row.data()}}};
+  batch.rows[0].scored = scored;
+  auto results = client->Step(batch);
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_FALSE(std::get<v1::ScoreResult>((*results)[0]).checkpoint().empty());
+  EXPECT_TRUE(std::get<v1::DrawResult>((*results)[1]).checkpoint().empty());
+  batch.rows[0].scored = {};
+  results = client->Step(batch);
+  ASSERT_TRUE(results.ok()) << results.status();
+  EXPECT_FALSE(std::get<v1::DrawResult>((*results)[0]).checkpoint().empty());
+}
+
 TEST(InProcessTest, RefusedOpenNamesFieldAndLimit) {
   const auto client = InProcess();
   client::SequenceOptions options;

@@ -6,11 +6,11 @@
 
 #include "absl/synchronization/notification.h"
 #include "client/cpp/client.h"
-#include "client/cpp/in_process_transport.h"
 #include "client/cpp/local_sequence.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
 #include "tests/client/fake_transport.h"
+#include "tests/client/serial_tasks.h"
 
 namespace sortition::testing {
 namespace {
@@ -30,7 +30,7 @@ class SilentConnector final : public client::Connector {
  private:
   class SilentTransport final : public client::Transport {
    public:
-    SilentTransport(uint64_t stream, client::StreamEvents* events, client::SerialTasks* tasks)
+    SilentTransport(uint64_t stream, client::StreamEvents* events, SerialTasks* tasks)
         : stream_(stream), events_(*events), tasks_(*tasks) {}
 
     void Send(client::OutgoingMessage message) override {
@@ -59,13 +59,13 @@ class SilentConnector final : public client::Connector {
    private:
     const uint64_t stream_;
     client::StreamEvents& events_;
-    client::SerialTasks& tasks_;
+    SerialTasks& tasks_;
     bool cancelled_ = false;
     std::vector<client::OutgoingMessage> kept_;
   };
 
   int failures_;
-  client::SerialTasks tasks_;
+  SerialTasks tasks_;
 };
 
 absl::Status ConnectAfter(int failures) {

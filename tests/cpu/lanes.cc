@@ -81,10 +81,31 @@ void ChangedLanes(const uint32_t* bits, const uint32_t* bias, uint32_t repetitio
   }
 }
 
+uint32_t LanesWhere(uint64_t mask, const uint32_t* values, uint32_t* listed) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < kBatch; i += kLanes) {
+    const M32 lanes = MaskOf(uint32_t(mask >> i));
+    if (BitsOf(lanes) != (mask >> i & ((uint64_t{1} << kLanes) - 1))) return 0;
+    count += StoreWhere(lanes, At(values, i), listed + count);
+  }
+  return count;
+}
+
+uint32_t LanesWhereOdd(const uint64_t* wide, uint64_t* listed) {
+  const D64 d;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < kBatch; i += kLanes / 2) {
+    const V64 v = hn::LoadU(d, wide + i);
+    count += StoreWhere(hn::TestBit(v, hn::Set(d, 1u)), v, listed + count);
+  }
+  return count;
+}
+
 }  // namespace
 
 Lanes TableOf(const char* name) {
-  return {name, &LoadLanes, &KeyLanes, &KeyBitsLanes, &DistanceLanes, &WeightLanes, &NoiseLanesOf, &ChangedLanes};
+  return {name,         &LoadLanes,    &KeyLanes,     &KeyBitsLanes, &DistanceLanes,
+          &WeightLanes, &NoiseLanesOf, &ChangedLanes, &LanesWhere,   &LanesWhereOdd};
 }
 
 }  // namespace sortition::kernels::cpu::HWY_NAMESPACE

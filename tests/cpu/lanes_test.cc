@@ -172,5 +172,29 @@ TEST_P(LanesTest, Changed) {
   EXPECT_GT(masked_ones, 10u);
 }
 
+TEST_P(LanesTest, TrueLanesAreListedInOrder) {
+  for (uint64_t n = 0; n < Scaled(20'000); ++n) {
+    const uint64_t mask = n == 0 ? 0 : n == 1 ? ~uint64_t{0} : random_() & (n % 2 == 0 ? random_() : ~uint64_t{0});
+    Batch values;
+    std::array<uint64_t, kBatch> wide;
+    std::vector<uint32_t> expected;
+    std::vector<uint64_t> expected_wide;
+    for (uint32_t i = 0; i < kBatch; ++i) {
+      values[i] = uint32_t(random_());
+      wide[i] = (random_() & ~uint64_t{1}) | (mask >> i & 1);
+      if ((mask >> i & 1) == 0) continue;
+      expected.push_back(values[i]);
+      expected_wide.push_back(wide[i]);
+    }
+    // Behind the list's end a vector more may be overwritten.
+    std::vector<uint32_t> listed(2 * kBatch);
+    std::vector<uint64_t> listed_wide(2 * kBatch);
+    listed.resize(GetParam().where(mask, values.data(), listed.data()));
+    listed_wide.resize(GetParam().where_odd(wide.data(), listed_wide.data()));
+    ASSERT_EQ(listed, expected);
+    ASSERT_EQ(listed_wide, expected_wide);
+  }
+}
+
 }  // namespace
 }  // namespace sortition::kernels::cpu

@@ -16,7 +16,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import prose
 
-CPP = (".h", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp")
+CPP = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp")
 HEADERS = (".h", ".cuh")
 SCRIPTS = (".py", ".sh")
 SCRIPT_PATHS = ("dev", ".ci/run")
@@ -47,7 +47,7 @@ def is_script(path: str) -> bool:
 
 
 def is_code(path: str) -> bool:
-    return path.endswith(CPP + (".proto", ".cmake")) or path.endswith("CMakeLists.txt") or is_script(path)
+    return path.endswith(CPP + (".proto", ".cmake", ".rs")) or path.endswith("CMakeLists.txt") or is_script(path)
 
 
 def matching(lines: List[str], pattern: "re.Pattern[str]", what: str) -> Found:
@@ -103,6 +103,8 @@ def first_line(path: str, lines: List[str]) -> Found:
     start = body[0] if body else ""
     if path.endswith(CPP + (".proto",)) and not start.startswith("// "):
         yield 1, "does not start with a // comment that says what the file is"
+    if path.endswith(".rs") and not start.startswith("//! "):
+        yield 1, "does not start with a //! comment that says what the file is"
     if is_script(path) and not start.startswith(("# ", '"""')):
         yield 1, "does not start with a comment or docstring that says what the file is"
 

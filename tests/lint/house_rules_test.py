@@ -16,6 +16,8 @@ OFFENCES = [
     (house_rules.licence, "service/a.cc", "// Licensed under the Apache License"),
     (house_rules.registry, "deploy/a.sh", "pull docker.io/library/debian"),
     (house_rules.first_line, "service/a.cc", "#include <vector>"),
+    (house_rules.first_line, "tests/c/a.c", "#include <stdio.h>"),
+    (house_rules.first_line, "client/rust/src/a.rs", "use std::fmt;"),
     (house_rules.first_line, "proto/a.proto", 'syntax = "proto3";'),
     (house_rules.first_line, "client/a.py", "import sys"),
     (house_rules.pragma_once, "service/a.h", "// A header."),

@@ -8,7 +8,7 @@ from typing import Iterator, List, Tuple
 
 Found = Iterator[Tuple[int, str]]
 
-SLASHES = (".h", ".cc", ".cu", ".cuh", ".inc", ".comp", ".glsl", ".proto")
+SLASHES = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".comp", ".glsl", ".proto", ".rs")
 HASHES = (".py", ".sh", ".cmake", "CMakeLists.txt")
 HASH_PATHS = ("dev", ".ci/run")
 
@@ -76,7 +76,7 @@ def comments(path: str, lines: List[str]) -> Iterator[Tuple[int, str, bool]]:
             within = False
             continue
         alone = stripped.startswith(mark)
-        yield number, line[at.end() :].lstrip(mark[0]).lstrip(), not (within and alone)
+        yield number, line[at.end() :].lstrip(mark[0] + "!").lstrip(), not (within and alone)
         within = alone
 
 

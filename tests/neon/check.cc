@@ -8,7 +8,7 @@
 
 // Stands in for Highway's library, which is not built for another processor: every AArch64 has NEON.
 namespace hwy {
-int64_t SupportedTargets() { return HWY_NEON; }
+int64_t SupportedTargets() { return HWY_TARGETS; }
 }  // namespace hwy
 
 int main() {

@@ -36,11 +36,12 @@ class Replicas:
             server.kill()
             server.wait()
 
-    def start(self, *numbers):
+    def start(self, *numbers, program=None):
+        """Starts servers; `program` stands for the binary under test."""
         for number in numbers:
             self.running[number] = Sortitiond(
-                binary(), f"--listen={self.addresses[number]}", f"--metrics_listen={self.metrics_addresses[number]}",
-                "--cpu_threads=1", *self._flags)
+                program or binary(), f"--listen={self.addresses[number]}",
+                f"--metrics_listen={self.metrics_addresses[number]}", "--cpu_threads=1", *self._flags)
 
     def stop(self, number):
         """A drain; the exit status."""

@@ -10,6 +10,8 @@
 
 #include <memory>
 
+#include "kernels/check.h"
+
 namespace sortition::server {
 namespace {
 
@@ -62,10 +64,10 @@ class Decoder {
  public:
   Decoder() : pool_(google::protobuf::DescriptorPool::generated_pool()) {
     // Links the two files in.
-    google::protobuf::Any::descriptor();
-    google::protobuf::Duration::descriptor();
+    (void)google::protobuf::Any::descriptor();
+    (void)google::protobuf::Duration::descriptor();
     google::protobuf::FileDescriptorProto file;
-    google::protobuf::TextFormat::ParseFromString(kRpcFile, &file);
+    SORTITION_CHECK(google::protobuf::TextFormat::ParseFromString(kRpcFile, &file));
     pool_.BuildFile(file);
   }
 

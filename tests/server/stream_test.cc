@@ -332,7 +332,7 @@ TEST(StreamTest, NewerClientIsServed) {
   const v1::Rejected rejected = stream.ReceiveOne().rejected();
   EXPECT_EQ(rejected.error().reason(), v1::UNKNOWN_FIELD);
   EXPECT_EQ(rejected.error().field(), "hello.#700");
-  request.mutable_hello()->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  testing::IgnoreUnknownFields(request.mutable_hello());
   ASSERT_TRUE(stream.Send(request));
   EXPECT_THAT(stream.ReceiveOne().welcome().ignored_fields(), ::testing::ElementsAre("hello.#700"));
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <random>
 
-#include "google/protobuf/stubs/logging.h"
 #include "service/limits.h"
 #include "tests/support/messages.h"
 #include "tests/support/scale.h"
@@ -259,7 +258,7 @@ TEST(Frame, PayloadsAreCounted) {
 }
 
 TEST(Frame, TextThatIsNotUtf8IsRefused) {
-  const google::protobuf::LogSilencer silencer;
+  const testing::QuietProtobuf silencer;
   v1::StreamRequest message;
   message.mutable_hello()->set_worker_session("\xff\xfe");
   EXPECT_EQ(WhyNot(message.SerializePartialAsString()), Reason::kMalformedMessage);
@@ -269,7 +268,7 @@ TEST(Frame, TextThatIsNotUtf8IsRefused) {
 // protobuf refuses are refused. If only the reader refuses, the damage made a group, a payload too many or a key beyond
 // 32 bits.
 TEST(Frame, EqualsProtobufOnDamagedMessages) {
-  const google::protobuf::LogSilencer silencer;
+  const testing::QuietProtobuf silencer;
   const std::string whole = SomeStep().SerializeAsString();
   // Without payloads, damage hits the structure more often.
   v1::StreamRequest step = SomeStep();

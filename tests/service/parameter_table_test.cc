@@ -31,7 +31,7 @@ TEST(ParameterTable, NamesEqualContractsFields) {
   }
   const auto& descriptor = *v1::SamplingParameters::descriptor();
   std::set<std::string> fields;
-  for (int i = 0; i < descriptor.field_count(); ++i) fields.insert(descriptor.field(i)->name());
+  for (int i = 0; i < descriptor.field_count(); ++i) fields.emplace(descriptor.field(i)->name());
   EXPECT_EQ(sequence_names, fields);
   EXPECT_EQ(step_names, kStepParameters);
   for (const std::string& name : step_names) EXPECT_NE(v1::StepRow::descriptor()->FindFieldByName(name), nullptr);

@@ -80,7 +80,7 @@ TEST(SessionHello, IgnoredFieldsAreReportedOnce) {
     message->GetReflection()->MutableUnknownFields(message)->AddVarint(77, 1);
   };
   v1::StreamRequest hello = testing::Hello("w");
-  hello.mutable_hello()->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  testing::IgnoreUnknownFields(hello.mutable_hello());
   add(hello.mutable_hello());
   worker.Send(hello);
   const v1::Welcome welcome = worker.Await(IsWelcome)->welcome();

@@ -4,7 +4,6 @@
 
 #include <functional>
 
-#include "google/protobuf/stubs/logging.h"
 #include "tests/service/expect_error.h"
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
@@ -41,7 +40,7 @@ class SessionRefusal : public ::testing::Test {
 };
 
 TEST_F(SessionRefusal, MalformedBytes) {
-  const google::protobuf::LogSilencer silencer;
+  const testing::QuietProtobuf silencer;
   for (const char* bytes : {"\x0a\xff", "\x03", "not a message"}) {
     worker_.SendBytes(bytes);
     ExpectError(worker_.Rejected().error(), Reason::kMalformedMessage, "");

@@ -113,7 +113,7 @@ TEST_F(SessionRetry, LateDuplicateIsStale) {
   const v1::StreamRequest old = PeakStep(1, "a", 1, plain_, 20);
   Draw(1, 20);
   Draw(2, 21);
-  const v1::RowResult last = Draw(5, 22);
+  Draw(5, 22);
   v1::RowResult late = Run(old);
   ExpectError(late, Reason::kStaleStep, "step.rows[0].step_id");
   EXPECT_EQ(late.error().limit(), "> 5");

@@ -6,7 +6,6 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/stubs/logging.h"
 #include "tests/service/stateful_stream.h"
 #include "tests/support/scale.h"
 #include "tests/support/stream_worker.h"
@@ -89,7 +88,7 @@ TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
 
 // Answers, refusals of rows and refusals of steps, in every mixture; damaged messages; streams that are closed.
 TEST(SessionWindow, IsEmptyAfterAnything) {
-  const google::protobuf::LogSilencer silencer;
+  const testing::QuietProtobuf silencer;
   std::mt19937_64 random(10);
   const auto below = [&](uint64_t end) { return static_cast<uint32_t>(random() % end); };
   for (uint64_t round = 0; round < testing::Scaled(200); ++round) {

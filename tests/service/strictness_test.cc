@@ -6,6 +6,7 @@
 #include <functional>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 
@@ -185,7 +186,7 @@ void VisitAll(Message* root, Message* at, const std::string& path, std::set<cons
   const Reflection& reflection = *at->GetReflection();
   for (int i = 0; i < at->GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor* field = at->GetDescriptor()->field(i);
-    const std::string name = path.empty() ? field->name() : path + "." + field->name();
+    const std::string name = absl::StrCat(path, path.empty() ? "" : ".", field->name());
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) visit(at, field, name);
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
     Message* child = field->is_repeated() ? reflection.AddMessage(at, field) : reflection.MutableMessage(at, field);
@@ -208,13 +209,13 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
       AddUnknown(at);
       ExpectUnknown(root, Reason::kUnknownField, path + ".#1234");
       reflection.MutableUnknownFields(at)->Clear();
-      messages.insert(at->GetDescriptor()->full_name());
+      messages.emplace(at->GetDescriptor()->full_name());
     } else {
       ASSERT_FALSE(field->is_repeated());
       reflection.SetEnumValue(at, field, 1000);
       ExpectUnknown(root, Reason::kUnknownEnumValue, path);
       reflection.ClearField(at, field);
-      enums.insert(field->enum_type()->full_name());
+      enums.emplace(field->enum_type()->full_name());
     }
   });
   // ErrorReason is reached through the answer in bring_answer.

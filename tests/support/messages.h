@@ -1,6 +1,8 @@
 // Messages of the contract as a worker writes them, and the network's way of delivering them.
 #pragma once
 
+#include <google/protobuf/stubs/common.h>
+
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -12,8 +14,21 @@
 #include "devices/device.h"
 #include "kernels/row.h"
 #include "sortition/v1/sampling.pb.h"
+#if GOOGLE_PROTOBUF_VERSION < 4022000
+#include <google/protobuf/stubs/logging.h>
+#endif
 
 namespace sortition::testing {
+
+// Keeps protobuf from writing what it thinks of damaged messages to the standard error stream, while it lives. Later
+// versions log through Abseil, and a few lines more do no harm there.
+#if GOOGLE_PROTOBUF_VERSION < 4022000
+using QuietProtobuf = google::protobuf::LogSilencer;
+#else
+struct QuietProtobuf {
+  QuietProtobuf() {}
+};
+#endif
 
 // An encoded message in the pieces in which it arrives.
 struct Delivery {
@@ -34,6 +49,15 @@ std::vector<uint32_t> TokensOf(const v1::VerifyResult& result);
 void AppendPart(const v1::RowResult& part, v1::RowResult* whole);
 
 v1::StreamRequest Hello(std::string_view worker_session);
+// Asks the server to ignore unknown fields. Protobuf 36 has its own accessor of the field's name.
+template <typename Hello>
+void IgnoreUnknownFields(Hello* hello) {
+  if constexpr (requires { hello->set_unknown_fields_(v1::UNKNOWN_FIELDS_IGNORE); }) {
+    hello->set_unknown_fields_(v1::UNKNOWN_FIELDS_IGNORE);
+  } else {
+    hello->set_unknown_fields(v1::UNKNOWN_FIELDS_IGNORE);
+  }
+}
 
 // A sequence with the seed 1 of a vocabulary all of which is live; no parameter is set.
 v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);

@@ -25,7 +25,7 @@ struct Words {
 };
 
 // So many vectors of words are made at once: as the target has registers for. A power of two.
-constexpr size_t kAtOnce = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+constexpr size_t kAtOnce = SORTITION_X86_BITS == 512 ? 4 : 2;
 
 // The words of the indices first, first + 1, ..., where `first` is even.
 HWY_INLINE void ConsecutiveWords(const NoiseSource& source, uint32_t first, Words (&words)[kAtOnce]) {

@@ -85,7 +85,7 @@ constexpr uint32_t kStepOf = hn::MaxLanes(typename Reader::D()) / (hn::MaxLanes(
 template <class Reader>
 HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
   const ConsecutiveLoads<Reader> load(elements, reader);
-#if HWY_TARGET == HWY_AVX3
+#if SORTITION_X86_BITS == 512
   using V = typename Reader::V;
   const typename Reader::D d;
   constexpr size_t kBlock = 16 / Reader::kBytes;

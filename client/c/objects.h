@@ -1,0 +1,79 @@
+// The objects that handles stand for.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "client/c/handles.h"
+#include "client/cpp/client.h"
+#include "client/cpp/local_sequence.h"
+#include "sortition/v1/parameters.pb.h"
+
+namespace sortition::c {
+
+// A sequence of this process, or of a client. Thread-safe.
+class Sequence {
+ public:
+  explicit Sequence(std::unique_ptr<client::LocalSequence> local) : local_(std::move(local)) {}
+  Sequence(std::unique_ptr<client::Sequence> remote, std::weak_ptr<client::Client> owner)
+      : remote_(std::move(remote)), owner_(std::move(owner)) {}
+
+  // Null for a local sequence.
+  client::Sequence* remote() const { return remote_.get(); }
+  // Returns the client of a sequence that is not local; null if it is closed.
+  std::shared_ptr<client::Client> owner() const { return owner_.lock(); }
+
+  // Runs `use` on the local sequence, which must be one.
+  template <typename Use>
+  auto WithLocal(const Use& use) const {
+    absl::MutexLock lock(&mutex_);
+    return use(*local_);
+  }
+
+  // Runs `use`, which takes a sequence of either class.
+  template <typename Use>
+  auto With(const Use& use) const {
+    return remote_ != nullptr ? use(*remote_) : WithLocal(use);
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  const std::unique_ptr<client::LocalSequence> local_ ABSL_PT_GUARDED_BY(mutex_);
+  const std::unique_ptr<client::Sequence> remote_;
+  const std::weak_ptr<client::Client> owner_;
+};
+
+// Marks a thread as running a callback of the caller.
+class InCallback {
+ public:
+  InCallback() { ++depth(); }
+  ~InCallback() { --depth(); }
+  static bool here() { return depth() != 0; }
+
+ private:
+  static int& depth() {
+    thread_local int depth = 0;
+    return depth;
+  }
+};
+
+// Ends a client with its last reference, which may be that of a call in a callback. A callback's thread cannot wait for
+// itself, so another thread ends the client then.
+struct EndClient {
+  std::shared_ptr<absl::Notification> ended = std::make_shared<absl::Notification>();
+  void operator()(client::Client* last) const;
+};
+
+using AllParameters = Handles<sortition_parameters, v1::SamplingParameters>;
+using AllSequences = Handles<sortition_sequence, Sequence>;
+using AllClients = Handles<sortition_client, client::Client>;
+
+// Converts the caller's options.
+absl::StatusOr<client::SequenceOptions> ReadSequenceOptions(const sortition_sequence_options* given);
+
+}  // namespace sortition::c

@@ -1,0 +1,241 @@
+// COMPACT.md, step by step.
+#include "kernels/law/compact.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/check_row.h"
+#include "kernels/law/reference_row.h"
+#include "kernels/law/row_law.h"
+
+namespace sortition::law {
+
+using kernels::CompactRow;
+using kernels::LogitEdit;
+using kernels::RowError;
+using kernels::RowOutput;
+using kernels::RowParameters;
+using kernels::RowRequest;
+using kernels::RowRequired;
+using kernels::RowRequiredReason;
+using kernels::StatedRow;
+using kernels::TokenBits;
+
+namespace {
+
+// If no more tokens than these are unknown, they are asked for by name.
+constexpr size_t kFewTokens = kernels::kMaxTopLogprobs;
+
+bool Precedes(TokenBits one, TokenBits other) { return Before(Key(one.bits), one.token, Key(other.bits), other.token); }
+
+// A compact row and the request for it.
+class CompactRun {
+ public:
+  CompactRun(const RowRequest& request, const CompactRow& row) : request_(request), row_(row) {
+    CheckClaims();
+    known_.assign(row.first.begin(), row.first.end());
+    known_.insert(known_.end(), row.others.begin(), row.others.end());
+    std::ranges::sort(known_, {}, &TokenBits::token);
+    SORTITION_CHECK(std::ranges::adjacent_find(known_, {}, &TokenBits::token) == known_.end());
+  }
+
+  std::variant<RowOutput, RowRequired> Run() const {
+    if (std::vector<u32> raised = RaisedUnknown(); !raised.empty()) {
+      return RowRequired{RowRequiredReason::kTokens, std::move(raised)};
+    }
+    std::vector<TokenBits> changed;
+    for (const TokenBits& token : known_) {
+      const u32 bits = ChangedBits(request_, token);
+      if (IsTooLarge(bits)) return FailedRow(RowError::kLogitTooLarge, token.token);
+      changed.push_back({token.token, bits});
+    }
+    ListedRow known;
+    known.kept = LiveInOrder(std::move(changed));
+    Unknown unknown = LiveUnknown();
+    const auto result = unknown.count == 0 ? RunWhole(std::move(known)) : RunFirst(std::move(known));
+    if (const auto* const output = std::get_if<RowOutput>(&result)) return *output;
+    RowRequired required{std::get<RowRequiredReason>(result)};
+    if (unknown.count <= kFewTokens) {
+      required = {RowRequiredReason::kTokens, std::move(unknown.few)};
+    } else if (required.reason == RowRequiredReason::kSums) {
+      required.tokens = ChangedUnknown();
+    }
+    return required;
+  }
+
+ private:
+  using Result = std::variant<RowOutput, RowRequiredReason>;
+
+  // Every token that may be live after the changes is known.
+  Result RunWhole(ListedRow known) const {
+    if (known.kept.empty()) return FailedRow(RowError::kNoLiveToken, 0);
+    return RunFrom(std::move(known));
+  }
+
+  Result RunFirst(ListedRow known) const {
+    if (row_.first.empty()) return RowRequiredReason::kRow;
+    // Tokens that now stand behind the last listed place are among the rest, at places that are not stated.
+    const TokenBits last = row_.first.back();
+    std::erase_if(known.kept, [&](const TokenBits& token) { return Precedes(last, token); });
+    if (known.kept.empty()) return RowRequiredReason::kCut;
+    known.rest = Rest{last.bits, SumAfterChanges(row_.unit_sum, UnitTemperature(), known.kept[0]), {}};
+    if (const auto temperature = StatedTemperature(*request_.parameters)) {
+      known.rest->sum = SumAfterChanges(row_.sum, *temperature, known.kept[0]);
+    }
+    return RunFrom(std::move(known));
+  }
+
+  Result RunFrom(ListedRow known) const {
+    known.raw.assign(row_.first.begin(), row_.first.end());
+    if (!row_.is_whole) known.raw_rest = Rest{0, row_.unit_sum, {}};
+    if (request_.parameters->raw_logprob && known.raw.empty()) return RowRequiredReason::kRow;
+    return RunListed(request_, known);
+  }
+
+  void CheckClaims() const {
+    kernels::CheckOptions(request_);
+    kernels::CheckEdits(request_);
+    for (size_t i = 0; i < row_.first.size(); ++i) {
+      const TokenBits token = row_.first[i];
+      SORTITION_CHECK(token.token < request_.live_vocabulary && token.bits != kMaskedBits);
+      SORTITION_CHECK(token.bits == Canonical(token.bits) && !IsTooLarge(token.bits));
+      SORTITION_CHECK(i == 0 || Precedes(row_.first[i - 1], token));
+    }
+    for (size_t i = 0; i < row_.others.size(); ++i) {
+      const TokenBits token = row_.others[i];
+      SORTITION_CHECK(token.token < request_.live_vocabulary);
+      SORTITION_CHECK(i == 0 || row_.others[i - 1].token < token.token);
+      if (token.bits == kMaskedBits) continue;
+      SORTITION_CHECK(!row_.is_whole && (row_.first.empty() || Precedes(row_.first.back(), token)));
+    }
+  }
+
+  bool IsKnown(u32 id) const { return row_.is_whole || std::ranges::binary_search(known_, id, {}, &TokenBits::token); }
+
+  // Tokens that are not known and that their edit may raise.
+  std::vector<u32> RaisedUnknown() const {
+    const u32 one = 0x3f800000u;
+    const auto is_positive = [](u32 bits) { return bits != 0 && (bits >> 31) == 0; };
+    std::vector<u32> raised;
+    for (const LogitEdit& edit : request_.edits) {
+      if (IsKnown(edit.token) || IsBanned(edit) || !IsAllowed(request_, edit.token)) continue;
+      const bool widens = (edit.flags & LogitEdit::kRepeated) != 0 && request_.parameters->repetition != 0 &&
+                          request_.parameters->repetition < one;
+      if (is_positive(edit.bias) || is_positive(edit.penalty) || widens) raised.push_back(edit.token);
+    }
+    return raised;
+  }
+
+  // The tokens that are not known and that may be live after the changes: their number, and themselves if they are few.
+  struct Unknown {
+    size_t count = 0;
+    std::vector<u32> few;
+  };
+  Unknown LiveUnknown() const {
+    Unknown unknown;
+    if (row_.is_whole) return unknown;
+    unknown.count = CountAllowed();
+    for (const TokenBits& token : known_) unknown.count -= IsAllowed(request_, token.token);
+    for (const LogitEdit& edit : request_.edits) {
+      unknown.count -= !IsKnown(edit.token) && IsBanned(edit) && IsAllowed(request_, edit.token);
+    }
+    if (unknown.count > kFewTokens) return unknown;
+    for (u32 id = 0; id < request_.live_vocabulary && unknown.few.size() < unknown.count; ++id) {
+      const LogitEdit* const edit = FindEdit(request_, id);
+      if (!IsKnown(id) && IsAllowed(request_, id) && (edit == nullptr || !IsBanned(*edit))) unknown.few.push_back(id);
+    }
+    return unknown;
+  }
+
+  size_t CountAllowed() const {
+    if (request_.has_allowed_tokens) {
+      return size_t(std::ranges::count_if(request_.allowed_tokens, [&](u32 id) { return IsAllowed(request_, id); }));
+    }
+    if (request_.allowed_bits == nullptr) return request_.live_vocabulary;
+    size_t count = 0;
+    for (u32 id = 0; id < request_.live_vocabulary; id += 32) {
+      const u32 tail = std::min(request_.live_vocabulary - id, 32u);
+      count += size_t(std::popcount(request_.allowed_bits[id / 32] & (~0u >> (32 - tail))));
+    }
+    return count;
+  }
+
+  static bool IsBanned(const LogitEdit& edit) { return (edit.flags & LogitEdit::kBanned) != 0; }
+
+  bool ChangesWeight(const LogitEdit& edit) const { return edit.flags != 0 || edit.bias != 0 || edit.penalty != 0; }
+
+  // Tokens that are not known and whose weight an edit may change.
+  std::vector<u32> ChangedUnknown() const {
+    std::vector<u32> changed;
+    for (const LogitEdit& edit : request_.edits) {
+      if (!IsKnown(edit.token) && ChangesWeight(edit)) changed.push_back(edit.token);
+    }
+    return changed;
+  }
+
+  // Returns the sum of the weights of all tokens after the changes, from the sum before them. Absent if it does not
+  // follow: where there is a mask, where the largest logit is another one, where a changed token is not known.
+  std::optional<u64> SumAfterChanges(std::optional<u64> sum, const Temperature& temperature, TokenBits largest) const {
+    if (!sum || request_.has_allowed_tokens || request_.allowed_bits != nullptr) return {};
+    if (largest != row_.first[0] || !ChangedUnknown().empty()) return {};
+    const Scale scale = ScaleOf(largest.bits, temperature);
+    const auto weight = [&](u32 bits) { return bits == kMaskedBits ? 0 : Weight(Distance(bits, scale)); };
+    for (const LogitEdit& edit : request_.edits) {
+      const auto token = std::ranges::lower_bound(known_, edit.token, {}, &TokenBits::token);
+      if (token == known_.end() || token->token != edit.token) continue;
+      *sum += weight(ChangedBits(request_, *token)) - weight(token->bits);
+    }
+    return sum;
+  }
+
+  const RowRequest& request_;
+  const CompactRow& row_;
+  std::vector<TokenBits> known_;  // by id
+};
+
+}  // namespace
+
+std::optional<Temperature> StatedTemperature(const RowParameters& parameters) {
+  for (const StageWords& stage : StagesOf(parameters)) {
+    if (stage.kind == kStageTemperature) return Temperature{stage.a, i32(stage.b), stage.c};
+  }
+  return {};
+}
+
+std::variant<RowOutput, RowRequired> SampleCompactRowReference(const RowRequest& request, const CompactRow& row) {
+  return CompactRun(request, row).Run();
+}
+
+std::optional<StatedRow> StateRowReference(const RowRequest& request, uint32_t count, std::span<const u32> named) {
+  std::vector<TokenBits> tokens;
+  for (u32 id = 0; id < request.live_vocabulary; ++id) {
+    const u32 sent = SentBits(request, id);
+    if (SentError(sent, *request.parameters) != RowError::kNone) return {};
+    tokens.push_back({id, Canonical(sent)});
+  }
+  const std::vector<TokenBits> live = LiveInOrder(tokens);
+  StatedRow stated;
+  stated.first.assign(live.begin(), live.begin() + std::min<size_t>(count, live.size()));
+  stated.is_whole = stated.first.size() == live.size();
+  for (const u32 id : named) {
+    if (std::ranges::find(stated.first, id, &TokenBits::token) == stated.first.end()) {
+      stated.others.push_back(tokens[id]);
+    }
+  }
+  if (live.empty()) return stated;
+  const auto sum_at = [&](const Temperature& temperature) {
+    const Scale scale = ScaleOf(live[0].bits, temperature);
+    u64 sum = 0;
+    for (const TokenBits& token : live) sum += Weight(Distance(token.bits, scale));
+    return sum;
+  };
+  stated.unit_sum = sum_at(UnitTemperature());
+  if (const auto temperature = StatedTemperature(*request.parameters)) stated.sum = sum_at(*temperature);
+  return stated;
+}
+
+}  // namespace sortition::law

@@ -1,0 +1,30 @@
+// The law of compact rows (COMPACT.md): the reference of both ends, slow and plain.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "kernels/compact_row.h"
+#include "kernels/law/law.h"
+#include "kernels/row.h"
+
+namespace sortition::law {
+
+// Returns the output that the whole row would have, or why the compact row does not decide it. `request.logits` is not
+// read and may be null. The row keeps compact_row.h's promises (asserted, as far as the row itself shows them).
+// Pure; thread-safe.
+std::variant<kernels::RowOutput, kernels::RowRequired> SampleCompactRowReference(const kernels::RowRequest& request,
+                                                                                 const kernels::CompactRow& row);
+
+// Returns the temperature at which CompactRow::sum is stated; absent if the row's chain sets none.
+std::optional<Temperature> StatedTemperature(const kernels::RowParameters& parameters);
+
+// Returns what a producer states of the request's logits: the first `count` live tokens, and those of `named` that are
+// not among them, with every sum. `named` is sorted. Absent if the row fails with these logits: then the whole row is
+// sent. Masks and edits of the request are ignored.
+std::optional<kernels::StatedRow> StateRowReference(const kernels::RowRequest& request, uint32_t count,
+                                                    std::span<const uint32_t> named);
+
+}  // namespace sortition::law

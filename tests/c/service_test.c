@@ -1,0 +1,309 @@
+// The C interface's client against a running server. usage: c_service_test TCP UNIX MEMORY: the server's addresses
+#include <pthread.h>
+
+#include "testing.h"
+
+static float logits[2 * VOCABULARY];
+static sortition_error* error;
+static const char* addresses[3];
+
+static sortition_client* connect_to(const char* target, int32_t transport) {
+  sortition_client_options options = {0};
+  sortition_client* client = NULL;
+  options.struct_size = sizeof(options);
+  options.targets = &target;
+  options.target_count = 1;
+  options.transport = transport;
+  options.worker_session = "c-test";
+  CHECK_OK(sortition_client_connect(&options, &client, &error));
+  return client;
+}
+
+static sortition_sequence* open_at(sortition_client* client, const char* request_id) {
+  sortition_parameters* const parameters = make_parameters();
+  const sortition_sequence_options options = sequence_options(request_id, parameters);
+  sortition_sequence* sequence = NULL;
+  CHECK_OK(sortition_client_open(client, &options, &sequence, &error));
+  CHECK_OK(sortition_parameters_close(parameters, &error));
+  return sequence;
+}
+
+static sortition_sequence* open_here(void) {
+  sortition_parameters* const parameters = make_parameters();
+  const sortition_sequence_options options = sequence_options("here", parameters);
+  sortition_sequence* sequence = NULL;
+  CHECK_OK(sortition_local_open(&options, &sequence, &error));
+  CHECK_OK(sortition_parameters_close(parameters, &error));
+  return sequence;
+}
+
+// Draws a token at the service and in process, from the same logits, and compares the bits.
+static void draw_both(sortition_client* client, sortition_sequence* there, sortition_sequence* here, void* memory) {
+  const sortition_row rows[] = {row_of(there, memory), row_of(here, memory)};
+  const sortition_batch batches[] = {batch_of(&rows[0], 1), batch_of(&rows[1], 1)};
+  sortition_results* results[2] = {NULL, NULL};
+  const sortition_position* positions[2];
+  int i;
+  CHECK_OK(sortition_client_step(client, &batches[0], NULL, &results[0], &error));
+  CHECK_OK(sortition_local_step(&batches[1], &results[1], &error));
+  for (i = 0; i < 2; ++i) {
+    CHECK(results[i]->rows[0]->kind == SORTITION_RESULT_DRAW);
+    positions[i] = results[i]->rows[0]->positions[0];
+    CHECK(positions[i]->processed != NULL);
+  }
+  CHECK(positions[0]->token == positions[1]->token);
+  CHECK(memcmp(&positions[0]->processed->logprob, &positions[1]->processed->logprob, sizeof(float)) == 0);
+  for (i = 0; i < 2; ++i) sortition_results_free(results[i]);
+}
+
+// Steps texts over one transport, with rows in the caller's and in allocated memory.
+static void step_over(const char* target, int32_t transport, int32_t expected) {
+  sortition_client* const client = connect_to(target, transport);
+  sortition_sequence* const there = open_at(client, "request-1");
+  sortition_sequence* const here = open_here();
+  sortition_transport_in_use use = {0};
+  sortition_memory* memory = NULL;
+  char note[8] = "";
+  uint32_t i;
+  use.struct_size = sizeof(use);
+  use.note = note;
+  use.note_size = sizeof(note);
+  CHECK_OK(sortition_client_get_transport(client, &use, &error));
+  CHECK(use.transport == expected && use.in_process == 0);
+  CHECK(strlen(note) == (use.note_length < 7 ? use.note_length : 7));
+  CHECK_OK(sortition_client_allocate(client, VOCABULARY * sizeof(float), &memory, &error));
+  CHECK(memory->bytes >= VOCABULARY * sizeof(float) && memory->shared == use.row_memory);
+  for (i = 0; i < 8; ++i) {
+    float* const rows = i % 2 == 0 ? logits : (float*)memory->data;
+    fill_logits(rows, VOCABULARY, i);
+    draw_both(client, there, here, rows);
+  }
+  sortition_memory_free(memory);
+  CHECK_OK(sortition_sequence_close(there, &error));
+  CHECK_OK(sortition_sequence_close(here, &error));
+  CHECK_OK(sortition_client_close(client, &error));
+}
+
+static void StepsOverTcp(void) { step_over(addresses[0], SORTITION_TRANSPORT_GRPC, SORTITION_TRANSPORT_GRPC); }
+static void StepsOverAUnixSocket(void) { step_over(addresses[1], SORTITION_TRANSPORT_GRPC, SORTITION_TRANSPORT_GRPC); }
+static void StepsOverARing(void) { step_over(addresses[2], SORTITION_TRANSPORT_RING, SORTITION_TRANSPORT_RING); }
+
+static void RewritesAndForksReachTheService(void) {
+  sortition_client* const client = connect_to(addresses[0], SORTITION_TRANSPORT_AUTO);
+  sortition_sequence* sequences[2];
+  sortition_sequence* children[2] = {NULL, NULL};
+  sortition_parameters* const parameters = make_parameters();
+  sortition_sequence_options options = sequence_options("child", parameters);
+  const uint32_t more[] = {3, 4};
+  const uint32_t position = 5;
+  uint32_t tokens[16];
+  size_t count = 0;
+  int i;
+  options.prompt = NULL;
+  options.prompt_count = 0;
+  sequences[0] = open_at(client, "request-2");
+  sequences[1] = open_here();
+  for (i = 0; i < 2; ++i) {
+    CHECK_OK(sortition_sequence_append(sequences[i], more, 2, &error));
+    CHECK_OK(sortition_sequence_truncate(sequences[i], 5, &error));
+  }
+  fill_logits(logits, VOCABULARY, 50);
+  draw_both(client, sequences[0], sequences[1], logits);
+  CHECK_OK(sortition_sequence_get_tokens(sequences[0], tokens, 16, &count, &error));
+  CHECK(count == 6 && tokens[4] == 3);
+  for (i = 0; i < 2; ++i) CHECK_OK(sortition_sequence_fork(sequences[i], &options, &position, &children[i], &error));
+  draw_both(client, children[0], children[1], logits);
+  CHECK_REFUSED(sortition_sequence_clone(sequences[0], &children[0], &error), SORTITION_FAILED_PRECONDITION,
+                SORTITION_REASON_NONE, "");
+  CHECK_OK(sortition_parameters_close(parameters, &error));
+  CHECK_OK(sortition_client_close(client, &error));
+}
+
+struct answer {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  sortition_client* client;
+  sortition_sequence* sequence;
+  int calls;
+  uint32_t token;
+  sortition_code close_code;
+};
+
+static void take(void* user_data, sortition_results* results) {
+  struct answer* const answer = (struct answer*)user_data;
+  CHECK(results != NULL && results->row_count == 1);
+  pthread_mutex_lock(&answer->mutex);
+  answer->close_code = sortition_client_close(answer->client, NULL);
+  answer->token = results->rows[0]->positions[0]->token;
+  ++answer->calls;
+  sortition_results_free(results);
+  pthread_cond_signal(&answer->changed);
+  pthread_mutex_unlock(&answer->mutex);
+}
+
+static void AsyncStepCallsBackOnce(void) {
+  struct answer answer = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL, 0, 0, SORTITION_OK};
+  sortition_sequence* const here = open_here();
+  sortition_step_options options = {0};
+  sortition_results* results = NULL;
+  sortition_batch batch;
+  sortition_row row;
+  answer.client = connect_to(addresses[0], SORTITION_TRANSPORT_AUTO);
+  answer.sequence = open_at(answer.client, "request-3");
+  options.struct_size = sizeof(options);
+  options.timeout_ns = UINT64_C(20000000000);
+  options.priority = 1;
+  fill_logits(logits, VOCABULARY, 60);
+  row = row_of(answer.sequence, logits);
+  batch = batch_of(&row, 1);
+  CHECK_OK(sortition_client_step_async(answer.client, &batch, &options, take, &answer, &error));
+  CHECK_OK(sortition_sequence_close(answer.sequence, &error)); /* the step ends as it would have */
+  pthread_mutex_lock(&answer.mutex);
+  while (answer.calls == 0) pthread_cond_wait(&answer.changed, &answer.mutex);
+  pthread_mutex_unlock(&answer.mutex);
+  CHECK(answer.close_code == SORTITION_FAILED_PRECONDITION);
+  row = row_of(here, logits);
+  CHECK_OK(sortition_local_step(&batch, &results, &error));
+  CHECK(results->rows[0]->positions[0]->token == answer.token);
+  sortition_results_free(results);
+  row.logits = NULL;
+  row.sequence = open_at(answer.client, "request-4");
+  CHECK(sortition_client_step_async(answer.client, &batch, NULL, take, &answer, &error) == SORTITION_INVALID_ARGUMENT);
+  sortition_error_free(error);
+  CHECK_OK(sortition_client_close(answer.client, &error));
+  CHECK(answer.calls == 1);
+}
+
+// A client and a sequence of it that another thread steps.
+struct stepping {
+  sortition_client* client;
+  sortition_sequence* sequence;
+};
+
+static void* step_until_closed(void* given) {
+  const struct stepping* const stepping = (const struct stepping*)given;
+  const sortition_row row = row_of(stepping->sequence, logits);
+  const sortition_batch batch = batch_of(&row, 1);
+  for (;;) {
+    sortition_error* failed = NULL;
+    sortition_results* results = NULL;
+    if (sortition_client_step(stepping->client, &batch, NULL, &results, &failed) != SORTITION_OK) {
+      CHECK_TEXT(failed->field, "client");
+      sortition_error_free(failed);
+      return NULL;
+    }
+    CHECK(results->rows[0]->kind == SORTITION_RESULT_DRAW);
+    sortition_results_free(results);
+  }
+}
+
+static void ClientMayCloseDuringSteps(void) {
+  struct stepping stepping;
+  sortition_sequence_info info = {0};
+  pthread_t thread;
+  info.struct_size = sizeof(info);
+  stepping.client = connect_to(addresses[0], SORTITION_TRANSPORT_AUTO);
+  stepping.sequence = open_at(stepping.client, "request-8");
+  fill_logits(logits, VOCABULARY, 80);
+  CHECK(pthread_create(&thread, NULL, step_until_closed, &stepping) == 0);
+  while (info.position < 20) CHECK_OK(sortition_sequence_get_info(stepping.sequence, &info, &error));
+  CHECK_OK(sortition_client_close(stepping.client, &error));
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_OK(sortition_sequence_close(stepping.sequence, &error));
+}
+
+static void RefusalsAreTheServices(void) {
+  sortition_client* const client = connect_to(addresses[0], SORTITION_TRANSPORT_AUTO);
+  sortition_sequence* const sequence = open_at(client, "request-5");
+  sortition_parameters* const parameters = make_parameters();
+  sortition_sequence_options options = sequence_options("request-5", NULL);
+  sortition_row row = row_of(sequence, logits);
+  const sortition_batch batch = batch_of(&row, 1);
+  sortition_sequence* other = NULL;
+  sortition_results* results = NULL;
+  char session[4];
+  size_t length = 0;
+  CHECK_REFUSED(sortition_client_open(client, &options, &other, &error), SORTITION_ALREADY_EXISTS,
+                SORTITION_REASON_NONE, "");
+  CHECK_OK(sortition_parameters_set_double(parameters, "top_p", 2, &error));
+  options = sequence_options("request-6", parameters);
+  CHECK_REFUSED(sortition_client_open(client, &options, &other, &error), SORTITION_OUT_OF_RANGE,
+                SORTITION_REASON_OUT_OF_RANGE, "open.parameters.top_p");
+  CHECK_REFUSED(sortition_local_step(&batch, &results, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_CONTRADICTION, "batch.rows[0].sequence");
+  CHECK_OK(sortition_client_get_worker_session(client, session, sizeof(session), &length, &error));
+  CHECK(length == 6);
+  CHECK_TEXT(session, "c-t");
+  CHECK_OK(sortition_client_close(client, &error));
+  CHECK_REFUSED(sortition_client_step(client, &batch, NULL, &results, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_NONE, "client");
+  CHECK_REFUSED(sortition_sequence_fork(sequence, &options, NULL, &other, &error), SORTITION_FAILED_PRECONDITION,
+                SORTITION_REASON_NONE, "");
+  CHECK_OK(sortition_sequence_close(sequence, &error));
+}
+
+static void FallbackSamplesInProcess(void) {
+  sortition_client_options options = {0};
+  sortition_transport_in_use use = {0};
+  sortition_client* client = NULL;
+  sortition_sequence* const here = open_here();
+  options.struct_size = sizeof(options);
+  options.fallback = SORTITION_FALLBACK_IN_PROCESS;
+  options.in_process_threads = 1;
+  CHECK_OK(sortition_client_connect(&options, &client, &error));
+  use.struct_size = sizeof(use);
+  CHECK_OK(sortition_client_get_transport(client, &use, &error));
+  CHECK(use.in_process == 1);
+  fill_logits(logits, VOCABULARY, 70);
+  draw_both(client, open_at(client, "request-7"), here, logits);
+  CHECK_OK(sortition_client_close(client, &error));
+}
+
+static void WrongOptionsAreNamed(void) {
+  const char* const targets[] = {addresses[0], NULL};
+  sortition_client_options options = {0};
+  sortition_client* client = NULL;
+  options.struct_size = sizeof(options);
+  options.targets = targets;
+  options.target_count = 2;
+  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_MISSING_FIELD, "options.targets[1]");
+  options.target_count = 1;
+  options.transport = 3;
+  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_UNKNOWN_ENUM_VALUE, "options.transport");
+  options.transport = 0;
+  options.fallback = -1;
+  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_UNKNOWN_ENUM_VALUE, "options.fallback");
+  options.fallback = 0;
+  options.tls_private_key = "key";
+  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_CONTRADICTION, "options.use_tls");
+  options.tls_private_key = NULL;
+  options.shard_tokens = 5;
+  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_CONTRADICTION, "options.shard_count");
+  options.shard_tokens = 0;
+  options.keepalive_ns = 1;
+  CHECK(sortition_client_connect(&options, &client, &error) == SORTITION_INVALID_ARGUMENT);
+  CHECK_TEXT(error->field, "ClientOptions::keepalive");
+  CHECK_TEXT(error->limit, "10 s to 24 h");
+  sortition_error_free(error);
+}
+
+#define CASE(name) \
+  { #name, name }
+static const struct test_case cases[] = {
+    CASE(StepsOverTcp),           CASE(StepsOverAUnixSocket),
+    CASE(StepsOverARing),         CASE(ClientMayCloseDuringSteps),
+    CASE(AsyncStepCallsBackOnce), CASE(RewritesAndForksReachTheService),
+    CASE(RefusalsAreTheServices), CASE(FallbackSamplesInProcess),
+    CASE(WrongOptionsAreNamed),
+};
+
+int main(int count, char** arguments) {
+  CHECK(count == 4);
+  memcpy(addresses, arguments + 1, sizeof(addresses));
+  return run_cases(cases, sizeof(cases) / sizeof(cases[0]));
+}

@@ -1,0 +1,111 @@
+// A compact row gives the answer of its whole row, bit for bit, or is refused.
+#include "kernels/law/compact.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/target.h"
+#include "kernels/law/reference.h"
+#include "tests/conformance/comparison.h"
+#include "tests/conformance/random_row.h"
+#include "tests/support/scale.h"
+
+namespace sortition::testing {
+namespace {
+
+using kernels::RowOutput;
+using kernels::RowRequest;
+using kernels::RowRequired;
+using kernels::RowRequiredReason;
+
+std::vector<uint32_t> SomeTokens(std::mt19937_64& random, uint32_t vocabulary) {
+  std::vector<uint32_t> tokens;
+  const uint64_t one_in = 1 + random() % 20;
+  for (uint32_t id = 0; id < vocabulary; ++id) {
+    if (random() % one_in == 0) tokens.push_back(id);
+  }
+  return tokens;
+}
+
+struct Counts {
+  uint64_t decided = 0;
+  std::map<RowRequiredReason, uint64_t> refused;
+};
+
+// States the row in a random way and compares. Returns false if the test has failed.
+bool CompareStated(const kernels::RandomRow& row, std::mt19937_64& random, Counts* counts) {
+  const RowRequest& request = row.request();
+  const uint32_t count = uint32_t(random() % (request.live_vocabulary + 2));
+  std::vector<uint32_t> named;
+  if (random() % 2 == 0) named = SomeTokens(random, request.live_vocabulary);
+  auto stated = law::StateRowReference(request, count, named);
+  const RowOutput whole = law::SampleRowReference(request);
+  if (!stated) {
+    EXPECT_NE(whole.error, kernels::RowError::kNone) << row.description();
+    return !::testing::Test::HasFailure();
+  }
+  if (random() % 4 == 0) stated->unit_sum.reset();
+  if (random() % 4 == 0) stated->sum.reset();
+  const auto result = law::SampleCompactRowReference(request, stated->row());
+  if (const auto* const output = std::get_if<RowOutput>(&result)) {
+    EXPECT_EQ(*output, whole) << row.description() << " count " << count;
+    ++counts->decided;
+  } else {
+    ++counts->refused[std::get<RowRequired>(result).reason];
+    EXPECT_FALSE(stated->is_whole && !request.parameters->raw_logprob) << row.description() << " count " << count;
+  }
+  return !::testing::Test::HasFailure();
+}
+
+class CompactRows : public ::testing::TestWithParam<RowKind> {};
+
+TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
+  Counts counts;
+  const uint64_t rows = Scaled(20'000);
+  for (uint64_t seed = 1; seed <= rows; ++seed) {
+    std::mt19937_64 random(seed);
+    // The larger ones have more unknown tokens than are asked for by name.
+    const uint32_t most = seed % 8 == 0 ? 4000 : 300;
+    const auto row = MakeRow(GetParam(), 900'000'000 + seed, 1 + uint32_t(random() % most));
+    if (!CompareStated(*row, random, &counts)) return;
+  }
+  // Both ends are met; otherwise the comparison says little.
+  EXPECT_GT(counts.decided, rows / 4);
+  for (const RowRequiredReason reason :
+       {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kSums, RowRequiredReason::kRow}) {
+    EXPECT_GT(counts.refused[reason], rows / 500) << int(reason);
+  }
+}
+
+TEST(CompactRows, CpuStatesTheReference) {
+  kernels::cpu::Scratch scratch;
+  const uint64_t rows = Scaled(600);
+  for (const kernels::cpu::Target* const target : kernels::cpu::RunnableTargets()) {
+    for (uint64_t seed = 1; seed <= rows; ++seed) {
+      std::mt19937_64 random(seed);
+      const uint32_t most = seed % 16 == 0 ? 40'000 : 500;
+      const auto row = MakeRow(RowKind::kMixed, 950'000'000 + seed, 1 + uint32_t(random() % most));
+      const RowRequest& request = row->request();
+      const uint32_t count = 1 + uint32_t(random() % (request.live_vocabulary + 1));
+      const std::vector<uint32_t> named = SomeTokens(random, request.live_vocabulary);
+      const auto expected = law::StateRowReference(request, count, named);
+      kernels::StatedRow stated;
+      const bool is_stated = kernels::cpu::StateRow(*target, request, {count, named, true, true}, &scratch, &stated);
+      ASSERT_EQ(is_stated, expected.has_value()) << row->description();
+      if (!is_stated) continue;
+      ASSERT_TRUE(stated == *expected) << target->name << " " << row->description() << " count " << count;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CompactRows,
+                         ::testing::Values(RowKind::kPlain, RowKind::kTasks, RowKind::kChained,
+                                           RowKind::kChainedTasks));
+
+}  // namespace
+}  // namespace sortition::testing
