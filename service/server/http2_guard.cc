@@ -172,7 +172,7 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   int (*epoll_ctl_)(int, int, int, epoll_event*) ABSL_GUARDED_BY(mutex_) = nullptr;
   int epoll_ ABSL_GUARDED_BY(mutex_) = -1;
   epoll_event event_ ABSL_GUARDED_BY(mutex_) = {};
-  // Of TLS: the client's random, and the bytes before the first plaintext.
+  // TLS: the client's random, and the bytes before the first plaintext.
   std::string random_ ABSL_GUARDED_BY(mutex_);
   uint64_t handshake_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool matched_ ABSL_GUARDED_BY(mutex_) = false;

@@ -305,7 +305,7 @@ AttackCount Send(const Attack& attack, const std::string& address, bool tls, abs
       count.bytes += connection.Send(bytes->Next(), end);
       if (bytes->pause() > absl::ZeroDuration()) connection.Wait(bytes->pause());
     }
-    // What has been sent last finds a socket that has run dry.
+    // The last bytes find a socket that has run dry.
     if (connection.is_open()) connection.Wait(absl::Milliseconds(300));
     if (connection.is_open())
       count.bytes += connection.Send(bytes->Next().substr(0, 64), absl::Now() + absl::Seconds(1));

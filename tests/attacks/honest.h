@@ -1,4 +1,4 @@
-// What stands beside an attack: honest streams, a prober of health, and a look at the server's memory.
+// The company of an attack: honest streams, a prober of health, and a look at the server's memory.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
