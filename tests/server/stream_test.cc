@@ -10,6 +10,7 @@
 #include "tests/server/status_details_decoder.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
+#include "tests/support/messages.h"
 
 namespace sortition::server {
 namespace {
