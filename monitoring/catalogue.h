@@ -25,6 +25,8 @@ inline constexpr MetricName kStreams = {"sortition_streams", "Sampling streams t
 inline constexpr MetricName kStreamsOpened = {"sortition_streams_opened_total", "Sampling streams that were admitted."};
 inline constexpr MetricName kStreamsEnded = {"sortition_streams_ended_total",
                                              "Sampling streams that have ended, by the way they ended."};
+inline constexpr MetricName kConnectionsEnded = {
+    "sortition_connections_ended_total", "Connections ended by the guard of HTTP/2, by what they sent too much of."};
 inline constexpr MetricName kReceivedMessages = {"sortition_received_messages_total", "Messages of streams received."};
 inline constexpr MetricName kReceivedBytes = {"sortition_received_bytes_total",
                                               "Bytes of the messages received, payloads included."};

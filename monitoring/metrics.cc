@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "monitoring/catalogue.h"
+#include "service/server/frame_meter.h"
 
 namespace sortition::monitoring {
 namespace {
@@ -79,6 +80,11 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
   }
   auto& evictions = Counters(*registry_, kEvictions);
   for (const char* cause : kEvictionCauses) evictions_[cause] = &evictions.Add({{"cause", cause}});
+  auto& ended = Counters(*registry_, kConnectionsEnded);
+  for (size_t i = 1; i < server::kFrameExcesses; ++i) {
+    const std::string excess(server::FrameExcessName(static_cast<server::FrameExcess>(i)));
+    connections_ended_[excess] = &ended.Add({{"excess", excess}});
+  }
   AddDevices(devices);
   AddTransports();
 }
@@ -213,6 +219,12 @@ void PrometheusObserver::StreamEnded(service::Transport transport, std::string_v
   SORTITION_CHECK(it != metrics.ended.end());
   metrics.streams.Decrement();
   it->second->Increment();
+}
+
+void PrometheusObserver::ConnectionsEnded(std::string_view excess, uint32_t count) {
+  const auto it = connections_ended_.find(excess);
+  SORTITION_CHECK(it != connections_ended_.end());
+  it->second->Increment(count);
 }
 
 void PrometheusObserver::MessageReceived(service::Transport transport, uint64_t bytes) {

@@ -44,6 +44,7 @@ class PrometheusObserver final : public service::Observer {
   void HistoryReplayed(uint32_t tokens) override;
   void StreamOpened(service::Transport transport) override;
   void StreamEnded(service::Transport transport, std::string_view how) override;
+  void ConnectionsEnded(std::string_view excess, uint32_t count) override;
   void MessageReceived(service::Transport transport, uint64_t bytes) override;
   void MessageSent(service::Transport transport, uint64_t bytes) override;
   Totals totals() const override;
@@ -90,6 +91,7 @@ class PrometheusObserver final : public service::Observer {
   prometheus::Histogram& queue_wait_;
   std::map<service::Reason, prometheus::Counter*> errors_;
   std::map<std::string, prometheus::Counter*, std::less<>> evictions_;
+  std::map<std::string, prometheus::Counter*, std::less<>> connections_ended_;
   std::map<std::string, DeviceMetrics, std::less<>> devices_;
   std::map<service::Transport, TransportMetrics> transports_;
 };

@@ -63,6 +63,8 @@ class Observer {
   // A sampling stream was admitted, or has ended ("by client", "drained" or "abandoned").
   virtual void StreamOpened(Transport transport) = 0;
   virtual void StreamEnded(Transport transport, std::string_view how) = 0;
+  // The server ended `count` connections that sent what no honest client sends (FrameExcessName).
+  virtual void ConnectionsEnded(std::string_view excess, uint32_t count) = 0;
   // A message of `bytes` was received or sent over a stream. The bytes of gRPC's framing and of TLS do not count.
   virtual void MessageReceived(Transport transport, uint64_t bytes) = 0;
   virtual void MessageSent(Transport transport, uint64_t bytes) = 0;
@@ -89,6 +91,7 @@ class NullObserver : public Observer {
   void HistoryReplayed(uint32_t) override {}
   void StreamOpened(Transport) override {}
   void StreamEnded(Transport, std::string_view) override {}
+  void ConnectionsEnded(std::string_view, uint32_t) override {}
   void MessageReceived(Transport, uint64_t) override {}
   void MessageSent(Transport, uint64_t) override {}
   Totals totals() const override { return {}; }

@@ -38,6 +38,8 @@ struct Config {
 
   // Allows plain text beyond this machine. Never a default, because logits reveal what users write.
   bool insecure = false;
+  // Serves without the guard of HTTP/2 (http2_guard.h), also beyond this machine.
+  bool unguarded_http2 = false;
   std::string tls_certificate;
   std::string tls_key;
   std::string tls_client_ca;

@@ -33,6 +33,8 @@ ABSL_FLAG(Texts, devices, Config().devices,
           "vulkan:INDEX or vulkan:PART-OF-ITS-NAME");
 ABSL_FLAG(uint32_t, cpu_threads, Config().cpu_threads, "Threads of the cpu device; 0 = one for each processor");
 ABSL_FLAG(bool, insecure, false, "Serve beyond this machine without TLS");
+ABSL_FLAG(bool, unguarded_http2, false,
+          "Serve without the guard that bounds what callers cost before they are authorised, also beyond this machine");
 ABSL_FLAG(std::string, tls_certificate, "", "PEM file of the server's certificate chain; followed when replaced");
 ABSL_FLAG(std::string, tls_key, "", "PEM file of the server's private key");
 ABSL_FLAG(std::string, tls_client_ca, "",
@@ -140,6 +142,7 @@ Config Fill() {
   config.devices = absl::GetFlag(FLAGS_devices);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.insecure = absl::GetFlag(FLAGS_insecure);
+  config.unguarded_http2 = absl::GetFlag(FLAGS_unguarded_http2);
   config.tls_certificate = absl::GetFlag(FLAGS_tls_certificate);
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);

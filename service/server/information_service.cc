@@ -15,6 +15,7 @@
 #include "service/request/parameter_table.h"
 #include "service/request/strictness.h"
 #include "service/server/credentials.h"
+#include "service/server/http2_guard.h"
 #include "service/server/status_details.h"
 #include "service/version.h"
 
@@ -131,7 +132,10 @@ void InformationService::Start(CallQueue* queue) {
 std::optional<Refusal> InformationService::Authorize(const grpc::ServerContextBase& call) const {
   auto authorized = authorization_.Authorize(EvidenceOf(call), kAnyRole);
   auto* refusal = std::get_if<Refusal>(&authorized);
-  if (refusal == nullptr) return std::nullopt;
+  if (refusal == nullptr) {
+    Http2Guard::Instance().AddAnswer(call.peer());
+    return std::nullopt;
+  }
   engine_.observer().Refused(refusal->reason, 1);
   return std::move(*refusal);
 }

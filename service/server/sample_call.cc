@@ -16,6 +16,7 @@
 #include "service/limits.h"
 #include "service/request/wire_scan.h"
 #include "service/server/credentials.h"
+#include "service/server/http2_guard.h"
 #include "service/server/status_details.h"
 #include "service/stream/sample_run.h"
 
@@ -111,6 +112,7 @@ class SampleCalls::Call final : public QueueEvent {
     bool own_buffer;
     SORTITION_CHECK(grpc::SerializationTraits<v1::SampleResponse>::Serialize(response, &bytes, &own_buffer).ok());
     surroundings_.engine->observer().MessageSent(transport_, bytes.Length());
+    Http2Guard::Instance().AddAnswer(context_.peer());
     responder_.Finish(bytes, grpc::Status::OK, tag());
   }
 

@@ -101,7 +101,7 @@ void ShutDown(grpc::Server& server) { server.Shutdown(std::chrono::system_clock:
 
 absl::Status NotStarted() { return absl::InternalError("gRPC could not start its server; its log lines say why"); }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TcpCredentials(const Config& config) {
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsOf(const Config& config) {
   if (!config.uses_tls()) return grpc::InsecureServerCredentials();
   return TlsCredentials({config.tls_certificate, config.tls_key, config.tls_client_ca, config.tls_refresh});
 }
@@ -143,31 +143,80 @@ absl::StatusOr<std::unique_ptr<ListenSocket>> Server::BindSocket(const std::stri
 }
 
 absl::StatusOr<AcceptLoop::Listener> Server::Bind(const std::string& address, grpc::ServerBuilder* builder,
-                                                  const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials,
-                                                  bool marks_users) const {
+                                                  const TcpCredentials& tcp_credentials, bool marks_users) {
   auto socket = BindSocket(address, SOCK_STREAM);
   if (!socket.ok()) return socket.status();
   const int listener = (*socket)->fd();
-  if ((*socket)->address().is_unix() && marks_users) {
+  const ListenAddress bound = (*socket)->address();
+  std::function<void(service::Descriptor)> pass_on;
+  if (bound.is_unix() && marks_users) {
     auto acceptors = std::make_shared<UserAcceptors>(builder);
-    return AcceptLoop::Listener{std::move(*socket), [this, acceptors, listener](service::Descriptor connection) {
-                                  const uid_t user = service::UserOfPeer(connection.get());
-                                  if (acceptors->Take(user, listener, std::move(connection))) return;
-                                  log_.Write(LogLevel::kWarning, "connection_refused",
-                                             {{"error", "processes of too many users have connected"}});
-                                }};
+    pass_on = [this, acceptors, listener](service::Descriptor connection) {
+      const uid_t user = service::UserOfPeer(connection.get());
+      if (acceptors->Take(user, listener, std::move(connection))) return;
+      log_.Write(LogLevel::kWarning, "connection_refused", {{"error", "processes of too many users have connected"}});
+    };
+  } else {
+    // Without a list of clients all peers of a Unix socket are the same caller.
+    const auto credentials = bound.is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials.grpc;
+    using Builder = grpc::ServerBuilder::experimental_type;
+    std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+        builder->experimental().AddExternalConnectionAcceptor(Builder::ExternalConnectionType::FROM_FD, credentials);
+    pass_on = [acceptor, listener](service::Descriptor connection) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.listener_fd = listener;
+      parameters.fd = connection.Release();
+      acceptor->HandleNewConnection(&parameters);
+    };
   }
-  // Without a list of clients all peers of a Unix socket are the same caller.
-  const auto credentials = (*socket)->address().is_unix() ? grpc::InsecureServerCredentials() : tcp_credentials;
-  using Builder = grpc::ServerBuilder::experimental_type;
-  std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
-      builder->experimental().AddExternalConnectionAcceptor(Builder::ExternalConnectionType::FROM_FD, credentials);
-  return AcceptLoop::Listener{std::move(*socket), [acceptor, listener](service::Descriptor connection) {
-                                grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-                                parameters.listener_fd = listener;
-                                parameters.fd = connection.Release();
-                                acceptor->HandleNewConnection(&parameters);
-                              }};
+  if (config_.unguarded_http2) return AcceptLoop::Listener{std::move(*socket), std::move(pass_on)};
+  const auto wire = bound.is_unix() ? Http2Guard::Wire::kPlain : tcp_credentials.wire;
+  auto take = [this, wire, pass_on = std::move(pass_on)](service::Descriptor connection) {
+    Http2Guard::Instance().Add(connection.get(), wire, guard_events_);
+    pass_on(std::move(connection));
+  };
+  http2_listeners_.push_back({bound, wire, take});
+  return AcceptLoop::Listener{std::move(*socket), std::move(take)};
+}
+
+absl::Status Server::CheckGuard() const {
+  for (const auto wire : {Http2Guard::Wire::kPlain, Http2Guard::Wire::kTls}) {
+    // No connection of the server's own gets through a handshake that demands a client's certificate. What is behind
+    // one is not strangers'.
+    if (wire == Http2Guard::Wire::kTls && !config_.tls_client_ca.empty()) continue;
+    const Http2Listener* any = nullptr;
+    const Http2Listener* exposed = nullptr;
+    for (const Http2Listener& listener : http2_listeners_) {
+      if (listener.wire != wire) continue;
+      any = &listener;
+      if (!listener.address.is_local()) exposed = &listener;
+    }
+    if (any == nullptr || Http2Guard::Instance().Sees((exposed != nullptr ? exposed : any)->take, wire)) continue;
+    if (exposed != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          exposed->address.ToString(),
+          " can be reached from other machines, and this build of gRPC reads connections past the guard of HTTP/2: "
+          "set --tls_client_ca, or --unguarded_http2 to accept that callers can take memory and time before they are "
+          "authorised"));
+    }
+    log_.Write(LogLevel::kWarning, "http2_unguarded",
+               {{"listener", any->address.ToString()},
+                {"message", "this build of gRPC reads connections past the guard of HTTP/2"}});
+  }
+  return absl::OkStatus();
+}
+
+void Server::ReportEnded() {
+  std::vector<GuardEvents::Ended> named;
+  const auto counts = guard_events_->Take(&named);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    engine_.observer().ConnectionsEnded(FrameExcessName(static_cast<FrameExcess>(i)), counts[i]);
+  }
+  for (const GuardEvents::Ended& ended : named) {
+    log_.Write(LogLevel::kWarning, "connection_ended",
+               {{"peer", ended.peer}, {"excess", FrameExcessName(ended.excess)}});
+  }
 }
 
 absl::StatusOr<AcceptLoop::Listener> Server::BindMemory() {
@@ -185,7 +234,8 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartHealth() {
   grpc::ServerBuilder builder;
   SetTransportOptions(config_, &builder);
   builder.SetMaxReceiveMessageSize(kSmallMessageBytes);
-  auto listener = Bind(config_.health_listen, &builder, grpc::InsecureServerCredentials(), /*marks_users=*/false);
+  auto listener = Bind(config_.health_listen, &builder, {grpc::InsecureServerCredentials(), Http2Guard::Wire::kPlain},
+                       /*marks_users=*/false);
   if (!listener.ok()) return listener.status();
   health_address_ = listener->socket->address();
   health_alone_.Register(&builder);
@@ -196,8 +246,7 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartHealth() {
   return listener;
 }
 
-absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(
-    const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials) {
+absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(const TcpCredentials& tcp_credentials) {
   grpc::ServerBuilder builder;
   SetTransportOptions(config_, &builder);
   builder.SetMaxReceiveMessageSize(kSmallMessageBytes);
@@ -214,14 +263,16 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(
 
 absl::Status Server::Listen() {
   if (absl::Status status = AcceptLoop::CheckDescriptorLimit(); !status.ok()) return status;
-  const auto tcp_credentials = TcpCredentials(config_);
-  if (!tcp_credentials.ok()) return tcp_credentials.status();
+  const auto credentials = CredentialsOf(config_);
+  if (!credentials.ok()) return credentials.status();
+  const TcpCredentials tcp_credentials = {*credentials,
+                                          config_.uses_tls() ? Http2Guard::Wire::kTls : Http2Guard::Wire::kPlain};
 
   grpc::ServerBuilder builder;
   SetTransportOptions(config_, &builder);
   std::vector<AcceptLoop::Listener> listeners;
   for (const std::string& address : config_.listen) {
-    auto listener = Bind(address, &builder, *tcp_credentials, authorization_->has_list());
+    auto listener = Bind(address, &builder, tcp_credentials, authorization_->has_list());
     if (!listener.ok()) return listener.status();
     addresses_.push_back(listener->socket->address());
     listeners.push_back(std::move(*listener));
@@ -243,7 +294,7 @@ absl::Status Server::Listen() {
     listeners.push_back(std::move(*listener));
   }
   if (!config_.admin_listen.empty()) {
-    auto listener = StartAdmin(*tcp_credentials);
+    auto listener = StartAdmin(tcp_credentials);
     if (!listener.ok()) return listener.status();
     listener->counts = false;
     listeners.push_back(std::move(*listener));
@@ -255,6 +306,7 @@ absl::Status Server::Listen() {
   health_.Start(queues_.front().get());
   for (const auto& queue : queues_) threads_.emplace_back([queue = queue.get()] { queue->Serve(); });
   timekeeper_.emplace(kTick, [this] { Tick(); });
+  if (absl::Status status = CheckGuard(); !status.ok()) return status;
   accept_loop_.emplace(
       std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); }, config_.max_connections,
       &log_);
@@ -263,6 +315,8 @@ absl::Status Server::Listen() {
 
 void Server::Tick() {
   engine_.Sweep();
+  Http2Guard::Instance().Tick();
+  ReportEnded();
   const absl::Time now = engine_.clock().Now();
   authorization_->Follow(now);
   streams_.Tick(now);
@@ -288,7 +342,7 @@ void Server::Drain() {
 
 void Server::Stop() {
   if (server_ == nullptr) return;
-  accept_loop_->Stop();
+  if (accept_loop_) accept_loop_->Stop();
   if (memory_server_) memory_server_->Stop();
   ShutDown(*server_);
   std::vector<CallQueue*> queues;

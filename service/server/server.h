@@ -22,6 +22,7 @@
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
 #include "service/server/health_service.h"
+#include "service/server/http2_guard.h"
 #include "service/server/information_service.h"
 #include "service/server/listen_socket.h"
 #include "service/server/log.h"
@@ -91,23 +92,39 @@ class Server {
 
   Server(const Config& config, std::unique_ptr<Authorization> authorization, service::Engine* engine, Log* log,
          std::function<void()> stop);
+  struct TcpCredentials {
+    std::shared_ptr<grpc::ServerCredentials> grpc;
+    Http2Guard::Wire wire;
+  };
+  // A listener whose connections gRPC reads.
+  struct Http2Listener {
+    ListenAddress address;
+    Http2Guard::Wire wire;
+    std::function<void(service::Descriptor)> take;
+  };
+
   absl::Status Listen();
+  // Returns FAILED_PRECONDITION if strangers reach gRPC past the guard and no flag accepts it.
+  absl::Status CheckGuard() const;
+  // Reports the connections that the guard has ended.
+  void ReportEnded();
   void Tick();
   // Opens a Unix socket to all users if the list of clients names users.
   absl::StatusOr<std::unique_ptr<ListenSocket>> BindSocket(const std::string& address, int type) const;
   // `marks_users`: calls over a Unix socket carry the user of their peer (UserAcceptors).
   absl::StatusOr<AcceptLoop::Listener> Bind(const std::string& address, grpc::ServerBuilder* builder,
-                                            const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials,
-                                            bool marks_users) const;
+                                            const TcpCredentials& tcp_credentials, bool marks_users);
   absl::StatusOr<AcceptLoop::Listener> BindMemory();
   absl::StatusOr<AcceptLoop::Listener> StartHealth();
-  absl::StatusOr<AcceptLoop::Listener> StartAdmin(const std::shared_ptr<grpc::ServerCredentials>& tcp_credentials);
+  absl::StatusOr<AcceptLoop::Listener> StartAdmin(const TcpCredentials& tcp_credentials);
 
   const Config config_;
   service::Engine& engine_;
   Log& log_;
   const std::unique_ptr<Authorization> authorization_;
   std::atomic<bool> serving_ = true;
+  const std::shared_ptr<GuardEvents> guard_events_ = std::make_shared<GuardEvents>();
+  std::vector<Http2Listener> http2_listeners_;
   StreamSet streams_;
   InformationService information_;
   HealthService health_;

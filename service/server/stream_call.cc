@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "kernels/check.h"
 #include "service/server/credentials.h"
+#include "service/server/http2_guard.h"
 #include "service/server/status_details.h"
 
 namespace sortition::server {
@@ -198,6 +199,8 @@ void StreamCall::BackOff() {
 }
 
 void StreamCall::OnWritten(bool ok) {
+  if (!answered_ && ok) Http2Guard::Instance().AddAnswer(peer_);
+  answered_ |= ok;
   shell_->OnWritten(ok);
   Advance();
 }

@@ -176,6 +176,7 @@ class StreamCall {
   std::optional<StreamShell> shell_ ABSL_GUARDED_BY(mutex_);  // once the caller is admitted
   service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
   std::string peer_ ABSL_GUARDED_BY(mutex_);
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // the client has been sent a message
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
   Evidence evidence_ ABSL_GUARDED_BY(mutex_);
   uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorization that admitted the caller

@@ -1,0 +1,131 @@
+// Stands between the sockets and gRPC, so that a client which reaches HTTP/2 cannot take the server's memory and time.
+//
+// gRPC reads its connections by recvmsg, and the plaintext of TLS by SSL_read. guarded_calls.cc defines both for the
+// process, beside close, epoll_ctl and getpeername, and passes them on. The guard reads the frame headers of what they
+// return (frame_meter.h), and no byte is copied. It does three things:
+// - It ends a connection that sends what no honest client sends.
+// - It paces calls and frames: gRPC is told that nothing has come until the connection's budget has refilled.
+// - It ends a round of reading after kRoundBytes, so that no connection keeps the others waiting. gRPC's estimate of
+//   the next read grows with the length of a round, and ends the process beyond 2 GiB.
+#pragma once
+
+#include <openssl/types.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "service/memory/descriptor.h"
+#include "service/server/frame_meter.h"
+
+namespace sortition::server {
+
+// The connections that the guard has ended, for metrics and the log. Thread-safe.
+class GuardEvents {
+ public:
+  struct Ended {
+    FrameExcess excess;
+    std::string peer;
+  };
+  static constexpr size_t kMostNamed = 16;
+
+  void Add(FrameExcess excess, const std::string& peer);
+  // Returns how many were ended for each reason since the last call, and the first kMostNamed of them.
+  std::array<uint32_t, kFrameExcesses> Take(std::vector<Ended>* named);
+
+ private:
+  absl::Mutex mutex_;
+  std::array<uint32_t, kFrameExcesses> counts_ ABSL_GUARDED_BY(mutex_) = {};
+  std::vector<Ended> named_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One for the process, since the calls that it stands before are the process's. Thread-safe.
+class Http2Guard {
+ public:
+  enum class Wire : uint8_t { kPlain, kTls };
+
+  // The functions behind those of guarded_calls.cc.
+  struct Calls {
+    ssize_t (*recvmsg)(int, msghdr*, int);
+    int (*epoll_ctl)(int, int, int, epoll_event*);
+    int (*ssl_read)(SSL*, void*, int);
+    int (*getpeername)(int, sockaddr*, socklen_t*);
+  };
+
+  // A round of reading one connection ends after this many bytes.
+  static constexpr uint64_t kRoundBytes = 2u << 20;
+  // Calls of connections that the service has not answered yet: each connection's own, and beyond them those of all
+  // together. So newcomers and probes of health are answered however many others wait.
+  static constexpr TokenBucket::Rate kOwnCalls = {16, 50};
+  static constexpr TokenBucket::Rate kNewCalls = {500, 500};
+  // Bytes of a TLS connection before its first plaintext: handshakes are shorter.
+  static constexpr uint64_t kHandshakeBytes = 256 << 10;
+
+  static Http2Guard& Instance();
+
+  // Returns whether the descriptor is a guarded connection's; whether there has been any. Usable before Instance is.
+  static bool Guards(int fd) { return Find(fd) != nullptr; }
+  static bool IsUsed() { return used_.load(std::memory_order_acquire); }
+
+  // Guards the connection from now on until it is closed. `events` gets its end.
+  void Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events);
+  // Notes that the service has answered a call of `peer`, as gRPC spells it.
+  void AddAnswer(std::string_view peer);
+  // Lets connections be read whose budgets have refilled. Called every few milliseconds.
+  void Tick();
+
+  // Returns whether the guard sees the frames of connections that `take` passes to gRPC. Connects to it, so its server
+  // runs. Blocks until the frames were seen, or for a few seconds. `take` calls Add.
+  bool Sees(const std::function<void(service::Descriptor)>& take, Wire wire);
+
+  // The calls, of guarded connections. ReadTls takes any session.
+  ssize_t Receive(const Calls& calls, int fd, msghdr* message, int flags);
+  int ReadTls(const Calls& calls, SSL* tls, void* bytes, int size);
+  void OnPoll(const Calls& calls, int epoll, int operation, int fd, const epoll_event* event);
+  void OnClose(int fd);
+  // Gives the peer of a Unix socket a name, so that calls can be told apart by connection.
+  int NamePeer(const Calls& calls, int fd, sockaddr* address, socklen_t* size);
+
+ private:
+  class Connection;
+  using Shared = std::shared_ptr<Connection>;
+
+  // Descriptors from here on are not guarded. A process has the lowest numbers, so that it would have as many open.
+  static constexpr int kMostDescriptors = 1 << 20;
+
+  Http2Guard();
+  static Connection* Find(int fd) {
+    return fd < 0 || fd >= kMostDescriptors ? nullptr : by_descriptor_[fd].load(std::memory_order_acquire);
+  }
+  // Returns the connection that a TLS session reads; null if it is none of the guard's.
+  Connection* Match(SSL* tls, bool* is_ours);
+  bool HasNewCalls(absl::Time now);
+  void TakeNewCalls(double count, absl::Time now);
+  void Pause(Shared connection);
+
+  static std::atomic<bool> used_;
+  std::atomic<uint64_t> connections_ = 0;
+  static std::atomic<Connection*> by_descriptor_[kMostDescriptors];
+
+  const int tls_index_;  // of a session's connection among its extra data
+  std::atomic<bool> sees_tls_ = false;
+  absl::Mutex mutex_;  // taken after a connection's
+  absl::flat_hash_map<int, Shared> open_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Shared> by_peer_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Shared> greeting_ ABSL_GUARDED_BY(mutex_);  // TLS in its handshake, by its random
+  std::vector<Shared> paused_ ABSL_GUARDED_BY(mutex_);
+  TokenBucket new_calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sortition::server

@@ -1,0 +1,71 @@
+// The company of an attack: honest streams, a prober of health, and a look at the server's memory.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace sortition::attacks {
+
+// Times of answers. Thread-safe.
+class Answers {
+ public:
+  // Notes an answer that came `latency` after its question.
+  void Add(absl::Duration latency);
+  // Begins a new count.
+  void Clear();
+  uint64_t count() const;
+  absl::Duration Percentile99() const;
+  // Returns the longest time between two answers, from Clear until now.
+  absl::Duration LongestSilence() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<absl::Duration> latencies_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration silence_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_ ABSL_GUARDED_BY(mutex_) = absl::Now();
+};
+
+// A thread that asks again and again, a few milliseconds after each answer. Destruction ends it.
+class Asker {
+ public:
+  // `ask` sends a question and waits for its answer; false if there is none.
+  Asker(std::function<bool()> ask, absl::Duration pause, Answers* answers);
+  ~Asker();
+  // Ends the thread after the question under way.
+  void Stop();
+  bool failed() const { return failed_; }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::atomic<bool> failed_ = false;
+  std::thread thread_;
+};
+
+// The size of a step: its rows, and the logits of each.
+struct StepSize {
+  uint32_t rows = 1;
+  uint32_t vocabulary = 512;
+};
+
+// Returns a question that is one step, over a stream that opens with the first.
+std::function<bool()> StepsOver(const std::shared_ptr<grpc::Channel>& channel, const StepSize& size = {});
+// Returns a question for the server's health.
+std::function<bool()> HealthOver(const std::shared_ptr<grpc::Channel>& channel);
+
+// Bytes of memory that a process has; 0 if it has ended.
+uint64_t ResidentMemory(pid_t process);
+
+}  // namespace sortition::attacks

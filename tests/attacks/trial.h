@@ -1,0 +1,51 @@
+// One attack on one listener of a server process, with honest clients beside it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/attacks/attack.h"
+
+namespace sortition::attacks {
+
+// The bounds that a guarded server keeps (docs/threat-model.md).
+inline constexpr uint64_t kMostGrowth = 128u << 20;                  // memory during the attack
+inline constexpr uint64_t kMostKept = 64u << 20;                     // memory two seconds after it
+inline constexpr double kMostSlowdown = 2;                           // of the honest clients' 99th percentile
+inline constexpr absl::Duration kLeastP99 = absl::Milliseconds(10);  // below it a slowdown does not count
+inline constexpr absl::Duration kMostSilence = absl::Seconds(1);
+inline constexpr absl::Duration kMostStop = absl::Seconds(3);
+
+struct TrialOptions {
+  absl::Duration length = absl::Seconds(10);
+  absl::Duration before = absl::Seconds(2);  // time in which honest clients are measured without an attack
+  absl::Duration after = absl::Seconds(2);
+  int connections = 1;  // attacking ones
+  bool guarded = true;
+};
+
+struct TrialResult {
+  AttackCount sent;
+  uint64_t memory_before = 0;
+  uint64_t memory_peak = 0;
+  uint64_t memory_after = 0;
+  absl::Duration p99_before;
+  absl::Duration p99;
+  absl::Duration silence;
+  absl::Duration health_silence;
+  absl::Duration stop;
+  int ended = 0;  // connections that the server's metrics say it has ended
+  bool died = false;
+  std::vector<std::string> missed;  // bounds
+};
+
+TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options);
+
+// Sends at least kLargeBytes of honest steps of 8 MB back to back over one connection, waits, and sends one more. No
+// client is cut, and no estimate of gRPC's grows beyond its bounds. `wire` is not kHealth, which takes no steps.
+inline constexpr uint64_t kLargeBytes = 5ull << 29;
+TrialResult RunLargeSteps(Wire wire, const TrialOptions& options);
+
+}  // namespace sortition::attacks

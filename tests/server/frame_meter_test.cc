@@ -1,0 +1,106 @@
+// The count of a connection's frames: what ends it, what paces it, and what an honest client may send.
+#include "service/server/frame_meter.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/server/raw_http2.h"
+
+namespace sortition::server {
+namespace {
+
+constexpr absl::Time kStart = absl::UnixEpoch();
+constexpr uint8_t kEndStream = 1;
+
+std::string Acknowledged() { return Http2Start() + Http2Frame(FrameType::kSettings, 1, 0, ""); }
+
+std::string Reset(uint32_t stream) {
+  return Http2Frame(FrameType::kReset, 0, stream, std::string_view("\0\0\0\10", 4));
+}
+
+FrameExcess Read(FrameMeter& meter, const std::string& bytes, absl::Time now = kStart) {
+  return meter.Read(bytes.data(), bytes.size(), now);
+}
+
+// Sends `frame` a thousand times at once.
+FrameExcess Flood(const std::string& frame) {
+  FrameMeter meter(kStart);
+  Read(meter, Acknowledged());
+  for (int i = 0; i < 1000; ++i) Read(meter, frame);
+  return Read(meter, "");
+}
+
+TEST(FrameMeterTest, FloodsAreEndedByName) {
+  EXPECT_EQ(Flood(Http2Frame(FrameType::kSettings, 0, 0, "")), FrameExcess::kSettings);
+  EXPECT_EQ(Flood(Http2Frame(FrameType::kPing, 0, 0, "12345678")), FrameExcess::kPings);
+  EXPECT_EQ(Flood(Http2Frame(FrameType::kData, 0, 1, "")), FrameExcess::kEmptyData);
+  EXPECT_EQ(Flood(Http2Frame(FrameType::kContinuation, 0, 1, "")), FrameExcess::kHeaderBlock);
+  EXPECT_EQ(Flood(Http2Frame(static_cast<FrameType>(0x42), 0, 1, "x")), FrameExcess::kOtherFrames);
+  EXPECT_EQ(Flood(Reset(1)), FrameExcess::kResets);
+  FrameMeter meter(kStart);
+  EXPECT_EQ(Read(meter, "GET / HTTP/1.1"), FrameExcess::kNotHttp2);
+}
+
+TEST(FrameMeterTest, VerdictIsTheSameByteByByte) {
+  FrameMeter meter(kStart);
+  std::string bytes = Acknowledged();
+  for (uint32_t stream = 1; stream < 401; stream += 2) {
+    bytes += Http2Frame(FrameType::kHeaders, kEndHeaders, stream, CallHeaders("/a/b")) + Reset(stream);
+  }
+  FrameExcess excess = FrameExcess::kNone;
+  for (const char byte : bytes) excess = meter.Read(&byte, 1, kStart);
+  EXPECT_EQ(excess, FrameExcess::kResets);
+}
+
+TEST(FrameMeterTest, CallsBeforeTheAcknowledgementEnd) {
+  FrameMeter meter(kStart);
+  Read(meter, Http2Start());
+  FrameExcess excess = FrameExcess::kNone;
+  for (uint32_t i = 0; i < 101; ++i) {
+    excess = Read(meter, Http2Frame(FrameType::kHeaders, kEndHeaders, 2 * i + 1, CallHeaders("/a/b")));
+    EXPECT_EQ(excess == FrameExcess::kNone, i < 100);
+  }
+  EXPECT_EQ(excess, FrameExcess::kUnacknowledged);
+}
+
+TEST(FrameMeterTest, CallsBeyondTheBudgetWait) {
+  FrameMeter meter(kStart);
+  Read(meter, Acknowledged());
+  uint32_t stream = 1;
+  while (meter.MayRead(kStart) != 0) {
+    ASSERT_EQ(Read(meter, Http2Frame(FrameType::kHeaders, kEndHeaders, stream, CallHeaders("/a/b"))),
+              FrameExcess::kNone);
+    stream += 2;
+  }
+  EXPECT_LE(stream / 2, 101u);
+  EXPECT_GT(meter.MayRead(kStart + absl::Seconds(1)), 0u);
+  meter.AddAnswer(kStart);
+  EXPECT_GT(meter.MayRead(kStart), 0u);
+}
+
+// Five thousand calls a second, of which the deadline cancels one in five 2 ms after it began, and a ping now and then.
+TEST(FrameMeterTest, BusySharerIsNeverEnded) {
+  FrameMeter meter(kStart);
+  absl::Time now = kStart;
+  Read(meter, Acknowledged(), now);
+  const std::string headers = CallHeaders("/sortition.v1.SamplingService/Sample");
+  uint32_t stream = 1;
+  for (int millisecond = 0; millisecond < 20'000; ++millisecond) {
+    now += absl::Milliseconds(1);
+    std::string bytes;
+    for (int i = 0; i < 5; ++i, stream += 2) {
+      bytes += Http2Frame(FrameType::kHeaders, kEndHeaders, stream, headers);
+      bytes += Http2Frame(FrameType::kData, kEndStream, stream, std::string(600, 'x'));
+      bytes += Http2Frame(FrameType::kWindowUpdate, 0, stream, std::string_view("\0\0\1\0", 4));
+      meter.AddAnswer(now);
+    }
+    if (millisecond > 2) bytes += Reset(stream - 20);
+    if (millisecond % 10 == 0) bytes += Http2Frame(FrameType::kPing, 0, 0, "12345678");
+    ASSERT_GT(meter.MayRead(now), bytes.size());
+    ASSERT_EQ(Read(meter, bytes, now), FrameExcess::kNone);
+  }
+}
+
+}  // namespace
+}  // namespace sortition::server
