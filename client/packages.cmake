@@ -63,10 +63,8 @@ Cflags: -I\${includedir}
     COMPONENT ${component})
 endfunction()
 
-# Each component brings the package's files, and its own targets.
+# The package's files are the component `cmake`; the components `library` and `client` bring their own targets.
 set(version_file ${PROJECT_BINARY_DIR}/sortition-config-version.cmake)
 write_basic_package_version_file(${version_file} VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
-foreach(component library client)
-  install(FILES ${CMAKE_CURRENT_LIST_DIR}/sortition-config.cmake ${version_file} DESTINATION ${sortition_package}
-    COMPONENT ${component})
-endforeach()
+install(FILES ${CMAKE_CURRENT_LIST_DIR}/sortition-config.cmake ${version_file} DESTINATION ${sortition_package}
+  COMPONENT cmake)

@@ -493,11 +493,21 @@ bool Http2Guard::Sees(const std::function<void(service::Descriptor)>& take, Wire
   constexpr unsigned char kProtocol[] = "\2h2";
   if (tls) SSL_set_alpn_protos(tls.get(), kProtocol, sizeof(kProtocol) - 1);
   Greet(ours.get(), tls.get());
-  for (int i = 0; i < kMostLooks; ++i) {
-    if (connection->seen()) return true;
-    poll(nullptr, 0, kPauseMilliseconds);
-  }
-  return false;
+  const auto becomes = [](const auto& condition) {
+    for (int i = 0; i < kMostLooks; ++i) {
+      if (condition()) return true;
+      poll(nullptr, 0, kPauseMilliseconds);
+    }
+    return false;
+  };
+  const bool seen = becomes([&] { return connection->seen(); });
+  // The server closes its end, so that nothing of the proof is left.
+  ours = service::Descriptor();
+  becomes([&] {
+    absl::MutexLock lock(&mutex_);
+    return !open_.contains(guarded) || open_[guarded] != connection;
+  });
+  return seen;
 }
 
 }  // namespace sortition::server

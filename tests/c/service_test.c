@@ -287,7 +287,7 @@ static void WrongOptionsAreNamed(void) {
   options.shard_tokens = 0;
   options.keepalive_ns = 1;
   CHECK(sortition_client_connect(&options, &client, &error) == SORTITION_INVALID_ARGUMENT);
-  CHECK_TEXT(error->field, "ClientOptions::keepalive");
+  CHECK_TEXT(error->field, "ClientOptions::transport.keepalive");
   CHECK_TEXT(error->limit, "10 s to 24 h");
   sortition_error_free(error);
 }

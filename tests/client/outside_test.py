@@ -30,7 +30,8 @@ class Outside(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = tempfile.TemporaryDirectory()
         cls.prefix = f"{cls.folder.name}/installed"
-        run("cmake", "--install", BUILD, "--component", "client", "--prefix", cls.prefix)
+        for component in ("client", "cmake"):
+            run("cmake", "--install", BUILD, "--component", component, "--prefix", cls.prefix)
         cls.built = f"{cls.folder.name}/build"
         run("cmake", "-S", str(SOURCE), "-B", cls.built, f"-DCMAKE_PREFIX_PATH={cls.prefix}",
             f"-DCMAKE_CXX_COMPILER={COMPILER}", "-DCMAKE_CXX_STANDARD=20")

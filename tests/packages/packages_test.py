@@ -60,7 +60,7 @@ class PackagesTest(unittest.TestCase):
         self.assertIn(f"libsortition.so.{abi}", runtime)
         self.assertFalse([name for name in runtime if not name.startswith("libsortition.so.")])
         development = {pathlib.Path(path).name for path in self.files("libsortition-dev")}
-        self.assertLessEqual({"libsortition.so", "sampler.h", "SortitionConfig.cmake"}, development)
+        self.assertLessEqual({"libsortition.so", "sampler.h", "sortition-config.cmake"}, development)
         self.assertFalse([name for name in development if ".so." in name])
         self.assertIn(f"{library} (= {self.field(library, 'Version')})", self.field("libsortition-dev", "Depends"))
 
