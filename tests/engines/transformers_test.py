@@ -273,15 +273,72 @@ class TransformersTest(unittest.TestCase):
             def end(self):
                 self.ended = True
 
+        options = {"max_new_tokens": STEPS, "pad_token_id": 0, "do_sample": True}
         for name, model, sampler in self.each():
-            with self.subTest(name):
-                streamer = Collect()
-                batch = {name: tensor[:1] for name, tensor in prompts().items()}
-                tokens = SortitionSampler(sampler, seed=1).generate(
-                    model, **batch, max_new_tokens=STEPS, pad_token_id=0, do_sample=True, streamer=streamer).tolist()
-                self.assertEqual(streamer.pieces[0], [tokens[0][:9]])
-                self.assertEqual(streamer.pieces[1:], [[token] for token in tokens[0][9:]])
-                self.assertTrue(streamer.ended)
+            for through in ("generate", "custom_generate"):
+                with self.subTest(f"{name}, {through}"):
+                    streamer, method = Collect(), SortitionSampler(sampler, seed=1)
+                    batch = {name: tensor[:1] for name, tensor in prompts().items()}
+                    if through == "generate":
+                        tokens = method.generate(model, **batch, streamer=streamer, **options).tolist()
+                    else:
+                        tokens = model.generate(**batch, streamer=streamer, custom_generate=method, **options).tolist()
+                    self.assertEqual(streamer.pieces[0], [tokens[0][:9]])
+                    self.assertEqual(streamer.pieces[1:], [[token] for token in tokens[0][9:]])
+                    self.assertTrue(streamer.ended)
+
+    def assert_drafts_keep_texts(self, *, most_steps, **drafter):
+        """Greedy and sampled texts, with options that look at the history and with masks, are those without drafts."""
+        prompt = torch.cat([prompts()["input_ids"][:1]] * 2, dim=-1)  # a lookup finds drafts there
+        common = {"max_new_tokens": STEPS, "pad_token_id": 0}
+        taken = 0
+        for options in ({"do_sample": False}, {"do_sample": True, "temperature": 0.9, "top_k": 20},
+                        {"do_sample": True, "repetition_penalty": 1.2, "top_k": 0, "min_new_tokens": STEPS - 2}):
+            for name, model, sampler in self.each():
+                if model.dtype != torch.float32:  # logits of several rows at once are others in bfloat16
+                    continue
+                with self.subTest(name, **options):
+                    steps = []
+                    method = SortitionSampler(sampler, seed=4)
+                    plain = model.generate(prompt, custom_generate=method, **common, **options)
+                    proposing = drafter if "assistant_model" not in drafter else {"assistant_model": model}
+                    method = SortitionSampler(sampler, seed=4, on_step=steps.append)
+                    drawn = model.generate(prompt, custom_generate=method, **common, **options, **proposing)
+                    self.assertEqual(drawn.tolist(), plain.tolist())
+                    taken = max(taken, plain.shape[1] - prompt.shape[1] - len(steps))
+        self.assertGreaterEqual(taken, STEPS - most_steps)
+
+    def test_assistant_keeps_texts(self):
+        self.assert_drafts_keep_texts(assistant_model=True, most_steps=STEPS // 2)
+
+    def test_prompt_lookup_keeps_texts(self):
+        self.assert_drafts_keep_texts(prompt_lookup_num_tokens=3, most_steps=STEPS)
+
+    def test_drafts_that_cannot_be_verified_are_refused(self):
+        model = MODELS["llama torch.float32"]
+        method = SortitionSampler(self.client)
+        with self.assertRaisesRegex(ValueError, "assistant_model.*one text at a time"):
+            generate(model, method, assistant_model=model)
+        with self.assertRaisesRegex(ValueError, "assistant_ensemble_weight"):
+            model.generate(prompts()["input_ids"][:1], custom_generate=method, prompt_lookup_num_tokens=3,
+                           assistant_ensemble_weight=0.5, max_new_tokens=3, pad_token_id=0)
+
+    def test_stop_strings_end_texts(self):
+        import tokenizers  # comes with Transformers
+
+        words = {f"w{token} ": token for token in range(VOCABULARY)}
+        plain_tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0 "))
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, unk_token="w0 ")
+        model, batch = MODELS["llama torch.float32"], {"input_ids": prompts()["input_ids"][:1]}
+        options = {"max_new_tokens": STEPS, "pad_token_id": 0, "do_sample": False}
+        whole = SortitionSampler(self.client).generate(model, **batch, **options).tolist()[0]
+        new = whole[9:]
+        end = new.index(new[4])
+        stopped = SortitionSampler(self.client).generate(model, **batch, **options, tokenizer=tokenizer,
+                                                         stop_strings=[f"w{new[4]} "]).tolist()[0]
+        self.assertEqual(stopped, whole[:9 + end + 1])
+        with self.assertRaisesRegex(ValueError, "tokenizer is missing"):
+            SortitionSampler(self.client).generate(model, **batch, **options, stop_strings=["w1 "])
 
     def test_tensors_of_torch(self):
         sampler = self.samplers["in process"]

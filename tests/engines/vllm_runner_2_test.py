@@ -52,11 +52,12 @@ def logits_of(name, position):
 class Runner:
     """vLLM's runner around its sampler, from requests to their texts."""
 
-    def __init__(self, sampler_class, logprobs_mode="raw_logprobs", **options):
+    def __init__(self, sampler_class, logprobs_mode="raw_logprobs", return_sampling_mask=False, **options):
         self.states = RequestState(SLOTS, LONGEST, LONGEST * SLOTS, 0, VOCABULARY, CPU)
         self.buffers = InputBuffers(SLOTS, LONGEST * SLOTS, CPU)
         self.sampler = sampler_class(vllm_config=config(**options), max_num_reqs=SLOTS, vocab_size=VOCABULARY,
-                                     device=CPU, req_states=self.states, logprobs_mode=logprobs_mode)
+                                     device=CPU, req_states=self.states, logprobs_mode=logprobs_mode,
+                                     return_sampling_mask=return_sampling_mask)
 
     def add(self, name, prompt, params, output=()):
         params.update_from_generation_config({}, eos_token_id=None)
@@ -79,9 +80,10 @@ class Runner:
         batch.positions = lengths.long() - 1
         return batch
 
-    def step(self, names, chunked=()):
+    def step(self, names, chunked=(), poisoned=()):
         batch = self.batch(names, chunked)
-        rows = [logits_of(name, int(length)) for name, length in zip(names, batch.seq_lens)]
+        rows = [logits_of(name, int(length)) + (float("nan") if name in poisoned else 0.0)
+                for name, length in zip(names, batch.seq_lens)]
         output = self.sampler(torch.stack(rows), batch)
         post_update(batch.idx_mapping, self.states.num_computed_tokens.gpu, self.states.last_sampled_tokens,
                     self.sampler.penalties_state.output_bin_counts, output.sampled_token_ids, output.num_sampled,
@@ -231,17 +233,45 @@ class Runner2(unittest.TestCase):
                 return logits
 
         for what, name in (({"enable_trace_replay": True}, "enable_trace_replay"),
-                           ({"return_sampling_mask": True}, "return_sampling_mask"),
                            ({"custom_logits_processors": [Foreign(None, None)]}, "Foreign"),
                            ({"vllm_config": config(speculative_config=object())}, "speculative decoding")):
             with self.assertRaisesRegex(NotImplementedError, name):
                 self.ours(**{"vllm_config": config(), **what})
         with self.assertRaisesRegex(ValueError, "processed_logits"):
             Runner(self.ours, logprobs_mode="processed_logits")
-        runner = Runner(self.ours)
-        for options, name in (({"logprobs": -1}, "logprobs=-1"), ({"logprob_token_ids": [4]}, "logprob_token_ids")):
-            with self.assertRaisesRegex(NotImplementedError, name):
-                runner.sampler.add_request(0, SamplingParams(**options))
+
+    def test_a_bad_row_fails_alone(self):
+        alone, runner = Runner(self.ours), Runner(self.ours)
+        for name in ("good", "bad"):
+            runner.add(name, [3], SamplingParams(temperature=0.8, seed=2))
+        alone.add("good", [3], SamplingParams(temperature=0.8, seed=2))
+        runner.step(["good", "bad"], poisoned=["bad"])
+        alone.step(["good"])
+        self.assertEqual(runner.text("good"), alone.text("good"))
+        self.assertIn("LOGIT_NAN", str(runner.sampler.failed["bad"]))
+        self.assertEqual(list(runner.sampler.failed), ["bad"])
+
+    def test_masks_are_the_kept_tokens(self):
+        options = {"temperature": 0.8, "top_k": 12, "top_p": 0.9, "seed": 5}
+        theirs = Runner(Sampler, "processed_logprobs", return_sampling_mask=True)
+        ours = Runner(self.ours, "processed_logprobs", return_sampling_mask=True)
+        for runner in (theirs, ours):
+            for name in ("a", "b"):
+                runner.add(name, [3, 7], SamplingParams(**options))
+        expected, found = (runner.step(["a", "b"]).sampling_mask_tensors.tolists() for runner in (theirs, ours))
+        self.assertEqual(found.token_ids.tolist(), expected.token_ids.tolist())
+        self.assertEqual(found.offsets.tolist(), expected.offsets.tolist())
+
+    def test_named_logprobs_are_vllms(self):
+        parts = []
+        for kind in (Sampler, self.ours):
+            runner = Runner(kind)
+            runner.add("a", [3], SamplingParams(temperature=0.0, logprob_token_ids=[9, 2, 150]))
+            runner.add("b", [3], SamplingParams(temperature=0.0, logprobs=2))
+            parts.append(runner.step(["a", "b"]).logprobs_tensors)
+        theirs, ours = parts
+        self.assertEqual(ours.logprob_token_ids.tolist(), theirs.logprob_token_ids.tolist())
+        torch.testing.assert_close(ours.logprobs, theirs.logprobs, atol=1e-5, rtol=0)
 
     def test_vllm_always_takes_the_installed_tracker(self):
         for settings in ("", "in_process"):

@@ -11,6 +11,7 @@ import numpy
 import torch
 import sortition.local
 from sortition import vllm as plugin
+from sortition import vllm_engine as engine
 from sortition import vllm_common as common
 from sortition import vllm_runner_2 as runner_2
 
@@ -23,7 +24,7 @@ def fake_params(**options):
     defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
                 "frequency_penalty": 0.0, "presence_penalty": 0.0, "seed": 1, "logprobs": None, "min_tokens": 0,
                 "logit_bias": None, "allowed_token_ids": None, "all_stop_token_ids": set(),
-                "bad_words_token_ids": None}
+                "bad_words_token_ids": None, "logprob_token_ids": None}
     return types.SimpleNamespace(**{**defaults, **options})
 
 
@@ -81,17 +82,67 @@ class Logic(unittest.TestCase):
         self.assertEqual(drawn, self.sampler.draw(sequence, logits(9)[0]).token)
 
     def test_parameters(self):
-        self.assertEqual(common.parameters_of(fake_params(temperature=0.0, top_k=5))["temperature"], 0.0)
-        self.assertNotIn("top_k", common.parameters_of(fake_params(temperature=0.0, top_k=5)))
+        self.assertEqual(common.parameters_of(fake_params(temperature=0.0, top_k=5), "raw")["temperature"], 0.0)
+        self.assertNotIn("top_k", common.parameters_of(fake_params(temperature=0.0, top_k=5), "raw"))
         result = common.parameters_of(fake_params(top_k=-1, logit_bias={3: 1.5}, allowed_token_ids=[9, 2, 9],
-                                                  bad_words_token_ids=[[4], [5, 6]]))
+                                                  bad_words_token_ids=[[4], [5, 6]]), "raw")
         self.assertEqual((result["top_k"], result["logit_bias"], result["allowed_token_ids"],
                           result["banned_token_ids"], result["bad_words"]),
                          (0, [{"token": 3, "bias": 1.5}], [2, 9], [4], [{"tokens": [5, 6]}]))
-        with self.assertRaisesRegex(ValueError, "thinking_token_budget"):
-            common.parameters_of(fake_params(thinking_token_budget=5))
+        with self.assertRaisesRegex(sortition.Error, r"logprobs \(0..1000\)"):
+            common.parameters_of(fake_params(logprobs=-1), "processed")
         with self.assertRaisesRegex(ValueError, "raw_logits"):
             common.Drawer(self.sampler, "raw_logits")
+
+    def test_admission_names_field_and_range(self):
+        for options, text in (({"repetition_penalty": 1000.0}, r"repetition_penalty \(0.01..100\)"),
+                              ({"logit_bias": {3: 1e30}}, r"logit_bias\[0\].bias \(\|bias\| < 65504\)"),
+                              ({"seed": 2**64}, r"seed \(-2\^63..2\^64-1\)"),
+                              ({"logprobs": 1001}, r"logprobs \(-1..1000\)"),
+                              ({"temperature": 1e-3}, r"temperature \(0 or 0.01..100\)")):
+            with self.assertRaisesRegex(sortition.Error, text):
+                common.check(fake_params(**options))
+        for options in ({}, {"seed": -7}, {"seed": None}, {"logprobs": -1}, {"logprob_token_ids": [9, 3, 9]}):
+            common.check(fake_params(**options))
+
+    def test_both_targets_and_fallback(self):
+        for setting, expected in (("a:1, unix:/b", ((["a:1", "unix:/b"],), {"fallback": "none"})),
+                                  ("a:1,in_process", ((["a:1"],), {"fallback": "in_process"}))):
+            with mock.patch.dict(os.environ, {common.SETTING: setting}), mock.patch.object(common, "Client") as client:
+                common.make_sampler()
+                self.assertEqual(tuple(client.call_args), expected)
+        with mock.patch.dict(os.environ, {common.SETTING: "in_process"}):
+            self.assertIsInstance(common.make_sampler(), sortition.local.Sampler)
+
+    def test_drafts_keep_the_text(self):
+        options = {"frequency_penalty": 0.7, "min_tokens": 3, "all_stop_token_ids": {int(logits(2)[0].argmax())}}
+        texts = []
+        for drafts in ([], [7, 8, 9]):
+            output = []
+            self.rows.update(fake_update(added=[(0, fake_params(**options), [1, 2], output)]))
+            while len(output) < 5:
+                rows = logits(*range(len(output), len(output) + 1 + len(drafts)))
+                (drawn,) = self.drawer.draw([self.rows.requests[0]], rows, drafts=[drafts] if drafts else None)
+                output += drawn.tokens if drafts else [drawn.token]
+            texts.append(output[:5])
+        self.assertEqual(*texts)
+
+    def test_forced_tokens_are_drawn(self):
+        self.rows.update(fake_update(added=[(row, fake_params(), [1], []) for row in range(2)]))
+        requests = [self.rows.requests[row] for row in range(2)]
+        drawn = self.drawer.draw(requests, logits(1, 2), forced={1: 17})
+        self.assertEqual([drawn[0].token, drawn[1].token], [self.expected([1], [1])[0], 17])
+
+    def test_named_and_all_logprobs(self):
+        params = [fake_params(logprob_token_ids=[9, 3, 150]), fake_params(logprobs=-1)]
+        self.rows.update(fake_update(added=[(row, params[row], [1], []) for row in range(2)]))
+        batch = logits(5, 6)
+        ids, values, _ = self.drawer.logprobs([self.rows.requests[row] for row in range(2)], self.draw(batch),
+                                              VOCABULARY, batch)
+        whole = torch.log_softmax(batch, -1)
+        self.assertEqual(ids[0, 1:4].tolist(), [9, 3, 150])
+        torch.testing.assert_close(values[0, 1:4], whole[0, [9, 3, 150]], atol=1e-5, rtol=0)
+        torch.testing.assert_close(values[1, 1:], whole[1].sort(descending=True).values, atol=1e-5, rtol=0)
 
     def test_min_tokens(self):
         best = int(logits(1)[0].argmax())
@@ -106,7 +157,7 @@ class Logic(unittest.TestCase):
         self.rows.update(fake_update(added=[(0, fake_params(logprobs=3), [1], []), (1, fake_params(), [1], [])]))
         batch = logits(5, 6)
         draws = self.draw(batch)
-        ids, values, ranks = self.drawer.logprobs(draws, 3)
+        ids, values, ranks = self.drawer.logprobs([self.rows.requests[row] for row in range(2)], draws, 3, batch)
         whole = torch.log_softmax(batch, -1)
         self.assertEqual(ids[0, 1:].tolist(), whole[0].topk(3).indices.tolist())
         self.assertEqual(int(ids[0, 0]), draws[0].token)
@@ -123,12 +174,20 @@ class Logic(unittest.TestCase):
         self.draw(logits(5))
         self.assertEqual((self.drawer.logits.path, self.drawer.logits.note), ("host", ""))
 
-    def test_errors_come_out(self):
-        self.rows.update(fake_update(added=[(0, fake_params(), [1], [])]))
-        bad = logits(1)
+    def test_a_bad_row_fails_alone(self):
+        self.rows.update(fake_update(added=[(row, fake_params(), [1], []) for row in range(2)]))
+        bad = logits(1, 2)
         bad[0, 3] = float("nan")
-        with self.assertRaisesRegex(sortition.Error, "LOGIT_NAN"):
-            self.draw(bad)
+        first, second = self.draw(bad)
+        self.assertIn("LOGIT_NAN", str(first))
+        self.assertEqual(second.token, self.expected([1], [2])[0])
+        self.assertIs(self.draw(logits(1, 2))[0], first, "the request has ended")
+
+    def test_what_cannot_be_opened_fails_alone(self):
+        self.rows.update(fake_update(added=[(0, fake_params(top_p=7.0), [1], []), (1, fake_params(), [1], [])]))
+        first, second = self.draw(logits(1, 2))
+        self.assertEqual(first.field, "open.parameters.top_p")
+        self.assertEqual(second.token, self.expected([1], [2])[0])
 
     def test_ranks_draw_alike(self):
         drawn = []
@@ -144,19 +203,46 @@ class Logic(unittest.TestCase):
         runners = {name: types.ModuleType(name) for name in ("vllm.v1.worker.gpu_model_runner",
                                                              "vllm.v1.worker.gpu.model_runner")}
         first, second = runners.values()
+        for runner in runners.values():
+            runner.GPUModelRunner = type("Runner", (), {"sample_tokens": lambda self: None})
+        first.build_logitsprocs = lambda *_: None
         second.Sampler = second.GPUWatermarkSampler = type("TheirSampler", (), {})
         ours = type("OurSampler", (), {"__module__": runner_2.__name__})
-        modules = {**runners, plugin.__name__: plugin, runner_2.__name__: runner_2}
+        scheduler = types.SimpleNamespace(Scheduler=type("Scheduler", (), {"update_from_output": lambda self: None}))
+        modules = {**runners, plugin.__name__: plugin, runner_2.__name__: runner_2,
+                   "vllm": types.SimpleNamespace(__version__="0.33.0"), "vllm.v1.engine": None, "vllm.v1.request": None,
+                   "vllm.v1.core.sched.scheduler": scheduler}
         with mock.patch.dict(os.environ, {common.SETTING: "in_process"}), \
-                mock.patch.dict(vars(plugin), {"SortitionSampler": object}), \
+                mock.patch.dict(vars(plugin), {"SortitionSampler": object, "SortitionRejectionSampler": list}), \
                 mock.patch.object(runner_2, "sampler_class", return_value=ours), \
                 mock.patch("importlib.import_module", side_effect=modules.__getitem__):
             plugin.register()
+            wrapped = [first.GPUModelRunner.sample_tokens, scheduler.Scheduler.update_from_output]
             plugin.register()
+            modules["vllm"].__version__ = "0.34.1"
+            with self.assertRaisesRegex(RuntimeError, "supports vLLM 0.32 and 0.33, not 0.34.1"):
+                plugin.register()
         self.assertIs(first.Sampler, object)
+        self.assertIs(first.RejectionSampler, list)
         self.assertIs(second.Sampler, ours)
+        self.assertEqual(wrapped, [first.GPUModelRunner.sample_tokens, scheduler.Scheduler.update_from_output])
         with self.assertRaisesRegex(NotImplementedError, "watermark_config"):
             second.GPUWatermarkSampler()
+
+    def test_failed_rows_go_with_the_output(self):
+        class Runner:
+            sampler = types.SimpleNamespace(failed={1: sortition.Error("bad", reason="LOGIT_NAN")})
+
+            def sample_tokens(self, plain, inside):
+                return types.SimpleNamespace(**{inside: plain}) if inside else plain
+
+        handing_over = engine._handing_over(Runner.sample_tokens)
+        for inside in ("", "_model_runner_output", "model_runner_output"):
+            plain = types.SimpleNamespace(req_ids=["a", "b"])
+            Runner.sampler.failed = {1: sortition.Error("bad", reason="LOGIT_NAN")}
+            handing_over(Runner(), plain, inside)
+            self.assertEqual(plain.sortition_failed, {"b": "LOGIT_NAN: bad"})
+            self.assertEqual(Runner.sampler.failed, {})
 
     def test_does_nothing_unless_asked(self):
         with mock.patch.dict(os.environ):
@@ -209,6 +295,32 @@ class Interfaces(unittest.TestCase):
         torch.testing.assert_close(ours.logprobs_tensors.logprobs, theirs.logprobs_tensors.logprobs, atol=1e-5, rtol=0)
         self.assertEqual(ours.logprobs_tensors.selected_token_ranks.tolist(),
                          theirs.logprobs_tensors.selected_token_ranks.tolist())
+
+    def test_an_untracked_batch_is_refused(self):
+        """Never vLLM's own sampler for a real request: its processors are there, and no tracker is."""
+        from vllm import SamplingParams
+        from vllm.v1.sample.logits_processor import LogitsProcessors, MinTokensLogitsProcessor
+
+        metadata = self.metadata(None, [SamplingParams(temperature=0.0)])
+        metadata.logitsprocs = LogitsProcessors([object.__new__(MinTokensLogitsProcessor)])
+        with self.assertRaisesRegex(RuntimeError, "was not told of"):
+            plugin.SortitionSampler()(logits(1), metadata)
+
+    def test_speculation_is_tracked_or_refused_at_start(self):
+        from vllm.v1.sample.logits_processor import LogitsProcessors, MinTokensLogitsProcessor
+
+        def built(**speculation):
+            config = types.SimpleNamespace(speculative_config=types.SimpleNamespace(
+                **{"num_speculative_tokens": 3, "rejection_sample_method": "standard", **speculation}))
+            theirs = LogitsProcessors([object.__new__(MinTokensLogitsProcessor)])
+            return plugin._with_tracker(lambda *_: theirs)(config, "cpu", False, False, ())
+
+        self.assertEqual([type(processor).__name__ for processor in built().all],
+                         ["RequestTracker", "MinTokensLogitsProcessor"])
+        for speculation, name in (({"num_speculative_tokens": 65}, "num_speculative_tokens"),
+                                  ({"rejection_sample_method": "synthetic"}, "rejection_sample_method")):
+            with self.assertRaisesRegex(NotImplementedError, name):
+                built(**speculation)
 
     def test_a_dummy_run_is_vllms(self):
         from vllm import SamplingParams

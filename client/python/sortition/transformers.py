@@ -8,11 +8,13 @@ by the parameter with the same meaning, or refused by name.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import numpy
 import torch
 from transformers.generation import logits_process as processors
+from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from sortition._native import Draw
@@ -20,8 +22,9 @@ from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler
 from sortition.logits import LogitsTransfer
-from sortition.step import pack_mask
+from sortition.step import Drafts, pack_mask
 
+MOST_DRAFTS = 64  # of one step
 # Processors with a single number: its attribute, and the parameter with the same meaning.
 _PLAIN = {
     processors.RepetitionPenaltyLogitsProcessor: ("penalty", "repetition_penalty"),
@@ -168,23 +171,41 @@ class SortitionSampler:
         """The reason why logits of a GPU took the way over the host."""
         return self._logits.note
 
-    def generate(self, model: Any, *inputs: Any, streamer: Any = None, **options: Any) -> Any:
-        """Calls `model.generate(*inputs, **options)` with this decoding method and a streamer.
+    def generate(self, model: Any, *inputs: Any, streamer: Any = None, tokenizer: Any = None,
+                 assistant_model: Any = None, assistant_tokenizer: Any = None, stop_strings: Any = None,
+                 stopping_criteria: Sequence[Any] = (), **options: Any) -> Any:
+        """Calls `model.generate(*inputs, **options)` with this decoding method.
 
-        Use it to stream: Transformers 5 passes a streamer to its own decoding methods, but not to `custom_generate`.
+        Use it with a tokenizer, for stop strings or an assistant with another tokenizer: Transformers 5 keeps
+        tokenizers from a `custom_generate`.
         """
-        return model.generate(*inputs, streamer=streamer, custom_generate=functools.partial(self, streamer=streamer),
-                              **options)
+        if stop_strings is not None:
+            if tokenizer is None:
+                raise ValueError("stop_strings: tokenizer is missing")
+            stopping_criteria = [*stopping_criteria, StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)]
+        method = functools.partial(self, streamer=streamer, tokenizer=tokenizer, assistant_model=assistant_model,
+                                   assistant_tokenizer=assistant_tokenizer)
+        return model.generate(*inputs, streamer=streamer, custom_generate=method,
+                              stopping_criteria=StoppingCriteriaList(stopping_criteria), **options)
 
     @torch.no_grad()
     def __call__(self, model: Any, input_ids: torch.Tensor, logits_processor: Sequence[Any] = (),
                  stopping_criteria: Any = None, generation_config: Any = None, synced_gpus: bool = False,
-                 streamer: Any = None, **model_kwargs: Any) -> Any:
+                 streamer: Any = None, assistant_model: Any = None, assistant_tokenizer: Any = None,
+                 tokenizer: Any = None, **model_kwargs: Any) -> Any:
+        if assistant_model is None and streamer is None:
+            assistant_model, streamer = _not_passed_on("assistant_model", "streamer")
         _refuse(generation_config, synced_gpus)
         plan = Plan(logits_processor, generation_config.do_sample)
         rows = input_ids.shape[0]
         pad = generation_config._pad_token_tensor
         kept_logits: Optional[List[torch.Tensor]] = [] if generation_config.output_logits else None
+        if assistant_model is not None or getattr(generation_config, "prompt_lookup_num_tokens", None):
+            candidates = _candidates(model, generation_config, input_ids, logits_processor, model_kwargs,
+                                     assistant_model=assistant_model, target_tokenizer=tokenizer,
+                                     assistant_tokenizer=assistant_tokenizer)
+            return self._assisted(model, input_ids, plan, stopping_criteria, generation_config, streamer, candidates,
+                                  kept_logits, model_kwargs)
         sequences: List[Any] = []
         unfinished = torch.ones(rows, dtype=torch.bool, device=input_ids.device)
         outputs = model._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True)
@@ -211,12 +232,59 @@ class SortitionSampler:
         finally:
             for sequence in sequences:
                 getattr(sequence, "close", lambda: None)()
-        if streamer is not None:
-            streamer.end()
-        if generation_config.return_dict_in_generate:
-            return GenerateDecoderOnlyOutput(sequences=input_ids, logits=tuple(kept_logits) if kept_logits else None,
-                                             past_key_values=model_kwargs.get("past_key_values"))
-        return input_ids
+        return _output(input_ids, streamer, generation_config, kept_logits, model_kwargs)
+
+    def _assisted(self, model: Any, input_ids: torch.Tensor, plan: Plan, stopping_criteria: Any, config: Any,
+                  streamer: Any, candidates: Any, kept_logits: Optional[List[torch.Tensor]],
+                  model_kwargs: Dict[str, Any]) -> Any:
+        """Verifies the drafts of `candidates` in coupled mode: the text is that without drafts."""
+        sequence, going = None, True
+        try:
+            while going:
+                first, before = sequence is None, input_ids
+                proposed = candidates.get_candidates(input_ids)[0].to(input_ids.device)
+                drafts = proposed[0, input_ids.shape[1]:][:MOST_DRAFTS].tolist()
+                logits, outputs = _forward(model, input_ids, drafts, first, model_kwargs)
+                if first:
+                    (sequence,) = self._open(plan, input_ids, logits.shape[-1])
+                tokens = self._verify(plan, sequence, input_ids, logits, drafts)
+                used = 0
+                while going and used < len(tokens):
+                    next_token = torch.tensor([[tokens[used]]], dtype=input_ids.dtype, device=input_ids.device)
+                    input_ids = torch.cat([input_ids, next_token], dim=-1)
+                    used += 1
+                    going = not bool(stopping_criteria(input_ids, None).any())
+                if kept_logits is not None:
+                    kept_logits += logits[:used].to(torch.float32, copy=True)[:, None]
+                if streamer is not None:
+                    streamer.put(input_ids[0, before.shape[1]:].cpu())
+                outputs.past_key_values.crop(used - 1 - len(drafts))
+                candidates.update_candidate_strategy(input_ids, logits[None], used - 1)
+                model_kwargs = model._update_model_kwargs_for_generation(
+                    outputs, model_kwargs, is_encoder_decoder=False, num_new_tokens=used)
+        finally:
+            getattr(sequence, "close", lambda: None)()
+        return _output(input_ids, streamer, config, kept_logits, model_kwargs)
+
+    def _verify(self, plan: Plan, sequence: Any, input_ids: torch.Tensor, logits: torch.Tensor,
+                drafts: List[int]) -> List[int]:
+        """Returns the accepted drafts and the token after them."""
+        vocabulary, text = logits.shape[-1], input_ids[0]
+        masks = []
+        for count in range(len(drafts) + 1):
+            masks.append(plan.mask(0, torch.cat([text, text.new_tensor(drafts[:count])]), vocabulary))
+        allowed = None
+        if any(mask is not None for mask in masks):
+            everything = pack_mask(numpy.ones(vocabulary, bool))
+            allowed = numpy.stack([everything if mask is None else mask for mask in masks])
+        (result,) = self._sampler.step(
+            [sequence], self._logits.move(logits).contiguous(), drafts=[Drafts(drafts)] if drafts else None,
+            allowed=None if allowed is None else [allowed if drafts else allowed[0]], timeout=self._timeout)
+        if isinstance(result, Error):
+            raise result
+        if self._on_step is not None:
+            self._on_step([result])
+        return list(result.tokens) if drafts else [result.token]
 
     def _open(self, plan: Plan, input_ids: torch.Tensor, vocabulary: int) -> List[Any]:
         # From the CPU's generator, for models on any device.
@@ -249,11 +317,66 @@ class SortitionSampler:
         return torch.tensor(tokens, dtype=input_ids.dtype, device=input_ids.device)
 
 
+def _not_passed_on(*names: str) -> List[Any]:
+    """Returns arguments of `generate`, which calls this decoding method and passes them to its own methods alone."""
+    frame = inspect.currentframe()
+    while frame is not None and not (frame.f_code.co_name == "generate" and "decoding_method" in frame.f_locals):
+        frame = frame.f_back
+    return [None if frame is None else frame.f_locals.get(name) for name in names]
+
+
+def _output(input_ids: torch.Tensor, streamer: Any, config: Any, kept_logits: Optional[List[torch.Tensor]],
+            model_kwargs: Dict[str, Any]) -> Any:
+    if streamer is not None:
+        streamer.end()
+    if config.return_dict_in_generate:
+        return GenerateDecoderOnlyOutput(sequences=input_ids, logits=tuple(kept_logits) if kept_logits else None,
+                                         past_key_values=model_kwargs.get("past_key_values"))
+    return input_ids
+
+
+def _candidates(model: Any, config: Any, input_ids: torch.Tensor, logits_processor: Sequence[Any],
+                model_kwargs: Dict[str, Any], **assistant: Any) -> Any:
+    """Returns Transformers' generator of drafts, after refusing what cannot be verified."""
+    if input_ids.shape[0] > 1:
+        raise ValueError("assistant_model, prompt_lookup_num_tokens: for one text at a time")
+    cache = model_kwargs.get("past_key_values")
+    if model.config.is_encoder_decoder or cache is None or not hasattr(cache, "crop"):
+        raise ValueError("assistant_model, prompt_lookup_num_tokens: for decoders with a cache that can be cropped")
+    if getattr(config, "assistant_ensemble_weight", None) is not None:
+        raise ValueError("assistant_ensemble_weight has no counterpart in Sortition: generate without it")
+    getattr(cache, "activate_past_recording", lambda: None)()
+    made = model._get_candidate_generator(generation_config=config, input_ids=input_ids, inputs_tensor=input_ids,
+                                          logits_processor=logits_processor, model_kwargs=model_kwargs, **assistant)
+    if getattr(made, "requires_model_outputs", False):
+        raise ValueError(f"assistant_model: {type(made).__name__} has no counterpart in Sortition")
+    return made
+
+
+def _forward(model: Any, input_ids: torch.Tensor, drafts: List[int], first: bool,
+             model_kwargs: Dict[str, Any]) -> Any:
+    """Returns the logits for each draft and the token after them, and the model's outputs."""
+    text = torch.cat([input_ids, input_ids.new_tensor([drafts])], dim=-1) if drafts else input_ids
+    longer = dict(model_kwargs)
+    mask, positions = longer.get("attention_mask"), longer.get("position_ids")
+    if mask is not None and drafts:
+        longer["attention_mask"] = torch.cat([mask, mask.new_ones((1, len(drafts)))], dim=-1)
+    if positions is not None and drafts:
+        after = positions[..., -1:] + torch.arange(1, len(drafts) + 1, device=positions.device)
+        longer["position_ids"] = torch.cat([positions, after.to(positions.dtype)], dim=-1)
+    inputs = model.prepare_inputs_for_generation(
+        text, next_sequence_length=None if first else len(drafts) + 1, is_first_iteration=first, **longer)
+    if "logits_to_keep" in inputs:
+        inputs["logits_to_keep"] = len(drafts) + 1
+    outputs = model(**inputs, return_dict=True)
+    return outputs.logits[0, -len(drafts) - 1:], outputs
+
+
 def _refuse(config: Any, synced_gpus: bool) -> None:
     """Refuses options of GenerationConfig that have no logits processor and request more than tokens."""
     if (config.num_beams or 1) > 1:
         raise ValueError("num_beams: Sortition draws tokens, it does not search beams")
-    for name in ("penalty_alpha", "dola_layers", "prompt_lookup_num_tokens", "output_scores", "output_attentions",
+    for name in ("penalty_alpha", "dola_layers", "output_scores", "output_attentions",
                  "output_hidden_states", "assistant_early_exit"):
         if getattr(config, name, None):
             raise ValueError(f"{name} has no counterpart in Sortition: generate without it")

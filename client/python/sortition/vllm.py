@@ -1,81 +1,185 @@
 """Sortition under vLLM: an out-of-tree plugin for its model runners of both generations.
 
 The wheel registers two of vLLM's extension points. Both do nothing unless SORTITION_VLLM is set, to targets
-("127.0.0.1:50051,unix:PATH") or to "in_process". One is a general plugin, which replaces the runner's sampler by one of
-Sortition (generation 2: vllm_runner_2.py). The other is a logits processor, which changes no logits and tells
-generation 1 which request is in which row. Written for vLLM 0.33. Speculative decoding and thinking budgets are refused
-by name.
+("127.0.0.1:50051,unix:PATH"), to "in_process", or to both. One is a general plugin, which replaces the runner's
+samplers by those of Sortition (generation 2: vllm_runner_2.py). The other is a logits processor, which changes no
+logits, refuses requests at their admission, and tells generation 1 which request is in which row.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
-from sortition.vllm_common import Drawer, make_sampler, settings, tracker_class
+from sortition.errors import Error
+from sortition.vllm_common import MOST_DRAFTS, Drawer, Request, make_sampler, settings, tracker_class
+from sortition.vllm_engine import check_version, end_failed_requests, once
+
+
+def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
+    """Returns the requests in the batch's rows; None for a run that only measures the memory needed."""
+    processors = list(metadata.logitsprocs.all)
+    rows = next((processor.rows for processor in processors if isinstance(processor, tracker_class())), None)
+    if not processors or (rows is not None and not rows.requests):
+        return None
+    if rows is None or any(row not in rows.requests for row in range(count)):
+        raise RuntimeError("vLLM's batch has requests that Sortition's sampler was not told of")
+    return [rows.requests[row] for row in range(count)]
+
+
+def _forced(metadata: Any, logits: torch.Tensor) -> Dict[int, int]:
+    """Returns the tokens, by row, that vLLM forces because a thinking budget is spent."""
+    holder = getattr(metadata, "thinking_budget_state_holder", None)
+    if holder is None or not holder.has_tracked_requests():
+        return {}
+    holder.update_state(metadata.output_token_ids, metadata.spec_token_ids, repeat_indices=None)
+    probe = holder.apply_to_logits(torch.zeros(logits.shape), False, metadata.spec_token_ids)
+    return {int(row): int(probe[row].argmax()) for row in probe.any(-1).nonzero().flatten()}
+
+
+def _errors(answers: List[Any]) -> Dict[int, Error]:
+    return {row: answer for row, answer in enumerate(answers) if isinstance(answer, Error)}
 
 
 def _sampler_class() -> Any:
     base = importlib.import_module("vllm.v1.sample.sampler").Sampler
     outputs = importlib.import_module("vllm.v1.outputs")
-    builtin = importlib.import_module("vllm.v1.sample.logits_processor")
-    tracker = tracker_class()
-    known = (tracker, builtin.MinPLogitsProcessor, builtin.MinTokensLogitsProcessor,
-             builtin.LogitBiasLogitsProcessor)
 
     class SortitionSampler(base):
-        """Replaces vLLM's sampler, and returns its type of result."""
+        """Replaces vLLM's sampler, and returns its type of result. `failed` has the errors of the last batch's rows."""
 
         def __init__(self, logprobs_mode: str = "raw_logprobs", **options: Any):
             super().__init__(logprobs_mode, **options)
             self.drawer = Drawer(make_sampler(), logprobs_mode)
+            self.failed: Dict[int, Error] = {}
 
         def forward(self, logits: torch.Tensor, sampling_metadata: Any, predict_bonus_token: bool = False,
                     logprobs_mode_override: Optional[str] = None) -> Any:
-            processors = list(sampling_metadata.logitsprocs.all)
-            rows = next((processor.rows for processor in processors if isinstance(processor, tracker)), None)
-            if rows is None or not rows.requests:  # a run that only measures the memory needed
+            requests = _requests_of(sampling_metadata, logits.shape[0])
+            if requests is None:
                 return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
-            if predict_bonus_token or logprobs_mode_override or any(sampling_metadata.spec_token_ids or ()):
-                raise NotImplementedError("Sortition's plugin does not do speculative decoding")
-            for processor in processors:
-                if not isinstance(processor, known):
-                    raise NotImplementedError(f"{type(processor).__name__} has no counterpart in Sortition")
-            if sampling_metadata.logprob_token_ids:
-                raise NotImplementedError("logprob_token_ids has no counterpart in Sortition's plugin")
-            most = sampling_metadata.max_num_logprobs
-            if most is not None and most < 0:
-                raise NotImplementedError("logprobs=-1: Sortition returns at most 1000 alternatives")
-            draws = self.drawer.draw([rows.requests[row] for row in range(logits.shape[0])], logits)
-            tokens = torch.tensor([[draw.token] for draw in draws], dtype=torch.int32, device=logits.device)
-            tensors = None
-            if most is not None:
-                tensors = outputs.LogprobsTensors(*(part.to(logits.device)
-                                                    for part in self.drawer.logprobs(draws, most)))
-            return outputs.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=tensors)
+            draws = self.drawer.draw(requests, logits, forced=_forced(sampling_metadata, logits))
+            self.failed = _errors(draws)
+            tokens = torch.tensor([[getattr(draw, "token", 0)] for draw in draws], dtype=torch.int32,
+                                  device=logits.device)
+            return outputs.SamplerOutput(sampled_token_ids=tokens,
+                                         logprobs_tensors=self.logprobs_of(sampling_metadata, requests, draws, logits))
+
+        def logprobs_of(self, metadata: Any, requests: List[Request], answers: List[Any], logits: torch.Tensor,
+                        **shape: Any) -> Any:
+            named = getattr(metadata, "logprob_token_ids", None) or {}
+            widths = [*map(len, named.values()), *([] if metadata.max_num_logprobs is None else
+                                                   [metadata.max_num_logprobs])]
+            if not widths:
+                return None
+            parts = self.drawer.logprobs(requests, answers, max(widths), logits, **shape)
+            return outputs.LogprobsTensors(*(part.to(logits.device) for part in parts))
 
     return SortitionSampler
 
 
+def _rejection_sampler_class() -> Any:
+    base = importlib.import_module("vllm.v1.sample.rejection_sampler").RejectionSampler
+    outputs = importlib.import_module("vllm.v1.outputs")
+
+    class SortitionRejectionSampler(base):
+        """Verifies drafts in coupled mode: the text is the one without speculation, for every drafter."""
+
+        def forward(self, metadata: Any, draft_probs: Optional[torch.Tensor], logits: torch.Tensor,
+                    sampling_metadata: Any) -> Any:
+            counts = list(metadata.num_draft_tokens)
+            requests = _requests_of(sampling_metadata, len(counts))
+            if requests is None:
+                return super().forward(metadata, draft_probs, logits, sampling_metadata)
+            proposed, starts, rows = metadata.draft_token_ids.tolist(), [], []
+            drafts: List[List[int]] = []
+            for count in counts:
+                start, own = sum(counts[:len(starts)]) + len(starts), proposed[:count]
+                proposed = proposed[count:]
+                # vLLM replaces drafts that a grammar does not allow by -1.
+                drafts.append(own[:own.index(-1)] if -1 in own else own)
+                starts.append(start)
+                rows += range(start, start + len(drafts[-1]) + 1)
+            used = logits if len(rows) == logits.shape[0] else logits[torch.tensor(rows, device=logits.device)]
+            for request in requests:
+                if getattr(request.params, "thinking_token_budget", None) is not None and request.error is None:
+                    request.error = Error("not with speculative decoding", "UNIMPLEMENTED", "NOT_IMPLEMENTED",
+                                          "thinking_token_budget")
+            answers = self.sampler.drawer.draw(requests, used, drafts=drafts)
+            self.sampler.failed = _errors(answers)
+            slots = metadata.max_spec_len + 1
+            tokens = torch.full((len(requests), slots), -1, dtype=torch.int32)
+            for row, answer in enumerate(answers):
+                drawn = [0] if isinstance(answer, Error) else getattr(answer, "tokens", None) or [answer.token]
+                tokens[row, :len(drawn)] = torch.tensor(drawn, dtype=torch.int32)
+            return outputs.SamplerOutput(
+                sampled_token_ids=tokens.to(logits.device),
+                logprobs_tensors=self.sampler.logprobs_of(sampling_metadata, requests, answers, logits, slots=slots,
+                                                          starts=starts))
+
+    return SortitionRejectionSampler
+
+
 def __getattr__(name: str) -> Any:
     """Makes the classes with vLLM's classes as bases, when they are first used."""
-    makers = {"RequestTracker": tracker_class, "SortitionSampler": _sampler_class}
+    makers = {"RequestTracker": tracker_class, "SortitionSampler": _sampler_class,
+              "SortitionRejectionSampler": _rejection_sampler_class}
     if name in makers:
         globals()[name] = made = makers[name]()
         return made
     raise AttributeError(name)
 
 
+@once
+def _with_tracker(build: Any) -> Any:
+    """Makes vLLM build the tracker in all cases: beside speculation it builds no installed processors."""
+    def build_logitsprocs(vllm_config: Any, device: Any, is_pin_memory: bool, is_pooling_model: bool,
+                          *more: Any, **options: Any) -> Any:
+        made = build(vllm_config, device, is_pin_memory, is_pooling_model, *more, **options)
+        if is_pooling_model:
+            return made
+        _refuse_config(vllm_config, made)
+        if not any(isinstance(processor, tracker_class()) for processor in made.all):
+            made.argmax_invariant.append(tracker_class()(vllm_config, device, is_pin_memory))
+        return made
+
+    return build_logitsprocs
+
+
+def _refuse_config(config: Any, processors: Any) -> None:
+    """Refuses, when the engine starts, what no row can be drawn with."""
+    builtin = importlib.import_module("vllm.v1.sample.logits_processor")
+    known = (tracker_class(), builtin.MinPLogitsProcessor, builtin.MinTokensLogitsProcessor,
+             builtin.LogitBiasLogitsProcessor)
+    for processor in processors.all:
+        if not isinstance(processor, known):
+            raise NotImplementedError(f"{type(processor).__name__} has no counterpart in Sortition")
+    speculation = getattr(config, "speculative_config", None)
+    if speculation is None:
+        return
+    if (speculation.num_speculative_tokens or 0) > MOST_DRAFTS:
+        raise NotImplementedError(f"num_speculative_tokens: Sortition verifies at most {MOST_DRAFTS} drafts of a step")
+    if getattr(speculation, "rejection_sample_method", None) == "synthetic":
+        raise NotImplementedError("rejection_sample_method: Sortition accepts no drafts that it did not draw")
+
+
 def register() -> None:
     """Installs the plugin, as vLLM's general plugin. May be called several times."""
     if not settings():
         return
-    importlib.import_module("vllm.v1.worker.gpu_model_runner").Sampler = importlib.import_module(
-        __name__).SortitionSampler
+    check_version()
+    own = importlib.import_module(__name__)
+    runner_1 = importlib.import_module("vllm.v1.worker.gpu_model_runner")
+    runner_1.Sampler, runner_1.RejectionSampler = own.SortitionSampler, own.SortitionRejectionSampler
+    runner_1.build_logitsprocs = _with_tracker(runner_1.build_logitsprocs)
+    runners = [runner_1.GPUModelRunner]
     try:
-        runner = importlib.import_module("vllm.v1.worker.gpu.model_runner")
+        runner_2 = importlib.import_module("vllm.v1.worker.gpu.model_runner")
     except ImportError:  # generation 2 does not run on this machine
-        return
-    importlib.import_module("sortition.vllm_runner_2").install(runner)
+        pass
+    else:
+        importlib.import_module("sortition.vllm_runner_2").install(runner_2)
+        runners.append(runner_2.GPUModelRunner)
+    end_failed_requests(*runners)

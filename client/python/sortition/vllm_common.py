@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 import torch
@@ -14,11 +14,18 @@ from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
 from sortition.logits import LogitsTransfer
-from sortition.step import pack_mask
+from sortition.step import Drafts, pack_mask
 
 SETTING = "SORTITION_VLLM"
+IN_PROCESS = "in_process"
 # Temperature below which vLLM draws greedily.
 _GREEDY_BELOW = 1e-5
+# The most alternatives of a token that the law returns.
+MOST_ALTERNATIVES = 1000
+# The most drafts of one step that the law verifies.
+MOST_DRAFTS = 64
+# The largest vocabulary of the law: admission knows the model's no better.
+_LARGEST_VOCABULARY = (1 << 20) - 1
 
 
 def settings() -> str:
@@ -26,8 +33,16 @@ def settings() -> str:
 
 
 def make_sampler() -> Any:
-    targets = settings()
-    return LocalSampler() if targets == "in_process" else Client(targets.split(","))
+    """Returns the sampler that the setting names: targets, in_process, or both (in process while no target answers)."""
+    names = [name.strip() for name in settings().split(",") if name.strip()]
+    targets = [name for name in names if name != IN_PROCESS]
+    if not targets:
+        return LocalSampler()
+    return Client(targets, fallback=IN_PROCESS if IN_PROCESS in names else "none")
+
+
+def refusal(field: str, limit: str, message: str) -> Error:
+    return Error(message, "INVALID_ARGUMENT", "", field, limit)
 
 
 class Request:
@@ -39,11 +54,15 @@ class Request:
         self.output = output  # vLLM's own list, which grows as tokens are accepted
         self.seed = params.seed
         self.sequence: Any = None
+        self.error: Optional[Error] = None  # ended the request
         self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
-        self.parameters = parameters_of(params)
 
-    def open(self, sampler: Any, vocabulary: int) -> None:
-        self.sequence = sampler.open(vocabulary_size=vocabulary, prompt=self.prompt, seed=self.seed, **self.parameters)
+    def prepare(self, sampler: Any, vocabulary: int, kind: str, kept: bool) -> None:
+        """Makes the sequence's history vLLM's, and opens it first. Raises Error. `kind`: of log probabilities."""
+        if self.sequence is None:
+            more = {"kept_set": {"tokens": True}} if kept else {}
+            self.sequence = sampler.open(vocabulary_size=vocabulary, prompt=self.prompt, seed=seed_of(self.seed),
+                                         **parameters_of(self.params, kind), **more)
         self.follow()
 
     def close(self) -> None:
@@ -63,18 +82,38 @@ class Request:
         if accepted and self.sequence.stateful and self.sequence.tokens[-1] != accepted[-1]:
             self.sequence.replace_last(accepted[-1])
 
-    def mask(self, vocabulary: int) -> Optional[numpy.ndarray]:
-        if len(self.output) >= self.params.min_tokens or not self.stop_tokens:
+    def mask(self, vocabulary: int, positions: int = 1, forced: Optional[int] = None) -> Optional[numpy.ndarray]:
+        """Returns packed masks of the next positions, None if all tokens are allowed. `forced`: the one next token."""
+        bans = len(self.output) < self.params.min_tokens and bool(self.stop_tokens)
+        if forced is None and not bans:
             return None
-        allowed = numpy.ones(vocabulary, bool)
-        allowed[[token for token in self.stop_tokens if token < vocabulary]] = False
-        return pack_mask(allowed)
+        allowed = numpy.ones((positions, vocabulary), bool)
+        if bans:
+            until = self.params.min_tokens - len(self.output)
+            stops = [token for token in self.stop_tokens if token < vocabulary]
+            allowed[numpy.ix_(range(min(until, positions)), stops)] = False
+        if forced is not None:
+            allowed[0] = False
+            allowed[0, forced] = True
+        return pack_mask(allowed if positions > 1 else allowed[0])
 
 
-def parameters_of(params: Any) -> Dict[str, Any]:
-    """Converts vLLM's SamplingParams to fields of Sortition's."""
-    if getattr(params, "thinking_token_budget", None) is not None:
-        raise ValueError("thinking_token_budget has no counterpart in Sortition")
+def seed_of(seed: Optional[int]) -> Optional[int]:
+    """Returns the seed modulo 2^64, as torch's generators take negative ones."""
+    if seed is not None and not -2**63 <= seed < 2**64:
+        raise refusal("seed", "-2^63..2^64-1", f"{seed} is out of range")
+    return None if seed is None else seed % 2**64
+
+
+def check(params: Any) -> None:
+    """Refuses, with an Error that names field and range, what no sequence can be opened with."""
+    if (params.logprobs or 0) > MOST_ALTERNATIVES:
+        raise refusal("logprobs", f"-1..{MOST_ALTERNATIVES}", f"{params.logprobs} is out of range")
+    LocalSampler().open(vocabulary_size=_LARGEST_VOCABULARY, seed=seed_of(params.seed), **parameters_of(params, "raw"))
+
+
+def parameters_of(params: Any, kind: str) -> Dict[str, Any]:
+    """Converts vLLM's SamplingParams to fields of Sortition's. `kind` of log probabilities: "raw" or "processed"."""
     greedy = params.temperature < _GREEDY_BELOW
     result: Dict[str, Any] = {"temperature": 0.0 if greedy else params.temperature}
     if not greedy:
@@ -93,6 +132,13 @@ def parameters_of(params: Any) -> Dict[str, Any]:
         result["banned_token_ids"] = banned
     if longer:
         result["bad_words"] = longer
+    named = getattr(params, "logprob_token_ids", None)
+    if named:
+        result["logprob_token_ids"] = sorted(set(named))
+    if params.logprobs is not None or named:
+        if params.logprobs == -1 and kind != "raw":
+            raise refusal("logprobs", f"0..{MOST_ALTERNATIVES}", "all of them are there as raw_logprobs only")
+        result[f"{kind}_logprobs"] = {"top": 0 if named else max(params.logprobs, 0)}
     return result
 
 
@@ -130,45 +176,91 @@ class Rows:
 class Drawer:
     """Draws for a batch, from rows of logits, and makes vLLM's tensors of tokens and log probabilities."""
 
-    def __init__(self, sampler: Any, logprobs_mode: str = "raw_logprobs"):
+    def __init__(self, sampler: Any, logprobs_mode: str = "raw_logprobs", kept: bool = False):
+        """`kept`: draws have the tokens that passed every filter (vLLM's sampling masks)."""
         if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
             raise ValueError(f"logprobs_mode {logprobs_mode!r} has no counterpart in Sortition")
         self._sampler = sampler
         self.logits = LogitsTransfer(sampler)
         self._kind = logprobs_mode.split("_", maxsplit=1)[0]
+        self.kept = kept
 
-    def draw(self, requests: List[Request], logits: torch.Tensor) -> List[Any]:
-        """Returns a draw for each request, from its row of logits."""
+    def draw(self, requests: Sequence[Request], logits: torch.Tensor, *,
+             drafts: Optional[Sequence[Sequence[int]]] = None, forced: Optional[Dict[int, int]] = None) -> List[Any]:
+        """Returns a Draw for each request, or the Error that ends it, from its row of logits.
+
+        A request with `drafts` has a row for each draft and one more, and gets a Verify. `forced` has the token that
+        requests, by their index, must draw.
+        """
         vocabulary = logits.shape[1]
+        positions = [1 + len(drafts[index]) if drafts else 1 for index in range(len(requests))]
+        lost: Optional[Error] = None
         for request in requests:
-            if request.sequence is None:
-                if request.params.logprobs is not None:
-                    request.parameters[f"{self._kind}_logprobs"] = {"top": request.params.logprobs}
-                request.open(self._sampler, vocabulary)
-            else:
-                request.follow()
-        masks = [request.mask(vocabulary) for request in requests]
-        results = self._sampler.step([request.sequence for request in requests], self.logits.move(logits),
-                                      allowed=masks if any(mask is not None for mask in masks) else None)
-        for result in results:
-            if isinstance(result, Error):
-                raise result
-        return results
-
-    def logprobs(self, draws: List[Any], most_logprobs: int) -> Any:
-        """Returns ids, log probabilities and ranks in vLLM's form: the drawn token first, then the alternatives."""
-        ids = torch.zeros((len(draws), most_logprobs + 1), dtype=torch.int32)
-        values = torch.full((len(draws), most_logprobs + 1), -float("inf"))
-        ranks = torch.zeros(len(draws), dtype=torch.int32)
-        for row, draw in enumerate(draws):
-            part = getattr(draw, self._kind)
-            if part is None:
+            if request.error is None and lost is not None and request.sequence is None:
+                request.error = lost  # the others would wait as long
+            if request.error is not None:
                 continue
-            tokens = [draw.token, *part.top_tokens]
-            ids[row, :len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
-            values[row, :len(tokens)] = torch.tensor([part.logprob, *part.top_logprobs])
-            ranks[row] = part.rank
+            try:
+                request.prepare(self._sampler, vocabulary, self._kind, self.kept)
+            except Error as error:
+                request.error = error
+                lost = error if error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else None
+        live = [index for index, request in enumerate(requests) if request.error is None]
+        if not live:
+            return [request.error for request in requests]
+        masks = [requests[index].mask(vocabulary, positions[index], (forced or {}).get(index)) for index in live]
+        moved = self.logits.move(logits)
+        if drafts:
+            moved = moved.contiguous()  # the rows of one sequence lie together
+        if len(live) < len(requests):
+            ends = numpy.cumsum(positions)
+            moved = [moved[ends[index] - positions[index]:ends[index]] for index in live]
+        results = self._sampler.step(
+            [requests[index].sequence for index in live], moved,
+            drafts=[Drafts(drafts[index]) if drafts[index] else None for index in live] if drafts else None,
+            allowed=masks if any(mask is not None for mask in masks) else None)
+        answers: List[Any] = [request.error for request in requests]
+        for index, result in zip(live, results):
+            answers[index] = result
+            if isinstance(result, Error):
+                requests[index].error = result
+        return answers
+
+    def logprobs(self, requests: Sequence[Request], answers: Sequence[Any], width: int, logits: torch.Tensor,
+                 slots: int = 1, starts: Optional[Sequence[int]] = None
+                 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns ids, log probabilities and ranks in vLLM's form, in `slots` rows for each request.
+
+        The drawn token is first, then up to `width` others: the ones named by the request, else the likeliest. Those of
+        a request for all are computed from its rows of `logits`, the first of which is in `starts`.
+        """
+        ids = torch.zeros((len(answers) * slots, width + 1), dtype=torch.int32)
+        values = torch.full(ids.shape, -float("inf"))
+        ranks = torch.zeros(ids.shape[0], dtype=torch.int32)
+        for index, (request, answer) in enumerate(zip(requests, answers)):
+            for slot, (token, part) in enumerate(self._parts(answer)):
+                named = getattr(request.params, "logprob_token_ids", None)
+                if named:
+                    by_id = dict(zip(sorted(set(named)), part.requested_logprobs))
+                    others, theirs = list(named), [by_id[other] for other in named]
+                elif request.params.logprobs == -1:
+                    row = (starts[index] if starts else index) + slot
+                    whole = logits[row].float().log_softmax(-1).sort(descending=True, stable=True)
+                    others, theirs = whole.indices.tolist(), whole.values.tolist()
+                else:
+                    others, theirs = part.top_tokens, part.top_logprobs
+                row, count = index * slots + slot, 1 + len(others)
+                ids[row, :count] = torch.tensor([token, *others], dtype=torch.int32)
+                values[row, :count] = torch.tensor([part.logprob, *theirs])
+                ranks[row] = part.rank
         return ids, values, ranks
+
+    def _parts(self, answer: Any) -> List[Tuple[int, Any]]:
+        """Returns the tokens of an answer with their log probabilities. Empty if it has none."""
+        part = getattr(answer, self._kind, None)
+        if part is None or isinstance(answer, Error):
+            return []
+        return list(zip(answer.tokens, part)) if isinstance(part, list) else [(answer.token, part)]
 
 
 def _interfaces() -> List[Any]:
@@ -192,6 +284,18 @@ def tracker_class() -> Any:
             del device_or_states, is_pin_memory
             parallel = getattr(vllm_config, "parallel_config", None)
             self.rows = Rows(getattr(parallel, "tensor_parallel_size", 1) > 1) if settings() else None
+
+        @classmethod
+        def validate_params(cls, sampling_params: Any) -> None:
+            """Refuses a request at its admission. vLLM answers it with HTTP 400."""
+            if not settings():
+                return
+            try:
+                check(sampling_params)
+            except Error as error:
+                field = error.field.replace("open.", "").replace("parameters.", "")
+                kind = importlib.import_module("vllm.exceptions").VLLMValidationError
+                raise kind(f"{field} ({error.limit}): {error.message}", parameter=field) from None
 
         def apply(self, logits: torch.Tensor, context: Any = None) -> torch.Tensor:
             del context

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from sortition.errors import Error
 from sortition.vllm_common import Drawer, Request, make_sampler, tracker_class
 
 
@@ -61,7 +62,7 @@ class Slots:
 
 
 def _refuse_options(config: Any, options: Dict[str, Any], tracker: Any) -> None:
-    refused = [name for name in ("enable_trace_replay", "return_sampling_mask") if options.get(name)]
+    refused = [name for name in ("enable_trace_replay",) if options.get(name)]
     if getattr(config, "speculative_config", None) is not None:
         refused.append("speculative decoding")
     refused += [type(processor).__name__ for processor in options.get("custom_logits_processors", ())
@@ -70,31 +71,28 @@ def _refuse_options(config: Any, options: Dict[str, Any], tracker: Any) -> None:
         raise NotImplementedError(f"{refused[0]} has no counterpart in Sortition's plugin")
 
 
-def _refuse_params(params: Any) -> None:
-    if getattr(params, "logprob_token_ids", None):
-        raise NotImplementedError("logprob_token_ids has no counterpart in Sortition's plugin")
-    if params.logprobs is not None and params.logprobs < 0:
-        raise NotImplementedError("logprobs=-1: Sortition returns at most 1000 alternatives")
-
-
 def sampler_class() -> Any:
     base = importlib.import_module("vllm.v1.worker.gpu.sample.sampler")
+    context = importlib.import_module("vllm.v1.worker.gpu.sample.logits_processor.interface").LogitsContext
     outputs = importlib.import_module("vllm.v1.outputs")
     tracker = tracker_class()
 
     class SortitionSampler(base.Sampler):
-        """vLLM's sampler, which keeps its records and its type of result, but does not draw."""
+        """vLLM's sampler, which keeps its records and its type of result, but does not draw.
+
+        `failed` has the errors of the last batch, by vLLM's request id.
+        """
 
         def __init__(self, vllm_config: Any, **options: Any):
             _refuse_options(vllm_config, options, tracker)
             super().__init__(vllm_config, **options)
             self.slots = Slots(self.req_states)
-            self.drawer = Drawer(make_sampler(), self.logprobs_mode)
+            self.drawer = Drawer(make_sampler(), self.logprobs_mode, kept=getattr(self, "return_sampling_mask", False))
+            self.failed: Dict[str, Error] = {}
             parallel = getattr(vllm_config, "parallel_config", None)
             self._alike = getattr(parallel, "tensor_parallel_size", 1) > 1
 
         def add_request(self, req_idx: int, sampling_params: Any) -> None:
-            _refuse_params(sampling_params)
             super().add_request(req_idx, sampling_params)
             seed = sampling_params.seed
             if seed is None and self._alike:  # the other processes of the group have the same seed
@@ -112,27 +110,63 @@ def sampler_class() -> Any:
             whole = lengths >= self.req_states.prefill_len.gpu[input_batch.idx_mapping.long()]
             rows = whole.nonzero().flatten().tolist()  # the other requests have more prompt to come
             drawing = [requests[row] for row in rows]
-            draws = self.drawer.draw(drawing, logits if len(rows) == len(requests) else logits[rows]) if rows else []
-            for request, draw in zip(drawing, draws):
-                request.output.append(draw.token)
+            used = logits if len(rows) == len(requests) else logits[rows]
+            forced = self._forced(logits, input_batch, rows)
+            draws = self.drawer.draw(drawing, used, forced=forced) if rows else []
+            self.failed = {self.slots.requests[int(indices[row])][0]: draw
+                           for row, draw in zip(rows, draws) if isinstance(draw, Error)}
             sampled = torch.zeros((len(requests), 1), dtype=torch.int64)
-            sampled[rows, 0] = torch.tensor([draw.token for draw in draws], dtype=torch.int64)
+            for row, request, draw in zip(rows, drawing, draws):
+                sampled[row, 0] = getattr(draw, "token", 0)
+                request.output.append(int(sampled[row, 0]))
+            masks = self._masks(len(requests), rows, draws, logits) if self.drawer.kept else None
             return base.SamplerOutput(
                 sampled_token_ids=sampled.to(logits.device),
-                logprobs_tensors=self._logprobs(rows, draws, indices, logits.device),
+                logprobs_tensors=self._logprobs(rows, drawing, draws, indices, used),
                 num_nans=base.get_num_nans(logits) if self.compute_nans else None,
-                num_sampled=whole.to(lengths.dtype), num_rejected=torch.zeros_like(lengths))
+                num_sampled=whole.to(lengths.dtype), num_rejected=torch.zeros_like(lengths),
+                **({"sampling_mask_tensors": masks} if masks is not None else {}))
 
-        def _logprobs(self, rows: List[int], draws: List[Any], indices: Any, device: Any) -> Any:
+        def _logprobs(self, rows: List[int], requests: List[Request], draws: List[Any], indices: Any,
+                      logits: torch.Tensor) -> Any:
             dimensions = self.get_logprobs_dims(indices)
             if dimensions is None:
                 return None
             parts = []
-            for part in self.drawer.logprobs(draws, dimensions[0]):
+            for part in self.drawer.logprobs(requests, draws, max(dimensions), logits):
                 whole = torch.zeros((len(indices), *part.shape[1:]), dtype=part.dtype)
                 whole[rows] = part
-                parts.append((whole if part.is_floating_point() else whole.long()).to(device))
+                parts.append((whole if part.is_floating_point() else whole.long()).to(logits.device))
             return outputs.LogprobsTensors(*parts)
+
+        def _forced(self, logits: torch.Tensor, batch: Any, rows: List[int]) -> Dict[int, int]:
+            """Returns the tokens, by place in `rows`, that vLLM forces because a thinking budget is spent."""
+            state = self.thinking_budget_state
+            if not state.enabled or not state.use_thinking_budget[batch.idx_mapping_np].any():
+                return {}
+            probe = torch.zeros(logits.shape, device=logits.device)
+            state.apply(probe, context(
+                expanded_idx_mapping=batch.expanded_idx_mapping, idx_mapping=batch.idx_mapping,
+                idx_mapping_np=batch.idx_mapping_np, expanded_local_pos=batch.expanded_local_pos,
+                input_ids=batch.input_ids[batch.logits_indices], pos=batch.positions[batch.logits_indices],
+                seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy()))
+            changed = set(probe.ne(0).any(-1).nonzero().flatten().tolist())
+            return {place: int(probe[row].argmax()) for place, row in enumerate(rows) if row in changed}
+
+        def _masks(self, count: int, rows: List[int], draws: List[Any], logits: torch.Tensor) -> Any:
+            """Returns the kept tokens of each row in vLLM's form, which makes CSR of them."""
+            kept: List[List[int]] = [[] for _ in range(count)]
+            for row, draw in zip(rows, draws):
+                kept[row] = list(getattr(draw, "kept_tokens", ()))
+            widest = max(map(len, kept))
+            tokens = torch.zeros((count, widest), dtype=torch.int32)
+            for row, ids in enumerate(kept):
+                tokens[row, :len(ids)] = torch.tensor(ids, dtype=torch.int32)
+            counts = torch.tensor([len(ids) for ids in kept], dtype=torch.int32)
+            # The packed form is for rows that are wider than `tokens`: here none is.
+            packed = torch.zeros((count, 0), dtype=torch.uint8)
+            return base.SamplingMaskTensors(*(part.to(logits.device) for part in (tokens, packed, counts)),
+                                            logits.shape[1])
 
     return SortitionSampler
 

@@ -1,0 +1,93 @@
+"""The vLLM plugin's hold on the engine: versions that it knows, and the end of a single request whose row failed.
+
+A sampler of vLLM has no way to fail a row: an exception ends the engine for everybody. So the sampler keeps the errors,
+the runner hands them over with its output, and the scheduler ends these requests with the finish reason "error".
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from typing import Any, Dict
+
+from sortition.errors import Error
+
+_log = logging.getLogger("sortition")
+# Versions of vLLM with which the plugin is tested.
+VERSIONS = ("0.32", "0.33")
+_FAILED = "sortition_failed"  # in a runner's output: messages by request id
+
+
+def check_version() -> None:
+    """Refuses to start under a vLLM whose inner interfaces the plugin does not know."""
+    version = importlib.import_module("vllm").__version__
+    if ".".join(version.split(".")[:2]) not in VERSIONS:
+        raise RuntimeError(f"Sortition's plugin supports vLLM {' and '.join(VERSIONS)}, not {version}")
+
+
+def once(wrap: Any) -> Any:
+    """Makes `wrap`, a function that wraps a function, return an already wrapped one as it is."""
+    @functools.wraps(wrap)
+    def wrap_once(function: Any) -> Any:
+        if getattr(function, "sortition", False):
+            return function
+        wrapped = functools.wraps(function)(wrap(function))
+        wrapped.sortition = True
+        return wrapped
+
+    return wrap_once
+
+
+@once
+def _handing_over(sample_tokens: Any) -> Any:
+    def with_failed(self: Any, *arguments: Any, **options: Any) -> Any:
+        output = sample_tokens(self, *arguments, **options)
+        failed: Dict[Any, Error] = getattr(self.sampler, "failed", None) or {}
+        if failed:
+            self.sampler.failed = {}
+            # An asynchronous output has the plain one inside.
+            plain = next((getattr(output, name) for name in ("_model_runner_output", "model_runner_output")
+                          if hasattr(output, name)), output)
+            setattr(plain, _FAILED, {row if isinstance(row, str) else plain.req_ids[row]: str(error)
+                                     for row, error in failed.items()})
+        return output
+
+    return with_failed
+
+
+@once
+def _ending_failed(update_from_output: Any) -> Any:
+    engine = importlib.import_module("vllm.v1.engine")
+    request_module = importlib.import_module("vllm.v1.request")
+
+    def with_ends(self: Any, scheduler_output: Any, output: Any, *arguments: Any, **options: Any) -> Any:
+        failed = {}
+        for name, message in (getattr(output, _FAILED, None) or {}).items():
+            row = output.req_id_to_index.get(name)
+            # A row whose prompt has more to come has no tokens, and its failure is none.
+            if row is not None and output.sampled_token_ids and len(output.sampled_token_ids[row]):
+                output.sampled_token_ids[row] = []
+                failed[name] = message
+        answers = update_from_output(self, scheduler_output, output, *arguments, **options)
+        for name, message in failed.items():
+            request = self.requests.get(name)
+            if request is None or request.is_finished():
+                continue
+            _log.error("request %s ends: %s", name, message)
+            self.finish_requests(name, request_module.RequestStatus.FINISHED_ERROR)
+            answers.setdefault(request.client_index, engine.EngineCoreOutputs()).outputs.append(
+                engine.EngineCoreOutput(request_id=name, new_token_ids=[], stop_reason=message,
+                                        finish_reason=engine.FinishReason.ERROR, events=request.take_events(),
+                                        trace_headers=request.trace_headers))
+        return answers
+
+    return with_ends
+
+
+def end_failed_requests(*runners: Any) -> None:
+    """Makes these classes of runners hand failed rows over, and the scheduler end their requests."""
+    for runner in runners:
+        runner.sample_tokens = _handing_over(runner.sample_tokens)
+    scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
+    scheduler.update_from_output = _ending_failed(scheduler.update_from_output)

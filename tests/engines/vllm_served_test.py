@@ -1,0 +1,269 @@
+"""vLLM runs small models of random weights, alone and with the plugin: texts, refusals, drafts, loss of servers."""
+
+import concurrent.futures
+import functools
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import small_model
+
+from sortitiond_process import Sortitiond, binary, free_port
+
+HERE = pathlib.Path(__file__).resolve().parent
+FOLDER = tempfile.TemporaryDirectory()
+MODEL = small_model.make(pathlib.Path(FOLDER.name, "model"))
+STEPS = 24
+REPEATS = [1, 2, 3, 1, 2, 3, 1, 2]  # a prompt in which a lookup finds drafts
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+
+# Those without a seed are greedy. The texts of all are one and the same in every run with the plugin.
+REQUESTS = {
+    "greedy": (REPEATS, {"temperature": 0.0}),
+    "greedy with penalties": (REPEATS, {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4,
+                                        "presence_penalty": 0.2, "logprobs": 3}),
+    "greedy with words": ([5, 6], {"temperature": 0.0, "bad_words": ["a", "bc"], "min_tokens": 6,
+                                   "logit_bias": {"65": 4.0}}),
+    "plain": (REPEATS, {"temperature": 0.8, "seed": 7}),
+    "full": (REPEATS, {"temperature": 1.2, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "repetition_penalty": 1.3,
+                       "frequency_penalty": 0.4, "seed": 8, "logprobs": 3}),
+    "negative seed": ([5, 6], {"temperature": 0.9, "seed": -7}),
+    "grammar": ([9, 9], {"temperature": 1.0, "seed": 3, "json": SCHEMA, "max_tokens": 60}),
+    "named": ([9, 9], {"temperature": 0.9, "seed": 4, "logprob_token_ids": [3, 1, 200]}),
+}
+# With a part of the refusal.
+REFUSED = {
+    "repetition_penalty (0.01..100)": {"repetition_penalty": 1000.0},
+    "logit_bias[0].bias (|bias| < 65504)": {"logit_bias": {"3": 1e30}},
+    "frequency_penalty": {"frequency_penalty": 2.5},
+    "seed": {"seed": 2**64},
+}
+PENALTY_BELOW = {"repetition_penalty": 0.001}
+POISONED = ([small_model.POISON, 3], {"temperature": 0.8, "seed": 1})
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+DRAFT_MODEL = {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3}
+
+
+THINKS = ([7, small_model.THINK], {"temperature": 0.9, "seed": 5, "thinking_token_budget": 5, "ignore_eos": True})
+REASONING = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
+
+
+def environment(setting):
+    return {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "SORTITION_VLLM": setting}
+
+
+def task(setting, batches, **engine):
+    return {"setting": setting, "engine": {"model": MODEL, "max_logprobs": -1, **engine},
+            "batches": [[[prompt, {"max_tokens": STEPS, **options}] for prompt, options in batch]
+                        if isinstance(batch, list) else batch for batch in batches]}
+
+
+def run_llm(tasks):
+    done = subprocess.run([sys.executable, HERE / "vllm_texts.py"], input=json.dumps(tasks), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(tasks[0]["setting"]),
+                          check=False)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr[-4000:])
+    return json.loads(done.stdout)
+
+
+@functools.lru_cache(maxsize=None)
+def everything():
+    """Runs one process without the plugin and one with it. Returns what each engine answered, by its name."""
+    refused = [([5], options) for options in [*REFUSED.values(), PENALTY_BELOW]]
+    first = list(REQUESTS.values())
+    whole = ([9], {"temperature": 0.0, "logprobs": -1, "max_tokens": 2})
+    second = [whole, REQUESTS["plain"], POISONED, REQUESTS["full"]]
+    listen = f"127.0.0.1:{free_port()}"
+    command = [str(binary()), f"--listen={listen}", "--metrics_listen=127.0.0.1:0"]
+    pair = [REQUESTS["plain"], REQUESTS["full"]]
+    with Sortitiond(*command) as server:
+        tasks = {
+            "plugin": task("in_process", [first, second + refused, [THINKS]], reasoning_config=REASONING),
+            "lookup": task("in_process", [first, second], speculative_config=NGRAM),
+            "draft model": task("in_process", [first], speculative_config=DRAFT_MODEL),
+            "lost service": task(listen, [pair, {"kill": server.pid}, pair, {"start": command}, pair, pair]),
+        }
+        made = dict(zip(tasks, run_llm(list(tasks.values()))))
+    (made["own"],) = run_llm([task("", [first, [whole]])])
+    return made
+
+
+def answers(name):
+    """Returns the answers to REQUESTS by name, the other batches, and the metrics."""
+    done = everything()[name]
+    if "failed" in done:
+        raise AssertionError(done["failed"])
+    first, *others = done["batches"]
+    return dict(zip(REQUESTS, first)), others, done["metrics"]
+
+
+def tokens(made):
+    return {name: answer.get("tokens") for name, answer in made.items()}
+
+
+class Llm(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        everything()
+
+    def assert_logprobs_equal(self, found, expected):
+        for found_at, expected_at in zip(found, expected):
+            self.assertEqual(found_at.keys(), expected_at.keys())
+            for token in expected_at:
+                self.assertAlmostEqual(found_at[token][0], expected_at[token][0], places=3)
+
+    def test_greedy_texts_are_vllms(self):
+        own, ours = answers("own")[0], answers("plugin")[0]
+        for name in REQUESTS:
+            if name.startswith("greedy"):
+                self.assertEqual(ours[name]["tokens"], own[name]["tokens"], name)
+        self.assert_logprobs_equal(ours["greedy with penalties"]["logprobs"], own["greedy with penalties"]["logprobs"])
+
+    def test_bad_options_are_refused_by_field(self):
+        _, (second, _), _ = answers("plugin")
+        for (text, options), answer in zip(REFUSED.items(), second[4:]):
+            self.assertIn(text, answer.get("refused", answer), options)
+        self.assertIn("repetition_penalty (0.01..100)", second[-1]["refused"])
+
+    def test_negative_seed_is_served(self):
+        self.assertGreater(len(answers("plugin")[0]["negative seed"]["tokens"]), 3)
+
+    def test_named_logprobs_are_served(self):
+        answer = answers("plugin")[0]["named"]
+        for token, position in zip(answer["tokens"], answer["logprobs"]):
+            self.assertEqual(set(position), {"3", "1", "200", str(token)})
+            self.assertTrue(all(math.isfinite(part[0]) for part in position.values()))
+
+    def test_all_logprobs_are_served(self):
+        own, ours = (answers(name)[1][0][0] for name in ("own", "plugin"))
+        self.assertEqual(len(ours["logprobs"][0]), small_model.VOCABULARY)
+        self.assert_logprobs_equal(ours["logprobs"], own["logprobs"])
+
+    def test_thinking_budget_is_served(self):
+        (answer,) = answers("plugin")[1][1]
+        self.assertEqual(answer["tokens"].index(small_model.ANSWER), 5)
+
+    def test_a_bad_row_ends_one_request(self):
+        first, (second, _), _ = answers("plugin")
+        _, plain, poisoned, full, *_ = second
+        self.assertEqual((poisoned["finish"], poisoned["tokens"]), ("error", []))
+        self.assertIn("LOGIT_NAN", poisoned["stop"])
+        self.assertEqual([plain["tokens"], full["tokens"]], [first["plain"]["tokens"], first["full"]["tokens"]])
+
+    def test_grammars_hold(self):
+        self.assertIn("a", json.loads(answers("plugin")[0]["grammar"]["text"]))
+
+    def test_lookup_keeps_texts(self):
+        made, (second,), metrics = answers("lookup")
+        self.assertEqual(tokens(made), tokens(answers("plugin")[0]))
+        self.assertEqual(second[2]["finish"], "error")
+        self.assertGreater(metrics["vllm:spec_decode_num_draft_tokens"], 0)
+
+    def test_draft_model_keeps_texts(self):
+        made, _, metrics = answers("draft model")
+        plain = answers("plugin")[0]
+        self.assertEqual(tokens(made), tokens(plain))
+        self.assertGreater(metrics["vllm:spec_decode_num_accepted_tokens"], 20)
+        self.assert_logprobs_equal(made["full"]["logprobs"], plain["full"]["logprobs"])
+
+    def test_a_lost_service_ends_requests_only(self):
+        """Nothing answers for longer than a step waits. Afterwards requests are served again."""
+        answers("lost service")
+        before, without, _, after = everything()["lost service"]["batches"]
+        plain = answers("plugin")[0]
+        expected = [plain["plain"]["tokens"], plain["full"]["tokens"]]
+        self.assertEqual([answer["tokens"] for answer in before], expected)
+        self.assertEqual([answer["finish"] for answer in without], ["error"] * 2)
+        self.assertEqual([answer["tokens"] for answer in after], expected)
+
+
+class Served:
+    """`vllm serve` with the model."""
+
+    def __init__(self, setting):
+        self.port = free_port()
+        self.log = open(pathlib.Path(FOLDER.name, "serve.log"), "w", encoding="utf-8")
+        variables = {**environment(setting), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+        self.process = subprocess.Popen(
+            [pathlib.Path(sys.executable).parent / "vllm", "serve", MODEL, "--port", str(self.port), "--host",
+             "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "16",
+             "--served-model-name", "small"], stdout=self.log, stderr=self.log, env=variables)
+
+    def __enter__(self):
+        end = time.monotonic() + 400
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+                    return self
+            except OSError:
+                time.sleep(0.5)
+        self.__exit__()
+        raise AssertionError(pathlib.Path(self.log.name).read_text(encoding="utf-8")[-4000:])
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+    def complete(self, prompt, **options):
+        """Returns (HTTP status, message)."""
+        body = {"model": "small", "prompt": prompt, "max_tokens": STEPS, "return_token_ids": True, **options}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def tokens(self, number):
+        status, answer = self.complete([3, number % 200], temperature=0.9, seed=number, repetition_penalty=1.2,
+                                       max_tokens=100, ignore_eos=True)
+        return status, answer["choices"][0]["token_ids"] if status == 200 else answer
+
+
+class Serve(unittest.TestCase):
+    def test_requests_survive_all_that_ends_neighbours(self):
+        """One server: refusals, a failing row, and a service that is killed and comes back under load."""
+        listen = f"127.0.0.1:{free_port()}"
+        command = [str(binary()), f"--listen={listen}", "--metrics_listen=127.0.0.1:0"]
+        with Sortitiond(*command) as server, Served(f"{listen},in_process") as served:
+            with self.subTest("refusals are HTTP 400"):
+                for text, options in {**REFUSED, "repetition_penalty": PENALTY_BELOW}.items():
+                    status, answer = served.complete([5], **options)
+                    self.assertEqual(status, 400, answer)
+                    self.assertIn(text.split(" ", maxsplit=1)[0], answer["error"]["message"])
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                expected = list(pool.map(served.tokens, range(16)))
+                self.assertEqual([status for status, _ in expected], [200] * 16)
+                with self.subTest("a failing row is one request's"):
+                    poisoned = pool.submit(served.complete, POISONED[0])
+                    self.assertEqual(list(pool.map(served.tokens, range(8))), expected[:8])
+                    self.assertEqual(poisoned.result()[0], 500)
+                with self.subTest("a killed service loses no request"):
+                    load = pool.map(served.tokens, range(16))
+                    server.kill()
+                    server.wait()
+                    self.assertEqual(list(load), expected)
+                    again = pool.map(served.tokens, range(16))
+                    with Sortitiond(*command):
+                        self.assertEqual(list(again), expected)
+                        self.assertEqual(list(pool.map(served.tokens, range(16))), expected)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
