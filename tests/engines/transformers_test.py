@@ -287,11 +287,11 @@ class TransformersTest(unittest.TestCase):
                     self.assertEqual(streamer.pieces[1:], [[token] for token in tokens[0][9:]])
                     self.assertTrue(streamer.ended)
 
-    def assert_drafts_keep_texts(self, *, most_steps, **drafter):
+    def assert_drafts_keep_texts(self, *, least_saved, **drafter):
         """Greedy and sampled texts, with options that look at the history and with masks, are those without drafts."""
         prompt = torch.cat([prompts()["input_ids"][:1]] * 2, dim=-1)  # a lookup finds drafts there
         common = {"max_new_tokens": STEPS, "pad_token_id": 0}
-        taken = 0
+        saved = verified = 0
         for options in ({"do_sample": False}, {"do_sample": True, "temperature": 0.9, "top_k": 20},
                         {"do_sample": True, "repetition_penalty": 1.2, "top_k": 0, "min_new_tokens": STEPS - 2}):
             for name, model, sampler in self.each():
@@ -305,14 +305,16 @@ class TransformersTest(unittest.TestCase):
                     method = SortitionSampler(sampler, seed=4, on_step=steps.append)
                     drawn = model.generate(prompt, custom_generate=method, **common, **options, **proposing)
                     self.assertEqual(drawn.tolist(), plain.tolist())
-                    taken = max(taken, plain.shape[1] - prompt.shape[1] - len(steps))
-        self.assertGreaterEqual(taken, STEPS - most_steps)
+                    saved = max(saved, plain.shape[1] - prompt.shape[1] - len(steps))
+                    verified += sum(isinstance(step[0], sortition.Verify) for step in steps)
+        self.assertGreater(verified, 0)
+        self.assertGreaterEqual(saved, least_saved)
 
     def test_assistant_keeps_texts(self):
-        self.assert_drafts_keep_texts(assistant_model=True, most_steps=STEPS // 2)
+        self.assert_drafts_keep_texts(assistant_model=True, least_saved=STEPS // 3)
 
     def test_prompt_lookup_keeps_texts(self):
-        self.assert_drafts_keep_texts(prompt_lookup_num_tokens=3, most_steps=STEPS)
+        self.assert_drafts_keep_texts(prompt_lookup_num_tokens=3, least_saved=0)
 
     def test_drafts_that_cannot_be_verified_are_refused(self):
         model = MODELS["llama torch.float32"]

@@ -318,7 +318,8 @@ class Interfaces(unittest.TestCase):
         self.assertEqual([type(processor).__name__ for processor in built().all],
                          ["RequestTracker", "MinTokensLogitsProcessor"])
         for speculation, name in (({"num_speculative_tokens": 65}, "num_speculative_tokens"),
-                                  ({"rejection_sample_method": "synthetic"}, "rejection_sample_method")):
+                                  ({"rejection_sample_method": "synthetic"}, "rejection_sample_method"),
+                                  ({"rejection_sample_method": "fly"}, "rejection_sample_method")):
             with self.assertRaisesRegex(NotImplementedError, name):
                 built(**speculation)
 

@@ -161,8 +161,9 @@ def _refuse_config(config: Any, processors: Any) -> None:
         return
     if (speculation.num_speculative_tokens or 0) > MOST_DRAFTS:
         raise NotImplementedError(f"num_speculative_tokens: Sortition verifies at most {MOST_DRAFTS} drafts of a step")
-    if getattr(speculation, "rejection_sample_method", None) == "synthetic":
-        raise NotImplementedError("rejection_sample_method: Sortition accepts no drafts that it did not draw")
+    method = getattr(speculation, "rejection_sample_method", "standard")
+    if method not in ("standard", "block"):
+        raise NotImplementedError(f"rejection_sample_method {method!r}: Sortition accepts only what it draws")
 
 
 def register() -> None:

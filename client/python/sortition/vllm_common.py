@@ -84,12 +84,13 @@ class Request:
 
     def mask(self, vocabulary: int, positions: int = 1, forced: Optional[int] = None) -> Optional[numpy.ndarray]:
         """Returns packed masks of the next positions, None if all tokens are allowed. `forced`: the one next token."""
-        bans = len(self.output) < self.params.min_tokens and bool(self.stop_tokens)
+        drawn = self.sequence.position - len(self.prompt)  # vLLM's own list may lag
+        bans = drawn < self.params.min_tokens and bool(self.stop_tokens)
         if forced is None and not bans:
             return None
         allowed = numpy.ones((positions, vocabulary), bool)
         if bans:
-            until = self.params.min_tokens - len(self.output)
+            until = self.params.min_tokens - drawn
             stops = [token for token in self.stop_tokens if token < vocabulary]
             allowed[numpy.ix_(range(min(until, positions)), stops)] = False
         if forced is not None:
