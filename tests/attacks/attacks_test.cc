@@ -32,7 +32,7 @@ TEST_P(AttacksTest, OthersAreServedMemoryIsBounded) {
   options.quiet = absl::Milliseconds(200);
   options.turns = 1;
   options.after = absl::Milliseconds(500);
-  const TrialResult result = Run(*attack, GetParam().wire, options);
+  const TrialResult result = attacks::Run(*attack, GetParam().wire, options);
   EXPECT_FALSE(result.died);
   EXPECT_GT(result.sent.bytes, 0u);
   if (GetParam().is_ended) EXPECT_GT(result.ended, 0) << "sortition_connections_ended_total";
