@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -61,6 +62,12 @@ bool IsDry(msghdr* message) {
   return false;
 }
 
+// Returns whether the peer sends no more.
+bool HasLeft(int fd) {
+  pollfd polled = {fd, POLLRDHUP, 0};
+  return poll(&polled, 1, 0) > 0;
+}
+
 size_t SizeOf(const msghdr& message) {
   size_t size = 0;
   for (size_t i = 0; i < message.msg_iovlen; ++i) size += message.msg_iov[i].iov_len;
@@ -105,7 +112,7 @@ Http2Guard::Connection::Connection(int fd, Wire wire, std::shared_ptr<GuardEvent
 
 ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, msghdr* message, int flags) {
   absl::MutexLock lock(&mutex_);
-  if (ended_ != FrameExcess::kNone) return 0;
+  if (ended_ != FrameExcess::kNone || has_left_) return 0;
   const absl::Time now = guard->Now();
   const size_t most = MayRead(guard, now);
   if (most == 0) {
@@ -146,8 +153,8 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
 }
 
 size_t Http2Guard::Connection::MayRead(Http2Guard* guard, absl::Time now) {
-  if (!meter_.answered() && own_calls_.Left(now) <= 0 && !guard->HasNewCalls(now)) return 0;
-  return meter_.MayRead(now);
+  if (meter_.answered()) return meter_.MayRead(now);
+  return meter_.MayRead(now, std::max(0.0, own_calls_.Left(now)) + guard->NewCallsLeft(now));
 }
 
 void Http2Guard::Connection::Count(Http2Guard* guard, const void* bytes, size_t size, absl::Time now) {
@@ -190,7 +197,10 @@ void Http2Guard::Connection::Pause(Http2Guard* guard) {
 
 bool Http2Guard::Connection::Resume(Http2Guard* guard) {
   absl::MutexLock lock(&mutex_);
-  if (!closed_ && ended_ == FrameExcess::kNone && MayRead(guard, guard->Now()) == 0) return false;
+  if (!closed_ && ended_ == FrameExcess::kNone) {
+    has_left_ = !meter_.answered() && HasLeft(fd_);
+    if (!has_left_ && MayRead(guard, guard->Now()) == 0) return false;
+  }
   paused_ = false;
   Rearm();
   return true;

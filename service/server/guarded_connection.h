@@ -50,6 +50,9 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   TokenBucket own_calls_ ABSL_GUARDED_BY(mutex_);
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  // The peer sends no more, and had calls waiting before any was answered. gRPC is told of the end at once: to read
+  // them would take the time that newcomers wait for.
+  bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t round_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool in_loop_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC calls again before it passes on what it has read
   // Where the socket is polled.

@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -94,14 +95,14 @@ void Http2Guard::AddAnswer(std::string_view peer) {
   connection->AddAnswer(Now());
 }
 
-bool Http2Guard::HasNewCalls(absl::Time now) {
+double Http2Guard::NewCallsLeft(absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  return new_calls_.Left(now) > 0;
+  return std::max(0.0, new_calls_.Left(now));
 }
 
 void Http2Guard::TakeNewCalls(double count, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  new_calls_.Take(count, now);
+  new_calls_.Take(count, now, kNewCalls.per_second);
 }
 
 void Http2Guard::Pause(Shared connection) {

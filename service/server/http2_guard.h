@@ -123,7 +123,8 @@ class Http2Guard {
   Connection* Match(SSL* tls, bool* is_ours);
   // Notes a TLS client's random. False if there is the same one of another connection.
   bool AddGreeting(std::string random, Shared connection);
-  bool HasNewCalls(absl::Time now);
+  // Returns how many calls of newcomers may be read beyond their connections' own; 0 for a debt.
+  double NewCallsLeft(absl::Time now);
   void TakeNewCalls(double count, absl::Time now);
   void Pause(Shared connection);
 

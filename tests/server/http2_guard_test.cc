@@ -196,6 +196,30 @@ TEST_F(Http2GuardTest, ClosedWhilePausedIsNotArmed) {
   EXPECT_EQ(ReadRound(), (Acknowledged() + Calls(1, 1)).size());
 }
 
+// Those who flood and leave, again and again, keep no newcomer waiting.
+TEST_F(Http2GuardTest, PausedWhosePeerLeftIsOver) {
+  socket_.bytes = Acknowledged() + Calls(1, 1000);
+  ReadRound();
+  client_ = service::Descriptor();
+  guard_.Tick();
+  EXPECT_EQ(socket_.armed, std::vector<uint32_t>{kPolled});
+  EXPECT_EQ(Read(), 0);
+}
+
+TEST_F(Http2GuardTest, DebtOfAllNewcomersIsBounded) {
+  for (uint32_t i = 0; i < 200; ++i) {
+    socket_.bytes = (i == 0 ? Acknowledged() : "") + Calls(1 + 2000 * i, 1000);
+    ReadRound();
+    guard_.OnClose(fd());
+    Open(Http2Guard::Wire::kPlain);
+    socket_.bytes = Acknowledged();
+    ReadRound();
+  }
+  clock_.Advance(absl::Seconds(2));
+  socket_.bytes = Calls(1, 100);
+  EXPECT_GT(ReadRound(), Calls(1, 50).size()) << "more than the connection's own";
+}
+
 // One sends calls as fast as it may, the other a call now and then: the first one's debts are its own.
 TEST_F(Http2GuardTest, OtherConnectionsAreNotPaused) {
   int ends[2];
