@@ -30,15 +30,16 @@ REQUESTS = {
     "greedy": (REPEATS, {"temperature": 0.0}),
     "greedy with penalties": (REPEATS, {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.4,
                                         "presence_penalty": 0.2, "logprobs": 3}),
-    "greedy with words": ([5, 6], {"temperature": 0.0, "bad_words": ["a", "bc"], "min_tokens": 6,
-                                   "logit_bias": {"65": 4.0}}),
+    "greedy with words": ([5, 6], {"temperature": 0.0, "bad_words": ["a", "bc"], "min_tokens": 6}),
     "plain": (REPEATS, {"temperature": 0.8, "seed": 7}),
-    "full": (REPEATS, {"temperature": 1.2, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "repetition_penalty": 1.3,
+    "full": (REPEATS, {"temperature": 1.2, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.3,
                        "frequency_penalty": 0.4, "seed": 8, "logprobs": 3}),
     "negative seed": ([5, 6], {"temperature": 0.9, "seed": -7}),
     "grammar": ([9, 9], {"temperature": 1.0, "seed": 3, "json": SCHEMA, "max_tokens": 60}),
     "named": ([9, 9], {"temperature": 0.9, "seed": 4, "logprob_token_ids": [3, 1, 200]}),
 }
+# vLLM itself refuses these beside speculation.
+BIASED = ([5, 6], {"temperature": 0.0, "logit_bias": {"65": 4.0}}), ([5], {"seed": 1, "min_p": 0.1})
 # With a part of the refusal.
 REFUSED = {
     "repetition_penalty (0.01..100)": {"repetition_penalty": 1000.0},
@@ -64,7 +65,7 @@ def environment(setting):
 def task(setting, batches, **engine):
     return {"setting": setting, "engine": {"model": MODEL, "max_logprobs": -1, **engine},
             "batches": [[[prompt, {"max_tokens": STEPS, **options}] for prompt, options in batch]
-                        if isinstance(batch, list) else batch for batch in batches]}
+                        if isinstance(batch, (list, tuple)) else batch for batch in batches]}
 
 
 def run_llm(tasks):
@@ -88,13 +89,13 @@ def everything():
     pair = [REQUESTS["plain"], REQUESTS["full"]]
     with Sortitiond(*command) as server:
         tasks = {
-            "plugin": task("in_process", [first, second + refused, [THINKS]], reasoning_config=REASONING),
-            "lookup": task("in_process", [first, second], speculative_config=NGRAM),
+            "plugin": task("in_process", [first, second + refused, [THINKS], BIASED], reasoning_config=REASONING),
+            "lookup": task("in_process", [first, second, BIASED], speculative_config=NGRAM),
             "draft model": task("in_process", [first], speculative_config=DRAFT_MODEL),
             "lost service": task(listen, [pair, {"kill": server.pid}, pair, {"start": command}, pair, pair]),
         }
         made = dict(zip(tasks, run_llm(list(tasks.values()))))
-    (made["own"],) = run_llm([task("", [first, [whole]])])
+    (made["own"],) = run_llm([task("", [first, [whole], BIASED])])
     return made
 
 
@@ -128,9 +129,10 @@ class Llm(unittest.TestCase):
             if name.startswith("greedy"):
                 self.assertEqual(ours[name]["tokens"], own[name]["tokens"], name)
         self.assert_logprobs_equal(ours["greedy with penalties"]["logprobs"], own["greedy with penalties"]["logprobs"])
+        self.assertEqual(answers("plugin")[1][2][0]["tokens"], answers("own")[1][1][0]["tokens"])
 
     def test_bad_options_are_refused_by_field(self):
-        _, (second, _), _ = answers("plugin")
+        _, (second, *_), _ = answers("plugin")
         for (text, options), answer in zip(REFUSED.items(), second[4:]):
             self.assertIn(text, answer.get("refused", answer), options)
         self.assertIn("repetition_penalty (0.01..100)", second[-1]["refused"])
@@ -154,7 +156,7 @@ class Llm(unittest.TestCase):
         self.assertEqual(answer["tokens"].index(small_model.ANSWER), 5)
 
     def test_a_bad_row_ends_one_request(self):
-        first, (second, _), _ = answers("plugin")
+        first, (second, *_), _ = answers("plugin")
         _, plain, poisoned, full, *_ = second
         self.assertEqual((poisoned["finish"], poisoned["tokens"]), ("error", []))
         self.assertIn("LOGIT_NAN", poisoned["stop"])
@@ -164,7 +166,8 @@ class Llm(unittest.TestCase):
         self.assertIn("a", json.loads(answers("plugin")[0]["grammar"]["text"]))
 
     def test_lookup_keeps_texts(self):
-        made, (second,), metrics = answers("lookup")
+        made, (second, biased), metrics = answers("lookup")
+        self.assertTrue(all("speculative" in answer["refused"] for answer in biased))
         self.assertEqual(tokens(made), tokens(answers("plugin")[0]))
         self.assertEqual(second[2]["finish"], "error")
         self.assertGreater(metrics["vllm:spec_decode_num_draft_tokens"], 0)
