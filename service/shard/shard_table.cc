@@ -42,7 +42,7 @@ std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
                        absl::StrCat("is not that of shard ", theirs.shard->index));
   };
   if (row.position() != other.asked().position()) return differs(".position");
-  if (TensorRowsOf(row) != TensorRowsOf(other.asked())) return differs("");
+  if (PositionsOf(row) != PositionsOf(other.asked())) return differs("");
   return std::nullopt;
 }
 
