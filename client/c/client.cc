@@ -101,6 +101,7 @@ absl::StatusOr<client::ClientOptions> ReadClientOptions(const sortition_client_o
   if (!given.ok()) return given.status();
   client::ClientOptions options;
   options.name = "sortition-c";
+  options.ignore_unknown_fields = given->ignore_unknown_fields != 0;
   client::TlsOptions tls;
   absl::Status status = SetTargets(*given, &options.targets);
   status.Update(SetTransport(given->transport, &options.transport.kind));
@@ -259,13 +260,22 @@ absl::Status GetTransport(sortition_client* handle, sortition_transport_in_use* 
   return absl::OkStatus();
 }
 
-absl::Status GetWorkerSession(sortition_client* handle, char* buffer, size_t size, size_t* length) {
+// Copies what `text` returns of the client.
+template <typename TextOf>
+absl::Status GetText(sortition_client* handle, char* buffer, size_t size, size_t* length, const TextOf& text_of) {
   const auto client = AllClients::All().Find(handle, "client");
   if (!client.ok()) return client.status();
   if (length == nullptr) return Missing("length");
-  CopyText((*client)->worker_session(), buffer, size);
-  *length = (*client)->worker_session().size();
+  const std::string text = text_of(**client);
+  CopyText(text, buffer, size);
+  *length = text.size();
   return absl::OkStatus();
+}
+
+std::string IgnoredFields(const client::Client& client) {
+  std::string lines;
+  for (const std::string& field : client.ignored_fields()) absl::StrAppend(&lines, field, "\n");
+  return lines;
 }
 
 }  // namespace
@@ -314,9 +324,15 @@ sortition_code sortition_client_get_transport(sortition_client* client, sortitio
   return Call(error, [&] { return sortition::c::GetTransport(client, use); });
 }
 
+sortition_code sortition_client_get_ignored_fields(sortition_client* client, char* buffer, size_t size, size_t* length,
+                                                   sortition_error** error) {
+  return Call(error, [&] { return sortition::c::GetText(client, buffer, size, length, sortition::c::IgnoredFields); });
+}
+
 sortition_code sortition_client_get_worker_session(sortition_client* client, char* buffer, size_t size, size_t* length,
                                                    sortition_error** error) {
-  return Call(error, [&] { return sortition::c::GetWorkerSession(client, buffer, size, length); });
+  const auto worker_session = [](const sortition::client::Client& of) { return of.worker_session(); };
+  return Call(error, [&] { return sortition::c::GetText(client, buffer, size, length, worker_session); });
 }
 
 }  // extern "C"

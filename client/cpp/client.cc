@@ -216,6 +216,8 @@ absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> Client::ShareDevice(
 
 TransportInUse Client::transport_in_use() const { return core_->transport_in_use(); }
 
+std::vector<std::string> Client::ignored_fields() const { return core_->ignored_fields(); }
+
 const std::string& Client::worker_session() const { return core_->options().worker_session; }
 
 bool Client::in_process() const { return core_->in_process(); }

@@ -253,6 +253,11 @@ void ClientCore::OnMemory(SharedMemory* memory, const RetryBudget& budget) {
   for (const auto& rows : shared) memory->Forget(*rows);  // ended by the caller during the import
 }
 
+std::vector<std::string> ClientCore::ignored_fields() const {
+  const absl::MutexLock lock(&mutex_);
+  return state_.links().ignored_fields();
+}
+
 TransportInUse ClientCore::transport_in_use() const {
   absl::MutexLock lock(&mutex_);
   const std::shared_ptr<Transport> transport = state_.links().current_transport();

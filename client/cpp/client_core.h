@@ -56,6 +56,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   void Forget(const DeviceRows& rows);
   void OnMemory(SharedMemory* memory, const RetryBudget& budget) override;
   TransportInUse transport_in_use() const;
+  std::vector<std::string> ignored_fields() const;
 
   void OnResponse(uint64_t stream, v1::StreamResponse response) override;
   void OnLocalOpened(uint64_t stream, uint64_t epoch, LocalOpenResult result) override;

@@ -96,6 +96,12 @@ std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
   v1::StreamRequest request;
   request.mutable_hello()->set_worker_session(worker_session_);
   request.mutable_hello()->set_client(options_.name);
+  if (options_.ignore_unknown_fields) {
+    // By reflection: the message of Protobuf 36 has another accessor of this name.
+    v1::Hello* const hello = request.mutable_hello();
+    hello->GetReflection()->SetEnumValue(hello, v1::Hello::descriptor()->FindFieldByName("unknown_fields"),
+                                         v1::UNKNOWN_FIELDS_IGNORE);
+  }
   Send(&link, EncodeMessage(request, {}, nullptr));
   return link;
 }
@@ -126,6 +132,7 @@ void Links::OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time no
   Link* link = Find(stream);
   if (link == nullptr) return;
   link->welcomed = now;
+  ignored_.insert(welcome.ignored_fields().begin(), welcome.ignored_fields().end());
   if (welcome.max_message_bytes() != 0) link->server_message_bytes = welcome.max_message_bytes();
   link->max_message_bytes = std::min(link->server_message_bytes, link->transport->max_message_bytes());
   link->ready_words = welcome.ready_words();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/cpp/target_choice.h"
@@ -63,6 +64,9 @@ class Links {
   // Events of streams. Those of a stream that is not live any more are ignored.
   void OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time now);
   void OnHeard(uint64_t stream, absl::Time now);  // any message
+  void OnIgnored(const v1::IgnoredFields& ignored) {
+    ignored_.insert(ignored.fields().begin(), ignored.fields().end());
+  }
   void OnAnswer(uint64_t stream);
   // The server has rejected a message. True if it was the one that names the memory: a gRPC stream then continues
   // without memory, and a ring is ended.
@@ -96,6 +100,9 @@ class Links {
   // The reason why a stream ended last, as "host:port: ..."; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
   const absl::Status& last_status() const { return last_status_; }
+
+  // Fields that servers have ignored, each once.
+  std::vector<std::string> ignored_fields() const { return {ignored_.begin(), ignored_.end()}; }
 
   // True if the current stream shares memory with its server.
   bool shares_memory() const { return current_ && current_->transport->memory() != nullptr; }
@@ -135,6 +142,7 @@ class Links {
   std::optional<Link> successor_;
   std::string last_failure_;
   absl::Status last_status_;
+  absl::btree_set<std::string> ignored_;
   std::optional<absl::Time> stays_until_;  // set when a successor was first welcomed while sequences were bound
 };
 

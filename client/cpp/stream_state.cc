@@ -135,6 +135,9 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
     case v1::StreamResponse::kDraining:
       links_.Retire(stream, now);
       break;
+    case v1::StreamResponse::kIgnoredFields:
+      links_.OnIgnored(response.ignored_fields());
+      break;
     // No caller waits for a close. The stream's own flow control keeps the window: the server stops reading.
     case v1::StreamResponse::kClosed:
     case v1::StreamResponse::kFlowWindow:

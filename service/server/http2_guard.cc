@@ -315,7 +315,7 @@ bool Http2Guard::Connection::seen() {
 
 // Constant from the start, and only the pages that are used take memory.
 constinit std::atomic<bool> Http2Guard::used_ = false;
-constinit std::atomic<Http2Guard::Connection*> Http2Guard::by_descriptor_[Http2Guard::kMostDescriptors] = {};
+constinit Http2Guard::Connection* Http2Guard::by_descriptor_[Http2Guard::kMostDescriptors] = {};
 
 Http2Guard& Http2Guard::Instance() {
   static Http2Guard& instance = *new Http2Guard;  // outlives every thread that reads a socket
@@ -333,7 +333,7 @@ void Http2Guard::Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events) {
   auto connection = std::make_shared<Connection>(fd, wire, std::move(events), ++connections_);
   absl::MutexLock lock(&mutex_);
   used_.store(true, std::memory_order_release);
-  by_descriptor_[fd].store(connection.get(), std::memory_order_release);
+  Slot(fd).store(connection.get(), std::memory_order_release);
   by_peer_[connection->peer()] = connection;
   open_[fd] = std::move(connection);
 }
@@ -342,7 +342,7 @@ void Http2Guard::OnClose(int fd) {
   Shared connection;
   {
     absl::MutexLock lock(&mutex_);
-    by_descriptor_[fd].store(nullptr, std::memory_order_release);
+    Slot(fd).store(nullptr, std::memory_order_release);
     const auto open = open_.find(fd);
     if (open == open_.end()) return;
     connection = std::move(open->second);

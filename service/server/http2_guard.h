@@ -105,8 +105,9 @@ class Http2Guard {
   static constexpr int kMostDescriptors = 1 << 20;
 
   Http2Guard();
+  static std::atomic_ref<Connection*> Slot(int fd) { return std::atomic_ref(by_descriptor_[fd]); }
   static Connection* Find(int fd) {
-    return fd < 0 || fd >= kMostDescriptors ? nullptr : by_descriptor_[fd].load(std::memory_order_acquire);
+    return fd < 0 || fd >= kMostDescriptors ? nullptr : Slot(fd).load(std::memory_order_acquire);
   }
   // Returns the connection that a TLS session reads; null if it is none of the guard's.
   Connection* Match(SSL* tls, bool* is_ours);
@@ -116,7 +117,8 @@ class Http2Guard {
 
   static std::atomic<bool> used_;
   std::atomic<uint64_t> connections_ = 0;
-  static std::atomic<Connection*> by_descriptor_[kMostDescriptors];
+  // Zero before any code runs, so that Find is usable then.
+  static Connection* by_descriptor_[kMostDescriptors];
 
   const int tls_index_;  // of a session's connection among its extra data
   std::atomic<bool> sees_tls_ = false;

@@ -259,6 +259,25 @@ static void FallbackSamplesInProcess(void) {
   CHECK_OK(sortition_client_close(client, &error));
 }
 
+static void NothingIsIgnoredByServersOfThisRelease(void) {
+  sortition_client_options options = {0};
+  sortition_client* client = NULL;
+  char fields[8] = "before";
+  size_t length = 9;
+  options.struct_size = sizeof(options);
+  options.targets = addresses;
+  options.target_count = 1;
+  options.ignore_unknown_fields = 1;
+  CHECK_OK(sortition_client_connect(&options, &client, &error));
+  CHECK_OK(sortition_sequence_close(open_at(client, "request-8"), &error));
+  CHECK_OK(sortition_client_get_ignored_fields(client, fields, sizeof(fields), &length, &error));
+  CHECK(length == 0);
+  CHECK_TEXT(fields, "");
+  CHECK_REFUSED(sortition_client_get_ignored_fields(client, fields, sizeof(fields), NULL, &error),
+                SORTITION_INVALID_ARGUMENT, SORTITION_REASON_MISSING_FIELD, "length");
+  CHECK_OK(sortition_client_close(client, &error));
+}
+
 static void WrongOptionsAreNamed(void) {
   const char* const targets[] = {addresses[0], NULL};
   sortition_client_options options = {0};
@@ -295,10 +314,15 @@ static void WrongOptionsAreNamed(void) {
 #define CASE(name) \
   { #name, name }
 static const struct test_case cases[] = {
-    CASE(StepsOverTcp),           CASE(StepsOverAUnixSocket),
-    CASE(StepsOverARing),         CASE(ClientMayCloseDuringSteps),
-    CASE(AsyncStepCallsBackOnce), CASE(RewritesAndForksReachTheService),
-    CASE(RefusalsAreTheServices), CASE(FallbackSamplesInProcess),
+    CASE(StepsOverTcp),
+    CASE(StepsOverAUnixSocket),
+    CASE(StepsOverARing),
+    CASE(ClientMayCloseDuringSteps),
+    CASE(AsyncStepCallsBackOnce),
+    CASE(RewritesAndForksReachTheService),
+    CASE(RefusalsAreTheServices),
+    CASE(FallbackSamplesInProcess),
+    CASE(NothingIsIgnoredByServersOfThisRelease),
     CASE(WrongOptionsAreNamed),
 };
 

@@ -1,5 +1,6 @@
 """Faults of servers and workers. Each fault is a function of a World, and asserts the most that the fault may cost."""
 
+import glob
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from tcp_proxy import TcpProxy
 
 WORKERS = 3
 SEQUENCES = 8
+RELEASES = sorted(glob.glob(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../proto/released/*.binpb")))
 SHARED_MEMORY = ("sortition_memory_connections", "sortition_memory_regions", "sortition_memory_bytes")
 
 
@@ -237,14 +239,18 @@ def shm_full(_):
 
 
 def old_client(_):
-    """A worker that knows the first revision of the contract alone, beside workers of today."""
+    """A worker of each release, which knows its contract alone, beside workers of today."""
+    assert RELEASES, "there is no release in proto/released"
     with World(1) as world, world.workers() as workers:
         world.await_streams()
-        old = subprocess.run([os.environ["TEST_OLD_WORKER"], f"--target={world.replicas.addresses[0]}"], check=False,
-                             stdout=subprocess.PIPE, text=True)
-        if not old.stdout:
-            raise AssertionError(f"the old worker ended with {old.returncode}")
-        return add(json.loads(old.stdout), workers.stop())
+        found = {"tokens": 0, "failed": 0, "different": 0}
+        for contract in RELEASES:
+            old = subprocess.run([os.environ["TEST_OLD_WORKER"], f"--target={world.replicas.addresses[0]}",
+                                  f"--contract={contract}"], check=False, stdout=subprocess.PIPE, text=True)
+            if not old.stdout:
+                raise AssertionError(f"the worker of {contract} ended with {old.returncode}")
+            found = add(found, json.loads(old.stdout))
+        return add(found, workers.stop())
 
 
 def add(one, other):

@@ -1,19 +1,15 @@
-// A worker that knows the first revision of the contract alone: its messages are built and read by the protos in
-// first_contract/, which is never changed, and all that came later is unknown to it. It opens sequences and draws,
-// which is as it was then; results of scores and drafts have changed since.
+// A worker that knows the contract of one release alone: it builds and reads its messages by the descriptors in
+// proto/released, and everything that came later is unknown to it. It opens sequences and draws.
 //
-//   old_worker --target=ADDRESS [--steps=N]
+//   old_worker --target=ADDRESS --contract=FILE [--steps=N]
 //
 // Prints as JSON how many tokens were drawn, and how many differ from the law's reference.
 #include <google/protobuf/descriptor.h>
-#include <google/protobuf/descriptor.pb.h>
-#include <google/protobuf/dynamic_message.h>
 #include <google/protobuf/text_format.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,9 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "tests/client/reference_sequence.h"
+#include "tests/client/released_contract.h"
 #include "tests/client/rows.h"
 
 ABSL_FLAG(std::string, target, "", "server");
+ABSL_FLAG(std::string, contract, "", "the release's descriptors, a FileDescriptorSet");
 ABSL_FLAG(uint32_t, steps, 200, "of two sequences");
 
 namespace sortition::testing {
@@ -35,28 +33,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 constexpr uint32_t kVocabulary = 512;
-
-// The messages of the contract as it was.
-class Contract {
- public:
-  explicit Contract(const std::string& file) : factory_(&pool_) {
-    google::protobuf::FileDescriptorSet set;
-    std::ifstream in(file, std::ios::binary);
-    SORTITION_CHECK(set.ParseFromIstream(&in));
-    for (const google::protobuf::FileDescriptorProto& one : set.file()) {
-      SORTITION_CHECK(pool_.BuildFile(one) != nullptr);
-    }
-  }
-  std::unique_ptr<Message> New(const std::string& name) {
-    const auto* const descriptor = pool_.FindMessageTypeByName("sortition.v1." + name);
-    SORTITION_CHECK(descriptor != nullptr);
-    return std::unique_ptr<Message>(factory_.GetPrototype(descriptor)->New());
-  }
-
- private:
-  google::protobuf::DescriptorPool pool_;
-  google::protobuf::DynamicMessageFactory factory_;
-};
 
 const FieldDescriptor* FieldOf(const Message& message, const char* name) {
   const FieldDescriptor* const field = message.GetDescriptor()->FindFieldByName(name);
@@ -132,7 +108,7 @@ struct Text {
 
 class OldWorker {
  public:
-  OldWorker() : contract_(FIRST_CONTRACT), stream_(absl::GetFlag(FLAGS_target)) {
+  OldWorker() : contract_(absl::GetFlag(FLAGS_contract)), stream_(absl::GetFlag(FLAGS_target)) {
     Send("hello { worker_session: 'old' client: 'old_worker/0' }", "");
     SORTITION_CHECK(Has(*Receive(), "welcome"));
     v1::SamplingParameters plain;
@@ -206,7 +182,7 @@ class OldWorker {
         std::make_unique<ReferenceSequence>(text.same, i, 0, kVocabulary, kVocabulary, std::vector<uint32_t>{1, 2, 3});
   }
 
-  Contract contract_;
+  ReleasedContract contract_;
   RawStream stream_;
   std::vector<Text> texts_;
   uint32_t tokens_ = 0;

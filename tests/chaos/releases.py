@@ -6,7 +6,7 @@ A revision is a tag or a commit of this repository. For each of them three runs 
 token: its workers on this tree's server, this tree's workers on its server, and a rolling upgrade, in which its
 server drains while this tree's takes over. Prints one line a run. Exits with 1 if a token is wrong or lost.
 
-Runs from the root of the source tree, whose build is in build/release. Revisions are built in build/releases.
+Runs from the root of the source tree, whose programs are built in build/release. Revisions are built in build/releases.
 """
 
 import os
@@ -64,7 +64,6 @@ def work(servers, workers, drain_first=False):
 
 def main(revisions):
     jobs = os.environ.get("JOBS", "2")
-    build(root, jobs)
     wrong = 0
     for revision in revisions:
         tree = check_out(revision)

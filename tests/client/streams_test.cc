@@ -64,6 +64,34 @@ TEST(StreamsTest, RefusedHelloFailsWithReason) {
   EXPECT_NE(harness.state.links().last_failure().find("OUT_OF_RANGE"), std::string::npos);
 }
 
+TEST(StreamsTest, IgnoredFieldsOfAllStreamsAreNamed) {
+  client::ClientOptions options = HarnessOptions({"a", "b"});
+  options.ignore_unknown_fields = true;
+  StateHarness harness(options);
+  const std::string hello = harness.stream(0).sent.front().message.hello().ShortDebugString();
+  EXPECT_NE(hello.find("UNKNOWN_FIELDS_IGNORE"), std::string::npos) << hello;
+  harness.Welcome(harness.stream(0));
+  v1::StreamResponse report;
+  report.mutable_ignored_fields()->add_fields("step.rows[].#9");
+  report.mutable_ignored_fields()->add_fields("open.#99");
+  harness.Respond(harness.stream(0), report);
+  EXPECT_FALSE(harness.stream(0).cancelled);
+  harness.End(harness.stream(0));
+  v1::StreamResponse welcome;
+  welcome.mutable_welcome()->add_law_versions(law::kLawVersion);
+  welcome.mutable_welcome()->add_ignored_fields("hello.#7");
+  harness.Respond(harness.stream(1), welcome);
+  harness.Respond(harness.stream(1), report);
+  EXPECT_EQ(harness.state.links().ignored_fields(),
+            (std::vector<std::string>{"hello.#7", "open.#99", "step.rows[].#9"}));
+}
+
+TEST(StreamsTest, UnknownFieldsAreRefusedUnlessAskedFor) {
+  StateHarness harness(HarnessOptions());
+  EXPECT_EQ(harness.stream(0).sent.front().message.hello().ShortDebugString().find("unknown_fields"),
+            std::string::npos);
+}
+
 TEST(StreamsTest, EpochsGrowWithEveryOpenAndEveryStream) {
   StateHarness harness(HarnessOptions());
   harness.Welcome(harness.stream(0));

@@ -22,6 +22,32 @@ APT_INSTALL = "apt-get --quiet install --yes --no-install-recommends"
 MOST_EXPOSURE = 15  # of 100, as systemd-analyze counts it
 TOKEN = "3"  # of the README's row and seed
 
+# A program's package, and cargo's settings: crates come from Debian's packages.
+CARGO_TOML = """
+[package]
+name = "draw_same"
+version = "0.0.0"
+edition = "2021"
+
+[lib]
+name = "sortition_tests"
+path = "lib.rs"
+
+[[bin]]
+name = "draw_same"
+path = "draw_same.rs"
+
+[dependencies]
+sortition = "0.1"
+"""
+CARGO_CONFIG = """
+[source.crates-io]
+replace-with = "debian"
+
+[source.debian]
+directory = "/usr/share/cargo/registry"
+"""
+
 # Draws the README's token and says where the libraries lie.
 DRAW = """
 import numpy, sortition.local as local
@@ -105,15 +131,54 @@ class ServerPackage(InRoot):
         self.assertEqual(done.returncode, 0, done.stdout)
 
 
-class LibraryPackages(InRoot):
-    def test_program_outside_is_built_and_runs(self):
+class Programs(InRoot):
+    """Programs that are built and run with what packages bring, and with compilers."""
+
+    def test_c_rust_and_python_draw_the_same_text(self):
         root = self.bare_root(SERVER_SUITE)
-        install(root, *sorted(file.name.split("_")[0] for file in PACKAGES.glob("lib*.deb")))
+        install(root, "sortition", "libsortition-c0", "libsortition-c-dev", "librust-sortition-dev")
+        root.copy_in(WHEELS.glob("sortition-*-cp311-*.whl"), "root/dist")
+        root.run(f"{APT_INSTALL} gcc libc6-dev pkg-config cargo python3-venv", network=True)
+        root.run("python3 -m venv venv && venv/bin/pip install dist/*.whl", network=True)
+        root.copy_in([SOURCE / "tests/packages/draw_same.py", SOURCE / "tests/c/draw_same.c",
+                      SOURCE / "tests/c/testing.h"], "root")
+        root.copy_in([SOURCE / "tests/rust/draw_same.rs", SOURCE / "tests/rust/lib.rs"], "root/crate")
+        (root.path / "root/crate/Cargo.toml").write_text(CARGO_TOML, encoding="utf-8")
+        (root.path / "root/.cargo").mkdir()
+        (root.path / "root/.cargo/config.toml").write_text(CARGO_CONFIG, encoding="utf-8")
+        said = root.run("""
+            cc draw_same.c $(pkg-config --cflags --libs sortition_c) -o draw_in_c
+            cargo build --quiet --offline --manifest-path crate/Cargo.toml --target-dir made
+            sortitiond --listen=127.0.0.1:50051 2>log & server=$!
+            for program in ./draw_in_c made/debug/draw_same 'venv/bin/python3 draw_same.py'; do
+              for target in '' 127.0.0.1:50051; do
+                $program $target >text; wc -l <text; sha256sum <text
+              done
+            done
+            kill -TERM $server && wait $server""").split()
+        self.assertEqual(said[::3], ["40"] * 6, said)
+        self.assertEqual(len(set(said[1::3])), 1, said)
+
+    def test_cpp_programs_find_both_libraries(self):
+        root = self.bare_root(SERVER_SUITE)
+        libraries = sorted(file.name.split("_")[0] for file in PACKAGES.glob("libsortition*.deb"))
+        install(root, "sortition", *libraries)
         root.run(f"{APT_INSTALL} g++ cmake make", network=True)
-        outside = SOURCE / "tests/library/outside"
-        root.copy_in((file for file in outside.iterdir() if file.is_file()), "root/outside")
-        said = root.run("cmake -S outside -B made >/dev/null && cmake --build made >/dev/null && made/outside")
-        self.assertRegex(said, r"token \d+")
+        for name in ("library", "client"):
+            outside = SOURCE / "tests" / name / "outside"
+            root.copy_in((file for file in outside.iterdir() if file.is_file()), f"root/{name}")
+        said = root.run("""
+            for name in library client; do
+              cmake -S $name -B made/$name >/dev/null && cmake --build made/$name >/dev/null
+            done
+            made/library/outside && made/client/local
+            sortitiond --listen=127.0.0.1:50051 2>log & server=$!
+            made/client/worker 127.0.0.1:50051
+            kill -TERM $server && wait $server""")
+        self.assertRegex(said, r"(?m)^token \d+ logprob ")
+        here, again = re.search(r"(?m)^tokens (\d+) (\d+)$", said).groups()
+        there = re.search(r"(?m)^token (\d+)$", said)[1]
+        self.assertEqual((here, again), (there, there), said)
 
 
 class Wheel(InRoot):

@@ -34,7 +34,7 @@ class VersionTest(unittest.TestCase):
         self.assertIn(f'set(CPACK_PACKAGE_VERSION "{VERSION}")', text(BUILD / "CPackConfig.cmake"))
         if (BUILD / "python").exists():
             self.assertEqual(text(BUILD / "python/VERSION"), VERSION)
-        found = text(BUILD / "client/sortition/SortitionConfigVersion.cmake")
+        found = text(BUILD / "sortition-config-version.cmake")
         self.assertIn(f'set(PACKAGE_VERSION "{VERSION}")', found)
 
     def test_pages_name_no_other(self):

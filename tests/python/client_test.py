@@ -10,6 +10,7 @@ import unittest
 
 import sortition
 import sortition.local
+from sortition.v1.parameters_pb2 import SamplingParameters
 
 from rows import VOCABULARY, row, serve
 from sortitiond_process import free_port
@@ -116,6 +117,18 @@ class ManyCallers(unittest.TestCase):
             client.open("name", vocabulary_size=VOCABULARY)
             with self.assertRaisesRegex(ValueError, "closed"):
                 client.draw(first, row(0))
+
+    def test_parameters_of_a_later_release_are_refused_or_named(self):
+        later = SamplingParameters.FromString(b"\xb8\x3e\x01")  # field 999
+        target = self.server.serving["listen"]
+        with sortition.Client(target) as client:
+            with self.assertRaisesRegex(sortition.Error, "UNKNOWN_FIELD.*open.parameters.#999"):
+                client.open(seed=3, parameters=later, **OPTIONS)
+            self.assertEqual(client.ignored_fields, [])
+        with sortition.Client(target, ignore_unknown_fields=True) as client:
+            sequence = client.open(seed=3, parameters=later, **OPTIONS)
+            self.assertEqual(client.ignored_fields, ["open.parameters.#999"])
+            self.assertEqual([client.draw(sequence, row(step)).token for step in range(3)], expected(3, 3))
 
     def test_a_closed_client_says_so(self):
         client = sortition.Client(self.server.serving["listen"])

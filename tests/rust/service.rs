@@ -120,9 +120,11 @@ fn refusals_are_the_services() {
 
 #[test]
 fn fallback_samples_in_process() {
-    let options_of_client = ClientOptions { fallback: Fallback::InProcess, ..ClientOptions::default() };
+    let options_of_client =
+        ClientOptions { fallback: Fallback::InProcess, ignore_unknown_fields: true, ..ClientOptions::default() };
     let client = Client::connect(&options_of_client).unwrap();
     assert!(client.transport().unwrap().in_process);
+    assert_eq!(client.ignored_fields().unwrap(), Vec::<String>::new());
     assert!(!client.worker_session().unwrap().is_empty());
     let sequence = client.open(&options("request-1", None)).unwrap();
     let child = client.open(&options("request-2", None)).unwrap();

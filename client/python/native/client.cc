@@ -138,8 +138,9 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
                 double backoff_initial, double backoff_max, uint32_t in_process_threads, double fallback_stay,
                 uint64_t message_bytes, uint32_t message_rows, const std::string& transport,
                 uint64_t shared_memory_bytes, std::optional<uint32_t> memory_server_user, std::string token,
-                std::optional<Shard> shard, const std::string& rows) {
+                std::optional<Shard> shard, const std::string& rows, bool ignore_unknown_fields) {
   client::ClientOptions options;
+  options.ignore_unknown_fields = ignore_unknown_fields;
   options.targets = std::move(targets);
   if (fallback != "none" && fallback != "in_process") {
     throw nb::value_error("fallback: \"none\" or \"in_process\"");
@@ -363,7 +364,7 @@ void BindClient(nb::module_& module) {
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
            nb::arg("in_process_threads"), nb::arg("fallback_stay"), nb::arg("message_bytes"), nb::arg("message_rows"),
            nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("memory_server_user").none(), nb::arg("token"),
-           nb::arg("shard").none(), nb::arg("rows"))
+           nb::arg("shard").none(), nb::arg("rows"), nb::arg("ignore_unknown_fields"))
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("share_device", &Client::ShareDevice, nb::arg("rows"))
       .def("ready", [](const Client& self) { return MakeReady(Allocate(self, sizeof(uint32_t))); })
@@ -387,7 +388,8 @@ void BindClient(nb::module_& module) {
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })
       .def_prop_ro("row_memory", [](const Client& self) { return self.get().transport_in_use().row_memory; })
       .def_prop_ro("transport_note", [](const Client& self) { return self.get().transport_in_use().note; })
-      .def_prop_ro("in_process", [](const Client& self) { return self.get().in_process(); });
+      .def_prop_ro("in_process", [](const Client& self) { return self.get().in_process(); })
+      .def_prop_ro("ignored_fields", [](const Client& self) { return self.get().ignored_fields(); });
 }
 
 }  // namespace sortition::python

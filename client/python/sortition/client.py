@@ -27,7 +27,8 @@ class Client:
     `rows` says in which form rows travel: "full", "compact" or "compact(COUNT)" (the first COUNT tokens, 256 by
     default, in place of the logits, with the same answers; docs/rows.md), or "auto": compact where a socket is in use.
     `default_timeout` is that of steps and opens without a timeout, in seconds. The constructor blocks until a target,
-    or the fallback, is ready.
+    or the fallback, is ready. With `ignore_unknown_fields` a server of an earlier release ignores the fields that it
+    does not know, which `ignored_fields` names, and does not refuse them.
 
     With a `shard` this process is one of several tensor-parallel ranks, each with its own client of the same server
     (one target, no fallback, the same `worker_session`). All ranks open the same sequences, with request ids that are
@@ -38,7 +39,7 @@ class Client:
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none",
                  transport: Union[str, Transport] = "auto", retry: Retry = Retry(), worker_session: str = "",
                  name: str = "sortition-python", default_timeout: float = 30, in_process_threads: int = 0,
-                 shard: Optional[Shard] = None, rows: str = "auto"):
+                 shard: Optional[Shard] = None, rows: str = "auto", ignore_unknown_fields: bool = False):
         how = Transport(transport) if isinstance(transport, str) else transport
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
@@ -47,7 +48,8 @@ class Client:
             backoff_max=retry.backoff_max, in_process_threads=in_process_threads, fallback_stay=retry.fallback_stay,
             message_bytes=how.message_bytes, message_rows=how.message_rows, transport=how.kind,
             shared_memory_bytes=how.shared_memory_bytes, memory_server_user=how.memory_server_user, token=how.token,
-            shard=None if shard is None else dataclasses.astuple(shard), rows=rows)
+            shard=None if shard is None else dataclasses.astuple(shard), rows=rows,
+            ignore_unknown_fields=ignore_unknown_fields)
         self._shard = shard
         # The client's threads must end before the interpreter does.
         self._finalizer = weakref.finalize(self, self._native.close)
@@ -219,6 +221,11 @@ class Client:
     def in_process(self) -> bool:
         """True if rows are sampled in this process now."""
         return self._native.in_process
+
+    @property
+    def ignored_fields(self) -> List[str]:
+        """Paths of the fields that servers have ignored so far, each once, by number: "open.parameters.#99"."""
+        return self._native.ignored_fields
 
     def close(self) -> None:
         """Ends pending steps with STEP_CANCELLED."""

@@ -176,17 +176,36 @@ impl Client {
         }
     }
 
+    /// Returns the fields that servers have ignored since the client began, each once.
+    pub fn ignored_fields(&self) -> Result<Vec<String>> {
+        // SAFETY: As `text` promises.
+        let lines = self.text(|place, size, length, error| unsafe {
+            ffi::sortition_client_get_ignored_fields(self.handle, place, size, length, error)
+        })?;
+        Ok(lines.lines().map(str::to_string).collect())
+    }
+
     /// Returns the worker session.
     pub fn worker_session(&self) -> Result<String> {
+        // SAFETY: As `text` promises.
+        self.text(|place, size, length, error| unsafe {
+            ffi::sortition_client_get_worker_session(self.handle, place, size, length, error)
+        })
+    }
+
+    /// Returns a text of the library's. The handle is open, and the buffer lives until the call is over.
+    fn text(&self, get: impl Fn(*mut c_char, usize, &mut usize, ffi::OnError) -> i32) -> Result<String> {
         let mut text = vec![0u8; 129];
-        let mut length = 0;
-        let place: *mut c_char = text.as_mut_ptr().cast();
-        // SAFETY: The handle is open, and the buffer lives until the call is over.
-        check(|error| unsafe {
-            ffi::sortition_client_get_worker_session(self.handle, place, text.len(), &mut length, error)
-        })?;
-        text.truncate(length);
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        loop {
+            let mut length = 0;
+            let (place, size) = (text.as_mut_ptr().cast(), text.len());
+            check(|error| get(place, size, &mut length, error))?;
+            if length < size {
+                text.truncate(length);
+                return Ok(String::from_utf8_lossy(&text).into_owned());
+            }
+            text.resize(length + 1, 0);
+        }
     }
 }
 

@@ -95,6 +95,8 @@ pub struct ClientOptions {
     pub memory_server_user: Option<u32>,
     /// None: rows are whole.
     pub shard: Option<Shard>,
+    /// A server of an earlier release ignores the fields that it does not know, which `Client::ignored_fields` names.
+    pub ignore_unknown_fields: bool,
 }
 
 impl Default for ClientOptions {
@@ -122,6 +124,7 @@ impl Default for ClientOptions {
             in_process_threads: 0,
             memory_server_user: None,
             shard: None,
+            ignore_unknown_fields: false,
         }
     }
 }
@@ -201,6 +204,7 @@ impl ClientOptions {
         c.in_process_threads = self.in_process_threads;
         c.memory_server_user = self.memory_server_user.unwrap_or(0);
         c.has_memory_server_user = self.memory_server_user.is_some().into();
+        c.ignore_unknown_fields = self.ignore_unknown_fields.into();
         if let Some(shard) = self.shard {
             c.shard_count = number("shard.count", Some(shard.count.into()))? as u32;
             c.shard_index = shard.index;

@@ -404,7 +404,9 @@ typedef struct sortition_client_options {
   uint32_t shard_first_token;
   uint32_t shard_tokens;
   uint32_t shard_vocabulary_size;
-  uint32_t reserved;  // 0
+  // 1: a server of an earlier release ignores the fields that it does not know, which
+  // sortition_client_get_ignored_fields names; 0: it refuses them
+  uint32_t ignore_unknown_fields;
 } sortition_client_options;
 
 // Blocks until a target or the fallback has welcomed a stream. After each target has failed twice, returns UNAVAILABLE,
@@ -479,6 +481,11 @@ typedef struct sortition_transport_in_use {
 // Fills `use` as far as use->struct_size says.
 SORTITION_API sortition_code sortition_client_get_transport(sortition_client* client, sortition_transport_in_use* use,
                                                             sortition_error** error);
+
+// Copies the fields that servers have ignored since the client began, each once, with a line feed after each, at most
+// `size` bytes with the 0 byte at its end, to `buffer`, and stores the bytes of all without the 0 byte in *length.
+SORTITION_API sortition_code sortition_client_get_ignored_fields(sortition_client* client, char* buffer, size_t size,
+                                                                 size_t* length, sortition_error** error);
 
 // Copies the worker session, at most `size` bytes with the 0 byte at its end, to `buffer`, and stores the bytes of all
 // of it without the 0 byte in *length.

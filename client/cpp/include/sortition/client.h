@@ -140,6 +140,11 @@ class Client {
   // Returns how rows travel now.
   TransportInUse transport_in_use() const;
 
+  // Returns the fields that servers have ignored since the client began (ClientOptions::ignore_unknown_fields), sorted,
+  // each once. They are paths with the numbers of unknown fields: "open.parameters.#99". A report comes before the
+  // answer to the message that had the field.
+  std::vector<std::string> ignored_fields() const;
+
   const std::string& worker_session() const;
   // True if rows are sampled in this process now.
   bool in_process() const;

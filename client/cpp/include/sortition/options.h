@@ -141,6 +141,9 @@ struct ClientOptions {
   // if request ids are never used twice.
   std::string worker_session = {};
   std::string name = "sortition-cpp";  // for the server's logs; at most 128 bytes
+  // Set: a server of an earlier release ignores the fields that it does not know, and Client::ignored_fields names
+  // them. A sampler that they ask for is then off. Not set: the server refuses the message or the row (UNKNOWN_FIELD).
+  bool ignore_unknown_fields = false;
   // Set if this process steps shards of rows. Then there is one target, the same for all ranks; `worker_session` is
   // given, the same for all ranks, and request ids are used once in it; and rows are not sampled in this process.
   std::optional<VocabularyShard> shard = std::nullopt;
