@@ -36,6 +36,7 @@ class CompactPosition {
   // Adds tokens that are below the live vocabulary.
   void Add(std::span<const uint32_t> tokens, const WholeLogits& logits);
 
+  size_t tokens() const { return ids_.size(); }
   uint64_t bytes() const { return ids_.size() * sizeof(uint32_t) + elements_.size(); }
   bool has_sums() const { return has_sums_; }
   // Appends tokens and logits to `*pairs`, and describes them in `*message`.

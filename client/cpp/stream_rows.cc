@@ -40,6 +40,16 @@ MessageSize SizeOf(const PendingRow& row, size_t row_bytes, bool carried) {
   return size;
 }
 
+// True if the server takes the row's compact form.
+bool TakesCompact(const Link& link, const PendingRow& row) {
+  uint64_t bytes = 0;
+  for (const CompactPosition& position : row.compact) {
+    if (position.tokens() > link.max_compact_tokens) return false;
+    bytes += position.bytes();
+  }
+  return bytes <= link.max_compact_bytes;
+}
+
 RowError TooLarge(uint64_t bytes, uint64_t most) {
   return RowError{absl::StatusCode::kInvalidArgument, v1::TOO_MANY, "rows.logits", absl::StrCat("<= ", most, " bytes"),
                   absl::StrCat("a message with this row alone has ", bytes, " bytes")};
@@ -95,6 +105,8 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
         !BringWithinReach(memory.get(), batch.get(), &row)) {
       continue;
     }
+    // The row was stated for another server, or has been asked for more.
+    if (!TakesCompact(*link, row)) row.compact.clear();
     const MessageSize more = SizeOf(row, batch->row_bytes, carried);
     const DeviceRows* const its_device = device_rows_.Find(row.row.logits);
     // Another allocation of a device may begin where one ends.
