@@ -38,7 +38,7 @@ std::optional<CompactPosition> CompactPosition::Of(const WholeLogits& logits, co
   wanted.count = parts.count;
   wanted.unit_sum = parts.sums || parameters.raw_logprob;
   wanted.sum = parts.sums;
-  if (!kernels::cpu::StateRow(request, wanted, &scratch, &stated)) return std::nullopt;
+  if (!kernels::cpu::StateRow(request, wanted, &scratch, &stated) || stated.first.empty()) return std::nullopt;
   CompactPosition position;
   position.first_ = static_cast<uint32_t>(stated.first.size());
   position.is_whole_ = stated.is_whole;

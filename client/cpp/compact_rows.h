@@ -28,8 +28,8 @@ class CompactPosition {
     uint32_t count = 0;
     bool sums = false;  // otherwise the sum alone that raw logprobs need, if they are asked for
   };
-  // Absent if the row fails with these logits: then it has no compact form. Costs one pass over the logits, and one
-  // more for each sum. Thread-safe.
+  // Absent if the row fails with these logits, or has no live token: then it goes whole. Costs one pass over the
+  // logits, and one more for each sum. Thread-safe.
   static std::optional<CompactPosition> Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                            const Parts& parts);
 

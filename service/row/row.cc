@@ -180,18 +180,18 @@ void RowRun::Abort() {
 }
 
 std::variant<RowResult, Refusal> RowRun::Finish() {
+  if (!plan_.compact.empty()) {
+    if (Refusal required = WhyRequired(); !required.required.empty()) return required;
+  }
   auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
   if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
   FailedPosition& failed = std::get<FailedPosition>(walked);
-  if (auto* refusal = std::get_if<Refusal>(&failed.why)) {
-    if (refusal->reason != Reason::kRowRequired) return std::move(*refusal);
-    outputs_[failed.index] = std::move(failed.why);
-    return WhyRequired();
-  }
+  if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
   return WhyUnusable(failed);
 }
 
-// Names every position that is not decided: the walk may reach each of them next.
+// Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says
+// which drafts passed there.
 Refusal RowRun::WhyRequired() const {
   Refusal all{Reason::kRowRequired, "", "", "the compact row does not decide its answer"};
   for (const std::optional<PositionOutput>& output : outputs_) {
@@ -199,7 +199,9 @@ Refusal RowRun::WhyRequired() const {
     if (refusal == nullptr) continue;
     all.required.insert(all.required.end(), refusal->required.begin(), refusal->required.end());
   }
-  all.field = absl::StrCat(RowField(plan_.row), ".compact[", all.required[0].position, "]");
+  if (!all.required.empty()) {
+    all.field = absl::StrCat(RowField(plan_.row), ".compact[", all.required[0].position, "]");
+  }
   return all;
 }
 

@@ -1,4 +1,5 @@
 // Compact rows of the client: when rows travel like this, and how a refused one follows.
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -174,10 +175,13 @@ TEST_F(CompactRowsTest, ServerWithoutThemGetsWholeRows) {
   EXPECT_EQ(results->times, 1);
 }
 
-// A row that fails with its logits has no compact form; neither has one whose sequence has unacceptable options.
 TEST_F(CompactRowsTest, RowsWithoutCompactFormGoWhole) {
-  harness.logits[2] = 70000;
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  harness.logits[2] = 70000;
+  harness.Submit({record});
+  EXPECT_FALSE(TakeCompact());
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  for (uint32_t id = 0; id < StateHarness::kVocabulary; ++id) harness.logits[id] = -INFINITY;
   harness.Submit({record});
   EXPECT_FALSE(TakeCompact());
 }
