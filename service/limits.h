@@ -21,7 +21,7 @@ struct Limits {
 
   // Steps.
   uint32_t max_step_positions = 1024;  // of a step's rows together, and rows of each of its tensors
-  uint32_t max_queued_rows = 16384;    // rows waiting for a device, all streams together
+  uint32_t max_queued_rows = 16384;    // positions that wait for a device, each one row there; all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
   uint32_t max_compact_tokens = 4096;     // of one compact row
   uint64_t max_compact_bytes = 4u << 20;  // tokens and logits of a step's compact rows together; bounds a step's time
