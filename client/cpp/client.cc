@@ -126,7 +126,7 @@ absl::Status CheckSequence(const SequenceOptions& options, const std::optional<V
 }  // namespace
 
 std::optional<RowOptions> RowOptions::Parse(std::string_view text) {
-  if (text == "auto") return RowOptions{};
+  if (text == "auto") return RowOptions{Form::kAuto};
   if (text == "full") return RowOptions{Form::kFull};
   RowOptions options{Form::kCompact};
   if (text == "compact") return options;

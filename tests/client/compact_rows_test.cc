@@ -196,9 +196,9 @@ TEST_F(CompactRowsTest, AutoTakesThemWhereASocketIsInUse) {
     made.Welcome(made.stream(0));
     return made.state.CompactCount(row_bytes, 2);
   };
-  EXPECT_EQ(count_of({}, 256'512), 256u);
-  EXPECT_EQ(count_of({}, 256 * 6 * 8), 256u);
-  EXPECT_EQ(count_of({}, 256 * 6 * 8 - 2), 0u) << "hardly shorter";
+  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256'512), 256u);
+  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256 * 6 * 8), 256u);
+  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256 * 6 * 8 - 2), 0u) << "hardly shorter";
   EXPECT_EQ(count_of({RowOptions::Form::kFull}, 256'512), 0u);
   EXPECT_EQ(count_of({RowOptions::Form::kCompact, 20}, 100), 20u);
   EXPECT_EQ(count_of({RowOptions::Form::kCompact, 4000}, 256'512), 300u) << "the server's limit";

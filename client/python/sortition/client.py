@@ -39,7 +39,7 @@ class Client:
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none",
                  transport: Union[str, Transport] = "auto", retry: Retry = Retry(), worker_session: str = "",
                  name: str = "sortition-python", default_timeout: float = 30, in_process_threads: int = 0,
-                 shard: Optional[Shard] = None, rows: str = "auto", ignore_unknown_fields: bool = False):
+                 shard: Optional[Shard] = None, rows: str = "full", ignore_unknown_fields: bool = False):
         how = Transport(transport) if isinstance(transport, str) else transport
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
