@@ -14,6 +14,7 @@ from bare_root import ENVIRONMENT, SOURCE, BareRoot
 
 PACKAGES = SOURCE / "build/package"
 WHEELS = SOURCE / "build/wheel"
+INSTALL = (SOURCE / "docs/install.md").read_text(encoding="utf-8")
 SERVER_SUITE = "bookworm"  # the Debian that the packages are built for
 # Debian's suites with the minor version of their Python.
 PYTHONS = {"bookworm": 11, "trixie": 13, "testing": 14}
@@ -174,11 +175,15 @@ class Programs(InRoot):
             made/library/outside && made/client/local
             sortitiond --listen=127.0.0.1:50051 2>log & server=$!
             made/client/worker 127.0.0.1:50051
-            kill -TERM $server && wait $server""")
+            kill -TERM $server && wait $server
+            ldd made/client/worker""")
         self.assertRegex(said, r"(?m)^token \d+ logprob ")
         here, again = re.search(r"(?m)^tokens (\d+) (\d+)$", said).groups()
         there = re.search(r"(?m)^token (\d+)$", said)[1]
         self.assertEqual((here, again), (there, there), said)
+        loaded = set(re.findall(r"(lib[^/ ]+|ld-linux[^/ ]+\.so\.2)(?= =>| \()", said))
+        listed = re.search(r"## What they load\n.*?```\n(.*?)```", INSTALL, re.DOTALL)[1].split()
+        self.assertEqual({name for name in loaded if not name.startswith("libabsl_")}, set(listed))
 
 
 class Wheel(InRoot):
