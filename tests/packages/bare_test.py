@@ -151,6 +151,7 @@ class Programs(InRoot):
             cc draw_same.c $(pkg-config --cflags --libs sortition_c) -o draw_in_c
             cargo build --quiet --offline --manifest-path crate/Cargo.toml --target-dir made
             sortitiond --listen=127.0.0.1:50051 2>log & server=$!
+            until grep -q '"event":"serving"' log; do sleep 0.1; done
             for program in ./draw_in_c made/debug/draw_same 'venv/bin/python3 draw_same.py'; do
               for target in '' 127.0.0.1:50051; do
                 $program $target >text; wc -l <text; sha256sum <text
@@ -174,6 +175,7 @@ class Programs(InRoot):
             done
             made/library/outside && made/client/local
             sortitiond --listen=127.0.0.1:50051 2>log & server=$!
+            until grep -q '"event":"serving"' log; do sleep 0.1; done
             made/client/worker 127.0.0.1:50051
             kill -TERM $server && wait $server
             ldd made/client/worker""")
