@@ -21,7 +21,7 @@ struct Limits {
 
   // Steps.
   uint32_t max_step_positions = 1024;  // of a step's rows together, and rows of each of its tensors
-  uint32_t max_queued_rows = 16384;    // rows waiting for a device, all streams together
+  uint32_t max_queued_rows = 16384;    // positions that wait for a device, each one row there; all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
   // A step that other rows would keep waiting for longer than this is refused; zero = unbounded.
   absl::Duration max_queue_time = absl::Milliseconds(250);

@@ -169,6 +169,10 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     {
       absl::MutexLock lock(&pending.record->mutex);
       pending.record->history.DescribeStep(&row);
+      if (!leads) {  // rewrites come with shard 0
+        row.clear_truncate_to();
+        row.clear_append_tokens();
+      }
       if (leads && !pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
     DescribeTask(pending.row, &row);

@@ -60,7 +60,7 @@ std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits,
   }
   if (shard.index() != 0 && (message.has_masks() || message.has_draft_probabilities())) {
     return Refusal{Reason::kContradiction, message.has_masks() ? "step.masks" : "step.draft_probabilities", "",
-                   "come with slice 0"};
+                   "come with shard 0"};
   }
   shape->shard = ShardShape{shard.index(), shard.count(), shard.first_token(), shard.epoch()};
   shape->vocabulary = total;

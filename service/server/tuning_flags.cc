@@ -34,7 +34,8 @@ ABSL_FLAG(absl::Duration, stalled_write, Limits().stalled_write,
           "A worker that reads nothing for this long loses its stream");
 ABSL_FLAG(uint32_t, max_step_positions, Limits().max_step_positions,
           "Positions of one step: a draw has one, a score or draft row several");
-ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
+ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows,
+          "Positions that wait for a device, each one row there; all streams together");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
 ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
 ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the masks uploaded on one stream");
