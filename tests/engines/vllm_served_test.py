@@ -36,8 +36,8 @@ REQUESTS = {
                        "frequency_penalty": 0.4, "seed": 8, "logprobs": 3}),
     "negative seed": ([5, 6], {"temperature": 0.9, "seed": -7}),
     "grammar": ([9, 9], {"temperature": 1.0, "seed": 3, "json": SCHEMA, "max_tokens": 60}),
-    "named": ([9, 9], {"temperature": 0.9, "seed": 4, "logprob_token_ids": [3, 1, 200]}),
 }
+NAMED = ([9, 9], {"temperature": 0.9, "seed": 4, "logprob_token_ids": [3, 1, 200]})
 # vLLM itself refuses these beside speculation.
 BIASED = ([5, 6], {"temperature": 0.0, "logit_bias": {"65": 4.0}}), ([5], {"seed": 1, "min_p": 0.1})
 # With a part of the refusal.
@@ -79,7 +79,7 @@ def run_llm(tasks):
 
 @functools.lru_cache(maxsize=None)
 def everything():
-    """Runs one process without the plugin and one with it. Returns what each engine answered, by its name."""
+    """Runs a process for each engine. Returns what each engine answered, by its name."""
     refused = [([5], options) for options in [*REFUSED.values(), PENALTY_BELOW]]
     first = list(REQUESTS.values())
     whole = ([9], {"temperature": 0.0, "logprobs": -1, "max_tokens": 2})
@@ -89,12 +89,13 @@ def everything():
     pair = [REQUESTS["plain"], REQUESTS["full"]]
     with Sortitiond(*command) as server:
         tasks = {
-            "plugin": task("in_process", [first, second + refused, [THINKS], BIASED], reasoning_config=REASONING),
+            "plugin": task("in_process", [first, second + refused, [THINKS], BIASED, [NAMED]],
+                           reasoning_config=REASONING),
             "lookup": task("in_process", [first, second, BIASED], speculative_config=NGRAM),
             "draft model": task("in_process", [first], speculative_config=DRAFT_MODEL),
             "lost service": task(listen, [pair, {"kill": server.pid}, pair, {"start": command}, pair, pair]),
         }
-        made = dict(zip(tasks, run_llm(list(tasks.values()))))
+        made = {name: run_llm([one])[0] for name, one in tasks.items()}
     (made["own"],) = run_llm([task("", [first, [whole], BIASED])])
     return made
 
@@ -141,7 +142,7 @@ class Llm(unittest.TestCase):
         self.assertGreater(len(answers("plugin")[0]["negative seed"]["tokens"]), 3)
 
     def test_named_logprobs_are_served(self):
-        answer = answers("plugin")[0]["named"]
+        (answer,) = answers("plugin")[1][3]
         for token, position in zip(answer["tokens"], answer["logprobs"]):
             self.assertEqual(set(position), {"3", "1", "200", str(token)})
             self.assertTrue(all(math.isfinite(part[0]) for part in position.values()))

@@ -1,6 +1,6 @@
-"""Runs vLLM's LLM as a process: reads engines and their batches of requests as JSON, writes answers as JSON.
+"""Runs vLLM's LLM as a process: reads engine options and batches of requests as JSON, writes answers as JSON.
 
-The engines run one after the other. A request is a prompt (token ids) and sampling options; "json" is a schema of its
+A request is a prompt (token ids) and sampling options; "json" is a schema of its
 text. An answer has the tokens, or the text of the refusal at admission. In the place of a batch, {"kill": PID} ends a
 process, and {"start": COMMAND} starts one that lives as long as this.
 """
@@ -56,9 +56,7 @@ def run(engine, requests):
 
 def run_engine(task, started):
     from vllm import LLM
-    from vllm.distributed import cleanup_dist_env_and_memory
 
-    os.environ["SORTITION_VLLM"] = task["setting"]
     llm = LLM(**{"dtype": "float32", "enforce_eager": True, "max_model_len": 256, "max_num_seqs": 16, "seed": 1,
                  "disable_log_stats": False, **task["engine"]})
     made = []
@@ -70,9 +68,6 @@ def run_engine(task, started):
         else:
             started.append(subprocess.Popen(batch["start"], stdout=subprocess.DEVNULL))
     metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    llm.llm_engine.engine_core.shutdown()
-    del llm
-    cleanup_dist_env_and_memory()
     return {"batches": made, "metrics": metrics}
 
 

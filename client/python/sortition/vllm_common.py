@@ -214,8 +214,9 @@ class Drawer:
         if drafts:
             moved = moved.contiguous()  # the rows of one sequence lie together
         if len(live) < len(requests):
-            ends = numpy.cumsum(positions)
-            moved = [moved[ends[index] - positions[index]:ends[index]] for index in live]
+            starts = [sum(positions[:index]) for index in live]
+            moved = [moved[start:start + positions[index]] if drafts and drafts[index] else moved[start]
+                     for start, index in zip(starts, live)]
         results = self._sampler.step(
             [requests[index].sequence for index in live], moved,
             drafts=[Drafts(drafts[index]) if drafts[index] else None for index in live] if drafts else None,
