@@ -123,6 +123,11 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
     in_loop_ = false;
     return TryAgain();
   }
+  if (std::exchange(is_uncounted_, false)) {
+    in_loop_ = false;
+    Rearm();
+    return TryAgain();
+  }
   if (round_bytes_ >= (is_hidden ? kHandshakeRead : kRoundBytes)) {
     // gRPC ends its estimate only if the first read of a loop finds nothing.
     if (!in_loop_) round_bytes_ = 0;
@@ -144,6 +149,7 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
   const bool is_dry = IsDry(message);
   round_bytes_ = is_dry ? 0 : round_bytes_ + size;
   in_loop_ = size < offered && !is_dry;
+  is_uncounted_ = wire_ == Wire::kTls && size == most && in_loop_;
   if (wire_ == Wire::kPlain) {
     ForEachPiece(*message, size, [&](const void* bytes, size_t count) {
       mutex_.AssertHeld();
