@@ -284,11 +284,11 @@ TEST_F(TlsGuardTest, UnseenBytesComeInSmallPieces) {
   uint64_t all = 0;
   for (size_t rounds = 1; rounds <= 100; ++rounds) {
     const uint64_t round = ReadRound();
-    ASSERT_LE(round, Http2Guard::kHandshakeRead);
+    ASSERT_LT(round, 2 * Http2Guard::kHandshakeRead);
     ASSERT_EQ(socket_.armed.size(), rounds);
     all += round;
   }
-  EXPECT_GE(all, 50 * Http2Guard::kHandshakeRead);
+  EXPECT_GT(all, 100u << 10);
 }
 
 // The guard finds a session's connection by the client's random, so a second connection of the same one is ended.
