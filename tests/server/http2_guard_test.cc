@@ -278,7 +278,7 @@ class TlsGuardTest : public Http2GuardTest {
   TlsGuardTest() : Http2GuardTest(Http2Guard::Wire::kTls) {}
 };
 
-// What comes with a handshake is passed on unseen.
+// Bytes that come with a handshake are passed on unseen.
 TEST_F(TlsGuardTest, UnseenBytesComeInSmallPieces) {
   socket_.is_dry = false;
   uint64_t all = 0;
