@@ -24,6 +24,8 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_queue_time", milliseconds(limits.max_queue_time), "milliseconds",
        "a step that would wait longer for a device is refused; 0 = no bound"},
       {"max_vocabulary", limits.max_vocabulary, "tokens", "width of a row"},
+      {"max_compact_tokens", limits.max_compact_tokens, "tokens", "that one compact row lists"},
+      {"max_compact_bytes", limits.max_compact_bytes, "bytes", "that a step's compact rows list together"},
       {"stream_masks", limits.stream_masks, "masks", "uploaded on one stream"},
       {"stream_mask_bytes", limits.stream_mask_bytes, "bytes", "of the masks uploaded on one stream"},
       {"max_mask_bytes", limits.max_mask_bytes, "bytes", "of uploaded masks, all streams together"},

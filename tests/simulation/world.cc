@@ -110,6 +110,8 @@ Tally& Tally::operator+=(const Tally& other) {
   brought_answers += other.brought_answers;
   freed_sequences += other.freed_sequences;
   missing_shards += other.missing_shards;
+  compact_rows += other.compact_rows;
+  required_rows += other.required_rows;
   cached_edit_rows += other.cached_edit_rows;
   for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
   return *this;
@@ -125,7 +127,8 @@ std::string Tally::Describe() const {
       " accepted drafts, ", scored_tokens, " tokens scored, ", mask_uploads, " masks uploaded or released, ",
       checkpoints, " checkpoints, ", zombie_tokens, " tokens of zombies, ", rank_tokens, " tokens of ranks, ",
       kept_answers, " kept answers, ", brought_answers, " answers brought, ", freed_sequences, " sequences freed, ",
-      missing_shards, " rows without all shards, ", cached_edit_rows, " rows with cached edits; faults:");
+      missing_shards, " rows without all shards, ", compact_rows, " compact rows, ", required_rows, " required, ",
+      cached_edit_rows, " rows with cached edits; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

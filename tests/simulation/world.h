@@ -85,8 +85,10 @@ struct Tally {
   uint64_t rank_tokens = 0;    // tokens drawn from rows in shards; every rank counts each
   uint64_t kept_answers = 0;   // asked for again by a rank that had lost its own
   uint64_t brought_answers = 0;
-  uint64_t freed_sequences = 0;   // by their closes
-  uint64_t missing_shards = 0;    // rows refused because some had not come in time
+  uint64_t freed_sequences = 0;  // by their closes
+  uint64_t missing_shards = 0;   // rows refused because some had not come in time
+  uint64_t compact_rows = 0;
+  uint64_t required_rows = 0;     // of these: ROW_REQUIRED
   uint64_t cached_edit_rows = 0;  // whose edits a device had but for changes
   uint64_t faults[16] = {};       // by kind
 

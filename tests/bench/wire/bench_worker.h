@@ -33,6 +33,7 @@ class Worker {
     if (!target.empty()) options.targets = {target};
     options.transport.kind = kind;
     options.limits.message_bytes = message_bytes;
+    options.rows.form = client::RowOptions::Form::kFull;
     if (target.empty()) options.in_process = client::InProcessEngine(1);
     auto client = client::Client::Connect(options);
     if (!client.ok()) std::cerr << client.status() << "\n";
