@@ -11,6 +11,8 @@ struct MetricName {
 // The stream: rate, errors, duration.
 inline constexpr MetricName kSteps = {"sortition_steps_total", "Step messages received."};
 inline constexpr MetricName kRows = {"sortition_rows_total", "Rows of the steps received."};
+inline constexpr MetricName kCompactRows = {"sortition_compact_rows_total",
+                                            "Compact rows, by outcome: decided, or why the row was required."};
 inline constexpr MetricName kTokens = {"sortition_tokens_total", "Tokens that rows were answered with."};
 inline constexpr MetricName kErrors = {"sortition_errors_total",
                                        "Rows, sequences, messages and calls refused, by reason."};

@@ -78,6 +78,11 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
   for (const service::Reason reason : service::kAllReasons) {
     errors_[reason] = &errors.Add({{"reason", std::string(service::ReasonName(reason))}});
   }
+  auto& compact = Counters(*registry_, kCompactRows);
+  compact_decided_ = &compact.Add({{"outcome", "decided"}});
+  for (size_t i = 0; i < compact_required_.size(); ++i) {
+    compact_required_[i] = &compact.Add({{"outcome", service::kRequiredNames[i]}});
+  }
   auto& evictions = Counters(*registry_, kEvictions);
   for (const char* cause : kEvictionCauses) evictions_[cause] = &evictions.Add({{"cause", cause}});
   auto& ended = Counters(*registry_, kConnectionsEnded);
@@ -158,6 +163,13 @@ void PrometheusObserver::StepReceived(uint32_t rows, uint64_t payload_bytes) {
 void PrometheusObserver::SharedPayload(uint64_t bytes) { shared_payload_bytes_.Increment(static_cast<double>(bytes)); }
 
 void PrometheusObserver::StepReady(absl::Duration waited) { ready_wait_.Observe(absl::ToDoubleSeconds(waited)); }
+
+void PrometheusObserver::CompactRows(const service::CompactRowCounts& counts) {
+  if (counts.decided > 0) compact_decided_->Increment(counts.decided);
+  for (size_t i = 0; i < counts.required.size(); ++i) {
+    if (counts.required[i] > 0) compact_required_[i]->Increment(counts.required[i]);
+  }
+}
 
 void PrometheusObserver::StepAnswered(absl::Duration latency) { step_latency_.Observe(absl::ToDoubleSeconds(latency)); }
 
@@ -241,6 +253,8 @@ void PrometheusObserver::MessageSent(service::Transport transport, uint64_t byte
 
 service::Observer::Totals PrometheusObserver::totals() const {
   Totals totals{.steps = Whole(steps_), .rows = Whole(rows_), .tokens = Whole(tokens_)};
+  for (const prometheus::Counter* counter : compact_required_) totals.rows_required += Whole(*counter);
+  totals.compact_rows = Whole(*compact_decided_) + totals.rows_required;
   for (const auto& [reason, counter] : errors_) totals.errors += Whole(*counter);
   for (const auto& [name, device] : devices_) totals.batches += Whole(device.batches);
   return totals;

@@ -30,6 +30,7 @@ class PrometheusObserver final : public service::Observer {
   void StepReceived(uint32_t rows, uint64_t payload_bytes) override;
   void SharedPayload(uint64_t bytes) override;
   void StepReady(absl::Duration waited) override;
+  void CompactRows(const service::CompactRowCounts& counts) override;
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
   void Refused(service::Reason reason, uint32_t count) override;
@@ -89,6 +90,9 @@ class PrometheusObserver final : public service::Observer {
   prometheus::Histogram& step_latency_;
   prometheus::Histogram& ready_wait_;
   prometheus::Histogram& queue_wait_;
+  prometheus::Counter* compact_decided_ = nullptr;
+  std::array<prometheus::Counter*, std::tuple_size_v<decltype(service::CompactRowCounts::required)>> compact_required_ =
+      {};
   std::map<service::Reason, prometheus::Counter*> errors_;
   std::map<std::string, prometheus::Counter*, std::less<>> evictions_;
   std::map<std::string, prometheus::Counter*, std::less<>> connections_ended_;

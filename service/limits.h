@@ -21,8 +21,10 @@ struct Limits {
 
   // Steps.
   uint32_t max_step_positions = 1024;  // of a step's rows together, and rows of each of its tensors
-  uint32_t max_queued_rows = 16384;    // rows waiting for a device, all streams together
+  uint32_t max_queued_rows = 16384;    // positions that wait for a device, each one row there; all streams together
   uint32_t max_vocabulary = (1u << 20) - 1;
+  uint32_t max_compact_tokens = 4096;     // of one compact row
+  uint64_t max_compact_bytes = 4u << 20;  // tokens and logits of a step's compact rows together; bounds a step's time
   // A step that other rows would keep waiting for longer than this is refused; zero = unbounded.
   absl::Duration max_queue_time = absl::Milliseconds(250);
   absl::Duration shard_wait = absl::Seconds(10);  // the longest wait of a step in shards for its last shard
@@ -82,7 +84,7 @@ inline constexpr uint32_t kMostStepPositions = kMaxMessageParts / 8;
 inline constexpr uint32_t kMostListedTokens =
     kMaxMessageParts / 2;                     // the highest max_listed_tokens: an entry is a part
 inline constexpr uint32_t kMaxShards = 256;   // shards of a row
-inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than three
+inline constexpr uint32_t kMaxPayloads = 16;  // of one message; no message of the contract refers to more than four
 
 struct LimitDescription {
   std::string_view name;

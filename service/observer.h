@@ -2,6 +2,7 @@
 // stays cheap.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -15,6 +16,13 @@ namespace sortition::service {
 enum class Transport : uint8_t { kTcp, kUnix, kRing };
 inline constexpr Transport kAllTransports[] = {Transport::kTcp, Transport::kUnix, Transport::kRing};
 
+// Outcomes of compact rows.
+struct CompactRowCounts {
+  uint32_t decided = 0;                   // answered, or refused as the whole row would be
+  std::array<uint32_t, 4> required = {};  // ROW_REQUIRED, by kernels::RowRequiredReason
+};
+inline constexpr const char* kRequiredNames[] = {"tokens", "cut", "sums", "row"};
+
 // Thread-safe; never blocks for long.
 class Observer {
  public:
@@ -25,6 +33,8 @@ class Observer {
     uint64_t tokens = 0;
     uint64_t errors = 0;
     uint64_t batches = 0;
+    uint64_t compact_rows = 0;
+    uint64_t rows_required = 0;  // of these: ROW_REQUIRED
   };
 
   virtual ~Observer() = default;
@@ -35,6 +45,8 @@ class Observer {
   virtual void SharedPayload(uint64_t bytes) = 0;
   // The logits of a step sent early were complete `waited` after the step's arrival.
   virtual void StepReady(absl::Duration waited) = 0;
+  // Compact rows of a step have run.
+  virtual void CompactRows(const CompactRowCounts& counts) = 0;
   // The last row of a step was answered, `latency` after its arrival, or after its logits were complete.
   virtual void StepAnswered(absl::Duration latency) = 0;
   // `count` rows were answered with a token.
@@ -78,6 +90,7 @@ class NullObserver : public Observer {
   void StepReceived(uint32_t, uint64_t) override {}
   void SharedPayload(uint64_t) override {}
   void StepReady(absl::Duration) override {}
+  void CompactRows(const CompactRowCounts&) override {}
   void StepAnswered(absl::Duration) override {}
   void TokensDrawn(uint32_t) override {}
   void Refused(Reason, uint32_t) override {}

@@ -61,6 +61,8 @@ std::string_view ReasonName(Reason reason) {
       return "UNKNOWN_SEQUENCE";
     case Reason::kStepConflict:
       return "STEP_CONFLICT";
+    case Reason::kRowRequired:
+      return "ROW_REQUIRED";
     case Reason::kOverloaded:
       return "OVERLOADED";
     case Reason::kDeadlinePassed:
@@ -90,6 +92,7 @@ absl::StatusCode CodeOf(Reason reason) {
     case Reason::kStaleStep:
     case Reason::kStepInFlight:
     case Reason::kStepConflict:
+    case Reason::kRowRequired:
       return absl::StatusCode::kFailedPrecondition;
     case Reason::kSuperseded:
       return absl::StatusCode::kAborted;

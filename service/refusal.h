@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "kernels/compact_row.h"
 
 namespace sortition::service {
 
@@ -41,6 +43,7 @@ enum class Reason : uint8_t {
   kStepInFlight = 33,
   kUnknownSequence = 34,
   kStepConflict = 35,
+  kRowRequired = 36,
   kOverloaded = 40,
   kDeadlinePassed = 41,
   kStepCancelled = 42,
@@ -61,6 +64,7 @@ inline constexpr Reason kAllReasons[] = {
     Reason::kStepCancelled,      Reason::kDraining,         Reason::kDeviceFailed,
     Reason::kUnknownRegion,      Reason::kUnknownMask,      Reason::kCheckpointRefused,
     Reason::kUnauthenticated,    Reason::kPermissionDenied, Reason::kClientLimit,
+    Reason::kRowRequired,
 };
 
 // Returns the name on the wire, such as "HISTORY_REQUIRED". A static string.
@@ -69,12 +73,19 @@ std::string_view ReasonName(Reason reason);
 // Returns the google.rpc.Code of a reason.
 absl::StatusCode CodeOf(Reason reason);
 
+// A position whose compact row does not decide its answer.
+struct RequiredLogits {
+  uint32_t position = 0;
+  kernels::RowRequired why = {};
+};
+
 struct Refusal {
   Reason reason;
   std::string field;                                  // path from the message; empty if no field is at fault
   std::string limit;                                  // what would have been accepted; empty if no limit applies
   std::string message;                                // for people; never logits, seeds or tokens' text
   absl::Duration retry_after = absl::ZeroDuration();  // zero = no advice
+  std::vector<RequiredLogits> required = {};          // kRowRequired: by position
 };
 
 }  // namespace sortition::service

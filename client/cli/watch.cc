@@ -1,4 +1,5 @@
 // sortitionctl watch: the server's counters, one line an interval.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -19,8 +20,8 @@ absl::Duration Uptime(const v1::Counters& counters) {
 }
 
 void PrintHeader() {
-  std::printf("%10s %10s %10s %12s %8s %8s %8s %10s %12s %8s\n", "UPTIME/s", "STEPS/s", "TOKENS/s", "TOKENS", "ERRORS",
-              "ROW/BATCH", "STREAMS", "SEQUENCES", "STATE/bytes", "QUEUED");
+  std::printf("%10s %10s %10s %12s %8s %8s %10s %10s %8s %10s %12s %8s\n", "UPTIME/s", "STEPS/s", "TOKENS/s", "TOKENS",
+              "ERRORS", "ROW/BATCH", "COMPACT/s", "REQUIRED/s", "STREAMS", "SEQUENCES", "STATE/bytes", "QUEUED");
 }
 
 // Rates are since `before`, or since the server's start if there is none.
@@ -30,13 +31,15 @@ void PrintLine(const v1::Counters& before, const v1::Counters& now) {
     return seconds > 0 ? static_cast<double>(to - from) / seconds : 0.0;
   };
   const uint64_t batches = now.batches() - before.batches();
-  const double rows_a_batch =
-      batches > 0 ? static_cast<double>(now.rows() - before.rows()) / static_cast<double>(batches) : 0;
-  std::printf("%10.1f %10.1f %10.1f %12llu %8llu %9.1f %8u %10u %12llu %8u\n", absl::ToDoubleSeconds(Uptime(now)),
-              rate(before.steps(), now.steps()), rate(before.tokens(), now.tokens()),
-              static_cast<unsigned long long>(now.tokens()), static_cast<unsigned long long>(now.errors()),
-              rows_a_batch, now.streams(), now.sequences(), static_cast<unsigned long long>(now.state_bytes()),
-              now.queued_rows());
+  const uint64_t compact = now.compact_rows() - before.compact_rows();  // run in no batch
+  const double in_batches = static_cast<double>(now.rows() - before.rows()) - static_cast<double>(compact);
+  const double rows_a_batch = batches > 0 ? std::max(in_batches, 0.0) / static_cast<double>(batches) : 0;
+  std::printf("%10.1f %10.1f %10.1f %12llu %8llu %9.1f %10.1f %10.1f %8u %10u %12llu %8u\n",
+              absl::ToDoubleSeconds(Uptime(now)), rate(before.steps(), now.steps()),
+              rate(before.tokens(), now.tokens()), static_cast<unsigned long long>(now.tokens()),
+              static_cast<unsigned long long>(now.errors()), rows_a_batch,
+              rate(before.compact_rows(), now.compact_rows()), rate(before.rows_required(), now.rows_required()),
+              now.streams(), now.sequences(), static_cast<unsigned long long>(now.state_bytes()), now.queued_rows());
 }
 
 // Reads the counters as they come, with a bound on each wait.

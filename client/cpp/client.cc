@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/client_core.h"
 #include "client/cpp/device_rows.h"
@@ -81,6 +83,8 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return refuse("retry.backoff.max", "at least retry.backoff.initial");
   if (options.transport.shared_memory_bytes == 0 && options.transport.kind == TransportKind::kRing)
     return refuse("transport.shared_memory_bytes", "at least 1 with TransportKind::kRing");
+  if (options.rows.count == 0 || options.rows.count > kernels::kMaxVocabulary)
+    return refuse("rows.count", absl::StrCat("1..", kernels::kMaxVocabulary));
   if (options.limits.message_rows == 0) return refuse("limits.message_rows", "at least 1");
   if (options.limits.history_piece_tokens == 0) return refuse("limits.history_piece_tokens", "at least 1");
   return absl::OkStatus();
@@ -120,6 +124,19 @@ absl::Status CheckSequence(const SequenceOptions& options, const std::optional<V
 }
 
 }  // namespace
+
+std::optional<RowOptions> RowOptions::Parse(std::string_view text) {
+  if (text == "auto") return RowOptions{Form::kAuto};
+  if (text == "full") return RowOptions{Form::kFull};
+  RowOptions options{Form::kCompact};
+  if (text == "compact") return options;
+  absl::string_view count(text.data(), text.size());
+  if (!absl::ConsumePrefix(&count, "compact(") || !absl::ConsumeSuffix(&count, ")") ||
+      !absl::SimpleAtoi(count, &options.count)) {
+    return std::nullopt;
+  }
+  return options;
+}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   return ConnectWith(std::move(options), nullptr);

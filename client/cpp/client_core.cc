@@ -128,12 +128,30 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
     pending->rows[i].record = batch.rows[i].sequence->record_;
     pending->rows[i].row = batch.rows[i];
   }
+  StateRows(pending.get());
   Update(polls ? Thread::kPollers : Thread::kCallers, [&](StreamState& state, absl::Time now) {
     mutex_.AssertHeld();
     ++unfinished_batches_;
     state.Submit(std::move(pending), now);
   });
   return absl::OkStatus();
+}
+
+void ClientCore::StateRows(PendingBatch* batch) const {
+  if (batch->ready) return;  // the logits may not be there yet
+  uint32_t count;
+  std::vector<bool> on_device(batch->rows.size());
+  {
+    absl::MutexLock lock(&mutex_);
+    count = state_.CompactCount(batch->row_bytes, ElementBytes(batch->dtype));
+    if (count == 0) return;
+    for (size_t i = 0; i < batch->rows.size(); ++i) {
+      on_device[i] = state_.device_rows().Find(batch->rows[i].row.logits) != nullptr;
+    }
+  }
+  for (size_t i = 0; i < batch->rows.size(); ++i) {
+    if (!on_device[i]) StateRow(*batch, count, &batch->rows[i]);
+  }
 }
 
 void ClientCore::Close(const std::shared_ptr<SequenceRecord>& record) {

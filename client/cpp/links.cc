@@ -136,6 +136,8 @@ void Links::OnWelcome(uint64_t stream, const v1::Welcome& welcome, absl::Time no
   if (welcome.max_message_bytes() != 0) link->server_message_bytes = welcome.max_message_bytes();
   link->max_message_bytes = std::min(link->server_message_bytes, link->transport->max_message_bytes());
   link->ready_words = welcome.ready_words();
+  link->max_compact_tokens = welcome.max_compact_tokens();
+  link->max_compact_bytes = welcome.max_compact_bytes();
   if (const std::shared_ptr<SharedMemory> memory = link->transport->memory()) {
     v1::StreamRequest request;
     request.mutable_attach_memory()->set_token(memory->token());

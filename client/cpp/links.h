@@ -27,6 +27,8 @@ struct Link {
   uint64_t server_message_bytes = UINT64_MAX;  // the server's limit on a message
   uint64_t max_message_bytes = UINT64_MAX;     // the stream's limit, at most the server's
   bool ready_words = false;                    // the server reads ready words itself
+  uint32_t max_compact_tokens = 0;             // the server's limits on compact rows; 0 = it takes none
+  uint64_t max_compact_bytes = 0;
   uint64_t attach = 0;  // number of the message that names the memory shared with the server; 0 = none was sent
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
@@ -105,6 +107,9 @@ class Links {
   // True if the current stream shares memory with its server.
   bool shares_memory() const { return current_ && current_->transport->memory() != nullptr; }
   bool in_process() const { return current_ && choice_.IsFallback(current_->target); }
+
+  // The current stream; null if there is none. Valid until the next call of a method that is not const.
+  const Link* current() const { return current_ ? &*current_ : nullptr; }
 
   // The transports of the live streams, to be flushed. Either may be null.
   std::shared_ptr<Transport> current_transport() const { return current_ ? current_->transport : nullptr; }

@@ -109,15 +109,17 @@ void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* messag
 }
 
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
-                              std::shared_ptr<void> hold) {
+                              std::shared_ptr<void> hold, std::string own) {
   OutgoingMessage message;
   message.hold = std::move(hold);
-  std::string own = header.SerializeAsString();
+  std::string next = header.SerializeAsString();
   for (const PayloadRuns& runs : payloads) {
-    own += PayloadPrefix(BytesOf(runs));
-    message.segments.push_back(Segment{std::exchange(own, {}), {}});
+    next += PayloadPrefix(BytesOf(runs));
+    message.segments.push_back(Segment{std::exchange(next, {}), {}});
     for (const auto& run : runs) message.segments.push_back(Segment{{}, run});
   }
+  if (!own.empty()) next += PayloadPrefix(own.size());
+  if (!next.empty()) message.segments.push_back(Segment{std::move(next), {}});
   if (!own.empty()) message.segments.push_back(Segment{std::move(own), {}});
   return message;
 }
@@ -156,6 +158,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
   if (!batch.traceparent.empty()) step.mutable_trace()->set_traceparent(batch.traceparent);
 
   PayloadRuns logits;
+  std::string pairs;
   PayloadRuns masks;
   PayloadRuns drafts;
   TensorRows taken;
@@ -169,10 +172,15 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     {
       absl::MutexLock lock(&pending.record->mutex);
       pending.record->history.DescribeStep(&row);
+      if (!leads) {  // rewrites come with shard 0
+        row.clear_truncate_to();
+        row.clear_append_tokens();
+      }
       if (leads && !pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
     DescribeTask(pending.row, &row);
-    AddRun(pending.row.logits, pending.row.positions() * batch.row_bytes, &logits);
+    for (const CompactPosition& position : pending.compact) position.AppendTo(&pairs, row.add_compact());
+    if (pending.compact.empty()) AddRun(pending.row.logits, pending.row.positions() * batch.row_bytes, &logits);
     if (!leads) continue;
     NameTensors(pending.row, &taken, &row);
     if (pending.row.masks() > 0) AddRun(pending.row.allowed_bits, pending.row.masks() * mask_bytes, &masks);
@@ -182,7 +190,9 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     }
   }
   TensorPlacer placer(memory, leases);
-  placer.Put(std::move(logits), ElementBytes(batch.dtype), step.mutable_logits()->mutable_source());
+  if (!logits.empty()) {
+    placer.Put(std::move(logits), ElementBytes(batch.dtype), step.mutable_logits()->mutable_source());
+  }
   if (kind.names_word && step.logits().source().has_region()) {
     const Place word = *FindWord(batch, memory);
     v1::ReadyWord& ready = *step.mutable_logits()->mutable_ready();
@@ -200,7 +210,11 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     tensor.set_dtype(batch.draft_dtype);
     tensor.set_rows(taken.drafts);
   }
-  OutgoingMessage message = EncodeMessage(header, placer.payloads(), std::move(hold));
+  if (!pairs.empty()) {
+    v1::TensorSource::Inline& own = *step.mutable_logits()->mutable_pairs()->mutable_inline_();
+    own.set_payload(static_cast<uint32_t>(placer.payloads().size()));
+  }
+  OutgoingMessage message = EncodeMessage(header, placer.payloads(), std::move(hold), std::move(pairs));
   if (header.GetCachedSize() <= kMostSpareBytes) {
     spare.reset(header.release_step());
     spare->Clear();

@@ -20,9 +20,10 @@ namespace sortition::client {
 // The runs of bytes of one payload, in order.
 using PayloadRuns = std::vector<std::span<const std::byte>>;
 
-// Encodes `header`, which has no payloads, with `payloads`. The borrowed bytes live as long as `hold`.
+// Encodes `header`, which has no payloads, with `payloads` and, if it is not empty, a last payload `own`. The borrowed
+// bytes live as long as `hold`.
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
-                              std::shared_ptr<void> hold);
+                              std::shared_ptr<void> hold, std::string own = {});
 
 // True if the rows of `batch` lie in `memory` and are adjacent, so that steps can name them. `memory` may be null.
 bool IsShared(const PendingBatch& batch, const SharedMemory* memory);
@@ -45,8 +46,9 @@ struct OutgoingKind {
   bool names_word = false;  // the message names the ready word, which FindWord has found
 };
 
-// Encodes a Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. Tensors that
-// lie in `memory`, which may be null, are named. Others are copied into it if there is room, and stay there until
+// Encodes a Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. Rows that
+// have a compact form travel in it within the message. Tensors that lie in `memory`, which may be null, are named.
+// Others are copied into it if there is room, and stay there until
 // `*leases` are dropped. The rest travels within the message. Rows in device memory must be adjacent and in one region
 // of `memory`.
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,

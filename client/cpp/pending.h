@@ -11,6 +11,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
+#include "client/cpp/compact_rows.h"
 #include "client/cpp/sequence_record.h"
 #include "sortition/batch.h"
 
@@ -23,7 +24,10 @@ struct PendingRow {
   std::shared_ptr<SequenceRecord> record;
   Row row;
   std::shared_ptr<std::byte[]> copy;  // of logits that had to be read from a device; `row` then refers to it
-  uint64_t step_id = 0;               // stays the same when the row is sent again
+  // One for each position: the row travels like this in a message. Empty: it travels whole.
+  std::vector<CompactPosition> compact;
+  uint32_t compact_refusals = 0;
+  uint64_t step_id = 0;  // stays the same when the row is sent again
   State state = State::kWaiting;
   absl::Time not_before = absl::InfinitePast();
   uint32_t attempts = 0;  // refusals that asked to retry later
@@ -33,6 +37,11 @@ struct PendingRow {
   std::optional<RowError> missing;  // the last refusal of a row in shards: names the shards that had not arrived
   RowResult result;
 };
+
+// Returns the logits of a row's position.
+inline WholeLogits LogitsAt(const PendingRow& row, size_t position, v1::DType dtype, size_t row_bytes) {
+  return {static_cast<const std::byte*>(row.row.logits) + position * row_bytes, dtype, row.record->live_vocabulary()};
+}
 
 // Guarded by the lock of StreamState's owner, except EndUse and Finish.
 struct PendingBatch {
@@ -69,6 +78,10 @@ struct PendingBatch {
     std::move(done)(std::move(results));
   }
 };
+
+// Gives a row, whose logits this process can read, its compact form with `count` first tokens, unless its sequence's
+// rows go whole now. Takes the lock of the row's sequence.
+void StateRow(const PendingBatch& batch, uint32_t count, PendingRow* row);
 
 struct PendingOpen {
   std::shared_ptr<SequenceRecord> record;

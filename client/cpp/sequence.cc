@@ -5,6 +5,7 @@
 #include "client/cpp/client_core.h"
 #include "kernels/law/version.h"
 #include "service/request/history_options.h"
+#include "service/request/parameters.h"
 #include "service/sequence/history_hash.h"
 #include "sortition/client.h"
 
@@ -44,8 +45,16 @@ uint32_t Sequence::turns() const {
   return record_->history.turns();
 }
 
+std::optional<kernels::RowParameters> SequenceRecord::RowParametersOf(const SequenceOptions& options) {
+  static const service::Limits limits;
+  service::SequenceSpec spec;
+  spec.live_vocabulary = options.live_vocabulary_size.value_or(options.vocabulary_size);
+  if (service::CompileParameters(options.parameters, limits, "", &spec)) return std::nullopt;
+  return std::move(spec.parameters);
+}
+
 absl::Status SequenceRecord::CheckToken(uint32_t token) const {
-  const uint32_t live = options.live_vocabulary_size.value_or(options.vocabulary_size);
+  const uint32_t live = live_vocabulary();
   if (token < live) return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat("token ", token, " is outside the live vocabulary (< ", live, ")"));
 }

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cpp/history.h"
+#include "kernels/row.h"
 #include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -33,13 +34,17 @@ struct SequenceRecord {
 
   explicit SequenceRecord(SequenceOptions sequence_options)
       : options(std::move(sequence_options)),
+        row_parameters(RowParametersOf(options)),
         history(options.start_position ? History(*options.start_position) : History(options.prompt)) {
     history.SetTurns(options.turns);
   }
 
   const SequenceOptions options;
+  // As the service compiles them, for compact rows. Absent if an option is not acceptable.
+  const std::optional<kernels::RowParameters> row_parameters;
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 
+  uint32_t live_vocabulary() const { return options.live_vocabulary_size.value_or(options.vocabulary_size); }
   absl::Status CheckToken(uint32_t token) const;
   absl::Status CheckNoStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Returns the history that a fork at `position` starts with.
@@ -54,6 +59,14 @@ struct SequenceRecord {
   bool stateful ABSL_GUARDED_BY(mutex) = false;
   uint64_t next_step_id ABSL_GUARDED_BY(mutex) = 1;
   bool in_flight ABSL_GUARDED_BY(mutex) = false;  // a step has been submitted and is not over
+
+  // Learnt from the service's refusals of compact rows.
+  struct RowHabit {
+    bool states_sums = false;
+    uint32_t whole_rows = 0;  // that go whole before the next compact one
+    uint32_t refusals = 0;    // in a row, that a whole row had to follow
+  };
+  RowHabit habit ABSL_GUARDED_BY(mutex);
 
   // The last result of rows in shards, for ranks that lost theirs together with the server.
   std::unique_ptr<v1::BringAnswer> last_answer ABSL_GUARDED_BY(mutex);
@@ -71,6 +84,9 @@ struct SequenceRecord {
     uint32_t attempts = 0;  // opens refused in a row
     absl::Time not_before = absl::InfinitePast();
   } standing;
+
+ private:
+  static std::optional<kernels::RowParameters> RowParametersOf(const SequenceOptions& options);
 };
 
 }  // namespace sortition::client

@@ -16,7 +16,39 @@ namespace {
 // may be evicted in favour of others.
 constexpr uint32_t kMaxReplays = 8;
 
+// Refusals of one row in compact form before it goes whole.
+constexpr uint32_t kMaxCompactRefusals = 2;
+// After n refusals in a row, of rows that then went whole, 2^n - 1 rows of the sequence go whole at once; n is at most
+// this.
+constexpr uint32_t kMostHabitRefusals = 6;
+
 const std::byte* BytesOf(const PendingRow& row) { return static_cast<const std::byte*>(row.row.logits); }
+
+// The size that rows add to a message.
+struct MessageSize {
+  uint64_t rows = 0;  // of the tensor, or compact
+  uint64_t bytes = 0;
+  uint64_t compact_bytes = 0;
+};
+
+// `carried`: whole rows travel within the message.
+MessageSize SizeOf(const PendingRow& row, size_t row_bytes, bool carried) {
+  MessageSize size;
+  size.rows = row.row.positions();
+  for (const CompactPosition& position : row.compact) size.compact_bytes += position.bytes();
+  size.bytes = row.compact.empty() && carried ? size.rows * row_bytes : size.compact_bytes;
+  return size;
+}
+
+// True if the server takes the row's compact form.
+bool TakesCompact(const Link& link, const PendingRow& row) {
+  uint64_t bytes = 0;
+  for (const CompactPosition& position : row.compact) {
+    if (position.tokens() > link.max_compact_tokens) return false;
+    bytes += position.bytes();
+  }
+  return bytes <= link.max_compact_bytes;
+}
 
 RowError TooLarge(uint64_t bytes, uint64_t most) {
   return RowError{absl::StatusCode::kInvalidArgument, v1::TOO_MANY, "rows.logits", absl::StrCat("<= ", most, " bytes"),
@@ -57,17 +89,14 @@ bool StreamState::MayWaitForRows(const Link& link, const PendingBatch& batch) co
 }
 
 void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batch, absl::Time now) {
-  const uint64_t rows_by_bytes = std::max<uint64_t>(options_.limits.message_bytes / batch->row_bytes, 1);
   // Rows that are only named need not be split into messages that overlap with sampling.
   const std::shared_ptr<SharedMemory> memory = link->transport->memory();
   const bool named = IsShared(*batch, memory.get());
   const bool is_ready = batch->IsReady();
   if (!is_ready && !(named && MayWaitForRows(*link, *batch))) return;  // next_event schedules the next check
   const bool carried = !named && !links_.in_process();
-  const uint64_t most_rows =
-      std::min<uint64_t>(carried ? rows_by_bytes : options_.limits.message_rows, options_.limits.message_rows);
   std::vector<uint32_t> ready;
-  uint64_t tensor_rows = 0;
+  MessageSize size;
   const DeviceRows* device = nullptr;  // device of the last row in `ready`, if it is named
   const std::byte* next = nullptr;     // its end, if rows of a message are named and adjacent
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
@@ -76,18 +105,25 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
         !BringWithinReach(memory.get(), batch.get(), &row)) {
       continue;
     }
-    const uint64_t more = row.row.positions();
+    // The row was stated for another server, or has been asked for more.
+    if (!TakesCompact(*link, row)) row.compact.clear();
+    const MessageSize more = SizeOf(row, batch->row_bytes, carried);
     const DeviceRows* const its_device = device_rows_.Find(row.row.logits);
     // Another allocation of a device may begin where one ends.
     const std::byte* const data = its_device == nullptr && is_ready ? nullptr : BytesOf(row);
-    if (!ready.empty() && (tensor_rows + more > most_rows || its_device != device || data != next)) {
+    const bool fits = size.rows + more.rows <= options_.limits.message_rows &&
+                      size.bytes + more.bytes <= options_.limits.message_bytes &&
+                      size.compact_bytes + more.compact_bytes <= link->max_compact_bytes;
+    if (!ready.empty() && (!fits || its_device != device || data != next)) {
       SendStep(link, batch, std::exchange(ready, {}), now);
-      tensor_rows = 0;
+      size = {};
     }
     ready.push_back(i);
-    tensor_rows += more;
+    size.rows += more.rows;
+    size.bytes += more.bytes;
+    size.compact_bytes += more.compact_bytes;
     device = its_device;
-    next = data == nullptr ? nullptr : data + more * batch->row_bytes;
+    next = data == nullptr ? nullptr : data + more.rows * batch->row_bytes;
   }
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
 }
@@ -218,7 +254,11 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
   if (result.has_error()) {
     index = SentStep::kAnswered;
     --sent->unanswered;
-    OnRowRefused(sent->batch.get(), &row, FromWire(result.error()), now);
+    if (result.error().reason() == v1::ROW_REQUIRED && !row.compact.empty()) {
+      OnRowRequired(*sent->batch, &row, result.error());
+    } else {
+      OnRowRefused(sent->batch.get(), &row, FromWire(result.error()), now);
+    }
     return absl::OkStatus();
   }
   const auto asked = row.row.drafts != nullptr ? v1::RowResult::kVerify
@@ -230,8 +270,40 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
   if (continues) return absl::OkStatus();
   index = SentStep::kAnswered;
   --sent->unanswered;
+  if (!row.compact.empty()) {
+    absl::MutexLock lock(&row.record->mutex);
+    row.record->habit.refusals = 0;
+  }
   FinishRow(sent->batch.get(), &row, ResultOf(std::move(row.partial)));
   return absl::OkStatus();
+}
+
+// The same step follows at once: with the tokens that are required, or whole.
+void StreamState::OnRowRequired(const PendingBatch& batch, PendingRow* row, const v1::Error& error) {
+  row->state = PendingRow::State::kWaiting;
+  bool is_named = ++row->compact_refusals <= kMaxCompactRefusals;
+  bool lacks_sums = false;
+  for (const v1::RequiredLogits& required : error.required()) {
+    const bool is_known = required.position() < row->compact.size();
+    lacks_sums |=
+        required.cause() == v1::RequiredLogits::CAUSE_SUMS && is_known && !row->compact[required.position()].has_sums();
+    is_named &=
+        is_known && !required.tokens().empty() && !lacks_sums &&
+        std::ranges::all_of(required.tokens(), [&](uint32_t token) { return token < row->record->live_vocabulary(); });
+  }
+  if (is_named) {
+    for (const v1::RequiredLogits& required : error.required()) {
+      row->compact[required.position()].Add({required.tokens().data(), static_cast<size_t>(required.tokens_size())},
+                                            LogitsAt(*row, required.position(), batch.dtype, batch.row_bytes));
+    }
+    return;
+  }
+  row->compact.clear();
+  absl::MutexLock lock(&row->record->mutex);
+  SequenceRecord::RowHabit& habit = row->record->habit;
+  if (lacks_sums && !std::exchange(habit.states_sums, true)) return;
+  habit.refusals = std::min(habit.refusals + 1, kMostHabitRefusals);
+  habit.whole_rows = (1u << habit.refusals) - 1;
 }
 
 void StreamState::OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now) {

@@ -14,6 +14,9 @@ namespace {
 // Period at which the client reads a ready word that no server reads.
 constexpr absl::Duration kReadyPause = absl::Microseconds(50);
 
+// A row travels compact by itself where that is so many times shorter: stating it costs a pass over its logits.
+constexpr uint64_t kLeastCompaction = 8;
+
 RowError RowsMissing(const PendingBatch& batch) {
   return {absl::StatusCode::kDeadlineExceeded, v1::DEADLINE_PASSED, "ready", "",
           absl::StrCat("the word that says when the logits are written is not ", batch.ready->value, " yet")};
@@ -62,6 +65,16 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
   }
   batches_.push_back(std::move(batch));
   Advance(now);
+}
+
+uint32_t StreamState::CompactCount(uint64_t row_bytes, uint32_t element_bytes) const {
+  const Link* const link = links_.current();
+  if (options_.rows.form == RowOptions::Form::kFull || options_.shard || link == nullptr || links_.in_process())
+    return 0;
+  const uint32_t count = std::min(options_.rows.count, link->max_compact_tokens);
+  if (options_.rows.form == RowOptions::Form::kCompact) return count;
+  const bool is_shorter = uint64_t{count} * (sizeof(uint32_t) + element_bytes) * kLeastCompaction <= row_bytes;
+  return is_shorter && link->transport->memory() == nullptr ? count : 0;
 }
 
 void StreamState::Bind(SequenceRecord* record, bool bound) {

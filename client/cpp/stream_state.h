@@ -62,6 +62,8 @@ class StreamState {
   bool Share(std::shared_ptr<const DeviceRows> rows) { return device_rows_.Add(std::move(rows)); }
   void Forget(const DeviceRows& rows) { device_rows_.Remove(rows); }
   const DeviceRowsTable& device_rows() const { return device_rows_; }
+  // Returns the number of first tokens that rows of `row_bytes` bytes would list in compact form; 0: they travel whole.
+  uint32_t CompactCount(uint64_t row_bytes, uint32_t element_bytes) const;
   // Closes a sequence that is not used any more: at once if the service has it on the current stream, or when its
   // pending open is answered. Otherwise the service forgets it by itself.
   void Close(SequenceRecord* record);
@@ -143,6 +145,7 @@ class StreamState {
   absl::Status OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now);
   void OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now);
   void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
+  void OnRowRequired(const PendingBatch& batch, PendingRow* row, const v1::Error& error);
   void OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now);
 
   void Bind(SequenceRecord* record, bool bound);

@@ -26,6 +26,7 @@ ABSL_FLAG(std::string, connect, "",
 ABSL_FLAG(uint32_t, sequences, 8, "Stories to write at once, 1 to 1024");
 ABSL_FLAG(uint32_t, tokens, 120, "Tokens of a story, 1 to 100000");
 ABSL_FLAG(uint32_t, row_width, 32768, "Elements of a row of logits, 32768 to 1048575");
+ABSL_FLAG(std::string, rows, "full", "How rows travel to a server: auto, full, compact or compact(COUNT)");
 ABSL_FLAG(bool, check, false, "Write everything again in process and fail unless it is the same, token by token");
 
 namespace sortition::demo {
@@ -51,6 +52,9 @@ absl::Status CheckFlags() {
   if (!absl::GetFlag(FLAGS_server).empty() && !absl::GetFlag(FLAGS_connect).empty()) {
     return absl::InvalidArgumentError("--server and --connect exclude each other");
   }
+  if (!client::RowOptions::Parse(absl::GetFlag(FLAGS_rows))) {
+    return absl::InvalidArgumentError("--rows must be auto, full, compact or compact(COUNT)");
+  }
   for (const absl::Status& status :
        {check(FLAGS_sequences, 1, 1024), check(FLAGS_tokens, 1, 100000), check(FLAGS_row_width, 32768, 1048575)}) {
     if (!status.ok()) return status;
@@ -63,6 +67,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect(const std::string& addre
   client::ClientOptions options;
   options.targets = {address};
   options.name = "sortition_demo";
+  options.rows = *client::RowOptions::Parse(absl::GetFlag(FLAGS_rows));
   return client::Client::Connect(std::move(options));
 }
 

@@ -197,7 +197,82 @@ class CompactRun {
   std::vector<TokenBits> known_;  // by id
 };
 
+using Claim = Unsound::Claim;
+
+// Returns why a token cannot be stated, before its place is looked at; empty if it can.
+std::string_view WhyNotStated(u32 live_vocabulary, TokenBits token) {
+  if (token.token >= live_vocabulary) return "is not in the live vocabulary";
+  if (token.bits != Canonical(token.bits)) return "has a logit that is not canonical";
+  if (token.bits != kMaskedBits && IsTooLarge(token.bits)) return "has a logit that fails the row";
+  return {};
+}
+
+std::optional<Unsound> FindUnsoundTokens(u32 live_vocabulary, const CompactRow& row) {
+  for (size_t i = 0; i < row.first.size(); ++i) {
+    std::string_view why = WhyNotStated(live_vocabulary, row.first[i]);
+    if (why.empty() && row.first[i].bits == kMaskedBits) why = "is masked";
+    if (why.empty() && i > 0 && !Precedes(row.first[i - 1], row.first[i]))
+      why = "does not come after the one before it";
+    if (!why.empty()) return Unsound{Claim::kFirst, i, why};
+  }
+  for (size_t i = 0; i < row.others.size(); ++i) {
+    const TokenBits token = row.others[i];
+    std::string_view why = WhyNotStated(live_vocabulary, token);
+    if (why.empty() && i > 0 && row.others[i - 1].token >= token.token) why = "has no higher id than the one before it";
+    if (why.empty() && token.bits != kMaskedBits) {
+      if (row.is_whole) why = "is live, and the row has no further live token";
+      if (!row.first.empty() && !Precedes(row.first.back(), token)) why = "comes before the last of the first tokens";
+    }
+    if (!why.empty()) return Unsound{Claim::kOthers, i, why};
+  }
+  std::vector<u32> ids;
+  ids.reserve(row.first.size());
+  for (const TokenBits& token : row.first) ids.push_back(token.token);
+  std::ranges::sort(ids);
+  if (const auto twice = std::ranges::adjacent_find(ids); twice != ids.end()) {
+    const auto is_it = [&](const TokenBits& token) { return token.token == *twice; };
+    const auto one = std::ranges::find_if(row.first, is_it);
+    const auto other = std::find_if(one + 1, row.first.end(), is_it);
+    return Unsound{Claim::kFirst, size_t(other - row.first.begin()), "is listed twice"};
+  }
+  for (size_t i = 0; i < row.others.size(); ++i) {
+    if (std::ranges::binary_search(ids, row.others[i].token)) return Unsound{Claim::kOthers, i, "is listed twice"};
+  }
+  return {};
+}
+
+// Every token that is not listed weighs at most as much as the last of the first tokens.
+std::string_view WhyNoSum(u32 live_vocabulary, const CompactRow& row, const Temperature& temperature, u64 sum) {
+  const Scale scale = ScaleOf(row.first[0].bits, temperature);
+  u64 listed = 0;
+  for (const std::span<const TokenBits> tokens : {row.first, row.others}) {
+    for (const TokenBits& token : tokens) {
+      if (token.bits != kMaskedBits) listed += Weight(Distance(token.bits, scale));
+    }
+  }
+  const u64 unlisted = row.is_whole ? 0 : live_vocabulary - row.first.size() - row.others.size();
+  if (sum < listed) return "is below that of the tokens listed";
+  if (sum - listed > unlisted * Weight(Distance(row.first.back().bits, scale))) return "is above what the row can have";
+  return {};
+}
+
 }  // namespace
+
+std::optional<Unsound> FindUnsound(const RowParameters& parameters, uint32_t live_vocabulary, const CompactRow& row) {
+  if (auto unsound = FindUnsoundTokens(live_vocabulary, row)) return unsound;
+  const auto temperature = StatedTemperature(parameters);
+  if (row.sum && !temperature) return Unsound{Claim::kSum, 0, "the row has no temperature of its own"};
+  if (row.first.empty()) return {};
+  if (row.unit_sum) {
+    const std::string_view why = WhyNoSum(live_vocabulary, row, UnitTemperature(), *row.unit_sum);
+    if (!why.empty()) return Unsound{Claim::kUnitSum, 0, why};
+  }
+  if (row.sum) {
+    const std::string_view why = WhyNoSum(live_vocabulary, row, *temperature, *row.sum);
+    if (!why.empty()) return Unsound{Claim::kSum, 0, why};
+  }
+  return {};
+}
 
 std::optional<Temperature> StatedTemperature(const RowParameters& parameters) {
   for (const StageWords& stage : StagesOf(parameters)) {

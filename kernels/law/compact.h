@@ -1,8 +1,11 @@
 // The law of compact rows (COMPACT.md): the reference of both ends, slow and plain.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -13,10 +16,22 @@
 namespace sortition::law {
 
 // Returns the output that the whole row would have, or why the compact row does not decide it. `request.logits` is not
-// read and may be null. The row keeps compact_row.h's promises (asserted, as far as the row itself shows them).
+// read and may be null. FindUnsound finds nothing in the row (asserted but for the sums).
 // Pure; thread-safe.
 std::variant<kernels::RowOutput, kernels::RowRequired> SampleCompactRowReference(const kernels::RowRequest& request,
                                                                                  const kernels::CompactRow& row);
+
+// A statement of a compact row that its own content contradicts.
+struct Unsound {
+  enum class Claim : uint8_t { kFirst, kOthers, kUnitSum, kSum };
+  Claim claim = Claim::kFirst;
+  size_t index = 0;  // of the token, in `first` or `others`
+  std::string_view why;
+};
+
+// Returns the first unsound statement, if there is one. Takes any row. Pure; thread-safe; O(k log k).
+std::optional<Unsound> FindUnsound(const kernels::RowParameters& parameters, uint32_t live_vocabulary,
+                                   const kernels::CompactRow& row);
 
 // Returns the temperature at which CompactRow::sum is stated; absent if the row's chain sets none.
 std::optional<Temperature> StatedTemperature(const kernels::RowParameters& parameters);

@@ -14,6 +14,8 @@ class PayloadView {
  public:
   explicit PayloadView(const Payload& payload);
 
+  uint64_t size() const { return payload_.size; }
+
   // Returns the bytes [offset, offset + size) as segments, in order. They must lie within the payload.
   absl::InlinedVector<devices::ByteSegment, 2> Slice(uint64_t offset, uint64_t size) const;
 

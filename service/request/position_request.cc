@@ -218,7 +218,7 @@ std::optional<Refusal> ParseMasks(const v1::StepRow& row, const std::string& pat
 
 }  // namespace
 
-uint64_t TensorRowsOf(const v1::StepRow& row) {
+uint64_t PositionsOf(const v1::StepRow& row) {
   switch (row.task_case()) {
     case v1::StepRow::kScore:
       return static_cast<uint64_t>(std::max(row.score().tokens_size(), 1));

@@ -13,8 +13,8 @@
 
 namespace sortition::service {
 
-// Returns the number of tensor rows that a row's task takes.
-uint64_t TensorRowsOf(const v1::StepRow& row);
+// Returns the number of positions that a row's task has: of tensor rows, or of compact rows.
+uint64_t PositionsOf(const v1::StepRow& row);
 
 // Fills `*plan` with the row's task and masks. `index` is the row's in its step. Thread-safe.
 std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const StepShape& shape,

@@ -88,6 +88,7 @@ std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::Step& step, c
     const char* field;
   } tensors[] = {
       {step.logits().source(), ElementBytes(step.logits().dtype()), Reader::kDevice, "step.logits.source.region"},
+      {step.logits().pairs(), 1, Reader::kHost, "step.logits.pairs.region"},
       {step.masks().source(), sizeof(uint32_t), Reader::kHost, "step.masks.source.region"},
       {drafts.source(), ElementBytes(drafts.dtype()), Reader::kHost, "step.draft_probabilities.source.region"},
   };

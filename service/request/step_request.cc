@@ -9,6 +9,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
+#include "service/request/compact_row.h"
 #include "service/request/position_request.h"
 #include "service/request/region_payloads.h"
 #include "service/request/strictness.h"
@@ -60,10 +61,45 @@ std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits,
   }
   if (shard.index() != 0 && (message.has_masks() || message.has_draft_probabilities())) {
     return Refusal{Reason::kContradiction, message.has_masks() ? "step.masks" : "step.draft_probabilities", "",
-                   "come with slice 0"};
+                   "come with shard 0"};
   }
   shape->shard = ShardShape{shard.index(), shard.count(), shard.first_token(), shard.epoch()};
   shape->vocabulary = total;
+  return std::nullopt;
+}
+
+// Judges what a step without whole rows must leave away, so that nothing is dropped in silence.
+std::optional<Refusal> CheckNoTensor(const v1::LogitsTensor& logits) {
+  const std::pair<bool, const char*> fields[] = {{logits.has_source(), "source"},
+                                                 {logits.has_row_stride_bytes(), "row_stride_bytes"},
+                                                 {logits.has_tensor_rows(), "tensor_rows"},
+                                                 {logits.has_ready(), "ready"}};
+  for (const auto& [is_set, name] : fields) {
+    if (!is_set) continue;
+    return Refusal{Reason::kContradiction, absl::StrCat("step.logits.", name), "", "every row of the step is compact"};
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> ParsePairs(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
+                                  StepShape* shape) {
+  const v1::LogitsTensor& logits = message.logits();
+  const bool is_used =
+      std::ranges::any_of(message.rows(), [](const v1::StepRow& row) { return row.compact_size() > 0; });
+  if (!is_used && !logits.has_pairs()) return std::nullopt;
+  if (!is_used) return Refusal{Reason::kContradiction, "step.logits.pairs", "", "no row of the step is compact"};
+  if (!logits.has_pairs()) return MissingField("step.logits.pairs");
+  if (shape->shard) {
+    return Refusal{Reason::kNotImplemented, "step.logits.pairs", "", "rows that come in shards have no compact form"};
+  }
+  const uint64_t bytes = CompactBytesOf(message, kernels::ElementBytes(shape->dtype));
+  if (bytes > limits.max_compact_bytes) {
+    return Refusal{Reason::kTooMany, "step.rows", absl::StrCat("max_compact_bytes ", limits.max_compact_bytes),
+                   absl::StrCat("the compact rows list ", bytes, " bytes")};
+  }
+  auto source = FindPayload(logits.pairs(), payloads, "step.logits.pairs");
+  if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
+  shape->pairs_payload = std::get<size_t>(source);
   return std::nullopt;
 }
 
@@ -88,31 +124,40 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
                    absl::StrCat(">= ", packed, ", a multiple of ", element),
                    absl::StrCat("a stride of ", shape->row_stride, " bytes does not fit the row")};
   }
+  uint64_t positions = 0;
   uint64_t rows = 0;
+  bool is_compact = true;
+  constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
   for (const v1::StepRow& row : message.rows()) {
     shape->first_rows.push_back(static_cast<uint32_t>(rows));
-    rows = std::min<uint64_t>(rows + TensorRowsOf(row), std::numeric_limits<uint32_t>::max());
+    positions = std::min(positions + PositionsOf(row), kMost);
+    if (!row.compact().empty()) continue;
+    rows = std::min(rows + PositionsOf(row), kMost);
+    is_compact = false;
   }
   // Each position is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
-  if (rows > limits.max_step_positions) {
+  if (positions > limits.max_step_positions) {
     return Refusal{Reason::kTooMany, "step.rows", absl::StrCat("max_step_positions ", limits.max_step_positions),
-                   absl::StrCat("the rows have ", rows, " positions; drafts and scores have several a row")};
+                   absl::StrCat("the rows have ", positions, " positions; drafts and scores have several a row")};
   }
+  if (auto refusal = ParsePairs(message, payloads, limits, shape)) return refusal;
+  if (is_compact) return CheckNoTensor(logits);
   shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(rows);
   if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_positions, "step.logits.tensor_rows"))
     return refusal;
 
   auto source = FindPayload(logits.source(), payloads, "step.logits.source");
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
-  shape->logits_payload = std::get<size_t>(source);
-  if (shape->shard && payloads[shape->logits_payload].imported != nullptr) {
+  const size_t payload = std::get<size_t>(source);
+  shape->logits_payload = payload;
+  if (shape->shard && payloads[payload].imported != nullptr) {
     return Refusal{Reason::kNotImplemented, "step.logits.source.region", "",
                    "slices of rows lie in the host's memory, not in a device's"};
   }
   const uint64_t want = shape->row_stride * shape->tensor_rows;
-  const uint64_t have = payloads[shape->logits_payload].size;
+  const uint64_t have = payloads[payload].size;
   if (have != want) {
-    return SizeMismatch(NameOf(payloads, shape->logits_payload, "step.logits"), want, have, "rows, stride and dtype");
+    return SizeMismatch(NameOf(payloads, payload, "step.logits"), want, have, "rows, stride and dtype");
   }
   return std::nullopt;
 }
@@ -168,18 +213,23 @@ bool NamesDraftRow(const v1::StepRow& row) { return row.verify_draft().has_draft
 
 // Refuses tensors that no row refers to and payloads that no tensor refers to.
 std::optional<Refusal> CheckUsed(const v1::Step& message, std::span<const Payload> payloads, const StepShape& shape) {
-  if (shape.mask_payload == shape.logits_payload) {
+  const auto is_logits = [&](const std::optional<size_t>& payload) {
+    return payload && (payload == shape.logits_payload || payload == shape.pairs_payload);
+  };
+  if (shape.pairs_payload && shape.pairs_payload == shape.logits_payload) {
+    return Refusal{Reason::kContradiction, "step.logits.pairs", "", "is the payload of the whole rows"};
+  }
+  if (is_logits(shape.mask_payload)) {
     const bool in_region = payloads[*shape.mask_payload].range.has_value();
     return Refusal{Reason::kContradiction, in_region ? "step.masks.source.region" : "step.masks.source.inline.payload",
                    "", "is the payload of the logits"};
   }
-  if (shape.draft_payload &&
-      (shape.draft_payload == shape.logits_payload || shape.draft_payload == shape.mask_payload)) {
+  if (is_logits(shape.draft_payload) || (shape.draft_payload && shape.draft_payload == shape.mask_payload)) {
     return Refusal{Reason::kContradiction, "step.draft_probabilities.source.inline.payload", "",
                    "is the payload of the logits or the masks"};
   }
   for (size_t i = 0; i < payloads.size(); ++i) {
-    if (i == shape.logits_payload || i == shape.mask_payload || i == shape.draft_payload) continue;
+    if (is_logits(i) || i == shape.mask_payload || i == shape.draft_payload) continue;
     return Refusal{Reason::kContradiction, absl::StrCat("payloads[", i, "]"), "", "nothing refers to this payload"};
   }
   if (shape.mask_payload && std::ranges::none_of(message.rows(), NamesMaskRow)) {
@@ -272,12 +322,16 @@ std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, c
   if (row.has_history_hash()) intent.history_hash = row.history_hash();
   if (spec.stateful() && !intent.history_hash) return MissingField(field("history_hash"));
   if (row.has_truncate_to()) intent.truncate_to = row.truncate_to();
+  const bool is_compact = !row.compact().empty();
+  if (is_compact && row.has_tensor_row()) {
+    return Refusal{Reason::kContradiction, field("tensor_row").Text(), "", "the row is compact"};
+  }
   const uint32_t first_row = shape.first_rows[static_cast<size_t>(index)];
   const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : first_row;
   const std::optional<Refusal> checks[] = {
       CheckRange<uint32_t>(intent.position, 0, limits.max_history - 1, field("position")),
       CheckRange<uint32_t>(row.draw_salt(), 0, kMaxDrawSalt, field("draw_salt")),
-      CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row")),
+      is_compact ? std::nullopt : CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row")),
       CheckCount(row.append_tokens_size(), limits.max_history, field("append_tokens")),
   };
   for (const std::optional<Refusal>& refusal : checks) {
@@ -293,7 +347,7 @@ std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, c
   plan.tensor_row = tensor_row;
   if (auto refusal = ParsePositions(row, index, shape, spec, limits, &plan)) return *refusal;
   // The check of the first one has been made above.
-  if (plan.positions() > shape.tensor_rows - tensor_row) {
+  if (!is_compact && plan.positions() > shape.tensor_rows - tensor_row) {
     return Refusal{
         Reason::kOutOfRange, field("tensor_row").Text(),
         absl::StrCat("<= ", shape.tensor_rows, " - ", plan.positions()),

@@ -33,7 +33,8 @@ struct StepShape {
   uint32_t width = 0;               // elements of a row of the tensor
   uint64_t row_stride = 0;          // bytes
   uint32_t tensor_rows = 0;
-  size_t logits_payload = 0;
+  std::optional<size_t> logits_payload;  // absent: every row is compact
+  std::optional<size_t> pairs_payload;   // of compact rows
   std::optional<size_t> mask_payload;
   uint32_t mask_rows = 0;
   uint64_t mask_stride = 0;  // bytes
@@ -51,8 +52,9 @@ struct StepShape {
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
-// Makes the plan of one row, as far as the message and its sequence's spec decide it: packed masks and checkpoints are
-// not looked up. A refusal here, also of an unknown field or enum value, concerns this row alone. Thread-safe.
+// Makes the plan of one row, as far as the message and its sequence's spec decide it: packed masks, checkpoints and
+// compact rows are not looked up. A refusal here, also of an unknown field or enum value, concerns this row alone.
+// Thread-safe.
 std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
                                             const SequenceSpec& spec, const Limits& limits);
 

@@ -192,9 +192,12 @@ const Message& TaskOf(const v1::StepRow& row) {
 // Returns true if the row may take any number of tensor rows: it may have a task that this server does not know, or
 // the tokens of its task may have come in another wire form.
 bool MayTakeAnyTensorRows(const v1::StepRow& row) {
+  if (!row.compact().empty()) return false;
   const auto& unknown = row.GetReflection()->GetUnknownFields(row);
   for (int i = 0; i < unknown.field_count(); ++i) {
     if (MayBeMember(row, unknown.field(i))) return true;
+    // A compact row in another wire form takes none.
+    if (unknown.field(i).number() == v1::StepRow::kCompactFieldNumber) return true;
   }
   const Message& task = TaskOf(row);
   const auto& of_task = task.GetReflection()->GetUnknownFields(task);
@@ -228,7 +231,7 @@ std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message) {
 
 bool IsPlacedByRow(const v1::Step& step, uint32_t row) {
   for (int i = static_cast<int>(row) + 1; i < step.rows_size(); ++i) {
-    if (!step.rows(i).has_tensor_row()) return true;
+    if (!step.rows(i).has_tensor_row() && step.rows(i).compact().empty()) return true;
   }
   return false;
 }

@@ -27,6 +27,20 @@ void EncodeLogprobs(const kernels::Distribution& distribution, double temperatur
   }
 }
 
+v1::RequiredLogits::Cause CauseOf(kernels::RowRequiredReason reason) {
+  switch (reason) {
+    case kernels::RowRequiredReason::kTokens:
+      return v1::RequiredLogits::CAUSE_TOKENS;
+    case kernels::RowRequiredReason::kCut:
+      return v1::RequiredLogits::CAUSE_CUT;
+    case kernels::RowRequiredReason::kSums:
+      return v1::RequiredLogits::CAUSE_SUMS;
+    case kernels::RowRequiredReason::kRow:
+      return v1::RequiredLogits::CAUSE_ROW;
+  }
+  __builtin_unreachable();
+}
+
 }  // namespace
 
 void EncodeError(const Refusal& refusal, v1::Error* error) {
@@ -35,6 +49,12 @@ void EncodeError(const Refusal& refusal, v1::Error* error) {
   error->set_field(refusal.field);
   error->set_limit(refusal.limit);
   error->set_message(refusal.message);
+  for (const RequiredLogits& required : refusal.required) {
+    v1::RequiredLogits& position = *error->add_required();
+    position.set_position(required.position);
+    position.set_cause(CauseOf(required.why.reason));
+    position.mutable_tokens()->Add(required.why.tokens.begin(), required.why.tokens.end());
+  }
   if (refusal.retry_after > absl::ZeroDuration()) {
     const int64_t nanoseconds = absl::ToInt64Nanoseconds(refusal.retry_after);
     error->mutable_retry_after()->set_seconds(nanoseconds / 1'000'000'000);

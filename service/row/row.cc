@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/check.h"
+#include "kernels/law/compact.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -133,6 +134,31 @@ RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
   return {false, Next{*next, std::get<kernels::RowOutput>(taken).sampler_state}};
 }
 
+void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance) {
+  const auto run = [&](const kernels::RowRequest& request, uint32_t index) -> PositionOutput {
+    const kernels::StatedRow& stated = plan_.compact[index];
+    const uint64_t work = stated.first.size() + stated.others.size() + request.edits.size();
+    kernels::RowRequired required;  // the whole row
+    if (work <= allowance->left) {
+      allowance->left -= work;
+      auto decided = law::SampleCompactRowReference(request, stated.row());
+      if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return std::move(*output);
+      required = std::get<kernels::RowRequired>(std::move(decided));
+    }
+    Refusal refusal{Reason::kRowRequired, "", "", ""};
+    refusal.required.push_back({index, std::move(required)});
+    return refusal;
+  };
+  std::optional<uint64_t> sampler_state;
+  for (std::optional<uint32_t> index = 0; index;) {
+    kernels::RowRequest request = RequestAt(*index, kernels::DType::kF32, dense_at(*index), draft_dtype);
+    if (sampler_state) request.sampler_state = *sampler_state;
+    const Progress progress = Take(*index, run(request, *index));
+    if (progress.next) sampler_state = progress.next->sampler_state;
+    index = progress.is_complete ? std::nullopt : progress.next ? std::optional(progress.next->index) : *index + 1;
+  }
+}
+
 std::variant<RowResult, Refusal> RowRun::Commit() {
   auto finished = Finish();
   RowResult* const result = std::get_if<RowResult>(&finished);
@@ -154,11 +180,29 @@ void RowRun::Abort() {
 }
 
 std::variant<RowResult, Refusal> RowRun::Finish() {
+  if (!plan_.compact.empty()) {
+    if (Refusal required = WhyRequired(); !required.required.empty()) return required;
+  }
   auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
   if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
   FailedPosition& failed = std::get<FailedPosition>(walked);
   if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
   return WhyUnusable(failed);
+}
+
+// Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says
+// which drafts passed there.
+Refusal RowRun::WhyRequired() const {
+  Refusal all{Reason::kRowRequired, "", "", "the compact row does not decide its answer"};
+  for (const std::optional<PositionOutput>& output : outputs_) {
+    const Refusal* const refusal = output ? std::get_if<Refusal>(&*output) : nullptr;
+    if (refusal == nullptr) continue;
+    all.required.insert(all.required.end(), refusal->required.begin(), refusal->required.end());
+  }
+  if (!all.required.empty()) {
+    all.field = absl::StrCat(RowField(plan_.row), ".compact[", all.required[0].position, "]");
+  }
+  return all;
 }
 
 Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {

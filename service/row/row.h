@@ -5,7 +5,7 @@
 //   Grant   GrantRow asks the sequence. The sequence lets the row run and says what its history changes at each
 //           position, or repeats the result of a step that it has answered before, or refuses.
 //   Run     RowRun says what a kernel is asked at each position, and takes the kernel's outputs. The kernel may be a
-//           device's or the caller's own.
+//           device's or the caller's own. A compact row needs none: RowRun runs it.
 //   Commit  RowRun::Commit decides which drafts are accepted and advances the sequence by the row's tokens, exactly
 //           once. RowRun::Abort leaves the sequence as it was.
 //   Result  RowResult is what the worker gets; service/result encodes it. A Refusal concerns this row alone.
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "kernels/row.h"
 #include "service/memory/mask_memory.h"
 #include "service/refusal.h"
@@ -49,6 +50,12 @@ struct RowSequence {
 // Thread-safe.
 std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
                                                      RewriteAllowance* rewrites);
+
+// Bounds the work of a step's compact rows, which keeps a stream's thread from others: tokens and edits of all
+// positions, some 10 ns each.
+struct CompactAllowance {
+  uint64_t left = uint64_t{1} << 22;
+};
 
 // A row that has been granted. Its owner calls Commit or Abort once, which also releases the masks.
 //
@@ -86,6 +93,12 @@ class RowRun {
   // Takes the output of a position that was asked for.
   Progress Take(uint32_t index, PositionOutput output);
 
+  // Returns the dense draft probabilities of DraftRowAt(index), until the next call; null without them.
+  using DenseAt = absl::FunctionRef<const void*(uint32_t index)>;
+  // Runs every position of a row that is compact, here and now. Positions that are not decided become ROW_REQUIRED, and
+  // so do those for which the allowance does not suffice.
+  void RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance);
+
   // Ends a row that is complete. Returns its result, or why it has none; then the sequence is as it was before the row.
   std::variant<RowResult, Refusal> Commit();
   // Ends the row without a result, complete or not: the sequence is as it was before the row.
@@ -95,6 +108,7 @@ class RowRun {
   const kernels::RowParameters& parameters() const { return more_ ? *more_ : spec().parameters; }
   std::variant<RowResult, Refusal> Finish();
   Refusal WhyUnusable(const FailedPosition& failed) const;
+  Refusal WhyRequired() const;
 
   RowSequence sequence_;
   RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/compact_row.h"
 #include "service/sequence/look_ahead.h"
 #include "service/sequence/sequence.h"
 
@@ -52,6 +53,9 @@ struct RowPlan {
   std::optional<uint32_t> draft_row;
   std::vector<SparseDraft> sparse;
   bool return_probabilities = false;
+
+  // One for each position, in place of tensor rows; empty if the row's logits are whole.
+  std::vector<kernels::StatedRow> compact;
 
   std::vector<PositionMask> masks;  // one for each position, or one for all, or none
 

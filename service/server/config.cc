@@ -43,6 +43,8 @@ absl::Status ValidateRanges(const Config& config) {
       {"max_step_positions", limits.max_step_positions, 1, service::kMostStepPositions},
       {"max_queued_rows", limits.max_queued_rows, 1, 10000000},
       {"max_vocabulary", limits.max_vocabulary, 1, service::Limits().max_vocabulary},
+      {"max_compact_tokens", limits.max_compact_tokens, 1, service::Limits().max_vocabulary},
+      {"max_compact_bytes", limits.max_compact_bytes, 1024, kMostMessageBytes},
       {"stream_masks", limits.stream_masks, 0, 10000000},
       {"stream_mask_bytes", limits.stream_mask_bytes, 0, kTera},
       {"max_mask_bytes", limits.max_mask_bytes, 0, kTera},

@@ -50,9 +50,9 @@ std::string_view FrameExcessName(FrameExcess excess) {
   SORTITION_CHECK(false);
 }
 
-bool TokenBucket::Take(double count, absl::Time now) {
+bool TokenBucket::Take(double count, absl::Time now, double most_debt) {
   const bool had = Left(now) > 0;
-  tokens_ -= count;
+  tokens_ = std::max(tokens_ - count, std::min(tokens_, -most_debt));
   return had;
 }
 
@@ -185,8 +185,8 @@ void FrameMeter::AgeStreams(absl::Time now) {
   mark_ = now;
 }
 
-size_t FrameMeter::MayRead(absl::Time now) {
-  const double calls = calls_.Left(now);
+size_t FrameMeter::MayRead(absl::Time now, double most_calls) {
+  const double calls = std::min(calls_.Left(now), most_calls);
   const double frames = frames_.Left(now);
   if (calls <= 0 || frames <= 0) return 0;
   const double most = static_cast<double>(answered_ ? limits_.read_bytes : limits_.new_read_bytes);

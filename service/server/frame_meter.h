@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "absl/time/time.h"
@@ -39,8 +40,8 @@ class TokenBucket {
   };
   TokenBucket(const Rate& rate, absl::Time now) : rate_(rate), tokens_(rate.burst), filled_(now) {}
 
-  // Takes `count` tokens and returns true if there were any. A debt stays, and time pays it back.
-  bool Take(double count, absl::Time now);
+  // Takes `count` tokens and returns true if there were any. A debt of up to `most_debt` stays, and time pays it back.
+  bool Take(double count, absl::Time now, double most_debt = std::numeric_limits<double>::infinity());
   // Adds tokens, up to the burst.
   void Add(double count);
   // Replaces the rate and fills the bucket.
@@ -84,8 +85,9 @@ class FrameMeter {
   // Counts the next bytes from the client. Once it has returned an excess, it returns the same one.
   FrameExcess Read(const void* bytes, size_t size, absl::Time now);
 
-  // Returns how many bytes may be read now; 0 = none until the budgets have refilled.
-  size_t MayRead(absl::Time now);
+  // Returns how many bytes may be read now, with no more than about `most_calls` calls; 0 = none until the budgets have
+  // refilled.
+  size_t MayRead(absl::Time now, double most_calls = std::numeric_limits<double>::infinity());
 
   // Notes that the service has answered a call or a message of the connection.
   void AddAnswer(absl::Time now);

@@ -26,6 +26,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "service/clock.h"
 #include "service/memory/descriptor.h"
 #include "service/server/frame_meter.h"
 
@@ -50,7 +51,10 @@ class GuardEvents {
   std::vector<Ended> named_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One for the process, since the calls that it stands before are the process's. Thread-safe.
+// Instance() is the process's, since the calls that it stands before are. Thread-safe.
+//
+// A connection may be closed by any thread, but not while another thread uses its descriptor: gRPC closes a socket when
+// its last user has let go of it. So a connection that a call has found by its descriptor lives until the call returns.
 class Http2Guard {
  public:
   enum class Wire : uint8_t { kPlain, kTls };
@@ -71,12 +75,18 @@ class Http2Guard {
   static constexpr TokenBucket::Rate kNewCalls = {500, 500};
   // Bytes of a TLS connection before its first plaintext: handshakes are shorter.
   static constexpr uint64_t kHandshakeBytes = 256 << 10;
+  static constexpr size_t kRandomBytes = 32;  // of a TLS client's random
 
+  // `clock` is not owned and outlives the guard. Only tests make a guard, for descriptors that no one else reads.
+  explicit Http2Guard(const service::Clock* clock);
   static Http2Guard& Instance();
 
   // Returns whether the descriptor is a guarded connection's; whether there has been any. Usable before Instance is.
   static bool Guards(int fd) { return Find(fd) != nullptr; }
   static bool IsUsed() { return used_.load(std::memory_order_acquire); }
+
+  // Returns a name for the peer of a Unix socket, which the kernel gives none.
+  static std::string UnixPeer(uint64_t number);
 
   // Guards the connection from now on until it is closed. `events` gets its end.
   void Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events);
@@ -104,14 +114,17 @@ class Http2Guard {
   // Descriptors from here on are not guarded. A process has the lowest numbers, so that it would have as many open.
   static constexpr int kMostDescriptors = 1 << 20;
 
-  Http2Guard();
+  absl::Time Now() const { return clock_.Now(); }
   static std::atomic_ref<Connection*> Slot(int fd) { return std::atomic_ref(by_descriptor_[fd]); }
   static Connection* Find(int fd) {
     return fd < 0 || fd >= kMostDescriptors ? nullptr : Slot(fd).load(std::memory_order_acquire);
   }
   // Returns the connection that a TLS session reads; null if it is none of the guard's.
   Connection* Match(SSL* tls, bool* is_ours);
-  bool HasNewCalls(absl::Time now);
+  // Notes a TLS client's random. False if there is the same one of another connection.
+  bool AddGreeting(std::string random, Shared connection);
+  // Returns how many calls of newcomers may be read beyond their connections' own; 0 for a debt.
+  double NewCallsLeft(absl::Time now);
   void TakeNewCalls(double count, absl::Time now);
   void Pause(Shared connection);
 
@@ -120,6 +133,7 @@ class Http2Guard {
   // Zero before any code runs, so that Find is usable then.
   static Connection* by_descriptor_[kMostDescriptors];
 
+  const service::Clock& clock_;
   const int tls_index_;  // of a session's connection among its extra data
   std::atomic<bool> sees_tls_ = false;
   absl::Mutex mutex_;  // taken after a connection's

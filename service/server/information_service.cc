@@ -194,6 +194,8 @@ v1::Counters InformationService::ReadCounters() const {
   counters.set_tokens(totals.tokens);
   counters.set_errors(totals.errors);
   counters.set_batches(totals.batches);
+  counters.set_compact_rows(totals.compact_rows);
+  counters.set_rows_required(totals.rows_required);
   counters.set_streams(streams_());
   counters.set_sequences(engine_.sequences().live_sequences());
   counters.set_state_bytes(engine_.sequences().state_bytes());

@@ -34,8 +34,11 @@ ABSL_FLAG(absl::Duration, stalled_write, Limits().stalled_write,
           "A worker that reads nothing for this long loses its stream");
 ABSL_FLAG(uint32_t, max_step_positions, Limits().max_step_positions,
           "Positions of one step: a draw has one, a score or draft row several");
-ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows, "Rows that wait for a device, all streams together");
+ABSL_FLAG(uint32_t, max_queued_rows, Limits().max_queued_rows,
+          "Positions that wait for a device, each one row there; all streams together");
 ABSL_FLAG(uint32_t, max_vocabulary, Limits().max_vocabulary, "Tokens of one row");
+ABSL_FLAG(uint32_t, max_compact_tokens, Limits().max_compact_tokens, "Tokens that one compact row lists");
+ABSL_FLAG(uint64_t, max_compact_bytes, Limits().max_compact_bytes, "Bytes that a step's compact rows list together");
 ABSL_FLAG(uint32_t, stream_masks, Limits().stream_masks, "Masks uploaded on one stream");
 ABSL_FLAG(uint64_t, stream_mask_bytes, Limits().stream_mask_bytes, "Bytes of the masks uploaded on one stream");
 ABSL_FLAG(uint64_t, max_mask_bytes, Limits().max_mask_bytes, "Bytes of uploaded masks, all streams together");
@@ -99,6 +102,8 @@ void ReadTuningFlags(Config* config) {
   limits.max_step_positions = absl::GetFlag(FLAGS_max_step_positions);
   limits.max_queued_rows = absl::GetFlag(FLAGS_max_queued_rows);
   limits.max_vocabulary = absl::GetFlag(FLAGS_max_vocabulary);
+  limits.max_compact_tokens = absl::GetFlag(FLAGS_max_compact_tokens);
+  limits.max_compact_bytes = absl::GetFlag(FLAGS_max_compact_bytes);
   limits.stream_masks = absl::GetFlag(FLAGS_stream_masks);
   limits.stream_mask_bytes = absl::GetFlag(FLAGS_stream_mask_bytes);
   limits.max_mask_bytes = absl::GetFlag(FLAGS_max_mask_bytes);

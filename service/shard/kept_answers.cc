@@ -29,6 +29,8 @@ uint64_t BytesOf(const KeptAnswer& answer) {
 
 }  // namespace
 
+bool AskAlike(const v1::StepRow& row, const v1::StepRow& other) { return AskOf(row) == AskOf(other); }
+
 KeptAnswer::KeptAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> parts, uint32_t rank_count)
     : step_id(asked.step_id()), ask(AskOf(asked)), results(std::move(parts)), ranks(rank_count) {}
 

@@ -23,6 +23,9 @@
 
 namespace sortition::service {
 
+// Returns true if two shards of a row have the same task. Leaves out what only shard 0 needs to say.
+bool AskAlike(const v1::StepRow& row, const v1::StepRow& other);
+
 struct KeptAnswer {
   // `parts` are one RowResult in its parts. `rank_count` 0 = unknown.
   KeptAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> parts, uint32_t rank_count);

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "service/request/position_request.h"
 #include "service/result/encode.h"
 
 namespace sortition::service {
@@ -23,6 +22,49 @@ Refusal Contradicts(absl::string_view field, std::string message) {
   return Refusal{Reason::kContradiction, absl::StrCat("step.", field), "", std::move(message)};
 }
 
+// Returns true if a field of two shards contradicts. Both have the same value, or one that is not shard 0 lacks it.
+bool Contradict(const RowShard& shard, bool is_set, const RowShard& other, bool is_others, bool are_alike) {
+  if (is_set && is_others) return !are_alike;
+  return (is_set && other.message->shard().index == 0) || (is_others && shard.message->shard().index == 0);
+}
+
+// Returns the field of the row that contradicts the other shard's, with a point before it; null if none does.
+const char* FindDifference(const RowShard& shard, const RowShard& other) {
+  const v1::StepRow& row = shard.asked();
+  const v1::StepRow& others = other.asked();
+  const auto contradict = [&](bool is_set, bool is_others, bool are_alike) {
+    return Contradict(shard, is_set, other, is_others, are_alike);
+  };
+  if (row.position() != others.position()) return ".position";
+  if (row.draw_salt() != others.draw_salt()) return ".draw_salt";
+  if (contradict(row.has_history_hash(), others.has_history_hash(), row.history_hash() == others.history_hash())) {
+    return ".history_hash";
+  }
+  if (!AskAlike(row, others)) return "";
+  if (row.has_verify_draft()) {
+    const v1::VerifyDraft& drafts = row.verify_draft();
+    const v1::VerifyDraft& theirs = others.verify_draft();
+    if (contradict(drafts.has_return_probabilities(), theirs.has_return_probabilities(),
+                   drafts.return_probabilities() == theirs.return_probabilities())) {
+      return ".verify_draft.return_probabilities";
+    }
+    const auto alike = [](const v1::SparseProbabilities& a, const v1::SparseProbabilities& b) {
+      return std::ranges::equal(a.tokens(), b.tokens()) && std::ranges::equal(a.probabilities(), b.probabilities());
+    };
+    const auto& sparse = drafts.sparse_probabilities();
+    const auto& their_sparse = theirs.sparse_probabilities();
+    if (contradict(!sparse.empty(), !their_sparse.empty(), std::ranges::equal(sparse, their_sparse, alike))) {
+      return ".verify_draft.sparse_probabilities";
+    }
+  }
+  if (row.has_verify_tree() &&
+      contradict(row.verify_tree().has_return_probabilities(), others.verify_tree().has_return_probabilities(),
+                 row.verify_tree().return_probabilities() == others.verify_tree().return_probabilities())) {
+    return ".verify_tree.return_probabilities";
+  }
+  return nullptr;
+}
+
 std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
   const StepShape& mine = shard.message->shape();
   const StepShape& theirs = other.message->shape();
@@ -36,13 +78,16 @@ std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
   if (mine.shard->first_token < other.message->end_token() && theirs.shard->first_token < shard.message->end_token()) {
     return Contradicts("logits.shard.first_token", absl::StrCat("overlaps shard ", theirs.shard->index));
   }
-  const v1::StepRow& row = shard.asked();
-  const auto differs = [&](absl::string_view field) {
-    return Contradicts(absl::StrCat("rows[", shard.row, "]", field),
-                       absl::StrCat("is not that of shard ", theirs.shard->index));
-  };
-  if (row.position() != other.asked().position()) return differs(".position");
-  if (TensorRowsOf(row) != TensorRowsOf(other.asked())) return differs("");
+  const std::string not_alike = absl::StrCat("is not that of shard ", theirs.shard->index);
+  const v1::Step& step = shard.message->step();
+  const v1::Step& their_step = other.message->step();
+  if (Contradict(shard, step.has_priority(), other, their_step.has_priority(),
+                 step.priority() == their_step.priority())) {
+    return Contradicts("priority", not_alike);
+  }
+  if (const char* const field = FindDifference(shard, other)) {
+    return Contradicts(absl::StrCat("rows[", shard.row, "]", field), not_alike);
+  }
   return std::nullopt;
 }
 

@@ -166,6 +166,8 @@ std::optional<Refusal> Session::OnHello(const v1::Hello& hello) {
   welcome->set_memory_address(engine_.regions().address());
   welcome->set_max_message_bytes(limits.max_message_bytes);
   welcome->set_ready_words(true);
+  welcome->set_max_compact_tokens(limits.max_compact_tokens);
+  welcome->set_max_compact_bytes(limits.max_compact_bytes);
   welcome->set_server_instance(engine_.regions().instance());
   welcome->mutable_ignored_fields()->Assign(ignored_in_hello_.begin(), ignored_in_hello_.end());
   stream_->Send(std::move(response));

@@ -79,6 +79,26 @@ class SharedAnswers final : public ResultSink {
   absl::flat_hash_map<uint32_t, std::vector<RowShard>> others_;  // by the row of shard 0; fixed once it runs
 };
 
+// Refuses what comes with shard 0 alone.
+std::optional<Refusal> CheckOtherShard(const v1::StepRow& row, uint32_t index) {
+  const std::pair<bool, const char*> of_first[] = {
+      {row.has_truncate_to(), "truncate_to"},
+      {!row.append_tokens().empty(), "append_tokens"},
+      {row.has_mask(), "mask"},
+      {!row.checkpoint().empty(), "checkpoint"},
+      {row.verify_draft().has_draft_row(), "verify_draft.draft_row"},
+      {!row.verify_draft().masks().empty(), "verify_draft.masks"},
+      {row.verify_tree().has_draft_row(), "verify_tree.draft_row"},
+      {!row.verify_tree().masks().empty(), "verify_tree.masks"},
+  };
+  for (const auto& [is_set, name] : of_first) {
+    if (!is_set) continue;
+    return Refusal{Reason::kContradiction, absl::StrCat("step.rows[", index, "].", name), "", "comes with shard 0"};
+  }
+  if (row.step_id() == 0) return MissingField(absl::StrCat("step.rows[", index, "].step_id"));
+  return std::nullopt;
+}
+
 // Returns true if the worker opens the sequence again and repeats its shard; no other rank has to know.
 bool IsMendedByOpening(v1::ErrorReason reason) {
   switch (reason) {
@@ -173,6 +193,8 @@ void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
       AddRefusal(index, row.step_id(), *refusal, &refused);
     } else if (uses[row.request_id()] > 1) {
       AddRefusal(index, row.step_id(), DuplicateRow(index), &refused);
+    } else if (auto refusal = CheckOtherShard(row, index)) {
+      AddRefusal(index, row.step_id(), *refusal, &refused);
     } else {
       rows.push_back(index);
     }

@@ -46,6 +46,32 @@ void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const
   SetCheckpoint(key.Seal(owner, checkpoint), out->mutable_rows(first));
 }
 
+namespace {
+
+// Ends a row that is complete, and appends its answer.
+void Commit(const StepMessage& message, const CheckpointKey& key, RowRun* run, v1::StepResults* out) {
+  const RowPlan& plan = run->plan();
+  const auto committed = run->Commit();
+  if (const auto* refusal = std::get_if<Refusal>(&committed)) {
+    return AddRefusal(plan.row, plan.intent.step_id, *refusal, out);
+  }
+  EncodeRowResult(message, key, plan, run->spec(), std::get<RowResult>(committed), out);
+}
+
+}  // namespace
+
+void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
+                      v1::StepResults* out) {
+  const StepShape& shape = message.shape();
+  std::vector<std::byte> memory;
+  const auto dense_at = [&](uint32_t index) -> const void* {
+    const std::optional<uint32_t> row = run->DraftRowAt(index);
+    return row ? DraftProbabilities(*message.drafts(), *row, shape.draft_stride, &memory) : nullptr;
+  };
+  run->RunCompact(dense_at, shape.draft_dtype, allowance);
+  Commit(message, key, run, out);
+}
+
 StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr<ResultSink> sink, Batcher* batcher,
                            const CheckpointKey* key, bool early)
     : message_(std::move(message)), sink_(std::move(sink)), batcher_(*batcher), key_(*key), early_(early) {
@@ -131,11 +157,7 @@ void StepInFlight::End(Row* row, bool wanted, v1::StepResults* out) {
     const Refusal ended{Reason::kStepCancelled, "", "", "the stream of the step has ended"};
     return AddRefusal(plan.row, plan.intent.step_id, ended, out);
   }
-  const auto committed = row->run.Commit();
-  if (const auto* refusal = std::get_if<Refusal>(&committed)) {
-    return AddRefusal(plan.row, plan.intent.step_id, *refusal, out);
-  }
-  EncodeRowResult(*message_, key_, plan, row->run.spec(), std::get<RowResult>(committed), out);
+  Commit(*message_, key_, &row->run, out);
 }
 
 // An answer waits for the rows that a device has, but not for rows that are still queued: those may take any time, and

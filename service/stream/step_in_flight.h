@@ -23,6 +23,10 @@ namespace sortition::service {
 void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const RowPlan& plan,
                      const SequenceSpec& spec, const RowResult& result, v1::StepResults* out);
 
+// Runs a compact row and ends it: appends its result, or why it has none, to `*out`. Needs no device. Thread-safe.
+void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
+                      v1::StepResults* out);
+
 // Owned by a shared_ptr, which it gives to the batcher again for positions that run one after the other. Its rows hold
 // their sequences until they are delivered, or until AbortRows.
 class StepInFlight final : public PendingStep, public std::enable_shared_from_this<StepInFlight> {

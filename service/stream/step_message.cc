@@ -29,7 +29,8 @@ StepMessage::StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, 
 
 void StepMessage::SetShape(StepShape shape) {
   shape_ = std::move(shape);
-  logits_.emplace(payloads_[shape_.logits_payload]);
+  if (shape_.logits_payload) logits_.emplace(payloads_[*shape_.logits_payload]);
+  if (shape_.pairs_payload) pairs_.emplace(payloads_[*shape_.pairs_payload]);
   if (shape_.mask_payload) masks_.emplace(payloads_[*shape_.mask_payload]);
   if (shape_.draft_payload) drafts_.emplace(payloads_[*shape_.draft_payload]);
 }

@@ -54,7 +54,8 @@ class StepMessage final : public ResultSink {
   StreamContext& stream() const { return *stream_; }
 
   const StepShape& shape() const { return shape_; }
-  const PayloadView& logits() const { return *logits_; }
+  const PayloadView& logits() const { return *logits_; }  // of whole rows
+  const PayloadView& pairs() const { return *pairs_; }    // of compact rows
   const std::optional<PayloadView>& masks() const { return masks_; }
   const std::optional<PayloadView>& drafts() const { return drafts_; }
 
@@ -80,6 +81,7 @@ class StepMessage final : public ResultSink {
   const absl::Time arrived_;
   StepShape shape_;
   std::optional<PayloadView> logits_;  // these refer to payloads_
+  std::optional<PayloadView> pairs_;
   std::optional<PayloadView> masks_;
   std::optional<PayloadView> drafts_;
   std::atomic<uint32_t> unanswered_;   // rows

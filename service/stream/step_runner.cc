@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "service/request/compact_row.h"
 #include "service/request/region_payloads.h"
 #include "service/request/step_request.h"
 #include "service/stream/step_in_flight.h"
@@ -26,6 +27,19 @@ void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
       begin(index);
     }
   }
+}
+
+// Counts the outcomes of `rows` compact rows, whose answers are among `now`.
+CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows) {
+  CompactRowCounts counts;
+  uint32_t undecided = 0;
+  for (const v1::RowResult& row : now.rows()) {
+    if (row.error().reason() != v1::ROW_REQUIRED) continue;
+    ++counts.required[static_cast<size_t>(row.error().required(0).cause() - v1::RequiredLogits::CAUSE_TOKENS)];
+    ++undecided;
+  }
+  counts.decided = static_cast<uint32_t>(rows) - undecided;
+  return counts;
 }
 
 }  // namespace
@@ -70,15 +84,17 @@ std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryCo
 
 void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready) {
   const StepShape& shape = message->shape();
-  const PayloadView& logits = message->logits();
   const auto step = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
                                                    message->step().answer_early());
   message->Attach(step);
   RewriteAllowance rewrites;
   v1::StepResults now;
+  std::vector<std::unique_ptr<RowRun>> compact;
   ForEachRow(*message, &now, [&](uint32_t index) {
     std::optional<RowRun> run = BeginRow(*message, index, &rewrites, &now);
     if (!run) return;
+    if (!run->plan().compact.empty()) return compact.push_back(std::make_unique<RowRun>(*std::move(run)));
+    const PayloadView& logits = message->logits();
     const uint64_t first_row = run->plan().tensor_row;
     const uint64_t bytes = uint64_t{run->spec().live_vocabulary} * kernels::ElementBytes(shape.dtype);
     step->AddRow(*std::move(run), [&](uint32_t position, devices::DeviceRow* row) {
@@ -94,10 +110,17 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
                          : engine_.batcher().Submit(step, std::move(queued));
     if (refusal) {
       step->AbortRows();
+      for (const auto& run : compact) run->Abort();
       stream_->Unregister(message->batch_id());
       return message->Refuse(*refusal);
     }
   }
+  // Devices run the whole rows meanwhile.
+  CompactAllowance allowance;
+  for (const auto& run : compact) {
+    AnswerCompactRow(*message, engine_.checkpoint_key(), run.get(), &allowance, &now);
+  }
+  if (!compact.empty()) engine_.observer().CompactRows(CountCompact(now, compact.size()));
   if (now.rows_size() > 0) message->Answer(std::move(now));
 }
 
@@ -140,6 +163,11 @@ std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t 
   std::vector<RowMaskBits> masks;
   if (auto refusal = FindMasks(message, &plan, &masks)) return refuse(*refusal);
   if (auto refusal = OpenCheckpoint(row, spec, &plan)) return refuse(*refusal);
+  if (!row.compact().empty()) {
+    auto read = ReadCompactRows(row, index, plan.positions(), message.shape(), message.pairs(), spec, engine_.limits());
+    if (auto* refusal = std::get_if<Refusal>(&read)) return refuse(*refusal);
+    plan.compact = std::get<std::vector<kernels::StatedRow>>(std::move(read));
+  }
   auto granted = GrantRow(*sequence, plan, rewrites);
   if (auto* refusal = std::get_if<Refusal>(&granted)) {
     // A replica that takes over many sequences tells each worker when its turn is.

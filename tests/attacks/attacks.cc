@@ -39,7 +39,7 @@ std::string Json(std::string_view attack, std::string_view wire, const TrialResu
                       "\",\"sent_bytes\":", result.sent.bytes, ",\"connections\":", result.sent.connections,
                       ",\"ended\":", result.ended, ",\"memory_before\":", result.memory_before,
                       ",\"memory_peak\":", result.memory_peak, ",\"memory_after\":", result.memory_after,
-                      ",\"p99_before_ms\":", Milliseconds(result.p99_before), ",\"p99_ms\":", Milliseconds(result.p99),
+                      ",\"p99_quiet_ms\":", Milliseconds(result.p99_quiet), ",\"p99_ms\":", Milliseconds(result.p99),
                       ",\"silence_ms\":", Milliseconds(result.silence),
                       ",\"health_silence_ms\":", Milliseconds(result.health_silence),
                       ",\"stop_ms\":", Milliseconds(result.stop), ",\"verdict\":\"", Verdict(result), "\"}");
@@ -49,7 +49,7 @@ void Print(std::string_view attack, std::string_view wire, const TrialResult& re
   std::printf("%-18s %-6s %9.1f %5u %5d %7.0f %7.0f %7.0f %8.2f %8.2f %8.0f %8.0f %7.0f  %s\n",
               std::string(attack).c_str(), std::string(wire).c_str(), Mebibytes(result.sent.bytes),
               result.sent.connections, result.ended, Mebibytes(result.memory_before), Mebibytes(result.memory_peak),
-              Mebibytes(result.memory_after), Milliseconds(result.p99_before), Milliseconds(result.p99),
+              Mebibytes(result.memory_after), Milliseconds(result.p99_quiet), Milliseconds(result.p99),
               Milliseconds(result.silence), Milliseconds(result.health_silence), Milliseconds(result.stop),
               Verdict(result).c_str());
   std::fflush(stdout);

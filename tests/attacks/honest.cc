@@ -81,38 +81,42 @@ class StepStream {
 
 }  // namespace
 
+void Answers::NoteSilence() {
+  const absl::Time now = absl::Now();
+  absl::Duration& silence = times_[static_cast<size_t>(phase_)].silence;
+  silence = std::max(silence, now - std::exchange(last_, now));
+}
+
 void Answers::Add(absl::Duration latency) {
   absl::MutexLock lock(&mutex_);
-  latencies_.push_back(latency);
-  const absl::Time now = absl::Now();
-  silence_ = std::max(silence_, now - last_);
-  last_ = now;
+  times_[static_cast<size_t>(phase_)].latencies.push_back(latency);
+  NoteSilence();
 }
 
-void Answers::Clear() {
+void Answers::Begin(Phase phase) {
   absl::MutexLock lock(&mutex_);
-  latencies_.clear();
-  silence_ = absl::ZeroDuration();
-  last_ = absl::Now();
+  NoteSilence();
+  phase_ = phase;
 }
 
-uint64_t Answers::count() const {
+uint64_t Answers::count(Phase phase) const {
   absl::MutexLock lock(&mutex_);
-  return latencies_.size();
+  return times_[static_cast<size_t>(phase)].latencies.size();
 }
 
-absl::Duration Answers::Percentile99() const {
+absl::Duration Answers::Percentile99(Phase phase) const {
   absl::MutexLock lock(&mutex_);
-  if (latencies_.empty()) return absl::InfiniteDuration();
-  std::vector<absl::Duration> sorted = latencies_;
+  std::vector<absl::Duration> sorted = times_[static_cast<size_t>(phase)].latencies;
+  if (sorted.empty()) return absl::InfiniteDuration();
   const auto at = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() * 99 / 100);
   std::nth_element(sorted.begin(), at, sorted.end());
   return *at;
 }
 
-absl::Duration Answers::LongestSilence() const {
+absl::Duration Answers::LongestSilence(Phase phase) const {
   absl::MutexLock lock(&mutex_);
-  return std::max(silence_, absl::Now() - last_);
+  const absl::Duration silence = times_[static_cast<size_t>(phase)].silence;
+  return phase == phase_ ? std::max(silence, absl::Now() - last_) : silence;
 }
 
 Asker::Asker(std::function<bool()> ask, absl::Duration pause, Answers* answers)

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -19,22 +20,33 @@
 
 namespace sortition::attacks {
 
-// Times of answers. Thread-safe.
+// Parts of a trial, which alternate.
+enum class Phase : uint8_t { kBefore, kQuiet, kAttacked, kAfter };
+
+// Times of answers in each phase. Thread-safe.
 class Answers {
  public:
   // Notes an answer that came `latency` after its question.
   void Add(absl::Duration latency);
-  // Begins a new count.
-  void Clear();
-  uint64_t count() const;
-  absl::Duration Percentile99() const;
-  // Returns the longest time between two answers, from Clear until now.
-  absl::Duration LongestSilence() const;
+  // Begins or continues a phase. The first one is kBefore.
+  void Begin(Phase phase);
+  // Returns the number of answers in the phase, and the time that 99 % of them took at most.
+  uint64_t count(Phase phase) const;
+  absl::Duration Percentile99(Phase phase) const;
+  // Returns the longest time without an answer in a phase.
+  absl::Duration LongestSilence(Phase phase) const;
 
  private:
+  struct Times {
+    std::vector<absl::Duration> latencies;
+    absl::Duration silence;
+  };
+
+  void NoteSilence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
-  std::vector<absl::Duration> latencies_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration silence_ ABSL_GUARDED_BY(mutex_);
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kBefore;
+  std::array<Times, 4> times_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_ ABSL_GUARDED_BY(mutex_) = absl::Now();
 };
 

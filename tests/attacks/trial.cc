@@ -24,6 +24,7 @@ constexpr int kHonestStreams = 3;
 constexpr absl::Duration kThinkTime = absl::Milliseconds(2);
 constexpr absl::Duration kProbePeriod = absl::Milliseconds(20);
 constexpr absl::Duration kLongestLargeSteps = absl::Seconds(60);
+constexpr absl::Duration kWarmUp = absl::Milliseconds(300);
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address,
@@ -57,7 +58,7 @@ void Judge(TrialResult* result) {
   miss(result->died, "the process ended");
   miss(result->memory_peak > result->memory_before + kMostGrowth, "memory");
   miss(result->memory_after > result->memory_before + kMostKept, "memory kept");
-  miss(result->p99 > std::max(kLeastP99, kMostSlowdown * result->p99_before), "p99");
+  miss(result->p99 > std::max(kLeastP99, kMostSlowdown * result->p99_quiet), "p99");
   miss(result->silence > kMostSilence, "silence");
   miss(result->health_silence > kMostSilence, "health");
   miss(result->stop > kMostStop, "stop");
@@ -127,14 +128,15 @@ TrialResult RunLargeSteps(Wire wire, const TrialOptions& options) {
       askers.push_back(std::make_unique<Asker>(StepsOver(channel, kLarge), absl::ZeroDuration(), &answers));
     }
     const absl::Time end = absl::Now() + kLongestLargeSteps;
-    while (answers.count() * kStepBytes < kLargeBytes && absl::Now() < end && IsAlive(target.process().pid())) {
+    while (answers.count(Phase::kBefore) * kStepBytes < kLargeBytes && absl::Now() < end &&
+           IsAlive(target.process().pid())) {
       result.memory_peak = std::max(result.memory_peak, ResidentMemory(target.process().pid()));
       absl::SleepFor(kLook);
     }
   }
-  result.sent.bytes = answers.count() * kStepBytes;
-  result.p99 = result.p99_before = answers.Percentile99();
-  result.silence = answers.LongestSilence();
+  result.sent.bytes = answers.count(Phase::kBefore) * kStepBytes;
+  result.p99 = result.p99_quiet = answers.Percentile99(Phase::kBefore);
+  result.silence = answers.LongestSilence(Phase::kBefore);
   absl::SleepFor(options.after);
   if (result.sent.bytes < kLargeBytes) result.missed.push_back("steps");
   if (!StepsOver(channel)()) result.missed.push_back("the step after the pause");
@@ -162,21 +164,8 @@ TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options) {
     honest.push_back(std::make_unique<Asker>(StepsOver(target.ConnectHonest()), kThinkTime, &answers));
   }
   Asker prober(HealthOver(Connect(target.health(), grpc::InsecureChannelCredentials())), kProbePeriod, &probes);
-  absl::SleepFor(options.before / 4);
-  answers.Clear();
-  absl::SleepFor(options.before);
-  result.p99_before = answers.Percentile99();
-  result.memory_before = ResidentMemory(process.pid());
-
+  absl::SleepFor(kWarmUp);
   std::atomic<bool> stop = false;
-  answers.Clear();
-  probes.Clear();
-  const absl::Time end = absl::Now() + options.length;
-  std::vector<AttackCount> sent(static_cast<size_t>(options.connections));
-  std::vector<std::thread> attackers;
-  for (AttackCount& count : sent) {
-    attackers.emplace_back([&] { count = Send(attack, target.address(), wire == Wire::kTls, end, stop); });
-  }
   const auto look = [&](absl::Time until) {
     while (absl::Now() < until && !stop) {
       result.memory_peak = std::max(result.memory_peak, ResidentMemory(process.pid()));
@@ -184,16 +173,31 @@ TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options) {
       absl::SleepFor(kLook);
     }
   };
-  look(end);
-  result.p99 = answers.Percentile99();
-  for (std::thread& attacker : attackers) attacker.join();
-  for (const AttackCount& count : sent) {
-    result.sent.bytes += count.bytes;
-    result.sent.connections += count.connections;
+  for (int turn = 0; turn < options.turns && !stop; ++turn) {
+    answers.Begin(Phase::kQuiet);
+    absl::SleepFor(options.quiet / options.turns);
+    if (turn == 0) result.memory_before = ResidentMemory(process.pid());
+    answers.Begin(Phase::kAttacked);
+    probes.Begin(Phase::kAttacked);
+    const absl::Time end = absl::Now() + options.length / options.turns;
+    std::vector<AttackCount> sent(static_cast<size_t>(options.connections));
+    std::vector<std::thread> attackers;
+    for (AttackCount& count : sent) {
+      attackers.emplace_back([&] { count = Send(attack, target.address(), wire == Wire::kTls, end, stop); });
+    }
+    look(end);
+    answers.Begin(Phase::kAfter);
+    for (std::thread& attacker : attackers) attacker.join();
+    for (const AttackCount& count : sent) {
+      result.sent.bytes += count.bytes;
+      result.sent.connections += count.connections;
+    }
   }
   look(absl::Now() + options.after);
-  result.silence = answers.LongestSilence();
-  result.health_silence = probes.LongestSilence();
+  result.p99_quiet = answers.Percentile99(Phase::kQuiet);
+  result.p99 = answers.Percentile99(Phase::kAttacked);
+  result.silence = std::max(answers.LongestSilence(Phase::kAttacked), answers.LongestSilence(Phase::kAfter));
+  result.health_silence = probes.LongestSilence(Phase::kAttacked);
   result.memory_after = ResidentMemory(process.pid());
   result.died = !IsAlive(process.pid());
   if (!result.died) {

@@ -18,9 +18,11 @@ inline constexpr absl::Duration kLeastP99 = absl::Milliseconds(10);  // below it
 inline constexpr absl::Duration kMostSilence = absl::Seconds(1);
 inline constexpr absl::Duration kMostStop = absl::Seconds(3);
 
+// Times without an attack and with it take turns, since other work on the machine comes and goes.
 struct TrialOptions {
-  absl::Duration length = absl::Seconds(10);
-  absl::Duration before = absl::Seconds(2);  // time in which honest clients are measured without an attack
+  absl::Duration length = absl::Seconds(10);  // of the attack in all
+  absl::Duration quiet = absl::Seconds(4);    // in which honest clients are measured without it, in all
+  int turns = 2;
   absl::Duration after = absl::Seconds(2);
   int connections = 1;  // attacking ones
   bool guarded = true;
@@ -31,7 +33,7 @@ struct TrialResult {
   uint64_t memory_before = 0;
   uint64_t memory_peak = 0;
   uint64_t memory_after = 0;
-  absl::Duration p99_before;
+  absl::Duration p99_quiet;
   absl::Duration p99;
   absl::Duration silence;
   absl::Duration health_silence;

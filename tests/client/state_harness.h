@@ -83,6 +83,7 @@ class StateHarness {
       client::PendingRow& row = batch->rows.emplace_back();
       row.record = records[i];
       row.row.logits = logits + i * kVocabulary;
+      if (compact_count != 0) client::StateRow(*batch, compact_count, &row);
     }
     state.Submit(std::move(batch), now);
     Collect();
@@ -115,6 +116,8 @@ class StateHarness {
     v1::StreamResponse response;
     response.mutable_welcome()->set_max_message_bytes(max_message_bytes);
     response.mutable_welcome()->add_law_versions(law::kLawVersion);
+    response.mutable_welcome()->set_max_compact_tokens(max_compact_tokens);
+    response.mutable_welcome()->set_max_compact_bytes(max_compact_tokens * 100);
     Respond(stream, response);
   }
   // Returns the hash of a history of `tokens`, as the service computes it for `open`.
@@ -239,6 +242,8 @@ class StateHarness {
   absl::Time now = absl::UnixEpoch();
   FakeConnector& connector;  // of `state`
   float logits[64 * kVocabulary] = {};
+  uint32_t compact_count = 0;       // submitted rows are stated with so many first tokens; 0 = they go whole
+  uint32_t max_compact_tokens = 8;  // of the servers that welcome from now on
   client::StreamState state;
 
  private:

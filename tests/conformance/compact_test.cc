@@ -66,7 +66,8 @@ class CompactRows : public ::testing::TestWithParam<RowKind> {};
 
 TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
   Counts counts;
-  const uint64_t rows = Scaled(20'000);
+  constexpr uint64_t kRows = 20'000;
+  const uint64_t rows = Scaled(kRows);
   for (uint64_t seed = 1; seed <= rows; ++seed) {
     std::mt19937_64 random(seed);
     // The larger ones have more unknown tokens than are asked for by name.
@@ -74,7 +75,8 @@ TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
     const auto row = MakeRow(GetParam(), 900'000'000 + seed, 1 + uint32_t(random() % most));
     if (!CompareStated(*row, random, &counts)) return;
   }
-  // Both ends are met; otherwise the comparison says little.
+  // Both ends are met; otherwise the comparison says little. The few rows of a sanitizer need not meet each.
+  if (rows < kRows) return;
   EXPECT_GT(counts.decided, rows / 4);
   for (const RowRequiredReason reason :
        {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kSums, RowRequiredReason::kRow}) {

@@ -315,6 +315,13 @@ TEST(CommandsTest, DemoEqualsInProcessText) {
   EXPECT_THAT(demo.output, ContainsRegex("\n  2 \\| Take six onions"));
 }
 
+TEST(CommandsTest, DemoInCompactRowsEqualsInProcess) {
+  const Ended demo =
+      RunProgram(SORTITION_DEMO, {"--server", SORTITIOND, "--rows=compact(64)", "--check", "--tokens=40"});
+  EXPECT_EQ(demo.code, 0) << demo.output;
+  EXPECT_THAT(demo.output, HasSubstr("all 8 stories are the same"));
+}
+
 TEST(CommandsTest, DemoOnVulkanEqualsCpu) {
   const Driver& lavapipe = Drivers().front();
   if (ManifestOf(lavapipe).empty()) {

@@ -26,9 +26,13 @@ TEST_F(MetricsTest, StepsRowsAndTokens) {
   observer_.TokensDrawn(2);
   observer_.StepAnswered(absl::Milliseconds(250));
   observer_.StepReady(absl::Milliseconds(125));
+  observer_.CompactRows({.decided = 5, .required = {1, 0, 0, 2}});
   const std::string text = Text();
   EXPECT_THAT(text, HasSubstr("\nsortition_steps_total 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_rows_total 4\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_compact_rows_total{outcome=\"decided\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_compact_rows_total{outcome=\"tokens\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_compact_rows_total{outcome=\"row\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_payload_bytes_total 5096\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_tokens_total 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_step_latency_seconds_count 1\n"));

@@ -65,7 +65,7 @@ class BareRoot:
              "env", "-i", "-C", "/root", *(f"{name}={value}" for name, value in variables.items()), "sh", "-ec",
              script],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            timeout=900)
+            timeout=1800)
         if check:
             assert done.returncode == 0, f"{script}\n{done.returncode}\n{done.stdout}"
         return done.stdout

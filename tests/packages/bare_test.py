@@ -14,6 +14,7 @@ from bare_root import ENVIRONMENT, SOURCE, BareRoot
 
 PACKAGES = SOURCE / "build/package"
 WHEELS = SOURCE / "build/wheel"
+INSTALL = (SOURCE / "docs/install.md").read_text(encoding="utf-8")
 SERVER_SUITE = "bookworm"  # the Debian that the packages are built for
 # Debian's suites with the minor version of their Python.
 PYTHONS = {"bookworm": 11, "trixie": 13, "testing": 14}
@@ -150,6 +151,7 @@ class Programs(InRoot):
             cc draw_same.c $(pkg-config --cflags --libs sortition_c) -o draw_in_c
             cargo build --quiet --offline --manifest-path crate/Cargo.toml --target-dir made
             sortitiond --listen=127.0.0.1:50051 2>log & server=$!
+            until grep -q '"event":"serving"' log; do sleep 0.1; done
             for program in ./draw_in_c made/debug/draw_same 'venv/bin/python3 draw_same.py'; do
               for target in '' 127.0.0.1:50051; do
                 $program $target >text; wc -l <text; sha256sum <text
@@ -173,12 +175,17 @@ class Programs(InRoot):
             done
             made/library/outside && made/client/local
             sortitiond --listen=127.0.0.1:50051 2>log & server=$!
+            until grep -q '"event":"serving"' log; do sleep 0.1; done
             made/client/worker 127.0.0.1:50051
-            kill -TERM $server && wait $server""")
+            kill -TERM $server && wait $server
+            ldd made/client/worker""")
         self.assertRegex(said, r"(?m)^token \d+ logprob ")
         here, again = re.search(r"(?m)^tokens (\d+) (\d+)$", said).groups()
         there = re.search(r"(?m)^token (\d+)$", said)[1]
         self.assertEqual((here, again), (there, there), said)
+        loaded = set(re.findall(r"(lib[^/ ]+|ld-linux[^/ ]+\.so\.2)(?= =>| \()", said))
+        listed = re.search(r"## What they load\n.*?```\n(.*?)```", INSTALL, re.DOTALL)[1].split()
+        self.assertEqual({name for name in loaded if not name.startswith("libabsl_")}, set(listed))
 
 
 class Wheel(InRoot):

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -73,8 +75,8 @@ void ExpectServes(const std::string& address) {
   EXPECT_TRUE(stream.ReceiveOne().results().rows(0).has_draw());
 }
 
-// Opens streams and resets them as fast as the connection takes them.
-void Flood(const std::string& address, int streams) {
+// Opens streams and resets them as fast as the connection takes them. Then leaves, or waits until the server ends it.
+void Flood(const std::string& address, int streams, bool leaves = true) {
   const int fd = ConnectSocket(address);
   ASSERT_GE(fd, 0);
   std::thread drained = Drained(fd);
@@ -84,7 +86,7 @@ void Flood(const std::string& address, int streams) {
     open = SendAll(fd, Http2Frame(FrameType::kHeaders, kEndHeaders, stream, headers) +
                            Http2Frame(FrameType::kReset, 0, stream, std::string_view("\0\0\0\10", 4)));
   }
-  shutdown(fd, SHUT_RDWR);
+  if (leaves) shutdown(fd, SHUT_RDWR);
   drained.join();
   close(fd);
 }
@@ -100,6 +102,24 @@ TEST(FloodTest, RapidResetsLeaveNothingOthersServed) {
     ExpectServes(address);
   }
   ExpectMemoryBelow(MemoryOf(process.pid(), "VmHWM"), 160);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+// Attackers and newcomers come from one address, as behind a translating router or a proxy of connections.
+TEST(FloodTest, NewcomersOfTheSameAddressAreServed) {
+  ServerProcess process(Options());
+  const std::string address = process.Serving("listen");
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> attackers;
+  for (int i = 0; i < 4; ++i) {
+    attackers.emplace_back([&] {
+      while (!stop) Flood(address, 1'000, /*leaves=*/false);
+    });
+  }
+  for (int i = 0; i < 10 && !HasFailure(); ++i) ExpectServes(address);
+  stop = true;
+  for (std::thread& attacker : attackers) attacker.join();
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
 }

@@ -102,5 +102,30 @@ TEST(FrameMeterTest, BusySharerIsNeverEnded) {
   }
 }
 
+// A proxy that puts clients on one connection: the calls of honest ones that are answered pay for another's resets. If
+// all calls are reset, the connection is ended.
+TEST(FrameMeterTest, AnsweredCallsPayForASharersResets) {
+  FrameMeter meter(kStart);
+  absl::Time now = kStart;
+  Read(meter, Acknowledged(), now);
+  const std::string headers = CallHeaders("/sortition.v1.SamplingService/Sample");
+  uint32_t stream = 1;
+  const auto call = [&] { return Http2Frame(FrameType::kHeaders, kEndHeaders, stream, headers); };
+  for (int millisecond = 0; millisecond < 20'000; ++millisecond) {
+    now += absl::Milliseconds(1);
+    std::string bytes = call() + Reset(stream);
+    stream += 2;
+    bytes += call();
+    stream += 2;
+    meter.AddAnswer(now);
+    ASSERT_EQ(Read(meter, bytes, now), FrameExcess::kNone);
+  }
+  FrameExcess excess = FrameExcess::kNone;
+  for (int i = 0; i < 30'000 && excess == FrameExcess::kNone; ++i, stream += 2) {
+    excess = Read(meter, call() + Reset(stream), now);
+  }
+  EXPECT_EQ(excess, FrameExcess::kResets);
+}
+
 }  // namespace
 }  // namespace sortition::server

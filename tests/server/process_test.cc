@@ -228,6 +228,32 @@ TEST(ProcessTest, StartErrorsAreReported) {
   }
 }
 
+// An IPv6 spelling of a loopback address, which is taken for one that other machines reach.
+constexpr char kExposed[] = "--listen=[::ffff:127.0.0.1]:0";
+
+// gRPC reads past the guard if it polls without epoll.
+TEST(ProcessTest, UnguardedListenerIsRefused) {
+  const auto start = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--insecure", "--metrics_listen="});
+    return ServerProcess({std::move(arguments), {"GRPC_POLL_STRATEGY=poll"}, 0});
+  };
+  for (const std::vector<std::string>& exposed :
+       {std::vector<std::string>{kExposed},
+        std::vector<std::string>{"--listen=127.0.0.1:0", "--health_listen=[::ffff:127.0.0.1]:0"}}) {
+    ServerProcess refused = start(exposed);
+    EXPECT_EQ(refused.Wait(), 1);
+    EXPECT_THAT(refused.lines().back(), HasSubstr("reads connections past the guard of HTTP/2"));
+    EXPECT_THAT(refused.lines().back(), HasSubstr("--unguarded_http2"));
+  }
+  ServerProcess local = start({"--listen=127.0.0.1:0"});
+  EXPECT_NE(local.AwaitEvent("http2_unguarded"), "");
+  EXPECT_NE(local.Serving("listen"), "");
+  ServerProcess accepted = start({kExposed, "--unguarded_http2"});
+  EXPECT_NE(accepted.Serving("listen"), "");
+  ServerProcess guarded({{kExposed, "--insecure", "--metrics_listen="}, {}, 0});
+  EXPECT_NE(guarded.Serving("listen"), "");
+}
+
 TEST(ProcessTest, TakenMetricsAddressIsAnError) {
   ServerProcess first({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}, {}, 0});
   const std::string taken = first.Serving("metrics");

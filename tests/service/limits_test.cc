@@ -38,6 +38,8 @@ TEST(Limits, EachLimitIsDescribed) {
       {"max_queued_rows", [](Limits& l) { l.max_queued_rows = 7; }, 7},
       {"max_queue_time", [](Limits& l) { l.max_queue_time = absl::Seconds(7); }, 7000},
       {"max_vocabulary", [](Limits& l) { l.max_vocabulary = 7; }, 7},
+      {"max_compact_tokens", [](Limits& l) { l.max_compact_tokens = 7; }, 7},
+      {"max_compact_bytes", [](Limits& l) { l.max_compact_bytes = 7; }, 7},
       {"stream_masks", [](Limits& l) { l.stream_masks = 7; }, 7},
       {"stream_mask_bytes", [](Limits& l) { l.stream_mask_bytes = 7; }, 7},
       {"max_mask_bytes", [](Limits& l) { l.max_mask_bytes = 7; }, 7},

@@ -43,7 +43,7 @@ TEST(Refusal, CodesEqualContract) {
       {9,  // FAILED_PRECONDITION
 
        {Reason::kUnsupportedLawVersion, Reason::kProtocolViolation, Reason::kHistoryRequired, Reason::kStaleStep,
-        Reason::kStepInFlight, Reason::kStepConflict}},
+        Reason::kStepInFlight, Reason::kStepConflict, Reason::kRowRequired}},
       {10,  // ABORTED
        {Reason::kSuperseded}},
       {5,  // NOT_FOUND

@@ -172,20 +172,20 @@ TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
+  uint64_t hash = 0;
   for (const char* name : {"a", "b"}) {
     open.set_request_id(name);
-    workers_[0]->MustOpen(open);
+    hash = workers_[0]->MustOpen(open).history_hash();
   }
-  const auto send = [&](uint64_t batch, uint32_t index, uint64_t hash) {
+  const auto send = [&](uint64_t batch, uint32_t index, uint64_t said) {
     v1::StreamRequest request = Numbered(batch, 1, index);
-    for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_history_hash(hash);
+    for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_history_hash(said);
     workers_[index]->Send(request);
   };
-  for (const uint32_t rank : {1, 2}) send(1, rank, 0);
+  for (const uint32_t rank : {1, 2}) send(1, rank, hash);
   send(1, 0, 7);
   EXPECT_EQ(workers_[0]->Results(1, 2).at(0).error().reason(), v1::HISTORY_REQUIRED);
   EXPECT_EQ(engine_->shards().waiting(), 2u);
-  uint64_t hash = 0;
   for (const char* name : {"a", "b"}) {
     open.set_request_id(name);
     open.set_epoch(3);

@@ -86,6 +86,82 @@ TEST_F(SessionShards, MismatchedRowIsRefusedAlone) {
   ExpectError(workers_[0]->Results(1, 2)[1].error(), Reason::kDeadlinePassed, "step.logits.shard");
 }
 
+// Masks, checkpoints, drafters' rows and rewrites are read from shard 0.
+TEST_F(SessionShards, OtherShardsBringNothingOfShard0) {
+  const std::pair<std::string, void (*)(v1::StepRow*)> brings[] = {
+      {"truncate_to", [](auto* row) { row->set_truncate_to(0); }},
+      {"append_tokens", [](auto* row) { row->add_append_tokens(1); }},
+      {"mask", [](auto* row) { row->mutable_mask()->mutable_allowed_tokens()->add_tokens(1); }},
+      {"mask", [](auto* row) { row->mutable_mask()->set_uploaded_mask_id(1); }},
+      {"checkpoint", [](auto* row) { row->set_checkpoint("state"); }},
+      {"verify_draft.draft_row", [](auto* row) { row->mutable_verify_draft()->set_draft_row(0); }},
+      {"verify_draft.masks", [](auto* row) { row->mutable_verify_draft()->add_masks()->set_uploaded_mask_id(1); }},
+      {"verify_tree.draft_row", [](auto* row) { row->mutable_verify_tree()->set_draft_row(0); }},
+      {"verify_tree.masks", [](auto* row) { row->mutable_verify_tree()->add_masks()->set_uploaded_mask_id(1); }},
+  };
+  uint64_t batch = 0;
+  for (const auto& [field, bring] : brings) {
+    ++batch;
+    v1::StreamRequest request = ShardStep(batch, 1);
+    request.mutable_step()->mutable_logits()->set_tensor_rows(2);
+    bring(request.mutable_step()->mutable_rows(1));
+    workers_[0]->Send(ShardStep(batch, 0));
+    workers_[1]->Send(request);
+    workers_[2]->Send(ShardStep(batch, 2));
+    const std::vector<v1::RowResult> results = workers_[1]->Results(batch, 2);
+    const auto refused = std::ranges::find_if(results, [](const auto& row) { return row.has_error(); });
+    ASSERT_NE(refused, results.end()) << field;
+    EXPECT_EQ(refused->row(), 1u) << "a row fails alone";
+    ExpectError(refused->error(), Reason::kContradiction, "step.rows[1]." + field);
+    workers_[1]->Send(ShardStep(batch + 1000, 1));  // of a later step
+  }
+}
+
+TEST_F(SessionShards, OtherShardsRepeatWhatTheySet) {
+  const std::pair<std::string, void (*)(v1::Step*)> sets[] = {
+      {"priority", [](auto* step) { step->set_priority(3); }},
+      {"rows[0].draw_salt", [](auto* step) { step->mutable_rows(0)->set_draw_salt(1); }},
+      {"rows[0].history_hash", [](auto* step) { step->mutable_rows(0)->set_history_hash(1); }},
+      {"rows[0]", [](auto* step) { step->mutable_rows(0)->mutable_score()->add_tokens(1); }},
+  };
+  workers_[0]->Send(ShardStep(1, 0));
+  workers_[1]->Send(ShardStep(1, 1));
+  for (const auto& [field, set] : sets) {
+    v1::StreamRequest request = ShardStep(1, 2);
+    set(request.mutable_step());
+    request.mutable_step()->mutable_rows()->RemoveLast();
+    request.mutable_step()->mutable_logits()->set_tensor_rows(2);
+    ExpectRowsRefused(2, request, Reason::kContradiction, "step." + field);
+  }
+  workers_[2]->Send(ShardStep(1, 2));
+  EXPECT_EQ(Draws(1).size(), 2u);
+}
+
+// A hash that shard 0 has not got, or another, concerns its row alone; the right one may be left out.
+TEST_F(SessionShards, HashesOfOtherShardsAreCompared) {
+  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->set_prompt_length(0);
+  open.set_request_id("b");
+  const uint64_t hash = workers_[0]->MustOpen(open).history_hash();
+  const auto with = [&](uint32_t index, std::optional<uint64_t> said) {
+    v1::StreamRequest request = ShardStep(1, index);
+    if (said) request.mutable_step()->mutable_rows(1)->set_history_hash(*said);
+    return request;
+  };
+  workers_[0]->Send(with(0, hash));
+  workers_[1]->Send(with(1, std::nullopt));
+  workers_[2]->Send(with(2, hash + 1));
+  const std::vector<v1::RowResult> results = workers_[2]->Results(1, 2);
+  const auto refused = std::ranges::find_if(results, [](const auto& row) { return row.has_error(); });
+  ASSERT_NE(refused, results.end());
+  ExpectError(refused->error(), Reason::kContradiction, "step.rows[1].history_hash");
+  v1::StreamRequest again = with(2, hash);
+  again.mutable_step()->set_batch_id(2);
+  workers_[2]->Send(again);
+  EXPECT_TRUE(workers_[0]->Results(1, 2).at(1).has_draw());
+}
+
 // Ranks cut their messages as they like: rows meet by their names.
 TEST_F(SessionShards, MessagesMayHoldDifferentRows) {
   const auto only = [](v1::StreamRequest request, int row, uint64_t batch) {

@@ -96,12 +96,13 @@ class Network::WorkerConnector final : public client::Connector {
 };
 
 Network::Network(const World& world, Timeline* timeline, std::vector<std::unique_ptr<Replica>>* replicas, Tally* tally,
-                 Log log)
+                 Log log, std::function<void(std::string)> fail)
     : world_(world),
       timeline_(*timeline),
       replicas_(*replicas),
       tally_(*tally),
       log_(std::move(log)),
+      fail_(std::move(fail)),
       repeat_until_(world.ranks.size(), absl::InfinitePast()) {}
 
 Network::~Network() {
@@ -204,8 +205,27 @@ void Network::Deliver(Connection* connection, const std::vector<std::byte>& byte
     ++tally_.brought_answers;
   }
   upload(uploads.before);
-  connection->session->OnFrame(std::move(frame));
+  if (frame.message.has_close()) {
+    DeliverClose(connection, std::move(frame));
+  } else {
+    connection->session->OnFrame(std::move(frame));
+  }
   upload(uploads.after);
+}
+
+// A close of the sequence's owner leaves no state of its epoch and of lower ones.
+void Network::DeliverClose(Connection* connection, service::Frame frame) {
+  const v1::CloseSequence close = frame.message.close();
+  service::SequenceTable& sequences = replicas_[connection->replica]->engine()->sequences();
+  const uint32_t before = sequences.live_sequences();
+  if (world_.plant != Plant::kLeftState) connection->session->OnFrame(std::move(frame));
+  if (close.shard_index() != 0) return;
+  tally_.freed_sequences += before - sequences.live_sequences();
+  const std::string worker = absl::StrCat("worker ", world_.ranks[connection->worker].worker);
+  const auto again = sequences.Close({"simulation", worker, close.request_id()}, close.epoch());
+  if (const bool* const had_state = std::get_if<bool>(&again); had_state != nullptr && *had_state) {
+    fail_(absl::StrCat(world_.NameOf(connection->worker), ", ", close.request_id(), ": a close has left its state"));
+  }
 }
 
 // Rows whose answer the service has kept: their rank lost it.

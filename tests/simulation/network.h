@@ -24,8 +24,9 @@ using Log = std::function<void(const std::function<std::string()>& line)>;
 // Not thread-safe. Nothing given to it is owned; all of it outlives the network.
 class Network {
  public:
+  // `fail` gets what proves a defect.
   Network(const World& world, Timeline* timeline, std::vector<std::unique_ptr<Replica>>* replicas, Tally* tally,
-          Log log);
+          Log log, std::function<void(std::string)> fail);
   ~Network();
 
   // Returns the connector of one process of `worker`. Workers are named by the ranks of the world: each is a separate
@@ -59,6 +60,7 @@ class Network {
   void Pump(Connection* connection);
   static service::Frame Decode(std::vector<std::byte> bytes);
   void Deliver(Connection* connection, const std::vector<std::byte>& bytes);
+  void DeliverClose(Connection* connection, service::Frame frame);
   void CountKept(const Connection& connection, const v1::Step& step);
   void Spoil(Connection* connection, v1::StreamRequest* request);
   void DrainOne(const std::shared_ptr<Connection>& connection, v1::DrainingNotice::Cause cause, absl::Duration grace);
@@ -75,6 +77,7 @@ class Network {
   std::vector<std::unique_ptr<Replica>>& replicas_;
   Tally& tally_;
   const Log log_;
+  const std::function<void(std::string)> fail_;
   std::vector<std::shared_ptr<Connection>> connections_;
   std::vector<absl::Time> repeat_until_;
   uint64_t connected_ = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,11 @@ class Replica::TallyObserver final : public service::NullObserver {
   explicit TallyObserver(Tally* tally) : tally_(*tally) {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override { ++tally_.batches; }
   void SequencesEvicted(std::string_view, uint32_t count) override { tally_.evicted_sequences += count; }
+  void CompactRows(const service::CompactRowCounts& counts) override {
+    const uint32_t required = std::accumulate(counts.required.begin(), counts.required.end(), 0u);
+    tally_.compact_rows += counts.decided + required;
+    tally_.required_rows += required;
+  }
   void HistoryReplayed(uint32_t tokens) override { tally_.replayed_tokens += tokens; }
   void Refused(service::Reason reason, uint32_t count) override {
     if (reason == service::Reason::kSuperseded) tally_.superseded += count;

@@ -22,7 +22,10 @@ constexpr absl::Duration kMaxElapsedOfRanks = absl::Minutes(1);
 class Simulation {
  public:
   Simulation(uint64_t seed, Plant plant, bool with_log)
-      : world_(seed, plant), with_log_(with_log), network_(world_, &timeline_, &replicas_, &outcome_.tally, LogOf()) {
+      : world_(seed, plant),
+        with_log_(with_log),
+        network_(world_, &timeline_, &replicas_, &outcome_.tally, LogOf(),
+                 [this](std::string why) { Fail(std::move(why)); }) {
     for (uint32_t i = 0; i < world_.replicas; ++i) {
       replicas_.push_back(std::make_unique<Replica>(world_, i, &timeline_, &outcome_.tally));
     }
@@ -49,6 +52,10 @@ class Simulation {
       if (steps == kMaxSteps || timeline_.Elapsed() > most || !timeline_.RunNext()) {
         Fail("the world stands still");
       }
+    }
+    // The closes of the last texts arrive, too.
+    const absl::Time arrived = timeline_.Now() + 2 * world_.max_latency;
+    while (outcome_.failure.empty() && timeline_.Now() < arrived && timeline_.RunNext()) {
     }
     outcome_.elapsed = timeline_.Elapsed();
     return std::move(outcome_);

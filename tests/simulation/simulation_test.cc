@@ -42,7 +42,10 @@ TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   EXPECT_GT(tally.rank_tokens, 10 * worlds);
   EXPECT_GT(tally.kept_answers, worlds / 2);
   EXPECT_GT(tally.brought_answers, worlds);
+  EXPECT_GT(tally.freed_sequences, worlds / 4);
   EXPECT_GT(tally.missing_shards, worlds / 16);
+  EXPECT_GT(tally.compact_rows, 5 * worlds);
+  EXPECT_GT(tally.required_rows, worlds / 2);
   EXPECT_GT(tally.cached_edit_rows, 10 * worlds);
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     EXPECT_GT(tally.faults[kind], worlds / 8) << NameOf(static_cast<Fault::Kind>(kind));
@@ -109,7 +112,8 @@ TEST_P(PlantTest, IsFound) {
 
 INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                          ::testing::Values(Plant::kSwappedRows, Plant::kForgottenRewrite, Plant::kShiftedPrompt,
-                                           Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedShards));
+                                           Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedShards,
+                                           Plant::kLeftState));
 
 // A world stands still where a rank keeps to itself what others have lost with the server.
 TEST(SimulationTest, AnswerNoRankBringsIsMissed) {

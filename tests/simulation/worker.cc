@@ -179,6 +179,8 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     if (!step.allowed_bits.empty()) row.row.allowed_bits = step.allowed_bits.data();
     if (!step.drafts.empty()) row.row.drafts = &step.verification;
     row.row.scored = step.scored;
+    Draws forms(world_.seed, Choice::kThought, {index_, number, job->number});
+    if (!options_.shard && forms.OneIn(3)) client::StateRow(*batch, forms.Between(1, kVocabulary), &row);
     job->busy = true;
     asked.emplace_back(job, job->step);
   }

@@ -21,10 +21,11 @@ enum class Plant {
   kLostCheckpoint,    // a client that forgets with its stream where its samplers stood
   kCrossedShards,     // a rank that confuses which shard of its message belongs to which row
   kForgottenAnswer,   // a rank that brings its answer to no other server
+  kLeftState,         // a service that answers a close and keeps the sequence
 };
-inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows",    "forgotten-rewrite",
-                                              "shifted-prompt", "other-choice",    "lost-checkpoint",
-                                              "crossed-shards", "forgotten-answer"};
+inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows",     "forgotten-rewrite",
+                                              "shifted-prompt", "other-choice",     "lost-checkpoint",
+                                              "crossed-shards", "forgotten-answer", "left-state"};
 
 // A process with its own streams: a worker, or one of several ranks that together are a worker.
 struct Rank {
@@ -84,7 +85,10 @@ struct Tally {
   uint64_t rank_tokens = 0;    // tokens drawn from rows in shards; every rank counts each
   uint64_t kept_answers = 0;   // asked for again by a rank that had lost its own
   uint64_t brought_answers = 0;
-  uint64_t missing_shards = 0;    // rows refused because some had not come in time
+  uint64_t freed_sequences = 0;  // by their closes
+  uint64_t missing_shards = 0;   // rows refused because some had not come in time
+  uint64_t compact_rows = 0;
+  uint64_t required_rows = 0;     // of these: ROW_REQUIRED
   uint64_t cached_edit_rows = 0;  // whose edits a device had but for changes
   uint64_t faults[16] = {};       // by kind
 

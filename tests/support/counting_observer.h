@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -25,6 +26,12 @@ class CountingObserver : public service::NullObserver {
   void StepReady(absl::Duration waited) override {
     absl::MutexLock lock(&mutex_);
     ready_waits_.push_back(waited);
+  }
+  void CompactRows(const service::CompactRowCounts& counts) override {
+    absl::MutexLock lock(&mutex_);
+    const uint32_t required = std::accumulate(counts.required.begin(), counts.required.end(), 0u);
+    totals_.compact_rows += counts.decided + required;
+    totals_.rows_required += required;
   }
   void TokensDrawn(uint32_t count) override {
     absl::MutexLock lock(&mutex_);

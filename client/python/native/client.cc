@@ -138,7 +138,7 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
                 double backoff_initial, double backoff_max, uint32_t in_process_threads, double fallback_stay,
                 uint64_t message_bytes, uint32_t message_rows, const std::string& transport,
                 uint64_t shared_memory_bytes, std::optional<uint32_t> memory_server_user, std::string token,
-                std::optional<Shard> shard, bool ignore_unknown_fields) {
+                std::optional<Shard> shard, const std::string& rows, bool ignore_unknown_fields) {
   client::ClientOptions options;
   options.ignore_unknown_fields = ignore_unknown_fields;
   options.targets = std::move(targets);
@@ -167,6 +167,9 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   options.transport.kind = ParseTransport(transport);
   options.transport.shared_memory_bytes = shared_memory_bytes;
   options.transport.memory_server_user = memory_server_user;
+  const auto row_options = client::RowOptions::Parse(rows);
+  if (!row_options) throw nb::value_error("rows: \"auto\", \"full\", \"compact\" or \"compact(COUNT)\"");
+  options.rows = *row_options;
   if (shard) {
     options.shard = std::apply([](auto... fields) { return client::VocabularyShard{fields...}; }, *shard);
   }
@@ -361,7 +364,7 @@ void BindClient(nb::module_& module) {
            nb::arg("default_timeout"), nb::arg("backoff_initial"), nb::arg("backoff_max"),
            nb::arg("in_process_threads"), nb::arg("fallback_stay"), nb::arg("message_bytes"), nb::arg("message_rows"),
            nb::arg("transport"), nb::arg("shared_memory_bytes"), nb::arg("memory_server_user").none(), nb::arg("token"),
-           nb::arg("shard").none(), nb::arg("ignore_unknown_fields"))
+           nb::arg("shard").none(), nb::arg("rows"), nb::arg("ignore_unknown_fields"))
       .def("allocate_rows", &AllocateRows, nb::arg("bytes"))
       .def("share_device", &Client::ShareDevice, nb::arg("rows"))
       .def("ready", [](const Client& self) { return MakeReady(Allocate(self, sizeof(uint32_t))); })

@@ -24,6 +24,8 @@ class Client:
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
     of them. `targets` ("host:port" or "unix:path") are tried in turn. With fallback="in_process" rows are sampled in
     this process, with the same tokens, while no target can be reached. `transport` is a Transport, or its `kind` alone.
+    `rows` says in which form rows travel: "full", "compact" or "compact(COUNT)" (the first COUNT tokens, 256 by
+    default, in place of the logits, with the same answers; docs/rows.md), or "auto": compact where a socket is in use.
     `default_timeout` is that of steps and opens without a timeout, in seconds. The constructor blocks until a target,
     or the fallback, is ready. With `ignore_unknown_fields` a server of an earlier release ignores the fields that it
     does not know, which `ignored_fields` names, and does not refuse them.
@@ -37,7 +39,7 @@ class Client:
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none",
                  transport: Union[str, Transport] = "auto", retry: Retry = Retry(), worker_session: str = "",
                  name: str = "sortition-python", default_timeout: float = 30, in_process_threads: int = 0,
-                 shard: Optional[Shard] = None, ignore_unknown_fields: bool = False):
+                 shard: Optional[Shard] = None, rows: str = "full", ignore_unknown_fields: bool = False):
         how = Transport(transport) if isinstance(transport, str) else transport
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
@@ -46,7 +48,8 @@ class Client:
             backoff_max=retry.backoff_max, in_process_threads=in_process_threads, fallback_stay=retry.fallback_stay,
             message_bytes=how.message_bytes, message_rows=how.message_rows, transport=how.kind,
             shared_memory_bytes=how.shared_memory_bytes, memory_server_user=how.memory_server_user, token=how.token,
-            shard=None if shard is None else dataclasses.astuple(shard), ignore_unknown_fields=ignore_unknown_fields)
+            shard=None if shard is None else dataclasses.astuple(shard), rows=rows,
+            ignore_unknown_fields=ignore_unknown_fields)
         self._shard = shard
         # The client's threads must end before the interpreter does.
         self._finalizer = weakref.finalize(self, self._native.close)

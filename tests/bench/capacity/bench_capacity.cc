@@ -142,6 +142,7 @@ int Main() {
   for (const std::string transport : {"tcp", "unix"}) {
     client::ClientOptions options;
     options.targets = {transport == "tcp" ? server.address() : absl::StrCat("unix:", socket.string())};
+    options.rows.form = client::RowOptions::Form::kFull;
     auto client = client::Client::Connect(std::move(options));
     SORTITION_CHECK(client.ok());
     const auto sequences = OpenSequences(client->get());

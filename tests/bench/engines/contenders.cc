@@ -69,6 +69,7 @@ class Remote : public Contender {
     client::ClientOptions options;
     options.targets = {target};
     options.transport.kind = client::TransportKind::kGrpc;
+    options.rows.form = client::RowOptions::Form::kFull;
     client_ = *client::Client::Connect(options);
     for (uint32_t row = 0; row < rows; ++row) {
       client::SequenceOptions sequence;

@@ -112,6 +112,7 @@ int Run(RawTcpPeer* raw) {
   }
   client::ClientOptions options;
   options.targets = {(*server)->address()};
+  options.rows.form = client::RowOptions::Form::kFull;
   auto client = client::Client::Connect(std::move(options));
   SORTITION_CHECK(client.ok());
   const auto sequences = OpenSequences(client->get());

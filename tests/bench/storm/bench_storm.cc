@@ -93,6 +93,7 @@ class Others {
   explicit Others(const std::string& target) {
     client::ClientOptions options;
     options.targets = {target};
+    options.rows.form = client::RowOptions::Form::kFull;
     auto client = client::Client::Connect(std::move(options));
     SORTITION_CHECK(client.ok());
     client_ = *std::move(client);
@@ -153,6 +154,7 @@ class Victims {
     client::ClientOptions options;
     options.targets = std::move(targets);
     options.default_timeout = absl::Minutes(5);
+    options.rows.form = client::RowOptions::Form::kFull;
     options.limits.history_piece_tokens = absl::GetFlag(FLAGS_piece);
     auto client = client::Client::Connect(std::move(options));
     SORTITION_CHECK(client.ok());

@@ -1,6 +1,6 @@
 // The data plane: cost of each transport of logits to the service, beside the plainest transport there is.
 //
-//   bench_wire [--json FILE] [--plot FILE] [--rounds N] [--client_core N] [--server_core N]
+//   bench_wire [--json FILE] [--plot FILE] [--rounds N] [--parts PART,...] [--client_core N] [--server_core N]
 //
 // The client's end and the server's run on one core each. Rows are greedy: the service reads each float once, as the
 // peers do, so that only the wire differs. Ratios are of medians; contenders take turns input by input.
@@ -24,6 +24,9 @@
 // shm_vs_inprocess_64, ring_vs_inprocess_64: 64 rows in shared memory; the baseline is the same client in process; both
 // with one kernel thread. ranks_KIND_16: a step of 16 rows x 128256 bf16 in shards of four ranks; the baseline is one
 // client with the whole rows.
+//
+// guard_KIND_1m, guard_KIND_narrow: microseconds of eight rows of 1 MB, and of a step of one row of 64 floats, within
+// the stream; the baseline is a server whose guard of HTTP/2 is off.
 #include <time.h>
 #include <unistd.h>
 
@@ -39,7 +42,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/memory_link.h"
 #include "client/demo/worker/server_process.h"
@@ -48,11 +50,10 @@
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
 #include "service/memory/ring.h"
-#include "sortition/client.h"
-#include "sortition/in_process.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/report.h"
+#include "tests/bench/wire/bench_worker.h"
 #include "tests/bench/wire/cores.h"
 #include "tests/bench/wire/peers.h"
 #include "tests/bench/wire/ranks.h"
@@ -60,17 +61,17 @@
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rounds, 10, "rounds over all inputs");
+ABSL_FLAG(std::vector<std::string>, parts,
+          std::vector<std::string>({"throughput", "control", "steps", "ranks", "guard"}), "parts to run");
 ABSL_FLAG(int, client_core, 0, "core of the client");
 ABSL_FLAG(int, server_core, 1, "core of the server");
 
 namespace sortition::bench {
 namespace {
 
-using client::TransportKind;
-
-constexpr uint32_t kWide = 1 << 18;  // floats of a row of 1 MB
 constexpr size_t kWideRows = 32;
-constexpr size_t kAtOnce = 8;  // rows of 1 MB in flight
+constexpr size_t kAtOnce = 8;     // rows of 1 MB in flight
+constexpr uint32_t kNarrow = 64;  // floats
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kModelRows = 64;
 constexpr size_t kMostRows = 64;
@@ -97,76 +98,6 @@ v1::SamplingParameters Greedy() {
   return parameters;
 }
 
-// A client with its sequences.
-class Worker {
- public:
-  // An empty `target` means in process.
-  Worker(const std::string& target, TransportKind kind, uint64_t message_bytes, bool row_memory = true) {
-    client::ClientOptions options;
-    if (!row_memory) options.transport.shared_memory_bytes = 0;
-    if (!target.empty()) options.targets = {target};
-    options.transport.kind = kind;
-    options.limits.message_bytes = message_bytes;
-    if (target.empty()) options.in_process = client::InProcessEngine(1);
-    auto client = client::Client::Connect(options);
-    if (!client.ok()) std::cerr << client.status() << "\n";
-    SORTITION_CHECK(client.ok());
-    client_ = *std::move(client);
-  }
-
-  void Open(size_t count, uint32_t vocabulary, const v1::SamplingParameters& parameters) {
-    for (size_t i = 0; i < count; ++i) {
-      client::SequenceOptions options;
-      options.request_id = absl::StrCat("bench-", vocabulary, "-", i);
-      options.parameters = parameters;
-      options.seed = i;
-      options.vocabulary_size = vocabulary;
-      auto opened = client_->Open(std::move(options));
-      SORTITION_CHECK(opened.ok());
-      sequences_.push_back(std::move(*opened));
-    }
-  }
-
-  // Sends one row a batch, all in flight at once.
-  void StepEach(std::span<const std::span<const std::byte>> rows) {
-    absl::BlockingCounter left(static_cast<int>(rows.size()));
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const auto done = [&left](const std::vector<client::RowResult>& outcomes) {
-        SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcomes[0]));
-        left.DecrementCount();
-      };
-      const client::Batch batch{v1::DTYPE_F32, kWide, {{sequences_[i].get(), rows[i].data()}}};
-      SORTITION_CHECK(client_->StepAsync(batch, {}, done).ok());
-    }
-    left.Wait();
-  }
-
-  // Sends one batch of rows that lie one after the other.
-  void Step(v1::DType dtype, uint32_t vocabulary, const std::byte* rows, size_t count, size_t stride) {
-    client::Batch batch{dtype, vocabulary, {}};
-    for (size_t i = 0; i < count; ++i) batch.rows.push_back({sequences_[i].get(), rows + i * stride});
-    const auto outcomes = client_->Step(batch);
-    SORTITION_CHECK(outcomes.ok());
-    for (const auto& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
-  }
-
-  client::Client& client() { return *client_; }
-
- private:
-  std::unique_ptr<client::Client> client_;
-  std::vector<std::unique_ptr<client::Sequence>> sequences_;
-};
-
-// The rows one right after the other in memory that the worker shares with the server, if it does.
-client::Client::RowMemory Place(const Logits& logits, client::Client* client) {
-  auto memory = client->AllocateRows(logits.count() * logits.row_bytes());
-  SORTITION_CHECK(memory.ok());
-  for (size_t i = 0; i < logits.count(); ++i) {
-    std::memcpy(memory->data.get() + i * logits.row_bytes(), logits.row(i), logits.row_bytes());
-  }
-  return *std::move(memory);
-}
-
 // A stream over rings, with no client library between.
 class RingControl {
  public:
@@ -184,7 +115,8 @@ class RingControl {
     hello.mutable_hello()->set_worker_session("bench");
     RoundTrip(hello.SerializeAsString());
     v1::StreamRequest close;
-    close.mutable_close()->set_request_id("nobody's");
+    close.mutable_close()->set_request_id("unknown");
+    close.mutable_close()->set_epoch(1);
     close_ = close.SerializeAsString();
   }
 
@@ -227,10 +159,13 @@ class WireBench {
   }
 
   int Run() {
-    Throughput();
-    Control();
-    Steps();
-    MeasureRanks(unix_target_, absl::GetFlag(FLAGS_rounds) * 16, &report_);
+    for (const std::string& part : absl::GetFlag(FLAGS_parts)) {
+      if (part == "throughput") Throughput();
+      if (part == "control") Control();
+      if (part == "steps") Steps();
+      if (part == "ranks") MeasureRanks(unix_target_, absl::GetFlag(FLAGS_rounds) * 16, &report_);
+      if (part == "guard") Guard();
+    }
     return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
   }
 
@@ -317,8 +252,47 @@ class WireBench {
     measure("single_", absl::GetFlag(FLAGS_rounds) * 4, 1);
   }
 
+  void Guard() {
+    const std::string open_unix = absl::StrCat(unix_target_, "_open");
+    const auto open_server = StartServer(
+        {"--cpu_threads=1", "--unguarded_http2", absl::StrCat("--listen=127.0.0.1:0,", open_unix), "--memory_listen="});
+    const Logits wide(Shape::kPeaked, kernels::DType::kF32, kWideRows, kWide);
+    const Logits narrow(Shape::kPeaked, kernels::DType::kF32, 64, kNarrow);
+    const std::pair<const char*, std::pair<std::string, std::string>> kinds[] = {
+        {"tcp", {server_->address(), open_server->address()}}, {"uds", {unix_target_, open_unix}}};
+    for (const auto& [kind, targets] : kinds) {
+      Worker guarded(targets.first, TransportKind::kGrpc, wide.row_bytes(), /*row_memory=*/false);
+      Worker open(targets.second, TransportKind::kGrpc, wide.row_bytes(), /*row_memory=*/false);
+      const auto send = [&](Worker* worker) {
+        return [&, worker](size_t input) {
+          std::vector<std::span<const std::byte>> rows;
+          for (size_t i = 0; i < kAtOnce; ++i) {
+            rows.emplace_back(wide.row((input * kAtOnce + i) % kWideRows), wide.row_bytes());
+          }
+          worker->StepEach(rows);
+        };
+      };
+      for (Worker* worker : {&guarded, &open}) worker->Open(kAtOnce, kWide, Greedy());
+      const auto wide_times = MeasureInterleaved(
+          {{"open", send(&open)}, {"guarded", send(&guarded)}},
+          {.inputs = kWideRows / kAtOnce, .rounds = absl::GetFlag(FLAGS_rounds) * 16, .prepare = {}, .stride = 1});
+      report_.Add({absl::StrCat("guard_", kind, "_1m"), wide_times[1], "us", wide_times[0]});
+      Worker guarded_narrow(targets.first, TransportKind::kGrpc, 1 << 20, /*row_memory=*/false);
+      Worker open_narrow(targets.second, TransportKind::kGrpc, 1 << 20, /*row_memory=*/false);
+      for (Worker* worker : {&guarded_narrow, &open_narrow}) worker->Open(1, kNarrow, Greedy());
+      const auto step = [&](Worker* worker) {
+        return [&, worker](size_t input) {
+          worker->Step(v1::DTYPE_F32, kNarrow, narrow.row(input), 1, narrow.row_bytes());
+        };
+      };
+      const auto narrow_times =
+          MeasureInterleaved({{"open", step(&open_narrow)}, {"guarded", step(&guarded_narrow)}},
+                             {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 16, .prepare = {}, .stride = 1});
+      report_.Add({absl::StrCat("guard_", kind, "_narrow"), narrow_times[1], "us", narrow_times[0]});
+    }
+  }
+
   void Control() {
-    constexpr uint32_t kNarrow = 64;
     const Logits logits(Shape::kPeaked, kernels::DType::kF32, 64, kNarrow);
     Worker shm(unix_target_, TransportKind::kGrpc, 1 << 20);
     Worker ring(MemoryTarget(), TransportKind::kRing, 1 << 20);

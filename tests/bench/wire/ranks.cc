@@ -31,6 +31,7 @@ class Part {
     options.targets = {target};
     options.transport.kind = client::TransportKind::kGrpc;
     if (!row_memory) options.transport.shared_memory_bytes = 0;
+    options.rows.form = client::RowOptions::Form::kFull;
     options.worker_session = absl::StrCat("ranks ", row_memory, " of ", ranks);
     if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kVocabulary};
     auto client = client::Client::Connect(options);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -83,6 +84,21 @@ struct TransportOptions {
   absl::Duration ring_spin = absl::Microseconds(500);
 };
 
+// The form in which rows travel to a server. Tokens do not depend on it (docs/rows.md).
+struct RowOptions {
+  enum class Form {
+    kAuto,     // compact where rows would travel through a socket and are much longer than their compact form
+    kFull,     // whole
+    kCompact,  // compact, for servers that take it
+  };
+  Form form = Form::kFull;
+  // First tokens that a compact row lists. 1 to the server's limit max_compact_tokens, which also bounds it.
+  uint32_t count = 256;
+
+  // Reads "auto", "full", "compact" or "compact(COUNT)". Absent if the text is none of them.
+  static std::optional<RowOptions> Parse(std::string_view text);
+};
+
 // When the client gives up a server, tries again, and comes back to it.
 struct RetryOptions {
   // Longest time from the start of a stream to the server's welcome. The client also leaves a server that has sent
@@ -133,6 +149,7 @@ struct ClientOptions {
   std::optional<VocabularyShard> shard = std::nullopt;
 
   TransportOptions transport = {};
+  RowOptions rows = {};
   RetryOptions retry = {};
   LimitOptions limits = {};
 };

@@ -1,0 +1,55 @@
+// Compact forms of rows, made where the rows are (kernels/law/COMPACT.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/row.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::client {
+
+// Whole logits of one position.
+struct WholeLogits {
+  const std::byte* data = nullptr;  // any alignment
+  v1::DType dtype = v1::DTYPE_F32;
+  uint32_t live_vocabulary = 0;
+};
+
+// The compact form of one position.
+class CompactPosition {
+ public:
+  // The parts that are wanted: the first `count` tokens and, if set, the sums.
+  struct Parts {
+    uint32_t count = 0;
+    bool sums = false;  // otherwise the sum alone that raw logprobs need, if they are asked for
+  };
+  // Absent if the row fails with these logits, or has no live token: then it goes whole. Costs one pass over the
+  // logits, and one more for each sum. Thread-safe.
+  static std::optional<CompactPosition> Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
+                                           const Parts& parts);
+
+  // Adds tokens that are below the live vocabulary.
+  void Add(std::span<const uint32_t> tokens, const WholeLogits& logits);
+
+  size_t tokens() const { return ids_.size(); }
+  uint64_t bytes() const { return ids_.size() * sizeof(uint32_t) + elements_.size(); }
+  bool has_sums() const { return has_sums_; }
+  // Appends tokens and logits to `*pairs`, and describes them in `*message`.
+  void AppendTo(std::string* pairs, v1::CompactRow* message) const;
+
+ private:
+  uint32_t first_ = 0;
+  bool is_whole_ = false;
+  bool has_sums_ = false;
+  std::optional<uint64_t> unit_sum_;
+  std::optional<uint64_t> sum_;
+  std::vector<uint32_t> ids_;  // the first ones in order, then others by id
+  std::string elements_;       // of these ids, as the row has them
+};
+
+}  // namespace sortition::client

@@ -1,0 +1,131 @@
+// Compact rows from their bytes.
+#include "service/request/compact_row.h"
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/law/compact.h"
+#include "kernels/law/reference_row.h"
+#include "kernels/law/row_law.h"
+#include "service/request/checks.h"
+#include "service/row/row.h"
+
+namespace sortition::service {
+namespace {
+
+uint64_t TokensOf(const v1::CompactRow& row) { return uint64_t{row.first()} + row.others(); }
+
+// Reads tokens and logits. A logit that would fail the row is refused as that of a whole row is.
+std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::string& field, const StepShape& shape,
+                                  const PayloadView& pairs, const kernels::RowParameters& parameters,
+                                  kernels::StatedRow* row) {
+  const uint64_t count = TokensOf(message);
+  const uint32_t element = kernels::ElementBytes(shape.dtype);
+  const uint64_t bytes = count * (sizeof(uint32_t) + element);
+  if (message.offset() > pairs.size() || bytes > pairs.size() - message.offset()) {
+    return Refusal{Reason::kOutOfRange, field + ".offset", absl::StrCat("<= ", pairs.size(), " - ", bytes),
+                   absl::StrCat("the pairs have ", pairs.size(), " bytes; the row lists ", bytes)};
+  }
+  std::vector<std::byte> copy(bytes);
+  pairs.Copy(message.offset(), bytes, copy.data());
+  const std::byte* const logits = copy.data() + count * sizeof(uint32_t);
+  row->first.reserve(message.first());
+  row->others.reserve(message.others());
+  for (uint64_t i = 0; i < count; ++i) {
+    kernels::TokenBits token;
+    std::memcpy(&token.token, copy.data() + i * sizeof(uint32_t), sizeof(uint32_t));
+    uint32_t sent = 0;
+    std::memcpy(&sent, logits + i * element, element);
+    sent = law::Widen(shape.dtype, sent);
+    if (const kernels::RowError error = law::SentError(sent, parameters); error != kernels::RowError::kNone) {
+      kernels::RowOutput failed;
+      failed.error = error;
+      failed.error_token = token.token;
+      Refusal refusal = RefusalOf(failed, 0);
+      refusal.field = field;
+      return refusal;
+    }
+    token.bits = law::Canonical(sent);
+    (i < message.first() ? row->first : row->others).push_back(token);
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> WhyUnsound(const kernels::StatedRow& row, const std::string& field, const SequenceSpec& spec) {
+  const auto unsound = law::FindUnsound(spec.parameters, spec.live_vocabulary, row.row());
+  if (!unsound) return std::nullopt;
+  const std::string why(unsound->why);
+  switch (unsound->claim) {
+    case law::Unsound::Claim::kFirst:
+    case law::Unsound::Claim::kOthers: {
+      const bool is_first = unsound->claim == law::Unsound::Claim::kFirst;
+      return Refusal{Reason::kOutOfRange, absl::StrCat(field, is_first ? ".first" : ".others"),
+                     is_first ? absl::StrCat("distinct live tokens below ", spec.live_vocabulary, ", in order")
+                              : absl::StrCat("distinct tokens below ", spec.live_vocabulary,
+                                             ", ids ascending, each masked or after all of `first`"),
+                     absl::StrCat("token ", unsound->index, " ", why)};
+    }
+    case law::Unsound::Claim::kUnitSum:
+      return Refusal{Reason::kOutOfRange, field + ".unit_sum", "what the listed tokens allow", why};
+    case law::Unsound::Claim::kSum:
+      return Refusal{Reason::kOutOfRange, field + ".sum", "what the listed tokens allow", why};
+  }
+  __builtin_unreachable();
+}
+
+std::optional<Refusal> ReadRow(const v1::CompactRow& message, const std::string& field, const StepShape& shape,
+                               const PayloadView& pairs, const SequenceSpec& spec, const Limits& limits,
+                               kernels::StatedRow* row) {
+  if (TokensOf(message) > limits.max_compact_tokens) {
+    return Refusal{Reason::kTooMany, message.first() > limits.max_compact_tokens ? field + ".first" : field + ".others",
+                   absl::StrCat("max_compact_tokens ", limits.max_compact_tokens),
+                   absl::StrCat("the row lists ", TokensOf(message), " tokens")};
+  }
+  if (message.first() == 0 && !message.is_whole()) return MissingField(field + ".first");
+  if (auto refusal = ReadTokens(message, field, shape, pairs, spec.parameters, row)) return refusal;
+  row->is_whole = message.is_whole();
+  if (message.has_unit_sum()) row->unit_sum = message.unit_sum();
+  if (message.has_sum()) row->sum = message.sum();
+  if (message.has_sum() && !law::StatedTemperature(spec.parameters)) {
+    return Refusal{Reason::kContradiction, field + ".sum", "", "the sequence's sampler chain has no temperature"};
+  }
+  if (message.first() == 0 && (message.has_unit_sum() || message.has_sum())) {
+    return Refusal{Reason::kContradiction, field + (message.has_sum() ? ".sum" : ".unit_sum"), "",
+                   "the row has no live token"};
+  }
+  return WhyUnsound(*row, field, spec);
+}
+
+}  // namespace
+
+uint64_t CompactBytesOf(const v1::Step& message, uint32_t element_bytes) {
+  uint64_t tokens = 0;
+  for (const v1::StepRow& row : message.rows()) {
+    for (const v1::CompactRow& compact : row.compact()) tokens += TokensOf(compact);
+  }
+  return tokens * (sizeof(uint32_t) + element_bytes);
+}
+
+std::variant<std::vector<kernels::StatedRow>, Refusal> ReadCompactRows(const v1::StepRow& row, uint32_t index,
+                                                                       uint32_t positions, const StepShape& shape,
+                                                                       const PayloadView& pairs,
+                                                                       const SequenceSpec& spec, const Limits& limits) {
+  const std::string field = absl::StrCat("step.rows[", index, "].compact");
+  if (static_cast<uint32_t>(row.compact_size()) != positions) {
+    return Refusal{Reason::kOutOfRange, field, absl::StrCat(positions, " entries"),
+                   absl::StrCat("has ", row.compact_size(), " entries; there is one for each position of the row")};
+  }
+  std::vector<kernels::StatedRow> rows(positions);
+  for (uint32_t i = 0; i < positions; ++i) {
+    if (auto refusal = ReadRow(row.compact(static_cast<int>(i)), absl::StrCat(field, "[", i, "]"), shape, pairs, spec,
+                               limits, &rows[i])) {
+      return *std::move(refusal);
+    }
+  }
+  return rows;
+}
+
+}  // namespace sortition::service

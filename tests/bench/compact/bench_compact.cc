@@ -1,0 +1,321 @@
+// Compact rows beside whole ones: bytes, time of a step over TCP, rows of a server's core, refusals, producing.
+//
+//   bench_compact [--json FILE] [--plot FILE] [--rounds N] [--client_core N] [--server_core N]
+//
+// Rows are of 128256 bf16, with temperature 0.8, top-k 50, top-p 0.95, min-p 0.05 and a repetition penalty over a
+// history of 2,000 tokens. The client's end and the server's have a core each, and the server one kernel thread. Ratios
+// are of medians; contenders take turns input by input.
+//
+// bytes_K: bytes that a row adds to a step, compact with K first tokens; the baseline is the whole row. step_tcp_N: a
+// step of N compact rows of 256 tokens over TCP, the work of producing them included; the baseline is the same step of
+// whole rows within the stream. step_tcp_64_K: the same for K first tokens. server_rows_core: rows that a second of the
+// server's processor time answers, in steps of 64; the baseline is whole rows. produce: the time to state 256 tokens of
+// a row that lies in the second-level cache; the baseline is a plain pass for the largest of bf16 numbers.
+// produce_sums: the same with both sums. decide: the time to decide such a row, with the penalties; no baseline.
+//
+// refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
+// demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
+#include <time.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "client/cpp/compact_rows.h"
+#include "client/demo/byte_pair.h"
+#include "client/demo/corpus.h"
+#include "client/demo/language_model.h"
+#include "client/demo/worker/server_process.h"
+#include "kernels/check.h"
+#include "kernels/cpu/state_row.h"
+#include "kernels/law/compact.h"
+#include "kernels/law/parameters.h"
+#include "sortition/client.h"
+#include "tests/bench/cpu/baselines.h"
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/interleaved.h"
+#include "tests/bench/report.h"
+#include "tests/bench/wire/cores.h"
+
+ABSL_FLAG(std::string, json, "", "file for the results as JSON");
+ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
+ABSL_FLAG(uint32_t, rounds, 10, "rounds over all inputs");
+ABSL_FLAG(int, client_core, 0, "core of the client");
+ABSL_FLAG(int, server_core, 1, "core of the server");
+
+namespace sortition::bench {
+namespace {
+
+using client::RowOptions;
+
+constexpr uint32_t kVocabulary = 128256;
+constexpr size_t kRows = 64;
+constexpr uint32_t kHistory = 2000;
+constexpr uint32_t kCount = 256;
+constexpr uint32_t kCounts[] = {64, 128, 256, 512, 1024};
+
+v1::SamplingParameters ModelParameters() {
+  v1::SamplingParameters parameters;
+  parameters.set_temperature(0.8f);
+  parameters.set_top_k(50);
+  parameters.set_top_p(0.95f);
+  parameters.set_min_p(0.05f);
+  parameters.set_repetition_penalty(1.1f);
+  return parameters;
+}
+
+kernels::RowParameters Compiled(double temperature) {
+  kernels::RowParameters compiled;
+  law::Compile({.temperature = static_cast<float>(temperature),
+                .top_k = 50,
+                .top_p = 0.95f,
+                .min_p = 0.05f,
+                .repetition_penalty = 1.1f},
+               &compiled);
+  return compiled;
+}
+
+// The repetition penalty's edits of a history.
+std::vector<kernels::LogitEdit> EditsOf(std::vector<uint32_t> history) {
+  std::ranges::sort(history);
+  history.erase(std::unique(history.begin(), history.end()), history.end());
+  std::vector<kernels::LogitEdit> edits;
+  for (const uint32_t token : history) edits.push_back({token, kernels::LogitEdit::kRepeated, 0, 0});
+  return edits;
+}
+
+std::vector<uint32_t> SomeHistory(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<uint32_t> history(kHistory);
+  for (uint32_t& token : history) token = static_cast<uint32_t>(random() % kVocabulary);
+  return history;
+}
+
+kernels::RowRequest RequestOf(const std::byte* logits, uint32_t vocabulary, const kernels::RowParameters& parameters,
+                              std::span<const kernels::LogitEdit> edits) {
+  kernels::RowRequest request;
+  request.logits = logits;
+  request.dtype = kernels::DType::kBF16;
+  request.live_vocabulary = vocabulary;
+  request.parameters = &parameters;
+  request.noise = {1, kHistory, 0};
+  request.edits = edits;
+  return request;
+}
+
+// A client with its sequences, whose rows travel in one form.
+class Worker {
+ public:
+  Worker(const std::string& target, RowOptions rows) {
+    client::ClientOptions options;
+    options.targets = {target};
+    options.transport.kind = client::TransportKind::kGrpc;
+    options.transport.shared_memory_bytes = 0;
+    options.rows = rows;
+    auto client = client::Client::Connect(std::move(options));
+    SORTITION_CHECK(client.ok());
+    client_ = *std::move(client);
+    for (size_t i = 0; i < kRows; ++i) {
+      client::SequenceOptions sequence;
+      sequence.request_id = absl::StrCat("bench-", i);
+      sequence.parameters = ModelParameters();
+      sequence.seed = i;
+      sequence.vocabulary_size = kVocabulary;
+      sequence.prompt = SomeHistory(i);
+      auto opened = client_->Open(std::move(sequence));
+      SORTITION_CHECK(opened.ok());
+      sequences_.push_back(*std::move(opened));
+    }
+  }
+
+  void Step(const Logits& logits, size_t first, size_t count) {
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
+    for (size_t i = 0; i < count; ++i) batch.rows.push_back({sequences_[i].get(), logits.row(first + i)});
+    const auto outcomes = client_->Step(batch);
+    SORTITION_CHECK(outcomes.ok());
+    for (const auto& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+  }
+
+ private:
+  std::unique_ptr<client::Client> client_;
+  std::vector<std::unique_ptr<client::Sequence>> sequences_;
+};
+
+class CompactBench {
+ public:
+  CompactBench() {
+    {
+      const OnCore on_server_core(absl::GetFlag(FLAGS_server_core));
+      auto started = demo::ServerProcess::Start(
+          (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string(),
+          {"--cpu_threads=1", "--log_level=warning"}, "");
+      SORTITION_CHECK(started.ok());
+      server_ = *std::move(started);
+    }
+    SORTITION_CHECK(clock_getcpuclockid(server_->process().pid(), &server_clock_) == 0);
+  }
+
+  int Run() {
+    Bytes();
+    Steps();
+    Kernels();
+    Refusals();
+    return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  }
+
+ private:
+  double ServerSeconds() const {
+    timespec time;
+    SORTITION_CHECK(clock_gettime(server_clock_, &time) == 0);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+  void Bytes() {
+    for (const uint32_t count : kCounts) {
+      const auto position =
+          client::CompactPosition::Of({logits_.row(0), v1::DTYPE_BF16, kVocabulary}, Compiled(0.8), {count, false});
+      SORTITION_CHECK(position.has_value());
+      std::string pairs;
+      v1::StepRow row;
+      position->AppendTo(&pairs, row.add_compact());
+      report_.Add({absl::StrCat("bytes_", count), static_cast<double>(pairs.size() + row.ByteSizeLong()), "bytes",
+                   static_cast<double>(logits_.row_bytes())});
+    }
+  }
+
+  void Steps() {
+    Worker whole(server_->address(), {RowOptions::Form::kFull});
+    std::vector<std::unique_ptr<Worker>> compact;
+    for (const uint32_t count : kCounts) {
+      compact.push_back(std::make_unique<Worker>(server_->address(), RowOptions{RowOptions::Form::kCompact, count}));
+    }
+    for (const size_t rows : {size_t{1}, kRows}) {
+      double seconds[2] = {};
+      std::vector<Contender> contenders = {{"whole", [&](size_t input) {
+                                              const double before = ServerSeconds();
+                                              whole.Step(logits_, input * rows, rows);
+                                              seconds[0] += ServerSeconds() - before;
+                                            }}};
+      for (size_t i = 0; i < compact.size(); ++i) {
+        contenders.push_back({absl::StrCat("compact_", kCounts[i]), [&, i](size_t input) {
+                                const double before = ServerSeconds();
+                                compact[i]->Step(logits_, input * rows, rows);
+                                if (kCounts[i] == kCount) seconds[1] += ServerSeconds() - before;
+                              }});
+      }
+      const size_t inputs = logits_.count() / rows;
+      const size_t rounds = std::max<size_t>(absl::GetFlag(FLAGS_rounds) * rows / 8, 2);
+      const auto medians = MeasureInterleaved(
+          contenders, {.inputs = inputs, .rounds = rounds, .prepare = {}, .stride = 0, .in_a_row = 4});
+      for (size_t i = 0; i < compact.size(); ++i) {
+        if (kCounts[i] == kCount) report_.Add({absl::StrCat("step_tcp_", rows), medians[i + 1], "us", medians[0]});
+        if (rows == 1) continue;
+        report_.Add({absl::StrCat("step_tcp_", rows, "_", kCounts[i]), medians[i + 1], "us", medians[0]});
+      }
+      if (rows == 1) continue;
+      // Each has taken the same steps.
+      const double steps = static_cast<double>(rounds * inputs * rows);
+      report_.Add({"server_rows_core", steps / seconds[1], "rows/s", steps / seconds[0]});
+    }
+  }
+
+  void Kernels() {
+    const kernels::RowParameters parameters = Compiled(0.8);
+    const auto edits = EditsOf(SomeHistory(1));
+    kernels::cpu::Scratch scratch;
+    kernels::StatedRow stated;
+    const auto state = [&](size_t input, bool sums) {
+      const auto request = RequestOf(logits_.row(input), kVocabulary, parameters, edits);
+      SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount, {}, sums, sums}, &scratch, &stated));
+    };
+    const auto medians = MeasureInterleaved(
+        {{"max", [&](size_t i) { MaxPassBf16(reinterpret_cast<const int16_t*>(logits_.row(i)), kVocabulary); }},
+         {"produce", [&](size_t i) { state(i, false); }},
+         {"produce_sums", [&](size_t i) { state(i, true); }},
+         {"decide",
+          [&](size_t i) {
+            const auto request = RequestOf(nullptr, kVocabulary, parameters, edits);
+            SORTITION_CHECK(law::SampleCompactRowReference(request, stated_[i].row()).index() == 0);
+          }}},
+        {.inputs = kRows,
+         .rounds = absl::GetFlag(FLAGS_rounds) * 4,
+         .prepare =
+             [&](size_t input) {
+               Warm(logits_, input);
+               while (stated_.size() <= input) {
+                 const auto request = RequestOf(logits_.row(stated_.size()), kVocabulary, parameters, edits);
+                 SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount}, &scratch, &stated));
+                 stated_.push_back(stated);
+               }
+             },
+         .stride = 0});
+    report_.Add({"produce", medians[1], "us", medians[0]});
+    report_.Add({"produce_sums", medians[2], "us", medians[0]});
+    report_.Add({"decide", medians[3], "us", std::nullopt});
+  }
+
+  // Adds 1 to `*refused` for each of kCounts that does not decide the row.
+  void Count(const std::byte* logits, uint32_t vocabulary, double temperature, const std::vector<uint32_t>& history,
+             std::vector<uint32_t>* refused) {
+    const kernels::RowParameters parameters = Compiled(temperature);
+    const auto edits = EditsOf(history);
+    const auto request = RequestOf(logits, vocabulary, parameters, edits);
+    kernels::StatedRow stated;
+    for (size_t i = 0; i < std::size(kCounts); ++i) {
+      SORTITION_CHECK(kernels::cpu::StateRow(request, {kCounts[i]}, &scratch_, &stated));
+      (*refused)[i] += law::SampleCompactRowReference(request, stated.row()).index() != 0;
+    }
+  }
+
+  void Refusals() {
+    const auto texts = demo::CorpusTexts();
+    const demo::BytePair pairs = demo::BytePair::Learn(texts, 32000);
+    std::vector<std::vector<uint32_t>> encoded;
+    for (const std::string_view text : texts) encoded.push_back(pairs.Encode(text));
+    const auto model = demo::LanguageModel::Train(encoded, pairs.size());
+    std::vector<uint16_t> row(model.live_vocabulary());
+    std::vector<uint32_t> refused(std::size(kCounts));
+    uint32_t rows = 0;
+    for (const double temperature : {0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2}) {
+      for (const auto& text : encoded) {
+        for (size_t at = 50; at < text.size() && at < kHistory; at += 40, ++rows) {
+          const std::vector<uint32_t> history(text.begin(), text.begin() + static_cast<ptrdiff_t>(at));
+          model.Logits(history, row);
+          Count(reinterpret_cast<const std::byte*>(row.data()), model.live_vocabulary(), temperature, history,
+                &refused);
+        }
+      }
+    }
+    const uint32_t of_model = rows;
+    for (const double temperature : {0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2}) {
+      for (uint32_t i = 0; i < of_model / 8; ++i, ++rows) {
+        Count(logits_.row(i % logits_.count()), kVocabulary, temperature, SomeHistory(i), &refused);
+      }
+    }
+    for (size_t i = 0; i < std::size(kCounts); ++i) {
+      report_.Add({absl::StrCat("refused_", kCounts[i]), 100.0 * refused[i] / rows, "%", std::nullopt});
+    }
+  }
+
+  const Logits logits_{Shape::kPeaked, kernels::DType::kBF16, 2 * kRows, kVocabulary};
+  std::unique_ptr<demo::ServerProcess> server_;
+  clockid_t server_clock_ = 0;
+  kernels::cpu::Scratch scratch_;
+  std::vector<kernels::StatedRow> stated_;
+  Report report_{"compact", MachineName()};
+};
+
+}  // namespace
+}  // namespace sortition::bench
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  sortition::bench::RunOnCore(absl::GetFlag(FLAGS_client_core));
+  return sortition::bench::CompactBench().Run();
+}

@@ -1,0 +1,97 @@
+// A client of the benchmarks with its sequences, and rows where it shares them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "kernels/check.h"
+#include "sortition/client.h"
+#include "sortition/in_process.h"
+#include "tests/bench/cpu/logits.h"
+
+namespace sortition::bench {
+
+using client::TransportKind;
+
+inline constexpr uint32_t kWide = 1 << 18;  // floats of a row of 1 MB
+
+// A client with its sequences.
+class Worker {
+ public:
+  // An empty `target` means in process.
+  Worker(const std::string& target, TransportKind kind, uint64_t message_bytes, bool row_memory = true) {
+    client::ClientOptions options;
+    if (!row_memory) options.transport.shared_memory_bytes = 0;
+    if (!target.empty()) options.targets = {target};
+    options.transport.kind = kind;
+    options.limits.message_bytes = message_bytes;
+    options.rows.form = client::RowOptions::Form::kFull;
+    if (target.empty()) options.in_process = client::InProcessEngine(1);
+    auto client = client::Client::Connect(options);
+    if (!client.ok()) std::cerr << client.status() << "\n";
+    SORTITION_CHECK(client.ok());
+    client_ = *std::move(client);
+  }
+
+  void Open(size_t count, uint32_t vocabulary, const v1::SamplingParameters& parameters) {
+    for (size_t i = 0; i < count; ++i) {
+      client::SequenceOptions options;
+      options.request_id = absl::StrCat("bench-", vocabulary, "-", i);
+      options.parameters = parameters;
+      options.seed = i;
+      options.vocabulary_size = vocabulary;
+      auto opened = client_->Open(std::move(options));
+      SORTITION_CHECK(opened.ok());
+      sequences_.push_back(std::move(*opened));
+    }
+  }
+
+  // Sends one row a batch, all in flight at once.
+  void StepEach(std::span<const std::span<const std::byte>> rows) {
+    absl::BlockingCounter left(static_cast<int>(rows.size()));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto done = [&left](const std::vector<client::RowResult>& outcomes) {
+        SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcomes[0]));
+        left.DecrementCount();
+      };
+      const client::Batch batch{v1::DTYPE_F32, kWide, {{sequences_[i].get(), rows[i].data()}}};
+      SORTITION_CHECK(client_->StepAsync(batch, {}, done).ok());
+    }
+    left.Wait();
+  }
+
+  // Sends one batch of rows that lie one after the other.
+  void Step(v1::DType dtype, uint32_t vocabulary, const std::byte* rows, size_t count, size_t stride) {
+    client::Batch batch{dtype, vocabulary, {}};
+    for (size_t i = 0; i < count; ++i) batch.rows.push_back({sequences_[i].get(), rows + i * stride});
+    const auto outcomes = client_->Step(batch);
+    SORTITION_CHECK(outcomes.ok());
+    for (const auto& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+  }
+
+  client::Client& client() { return *client_; }
+
+ private:
+  std::unique_ptr<client::Client> client_;
+  std::vector<std::unique_ptr<client::Sequence>> sequences_;
+};
+
+// The rows one right after the other in memory that the worker shares with the server, if it does.
+inline client::Client::RowMemory Place(const Logits& logits, client::Client* client) {
+  auto memory = client->AllocateRows(logits.count() * logits.row_bytes());
+  SORTITION_CHECK(memory.ok());
+  for (size_t i = 0; i < logits.count(); ++i) {
+    std::memcpy(memory->data.get() + i * logits.row_bytes(), logits.row(i), logits.row_bytes());
+  }
+  return *std::move(memory);
+}
+
+}  // namespace sortition::bench

@@ -1,0 +1,219 @@
+// Compact rows of the client: when rows travel like this, and how a refused one follows.
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/state_harness.h"
+
+namespace sortition::testing {
+namespace {
+
+using client::RowOptions;
+using ::testing::ElementsAre;
+
+class CompactRowsTest : public ::testing::Test {
+ protected:
+  CompactRowsTest() {
+    harness.Welcome(harness.stream(0));
+    for (uint32_t id = 0; id < StateHarness::kVocabulary; ++id) harness.logits[id] = static_cast<float>(id);
+    harness.compact_count = 3;
+  }
+
+  v1::RequiredLogits& Require(v1::RequiredLogits::Cause cause) {
+    refusal.Clear();
+    refusal = StateHarness::MakeError(absl::StatusCode::kFailedPrecondition, v1::ROW_REQUIRED);
+    refusal.add_required()->set_cause(cause);
+    return *refusal.mutable_required(0);
+  }
+  // Takes the next step and returns its row's compact form, with its tokens in `ids`; absent if it is whole.
+  std::optional<v1::CompactRow> TakeCompact() {
+    const SentMessage message = harness.Take(harness.last_stream(), v1::StreamRequest::kStep);
+    step = message.message.step();
+    ids.clear();
+    if (step.rows(0).compact().empty()) {
+      EXPECT_TRUE(step.logits().has_source());
+      EXPECT_FALSE(step.logits().has_pairs());
+      return std::nullopt;
+    }
+    EXPECT_FALSE(step.logits().has_source());
+    const v1::CompactRow& row = step.rows(0).compact(0);
+    std::string pairs;
+    for (const auto& segment : message.payloads.at(step.logits().pairs().inline_().payload()).segments) {
+      pairs.append(reinterpret_cast<const char*>(segment.data), segment.size);
+    }
+    ids.resize(row.first() + row.others());
+    EXPECT_EQ(pairs.size(), ids.size() * 8);
+    std::memcpy(ids.data(), pairs.data(), ids.size() * sizeof(uint32_t));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      float logit;
+      std::memcpy(&logit, pairs.data() + ids.size() * 4 + i * 4, sizeof(logit));
+      EXPECT_EQ(logit, static_cast<float>(ids[i]));
+    }
+    return row;
+  }
+
+  StateHarness harness{HarnessOptions()};
+  v1::Error refusal;
+  v1::Step step;
+  std::vector<uint32_t> ids;
+};
+
+TEST_F(CompactRowsTest, FirstTokensTravelInPlaceOfLogits) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", true);
+  const auto results = harness.Submit({record});
+  const auto row = TakeCompact();
+  ASSERT_TRUE(row.has_value());
+  EXPECT_THAT(ids, ElementsAre(7, 6, 5));
+  EXPECT_FALSE(row->is_whole());
+  EXPECT_FALSE(row->has_unit_sum());
+  EXPECT_FALSE(row->has_sum());
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  EXPECT_EQ(results->times, 1);
+  EXPECT_EQ(StateHarness::Position(*record), 3);
+}
+
+TEST_F(CompactRowsTest, RequiredTokensFollowUnderSameStep) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto results = harness.Submit({record});
+  ASSERT_TRUE(TakeCompact());
+  const uint64_t step_id = step.rows(0).step_id();
+  v1::RequiredLogits& required = Require(v1::RequiredLogits::CAUSE_TOKENS);
+  for (const uint32_t token : {1u, 4u, 6u}) required.add_tokens(token);
+  harness.RefuseRow(harness.stream(0), step, 0, refusal);
+  const auto row = TakeCompact();
+  ASSERT_TRUE(row.has_value());
+  EXPECT_EQ(step.rows(0).step_id(), step_id);
+  EXPECT_THAT(ids, ElementsAre(7, 6, 5, 1, 4));
+  EXPECT_EQ(row->others(), 2u);
+  // A late repetition of the refusal belongs to a step that is answered.
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  harness.RefuseRow(harness.stream(0), step, 0, refusal);
+  EXPECT_EQ(results->times, 1);
+}
+
+TEST_F(CompactRowsTest, OtherCausesGetWholeRow) {
+  for (const auto cause :
+       {v1::RequiredLogits::CAUSE_CUT, v1::RequiredLogits::CAUSE_ROW, v1::RequiredLogits::CAUSE_UNSPECIFIED}) {
+    const auto record = harness.OpenOn(harness.stream(0), absl::StrCat("r", int{cause}), false);
+    const auto results = harness.Submit({record});
+    ASSERT_TRUE(TakeCompact());
+    Require(cause);
+    harness.RefuseRow(harness.stream(0), step, 0, refusal);
+    EXPECT_FALSE(TakeCompact());
+    harness.AnswerRow(harness.stream(0), step, 0, 5);
+    EXPECT_EQ(results->times, 1);
+  }
+}
+
+// A server that asks for nonsense gets the whole row, once.
+TEST_F(CompactRowsTest, StrangeRefusalsEndWithWholeRow) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto results = harness.Submit({record});
+  ASSERT_TRUE(TakeCompact());
+  Require(v1::RequiredLogits::CAUSE_TOKENS).add_tokens(StateHarness::kVocabulary);
+  refusal.mutable_required(0)->set_position(3);
+  harness.RefuseRow(harness.stream(0), step, 0, refusal);
+  EXPECT_FALSE(TakeCompact());
+  harness.RefuseRow(harness.stream(0), step, 0, refusal);
+  ASSERT_EQ(results->times, 1);
+  EXPECT_EQ(ErrorOfRow(results->rows[0])->reason, v1::ROW_REQUIRED);
+}
+
+TEST_F(CompactRowsTest, LackingSumsAreStatedFromThenOn) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  auto results = harness.Submit({record});
+  ASSERT_TRUE(TakeCompact());
+  Require(v1::RequiredLogits::CAUSE_SUMS);
+  harness.RefuseRow(harness.stream(0), step, 0, refusal);
+  EXPECT_FALSE(TakeCompact());
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  results = harness.Submit({record});
+  const auto row = TakeCompact();
+  ASSERT_TRUE(row.has_value());
+  EXPECT_TRUE(row->has_unit_sum());
+  EXPECT_TRUE(row->has_sum());
+}
+
+// 1, 3, 7, ... rows go whole after refusals in a row; a decided one starts anew.
+TEST_F(CompactRowsTest, SequenceThatNeedsWholeRowsSendsThem) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto whole_rows_before_compact = [&] {
+    for (int rows = 0;; ++rows) {
+      harness.Submit({record});
+      if (TakeCompact()) return rows;
+      harness.AnswerRow(harness.stream(0), step, 0, 5);
+    }
+  };
+  Require(v1::RequiredLogits::CAUSE_ROW);
+  for (const int expected : {0, 1, 3, 7}) {
+    EXPECT_EQ(whole_rows_before_compact(), expected);
+    harness.RefuseRow(harness.stream(0), step, 0, refusal);
+    EXPECT_FALSE(TakeCompact());
+    harness.AnswerRow(harness.stream(0), step, 0, 5);
+  }
+  EXPECT_EQ(whole_rows_before_compact(), 15);
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  EXPECT_EQ(whole_rows_before_compact(), 0);
+  harness.RefuseRow(harness.stream(0), step, 0, refusal);
+  EXPECT_FALSE(TakeCompact());
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  EXPECT_EQ(whole_rows_before_compact(), 1);
+}
+
+TEST_F(CompactRowsTest, ServerWithoutThemGetsWholeRows) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  const auto results = harness.Submit({record});
+  ASSERT_TRUE(TakeCompact());
+  harness.max_compact_tokens = 0;
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.last_stream());
+  harness.AcceptOpen(harness.last_stream(), harness.TakeOpen(harness.last_stream()), false);
+  EXPECT_FALSE(TakeCompact());
+  harness.AnswerRow(harness.last_stream(), step, 0, 5);
+  EXPECT_EQ(results->times, 1);
+}
+
+TEST_F(CompactRowsTest, RowsWithoutCompactFormGoWhole) {
+  const auto record = harness.OpenOn(harness.stream(0), "r", false);
+  harness.logits[2] = 70000;
+  harness.Submit({record});
+  EXPECT_FALSE(TakeCompact());
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  for (uint32_t id = 0; id < StateHarness::kVocabulary; ++id) harness.logits[id] = -INFINITY;
+  harness.Submit({record});
+  EXPECT_FALSE(TakeCompact());
+}
+
+TEST_F(CompactRowsTest, AutoTakesThemWhereASocketIsInUse) {
+  const auto count_of = [](RowOptions rows, uint64_t row_bytes) {
+    client::ClientOptions options = HarnessOptions();
+    options.rows = rows;
+    StateHarness made(std::move(options));
+    EXPECT_EQ(made.state.CompactCount(row_bytes, 2), 0u) << "before the welcome";
+    made.max_compact_tokens = 300;
+    made.Welcome(made.stream(0));
+    return made.state.CompactCount(row_bytes, 2);
+  };
+  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256'512), 256u);
+  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256 * 6 * 8), 256u);
+  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256 * 6 * 8 - 2), 0u) << "hardly shorter";
+  EXPECT_EQ(count_of({RowOptions::Form::kFull}, 256'512), 0u);
+  EXPECT_EQ(count_of({RowOptions::Form::kCompact, 20}, 100), 20u);
+  EXPECT_EQ(count_of({RowOptions::Form::kCompact, 4000}, 256'512), 300u) << "the server's limit";
+}
+
+TEST_F(CompactRowsTest, OptionsAreReadFromText) {
+  EXPECT_EQ(RowOptions::Parse("auto")->form, RowOptions::Form::kAuto);
+  EXPECT_EQ(RowOptions::Parse("full")->form, RowOptions::Form::kFull);
+  EXPECT_EQ(RowOptions::Parse("compact")->count, 256u);
+  EXPECT_EQ(RowOptions::Parse("compact(17)")->count, 17u);
+  EXPECT_EQ(RowOptions::Parse("compact(17)")->form, RowOptions::Form::kCompact);
+  for (const char* text : {"", "Auto", "compact(", "compact()", "compact(x)", "compact(-1)", "compact(1"}) {
+    EXPECT_FALSE(RowOptions::Parse(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace sortition::testing
