@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -114,13 +115,20 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
   absl::MutexLock lock(&mutex_);
   if (ended_ != FrameExcess::kNone || has_left_) return 0;
   const absl::Time now = guard->Now();
-  const size_t most = MayRead(guard, now);
+  // Until the guard sees its plaintext, a TLS connection is read in small pieces, so that no flood comes in its first.
+  const bool is_hidden = wire_ == Wire::kTls && !matched_;
+  const size_t most = std::min(MayRead(guard, now), is_hidden ? kHandshakeRead : std::numeric_limits<size_t>::max());
   if (most == 0) {
     Pause(guard);
     in_loop_ = false;
     return TryAgain();
   }
-  if (round_bytes_ >= kRoundBytes) {
+  if (std::exchange(is_uncounted_, false)) {
+    in_loop_ = false;
+    Rearm();
+    return TryAgain();
+  }
+  if (round_bytes_ >= (is_hidden ? kHandshakeRead : kRoundBytes)) {
     // gRPC ends its estimate only if the first read of a loop finds nothing.
     if (!in_loop_) round_bytes_ = 0;
     in_loop_ = false;
@@ -141,12 +149,13 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
   const bool is_dry = IsDry(message);
   round_bytes_ = is_dry ? 0 : round_bytes_ + size;
   in_loop_ = size < offered && !is_dry;
+  is_uncounted_ = wire_ == Wire::kTls && size == most && in_loop_;
   if (wire_ == Wire::kPlain) {
     ForEachPiece(*message, size, [&](const void* bytes, size_t count) {
       mutex_.AssertHeld();
       Count(guard, bytes, count, now);
     });
-  } else if (!matched_) {
+  } else if (is_hidden) {
     CountHandshake(guard, *message, size);
   }
   return ended_ == FrameExcess::kNone ? received : 0;

@@ -55,6 +55,8 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t round_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool in_loop_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC calls again before it passes on what it has read
+  // The last read of TLS took what the budgets allow: its plaintext is counted before the next one.
+  bool is_uncounted_ ABSL_GUARDED_BY(mutex_) = false;
   // Where the socket is polled.
   int (*epoll_ctl_)(int, int, int, epoll_event*) ABSL_GUARDED_BY(mutex_) = nullptr;
   int epoll_ ABSL_GUARDED_BY(mutex_) = -1;

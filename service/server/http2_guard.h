@@ -75,7 +75,8 @@ class Http2Guard {
   static constexpr TokenBucket::Rate kNewCalls = {500, 500};
   // Bytes of a TLS connection before its first plaintext: handshakes are shorter.
   static constexpr uint64_t kHandshakeBytes = 256 << 10;
-  static constexpr size_t kRandomBytes = 32;  // of a TLS client's random
+  static constexpr size_t kHandshakeRead = 4 << 10;  // of these in one read
+  static constexpr size_t kRandomBytes = 32;         // of a TLS client's random
 
   // `clock` is not owned and outlives the guard. Only tests make a guard, for descriptors that no one else reads.
   explicit Http2Guard(const service::Clock* clock);

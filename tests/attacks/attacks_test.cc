@@ -28,10 +28,10 @@ TEST_P(AttacksTest, OthersAreServedMemoryIsBounded) {
   const auto attack = std::ranges::find(Attacks(), GetParam().attack, &Attack::name);
   ASSERT_NE(attack, Attacks().end());
   TrialOptions options;
-  options.length = absl::Seconds(1);
+  options.length = absl::Milliseconds(800);
   options.quiet = absl::Milliseconds(200);
   options.turns = 1;
-  options.after = absl::Milliseconds(500);
+  options.after = absl::Milliseconds(300);
   const TrialResult result = attacks::Run(*attack, GetParam().wire, options);
   EXPECT_FALSE(result.died);
   EXPECT_GT(result.sent.bytes, 0u);
@@ -47,6 +47,7 @@ constexpr Case kCases[] = {
     {"resets", Wire::kTcp, false},        {"resets", Wire::kTls, false},       {"resets", Wire::kUnix, false},
     {"resets", Wire::kHealth, false},     {"continuation", Wire::kTcp, true},  {"settings", Wire::kTcp, true},
     {"window_update", Wire::kTcp, false}, {"header_lists", Wire::kTcp, false}, {"empty_data", Wire::kTcp, true},
+    {"open_streams", Wire::kTls, false},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, AttacksTest, ::testing::ValuesIn(kCases), [](const auto& info) {

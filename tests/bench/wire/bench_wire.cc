@@ -26,7 +26,8 @@
 // client with the whole rows.
 //
 // guard_KIND_1m, guard_KIND_narrow: microseconds of eight rows of 1 MB, and of a step of one row of 64 floats, within
-// the stream; the baseline is a server whose guard of HTTP/2 is off.
+// the stream; the baseline is a server whose guard of HTTP/2 is off. guard_KIND_narrow_cpu: the server's processor time
+// for all steps of the latter.
 #include <time.h>
 #include <unistd.h>
 
@@ -155,7 +156,6 @@ class WireBench {
                            absl::StrCat("--memory_listen=", MemoryTarget())});
     sleepy_server_ =
         StartServer({"--cpu_threads=1", "--ring_spin=0", absl::StrCat("--memory_listen=", SleepyTarget())});
-    SORTITION_CHECK(clock_getcpuclockid(server_->process().pid(), &server_clock_) == 0);
   }
 
   int Run() {
@@ -170,9 +170,10 @@ class WireBench {
   }
 
  private:
-  double ServerCpuSeconds() const {
+  static double CpuSeconds(demo::ServerProcess& server) {
+    clockid_t clock;
     timespec time;
-    SORTITION_CHECK(clock_gettime(server_clock_, &time) == 0);
+    SORTITION_CHECK(clock_getcpuclockid(server.process().pid(), &clock) == 0 && clock_gettime(clock, &time) == 0);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   }
 
@@ -214,7 +215,7 @@ class WireBench {
       cpu[which] += own() + other() - before;
       counted[which] += 1e-9 * static_cast<double>(kAtOnce * message);
     };
-    const auto server = [this] { return ServerCpuSeconds(); };
+    const auto server = [this] { return CpuSeconds(*server_); };
     const auto raw = [this] { return tcp_.CpuSeconds(); };
     const std::vector<Contender> contenders = {
         {"raw_tcp_1m", [&](size_t i) { counting(2, OwnCpuSeconds, raw, [&] { tcp_.Send(rows_at(i, nullptr)); }); }},
@@ -280,15 +281,19 @@ class WireBench {
       Worker guarded_narrow(targets.first, TransportKind::kGrpc, 1 << 20, /*row_memory=*/false);
       Worker open_narrow(targets.second, TransportKind::kGrpc, 1 << 20, /*row_memory=*/false);
       for (Worker* worker : {&guarded_narrow, &open_narrow}) worker->Open(1, kNarrow, Greedy());
-      const auto step = [&](Worker* worker) {
-        return [&, worker](size_t input) {
+      double cpu[2] = {};
+      const auto step = [&](Worker* worker, demo::ServerProcess& server, double* seconds) {
+        return [&narrow, &server, worker, seconds](size_t input) {
+          const double before = CpuSeconds(server);
           worker->Step(v1::DTYPE_F32, kNarrow, narrow.row(input), 1, narrow.row_bytes());
+          *seconds += CpuSeconds(server) - before;
         };
       };
-      const auto narrow_times =
-          MeasureInterleaved({{"open", step(&open_narrow)}, {"guarded", step(&guarded_narrow)}},
-                             {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 16, .prepare = {}, .stride = 1});
+      const auto narrow_times = MeasureInterleaved(
+          {{"open", step(&open_narrow, *open_server, &cpu[0])}, {"guarded", step(&guarded_narrow, *server_, &cpu[1])}},
+          {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 16, .prepare = {}, .stride = 1});
       report_.Add({absl::StrCat("guard_", kind, "_narrow"), narrow_times[1], "us", narrow_times[0]});
+      report_.Add({absl::StrCat("guard_", kind, "_narrow_cpu"), 1e3 * cpu[1], "ms", 1e3 * cpu[0]});
     }
   }
 
@@ -415,7 +420,6 @@ class WireBench {
   FutexPeer& futex_;
   std::unique_ptr<demo::ServerProcess> server_;
   std::unique_ptr<demo::ServerProcess> sleepy_server_;  // its rings sleep at once
-  clockid_t server_clock_ = 0;
   std::string unix_target_;
   Report report_{"wire", MachineName()};
 };
