@@ -21,7 +21,8 @@ class Outside(unittest.TestCase):
     def test_a_program_finds_builds_and_runs(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             prefix, build = f"{folder}/installed", f"{folder}/build"
-            run("cmake", "--install", BUILD, "--component", "library", "--prefix", prefix)
+            for component in ("library", "cmake"):
+                run("cmake", "--install", BUILD, "--component", component, "--prefix", prefix)
             run("cmake", "-S", str(SOURCE), "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
             run("cmake", "--build", build)
             printed = run(f"{build}/outside")

@@ -45,13 +45,17 @@ std::string ReleaseOf(uint64_t id) {
   return request.SerializeAsString();
 }
 
-// Removes the step's mask tensor, which no row refers to any more. Masks are the payload after the logits; there are no
-// drafts.
+// Removes the step's mask tensor, which no row refers to any more. Later payloads move up: the pairs of compact rows.
+// There are no drafts.
 void DropMasks(service::Frame* frame) {
   v1::Step& step = *frame->message.mutable_step();
-  SORTITION_CHECK(step.masks().source().inline_().payload() == 1 && !step.has_draft_probabilities());
-  frame->payloads.erase(frame->payloads.begin() + 1);
+  SORTITION_CHECK(!step.has_draft_probabilities());
+  const uint32_t removed = step.masks().source().inline_().payload();
+  frame->payloads.erase(frame->payloads.begin() + removed);
   step.clear_masks();
+  if (!step.logits().has_pairs()) return;
+  v1::TensorSource::Inline& pairs = *step.mutable_logits()->mutable_pairs()->mutable_inline_();
+  if (pairs.payload() > removed) pairs.set_payload(pairs.payload() - 1);
 }
 
 }  // namespace

@@ -1,0 +1,162 @@
+"""Options as people write them, compiled to the law's integers (LAW.md sections 2, 4 and 6, CHAIN.md section 5)."""
+
+import math
+import struct
+from typing import Any, Dict, List, Sequence
+
+from sortition_verify import chain as stages
+from sortition_verify.functions import canonical_constant
+from sortition_verify.row import Compiled
+
+OFF = 0xFFFFFFFF  # a threshold that drops nothing
+DEFAULTS: Dict[str, Any] = dict(
+    temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, typical_p=1.0, top_n_sigma=0.0,
+    epsilon_cutoff=0.0, eta_cutoff=0.0, top_a=0.0, top_h=0.0, p_less=False, xtc_probability=0.0, xtc_threshold=0.1,
+    dynamic_temperature_range=0.0, dynamic_temperature_exponent=1.0, smoothing_factor=0.0, smoothing_curve=1.0,
+    mirostat=0, mirostat_tau=5.0, mirostat_eta=0.1, mirostat_m=100, adaptive_p=False, adaptive_target=0.0,
+    adaptive_decay=0.9)
+ORDERS = {
+    "vllm": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_p", "top_k", "top_p", "typical_p",
+             "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "mirostat", "adaptive_p"),
+    "llama_cpp": ("quadratic_smoothing", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "epsilon_cutoff",
+                  "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat", "adaptive_p"),
+    "hf": ("temperature", "quadratic_smoothing", "top_n_sigma", "top_h", "top_k", "top_p", "min_p", "typical_p",
+           "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"),
+}
+
+
+def single(value: float) -> float:
+    """The double rounded to f32."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def single_bits(value: float) -> int:
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+def units(value: float, bits: int) -> int:
+    """value * 2^bits rounded half to even."""
+    return round(math.ldexp(value, bits))
+
+
+def mass_units(p: float) -> int:
+    """P of top-p: at least 1, and 0 where it is off."""
+    rounded = units(p, 32)
+    return 0 if rounded >= 1 << 32 else max(1, rounded)
+
+
+def threshold_distance(p: float) -> int:
+    """floor(-log2(p) * 2^26), exactly, of an f32; OFF at 2^-63 or less."""
+    if p <= 2.0**-63:
+        return OFF
+    fraction, exponent = math.frexp(p)  # in [1/2, 1)
+    mantissa, octaves = round(fraction * 2**24), 1 - exponent
+    if mantissa == 1 << 23:
+        return octaves << 26
+    # 26 bits of log2 of a number in (1, 2), by squaring. 2^-160 is far below what decides a bit of a 24-bit mantissa.
+    log, x = 0, mantissa << 137
+    for _ in range(26):
+        x = x * x >> 160
+        log <<= 1
+        if x >> 161:
+            log, x = log + 1, x >> 1
+    return (octaves << 26) - log - 1
+
+
+def temperature_constants(t: float) -> List[int]:
+    """Multiplier, exponent and window of LAW.md section 4."""
+    fraction, exponent = math.frexp(float.fromhex("0x1.71547652b82fep+0") / t)
+    multiplier = units(fraction, 31)
+    if multiplier == 1 << 31:
+        multiplier, exponent = 1 << 30, exponent + 1
+    return [multiplier, exponent - 1, 126 + math.frexp(float.fromhex("0x1.5d589f2fe5107p+5") * t)[1]]
+
+
+def is_on(p: Dict[str, Any], name: str) -> bool:
+    if name == "temperature":
+        return p["temperature"] != 1 or p["dynamic_temperature_range"] != 0
+    if name == "quadratic_smoothing":
+        return p["smoothing_factor"] != 0
+    if name in ("top_p", "typical_p"):
+        return mass_units(p[name]) != 0
+    if name in ("min_p", "epsilon_cutoff", "eta_cutoff", "top_a"):
+        return threshold_distance(p[name]) != OFF
+    if name == "xtc":
+        return p["xtc_probability"] != 0 and p["xtc_threshold"] <= 0.5
+    return bool(p[name])
+
+
+def temperature_stage(p: Dict[str, Any]) -> List[int]:
+    spread = p["dynamic_temperature_range"]
+    if spread == 0:
+        multiplier, exponent, window = temperature_constants(p["temperature"])
+        return [stages.TEMPERATURE, multiplier, exponent & OFF, window, single_bits(p["temperature"])]
+    low, high = units(max(0.0, p["temperature"] - spread), 24), units(p["temperature"] + spread, 24)
+    return [stages.DYNAMIC_TEMPERATURE, low, high - low, units(p["dynamic_temperature_exponent"], 28)]
+
+
+def stage_of(p: Dict[str, Any], name: str) -> List[int]:
+    factor, curve = p["smoothing_factor"], p["smoothing_curve"]
+    made = {
+        "temperature": lambda: temperature_stage(p),
+        "quadratic_smoothing": lambda: [stages.QUADRATIC_SMOOTHING, canonical_constant(factor * (3 - curve) / 2),
+                                        canonical_constant(factor * (curve - 1) / 2)],
+        "top_n_sigma": lambda: [stages.TOP_N_SIGMA, (7 << 26) - threshold_distance(p[name] / 128) & OFF],
+        "min_p": lambda: [stages.MIN_P, threshold_distance(p[name])],
+        "top_k": lambda: [stages.TOP_K, p[name]],
+        "top_p": lambda: [stages.TOP_P, mass_units(p[name])],
+        "typical_p": lambda: [stages.TYPICAL_P, mass_units(p[name])],
+        "epsilon_cutoff": lambda: [stages.EPSILON_CUTOFF, threshold_distance(p[name])],
+        "eta_cutoff": lambda: [stages.ETA_CUTOFF, threshold_distance(p[name])],
+        "top_a": lambda: [stages.TOP_A, threshold_distance(p[name])],
+        "top_h": lambda: [stages.TOP_H, units(p[name], 31)],
+        "p_less": lambda: [stages.P_LESS],
+        "xtc": lambda: [stages.XTC, mass_units(p["xtc_probability"]) - 1 & OFF,
+                        threshold_distance(p["xtc_threshold"])],
+        "mirostat": lambda: [stages.MIROSTAT_1 if p[name] == 1 else stages.MIROSTAT_2, units(p["mirostat_tau"], 26),
+                             units(p["mirostat_eta"], 30), p["mirostat_m"] if p[name] == 1 else 0],
+        "adaptive_p": lambda: [stages.ADAPTIVE_P, min(OFF, units(p["adaptive_target"], 32)),
+                               min(OFF, units(p["adaptive_decay"], 32))],
+    }[name]()
+    return made + [0] * (5 - len(made))
+
+
+def compile_options(options: Dict[str, Any], order: Sequence[str] = ORDERS["vllm"]) -> Compiled:
+    """The integers of options by name, in an order of samplers.
+
+    Values are rounded to f32. Ranges are the caller's business. Raises ValueError for a name that is no option, and for
+    an order that lacks a sampler which is on.
+    """
+    for name in options:
+        if name not in DEFAULTS:
+            raise ValueError(f"{name} is no option of the law")
+    p = {name: single(value) if isinstance(DEFAULTS[name], float) else value
+         for name, value in {**DEFAULTS, **options}.items()}
+    chain = []
+    if p["temperature"] != 0:
+        missing = [name for name in ORDERS["vllm"] if is_on(p, name) and name not in order]
+        if missing:
+            raise ValueError(f"the order lacks {', '.join(missing)}")
+        chain = [stage_of(p, name) for name in order if is_on(p, name)]
+    numbers = [stage[0] for stage in chain]
+    compiled = Compiled(greedy=p["temperature"] == 0)
+    if numbers == sorted(numbers) and all(number <= stages.TOP_P for number in numbers):
+        t = 1.0 if compiled.greedy else p["temperature"]
+        compiled.multiplier, compiled.exponent, compiled.window = temperature_constants(t)
+        compiled.temperature = t
+        compiled.min_p_distance = threshold_distance(p["min_p"])
+        compiled.top_k, compiled.top_p = p["top_k"], mass_units(p["top_p"])
+    else:
+        compiled.chain = chain
+    repetition = p["repetition_penalty"]
+    if repetition != 1:
+        compiled.repetition = single_bits(repetition)
+        compiled.inverse_repetition = single_bits(1.0 / repetition)
+    return compiled
+
+
+def first_state(chain: List[List[int]]) -> int:
+    """The state of a chain before its first step."""
+    if not chain or chain[-1][0] not in stages.STATEFUL:
+        return 0
+    return chain[-1][1] * (1 if chain[-1][0] == stages.ADAPTIVE_P else 2)

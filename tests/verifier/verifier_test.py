@@ -1,0 +1,218 @@
+"""Implementations of the law that share no code with the kernels: in numpy, and in a page that a browser opens alone.
+
+Published vectors are frozen: their files never change by a byte, and reference and CPU kernels answer them as ever.
+"""
+
+import base64
+import copy
+import hashlib
+import html
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
+LAW = SOURCE / "kernels/law"
+ROWS = os.environ["TEST_VERIFIER_ROWS"]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+# Law 1. A file that differs from these is another law's.
+FROZEN = {
+    "golden_outputs.json": "e2b9546f7b8997dc9d730c3be5a88b25ed03595051b9720875d19b885e9230bc",
+    "law_1_rows.json": "9b12ea3528e0faecd438cbed471fcddd0852c3cf40f47b8ee1dc5cc64101fab0",
+}
+RANDOM_ROWS = 300
+
+sys.path[:0] = [str(SOURCE / "client/python"), str(SOURCE / "client/verifier")]
+
+import sortition_verify as verify  # noqa: E402
+from page import page  # noqa: E402
+from sortition_verify import functions, options, vectors  # noqa: E402
+
+
+def published(name):
+    return json.loads((LAW / name).read_text(encoding="utf-8"))
+
+
+def named_options(row):
+    """The options of a row of law_1_rows.json whose name says them, and their order; None for other rows."""
+    if not row["name"].startswith("{"):
+        return None
+    given = json.loads(row["name"].replace("'", '"'))
+    return given, options.ORDERS[given.pop("order")]
+
+
+class FrozenTest(unittest.TestCase):
+    def test_published_files_are_those_of_law_1(self):
+        for name, digest in FROZEN.items():
+            self.assertEqual(hashlib.sha256((LAW / name).read_bytes()).hexdigest(), digest, name)
+
+    def test_reference_and_cpu_kernels_answer_as_published(self):
+        checked = subprocess.run([ROWS, "check", str(LAW / "law_1_rows.json")], capture_output=True, text=True)
+        self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
+
+    def test_a_changed_answer_is_found(self):
+        file = published("law_1_rows.json")
+        file["rows"] = file["rows"][:3]
+        file["rows"][1]["answer"]["token"] += 1
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as changed:
+            json.dump(file, changed)
+            changed.flush()
+            checked = subprocess.run([ROWS, "check", changed.name], capture_output=True, text=True)
+        self.assertEqual(checked.returncode, 1)
+        self.assertIn("the reference has another answer", checked.stdout)
+
+    def test_every_option_stage_and_error_is_published(self):
+        rows = published("law_1_rows.json")["rows"] + published("golden_outputs.json")["rows"]
+        named = {name for row in rows if named_options(row) for name in named_options(row)[0]}
+        self.assertEqual(named, set(options.DEFAULTS))
+        for task in ("score", "verify", None):
+            of_task = [row for row in rows if (task in row if task else not {"score", "verify"} & set(row))]
+            self.assertEqual({stage[0] for row in of_task for stage in row["compiled"].get("chain", [])},
+                             set(range(17)), task)
+        self.assertEqual({row["answer"].get("error") for row in rows},
+                         {None, "nan", "logit_too_large", "no_live_token", "draft_no_probability", "draft_sum",
+                          "draft_impossible"})
+
+
+class NumpyTest(unittest.TestCase):
+    def test_published_rows(self):
+        for name in FROZEN:
+            for row in published(name)["rows"]:
+                self.assertEqual(vectors.differences(row), [], row["name"])
+
+    def test_options_compile_as_published(self):
+        for row in published("law_1_rows.json")["rows"]:
+            if named_options(row):
+                compiled = verify.compile_options(*named_options(row))
+                wanted = vectors.compiled_of(row)
+                if wanted.chain:
+                    wanted.temperature = 1.0
+                self.assertEqual(compiled, wanted, row["name"])
+                self.assertEqual(str(verify.first_state(compiled.chain)), row.get("sampler_state", "0"), row["name"])
+
+    def test_published_functions(self):
+        given = published("golden_outputs.json")["functions"]
+        array = np.array
+        for bits, wanted in given["canonical"]:
+            self.assertEqual(functions.canonical(array([bits], np.uint32))[0], wanted)
+        for bits, wanted in given["key_of_canonical"]:
+            key = functions.sort_keys(functions.canonical(array([bits], np.uint32)))[0]
+            self.assertEqual(key, wanted)
+        for t, wanted in given["weight"]:
+            self.assertEqual(functions.weight(t), int(wanted))
+        for weight_sum, units, wanted in given["top_p_threshold"]:
+            self.assertEqual(functions.top_p_threshold(int(weight_sum), units), int(wanted))
+        for x, wanted in given["log2_raw"]:
+            self.assertEqual(functions.log2_raw(int(x)), int(wanted))
+            self.assertEqual(functions.log2_raws(array([int(x)], np.uint64))[0], int(wanted))
+        for word, owner, wanted in given["word_owner_neg_log2"]:
+            self.assertEqual(int(word) & 63, owner)
+            self.assertEqual(functions.neg_log2(functions.uniforms(array([int(word)], np.uint64)))[0], int(wanted))
+        for low, high, position, stream, token, *_, wanted in given[
+                "seed_low_seed_high_position_stream_id_group_word_token_word_log"]:
+            log = functions.noise_logs(array([token], np.uint64), ((low, high), position, stream))[0]
+            self.assertEqual(log, int(wanted))
+        for bits, wanted in given["min_p_distance"]:
+            self.assertEqual(options.threshold_distance(functions.float_of(bits)), wanted)
+        for temperature, first, x, e0, shift, wanted in given["temperature_max_x_e0_shift_distance"]:
+            scale = functions.Scale(first, options.temperature_constants(functions.float_of(temperature)))
+            self.assertEqual((scale.e0, scale.shift), (e0, shift))
+            self.assertEqual(scale.distances(array([x], np.uint32))[0], wanted)
+
+    def test_random_rows_equal_the_reference(self):
+        made = subprocess.run([ROWS, "make", str(RANDOM_ROWS), "20261123", "70"], capture_output=True, text=True,
+                              check=True).stdout.splitlines()
+        self.assertEqual(len(made), RANDOM_ROWS)
+        for line in made:
+            row = json.loads(line)
+            self.assertEqual(vectors.differences(row), [], row["name"])
+
+    def test_a_wrong_answer_is_found(self):
+        row = published("law_1_rows.json")["rows"][1]
+        self.assertEqual(vectors.differences(row), [])
+        for path in (("token",), ("raw", "chosen_logprob_bits"), ("processed", "rank")):
+            wrong = copy.deepcopy(row)
+            at = wrong["answer"]
+            for name in path[:-1]:
+                at = at[name]
+            at[path[-1]] += 1
+            self.assertIn("." + ".".join(path), vectors.differences(wrong)[0])
+
+    def test_command_reads_files_and_lines(self):
+        command = [sys.executable, "-m", "sortition_verify"]
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/python")}
+        row = json.dumps(published("law_1_rows.json")["rows"][1])
+        held = subprocess.run([*command, "-"], input=row, env=environment, capture_output=True, text=True)
+        self.assertEqual((held.returncode, held.stdout), (0, "1 rows, 0 differ\n"))
+        nothing = subprocess.run([*command, "-"], input="", env=environment, capture_output=True, text=True)
+        self.assertEqual((nothing.returncode, nothing.stdout), (1, "0 rows, 0 differ\n"))
+
+
+@unittest.skipUnless(CHROMIUM, "there is no Chromium")
+class PageTest(unittest.TestCase):
+    def browse(self, text, script):
+        """The document of the page after a script has run in it."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "page.html"
+            file.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+            ran = subprocess.run(
+                [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                 "--disable-component-update", "--disable-background-networking", "--no-first-run",
+                 f"--user-data-dir={folder}/profile", "--enable-logging=stderr", "--virtual-time-budget=100000",
+                 "--dump-dom", f"file://{file}"], capture_output=True, text=True, timeout=200, check=True)
+        self.assertEqual(re.findall(r"CONSOLE.*", ran.stderr), [])
+        return {name: html.unescape(said) for name, said in
+                re.findall(r'<output id="(\w+)"[^>]*>([^<]*)</output>', ran.stdout)}
+
+    def test_page_holds_every_published_row(self):
+        count = sum(len(published(name)["rows"]) for name in FROZEN)
+        said = self.browse(page(), "at('run').click();")
+        self.assertEqual(said["verdict"], f"{count} rows, 0 differ")
+
+    def test_page_names_a_wrong_answer(self):
+        text = page(["law_1_rows.json"])
+        token = '"answer": {"token": '
+        wrong = text[:text.index(token)] + token + "4" + text[text.index(token) + len(token):]
+        self.assertRegex(self.browse(wrong, "at('run').click();")["verdict"], r"^\d+ rows, 1 differ: \{'temperature'")
+
+    def test_page_draws_a_row_of_a_file(self):
+        logits = np.random.default_rng(5).normal(size=1000).astype(np.float32) * 3
+        asked = {"temperature": 0.7, "top_p": 0.9, "typical_p": 0.95}
+        row = verify.Row(bits=verify.float_bits(logits), compiled=verify.compile_options(asked), seed=2**63 + 5,
+                         position=9)
+        got = verify.answer(row)
+        request = json.dumps({"options": asked, "seed": str(2**63 + 5), "position": 9, "top": 2})
+        said = self.browse(page([]), self.drop(logits, request))["drawn"].splitlines()
+        self.assertEqual(said[0], f"token {got.token}")
+        bits, rank = got.processed.bits_and_rank(got.token)
+        self.assertIn(f"processed: {len(got.processed.ids)} tokens, token {got.token} rank {rank} logprob", said[4])
+        self.assertIn(f"(0x{got.processed.logprob_bits(bits):08x})", said[4])
+
+    def test_page_says_what_is_wrong_with_a_file(self):
+        said = self.browse(page([]), self.drop(np.zeros((2, 3), np.float32), "{}"))["drawn"]
+        self.assertEqual(said, "a shape of (2,3): one row only")
+        said = self.browse(page([]), self.drop(np.zeros(3, np.float64), "{}"))["drawn"]
+        self.assertTrue(said.startswith("elements of type <f8: float32"), said)
+
+    @staticmethod
+    def drop(logits, request):
+        file = io.BytesIO()
+        np.save(file, logits)
+        data = base64.b64encode(file.getvalue()).decode()
+        return (f"const bytes = Uint8Array.from(atob('{data}'), (c) => c.charCodeAt(0));"
+                "const box = new DataTransfer();"
+                f"box.items.add(new File([bytes], 'row.npy')); at('row').files = box.files;"
+                f"at('request').value = {json.dumps(request)}; at('draw').click();")
+
+
+if __name__ == "__main__":
+    unittest.main()
