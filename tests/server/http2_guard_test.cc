@@ -94,7 +94,9 @@ class Http2GuardTest : public ::testing::Test {
     message.msg_iovlen = 1;
     errno = 0;
     const ssize_t count = guard_.Receive(kCalls, fd(), &message, 0);
-    if (count < 0) EXPECT_EQ(errno, EAGAIN);
+    if (count < 0) {
+      EXPECT_EQ(errno, EAGAIN);
+    }
     EXPECT_EQ(piece.iov_len, buffer_.size());
     return count;
   }
@@ -154,7 +156,9 @@ TEST_F(Http2GuardTest, RoundThatEndsInALoopEndsTwice) {
   }
   const int looks = socket_.looks;
   ASSERT_EQ(socket_.armed.size(), 1u);
-  if (Read() < 0) EXPECT_EQ(socket_.looks, looks) << "the second end asks the socket nothing";
+  if (Read() < 0) {
+    EXPECT_EQ(socket_.looks, looks) << "the second end asks the socket nothing";
+  }
   EXPECT_GT(Read(), 0);
 }
 
