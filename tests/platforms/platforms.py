@@ -22,6 +22,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 TIMEOUT_SECONDS = 90 * 60
 
 FOLDER = "build/platforms"
+CACHE_SIZE = "12G"  # of the compiler cache that all roots share
 SOURCES = "src"  # where the clone lies in a root
 
 # In a root of "experimental" these come from there. All else comes from unstable, as the Abseil that they were built
@@ -183,7 +184,7 @@ class Root:
     def enter(self, command: List[str], with_cache: bool = True) -> int:
         """Runs a command in the root, its output appended to the log. Returns its exit status; 124 for a timeout."""
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
-                       "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+                       "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "CCACHE_MAXSIZE": CACHE_SIZE}
         environment.update({name: value for name, value in os.environ.items() if REACH.search(name)})
         if self.platform.package:
             environment["CXX"] = self.platform.compiler
