@@ -109,6 +109,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 
 int Main(int argc, char** argv) {
   TuneAllocator();
+  ReadOnStreamThreads();
 #ifdef NDEBUG
   // Debian's build of Abseil looks for deadlocks at every locking of a mutex, gRPC's mutexes included, and takes a
   // process-wide lock for it. That costs 6 % of a step of one row over a ring.
