@@ -124,7 +124,7 @@ int Main(int argc, char** argv) {
   // Makes a file that may not grow, such as shared memory under ulimit -f, an ordinary error instead of a signal.
   std::signal(SIGXFSZ, SIG_IGN);
   const StopSignals signals;
-  Log log(config->log_level);
+  Log& log = *new Log(config->log_level);  // gRPC's threads write to it until the process ends
   RedirectLibraryLogs(&log);
   const absl::Status served = Serve(*config, signals, &log);
   if (served.ok()) return 0;
