@@ -1,18 +1,10 @@
 #!/usr/bin/env bash
 # Makes a tarball of a bare Debian: apt and what is essential, as in Debian's slim images, without manuals and
 # translations. Its packages come from where mmdebstrap takes them. Needs root.
-# usage: debian_root.sh SUITE TARBALL [mmdebstrap's options]. "experimental" is unstable with experimental's gRPC.
+# usage: debian_root.sh SUITE TARBALL [mmdebstrap's options]
 set -euo pipefail
 suite=$1 tarball=$2
 shift 2
-if [[ $suite == experimental ]]; then
-  suite=unstable
-  set -- --setup-hook="'$(dirname "$(realpath "$0")")/newest_grpc.sh' \"\$1\"" "$@"
-fi
-if [[ $suite == unstable || $suite == testing ]]; then
-  # Mirrors may be older than a suite that is signed anew each week allows.
-  set -- --aptopt='Acquire::Check-Valid-Until "false"' "$@"
-fi
 exec mmdebstrap --quiet --variant=minbase \
   --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
   --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \

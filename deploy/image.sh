@@ -2,17 +2,17 @@
 # Builds the image without a Docker engine and tests it: size, user, labels, bill of materials, and a real sampling
 # stream from a container whose root is read-only. Needs root, because containers are made of mounts.
 #
-#   image.sh DEMO [--suite NAME] [--driver-packages "NAMES"] [--cuda FOLDER] [--output TRANSPORT:DESTINATION]
+#   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--output TRANSPORT:DESTINATION]
 #
-# DEMO is a sortition_demo, the worker of the trial. --suite names the Debian whose packages are taken: bookworm, or a
-# later one; "experimental" is unstable with the newest gRPC. --cuda makes the variant with CUDA kernels, by the
-# compiler in FOLDER/bin/nvcc. --output copies the image, e.g. to oci-archive:sortition.tar or to a registry
-# (docker://...).
+# DEMO is a sortition_demo, the worker of the trial. --cuda makes the variant with CUDA kernels, by the compiler in
+# FOLDER/bin/nvcc. --output copies the image, e.g. to oci-archive:sortition.tar or to a registry (docker://...).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly most_bytes=300000000
+readonly suite=bookworm
 readonly cuda_image=localhost/sortition-cuda-compiler
+readonly base=localhost/sortition-base:$suite
 readonly start_seconds=20 stop_seconds=45
 
 say() { printf 'image: %s\n' "$*" >&2; }
@@ -20,10 +20,9 @@ fail() { say "$*"; exit 1; }
 
 demo=${1:?the first argument is the path of sortition_demo}
 shift
-suite=bookworm driver_packages='' cuda='' output=''
+driver_packages='' cuda='' output=''
 while (($# > 0)); do
   case $1 in
-    --suite) suite=${2:?$1 takes the name of a suite} ;;
     --driver-packages) driver_packages=${2:?$1 takes package names} ;;
     --cuda) cuda=${2:?$1 takes a folder} ;;
     --output) output=${2:?$1 takes a destination} ;;
@@ -31,8 +30,6 @@ while (($# > 0)); do
   esac
   shift 2
 done
-
-readonly base=localhost/sortition-base:$suite
 
 export BUILDAH_ISOLATION=chroot
 work=$(mktemp --directory)
@@ -96,7 +93,7 @@ check_contents() {
   done
   materials=$root/usr/local/share/sortition/sbom.spdx.json
   .venv/bin/pyspdxtools --infile "$materials" || fail "the bill of materials is not SPDX"
-  grep -q '"name": "libgrpc++1' "$materials" || fail "the bill of materials lacks a library"
+  grep -q '"name": "libgrpc++1.51"' "$materials" || fail "the bill of materials lacks a library"
 }
 
 # start_container ROOT FLAGS...: starts the image's entry point as its user. Its file system is read-only, and only

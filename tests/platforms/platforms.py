@@ -27,7 +27,7 @@ CACHE_SIZE = "12G"  # of the compiler cache that all roots share
 SOURCES = "src"  # where the clone lies in a root
 
 # Adds experimental's gRPC to a root of unstable.
-NEWEST_GRPC = "deploy/newest_grpc.sh"
+NEWEST_GRPC = "tests/platforms/newest_grpc.sh"
 
 
 class Platform(NamedTuple):
