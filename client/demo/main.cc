@@ -26,7 +26,7 @@ ABSL_FLAG(std::string, connect, "",
 ABSL_FLAG(uint32_t, sequences, 8, "Stories to write at once, 1 to 1024");
 ABSL_FLAG(uint32_t, tokens, 120, "Tokens of a story, 1 to 100000");
 ABSL_FLAG(uint32_t, row_width, 32768, "Elements of a row of logits, 32768 to 1048575");
-ABSL_FLAG(std::string, rows, "full", "How rows travel to a server: auto, full, compact or compact(COUNT)");
+ABSL_FLAG(std::string, rows, "auto", "How rows travel to a server: auto, full, compact or compact(COUNT)");
 ABSL_FLAG(bool, check, false, "Write everything again in process and fail unless it is the same, token by token");
 
 namespace sortition::demo {

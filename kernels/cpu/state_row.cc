@@ -66,7 +66,7 @@ bool StateRow(const Target& target, const RowRequest& request, const StatedParts
   // One token more shows whether the list is whole.
   std::span<const Candidate> first;
   if (row.max_key != 0) {
-    first = InOrder(SelectFirst(kernels, row, parts.count + 1, law::kLowestKey, scratch, &scratch->leading),
+    first = InOrder(SelectAbout(kernels, row, parts.count + 1, law::kLowestKey, scratch, &scratch->leading),
                     &scratch->kept);
   }
   stated->is_whole = first.size() <= parts.count;

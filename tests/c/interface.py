@@ -40,7 +40,7 @@ class ClientOptions(Structure):
 class NewerClientOptions(ClientOptions):
     """The fields after them, to the last one."""
 
-    _fields_ = [("texts", c_char_p * 3), ("numbers", c_uint64 * 9), ("small_numbers", c_uint32 * 6),
+    _fields_ = [("texts", c_char_p * 3), ("numbers", c_uint64 * 10), ("small_numbers", c_uint32 * 6),
                 ("tls_texts", c_char_p * 4), ("shard", c_uint32 * 5), ("ignore_unknown_fields", c_uint32),
                 ("rows", c_char_p)]
 

@@ -317,7 +317,7 @@ static void WrongOptionsAreNamed(void) {
                 SORTITION_REASON_UNKNOWN_ENUM_VALUE, "options.fallback");
   options.fallback = 0;
   options.rows = "compact()";
-  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
+  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_OUT_OF_RANGE,
                 SORTITION_REASON_OUT_OF_RANGE, "options.rows");
   options.rows = NULL;
   options.tls_private_key = "key";

@@ -237,6 +237,7 @@ TEST_F(CompactRowsTest, AutoTakesThemWhereASocketIsInUse) {
 }
 
 TEST_F(CompactRowsTest, OptionsAreReadFromText) {
+  EXPECT_EQ(RowOptions().form, RowOptions::Form::kAuto);
   EXPECT_EQ(RowOptions::Parse("auto")->form, RowOptions::Form::kAuto);
   EXPECT_EQ(RowOptions::Parse("full")->form, RowOptions::Form::kFull);
   EXPECT_EQ(RowOptions::Parse("compact")->count, 256u);

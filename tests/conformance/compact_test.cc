@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <random>
+#include <string>
 
 #include "kernels/cpu/decide_row.h"
 #include "kernels/cpu/state_row.h"
@@ -78,12 +80,18 @@ bool CompareStated(const kernels::RandomRow& row, std::mt19937_64& random, Count
   return !::testing::Test::HasFailure();
 }
 
+// The number of rows of each kind. The environment's TEST_COMPACT_ROWS sets it for long runs.
+uint64_t RowsOfAKind(uint64_t usual) {
+  const char* const text = std::getenv("TEST_COMPACT_ROWS");
+  return text == nullptr ? Scaled(usual) : std::stoull(text);
+}
+
 class CompactRows : public ::testing::TestWithParam<RowKind> {};
 
 TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
   Counts counts;
   constexpr uint64_t kRows = 20'000;
-  const uint64_t rows = Scaled(kRows);
+  const uint64_t rows = RowsOfAKind(kRows);
   for (uint64_t seed = 1; seed <= rows; ++seed) {
     std::mt19937_64 random(seed);
     // The larger ones have more unknown tokens than are asked for by name.
