@@ -30,7 +30,7 @@ def main() -> int:
                 found = differences(row)
                 differing += bool(found)
                 for difference in found:
-                    print(f"{row['name']}{difference}")
+                    print(f"{row.get('row', row)['name']}{difference}")
     print(f"{rows} rows, {differing} differ")
     return 1 if differing or not rows else 0
 

@@ -5,6 +5,7 @@ is pure. Arguments of wrong types are the caller's mistake and are not checked.
 """
 
 import math
+import struct
 
 import numpy as np
 
@@ -49,13 +50,15 @@ def floats(bits):
 
 def float_of(bits):
     """One f32 of these bits, as a double."""
-    return float(np.array([bits], U32).view(F32)[0])
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
 def bits_of(value):
     """The bits of a double rounded to f32."""
-    with np.errstate(over="ignore"):
-        return int(np.array([value], F32).view(U32)[0])
+    try:
+        return struct.unpack("<I", struct.pack("<f", value))[0]
+    except OverflowError:
+        return 0x7F800000 if value > 0 else 0xFF800000
 
 
 def magnitude(bits):

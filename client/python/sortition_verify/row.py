@@ -15,6 +15,7 @@ from sortition_verify.functions import (DEAD, I64, LIMIT, MASKED, NAN, TAG_REJEC
                                         log2_raws, magnitude, noise_logs, philox, sort_keys, total, weights)
 
 BANNED, REPEATED = 1, 2
+LN2_33 = float.fromhex("0x1.62e42fefa39efp-33")
 LEAST_NORMAL = 0x00800000  # the bits of 2^-126
 
 
@@ -111,9 +112,12 @@ class Distribution:
         """The f32 bits of ln of the probability of a token of these bits."""
         if bits == MASKED:
             return MASKED
-        log = max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
         below = (float_of(bits) - float_of(self.max_bits)) / self.temperature
-        return bits_of(below - log * float.fromhex("0x1.62e42fefa39efp-33"))
+        return bits_of(below - self.log() * LN2_33)
+
+    def log(self) -> int:
+        """l of LAW.md, section 9."""
+        return max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
 
     def logprob(self, token: int) -> float:
         return float_of(self.logprob_bits(self.bits_and_rank(token)[0]))
@@ -123,8 +127,7 @@ class Distribution:
         w, t = weights(self.distances), self.distances & U64(0xFFFFFFFF)
         t = np.where(w == 0, U64(0), t)
         surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
-        log = max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
-        nats = log * float.fromhex("0x1.62e42fefa39efp-33")
+        nats = self.log() * LN2_33
         nats += float(surplus) / float(self.weight_sum) * float.fromhex("0x1.62e42fefa39efp-1")
         return self.weight_sum, surplus, bits_of(nats)
 
