@@ -354,7 +354,10 @@ def kept_distribution(compiled: Compiled, receipt: Receipt) -> Distribution:
     first = int(bits[0])
     if first & 0x7FFFFFFF > 0x7F800000:
         raise ArithmeticError("the first one is NaN")
-    return Distribution(ids, bits, first, Scale(first, scale).distances(bits), shown)
+    unit = Scale(first, scale)
+    if unit.shift < 0:
+        raise ArithmeticError("the first one is too large")
+    return Distribution(ids, bits, first, unit.distances(bits), shown)
 
 
 def row_of(chain: Chain, receipt: Receipt, bits: Any, parameters: Dict[str, Any], tokens: List[int],
