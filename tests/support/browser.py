@@ -49,7 +49,10 @@ class Browser:
         return self
 
     def __exit__(self, *exception):
-        self.call("Browser.close")
+        try:
+            self.call("Browser.close")
+        except (OSError, RuntimeError):  # it does not answer
+            self._process.kill()
         self._process.wait()
         os.close(self._commands)
         os.close(self._answers)
