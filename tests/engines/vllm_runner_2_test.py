@@ -233,8 +233,7 @@ class Runner2(unittest.TestCase):
                 return logits
 
         for what, name in (({"enable_trace_replay": True}, "enable_trace_replay"),
-                           ({"custom_logits_processors": [Foreign(None, None)]}, "Foreign"),
-                           ({"vllm_config": config(speculative_config=object())}, "speculative decoding")):
+                           ({"custom_logits_processors": [Foreign(None, None)]}, "Foreign")):
             with self.assertRaisesRegex(NotImplementedError, name):
                 self.ours(**{"vllm_config": config(), **what})
         with self.assertRaisesRegex(ValueError, "processed_logits"):

@@ -43,5 +43,7 @@ void BindMessage(nanobind::class_<Result>* bound, const char* bytes_are) {
 void BindTaskResults(nanobind::module_& module);
 nanobind::object ToPython(v1::VerifyResult result);
 nanobind::object ToPython(v1::ScoreResult result);
+// Returns the message of a Verify, or null. The object owns it.
+const v1::VerifyResult* VerifyOf(nanobind::handle object);
 
 }  // namespace sortition::python

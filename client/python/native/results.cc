@@ -1,11 +1,13 @@
 // Binds draws, log probabilities and errors.
 #include "client/python/native/results.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cctype>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,6 +41,33 @@ nb::object ToPythonError(const client::RowError& error) {
                                  ? v1::ErrorReason_Name(error.reason)
                                  : std::string();
   return MakeError(absl::StatusCodeToString(error.code), reason, error);
+}
+
+// Returns a vector that owns its memory, as a numpy array.
+nb::object ToArray(std::vector<int32_t> values) {
+  auto* const kept = new std::vector<int32_t>(std::move(values));
+  const nb::capsule owner(kept, [](void* data) noexcept { delete static_cast<std::vector<int32_t>*>(data); });
+  const size_t shape[] = {kept->size()};
+  return nb::cast(nb::ndarray<nb::numpy, int32_t>(kept->data(), 1, shape, owner));
+}
+
+// The kept tokens of all results, one after the other, and how many there are of each drawn token.
+nb::tuple KeptRows(const nb::list& results) {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> counts;
+  const auto append = [&](const google::protobuf::RepeatedField<uint32_t>& kept) {
+    tokens.insert(tokens.end(), kept.begin(), kept.end());
+    counts.push_back(kept.size());
+  };
+  for (const nb::handle result : results) {
+    const Draw* draw = nullptr;
+    if (nb::try_cast(result, draw) && draw != nullptr) {
+      append(draw->message->kept_tokens());
+    } else if (const v1::VerifyResult* verify = VerifyOf(result)) {
+      for (const v1::Position& position : verify->positions()) append(position.kept_tokens());
+    }
+  }
+  return nb::make_tuple(ToArray(std::move(tokens)), ToArray(std::move(counts)));
 }
 
 }  // namespace
@@ -87,6 +116,11 @@ void BindResults(nb::module_& module) {
            [](const Draw& self) { return "<sortition.Draw token=" + std::to_string(self.message->token()) + ">"; });
   BindMessage(&draw, "The answer as a sortition.v1.DrawResult message.");
   BindTaskResults(module);
+  module.def(
+      "kept_rows", &KeptRows, nb::arg("results"),
+      nb::sig("def kept_rows(results: list) -> tuple[numpy.ndarray, numpy.ndarray]"),
+      "The kept tokens of a step's results as two int32 arrays: all ids in order, and their number for each drawn "
+      "token. An Error has none.");
 }
 
 nb::object ToPython(client::RowResult result) {

@@ -148,6 +148,11 @@ nb::object ToPython(v1::VerifyResult result) {
   return nb::cast(Verify{std::make_shared<const v1::VerifyResult>(std::move(result))});
 }
 
+const v1::VerifyResult* VerifyOf(nb::handle object) {
+  const Verify* verify = nullptr;
+  return nb::try_cast(object, verify) && verify != nullptr ? verify->message.get() : nullptr;
+}
+
 nb::object ToPython(v1::ScoreResult result) {
   return nb::cast(Score{std::make_shared<const v1::ScoreResult>(std::move(result))});
 }
