@@ -181,7 +181,7 @@ def rows_figures(folder, listen, rounds, wanted):
 
 
 def masks_figure():
-    """Returns microseconds from 512 drawn rows to vLLM's masks, by the Python that has vLLM's runner of generation 2."""
+    """Returns microseconds from 512 drawn rows to vLLM's masks, under the Python with vLLM's runner of generation 2."""
     done = subprocess.run([os.environ["ENGINES_RUNNER_2_PYTHON"], pathlib.Path(__file__).with_name("masks.py")],
                           stdout=subprocess.PIPE, check=True, text=True)
     return float(done.stdout.split()[-1])

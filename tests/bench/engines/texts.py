@@ -1,6 +1,6 @@
 """Whole texts under engines: tokens a second, and time between tokens, with Sortition and without.
 
-Each engine runs three times, in processes of their own: with its own sampler, with Sortition in process, and with the
+Each engine runs three times, each in a separate process: with its own sampler, with Sortition in process, and with the
 service over a Unix socket. They take turns, one round of texts each, on the same cores. A model has random weights, one
 layer and a vocabulary of 128256.
 """
@@ -25,8 +25,9 @@ PREFIX = {"vllm": "vllm_16", "transformers": "hf_32"}
 def make_model(folder):
     """Writes the model, with the Python that has Transformers."""
     code = "import sys, small_model; small_model.make(sys.argv[1], vocabulary=int(sys.argv[2]), layers=1, hidden=32)"
+    path = f"{HERE.parents[1] / 'engines'}:{os.environ.get('PYTHONPATH', '')}"
     subprocess.run([os.environ["ENGINES_PYTHON"], "-c", code, folder, str(VOCABULARY)], check=True,
-                   env={**os.environ, "PYTHONPATH": f"{HERE.parents[1] / 'engines'}:{os.environ.get('PYTHONPATH', '')}"})
+                   env={**os.environ, "PYTHONPATH": path})
 
 
 class Writer:
@@ -53,7 +54,7 @@ class Writer:
 
 
 def figures_of(rows, times):
-    """Of rounds, each a list of seconds between tokens: tokens a second (the median round's), and times in ms."""
+    """Returns tokens a second (the median round's) and ms, from rounds that are lists of seconds between tokens."""
     every = sorted(time for made in times for time in made)
     return {"tokens_per_second": statistics.median(rows * len(made) / sum(made) for made in times),
             "ms_between_tokens": 1e3 * statistics.median(every),

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, for texts.py: writes texts with a small model of random weights, and times them.
+"""An engine in a separate process, for texts.py: writes texts with a small model of random weights, and times them.
 
     texts_worker.py vllm|transformers MODEL SAMPLING ROWS
 
