@@ -204,6 +204,15 @@ class Llm(unittest.TestCase):
         self.assertEqual([answer["tokens"] for answer in after], expected)
 
 
+class Example(unittest.TestCase):
+    def test_the_text_is_the_same_across_a_killed_server(self):
+        example = HERE.parents[1] / "client/examples/vllm_same_text.py"
+        done = subprocess.run([sys.executable, example, MODEL, binary()], env=environment(""), text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr[-4000:])
+        self.assertRegex(done.stdout, r"generation 1: \[\d+, .*\]\nthe server killed: \[\d+, ")
+
+
 class Served:
     """vLLM's server with the model. `vllm serve` starts the same, but not in the build for CPUs."""
 
