@@ -41,6 +41,7 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
   request.request_id = message.request_id();
   request.epoch = message.epoch();
   request.model = message.model();
+  if (message.has_receipts()) return NotImplemented(field("receipts"));
 
   if (message.law_version() != law::kLawVersion) {
     return Refusal{Reason::kUnsupportedLawVersion, field("law_version"), absl::StrCat(law::kLawVersion),

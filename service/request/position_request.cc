@@ -155,6 +155,8 @@ std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& 
 std::optional<Refusal> ParseScore(const v1::Score& score, const std::string& path, const SequenceSpec& spec,
                                   RowPlan* plan) {
   if (auto refusal = CheckTokens(score.tokens(), kMaxScoreTokens, spec, path + ".tokens")) return refusal;
+  if (score.requested_size() > 0) return NotImplemented(path + ".requested");
+  if (score.race()) return NotImplemented(path + ".race");
   plan->kind = RowPlan::Kind::kScore;
   plan->scored.assign(score.tokens().begin(), score.tokens().end());
   plan->ahead = TokenTree::Chain({score.tokens().begin(), score.tokens().end() - 1});

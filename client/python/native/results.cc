@@ -6,8 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cctype>
-#include <cstdint>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,31 +42,42 @@ nb::object ToPythonError(const client::RowError& error) {
   return MakeError(absl::StatusCodeToString(error.code), reason, error);
 }
 
-// Returns a vector that owns its memory, as a numpy array.
-nb::object ToArray(std::vector<int32_t> values) {
-  auto* const kept = new std::vector<int32_t>(std::move(values));
-  const nb::capsule owner(kept, [](void* data) noexcept { delete static_cast<std::vector<int32_t>*>(data); });
+template <typename Number>
+nb::ndarray<nb::numpy, Number> Owned(std::vector<Number> numbers) {
+  auto* const kept = new std::vector<Number>(std::move(numbers));
+  const nb::capsule owner(kept, [](void* data) noexcept { delete static_cast<std::vector<Number>*>(data); });
   const size_t shape[] = {kept->size()};
-  return nb::cast(nb::ndarray<nb::numpy, int32_t>(kept->data(), 1, shape, owner));
+  return nb::ndarray<nb::numpy, Number>(kept->data(), 1, shape, owner);
 }
 
-// The kept tokens of all results, one after the other, and how many there are of each drawn token.
-nb::tuple KeptRows(const nb::list& results) {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> counts;
-  const auto append = [&](const google::protobuf::RepeatedField<uint32_t>& kept) {
-    tokens.insert(tokens.end(), kept.begin(), kept.end());
-    counts.push_back(kept.size());
-  };
-  for (const nb::handle result : results) {
+// Returns the kept sets of all results in one array, and where each begins. Errors have an empty set.
+nb::tuple KeptSetsOf(nb::list results) {
+  static const google::protobuf::RepeatedField<uint32_t> kNone;
+  KeptSets sets;
+  for (size_t row = 0; row < nb::len(results); ++row) {
+    const nb::handle result = results[row];
+    const size_t first = sets.size();
     const Draw* draw = nullptr;
     if (nb::try_cast(result, draw) && draw != nullptr) {
-      append(draw->message->kept_tokens());
-    } else if (const v1::VerifyResult* verify = VerifyOf(result)) {
-      for (const v1::Position& position : verify->positions()) append(position.kept_tokens());
+      sets.push_back(&draw->message->kept_tokens());
+    } else if (!AppendKeptSets(result, &sets)) {
+      sets.push_back(&kNone);
+      continue;
+    }
+    // Every token was drawn from a set that is not empty.
+    for (size_t i = first; i < sets.size(); ++i) {
+      if (!sets[i]->empty()) continue;
+      throw nb::value_error(
+          ("results: row " + std::to_string(row) + " has no kept tokens: open its sequence with kept_set.tokens")
+              .c_str());
     }
   }
-  return nb::make_tuple(ToArray(std::move(tokens)), ToArray(std::move(counts)));
+  std::vector<int64_t> offsets = {0};
+  for (const auto* set : sets) offsets.push_back(offsets.back() + set->size());
+  std::vector<int32_t> ids(static_cast<size_t>(offsets.back()));
+  int32_t* to = ids.data();
+  for (const auto* set : sets) to = std::ranges::copy(*set, to).out;
+  return nb::make_tuple(Owned(std::move(ids)), Owned(std::move(offsets)));
 }
 
 }  // namespace
@@ -116,11 +126,7 @@ void BindResults(nb::module_& module) {
            [](const Draw& self) { return "<sortition.Draw token=" + std::to_string(self.message->token()) + ">"; });
   BindMessage(&draw, "The answer as a sortition.v1.DrawResult message.");
   BindTaskResults(module);
-  module.def(
-      "kept_rows", &KeptRows, nb::arg("results"),
-      nb::sig("def kept_rows(results: list) -> tuple[numpy.ndarray, numpy.ndarray]"),
-      "The kept tokens of a step's results as two int32 arrays: all ids in order, and their number for each drawn "
-      "token. An Error has none.");
+  module.def("kept_sets", &KeptSetsOf, nb::arg("results"));
 }
 
 nb::object ToPython(client::RowResult result) {

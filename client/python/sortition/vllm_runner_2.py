@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy
 import torch
 
-from sortition._native import kept_rows
+from sortition._native import kept_sets
 from sortition.errors import Error
 from sortition.vllm_common import Drawer, Request, make_sampler, refuse_speculation, tokens_of, tracker_class
 
@@ -70,18 +70,14 @@ class KeptMasks:
         self._tokens, self._offsets, self._several = tokens, offsets, several
 
     @classmethod
-    def of(cls, rows: List[int], draws: List[Any], counts: List[int], slots: int) -> "KeptMasks":
-        """`counts` has the number of drawn tokens of each request; those in `rows` have an answer."""
-        tokens, kept = kept_rows(draws)
-        if len(rows) == len(counts) and len(kept) == sum(counts):
-            each = kept
-        else:  # a request without an answer has an empty row if rows are not counted, one with an error in any case
-            found, each = iter(kept.tolist()), []
-            answers = dict(zip(rows, draws))
-            for row, count in enumerate(counts):
-                failed = isinstance(answers.get(row), Error) or row not in answers
-                each += [0] * (count if slots > 1 else 1) if failed else [next(found) for _ in range(count)]
-        return cls(tokens, numpy.concatenate(([0], numpy.cumsum(each, dtype=numpy.int64))), slots > 1)
+    def of(cls, rows: List[int], draws: List[Any], requests: int, slots: int) -> "KeptMasks":
+        """`rows` are those of the requests with an answer. With one slot a request, the others have an empty mask."""
+        tokens, offsets = kept_sets(draws)
+        if slots == 1 and len(rows) < requests:
+            lengths = numpy.zeros(requests, dtype=numpy.int64)
+            lengths[rows] = numpy.diff(offsets)
+            offsets = numpy.concatenate(([0], numpy.cumsum(lengths)))
+        return cls(tokens, offsets, slots > 1)
 
     def to_cpu_nonblocking(self) -> "KeptMasks":
         return self
@@ -164,7 +160,7 @@ def sampler_class() -> Any:
                 request.output += tokens
             num_sampled = counts.to(lengths.device)
             given = (batch.cu_num_logits[1:] - batch.cu_num_logits[:-1]).to(lengths.dtype)
-            masks = {"sampling_mask_tensors": KeptMasks.of(rows, draws, counts.tolist(), slots)
+            masks = {"sampling_mask_tensors": KeptMasks.of(rows, draws, len(requests), slots)
                      } if self.drawer.kept else {}
             return base.SamplerOutput(
                 sampled_token_ids=sampled.to(logits.device),

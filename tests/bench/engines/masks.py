@@ -21,7 +21,7 @@ def main():
     times, kept = [], None
     for _ in range(50):
         start = time.perf_counter()
-        masks = KeptMasks.of(list(range(ROWS)), draws, [1] * ROWS, 1)
+        masks = KeptMasks.of(list(range(ROWS)), draws, ROWS, 1)
         kept = masks.to_cpu_nonblocking().tolists()
         times.append(time.perf_counter() - start)
     assert len(kept.offsets) == ROWS + 1 and kept.offsets[-1] == sum(len(draw.kept_tokens) for draw in draws)
