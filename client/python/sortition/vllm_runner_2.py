@@ -12,8 +12,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy
 import torch
 
-from sortition._native import kept_sets
 from sortition.errors import Error
+from sortition.kept import kept_sets
 from sortition.vllm_common import Drawer, Request, make_sampler, refuse_speculation, tokens_of, tracker_class
 
 
@@ -72,12 +72,13 @@ class KeptMasks:
     @classmethod
     def of(cls, rows: List[int], draws: List[Any], requests: int, slots: int) -> "KeptMasks":
         """`rows` are those of the requests with an answer. With one slot a request, the others have an empty mask."""
-        tokens, offsets = kept_sets(draws)
+        sets = kept_sets(draws)
+        offsets = sets.offsets
         if slots == 1 and len(rows) < requests:
             lengths = numpy.zeros(requests, dtype=numpy.int64)
-            lengths[rows] = numpy.diff(offsets)
+            lengths[rows] = sets.counts
             offsets = numpy.concatenate(([0], numpy.cumsum(lengths)))
-        return cls(tokens, offsets, slots > 1)
+        return cls(sets.ids, offsets, slots > 1)
 
     def to_cpu_nonblocking(self) -> "KeptMasks":
         return self
