@@ -180,10 +180,24 @@ function race(ids, starts, noise) {
   return token;
 }
 
+// The key of one token in the race.
+function raceKey(id, start, noise) {
+  const word = noiseWord(id >>> 6, TAGS.group, noise), a = negLog2(word);
+  if ((id & 63) === Number(word & 63n)) return start + log2Raw(a) - (64n << 32n);
+  return start + log2Raw(((a + 63n) >> 6n) + negLog2(noiseWord(id, TAGS.token, noise))) - (58n << 32n);
+}
+
 // --- chains (kernels/law/CHAIN.md)
 
 const within = (bound) => Math.min(0xfbffffff, Math.max(0, bound));
 const towardZero = (product, shift) => (product < 0n ? -(-product >> shift) : product >> shift);
+
+// Multiplier, exponent and window of a dynamic temperature, Q8.24.
+function dynamicScale(temperature) {
+  const up = Math.clz32(temperature), quotient = 0x5c551d94ae0bf85dn / (BigInt(temperature) << BigInt(up));
+  const carry = quotient >> 31n, window = 127 + bitLength(0xaeac4f98n * BigInt(temperature)) - 1 - 50;
+  return [Number(quotient >> carry), up - 8 + Number(carry), window];
+}
 
 class Kept {
   constructor(ids, bits, vocabulary, noise, state) {
@@ -295,11 +309,7 @@ class Kept {
       }
       temperature = Math.max(167773, low + Number((BigInt(Math.floor(share / 8192)) * BigInt(width)) >> 31n));
     }
-    const up = Math.clz32(temperature), quotient = 0x5c551d94ae0bf85dn / (BigInt(temperature) << BigInt(up));
-    const carry = quotient >> 31n;
-    const window = 127 + bitLength(0xaeac4f98n * BigInt(temperature)) - 1 - 50;
-    this.temperature = [Number(quotient >> carry), up - 8 + Number(carry), window];
-    [this.shown, this.dynamic] = [temperature * 2 ** -24, temperature];
+    [this.temperature, this.shown, this.dynamic] = [dynamicScale(temperature), temperature * 2 ** -24, temperature];
     this.measure();
   }
   13(square, cube) {

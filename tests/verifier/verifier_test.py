@@ -28,7 +28,7 @@ FROZEN = {
 }
 RANDOM_ROWS = 300
 
-sys.path[:0] = [str(SOURCE / "client/python"), str(SOURCE / "client/verifier"), str(SOURCE / "tests/verifier")]
+sys.path[:0] = [str(SOURCE / "client/python"), str(SOURCE / "client/verifier"), str(SOURCE / "tests/support")]
 
 import many_rows  # noqa: E402
 import sortition_verify as verify  # noqa: E402

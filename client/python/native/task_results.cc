@@ -107,7 +107,19 @@ void BindTokens(nb::class_<Answer>* bound) {
           "Ids of the tokens that passed every filter, ascending, if asked for: a list for each token.");
 }
 
+template <typename Answer>
+bool AppendSetsOf(nb::handle result, KeptSets* sets) {
+  const Answer* answer = nullptr;
+  if (!nb::try_cast(result, answer) || answer == nullptr) return false;
+  for (const v1::Position& position : answer->message->positions()) sets->push_back(&position.kept_tokens());
+  return true;
+}
+
 }  // namespace
+
+bool AppendKeptSets(nb::handle result, KeptSets* sets) {
+  return AppendSetsOf<Verify>(result, sets) || AppendSetsOf<Score>(result, sets);
+}
 
 void BindTaskResults(nb::module_& module) {
   nb::class_<Verify> verify(module, "Verify", "Accepted drafts and the token after them, and what was asked for.");

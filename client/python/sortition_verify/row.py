@@ -253,14 +253,32 @@ def settle(row: Row, ids: Any, distances: Any) -> Tuple[int, Optional[bool]]:
         return row.score, None
     if row.verify is not None:
         return verified(row, ids, distances)
-    return race(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), row.noise()), None
+    return drawn_among(ids, distances, row.noise()), None
 
 
 def race(ids: Any, keys: Any, racing: Any, noise: Any) -> int:
     """The token of the smallest key plus noise; ties go to the lower id."""
+    runners, sums = race_keys(ids, keys, racing, noise)
+    return int(runners[np.argmin(sums)])
+
+
+def race_keys(ids: Any, keys: Any, racing: Any, noise: Any) -> Tuple[Any, Any]:
+    """The ids that race, ascending, and their keys plus noise."""
     order = np.argsort(ids[racing], kind="stable")
     runners = ids[racing][order].astype(U64)
-    return int(runners[np.argmin(keys[racing][order] + noise_logs(runners, noise))])
+    return runners, keys[racing][order] + noise_logs(runners, noise)
+
+
+def drawn_among(ids: Any, distances: Any, noise: Any) -> int:
+    """The token that is drawn from kept tokens at these distances."""
+    return race(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
+
+
+def margin(ids: Any, distances: Any, noise: Any, token: int) -> float:
+    """How far a token's race key is above the smallest, in nats; infinite if it does not race."""
+    runners, sums = race_keys(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
+    place = np.flatnonzero(runners == U64(token))
+    return float(sums[place[0]] - sums.min()) * LN2_33 if place.size else float("inf")
 
 
 def verified(row: Row, ids: Any, distances: Any) -> Tuple[int, bool]:

@@ -1,0 +1,287 @@
+// Checks of receipts (docs/receipts.md). Uses law.js, row.js, options.js and records.js. SHA-256 and Ed25519 are the
+// browser's.
+"use strict";
+
+const NESTED = {
+  xtc: { probability: "xtc_probability", threshold: "xtc_threshold" },
+  dynamic_temperature: { range: "dynamic_temperature_range", exponent: "dynamic_temperature_exponent" },
+  mirostat: { version: "mirostat", tau: "mirostat_tau", eta: "mirostat_eta", m: "mirostat_m" },
+  adaptive_p: { target: "adaptive_target", decay: "adaptive_decay" },
+  quadratic_smoothing: { factor: "smoothing_factor", curve: "smoothing_curve" },
+};
+// The page does not apply these, which look at a history.
+const LOOK_BACK = ["repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
+  "min_tokens", "bad_words", "forced_tokens"];
+
+function compileParameters(parameters) {
+  const options = {}, chain = parameters.chain || {}, listed = (chain.explicit || {}).samplers || [];
+  for (const [name, value] of Object.entries(parameters)) {
+    if (name in NESTED) for (const part of Object.keys(value)) options[NESTED[name][part]] = value[part];
+    else if (name in DEFAULTS) options[name] = value;
+  }
+  if ("adaptive_p" in parameters) options.adaptive_p = true;
+  const order = listed.map((name) => (name === "dynamic_temperature" ? "temperature" : name));
+  return compileOptions(options, order.length ? order : PRESETS[chain.preset || 0]);
+}
+
+// The scale and the temperature of the bits that a chain leaves; `dynamic` is its dynamic temperature, Q8.24.
+function shownTemperature(stages, dynamic) {
+  let found = [UNIT_TEMPERATURE, 1];
+  for (const [number, multiplier, exponent, window, bits] of stages) {
+    if (number === 0) found = [[multiplier, exponent | 0, window], floatOf(bits)];
+    if (number === 12) found = [dynamicScale(dynamic), dynamic * 2 ** -24];
+    if (number === 13) found = [UNIT_TEMPERATURE, 1];
+  }
+  return found;
+}
+
+// The processed distribution that a receipt's kept tokens are.
+function keptDistribution(compiled, receipt) {
+  const order = receipt.ids.map((_, i) => i);
+  order.sort((a, b) => sortKey(receipt.bits[b]) - sortKey(receipt.bits[a]) || a - b);
+  const ids = order.map((i) => receipt.ids[i]), bits = order.map((i) => receipt.bits[i]);
+  if (magnitude(bits[0]) > NAN_ABOVE) throw new Error("the first one is NaN");
+  const stages = compiled.greedy ? [] : stagesOf(compiled);
+  const [scale, shown] = shownTemperature(stages, receipt.temperature || 1 << 24), unit = new Scale(bits[0], scale);
+  if (unit.shift < 0) throw new Error("the first one is too large");
+  return new Distribution(ids, bits, bits[0], bits.map((b) => unit.distance(b)), shown);
+}
+
+const startsOf = (distances) => distances.map((t) => (t === DEAD ? null : BigInt(t) << 6n));
+
+// How far a token's race key is above the smallest, in nats; infinite if it does not race.
+function marginOf(ids, distances, noise, token) {
+  const starts = startsOf(distances), key = (id) => raceKey(id, starts[ids.indexOf(id)], noise);
+  if (!ids.includes(token) || starts[ids.indexOf(token)] === null) return Infinity;
+  return Number(key(token) - key(race(ids, starts, noise))) * LN2_33;
+}
+
+class ReceiptCheck {
+  // `keys`: trusted public keys in hexadecimal, none: all. `seeds`: lines "SEED SALT". `rows`: a Map from position to
+  // f32 bits. `tolerance`: nats, or undefined.
+  constructor({ keys = [], seeds = [], rows = new Map(), tolerance } = {}) {
+    Object.assign(this, { keys: new Set(keys), seeds, rows, tolerance, chains: new Map(), commitments: new Map() });
+    Object.assign(this, { receipts: 0, signed: 0, drawn: 0, compared: 0, begunBefore: 0, problems: [] });
+    Object.assign(this, { notDrawn: new Map(), notCompared: new Map(), unopened: new Map(), noSignatures: false });
+  }
+
+  problem(problem, why, chain, index, line) {
+    const place = { problem, why };
+    if (chain !== undefined) place.chain = chain;
+    if (index !== undefined) place.index = Number(index);
+    if (line !== undefined) place.line = line;
+    this.problems.push(place);
+  }
+
+  // Reads a whole file, record by record.
+  async read(blob) {
+    for (const line of this.seeds.map((text) => text.trim()).filter((text) => text && text[0] !== "#")) {
+      const parts = /^(\d+) +([0-9a-f]{32})$/i.exec(line);
+      this.unopened.set(line, "its seed and salt open no commitment of the file");
+      if (!parts || BigInt(parts[1]) >= 1n << 64n) continue;
+      const seed = new Uint8Array(8), salt = Uint8Array.from(parts[2].match(/../g), (byte) => parseInt(byte, 16));
+      new DataView(seed.buffer).setBigUint64(0, BigInt(parts[1]), true);
+      const commitment = hex(await digest(joined(ascii("sortition seed 1"), salt, seed)));
+      this.commitments.set(commitment, [BigInt(parts[1]), line]);
+    }
+    const caught = (error) => {
+      if (!(error instanceof BadRecord)) throw error;
+      this.problem(error.problem, error.message);
+    };
+    try {
+      for await (const [kind, body] of recordsOf(blob)) {
+        try {
+          await this.take(kind, body);
+        } catch (error) {
+          caught(error);
+        }
+      }
+    } catch (error) {
+      caught(error);
+    }
+    for (const [line, why] of this.unopened) this.problem("wrong_seed", why, undefined, undefined, line);
+    return this;
+  }
+
+  async take(kind, body) {
+    if (kind === 1) return this.open(await openingOf(body));
+    if (kind === 2) return this.receive(await receiptOf(body));
+    if (kind === 3) return this.sign(signatureOf(body));
+    throw new BadRecord("bad_record", `type ${kind}`);
+  }
+
+  // --- check 1
+
+  open(opening) {
+    if (this.chains.has(opening.chain)) return;
+    const chain = { opening, head: opening.digest, count: 0n, begun: false, fits: true, waiting: 0, unknown: "" };
+    this.chains.set(opening.chain, chain);
+    if (opening.magic !== "sortrcp1" || opening.law !== 1) {
+      this.problem("unknown_law", `law ${opening.law}`, opening.chain);
+      chain.unknown = "of another law";
+      return;
+    }
+    const found = this.commitments.get(opening.commitment);
+    if (found) {
+      chain.seed = found[0];
+      this.unopened.delete(found[1]);
+    }
+    try {
+      chain.parameters = parametersOf(opening.words);
+      chain.compiled = compileParameters(chain.parameters);
+    } catch (error) {
+      chain.unknown = "with parameters that are unknown here";
+      if (error instanceof BadRecord) throw error;
+    }
+  }
+
+  receive(receipt) {
+    this.receipts += 1;
+    const chain = this.chains.get(receipt.chain);
+    if (!chain) return this.problem("unknown_chain", "no opening before it", receipt.chain, receipt.index);
+    if (!chain.begun && receipt.index !== 0n) {
+      this.begunBefore += 1;
+    } else if (receipt.index !== chain.count || receipt.previous !== chain.head) {
+      this.problem("broken_chain", `after receipt ${chain.count - 1n} of the chain`, receipt.chain, receipt.index);
+      chain.fits = false;
+    }
+    Object.assign(chain, { begun: true, count: receipt.index + 1n, head: receipt.digest });
+    if (chain.fits) chain.waiting += 1;
+    const count = (map, reason) => reason && map.set(reason, (map.get(reason) || 0) + 1);
+    count(this.notDrawn, this.drawAgain(chain, receipt));
+    count(this.notCompared, this.compareRow(chain, receipt));
+  }
+
+  async sign({ key, heads, signed, signature }) {
+    let valid = false;
+    try {
+      const imported = await crypto.subtle.importKey("raw", key, "Ed25519", false, ["verify"]);
+      valid = await crypto.subtle.verify("Ed25519", imported, signature, signed);
+    } catch (error) {
+      if (error.name === "NotSupportedError") this.noSignatures = true;
+    }
+    if (!valid && !this.noSignatures) {
+      this.problem("wrong_signature", `not of the key ${hex(key)}`);
+    } else if (this.keys.size && !this.keys.has(hex(key))) {
+      this.problem("unknown_key", `signed by ${hex(key)}`);
+      valid = false;
+    }
+    for (const { chain: id, count, head } of heads) {
+      const chain = this.chains.get(id);
+      if (!chain) {
+        this.problem("unknown_chain", "a signature names it", id);
+      } else if (count !== chain.count || head !== chain.head) {
+        this.problem("wrong_head", `${count} receipts are signed, ${chain.count} are there`, id);
+      } else if (valid) {
+        this.signed += chain.waiting;
+        chain.waiting = 0;
+      }
+    }
+  }
+
+  // --- check 2. Returns the reason if the draw could not be checked.
+
+  drawAgain(chain, receipt) {
+    const wrong = (name, why) => this.problem(name, why, receipt.chain, receipt.index);
+    if (!chain.compiled) return chain.unknown;
+    if (!receipt.listed) return "without a list of their kept tokens";
+    const { token, method } = receipt, adaptive = "adaptive_p" in chain.parameters;
+    if (!receipt.ids.includes(token)) return void wrong("wrong_token", `${token} is not among the kept tokens`);
+    let kept, drawn = token, reason, logprob = 0;
+    try {
+      kept = keptDistribution(chain.compiled, receipt);
+      if (method === 2) drawn = receipt.ids.length === 1 ? token : -1;
+      else if (method !== 1) reason = "decided by a draft's probabilities";
+      else if (chain.opening.flags & 1) reason = "with a watermark";
+      else if (adaptive) reason = "with adaptive_p";
+      else if (chain.seed === undefined) reason = "without the seed";
+      else drawn = race(kept.ids, startsOf(kept.distances), this.noise(chain, receipt));
+      if (method !== 2) logprob = kept.logprobBits(kept.bitsAndRank(token)[0]);
+    } catch (error) {
+      return void wrong("wrong_logprob", `the kept tokens have no distribution: ${error.message}`);
+    }
+    if (drawn !== token) wrong("wrong_token", `${token} is recorded, another token is drawn`);
+    if (!adaptive && logprob !== receipt.logprob) {
+      wrong("wrong_logprob", "another logprob follows from the kept tokens");
+      return reason;
+    }
+    if (drawn === token && !reason) this.drawn += 1;
+    return reason;
+  }
+
+  noise(chain, { position, salt }) {
+    return { key: keyOf(chain.seed || 0n), position, stream: (chain.opening.choice | (salt << 16)) >>> 0 };
+  }
+
+  // --- check 3. Returns the reason if the row could not be compared.
+
+  compareRow(chain, receipt) {
+    const { compiled, parameters, opening } = chain, draws = receipt.method <= 2;
+    const bits = this.rows.get(receipt.position);
+    const last = compiled && compiled.chain[compiled.chain.length - 1];
+    if (!bits) return "without logits";
+    if (!compiled) return chain.unknown;
+    if (last && last[0] >= 14) return "whose sampler keeps a state";
+    if (draws && !compiled.greedy && opening.flags & 1) return "with a watermark";
+    if (chain.seed === undefined && !compiled.greedy) {
+      return this.tolerance === undefined ? "without the seed" : "whose margin needs the seed";
+    }
+    if (LOOK_BACK.some((name) => name in parameters)) return "with options that look at a history";
+    if (this.tolerance !== undefined && !draws) return "decided by a draft's probabilities";
+    const difference = bits.length < opening.live ? `${bits.length} logits, the vocabulary has more`
+      : this.rowDifference(chain, receipt, bits.slice(0, opening.live), draws);
+    if (difference) return void this.problem("wrong_row", difference, receipt.chain, receipt.index);
+    this.compared += 1;
+  }
+
+  rowDifference(chain, receipt, bits, draws) {
+    const { parameters, compiled } = chain, edits = new Map();
+    for (const { token = 0, bias = 0 } of parameters.logit_bias || []) {
+      edits.set(token, [token, 0, flush(bitsOf(bias)), 0]);
+    }
+    for (const token of parameters.banned_token_ids || []) edits.set(token, [token, 1, 0, 0]);
+    const noise = this.noise(chain, receipt), row = { bits, compiled, noise, edits: [...edits.values()], state: 0n,
+      maskNan: parameters.nan_policy === 2, allowedTokens: parameters.allowed_token_ids };
+    let got;
+    try {
+      got = answerOf(draws ? row : { ...row, score: receipt.token });
+    } catch (error) {
+      return `the logits fail: ${error.message}`;
+    }
+    const kept = got.processed;
+    if (this.tolerance !== undefined) {
+      const far = marginOf(kept.ids, kept.distances, noise, receipt.token);
+      return far <= this.tolerance ? "" : `the token lost by ${far.toPrecision(3)} nats, ${this.tolerance} allowed`;
+    }
+    if (kept.ids.length !== receipt.keptCount) {
+      return `the logits keep ${kept.ids.length} tokens, ${receipt.keptCount} are recorded`;
+    }
+    const pairs = new Map(kept.ids.map((id, i) => [id, kept.bits[i]]));
+    if (receipt.listed && !receipt.ids.every((id, i) => pairs.get(id) === receipt.bits[i])) {
+      return "the logits keep other tokens, or other bits of them";
+    }
+    if (got.token !== receipt.token) return `the logits give token ${got.token}, ${receipt.token} is recorded`;
+    const logprob = kept.logprobBits(kept.bitsAndRank(receipt.token)[0]);
+    return logprob === receipt.logprob ? "" : "the logits give another logprob";
+  }
+
+  // The report in words, one fact a line.
+  text() {
+    const reasons = (map) => {
+      const found = [...map].sort().map(([why, count]) => `${count} ${why}`).join(", ");
+      return found ? `; not checked: ${found}` : "";
+    };
+    const unsigned = this.receipts - this.signed;
+    const none = "not under a valid signature of a trusted key, or after a break";
+    const signatures = this.noSignatures ? ["this browser has no Ed25519: no signature was checked"] : [];
+    const before = `${this.begunBefore} chains begin before the file: their first receipts were not checked`;
+    return [`${this.receipts} receipts in ${this.chains.size} chains`,
+      `signature and chain: ${this.signed} hold${unsigned ? `; not checked: ${unsigned} ${none}` : ""}`,
+      `draw: ${this.drawn} hold${reasons(this.notDrawn)}`, `row: ${this.compared} hold${reasons(this.notCompared)}`,
+      ...(this.begunBefore ? [before] : []), ...signatures,
+      ...this.problems.map(({ problem, why, chain, index, line }) => `PROBLEM ${problem}`
+        + (chain === undefined ? "" : ` in chain ${chain}`) + (index === undefined ? "" : ` at receipt ${index}`)
+        + (line === undefined ? "" : ` of ${line}`) + `: ${why}`),
+      this.problems.length ? `${this.problems.length} problems` : "no problem found"].join("\n");
+  }
+}
