@@ -41,9 +41,8 @@ struct Problem {
 // A chain as far as it was read.
 struct CheckedChain {
   std::string request_id;
-  std::shared_ptr<const service::SequenceSpec> spec;  // null: another law, or parameters of none
+  std::shared_ptr<const service::SequenceSpec> spec;  // null: of another law, or with parameters that are unknown here
   std::optional<uint64_t> seed;                       // if an opening was given
-  service::ReceiptHash commitment = {};
   bool has_watermark = false;
   bool has_ended = false;
   bool fits = true;                   // no receipt was out of place

@@ -144,6 +144,7 @@ class ReceiptCheck {
     } else if (receipt.index !== chain.count || receipt.previous !== chain.head) {
       this.problem("broken_chain", `after receipt ${chain.count - 1n} of the chain`, receipt.chain, receipt.index);
       chain.fits = false;
+      chain.waiting = 0; // a receipt on either side may be changed
     }
     Object.assign(chain, { begun: true, count: receipt.index + 1n, head: receipt.digest });
     if (chain.fits) chain.waiting += 1;

@@ -179,6 +179,7 @@ class Verifier:
         elif (receipt.index, receipt.previous) != (chain.count, chain.head):
             self.problem("broken_chain", f"after receipt {chain.count - 1} of the chain", receipt.chain, receipt.index)
             chain.fits = False
+            chain.waiting = 0  # a receipt on either side may be changed
         chain.begun, chain.count, chain.head = True, receipt.index + 1, receipt.digest
         chain.waiting += chain.fits
         if self.draws:
