@@ -26,8 +26,8 @@ using service::ReceiptRecord;
 using service::ReceiptSignature;
 
 // Returns the compiled parameters; null if the words are those of none.
-std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& opening) {
-  const auto parameters = service::ParametersOf(opening.parameters);
+std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& opening,
+                                                    const std::optional<v1::SamplingParameters>& parameters) {
   const bool has_vocabulary = opening.live_vocabulary >= 1 && opening.live_vocabulary <= opening.vocabulary &&
                               opening.vocabulary <= kernels::kMaxVocabulary &&
                               opening.choice_index <= service::kMaxChoiceIndex;
@@ -166,7 +166,9 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
   } else {
     const auto opening = service::DecodeOpening(body);
     if (!opening) return Report("bad_record", id, std::nullopt, "an opening with other fields");
-    chain.spec = SpecOf(*opening);
+    const auto parameters = service::ParametersOf(opening->parameters);
+    chain.spec = SpecOf(*opening, parameters);
+    if (parameters) chain.parameters = *parameters;
     chain.request_id = opening->request_id;
     chain.has_watermark = opening->has_watermark;
     if (const auto seed = seeds_.find(opening->commitment); seed != seeds_.end()) {
@@ -202,7 +204,7 @@ void ReceiptCheck::TakeReceipt(std::string_view body) {
   if (chain.fits) ++chain.unsigned_receipts;
   if (options_.keeps_tokens) chain.tokens.push_back(receipt->token);
   CheckDraw(chain, id, *receipt);
-  if (options_.on_receipt) options_.on_receipt(chain, *receipt);
+  if (options_.on_receipt) options_.on_receipt(id, chain, *receipt);
 }
 
 void ReceiptCheck::CheckDraw(const CheckedChain& chain, const std::string& id, const Receipt& receipt) {

@@ -18,6 +18,7 @@
 #include "absl/strings/escaping.h"
 #include "service/receipt/record.h"
 #include "service/sequence/sequence_spec.h"
+#include "sortition/v1/parameters.pb.h"
 
 namespace sortition::cli {
 
@@ -42,6 +43,7 @@ struct Problem {
 struct CheckedChain {
   std::string request_id;
   std::shared_ptr<const service::SequenceSpec> spec;  // null: of another law, or with parameters that are unknown here
+  v1::SamplingParameters parameters;                  // with `spec`
   std::optional<uint64_t> seed;                       // if an opening was given
   bool has_watermark = false;
   bool has_ended = false;
@@ -77,7 +79,7 @@ class ReceiptCheck {
     std::vector<SeedOpening> seeds;
     bool keeps_tokens = false;
     // Called for each receipt of a known chain, after its checks; null = not.
-    std::function<void(const CheckedChain&, const service::Receipt&)> on_receipt = nullptr;
+    std::function<void(const std::string& id, const CheckedChain&, const service::Receipt&)> on_receipt = nullptr;
   };
   explicit ReceiptCheck(Options options);
 
