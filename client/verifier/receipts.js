@@ -13,15 +13,50 @@ const NESTED = {
 const LOOK_BACK = ["repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
   "min_tokens", "bad_words", "forced_tokens"];
 
-function compileParameters(parameters) {
-  const options = {}, chain = parameters.chain || {}, listed = (chain.explicit || {}).samplers || [];
+// The options of compileOptions.
+function samplerOptions(parameters) {
+  const options = {};
   for (const [name, value] of Object.entries(parameters)) {
     if (name in NESTED) for (const part of Object.keys(value)) options[NESTED[name][part]] = value[part];
     else if (name in DEFAULTS) options[name] = value;
   }
   if ("adaptive_p" in parameters) options.adaptive_p = true;
+  return options;
+}
+
+function compileParameters(parameters) {
+  const chain = parameters.chain || {}, listed = (chain.explicit || {}).samplers || [];
   const order = listed.map((name) => (name === "dynamic_temperature" ? "temperature" : name));
-  return compileOptions(options, order.length ? order : PRESETS[chain.preset || 0]);
+  return compileOptions(samplerOptions(parameters), order.length ? order : PRESETS[chain.preset || 0]);
+}
+
+// Least and largest value, and one outside of them that is off; a fourth entry excludes the least value.
+const RANGES = {
+  temperature: [0.01, 100, 0], top_p: [0, 1, 1, true], min_p: [0, 1, 0], repetition_penalty: [0.01, 100, 1],
+  frequency_penalty: [-100, 100, 0], presence_penalty: [-100, 100, 0], typical_p: [0, 1, 1, true],
+  top_n_sigma: [0.01, 100, 0], epsilon_cutoff: [0, 1, 0], eta_cutoff: [0, 1, 0], top_a: [0, 1, 0], top_h: [0, 1, 0],
+  xtc_probability: [0, 1, 0], xtc_threshold: [0, 1, 1, true], dynamic_temperature_range: [0, 100, 0],
+  dynamic_temperature_exponent: [0.01, 10, 1], smoothing_factor: [0, 100, 0], smoothing_curve: [1, 3, 1],
+  mirostat: [0, 2, 0], mirostat_tau: [0, 20, 5, true], mirostat_eta: [0, 1, 1, true], mirostat_m: [2, 1000, 2],
+  adaptive_target: [0, 1, 0], adaptive_decay: [0, 0.99, 0], "dry.multiplier": [0.01, 100, 0],
+  "dry.base": [1.01, 100, 1], "dry.allowed_length": [1, 1024, 1], bias: [-65503.996, 65503.996, 0],
+};
+
+// Throws for a value that no server of this law takes.
+function checkRanges(parameters, vocabulary) {
+  const named = [...Object.entries(parameters), ...Object.entries(samplerOptions(parameters)),
+    ...Object.entries(parameters.dry || {}).map(([name, value]) => [`dry.${name}`, value]),
+    ...(parameters.logit_bias || []).map(({ bias = 0 }) => ["bias", bias])];
+  for (const [name, value] of named) {
+    if (!(name in RANGES) || typeof value !== "number") continue;
+    const [least, most, off] = RANGES[name].map((bound) => Math.fround(bound)), open = RANGES[name].length > 3;
+    need((value >= least && value <= most && !(open && value === least)) || value === off, `${name}: ${value}`);
+  }
+  const needs = ["typical_p", "xtc", "dynamic_temperature", "mirostat", "adaptive_p"];
+  need(parameters.temperature !== 0 || !needs.some((name) => name in parameters), "temperature: 0");
+  const lists = ["allowed_token_ids", "banned_token_ids", "stop_token_ids"].flatMap((name) => parameters[name] || []);
+  const tokens = [...lists, ...(parameters.logit_bias || []).map(({ token = 0 }) => token)];
+  need(tokens.every((token) => token < vocabulary), "a token that is not in the vocabulary");
 }
 
 // The scale and the temperature of the bits that a chain leaves; `dynamic` is its dynamic temperature, Q8.24.
@@ -35,15 +70,30 @@ function shownTemperature(stages, dynamic) {
   return found;
 }
 
-// The processed distribution that a receipt's kept tokens are.
+// Why no row has these kept tokens, or this one of them; empty if one may.
+function impossibility({ opening, compiled }, { ids, bits, token, temperature, method, keptCount }) {
+  const first = bits.reduce((a, b) => (sortKey(b) > sortKey(a) ? b : a)), noLogit = (b) => ((b >>> 23) & 255) === 255;
+  const dynamic = compiled.chain.some(([number]) => number === 12);
+  if (token >= opening.live || ids[ids.length - 1] >= opening.live) return "a token that is not in the live vocabulary";
+  if (bits.some((b) => noLogit(b) && b !== MASKED) || magnitude(first) >= LIMIT) {
+    return "a kept token's bits are those of no logit";
+  }
+  if (dynamic ? temperature < 167773 || temperature > 200 * 2 ** 24 : temperature !== 0) {
+    return `a dynamic temperature of ${temperature}`;
+  }
+  if (compiled.greedy !== (method === 2) || (compiled.greedy && keptCount !== 1)) {
+    return "the method is not that of the temperature";
+  }
+  return ids.includes(token) ? "" : `${token} is not among the kept tokens`;
+}
+
+// The processed distribution that a receipt's kept tokens are, if that is possible.
 function keptDistribution(compiled, receipt) {
   const order = receipt.ids.map((_, i) => i);
   order.sort((a, b) => sortKey(receipt.bits[b]) - sortKey(receipt.bits[a]) || a - b);
   const ids = order.map((i) => receipt.ids[i]), bits = order.map((i) => receipt.bits[i]);
-  if (magnitude(bits[0]) > NAN_ABOVE) throw new Error("the first one is NaN");
-  const stages = compiled.greedy ? [] : stagesOf(compiled);
-  const [scale, shown] = shownTemperature(stages, receipt.temperature || 1 << 24), unit = new Scale(bits[0], scale);
-  if (unit.shift < 0) throw new Error("the first one is too large");
+  const [scale, shown] = shownTemperature(compiled.greedy ? [] : stagesOf(compiled), receipt.temperature);
+  const unit = new Scale(bits[0], scale);
   return new Distribution(ids, bits, bits[0], bits.map((b) => unit.distance(b)), shown);
 }
 
@@ -104,47 +154,52 @@ class ReceiptCheck {
   }
 
   async take(kind, body) {
-    if (kind === 1) return this.open(await openingOf(body));
-    if (kind === 2) return this.receive(await receiptOf(body));
+    if (kind === 1) return this.open(hex(await digest(body)), body);
     if (kind === 3) return this.sign(signatureOf(body));
-    throw new BadRecord("bad_record", `type ${kind}`);
+    need(kind === 2, `type ${kind}`);
+    this.receipts += 1;
+    return this.receive(await receiptOf(body));
   }
 
   // --- check 1
 
-  open(opening) {
-    if (this.chains.has(opening.chain)) return;
-    const chain = { opening, head: opening.digest, count: 0n, begun: false, fits: true, waiting: 0, unknown: "" };
-    this.chains.set(opening.chain, chain);
-    if (opening.magic !== "sortrcp1" || opening.law !== 1) {
-      this.problem("unknown_law", `law ${opening.law}`, opening.chain);
-      chain.unknown = "of another law";
-      return;
-    }
-    const found = this.commitments.get(opening.commitment);
-    if (found) {
-      chain.seed = found[0];
-      this.unopened.delete(found[1]);
-    }
+  open(head, body) {
+    const id = head.slice(0, 32), law = lawOf(body);
+    if (this.chains.has(id)) return;
+    const chain = { head, count: 0n, begun: false, fits: true, waiting: 0, unknown: "of another law" };
+    this.chains.set(id, chain);
+    if (law !== 1) this.problem("unknown_law", `law ${law}`, id);
     try {
-      chain.parameters = parametersOf(opening.words);
-      chain.compiled = compileParameters(chain.parameters);
+      chain.opening = openingOf(body);
+      const found = this.commitments.get(chain.opening.commitment);
+      if (found) {
+        chain.seed = found[0];
+        this.unopened.delete(found[1]);
+      }
+      if (law === 1) this.compile(chain);
     } catch (error) {
-      chain.unknown = "with parameters that are unknown here";
-      if (error instanceof BadRecord) throw error;
+      chain.unknown = "with parameters that are none";
+      if (law === 1) this.problem("bad_record", error.message, id);
     }
   }
 
+  compile(chain) {
+    const { vocabulary, live, choice, words } = chain.opening;
+    need(live >= 1 && live <= vocabulary && vocabulary < 2 ** 20 && choice <= 65535, "no server takes this vocabulary");
+    const parameters = parametersOf(words);
+    checkRanges(parameters, live);
+    [chain.parameters, chain.compiled] = [parameters, compileParameters(parameters)];
+  }
+
   receive(receipt) {
-    this.receipts += 1;
     const chain = this.chains.get(receipt.chain);
     if (!chain) return this.problem("unknown_chain", "no opening before it", receipt.chain, receipt.index);
     if (!chain.begun && receipt.index !== 0n) {
       this.begunBefore += 1;
     } else if (receipt.index !== chain.count || receipt.previous !== chain.head) {
       this.problem("broken_chain", `after receipt ${chain.count - 1n} of the chain`, receipt.chain, receipt.index);
-      chain.fits = false;
-      chain.waiting = 0; // a receipt on either side may be changed
+      // A receipt on either side may be changed, so no later signature vouches for those before.
+      [chain.fits, chain.waiting] = [false, 0];
     }
     Object.assign(chain, { begun: true, count: receipt.index + 1n, head: receipt.digest });
     if (chain.fits) chain.waiting += 1;
@@ -161,9 +216,8 @@ class ReceiptCheck {
     } catch (error) {
       if (error.name === "NotSupportedError") this.noSignatures = true;
     }
-    if (!valid && !this.noSignatures) {
-      this.problem("wrong_signature", `not of the key ${hex(key)}`);
-    } else if (this.keys.size && !this.keys.has(hex(key))) {
+    if (!valid && !this.noSignatures) this.problem("wrong_signature", `not of the key ${hex(key)}`);
+    if (this.keys.size && !this.keys.has(hex(key))) {
       this.problem("unknown_key", `signed by ${hex(key)}`);
       valid = false;
     }
@@ -172,7 +226,7 @@ class ReceiptCheck {
       if (!chain) {
         this.problem("unknown_chain", "a signature names it", id);
       } else if (count !== chain.count || head !== chain.head) {
-        this.problem("wrong_head", `${count} receipts are signed, ${chain.count} are there`, id);
+        this.problem("wrong_head", `not the state of the chain, of ${chain.count} receipts`, id, count);
       } else if (valid) {
         this.signed += chain.waiting;
         chain.waiting = 0;
@@ -186,27 +240,21 @@ class ReceiptCheck {
     const wrong = (name, why) => this.problem(name, why, receipt.chain, receipt.index);
     if (!chain.compiled) return chain.unknown;
     if (!receipt.listed) return "without a list of their kept tokens";
+    const impossible = impossibility(chain, receipt);
+    if (impossible) return void wrong("wrong_token", impossible);
     const { token, method } = receipt, adaptive = "adaptive_p" in chain.parameters;
-    if (!receipt.ids.includes(token)) return void wrong("wrong_token", `${token} is not among the kept tokens`);
-    let kept, drawn = token, reason, logprob = 0;
-    try {
-      kept = keptDistribution(chain.compiled, receipt);
-      if (method === 2) drawn = receipt.ids.length === 1 ? token : -1;
-      else if (method !== 1) reason = "decided by a draft's probabilities";
-      else if (chain.opening.flags & 1) reason = "with a watermark";
-      else if (adaptive) reason = "with adaptive_p";
-      else if (chain.seed === undefined) reason = "without the seed";
-      else drawn = race(kept.ids, startsOf(kept.distances), this.noise(chain, receipt));
-      if (method !== 2) logprob = kept.logprobBits(kept.bitsAndRank(token)[0]);
-    } catch (error) {
-      return void wrong("wrong_logprob", `the kept tokens have no distribution: ${error.message}`);
-    }
-    if (drawn !== token) wrong("wrong_token", `${token} is recorded, another token is drawn`);
+    const kept = keptDistribution(chain.compiled, receipt), logprob = kept.logprobBits(kept.bitsAndRank(token)[0]);
+    let drawn = token, reason;
+    if (adaptive) reason = "with adaptive_p";
+    else if (method > 2) reason = "decided by a draft's probabilities";
+    else if (method === 1 && chain.opening.flags & 1) reason = "with a watermark";
+    else if (method === 1 && chain.seed === undefined) reason = "without the seed";
+    else if (method === 1) drawn = race(kept.ids, startsOf(kept.distances), this.noise(chain, receipt));
+    if (drawn !== token) return void wrong("wrong_token", `${token} is recorded, ${drawn} is drawn`);
     if (!adaptive && logprob !== receipt.logprob) {
-      wrong("wrong_logprob", "another logprob follows from the kept tokens");
-      return reason;
+      return void wrong("wrong_logprob", `0x${logprob.toString(16)} follows from the kept tokens`);
     }
-    if (drawn === token && !reason) this.drawn += 1;
+    if (!reason) this.drawn += 1;
     return reason;
   }
 

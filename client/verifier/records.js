@@ -78,17 +78,23 @@ class Fields {
   end() { need(this.at === this.body.length, "a record that is too long"); }
 }
 
-async function openingOf(body) {
-  const from = new Fields(body), opening = { magic: String.fromCharCode(...from.bytes(8)) };
-  for (const name of ["law", "vocabulary", "live", "choice", "flags"]) opening[name] = from.word();
+// The law that an opening of any law names; 0 if it is no opening.
+function lawOf(body) {
+  if (body.length < 12 || String.fromCharCode(...body.slice(0, 8)) !== "sortrcp1") return 0;
+  return new Fields(body.slice(8, 12)).word();
+}
+
+function openingOf(body) {
+  const from = new Fields(body), opening = {};
+  from.bytes(12);
+  for (const name of ["vocabulary", "live", "choice", "flags"]) opening[name] = from.word();
   from.bytes(16);
   opening.commitment = hex(from.bytes(32));
   from.bytes(from.word());
   opening.words = from.words(from.word());
   from.end();
   need((opening.flags & ~1) === 0, `flags ${opening.flags} of an opening`);
-  opening.digest = hex(await digest(body));
-  return Object.assign(opening, { chain: opening.digest.slice(0, 32) });
+  return opening;
 }
 
 async function receiptOf(body) {
@@ -148,14 +154,14 @@ const FIELDS = {
   36: ["bad_words", [SEQUENCE]], 37: ["forced_tokens", { 1: ["start", NUMBER], 2: ["tokens", [NUMBER]] }],
 };
 
-// The parameters with the contract's names. Throws BadRecord for words that are none, Error for an unknown field.
+// The parameters with the contract's names. Throws BadRecord for words that are none.
 function parametersOf(words, fields = FIELDS) {
   const found = {};
   for (let at = 0, last = 0; at < words.length;) {
     const [number, size] = words.slice(at, at + 2);
     need(size !== undefined && at + 2 + size <= words.length, "parameters that end within an entry");
     need(number > last, "parameters out of order");
-    if (!(number in fields)) throw new Error(`parameters have field ${number}`);
+    need(number in fields, `parameters have field ${number}, which this page does not know`);
     const [name, kind] = fields[number];
     found[name] = valueOf(kind, words.slice(at + 2, at + 2 + size));
     [at, last] = [at + 2 + size, number];

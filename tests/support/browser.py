@@ -27,7 +27,7 @@ class Browser:
     def __init__(self, width=1120, height=1010):
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
-        self._profile = tempfile.TemporaryDirectory()
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # children may end later
 
         def place():  # Chromium reads descriptor 3 and writes descriptor 4
             high = [os.dup2(commands, 33), os.dup2(answers, 34)]
@@ -49,7 +49,10 @@ class Browser:
         return self
 
     def __exit__(self, *exception):
-        self._process.terminate()
+        try:
+            self.call("Browser.close")
+        except (OSError, RuntimeError):  # it does not answer
+            self._process.kill()
         self._process.wait()
         os.close(self._commands)
         os.close(self._answers)

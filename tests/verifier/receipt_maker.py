@@ -79,10 +79,10 @@ class Chain:
     """One chain: `records` are its opening and receipts, `rows` the logits by position."""
 
     def __init__(self, seed=42, vocabulary=50, parameters=None, prompt=(3, 1, 4), nonce=0, law_version=1, flags=0,
-                 salt=SALT):
+                 salt=SALT, words=None):
         self.seed, self.vocabulary, self.parameters = seed, vocabulary, parameters or {"temperature": 0.8, "top_p": 0.9}
         self.tokens, self.prompt = list(prompt), list(prompt)
-        words = words_of(self.parameters)
+        words = words_of(self.parameters) if words is None else words
         commitment = receipts.seed_commitment(seed, salt)
         opening = records.OPENING_HEAD.pack(b"sortrcp1", law_version, vocabulary, vocabulary, 0, flags,
                                             nonce.to_bytes(16, "little"), commitment)

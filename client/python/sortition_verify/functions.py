@@ -102,11 +102,12 @@ class Scale:
         self.multiplier = multiplier
         self.e0 = max(self.first >> 23 & 255, window) + 1
         self.shift = 161 - self.e0 - exponent
+        self.top = int(self.fixed(np.array([self.first], U32))[0])
 
     def fixed(self, bits):
         """X: logits in units of 2^(e0 - 157), cut towards zero."""
         exponents = (bits >> U32(23) & U32(255)).astype(np.int32)
-        drop = np.clip(self.e0 - exponents, 0, 31).astype(U32)
+        drop = np.minimum(np.maximum(self.e0 - exponents, 0), 31).astype(U32)
         size = ((bits << U32(7) & U32(0x3FFFFFFF) | U32(0x40000000)) >> drop).astype(I64)
         return np.where(bits >= U32(0x80000000), -size, size)
 
@@ -115,8 +116,7 @@ class Scale:
 
     def below(self, bits):
         """D: how far logits are below the first, of 32 bits."""
-        first = self.fixed(np.array([self.first], U32))
-        return ((first - self.fixed(bits)) & I64(0xFFFFFFFF)).astype(U64)
+        return ((I64(self.top) - self.fixed(bits)) & I64(0xFFFFFFFF)).astype(U64)
 
     def distances(self, bits):
         products = self.below(bits) * U64(self.multiplier) >> U64(self.shift)

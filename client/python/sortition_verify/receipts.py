@@ -16,13 +16,15 @@ import numpy as np
 from sortition_verify import chain as stages
 from sortition_verify import ed25519
 from sortition_verify import records as form
-from sortition_verify.functions import Scale, sort_keys
+from sortition_verify.functions import LIMIT, MASKED, Scale, magnitude, sort_keys
 from sortition_verify.history import edits, forced_token
 from sortition_verify.parameters import check_ranges, compile_parameters
 from sortition_verify.records import BadRecord, Opening, Receipt, Signature, digest
 from sortition_verify.row import Compiled, Distribution, Row, RowError, answer, drawn_among, margin
 
 LAW_VERSION = 1
+MOST_CHOICES = 65535
+LEAST_DYNAMIC, MOST_DYNAMIC = 167773, 200 << 24  # dynamic temperatures, Q8.24
 LOOK_BACK = {"repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
              "min_tokens", "bad_words", "forced_tokens"}  # parameters for which a row needs the history
 
@@ -79,8 +81,8 @@ def reasons(counts: Mapping[str, int]) -> str:
 class Chain:
     """The state of a chain at a place of the file."""
 
-    opening: Opening
     head: bytes
+    opening: Optional[Opening] = None
     count: int = 0  # receipts so far, as the last one's index says
     begun: bool = False
     fits: bool = True
@@ -139,8 +141,9 @@ class Verifier:
 
     def take(self, kind: int, body: bytes) -> None:
         if kind == form.OPENING:
-            self.open(form.opening_of(body))
+            self.open(body)
         elif kind == form.RECEIPT:
+            self.report.receipts += 1
             self.receive(form.receipt_of(body))
         elif kind == form.SIGNATURE:
             self.sign(form.signature_of(body))
@@ -149,27 +152,39 @@ class Verifier:
 
     # --- check 1
 
-    def open(self, opening: Opening) -> None:
-        if opening.chain in self.chains:
+    def open(self, body: bytes) -> None:
+        head = digest(body)
+        name = head[:16]
+        if name in self.chains:
             return
-        chain = self.chains[opening.chain] = Chain(opening, opening.digest)
-        if opening.magic != form.MAGIC or opening.law_version != LAW_VERSION:
-            self.problem("unknown_law", f"law {opening.law_version}, magic {opening.magic!r}", opening.chain)
-            chain.unknown = "of another law"
-            return
+        chain = self.chains[name] = Chain(head)
+        magic, law = form.magic_and_law(body)
         try:
-            chain.parameters = form.parameters_of(opening.words)
-            check_ranges(chain.parameters, opening.live_vocabulary)
-            chain.compiled, chain.mask_nan = compile_parameters(chain.parameters)
-        except (form.UnknownParameter, ArithmeticError, LookupError, ValueError):
-            chain.unknown, chain.compiled = "with parameters that are unknown here", None
-        found = self.commitments.get(opening.commitment)
-        if found is not None:
-            chain.seed = found[0]
-            self.unopened.pop(found[1], None)
+            chain.opening = form.opening_of(body)
+            found = self.commitments.get(chain.opening.commitment)
+            if found is not None:
+                chain.seed = found[0]
+                self.unopened.pop(found[1], None)
+            if (magic, law) == (form.MAGIC, LAW_VERSION):
+                self.compile(chain)
+        except (BadRecord, ArithmeticError, LookupError, ValueError) as error:
+            chain.unknown = "with parameters that are none"
+            if (magic, law) == (form.MAGIC, LAW_VERSION):
+                self.problem("bad_record", str(error), name)
+        if (magic, law) != (form.MAGIC, LAW_VERSION):
+            self.problem("unknown_law", f"law {law}, magic {magic!r}", name)
+            chain.unknown = "of another law"
+
+    def compile(self, chain: Chain) -> None:
+        opening = chain.opening
+        if not 1 <= opening.live_vocabulary <= opening.vocabulary < 1 << 20 or opening.choice_index > MOST_CHOICES:
+            raise ValueError("a vocabulary or a choice_index that no server takes")
+        parameters = form.parameters_of(opening.words)
+        check_ranges(parameters, opening.live_vocabulary)
+        compiled, chain.mask_nan = compile_parameters(parameters)
+        chain.parameters, chain.compiled = parameters, compiled
 
     def receive(self, receipt: Receipt) -> None:
-        self.report.receipts += 1
         chain = self.chains.get(receipt.chain)
         if chain is None:
             self.problem("unknown_chain", "no opening before it", receipt.chain, receipt.index)
@@ -178,18 +193,16 @@ class Verifier:
             self.report.begun_before += 1
         elif (receipt.index, receipt.previous) != (chain.count, chain.head):
             self.problem("broken_chain", f"after receipt {chain.count - 1} of the chain", receipt.chain, receipt.index)
-            chain.fits = False
-            chain.waiting = 0  # a receipt on either side may be changed
+            # A receipt on either side may be changed, so no later signature vouches for those before.
+            chain.fits, chain.waiting = False, 0
         chain.begun, chain.count, chain.head = True, receipt.index + 1, receipt.digest
         chain.waiting += chain.fits
         if self.draws:
             self.draw(chain, receipt)
         if self.rows is not None:
             chain.tokens[receipt.position] = receipt.token
-            if receipt.position in self.rows:
-                self.compare(chain, receipt)
-            else:
-                self.report.not_compared["without logits"] += 1
+        if self.rows is not None and receipt.position in self.rows:
+            self.compare(chain, receipt)
         else:
             self.report.not_compared["without logits"] += 1
 
@@ -197,7 +210,7 @@ class Verifier:
         valid = ed25519.verifies(signature.public_key, signature.signature, signature.signed)
         if not valid:
             self.problem("wrong_signature", f"not of the key {signature.public_key.hex()}")
-        elif self.keys and signature.public_key not in self.keys:
+        if self.keys and signature.public_key not in self.keys:
             self.problem("unknown_key", f"signed by {signature.public_key.hex()}")
             valid = False
         for chain_id, count, head, _ in signature.heads:
@@ -205,7 +218,7 @@ class Verifier:
             if chain is None:
                 self.problem("unknown_chain", "a signature names it", chain_id)
             elif (count, head) != (chain.count, chain.head):
-                self.problem("wrong_head", f"{count} receipts are signed, {chain.count} are there", chain_id)
+                self.problem("wrong_head", f"not the state of the chain, of {chain.count} receipts", chain_id, count)
             elif valid:
                 self.report.signed += chain.waiting
                 chain.waiting = 0
@@ -219,44 +232,35 @@ class Verifier:
 
     def draw_again(self, chain: Chain, receipt: Receipt) -> str:
         """Compares token and logprob. Returns the reason if the draw could not be checked."""
-        if chain.unknown or chain.compiled is None:
-            return chain.unknown or "with parameters that are no law's"
+        if chain.compiled is None:
+            return chain.unknown
         if not receipt.listed:
             return "without a list of their kept tokens"
-        adaptive = "adaptive_p" in (chain.parameters or {})
-        place = int(np.searchsorted(receipt.ids, receipt.token))
-        if place == len(receipt.ids) or receipt.ids[place] != receipt.token:
-            self.wrong(receipt, "wrong_token", f"{receipt.token} is not among the kept tokens")
+        impossible = impossibility(chain, receipt)
+        if impossible:
+            self.wrong(receipt, "wrong_token", impossible)
             return ""
-        try:
-            kept = kept_distribution(chain.compiled, receipt)
-        except ArithmeticError as error:
-            self.wrong(receipt, "wrong_logprob", f"the kept tokens have no distribution: {error}")
-            return ""
-        right, reason = True, ""
-        if receipt.method == form.FIRST:
-            right = len(receipt.ids) == 1
-            drawn = int(receipt.ids[0])
-        elif receipt.method != form.RACE:
-            reason = "decided by a draft's probabilities"
-        elif chain.opening.flags & form.WATERMARK:
-            reason = "with a watermark"
-        elif adaptive:
+        adaptive = "adaptive_p" in chain.parameters
+        kept, drawn, reason = kept_distribution(chain.compiled, receipt), receipt.token, ""
+        if adaptive:
             reason = "with adaptive_p"
-        elif chain.seed is None:
+        elif receipt.method in (form.ACCEPTED, form.REPLACED):
+            reason = "decided by a draft's probabilities"
+        elif receipt.method == form.RACE and chain.opening.flags & form.WATERMARK:
+            reason = "with a watermark"
+        elif receipt.method == form.RACE and chain.seed is None:
             reason = "without the seed"
-        else:
+        elif receipt.method == form.RACE:
             drawn = drawn_among(kept.ids, kept.distances, noise_of(chain, receipt))
-            right = drawn == receipt.token
-        if not right:
+        logprob = kept.logprob_bits(kept.bits_and_rank(receipt.token)[0])
+        if drawn != receipt.token:
             self.wrong(receipt, "wrong_token", f"{receipt.token} is recorded, {drawn} is drawn")
-        if not adaptive:
-            logprob = 0 if receipt.method == form.FIRST else kept.logprob_bits(kept.bits_and_rank(receipt.token)[0])
-            if logprob != receipt.logprob:
-                self.wrong(receipt, "wrong_logprob", f"0x{receipt.logprob:08x} is recorded, 0x{logprob:08x} follows")
-                return reason
-        self.report.drawn += right and not reason
-        return reason
+        elif logprob != receipt.logprob and not adaptive:
+            self.wrong(receipt, "wrong_logprob", f"0x{receipt.logprob:08x} is recorded, 0x{logprob:08x} follows")
+        else:
+            self.report.drawn += not reason
+            return reason
+        return ""
 
     def wrong(self, receipt: Receipt, name: str, why: str) -> None:
         self.problem(name, why, receipt.chain, receipt.index)
@@ -271,8 +275,8 @@ class Verifier:
     def compare_row(self, chain: Chain, receipt: Receipt) -> str:
         """Runs the law over the position's logits. Returns the reason if they could not be compared."""
         parameters, compiled = chain.parameters, chain.compiled
-        if chain.unknown or compiled is None or parameters is None:
-            return chain.unknown or "with parameters that are no law's"
+        if compiled is None or parameters is None:
+            return chain.unknown
         if compiled.chain and compiled.chain[-1][0] in stages.STATEFUL:
             return "whose sampler keeps a state"
         draws = receipt.method in (form.RACE, form.FIRST)
@@ -346,19 +350,32 @@ def noise_of(chain: Chain, receipt: Receipt) -> Tuple[Tuple[int, int], int, int]
     return (seed & 0xFFFFFFFF, seed >> 32), receipt.position, stream & 0xFFFFFFFF
 
 
+def impossibility(chain: Chain, receipt: Receipt) -> str:
+    """Why no row has these kept tokens, or this one of them; empty if one may."""
+    live, bits, compiled = chain.opening.live_vocabulary, receipt.bits, chain.compiled
+    place = int(np.searchsorted(receipt.ids, receipt.token))
+    first = int(bits[np.argmax(sort_keys(bits))])
+    dynamic = any(stage[0] == stages.DYNAMIC_TEMPERATURE for stage in compiled.chain)
+    if receipt.token >= live or receipt.ids[-1] >= live:
+        return "a token that is not in the live vocabulary"
+    if ((bits >> 23 & 255 == 255) & (bits != MASKED)).any() or magnitude(first) >= LIMIT:
+        return "a kept token's bits are those of no logit"
+    if not LEAST_DYNAMIC <= receipt.temperature <= MOST_DYNAMIC if dynamic else receipt.temperature:
+        return f"a dynamic temperature of {receipt.temperature}"
+    if compiled.greedy != (receipt.method == form.FIRST) or compiled.greedy and receipt.kept_count != 1:
+        return "the method is not that of the temperature"
+    if place == len(receipt.ids) or receipt.ids[place] != receipt.token:
+        return f"{receipt.token} is not among the kept tokens"
+    return ""
+
+
 def kept_distribution(compiled: Compiled, receipt: Receipt) -> Distribution:
-    """The processed distribution that a receipt's kept tokens are."""
+    """The processed distribution that a receipt's kept tokens are, if that is possible."""
     order = np.argsort(~sort_keys(receipt.bits), kind="stable")
     ids, bits = receipt.ids[order], receipt.bits[order]
-    chain = [] if compiled.greedy else compiled.stages()
-    scale, shown = stages.shown_temperature(chain, receipt.temperature or 1 << 24)
+    scale, shown = stages.shown_temperature([] if compiled.greedy else compiled.stages(), receipt.temperature)
     first = int(bits[0])
-    if first & 0x7FFFFFFF > 0x7F800000:
-        raise ArithmeticError("the first one is NaN")
-    unit = Scale(first, scale)
-    if unit.shift < 0:
-        raise ArithmeticError("the first one is too large")
-    return Distribution(ids, bits, first, unit.distances(bits), shown)
+    return Distribution(ids, bits, first, Scale(first, scale).distances(bits), shown)
 
 
 def row_of(chain: Chain, receipt: Receipt, bits: Any, parameters: Dict[str, Any], tokens: List[int],

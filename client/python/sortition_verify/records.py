@@ -28,10 +28,6 @@ class BadRecord(Exception):
         self.problem = problem
 
 
-class UnknownParameter(Exception):
-    """A parameter that this program does not know: the chain can be checked, its draws cannot."""
-
-
 def digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
@@ -55,7 +51,6 @@ def records(file: BinaryIO) -> Iterator[Tuple[int, bytes]]:
 
 @dataclass
 class Opening:
-    law_version: int
     vocabulary: int
     live_vocabulary: int
     choice_index: int
@@ -63,12 +58,6 @@ class Opening:
     commitment: bytes
     request_id: bytes
     words: List[int]
-    magic: bytes
-    digest: bytes  # of the body
-
-    @property
-    def chain(self) -> bytes:
-        return self.digest[:16]
 
 
 @dataclass
@@ -110,9 +99,14 @@ def need(truth: bool, why: str) -> None:
         raise BadRecord("bad_record", why)
 
 
+def magic_and_law(body: bytes) -> Tuple[bytes, int]:
+    """The beginning of an opening of any law."""
+    return body[:8], int.from_bytes(body[8:12], "little")
+
+
 def opening_of(body: bytes) -> Opening:
     need(len(body) >= OPENING_HEAD.size + 8, "an opening that is too short")
-    magic, law, vocabulary, live, choice, flags, _, commitment = OPENING_HEAD.unpack_from(body)
+    _, _, vocabulary, live, choice, flags, _, commitment = OPENING_HEAD.unpack_from(body)
     at = OPENING_HEAD.size
     size, = struct.unpack_from("<I", body, at)
     need(at + 4 + size + 4 <= len(body), "an opening that ends within its request_id")
@@ -122,7 +116,7 @@ def opening_of(body: bytes) -> Opening:
     need(len(body) == at + 4 + 4 * count, "an opening of another length than its parameters")
     need(flags & ~WATERMARK == 0, f"flags {flags} of an opening")
     words = list(struct.unpack_from(f"<{count}I", body, at + 4))
-    return Opening(law, vocabulary, live, choice, flags, commitment, request_id, words, magic, digest(body))
+    return Opening(vocabulary, live, choice, flags, commitment, request_id, words)
 
 
 def receipt_of(body: bytes) -> Receipt:
@@ -179,16 +173,14 @@ FIELDS: Dict[int, Tuple[str, Any]] = {
 
 
 def parameters_of(words: List[int], fields: Dict[int, Tuple[str, Any]] = FIELDS) -> Dict[str, Any]:
-    """The parameters as JSON with the contract's names. Raises BadRecord for words that are none, or
-    UnknownParameter."""
+    """The parameters as JSON with the contract's names. Raises BadRecord for words that are none."""
     found: Dict[str, Any] = {}
     at, last = 0, 0
     while at < len(words):
         need(at + 2 <= len(words) and at + 2 + words[at + 1] <= len(words), "parameters that end within an entry")
         number, size = words[at], words[at + 1]
         need(number > last, "parameters out of order")
-        if number not in fields:
-            raise UnknownParameter(f"parameters have field {number}")
+        need(number in fields, f"parameters have field {number}, which this program does not know")
         name, kind = fields[number]
         found[name] = value_of(kind, words[at + 2:at + 2 + size])
         at, last = at + 2 + size, number
@@ -208,8 +200,7 @@ def value_of(kind: Any, words: List[int]) -> Any:
     if kind == BOOL:
         return bool(words[0])
     if isinstance(kind, tuple):
-        if words[0] >= len(kind):
-            raise UnknownParameter(f"parameters have value {words[0]} of an enumeration")
+        need(words[0] < len(kind), "a value that is none of its enumeration")
         return kind[words[0]]
     return words[0]
 

@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -113,8 +114,9 @@ class Distribution:
         if bits == MASKED:
             return MASKED
         below = (float_of(bits) - float_of(self.max_bits)) / self.temperature
-        return bits_of(below - self.log() * LN2_33)
+        return bits_of(below - self.log * LN2_33)
 
+    @cached_property
     def log(self) -> int:
         """l of LAW.md, section 9."""
         return max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
@@ -127,7 +129,7 @@ class Distribution:
         w, t = weights(self.distances), self.distances & U64(0xFFFFFFFF)
         t = np.where(w == 0, U64(0), t)
         surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
-        nats = self.log() * LN2_33
+        nats = self.log * LN2_33
         nats += float(surplus) / float(self.weight_sum) * float.fromhex("0x1.62e42fefa39efp-1")
         return self.weight_sum, surplus, bits_of(nats)
 
