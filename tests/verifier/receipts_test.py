@@ -369,14 +369,15 @@ class PageTest(unittest.TestCase):
 
 
 class CommandTest(unittest.TestCase):
-    def run_on(self, data, *words, seed=None, rows=()):
+    def run_on(self, data, *words, seed=None, rows=(), keys=None):
         with tempfile.TemporaryDirectory() as folder:
             at = pathlib.Path(folder)
             (at / "file").write_bytes(data)
             command = [sys.executable, "-m", "sortition_verify", "receipts", str(at / "file"), *words]
-            if seed:
-                (at / "seeds").write_text(seed)
-                command.append(f"--seeds={at / 'seeds'}")
+            for name, text in (("seeds", seed), ("keys", keys)):
+                if text is not None:
+                    (at / name).write_text(text)
+                    command.append(f"--{name}={at / name}")
             for position, bits in rows:
                 np.save(at / f"{position}.npy", bits.view(np.float32))
                 command.append(f"--row={position}={at / str(position)}.npy")
@@ -385,13 +386,18 @@ class CommandTest(unittest.TestCase):
 
     def test_status_and_report(self):
         chain = maker.Chain().draw(3)
-        whole = dict(seed=maker.seed_line(chain), rows=list(chain.rows.items())[:1])
-        held = self.run_on(chain.file(), f"--key={TRUSTED.hex()}", **whole)
-        self.assertEqual((held.returncode, held.stderr), (0, ""), held.stdout)
-        self.assertIn("row: 1 hold; not checked: 2 without logits", held.stdout)
-        self.assertEqual(self.run_on(chain.file()[:-1]).returncode, 1)
-        self.assertEqual(self.run_on(b"".join(chain.records)).returncode, 1)  # nothing is signed
-        self.assertEqual(self.run_on(chain.file(), "--tolerance=0.1", rows=whole["rows"]).returncode, 1)  # no seed
+        rows, seed = list(chain.rows.items())[:1], maker.seed_line(chain)
+        pem = base64.b64encode(bytes.fromhex("302a300506032b6570032100") + TRUSTED).decode()
+        for keys in (TRUSTED.hex() + "\n", f"-----BEGIN PUBLIC KEY-----\n{pem}\n-----END PUBLIC KEY-----\n"):
+            held = self.run_on(chain.file(), keys=keys, seed=seed, rows=rows)
+            self.assertEqual((held.returncode, held.stderr), (0, ""), held.stdout)
+            self.assertIn("row: 1 hold; not checked: 2 without logits", held.stdout)
+        self.assertIn("no public keys", self.run_on(chain.file(), keys="0011\n").stderr)
+        self.assertEqual(self.run_on(chain.file(), keys=maker.public_key(OTHER_KEY).hex()).returncode, 4)
+        self.assertEqual(self.run_on(chain.file()[:-1]).returncode, 4)
+        self.assertEqual(self.run_on(b"".join(chain.records)).returncode, 5)  # nothing is signed
+        self.assertEqual(self.run_on(chain.file(), "--tolerance=0.1", rows=rows).returncode, 5)  # no seed
+        self.assertEqual(self.run_on(chain.file(), seed=f"7 {maker.SALT.hex()}").returncode, 4)
 
     def test_large_files_are_streamed(self):
         """Kept sets of 4,096 tokens, 128 MB of them, take no memory."""
