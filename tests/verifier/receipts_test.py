@@ -293,6 +293,36 @@ class ReceiptsTest(unittest.TestCase):
         self.assertEqual(found_names, named)
 
 
+VECTORS = json.loads((SOURCE / "tests/verifier/receipts_vectors.json").read_text(encoding="utf-8"))
+
+
+def expected(file):
+    """Counts and problems that a verifier finds in a file of the vectors."""
+    problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
+                for problem in file["problems"]]
+    return [file["receipts"], file["signed"], file["drawn"]], problems
+
+
+class VectorsTest(unittest.TestCase):
+    def test_files(self):
+        for file in VECTORS["files"]:
+            keys = [bytes.fromhex(key) for key in file["keys"]]
+            report = verify(io.BytesIO(bytes.fromhex(file["records"])), keys, file["seeds"])
+            problems = [(problem.name, problem.chain and problem.chain.hex(), problem.index, problem.line)
+                        for problem in report.problems]
+            found = [report.receipts, report.signed, report.drawn], problems
+            self.assertEqual(found, expected(file), file["name"])
+
+    def test_commitments_and_parameters(self):
+        for given in VECTORS["commitments"]:
+            commitment = maker.receipts.seed_commitment(int(given["seed"]), bytes.fromhex(given["salt"]))
+            self.assertEqual(commitment.hex(), given["commitment"])
+        for given in VECTORS["parameters"]:
+            self.assertEqual(maker.words_of(records.parameters_of(given["words"])), given["words"])
+            self.assertEqual(maker.words_of(given["json"]), given["words"])
+        self.assertGreater(len(VECTORS["parameters"]), 5)
+
+
 @unittest.skipUnless(CHROMIUM, "there is no Chromium")
 class PageTest(unittest.TestCase):
     def run_files(self, files):
@@ -305,13 +335,21 @@ class PageTest(unittest.TestCase):
             const said = [];
             for (const {{ data, seeds, keys, tolerance, rows }} of {json.dumps(given)}) {{
               const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
-              const check = new ReceiptCheck({{ keys, seeds, rows: new Map(rows), tolerance: tolerance ?? undefined }});
+              const check = new ReceiptCheck({{ keys, seeds, rows: new Map(rows), prompt: [3, 1, 4],
+                tolerance: tolerance ?? undefined }});
               await check.read(new Blob([bytes]));
               said.push([check.receipts, check.signed, check.drawn, check.compared, check.problems, check.text()]);
             }}
             at("receipts").textContent = JSON.stringify(said);
           }})().catch((error) => {{ at("receipts").textContent = JSON.stringify(error.stack); }});"""
         return json.loads(browse(page([]), script)["receipts"])
+
+    def test_page_holds_the_vectors(self):
+        files = [(bytes.fromhex(file["records"]), file["seeds"], file["keys"], None, {}) for file in VECTORS["files"]]
+        for file, said in zip(VECTORS["files"], self.run_files(files), strict=True):
+            problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
+                        for problem in said[4]]
+            self.assertEqual((said[:3], problems), expected(file), f"{file['name']}: {said[5]}")
 
     def test_page_and_python_report_the_same(self):
         chain = maker.Chain().draw(6)
@@ -336,6 +374,10 @@ class PageTest(unittest.TestCase):
                            {"adaptive_p": {"target": 0.25}},
                            {"dynamic_temperature": {"range": 0.5}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
                            {"mirostat": {"version": 1}},
+                           {"repetition_penalty": 1.25, "frequency_penalty": 0.5, "no_repeat_ngram_size": 2,
+                            "dry": {"multiplier": 1.0, "allowed_length": 1}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
+                           {"stop_token_ids": [1, 2, 3], "min_tokens": 2, "bad_words": [{"tokens": [5]}],
+                            "presence_penalty": -1.0, "penalty_scope": {"frequency_counts_prompt": True}},
                            {"logit_bias": [{"token": 3, "bias": 2.0}], "banned_token_ids": [4],
                             "allowed_token_ids": [1, 2, 3, 4, 9]},
                            {"typical_p": 0.5, "chain": {"explicit": {"samplers": ["typical_p"]}}}):
@@ -347,7 +389,7 @@ class PageTest(unittest.TestCase):
         for number, (given, said) in enumerate(zip(files, self.run_files(files), strict=True)):
             data, seeds, keys, tolerance, rows = given
             trusted = [bytes.fromhex(key) for key in keys]
-            report = verify(io.BytesIO(data), trusted, seeds, rows or None, None, tolerance)
+            report = verify(io.BytesIO(data), trusted, seeds, rows or None, (3, 1, 4), tolerance)
             problems = [(problem.name, problem.chain and problem.chain.hex(), problem.index, problem.line)
                         for problem in report.problems]
             theirs = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
@@ -369,14 +411,15 @@ class PageTest(unittest.TestCase):
 
 
 class CommandTest(unittest.TestCase):
-    def run_on(self, data, *words, seed=None, rows=()):
+    def run_on(self, data, *words, seed=None, rows=(), keys=None):
         with tempfile.TemporaryDirectory() as folder:
             at = pathlib.Path(folder)
             (at / "file").write_bytes(data)
             command = [sys.executable, "-m", "sortition_verify", "receipts", str(at / "file"), *words]
-            if seed:
-                (at / "seeds").write_text(seed)
-                command.append(f"--seeds={at / 'seeds'}")
+            for name, text in (("seeds", seed), ("keys", keys)):
+                if text is not None:
+                    (at / name).write_text(text)
+                    command.append(f"--{name}={at / name}")
             for position, bits in rows:
                 np.save(at / f"{position}.npy", bits.view(np.float32))
                 command.append(f"--row={position}={at / str(position)}.npy")
@@ -385,13 +428,18 @@ class CommandTest(unittest.TestCase):
 
     def test_status_and_report(self):
         chain = maker.Chain().draw(3)
-        whole = dict(seed=maker.seed_line(chain), rows=list(chain.rows.items())[:1])
-        held = self.run_on(chain.file(), f"--key={TRUSTED.hex()}", **whole)
-        self.assertEqual((held.returncode, held.stderr), (0, ""), held.stdout)
-        self.assertIn("row: 1 hold; not checked: 2 without logits", held.stdout)
-        self.assertEqual(self.run_on(chain.file()[:-1]).returncode, 1)
-        self.assertEqual(self.run_on(b"".join(chain.records)).returncode, 1)  # nothing is signed
-        self.assertEqual(self.run_on(chain.file(), "--tolerance=0.1", rows=whole["rows"]).returncode, 1)  # no seed
+        rows, seed = list(chain.rows.items())[:1], maker.seed_line(chain)
+        pem = base64.b64encode(bytes.fromhex("302a300506032b6570032100") + TRUSTED).decode()
+        for keys in (TRUSTED.hex() + "\n", f"-----BEGIN PUBLIC KEY-----\n{pem}\n-----END PUBLIC KEY-----\n"):
+            held = self.run_on(chain.file(), keys=keys, seed=seed, rows=rows)
+            self.assertEqual((held.returncode, held.stderr), (0, ""), held.stdout)
+            self.assertIn("row: 1 hold; not checked: 2 without logits", held.stdout)
+        self.assertIn("no public keys", self.run_on(chain.file(), keys="0011\n").stderr)
+        self.assertEqual(self.run_on(chain.file(), keys=maker.public_key(OTHER_KEY).hex()).returncode, 4)
+        self.assertEqual(self.run_on(chain.file()[:-1]).returncode, 4)
+        self.assertEqual(self.run_on(b"".join(chain.records)).returncode, 5)  # nothing is signed
+        self.assertEqual(self.run_on(chain.file(), "--tolerance=0.1", rows=rows).returncode, 5)  # no seed
+        self.assertEqual(self.run_on(chain.file(), seed=f"7 {maker.SALT.hex()}").returncode, 4)
 
     def test_large_files_are_streamed(self):
         """Kept sets of 4,096 tokens, 128 MB of them, take no memory."""

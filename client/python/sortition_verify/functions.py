@@ -20,6 +20,7 @@ TAG_GROUP, TAG_TOKEN, TAG_REJECTION, TAG_WATERMARK, TAG_XTC = 0x47, 0x54, 0x52, 
 
 UNIT_TEMPERATURE = (0x5C551D95, 0, 132)
 
+PACKED_WORD, PACKED_FLOAT = struct.Struct("<I"), struct.Struct("<f")
 U32, U64, I64, F32 = np.uint32, np.uint64, np.int64, np.float32
 
 EXPONENTIALS = np.array([round(2.0 ** (31 - j / 32)) for j in range(32)], U64)
@@ -51,13 +52,13 @@ def floats(bits):
 
 def float_of(bits):
     """One f32 of these bits, as a double."""
-    return struct.unpack("<f", struct.pack("<I", bits))[0]
+    return PACKED_FLOAT.unpack(PACKED_WORD.pack(bits))[0]
 
 
 def bits_of(value):
     """The bits of a double rounded to f32."""
     try:
-        return struct.unpack("<I", struct.pack("<f", value))[0]
+        return PACKED_WORD.unpack(PACKED_FLOAT.pack(value))[0]
     except OverflowError:
         return 0x7F800000 if value > 0 else 0xFF800000
 

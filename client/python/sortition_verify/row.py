@@ -96,8 +96,11 @@ class Distribution:
     def __init__(self, ids: Any, bits: Any, first_bits: int, distances: Any, temperature: float) -> None:
         self.ids, self.bits, self.max_bits, self.distances = ids, bits, first_bits, distances
         self.temperature = temperature
-        self.weight_sum = total(weights(distances))
         self.places: Dict[int, int] = {}
+
+    @cached_property
+    def weight_sum(self) -> int:
+        return total(weights(self.distances))
 
     def place(self, token: int) -> Optional[int]:
         """The token's index, or None if it is not in the distribution."""
@@ -113,8 +116,11 @@ class Distribution:
         """The f32 bits of ln of the probability of a token of these bits."""
         if bits == MASKED:
             return MASKED
-        below = (float_of(bits) - float_of(self.max_bits)) / self.temperature
-        return bits_of(below - self.log * LN2_33)
+        return bits_of((float_of(bits) - self.first) / self.temperature - self.log * LN2_33)
+
+    @cached_property
+    def first(self) -> float:
+        return float_of(self.max_bits)
 
     @cached_property
     def log(self) -> int:
