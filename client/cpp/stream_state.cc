@@ -98,6 +98,7 @@ void StreamState::SendClose(Link* link, const SequenceRecord& record) {
   request.mutable_close()->set_request_id(record.options.request_id);
   request.mutable_close()->set_epoch(record.standing.epoch);
   if (options_.shard) request.mutable_close()->set_shard_index(options_.shard->index);
+  if (record.options.receipts != nullptr) closing_receipts_[record.standing.epoch] = record.options.receipts;
   links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
@@ -121,6 +122,11 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
       links_.OnAnswer(stream);
       OnOpened(response.opened(), now);
       break;
+    case v1::StreamResponse::kClosed:
+      if (auto log = closing_receipts_.extract(response.closed().epoch())) {
+        log.mapped()->OnClosed(response.closed().receipts());
+      }
+      break;
     case v1::StreamResponse::kForked:
       links_.OnAnswer(stream);
       OnForked(response.forked(), now);
@@ -138,8 +144,7 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
     case v1::StreamResponse::kIgnoredFields:
       links_.OnIgnored(response.ignored_fields());
       break;
-    // No caller waits for a close. The stream's own flow control keeps the window: the server stops reading.
-    case v1::StreamResponse::kClosed:
+    // The stream's own flow control keeps the window: the server stops reading.
     case v1::StreamResponse::kFlowWindow:
       break;
     default:
@@ -207,6 +212,7 @@ void StreamState::ForgetSent() {
   }
   sent_steps_.clear();
   sent_opens_.clear();
+  closing_receipts_.clear();
   unanswered_history_tokens_ = 0;
 }
 

@@ -183,7 +183,9 @@ class StreamState {
   // Messages on the current stream without a complete answer.
   absl::flat_hash_map<uint64_t, SentStep> sent_steps_;  // by batch id
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
-  uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
+  // The logs of sequences that are being closed, by epoch.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<ReceiptLog>> closing_receipts_;
+  uint64_t unanswered_history_tokens_ = 0;  // of sent_opens_ together
   uint32_t bound_sequences_ = 0;
   std::vector<v1::CloseSequence> owed_closes_;  // closes of shards that no stream could take yet
   // Open sequences of a rank that have a last result, by request id, and the stream that got these results.

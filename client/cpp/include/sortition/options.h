@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "sortition/receipts.h"
 #include "sortition/v1/parameters.pb.h"
 
 namespace sortition::client {
@@ -169,6 +170,9 @@ struct SequenceOptions {
   std::optional<uint32_t> start_position;
   // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
   uint32_t turns = 0;
+  // Set: the service makes a receipt of each token, and the client puts them here (docs/receipts.md). One log a
+  // sequence. Refused with ClientOptions::in_process, which makes none.
+  std::shared_ptr<ReceiptLog> receipts = nullptr;
 };
 
 }  // namespace sortition::client
