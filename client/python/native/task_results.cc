@@ -56,6 +56,15 @@ std::vector<uint32_t> TokensOf(const Positions& positions) {
   return tokens;
 }
 
+template <typename Value>
+std::vector<Value> RacesOf(const Score& self, Value (v1::RacePlace::*get)() const) {
+  std::vector<Value> values;
+  for (const v1::Position& position : self.message->positions()) {
+    if (position.has_race()) values.push_back((position.race().*get)());
+  }
+  return values;
+}
+
 // Every token keeps at least itself or another one, so an empty list says that none was asked for.
 std::vector<std::vector<uint32_t>> KeptTokens(const Positions& positions) {
   std::vector<std::vector<uint32_t>> kept;
@@ -93,6 +102,16 @@ void BindTokens(nb::class_<Answer>* bound) {
           "processed",
           [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_processed, &v1::Position::processed); },
           "Log probabilities of the tokens that passed every filter, if asked for: one for each token.")
+      .def_prop_ro(
+          "tempered",
+          [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_tempered, &v1::Position::tempered); },
+          "Log probabilities after the temperature and before the filters, if asked for: one for each token.")
+      .def_prop_ro(
+          "kept_log_mass",
+          [](const Answer& self) {
+            return ValuesOf(self.message->positions(), &v1::Position::has_kept_log_mass, &v1::Position::kept_log_mass);
+          },
+          "Logarithm of the kept tokens' mass in the tempered distribution, if asked for: one for each token.")
       .def_prop_ro("entropy",
                    [](const Answer& self) {
                      return ValuesOf(self.message->positions(), &v1::Position::has_entropy, &v1::Position::entropy);
@@ -151,7 +170,14 @@ void BindTaskResults(nb::module_& module) {
   BindMessage(&verify, "The answer as a sortition.v1.VerifyResult message.");
 
   nb::class_<Score> score(module, "Score", "Log probabilities of given tokens, and what else was asked for.");
-  score.def("__repr__", [](const Score&) { return "<sortition.Score>"; });
+  score.def("__repr__", [](const Score&) { return "<sortition.Score>"; })
+      .def_prop_ro(
+          "race_ranks", [](const Score& self) { return RacesOf(self, &v1::RacePlace::rank); },
+          "Places of the tokens in the races of their positions, if asked for: 1 would have been drawn, 0 does not "
+          "race.")
+      .def_prop_ro(
+          "race_margins", [](const Score& self) { return RacesOf(self, &v1::RacePlace::margin); },
+          "By how much the tokens lost their races, in nats; 0 for one that would have been drawn.");
   BindTokens(&score);
   BindMessage(&score, "The answer as a sortition.v1.ScoreResult message.");
 }
