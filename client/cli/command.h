@@ -55,5 +55,6 @@ Outcome Health();
 Outcome Admin(const std::vector<std::string>& arguments);
 Outcome Detect(const std::vector<std::string>& arguments);
 Outcome Verify(const std::vector<std::string>& arguments);
+Outcome Replay(const std::vector<std::string>& arguments);
 
 }  // namespace sortition::cli

@@ -26,8 +26,8 @@ using service::ReceiptRecord;
 using service::ReceiptSignature;
 
 // Returns the compiled parameters; null if the words are those of none.
-std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& opening) {
-  const auto parameters = service::ParametersOf(opening.parameters);
+std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& opening,
+                                                    const std::optional<v1::SamplingParameters>& parameters) {
   const bool has_vocabulary = opening.live_vocabulary >= 1 && opening.live_vocabulary <= opening.vocabulary &&
                               opening.vocabulary <= kernels::kMaxVocabulary &&
                               opening.choice_index <= service::kMaxChoiceIndex;
@@ -161,16 +161,16 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
   if (chains_.contains(id)) return;
   CheckedChain chain;
   chain.hash = hash;
-  const auto opening = service::DecodeOpening(body);
   if (service::LawOf(body) != law::kLawVersion) {
     Report("unknown_law", id, std::nullopt, absl::StrCat("an opening of another law than ", law::kLawVersion));
-  } else if (!opening || (chain.spec = SpecOf(*opening)) == nullptr) {
-    Report("bad_record", id, std::nullopt, "an opening with other fields, or whose parameters are none");
-  }
-  if (opening) {
+  } else {
+    const auto opening = service::DecodeOpening(body);
+    if (!opening) return Report("bad_record", id, std::nullopt, "an opening with other fields");
+    const auto parameters = service::ParametersOf(opening->parameters);
+    chain.spec = SpecOf(*opening, parameters);
+    if (parameters) chain.parameters = *parameters;
     chain.request_id = opening->request_id;
     chain.has_watermark = opening->has_watermark;
-    chain.commitment = opening->commitment;
     if (const auto seed = seeds_.find(opening->commitment); seed != seeds_.end()) {
       seed->second.second = true;
       chain.seed = seed->second.first.seed;
@@ -180,9 +180,9 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
 }
 
 void ReceiptCheck::TakeReceipt(std::string_view body) {
-  ++counts_.receipts;
   const auto receipt = service::DecodeReceipt(body);
   if (!receipt) return Report("bad_record", "", std::nullopt, "a receipt with other fields");
+  ++counts_.receipts;
   const std::string id = Hex(receipt->chain);
   const auto found = chains_.find(id);
   if (found == chains_.end()) return Report("unknown_chain", id, receipt->index, "a receipt without an opening");
@@ -204,7 +204,7 @@ void ReceiptCheck::TakeReceipt(std::string_view body) {
   if (chain.fits) ++chain.unsigned_receipts;
   if (options_.keeps_tokens) chain.tokens.push_back(receipt->token);
   CheckDraw(chain, id, *receipt);
-  if (options_.on_receipt) options_.on_receipt(chain, *receipt);
+  if (options_.on_receipt) options_.on_receipt(id, chain, *receipt);
 }
 
 void ReceiptCheck::CheckDraw(const CheckedChain& chain, const std::string& id, const Receipt& receipt) {
@@ -218,20 +218,10 @@ void ReceiptCheck::CheckDraw(const CheckedChain& chain, const std::string& id, c
   }
   const std::optional<uint64_t> seed = chain.has_watermark ? std::nullopt : chain.seed;
   const RedrawnToken redrawn = Redraw(*chain.spec, seed, receipt);
-  if (!redrawn.why_not.empty()) return Report("wrong_token", id, receipt.index, redrawn.why_not);
-  if (!redrawn.is_kept) {
-    return Report("wrong_token", id, receipt.index, absl::StrCat("token ", receipt.token, " is not kept"));
-  }
-  if (redrawn.token && *redrawn.token != receipt.token) {
-    return Report("wrong_token", id, receipt.index,
-                  absl::StrCat("position ", receipt.position, ": token ", receipt.token, " is stated, the kept tokens ",
-                               "and the seed give ", *redrawn.token));
-  }
-  if (redrawn.logprob_bits && *redrawn.logprob_bits != receipt.logprob_bits) {
-    return Report("wrong_logprob", id, receipt.index,
-                  absl::StrCat("position ", receipt.position, ": the kept tokens give another logprob"));
-  }
-  if (redrawn.token) {
+  if (!redrawn.wrong_token.empty()) Report("wrong_token", id, receipt.index, redrawn.wrong_token);
+  if (!redrawn.wrong_logprob.empty()) Report("wrong_logprob", id, receipt.index, redrawn.wrong_logprob);
+  if (!redrawn.wrong_token.empty() || !redrawn.wrong_logprob.empty()) return;
+  if (redrawn.is_drawn) {
     ++counts_.drawn;
   } else if (IsAdapted(*chain.spec)) {
     ++counts_.adapted;
@@ -263,7 +253,8 @@ void ReceiptCheck::TakeSignature(std::string_view body) {
     }
     CheckedChain& chain = found->second;
     if (head.receipts != chain.receipts || head.hash != chain.hash) {
-      Report("wrong_head", id, head.receipts, absl::StrCat("the file has ", chain.receipts, " receipts of the chain"));
+      Report("wrong_head", id, std::nullopt,
+             absl::StrCat(head.receipts, " receipts are signed, the file has ", chain.receipts));
       continue;
     }
     chain.has_ended |= head.has_ended;

@@ -18,6 +18,7 @@
 #include "absl/strings/escaping.h"
 #include "service/receipt/record.h"
 #include "service/sequence/sequence_spec.h"
+#include "sortition/v1/parameters.pb.h"
 
 namespace sortition::cli {
 
@@ -41,9 +42,9 @@ struct Problem {
 // A chain as far as it was read.
 struct CheckedChain {
   std::string request_id;
-  std::shared_ptr<const service::SequenceSpec> spec;  // null: another law, or parameters of none
+  std::shared_ptr<const service::SequenceSpec> spec;  // null: of another law, or with parameters that are unknown here
+  v1::SamplingParameters parameters;                  // with `spec`
   std::optional<uint64_t> seed;                       // if an opening was given
-  service::ReceiptHash commitment = {};
   bool has_watermark = false;
   bool has_ended = false;
   bool fits = true;                   // no receipt was out of place
@@ -78,7 +79,7 @@ class ReceiptCheck {
     std::vector<SeedOpening> seeds;
     bool keeps_tokens = false;
     // Called for each receipt of a known chain, after its checks; null = not.
-    std::function<void(const CheckedChain&, const service::Receipt&)> on_receipt = nullptr;
+    std::function<void(const std::string& id, const CheckedChain&, const service::Receipt&)> on_receipt = nullptr;
   };
   explicit ReceiptCheck(Options options);
 

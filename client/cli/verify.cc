@@ -5,15 +5,20 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
 #include "client/cli/command.h"
 #include "client/cli/receipt_check.h"
 #include "client/cli/receipt_report.h"
+#include "client/cli/receipt_rows.h"
 #include "client/cli/row_file.h"
 #include "service/receipt/receipt_key.h"
 
@@ -23,6 +28,14 @@ ABSL_FLAG(
     Texts, keys, {},
     "verify: files of public keys that are trusted, by commas: PEM, or hexadecimal digits; none = any key counts");
 ABSL_FLAG(std::string, seeds, "", "verify: file of opened seeds, lines of SEED SALT; without it no draw is checked");
+ABSL_FLAG(std::string, logits, "",
+          "verify: file with the rows of one sequence in the order of its receipts: a .npy array or raw elements "
+          "(--dtype); without it no row is checked");
+ABSL_FLAG(std::string, chain, "", "verify: id of the sequence that --logits belongs to; the first one if absent");
+ABSL_FLAG(absl::optional<double>, tolerance, absl::nullopt,
+          "verify: the logits were computed again: a token may lose the race by this many nats");
+ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(Texts, prompt);  // of the sequence that --logits belongs to
 ABSL_FLAG(std::string, report, "", "verify: file to write the report to, as HTML");
 
 namespace sortition::cli {
@@ -71,6 +84,28 @@ absl::Status ReadFile(const std::string& path, ReceiptCheck* check) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<ReceiptRows::Options> RowsOfFlags() {
+  ReceiptRows::Options rows;
+  rows.path = absl::GetFlag(FLAGS_logits);
+  rows.chain = absl::GetFlag(FLAGS_chain);
+  if (const auto tolerance = absl::GetFlag(FLAGS_tolerance)) rows.tolerance = *tolerance;
+  if (rows.tolerance && rows.path.empty()) return absl::InvalidArgumentError("--tolerance needs --logits");
+  if (rows.tolerance && absl::GetFlag(FLAGS_seeds).empty()) {
+    return absl::InvalidArgumentError("--tolerance needs --seeds: without a seed there is no race and no margin");
+  }
+  if (const std::string dtype = absl::GetFlag(FLAGS_dtype); !dtype.empty()) {
+    const auto parsed = ParseDType(dtype);
+    if (!parsed.ok()) return parsed.status();
+    rows.dtype = *parsed;
+  }
+  for (const std::string& token : absl::GetFlag(FLAGS_prompt)) {
+    if (!absl::SimpleAtoi(token, &rows.prompt.emplace_back())) {
+      return absl::InvalidArgumentError(absl::StrCat("--prompt: ", token, " is no token id"));
+    }
+  }
+  return rows;
+}
+
 absl::StatusOr<ReceiptCheck::Options> OptionsOfFlags() {
   ReceiptCheck::Options options;
   for (const std::string& path : absl::GetFlag(FLAGS_keys)) {
@@ -111,11 +146,23 @@ Outcome Verify(const std::vector<std::string>& arguments) {
   report.title = absl::StrJoin(arguments, ", ");
   report.has_keys = !options->keys.empty();
   report.has_seeds = !absl::GetFlag(FLAGS_seeds).empty();
-  ReceiptCheck check(*std::move(options));
+  auto row_options = RowsOfFlags();
+  if (!row_options.ok()) return Fail(row_options.status());
+  const bool has_rows = !row_options->path.empty();
+  ReceiptRows rows(*std::move(row_options));
+  std::optional<ReceiptCheck> made;
+  if (has_rows) {
+    options->on_receipt = [&](const std::string& id, const CheckedChain& chain, const service::Receipt& receipt) {
+      rows.Take(id, chain, receipt, &*made);
+    };
+  }
+  ReceiptCheck& check = made.emplace(*std::move(options));
   for (const std::string& path : arguments) {
     if (absl::Status status = ReadFile(path, &check); !status.ok()) return Fail(status);
   }
   check.Finish();
+  if (!rows.status().ok()) return Fail(rows.status());
+  if (has_rows) report.rows = rows.counts();
   report.counts = check.counts();
   report.signers = check.signers();
   report.problems = check.problems();

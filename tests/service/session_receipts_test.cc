@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <cstring>
+#include <map>
+
 #include "client/cli/receipt_check.h"
+#include "client/cli/receipt_rows.h"
 #include "service/receipt/receipt_book.h"
 #include "tests/service/judged_rows.h"
 #include "tests/support/receipt_folder.h"
@@ -289,6 +293,75 @@ TEST_F(SessionReceipts, UnreadableKeyKeepsTheOld) {
   const auto started = ReceiptBook::Start(settings_, &counts_, &log_);
   EXPECT_EQ(started.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(started.status().message()), HasSubstr("--receipt_key: " + folder_.key_file()));
+}
+
+// Rows of a text whose penalties look at its history, drawn, and then again from the logits.
+class SessionReceiptRows : public SessionReceipts {
+ protected:
+  static constexpr uint32_t kTokens = 40;
+
+  void DrawText() {
+    Begin();
+    v1::OpenSequence open = Open();
+    open.mutable_parameters()->set_repetition_penalty(1.3f);
+    open.mutable_parameters()->set_frequency_penalty(0.2f);
+    for (const uint32_t token : {5u, 6u, 7u}) open.mutable_history()->add_tokens(token);
+    open.mutable_history()->set_prompt_length(3);
+    uint64_t hash = MustOpen(open).history_hash();
+    for (uint32_t i = 0; i < kTokens; ++i) {
+      StepBuilder step(i + 1, kModelVocabulary);
+      logits_ += LogitsAfter({}, i);
+      step.AddRow("a", i + 1, 3 + i, LogitsAfter({}, i)).set_history_hash(hash);
+      hash = Run(step).draw().history_hash();
+    }
+  }
+  // Returns the counts, and the problems by name.
+  std::pair<cli::RowCounts, std::map<std::string, uint64_t>> Compare(const std::string& logits,
+                                                                     std::optional<double> tolerance) {
+    const std::string path = folder_.path() + "/logits";
+    std::ofstream(path, std::ios::binary) << logits;
+    cli::ReceiptRows rows({path, v1::DTYPE_F32, {5, 6, 7}, tolerance, ""});
+    std::optional<ReceiptCheck> check;
+    check.emplace(ReceiptCheck::Options{
+        {}, seeds_, false, [&](const std::string& id, const cli::CheckedChain& chain, const Receipt& receipt) {
+          rows.Take(id, chain, receipt, &*check);
+        }});
+    check->Read(records_);
+    check->Finish();
+    EXPECT_TRUE(rows.status().ok()) << rows.status();
+    return {rows.counts(), check->problem_counts()};
+  }
+  // Returns the logits with the rounding of another machine.
+  std::string Recomputed(float error) const {
+    std::vector<float> logits(logits_.size() / sizeof(float));
+    std::memcpy(logits.data(), logits_.data(), logits_.size());
+    for (size_t i = 0; i < logits.size(); ++i) logits[i] += i % 2 == 0 ? error : -error;
+    return testing::F32Bytes(logits);
+  }
+
+  std::string logits_;
+};
+
+TEST_F(SessionReceiptRows, SameLogitsAgree) {
+  DrawText();
+  const auto [counts, problems] = Compare(logits_, std::nullopt);
+  EXPECT_EQ(counts.compared, kTokens);
+  EXPECT_EQ(counts.agreed, kTokens);
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(Compare(logits_.substr(0, 7 * 4 * kModelVocabulary), std::nullopt).first.compared, 7u);
+}
+
+TEST_F(SessionReceiptRows, OtherLogitsDiffer) {
+  DrawText();
+  const auto [counts, problems] = Compare(Recomputed(0.01f), std::nullopt);
+  EXPECT_EQ(counts.agreed, 0u);
+  EXPECT_EQ(problems.at("wrong_row"), kTokens);
+}
+
+TEST_F(SessionReceiptRows, RecomputedLogitsAgreeWithinMargin) {
+  DrawText();
+  EXPECT_EQ(Compare(Recomputed(0.01f), 0.1).first.agreed, kTokens);
+  EXPECT_LT(Compare(Recomputed(1), 0.1).first.agreed, kTokens);
 }
 
 // A limit on the sizes of files, which this process sets for itself, stands for a full disk.
