@@ -70,15 +70,21 @@ function shownTemperature(stages, dynamic) {
   return found;
 }
 
-// Says why no row has kept tokens of these bits; empty if one may.
-function impossibility(compiled, { bits, temperature }) {
+// Why no row has these kept tokens, or this one of them; empty if one may.
+function impossibility({ opening, compiled }, { ids, bits, token, temperature, method, keptCount }) {
   const first = bits.reduce((a, b) => (sortKey(b) > sortKey(a) ? b : a)), noLogit = (b) => ((b >>> 23) & 255) === 255;
+  const dynamic = compiled.chain.some(([number]) => number === 12);
+  if (token >= opening.live || ids[ids.length - 1] >= opening.live) return "a token that is not in the live vocabulary";
   if (bits.some((b) => noLogit(b) && b !== MASKED) || magnitude(first) >= LIMIT) {
     return "a kept token's bits are those of no logit";
   }
-  const dynamic = compiled.chain.some(([number]) => number === 12);
-  const wrong = dynamic ? temperature < 167773 || temperature > 200 * 2 ** 24 : temperature !== 0;
-  return wrong ? `a dynamic temperature of ${temperature}` : "";
+  if (dynamic ? temperature < 167773 || temperature > 200 * 2 ** 24 : temperature !== 0) {
+    return `a dynamic temperature of ${temperature}`;
+  }
+  if (compiled.greedy !== (method === 2) || (compiled.greedy && keptCount !== 1)) {
+    return "the method is not that of the temperature";
+  }
+  return ids.includes(token) ? "" : `${token} is not among the kept tokens`;
 }
 
 // The processed distribution that a receipt's kept tokens are, if that is possible.
@@ -149,9 +155,10 @@ class ReceiptCheck {
 
   async take(kind, body) {
     if (kind === 1) return this.open(hex(await digest(body)), body);
-    if (kind === 2) return this.receive(await receiptOf(body));
-    need(kind === 3, `type ${kind}`);
-    return this.sign(signatureOf(body));
+    if (kind === 3) return this.sign(signatureOf(body));
+    need(kind === 2, `type ${kind}`);
+    this.receipts += 1;
+    return this.receive(await receiptOf(body));
   }
 
   // --- check 1
@@ -160,23 +167,19 @@ class ReceiptCheck {
     const id = head.slice(0, 32), law = lawOf(body);
     if (this.chains.has(id)) return;
     const chain = { head, count: 0n, begun: false, fits: true, waiting: 0, unknown: "of another law" };
-    try {
-      if (law === 1) chain.opening = openingOf(body);
-    } catch (error) {
-      this.problem("bad_record", error.message, id);
-      return;
-    }
     this.chains.set(id, chain);
-    if (law !== 1) return this.problem("unknown_law", `law ${law}`, id);
-    const found = this.commitments.get(chain.opening.commitment);
-    if (found) {
-      chain.seed = found[0];
-      this.unopened.delete(found[1]);
-    }
+    if (law !== 1) this.problem("unknown_law", `law ${law}`, id);
     try {
-      this.compile(chain);
+      chain.opening = openingOf(body);
+      const found = this.commitments.get(chain.opening.commitment);
+      if (found) {
+        chain.seed = found[0];
+        this.unopened.delete(found[1]);
+      }
+      if (law === 1) this.compile(chain);
     } catch (error) {
-      chain.unknown = "with parameters that are unknown here";
+      chain.unknown = "with parameters that are none";
+      if (law === 1) this.problem("bad_record", error.message, id);
     }
   }
 
@@ -189,7 +192,6 @@ class ReceiptCheck {
   }
 
   receive(receipt) {
-    this.receipts += 1;
     const chain = this.chains.get(receipt.chain);
     if (!chain) return this.problem("unknown_chain", "no opening before it", receipt.chain, receipt.index);
     if (!chain.begun && receipt.index !== 0n) {
@@ -224,7 +226,7 @@ class ReceiptCheck {
       if (!chain) {
         this.problem("unknown_chain", "a signature names it", id);
       } else if (count !== chain.count || head !== chain.head) {
-        this.problem("wrong_head", `${count} receipts are signed, ${chain.count} are there`, id);
+        this.problem("wrong_head", `not the state of the chain, of ${chain.count} receipts`, id, count);
       } else if (valid) {
         this.signed += chain.waiting;
         chain.waiting = 0;
@@ -236,30 +238,22 @@ class ReceiptCheck {
 
   drawAgain(chain, receipt) {
     const wrong = (name, why) => this.problem(name, why, receipt.chain, receipt.index);
-    const { compiled, opening } = chain, { token, method, ids } = receipt;
-    if (!compiled) return chain.unknown;
+    if (!chain.compiled) return chain.unknown;
     if (!receipt.listed) return "without a list of their kept tokens";
-    if (!ids.includes(token)) return void wrong("wrong_token", `${token} is not among the kept tokens`);
-    if (ids[ids.length - 1] >= opening.live) {
-      return void wrong("wrong_token", "a kept token is not in the live vocabulary");
-    }
-    const impossible = impossibility(compiled, receipt);
-    if (impossible) return void wrong("wrong_logprob", impossible);
-    const adaptive = "adaptive_p" in chain.parameters, first = method === 2, kept = keptDistribution(compiled, receipt);
-    let drawn = token, reason, right = true;
-    if (first || compiled.greedy) right = first && compiled.greedy && receipt.keptCount === 1;
-    else if (adaptive) reason = "with adaptive_p";
-    else if (method !== 1) reason = "decided by a draft's probabilities";
-    else if (opening.flags & 1) reason = "with a watermark";
-    else if (chain.seed === undefined) reason = "without the seed";
-    else drawn = race(kept.ids, startsOf(kept.distances), this.noise(chain, receipt));
-    if (!right) wrong("wrong_token", "the first token is taken at temperature 0, and there alone");
-    else if (drawn !== token) wrong("wrong_token", `${token} is recorded, ${drawn} is drawn`);
-    const logprob = first ? 0 : kept.logprobBits(kept.bitsAndRank(token)[0]);
+    const impossible = impossibility(chain, receipt);
+    if (impossible) return void wrong("wrong_token", impossible);
+    const { token, method } = receipt, adaptive = "adaptive_p" in chain.parameters;
+    const kept = keptDistribution(chain.compiled, receipt), logprob = kept.logprobBits(kept.bitsAndRank(token)[0]);
+    let drawn = token, reason;
+    if (adaptive) reason = "with adaptive_p";
+    else if (method > 2) reason = "decided by a draft's probabilities";
+    else if (method === 1 && chain.opening.flags & 1) reason = "with a watermark";
+    else if (method === 1 && chain.seed === undefined) reason = "without the seed";
+    else if (method === 1) drawn = race(kept.ids, startsOf(kept.distances), this.noise(chain, receipt));
+    if (drawn !== token) return void wrong("wrong_token", `${token} is recorded, ${drawn} is drawn`);
     if (!adaptive && logprob !== receipt.logprob) {
       return void wrong("wrong_logprob", `0x${logprob.toString(16)} follows from the kept tokens`);
     }
-    if (!right || drawn !== token) return undefined;
     if (!reason) this.drawn += 1;
     return reason;
   }

@@ -143,6 +143,7 @@ class Verifier:
         if kind == form.OPENING:
             self.open(body)
         elif kind == form.RECEIPT:
+            self.report.receipts += 1
             self.receive(form.receipt_of(body))
         elif kind == form.SIGNATURE:
             self.sign(form.signature_of(body))
@@ -156,27 +157,26 @@ class Verifier:
         name = head[:16]
         if name in self.chains:
             return
+        chain = self.chains[name] = Chain(head)
         magic, law = form.magic_and_law(body)
+        try:
+            chain.opening = form.opening_of(body)
+            found = self.commitments.get(chain.opening.commitment)
+            if found is not None:
+                chain.seed = found[0]
+                self.unopened.pop(found[1], None)
+            if (magic, law) == (form.MAGIC, LAW_VERSION):
+                self.compile(chain)
+        except (BadRecord, ArithmeticError, LookupError, ValueError) as error:
+            chain.unknown = "with parameters that are none"
+            if (magic, law) == (form.MAGIC, LAW_VERSION):
+                self.problem("bad_record", str(error), name)
         if (magic, law) != (form.MAGIC, LAW_VERSION):
             self.problem("unknown_law", f"law {law}, magic {magic!r}", name)
-            self.chains[name] = Chain(head, unknown="of another law")
-            return
-        try:
-            opening = form.opening_of(body)
-        except BadRecord as error:
-            self.problem("bad_record", str(error), name)
-            return
-        chain = self.chains[name] = Chain(head, opening)
-        found = self.commitments.get(opening.commitment)
-        if found is not None:
-            chain.seed = found[0]
-            self.unopened.pop(found[1], None)
-        try:
-            self.compile(chain, opening)
-        except (BadRecord, ArithmeticError, LookupError, ValueError):
-            chain.unknown = "with parameters that are unknown here"
+            chain.unknown = "of another law"
 
-    def compile(self, chain: Chain, opening: Opening) -> None:
+    def compile(self, chain: Chain) -> None:
+        opening = chain.opening
         if not 1 <= opening.live_vocabulary <= opening.vocabulary < 1 << 20 or opening.choice_index > MOST_CHOICES:
             raise ValueError("a vocabulary or a choice_index that no server takes")
         parameters = form.parameters_of(opening.words)
@@ -185,7 +185,6 @@ class Verifier:
         chain.parameters, chain.compiled = parameters, compiled
 
     def receive(self, receipt: Receipt) -> None:
-        self.report.receipts += 1
         chain = self.chains.get(receipt.chain)
         if chain is None:
             self.problem("unknown_chain", "no opening before it", receipt.chain, receipt.index)
@@ -219,7 +218,7 @@ class Verifier:
             if chain is None:
                 self.problem("unknown_chain", "a signature names it", chain_id)
             elif (count, head) != (chain.count, chain.head):
-                self.problem("wrong_head", f"{count} receipts are signed, {chain.count} are there", chain_id)
+                self.problem("wrong_head", f"not the state of the chain, of {chain.count} receipts", chain_id, count)
             elif valid:
                 self.report.signed += chain.waiting
                 chain.waiting = 0
@@ -233,44 +232,32 @@ class Verifier:
 
     def draw_again(self, chain: Chain, receipt: Receipt) -> str:
         """Compares token and logprob. Returns the reason if the draw could not be checked."""
-        compiled = chain.compiled
-        if compiled is None:
+        if chain.compiled is None:
             return chain.unknown
         if not receipt.listed:
             return "without a list of their kept tokens"
-        place = int(np.searchsorted(receipt.ids, receipt.token))
-        if place == len(receipt.ids) or receipt.ids[place] != receipt.token:
-            self.wrong(receipt, "wrong_token", f"{receipt.token} is not among the kept tokens")
-            return ""
-        if receipt.ids[-1] >= chain.opening.live_vocabulary:
-            self.wrong(receipt, "wrong_token", "a kept token is not in the live vocabulary")
-            return ""
-        impossible = impossibility(compiled, receipt)
+        impossible = impossibility(chain, receipt)
         if impossible:
-            self.wrong(receipt, "wrong_logprob", impossible)
+            self.wrong(receipt, "wrong_token", impossible)
             return ""
-        adaptive, first = "adaptive_p" in chain.parameters, receipt.method == form.FIRST
-        kept, drawn, reason, right = kept_distribution(compiled, receipt), receipt.token, "", True
-        if first or compiled.greedy:
-            right = first and compiled.greedy and receipt.kept_count == 1
-        elif adaptive:
+        adaptive = "adaptive_p" in chain.parameters
+        kept, drawn, reason = kept_distribution(chain.compiled, receipt), receipt.token, ""
+        if adaptive:
             reason = "with adaptive_p"
-        elif receipt.method != form.RACE:
+        elif receipt.method in (form.ACCEPTED, form.REPLACED):
             reason = "decided by a draft's probabilities"
-        elif chain.opening.flags & form.WATERMARK:
+        elif receipt.method == form.RACE and chain.opening.flags & form.WATERMARK:
             reason = "with a watermark"
-        elif chain.seed is None:
+        elif receipt.method == form.RACE and chain.seed is None:
             reason = "without the seed"
-        else:
+        elif receipt.method == form.RACE:
             drawn = drawn_among(kept.ids, kept.distances, noise_of(chain, receipt))
-        if not right:
-            self.wrong(receipt, "wrong_token", "the first token is taken at temperature 0, and there alone")
-        elif drawn != receipt.token:
+        logprob = kept.logprob_bits(kept.bits_and_rank(receipt.token)[0])
+        if drawn != receipt.token:
             self.wrong(receipt, "wrong_token", f"{receipt.token} is recorded, {drawn} is drawn")
-        logprob = 0 if first else kept.logprob_bits(kept.bits_and_rank(receipt.token)[0])
-        if logprob != receipt.logprob and not adaptive:
+        elif logprob != receipt.logprob and not adaptive:
             self.wrong(receipt, "wrong_logprob", f"0x{receipt.logprob:08x} is recorded, 0x{logprob:08x} follows")
-        elif right and drawn == receipt.token:
+        else:
             self.report.drawn += not reason
             return reason
         return ""
@@ -363,15 +350,22 @@ def noise_of(chain: Chain, receipt: Receipt) -> Tuple[Tuple[int, int], int, int]
     return (seed & 0xFFFFFFFF, seed >> 32), receipt.position, stream & 0xFFFFFFFF
 
 
-def impossibility(compiled: Compiled, receipt: Receipt) -> str:
-    """Says why no row has kept tokens of these bits; empty if one may."""
-    bits = receipt.bits
+def impossibility(chain: Chain, receipt: Receipt) -> str:
+    """Why no row has these kept tokens, or this one of them; empty if one may."""
+    live, bits, compiled = chain.opening.live_vocabulary, receipt.bits, chain.compiled
+    place = int(np.searchsorted(receipt.ids, receipt.token))
     first = int(bits[np.argmax(sort_keys(bits))])
     dynamic = any(stage[0] == stages.DYNAMIC_TEMPERATURE for stage in compiled.chain)
+    if receipt.token >= live or receipt.ids[-1] >= live:
+        return "a token that is not in the live vocabulary"
     if ((bits >> 23 & 255 == 255) & (bits != MASKED)).any() or magnitude(first) >= LIMIT:
         return "a kept token's bits are those of no logit"
     if not LEAST_DYNAMIC <= receipt.temperature <= MOST_DYNAMIC if dynamic else receipt.temperature:
         return f"a dynamic temperature of {receipt.temperature}"
+    if compiled.greedy != (receipt.method == form.FIRST) or compiled.greedy and receipt.kept_count != 1:
+        return "the method is not that of the temperature"
+    if place == len(receipt.ids) or receipt.ids[place] != receipt.token:
+        return f"{receipt.token} is not among the kept tokens"
     return ""
 
 
