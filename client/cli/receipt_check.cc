@@ -161,14 +161,15 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
   if (chains_.contains(id)) return;
   CheckedChain chain;
   chain.hash = hash;
+  const auto opening = service::DecodeOpening(body);
+  const auto parameters = opening ? service::ParametersOf(opening->parameters) : std::nullopt;
+  if (parameters) chain.parameters = *parameters;
   if (service::LawOf(body) != law::kLawVersion) {
     Report("unknown_law", id, std::nullopt, absl::StrCat("an opening of another law than ", law::kLawVersion));
-  } else {
-    const auto opening = service::DecodeOpening(body);
-    if (!opening) return Report("bad_record", id, std::nullopt, "an opening with other fields");
-    const auto parameters = service::ParametersOf(opening->parameters);
-    chain.spec = SpecOf(*opening, parameters);
-    if (parameters) chain.parameters = *parameters;
+  } else if (!opening || (chain.spec = SpecOf(*opening, parameters)) == nullptr) {
+    Report("bad_record", id, std::nullopt, "an opening with other fields, or whose parameters are none");
+  }
+  if (opening) {
     chain.request_id = opening->request_id;
     chain.has_watermark = opening->has_watermark;
     if (const auto seed = seeds_.find(opening->commitment); seed != seeds_.end()) {
@@ -180,9 +181,9 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
 }
 
 void ReceiptCheck::TakeReceipt(std::string_view body) {
+  ++counts_.receipts;
   const auto receipt = service::DecodeReceipt(body);
   if (!receipt) return Report("bad_record", "", std::nullopt, "a receipt with other fields");
-  ++counts_.receipts;
   const std::string id = Hex(receipt->chain);
   const auto found = chains_.find(id);
   if (found == chains_.end()) return Report("unknown_chain", id, receipt->index, "a receipt without an opening");
@@ -218,10 +219,20 @@ void ReceiptCheck::CheckDraw(const CheckedChain& chain, const std::string& id, c
   }
   const std::optional<uint64_t> seed = chain.has_watermark ? std::nullopt : chain.seed;
   const RedrawnToken redrawn = Redraw(*chain.spec, seed, receipt);
-  if (!redrawn.wrong_token.empty()) Report("wrong_token", id, receipt.index, redrawn.wrong_token);
-  if (!redrawn.wrong_logprob.empty()) Report("wrong_logprob", id, receipt.index, redrawn.wrong_logprob);
-  if (!redrawn.wrong_token.empty() || !redrawn.wrong_logprob.empty()) return;
-  if (redrawn.is_drawn) {
+  if (!redrawn.why_not.empty()) return Report("wrong_token", id, receipt.index, redrawn.why_not);
+  if (!redrawn.is_kept) {
+    return Report("wrong_token", id, receipt.index, absl::StrCat("token ", receipt.token, " is not kept"));
+  }
+  if (redrawn.token && *redrawn.token != receipt.token) {
+    return Report("wrong_token", id, receipt.index,
+                  absl::StrCat("position ", receipt.position, ": token ", receipt.token, " is stated, the kept tokens ",
+                               "and the seed give ", *redrawn.token));
+  }
+  if (redrawn.logprob_bits && *redrawn.logprob_bits != receipt.logprob_bits) {
+    return Report("wrong_logprob", id, receipt.index,
+                  absl::StrCat("position ", receipt.position, ": the kept tokens give another logprob"));
+  }
+  if (redrawn.token) {
     ++counts_.drawn;
   } else if (IsAdapted(*chain.spec)) {
     ++counts_.adapted;
@@ -253,8 +264,7 @@ void ReceiptCheck::TakeSignature(std::string_view body) {
     }
     CheckedChain& chain = found->second;
     if (head.receipts != chain.receipts || head.hash != chain.hash) {
-      Report("wrong_head", id, std::nullopt,
-             absl::StrCat(head.receipts, " receipts are signed, the file has ", chain.receipts));
+      Report("wrong_head", id, head.receipts, absl::StrCat("the file has ", chain.receipts, " receipts of the chain"));
       continue;
     }
     chain.has_ended |= head.has_ended;

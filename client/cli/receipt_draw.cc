@@ -28,24 +28,27 @@ bool HasStage(const SequenceSpec& spec, StageKind kind) {
 
 bool IsInfinite(uint32_t bits) { return (bits >> 23 & 255) == 255; }
 
-bool IsKept(const SequenceSpec& spec, const Receipt& receipt) {
-  const auto kept = std::ranges::lower_bound(receipt.kept, receipt.token, {}, &TokenBits::token);
-  return kept != receipt.kept.end() && kept->token == receipt.token && receipt.kept.back().token < spec.live_vocabulary;
-}
-
-// Returns why no row has kept tokens of these bits, or an empty text.
-std::string WhyNoRow(const SequenceSpec& spec, const Receipt& receipt, uint32_t first_bits) {
+// Returns why no row has these kept tokens, or an empty text.
+std::string WhyNot(const SequenceSpec& spec, const Receipt& receipt, uint32_t first_bits) {
+  if (receipt.token >= spec.live_vocabulary) return "the token is not in the live vocabulary";
+  if (receipt.kept.back().token >= spec.live_vocabulary) return "a kept token is not in the live vocabulary";
   for (const TokenBits& token : receipt.kept) {
     if (token.bits != law::kMaskedBits && IsInfinite(token.bits)) {
       return absl::StrCat("the logit of kept token ", token.token, " is no number");
     }
   }
   if (IsInfinite(first_bits) || law::IsTooLarge(first_bits & 0x7fffffff)) return "the largest kept logit is no logit";
-  const bool is_dynamic = HasStage(spec, StageKind::kDynamicTemperature);
-  if (is_dynamic ? receipt.temperature < law::kLeastTemperature || receipt.temperature > kMostTemperature
-                 : receipt.temperature != 0) {
-    return "the parameters do not give the temperature that is stated";
+  if (HasStage(spec, StageKind::kDynamicTemperature)) {
+    if (receipt.temperature < law::kLeastTemperature || receipt.temperature > kMostTemperature) {
+      return "the temperature is out of range";
+    }
+  } else if (receipt.temperature != 0) {
+    return "a temperature is stated, and the parameters have no dynamic one";
   }
+  if (spec.parameters.greedy != (receipt.method == ReceiptMethod::kGreedy)) {
+    return "the method is not that of the temperature";
+  }
+  if (spec.parameters.greedy && receipt.kept_count != 1) return "a greedy row keeps one token";
   return "";
 }
 
@@ -70,48 +73,27 @@ bool IsAdapted(const SequenceSpec& spec) { return HasStage(spec, StageKind::kAda
 
 RedrawnToken Redraw(const SequenceSpec& spec, std::optional<uint64_t> seed, const Receipt& receipt) {
   RedrawnToken redrawn;
-  if (!IsKept(spec, receipt)) {
-    redrawn.wrong_token =
-        absl::StrCat("token ", receipt.token, " is not kept, or kept tokens are not in the vocabulary");
-    return redrawn;
-  }
   const auto key_of = [](const TokenBits& token) { return law::Key(token.bits); };
   const uint32_t first = std::ranges::max_element(receipt.kept, {}, key_of)->bits;
-  redrawn.wrong_logprob = WhyNoRow(spec, receipt, first);
-  if (!redrawn.wrong_logprob.empty()) return redrawn;
+  redrawn.why_not = WhyNot(spec, receipt, first);
+  if (!redrawn.why_not.empty()) return redrawn;
+  const auto kept = std::ranges::lower_bound(receipt.kept, receipt.token, {}, &TokenBits::token);
+  redrawn.is_kept = kept != receipt.kept.end() && kept->token == receipt.token;
+  if (IsAdapted(spec)) return redrawn;
 
   kernels::RowOutput output;
   output.temperature = receipt.temperature;
   output.processed.max_bits = first;
   const law::Scale scale = law::ProcessedScale(spec.parameters, output);
-  const bool is_greedy = receipt.method == ReceiptMethod::kGreedy;
-  std::optional<uint32_t> token;
-  if (is_greedy || spec.parameters.greedy) {
-    token = receipt.kept.front().token;
-    if (!is_greedy || !spec.parameters.greedy || receipt.kept_count != 1) {
-      redrawn.wrong_token = "the first token in order is taken at temperature 0, and there alone";
-    }
-  } else if (receipt.method == ReceiptMethod::kRace && seed && !IsAdapted(spec)) {
-    token = Race(spec, *seed, receipt, scale);
+  for (const TokenBits& token : receipt.kept) {
+    output.processed.weight_sum += law::Weight(law::Distance(token.bits, scale));
   }
-  redrawn.is_drawn = token.has_value();
-  if (token && *token != receipt.token && redrawn.wrong_token.empty()) {
-    redrawn.wrong_token = absl::StrCat("position ", receipt.position, ": token ", receipt.token,
-                                       " is stated, the kept tokens and the seed give ", *token);
-  }
-  if (IsAdapted(spec)) return redrawn;
-  uint32_t logprob_bits = 0;
-  if (!is_greedy) {
-    for (const TokenBits& kept : receipt.kept) {
-      output.processed.weight_sum += law::Weight(law::Distance(kept.bits, scale));
-    }
-    const uint32_t bits = std::ranges::lower_bound(receipt.kept, receipt.token, {}, &TokenBits::token)->bits;
+  if (redrawn.is_kept) {
     const double temperature = law::ProcessedTemperature(spec.parameters, output);
-    logprob_bits = std::bit_cast<uint32_t>(law::Logprob(output.processed, bits, temperature));
+    redrawn.logprob_bits = std::bit_cast<uint32_t>(law::Logprob(output.processed, kept->bits, temperature));
   }
-  if (logprob_bits != receipt.logprob_bits) {
-    redrawn.wrong_logprob = absl::StrCat("position ", receipt.position, ": the kept tokens give another logprob");
-  }
+  if (receipt.method == ReceiptMethod::kGreedy) redrawn.token = receipt.kept.front().token;
+  if (receipt.method == ReceiptMethod::kRace && seed) redrawn.token = Race(spec, *seed, receipt, scale);
   return redrawn;
 }
 

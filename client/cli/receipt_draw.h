@@ -12,11 +12,12 @@ namespace sortition::cli {
 
 // The token and logprob that follow from a receipt's kept tokens.
 struct RedrawnToken {
-  // Why the token cannot have been drawn; empty if it can.
-  std::string wrong_token = {};
-  // Why the logprob cannot be the token's; empty if it can. Not looked at for a token that is not kept.
-  std::string wrong_logprob = {};
-  bool is_drawn = false;  // the draw was made again
+  // Why the kept tokens cannot be those of a row; empty if they can.
+  std::string why_not = {};
+  std::optional<uint32_t> logprob_bits;  // absent for adaptive-p and for a token that is not kept
+  bool is_kept = false;                  // the receipt's token is
+  // The token of the race; absent without a seed, or where the method is another one.
+  std::optional<uint32_t> token;
 };
 
 // True for a sequence whose draws cannot be made again from kept tokens: adaptive-p.

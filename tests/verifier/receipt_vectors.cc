@@ -281,7 +281,7 @@ class Maker {
       const std::string opening = a.Opening();
       const std::string first = a.Draw(), second = a.Draw(), third = a.Draw();
       Add("reordered", Records() << opening << first << third << second << Sign({a.Head(false)}),
-          {{"broken_chain", a.id(), 2}, {"broken_chain", a.id(), 1}, {"wrong_head", a.id()}}, 3, 0, 0);
+          {{"broken_chain", a.id(), 2}, {"broken_chain", a.id(), 1}, {"wrong_head", a.id(), 3}}, 3, 0, 0);
     }
     {
       Chain a = chain();
@@ -291,7 +291,7 @@ class Maker {
       // A receipt of another sequence that says it is of this one.
       const std::string foreign = b.Draw([&](Receipt* receipt) { receipt->chain = a.Head(false).chain; });
       Add("spliced", Records() << opening << foreign << Sign({a.Head(false)}),
-          {{"broken_chain", a.id(), 1}, {"wrong_head", a.id()}}, 2, 0, 0);
+          {{"broken_chain", a.id(), 1}, {"wrong_head", a.id(), 1}}, 2, 0, 0);
     }
     {
       Chain a = chain();
@@ -313,8 +313,8 @@ class Maker {
     }
     {
       Chain a("a", 1, Plain(), 2);
-      Add("other_law", Records() << a.Opening() << a.Draws(2) << Sign({a.Head(false)}),
-          {{"unknown_law", a.id()}, {"wrong_seed"}}, 2, 2, 0);
+      Add("other_law", Records() << a.Opening() << a.Draws(2) << Sign({a.Head(false)}), {{"unknown_law", a.id()}}, 2, 2,
+          0);
       last().seeds = {a.seed()};
     }
     {
@@ -338,7 +338,7 @@ class Maker {
     {
       Chain a = chain();
       const auto swap = [](Receipt* receipt) { std::swap(receipt->kept[0], receipt->kept[1]); };
-      Add("kept_descends", Records() << a.Opening() << a.Draw(swap), {{"bad_record"}}, 0, 0, 0);
+      Add("kept_descends", Records() << a.Opening() << a.Draw(swap), {{"bad_record"}}, 1, 0, 0);
     }
     {
       Chain a = chain();
@@ -352,25 +352,33 @@ class Maker {
   }
 
   void Draws() {
-    using Names = std::vector<std::string>;
-    const auto changed = [&](const char* name, const Chain::Change& change, const Names& names) {
+    const auto changed = [&](const char* name, const Chain::Change& change, const char* problem) {
       Chain a("a", 1, Plain());
       const std::string records = Records() << a.Opening() << a.Draw(change) << a.Draw() << Sign({a.Head(false)});
-      std::vector<ExpectedProblem> problems;
-      for (const std::string& problem : names) problems.push_back({problem, a.id(), 0});
-      Add(name, records, problems, 2, 2, 1);
+      Add(name, records, {{problem, a.id(), 0}}, 2, 2, 1);
       last().seeds = {a.seed()};
     };
-    const auto other_token = [](Receipt* receipt) {
-      receipt->token = receipt->kept[receipt->kept[0].token == receipt->token ? 1 : 0].token;
-    };
-    changed("other_kept_token", other_token, {"wrong_token", "wrong_logprob"});
-    changed("token_not_kept", [](Receipt* receipt) { receipt->token = kVocabulary - 1; }, {"wrong_token"});
-    changed("other_logprob", [](Receipt* receipt) { receipt->logprob_bits ^= 1; }, {"wrong_logprob"});
-    changed("other_position", [](Receipt* receipt) { receipt->position += 1; }, {"wrong_token"});
-    changed("infinite_logit", [](Receipt* receipt) { receipt->kept[2].bits = 0x7f800000; }, {"wrong_logprob"});
-    const auto greedy = [](Receipt* receipt) { receipt->method = ReceiptMethod::kGreedy; };
-    changed("greedy_method", greedy, {"wrong_token", "wrong_logprob"});
+    changed(
+        "other_kept_token",
+        [](Receipt* receipt) {
+          const kernels::TokenBits other = receipt->kept[receipt->kept[0].token == receipt->token ? 1 : 0];
+          receipt->token = other.token;
+        },
+        "wrong_token");
+    changed(
+        "token_not_kept", [](Receipt* receipt) { receipt->token = kVocabulary - 1; }, "wrong_token");
+    changed(
+        "token_beyond_vocabulary", [](Receipt* receipt) { receipt->token = kVocabulary; }, "wrong_token");
+    changed(
+        "other_logprob", [](Receipt* receipt) { receipt->logprob_bits ^= 1; }, "wrong_logprob");
+    changed(
+        "other_position", [](Receipt* receipt) { receipt->position += 1; }, "wrong_token");
+    changed(
+        "stated_temperature", [](Receipt* receipt) { receipt->temperature = 1 << 24; }, "wrong_token");
+    changed(
+        "infinite_logit", [](Receipt* receipt) { receipt->kept[2].bits = 0x7f800000; }, "wrong_token");
+    changed(
+        "greedy_method", [](Receipt* receipt) { receipt->method = ReceiptMethod::kGreedy; }, "wrong_token");
     {
       Chain a("a", 1, Plain());
       const auto accepted = [](Receipt* receipt) { receipt->method = ReceiptMethod::kAcceptedDraft; };
