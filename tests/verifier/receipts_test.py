@@ -335,7 +335,8 @@ class PageTest(unittest.TestCase):
             const said = [];
             for (const {{ data, seeds, keys, tolerance, rows }} of {json.dumps(given)}) {{
               const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
-              const check = new ReceiptCheck({{ keys, seeds, rows: new Map(rows), tolerance: tolerance ?? undefined }});
+              const check = new ReceiptCheck({{ keys, seeds, rows: new Map(rows), prompt: [3, 1, 4],
+                tolerance: tolerance ?? undefined }});
               await check.read(new Blob([bytes]));
               said.push([check.receipts, check.signed, check.drawn, check.compared, check.problems, check.text()]);
             }}
@@ -373,6 +374,10 @@ class PageTest(unittest.TestCase):
                            {"adaptive_p": {"target": 0.25}},
                            {"dynamic_temperature": {"range": 0.5}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
                            {"mirostat": {"version": 1}},
+                           {"repetition_penalty": 1.25, "frequency_penalty": 0.5, "no_repeat_ngram_size": 2,
+                            "dry": {"multiplier": 1.0, "allowed_length": 1}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
+                           {"stop_token_ids": [1, 2, 3], "min_tokens": 2, "bad_words": [{"tokens": [5]}],
+                            "presence_penalty": -1.0, "penalty_scope": {"frequency_counts_prompt": True}},
                            {"logit_bias": [{"token": 3, "bias": 2.0}], "banned_token_ids": [4],
                             "allowed_token_ids": [1, 2, 3, 4, 9]},
                            {"typical_p": 0.5, "chain": {"explicit": {"samplers": ["typical_p"]}}}):
@@ -384,7 +389,7 @@ class PageTest(unittest.TestCase):
         for number, (given, said) in enumerate(zip(files, self.run_files(files), strict=True)):
             data, seeds, keys, tolerance, rows = given
             trusted = [bytes.fromhex(key) for key in keys]
-            report = verify(io.BytesIO(data), trusted, seeds, rows or None, None, tolerance)
+            report = verify(io.BytesIO(data), trusted, seeds, rows or None, (3, 1, 4), tolerance)
             problems = [(problem.name, problem.chain and problem.chain.hex(), problem.index, problem.line)
                         for problem in report.problems]
             theirs = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
