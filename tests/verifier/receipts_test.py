@@ -297,7 +297,7 @@ VECTORS = json.loads((SOURCE / "tests/verifier/receipts_vectors.json").read_text
 
 
 def expected(file):
-    """What a verifier finds in a file of the vectors, as counts and problems."""
+    """Counts and problems that a verifier finds in a file of the vectors."""
     problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
                 for problem in file["problems"]]
     return [file["receipts"], file["signed"], file["drawn"]], problems
