@@ -183,22 +183,16 @@ Sequence* Wrap(std::unique_ptr<client::Sequence> opened) {
 }
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
-               std::optional<uint32_t> start_position, uint32_t turns, std::shared_ptr<client::ReceiptLog> receipts) {
+               std::optional<uint32_t> start_position, uint32_t turns) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
   options.turns = turns;
-  options.receipts = std::move(receipts);
   auto client = self.share();
   return Wrap(MadeWithoutGil([&] {
     auto opened = client->Open(std::move(options));
     client.reset();
     return opened;
   }));
-}
-
-std::shared_ptr<client::ReceiptLog> MakeReceiptLog(nb::bytes salt) {
-  if (salt.size() != 0 && salt.size() != 16) throw nb::value_error("salt: 16 bytes, or none");
-  return std::make_shared<client::ReceiptLog>(std::string(salt.c_str(), salt.size()));
 }
 
 Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, std::optional<uint32_t> position) {
@@ -364,27 +358,6 @@ void BindClient(nb::module_& module) {
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](Sequence& self, nb::args) { self.handle.reset(); });
 
-  nb::class_<client::ReceiptLog>(module, "ReceiptLog",
-                                 "Gathers the receipts of one sequence (docs/receipts.md). Thread-safe.")
-      .def(nb::new_(&MakeReceiptLog), nb::arg("salt") = nb::bytes("", 0))
-      .def(
-          "take",
-          [](client::ReceiptLog& self) {
-            const std::string records = self.Take();
-            return nb::bytes(records.data(), records.size());
-          },
-          "The records that have come since the last call. All of them in their order are a file of receipts.")
-      .def_prop_ro("seed_line", &client::ReceiptLog::SeedLine,
-                   "The line that opens the commitment to the seed: SEED SALT. A secret until it is published.")
-      .def(
-          "await_end",
-          [](const client::ReceiptLog& self, double seconds) {
-            const nb::gil_scoped_release released;
-            return self.AwaitEnd(absl::Seconds(seconds));
-          },
-          nb::arg("seconds"),
-          "Waits for the last signature after the sequence was closed. False if it has not come within this time.");
-
   nb::class_<Client>(module, "Client")
       .def(nb::new_(&Connect), nb::arg("targets"), nb::kw_only(), nb::arg("fallback"), nb::arg("worker_session"),
            nb::arg("name"), nb::arg("tls").none(), nb::arg("connect_timeout"), nb::arg("keepalive"),
@@ -401,8 +374,7 @@ void BindClient(nb::module_& module) {
             return MakeCudaReady(device, Allocate(self, client::CudaReady::kBytes));
           },
           nb::arg("device"))
-      .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"),
-           nb::arg("receipts").none())
+      .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
            nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(),

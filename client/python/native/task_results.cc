@@ -56,15 +56,6 @@ std::vector<uint32_t> TokensOf(const Positions& positions) {
   return tokens;
 }
 
-template <typename Value>
-std::vector<Value> RacesOf(const Score& self, Value (v1::RacePlace::*get)() const) {
-  std::vector<Value> values;
-  for (const v1::Position& position : self.message->positions()) {
-    if (position.has_race()) values.push_back((position.race().*get)());
-  }
-  return values;
-}
-
 // Every token keeps at least itself or another one, so an empty list says that none was asked for.
 std::vector<std::vector<uint32_t>> KeptTokens(const Positions& positions) {
   std::vector<std::vector<uint32_t>> kept;
@@ -170,14 +161,7 @@ void BindTaskResults(nb::module_& module) {
   BindMessage(&verify, "The answer as a sortition.v1.VerifyResult message.");
 
   nb::class_<Score> score(module, "Score", "Log probabilities of given tokens, and what else was asked for.");
-  score.def("__repr__", [](const Score&) { return "<sortition.Score>"; })
-      .def_prop_ro(
-          "race_ranks", [](const Score& self) { return RacesOf(self, &v1::RacePlace::rank); },
-          "Places of the tokens in the races of their positions, if asked for: 1 would have been drawn, 0 does not "
-          "race.")
-      .def_prop_ro(
-          "race_margins", [](const Score& self) { return RacesOf(self, &v1::RacePlace::margin); },
-          "By how much the tokens lost their races, in nats; 0 for one that would have been drawn.");
+  score.def("__repr__", [](const Score&) { return "<sortition.Score>"; });
   BindTokens(&score);
   BindMessage(&score, "The answer as a sortition.v1.ScoreResult message.");
 }

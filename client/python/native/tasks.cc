@@ -56,21 +56,14 @@ Tasks::Tasks(nb::handle drafts, nb::handle scored, size_t count) {
     const nb::object given = At(scored, i);
     if (!proposed.is_none() && !given.is_none()) ValueError(absl::StrCat("scored[", i, "]: there are drafts, too"));
     if (!proposed.is_none()) ReadDrafts(proposed, i);
-    if (!given.is_none()) ReadScored(given, i);
+    if (!given.is_none()) {
+      tasks_[i].tokens = Tokens(given, absl::StrCat("scored[", i, "]"));
+      if (tasks_[i].tokens.empty()) ValueError(absl::StrCat("scored[", i, "]: at least one token"));
+    }
     const size_t tokens = tasks_[i].tokens.size();
     positions_.push_back(tasks_[i].verifies ? tokens + 1 : std::max<size_t>(tokens, 1));
     masks_.push_back(tasks_[i].verifies ? tokens + 1 : 1);
   }
-}
-
-void Tasks::ReadScored(nb::handle object, size_t index) {
-  const std::string name = absl::StrCat("scored[", index, "]");
-  Task& task = tasks_[index];
-  task.tokens = Tokens(object.attr("tokens"), name);
-  if (task.tokens.empty()) ValueError(name + ": at least one token");
-  for (const nb::handle ids : object.attr("requested")) task.requested.push_back(Tokens(ids, name + ".requested"));
-  // The service names the field if there are others than none or one for each token.
-  task.race = Cast<bool>(object.attr("race"), name + ".race", "a bool");
 }
 
 void Tasks::ReadDrafts(nb::handle object, size_t index) {
@@ -125,8 +118,6 @@ void Tasks::Apply(size_t index, client::Row* row) const {
     row->drafts = &task.drafts;
   } else {
     row->scored = task.tokens;
-    row->scored_requests = task.requested;
-    row->score_race = task.race;
   }
 }
 

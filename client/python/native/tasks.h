@@ -1,4 +1,4 @@
-// Tasks of a step's rows other than a draw, from Python: drafts (sortition.Drafts) and scores (sortition.Scored).
+// Tasks of a step's rows other than a draw, from Python: drafts (sortition.Drafts) and tokens to be scored.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -35,11 +35,8 @@ class Tasks {
     std::vector<int32_t> parents;
     std::vector<v1::SparseProbabilities> sparse;
     client::Drafts drafts;
-    std::vector<std::vector<uint32_t>> requested;  // of a score
-    bool race = false;
     bool verifies = false;
   };
-  void ReadScored(nanobind::handle scored, size_t index);
   void ReadDrafts(nanobind::handle drafts, size_t index);
   void ReadProbabilities(nanobind::handle probabilities, size_t index);
 

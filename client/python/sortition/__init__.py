@@ -10,16 +10,16 @@ bfloat16, on the CPU. They are sent without a copy. They may also be on a CUDA d
 """
 
 from sortition._native import (LAW_VERSION, CudaResults, CudaReady, CudaRows, DeviceMemory, Draw, Logprobs, Ready,
-                               ReadyWord, ReceiptLog, Score, Sequence, Verify)
+                               ReadyWord, Score, Sequence, Verify)
 from sortition._native import VERSION as __version__
 from sortition.aio import AsyncClient
 from sortition.client import Client
 from sortition.errors import Error
 from sortition.kept import KeptSets, kept_sets
 from sortition.options import Retry, Shard, Transport
-from sortition.step import Drafts, Scored, pack_mask
+from sortition.step import Drafts, pack_mask
 from sortition.view import StepView
 
 __all__ = ["LAW_VERSION", "AsyncClient", "Client", "CudaResults", "CudaReady", "CudaRows", "DeviceMemory", "Drafts",
-           "Draw", "Error", "KeptSets", "Logprobs", "Ready", "ReadyWord", "ReceiptLog", "Retry", "Score", "Scored",
-           "Sequence", "Shard", "StepView", "Transport", "Verify", "__version__", "kept_sets", "pack_mask"]
+           "Draw", "Error", "KeptSets", "Logprobs", "Ready", "ReadyWord", "Retry", "Score", "Sequence", "Shard",
+           "StepView", "Transport", "Verify", "__version__", "kept_sets", "pack_mask"]

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence, Union
 
 from sortition import _native
 from sortition.client import Client
-from sortition.step import Drafts, Result, Scored, on_cuda, raised
+from sortition.step import Drafts, Result, on_cuda, raised
 
 
 class AsyncClient:
@@ -84,12 +84,11 @@ class AsyncClient:
                                        draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
                                        stream=stream))[0])
 
-    async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *,
-                    requested: Sequence[Any] = (), race: bool = False, allowed: Any = None,
+    async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
                     dtype: Optional[str] = None, timeout: Optional[float] = None,
                     stream: Optional[int] = None) -> _native.Score:
         """As Client.score."""
-        return raised((await self.step([sequence], logits, scored=[Scored(tokens, requested, race)],
+        return raised((await self.step([sequence], logits, scored=[tokens],
                                        allowed=None if allowed is None else [allowed], dtype=dtype,
                                        timeout=timeout, stream=stream))[0])
 

@@ -14,7 +14,7 @@ import numpy
 from sortition import _native
 from sortition.describe import describe, token_list
 from sortition.options import Retry, Shard, Transport
-from sortition.step import Drafts, Result, Scored, packed_masks, raised, scored_entries, stream_of_step
+from sortition.step import Drafts, Result, packed_masks, raised, scored_lists, stream_of_step
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 
@@ -59,20 +59,18 @@ class Client:
     def open(self, request_id: Optional[str] = None, *, vocabulary_size: int, prompt: Any = (),
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
              model: str = "", start_position: Optional[int] = None, turns: int = 0,
-             parameters: Optional[SamplingParameters] = None, receipts: Optional[_native.ReceiptLog] = None,
-             **sampling: Any) -> _native.Sequence:
+             parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.Sequence:
         """Makes a sequence known to the service. Blocks for a round trip.
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
         `parameters`. Without a `request_id` the client makes one, but a rank must give it. A rank that continues a text
-        in a new process passes `turns` of the other ranks' sequences, if it is not 0. With `receipts`, a log of this
-        sequence alone, the service makes a receipt of each token (docs/receipts.md).
+        in a new process passes `turns` of the other ranks' sequences, if it is not 0.
         """
         if turns and self._shard is None:
             raise ValueError("turns: with a shard only")
         message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
                            live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
-        return self._native.open(message, token_list(prompt), start_position, turns, receipts)
+        return self._native.open(message, token_list(prompt), start_position, turns)
 
     def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,
@@ -107,7 +105,7 @@ class Client:
         (Ready.expect), or once the work queued on the stream is done (CudaReady). `timeout` includes this time. Masks
         and drafts' probabilities must be complete at the call.
         """
-        return self._native.step(sequences=list(sequences), logits=logits, drafts=drafts, scored=scored_entries(scored),
+        return self._native.step(sequences=list(sequences), logits=logits, drafts=drafts, scored=scored_lists(scored),
                                  allowed=packed_masks(allowed), draw_salts=list(draw_salts), dtype=dtype,
                                  timeout=timeout, priority=priority, traceparent=traceparent,
                                  stream=stream_of_step(logits, stream, ready), ready=ready)
@@ -125,7 +123,7 @@ class Client:
         another step. Without `ready` the function blocks until the stream has done its work, as step does.
         """
         return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits, drafts=drafts,
-                                 scored=scored_entries(scored), allowed=packed_masks(allowed),
+                                 scored=scored_lists(scored), allowed=packed_masks(allowed),
                                  draw_salts=list(draw_salts), dtype=dtype, timeout=timeout, priority=priority,
                                  traceparent=traceparent, stream=stream_of_step(logits, stream, ready, results),
                                  ready=ready, results=results, callback=on_results)
@@ -167,13 +165,12 @@ class Client:
                                 draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
                                 stream=stream)[0])
 
-    def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, requested: Sequence[Any] = (),
-              race: bool = False, allowed: Any = None, dtype: Optional[str] = None, timeout: Optional[float] = None,
+    def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
+              dtype: Optional[str] = None, timeout: Optional[float] = None,
               stream: Optional[int] = None) -> _native.Score:
-        """Scores tokens that follow one sequence, whose logits are a matrix. Raises its Error. Scored has the rest."""
-        return raised(self.step([sequence], logits, scored=[Scored(tokens, requested, race)],
-                                allowed=None if allowed is None else [allowed], dtype=dtype, timeout=timeout,
-                                stream=stream)[0])
+        """Scores tokens that follow one sequence, whose logits are a matrix. Raises its Error."""
+        return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
+                                dtype=dtype, timeout=timeout, stream=stream)[0])
 
     def allocate_rows(self, rows: int, vocabulary_size: int, dtype: Any = numpy.float32) -> numpy.ndarray:
         """Returns a matrix for logits that need no copy, in memory shared with the server if the stream has some.

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence
 
 from sortition import _native
 from sortition.describe import describe, token_list
-from sortition.step import Drafts, Result, Scored, packed_masks, raised, scored_entries, stream_of
+from sortition.step import Drafts, Result, packed_masks, raised, scored_lists, stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 
@@ -50,7 +50,7 @@ class Sampler:
              timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
              stream: Optional[int] = None) -> List[Result]:
         """As Client.step. `timeout`, `priority` and `traceparent` are ignored, because the step does not wait."""
-        return _native.step_local(list(sequences), logits, drafts, scored_entries(scored), packed_masks(allowed),
+        return _native.step_local(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
                                   list(draw_salts), dtype, stream_of(logits, stream))
 
     def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
@@ -68,12 +68,12 @@ class Sampler:
         return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
                                 draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, stream=stream)[0])
 
-    def score(self, sequence: _native.LocalSequence, logits: Any, tokens: Any, *, requested: Sequence[Any] = (),
-              race: bool = False, allowed: Any = None, dtype: Optional[str] = None, timeout: Optional[float] = None,
+    def score(self, sequence: _native.LocalSequence, logits: Any, tokens: Any, *, allowed: Any = None,
+              dtype: Optional[str] = None, timeout: Optional[float] = None,
               stream: Optional[int] = None) -> _native.Score:
         """As Client.score."""
-        return raised(self.step([sequence], logits, scored=[Scored(tokens, requested, race)],
-                                allowed=None if allowed is None else [allowed], dtype=dtype, stream=stream)[0])
+        return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
+                                dtype=dtype, stream=stream)[0])
 
     def close(self) -> None:
         """Does nothing: no resources are held."""

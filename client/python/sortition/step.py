@@ -50,29 +50,9 @@ class Drafts:
                            [(list(draft.keys()), list(draft.values())) for draft in self.sparse_probabilities])
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Tokens to be scored, which would follow a sequence.
-
-    `requested` has a list of ids for each token, or is empty: their log probabilities and ranks at its position are
-    returned in place of those of `logprob_token_ids`. With `race` the Score says where each token stands in the race of
-    its position (`race_ranks`, `race_margins`).
-    """
-
-    tokens: Any
-    requested: Sequence[Any] = ()
-    race: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", token_list(self.tokens))
-        object.__setattr__(self, "requested", [token_list(ids) for ids in self.requested])
-
-
-def scored_entries(scored: Optional[Sequence[Any]]) -> Optional[list]:
-    """Returns an entry for each row: None, or a Scored."""
-    if scored is None:
-        return None
-    return [one if one is None or isinstance(one, Scored) else Scored(one) for one in scored]
+def scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
+    """Returns an entry for each row: None, or the list of its tokens to be scored."""
+    return None if scored is None else [None if tokens is None else token_list(tokens) for tokens in scored]
 
 
 def pack_mask(allowed: Any) -> numpy.ndarray:
