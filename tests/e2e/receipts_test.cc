@@ -113,13 +113,13 @@ TEST_F(ReceiptsTest, BadInputIsNamed) {
   EXPECT_THAT(verified.output, HasSubstr("wrong_seed"));
 
   WriteFile(At("no.seeds"), "a seed\n");
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {At("none")},
-           {},
-           {At("demo"), "--keys=" + At("none")},
-           {At("demo"), "--keys=" + At("demo")},
-           {At("demo"), "--seeds=" + At("no.seeds")},
-           {At("demo"), "--report=" + At("none/report.html")}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{At("none")},
+                                             {},
+                                             {At("demo"), "--keys=" + At("none")},
+                                             {At("demo"), "--keys=" + At("demo")},
+                                             {At("demo"), "--seeds=" + At("no.seeds")},
+                                             {At("demo"), "--report=" + At("none/report.html")}}) {
     verified = Verify(arguments);
     EXPECT_EQ(verified.code, 1) << verified.output;
     EXPECT_THAT(verified.output, HasSubstr("sortitionctl: "));
@@ -132,8 +132,7 @@ TEST_F(ReceiptsTest, FilesSurviveKill) {
   auto server = demo::ServerProcess::Start(
       SORTITIOND, {"--receipt_key=" + At("key"), "--receipt_folder=" + folder_, "--receipt_all"}, At("log"));
   ASSERT_TRUE(server.ok()) << server.status() << ReadFile(At("log"));
-  const Ended demo =
-      Run(SORTITION_DEMO, {"--connect=" + (*server)->address(), "--sequences=3", "--tokens=40"});
+  const Ended demo = Run(SORTITION_DEMO, {"--connect=" + (*server)->address(), "--sequences=3", "--tokens=40"});
   ASSERT_EQ(demo.code, 0) << demo.output;
   (*server)->process().Signal(SIGKILL);
   (void)(*server)->process().Wait(absl::Seconds(30));
