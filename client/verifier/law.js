@@ -3,7 +3,7 @@
 "use strict";
 
 const MASKED = 0xff800000, DEAD = 0xffffffff, LEAST = 0x21800000, LIMIT = 0x477fe000, NAN_ABOVE = 0x7f800000;
-const TAGS = { group: 0x47, token: 0x54, rejection: 0x52, xtc: 0x58 };
+const TAGS = { group: 0x47, token: 0x54, rejection: 0x52, watermark: 0x57, xtc: 0x58 };
 const UNIT_TEMPERATURE = [0x5c551d95, 0, 132], UNIT_LOG = 44n << 32n, WORD = 0xffffffff;
 const EXPONENTIALS = Array.from({ length: 32 }, (_, j) => Math.round(2 ** (31 - j / 32)));
 const INVERSES = Array.from({ length: 32 }, (_, j) => Math.round(65536 / (1 + (j + 0.5) / 32)));

@@ -1,5 +1,5 @@
-// Checks of receipts (docs/receipts.md). Uses law.js, row.js, options.js and records.js. SHA-256 and Ed25519 are the
-// browser's.
+// Checks of receipts (docs/receipts.md). Uses law.js, row.js, options.js, history.js and records.js. SHA-256 and
+// Ed25519 are the browser's.
 "use strict";
 
 const NESTED = {
@@ -9,7 +9,7 @@ const NESTED = {
   adaptive_p: { target: "adaptive_target", decay: "adaptive_decay" },
   quadratic_smoothing: { factor: "smoothing_factor", curve: "smoothing_curve" },
 };
-// The page does not apply these, which look at a history.
+// Parameters for which a row needs the tokens before it.
 const LOOK_BACK = ["repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
   "min_tokens", "bad_words", "forced_tokens"];
 
@@ -27,7 +27,7 @@ function samplerOptions(parameters) {
 function compileParameters(parameters) {
   const chain = parameters.chain || {}, listed = (chain.explicit || {}).samplers || [];
   const order = listed.map((name) => (name === "dynamic_temperature" ? "temperature" : name));
-  return compileOptions(samplerOptions(parameters), order.length ? order : PRESETS[chain.preset || 0]);
+  return compileOptions(samplerOptions(parameters), order.length ? order : presetOf(parameters));
 }
 
 // Least and largest value, and one outside of them that is off; a fourth entry excludes the least value.
@@ -108,9 +108,10 @@ function marginOf(ids, distances, noise, token) {
 
 class ReceiptCheck {
   // `keys`: trusted public keys in hexadecimal, none: all. `seeds`: lines "SEED SALT". `rows`: a Map from position to
-  // f32 bits. `tolerance`: nats, or undefined.
-  constructor({ keys = [], seeds = [], rows = new Map(), tolerance } = {}) {
-    Object.assign(this, { keys: new Set(keys), seeds, rows, tolerance, chains: new Map(), commitments: new Map() });
+  // f32 bits. `prompt`: its tokens, or undefined. `tolerance`: nats, or undefined.
+  constructor({ keys = [], seeds = [], rows = new Map(), prompt, tolerance } = {}) {
+    Object.assign(this, { keys: new Set(keys), seeds, rows, prompt, tolerance });
+    Object.assign(this, { chains: new Map(), commitments: new Map() });
     Object.assign(this, { receipts: 0, signed: 0, drawn: 0, compared: 0, begunBefore: 0, problems: [] });
     Object.assign(this, { notDrawn: new Map(), notCompared: new Map(), unopened: new Map(), noSignatures: false });
   }
@@ -166,7 +167,8 @@ class ReceiptCheck {
   open(head, body) {
     const id = head.slice(0, 32), law = lawOf(body);
     if (this.chains.has(id)) return;
-    const chain = { head, count: 0n, begun: false, fits: true, waiting: 0, unknown: "of another law" };
+    const chain = { head, count: 0n, begun: false, fits: true, waiting: 0, tokens: new Map() };
+    chain.unknown = "of another law";
     this.chains.set(id, chain);
     if (law !== 1) this.problem("unknown_law", `law ${law}`, id);
     try {
@@ -203,6 +205,7 @@ class ReceiptCheck {
     }
     Object.assign(chain, { begun: true, count: receipt.index + 1n, head: receipt.digest });
     if (chain.fits) chain.waiting += 1;
+    if (this.rows.size) chain.tokens.set(receipt.position, receipt.token);
     const count = (map, reason) => reason && map.set(reason, (map.get(reason) || 0) + 1);
     count(this.notDrawn, this.drawAgain(chain, receipt));
     count(this.notCompared, this.compareRow(chain, receipt));
@@ -275,22 +278,33 @@ class ReceiptCheck {
     if (chain.seed === undefined && !compiled.greedy) {
       return this.tolerance === undefined ? "without the seed" : "whose margin needs the seed";
     }
-    if (LOOK_BACK.some((name) => name in parameters)) return "with options that look at a history";
-    if (this.tolerance !== undefined && !draws) return "decided by a draft's probabilities";
-    const difference = bits.length < opening.live ? `${bits.length} logits, the vocabulary has more`
-      : this.rowDifference(chain, receipt, bits.slice(0, opening.live), draws);
+    const short = bits.length < opening.live ? `${bits.length} logits, the vocabulary has more` : "";
+    const tokens = short ? [] : this.history(chain, receipt);
+    if (tokens === null) return "without the tokens before them";
+    if (this.tolerance !== undefined && !draws && !short) return "decided by a draft's probabilities";
+    const difference = short || this.rowDifference(chain, receipt, bits.slice(0, opening.live), draws, tokens);
     if (difference) return void this.problem("wrong_row", difference, receipt.chain, receipt.index);
     this.compared += 1;
   }
 
-  rowDifference(chain, receipt, bits, draws) {
-    const { parameters, compiled } = chain, edits = new Map();
-    for (const { token = 0, bias = 0 } of parameters.logit_bias || []) {
-      edits.set(token, [token, 0, flush(bitsOf(bias)), 0]);
+  // The tokens before the receipt's; null if they are needed and not known.
+  history(chain, receipt) {
+    if (!LOOK_BACK.some((name) => name in chain.parameters)) return [];
+    if (this.prompt === undefined) return null;
+    const tokens = [...this.prompt];
+    while (tokens.length < receipt.position) {
+      if (!chain.tokens.has(tokens.length)) return null;
+      tokens.push(chain.tokens.get(tokens.length));
     }
-    for (const token of parameters.banned_token_ids || []) edits.set(token, [token, 1, 0, 0]);
-    const noise = this.noise(chain, receipt), row = { bits, compiled, noise, edits: [...edits.values()], state: 0n,
-      maskNan: parameters.nan_policy === 2, allowedTokens: parameters.allowed_token_ids };
+    return tokens;
+  }
+
+  rowDifference(chain, receipt, bits, draws, tokens) {
+    const { parameters, compiled } = chain, noise = this.noise(chain, receipt);
+    const prompt = tokens.length ? this.prompt.length : 0, forced = forcedToken(parameters, tokens.length - prompt);
+    const row = { bits, compiled, noise, state: 0n, maskNan: parameters.nan_policy === "NAN_POLICY_MASK",
+      edits: forced === undefined ? editsOf(parameters, tokens, prompt) : [],
+      allowedTokens: forced === undefined ? parameters.allowed_token_ids : [forced] };
     let got;
     try {
       got = answerOf(draws ? row : { ...row, score: receipt.token });

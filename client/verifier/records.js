@@ -129,9 +129,11 @@ function signatureOf(body) {
   return signature;
 }
 
-// --- the parameters of an opening. By number: the field's name and kind. A list of one kind is a repeated field.
+// --- the parameters of an opening. By number: the field's name and kind. A list of one kind is a repeated field,
+// a set an enumeration.
 
-const PRESETS = { 0: "vllm", 1: "vllm", 2: "llama_cpp", 3: "hf" };
+const PRESET_NAMES = new Set(["PRESET_UNSPECIFIED", "PRESET_VLLM", "PRESET_LLAMA_CPP", "PRESET_HF"]);
+const NAN_POLICIES = new Set(["NAN_POLICY_UNSPECIFIED", "NAN_POLICY_FAIL", "NAN_POLICY_MASK"]);
 const SEQUENCE = { 1: ["tokens", [NUMBER]] };
 const FIELDS = {
   1: ["temperature", FLOAT], 2: ["top_k", NUMBER], 3: ["top_p", FLOAT], 4: ["min_p", FLOAT],
@@ -139,8 +141,8 @@ const FIELDS = {
   8: ["penalty_scope", { 1: ["window", NUMBER], 2: ["repetition_counts_prompt", BOOL],
     3: ["frequency_counts_prompt", BOOL], 4: ["ignored_prefix", NUMBER] }],
   9: ["logit_bias", [{ 1: ["token", NUMBER], 2: ["bias", FLOAT] }]], 10: ["allowed_token_ids", [NUMBER]],
-  11: ["banned_token_ids", [NUMBER]], 12: ["nan_policy", NUMBER],
-  18: ["chain", { 1: ["preset", NUMBER], 2: ["explicit", { 1: ["samplers", [TEXT]] }] }],
+  11: ["banned_token_ids", [NUMBER]], 12: ["nan_policy", NAN_POLICIES],
+  18: ["chain", { 1: ["preset", PRESET_NAMES], 2: ["explicit", { 1: ["samplers", [TEXT]] }] }],
   20: ["typical_p", FLOAT], 21: ["top_n_sigma", FLOAT], 22: ["epsilon_cutoff", FLOAT], 23: ["eta_cutoff", FLOAT],
   24: ["top_a", FLOAT], 25: ["top_h", FLOAT], 26: ["p_less", BOOL],
   27: ["xtc", { 1: ["probability", FLOAT], 2: ["threshold", FLOAT] }],
@@ -171,8 +173,10 @@ function parametersOf(words, fields = FIELDS) {
 
 function valueOf(kind, words) {
   if (Array.isArray(kind)) return kind[0] === NUMBER ? words : itemsOf(kind[0], words);
-  if (typeof kind === "object") return parametersOf(words, kind);
+  if (typeof kind === "object" && !(kind instanceof Set)) return parametersOf(words, kind);
   need(words.length === 1, "a number of several words");
+  if (kind instanceof Set) need(words[0] < kind.size, "a value that is none of its enumeration");
+  if (kind instanceof Set) return [...kind][words[0]];
   return kind === FLOAT ? floatOf(words[0]) : kind === BOOL ? words[0] !== 0 : words[0];
 }
 

@@ -293,6 +293,36 @@ class ReceiptsTest(unittest.TestCase):
         self.assertEqual(found_names, named)
 
 
+VECTORS = json.loads((SOURCE / "tests/verifier/receipts_vectors.json").read_text(encoding="utf-8"))
+
+
+def expected(file):
+    """Counts and problems that a verifier finds in a file of the vectors."""
+    problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
+                for problem in file["problems"]]
+    return [file["receipts"], file["signed"], file["drawn"]], problems
+
+
+class VectorsTest(unittest.TestCase):
+    def test_files(self):
+        for file in VECTORS["files"]:
+            keys = [bytes.fromhex(key) for key in file["keys"]]
+            report = verify(io.BytesIO(bytes.fromhex(file["records"])), keys, file["seeds"])
+            problems = [(problem.name, problem.chain and problem.chain.hex(), problem.index, problem.line)
+                        for problem in report.problems]
+            found = [report.receipts, report.signed, report.drawn], problems
+            self.assertEqual(found, expected(file), file["name"])
+
+    def test_commitments_and_parameters(self):
+        for given in VECTORS["commitments"]:
+            commitment = maker.receipts.seed_commitment(int(given["seed"]), bytes.fromhex(given["salt"]))
+            self.assertEqual(commitment.hex(), given["commitment"])
+        for given in VECTORS["parameters"]:
+            self.assertEqual(maker.words_of(records.parameters_of(given["words"])), given["words"])
+            self.assertEqual(maker.words_of(given["json"]), given["words"])
+        self.assertGreater(len(VECTORS["parameters"]), 5)
+
+
 @unittest.skipUnless(CHROMIUM, "there is no Chromium")
 class PageTest(unittest.TestCase):
     def run_files(self, files):
@@ -305,13 +335,21 @@ class PageTest(unittest.TestCase):
             const said = [];
             for (const {{ data, seeds, keys, tolerance, rows }} of {json.dumps(given)}) {{
               const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
-              const check = new ReceiptCheck({{ keys, seeds, rows: new Map(rows), tolerance: tolerance ?? undefined }});
+              const check = new ReceiptCheck({{ keys, seeds, rows: new Map(rows), prompt: [3, 1, 4],
+                tolerance: tolerance ?? undefined }});
               await check.read(new Blob([bytes]));
               said.push([check.receipts, check.signed, check.drawn, check.compared, check.problems, check.text()]);
             }}
             at("receipts").textContent = JSON.stringify(said);
           }})().catch((error) => {{ at("receipts").textContent = JSON.stringify(error.stack); }});"""
         return json.loads(browse(page([]), script)["receipts"])
+
+    def test_page_holds_the_vectors(self):
+        files = [(bytes.fromhex(file["records"]), file["seeds"], file["keys"], None, {}) for file in VECTORS["files"]]
+        for file, said in zip(VECTORS["files"], self.run_files(files), strict=True):
+            problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
+                        for problem in said[4]]
+            self.assertEqual((said[:3], problems), expected(file), f"{file['name']}: {said[5]}")
 
     def test_page_and_python_report_the_same(self):
         chain = maker.Chain().draw(6)
@@ -336,6 +374,10 @@ class PageTest(unittest.TestCase):
                            {"adaptive_p": {"target": 0.25}},
                            {"dynamic_temperature": {"range": 0.5}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
                            {"mirostat": {"version": 1}},
+                           {"repetition_penalty": 1.25, "frequency_penalty": 0.5, "no_repeat_ngram_size": 2,
+                            "dry": {"multiplier": 1.0, "allowed_length": 1}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
+                           {"stop_token_ids": [1, 2, 3], "min_tokens": 2, "bad_words": [{"tokens": [5]}],
+                            "presence_penalty": -1.0, "penalty_scope": {"frequency_counts_prompt": True}},
                            {"logit_bias": [{"token": 3, "bias": 2.0}], "banned_token_ids": [4],
                             "allowed_token_ids": [1, 2, 3, 4, 9]},
                            {"typical_p": 0.5, "chain": {"explicit": {"samplers": ["typical_p"]}}}):
@@ -347,7 +389,7 @@ class PageTest(unittest.TestCase):
         for number, (given, said) in enumerate(zip(files, self.run_files(files), strict=True)):
             data, seeds, keys, tolerance, rows = given
             trusted = [bytes.fromhex(key) for key in keys]
-            report = verify(io.BytesIO(data), trusted, seeds, rows or None, None, tolerance)
+            report = verify(io.BytesIO(data), trusted, seeds, rows or None, (3, 1, 4), tolerance)
             problems = [(problem.name, problem.chain and problem.chain.hex(), problem.index, problem.line)
                         for problem in report.problems]
             theirs = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))

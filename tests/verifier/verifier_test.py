@@ -178,8 +178,17 @@ class RandomRowsTest(unittest.TestCase):
     def test_random_histories_and_compact_rows(self):
         for task in ("histories", "compact"):
             rows = subprocess.run([ROWS, task, "200", "20261123"], capture_output=True, text=True, check=True).stdout
-            said = many_rows.numpy_says(rows)
-            self.assertTrue(many_rows.hold(said, rows.count("\n")), f"{task}: {said}")
+            for name, says in many_rows.VERIFIERS.items():
+                said = says(rows)
+                self.assertTrue(many_rows.hold(said, rows.count("\n")), f"{task}, {name}: {said}")
+
+    def test_a_wrong_history_is_found(self):
+        rows = subprocess.run([ROWS, "histories", "20", "7"], capture_output=True, text=True, check=True).stdout
+        for name, says in many_rows.VERIFIERS.items():
+            self.assertTrue(many_rows.hold(says(rows), 20), name)
+            for place in ('"stream": ', '"output": ['):
+                wrong = rows.replace(place, place + ("9" if place.endswith(" ") else "1, "), 1)
+                self.assertFalse(many_rows.hold(says(wrong), 20), f"{name}, {place}")
 
     def test_a_wrong_row_among_many_is_found(self):
         rows = many_rows.made(20, 7, 30).replace('"answer": {"token": ', '"answer": {"token": 4', 1)
