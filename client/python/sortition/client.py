@@ -65,7 +65,7 @@ class Client:
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
         `parameters`. Without a `request_id` the client makes one, but a rank must give it. A rank that continues a text
-        in a new process passes `turns` of the other ranks' sequences, if it is not 0. With `receipts` the service states
+        in a new process passes `turns` of the other ranks' sequences, if it is not 0. With `receipts` the service says
         how each token was drawn: Sequence.take_receipts and seed_line.
         """
         if turns and self._shard is None:
