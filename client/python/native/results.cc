@@ -108,6 +108,16 @@ void BindResults(nb::module_& module) {
           "processed",
           [](const Draw& self) { return self.Part(self.message->has_processed(), self.message->processed()); },
           "Log probabilities of the tokens that passed every filter, if asked for.")
+      .def_prop_ro(
+          "tempered",
+          [](const Draw& self) { return self.Part(self.message->has_tempered(), self.message->tempered()); },
+          "Log probabilities after the temperature and before the filters, if asked for.")
+      .def_prop_ro(
+          "kept_log_mass",
+          [](const Draw& self) {
+            return self.message->has_kept_log_mass() ? std::optional(self.message->kept_log_mass()) : std::nullopt;
+          },
+          "Logarithm of the kept tokens' mass in the tempered distribution, if asked for.")
       .def_prop_ro("kept_count",
                    [](const Draw& self) {
                      return self.message->has_kept_count() ? std::optional(self.message->kept_count()) : std::nullopt;

@@ -95,6 +95,16 @@ void BindTokens(nb::class_<Answer>* bound) {
           "processed",
           [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_processed, &v1::Position::processed); },
           "Log probabilities of the tokens that passed every filter, if asked for: one for each token.")
+      .def_prop_ro(
+          "tempered",
+          [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_tempered, &v1::Position::tempered); },
+          "Log probabilities after the temperature and before the filters, if asked for: one for each token.")
+      .def_prop_ro(
+          "kept_log_mass",
+          [](const Answer& self) {
+            return ValuesOf(self.message->positions(), &v1::Position::has_kept_log_mass, &v1::Position::kept_log_mass);
+          },
+          "Logarithm of the kept tokens' mass in the tempered distribution, if asked for: one for each token.")
       .def_prop_ro("entropy",
                    [](const Answer& self) {
                      return ValuesOf(self.message->positions(), &v1::Position::has_entropy, &v1::Position::entropy);
