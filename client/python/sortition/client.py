@@ -25,7 +25,8 @@ class Client:
     of them. `targets` ("host:port" or "unix:path") are tried in turn. With fallback="in_process" rows are sampled in
     this process, with the same tokens, while no target can be reached. `transport` is a Transport, or its `kind` alone.
     `rows` says in which form rows travel: "full", "compact" or "compact(COUNT)" (the first COUNT tokens, 256 by
-    default, in place of the logits, with the same answers; docs/rows.md), or "auto": compact where a socket is in use.
+    default, in place of the logits, with the same answers; docs/rows.md), or "auto": compact where a socket is in use
+    and rows are long.
     `default_timeout` is that of steps and opens without a timeout, in seconds. The constructor blocks until a target,
     or the fallback, is ready. With `ignore_unknown_fields` a server of an earlier release ignores the fields that it
     does not know, which `ignored_fields` names, and does not refuse them.
@@ -39,7 +40,7 @@ class Client:
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none",
                  transport: Union[str, Transport] = "auto", retry: Retry = Retry(), worker_session: str = "",
                  name: str = "sortition-python", default_timeout: float = 30, in_process_threads: int = 0,
-                 shard: Optional[Shard] = None, rows: str = "full", ignore_unknown_fields: bool = False):
+                 shard: Optional[Shard] = None, rows: str = "auto", ignore_unknown_fields: bool = False):
         how = Transport(transport) if isinstance(transport, str) else transport
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
