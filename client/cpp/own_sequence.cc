@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/compact_rows.h"
 #include "client/cpp/errors.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"

@@ -67,6 +67,15 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
   Advance(now);
 }
 
+void StreamState::OnStated(const std::shared_ptr<PendingBatch>& batch, std::span<PendingRow* const> rows, bool is_last,
+                           absl::Time now) {
+  for (PendingRow* const row : rows) {
+    if (row->state == PendingRow::State::kStating) row->state = PendingRow::State::kWaiting;
+  }
+  if (is_last && batch->EndUse()) finished_.batches.push_back(batch);
+  Advance(now);
+}
+
 uint32_t StreamState::CompactCount(uint64_t row_bytes, uint32_t element_bytes) const {
   const Link* const link = links_.current();
   if (options_.rows.form == RowOptions::Form::kFull || options_.shard || link == nullptr || links_.in_process())
@@ -328,7 +337,8 @@ void StreamState::FailSequence(const SequenceRecord* record, const RowError& err
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
     if (batch->deadline > until) continue;
     for (PendingRow& row : batch->rows) {
-      if (row.record.get() == record && row.state == PendingRow::State::kWaiting) FinishRow(batch.get(), &row, error);
+      const bool waits = row.state == PendingRow::State::kWaiting || row.state == PendingRow::State::kStating;
+      if (row.record.get() == record && waits) FinishRow(batch.get(), &row, error);
     }
   }
 }

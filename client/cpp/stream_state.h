@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,10 @@ class StreamState {
   void Open(std::unique_ptr<PendingOpen> open, absl::Time now);
   // Rows whose sequence has a step in flight already fail alone with STEP_IN_FLIGHT.
   void Submit(std::shared_ptr<PendingBatch> batch, absl::Time now);
+  // Lets rows of a submitted batch go that were stating. `is_last`: none is left; ends the use of the batch's memory
+  // that its owner has counted for them.
+  void OnStated(const std::shared_ptr<PendingBatch>& batch, std::span<PendingRow* const> rows, bool is_last,
+                absl::Time now);
   // Registers memory of a device, in which rows may lie until Forget. False if some of its addresses are registered.
   bool Share(std::shared_ptr<const DeviceRows> rows) { return device_rows_.Add(std::move(rows)); }
   void Forget(const DeviceRows& rows) { device_rows_.Remove(rows); }

@@ -29,7 +29,7 @@ ABSL_FLAG(std::string, connect, "",
 ABSL_FLAG(uint32_t, sequences, 8, "Stories to write at once, 1 to 1024");
 ABSL_FLAG(uint32_t, tokens, 120, "Tokens of a story, 1 to 100000");
 ABSL_FLAG(uint32_t, row_width, 32768, "Elements of a row of logits, 32768 to 1048575");
-ABSL_FLAG(std::string, rows, "full", "How rows travel to a server: auto, full, compact or compact(COUNT)");
+ABSL_FLAG(std::string, rows, "auto", "How rows travel to a server: auto, full, compact or compact(COUNT)");
 ABSL_FLAG(
     std::string, receipts, "",
     "File to write receipts to; FILE.seeds gets the opened seeds, and FILE.key the public key of a server that is "

@@ -16,7 +16,6 @@
 #include "service/request/trace.h"
 
 namespace sortition::service {
-namespace {
 
 std::optional<kernels::DType> ToDType(v1::DType dtype) {
   switch (dtype) {
@@ -30,6 +29,8 @@ std::optional<kernels::DType> ToDType(v1::DType dtype) {
       return std::nullopt;
   }
 }
+
+namespace {
 
 // Returns the field that a refusal of a payload's size names.
 std::string NameOf(std::span<const Payload> payloads, size_t payload, absl::string_view tensor) {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/check.h"
+#include "kernels/cpu/decide_row.h"
 #include "kernels/law/chain.h"
-#include "kernels/law/compact.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -25,6 +25,12 @@ std::optional<kernels::RowParameters> MoreParameters(const RowPlan& plan, const 
   kernels::RowParameters parameters = spec.parameters;
   parameters.processed_logprob = parameters.kept_tokens = true;
   return parameters;
+}
+
+// Returns true if an edit of the sequence may have a bias or a penalty above 0.
+bool MayRaise(const SequenceSpec& spec) {
+  const auto raises = [](const kernels::LogitEdit& edit) { return static_cast<int32_t>(edit.bias) > 0; };
+  return spec.frequency_penalty < 0 || spec.presence_penalty < 0 || std::ranges::any_of(spec.listed_edits, raises);
 }
 
 // Removes the tokens from the step's list that the sequence does not allow.
@@ -138,13 +144,15 @@ RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
 }
 
 void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance) {
+  thread_local kernels::cpu::Scratch scratch;
+  const bool may_raise = MayRaise(spec());
   const auto run = [&](const kernels::RowRequest& request, uint32_t index) -> PositionOutput {
     const kernels::StatedRow& stated = plan_.compact[index];
     const uint64_t work = stated.first.size() + stated.others.size() + request.edits.size();
     kernels::RowRequired required;  // the whole row
     if (work <= allowance->left) {
       allowance->left -= work;
-      auto decided = law::SampleCompactRowReference(request, stated.row());
+      auto decided = kernels::cpu::DecideRow(request, stated.row(), may_raise, &scratch);
       if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return std::move(*output);
       required = std::get<kernels::RowRequired>(std::move(decided));
     }

@@ -82,7 +82,7 @@ PYTHON
 # llama.cpp's library alone, for this machine's processor, and the Python that calls it.
 install_llama() {
   local prefix=$folder/${llama/==/-} sources
-  if [[ ! -e $prefix/done ]]; then
+  if [[ ! -e $prefix/done || ! -d $prefix/python ]]; then
     rm -rf "$folder/sources"
     mkdir -p "$folder/sources"
     pip download --no-deps --no-binary :all: --dest "$folder/sources" "$llama"
@@ -95,7 +95,7 @@ install_llama() {
       -DLLAMA_BUILD_{COMMON,TESTS,TOOLS,EXAMPLES,SERVER,APP}=OFF >&2
     cmake --build "$folder/sources/build" --parallel "${JOBS:-2}" >&2
     cmake --install "$folder/sources/build" >/dev/null
-    mkdir "$prefix/python"
+    mkdir -p "$prefix/python"
     cp -r "$folder"/sources/*/llama_cpp "$prefix/python"
     rm -rf "$folder/sources"
     touch "$prefix/done"

@@ -152,7 +152,7 @@ def sampler_class() -> Any:
 
 def _told(made: Any, *arguments: Any, **options: Any) -> Any:
     """Gives a new batch its requests, by row."""
-    batch = options["batch"] if "batch" in options else arguments[-2]
+    batch = options["batch"] if "batch" in options else arguments[1]  # the first is the class
     setattr(made, _REQUESTS, list(batch.reqs))
     return made
 

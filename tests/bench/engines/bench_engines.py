@@ -99,7 +99,7 @@ def tokens_of(outcomes):
 def from_python(matrix, native, listen, rounds):
     sampler = sortition.local.Sampler()
     local = sampler.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
-    client = sortition.Client(listen, transport="grpc")
+    client = sortition.Client(listen, transport="grpc", rows="full")
     remote = client.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
     shared = client.allocate_rows(1, VOCABULARY)
 
@@ -128,7 +128,7 @@ def beside_transformers(matrix, listen, rounds, rows):
     history = torch.randint(VOCABULARY, (rows, 64))
     logits = torch.from_numpy(matrix)
     sampler = sortition.local.Sampler()
-    client = sortition.Client(listen, transport="grpc")
+    client = sortition.Client(listen, transport="grpc", rows="full")
     local, remote = ([opener.open(vocabulary_size=VOCABULARY, prompt=history[row], seed=row, **HF_ORDER)
                       for row in range(rows)] for opener in (sampler, client))
 

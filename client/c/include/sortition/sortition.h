@@ -408,6 +408,8 @@ typedef struct sortition_client_options {
   // 1: a server of an earlier release ignores the fields that it does not know, which
   // sortition_client_get_ignored_fields names; 0: it refuses them
   uint32_t ignore_unknown_fields;
+  // The form in which rows travel: "auto", "full", "compact" or "compact(COUNT)" (docs/rows.md); null: "auto"
+  const char* rows;
 } sortition_client_options;
 
 // Blocks until a target or the fallback has welcomed a stream. After each target has failed twice, returns UNAVAILABLE,

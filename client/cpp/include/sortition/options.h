@@ -92,7 +92,7 @@ struct RowOptions {
     kFull,     // whole
     kCompact,  // compact, for servers that take it
   };
-  Form form = Form::kFull;
+  Form form = Form::kAuto;
   // First tokens that a compact row lists. 1 to the server's limit max_compact_tokens, which also bounds it.
   uint32_t count = 256;
 
