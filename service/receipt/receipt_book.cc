@@ -42,13 +42,13 @@ std::string ReceiptChain::Add(std::vector<Receipt> receipts) {
       receipt.chain = head_.chain;
       receipt.index = head_.receipts++;
       receipt.previous = head_.hash;
-      const std::string body = EncodeBody(receipt);
-      AppendRecord(ReceiptRecord::kReceipt, body, &records);
-      head_.hash = HashOf(body);
+      head_.hash = HashOf(AppendRecord(receipt, &records));
     }
     if (is_asked_ && (head_.has_ended || head_.receipts / kSignedReceipts > signed_before)) to_sign = head_;
     // Under the lock, so that the files have the chain's order.
-    book_.Queue({shared_from_this(), records, count, head_});
+    if (book_.writes()) {
+      book_.Queue({shared_from_this(), is_asked_ ? records : std::move(records), count, head_});
+    }
   }
   book_.observer_.Receipts(ReceiptStep::kMade, count);
   if (!is_asked_) return "";
@@ -62,7 +62,7 @@ std::string ReceiptChain::End() {
     absl::MutexLock lock(&mutex_);
     head_.has_ended = true;
     head = head_;
-    if (head.receipts > 0) book_.Queue({shared_from_this(), "", 0, head});
+    if (head.receipts > 0 && book_.writes()) book_.Queue({shared_from_this(), "", 0, head});
   }
   return is_asked_ ? book_.Sign({head}) : "";
 }
@@ -146,7 +146,6 @@ void ReceiptBook::FollowKey() {
 }
 
 void ReceiptBook::Queue(Entry entry) {
-  if (settings_.folder.empty()) return;
   const uint32_t receipts = entry.receipts;
   {
     absl::MutexLock lock(&mutex_);

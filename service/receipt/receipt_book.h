@@ -67,6 +67,7 @@ class ReceiptBook {
   ~ReceiptBook();
 
   bool records_all() const { return settings_.all; }
+  bool writes() const { return !settings_.folder.empty(); }
   // Returns why a row that needs a receipt cannot run now.
   std::optional<Refusal> WhyUnable() const;
 

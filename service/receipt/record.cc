@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 
@@ -22,6 +23,7 @@ constexpr uint32_t kWatermarkFlag = 1;
 constexpr uint32_t kHistoryFlag = 1;
 constexpr uint32_t kListedFlag = 2;
 constexpr uint32_t kEndedFlag = 1;
+constexpr size_t kReceiptBytes = 108;  // of a receipt's body without kept tokens
 
 template <typename Number>
 void Add(Number number, std::string* to) {
@@ -110,27 +112,42 @@ std::string EncodeBody(const ReceiptOpening& opening) {
 }
 
 std::string EncodeBody(const Receipt& receipt) {
-  std::string body;
-  body.reserve(108 + receipt.kept.size() * sizeof(kernels::TokenBits));
-  Add(receipt.chain, &body);
-  Add(receipt.previous, &body);
-  Add(receipt.index, &body);
-  Add(receipt.step_id, &body);
-  Add(receipt.history_hash.value_or(0), &body);
-  Add(receipt.position, &body);
-  Add(receipt.offset, &body);
-  Add((receipt.history_hash ? kHistoryFlag : 0u) | (receipt.lists_kept ? kListedFlag : 0u), &body);
-  Add(static_cast<uint32_t>(receipt.method), &body);
-  Add(receipt.draw_salt, &body);
-  Add(receipt.temperature, &body);
-  Add(receipt.token, &body);
-  Add(receipt.logprob_bits, &body);
-  Add(receipt.kept_count, &body);
-  for (const kernels::TokenBits& token : receipt.kept) {
-    Add(token.token, &body);
-    Add(token.bits, &body);
-  }
-  return body;
+  std::string record;
+  AppendRecord(receipt, &record);
+  return record.substr(kRecordHeaderBytes);
+}
+
+// Receipts are made on the way of a token, so their fields are copied to where they stay.
+std::string_view AppendRecord(const Receipt& receipt, std::string* to) {
+  static_assert(sizeof(kernels::TokenBits) == 8 && offsetof(kernels::TokenBits, bits) == 4);
+  const size_t begin = to->size();
+  const size_t kept_bytes = receipt.kept.size() * sizeof(kernels::TokenBits);
+  const auto body_bytes = static_cast<uint32_t>(kReceiptBytes + kept_bytes);
+  to->resize(begin + kRecordHeaderBytes + body_bytes);
+  char* at = to->data() + begin;
+  const auto put = [&at](const void* bytes, size_t size) {
+    std::memcpy(at, bytes, size);
+    at += size;
+  };
+  const auto type = static_cast<uint8_t>(ReceiptRecord::kReceipt);
+  put(&type, 1);
+  put(&body_bytes, sizeof(body_bytes));
+  put(receipt.chain.data(), receipt.chain.size());
+  put(receipt.previous.data(), receipt.previous.size());
+  const uint64_t longs[] = {receipt.index, receipt.step_id, receipt.history_hash.value_or(0)};
+  put(longs, sizeof(longs));
+  const uint32_t words[] = {receipt.position,
+                            receipt.offset,
+                            (receipt.history_hash ? kHistoryFlag : 0u) | (receipt.lists_kept ? kListedFlag : 0u),
+                            static_cast<uint32_t>(receipt.method),
+                            receipt.draw_salt,
+                            receipt.temperature,
+                            receipt.token,
+                            receipt.logprob_bits,
+                            receipt.kept_count};
+  put(words, sizeof(words));
+  put(receipt.kept.data(), kept_bytes);
+  return std::string_view(*to).substr(begin + kRecordHeaderBytes);
 }
 
 std::string EncodeBody(const ReceiptSignature& signature) {
@@ -236,8 +253,16 @@ std::optional<ReceiptSignature> DecodeSignature(std::string_view body) {
 }
 
 ReceiptHash HashOf(std::string_view bytes) {
+  // A context that is kept saves more than half of the time of a short hash.
+  struct Context {
+    EVP_MD_CTX* const context = EVP_MD_CTX_new();
+    ~Context() { EVP_MD_CTX_free(context); }
+  };
+  static thread_local const Context kept;
   ReceiptHash hash = {};
-  SORTITION_CHECK(EVP_Digest(bytes.data(), bytes.size(), hash.data(), nullptr, Sha256(), nullptr) == 1);
+  SORTITION_CHECK(EVP_DigestInit_ex2(kept.context, Sha256(), nullptr) == 1);
+  SORTITION_CHECK(EVP_DigestUpdate(kept.context, bytes.data(), bytes.size()) == 1);
+  SORTITION_CHECK(EVP_DigestFinal_ex(kept.context, hash.data(), nullptr) == 1);
   return hash;
 }
 

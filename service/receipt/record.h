@@ -92,6 +92,8 @@ std::string SignedBytes(const ReceiptSignature& signature);
 
 // Appends a record of this body.
 void AppendRecord(ReceiptRecord type, std::string_view body, std::string* to);
+// Appends the record of a receipt. Returns its body, until `to` changes.
+std::string_view AppendRecord(const Receipt& receipt, std::string* to);
 
 // Return a body's fields, or nothing if the bytes are no such body.
 std::optional<ReceiptOpening> DecodeOpening(std::string_view body);

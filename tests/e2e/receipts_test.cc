@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "client/demo/worker/child_process.h"
 #include "client/demo/worker/server_process.h"
 #include "service/receipt/receipt_key.h"
+#include "sortition/client.h"
 
 namespace sortition::testing {
 namespace {
@@ -113,13 +116,13 @@ TEST_F(ReceiptsTest, BadInputIsNamed) {
   EXPECT_THAT(verified.output, HasSubstr("wrong_seed"));
 
   WriteFile(At("no.seeds"), "a seed\n");
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {At("none")},
-           {},
-           {At("demo"), "--keys=" + At("none")},
-           {At("demo"), "--keys=" + At("demo")},
-           {At("demo"), "--seeds=" + At("no.seeds")},
-           {At("demo"), "--report=" + At("none/report.html")}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{At("none")},
+                                             {},
+                                             {At("demo"), "--keys=" + At("none")},
+                                             {At("demo"), "--keys=" + At("demo")},
+                                             {At("demo"), "--seeds=" + At("no.seeds")},
+                                             {At("demo"), "--report=" + At("none/report.html")}}) {
     verified = Verify(arguments);
     EXPECT_EQ(verified.code, 1) << verified.output;
     EXPECT_THAT(verified.output, HasSubstr("sortitionctl: "));
@@ -132,8 +135,7 @@ TEST_F(ReceiptsTest, FilesSurviveKill) {
   auto server = demo::ServerProcess::Start(
       SORTITIOND, {"--receipt_key=" + At("key"), "--receipt_folder=" + folder_, "--receipt_all"}, At("log"));
   ASSERT_TRUE(server.ok()) << server.status() << ReadFile(At("log"));
-  const Ended demo =
-      Run(SORTITION_DEMO, {"--connect=" + (*server)->address(), "--sequences=3", "--tokens=40"});
+  const Ended demo = Run(SORTITION_DEMO, {"--connect=" + (*server)->address(), "--sequences=3", "--tokens=40"});
   ASSERT_EQ(demo.code, 0) << demo.output;
   (*server)->process().Signal(SIGKILL);
   (void)(*server)->process().Wait(absl::Seconds(30));
@@ -146,6 +148,73 @@ TEST_F(ReceiptsTest, FilesSurviveKill) {
   EXPECT_TRUE(verified.code == 0 || verified.code == 5) << verified.output;
   EXPECT_THAT(verified.output, HasSubstr("\"problems\": {}"));
   EXPECT_THAT(verified.output, Not(HasSubstr("\"receipts\": 0,")));
+}
+
+// A text with penalties, its receipts and its logits; then the rows again in this process, and on the server.
+TEST_F(ReceiptsTest, RowsAgainAndReplay) {
+  constexpr uint32_t kVocabulary = 50;
+  constexpr size_t kTokens = 24;
+  ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
+  auto server = demo::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto client = client::Client::Connect({.targets = {(*server)->address()}});
+  ASSERT_TRUE(client.ok()) << client.status();
+  client::SequenceOptions options;
+  options.request_id = "a";
+  options.vocabulary_size = kVocabulary;
+  options.prompt = {1, 2};
+  options.parameters.set_top_k(8);
+  options.parameters.set_repetition_penalty(1.2f);
+  const auto log = options.receipts = std::make_shared<client::ReceiptLog>();
+  auto sequence = (*client)->Open(options);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  std::mt19937_64 random(1);
+  std::vector<float> logits(kTokens * kVocabulary);
+  for (float& x : logits) x = float(random() % 8192) / 1024;
+  for (size_t i = 0; i < kTokens; ++i) {
+    const auto results =
+        (*client)->Step({v1::DTYPE_F32, kVocabulary, {{sequence->get(), logits.data() + i * kVocabulary}}});
+    ASSERT_TRUE(results.ok() && std::holds_alternative<v1::DrawResult>(results->front()));
+  }
+  sequence->reset();
+  ASSERT_TRUE(log->AwaitEnd(absl::Seconds(10)));
+  WriteFile(At("receipts"), log->Take());
+  WriteFile(At("seeds"), log->SeedLine());
+  const auto write_logits = [&] {
+    WriteFile(At("logits"), {reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
+  };
+  write_logits();
+  const std::vector<std::string> flags = {At("receipts"), "--seeds=" + At("seeds"), "--logits=" + At("logits"),
+                                          "--dtype=f32", "--prompt=1,2"};
+  const auto run = [&](const std::string& command) {
+    std::vector<std::string> arguments = flags;
+    arguments.insert(arguments.begin(), command);
+    arguments.push_back("--server=" + (*server)->address());
+    return Run(SORTITIONCTL, arguments);
+  };
+  Ended ended = run("verify");
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("row: 24 of 24 tokens"));
+  ended = run("replay");
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("24 tokens replayed, 0 differ"));
+
+  for (uint32_t i = 0; i < kVocabulary; ++i) logits[5 * kVocabulary + i] = float(i % 7);
+  write_logits();
+  ended = run("verify");
+  EXPECT_EQ(ended.code, 4) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("problem wrong_row: 1"));
+  ended = run("replay");
+  EXPECT_EQ(ended.code, 4) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("position 7: "));
+  EXPECT_THAT(ended.output, HasSubstr("1 differ"));
+
+  ended = Verify({At("receipts"), "--logits=" + At("logits"), "--dtype=f32", "--tolerance=0.1"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.output, HasSubstr("--tolerance needs --seeds"));
+  ended = Verify({At("receipts"), "--seeds=" + At("seeds"), "--logits=" + At("receipts"), "--dtype=f32"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.output, HasSubstr("are no rows of 200 bytes"));
 }
 
 TEST_F(ReceiptsTest, ServerNamesBadSettings) {

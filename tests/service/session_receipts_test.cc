@@ -197,6 +197,29 @@ TEST_F(SessionReceipts, ScoreHasNone) {
   EXPECT_TRUE(result.receipts().empty());
 }
 
+// A receipt has nothing of the prompt and no secret.
+TEST_F(SessionReceipts, HoldNoSecrets) {
+  Begin();
+  v1::OpenSequence open = Open();
+  constexpr uint64_t kSeed = 0x1122334455667788, kKey = 0x99aabbccddeeff01;
+  open.set_seed(kSeed);
+  open.mutable_parameters()->mutable_watermark()->set_key(kKey);
+  for (int i = 0; i < 40; ++i) open.mutable_history()->add_tokens(45);
+  open.mutable_history()->set_prompt_length(40);
+  const uint64_t hash = MustOpen(open).history_hash();
+  StepBuilder step(1, kModelVocabulary);
+  step.AddRow("a", 1, 40, LogitsAfter({}, 1)).set_history_hash(hash);
+  Run(step);
+  Close();
+  EXPECT_EQ(Check({records_}).counts().watermarked, 1u);
+  const auto holds = [&](const void* bytes, size_t size) {
+    return records_.find(std::string(static_cast<const char*>(bytes), size)) != std::string::npos;
+  };
+  EXPECT_TRUE(holds(&hash, sizeof(hash)));
+  const uint32_t prompt[] = {45, 45};
+  EXPECT_FALSE(holds(&kSeed, sizeof(kSeed)) || holds(&kKey, sizeof(kKey)) || holds(prompt, sizeof(prompt)));
+}
+
 TEST_F(SessionReceipts, SaltOfWorkerIsUsed) {
   Begin();
   v1::OpenSequence open = Open();

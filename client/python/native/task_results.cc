@@ -1,5 +1,7 @@
 // Binds the results of verified drafts and scored tokens.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -162,6 +164,19 @@ void BindTaskResults(nb::module_& module) {
 
   nb::class_<Score> score(module, "Score", "Log probabilities of given tokens, and what else was asked for.");
   score.def("__repr__", [](const Score&) { return "<sortition.Score>"; });
+  score.def_prop_ro(
+      "race",
+      [](const Score& self) -> std::optional<std::vector<std::pair<uint32_t, float>>> {
+        std::vector<std::pair<uint32_t, float>> places;
+        for (const v1::Position& position : self.message->positions()) {
+          if (!position.has_race()) return std::nullopt;
+          places.emplace_back(position.race().rank(), position.race().margin());
+        }
+        return places;
+      },
+      "Where each token stands in the race, if asked for: its rank, and the nats that it lacked. Rank 1 would have "
+      "been "
+      "drawn; rank 0 was filtered out.");
   BindTokens(&score);
   BindMessage(&score, "The answer as a sortition.v1.ScoreResult message.");
 }

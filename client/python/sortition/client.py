@@ -60,18 +60,20 @@ class Client:
     def open(self, request_id: Optional[str] = None, *, vocabulary_size: int, prompt: Any = (),
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
              model: str = "", start_position: Optional[int] = None, turns: int = 0,
-             parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.Sequence:
+             parameters: Optional[SamplingParameters] = None, receipts: bool = False,
+             **sampling: Any) -> _native.Sequence:
         """Makes a sequence known to the service. Blocks for a round trip.
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
         `parameters`. Without a `request_id` the client makes one, but a rank must give it. A rank that continues a text
-        in a new process passes `turns` of the other ranks' sequences, if it is not 0.
+        in a new process passes `turns` of the other ranks' sequences, if it is not 0. With `receipts` the service says
+        how each token was drawn: Sequence.take_receipts and seed_line.
         """
         if turns and self._shard is None:
             raise ValueError("turns: with a shard only")
         message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
                            live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
-        return self._native.open(message, token_list(prompt), start_position, turns)
+        return self._native.open(message, token_list(prompt), start_position, turns, receipts)
 
     def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,

@@ -6,7 +6,9 @@
 // the server one kernel thread. Ratios are of medians; contenders take turns input by input.
 //
 // step_ring_16_receipts: a step of 16 rows over a ring, with a receipt for each; the baseline is the same step without.
-// step_ring_16_files: the same where the server alone writes receipts to files. bytes_per_token: of the worker's
+// step_ring_16_files: the same where the server alone writes receipts to files. server_16_receipts: the processor time
+// of the server alone for such a step, with a ring that sleeps; the baseline is the step without. Other work on the
+// machine changes it least. bytes_per_token: of the worker's
 // records. verify_rate: tokens that a second of processor time checks, signatures, chains and draws together.
 // score_race: a score of 64 tokens with their places in the race; the baseline is the score alone.
 // score_race_unfiltered: the same where every token is kept.
@@ -153,10 +155,12 @@ class Suite {
     folder_ = folder;
     SORTITION_CHECK(service::WriteNewKey(folder_ + "/key").ok());
     asked_ = Start("asked", {"--receipt_key=" + folder_ + "/key"});
+    sleepy_ = Start("sleepy", {"--receipt_key=" + folder_ + "/key", "--ring_spin=0"});
     files_ = Start("files", {"--receipt_key=" + folder_ + "/key", "--receipt_folder=" + folder_, "--receipt_all"});
   }
   ~Suite() {
     asked_.reset();
+    sleepy_.reset();
     files_.reset();
     std::filesystem::remove_all(folder_);
   }
@@ -174,6 +178,8 @@ class Suite {
                            {.inputs = kInputs, .rounds = rounds * 4, .prepare = {}, .in_a_row = 16});
     report_.Add({"step_ring_16_receipts", steps[1], "us", steps[0]});
     report_.Add({"step_ring_16_files", steps[2], "us", steps[0]});
+
+    MeasureServer(logits);
 
     const auto score = [](Worker* worker, bool race) { return [=](size_t) { worker->Score(race); }; };
     const auto scores = MeasureInterleaved({{"score", score(&filtered, false)},
@@ -202,6 +208,31 @@ class Suite {
   }
 
  private:
+  // Adds the server's processor time of a step. Steps with and without receipts take turns.
+  void MeasureServer(const Logits& logits) {
+    constexpr int kTurns = 40;
+    constexpr int kSteps = 25;
+    Worker plain(Target("sleepy"), 8, false), receipts(Target("sleepy"), 8, true);
+    double seconds[2] = {};
+    for (Worker* worker : {&plain, &receipts}) worker->Place(logits);
+    for (int turn = -2; turn < kTurns; ++turn) {
+      for (Worker* worker : {&plain, &receipts}) {
+        const double start = ServerSeconds();
+        for (int i = 0; i < kSteps; ++i) worker->Step(static_cast<size_t>(i) % kInputs);
+        if (turn >= 0) seconds[worker == &receipts] += ServerSeconds() - start;
+      }
+    }
+    constexpr double kMicroseconds = 1e6 / (kTurns * kSteps);
+    report_.Add({"server_16_receipts", seconds[1] * kMicroseconds, "us", seconds[0] * kMicroseconds});
+  }
+  double ServerSeconds() const {
+    clockid_t clock;
+    SORTITION_CHECK(clock_getcpuclockid(sleepy_->process().pid(), &clock) == 0);
+    timespec time;
+    SORTITION_CHECK(clock_gettime(clock, &time) == 0);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  }
+
   std::string Target(const std::string& name) const { return "unix:" + folder_ + "/" + name; }
   std::unique_ptr<demo::ServerProcess> Start(const std::string& name, std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--log_level=error", "--cpu_threads=1", "--memory_listen=" + Target(name)});
@@ -217,7 +248,7 @@ class Suite {
 
   Report report_;
   std::string folder_;
-  std::unique_ptr<demo::ServerProcess> asked_, files_;
+  std::unique_ptr<demo::ServerProcess> asked_, files_, sleepy_;
 };
 
 }  // namespace
