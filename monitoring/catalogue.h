@@ -86,6 +86,11 @@ inline constexpr MetricName kReplays = {"sortition_replays_total",
 inline constexpr MetricName kReplayedTokens = {"sortition_replayed_tokens_total",
                                                "Tokens of the histories sent again."};
 
+// Receipts.
+inline constexpr MetricName kReceipts = {"sortition_receipts_total",
+                                         "Receipts made, written to a file, and lost because they could not be."};
+inline constexpr MetricName kReceiptsFailing = {"sortition_receipts_failing", "1 while receipts cannot be written."};
+
 // The server.
 inline constexpr MetricName kLimit = {"sortition_limit",
                                       "Every limit; those that can be set have a flag of this name."};

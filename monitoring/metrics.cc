@@ -71,6 +71,7 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
       sequences_opened_(Counter(*registry_, kSequencesOpened)),
       replays_(Counter(*registry_, kReplays)),
       replayed_tokens_(Counter(*registry_, kReplayedTokens)),
+      receipts_failing_(Gauges(*registry_, kReceiptsFailing).Add({})),
       step_latency_(Histograms(*registry_, kStepLatency).Add({}, kSecondsBounds)),
       ready_wait_(Histograms(*registry_, kReadyWait).Add({}, kSecondsBounds)),
       queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)) {
@@ -82,6 +83,10 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
   compact_decided_ = &compact.Add({{"outcome", "decided"}});
   for (size_t i = 0; i < compact_required_.size(); ++i) {
     compact_required_[i] = &compact.Add({{"outcome", service::kRequiredNames[i]}});
+  }
+  auto& receipts = Counters(*registry_, kReceipts);
+  for (size_t i = 0; i < receipts_.size(); ++i) {
+    receipts_[i] = &receipts.Add({{"step", service::kReceiptStepNames[i]}});
   }
   auto& evictions = Counters(*registry_, kEvictions);
   for (const char* cause : kEvictionCauses) evictions_[cause] = &evictions.Add({{"cause", cause}});
@@ -170,6 +175,12 @@ void PrometheusObserver::CompactRows(const service::CompactRowCounts& counts) {
     if (counts.required[i] > 0) compact_required_[i]->Increment(counts.required[i]);
   }
 }
+
+void PrometheusObserver::Receipts(service::ReceiptStep step, uint32_t count) {
+  receipts_[static_cast<size_t>(step)]->Increment(count);
+}
+
+void PrometheusObserver::ReceiptsFailing(bool failing) { receipts_failing_.Set(failing ? 1 : 0); }
 
 void PrometheusObserver::StepAnswered(absl::Duration latency) { step_latency_.Observe(absl::ToDoubleSeconds(latency)); }
 

@@ -53,6 +53,7 @@ Engine::Engine(Options options)
       regions_(limits_, &entropy_),
       masks_(limits_.max_mask_bytes),
       checkpoint_key_(options.checkpoint_key ? *options.checkpoint_key : CheckpointKey::Random(&entropy_)),
+      receipts_(options.receipts),
       shards_(std::make_unique<ShardTable>(limits_, options.clock)),
       check_threads_(options.recheck_share > 0 || limits_.connection_device_bytes > 0
                          ? std::make_unique<CheckThreads>(kCheckThreads)

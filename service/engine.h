@@ -25,6 +25,7 @@
 
 namespace sortition::service {
 
+class ReceiptBook;
 class ShardTable;
 
 // A device that was asked for and is absent or did not start. Listed for people; it gets no rows.
@@ -51,6 +52,7 @@ class Engine {
     const devices::SelfTest* self_test =
         nullptr;  // not owned, outlives the engine; null = devices are never quarantined
     std::vector<MissingDevice> missing_devices = {};
+    ReceiptBook* receipts = nullptr;  // not owned, outlives the engine; null = no sequence has receipts
   };
 
   explicit Engine(Options options);
@@ -68,6 +70,7 @@ class Engine {
   MaskMemory& masks() { return masks_; }
   const CheckpointKey& checkpoint_key() const { return checkpoint_key_; }
   ShardTable& shards() { return *shards_; }
+  ReceiptBook* receipts() const { return receipts_; }
   // Expires shards, sequences and rows that have waited too long. Called every few milliseconds.
   void Sweep();
   Batcher& batcher() { return batcher_; }
@@ -90,6 +93,7 @@ class Engine {
   RegionTable regions_;
   MaskMemory masks_;
   const CheckpointKey checkpoint_key_;
+  ReceiptBook* const receipts_;
   const std::unique_ptr<ShardTable> shards_;
   std::unique_ptr<CheckThreads> check_threads_;  // null if no work runs on them
   Batcher batcher_;

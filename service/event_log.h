@@ -28,6 +28,8 @@ struct OpenedSequence {
   bool stateful = false;
 };
 
+enum class ReceiptEvent : uint8_t { kNotWritten, kWrittenAgain, kKeyUnreadable, kKeyChanged };
+
 // Thread-safe; must not block for long. Texts are valid during the call alone; they come from a client, and each is
 // within kMaxNameBytes (the trace state kMaxTraceStateBytes).
 class EventLog {
@@ -37,6 +39,8 @@ class EventLog {
   virtual void SequenceOpened(const OpenedSequence& sequence) = 0;
   // Called when a device has joined the pool or left it.
   virtual void DeviceChanged(const DeviceEvent& event) = 0;
+  // Called when receipts can no longer be written, or again, and when their key changes. `why` names the file.
+  virtual void ReceiptsChanged(ReceiptEvent event, std::string_view why) = 0;
 };
 
 // Logs nothing.
@@ -45,6 +49,7 @@ class NullEventLog : public EventLog {
   void StepTraced(const TracedStep&) override {}
   void SequenceOpened(const OpenedSequence&) override {}
   void DeviceChanged(const DeviceEvent&) override {}
+  void ReceiptsChanged(ReceiptEvent, std::string_view) override {}
 };
 
 }  // namespace sortition::service

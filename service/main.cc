@@ -14,6 +14,7 @@
 #include "monitoring/metrics.h"
 #include "service/clock.h"
 #include "service/engine.h"
+#include "service/receipt/receipt_book.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
 #include "service/server/flags.h"
@@ -71,6 +72,12 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const std::vector<devices::DeviceDescription> descriptions = Describe(started->devices);
   monitoring::PrometheusObserver observer(descriptions);
   LoggedEvents event_log(log);
+  std::unique_ptr<service::ReceiptBook> receipts;
+  if (!config.receipts.key_file.empty()) {
+    auto book = service::ReceiptBook::Start(config.receipts, &observer, &event_log);
+    if (!book.ok()) return book.status();
+    receipts = *std::move(book);
+  }
   service::Engine engine({.limits = config.limits,
                           .devices = std::move(started->devices),
                           .clock = &clock,
@@ -80,7 +87,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .route = config.route,
                           .recheck_share = config.recheck_share,
                           .self_test = &self_test,
-                          .missing_devices = std::move(started->missing)});
+                          .missing_devices = std::move(started->missing),
+                          .receipts = receipts.get()});
   if (absl::Status status = SelfTestDevices(self_test, &engine); !status.ok()) return status;
 
   auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });

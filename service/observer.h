@@ -23,6 +23,10 @@ struct CompactRowCounts {
 };
 inline constexpr const char* kRequiredNames[] = {"tokens", "cut", "sums", "row"};
 
+// Steps in the life of a receipt: made, written to a file, and lost because it could not be written.
+enum class ReceiptStep : uint8_t { kMade, kWritten, kLost };
+inline constexpr const char* kReceiptStepNames[] = {"made", "written", "lost"};
+
 // Thread-safe; never blocks for long.
 class Observer {
  public:
@@ -81,6 +85,11 @@ class Observer {
   virtual void MessageReceived(Transport transport, uint64_t bytes) = 0;
   virtual void MessageSent(Transport transport, uint64_t bytes) = 0;
 
+  // `count` receipts of an answer, or of several, have taken this step.
+  virtual void Receipts(ReceiptStep step, uint32_t count) = 0;
+  // Receipts can no longer be written, or again.
+  virtual void ReceiptsFailing(bool failing) = 0;
+
   virtual Totals totals() const = 0;
 };
 
@@ -107,6 +116,8 @@ class NullObserver : public Observer {
   void ConnectionsEnded(std::string_view, uint32_t) override {}
   void MessageReceived(Transport, uint64_t) override {}
   void MessageSent(Transport, uint64_t) override {}
+  void Receipts(ReceiptStep, uint32_t) override {}
+  void ReceiptsFailing(bool) override {}
   Totals totals() const override { return {}; }
 };
 

@@ -75,6 +75,8 @@ std::string_view ReasonName(Reason reason) {
       return "DEVICE_FAILED";
     case Reason::kClientLimit:
       return "CLIENT_LIMIT";
+    case Reason::kReceiptsNotWritten:
+      return "RECEIPTS_NOT_WRITTEN";
   }
   SORTITION_CHECK(!"a known reason");
   return "";
@@ -113,6 +115,7 @@ absl::StatusCode CodeOf(Reason reason) {
       return absl::StatusCode::kCancelled;
     case Reason::kDraining:
     case Reason::kDeviceFailed:
+    case Reason::kReceiptsNotWritten:
       return absl::StatusCode::kUnavailable;
     default:
       return absl::StatusCode::kInvalidArgument;

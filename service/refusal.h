@@ -50,21 +50,22 @@ enum class Reason : uint8_t {
   kDraining = 43,
   kDeviceFailed = 44,
   kClientLimit = 45,
+  kReceiptsNotWritten = 46,
 };
 
 inline constexpr Reason kAllReasons[] = {
-    Reason::kMalformedMessage,   Reason::kUnknownField,     Reason::kUnknownEnumValue,
-    Reason::kMissingField,       Reason::kOutOfRange,       Reason::kTooMany,
-    Reason::kNotImplemented,     Reason::kContradiction,    Reason::kSizeMismatch,
-    Reason::kVocabularyMismatch, Reason::kDuplicateRow,     Reason::kUnsupportedLawVersion,
-    Reason::kProtocolViolation,  Reason::kLogitNan,         Reason::kLogitTooLarge,
-    Reason::kNoLiveToken,        Reason::kHistoryRequired,  Reason::kStaleStep,
-    Reason::kSuperseded,         Reason::kStepInFlight,     Reason::kUnknownSequence,
-    Reason::kStepConflict,       Reason::kOverloaded,       Reason::kDeadlinePassed,
-    Reason::kStepCancelled,      Reason::kDraining,         Reason::kDeviceFailed,
-    Reason::kUnknownRegion,      Reason::kUnknownMask,      Reason::kCheckpointRefused,
-    Reason::kUnauthenticated,    Reason::kPermissionDenied, Reason::kClientLimit,
-    Reason::kRowRequired,
+    Reason::kMalformedMessage,   Reason::kUnknownField,       Reason::kUnknownEnumValue,
+    Reason::kMissingField,       Reason::kOutOfRange,         Reason::kTooMany,
+    Reason::kNotImplemented,     Reason::kContradiction,      Reason::kSizeMismatch,
+    Reason::kVocabularyMismatch, Reason::kDuplicateRow,       Reason::kUnsupportedLawVersion,
+    Reason::kProtocolViolation,  Reason::kLogitNan,           Reason::kLogitTooLarge,
+    Reason::kNoLiveToken,        Reason::kHistoryRequired,    Reason::kStaleStep,
+    Reason::kSuperseded,         Reason::kStepInFlight,       Reason::kUnknownSequence,
+    Reason::kStepConflict,       Reason::kOverloaded,         Reason::kDeadlinePassed,
+    Reason::kStepCancelled,      Reason::kDraining,           Reason::kDeviceFailed,
+    Reason::kUnknownRegion,      Reason::kUnknownMask,        Reason::kCheckpointRefused,
+    Reason::kUnauthenticated,    Reason::kPermissionDenied,   Reason::kClientLimit,
+    Reason::kRowRequired,        Reason::kReceiptsNotWritten,
 };
 
 // Returns the name on the wire, such as "HISTORY_REQUIRED". A static string.

@@ -63,6 +63,16 @@ absl::Status SetTransport(int32_t value, client::TransportKind* option) {
   }
 }
 
+absl::Status SetRows(const char* given, client::RowOptions* option) {
+  if (given == nullptr) return absl::OkStatus();
+  const auto text = Text(given, "options.rows");
+  if (!text.ok()) return text.status();
+  const auto rows = client::RowOptions::Parse(*text);
+  if (!rows) return Refuse(v1::OUT_OF_RANGE, "options.rows", "auto, full, compact or compact(COUNT)", *text);
+  *option = *rows;
+  return absl::OkStatus();
+}
+
 absl::Status SetFallback(int32_t value, uint32_t threads, client::InProcess* option) {
   if (value != SORTITION_FALLBACK_NONE && value != SORTITION_FALLBACK_IN_PROCESS) {
     return Refuse(v1::UNKNOWN_ENUM_VALUE, "options.fallback", "SORTITION_FALLBACK_*", absl::StrCat(value));
@@ -105,6 +115,7 @@ absl::StatusOr<client::ClientOptions> ReadClientOptions(const sortition_client_o
   client::TlsOptions tls;
   absl::Status status = SetTargets(*given, &options.targets);
   status.Update(SetTransport(given->transport, &options.transport.kind));
+  status.Update(SetRows(given->rows, &options.rows));
   status.Update(SetFallback(given->fallback, given->in_process_threads, &options.in_process));
   status.Update(SetTexts({{given->worker_session, "worker_session", &options.worker_session},
                           {given->name, "name", &options.name},

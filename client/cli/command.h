@@ -23,6 +23,8 @@ enum class Outcome : int {
   kWrongUse = 1,     // wrong flags, arguments or input files; also the flag library's exit code
   kUnreachable = 2,  // no answer from the server, or none in time
   kRefused = 3,      // the server answered with an error, or is not serving
+  kDiffers = 4,      // verify, replay: something differs
+  kIncomplete = 5,   // verify: nothing differs, but a check that was asked for was not made for all receipts
 };
 
 // Prints the error to stderr and returns its outcome. The first is for errors found before a server was asked and those
@@ -52,5 +54,7 @@ Outcome Watch();
 Outcome Health();
 Outcome Admin(const std::vector<std::string>& arguments);
 Outcome Detect(const std::vector<std::string>& arguments);
+Outcome Verify(const std::vector<std::string>& arguments);
+Outcome Replay(const std::vector<std::string>& arguments);
 
 }  // namespace sortition::cli

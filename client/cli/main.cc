@@ -23,8 +23,11 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl watch           live counters, one line an interval (--interval, --count)
   sortitionctl detect FILE     tests a text for a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
+  sortitionctl verify FILE...  checks receipts: signatures, chains, draws (--seeds), rows (--logits); docs/receipts.md
+  sortitionctl replay FILE     draws the tokens of receipts again on the server (--seeds, --logits), and compares
 
-Exit codes: 0 done, 1 wrong use, 2 no answer from the server within --timeout, 3 refused by the server.)";
+Exit codes: 0 done, 1 wrong use, 2 no answer from the server within --timeout, 3 refused by the server; of verify: 4
+something differs, 5 a check that was asked for was not made for all receipts.)";
 
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(kUsage);
@@ -37,6 +40,8 @@ int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(positional.begin() + (command.empty() ? 1 : 2), positional.end());
   if (command == "admin") return static_cast<int>(Admin(arguments));
   if (command == "detect") return static_cast<int>(Detect(arguments));
+  if (command == "replay") return static_cast<int>(Replay(arguments));
+  if (command == "verify") return static_cast<int>(Verify(arguments));
   if (command == "sample") return static_cast<int>(Sample(arguments));
   if (arguments.empty() && command == "info") return static_cast<int>(Info());
   if (arguments.empty() && command == "devices") return static_cast<int>(Devices());

@@ -1,6 +1,7 @@
 // Raw rows and the .npy format, versions 1 to 3.
 #include "client/cli/row_file.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -139,6 +140,52 @@ absl::StatusOr<RowFile> ParseRow(std::string bytes, std::optional<v1::DType> dty
         absl::StrCat("the row has ", row->vocabulary, " elements, --vocabulary says ", *vocabulary));
   }
   return row;
+}
+
+absl::StatusOr<RowMatrix> RowMatrix::Open(const std::string& path, std::optional<v1::DType> dtype, uint32_t width) {
+  constexpr size_t kMostHeaderBytes = 1 << 16;
+  RowMatrix matrix;
+  const auto refuse = [&](const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+  };
+  matrix.path_ = path;
+  matrix.file_.open(path, std::ios::binary | std::ios::ate);
+  if (!matrix.file_) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
+  const auto size = static_cast<uint64_t>(matrix.file_.tellg());
+  std::string begin(std::min<uint64_t>(size, kMostHeaderBytes), '\0');
+  matrix.file_.seekg(0);
+  matrix.file_.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin.compare(0, kNpyMagicBytes, kNpyMagic, kNpyMagicBytes) == 0) {
+    const auto header = ParseNpyHeader(begin);
+    if (!header.ok()) return refuse(header.status());
+    const auto type = NpyDType(header->type, dtype);
+    if (!type.ok()) return refuse(type.status());
+    const bool is_matrix = header->shape.size() == 1 || header->shape.size() == 2;
+    if (!is_matrix || header->shape.back() != width) {
+      return refuse(NpyError(absl::StrCat("the shape must be (rows, ", width, ") or (", width, ",)")));
+    }
+    matrix.dtype_ = *type;
+    matrix.offset_ = header->data_offset;
+    matrix.rows_ = header->shape.size() == 1 ? 1 : header->shape[0];
+  } else {
+    if (!dtype) return refuse(absl::InvalidArgumentError("raw elements need --dtype (f32, f16 or bf16)"));
+    matrix.dtype_ = *dtype;
+  }
+  matrix.row_bytes_ = uint64_t{width} * client::ElementBytes(matrix.dtype_);
+  const uint64_t data = size - std::min(size, matrix.offset_);
+  if (matrix.offset_ == 0) matrix.rows_ = data / matrix.row_bytes_;
+  if (matrix.rows_ * matrix.row_bytes_ != data) {
+    return refuse(
+        absl::InvalidArgumentError(absl::StrCat(data, " bytes are no rows of ", matrix.row_bytes_, " bytes")));
+  }
+  return matrix;
+}
+
+absl::Status RowMatrix::Read(uint64_t index, std::string* bytes) {
+  bytes->resize(row_bytes_);
+  file_.seekg(static_cast<std::streamoff>(offset_ + index * row_bytes_));
+  if (file_.read(bytes->data(), static_cast<std::streamsize>(row_bytes_))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot read ", path_));
 }
 
 }  // namespace sortition::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,5 +28,26 @@ absl::StatusOr<std::string> ReadBytes(const std::string& path);
 // or (1, V) and type '<f4' or '<f2'. NumPy has no bf16: it is '<u2' or '<i2' with `dtype`. Raw elements need `dtype`.
 // `vocabulary`, if given, must equal the row's size.
 absl::StatusOr<RowFile> ParseRow(std::string bytes, std::optional<v1::DType> dtype, std::optional<uint32_t> vocabulary);
+
+// Rows of a file, read one at a time. Not thread-safe.
+class RowMatrix {
+ public:
+  // Opens a .npy array of shape (rows, V) or (V), or raw elements. `width` is the elements of a row: raw rows have as
+  // many, and an array's must have as many. The errors are those of ParseRow, and name the path.
+  static absl::StatusOr<RowMatrix> Open(const std::string& path, std::optional<v1::DType> dtype, uint32_t width);
+
+  v1::DType dtype() const { return dtype_; }
+  uint64_t rows() const { return rows_; }
+  // Reads row `index` < rows(). The error names the path.
+  absl::Status Read(uint64_t index, std::string* bytes);
+
+ private:
+  std::string path_;
+  std::ifstream file_;
+  v1::DType dtype_ = v1::DTYPE_UNSPECIFIED;
+  uint64_t offset_ = 0;
+  uint64_t row_bytes_ = 0;
+  uint64_t rows_ = 0;
+};
 
 }  // namespace sortition::cli

@@ -116,7 +116,11 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options, const st
   return absl::OkStatus();
 }
 
-absl::Status CheckSequence(const SequenceOptions& options, const std::optional<VocabularyShard>& shard) {
+absl::Status CheckSequence(const SequenceOptions& options, const ClientOptions& client) {
+  const std::optional<VocabularyShard>& shard = client.shard;
+  if (options.receipts != nullptr && (client.in_process || shard)) {
+    return absl::InvalidArgumentError("receipts: a service makes them, not this process and not for shards");
+  }
   if (!shard && options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
   if (!shard || options.vocabulary_size == shard->vocabulary_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -161,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Open(SequenceOptions options) 
   if (options.start_position && !options.prompt.empty()) {
     return absl::InvalidArgumentError("start_position and prompt exclude each other");
   }
-  if (absl::Status status = CheckSequence(options, core_->options().shard); !status.ok()) return status;
+  if (absl::Status status = CheckSequence(options, core_->options()); !status.ok()) return status;
   return core_->Open(std::move(options));
 }
 
@@ -170,7 +174,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Fork(const Sequence& parent, S
   if (options.start_position || !options.prompt.empty()) {
     return absl::InvalidArgumentError("a fork has the tokens of its parent, and no prompt of its own");
   }
-  if (absl::Status status = CheckSequence(options, core_->options().shard); !status.ok()) return status;
+  if (absl::Status status = CheckSequence(options, core_->options()); !status.ok()) return status;
   return core_->Fork(parent, std::move(options), position);
 }
 

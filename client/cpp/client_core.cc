@@ -1,7 +1,9 @@
 // Locks the state machine, and runs the thread that watches the time.
 #include "client/cpp/client_core.h"
 
+#include <algorithm>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,10 @@
 
 namespace sortition::client {
 namespace {
+
+// Rows whose compact forms are made before the next message is sent. More wait longer for the server; fewer cost more
+// messages.
+constexpr size_t kStatedAtOnce = 16;
 
 std::string RandomSession() {
   std::random_device random;
@@ -128,30 +134,43 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
     pending->rows[i].record = batch.rows[i].sequence->record_;
     pending->rows[i].row = batch.rows[i];
   }
-  StateRows(pending.get());
-  Update(polls ? Thread::kPollers : Thread::kCallers, [&](StreamState& state, absl::Time now) {
+  const Thread thread = polls ? Thread::kPollers : Thread::kCallers;
+  uint32_t count = 0;
+  const std::vector<PendingRow*> to_state = RowsToState(pending.get(), &count);
+  std::span<PendingRow* const> left = to_state;
+  const auto state_portion = [&] {
+    const auto portion = left.first(std::min(kStatedAtOnce, left.size()));
+    left = left.subspan(portion.size());
+    for (PendingRow* const row : portion) StateRow(*pending, count, row);
+    return portion;
+  };
+  // The server runs the rows of a portion while this thread states those of the next one.
+  state_portion();
+  const bool has_more = !left.empty();
+  for (PendingRow* const row : left) row->state = PendingRow::State::kStating;
+  if (has_more) pending->uses.fetch_add(1, std::memory_order_relaxed);
+  Update(thread, [&](StreamState& state, absl::Time now) {
     mutex_.AssertHeld();
     ++unfinished_batches_;
-    state.Submit(std::move(pending), now);
+    state.Submit(pending, now);
   });
+  while (!left.empty()) {
+    const auto portion = state_portion();
+    Update(thread, [&](StreamState& state, absl::Time now) { state.OnStated(pending, portion, left.empty(), now); });
+  }
   return absl::OkStatus();
 }
 
-void ClientCore::StateRows(PendingBatch* batch) const {
-  if (batch->ready) return;  // the logits may not be there yet
-  uint32_t count;
-  std::vector<bool> on_device(batch->rows.size());
-  {
-    absl::MutexLock lock(&mutex_);
-    count = state_.CompactCount(batch->row_bytes, ElementBytes(batch->dtype));
-    if (count == 0) return;
-    for (size_t i = 0; i < batch->rows.size(); ++i) {
-      on_device[i] = state_.device_rows().Find(batch->rows[i].row.logits) != nullptr;
-    }
+std::vector<PendingRow*> ClientCore::RowsToState(PendingBatch* batch, uint32_t* count) const {
+  std::vector<PendingRow*> rows;
+  if (batch->ready) return rows;  // the logits may not be there yet
+  absl::MutexLock lock(&mutex_);
+  *count = state_.CompactCount(batch->row_bytes, ElementBytes(batch->dtype));
+  if (*count == 0) return rows;
+  for (PendingRow& row : batch->rows) {
+    if (state_.device_rows().Find(row.row.logits) == nullptr) rows.push_back(&row);
   }
-  for (size_t i = 0; i < batch->rows.size(); ++i) {
-    if (!on_device[i]) StateRow(*batch, count, &batch->rows[i]);
-  }
+  return rows;
 }
 
 void ClientCore::Close(const std::shared_ptr<SequenceRecord>& record) {

@@ -69,8 +69,8 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   // otherwise on the client's thread. A caller that polls next samples rows in this process itself.
   enum class Thread { kOurs, kCallers, kPollers };
   void Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives the batch's rows their compact forms if rows travel like this now.
-  void StateRows(PendingBatch* batch) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the batch's rows that travel in compact form now, with `*count` first tokens.
+  std::vector<PendingRow*> RowsToState(PendingBatch* batch, uint32_t* count) const ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBatch(PendingBatch* batch);
   void Run();
 

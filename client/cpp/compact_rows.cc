@@ -11,12 +11,6 @@
 namespace sortition::client {
 namespace {
 
-kernels::DType KernelType(v1::DType dtype) {
-  return dtype == v1::DTYPE_F32   ? kernels::DType::kF32
-         : dtype == v1::DTYPE_F16 ? kernels::DType::kF16
-                                  : kernels::DType::kBF16;
-}
-
 void AppendElements(std::span<const uint32_t> ids, const WholeLogits& logits, std::string* elements) {
   const size_t element = ElementBytes(logits.dtype);
   elements->reserve(elements->size() + ids.size() * element);
@@ -24,6 +18,17 @@ void AppendElements(std::span<const uint32_t> ids, const WholeLogits& logits, st
 }
 
 }  // namespace
+
+kernels::DType KernelType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_F16:
+      return kernels::DType::kF16;
+    case v1::DTYPE_BF16:
+      return kernels::DType::kBF16;
+    default:
+      return kernels::DType::kF32;
+  }
+}
 
 std::optional<CompactPosition> CompactPosition::Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                                    const Parts& parts) {

@@ -13,6 +13,9 @@
 
 namespace sortition::client {
 
+// Returns the kernels' name of an element type that has been checked.
+kernels::DType KernelType(v1::DType dtype);
+
 // Whole logits of one position.
 struct WholeLogits {
   const std::byte* data = nullptr;  // any alignment

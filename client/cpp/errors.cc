@@ -81,6 +81,7 @@ Remedy RemedyFor(v1::ErrorReason reason) {
       return Remedy::kReopen;
     case v1::OVERLOADED:
     case v1::CLIENT_LIMIT:
+    case v1::RECEIPTS_NOT_WRITTEN:
       return Remedy::kRetryLater;
     case v1::DRAINING:
     case v1::DEVICE_FAILED:

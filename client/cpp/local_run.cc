@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "client/cpp/compact_rows.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/row_message.h"
 #include "kernels/check.h"
@@ -55,17 +56,6 @@ RowError ToRowError(const service::Refusal& refusal) {
   v1::Error error;
   service::EncodeError(refusal, &error);
   return FromWire(error);
-}
-
-kernels::DType KernelType(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_F16:
-      return kernels::DType::kF16;
-    case v1::DTYPE_BF16:
-      return kernels::DType::kBF16;
-    default:
-      return kernels::DType::kF32;
-  }
 }
 
 std::variant<std::unique_ptr<LocalRun>, service::Refusal> LocalRun::Begin(

@@ -21,9 +21,6 @@ namespace sortition::client {
 // Converts a refusal of the service's code to the client's error.
 RowError ToRowError(const service::Refusal& refusal);
 
-// Converts an element type of the contract.
-kernels::DType KernelType(v1::DType dtype);
-
 // State of a sequence before a step.
 struct LocalPlace {
   uint32_t position = 0;

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/compact_rows.h"
 #include "client/cpp/errors.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
@@ -36,6 +37,8 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> OwnSequence::Open(const SequenceOpt
     return absl::InvalidArgumentError("start_position and prompt exclude each other");
   }
   if (options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
+  if (options.receipts != nullptr)
+    return absl::InvalidArgumentError("receipts: a service makes them, not this process");
   const auto prompt_length = static_cast<uint32_t>(options.prompt.size());
   auto opened =
       OpenAt(options, options.seed, {options.prompt, prompt_length, options.start_position.value_or(prompt_length)});

@@ -17,9 +17,11 @@
 
 namespace sortition::client {
 
-// A row goes from waiting to sent to done, and back from sent to waiting each time it has to be sent again.
+// A row goes from waiting to sent to done, and back from sent to waiting each time it has to be sent again. A row whose
+// compact form is being made when its batch is submitted begins as stating; meanwhile `compact` belongs to the thread
+// that makes it.
 struct PendingRow {
-  enum class State { kWaiting, kSent, kDone };
+  enum class State { kStating, kWaiting, kSent, kDone };
 
   std::shared_ptr<SequenceRecord> record;
   Row row;

@@ -69,6 +69,10 @@ void DescribeTask(const Row& row, v1::StepRow* message) {
   if (row.draw_salt != 0) message->set_draw_salt(row.draw_salt);
   if (!row.scored.empty()) {
     message->mutable_score()->mutable_tokens()->Assign(row.scored.begin(), row.scored.end());
+    for (const std::vector<uint32_t>& ids : row.scored_requests) {
+      message->mutable_score()->add_requested()->mutable_tokens()->Assign(ids.begin(), ids.end());
+    }
+    message->mutable_score()->set_race(row.score_race);
   } else if (row.drafts != nullptr && !row.drafts->parents.empty()) {
     DescribeTree(*row.drafts, message->mutable_verify_tree());
   } else if (row.drafts != nullptr) {

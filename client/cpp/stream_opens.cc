@@ -115,6 +115,7 @@ v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record) {
   open.set_vocabulary_size(options.vocabulary_size);
   if (options.live_vocabulary_size) open.set_live_vocabulary_size(*options.live_vocabulary_size);
   open.set_model(options.model);
+  if (options.receipts != nullptr) open.mutable_receipts()->set_salt(options.receipts->salt());
   absl::MutexLock lock(&record->mutex);
   if (const std::optional<uint64_t> seed = SeedOf(*record)) open.set_seed(*seed);
   return open;
@@ -174,6 +175,10 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
 void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
   if (!opened.has_state()) return OnOpenAnswered(opened.epoch(), FromWire(opened.error()), now);
   const v1::OpenedState& state = opened.state();
+  const auto sent = sent_opens_.find(opened.epoch());
+  if (ReceiptLog* const log = sent == sent_opens_.end() ? nullptr : sent->second.record->options.receipts.get()) {
+    log->OnOpened(state.seed(), state.receipt_salt(), state.receipts());
+  }
   OnOpenAnswered(opened.epoch(),
                  OpenedSequence{state.seed(), state.stateful(), state.history_hash(), state.last_step_id()}, now);
 }

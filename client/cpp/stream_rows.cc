@@ -266,6 +266,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
                                                : v1::RowResult::kScore;
   if (result.kind_case() != asked) return absl::InternalError("the result of a row is of another kind than its task");
   const bool continues = result.draw().continues() || result.score().continues() || result.verify().continues();
+  if (ReceiptLog* const log = row.record->options.receipts.get()) log->OnRecords(result.receipts());
   AppendPart(std::move(*taken), &row.partial);
   if (continues) return absl::OkStatus();
   index = SentStep::kAnswered;

@@ -67,6 +67,15 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
   Advance(now);
 }
 
+void StreamState::OnStated(const std::shared_ptr<PendingBatch>& batch, std::span<PendingRow* const> rows, bool is_last,
+                           absl::Time now) {
+  for (PendingRow* const row : rows) {
+    if (row->state == PendingRow::State::kStating) row->state = PendingRow::State::kWaiting;
+  }
+  if (is_last && batch->EndUse()) finished_.batches.push_back(batch);
+  Advance(now);
+}
+
 uint32_t StreamState::CompactCount(uint64_t row_bytes, uint32_t element_bytes) const {
   const Link* const link = links_.current();
   if (options_.rows.form == RowOptions::Form::kFull || options_.shard || link == nullptr || links_.in_process())
@@ -98,6 +107,7 @@ void StreamState::SendClose(Link* link, const SequenceRecord& record) {
   request.mutable_close()->set_request_id(record.options.request_id);
   request.mutable_close()->set_epoch(record.standing.epoch);
   if (options_.shard) request.mutable_close()->set_shard_index(options_.shard->index);
+  if (record.options.receipts != nullptr) closing_receipts_[record.standing.epoch] = record.options.receipts;
   links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
@@ -121,6 +131,11 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
       links_.OnAnswer(stream);
       OnOpened(response.opened(), now);
       break;
+    case v1::StreamResponse::kClosed:
+      if (auto log = closing_receipts_.extract(response.closed().epoch())) {
+        log.mapped()->OnClosed(response.closed().receipts());
+      }
+      break;
     case v1::StreamResponse::kForked:
       links_.OnAnswer(stream);
       OnForked(response.forked(), now);
@@ -138,8 +153,7 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
     case v1::StreamResponse::kIgnoredFields:
       links_.OnIgnored(response.ignored_fields());
       break;
-    // No caller waits for a close. The stream's own flow control keeps the window: the server stops reading.
-    case v1::StreamResponse::kClosed:
+    // The stream's own flow control keeps the window: the server stops reading.
     case v1::StreamResponse::kFlowWindow:
       break;
     default:
@@ -207,6 +221,7 @@ void StreamState::ForgetSent() {
   }
   sent_steps_.clear();
   sent_opens_.clear();
+  closing_receipts_.clear();
   unanswered_history_tokens_ = 0;
 }
 
@@ -322,7 +337,8 @@ void StreamState::FailSequence(const SequenceRecord* record, const RowError& err
   for (const std::shared_ptr<PendingBatch>& batch : batches_) {
     if (batch->deadline > until) continue;
     for (PendingRow& row : batch->rows) {
-      if (row.record.get() == record && row.state == PendingRow::State::kWaiting) FinishRow(batch.get(), &row, error);
+      const bool waits = row.state == PendingRow::State::kWaiting || row.state == PendingRow::State::kStating;
+      if (row.record.get() == record && waits) FinishRow(batch.get(), &row, error);
     }
   }
 }

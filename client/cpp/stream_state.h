@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,10 @@ class StreamState {
   void Open(std::unique_ptr<PendingOpen> open, absl::Time now);
   // Rows whose sequence has a step in flight already fail alone with STEP_IN_FLIGHT.
   void Submit(std::shared_ptr<PendingBatch> batch, absl::Time now);
+  // Lets rows of a submitted batch go that were stating. `is_last`: none is left; ends the use of the batch's memory
+  // that its owner has counted for them.
+  void OnStated(const std::shared_ptr<PendingBatch>& batch, std::span<PendingRow* const> rows, bool is_last,
+                absl::Time now);
   // Registers memory of a device, in which rows may lie until Forget. False if some of its addresses are registered.
   bool Share(std::shared_ptr<const DeviceRows> rows) { return device_rows_.Add(std::move(rows)); }
   void Forget(const DeviceRows& rows) { device_rows_.Remove(rows); }
@@ -183,7 +188,9 @@ class StreamState {
   // Messages on the current stream without a complete answer.
   absl::flat_hash_map<uint64_t, SentStep> sent_steps_;  // by batch id
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
-  uint64_t unanswered_history_tokens_ = 0;              // of sent_opens_ together
+  // The logs of sequences that are being closed, by epoch.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<ReceiptLog>> closing_receipts_;
+  uint64_t unanswered_history_tokens_ = 0;  // of sent_opens_ together
   uint32_t bound_sequences_ = 0;
   std::vector<v1::CloseSequence> owed_closes_;  // closes of shards that no stream could take yet
   // Open sequences of a rank that have a last result, by request id, and the stream that got these results.

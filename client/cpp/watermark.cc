@@ -7,10 +7,20 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "kernels/check.h"
+#include "kernels/law/row_law.h"
+#include "kernels/law/token_noise.h"
 #include "kernels/law/watermark.h"
 
 namespace sortition::client {
 namespace {
+
+// Returns the evidence of a token for the watermark: -ln(1 - exp(-E)) of its noise E under that key. For a token that
+// was not drawn with the key it is an exponential variable of mean 1; for one that was, more.
+double TokenEvidence(const kernels::NoiseKey& noise, uint32_t token) {
+  // L is log2 of -log2(1 - U), so E = 2^L ln 2.
+  const double log = double(int64_t(law::TokenNoise(law::KeyOf(noise), token))) * 0x1p-32;
+  return -std::log(-std::expm1(-std::exp2(log) * 0.69314718055994531));
+}
 
 // Returns the probability that the sum of n exponential variables of mean 1 is at least x: e^-x times the sum of
 // x^k / k! for k < n.
@@ -36,7 +46,7 @@ WatermarkEvidence DetectWatermark(const WatermarkOptions& options, std::span<con
     const kernels::NoiseKey noise = law::WatermarkNoise(options.key, context, options.choice_index);
     if (!seen.emplace(noise.seed, tokens[at]).second) continue;
     ++evidence.tokens;
-    evidence.score += law::WatermarkScore(noise, tokens[at]);
+    evidence.score += TokenEvidence(noise, tokens[at]);
   }
   evidence.p_value = UpperTail(evidence.tokens, evidence.score);
   return evidence;

@@ -1,7 +1,9 @@
 // sortition_demo: a small language model writes several stories at once, with every token sampled through the service.
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "client/demo/worker/page.h"
 #include "client/demo/worker/server_process.h"
 #include "client/demo/worker/story.h"
+#include "service/receipt/receipt_key.h"
 #include "sortition/client.h"
 #include "sortition/in_process.h"
 
@@ -26,7 +29,11 @@ ABSL_FLAG(std::string, connect, "",
 ABSL_FLAG(uint32_t, sequences, 8, "Stories to write at once, 1 to 1024");
 ABSL_FLAG(uint32_t, tokens, 120, "Tokens of a story, 1 to 100000");
 ABSL_FLAG(uint32_t, row_width, 32768, "Elements of a row of logits, 32768 to 1048575");
-ABSL_FLAG(std::string, rows, "full", "How rows travel to a server: auto, full, compact or compact(COUNT)");
+ABSL_FLAG(std::string, rows, "auto", "How rows travel to a server: auto, full, compact or compact(COUNT)");
+ABSL_FLAG(
+    std::string, receipts, "",
+    "File to write receipts to; FILE.seeds gets the opened seeds, and FILE.key the public key of a server that is "
+    "started here");
 ABSL_FLAG(bool, check, false, "Write everything again in process and fail unless it is the same, token by token");
 
 namespace sortition::demo {
@@ -54,6 +61,10 @@ absl::Status CheckFlags() {
   }
   if (!client::RowOptions::Parse(absl::GetFlag(FLAGS_rows))) {
     return absl::InvalidArgumentError("--rows must be auto, full, compact or compact(COUNT)");
+  }
+  if (!absl::GetFlag(FLAGS_receipts).empty() && absl::GetFlag(FLAGS_server).empty() &&
+      absl::GetFlag(FLAGS_connect).empty()) {
+    return absl::InvalidArgumentError("--receipts needs --server or --connect: a server makes them");
   }
   for (const absl::Status& status :
        {check(FLAGS_sequences, 1, 1024), check(FLAGS_tokens, 1, 100000), check(FLAGS_row_width, 32768, 1048575)}) {
@@ -93,6 +104,21 @@ absl::Status CloseUp(client::Client& client, const Learned& learned, const Story
       .status();
 }
 
+absl::Status WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  if (file.flush()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, " cannot be written"));
+}
+
+absl::Status WriteReceipts(const WritingResult& result) {
+  const std::string path = absl::GetFlag(FLAGS_receipts);
+  if (path.empty()) return absl::OkStatus();
+  if (absl::Status status = WriteFile(path, result.receipts); !status.ok()) return status;
+  std::printf("receipts        %zu bytes in %s\n", result.receipts.size(), path.c_str());
+  return WriteFile(path + ".seeds", result.seeds);
+}
+
 absl::Status CheckInProcess(const Learned& learned, const std::vector<Story>& stories, const WritingOptions& options,
                             const WritingResult& result) {
   const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
@@ -114,6 +140,7 @@ absl::Status Run(const std::string& address, const std::string& where) {
   WritingOptions options;
   options.tokens = absl::GetFlag(FLAGS_tokens);
   options.row_width = absl::GetFlag(FLAGS_row_width);
+  options.receipts = !absl::GetFlag(FLAGS_receipts).empty();
   std::printf("model           5-gram, learned from %.0f KB of text; %u of %u ids are live\n",
               static_cast<double>(learned.corpus_bytes) / 1000, learned.model.live_vocabulary(), options.row_width);
   std::printf("sampled         %s\n\n", where.c_str());
@@ -132,12 +159,37 @@ absl::Status Run(const std::string& address, const std::string& where) {
   if (!result.ok()) return result.status();
   std::printf("\n");
   PrintSummary(*result);
+  if (absl::Status status = WriteReceipts(*result); !status.ok()) return status;
+  options.receipts = false;
   return absl::GetFlag(FLAGS_check) ? CheckInProcess(learned, stories, options, *result) : absl::OkStatus();
 }
 
+// A key for one run, in a file beside the receipts.
+class RunKey {
+ public:
+  explicit RunKey(const std::string& receipts) : path_(receipts + ".private") {}
+  ~RunKey() { std::remove(path_.c_str()); }
+  RunKey(const RunKey&) = delete;
+  RunKey& operator=(const RunKey&) = delete;
+
+  const std::string& path() const { return path_; }
+  // Returns the public key in hexadecimal digits.
+  absl::StatusOr<std::string> Write() const { return service::WriteNewKey(path_); }
+
+ private:
+  const std::string path_;
+};
+
 absl::Status RunWithServer(const std::string& program) {
-  const auto server = ServerProcess::Start(
-      program, {"--log_level=warning", "--devices=" + absl::GetFlag(FLAGS_devices)}, /*log_file=*/"");
+  std::vector<std::string> flags = {"--log_level=warning", "--devices=" + absl::GetFlag(FLAGS_devices)};
+  std::optional<RunKey> key;
+  if (const std::string path = absl::GetFlag(FLAGS_receipts); !path.empty()) {
+    const auto public_key = key.emplace(path).Write();
+    if (!public_key.ok()) return public_key.status();
+    if (absl::Status status = WriteFile(path + ".key", *public_key + "\n"); !status.ok()) return status;
+    flags.push_back("--receipt_key=" + key->path());
+  }
+  const auto server = ServerProcess::Start(program, flags, /*log_file=*/"");
   if (!server.ok()) return server.status();
   const absl::Status status =
       Run((*server)->address(), absl::StrCat("by a server of our own at ", (*server)->address()));

@@ -3,7 +3,7 @@
 "use strict";
 
 const MASKED = 0xff800000, DEAD = 0xffffffff, LEAST = 0x21800000, LIMIT = 0x477fe000, NAN_ABOVE = 0x7f800000;
-const TAGS = { group: 0x47, token: 0x54, rejection: 0x52, xtc: 0x58 };
+const TAGS = { group: 0x47, token: 0x54, rejection: 0x52, watermark: 0x57, xtc: 0x58 };
 const UNIT_TEMPERATURE = [0x5c551d95, 0, 132], UNIT_LOG = 44n << 32n, WORD = 0xffffffff;
 const EXPONENTIALS = Array.from({ length: 32 }, (_, j) => Math.round(2 ** (31 - j / 32)));
 const INVERSES = Array.from({ length: 32 }, (_, j) => Math.round(65536 / (1 + (j + 0.5) / 32)));
@@ -180,10 +180,24 @@ function race(ids, starts, noise) {
   return token;
 }
 
+// The key of one token in the race.
+function raceKey(id, start, noise) {
+  const word = noiseWord(id >>> 6, TAGS.group, noise), a = negLog2(word);
+  if ((id & 63) === Number(word & 63n)) return start + log2Raw(a) - (64n << 32n);
+  return start + log2Raw(((a + 63n) >> 6n) + negLog2(noiseWord(id, TAGS.token, noise))) - (58n << 32n);
+}
+
 // --- chains (kernels/law/CHAIN.md)
 
 const within = (bound) => Math.min(0xfbffffff, Math.max(0, bound));
 const towardZero = (product, shift) => (product < 0n ? -(-product >> shift) : product >> shift);
+
+// Multiplier, exponent and window of a dynamic temperature, Q8.24.
+function dynamicScale(temperature) {
+  const up = Math.clz32(temperature), quotient = 0x5c551d94ae0bf85dn / (BigInt(temperature) << BigInt(up));
+  const carry = quotient >> 31n, window = 127 + bitLength(0xaeac4f98n * BigInt(temperature)) - 1 - 50;
+  return [Number(quotient >> carry), up - 8 + Number(carry), window];
+}
 
 class Kept {
   constructor(ids, bits, vocabulary, noise, state) {
@@ -295,11 +309,7 @@ class Kept {
       }
       temperature = Math.max(167773, low + Number((BigInt(Math.floor(share / 8192)) * BigInt(width)) >> 31n));
     }
-    const up = Math.clz32(temperature), quotient = 0x5c551d94ae0bf85dn / (BigInt(temperature) << BigInt(up));
-    const carry = quotient >> 31n;
-    const window = 127 + bitLength(0xaeac4f98n * BigInt(temperature)) - 1 - 50;
-    this.temperature = [Number(quotient >> carry), up - 8 + Number(carry), window];
-    [this.shown, this.dynamic] = [temperature * 2 ** -24, temperature];
+    [this.temperature, this.shown, this.dynamic] = [dynamicScale(temperature), temperature * 2 ** -24, temperature];
     this.measure();
   }
   13(square, cube) {

@@ -96,9 +96,9 @@ function stageOf(p, name) {
   }
 }
 
-// The integers of options by name, in an order of samplers by its name.
+// The integers of options by name, in an order of samplers: a list, or its name.
 function compileOptions(options, orderName) {
-  const order = ORDERS[orderName], p = {};
+  const order = Array.isArray(orderName) ? orderName : ORDERS[orderName], p = {};
   if (!order) throw new Error(`${orderName} is no order: ${Object.keys(ORDERS).join(", ")}`);
   for (const name of Object.keys(options)) if (!(name in DEFAULTS)) throw new Error(`${name} is no option of the law`);
   for (const [name, value] of Object.entries({ ...DEFAULTS, ...options })) {

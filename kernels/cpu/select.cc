@@ -28,14 +28,29 @@ Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uin
   return {{candidates, kernels.CollectTokens(row, groups, some, floor, ceiling, candidates)}, step};
 }
 
-std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
-                                 Scratch* scratch, Array<Candidate>* memory) {
+namespace {
+
+// Returns the first `count` tokens and up to `more` that come next.
+std::span<Candidate> SelectUpTo(const Kernels& kernels, const Row& row, uint32_t count, uint32_t more, uint32_t floor,
+                                Scratch* scratch, Array<Candidate>* memory) {
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
   const uint32_t from = kernels.LowerBoundOfNth(row.reached, row.groups, count, floor, folded);
   const std::span<Candidate> candidates = CollectBetween(kernels, row, from, kNoCeiling, scratch, memory);
-  if (candidates.size() <= count) return candidates;
+  if (candidates.size() <= size_t{count} + more) return candidates;
   const Candidate last = kernels.NthCandidate(candidates.data(), uint32_t(candidates.size()), count);
   return candidates.first(kernels.MoveNotAfter(candidates.data(), uint32_t(candidates.size()), last));
+}
+
+}  // namespace
+
+std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
+                                 Scratch* scratch, Array<Candidate>* memory) {
+  return SelectUpTo(kernels, row, count, 0, floor, scratch, memory);
+}
+
+std::span<Candidate> SelectAbout(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
+                                 Scratch* scratch, Array<Candidate>* memory) {
+  return SelectUpTo(kernels, row, count, count, floor, scratch, memory);
 }
 
 std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch,

@@ -36,6 +36,10 @@ Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uin
 std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
                                  Scratch* scratch, Array<Candidate>* memory);
 
+// These tokens and at most as many more, which come next in order, likewise; ids ascend where no token is edited.
+std::span<Candidate> SelectAbout(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
+                                 Scratch* scratch, Array<Candidate>* memory);
+
 // The first token in order. `row` has a live token.
 Candidate First(const Kernels& kernels, const Row& row);
 

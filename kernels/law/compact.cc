@@ -207,8 +207,47 @@ std::string_view WhyNotStated(u32 live_vocabulary, TokenBits token) {
   return {};
 }
 
+// Every token is below the live vocabulary.
+std::optional<Unsound> FindListedTwice(u32 live_vocabulary, const CompactRow& row) {
+  thread_local std::vector<u64> seen;  // a bit for each token; all 0 between calls
+  seen.resize(std::max<size_t>(seen.size(), (live_vocabulary + 63) / 64));
+  std::optional<Unsound> unsound;
+  const auto find = [&](std::span<const TokenBits> tokens, Claim claim) {
+    for (size_t i = 0; i < tokens.size() && !unsound; ++i) {
+      const u64 bit = u64{1} << (tokens[i].token % 64);
+      u64& word = seen[tokens[i].token / 64];
+      if ((word & bit) != 0) unsound = Unsound{claim, i, "is listed twice"};
+      word |= bit;
+    }
+  };
+  find(row.first, Claim::kFirst);
+  find(row.others, Claim::kOthers);
+  for (const std::span<const TokenBits> tokens : {row.first, row.others}) {
+    for (const TokenBits& token : tokens) seen[token.token / 64] = 0;
+  }
+  return unsound;
+}
+
+// True if nothing is wrong with the first tokens, except that one may be listed twice. Has no early end, because almost
+// every row is sound.
+bool AreFirst(u32 live_vocabulary, std::span<const TokenBits> first) {
+  bool is_sound = true;
+  u64 before = ~u64{0};
+  for (const TokenBits& token : first) {
+    const u64 rank = u64{Key(token.bits)} << 32 | u32(~token.token);
+    is_sound &= rank < before;
+    is_sound &= token.token < live_vocabulary;
+    is_sound &= token.bits == Canonical(token.bits);
+    is_sound &= token.bits != kMaskedBits;
+    is_sound &= !IsTooLarge(token.bits);
+    before = rank;
+  }
+  return is_sound;
+}
+
 std::optional<Unsound> FindUnsoundTokens(u32 live_vocabulary, const CompactRow& row) {
-  for (size_t i = 0; i < row.first.size(); ++i) {
+  const bool is_first_sound = AreFirst(live_vocabulary, row.first);
+  for (size_t i = 0; !is_first_sound && i < row.first.size(); ++i) {
     std::string_view why = WhyNotStated(live_vocabulary, row.first[i]);
     if (why.empty() && row.first[i].bits == kMaskedBits) why = "is masked";
     if (why.empty() && i > 0 && !Precedes(row.first[i - 1], row.first[i]))
@@ -225,20 +264,7 @@ std::optional<Unsound> FindUnsoundTokens(u32 live_vocabulary, const CompactRow& 
     }
     if (!why.empty()) return Unsound{Claim::kOthers, i, why};
   }
-  std::vector<u32> ids;
-  ids.reserve(row.first.size());
-  for (const TokenBits& token : row.first) ids.push_back(token.token);
-  std::ranges::sort(ids);
-  if (const auto twice = std::ranges::adjacent_find(ids); twice != ids.end()) {
-    const auto is_it = [&](const TokenBits& token) { return token.token == *twice; };
-    const auto one = std::ranges::find_if(row.first, is_it);
-    const auto other = std::find_if(one + 1, row.first.end(), is_it);
-    return Unsound{Claim::kFirst, size_t(other - row.first.begin()), "is listed twice"};
-  }
-  for (size_t i = 0; i < row.others.size(); ++i) {
-    if (std::ranges::binary_search(ids, row.others[i].token)) return Unsound{Claim::kOthers, i, "is listed twice"};
-  }
-  return {};
+  return FindListedTwice(live_vocabulary, row);
 }
 
 // Every token that is not listed weighs at most as much as the last of the first tokens.

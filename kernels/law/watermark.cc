@@ -1,8 +1,6 @@
 // A chain of Philox blocks over the context.
 #include "kernels/law/watermark.h"
 
-#include <cmath>
-
 #include "kernels/law/row_law.h"
 #include "kernels/law/token_noise.h"
 
@@ -22,12 +20,6 @@ kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context
     high = words.y;
   }
   return {uint64_t{high} << 32 | low, 0, stream};
-}
-
-double WatermarkScore(const kernels::NoiseKey& noise, uint32_t token) {
-  // L is log2 of -log2(1 - U), so E = 2^L ln 2.
-  const double log = double(int64_t(TokenNoise(KeyOf(noise), token))) * 0x1p-32;
-  return -std::log(-std::expm1(-std::exp2(log) * 0.69314718055994531));
 }
 
 }  // namespace sortition::law

@@ -16,9 +16,4 @@ inline constexpr uint32_t kMaxWatermarkWidth = 64;
 // `stream` as in NoiseKey.
 kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context, uint32_t stream);
 
-// Evidence of a token for the watermark: -ln(1 - exp(-E)) of its noise E under that key. For a token that was not drawn
-// with the key it is an exponential variable of mean 1; for one that was, more. For detection only, never to decide a
-// draw.
-double WatermarkScore(const kernels::NoiseKey& noise, uint32_t token);
-
 }  // namespace sortition::law

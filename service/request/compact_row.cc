@@ -1,6 +1,7 @@
 // Compact rows from their bytes.
 #include "service/request/compact_row.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -18,6 +19,23 @@ namespace {
 
 uint64_t TokensOf(const v1::CompactRow& row) { return uint64_t{row.first()} + row.others(); }
 
+// Fills `tokens` from ids and logits as they lie in a payload. Returns true if a logit may fail the row.
+template <kernels::DType kType>
+bool Decode(const std::byte* ids, const std::byte* logits, std::span<kernels::TokenBits> tokens) {
+  constexpr size_t kBytes = kernels::ElementBytes(kType);
+  bool is_suspect = false;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    uint32_t id;
+    uint32_t element = 0;
+    std::memcpy(&id, ids + i * sizeof(id), sizeof(id));
+    std::memcpy(&element, logits + i * kBytes, kBytes);
+    const uint32_t sent = law::Widen(kType, element);
+    is_suspect |= law::IsNan(sent) || law::IsTooLarge(sent);
+    tokens[i] = {id, law::Canonical(sent)};
+  }
+  return is_suspect;
+}
+
 // Reads tokens and logits. A logit that would fail the row is refused as that of a whole row is.
 std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::string& field, const StepShape& shape,
                                   const PayloadView& pairs, const kernels::RowParameters& parameters,
@@ -29,27 +47,31 @@ std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::stri
     return Refusal{Reason::kOutOfRange, field + ".offset", absl::StrCat("<= ", pairs.size(), " - ", bytes),
                    absl::StrCat("the pairs have ", pairs.size(), " bytes; the row lists ", bytes)};
   }
-  std::vector<std::byte> copy(bytes);
+  thread_local std::vector<std::byte> copy;
+  copy.resize(std::max<size_t>(copy.size(), bytes));
   pairs.Copy(message.offset(), bytes, copy.data());
-  const std::byte* const logits = copy.data() + count * sizeof(uint32_t);
-  row->first.reserve(message.first());
-  row->others.reserve(message.others());
-  for (uint64_t i = 0; i < count; ++i) {
-    kernels::TokenBits token;
-    std::memcpy(&token.token, copy.data() + i * sizeof(uint32_t), sizeof(uint32_t));
-    uint32_t sent = 0;
-    std::memcpy(&sent, logits + i * element, element);
-    sent = law::Widen(shape.dtype, sent);
-    if (const kernels::RowError error = law::SentError(sent, parameters); error != kernels::RowError::kNone) {
+  row->first.resize(message.first());
+  row->others.resize(message.others());
+  const std::byte* ids = copy.data();
+  const std::byte* logits = ids + count * sizeof(uint32_t);
+  for (std::vector<kernels::TokenBits>* const tokens : {&row->first, &row->others}) {
+    const bool is_suspect = shape.dtype == kernels::DType::kF32   ? Decode<kernels::DType::kF32>(ids, logits, *tokens)
+                            : shape.dtype == kernels::DType::kF16 ? Decode<kernels::DType::kF16>(ids, logits, *tokens)
+                                                                  : Decode<kernels::DType::kBF16>(ids, logits, *tokens);
+    for (size_t i = 0; is_suspect && i < tokens->size(); ++i) {
+      uint32_t sent = 0;
+      std::memcpy(&sent, logits + i * element, element);
+      const kernels::RowError error = law::SentError(law::Widen(shape.dtype, sent), parameters);
+      if (error == kernels::RowError::kNone) continue;
       kernels::RowOutput failed;
       failed.error = error;
-      failed.error_token = token.token;
+      failed.error_token = (*tokens)[i].token;
       Refusal refusal = RefusalOf(failed, 0);
       refusal.field = field;
       return refusal;
     }
-    token.bits = law::Canonical(sent);
-    (i < message.first() ? row->first : row->others).push_back(token);
+    ids += tokens->size() * sizeof(uint32_t);
+    logits += tokens->size() * element;
   }
   return std::nullopt;
 }

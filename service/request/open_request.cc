@@ -1,6 +1,9 @@
 // Validates OpenSequence.
 #include "service/request/open_request.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +35,11 @@ std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSp
 }
 
 }  // namespace
+
+ReceiptSalt DrawSalt(Entropy* entropy) {
+  const std::array<uint64_t, 2> words = {entropy->Draw(), entropy->Draw()};
+  return std::bit_cast<ReceiptSalt>(words);
+}
 
 std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
                                              absl::string_view path, Entropy* entropy) {
@@ -73,6 +81,16 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
       return *refusal;
   }
   spec->seed = message.has_seed() ? message.seed() : entropy->Draw();
+  if (message.has_receipts()) {
+    const std::string& salt = message.receipts().salt();
+    request.receipt_salt = DrawSalt(entropy);
+    if (!salt.empty() && salt.size() != request.receipt_salt->size()) {
+      return Refusal{Reason::kOutOfRange, field("receipts.salt"), "0 or 16 bytes",
+                     absl::StrCat("has ", salt.size(), " bytes")};
+    }
+    std::ranges::copy(salt, request.receipt_salt->begin());
+    spec->receipts = request.asks_receipts = true;
+  }
   request.spec = std::move(spec);
   return request;
 }

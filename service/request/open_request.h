@@ -10,6 +10,7 @@
 
 #include "service/entropy.h"
 #include "service/limits.h"
+#include "service/receipt/record.h"
 #include "service/refusal.h"
 #include "service/sequence/sequence.h"
 #include "service/sequence/sequence_spec.h"
@@ -32,7 +33,14 @@ struct OpenRequest {
   std::string model;                         // may be empty
   std::shared_ptr<const SequenceSpec> spec;  // with a fresh seed if the message gave none
   std::optional<HistoryPiece> history;
+  // Set if the sequence has receipts: their salt, fresh if the message gave none.
+  std::optional<ReceiptSalt> receipt_salt;
+  bool asks_receipts = false;
+  std::vector<uint32_t> receipt_words = {};  // set by the stream, for a server that makes receipts
 };
+
+// Returns a random salt.
+ReceiptSalt DrawSalt(Entropy* entropy);
 
 // Validates an open. Draws a missing seed from `entropy`. Refuses by field path below `path`, e.g. "open" or
 // "fork.child". `message` has no unknown fields (strictness.h). Thread-safe.

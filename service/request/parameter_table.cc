@@ -62,6 +62,9 @@ constexpr ParameterDescription kParameters[] = {
      "Emitted instead of drawn from an output position on (thinking budgets)", true},
     {"watermark", "context_width 1..64", "off; width 4",
      "Noise from a secret key and the last tokens, so that the text can be told (Aaronson 2022)", true},
+    {"tempered_logprobs", "top 0..1000", "off",
+     "Natural logarithms of the distribution after edits and temperature, before the filters", false},
+    {"kept_log_mass", "", "off", "Logarithm of the kept tokens' mass in the tempered distribution", false},
     {"draw_salt", "0..65535", "0", "Another draw at the same position", true, true},
     {"mask", "mask_row, uploaded_mask_id, allowed_tokens", "none", "Tokens that can be drawn in this step", true, true},
 };

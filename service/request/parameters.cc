@@ -82,6 +82,8 @@ class Compiler {
     spec_.parameters.entropy = p.entropy();
     spec_.parameters.kept_count = p.kept_set().count();
     spec_.parameters.kept_tokens = p.kept_set().tokens();
+    if (p.kept_log_mass()) return NotImplemented(Field("kept_log_mass"));
+    if (p.has_tempered_logprobs()) return NotImplemented(Field("tempered_logprobs"));
     return LogprobTokens();
   }
 

@@ -152,13 +152,47 @@ std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& 
   return std::nullopt;
 }
 
+std::optional<Refusal> ParseRequested(const v1::Score& score, const std::string& field, const SequenceSpec& spec,
+                                      RowPlan* plan) {
+  if (score.requested().empty()) return std::nullopt;
+  if (score.requested_size() != score.tokens_size()) {
+    return Refusal{Reason::kOutOfRange, field, absl::StrCat(score.tokens_size(), " entries, or none"),
+                   absl::StrCat("has ", score.requested_size(), " entries; there is one for each token")};
+  }
+  if (!spec.parameters.raw_logprob && !spec.parameters.processed_logprob) {
+    return Contradiction(field, "neither raw_logprobs nor processed_logprobs are asked for");
+  }
+  for (int i = 0; i < score.requested_size(); ++i) {
+    const auto& tokens = score.requested(i).tokens();
+    const std::string at = absl::StrCat(field, "[", i, "].tokens");
+    if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), kernels::kMaxTopLogprobs, at)) return refusal;
+    for (int j = 0; j < tokens.size(); ++j) {
+      if (auto refusal = CheckToken(tokens[j], spec.live_vocabulary, at, j)) return refusal;
+    }
+    std::vector<uint32_t>& ids = plan->requested.emplace_back(tokens.begin(), tokens.end());
+    std::vector<uint32_t> sorted = ids;
+    std::ranges::sort(sorted);
+    if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
+      return Contradiction(at, absl::StrCat("token id ", *twice, " is listed twice"));
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<Refusal> ParseScore(const v1::Score& score, const std::string& path, const SequenceSpec& spec,
                                   RowPlan* plan) {
   if (auto refusal = CheckTokens(score.tokens(), kMaxScoreTokens, spec, path + ".tokens")) return refusal;
   plan->kind = RowPlan::Kind::kScore;
   plan->scored.assign(score.tokens().begin(), score.tokens().end());
   plan->ahead = TokenTree::Chain({score.tokens().begin(), score.tokens().end() - 1});
-  return std::nullopt;
+  if (score.race()) {
+    const auto adapts = [](const kernels::Stage& stage) { return stage.kind == kernels::StageKind::kAdaptiveP; };
+    if (std::ranges::any_of(spec.parameters.chain, adapts)) {
+      return Contradiction(path + ".race", "the sequence has adaptive_p, whose race its answers do not show");
+    }
+    plan->wants_race = true;
+  }
+  return ParseRequested(score, path + ".requested", spec, plan);
 }
 
 std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& field, const StepShape& shape,

@@ -16,7 +16,6 @@
 #include "service/request/trace.h"
 
 namespace sortition::service {
-namespace {
 
 std::optional<kernels::DType> ToDType(v1::DType dtype) {
   switch (dtype) {
@@ -30,6 +29,8 @@ std::optional<kernels::DType> ToDType(v1::DType dtype) {
       return std::nullopt;
   }
 }
+
+namespace {
 
 // Returns the field that a refusal of a payload's size names.
 std::string NameOf(std::span<const Payload> payloads, size_t payload, absl::string_view tensor) {
@@ -259,9 +260,10 @@ std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
 // Everything of a step beside its id, its tensors and what they hold that decides its answer.
 uint64_t DigestOptions(const RowPlan& plan) {
   const StepIntent& intent = plan.intent;
-  uint64_t digest = absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens,
-                                 plan.draw_salt, plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.ahead.tokens,
-                                 plan.ahead.parents, plan.scored, plan.return_probabilities);
+  uint64_t digest =
+      absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, plan.draw_salt,
+                   plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.ahead.tokens, plan.ahead.parents,
+                   plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
   for (const PositionMask& mask : plan.masks) {
     digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens);
   }

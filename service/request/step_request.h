@@ -17,6 +17,9 @@
 
 namespace sortition::service {
 
+// Returns the kernels' element type; absent if the contract has none of that number.
+std::optional<kernels::DType> ToDType(v1::DType dtype);
+
 // Which slice of each row a tensor is.
 struct ShardShape {
   uint32_t index = 0;

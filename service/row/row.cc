@@ -9,7 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/check.h"
-#include "kernels/law/compact.h"
+#include "kernels/cpu/decide_row.h"
+#include "kernels/law/chain.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -19,10 +20,17 @@ std::string RowField(uint32_t row) { return absl::StrCat("step.rows[", row, "]")
 
 // Returns the parameters that a row is sampled with which asks for more than its sequence.
 std::optional<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
-  if (!plan.return_probabilities) return std::nullopt;
+  const bool has_receipts = spec.receipts && plan.kind != RowPlan::Kind::kScore;
+  if (!plan.return_probabilities && !has_receipts && !plan.wants_race) return std::nullopt;
   kernels::RowParameters parameters = spec.parameters;
   parameters.processed_logprob = parameters.kept_tokens = true;
   return parameters;
+}
+
+// Returns true if an edit of the sequence may have a bias or a penalty above 0.
+bool MayRaise(const SequenceSpec& spec) {
+  const auto raises = [](const kernels::LogitEdit& edit) { return static_cast<int32_t>(edit.bias) > 0; };
+  return spec.frequency_penalty < 0 || spec.presence_penalty < 0 || std::ranges::any_of(spec.listed_edits, raises);
 }
 
 // Removes the tokens from the step's list that the sequence does not allow.
@@ -100,6 +108,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   if (plan_.kind == RowPlan::Kind::kScore) {
     kernel.task = kernels::RowTask::kScore;
     kernel.given = plan_.scored[index];
+    if (!plan_.requested.empty()) kernel.requested = plan_.requested[index];
     return kernel;
   }
   ForceToken(view, &kernel);
@@ -135,13 +144,15 @@ RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
 }
 
 void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance) {
+  thread_local kernels::cpu::Scratch scratch;
+  const bool may_raise = MayRaise(spec());
   const auto run = [&](const kernels::RowRequest& request, uint32_t index) -> PositionOutput {
     const kernels::StatedRow& stated = plan_.compact[index];
     const uint64_t work = stated.first.size() + stated.others.size() + request.edits.size();
     kernels::RowRequired required;  // the whole row
     if (work <= allowance->left) {
       allowance->left -= work;
-      auto decided = law::SampleCompactRowReference(request, stated.row());
+      auto decided = kernels::cpu::DecideRow(request, stated.row(), may_raise, &scratch);
       if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return std::move(*output);
       required = std::get<kernels::RowRequired>(std::move(decided));
     }
@@ -184,10 +195,22 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
   auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
-  if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
+  if (auto* result = std::get_if<RowResult>(&walked)) {
+    if (plan_.wants_race) FindRacePlaces(result);
+    return std::move(*result);
+  }
   FailedPosition& failed = std::get<FailedPosition>(walked);
   if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
   return WhyUnusable(failed);
+}
+
+void RowRun::FindRacePlaces(RowResult* result) const {
+  for (uint32_t index = 0; index < result->outputs.size(); ++index) {
+    const kernels::RowOutput& output = result->outputs[index];
+    const kernels::NoiseKey noise = RequestAt(index, kernels::DType::kF32, nullptr, kernels::DType::kF32).noise;
+    result->race.push_back(
+        law::RacePlaceOf(output.kept_tokens, law::ProcessedScale(parameters(), output), noise, plan_.scored[index]));
+  }
 }
 
 // Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says

@@ -35,6 +35,8 @@
 
 namespace sortition::service {
 
+class ReceiptChain;
+
 // The sequence of a row, as the stream that has opened it knows it.
 struct RowSequence {
   std::shared_ptr<const SequenceSpec> spec = nullptr;
@@ -42,7 +44,8 @@ struct RowSequence {
   // Set if the service keeps state for the sequence.
   std::shared_ptr<const SequenceKey> key = nullptr;
   std::shared_ptr<Sequence> state = nullptr;
-  SequenceTable* table = nullptr;  // accounts for the state's memory; not owned, outlives every row
+  SequenceTable* table = nullptr;                    // accounts for the state's memory; not owned, outlives every row
+  std::shared_ptr<ReceiptChain> receipts = nullptr;  // set if the sequence has receipts
 };
 
 // Asks the sequence to run the row. Returns an empty grant if it keeps no state. `rewrites` bounds the rewrites of a
@@ -69,6 +72,7 @@ class RowRun {
 
   const SequenceSpec& spec() const { return *sequence_.spec; }
   const RowPlan& plan() const { return plan_; }
+  const std::shared_ptr<ReceiptChain>& receipts() const { return sequence_.receipts; }
 
   // Number of positions that can run at once: all of them, or the first one if a sampler keeps a state. In that case
   // Take says which position follows.
@@ -109,6 +113,7 @@ class RowRun {
   std::variant<RowResult, Refusal> Finish();
   Refusal WhyUnusable(const FailedPosition& failed) const;
   Refusal WhyRequired() const;
+  void FindRacePlaces(RowResult* result) const;
 
   RowSequence sequence_;
   RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's

@@ -47,6 +47,9 @@ struct RowPlan {
   // The tokens that positions after the first follow: drafts, or given tokens.
   TokenTree ahead;
   std::vector<uint32_t> scored;  // kScore: one for each position
+  // kScore: of each position, the ids whose logprobs are wanted; empty: those of the sequence.
+  std::vector<std::vector<uint32_t>> requested;
+  bool wants_race = false;  // kScore: the places of the given tokens in the race
   bool is_tree = false;
 
   // kReject: the first row of dense probabilities, or lists, or neither.

@@ -32,6 +32,7 @@ struct SequenceSpec {
   std::vector<uint32_t> allowed_tokens;     // sorted, distinct
   std::vector<uint32_t> stop_tokens;        // sorted, distinct
   std::vector<uint32_t> logprob_token_ids;  // distinct, in the requested order
+  bool receipts = false;                    // every drawn token has a receipt
 
   bool operator==(const SequenceSpec&) const = default;
 

@@ -34,6 +34,8 @@ absl::Status ValidateRanges(const Config& config) {
       {"max_connections", config.max_connections, 0, 1000000},
       {"stream_threads", config.stream_threads, 1, 64},
       {"max_watchers", config.max_watchers, 1, 10000},
+      {"receipt_file_bytes", config.receipts.file_bytes, 1024, kTera},
+      {"receipt_queue_bytes", config.receipts.queue_bytes, 1 << 20, kTera},
       {"max_received_bytes", config.max_received_bytes, 1024, kTera},
       {"max_message_bytes", limits.max_message_bytes, 1024, kMostMessageBytes},
       {"max_streams", limits.max_streams, 1, 1000000},
@@ -186,6 +188,10 @@ absl::Status Validate(const Config& config) {
   if (!(config.recheck_share >= 0 && config.recheck_share <= 1)) {
     return Wrong("recheck_share", absl::StrCat(config.recheck_share, " is not in 0..1"));
   }
+  const service::ReceiptSettings& receipts = config.receipts;
+  if (receipts.key_file.empty() && !receipts.folder.empty()) return Wrong("receipt_folder", "it needs --receipt_key");
+  if (receipts.folder.empty() && receipts.all) return Wrong("receipt_all", "it needs --receipt_folder");
+  if (receipts.folder.empty() && receipts.required) return Wrong("receipt_required", "it needs --receipt_folder");
   return ValidateListeners(config);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "service/limits.h"
+#include "service/receipt/receipt_settings.h"
 #include "service/route/policy.h"
 #include "service/server/log.h"
 
@@ -48,6 +49,8 @@ struct Config {
 
   // File of the key that seals sampler checkpoints. Replicas share it. Empty = a random key, for this process alone.
   std::string checkpoint_key;
+  // Receipts are made if there is a key.
+  service::ReceiptSettings receipts;
 
   // Connections open at once, without those to the listeners for health and operators; 0 = as many as descriptors
   // allow.

@@ -47,6 +47,13 @@ ABSL_FLAG(std::string, clients, "",
 ABSL_FLAG(std::string, checkpoint_key, "",
           "File of 32 bytes or more, a secret that replicas share: with it they continue each other's mirostat and "
           "adaptive-p sequences; empty = a random key, for this process alone");
+ABSL_FLAG(std::string, receipt_key, "",
+          "PEM file of an Ed25519 private key that signs receipts; followed when replaced; empty = no receipts");
+ABSL_FLAG(std::string, receipt_folder, "", "Folder in which receipts are written; empty = only workers get them");
+ABSL_FLAG(bool, receipt_all, false, "Write a receipt of every token, whether or not the worker asks for it");
+ABSL_FLAG(bool, receipt_required, false,
+          "While receipts cannot be written, refuse the rows that need one; otherwise they are answered, and receipts "
+          "are lost");
 ABSL_FLAG(uint32_t, max_connections, Config().max_connections,
           "Connections open at once, to --listen and --memory_listen together; 0 = as many as descriptors allow");
 ABSL_FLAG(uint32_t, max_streams, Limits().max_streams, "Streams open at once");
@@ -148,6 +155,10 @@ Config Fill() {
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
   config.clients = absl::GetFlag(FLAGS_clients);
   config.checkpoint_key = absl::GetFlag(FLAGS_checkpoint_key);
+  config.receipts.key_file = absl::GetFlag(FLAGS_receipt_key);
+  config.receipts.folder = absl::GetFlag(FLAGS_receipt_folder);
+  config.receipts.all = absl::GetFlag(FLAGS_receipt_all);
+  config.receipts.required = absl::GetFlag(FLAGS_receipt_required);
   config.max_connections = absl::GetFlag(FLAGS_max_connections);
   config.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);
   config.drain_grace = absl::GetFlag(FLAGS_drain_grace);

@@ -169,6 +169,13 @@ void LoggedEvents::DeviceChanged(const service::DeviceEvent& event) {
   }
 }
 
+void LoggedEvents::ReceiptsChanged(service::ReceiptEvent event, std::string_view why) {
+  constexpr const char* kStates[] = {"not_written", "written_again", "key_unreadable", "key_changed"};
+  const bool fails = event == service::ReceiptEvent::kNotWritten || event == service::ReceiptEvent::kKeyUnreadable;
+  log_.Write(fails ? LogLevel::kError : LogLevel::kInfo, "receipts",
+             {{"state", kStates[static_cast<size_t>(event)]}, {"reason", why}});
+}
+
 namespace {
 
 [[maybe_unused]] constexpr size_t kMaxMessageBytes = 1024;

@@ -95,6 +95,8 @@ class LoggedEvents : public service::EventLog {
   // "device", at level info where it joins, error where it leaves; and "touched_sequence" for the sequences to which a
   // device that gave wrong answers may have given more, several a line, so that the log takes all of them at once.
   void DeviceChanged(const service::DeviceEvent& event) override;
+  // Writes "receipts", at level error where receipts cannot be written or signed by the new key, otherwise info.
+  void ReceiptsChanged(service::ReceiptEvent event, std::string_view why) override;
 
  private:
   Log& log_;

@@ -21,6 +21,9 @@ ABSL_FLAG(std::string, vulkan_cache, Config().vulkan_cache,
           "own cache");
 ABSL_FLAG(absl::Duration, tls_refresh, Config().tls_refresh,
           "Period in which the files of certificates and keys are looked at, in whole seconds");
+ABSL_FLAG(uint64_t, receipt_file_bytes, Config().receipts.file_bytes, "A file of receipts that has as many bytes ends");
+ABSL_FLAG(uint64_t, receipt_queue_bytes, Config().receipts.queue_bytes,
+          "Bytes of receipts that wait to be written; beyond it they are lost");
 ABSL_FLAG(uint32_t, stream_threads, Config().stream_threads, "Threads that read and write streams");
 ABSL_FLAG(uint32_t, max_watchers, Config().max_watchers, "Concurrent calls of WatchCounters");
 ABSL_FLAG(uint64_t, max_message_bytes, Limits().max_message_bytes,
@@ -111,6 +114,8 @@ void ReadTuningFlags(Config* config) {
   limits.ready_wait = absl::GetFlag(FLAGS_ready_wait);
   limits.max_unready_steps = absl::GetFlag(FLAGS_max_unready_steps);
   limits.max_shard_answer_bytes = absl::GetFlag(FLAGS_max_shard_answer_bytes);
+  config->receipts.file_bytes = absl::GetFlag(FLAGS_receipt_file_bytes);
+  config->receipts.queue_bytes = absl::GetFlag(FLAGS_receipt_queue_bytes);
   limits.max_memory_connections = absl::GetFlag(FLAGS_max_memory_connections);
   limits.max_rings = absl::GetFlag(FLAGS_max_rings);
   limits.connection_memory_bytes = absl::GetFlag(FLAGS_connection_memory_bytes);

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "service/receipt/receipt_book.h"
 #include "service/result/encode_result.h"
+#include "service/result/receipts_of.h"
 #include "service/result/split_results.h"
 
 namespace sortition::service {
@@ -34,9 +36,13 @@ void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
 }  // namespace
 
 void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const RowPlan& plan,
-                     const SequenceSpec& spec, const RowResult& result, v1::StepResults* out) {
+                     const SequenceSpec& spec, ReceiptChain* receipts, const RowResult& result, v1::StepResults* out) {
   const int first = out->rows_size();
   EncodeResult(result, plan, spec, {plan.row, plan.intent.step_id}, out->mutable_rows());
+  if (receipts != nullptr && plan.kind != RowPlan::Kind::kScore) {
+    std::string records = receipts->Add(ReceiptsOf(result, plan, spec));
+    if (!records.empty()) out->mutable_rows(out->rows_size() - 1)->set_receipts(std::move(records));
+  }
   if (!kernels::KeepsSamplerState(spec.parameters.chain)) return;
   // The state after the last of the result's tokens.
   const Checkpoint checkpoint = {result.outputs.back().sampler_state,
@@ -55,7 +61,7 @@ void Commit(const StepMessage& message, const CheckpointKey& key, RowRun* run, v
   if (const auto* refusal = std::get_if<Refusal>(&committed)) {
     return AddRefusal(plan.row, plan.intent.step_id, *refusal, out);
   }
-  EncodeRowResult(message, key, plan, run->spec(), std::get<RowResult>(committed), out);
+  EncodeRowResult(message, key, plan, run->spec(), run->receipts().get(), std::get<RowResult>(committed), out);
 }
 
 }  // namespace

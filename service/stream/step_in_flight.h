@@ -19,9 +19,9 @@
 namespace sortition::service {
 
 // Appends the result of a row to `*out` as messages. `key` seals the state of the sequence's samplers, if they keep
-// one, for the worker to carry. Thread-safe.
+// one, for the worker to carry. `receipts`, which may be null, gets a receipt of each drawn token. Thread-safe.
 void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const RowPlan& plan,
-                     const SequenceSpec& spec, const RowResult& result, v1::StepResults* out);
+                     const SequenceSpec& spec, ReceiptChain* receipts, const RowResult& result, v1::StepResults* out);
 
 // Runs a compact row and ends it: appends its result, or why it has none, to `*out`. Needs no device. Thread-safe.
 void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,

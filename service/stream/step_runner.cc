@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "service/receipt/receipt_book.h"
 #include "service/request/compact_row.h"
 #include "service/request/region_payloads.h"
 #include "service/request/step_request.h"
@@ -168,6 +169,12 @@ std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t 
     if (auto* refusal = std::get_if<Refusal>(&read)) return refuse(*refusal);
     plan.compact = std::get<std::vector<kernels::StatedRow>>(std::move(read));
   }
+  if (sequence->receipts != nullptr && plan.kind != RowPlan::Kind::kScore) {
+    if (auto refusal = engine_.receipts()->WhyUnable()) {
+      refusal->field = absl::StrCat("step.rows[", index, "]");
+      return refuse(*refusal);
+    }
+  }
   auto granted = GrantRow(*sequence, plan, rewrites);
   if (auto* refusal = std::get_if<Refusal>(&granted)) {
     // A replica that takes over many sequences tells each worker when its turn is.
@@ -178,7 +185,7 @@ std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t 
     return refuse(*refusal);
   }
   if (auto* result = std::get_if<RowResult>(&granted)) {
-    EncodeRowResult(message, engine_.checkpoint_key(), plan, spec, *result, now);
+    EncodeRowResult(message, engine_.checkpoint_key(), plan, spec, sequence->receipts.get(), *result, now);
     return std::nullopt;
   }
   return std::optional<RowRun>(std::in_place, *sequence, std::move(plan), std::move(masks),

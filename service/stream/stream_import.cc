@@ -31,6 +31,7 @@ std::optional<Refusal> StreamSequences::OnImport(const v1::ImportSequence& messa
   auto parsed = ParseImport(message, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
+  if (auto refusal = PrepareReceipts(message.open(), "import_sequence.open", &request)) return refusal;
   auto added = partial_snapshots_.Add(message);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   const auto& whole = std::get<std::optional<std::string>>(added);

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "service/receipt/receipt_book.h"
 #include "service/request/checks.h"
+#include "service/request/receipt_words.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"
 
@@ -44,6 +46,7 @@ std::optional<Refusal> StreamSequences::OnOpen(const v1::OpenSequence& open, uin
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
+  if (auto refusal = PrepareReceipts(open, "open", &request)) return refusal;
   if (!request.history) return FinishOpen(request, nullptr);
   std::vector<uint32_t> tokens = std::move(request.history->tokens);
   // One piece is taken before the next message.
@@ -137,12 +140,51 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
     opened.set_history_hash(at.at.history_hash);
     opened.set_last_step_id(at.at.last_step_id);
   }
-  Forget(sequences_.find(id));
+  const auto before = sequences_.find(id);
+  if (before != sequences_.end() && before->second.receipts != nullptr) before->second.receipts->End();
+  Forget(before);
+  if (request.receipt_salt) BeginReceipts(request, &sequence, &opened);
   sequences_.emplace(id, std::move(sequence));
   engine_.observer().SequenceOpened();
   engine_.event_log().SequenceOpened(
       {stream_->worker_session, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;
+}
+
+std::optional<Refusal> StreamSequences::PrepareReceipts(const v1::OpenSequence& open, absl::string_view path,
+                                                        OpenRequest* request) {
+  ReceiptBook* const book = engine_.receipts();
+  if (request->receipt_salt && book == nullptr) {
+    return Refusal{Reason::kNotImplemented, absl::StrCat(path, ".receipts"), "", "this server has no key for receipts"};
+  }
+  if (book == nullptr || (!request->receipt_salt && !book->records_all())) return std::nullopt;
+  if (!request->receipt_salt) {
+    request->receipt_salt = DrawSalt(&engine_.entropy());
+    auto spec = std::make_shared<SequenceSpec>(*request->spec);
+    spec->receipts = true;
+    request->spec = std::move(spec);
+  }
+  request->receipt_words = ReceiptWords(open.parameters());
+  const uint64_t bytes = request->receipt_words.size() * sizeof(uint32_t);
+  // Beside the parameters an opening has names and numbers.
+  return CheckByteCount(bytes, kMaxRecordBytes - 1024, absl::StrCat(path, ".parameters"));
+}
+
+void StreamSequences::BeginReceipts(const OpenRequest& request, RowSequence* sequence, v1::OpenedState* opened) {
+  const SequenceSpec& spec = *request.spec;
+  ReceiptOpening opening;
+  opening.law_version = spec.law_version;
+  opening.vocabulary = spec.vocabulary;
+  opening.live_vocabulary = spec.live_vocabulary;
+  opening.choice_index = spec.choice_index;
+  opening.has_watermark = spec.history.watermark_width != 0;
+  opening.nonce = DrawSalt(&engine_.entropy());
+  opening.commitment = CommitmentOf(spec.seed, *request.receipt_salt);
+  opening.request_id = request.request_id;
+  opening.parameters = request.receipt_words;
+  sequence->receipts = std::make_shared<ReceiptChain>(engine_.receipts(), opening, request.asks_receipts);
+  opened->set_receipt_salt(request.receipt_salt->data(), request.receipt_salt->size());
+  opened->set_receipts(sequence->receipts->Opening());
 }
 
 void StreamSequences::Forget(Sequences::iterator sequence) {
@@ -174,7 +216,8 @@ std::optional<Refusal> StreamSequences::OnFork(const v1::ForkSequence& fork, uin
   const v1::OpenSequence& child = fork.child();
   auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
-  const OpenRequest& request = std::get<OpenRequest>(parsed);
+  OpenRequest& request = std::get<OpenRequest>(parsed);
+  if (auto refusal = PrepareReceipts(child, "fork.child", &request)) return refusal;
   auto found = FindNamed(fork.parent_request_id(), "fork.parent_request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
   const RowSequence& parent = *std::get<const RowSequence*>(found);
@@ -237,6 +280,7 @@ std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) 
   if (auto refusal = CheckClose(close)) return refusal;
   const std::string& id = close.request_id();
   const auto own = sequences_.find(id);
+  const std::shared_ptr<ReceiptChain> receipts = own == sequences_.end() ? nullptr : own->second.receipts;
   uint64_t epoch = close.epoch();
   if (!close.has_epoch() && own != sequences_.end()) epoch = own->second.owner.epoch;
   bool was_known = false;
@@ -249,6 +293,7 @@ std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) 
     was_known |= std::get<bool>(closed);
   }
   v1::StreamResponse response;
+  if (receipts != nullptr && Find(id) == nullptr) response.mutable_closed()->set_receipts(receipts->End());
   response.mutable_closed()->set_request_id(id);
   response.mutable_closed()->set_epoch(epoch);
   response.mutable_closed()->set_was_known(was_known);

@@ -100,6 +100,10 @@ class StreamSequences {
   static Refusal Within(absl::string_view path, Refusal refusal);
   // Closes what this stream and the table have of the sequence, up to this epoch. Returns false if they have nothing.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
+  // Completes a request of this message, which may ask for receipts, at `path`.
+  std::optional<Refusal> PrepareReceipts(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
+  // Begins the receipts of a sequence that opens.
+  void BeginReceipts(const OpenRequest& request, RowSequence* sequence, v1::OpenedState* opened);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   std::variant<const RowSequence*, Refusal> FindNamed(const std::string& request_id, absl::string_view field) const;
   void Forget(Sequences::iterator sequence);

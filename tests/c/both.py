@@ -2,21 +2,35 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import tempfile
 
 from sortitiond_process import Sortitiond, binary
 
 
+class Addresses(tuple):
+    """A server's addresses: TCP, a Unix socket, a memory socket."""
+
+    process = None
+
+    def compact_rows(self):
+        """Returns the number of compact rows that the server has decided."""
+        count = re.search(r'^sortition_compact_rows_total{outcome="decided"} (\d+)', self.process.metrics(), re.M)
+        return int(count.group(1))
+
+
 @contextlib.contextmanager
 def server():
-    """Yields the addresses of a server: TCP, a Unix socket, a memory socket."""
+    """Yields the Addresses of a server."""
     with tempfile.TemporaryDirectory() as folder:
         sockets = f"unix:{folder}/sortition.sock", f"unix:{folder}/memory.sock"
         with Sortitiond(binary(), f"--listen=127.0.0.1:0,{sockets[0]}", f"--memory_listen={sockets[1]}",
                         "--metrics_listen=127.0.0.1:0") as process:
             tcp = next(address for address in process.serving["listen"].split(",") if not address.startswith("unix:"))
-            yield (tcp, *sockets)
+            addresses = Addresses((tcp, *sockets))
+            addresses.process = process
+            yield addresses
 
 
 def output_of(*command, **environment):

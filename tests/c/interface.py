@@ -37,6 +37,14 @@ class ClientOptions(Structure):
                 ("transport", c_int32), ("fallback", c_int32)]
 
 
+class NewerClientOptions(ClientOptions):
+    """The fields after them, to the last one."""
+
+    _fields_ = [("texts", c_char_p * 3), ("numbers", c_uint64 * 10), ("small_numbers", c_uint32 * 6),
+                ("tls_texts", c_char_p * 4), ("shard", c_uint32 * 5), ("ignore_unknown_fields", c_uint32),
+                ("rows", c_char_p)]
+
+
 class Row(Structure):
     _fields_ = [("struct_size", c_size_t), ("sequence", c_void_p), ("logits", c_void_p), ("allowed_bits", c_void_p),
                 ("drafts", c_void_p), ("scored", c_void_p), ("scored_count", c_size_t), ("draw_salt", c_uint32),
@@ -135,9 +143,10 @@ class Parameters:
 class Client:
     """A client of one server, or without a target one in process."""
 
-    def __init__(self, *targets):
+    def __init__(self, *targets, rows=None):
         texts = (c_char_p * len(targets))(*(target.encode() for target in targets))
-        options = sized(ClientOptions, targets=texts, target_count=len(targets), fallback=0 if targets else 1)
+        fields = {"targets": texts, "target_count": len(targets), "fallback": 0 if targets else 1}
+        options = sized(NewerClientOptions, rows=rows.encode(), **fields) if rows else sized(ClientOptions, **fields)
         self.handle = c_void_p()
         call("client_connect", byref(options), byref(self.handle))
 

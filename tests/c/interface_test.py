@@ -6,8 +6,9 @@ import pathlib
 import re
 import unittest
 
-from interface import (Batch, Parameters, Refused, Row, SequenceOptions, VOCABULARY, call, draw, library, logits_of,
-                       open_sequence, sized)
+from both import server
+from interface import (Batch, Client, NewerClientOptions, Parameters, Refused, Row, SequenceOptions, VOCABULARY, call,
+                       draw, library, logits_of, open_sequence, sized)
 
 CONTRACT = pathlib.Path(os.environ["TEST_SOURCE_DIR"], "proto/sortition/v1/parameters.proto").read_text()
 FIELD = re.compile(r"^ +(?:optional |repeated )?([\w.]+) (\w+) = \d+;", re.MULTILINE)
@@ -118,9 +119,28 @@ class InterfaceTest(unittest.TestCase):
                 draw(sequence, logits_of(1))
             self.assertEqual(raised.exception.field, "batch.rows[0].sequence")
 
+    def test_rows_are_compact_where_that_is_asked(self):
+        parameters = Parameters()
+        parameters.set_uint("top_k", 50)
+        parameters.set_uint("processed_logprobs.top", 1)
+        with server() as addresses:
+            for rows, compact in (("full", 0), ("compact(60)", 5)):
+                client = Client(addresses[0], rows=rows)
+                there, here = open_sequence(parameters, client), open_sequence(parameters)
+                for seed in range(5):
+                    logits = logits_of(seed)
+                    self.assertEqual(draw(there, logits, client), draw(here, logits))
+                call("sequence_close", there)
+                client.close()
+                self.assertEqual(addresses.compact_rows(), compact)
+        with self.assertRaises(Refused) as raised:
+            Client(rows="Full")
+        self.assertEqual(raised.exception.field, "options.rows")
+
     def test_structs_are_as_long_as_the_headers(self):
         # A struct one word longer is refused, so these have all fields of this library's.
-        for struct, name, function in ((SequenceOptions, "options", "local_open"), (Batch, "batch", "local_step")):
+        for struct, name, function in ((SequenceOptions, "options", "local_open"), (Batch, "batch", "local_step"),
+                                       (NewerClientOptions, "options", "client_connect")):
             made = struct(struct_size=ctypes.sizeof(struct) + 8)
             with self.assertRaises(Refused) as raised:
                 call(function, ctypes.byref(made), ctypes.byref(ctypes.c_void_p()))

@@ -7,7 +7,7 @@ static float logits[2 * VOCABULARY];
 static sortition_error* error;
 static const char* addresses[3];
 
-static sortition_client* connect_to(const char* target, int32_t transport) {
+static sortition_client* connect_with(const char* target, int32_t transport, const char* rows) {
   sortition_client_options options = {0};
   sortition_client* client = NULL;
   options.struct_size = sizeof(options);
@@ -15,8 +15,13 @@ static sortition_client* connect_to(const char* target, int32_t transport) {
   options.target_count = 1;
   options.transport = transport;
   options.worker_session = "c-test";
+  options.rows = rows;
   CHECK_OK(sortition_client_connect(&options, &client, &error));
   return client;
+}
+
+static sortition_client* connect_to(const char* target, int32_t transport) {
+  return connect_with(target, transport, NULL);
 }
 
 static sortition_sequence* open_at(sortition_client* client, const char* request_id) {
@@ -278,6 +283,21 @@ static void NothingIsIgnoredByServersOfThisRelease(void) {
   CHECK_OK(sortition_client_close(client, &error));
 }
 
+// service_test.py asks the server whether these rows were compact.
+static void CompactRowsGiveTheBitsOfWholeOnes(void) {
+  sortition_client* const client = connect_with(addresses[0], SORTITION_TRANSPORT_GRPC, "compact(100)");
+  sortition_sequence* const there = open_at(client, "request-9");
+  sortition_sequence* const here = open_here();
+  uint32_t i;
+  for (i = 0; i < 8; ++i) {
+    fill_logits(logits, VOCABULARY, 90 + i);
+    draw_both(client, there, here, logits);
+  }
+  CHECK_OK(sortition_sequence_close(there, &error));
+  CHECK_OK(sortition_sequence_close(here, &error));
+  CHECK_OK(sortition_client_close(client, &error));
+}
+
 static void WrongOptionsAreNamed(void) {
   const char* const targets[] = {addresses[0], NULL};
   sortition_client_options options = {0};
@@ -296,6 +316,10 @@ static void WrongOptionsAreNamed(void) {
   CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
                 SORTITION_REASON_UNKNOWN_ENUM_VALUE, "options.fallback");
   options.fallback = 0;
+  options.rows = "compact()";
+  CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_OUT_OF_RANGE,
+                SORTITION_REASON_OUT_OF_RANGE, "options.rows");
+  options.rows = NULL;
   options.tls_private_key = "key";
   CHECK_REFUSED(sortition_client_connect(&options, &client, &error), SORTITION_INVALID_ARGUMENT,
                 SORTITION_REASON_CONTRADICTION, "options.use_tls");
@@ -323,6 +347,7 @@ static const struct test_case cases[] = {
     CASE(RefusalsAreTheServices),
     CASE(FallbackSamplesInProcess),
     CASE(NothingIsIgnoredByServersOfThisRelease),
+    CASE(CompactRowsGiveTheBitsOfWholeOnes),
     CASE(WrongOptionsAreNamed),
 };
 

@@ -10,6 +10,7 @@ class ServiceTest(unittest.TestCase):
     def test_cases_of_the_c_program(self):
         with server() as addresses:
             print(output_of(os.environ["TEST_C_SERVICE"], *addresses))
+            self.assertEqual(addresses.compact_rows(), 8)
 
 
 if __name__ == "__main__":

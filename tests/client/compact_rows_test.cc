@@ -1,4 +1,5 @@
 // Compact rows of the client: when rows travel like this, and how a refused one follows.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -175,6 +176,37 @@ TEST_F(CompactRowsTest, ServerWithoutThemGetsWholeRows) {
   EXPECT_EQ(results->times, 1);
 }
 
+// Portions of a batch are sent as they are stated.
+TEST_F(CompactRowsTest, RowsFollowAsTheyAreStated) {
+  const auto first = harness.OpenOn(harness.stream(0), "a", false);
+  const auto second = harness.OpenOn(harness.stream(0), "b", false);
+  std::copy_n(harness.logits, StateHarness::kVocabulary, harness.logits + StateHarness::kVocabulary);
+  harness.stating_from = 1;
+  const auto results = harness.Submit({first, second});
+  ASSERT_TRUE(TakeCompact());
+  EXPECT_EQ(step.rows_size(), 1);
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  EXPECT_EQ(results->times, 0);
+  harness.EndStating();
+  ASSERT_TRUE(TakeCompact());
+  EXPECT_EQ(step.rows(0).request_id(), "b");
+  harness.AnswerRow(harness.stream(0), step, 0, 6);
+  ASSERT_EQ(results->times, 1);
+}
+
+// The caller's memory is read until the last row is stated, so that its results wait for that.
+TEST_F(CompactRowsTest, DeadlineWaitsForTheRowsThatAreStating) {
+  const auto first = harness.OpenOn(harness.stream(0), "a", false);
+  const auto second = harness.OpenOn(harness.stream(0), "b", false);
+  harness.stating_from = 1;
+  const auto results = harness.Submit({first, second}, absl::Seconds(2));
+  harness.MoveBy(absl::Seconds(3));
+  EXPECT_EQ(results->times, 0);
+  harness.EndStating();
+  ASSERT_EQ(results->times, 1);
+  EXPECT_EQ(ErrorOfRow(results->rows[1])->reason, v1::DEADLINE_PASSED);
+}
+
 TEST_F(CompactRowsTest, RowsWithoutCompactFormGoWhole) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   harness.logits[2] = 70000;
@@ -205,6 +237,7 @@ TEST_F(CompactRowsTest, AutoTakesThemWhereASocketIsInUse) {
 }
 
 TEST_F(CompactRowsTest, OptionsAreReadFromText) {
+  EXPECT_EQ(RowOptions().form, RowOptions::Form::kAuto);
   EXPECT_EQ(RowOptions::Parse("auto")->form, RowOptions::Form::kAuto);
   EXPECT_EQ(RowOptions::Parse("full")->form, RowOptions::Form::kFull);
   EXPECT_EQ(RowOptions::Parse("compact")->count, 256u);

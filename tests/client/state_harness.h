@@ -85,9 +85,23 @@ class StateHarness {
       row.row.logits = logits + i * kVocabulary;
       if (compact_count != 0) client::StateRow(*batch, compact_count, &row);
     }
+    if (stating_from < batch->rows.size()) {
+      batch->uses.fetch_add(1);
+      for (size_t i = stating_from; i < batch->rows.size(); ++i) {
+        batch->rows[i].state = client::PendingRow::State::kStating;
+      }
+      stating = batch;
+    }
     state.Submit(std::move(batch), now);
     Collect();
     return results;
+  }
+  // Lets the rows go from number `stating_from` on.
+  void EndStating() {
+    std::vector<client::PendingRow*> rows;
+    for (size_t i = stating_from; i < stating->rows.size(); ++i) rows.push_back(&stating->rows[i]);
+    state.OnStated(stating, rows, true, now);
+    Collect();
   }
 
   // --- the server
@@ -242,7 +256,9 @@ class StateHarness {
   absl::Time now = absl::UnixEpoch();
   FakeConnector& connector;  // of `state`
   float logits[64 * kVocabulary] = {};
-  uint32_t compact_count = 0;       // submitted rows are stated with so many first tokens; 0 = they go whole
+  uint32_t compact_count = 0;        // submitted rows are stated with so many first tokens; 0 = they go whole
+  size_t stating_from = ~size_t{0};  // submitted rows from this number on wait for EndStating
+  std::shared_ptr<client::PendingBatch> stating;
   uint32_t max_compact_tokens = 8;  // of the servers that welcome from now on
   client::StreamState state;
 

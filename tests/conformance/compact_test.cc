@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <random>
+#include <string>
 
+#include "kernels/cpu/decide_row.h"
 #include "kernels/cpu/state_row.h"
 #include "kernels/cpu/target.h"
 #include "kernels/law/reference.h"
@@ -37,6 +40,17 @@ struct Counts {
   std::map<RowRequiredReason, uint64_t> refused;
 };
 
+bool MayRaise(const RowRequest& request) {
+  return std::ranges::any_of(request.edits, [](const kernels::LogitEdit& edit) {
+    return int32_t(edit.bias) > 0 || int32_t(edit.penalty) > 0;
+  });
+}
+
+const kernels::cpu::Target& SomeTarget(uint64_t number) {
+  const auto& targets = kernels::cpu::RunnableTargets();
+  return *targets[number % targets.size()];
+}
+
 // States the row in a random way and compares. Returns false if the test has failed.
 bool CompareStated(const kernels::RandomRow& row, std::mt19937_64& random, Counts* counts) {
   const RowRequest& request = row.request();
@@ -52,6 +66,10 @@ bool CompareStated(const kernels::RandomRow& row, std::mt19937_64& random, Count
   if (random() % 4 == 0) stated->unit_sum.reset();
   if (random() % 4 == 0) stated->sum.reset();
   const auto result = law::SampleCompactRowReference(request, stated->row());
+  static kernels::cpu::Scratch& scratch = *new kernels::cpu::Scratch;
+  const bool may_raise = random() % 2 == 0 || MayRaise(request);
+  EXPECT_TRUE(result == kernels::cpu::DecideRow(SomeTarget(random()), request, stated->row(), may_raise, &scratch))
+      << row.description() << " count " << count;
   if (const auto* const output = std::get_if<RowOutput>(&result)) {
     EXPECT_EQ(*output, whole) << row.description() << " count " << count;
     ++counts->decided;
@@ -62,12 +80,18 @@ bool CompareStated(const kernels::RandomRow& row, std::mt19937_64& random, Count
   return !::testing::Test::HasFailure();
 }
 
+// The number of rows of each kind. The environment's TEST_COMPACT_ROWS sets it for long runs.
+uint64_t RowsOfAKind(uint64_t usual) {
+  const char* const text = std::getenv("TEST_COMPACT_ROWS");
+  return text == nullptr ? Scaled(usual) : std::stoull(text);
+}
+
 class CompactRows : public ::testing::TestWithParam<RowKind> {};
 
 TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
   Counts counts;
   constexpr uint64_t kRows = 20'000;
-  const uint64_t rows = Scaled(kRows);
+  const uint64_t rows = RowsOfAKind(kRows);
   for (uint64_t seed = 1; seed <= rows; ++seed) {
     std::mt19937_64 random(seed);
     // The larger ones have more unknown tokens than are asked for by name.
@@ -102,6 +126,53 @@ TEST(CompactRows, CpuStatesTheReference) {
       if (!is_stated) continue;
       ASSERT_TRUE(stated == *expected) << target->name << " " << row->description() << " count " << count;
     }
+  }
+}
+
+// Draws that the processor decides without the reference.
+TEST(CompactRows, CpuDecidesUsualDraws) {
+  kernels::cpu::Scratch scratch;
+  const uint64_t rows = Scaled(8000);
+  uint64_t fast = 0, decided = 0;
+  std::map<RowRequiredReason, uint64_t> refused;
+  for (uint64_t seed = 1; seed <= rows; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto row = MakeRow(RowKind::kPlain, 970'000'000 + seed, 1200 + uint32_t(random() % 2000));
+    kernels::RowParameters parameters = *row->request().parameters;
+    parameters.raw_logprob = parameters.processed_logprob = parameters.entropy = false;
+    parameters.raw_top = parameters.processed_top = 0;
+    parameters.kept_count = parameters.kept_tokens = false;
+    RowRequest request = row->request();
+    request.parameters = &parameters;
+    request.has_allowed_tokens = false;
+    request.allowed_tokens = {};
+    request.allowed_bits = nullptr;
+    std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
+    // Edits that only lower are the usual ones.
+    if (random() % 2 == 0) {
+      std::erase_if(edits, [](const auto& edit) { return int32_t(edit.bias) > 0 || int32_t(edit.penalty) > 0; });
+      request.edits = edits;
+    }
+    const uint32_t count = 1 + uint32_t(random() % (random() % 2 == 0 ? 20 : 400));
+    const auto stated = law::StateRowReference(request, count, SomeTokens(random, request.live_vocabulary));
+    if (!stated) continue;
+    const auto expected = law::SampleCompactRowReference(request, stated->row());
+    const auto result = kernels::cpu::DecideDraw(SomeTarget(seed), request, stated->row(), MayRaise(request), &scratch);
+    if (!result) continue;
+    ASSERT_TRUE(*result == expected) << row->description() << " count " << count;
+    ++fast;
+    if (const auto* const required = std::get_if<RowRequired>(&*result)) {
+      ++refused[required->reason];
+    } else {
+      ++decided;
+    }
+  }
+  if (rows < 8000) return;
+  EXPECT_GT(fast, rows / 4);
+  EXPECT_GT(decided, rows / 8);
+  for (const RowRequiredReason reason :
+       {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kRow}) {
+    EXPECT_GT(refused[reason], rows / 500) << int(reason);
   }
 }
 

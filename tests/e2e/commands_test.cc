@@ -173,6 +173,13 @@ TEST_F(SortitionctlTest, WatchCountsSampledTokens) {
   EXPECT_THAT(Run({"watch", "--count=1", "--json"}).output, HasSubstr("\"tokens\":\"1\""));
 }
 
+TEST_F(SortitionctlTest, WatchCountsCompactRows) {
+  const Ended demo = RunProgram(SORTITION_DEMO, {"--connect", server->address(), "--rows=compact(64)", "--tokens=10"});
+  EXPECT_EQ(demo.code, 0) << demo.output;
+  EXPECT_THAT(Run({"watch", "--count=1", "--json"}).output, ContainsRegex("\"compactRows\":\"[1-9]"));
+  EXPECT_THAT(Run({"watch", "--count=1"}).output, ContainsRegex("COMPACT/s +REQUIRED/s"));
+}
+
 // The same draw from a raw file and from .npy files of each version and type; f32, f16 and bf16.
 TEST_F(SortitionctlTest, SampleEqualsReferenceForEveryFileKind) {
   constexpr uint32_t kVocabulary = 500;

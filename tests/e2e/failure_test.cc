@@ -161,7 +161,9 @@ TEST(FailureTest, FallbackServesUntilServerReturns) {
 
 TEST(FailureTest, FrozenServerCostsDeadlineButNoToken) {
   const auto server = StartServer();
-  const auto client = Connect(QuickOptions({server->address()}));
+  client::ClientOptions whole = QuickOptions({server->address()});
+  whole.rows.form = client::RowOptions::Form::kFull;
+  const auto client = Connect(std::move(whole));
   // More bytes than the connection can swallow while nothing reads.
   constexpr uint32_t kVocabulary = 1u << 19;
   client::SequenceOptions options;

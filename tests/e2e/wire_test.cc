@@ -46,7 +46,9 @@ TEST(WireTest, BatchBeyondMessageLimitIsSplit) {
   constexpr uint32_t kVocabulary = 128256;
   constexpr int kRows = 40;
   const auto server = StartServer();
-  const auto client = Connect(QuickOptions({server->address()}));
+  client::ClientOptions whole = QuickOptions({server->address()});
+  whole.rows.form = client::RowOptions::Form::kFull;
+  const auto client = Connect(std::move(whole));
   std::vector<std::unique_ptr<client::Sequence>> sequences;
   std::vector<std::vector<std::byte>> rows;
   client::Batch batch{v1::DTYPE_F32, kVocabulary, {}};

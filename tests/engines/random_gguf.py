@@ -1,4 +1,7 @@
-"""Writes a llama of random weights as a GGUF file: random_gguf.py FILE. Needs the package gguf."""
+"""Writes a llama of random weights as a GGUF file: random_gguf.py FILE [words]. Needs the package gguf.
+
+With "words" its tokens have texts: bytes from 3 on, then letters.
+"""
 
 import sys
 
@@ -8,7 +11,20 @@ import numpy
 VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN = 700, 64, 2, 4, 128
 
 
-def main(path):
+def add_words(writer):
+    kinds = gguf.TokenType
+    letters = [chr(0x4e00 + index) for index in range(VOCABULARY - 259)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters])
+    writer.add_token_scores([0.0] * 259 + [-float(index) for index in range(len(letters))])
+    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL] + [kinds.BYTE] * 256 +
+                           [kinds.NORMAL] * len(letters))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def main(path, words=""):
     generator = numpy.random.default_rng(3)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(256)
@@ -20,7 +36,10 @@ def main(path):
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_vocab_size(VOCABULARY)
-    writer.add_tokenizer_model("no_vocab")
+    if words:
+        add_words(writer)
+    else:
+        writer.add_tokenizer_model("no_vocab")
 
     def add(name, *shape):
         scale = 1.0 if len(shape) == 1 else 0.3
@@ -45,4 +64,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

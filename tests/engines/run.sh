@@ -13,10 +13,12 @@ export TEST_LLAMA_CPP_CHECK=$PWD/build/release/bin/llama_cpp_check
 export TEST_SOURCE_DIR=$PWD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/tests/server:$PWD/tests/python
 
 failed=()
-for file in tests/engines/{vllm,vllm_runner_2}_test.py; do
+for file in tests/engines/{vllm,vllm_runner_2,vllm_runner_2_drafts}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/vllm/bin/python3 "$file" || failed+=("$file")
 done
+printf '== tests/engines/sglang_test.py\n'
+timeout 600 build/engines/sglang/bin/python3 tests/engines/sglang_test.py || failed+=(sglang_test.py)
 printf '== tests/engines/vllm_served_test.py\n'
 timeout 3600 build/engines/served/bin/python3 tests/engines/vllm_served_test.py || failed+=(vllm_served_test.py)
 for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{llama_cpp,transformers}_test.py; do
@@ -24,13 +26,17 @@ for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{ll
   timeout 600 "$python" "$file" || failed+=("$file")
 done
 
+printf '== tests/engines/llama_cpp_python_test.py\n'
+llama=$(echo "$PWD"/build/engines/llama-cpp-python-*)
+LLAMA_CPP_LIB_PATH=$llama/lib PYTHONPATH=$PYTHONPATH:$llama/python timeout 600 \
+  "$python" tests/engines/llama_cpp_python_test.py || failed+=(llama_cpp_python_test.py)
+
 printf '== what the peers answer to recorded rows\n'
 record=$PWD/build/engines/recorded
-llama=$(echo build/engines/llama-cpp-python-*/lib/libllama.so)
-version=${llama#*llama-cpp-python-}
+version=${llama##*llama-cpp-python-}
 mkdir -p "$record"
 "$python" tests/peers/record_transformers.py "$record/transformers.json" &&
-  "$python" tests/peers/record_llama_cpp.py "$record/llama_cpp.json" "$llama" "${version%%/*}" &&
+  "$python" tests/peers/record_llama_cpp.py "$record/llama_cpp.json" "$llama/lib/libllama.so" "$version" &&
   "$python" tests/peers/recorded_test.py build/release/bin/row_answers "$record" || failed+=(recorded)
 
 ((${#failed[@]} == 0)) || { printf 'failed: %s\n' "${failed[*]}" && exit 1; }

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly folder=$PWD/build/engines
-readonly packages=(torch==2.15.0 transformers==5.23.0 gguf==0.19.0 ml_dtypes==0.6.0 numpy protobuf)
+readonly packages=(torch==2.15.0 transformers==5.23.0 gguf==0.19.0 ml_dtypes==0.6.0 numpy protobuf diskcache==5.6.3)
 readonly llama=llama-cpp-python==0.3.36
 
 # vLLM itself, and what its samplers' and runners' modules import: no model runs here. In an environment beside the
@@ -17,6 +17,11 @@ readonly vllm_packages=(vllm==0.33.0 aiohappyeyeballs==2.7.1 aiohttp==3.14.5 aio
   opentelemetry-sdk==1.45.2 opentelemetry-semantic-conventions==0.66b2 partial-json-parser==0.2.1.1.post7
   pillow==13.0.0 prometheus_client==0.26.0 propcache==0.5.4 psutil==7.2.2 py-cpuinfo==9.0.0 pybase64==1.5.1
   pyzmq==27.3.0 sniffio==1.3.1 starlette==1.10.0 uvloop==0.23.0 xgrammar==0.2.8 yarl==1.25.1)
+
+# SGLang's Python, and what its sampler's, batches' and requests' modules import: its kernels need a GPU, so no model
+# runs. In an environment beside both others.
+readonly sglang_packages=(sglang==0.5.23 compressed-tensors==0.20.0 dill==0.4.1 ipython==9.18.1 loguru==0.7.3
+  orjson==3.13.0 sentencepiece==0.2.3 torchvision==0.29.2 traitlets==5.16.1 uvicorn==0.54.0)
 
 # vLLM for the CPU, which runs models, in an environment of its version of torch. Its wheel names a build of torch that
 # is not in every registry; the usual build computes the same on a CPU.
@@ -38,14 +43,20 @@ install_packages() {
   install_wheel "$folder/venv/bin/python3"
 }
 
-install_vllm() {
-  local site
-  if [[ ! -x $folder/vllm/bin/python3 ]]; then
-    python3 -m venv "$folder/vllm"
-    site=$("$folder/vllm/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    "$folder/venv/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/beside.pth"
-  fi
-  "$folder/vllm/bin/pip" --quiet --disable-pip-version-check install --no-deps "${vllm_packages[@]}" >&2
+site_of() { "$folder/$1/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+# install_beside NAME OTHER... -- PACKAGE...: an environment that also has the packages of the others.
+install_beside() {
+  local name=$1 other
+  shift
+  [[ -x $folder/$name/bin/python3 ]] || python3 -m venv "$folder/$name"
+  : >"$(site_of "$name")/beside.pth"
+  for other in "$@"; do
+    shift
+    [[ $other != -- ]] || break
+    site_of "$other" >>"$(site_of "$name")/beside.pth"
+  done
+  "$folder/$name/bin/pip" --quiet --disable-pip-version-check install --no-deps "$@" >&2
 }
 
 install_served() {
@@ -68,10 +79,10 @@ PYTHON
   install_wheel "$python"
 }
 
-# Its library alone, for this machine's processor.
+# llama.cpp's library alone, for this machine's processor, and the Python that calls it.
 install_llama() {
   local prefix=$folder/${llama/==/-} sources
-  if [[ ! -e $prefix/done ]]; then
+  if [[ ! -e $prefix/done || ! -d $prefix/python ]]; then
     rm -rf "$folder/sources"
     mkdir -p "$folder/sources"
     pip download --no-deps --no-binary :all: --dest "$folder/sources" "$llama"
@@ -84,6 +95,8 @@ install_llama() {
       -DLLAMA_BUILD_{COMMON,TESTS,TOOLS,EXAMPLES,SERVER,APP}=OFF >&2
     cmake --build "$folder/sources/build" --parallel "${JOBS:-2}" >&2
     cmake --install "$folder/sources/build" >/dev/null
+    mkdir -p "$prefix/python"
+    cp -r "$folder"/sources/*/llama_cpp "$prefix/python"
     rm -rf "$folder/sources"
     touch "$prefix/done"
   fi
@@ -92,6 +105,7 @@ install_llama() {
 
 mkdir -p "$folder"
 install_packages
-install_vllm
+install_beside vllm venv -- "${vllm_packages[@]}"
+install_beside sglang venv vllm -- "${sglang_packages[@]}"
 install_served
 install_llama

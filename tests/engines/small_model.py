@@ -37,12 +37,12 @@ def _never_draw_poison(model):
     model.lm_head.weight[POISON, 0] = -1000.0
 
 
-def make(folder, vocabulary=VOCABULARY, layers=2, seed=5):
+def make(folder, vocabulary=VOCABULARY, layers=2, seed=5, hidden=128):
     """Writes a Llama with weights large enough for logits that are not flat. Returns the folder's path."""
     config = transformers.LlamaConfig(
-        vocab_size=vocabulary, hidden_size=128, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=CONTEXT, initializer_range=0.2, bos_token_id=None,
-        eos_token_id=END, tie_word_embeddings=False)
+        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=layers,
+        num_attention_heads=max(1, hidden // 64), num_key_value_heads=1, max_position_embeddings=CONTEXT,
+        initializer_range=0.2, bos_token_id=None, eos_token_id=END, tie_word_embeddings=False)
     torch.manual_seed(seed)
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():

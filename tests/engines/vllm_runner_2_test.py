@@ -21,6 +21,7 @@ from sortition import vllm_common as common
 from sortition import vllm_runner_2
 from vllm import SamplingParams
 from vllm.platforms import current_platform
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
 from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.worker.gpu.input_batch import InputBatch, InputBuffers, post_update
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor, loader
@@ -194,6 +195,23 @@ class Runner2(unittest.TestCase):
         runner.step(["third"])
         self.assertEqual(len(runner.sampler.slots.requests), 2)  # requests that ended are forgotten
 
+    def test_texts_are_those_of_generation_1(self):
+        """The same logits, by the sampler of generation 1 with vLLM's metadata of that."""
+        options = {"temperature": 1.1, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.3, "seed": 5}
+        runner = Runner(self.ours)
+        runner.add("a", [3, 7], SamplingParams(**options))
+        for _ in range(12):
+            runner.step(["a"])
+        tracker, text = plugin.RequestTracker(None, "cpu", False), []
+        tracker.update_state(BatchUpdate(batch_size=1, removed=[], moved=[],
+                                         added=[(0, SamplingParams(**options), [3, 7], text)]))
+        metadata = types.SimpleNamespace(logitsprocs=LogitsProcessors([tracker]), max_num_logprobs=None)
+        sampler = plugin.SortitionSampler()
+        for _ in range(12):
+            made = sampler(logits_of("a", 2 + len(text))[None], metadata)
+            text.append(int(made.sampled_token_ids))
+        self.assertEqual(text, runner.text("a"))
+
     def test_the_runners_text_is_followed(self):
         """A token that was never drawn, and that greedy would draw next, is put into the text."""
         runner = Runner(self.ours)
@@ -233,8 +251,7 @@ class Runner2(unittest.TestCase):
                 return logits
 
         for what, name in (({"enable_trace_replay": True}, "enable_trace_replay"),
-                           ({"custom_logits_processors": [Foreign(None, None)]}, "Foreign"),
-                           ({"vllm_config": config(speculative_config=object())}, "speculative decoding")):
+                           ({"custom_logits_processors": [Foreign(None, None)]}, "Foreign")):
             with self.assertRaisesRegex(NotImplementedError, name):
                 self.ours(**{"vllm_config": config(), **what})
         with self.assertRaisesRegex(ValueError, "processed_logits"):

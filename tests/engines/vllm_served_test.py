@@ -90,9 +90,12 @@ def everything():
     with Sortitiond(*command) as server:
         tasks = {
             "plugin": task("in_process", [first, second + refused, [THINKS], BIASED, [NAMED]],
+                           reasoning_config=REASONING, async_scheduling=False),
+            "asynchronous": task("in_process", [first, [THINKS]], reasoning_config=REASONING, async_scheduling=True),
+            "lookup": task("in_process", [first, second, BIASED, [THINKS]], speculative_config=NGRAM,
                            reasoning_config=REASONING),
-            "lookup": task("in_process", [first, second, BIASED], speculative_config=NGRAM),
-            "draft model": task("in_process", [first], speculative_config=DRAFT_MODEL),
+            "draft model": task("in_process", [first, [THINKS]], speculative_config=DRAFT_MODEL,
+                                reasoning_config=REASONING),
             "lost service": task(listen, [pair, {"kill": server.pid}, pair, {"start": command}, pair, pair]),
         }
         made = {name: run_llm([one])[0] for name, one in tasks.items()}
@@ -156,6 +159,16 @@ class Llm(unittest.TestCase):
         (answer,) = answers("plugin")[1][1]
         self.assertEqual(answer["tokens"].index(small_model.ANSWER), 5)
 
+    def test_thinking_budget_holds_under_speculation(self):
+        expected = answers("plugin")[1][1][0]["tokens"]
+        self.assertEqual(answers("lookup")[1][2][0]["tokens"], expected)
+        self.assertEqual(answers("draft model")[1][0][0]["tokens"], expected)
+
+    def test_asynchronous_scheduling_keeps_texts(self):
+        made, (thinks,), _ = answers("asynchronous")
+        self.assertEqual(tokens(made), tokens(answers("plugin")[0]))
+        self.assertEqual(thinks[0]["tokens"], answers("plugin")[1][1][0]["tokens"])
+
     def test_a_bad_row_ends_one_request(self):
         first, (second, *_), _ = answers("plugin")
         _, plain, poisoned, full, *_ = second
@@ -167,7 +180,7 @@ class Llm(unittest.TestCase):
         self.assertIn("a", json.loads(answers("plugin")[0]["grammar"]["text"]))
 
     def test_lookup_keeps_texts(self):
-        made, (second, biased), metrics = answers("lookup")
+        made, (second, biased, _), metrics = answers("lookup")
         self.assertTrue(all("speculative" in answer["refused"] for answer in biased))
         self.assertEqual(tokens(made), tokens(answers("plugin")[0]))
         self.assertEqual(second[2]["finish"], "error")
@@ -189,6 +202,15 @@ class Llm(unittest.TestCase):
         self.assertEqual([answer["tokens"] for answer in before], expected)
         self.assertEqual([answer["finish"] for answer in without], ["error"] * 2)
         self.assertEqual([answer["tokens"] for answer in after], expected)
+
+
+class Example(unittest.TestCase):
+    def test_the_text_is_the_same_across_a_killed_server(self):
+        example = HERE.parents[1] / "client/examples/vllm_same_text.py"
+        done = subprocess.run([sys.executable, example, MODEL, binary()], env=environment(""), text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr[-4000:])
+        self.assertRegex(done.stdout, r"generation 1: \[\d+, .*\]\nthe server killed: \[\d+, ")
 
 
 class Served:
@@ -253,6 +275,9 @@ class Serve(unittest.TestCase):
                     status, answer = served.complete([5], **options)
                     self.assertEqual(status, 400, answer)
                     self.assertIn(text.split(" ", maxsplit=1)[0], answer["error"]["message"])
+                status, answer = served.complete([5], use_beam_search=True, n=2, temperature=0.0)
+                self.assertEqual(status, 400, answer)
+                self.assertIn("use_beam_search", answer["error"]["message"])
             with concurrent.futures.ThreadPoolExecutor(16) as pool:
                 expected = list(pool.map(served.tokens, range(16)))
                 self.assertEqual([status for status, _ in expected], [200] * 16)

@@ -10,10 +10,12 @@ from unittest import mock
 import numpy
 import torch
 import sortition.local
+from sortition import logits as way
 from sortition import vllm as plugin
 from sortition import vllm_engine as engine
 from sortition import vllm_common as common
 from sortition import vllm_runner_2 as runner_2
+from sortition.vllm_thinking import ThinkingBudget
 
 VOCABULARY = 200
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -106,11 +108,11 @@ class Logic(unittest.TestCase):
             common.check(fake_params(**options))
 
     def test_both_targets_and_fallback(self):
-        for setting, expected in (("a:1, unix:/b", ((["a:1", "unix:/b"],), {"fallback": "none"})),
-                                  ("a:1,in_process", ((["a:1"],), {"fallback": "in_process"}))):
-            with mock.patch.dict(os.environ, {common.SETTING: setting}), mock.patch.object(common, "Client") as client:
+        for setting, targets, fallback in (("a:1, unix:/b", ["a:1", "unix:/b"], "none"),
+                                           ("a:1,in_process", ["a:1"], "in_process")):
+            with mock.patch.dict(os.environ, {common.SETTING: setting}), mock.patch.object(way, "Client") as client:
                 common.make_sampler()
-                self.assertEqual(tuple(client.call_args), expected)
+                self.assertEqual(tuple(client.call_args), ((targets,), {"fallback": fallback, "rows": "auto"}))
         with mock.patch.dict(os.environ, {common.SETTING: "in_process"}):
             self.assertIsInstance(common.make_sampler(), sortition.local.Sampler)
 
@@ -130,8 +132,27 @@ class Logic(unittest.TestCase):
     def test_forced_tokens_are_drawn(self):
         self.rows.update(fake_update(added=[(row, fake_params(), [1], []) for row in range(2)]))
         requests = [self.rows.requests[row] for row in range(2)]
-        drawn = self.drawer.draw(requests, logits(1, 2), forced={1: 17})
+        drawn = self.drawer.draw(requests, logits(1, 2), forced={1: {0: 17}}.get)
         self.assertEqual([drawn[0].token, drawn[1].token], [self.expected([1], [1])[0], 17])
+
+    def test_a_spent_thinking_budget_forces_its_end(self):
+        budget = ThinkingBudget(2, start=[1], end=[8, 9])
+        self.assertEqual(budget.forced([5]), [None])
+        self.assertEqual(budget.forced([5, 1], drafts=[6, 7, 8, 9]), [None, None, 8, 9, None])
+        self.assertEqual(budget.forced([5, 1], drafts=[6, 7, 7]), [None, None, 8, 8])
+        self.assertEqual(budget.forced([5, 1, 6, 7, 8]), [9])
+        self.assertEqual(budget.forced([5, 1, 6]), [None])  # vLLM has dropped tokens
+        self.assertEqual(budget.forced([5, 1, 8, 9, 4, 4, 1, 4, 4]), [8])
+
+    def test_a_text_has_tokens_that_vllm_does_not_know_yet(self):
+        request = common.Request(fake_params(), [1, 2], [])
+        request.prepare(self.sampler, VOCABULARY, "raw", False)
+        for place, output in enumerate(([], [-1], [-1, -1])):
+            request.output[:] = output
+            request.follow()
+            self.assertEqual(request.text(), [1, 2, *[31, 32][:place]])
+            request.sequence.append([31 + place])
+            request.remember([31 + place])
 
     def test_named_and_all_logprobs(self):
         params = [fake_params(logprob_token_ids=[9, 3, 150]), fake_params(logprobs=-1)]
@@ -209,14 +230,22 @@ class Logic(unittest.TestCase):
         second.Sampler = second.GPUWatermarkSampler = type("TheirSampler", (), {})
         ours = type("OurSampler", (), {"__module__": runner_2.__name__})
         scheduler = types.SimpleNamespace(Scheduler=type("Scheduler", (), {"update_from_output": lambda self: None}))
-        modules = {**runners, plugin.__name__: plugin, runner_2.__name__: runner_2,
+        beams = {f"vllm.entrypoints.generate.beam_search.{place}": types.SimpleNamespace(
+            **{f"BeamSearch{place.capitalize()}Mixin": type("Mixin", (), {"beam_search": lambda self, prompt: prompt})})
+            for place in ("offline", "online")}
+        refusal = type("VLLMValidationError", (ValueError,), {"__init__": lambda self, text, parameter: None})
+        beams["vllm.exceptions"] = types.SimpleNamespace(VLLMValidationError=refusal)
+        modules = {**runners, **beams, plugin.__name__: plugin, runner_2.__name__: runner_2,
                    "vllm": types.SimpleNamespace(__version__="0.33.0"), "vllm.v1.engine": None, "vllm.v1.request": None,
                    "vllm.v1.core.sched.scheduler": scheduler}
         with mock.patch.dict(os.environ, {common.SETTING: "in_process"}), \
                 mock.patch.dict(vars(plugin), {"SortitionSampler": object, "SortitionRejectionSampler": list}), \
                 mock.patch.object(runner_2, "sampler_class", return_value=ours), \
+                mock.patch.object(runner_2, "rejection_sampler_class", return_value=dict), \
                 mock.patch("importlib.import_module", side_effect=modules.__getitem__):
             plugin.register()
+            with self.assertRaises(refusal):
+                beams["vllm.entrypoints.generate.beam_search.online"].BeamSearchOnlineMixin().beam_search("a prompt")
             wrapped = [first.GPUModelRunner.sample_tokens, scheduler.Scheduler.update_from_output]
             plugin.register()
             modules["vllm"].__version__ = "0.34.1"
@@ -225,6 +254,7 @@ class Logic(unittest.TestCase):
         self.assertIs(first.Sampler, object)
         self.assertIs(first.RejectionSampler, list)
         self.assertIs(second.Sampler, ours)
+        self.assertIs(second.RejectionSampler, dict)
         self.assertEqual(wrapped, [first.GPUModelRunner.sample_tokens, scheduler.Scheduler.update_from_output])
         with self.assertRaisesRegex(NotImplementedError, "watermark_config"):
             second.GPUWatermarkSampler()

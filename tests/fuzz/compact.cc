@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/decide_row.h"
 #include "kernels/cpu/state_row.h"
 #include "kernels/law/reference.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -49,6 +50,16 @@ void Damage(uint32_t word, kernels::StatedRow* row) {
   }
 }
 
+// Decides by the reference and by the processor's kernels, which have to agree.
+kernels::cpu::Decision Decide(const kernels::RowRequest& request, const kernels::CompactRow& row,
+                              kernels::cpu::Scratch* scratch) {
+  auto decided = law::SampleCompactRowReference(request, row);
+  if (kernels::cpu::DecideRow(request, row, /*may_raise=*/true, scratch) != decided) {
+    Fail("the processor decides otherwise");
+  }
+  return decided;
+}
+
 }  // namespace
 
 void Run(Bytes bytes) {
@@ -69,9 +80,7 @@ void Run(Bytes bytes) {
   if (damage != 0) {
     Damage(damage, &stated);
     // Anything else is decided or refused, whichever token that gives.
-    if (!law::FindUnsound(*request.parameters, live, stated.row())) {
-      law::SampleCompactRowReference(request, stated.row());
-    }
+    if (!law::FindUnsound(*request.parameters, live, stated.row())) Decide(request, stated.row(), &scratch);
     return;
   }
   if (const auto unsound = law::FindUnsound(*request.parameters, live, stated.row())) {
@@ -82,7 +91,7 @@ void Run(Bytes bytes) {
     stated.is_whole = true;
     stated.others.clear();
   }
-  const auto decided = law::SampleCompactRowReference(request, stated.row());
+  const auto decided = Decide(request, stated.row(), &scratch);
   const auto* const output = std::get_if<kernels::RowOutput>(&decided);
   if (output == nullptr) return;
   const kernels::RowOutput whole = law::SampleRowReference(request);

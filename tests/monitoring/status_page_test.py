@@ -68,6 +68,7 @@ class StatusPageTest(unittest.TestCase):
         opened = int(self.metric("sortition_sequences_opened_total"))
         self.assertGreaterEqual(opened, 8)
         self.assertIn(f"Sequences opened {opened}", bounds)
+        self.assertIn("Compact rows, share required again none", bounds)
 
     def test_every_transport(self):
         transports = text_of(self.document, "transports")
@@ -80,6 +81,22 @@ class StatusPageTest(unittest.TestCase):
         self.assertIn("max_queued_rows", names)
         for name in names:
             self.assertIn(name, limits)
+
+
+class CompactRowsTest(unittest.TestCase):
+    def test_their_rate_is_shown_while_they_come(self):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
+            # A worker that outlives the page's visit.
+            command = [DEMO, f"--connect={server.serving['listen']}", "--sequences=8", "--tokens=100000",
+                       "--rows=compact(64)"]
+            with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as worker:
+                try:
+                    while 'sortition_compact_rows_total{outcome="decided"} 0' in server.metrics():
+                        pass
+                    document, _ = browse(f"http://{server.serving['metrics']}/", "--dump-dom")
+                finally:
+                    worker.kill()
+        self.assertRegex(text_of(document, "bounds"), r"Compact rows, share required again [\d.]+( k)?/s, [\d.]+ %")
 
 
 class GoneTest(unittest.TestCase):

@@ -32,7 +32,7 @@ class ExampleTest(unittest.TestCase):
         self.assertEqual(run(os.environ["TEST_EXAMPLE_WORKER"]), alone)
 
     def test_snippets_of_the_documentation(self):
-        for page in ("README.md", "docs/python.md", "docs/seed.md"):
+        for page in ("README.md", "docs/python.md", "docs/rl.md", "docs/seed.md"):
             snippets = re.findall(r"```python\n(.*?)```", (SOURCE / page).read_text(encoding="utf-8"), re.DOTALL)
             self.assertTrue(snippets, page)
             for number, snippet in enumerate(snippets):

@@ -28,6 +28,21 @@ class TasksTest(BothTest):
         self.assertEqual(*[(sequence.position, sequence.tokens) for sequence in pair])
         return result
 
+    def test_places_in_the_race_and_ids_by_position(self):
+        pair = self.both(seed=3, top_k=9, raw_logprobs={}, kept_set={"tokens": True})
+        logits = numpy.stack([row(i) for i in range(3)])
+        scored = sortition.Scored([4, 5, 6], requested=[[1, 2], [], [3]], race=True)
+        result = self.assert_same_task(pair, logits, ScoreResult, scored=[scored])
+        self.assertEqual([len(position.requested_logprobs) for position in result.raw], [2, 0, 1])
+        # The first token of the race is the one that is drawn.
+        kept = result.kept_tokens[0]
+        scored = [sortition.Scored([token], race=True) for token in kept]
+        places = [self.client.step([pair[0]], [logits[:1]], scored=[one])[0].race[0] for one in scored]
+        self.assertEqual(sorted(rank for rank, _ in places), list(range(1, 10)))
+        first = kept[[rank for rank, _ in places].index(1)]
+        self.assertEqual(self.client.draw(pair[0], logits[0]).token, first)
+        self.assertEqual(min(margin for _, margin in places), 0)
+
     def test_drafts_and_scores_have_the_bits_of_the_service(self):
         generator = numpy.random.default_rng(7)
         accepted, refused = 0, 0

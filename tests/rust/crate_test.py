@@ -40,6 +40,7 @@ class CrateTest(unittest.TestCase):
         with server() as targets:
             print(cargo("test", "--test", "service", SORTITION_LIB_DIR=LIBRARY,
                         TEST_TARGETS=" ".join(targets)))
+            self.assertEqual(targets.compact_rows(), 6)
 
     def test_example_in_rust_runs(self):
         with tempfile.TemporaryDirectory() as folder:

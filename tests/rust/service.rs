@@ -45,6 +45,25 @@ fn every_transport_gives_the_bits_of_this_process() {
     }
 }
 
+/// The test's other end asks the server whether these rows were compact.
+#[test]
+fn compact_rows_give_the_bits_of_this_process() {
+    let parameters = parameters().unwrap();
+    let rows = Rows::Compact(100);
+    let client =
+        Client::connect(&ClientOptions { targets: vec![target(0)], rows, ..ClientOptions::default() }).unwrap();
+    let remote = client.open(&options("request-1", Some(&parameters))).unwrap();
+    let local = Sequence::open(&options("request-1", Some(&parameters))).unwrap();
+    for seed in 0..6 {
+        let logits = logits_of(seed, WIDTH);
+        let there = client.step(&[Row::draw(&remote, &logits)], VOCABULARY, StepOptions::default()).unwrap();
+        let here = step(&[Row::draw(&local, &logits)], VOCABULARY).unwrap();
+        assert_eq!(drawn(&there), drawn(&here));
+    }
+    let none = ClientOptions { targets: vec![target(0)], rows: Rows::Compact(0), ..ClientOptions::default() };
+    assert_eq!(Client::connect(&none).unwrap_err().field, "ClientOptions::rows.count");
+}
+
 struct OwnedDraw {
     sequence: Arc<Sequence>,
     logits: Vec<f32>,

@@ -55,7 +55,7 @@ TEST(Refusal, CodesEqualContract) {
       {1,  // CANCELLED
        {Reason::kStepCancelled}},
       {14,  // UNAVAILABLE
-       {Reason::kDraining, Reason::kDeviceFailed}},
+       {Reason::kDraining, Reason::kDeviceFailed, Reason::kReceiptsNotWritten}},
       {16,  // UNAUTHENTICATED
        {Reason::kUnauthenticated}},
       {7,  // PERMISSION_DENIED

@@ -5,30 +5,16 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "tests/service/compact_fixture.h"
 #include "tests/service/expect_error.h"
 #include "tests/service/memory_fixture.h"
-#include "tests/support/compact_step.h"
-#include "tests/support/plain_parameters.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service {
 namespace {
 
-using testing::CompactChoice;
-using testing::OpenOf;
-using testing::PlainRowParameters;
-using testing::PlainSequence;
-using testing::RandomLogits;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
-using testing::WithCompactRows;
-
 constexpr uint32_t kVocabulary = 60;
 
-class SessionCompactRefusal : public ::testing::Test {
+class SessionCompactRefusal : public CompactFixture {
  protected:
   // A row of logits 0, 1, ... of a sequence "a" without state, as compact rows that a test damages.
   struct Damaged {
@@ -47,15 +33,6 @@ class SessionCompactRefusal : public ::testing::Test {
     damaged.pairs = damaged.message.payloads(0);
     return damaged;
   }
-  v1::RowResult RunOne(v1::StreamRequest message) {
-    message.mutable_step()->set_batch_id(++batch_);
-    const std::vector<v1::RowResult> results = compact_.Run(message);
-    return results.size() == 1 ? results[0] : v1::RowResult();
-  }
-
-  TestEngine engine_ = TestEngine::OnCpu();
-  StreamWorker compact_{engine_.get()};
-  uint64_t batch_ = 0;
 };
 
 // Each position that is not decided is named, with what it lacks.

@@ -4,15 +4,10 @@
 #include "kernels/check.h"
 #include "kernels/law/compact.h"
 #include "service/request/position_request.h"
+#include "service/request/step_request.h"
 
 namespace sortition::testing {
 namespace {
-
-kernels::DType DTypeOf(v1::DType dtype) {
-  return dtype == v1::DTYPE_F32   ? kernels::DType::kF32
-         : dtype == v1::DTYPE_F16 ? kernels::DType::kF16
-                                  : kernels::DType::kBF16;
-}
 
 // Returns the bits of `dtype` whose value is that of the f32 bits, which `dtype` can represent.
 uint32_t Narrowed(uint32_t bits, kernels::DType dtype) {
@@ -73,7 +68,7 @@ v1::StreamRequest WithCompactRows(const v1::StreamRequest& step,
   v1::StreamRequest compact = step;
   v1::LogitsTensor& tensor = *compact.mutable_step()->mutable_logits();
   SORTITION_CHECK(tensor.source().inline_().payload() == 0);
-  const kernels::DType dtype = DTypeOf(tensor.dtype());
+  const kernels::DType dtype = *service::ToDType(tensor.dtype());
   const uint64_t row_bytes = uint64_t{tensor.vocabulary_size()} * kernels::ElementBytes(dtype);
   std::string whole;
   std::string pairs;

@@ -21,6 +21,11 @@ class TestEngine {
     options.threads = threads;
     return TestEngine(limits, std::make_unique<devices::CpuDevice>(options), nullptr, recheck_share);
   }
+  // `book` is not owned and outlives the engine.
+  static TestEngine OnCpuWith(service::ReceiptBook* book) {
+    return TestEngine({}, std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = 2}), nullptr, 0,
+                      book);
+  }
   static TestEngine OnFake(const service::Limits& limits = {}, FakeDevice::Options options = {}) {
     auto device = std::make_unique<FakeDevice>(std::move(options));
     FakeDevice* fake = device.get();
@@ -42,7 +47,7 @@ class TestEngine {
 
  private:
   TestEngine(const service::Limits& limits, std::unique_ptr<devices::Device> device, FakeDevice* fake,
-             double recheck_share = 0)
+             double recheck_share = 0, service::ReceiptBook* book = nullptr)
       : fake_(fake) {
     service::Engine::Options options;
     options.limits = limits;
@@ -51,6 +56,7 @@ class TestEngine {
     options.observer = observer_.get();
     options.event_log = event_log_.get();
     options.recheck_share = recheck_share;
+    options.receipts = book;
     engine_ = std::make_unique<service::Engine>(std::move(options));
   }
 

@@ -160,7 +160,10 @@ std::vector<law::GoldenRow> PublishedRows(const std::string& file) {
   Struct object;
   if (!google::protobuf::util::JsonStringToMessage(file, &object).ok()) Wrong("JSON");
   std::vector<law::GoldenRow> rows;
-  for (const Value& row : At(object, "rows").list_value().values()) rows.push_back(RowOf(row.struct_value()));
+  for (const Value& item : At(object, "rows").list_value().values()) {
+    const Value* inner = Find(item.struct_value(), "row");
+    rows.push_back(RowOf(inner == nullptr ? item.struct_value() : inner->struct_value()));
+  }
   return rows;
 }
 

@@ -8,7 +8,8 @@
 
 namespace sortition::testing {
 
-// The rows of a file of vectors, in its order: `file` is an object with the list `rows`. Every row lists its elements.
+// The rows of a file of vectors, in its order: `file` is an object with the list `rows`. An item of the list is a row,
+// or has it as `row`. Every row lists its elements.
 // Aborts with the field's name where a file does not have that form.
 std::vector<law::GoldenRow> PublishedRows(const std::string& file);
 

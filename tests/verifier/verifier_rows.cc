@@ -2,6 +2,8 @@
 //
 //   verifier_rows make ROWS SEED VOCABULARY   random rows of 1 to VOCABULARY tokens with the reference's answers, each
 //                                             a JSON object on one line
+//   verifier_rows histories ROWS SEED         random rows beside the histories from which their edits and noise follow
+//   verifier_rows compact ROWS SEED           random rows beside compact rows that decide them
 //   verifier_rows options                     rows with each sampling option at several values and in each preset's
 //                                             order; a row's name is its options as JSON
 //   verifier_rows check FILE                  samples the rows of FILE again, with the reference and with the CPU
@@ -10,7 +12,6 @@
 #include <bit>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -22,7 +23,9 @@
 #include "kernels/law/golden_row_makers.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/random_row.h"
+#include "tests/verifier/history_rows.h"
 #include "tests/verifier/published_row.h"
+#include "tests/verifier/row_text.h"
 
 namespace sortition::testing {
 namespace {
@@ -30,61 +33,8 @@ namespace {
 using kernels::DType;
 using kernels::RandomRow;
 using kernels::RowOptions;
-using Form = kernels::DraftDistribution::Form;
 
-std::vector<uint32_t> Elements(const void* tensor, DType dtype, uint32_t count) {
-  std::vector<uint32_t> elements(count);
-  const size_t bytes = kernels::ElementBytes(dtype);
-  for (uint32_t id = 0; id < count; ++id) {
-    std::memcpy(&elements[id], static_cast<const std::byte*>(tensor) + id * bytes, bytes);
-  }
-  return elements;
-}
-
-law::KnownDraft DraftOf(const kernels::RowRequest& request) {
-  law::KnownDraft draft = {.form = request.draft.form, .dtype = request.draft.dtype};
-  if (draft.form == Form::kSparse) {
-    draft.tokens.assign(request.draft.sparse_tokens.begin(), request.draft.sparse_tokens.end());
-    draft.elements.assign(request.draft.sparse_bits.begin(), request.draft.sparse_bits.end());
-  }
-  if (draft.form != Form::kDense) return draft;
-  for (uint32_t id = 0; id < request.live_vocabulary; ++id) draft.tokens.push_back(id);
-  draft.elements = Elements(request.draft.dense, draft.dtype, request.live_vocabulary);
-  const auto* bytes = static_cast<const std::byte*>(request.draft.dense);
-  draft.dense.assign(bytes, bytes + size_t{request.live_vocabulary} * kernels::ElementBytes(draft.dtype));
-  return draft;
-}
-
-law::GoldenRow RowOf(const kernels::RowRequest& request, const std::string& name) {
-  law::GoldenRow row;
-  row.name = name;
-  row.dtype = request.dtype;
-  row.vocabulary = request.live_vocabulary;
-  row.elements = Elements(request.logits, request.dtype, request.live_vocabulary);
-  row.compiled = *request.parameters;
-  row.options.temperature = float(request.parameters->temperature);
-  row.noise = request.noise;
-  row.edits.assign(request.edits.begin(), request.edits.end());
-  row.has_allowed_tokens = request.has_allowed_tokens;
-  row.allowed_tokens.assign(request.allowed_tokens.begin(), request.allowed_tokens.end());
-  if (request.allowed_bits != nullptr) {
-    row.allowed_bits.assign(request.allowed_bits, request.allowed_bits + (row.vocabulary + 31) / 32);
-  }
-  row.sampler_state = request.sampler_state;
-  row.task = request.task;
-  row.given = request.given;
-  if (row.task == kernels::RowTask::kVerify) row.draft = DraftOf(request);
-  row.requested.assign(request.requested.begin(), request.requested.end());
-  return row;
-}
-
-void PrintRow(const law::GoldenRow& row) {
-  std::string line = law::GoldenRowJson(row);
-  // Lines of the golden outputs are indented by six spaces at most.
-  for (size_t at = line.find('\n'); at != std::string::npos; at = line.find('\n')) line.erase(at, 1);
-  for (size_t at = line.find("      "); at != std::string::npos; at = line.find("      ")) line.erase(at, 6);
-  std::printf("%s\n", line.c_str() + line.find('{'));
-}
+void PrintRow(const law::GoldenRow& row) { std::printf("%s\n", RowText(row).c_str()); }
 
 int Make(uint32_t rows, uint32_t seed, uint32_t vocabulary) {
   for (uint32_t i = 0; i < rows; ++i) {
@@ -93,7 +43,7 @@ int Make(uint32_t rows, uint32_t seed, uint32_t vocabulary) {
     RandomRow random(row_seed, 1 + uint32_t(row_seed * 0x9e3779b97f4a7c15 >> 33) % vocabulary,
                      i % 2 == 0 ? RowOptions::kChained : RowOptions::kPlain);
     if (i % 3 == 0) random.AskForMore();
-    PrintRow(RowOf(random.request(), random.description()));
+    PrintRow(GoldenRowOf(random.request(), random.description()));
   }
   return 0;
 }
@@ -273,6 +223,10 @@ int main(int count, char** words) {
   if (task == "check" && count == 3) return Check(words[2]);
   if (task == "options" && count == 2) return WriteOptions();
   if (task == "make" && count == 5) return Make(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
-  std::fprintf(stderr, "verifier_rows make ROWS SEED VOCABULARY | options | check FILE\n");
+  if (task == "histories" && count == 4) return PrintHistories(NumberOf(words[2]), NumberOf(words[3]));
+  if (task == "compact" && count == 4) return PrintCompactRows(NumberOf(words[2]), NumberOf(words[3]));
+  std::fprintf(stderr,
+               "verifier_rows make ROWS SEED VOCABULARY | histories ROWS SEED | compact ROWS SEED | options"
+               " | check FILE\n");
   return 2;
 }

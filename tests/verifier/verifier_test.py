@@ -6,13 +6,10 @@ Published vectors are frozen: their files never change by a byte, and reference 
 import base64
 import copy
 import hashlib
-import html
 import io
 import json
 import os
 import pathlib
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,18 +20,20 @@ import numpy as np
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 LAW = SOURCE / "kernels/law"
 ROWS = os.environ["TEST_VERIFIER_ROWS"]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # Law 1. A file that differs from these is another law's.
 FROZEN = {
     "golden_outputs.json": "e2b9546f7b8997dc9d730c3be5a88b25ed03595051b9720875d19b885e9230bc",
+    "law_1_histories.json": "997a7a959d72fa2f0032de99c3eae8712326382d058039d4ee690876eb31cfd3",
     "law_1_rows.json": "9b12ea3528e0faecd438cbed471fcddd0852c3cf40f47b8ee1dc5cc64101fab0",
 }
 RANDOM_ROWS = 300
 
-sys.path[:0] = [str(SOURCE / "client/python"), str(SOURCE / "client/verifier")]
+sys.path[:0] = [str(SOURCE / "client/python"), str(SOURCE / "client/verifier"), str(SOURCE / "tests/support")]
 
+import many_rows  # noqa: E402
 import sortition_verify as verify  # noqa: E402
-from page import page  # noqa: E402
+from browser import CHROMIUM, browse  # noqa: E402
+from page import VECTORS, page  # noqa: E402
 from sortition_verify import functions, options, vectors  # noqa: E402
 
 
@@ -56,8 +55,9 @@ class FrozenTest(unittest.TestCase):
             self.assertEqual(hashlib.sha256((LAW / name).read_bytes()).hexdigest(), digest, name)
 
     def test_reference_and_cpu_kernels_answer_as_published(self):
-        checked = subprocess.run([ROWS, "check", str(LAW / "law_1_rows.json")], capture_output=True, text=True)
-        self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
+        for name in ("law_1_rows.json", "law_1_histories.json"):
+            checked = subprocess.run([ROWS, "check", str(LAW / name)], capture_output=True, text=True)
+            self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
 
     def test_a_changed_answer_is_found(self):
         file = published("law_1_rows.json")
@@ -69,6 +69,14 @@ class FrozenTest(unittest.TestCase):
             checked = subprocess.run([ROWS, "check", changed.name], capture_output=True, text=True)
         self.assertEqual(checked.returncode, 1)
         self.assertIn("the reference has another answer", checked.stdout)
+
+    def test_every_option_of_a_history_is_published(self):
+        items = [item["history"]["parameters"] for item in published("law_1_histories.json")["rows"]
+                 if "history" in item]
+        self.assertLessEqual({"frequency_penalty", "presence_penalty", "repetition_penalty", "penalty_scope", "dry",
+                              "no_repeat_ngram_size", "bad_words", "min_tokens", "stop_token_ids", "forced_tokens",
+                              "logit_bias", "allowed_token_ids", "banned_token_ids", "watermark"},
+                             {name for item in items for name in item})
 
     def test_every_option_stage_and_error_is_published(self):
         rows = published("law_1_rows.json")["rows"] + published("golden_outputs.json")["rows"]
@@ -87,7 +95,7 @@ class NumpyTest(unittest.TestCase):
     def test_published_rows(self):
         for name in FROZEN:
             for row in published(name)["rows"]:
-                self.assertEqual(vectors.differences(row), [], row["name"])
+                self.assertEqual(vectors.differences(row), [], row.get("row", row)["name"])
 
     def test_options_compile_as_published(self):
         for row in published("law_1_rows.json")["rows"]:
@@ -128,13 +136,15 @@ class NumpyTest(unittest.TestCase):
             self.assertEqual((scale.e0, scale.shift), (e0, shift))
             self.assertEqual(scale.distances(array([x], np.uint32))[0], wanted)
 
-    def test_random_rows_equal_the_reference(self):
-        made = subprocess.run([ROWS, "make", str(RANDOM_ROWS), "20261123", "70"], capture_output=True, text=True,
-                              check=True).stdout.splitlines()
-        self.assertEqual(len(made), RANDOM_ROWS)
-        for line in made:
-            row = json.loads(line)
-            self.assertEqual(vectors.differences(row), [], row["name"])
+    def test_a_wrong_history_or_compact_row_is_found(self):
+        items = published("law_1_histories.json")["rows"]
+        marked = next(item for item in items if item.get("history", {}).get("parameters", {}).get("watermark"))
+        compact = next(item for item in items if item.get("compact", {}).get("others"))
+        self.assertEqual(vectors.differences(marked) + vectors.differences(compact), [])
+        marked["history"]["output"][-1] ^= 1
+        self.assertIn(".noise.seed", "".join(vectors.differences(marked)))
+        compact["compact"]["others"][0][1] ^= 1
+        self.assertIn(".compact.others", "".join(vectors.differences(compact)))
 
     def test_a_wrong_answer_is_found(self):
         row = published("law_1_rows.json")["rows"][1]
@@ -157,32 +167,47 @@ class NumpyTest(unittest.TestCase):
         self.assertEqual((nothing.returncode, nothing.stdout), (1, "0 rows, 0 differ\n"))
 
 
+class RandomRowsTest(unittest.TestCase):
+    def test_both_verifiers_equal_the_reference(self):
+        rows = many_rows.made(RANDOM_ROWS, 20261123, 70)
+        self.assertEqual(rows.count("\n"), RANDOM_ROWS)
+        for name, says in many_rows.VERIFIERS.items():
+            said = says(rows)
+            self.assertTrue(many_rows.hold(said, RANDOM_ROWS), f"{name}: {said}")
+
+    def test_random_histories_and_compact_rows(self):
+        for task in ("histories", "compact"):
+            rows = subprocess.run([ROWS, task, "200", "20261123"], capture_output=True, text=True, check=True).stdout
+            for name, says in many_rows.VERIFIERS.items():
+                said = says(rows)
+                self.assertTrue(many_rows.hold(said, rows.count("\n")), f"{task}, {name}: {said}")
+
+    def test_a_wrong_history_is_found(self):
+        rows = subprocess.run([ROWS, "histories", "20", "7"], capture_output=True, text=True, check=True).stdout
+        for name, says in many_rows.VERIFIERS.items():
+            self.assertTrue(many_rows.hold(says(rows), 20), name)
+            for place in ('"stream": ', '"output": ['):
+                wrong = rows.replace(place, place + ("9" if place.endswith(" ") else "1, "), 1)
+                self.assertFalse(many_rows.hold(says(wrong), 20), f"{name}, {place}")
+
+    def test_a_wrong_row_among_many_is_found(self):
+        rows = many_rows.made(20, 7, 30).replace('"answer": {"token": ', '"answer": {"token": 4', 1)
+        for name, says in many_rows.VERIFIERS.items():
+            self.assertFalse(many_rows.hold(says(rows), 20), name)
+
+
 @unittest.skipUnless(CHROMIUM, "there is no Chromium")
 class PageTest(unittest.TestCase):
-    def browse(self, text, script):
-        """The document of the page after a script has run in it."""
-        with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "page.html"
-            file.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
-            ran = subprocess.run(
-                [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                 "--disable-component-update", "--disable-background-networking", "--no-first-run",
-                 f"--user-data-dir={folder}/profile", "--enable-logging=stderr", "--virtual-time-budget=100000",
-                 "--dump-dom", f"file://{file}"], capture_output=True, text=True, timeout=200, check=True)
-        self.assertEqual(re.findall(r"CONSOLE.*", ran.stderr), [])
-        return {name: html.unescape(said) for name, said in
-                re.findall(r'<output id="(\w+)"[^>]*>([^<]*)</output>', ran.stdout)}
-
     def test_page_holds_every_published_row(self):
-        count = sum(len(published(name)["rows"]) for name in FROZEN)
-        said = self.browse(page(), "at('run').click();")
+        count = sum(len(published(name)["rows"]) for name in VECTORS)
+        said = browse(page(), "at('run').click();")
         self.assertEqual(said["verdict"], f"{count} rows, 0 differ")
 
     def test_page_names_a_wrong_answer(self):
         text = page(["law_1_rows.json"])
         token = '"answer": {"token": '
         wrong = text[:text.index(token)] + token + "4" + text[text.index(token) + len(token):]
-        self.assertRegex(self.browse(wrong, "at('run').click();")["verdict"], r"^\d+ rows, 1 differ: \{'temperature'")
+        self.assertRegex(browse(wrong, "at('run').click();")["verdict"], r"^\d+ rows, 1 differ: \{'temperature'")
 
     def test_page_draws_a_row_of_a_file(self):
         logits = np.random.default_rng(5).normal(size=1000).astype(np.float32) * 3
@@ -191,16 +216,16 @@ class PageTest(unittest.TestCase):
                          position=9)
         got = verify.answer(row)
         request = json.dumps({"options": asked, "seed": str(2**63 + 5), "position": 9, "top": 2})
-        said = self.browse(page([]), self.drop(logits, request))["drawn"].splitlines()
+        said = browse(page([]), self.drop(logits, request))["drawn"].splitlines()
         self.assertEqual(said[0], f"token {got.token}")
         bits, rank = got.processed.bits_and_rank(got.token)
         self.assertIn(f"processed: {len(got.processed.ids)} tokens, token {got.token} rank {rank} logprob", said[4])
         self.assertIn(f"(0x{got.processed.logprob_bits(bits):08x})", said[4])
 
     def test_page_says_what_is_wrong_with_a_file(self):
-        said = self.browse(page([]), self.drop(np.zeros((2, 3), np.float32), "{}"))["drawn"]
+        said = browse(page([]), self.drop(np.zeros((2, 3), np.float32), "{}"))["drawn"]
         self.assertEqual(said, "a shape of (2,3): one row only")
-        said = self.browse(page([]), self.drop(np.zeros(3, np.float64), "{}"))["drawn"]
+        said = browse(page([]), self.drop(np.zeros(3, np.float64), "{}"))["drawn"]
         self.assertTrue(said.startswith("elements of type <f8: float32"), said)
 
     @staticmethod

@@ -13,9 +13,11 @@ namespace sortition::demo {
 namespace {
 
 constexpr uint32_t kMaxTokens = 4095;
+constexpr absl::Duration kSignTimeout = absl::Seconds(10);
 
 // A story in progress.
 struct Draft {
+  std::shared_ptr<client::ReceiptLog> receipts;  // null without them
   std::unique_ptr<client::Sequence> sequence;
   std::vector<uint32_t> context;  // prompt and output
   bool over = false;
@@ -34,6 +36,7 @@ absl::StatusOr<Draft> Begin(client::Client& client, const Learned& learned, cons
   sequence.live_vocabulary_size = learned.model.live_vocabulary();
   sequence.model = "demo";
   sequence.prompt = draft.context;
+  if (options.receipts) sequence.receipts = draft.receipts = std::make_shared<client::ReceiptLog>();
   auto opened = client.Open(std::move(sequence));
   if (!opened.ok()) return opened.status();
   draft.sequence = *std::move(opened);
@@ -98,6 +101,13 @@ absl::StatusOr<WritingResult> WriteStories(client::Client& client, const Learned
         result.tokens[story].push_back(draw.token());
       }
     }
+  }
+  for (Draft& draft : drafts) {
+    if (draft.receipts == nullptr) continue;
+    draft.sequence.reset();
+    if (!draft.receipts->AwaitEnd(kSignTimeout)) return absl::DeadlineExceededError("the last receipts are not signed");
+    result.receipts += draft.receipts->Take();
+    result.seeds += draft.receipts->SeedLine() + "\n";
   }
   return result;
 }

@@ -27,6 +27,7 @@ Learned LearnFromCorpus();
 struct WritingOptions {
   uint32_t tokens = 120;       // upper bound for each story
   uint32_t row_width = 32768;  // elements of a row; those beyond the live vocabulary are padding
+  bool receipts = false;       // the server makes receipts
 };
 
 struct WritingResult {
@@ -35,6 +36,8 @@ struct WritingResult {
   std::vector<absl::Duration> steps;          // each from the first row sent to the last token
   absl::Duration model_time;                  // making rows
   absl::Duration sampling_time;               // steps, together
+  std::string receipts;                       // all records
+  std::string seeds;                          // a line a story that opens its seed
 };
 
 // Called with every drawn token, the end of text included.

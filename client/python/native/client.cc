@@ -31,6 +31,7 @@ namespace {
 // A handle, which may outlive the client.
 struct Sequence {
   std::shared_ptr<client::Sequence> handle;
+  std::shared_ptr<client::ReceiptLog> receipts = nullptr;  // null: it has none
 
   client::Sequence& get() const {
     if (handle == nullptr) throw nb::value_error("the sequence is closed");
@@ -183,16 +184,25 @@ Sequence* Wrap(std::unique_ptr<client::Sequence> opened) {
 }
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
-               std::optional<uint32_t> start_position, uint32_t turns) {
+               std::optional<uint32_t> start_position, uint32_t turns, bool receipts) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
   options.turns = turns;
+  if (receipts) options.receipts = std::make_shared<client::ReceiptLog>();
+  const std::shared_ptr<client::ReceiptLog> log = options.receipts;
   auto client = self.share();
-  return Wrap(MadeWithoutGil([&] {
+  Sequence* const sequence = Wrap(MadeWithoutGil([&] {
     auto opened = client->Open(std::move(options));
     client.reset();
     return opened;
   }));
+  sequence->receipts = log;
+  return sequence;
+}
+
+client::ReceiptLog& ReceiptsOf(const Sequence& self) {
+  if (self.receipts == nullptr) throw nb::value_error("the sequence was opened without receipts");
+  return *self.receipts;
 }
 
 Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, std::optional<uint32_t> position) {
@@ -355,6 +365,25 @@ void BindClient(nb::module_& module) {
           nb::arg("position"))
       .def(
           "close", [](Sequence& self) { self.handle.reset(); }, "Tells the service to forget the sequence.")
+      .def(
+          "take_receipts",
+          [](const Sequence& self) {
+            const std::string records = ReceiptsOf(self).Take();
+            return nb::bytes(records.data(), records.size());
+          },
+          "Returns the receipts that have come since the last call (open(receipts=True)). All of them in their order "
+          "are a file for `sortitionctl verify`.")
+      .def(
+          "await_receipts",
+          [](const Sequence& self, double timeout) {
+            client::ReceiptLog& log = ReceiptsOf(self);
+            nb::gil_scoped_release release;
+            return log.AwaitEnd(absl::Seconds(timeout));
+          },
+          nb::arg("timeout") = 10.0, "After close: waits for the last signature. Returns False if it has not come.")
+      .def_prop_ro(
+          "seed_line", [](const Sequence& self) { return ReceiptsOf(self).SeedLine(); },
+          "The line that opens the receipts' commitment to the seed. A secret until it is published.")
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](Sequence& self, nb::args) { self.handle.reset(); });
 
@@ -374,7 +403,8 @@ void BindClient(nb::module_& module) {
             return MakeCudaReady(device, Allocate(self, client::CudaReady::kBytes));
           },
           nb::arg("device"))
-      .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"))
+      .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"),
+           nb::arg("receipts"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
            nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(),

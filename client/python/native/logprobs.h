@@ -39,6 +39,12 @@ void BindMessage(nanobind::class_<Result>* bound, const char* bytes_are) {
       });
 }
 
+// Kept sets of results, in order. They are parts of the results' messages.
+using KeptSets = std::vector<const google::protobuf::RepeatedField<uint32_t>*>;
+
+// Appends the kept sets of a Verify or a Score, one for each token. Returns false if `result` is neither.
+bool AppendKeptSets(nanobind::handle result, KeptSets* sets);
+
 // Results of rows with drafts and of scored rows.
 void BindTaskResults(nanobind::module_& module);
 nanobind::object ToPython(v1::VerifyResult result);

@@ -1,11 +1,12 @@
 // Binds draws, log probabilities and errors.
 #include "client/python/native/results.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cctype>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,6 +42,44 @@ nb::object ToPythonError(const client::RowError& error) {
   return MakeError(absl::StatusCodeToString(error.code), reason, error);
 }
 
+template <typename Number>
+nb::ndarray<nb::numpy, Number> Owned(std::vector<Number> numbers) {
+  auto* const kept = new std::vector<Number>(std::move(numbers));
+  const nb::capsule owner(kept, [](void* data) noexcept { delete static_cast<std::vector<Number>*>(data); });
+  const size_t shape[] = {kept->size()};
+  return nb::ndarray<nb::numpy, Number>(kept->data(), 1, shape, owner);
+}
+
+// Returns the kept sets of all results in one array, and where each begins. Errors have an empty set.
+nb::tuple KeptSetsOf(nb::list results) {
+  static const google::protobuf::RepeatedField<uint32_t> kNone;
+  KeptSets sets;
+  for (size_t row = 0; row < nb::len(results); ++row) {
+    const nb::handle result = results[row];
+    const size_t first = sets.size();
+    const Draw* draw = nullptr;
+    if (nb::try_cast(result, draw) && draw != nullptr) {
+      sets.push_back(&draw->message->kept_tokens());
+    } else if (!AppendKeptSets(result, &sets)) {
+      sets.push_back(&kNone);
+      continue;
+    }
+    // Every token was drawn from a set that is not empty.
+    for (size_t i = first; i < sets.size(); ++i) {
+      if (!sets[i]->empty()) continue;
+      throw nb::value_error(
+          ("results: row " + std::to_string(row) + " has no kept tokens: open its sequence with kept_set.tokens")
+              .c_str());
+    }
+  }
+  std::vector<int64_t> offsets = {0};
+  for (const auto* set : sets) offsets.push_back(offsets.back() + set->size());
+  std::vector<int32_t> ids(static_cast<size_t>(offsets.back()));
+  int32_t* to = ids.data();
+  for (const auto* set : sets) to = std::ranges::copy(*set, to).out;
+  return nb::make_tuple(Owned(std::move(ids)), Owned(std::move(offsets)));
+}
+
 }  // namespace
 
 void BindResults(nb::module_& module) {
@@ -69,6 +108,16 @@ void BindResults(nb::module_& module) {
           "processed",
           [](const Draw& self) { return self.Part(self.message->has_processed(), self.message->processed()); },
           "Log probabilities of the tokens that passed every filter, if asked for.")
+      .def_prop_ro(
+          "tempered",
+          [](const Draw& self) { return self.Part(self.message->has_tempered(), self.message->tempered()); },
+          "Log probabilities after the temperature and before the filters, if asked for.")
+      .def_prop_ro(
+          "kept_log_mass",
+          [](const Draw& self) {
+            return self.message->has_kept_log_mass() ? std::optional(self.message->kept_log_mass()) : std::nullopt;
+          },
+          "Logarithm of the kept tokens' mass in the tempered distribution, if asked for.")
       .def_prop_ro("kept_count",
                    [](const Draw& self) {
                      return self.message->has_kept_count() ? std::optional(self.message->kept_count()) : std::nullopt;
@@ -87,6 +136,7 @@ void BindResults(nb::module_& module) {
            [](const Draw& self) { return "<sortition.Draw token=" + std::to_string(self.message->token()) + ">"; });
   BindMessage(&draw, "The answer as a sortition.v1.DrawResult message.");
   BindTaskResults(module);
+  module.def("kept_sets", &KeptSetsOf, nb::arg("results"));
 }
 
 nb::object ToPython(client::RowResult result) {

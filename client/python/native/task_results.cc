@@ -1,5 +1,7 @@
 // Binds the results of verified drafts and scored tokens.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -93,6 +95,16 @@ void BindTokens(nb::class_<Answer>* bound) {
           "processed",
           [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_processed, &v1::Position::processed); },
           "Log probabilities of the tokens that passed every filter, if asked for: one for each token.")
+      .def_prop_ro(
+          "tempered",
+          [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_tempered, &v1::Position::tempered); },
+          "Log probabilities after the temperature and before the filters, if asked for: one for each token.")
+      .def_prop_ro(
+          "kept_log_mass",
+          [](const Answer& self) {
+            return ValuesOf(self.message->positions(), &v1::Position::has_kept_log_mass, &v1::Position::kept_log_mass);
+          },
+          "Logarithm of the kept tokens' mass in the tempered distribution, if asked for: one for each token.")
       .def_prop_ro("entropy",
                    [](const Answer& self) {
                      return ValuesOf(self.message->positions(), &v1::Position::has_entropy, &v1::Position::entropy);
@@ -107,7 +119,19 @@ void BindTokens(nb::class_<Answer>* bound) {
           "Ids of the tokens that passed every filter, ascending, if asked for: a list for each token.");
 }
 
+template <typename Answer>
+bool AppendSetsOf(nb::handle result, KeptSets* sets) {
+  const Answer* answer = nullptr;
+  if (!nb::try_cast(result, answer) || answer == nullptr) return false;
+  for (const v1::Position& position : answer->message->positions()) sets->push_back(&position.kept_tokens());
+  return true;
+}
+
 }  // namespace
+
+bool AppendKeptSets(nb::handle result, KeptSets* sets) {
+  return AppendSetsOf<Verify>(result, sets) || AppendSetsOf<Score>(result, sets);
+}
 
 void BindTaskResults(nb::module_& module) {
   nb::class_<Verify> verify(module, "Verify", "Accepted drafts and the token after them, and what was asked for.");
@@ -140,6 +164,19 @@ void BindTaskResults(nb::module_& module) {
 
   nb::class_<Score> score(module, "Score", "Log probabilities of given tokens, and what else was asked for.");
   score.def("__repr__", [](const Score&) { return "<sortition.Score>"; });
+  score.def_prop_ro(
+      "race",
+      [](const Score& self) -> std::optional<std::vector<std::pair<uint32_t, float>>> {
+        std::vector<std::pair<uint32_t, float>> places;
+        for (const v1::Position& position : self.message->positions()) {
+          if (!position.has_race()) return std::nullopt;
+          places.emplace_back(position.race().rank(), position.race().margin());
+        }
+        return places;
+      },
+      "Where each token stands in the race, if asked for: its rank, and the nats that it lacked. Rank 1 would have "
+      "been "
+      "drawn; rank 0 was filtered out.");
   BindTokens(&score);
   BindMessage(&score, "The answer as a sortition.v1.ScoreResult message.");
 }

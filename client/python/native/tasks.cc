@@ -57,8 +57,11 @@ Tasks::Tasks(nb::handle drafts, nb::handle scored, size_t count) {
     if (!proposed.is_none() && !given.is_none()) ValueError(absl::StrCat("scored[", i, "]: there are drafts, too"));
     if (!proposed.is_none()) ReadDrafts(proposed, i);
     if (!given.is_none()) {
-      tasks_[i].tokens = Tokens(given, absl::StrCat("scored[", i, "]"));
-      if (tasks_[i].tokens.empty()) ValueError(absl::StrCat("scored[", i, "]: at least one token"));
+      const std::string name = absl::StrCat("scored[", i, "]");
+      tasks_[i].tokens = Tokens(given[0], name);
+      if (tasks_[i].tokens.empty()) ValueError(name + ": at least one token");
+      for (const nb::handle ids : given[1]) tasks_[i].requested.push_back(Tokens(ids, name + ".requested"));
+      tasks_[i].race = Cast<bool>(given[2], name + ".race", "a bool");
     }
     const size_t tokens = tasks_[i].tokens.size();
     positions_.push_back(tasks_[i].verifies ? tokens + 1 : std::max<size_t>(tokens, 1));
@@ -118,6 +121,8 @@ void Tasks::Apply(size_t index, client::Row* row) const {
     row->drafts = &task.drafts;
   } else {
     row->scored = task.tokens;
+    row->scored_requests = task.requested;
+    row->score_race = task.race;
   }
 }
 

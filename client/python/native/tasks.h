@@ -35,6 +35,8 @@ class Tasks {
     std::vector<int32_t> parents;
     std::vector<v1::SparseProbabilities> sparse;
     client::Drafts drafts;
+    std::vector<std::vector<uint32_t>> requested;  // of scored tokens
+    bool race = false;
     bool verifies = false;
   };
   void ReadDrafts(nanobind::handle drafts, size_t index);

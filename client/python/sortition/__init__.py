@@ -15,10 +15,12 @@ from sortition._native import VERSION as __version__
 from sortition.aio import AsyncClient
 from sortition.client import Client
 from sortition.errors import Error
+from sortition.kept import KeptSets, kept_sets
 from sortition.options import Retry, Shard, Transport
-from sortition.step import Drafts, pack_mask
+from sortition.step import Drafts, Scored, pack_mask
 from sortition.view import StepView
 
 __all__ = ["LAW_VERSION", "AsyncClient", "Client", "CudaResults", "CudaReady", "CudaRows", "DeviceMemory", "Drafts",
-           "Draw", "Error", "Logprobs", "Ready", "ReadyWord", "Retry", "Score", "Sequence", "Shard", "StepView",
-           "Transport", "Verify", "__version__", "pack_mask"]
+           "Draw", "Error", "KeptSets", "Logprobs", "Ready", "ReadyWord", "Retry", "Score", "Scored",
+           "Sequence", "Shard",
+           "StepView", "Transport", "Verify", "__version__", "kept_sets", "pack_mask"]

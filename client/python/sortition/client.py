@@ -25,7 +25,8 @@ class Client:
     of them. `targets` ("host:port" or "unix:path") are tried in turn. With fallback="in_process" rows are sampled in
     this process, with the same tokens, while no target can be reached. `transport` is a Transport, or its `kind` alone.
     `rows` says in which form rows travel: "full", "compact" or "compact(COUNT)" (the first COUNT tokens, 256 by
-    default, in place of the logits, with the same answers; docs/rows.md), or "auto": compact where a socket is in use.
+    default, in place of the logits, with the same answers; docs/rows.md), or "auto": compact where a socket is in use
+    and rows are long.
     `default_timeout` is that of steps and opens without a timeout, in seconds. The constructor blocks until a target,
     or the fallback, is ready. With `ignore_unknown_fields` a server of an earlier release ignores the fields that it
     does not know, which `ignored_fields` names, and does not refuse them.
@@ -39,7 +40,7 @@ class Client:
     def __init__(self, targets: Union[str, Sequence[str]] = (), *, fallback: str = "none",
                  transport: Union[str, Transport] = "auto", retry: Retry = Retry(), worker_session: str = "",
                  name: str = "sortition-python", default_timeout: float = 30, in_process_threads: int = 0,
-                 shard: Optional[Shard] = None, rows: str = "full", ignore_unknown_fields: bool = False):
+                 shard: Optional[Shard] = None, rows: str = "auto", ignore_unknown_fields: bool = False):
         how = Transport(transport) if isinstance(transport, str) else transport
         self._native = _native.Client(
             [targets] if isinstance(targets, str) else list(targets), fallback=fallback, worker_session=worker_session,
@@ -59,18 +60,20 @@ class Client:
     def open(self, request_id: Optional[str] = None, *, vocabulary_size: int, prompt: Any = (),
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
              model: str = "", start_position: Optional[int] = None, turns: int = 0,
-             parameters: Optional[SamplingParameters] = None, **sampling: Any) -> _native.Sequence:
+             parameters: Optional[SamplingParameters] = None, receipts: bool = False,
+             **sampling: Any) -> _native.Sequence:
         """Makes a sequence known to the service. Blocks for a round trip.
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
         `parameters`. Without a `request_id` the client makes one, but a rank must give it. A rank that continues a text
-        in a new process passes `turns` of the other ranks' sequences, if it is not 0.
+        in a new process passes `turns` of the other ranks' sequences, if it is not 0. With `receipts` the service says
+        how each token was drawn: Sequence.take_receipts and seed_line.
         """
         if turns and self._shard is None:
             raise ValueError("turns: with a shard only")
         message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
                            live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
-        return self._native.open(message, token_list(prompt), start_position, turns)
+        return self._native.open(message, token_list(prompt), start_position, turns, receipts)
 
     def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,

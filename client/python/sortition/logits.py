@@ -1,4 +1,6 @@
-"""Brings the adapters' logits to the sampler: within their GPU if a server shares its memory, otherwise by the host."""
+"""The adapters' sampler by its setting, and the way of their logits to it: within their GPU if a server shares its
+memory, otherwise by the host.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,19 @@ from typing import Any, Optional
 from sortition._native import CudaRows, DeviceMemory
 from sortition.client import Client
 from sortition.errors import Error
+from sortition.local import Sampler as LocalSampler
 
+IN_PROCESS = "in_process"
 _log = logging.getLogger("sortition")
+
+
+def sampler_of(setting: str) -> Any:
+    """Returns the sampler that a setting names: targets, in_process, or both (in process while no target answers)."""
+    names = [name.strip() for name in setting.split(",") if name.strip()]
+    targets = [name for name in names if name != IN_PROCESS]
+    if not targets:
+        return LocalSampler()
+    return Client(targets, fallback=IN_PROCESS if IN_PROCESS in names else "none", rows="auto")
 
 
 def tensor_of(rows: Any, like: Any) -> Any:

@@ -50,9 +50,30 @@ class Drafts:
                            [(list(draft.keys()), list(draft.values())) for draft in self.sparse_probabilities])
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Tokens to be scored, with more than their log probabilities.
+
+    `requested` has a list of ids for each token: their log probabilities are returned at its position, in place of
+    logprob_token_ids. `race` returns where each token stands in the race of its position (Score.race).
+    """
+
+    tokens: Any
+    requested: Optional[Sequence[Any]] = None
+    race: bool = False
+
+
 def scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
-    """Returns an entry for each row: None, or the list of its tokens to be scored."""
-    return None if scored is None else [None if tokens is None else token_list(tokens) for tokens in scored]
+    """Returns an entry for each row: None, or its tokens to be scored, their requested ids, and if it asks for places
+    in the race."""
+    def entry(tokens: Any) -> Optional[tuple]:
+        if tokens is None:
+            return None
+        if not isinstance(tokens, Scored):
+            return token_list(tokens), [], False
+        return token_list(tokens.tokens), [token_list(ids) for ids in tokens.requested or ()], tokens.race
+
+    return None if scored is None else [entry(tokens) for tokens in scored]
 
 
 def pack_mask(allowed: Any) -> numpy.ndarray:

@@ -14,8 +14,10 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from sortition.errors import Error
-from sortition.vllm_common import MOST_DRAFTS, Drawer, Request, make_sampler, settings, tracker_class
-from sortition.vllm_engine import check_version, end_failed_requests, once
+from sortition.vllm_common import (Drawer, Request, make_sampler, refuse_speculation, settings, tokens_of,
+                                   tracker_class)
+from sortition.vllm_engine import check_version, end_failed_requests, once, refuse_beam_search
+from sortition.vllm_thinking import ThinkingBudget
 
 
 def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
@@ -29,14 +31,23 @@ def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
     return [rows.requests[row] for row in range(count)]
 
 
-def _forced(metadata: Any, logits: torch.Tensor) -> Dict[int, int]:
-    """Returns the tokens, by row, that vLLM forces because a thinking budget is spent."""
+def _forced(metadata: Any, requests: List[Request], drafts: Optional[List[List[int]]] = None) -> Any:
+    """Returns the function that says which tokens thinking budgets force, by position, for a request's index."""
     holder = getattr(metadata, "thinking_budget_state_holder", None)
-    if holder is None or not holder.has_tracked_requests():
-        return {}
-    holder.update_state(metadata.output_token_ids, metadata.spec_token_ids, repeat_indices=None)
-    probe = holder.apply_to_logits(torch.zeros(logits.shape), False, metadata.spec_token_ids)
-    return {int(row): int(probe[row].argmax()) for row in probe.any(-1).nonzero().flatten()}
+    if holder is None or not holder.think_end_token_ids:
+        return None
+
+    def of_request(index: int) -> Dict[int, int]:
+        request = requests[index]
+        budget = getattr(request.params, "thinking_token_budget", None)
+        if budget is None:
+            return {}
+        if request.thinking is None:
+            request.thinking = ThinkingBudget(budget, holder.think_start_token_ids, holder.think_end_token_ids)
+        found = request.thinking.forced(request.text(), drafts[index] if drafts else ())
+        return {position: token for position, token in enumerate(found) if token is not None}
+
+    return of_request
 
 
 def _errors(answers: List[Any]) -> Dict[int, Error]:
@@ -60,7 +71,7 @@ def _sampler_class() -> Any:
             requests = _requests_of(sampling_metadata, logits.shape[0])
             if requests is None:
                 return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
-            draws = self.drawer.draw(requests, logits, forced=_forced(sampling_metadata, logits))
+            draws = self.drawer.draw(requests, logits, forced=_forced(sampling_metadata, requests))
             self.failed = _errors(draws)
             tokens = torch.tensor([[getattr(draw, "token", 0)] for draw in draws], dtype=torch.int32,
                                   device=logits.device)
@@ -103,21 +114,19 @@ def _rejection_sampler_class() -> Any:
                 starts.append(start)
                 rows += range(start, start + len(drafts[-1]) + 1)
             used = logits if len(rows) == logits.shape[0] else logits[torch.tensor(rows, device=logits.device)]
-            for request in requests:
-                if getattr(request.params, "thinking_token_budget", None) is not None and request.error is None:
-                    request.error = Error("not with speculative decoding", "UNIMPLEMENTED", "NOT_IMPLEMENTED",
-                                          "thinking_token_budget")
-            answers = self.sampler.drawer.draw(requests, used, drafts=drafts)
+            answers = self.sampler.drawer.draw(requests, used, drafts=drafts,
+                                               forced=_forced(sampling_metadata, requests, drafts))
             self.sampler.failed = _errors(answers)
             slots = metadata.max_spec_len + 1
             tokens = torch.full((len(requests), slots), -1, dtype=torch.int32)
             for row, answer in enumerate(answers):
-                drawn = [0] if isinstance(answer, Error) else getattr(answer, "tokens", None) or [answer.token]
+                drawn = [0] if isinstance(answer, Error) else tokens_of(answer)
                 tokens[row, :len(drawn)] = torch.tensor(drawn, dtype=torch.int32)
             return outputs.SamplerOutput(
                 sampled_token_ids=tokens.to(logits.device),
-                logprobs_tensors=self.sampler.logprobs_of(sampling_metadata, requests, answers, logits, slots=slots,
-                                                          starts=starts))
+                logprobs_tensors=self.sampler.logprobs_of(
+                    sampling_metadata, requests, answers, logits, height=len(requests) * slots,
+                    firsts=range(0, len(requests) * slots, slots), starts=starts))
 
     return SortitionRejectionSampler
 
@@ -156,14 +165,7 @@ def _refuse_config(config: Any, processors: Any) -> None:
     for processor in processors.all:
         if not isinstance(processor, known):
             raise NotImplementedError(f"{type(processor).__name__} has no counterpart in Sortition")
-    speculation = getattr(config, "speculative_config", None)
-    if speculation is None:
-        return
-    if (speculation.num_speculative_tokens or 0) > MOST_DRAFTS:
-        raise NotImplementedError(f"num_speculative_tokens: Sortition verifies at most {MOST_DRAFTS} drafts of a step")
-    method = getattr(speculation, "rejection_sample_method", "standard")
-    if method not in ("standard", "block"):
-        raise NotImplementedError(f"rejection_sample_method {method!r}: Sortition accepts only what it draws")
+    refuse_speculation(config)
 
 
 def register() -> None:
@@ -184,3 +186,4 @@ def register() -> None:
         importlib.import_module("sortition.vllm_runner_2").install(runner_2)
         runners.append(runner_2.GPUModelRunner)
     end_failed_requests(*runners)
+    refuse_beam_search()

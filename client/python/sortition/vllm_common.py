@@ -10,14 +10,13 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy
 import torch
 
-from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
-from sortition.logits import LogitsTransfer
+from sortition.logits import LogitsTransfer, sampler_of
 from sortition.step import Drafts, pack_mask
+from sortition.vllm_thinking import ThinkingBudget
 
 SETTING = "SORTITION_VLLM"
-IN_PROCESS = "in_process"
 # Temperature below which vLLM draws greedily.
 _GREEDY_BELOW = 1e-5
 # The most alternatives of a token that the law returns.
@@ -33,12 +32,7 @@ def settings() -> str:
 
 
 def make_sampler() -> Any:
-    """Returns the sampler that the setting names: targets, in_process, or both (in process while no target answers)."""
-    names = [name.strip() for name in settings().split(",") if name.strip()]
-    targets = [name for name in names if name != IN_PROCESS]
-    if not targets:
-        return LocalSampler()
-    return Client(targets, fallback=IN_PROCESS if IN_PROCESS in names else "none")
+    return sampler_of(settings())
 
 
 def refusal(field: str, limit: str, message: str) -> Error:
@@ -55,6 +49,8 @@ class Request:
         self.seed = params.seed
         self.sequence: Any = None
         self.error: Optional[Error] = None  # ended the request
+        self.thinking: Optional[ThinkingBudget] = None
+        self._drawn: Dict[int, int] = {}  # by index in `output`: the last tokens drawn, which vLLM may not know yet
         self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
 
     def prepare(self, sampler: Any, vocabulary: int, kind: str, kept: bool) -> None:
@@ -82,20 +78,38 @@ class Request:
         if accepted and self.sequence.stateful and self.sequence.tokens[-1] != accepted[-1]:
             self.sequence.replace_last(accepted[-1])
 
-    def mask(self, vocabulary: int, positions: int = 1, forced: Optional[int] = None) -> Optional[numpy.ndarray]:
-        """Returns packed masks of the next positions, None if all tokens are allowed. `forced`: the one next token."""
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Keeps what was drawn, until vLLM's list has it: with asynchronous scheduling it lags."""
+        first = self.sequence.position - len(self.prompt) - len(tokens)
+        self._drawn = {index: token for index, token in self._drawn.items() if index >= first - 2 * MOST_DRAFTS}
+        self._drawn.update(enumerate(tokens, first))
+
+    def text(self) -> List[int]:
+        """Returns the tokens so far, prompt first. The sequence has followed vLLM's list."""
+        known = self.output[:self.sequence.position - len(self.prompt)] if self.sequence is not None else self.output
+        made = [self._drawn.get(index, token) if token < 0 else token for index, token in enumerate(known)]
+        missing = 0 if self.sequence is None else self.sequence.position - len(self.prompt) - len(made)
+        return [*self.prompt, *made, *(self._drawn[len(made) + index] for index in range(missing))]
+
+    def mask(self, vocabulary: int, positions: int = 1,
+             forced: Optional[Dict[int, int]] = None) -> Optional[numpy.ndarray]:
+        """Returns packed masks of the next positions, None if all tokens are allowed.
+
+        `forced` has the only token allowed, by position.
+        """
         drawn = self.sequence.position - len(self.prompt)  # vLLM's own list may lag
         bans = drawn < self.params.min_tokens and bool(self.stop_tokens)
-        if forced is None and not bans:
+        if not forced and not bans:
             return None
         allowed = numpy.ones((positions, vocabulary), bool)
         if bans:
             until = self.params.min_tokens - drawn
             stops = [token for token in self.stop_tokens if token < vocabulary]
             allowed[numpy.ix_(range(min(until, positions)), stops)] = False
-        if forced is not None:
-            allowed[0] = False
-            allowed[0, forced] = True
+        for position, token in (forced or {}).items():
+            if position < positions:
+                allowed[position] = False
+                allowed[position, token] = True
         return pack_mask(allowed if positions > 1 else allowed[0])
 
 
@@ -143,6 +157,25 @@ def parameters_of(params: Any, kind: str) -> Dict[str, Any]:
     return result
 
 
+def tokens_of(answer: Any) -> List[int]:
+    """Returns what a Draw or a Verify has drawn."""
+    return getattr(answer, "tokens", None) or [answer.token]
+
+
+def refuse_speculation(config: Any) -> None:
+    """Refuses, when the engine starts, ways of speculation that no row can be verified with."""
+    speculation = getattr(config, "speculative_config", None)
+    if speculation is None:
+        return
+    if (speculation.num_speculative_tokens or 0) > MOST_DRAFTS:
+        raise NotImplementedError(f"num_speculative_tokens: Sortition verifies at most {MOST_DRAFTS} drafts of a step")
+    method = getattr(speculation, "rejection_sample_method", "standard")
+    if method not in ("standard", "block"):
+        raise NotImplementedError(f"rejection_sample_method {method!r}: Sortition accepts only what it draws")
+    if getattr(speculation, "enable_adaptive_verification", False):
+        raise NotImplementedError("enable_adaptive_verification has no counterpart in Sortition's plugin")
+
+
 class Rows:
     """The requests in the rows of the batch. Applies vLLM's updates in the prescribed order."""
 
@@ -187,11 +220,11 @@ class Drawer:
         self.kept = kept
 
     def draw(self, requests: Sequence[Request], logits: torch.Tensor, *,
-             drafts: Optional[Sequence[Sequence[int]]] = None, forced: Optional[Dict[int, int]] = None) -> List[Any]:
+             drafts: Optional[Sequence[Sequence[int]]] = None, forced: Any = None) -> List[Any]:
         """Returns a Draw for each request, or the Error that ends it, from its row of logits.
 
-        A request with `drafts` has a row for each draft and one more, and gets a Verify. `forced` has the token that
-        requests, by their index, must draw.
+        A request with `drafts` has a row for each draft and one more, and gets a Verify. `forced` is called with the
+        index of a request that has a text, and returns the tokens that it must draw, by position.
         """
         vocabulary = logits.shape[1]
         positions = [1 + len(drafts[index]) if drafts else 1 for index in range(len(requests))]
@@ -209,7 +242,8 @@ class Drawer:
         live = [index for index, request in enumerate(requests) if request.error is None]
         if not live:
             return [request.error for request in requests]
-        masks = [requests[index].mask(vocabulary, positions[index], (forced or {}).get(index)) for index in live]
+        masks = [requests[index].mask(vocabulary, positions[index], forced(index) if forced else None)
+                 for index in live]
         moved = self.logits.move(logits)
         if drafts:
             moved = moved.contiguous()  # the rows of one sequence lie together
@@ -226,35 +260,43 @@ class Drawer:
             answers[index] = result
             if isinstance(result, Error):
                 requests[index].error = result
+            elif requests[index].thinking is not None:
+                requests[index].remember(tokens_of(result))
         return answers
 
     def logprobs(self, requests: Sequence[Request], answers: Sequence[Any], width: int, logits: torch.Tensor,
-                 slots: int = 1, starts: Optional[Sequence[int]] = None
-                 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns ids, log probabilities and ranks in vLLM's form, in `slots` rows for each request.
+                 height: Optional[int] = None, firsts: Optional[Sequence[int]] = None,
+                 starts: Optional[Sequence[int]] = None) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns ids, log probabilities and ranks in vLLM's form: `height` rows, those of a request from `firsts` on.
 
         The drawn token is first, then up to `width` others: the ones named by the request, else the likeliest. Those of
-        a request for all are computed from its rows of `logits`, the first of which is in `starts`.
+        a request for all are computed from its rows of `logits`, the first of which is in `starts`. By default each
+        request has one row, in order.
         """
-        ids = torch.zeros((len(answers) * slots, width + 1), dtype=torch.int32)
+        firsts = range(len(answers)) if firsts is None else firsts
+        ids = torch.zeros((len(answers) if height is None else height, width + 1), dtype=torch.int32)
         values = torch.full(ids.shape, -float("inf"))
         ranks = torch.zeros(ids.shape[0], dtype=torch.int32)
+        whole: Dict[int, int] = {}  # rows for all tokens, with their rows of logits
         for index, (request, answer) in enumerate(zip(requests, answers)):
             for slot, (token, part) in enumerate(self._parts(answer)):
+                row, others, theirs = firsts[index] + slot, [], []
                 named = getattr(request.params, "logprob_token_ids", None)
                 if named:
                     by_id = dict(zip(sorted(set(named)), part.requested_logprobs))
                     others, theirs = list(named), [by_id[other] for other in named]
                 elif request.params.logprobs == -1:
-                    row = (starts[index] if starts else index) + slot
-                    whole = logits[row].float().log_softmax(-1).sort(descending=True, stable=True)
-                    others, theirs = whole.indices.tolist(), whole.values.tolist()
+                    whole[row] = (starts[index] if starts else index) + slot
                 else:
                     others, theirs = part.top_tokens, part.top_logprobs
-                row, count = index * slots + slot, 1 + len(others)
+                count = 1 + len(others)
                 ids[row, :count] = torch.tensor([token, *others], dtype=torch.int32)
                 values[row, :count] = torch.tensor([part.logprob, *theirs])
                 ranks[row] = part.rank
+        if whole:
+            every = logits[list(whole.values())].float().log_softmax(-1).sort(descending=True, stable=True)
+            ids[list(whole), 1:1 + logits.shape[1]] = every.indices.to("cpu", torch.int32)
+            values[list(whole), 1:1 + logits.shape[1]] = every.values.cpu()
         return ids, values, ranks
 
     def _parts(self, answer: Any) -> List[Tuple[int, Any]]:

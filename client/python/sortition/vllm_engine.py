@@ -91,3 +91,21 @@ def end_failed_requests(*runners: Any) -> None:
         runner.sample_tokens = _handing_over(runner.sample_tokens)
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
     scheduler.update_from_output = _ending_failed(scheduler.update_from_output)
+
+
+@once
+def _refusing_beams(beam_search: Any) -> Any:
+    def refused(self: Any, *arguments: Any, **options: Any) -> Any:
+        del self, arguments, options
+        kind = importlib.import_module("vllm.exceptions").VLLMValidationError
+        raise kind("use_beam_search: beams have no counterpart in Sortition's plugin", parameter="use_beam_search")
+
+    return refused
+
+
+def refuse_beam_search() -> None:
+    """Makes vLLM refuse beam search at a request's admission: it chooses texts by itself, from log probabilities."""
+    for place in ("offline", "online"):
+        module = importlib.import_module(f"vllm.entrypoints.generate.beam_search.{place}")
+        mixin = getattr(module, f"BeamSearch{place.capitalize()}Mixin")
+        mixin.beam_search = _refusing_beams(mixin.beam_search)

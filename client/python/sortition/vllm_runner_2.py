@@ -1,4 +1,4 @@
-"""The plugin's sampler for vLLM's model runner of generation 2 (vllm.py is the plugin).
+"""The plugin's samplers for vLLM's model runner of generation 2 (vllm.py is the plugin).
 
 The runner keeps requests in slots and their texts on the device, and tells its sampler the slot of each request. The
 sampler here leaves vLLM's records, which other parts of the runner read, to vLLM's sampler, and draws in its place.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib
 from typing import Any, Dict, List, Optional, Tuple
 
+import numpy
 import torch
 
 from sortition.errors import Error
-from sortition.vllm_common import Drawer, Request, make_sampler, tracker_class
+from sortition.kept import kept_sets
+from sortition.vllm_common import Drawer, Request, make_sampler, refuse_speculation, tokens_of, tracker_class
 
 
 class Slots:
@@ -61,10 +63,36 @@ class Slots:
             request.close()
 
 
+class KeptMasks:
+    """The kept tokens of a batch in vLLM's form, CSR. vLLM's own class copies a wide row a token from the device."""
+
+    def __init__(self, tokens: numpy.ndarray, offsets: numpy.ndarray, several: bool):
+        self._tokens, self._offsets, self._several = tokens, offsets, several
+
+    @classmethod
+    def of(cls, rows: List[int], draws: List[Any], requests: int, slots: int) -> "KeptMasks":
+        """`rows` are those of the requests with an answer. With one slot a request, the others have an empty mask."""
+        sets = kept_sets(draws)
+        offsets = sets.offsets
+        if slots == 1 and len(rows) < requests:
+            lengths = numpy.zeros(requests, dtype=numpy.int64)
+            lengths[rows] = sets.counts
+            offsets = numpy.concatenate(([0], numpy.cumsum(lengths)))
+        return cls(sets.ids, offsets, slots > 1)
+
+    def to_cpu_nonblocking(self) -> "KeptMasks":
+        return self
+
+    def tolists(self, num_sampled_tokens: Optional[numpy.ndarray] = None) -> Any:
+        lists = importlib.import_module("vllm.v1.outputs").SamplingMaskLists
+        if not self._several:
+            return lists(self._tokens, self._offsets, None)
+        return lists(self._tokens, self._offsets, numpy.cumsum([0, *num_sampled_tokens]).tolist())
+
+
 def _refuse_options(config: Any, options: Dict[str, Any], tracker: Any) -> None:
+    refuse_speculation(config)
     refused = [name for name in ("enable_trace_replay",) if options.get(name)]
-    if getattr(config, "speculative_config", None) is not None:
-        refused.append("speculative decoding")
     refused += [type(processor).__name__ for processor in options.get("custom_logits_processors", ())
                 if not isinstance(processor, tracker)]
     if refused:
@@ -104,43 +132,59 @@ def sampler_class() -> Any:
             requests = self.slots.of(indices.tolist())
             if not requests:  # a run that warms up, or measures the memory needed
                 return super().__call__(logits, input_batch)
-            if logits.shape[0] != len(requests):
-                raise NotImplementedError("Sortition's plugin does not do speculative decoding")
-            lengths = input_batch.seq_lens[:len(requests)]
-            whole = lengths >= self.req_states.prefill_len.gpu[input_batch.idx_mapping.long()]
+            return self.draw(requests, logits, input_batch)
+
+        def draw(self, requests: List[Request], logits: torch.Tensor, batch: Any,
+                 drafts: Optional[List[List[int]]] = None, slots: int = 1) -> Any:
+            """Draws for the batch's requests. With `drafts` of each, verifies them into `slots` tokens a request."""
+            starts = batch.cu_num_logits.tolist()
+            if len(starts) != len(requests) + 1 or starts[-1] != logits.shape[0]:
+                raise RuntimeError("vLLM's batch has other rows of logits than its requests")
+            lengths = batch.seq_lens[:len(requests)]
+            whole = lengths >= self.req_states.prefill_len.gpu[batch.idx_mapping.long()]
             rows = whole.nonzero().flatten().tolist()  # the other requests have more prompt to come
             drawing = [requests[row] for row in rows]
-            used = logits if len(rows) == len(requests) else logits[rows]
-            forced = self._forced(logits, input_batch, rows)
-            draws = self.drawer.draw(drawing, used, forced=forced) if rows else []
-            self.failed = {self.slots.requests[int(indices[row])][0]: draw
+            places = [start + place for start, row in ((starts[row], row) for row in rows)
+                      for place in range(1 + (len(drafts[row]) if drafts else 0))]
+            used = logits if len(places) == logits.shape[0] else logits[places]
+            forced = self._forced(logits, batch, starts)
+            draws = self.drawer.draw(drawing, used, drafts=[drafts[row] for row in rows] if drafts else None,
+                                     forced=lambda index: forced.get(rows[index])) if rows else []
+            self.failed = {self.slots.requests[int(batch.idx_mapping_np[row])][0]: draw
                            for row, draw in zip(rows, draws) if isinstance(draw, Error)}
-            sampled = torch.zeros((len(requests), 1), dtype=torch.int64)
-            for row, request, draw in zip(rows, drawing, draws):
-                sampled[row, 0] = getattr(draw, "token", 0)
-                request.output.append(int(sampled[row, 0]))
-            masks = self._masks(len(requests), rows, draws, logits) if self.drawer.kept else None
+            sampled = torch.zeros((len(requests), slots), dtype=torch.int64)
+            counts = torch.zeros(len(requests), dtype=lengths.dtype)
+            for row, request, answer in zip(rows, drawing, draws):
+                tokens = [0] if isinstance(answer, Error) else tokens_of(answer)
+                sampled[row, :len(tokens)] = torch.tensor(tokens)
+                counts[row] = len(tokens)
+                request.output += tokens
+            num_sampled = counts.to(lengths.device)
+            given = (batch.cu_num_logits[1:] - batch.cu_num_logits[:-1]).to(lengths.dtype)
+            masks = {"sampling_mask_tensors": KeptMasks.of(rows, draws, len(requests), slots)
+                     } if self.drawer.kept else {}
             return base.SamplerOutput(
                 sampled_token_ids=sampled.to(logits.device),
-                logprobs_tensors=self._logprobs(rows, drawing, draws, indices, used),
+                logprobs_tensors=self._logprobs(rows, drawing, draws, batch, starts, logits),
                 num_nans=base.get_num_nans(logits) if self.compute_nans else None,
-                num_sampled=whole.to(lengths.dtype), num_rejected=torch.zeros_like(lengths),
-                **({"sampling_mask_tensors": masks} if masks is not None else {}))
+                num_sampled=num_sampled, num_rejected=torch.where(whole, given - num_sampled, 0).to(lengths.dtype),
+                **masks)
 
-        def _logprobs(self, rows: List[int], requests: List[Request], draws: List[Any], indices: Any,
+        def _logprobs(self, rows: List[int], requests: List[Request], draws: List[Any], batch: Any, starts: List[int],
                       logits: torch.Tensor) -> Any:
-            dimensions = self.get_logprobs_dims(indices)
+            dimensions = self.get_logprobs_dims(batch.idx_mapping_np)
             if dimensions is None:
                 return None
-            parts = []
-            for part in self.drawer.logprobs(requests, draws, max(dimensions), logits):
-                whole = torch.zeros((len(indices), *part.shape[1:]), dtype=part.dtype)
-                whole[rows] = part
-                parts.append((whole if part.is_floating_point() else whole.long()).to(logits.device))
-            return outputs.LogprobsTensors(*parts)
+            firsts = [starts[row] for row in rows]
+            parts = self.drawer.logprobs(requests, draws, max(dimensions), logits, height=logits.shape[0],
+                                         firsts=firsts, starts=firsts)
+            several = logits.shape[0] != len(starts) - 1
+            return outputs.LogprobsTensors(
+                *((part if part.is_floating_point() else part.long()).to(logits.device) for part in parts),
+                **({"cu_num_generated_tokens": starts} if several else {}))
 
-        def _forced(self, logits: torch.Tensor, batch: Any, rows: List[int]) -> Dict[int, int]:
-            """Returns the tokens, by place in `rows`, that vLLM forces because a thinking budget is spent."""
+        def _forced(self, logits: torch.Tensor, batch: Any, starts: List[int]) -> Dict[int, Dict[int, int]]:
+            """Returns the tokens that vLLM forces because a thinking budget is spent, by request and position."""
             state = self.thinking_budget_state
             if not state.enabled or not state.use_thinking_budget[batch.idx_mapping_np].any():
                 return {}
@@ -150,25 +194,43 @@ def sampler_class() -> Any:
                 idx_mapping_np=batch.idx_mapping_np, expanded_local_pos=batch.expanded_local_pos,
                 input_ids=batch.input_ids[batch.logits_indices], pos=batch.positions[batch.logits_indices],
                 seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy()))
+            tokens = probe.argmax(-1).tolist()
             changed = set(probe.ne(0).any(-1).nonzero().flatten().tolist())
-            return {place: int(probe[row].argmax()) for place, row in enumerate(rows) if row in changed}
-
-        def _masks(self, count: int, rows: List[int], draws: List[Any], logits: torch.Tensor) -> Any:
-            """Returns the kept tokens of each row in vLLM's form, which makes CSR of them."""
-            kept: List[List[int]] = [[] for _ in range(count)]
-            for row, draw in zip(rows, draws):
-                kept[row] = list(getattr(draw, "kept_tokens", ()))
-            widest = max(map(len, kept))
-            tokens = torch.zeros((count, widest), dtype=torch.int32)
-            for row, ids in enumerate(kept):
-                tokens[row, :len(ids)] = torch.tensor(ids, dtype=torch.int32)
-            counts = torch.tensor([len(ids) for ids in kept], dtype=torch.int32)
-            # The packed form is for rows that are wider than `tokens`: here none is.
-            packed = torch.zeros((count, 0), dtype=torch.uint8)
-            return base.SamplingMaskTensors(*(part.to(logits.device) for part in (tokens, packed, counts)),
-                                            logits.shape[1])
+            return {row: {place - start: tokens[place] for place in range(start, end) if place in changed}
+                    for row, (start, end) in enumerate(zip(starts, starts[1:]))}
 
     return SortitionSampler
+
+
+def rejection_sampler_class() -> Any:
+    base = importlib.import_module("vllm.v1.worker.gpu.spec_decode.rejection_sampler").RejectionSampler
+
+    class SortitionRejectionSampler(base):
+        """Verifies drafts in coupled mode: the text is the one without speculation, for every drafter."""
+
+        def __call__(self, logits: torch.Tensor, input_batch: Any, draft_logits: Optional[torch.Tensor] = None,
+                     invalid_drafts: Optional[torch.Tensor] = None) -> Any:
+            sampler = self.sampler
+            requests = sampler.slots.of(input_batch.idx_mapping_np.tolist())
+            if not requests:  # a run that warms up, or measures the memory needed
+                return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
+            drafts = self._drafts(input_batch, invalid_drafts)
+            return sampler.draw(requests, logits, input_batch, drafts, self.num_speculative_steps + 1)
+
+        def _drafts(self, batch: Any, invalid: Optional[torch.Tensor]) -> List[List[int]]:
+            """Returns each request's drafts, up to the first that a grammar does not allow or that is none."""
+            tokens = batch.input_ids[batch.logits_indices]
+            positions, places = batch.positions[batch.logits_indices], batch.expanded_local_pos
+            prefill = self.sampler.req_states.prefill_len.gpu[batch.expanded_idx_mapping.long()]
+            # A step that starts within the prompt has placeholders in the places of drafts.
+            tokens = tokens.masked_fill((places > 0) & (positions - places < prefill), -1)
+            if invalid is not None:
+                tokens = tokens.masked_fill(invalid, -1)
+            row, starts = tokens.tolist(), batch.cu_num_logits.tolist()
+            drafts = [row[start + 1:end] for start, end in zip(starts, starts[1:])]
+            return [own[:own.index(-1)] if -1 in own else own for own in drafts]
+
+    return SortitionRejectionSampler
 
 
 def _without_watermark(base: Any) -> Any:
@@ -182,9 +244,9 @@ def _without_watermark(base: Any) -> Any:
 
 
 def install(runner: Any) -> None:
-    """Replaces the runner's sampler, unless this was done before."""
+    """Replaces the runner's samplers, unless this was done before."""
     if getattr(runner.Sampler, "__module__", "") == __name__:
         return
-    runner.Sampler = sampler_class()
+    runner.Sampler, runner.RejectionSampler = sampler_class(), rejection_sampler_class()
     if hasattr(runner, "GPUWatermarkSampler"):
         runner.GPUWatermarkSampler = _without_watermark(runner.GPUWatermarkSampler)

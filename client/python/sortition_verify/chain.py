@@ -32,6 +32,28 @@ def floor_ratio(dividend, divisor):
     return dividend // divisor
 
 
+def dynamic_scale(temperature):
+    """Multiplier, exponent and window of a dynamic temperature, Q8.24."""
+    up = 32 - temperature.bit_length()
+    quotient = 0x5C551D94AE0BF85D // (temperature << up)
+    carry = quotient >> 31
+    return quotient >> carry, up - 8 + carry, 127 + (0xAEAC4F98 * temperature).bit_length() - 1 - 50
+
+
+def shown_temperature(stages, dynamic):
+    """The scale and the temperature of the bits that a chain leaves; `dynamic` is its dynamic temperature, Q8.24."""
+    scale, shown = UNIT_TEMPERATURE, 1.0
+    for number, *operands in stages:
+        if number == TEMPERATURE:
+            multiplier, exponent, window, bits = operands
+            scale, shown = (multiplier, signed(exponent, 32) if exponent >= 0 else exponent, window), float_of(bits)
+        elif number == DYNAMIC_TEMPERATURE:
+            scale, shown = dynamic_scale(dynamic), dynamic * 2.0**-24
+        elif number == QUADRATIC_SMOOTHING:
+            scale, shown = UNIT_TEMPERATURE, 1.0
+    return scale, shown
+
+
 class Kept:
     """The kept tokens of a row, in order, with the shape that stages gave them."""
 
@@ -171,11 +193,7 @@ class Kept:
                 octaves = log * exponent >> 34
                 share = weight(octaves) if octaves <= WORD else 0
             temperature = max(167773, low + ((share >> 13) * width >> 31))
-        up = 32 - temperature.bit_length()
-        quotient = 0x5C551D94AE0BF85D // (temperature << up)
-        carry = quotient >> 31
-        window = 127 + (0xAEAC4F98 * temperature).bit_length() - 1 - 50
-        self.temperature = (quotient >> carry, up - 8 + carry, window)
+        self.temperature = dynamic_scale(temperature)
         self.shown, self.dynamic = temperature * 2.0**-24, temperature
         self.measure()
 

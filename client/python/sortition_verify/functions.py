@@ -5,6 +5,7 @@ is pure. Arguments of wrong types are the caller's mistake and are not checked.
 """
 
 import math
+import struct
 
 import numpy as np
 
@@ -19,6 +20,7 @@ TAG_GROUP, TAG_TOKEN, TAG_REJECTION, TAG_WATERMARK, TAG_XTC = 0x47, 0x54, 0x52, 
 
 UNIT_TEMPERATURE = (0x5C551D95, 0, 132)
 
+PACKED_WORD, PACKED_FLOAT = struct.Struct("<I"), struct.Struct("<f")
 U32, U64, I64, F32 = np.uint32, np.uint64, np.int64, np.float32
 
 EXPONENTIALS = np.array([round(2.0 ** (31 - j / 32)) for j in range(32)], U64)
@@ -27,7 +29,8 @@ LOGS = [round(-math.log2(inverse / 65536) * 2**32) for inverse in INVERSES]
 INVERSE_ARRAY, LOG_ARRAY = np.array(INVERSES, I64), np.array(LOGS, I64)
 G = (1549082005, -774540997, 516360664, -387354473, 309888377)
 Q = (0xB8AA3B29, 0x5C551DA6, 0x3D8E06FC, 0x2E2DED3F, 0x24887F68, 0x2446EFAC)
-LOW_WORD = U64(0xFFFFFFFF)
+LOW_WORD, HALF = U64(0xFFFFFFFF), U64(32)
+PHILOX = U64(0xD2511F53), U64(0xCD9E8D57)
 
 
 # --- logits
@@ -49,13 +52,15 @@ def floats(bits):
 
 def float_of(bits):
     """One f32 of these bits, as a double."""
-    return float(np.array([bits], U32).view(F32)[0])
+    return PACKED_FLOAT.unpack(PACKED_WORD.pack(bits))[0]
 
 
 def bits_of(value):
     """The bits of a double rounded to f32."""
-    with np.errstate(over="ignore"):
-        return int(np.array([value], F32).view(U32)[0])
+    try:
+        return PACKED_WORD.unpack(PACKED_FLOAT.pack(value))[0]
+    except OverflowError:
+        return 0x7F800000 if value > 0 else 0xFF800000
 
 
 def magnitude(bits):
@@ -98,11 +103,12 @@ class Scale:
         self.multiplier = multiplier
         self.e0 = max(self.first >> 23 & 255, window) + 1
         self.shift = 161 - self.e0 - exponent
+        self.top = int(self.fixed(np.array([self.first], U32))[0])
 
     def fixed(self, bits):
         """X: logits in units of 2^(e0 - 157), cut towards zero."""
         exponents = (bits >> U32(23) & U32(255)).astype(np.int32)
-        drop = np.clip(self.e0 - exponents, 0, 31).astype(U32)
+        drop = np.minimum(np.maximum(self.e0 - exponents, 0), 31).astype(U32)
         size = ((bits << U32(7) & U32(0x3FFFFFFF) | U32(0x40000000)) >> drop).astype(I64)
         return np.where(bits >= U32(0x80000000), -size, size)
 
@@ -111,8 +117,7 @@ class Scale:
 
     def below(self, bits):
         """D: how far logits are below the first, of 32 bits."""
-        first = self.fixed(np.array([self.first], U32))
-        return ((first - self.fixed(bits)) & I64(0xFFFFFFFF)).astype(U64)
+        return ((I64(self.top) - self.fixed(bits)) & I64(0xFFFFFFFF)).astype(U64)
 
     def distances(self, bits):
         products = self.below(bits) * U64(self.multiplier) >> U64(self.shift)
@@ -196,14 +201,14 @@ def log_of_sum(weight_sum):
 
 
 def philox(pairs, position, stream, tag, key):
-    """The words x, y, z, w of Philox4x32-10, of an array of first counter words."""
+    """The words x, y, z, w of Philox4x32-10, of an array of first counter words; `tag` may be an array, too."""
     x = np.asarray(pairs, U64)
     y, z, w = (np.full(x.shape, word, U64) for word in (position, stream, tag))
     low, high = key
     for _ in range(10):
-        first, second = x * U64(0xD2511F53), z * U64(0xCD9E8D57)
-        x, y, z, w = ((second >> U64(32)) ^ y ^ U64(low), second & LOW_WORD,
-                      (first >> U64(32)) ^ w ^ U64(high), first & LOW_WORD)
+        first, second = x * PHILOX[0], z * PHILOX[1]
+        x, y = (second >> HALF) ^ y ^ U64(low), second & LOW_WORD
+        z, w = (first >> HALF) ^ w ^ U64(high), first & LOW_WORD
         low, high = low + 0x9E3779B9 & 0xFFFFFFFF, high + 0xBB67AE85 & 0xFFFFFFFF
     return x, y, z, w
 
@@ -213,7 +218,7 @@ def noise_words(indices, tag, noise):
     key, position, stream = noise
     x, y, z, w = philox(indices >> U64(1), position, stream, tag, key)
     odd = (indices & U64(1)).astype(bool)
-    return np.where(odd, w << U64(32) | z, y << U64(32) | x)
+    return np.where(odd, w << HALF | z, y << HALF | x)
 
 
 def uniforms(words):
@@ -238,9 +243,11 @@ def neg_log2(r):
 def noise_logs(ids, noise):
     """L of token ids, a sorted array of uint64."""
     groups, place = np.unique(ids >> U64(6), return_inverse=True)
-    words = noise_words(groups, TAG_GROUP, noise)
-    a = neg_log2(uniforms(words))
-    own = neg_log2(uniforms(noise_words(ids, TAG_TOKEN, noise)))
-    owner_logs = log2_raws(a) - I64(64 << 32)
-    other_logs = log2_raws((a[place] + U64(63) >> U64(6)) + own) - I64(58 << 32)
-    return np.where(ids & U64(63) == words[place] & U64(63), owner_logs[place], other_logs)
+    count = len(groups)
+    tags = np.repeat(np.array([TAG_GROUP, TAG_TOKEN], U64), [count, len(ids)])
+    words = noise_words(np.concatenate([groups, ids]), tags, noise)
+    minima = neg_log2(uniforms(words))
+    a, own = minima[:count], minima[count:]
+    logs = log2_raws(np.concatenate([a, (a[place] + U64(63) >> U64(6)) + own]))
+    owners = ids & U64(63) == words[:count][place] & U64(63)
+    return np.where(owners, logs[:count][place] - I64(64 << 32), logs[count:] - I64(58 << 32))

@@ -5,6 +5,7 @@
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from sortition_verify.functions import (DEAD, I64, LIMIT, MASKED, NAN, TAG_REJEC
                                         log2_raws, magnitude, noise_logs, philox, sort_keys, total, weights)
 
 BANNED, REPEATED = 1, 2
+LN2_33 = float.fromhex("0x1.62e42fefa39efp-33")
 LEAST_NORMAL = 0x00800000  # the bits of 2^-126
 
 
@@ -94,8 +96,11 @@ class Distribution:
     def __init__(self, ids: Any, bits: Any, first_bits: int, distances: Any, temperature: float) -> None:
         self.ids, self.bits, self.max_bits, self.distances = ids, bits, first_bits, distances
         self.temperature = temperature
-        self.weight_sum = total(weights(distances))
         self.places: Dict[int, int] = {}
+
+    @cached_property
+    def weight_sum(self) -> int:
+        return total(weights(self.distances))
 
     def place(self, token: int) -> Optional[int]:
         """The token's index, or None if it is not in the distribution."""
@@ -111,9 +116,16 @@ class Distribution:
         """The f32 bits of ln of the probability of a token of these bits."""
         if bits == MASKED:
             return MASKED
-        log = max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
-        below = (float_of(bits) - float_of(self.max_bits)) / self.temperature
-        return bits_of(below - log * float.fromhex("0x1.62e42fefa39efp-33"))
+        return bits_of((float_of(bits) - self.first) / self.temperature - self.log * LN2_33)
+
+    @cached_property
+    def first(self) -> float:
+        return float_of(self.max_bits)
+
+    @cached_property
+    def log(self) -> int:
+        """l of LAW.md, section 9."""
+        return max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
 
     def logprob(self, token: int) -> float:
         return float_of(self.logprob_bits(self.bits_and_rank(token)[0]))
@@ -123,8 +135,7 @@ class Distribution:
         w, t = weights(self.distances), self.distances & U64(0xFFFFFFFF)
         t = np.where(w == 0, U64(0), t)
         surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
-        log = max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
-        nats = log * float.fromhex("0x1.62e42fefa39efp-33")
+        nats = self.log * LN2_33
         nats += float(surplus) / float(self.weight_sum) * float.fromhex("0x1.62e42fefa39efp-1")
         return self.weight_sum, surplus, bits_of(nats)
 
@@ -250,14 +261,32 @@ def settle(row: Row, ids: Any, distances: Any) -> Tuple[int, Optional[bool]]:
         return row.score, None
     if row.verify is not None:
         return verified(row, ids, distances)
-    return race(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), row.noise()), None
+    return drawn_among(ids, distances, row.noise()), None
 
 
 def race(ids: Any, keys: Any, racing: Any, noise: Any) -> int:
     """The token of the smallest key plus noise; ties go to the lower id."""
+    runners, sums = race_keys(ids, keys, racing, noise)
+    return int(runners[np.argmin(sums)])
+
+
+def race_keys(ids: Any, keys: Any, racing: Any, noise: Any) -> Tuple[Any, Any]:
+    """The ids that race, ascending, and their keys plus noise."""
     order = np.argsort(ids[racing], kind="stable")
     runners = ids[racing][order].astype(U64)
-    return int(runners[np.argmin(keys[racing][order] + noise_logs(runners, noise))])
+    return runners, keys[racing][order] + noise_logs(runners, noise)
+
+
+def drawn_among(ids: Any, distances: Any, noise: Any) -> int:
+    """The token that is drawn from kept tokens at these distances."""
+    return race(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
+
+
+def margin(ids: Any, distances: Any, noise: Any, token: int) -> float:
+    """How far a token's race key is above the smallest, in nats; infinite if it does not race."""
+    runners, sums = race_keys(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
+    place = np.flatnonzero(runners == U64(token))
+    return float(sums[place[0]] - sums.min()) * LN2_33 if place.size else float("inf")
 
 
 def verified(row: Row, ids: Any, distances: Any) -> Tuple[int, bool]:

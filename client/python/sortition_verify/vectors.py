@@ -3,6 +3,10 @@
 import numpy as np
 
 from sortition_verify import functions as law
+from sortition_verify.compact import statement
+from sortition_verify.history import edits, forced_token, watermark_noise
+from sortition_verify.options import first_state
+from sortition_verify.parameters import compile_parameters
 from sortition_verify.row import Compiled, Draft, Row, RowError, answer
 
 U32, U64 = np.uint32, np.uint64
@@ -111,9 +115,57 @@ def distribution_text(distribution, token, first, requested):
     return out
 
 
-def differences(row):
-    """The paths at which the answer to a published row differs from the published one; none if it is equal."""
-    return list(compare(answer_of(row), row["answer"], ""))
+def consequences(history, row):
+    """Edits, allowed tokens and noise after a history, as a published row has them. `row` has the seed."""
+    parameters, prompt, output = history["parameters"], history["prompt"], history["output"]
+    tokens = prompt + output
+    forced = forced_token(parameters, len(output))
+    allowed = sorted(parameters.get("allowed_token_ids", [])) if forced is None else [forced]
+    out = {"patches": [list(edit) for edit in edits(parameters, tokens, len(prompt))] if forced is None else []}
+    if allowed:
+        out["allowed_tokens"] = allowed
+    noise = watermark_noise(parameters, tokens, history["stream"])
+    if noise is None:
+        seed, position = int(row["noise"]["seed"]), len(tokens)
+    else:
+        (low, high), position, _ = noise
+        seed = high << 32 | low
+    out["noise"] = {"seed": str(seed), "position": position, "stream": history["stream"]}
+    return out
+
+
+def history_differences(history, row):
+    """The paths at which a published row is not what follows from its history."""
+    found = consequences(history, row)
+    wanted = {"patches": [], **{name: row[name] for name in row if name in (*found, "allowed_tokens")}}
+    yield from compare(found, wanted, "")
+    compiled, mask_nan = compile_parameters(history["parameters"])
+    wanted = compiled_of(row)
+    if wanted.chain:
+        wanted.temperature = compiled.temperature
+    if (compiled, mask_nan, first_state(compiled.chain)) != (wanted, row["compiled"]["mask_nan"],
+                                                             int(row.get("sampler_state", "0"))):
+        yield f".compiled: {compiled!r:.80}, published {wanted!r:.80}"
+
+
+def compact_differences(compact, row):
+    """The paths at which a published compact row is not what its row's logits state."""
+    named = [token for token, _ in compact["others"]]
+    yield from compare(statement(row_of(row), len(compact["first"]), named), compact, ".compact")
+
+
+def differences(item):
+    """The paths at which a published row differs from what this program says of it; none if all is equal.
+
+    An item is a row, or an object with the row and the history that it follows, or with the row and its compact form.
+    """
+    row = item.get("row", item)
+    found = list(compare(answer_of(row), row["answer"], ""))
+    if "history" in item:
+        found += history_differences(item["history"], row)
+    if "compact" in item:
+        found += compact_differences(item["compact"], row)
+    return found
 
 
 def compare(got, wanted, path):

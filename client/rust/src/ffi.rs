@@ -71,7 +71,7 @@ structs! {
         memory_server_user: u32, has_memory_server_user: u32, use_tls: u32, tls_root_certificates: *const c_char,
         tls_certificate_chain: *const c_char, tls_private_key: *const c_char, tls_server_name: *const c_char,
         shard_index: u32, shard_count: u32, shard_first_token: u32, shard_tokens: u32, shard_vocabulary_size: u32,
-        ignore_unknown_fields: u32
+        ignore_unknown_fields: u32, rows: *const c_char
     }
     CStepOptions { timeout_ns: u64, traceparent: *const c_char, priority: i32, reserved: u32 }
     CMemory { data: *mut c_void, bytes: u64, shared: u32, reserved: u32 }

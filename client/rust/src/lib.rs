@@ -17,7 +17,7 @@ mod sequence;
 
 pub use client::{Client, Memory, StepOptions, StepOwner, TransportInUse};
 pub use error::{Code, Error, Result};
-pub use options::{ClientOptions, Fallback, Shard, Tls, Transport};
+pub use options::{ClientOptions, Fallback, Rows, Shard, Tls, Transport};
 pub use parameters::Parameters;
 pub use results::{Kind, Logprobs, Position, Results, RowResult};
 pub use row::{DraftProbabilities, Drafts, Logits, Row, SparseProbabilities, Task, VerifyMode};

@@ -29,6 +29,27 @@ pub enum Fallback {
     InProcess = 1,
 }
 
+/// The form in which rows travel to a server (docs/rows.md). Tokens do not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Compact where rows would travel through a socket and are much longer than their compact form.
+    Auto,
+    /// Whole.
+    Full,
+    /// Compact, with this many first tokens, for servers that take it.
+    Compact(u32),
+}
+
+impl Rows {
+    fn text(self) -> String {
+        match self {
+            Rows::Auto => "auto".to_string(),
+            Rows::Full => "full".to_string(),
+            Rows::Compact(count) => format!("compact({})", count),
+        }
+    }
+}
+
 /// PEM texts, not file names.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
@@ -97,6 +118,7 @@ pub struct ClientOptions {
     pub shard: Option<Shard>,
     /// A server of an earlier release ignores the fields that it does not know, which `Client::ignored_fields` names.
     pub ignore_unknown_fields: bool,
+    pub rows: Rows,
 }
 
 impl Default for ClientOptions {
@@ -125,6 +147,7 @@ impl Default for ClientOptions {
             memory_server_user: None,
             shard: None,
             ignore_unknown_fields: false,
+            rows: Rows::Auto,
         }
     }
 }
@@ -177,6 +200,7 @@ impl ClientOptions {
         let mut c = ffi::CClientOptions::new();
         c.worker_session = keep(self.worker_session.as_ref(), "worker_session")?;
         c.name = keep(Some(&self.name), "name")?;
+        c.rows = keep(Some(&self.rows.text()), "rows")?;
         c.token = keep(self.token.as_ref(), "token")?;
         if let Some(tls) = &self.tls {
             c.use_tls = 1;

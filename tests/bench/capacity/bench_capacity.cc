@@ -5,6 +5,7 @@
 // bytes_in and bytes_out: bytes of messages for each row; the baseline of bytes_in is the row itself.
 // server_cpu_TRANSPORT_N: processor time of the server for each row in steps of N rows; the baseline is the part spent
 // sampling. client_cpu_TRANSPORT_N: processor time of this process for each row, without a baseline.
+// TRANSPORT is tcp or unix with whole rows in the stream, or compact: compact rows over TCP.
 // rows_per_core_TRANSPORT_N: rows a second that one core of a server carries at that cost. observe_step: cost of
 // metrics for each step; the baseline is the server's time for the cheapest step.
 #include <time.h>
@@ -14,6 +15,7 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -139,10 +141,10 @@ int Main() {
   Report report("capacity", MachineName());
   double cheapest_step = std::numeric_limits<double>::infinity();
   const Server server(socket.string());
-  for (const std::string transport : {"tcp", "unix"}) {
+  for (const std::string transport : {"tcp", "unix", "compact"}) {
     client::ClientOptions options;
-    options.targets = {transport == "tcp" ? server.address() : absl::StrCat("unix:", socket.string())};
-    options.rows.form = client::RowOptions::Form::kFull;
+    options.targets = {transport == "unix" ? absl::StrCat("unix:", socket.string()) : server.address()};
+    options.rows.form = transport == "compact" ? client::RowOptions::Form::kCompact : client::RowOptions::Form::kFull;
     auto client = client::Client::Connect(std::move(options));
     SORTITION_CHECK(client.ok());
     const auto sequences = OpenSequences(client->get());
@@ -156,14 +158,18 @@ int Main() {
       const double rows = static_cast<double>(steps * rows_a_step);
       const std::string name = absl::StrCat(transport, "_", rows_a_step);
       const double server_cpu = (after.server_cpu - before.server_cpu) / rows;
-      report.Add({"server_cpu_" + name, server_cpu, "us/row", (after.kernel - before.kernel) / rows});
+      // Compact rows run on no device.
+      const std::optional<double> sampling =
+          transport == "compact" ? std::nullopt : std::optional((after.kernel - before.kernel) / rows);
+      report.Add({"server_cpu_" + name, server_cpu, "us/row", sampling});
       report.Add({"client_cpu_" + name, (after.client_cpu - before.client_cpu) / rows, "us/row", std::nullopt});
       report.Add({"rows_per_core_" + name, 1e6 / server_cpu, "rows/s", std::nullopt});
       if (rows_a_step == 1) cheapest_step = std::min(cheapest_step, server_cpu);
-      if (transport == "tcp") {
-        report.Add({absl::StrCat("bytes_in_", rows_a_step), (after.bytes_in - before.bytes_in) / rows, "B/row",
+      if (transport != "unix") {
+        const std::string of = transport == "compact" ? "compact_" : "";
+        report.Add({absl::StrCat("bytes_in_", of, rows_a_step), (after.bytes_in - before.bytes_in) / rows, "B/row",
                     static_cast<double>(pool.row_bytes())});
-        report.Add({absl::StrCat("bytes_out_", rows_a_step), (after.bytes_out - before.bytes_out) / rows, "B/row",
+        report.Add({absl::StrCat("bytes_out_", of, rows_a_step), (after.bytes_out - before.bytes_out) / rows, "B/row",
                     std::nullopt});
       }
     }

@@ -6,12 +6,13 @@
 // history of 2,000 tokens. The client's end and the server's have a core each, and the server one kernel thread. Ratios
 // are of medians; contenders take turns input by input.
 //
-// bytes_K: bytes that a row adds to a step, compact with K first tokens; the baseline is the whole row. step_tcp_N: a
-// step of N compact rows of 256 tokens over TCP, the work of producing them included; the baseline is the same step of
-// whole rows within the stream. step_tcp_64_K: the same for K first tokens. server_rows_core: rows that a second of the
-// server's processor time answers, in steps of 64; the baseline is whole rows. produce: the time to state 256 tokens of
-// a row that lies in the second-level cache; the baseline is a plain pass for the largest of bf16 numbers.
-// produce_sums: the same with both sums. decide: the time to decide such a row, with the penalties; no baseline.
+// bytes_K: bytes of a whole row; the baseline is the bytes that it adds to a step in compact form with K first tokens.
+// step_tcp_N: a step of N whole rows within the stream, over TCP; the baseline is the same step of compact rows of 256
+// tokens, the work of producing them included. step_tcp_N_K: the same for K first tokens. server_rows_core: compact
+// rows that a second of the server's processor time answers, in steps of 64; the baseline is whole rows. produce: the
+// time to state 256 tokens of a row that lies in the second-level cache; the baseline is a plain pass for the largest
+// of bf16 numbers. produce_sums: the same with both sums. decide: the time in which the law's reference decides such a
+// row, with the penalties; the baseline is the server's kernel.
 //
 // refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
 // demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
@@ -33,6 +34,7 @@
 #include "client/demo/language_model.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
+#include "kernels/cpu/decide_row.h"
 #include "kernels/cpu/state_row.h"
 #include "kernels/law/compact.h"
 #include "kernels/law/parameters.h"
@@ -40,6 +42,7 @@
 #include "tests/bench/cpu/baselines.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
+#include "tests/bench/model.h"
 #include "tests/bench/report.h"
 #include "tests/bench/wire/cores.h"
 
@@ -59,16 +62,6 @@ constexpr size_t kRows = 64;
 constexpr uint32_t kHistory = 2000;
 constexpr uint32_t kCount = 256;
 constexpr uint32_t kCounts[] = {64, 128, 256, 512, 1024};
-
-v1::SamplingParameters ModelParameters() {
-  v1::SamplingParameters parameters;
-  parameters.set_temperature(0.8f);
-  parameters.set_top_k(50);
-  parameters.set_top_p(0.95f);
-  parameters.set_min_p(0.05f);
-  parameters.set_repetition_penalty(1.1f);
-  return parameters;
-}
 
 kernels::RowParameters Compiled(double temperature) {
   kernels::RowParameters compiled;
@@ -121,17 +114,10 @@ class Worker {
     auto client = client::Client::Connect(std::move(options));
     SORTITION_CHECK(client.ok());
     client_ = *std::move(client);
-    for (size_t i = 0; i < kRows; ++i) {
-      client::SequenceOptions sequence;
-      sequence.request_id = absl::StrCat("bench-", i);
-      sequence.parameters = ModelParameters();
-      sequence.seed = i;
-      sequence.vocabulary_size = kVocabulary;
-      sequence.prompt = SomeHistory(i);
-      auto opened = client_->Open(std::move(sequence));
-      SORTITION_CHECK(opened.ok());
-      sequences_.push_back(*std::move(opened));
-    }
+    v1::SamplingParameters parameters = ModelParameters();
+    parameters.set_repetition_penalty(1.1f);
+    sequences_ = OpenSequences(client_.get(), "bench", kRows, kVocabulary, parameters,
+                               [](size_t i, client::SequenceOptions* options) { options->prompt = SomeHistory(i); });
   }
 
   void Step(const Logits& logits, size_t first, size_t count) {
@@ -184,8 +170,8 @@ class CompactBench {
       std::string pairs;
       v1::StepRow row;
       position->AppendTo(&pairs, row.add_compact());
-      report_.Add({absl::StrCat("bytes_", count), static_cast<double>(pairs.size() + row.ByteSizeLong()), "bytes",
-                   static_cast<double>(logits_.row_bytes())});
+      report_.Add({absl::StrCat("bytes_", count), static_cast<double>(logits_.row_bytes()), "bytes",
+                   static_cast<double>(pairs.size() + row.ByteSizeLong())});
     }
   }
 
@@ -197,16 +183,20 @@ class CompactBench {
     }
     for (const size_t rows : {size_t{1}, kRows}) {
       double seconds[2] = {};
+      double steps[2] = {};
       std::vector<Contender> contenders = {{"whole", [&](size_t input) {
                                               const double before = ServerSeconds();
                                               whole.Step(logits_, input * rows, rows);
                                               seconds[0] += ServerSeconds() - before;
+                                              ++steps[0];
                                             }}};
       for (size_t i = 0; i < compact.size(); ++i) {
         contenders.push_back({absl::StrCat("compact_", kCounts[i]), [&, i](size_t input) {
                                 const double before = ServerSeconds();
                                 compact[i]->Step(logits_, input * rows, rows);
-                                if (kCounts[i] == kCount) seconds[1] += ServerSeconds() - before;
+                                if (kCounts[i] != kCount) return;
+                                seconds[1] += ServerSeconds() - before;
+                                ++steps[1];
                               }});
       }
       const size_t inputs = logits_.count() / rows;
@@ -214,14 +204,12 @@ class CompactBench {
       const auto medians = MeasureInterleaved(
           contenders, {.inputs = inputs, .rounds = rounds, .prepare = {}, .stride = 0, .in_a_row = 4});
       for (size_t i = 0; i < compact.size(); ++i) {
-        if (kCounts[i] == kCount) report_.Add({absl::StrCat("step_tcp_", rows), medians[i + 1], "us", medians[0]});
-        if (rows == 1) continue;
-        report_.Add({absl::StrCat("step_tcp_", rows, "_", kCounts[i]), medians[i + 1], "us", medians[0]});
+        if (kCounts[i] == kCount) report_.Add({absl::StrCat("step_tcp_", rows), medians[0], "us", medians[i + 1]});
+        report_.Add({absl::StrCat("step_tcp_", rows, "_", kCounts[i]), medians[0], "us", medians[i + 1]});
       }
       if (rows == 1) continue;
-      // Each has taken the same steps.
-      const double steps = static_cast<double>(rounds * inputs * rows);
-      report_.Add({"server_rows_core", steps / seconds[1], "rows/s", steps / seconds[0]});
+      const auto rows_a_second = [&](size_t i) { return steps[i] * static_cast<double>(rows) / seconds[i]; };
+      report_.Add({"server_rows_core", rows_a_second(1), "rows/s", rows_a_second(0)});
     }
   }
 
@@ -238,10 +226,15 @@ class CompactBench {
         {{"max", [&](size_t i) { MaxPassBf16(reinterpret_cast<const int16_t*>(logits_.row(i)), kVocabulary); }},
          {"produce", [&](size_t i) { state(i, false); }},
          {"produce_sums", [&](size_t i) { state(i, true); }},
-         {"decide",
+         {"reference",
           [&](size_t i) {
             const auto request = RequestOf(nullptr, kVocabulary, parameters, edits);
             SORTITION_CHECK(law::SampleCompactRowReference(request, stated_[i].row()).index() == 0);
+          }},
+         {"decide",
+          [&](size_t i) {
+            const auto request = RequestOf(nullptr, kVocabulary, parameters, edits);
+            SORTITION_CHECK(kernels::cpu::DecideRow(request, stated_[i].row(), false, &scratch).index() == 0);
           }}},
         {.inputs = kRows,
          .rounds = absl::GetFlag(FLAGS_rounds) * 4,
@@ -257,7 +250,7 @@ class CompactBench {
          .stride = 0});
     report_.Add({"produce", medians[1], "us", medians[0]});
     report_.Add({"produce_sums", medians[2], "us", medians[0]});
-    report_.Add({"decide", medians[3], "us", std::nullopt});
+    report_.Add({"decide", medians[3], "us", medians[4]});
   }
 
   // Adds 1 to `*refused` for each of kCounts that does not decide the row.

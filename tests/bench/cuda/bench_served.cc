@@ -27,6 +27,7 @@
 #include "sortition/client.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
+#include "tests/bench/model.h"
 #include "tests/bench/report.h"
 
 ABSL_FLAG(std::string, json, "", "File for the results");
@@ -85,17 +86,11 @@ class Worker {
     auto ready = client::CudaReady::CreateOn(context.api(), context.hardware(), page->data);
     CheckSuccess(ready.status());
     ready_ = *std::move(ready);
-    for (uint32_t row = 0; row < rows; ++row) {
-      client::SequenceOptions sequence;
-      sequence.request_id = absl::StrCat("row-", row);
-      sequence.parameters = Parameters();
-      sequence.seed = kSeed;
-      sequence.choice_index = row;
-      sequence.vocabulary_size = vocabulary;
-      auto opened = client_->Open(std::move(sequence));
-      CheckSuccess(opened.status());
-      sequences_.push_back(*std::move(opened));
-    }
+    sequences_ = OpenSequences(client_.get(), "row", rows, vocabulary, Parameters(),
+                               [](size_t row, client::SequenceOptions* options) {
+                                 options->seed = kSeed;
+                                 options->choice_index = static_cast<uint32_t>(row);
+                               });
   }
 
   DevicePointer rows() const { return reinterpret_cast<DevicePointer>(memory_->data()); }

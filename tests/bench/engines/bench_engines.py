@@ -1,21 +1,23 @@
 """Cost of a token from Python and under engines, beside the C++ call and the engines' own samplers.
 
-    bench_engines.py [--json FILE] [--rounds N]
+    bench_engines.py [--json FILE] [--rounds N] [--only REGEX]
 
-A vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature 0.8, in
-the order of the engine that is compared. Contenders take turns, each time with another row; results are medians, in
-microseconds a row.
+Rows: a vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature
+0.8, in the order of the engine that is compared. Contenders take turns, each time with another row; results are
+medians, in microseconds a row. Texts (vllm_16_*, hf_32_*): tokens a second of whole engines, see texts.py.
 
 py_inprocess: sortition.local, one row; the baseline is the same step in C++. py_shm: the service over shared memory,
 with one row that lies there; the baseline is the C++ client's step. vs_llamacpp_*: the adapter in process, and the
 service over shared memory with 8 rows a step; the baseline is llama.cpp's chain with its copy of the logits. vs_hf_*/N:
 N rows of a torch tensor, in process and over shared memory with the copy into it; the baseline is Transformers'
-processors and torch's draw.
+processors and torch's draw. vllm_masks_512: from 512 drawn rows to vLLM's sampling masks, by vLLM's own Python.
 """
 
 import argparse
 import json
 import os
+import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -27,6 +29,7 @@ import sortition.local
 import torch
 from transformers.generation import logits_process as hf
 
+import texts
 from rows import serve
 
 VOCABULARY = 128256
@@ -34,6 +37,13 @@ ROWS = 64
 SAMPLING = {"repetition_penalty": 1.1, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 0.8}
 LLAMA_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_LLAMA_CPP"}}
 HF_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_HF"}}
+
+# The least that Sortition must be as a multiple of its baseline's speed, or the most microseconds that it may take.
+FASTER = {"vs_llamacpp_inprocess": 10, "vs_llamacpp_shm": 3, "vs_hf_inprocess/1": 50, "vs_hf_inprocess/32": 50,
+          "vs_hf_shm/1": 20, "vs_hf_shm/32": 20, "vllm_16_full": 20, "vllm_16_full_service": 17,
+          "vllm_16_greedy": 1.05, "vllm_16_greedy_service": 1.0, "hf_32_full": 9.5, "hf_32_full_service": 9}
+MOST = {"py_inprocess": lambda baseline: 1.2 * baseline + 5, "py_shm": lambda baseline: baseline + 40,
+        "vllm_masks_512": lambda _: 1000}
 
 torch.set_num_threads(1)
 
@@ -89,7 +99,7 @@ def tokens_of(outcomes):
 def from_python(matrix, native, listen, rounds):
     sampler = sortition.local.Sampler()
     local = sampler.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
-    client = sortition.Client(listen, transport="grpc")
+    client = sortition.Client(listen, transport="grpc", rows="full")
     remote = client.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
     shared = client.allocate_rows(1, VOCABULARY)
 
@@ -118,7 +128,7 @@ def beside_transformers(matrix, listen, rounds, rows):
     history = torch.randint(VOCABULARY, (rows, 64))
     logits = torch.from_numpy(matrix)
     sampler = sortition.local.Sampler()
-    client = sortition.Client(listen, transport="grpc")
+    client = sortition.Client(listen, transport="grpc", rows="full")
     local, remote = ([opener.open(vocabulary_size=VOCABULARY, prompt=history[row], seed=row, **HF_ORDER)
                       for row in range(rows)] for opener in (sampler, client))
 
@@ -141,31 +151,71 @@ def machine():
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
 
 
+def judged(name, value, baseline, unit="us", **more):
+    """A result, with its aim. `value` and `baseline` are times, or tokens a second."""
+    speed = baseline and (value / baseline if unit == "tokens/s" else baseline / value)
+    aim = FASTER.get(name) if name in FASTER else MOST[name](baseline)
+    result = {"name": name, "value": value, "unit": unit, "baseline": baseline, "times_as_fast": speed, "aim": aim,
+              "held": speed >= aim if name in FASTER else value <= aim, **more}
+    beside = f"baseline {baseline:10.2f}  {speed:8.2f} times as fast" if baseline else ""
+    print(f"{name:24} {value:10.2f} {unit:8} {beside}  aim {aim:8.2f} {'held' if result['held'] else 'MISSED'}",
+          flush=True)
+    return result
+
+
+def rows_figures(folder, listen, rounds, wanted):
+    """Yields results of single rows, of those groups that have a wanted name."""
+    matrix = (numpy.random.default_rng(4).standard_normal((ROWS, VOCABULARY)) * 3).astype(numpy.float32)
+    native = Native(matrix, folder, listen) if wanted("py_inprocess", "py_shm", "vs_llamacpp") else None
+    groups = ((("py_inprocess", "py_shm"), lambda: from_python(matrix, native, listen, rounds)),
+              (("vs_llamacpp_inprocess", "vs_llamacpp_shm"), lambda: beside_llama(native, rounds)),
+              (("vs_hf_inprocess/1", "vs_hf_shm/1"), lambda: beside_transformers(matrix, listen, rounds // 4, 1)),
+              (("vs_hf_inprocess/32", "vs_hf_shm/32"),
+               lambda: beside_transformers(matrix, listen, max(5, rounds // 60), 32)))
+    for names, figures in groups:
+        if wanted(*names):
+            for name, value, baseline in figures():
+                yield judged(name, value, baseline)
+    if native:
+        native.close()
+
+
+def masks_figure():
+    """Returns microseconds from 512 drawn rows to vLLM's masks, under the Python with vLLM's runner of generation 2."""
+    done = subprocess.run([os.environ["ENGINES_RUNNER_2_PYTHON"], pathlib.Path(__file__).with_name("masks.py")],
+                          stdout=subprocess.PIPE, check=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--only", default="", help="names of figures, a regular expression")
     arguments = parser.parse_args()
-    matrix = (numpy.random.default_rng(4).standard_normal((ROWS, VOCABULARY)) * 3).astype(numpy.float32)
+
+    def wanted(*names):
+        return any(re.search(arguments.only, name) for name in names)
+
     results = []
-    with tempfile.TemporaryDirectory() as folder, serve(
-            f"--memory_listen=unix:{folder}/memory.sock", "--cpu_threads=1",
-            listen=f"unix:{folder}/stream.sock") as server:
-        listen = server.serving["listen"]
-        native = Native(matrix, folder, listen)
-        for figures in (from_python(matrix, native, listen, arguments.rounds), beside_llama(native, arguments.rounds),
-                        beside_transformers(matrix, listen, arguments.rounds // 4, 1),
-                        beside_transformers(matrix, listen, max(5, arguments.rounds // 60), 32)):
-            for name, value, baseline in figures:
-                results.append({"name": name, "value": value, "unit": "us", "baseline": baseline,
-                                "ratio": value / baseline})
-                print(f"{name:24} {value:10.2f} us  baseline {baseline:10.2f}  ratio {value / baseline:8.4f}"
-                      f"  ({baseline / value:.1f} times as fast)")
-                sys.stdout.flush()
-        native.close()
+    with tempfile.TemporaryDirectory() as folder:
+        with serve(f"--memory_listen=unix:{folder}/memory.sock", "--cpu_threads=1",
+                   listen=f"unix:{folder}/stream.sock") as server:
+            results += rows_figures(folder, server.serving["listen"], arguments.rounds, wanted)
+        if wanted("vllm_masks_512"):
+            results.append(judged("vllm_masks_512", masks_figure(), None))
+        # The service for whole texts shares no memory: rows travel through its socket.
+        with serve(listen=f"unix:{folder}/texts.sock") as server:
+            for engine, prefix in texts.PREFIX.items():
+                if not wanted(*(name for name in FASTER if name.startswith(prefix))):
+                    continue
+                for name, ours, own in texts.measure(engine, folder, server.serving["listen"]):
+                    results.append(judged(name, ours["tokens_per_second"], own["tokens_per_second"], "tokens/s",
+                                          ours=ours, own=own))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"suite": "engines", "machine": machine(), "results": results}, file, indent=1)
+            json.dump({"suite": "engines", "machine": machine(), "load": os.getloadavg()[0], "results": results}, file,
+                      indent=1)
 
 
 if __name__ == "__main__":

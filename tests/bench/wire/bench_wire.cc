@@ -84,15 +84,6 @@ double OwnCpuSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-v1::SamplingParameters ModelParameters() {
-  v1::SamplingParameters parameters;
-  parameters.set_temperature(0.8f);
-  parameters.set_top_k(50);
-  parameters.set_top_p(0.95f);
-  parameters.set_min_p(0.05f);
-  return parameters;
-}
-
 v1::SamplingParameters Greedy() {
   v1::SamplingParameters parameters;
   parameters.set_temperature(0);

@@ -16,6 +16,7 @@
 #include "sortition/client.h"
 #include "sortition/in_process.h"
 #include "tests/bench/cpu/logits.h"
+#include "tests/bench/model.h"
 
 namespace sortition::bench {
 
@@ -42,16 +43,8 @@ class Worker {
   }
 
   void Open(size_t count, uint32_t vocabulary, const v1::SamplingParameters& parameters) {
-    for (size_t i = 0; i < count; ++i) {
-      client::SequenceOptions options;
-      options.request_id = absl::StrCat("bench-", vocabulary, "-", i);
-      options.parameters = parameters;
-      options.seed = i;
-      options.vocabulary_size = vocabulary;
-      auto opened = client_->Open(std::move(options));
-      SORTITION_CHECK(opened.ok());
-      sequences_.push_back(std::move(*opened));
-    }
+    auto opened = OpenSequences(client_.get(), absl::StrCat("bench-", vocabulary), count, vocabulary, parameters);
+    for (auto& sequence : opened) sequences_.push_back(std::move(sequence));
   }
 
   // Sends one row a batch, all in flight at once.

@@ -81,7 +81,7 @@ enum { SORTITION_REASON_STEP_IN_FLIGHT = 33, SORTITION_REASON_UNKNOWN_SEQUENCE =
 enum { SORTITION_REASON_STEP_CONFLICT = 35, SORTITION_REASON_ROW_REQUIRED = 36 };
 enum { SORTITION_REASON_OVERLOADED = 40, SORTITION_REASON_DEADLINE_PASSED = 41 };
 enum { SORTITION_REASON_STEP_CANCELLED = 42, SORTITION_REASON_DRAINING = 43, SORTITION_REASON_DEVICE_FAILED = 44 };
-enum { SORTITION_REASON_CLIENT_LIMIT = 45 };
+enum { SORTITION_REASON_CLIENT_LIMIT = 45, SORTITION_REASON_RECEIPTS_NOT_WRITTEN = 46 };
 
 // An error of a call or of a row. A struct of the library; its strings live as long as it does.
 typedef struct sortition_error {
@@ -408,6 +408,8 @@ typedef struct sortition_client_options {
   // 1: a server of an earlier release ignores the fields that it does not know, which
   // sortition_client_get_ignored_fields names; 0: it refuses them
   uint32_t ignore_unknown_fields;
+  // The form in which rows travel: "auto", "full", "compact" or "compact(COUNT)" (docs/rows.md); null: "auto"
+  const char* rows;
 } sortition_client_options;
 
 // Blocks until a target or the fallback has welcomed a stream. After each target has failed twice, returns UNAVAILABLE,

@@ -47,6 +47,10 @@ struct Row {
   // Instead of a draw: drafts to be verified, with a VerifyResult, or tokens to be scored, with a ScoreResult.
   const Drafts* drafts = nullptr;
   std::span<const uint32_t> scored = {};
+  // With `scored`: of each of these tokens, the ids whose log probabilities are returned at its position; or empty.
+  std::span<const std::vector<uint32_t>> scored_requests = {};
+  // With `scored`: returns where each of these tokens stands in the race of its position.
+  bool score_race = false;
 
   size_t positions() const {
     if (drafts != nullptr) return drafts->tokens.size() + 1;

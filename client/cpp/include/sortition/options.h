@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "sortition/receipts.h"
 #include "sortition/v1/parameters.pb.h"
 
 namespace sortition::client {
@@ -91,7 +92,7 @@ struct RowOptions {
     kFull,     // whole
     kCompact,  // compact, for servers that take it
   };
-  Form form = Form::kFull;
+  Form form = Form::kAuto;
   // First tokens that a compact row lists. 1 to the server's limit max_compact_tokens, which also bounds it.
   uint32_t count = 256;
 
@@ -169,6 +170,9 @@ struct SequenceOptions {
   std::optional<uint32_t> start_position;
   // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
   uint32_t turns = 0;
+  // Set: the service makes a receipt of each token, and the client puts them here (docs/receipts.md). One log a
+  // sequence. Refused with ClientOptions::in_process, which makes none.
+  std::shared_ptr<ReceiptLog> receipts = nullptr;
 };
 
 }  // namespace sortition::client

@@ -1,0 +1,278 @@
+// Reads records one after the other and holds them against the state of their chains.
+#include "client/cli/receipt_check.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/receipt_draw.h"
+#include "kernels/law/version.h"
+#include "service/limits.h"
+#include "service/receipt/receipt_key.h"
+#include "service/request/parameters.h"
+#include "service/request/receipt_words.h"
+
+namespace sortition::cli {
+namespace {
+
+using service::Receipt;
+using service::ReceiptHead;
+using service::ReceiptMethod;
+using service::ReceiptOpening;
+using service::ReceiptRecord;
+using service::ReceiptSignature;
+
+// Returns the compiled parameters; null if the words are those of none.
+std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& opening,
+                                                    const std::optional<v1::SamplingParameters>& parameters) {
+  const bool has_vocabulary = opening.live_vocabulary >= 1 && opening.live_vocabulary <= opening.vocabulary &&
+                              opening.vocabulary <= kernels::kMaxVocabulary &&
+                              opening.choice_index <= service::kMaxChoiceIndex;
+  if (!parameters || !has_vocabulary) return nullptr;
+  auto spec = std::make_shared<service::SequenceSpec>();
+  spec->law_version = opening.law_version;
+  spec->choice_index = opening.choice_index;
+  spec->vocabulary = opening.vocabulary;
+  spec->live_vocabulary = opening.live_vocabulary;
+  // No server takes more than these.
+  service::Limits limits;
+  limits.max_listed_tokens = service::kMostListedTokens;
+  limits.max_history = 1u << 30;
+  if (service::CompileParameters(*parameters, limits, "parameters", spec.get())) return nullptr;
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<SeedOpening>> ParseSeeds(std::string_view text) {
+  std::vector<SeedOpening> seeds;
+  size_t number = 0;
+  for (const absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+    ++number;
+    const absl::string_view stripped = absl::StripAsciiWhitespace(line);
+    if (stripped.empty() || stripped.front() == '#') continue;
+    const std::vector<std::string> parts = absl::StrSplit(stripped, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    SeedOpening& seed = seeds.emplace_back();
+    const bool is_hex = parts.size() == 2 && parts[1].size() == 2 * seed.salt.size() &&
+                        std::ranges::all_of(parts[1], [](char c) { return absl::ascii_isxdigit(c); });
+    if (!is_hex || !absl::SimpleAtoi(parts[0], &seed.seed)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number, " is no SEED SALT: a decimal number and 32 hexadecimal digits"));
+    }
+    const std::string salt = absl::HexStringToBytes(parts[1]);
+    std::memcpy(seed.salt.data(), salt.data(), salt.size());
+  }
+  return seeds;
+}
+
+ReceiptCheck::ReceiptCheck(Options options) : options_(std::move(options)) {
+  for (const SeedOpening& seed : options_.seeds) {
+    seeds_.try_emplace(service::CommitmentOf(seed.seed, seed.salt), seed, false);
+  }
+}
+
+void ReceiptCheck::Report(std::string name, std::string_view chain, std::optional<uint64_t> index, std::string detail) {
+  ++problem_counts_[name];
+  if (problems_.size() < kMostProblems) {
+    problems_.push_back({std::move(name), std::string(chain), index, std::move(detail)});
+  }
+}
+
+void ReceiptCheck::Read(std::string_view bytes) {
+  while (!is_lost_ && !bytes.empty()) {
+    // Whole records are read where they lie; one that is cut by the end of the bytes is kept.
+    const bool joins = !left_.empty();
+    std::string_view source = bytes;
+    if (joins) {
+      size_t wanted = service::kRecordHeaderBytes;
+      if (left_.size() >= wanted) {
+        uint32_t length = 0;
+        std::memcpy(&length, left_.data() + 1, sizeof(length));
+        wanted += length;
+      }
+      const size_t more = std::min(wanted - left_.size(), bytes.size());
+      left_.append(bytes.substr(0, more));
+      bytes.remove_prefix(more);
+      source = left_;
+    }
+    uint32_t length = 0;
+    if (source.size() >= service::kRecordHeaderBytes) std::memcpy(&length, source.data() + 1, sizeof(length));
+    if (length > service::kMaxRecordBytes) {
+      Report("bad_record", "", std::nullopt, absl::StrCat("a record of ", length, " bytes"));
+      is_lost_ = true;
+      left_.clear();
+      return;
+    }
+    if (source.size() < service::kRecordHeaderBytes || source.size() < service::kRecordHeaderBytes + length) {
+      if (!joins) {
+        left_.assign(bytes);
+        return;
+      }
+      continue;  // with more bytes, if there are any
+    }
+    TakeRecord(static_cast<uint8_t>(source[0]), source.substr(service::kRecordHeaderBytes, length));
+    if (joins) {
+      left_.clear();
+    } else {
+      bytes.remove_prefix(service::kRecordHeaderBytes + length);
+    }
+  }
+}
+
+void ReceiptCheck::EndFile() {
+  is_lost_ = false;
+  if (!left_.empty()) {
+    Report("cut_record", "", std::nullopt, absl::StrCat("the last ", left_.size(), " bytes are part of a record"));
+    left_.clear();
+  }
+}
+
+void ReceiptCheck::Finish() {
+  EndFile();
+  counts_.chains = chains_.size();
+  for (const auto& [id, chain] : chains_) {
+    counts_.ended += chain.has_ended;
+    counts_.before += chain.first.value_or(0);
+  }
+  for (const SeedOpening& seed : options_.seeds) {
+    if (seeds_.at(service::CommitmentOf(seed.seed, seed.salt)).second) continue;
+    Report("wrong_seed", "", std::nullopt, absl::StrCat(seed.seed, " ", Hex(seed.salt)));
+  }
+}
+
+void ReceiptCheck::TakeRecord(uint8_t type, std::string_view body) {
+  switch (static_cast<ReceiptRecord>(type)) {
+    case ReceiptRecord::kOpening:
+      return TakeOpening(body);
+    case ReceiptRecord::kReceipt:
+      return TakeReceipt(body);
+    case ReceiptRecord::kSignature:
+      return TakeSignature(body);
+  }
+  Report("bad_record", "", std::nullopt, absl::StrCat("a record of type ", type));
+}
+
+void ReceiptCheck::TakeOpening(std::string_view body) {
+  const service::ReceiptHash hash = service::HashOf(body);
+  const std::string id = Hex(service::ChainIdOf(hash));
+  if (chains_.contains(id)) return;
+  CheckedChain chain;
+  chain.hash = hash;
+  const auto opening = service::DecodeOpening(body);
+  const auto parameters = opening ? service::ParametersOf(opening->parameters) : std::nullopt;
+  if (parameters) chain.parameters = *parameters;
+  if (service::LawOf(body) != law::kLawVersion) {
+    Report("unknown_law", id, std::nullopt, absl::StrCat("an opening of another law than ", law::kLawVersion));
+  } else if (!opening || (chain.spec = SpecOf(*opening, parameters)) == nullptr) {
+    Report("bad_record", id, std::nullopt, "an opening with other fields, or whose parameters are none");
+  }
+  if (opening) {
+    chain.request_id = opening->request_id;
+    chain.has_watermark = opening->has_watermark;
+    if (const auto seed = seeds_.find(opening->commitment); seed != seeds_.end()) {
+      seed->second.second = true;
+      chain.seed = seed->second.first.seed;
+    }
+  }
+  chains_.emplace(id, std::move(chain));
+}
+
+void ReceiptCheck::TakeReceipt(std::string_view body) {
+  ++counts_.receipts;
+  const auto receipt = service::DecodeReceipt(body);
+  if (!receipt) return Report("bad_record", "", std::nullopt, "a receipt with other fields");
+  const std::string id = Hex(receipt->chain);
+  const auto found = chains_.find(id);
+  if (found == chains_.end()) return Report("unknown_chain", id, receipt->index, "a receipt without an opening");
+  CheckedChain& chain = found->second;
+  const bool begins = !chain.first;
+  if (begins) chain.first = receipt->index;
+  const bool fits =
+      (begins && receipt->index > 0) || (receipt->index == chain.receipts && receipt->previous == chain.hash);
+  if (!fits) {
+    chain.fits = false;
+    // One of the receipts on both sides may be changed: no signature that follows vouches for those before.
+    chain.unsigned_receipts = 0;
+    Report("broken_chain", id, receipt->index,
+           receipt->index == chain.receipts ? "it does not follow the receipt before it"
+                                            : absl::StrCat("receipt ", chain.receipts, " was expected"));
+  }
+  chain.receipts = receipt->index + 1;
+  chain.hash = service::HashOf(body);
+  if (chain.fits) ++chain.unsigned_receipts;
+  if (options_.keeps_tokens) chain.tokens.push_back(receipt->token);
+  CheckDraw(chain, id, *receipt);
+  if (options_.on_receipt) options_.on_receipt(id, chain, *receipt);
+}
+
+void ReceiptCheck::CheckDraw(const CheckedChain& chain, const std::string& id, const Receipt& receipt) {
+  if (chain.spec == nullptr) {
+    ++counts_.other_law;
+    return;
+  }
+  if (!receipt.lists_kept) {
+    ++counts_.unlisted;
+    return;
+  }
+  const std::optional<uint64_t> seed = chain.has_watermark ? std::nullopt : chain.seed;
+  const RedrawnToken redrawn = Redraw(*chain.spec, seed, receipt);
+  if (!redrawn.why_not.empty()) return Report("wrong_token", id, receipt.index, redrawn.why_not);
+  if (!redrawn.is_kept) {
+    return Report("wrong_token", id, receipt.index, absl::StrCat("token ", receipt.token, " is not kept"));
+  }
+  if (redrawn.token && *redrawn.token != receipt.token) {
+    return Report("wrong_token", id, receipt.index,
+                  absl::StrCat("position ", receipt.position, ": token ", receipt.token, " is stated, the kept tokens ",
+                               "and the seed give ", *redrawn.token));
+  }
+  if (redrawn.logprob_bits && *redrawn.logprob_bits != receipt.logprob_bits) {
+    return Report("wrong_logprob", id, receipt.index,
+                  absl::StrCat("position ", receipt.position, ": the kept tokens give another logprob"));
+  }
+  if (redrawn.token) {
+    ++counts_.drawn;
+  } else if (IsAdapted(*chain.spec)) {
+    ++counts_.adapted;
+  } else if (receipt.method != ReceiptMethod::kRace) {
+    ++counts_.no_draft;
+  } else if (chain.has_watermark) {
+    ++counts_.watermarked;
+  } else {
+    ++counts_.no_seed;
+  }
+}
+
+void ReceiptCheck::TakeSignature(std::string_view body) {
+  const auto signature = service::DecodeSignature(body);
+  if (!signature) return Report("bad_record", "", std::nullopt, "a signature with other fields");
+  const std::string key = Hex(signature->public_key);
+  bool counts = service::IsSigned(*signature);
+  if (!counts) Report("wrong_signature", "", std::nullopt, absl::StrCat("of key ", key));
+  if (!options_.keys.empty() && std::ranges::find(options_.keys, signature->public_key) == options_.keys.end()) {
+    Report("unknown_key", "", std::nullopt, key);
+    counts = false;
+  }
+  for (const ReceiptHead& head : signature->heads) {
+    const std::string id = Hex(head.chain);
+    const auto found = chains_.find(id);
+    if (found == chains_.end()) {
+      Report("unknown_chain", id, std::nullopt, "a signature of a chain without an opening");
+      continue;
+    }
+    CheckedChain& chain = found->second;
+    if (head.receipts != chain.receipts || head.hash != chain.hash) {
+      Report("wrong_head", id, head.receipts, absl::StrCat("the file has ", chain.receipts, " receipts of the chain"));
+      continue;
+    }
+    chain.has_ended |= head.has_ended;
+    if (!counts) continue;
+    counts_.signed_receipts += chain.unsigned_receipts;
+    signers_[key] += chain.unsigned_receipts;
+    chain.unsigned_receipts = 0;
+  }
+}
+
+}  // namespace sortition::cli

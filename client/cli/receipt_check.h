@@ -1,0 +1,128 @@
+// The checks of receipts (docs/receipts.md), over a stream of bytes: signature and chain, and the draw from kept
+// tokens.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "service/receipt/record.h"
+#include "service/sequence/sequence_spec.h"
+#include "sortition/v1/parameters.pb.h"
+
+namespace sortition::cli {
+
+// A seed and its salt, which open the commitment of a chain.
+struct SeedOpening {
+  uint64_t seed = 0;
+  service::ReceiptSalt salt = {};
+};
+
+// Parses lines of "SEED SALT". The error names the line.
+absl::StatusOr<std::vector<SeedOpening>> ParseSeeds(std::string_view text);
+
+// A defect that a verifier finds; the names are those of docs/receipts.md.
+struct Problem {
+  std::string name;
+  std::string chain;              // id in hexadecimal; empty if no chain is at fault
+  std::optional<uint64_t> index;  // of the receipt
+  std::string detail;             // for people
+};
+
+// A chain as far as it was read.
+struct CheckedChain {
+  std::string request_id;
+  std::shared_ptr<const service::SequenceSpec> spec;  // null: of another law, or with parameters that are unknown here
+  v1::SamplingParameters parameters;                  // with `spec`
+  std::optional<uint64_t> seed;                       // if an opening was given
+  bool has_watermark = false;
+  bool has_ended = false;
+  bool fits = true;                   // no receipt was out of place
+  std::optional<uint64_t> first;      // index of the first receipt that was read
+  uint64_t receipts = 0;              // of the chain so far, those before `first` included
+  service::ReceiptHash hash = {};     // of the last
+  uint64_t unsigned_receipts = 0;     // since the last valid signature
+  std::vector<uint32_t> tokens = {};  // by order of receipts, if they are kept
+};
+
+// Receipts by what was done with them.
+struct CheckCounts {
+  uint64_t chains = 0;
+  uint64_t ended = 0;
+  uint64_t receipts = 0;
+  uint64_t signed_receipts = 0;
+  uint64_t drawn = 0;     // token and logprob drawn again
+  uint64_t no_seed = 0;   // the logprob alone was checked, since the chain's seed is not open
+  uint64_t no_draft = 0;  // accepted drafts, and tokens in place of drafts
+  uint64_t watermarked = 0;
+  uint64_t adapted = 0;   // drawn by adaptive-p
+  uint64_t unlisted = 0;  // without kept tokens
+  uint64_t other_law = 0;
+  uint64_t before = 0;  // of chains that begin before the file
+};
+
+// Not thread-safe.
+class ReceiptCheck {
+ public:
+  struct Options {
+    std::vector<service::ReceiptPublicKey> keys;  // trusted; empty = every key
+    std::vector<SeedOpening> seeds;
+    bool keeps_tokens = false;
+    // Called for each receipt of a known chain, after its checks; null = not.
+    std::function<void(const std::string& id, const CheckedChain&, const service::Receipt&)> on_receipt = nullptr;
+  };
+  explicit ReceiptCheck(Options options);
+
+  // Takes the next bytes of the file. Keeps at most one record of them.
+  void Read(std::string_view bytes);
+  // Ends a file. The next one continues with its own records, and with the same chains.
+  void EndFile();
+  // Ends all files.
+  void Finish();
+
+  // The first kMostProblems, in the order of the file.
+  static constexpr size_t kMostProblems = 1000;
+  const std::vector<Problem>& problems() const { return problems_; }
+  const std::map<std::string, uint64_t>& problem_counts() const { return problem_counts_; }
+  const CheckCounts& counts() const { return counts_; }
+  // Chains by their ids.
+  const absl::flat_hash_map<std::string, CheckedChain>& chains() const { return chains_; }
+  // Public keys of valid signatures in hexadecimal, with the number of receipts that each signed.
+  const std::map<std::string, uint64_t>& signers() const { return signers_; }
+  void Report(std::string name, std::string_view chain, std::optional<uint64_t> index, std::string detail);
+
+ private:
+  void TakeRecord(uint8_t type, std::string_view body);
+  void TakeOpening(std::string_view body);
+  void TakeReceipt(std::string_view body);
+  void TakeSignature(std::string_view body);
+  void CheckDraw(const CheckedChain& chain, const std::string& id, const service::Receipt& receipt);
+
+  const Options options_;
+  std::string left_;  // the begin of a record
+  bool is_lost_ = false;
+  absl::flat_hash_map<std::string, CheckedChain> chains_;
+  std::map<service::ReceiptHash, std::pair<SeedOpening, bool>> seeds_;  // by commitment, with use
+  std::vector<Problem> problems_;
+  std::map<std::string, uint64_t> problem_counts_;
+  std::map<std::string, uint64_t> signers_;
+  CheckCounts counts_;
+};
+
+// Returns bytes as hexadecimal digits.
+template <size_t size>
+std::string Hex(const std::array<uint8_t, size>& bytes) {
+  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), size});
+}
+
+}  // namespace sortition::cli

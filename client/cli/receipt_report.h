@@ -1,0 +1,42 @@
+// The findings of a verifier for people: as text, and as one HTML file.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cli/receipt_check.h"
+
+namespace sortition::cli {
+
+// Counts of check 3.
+struct RowCounts {
+  uint64_t compared = 0;  // rows of logits that were run
+  uint64_t agreed = 0;    // of these
+  bool has_tolerance = false;
+};
+
+struct ReceiptReport {
+  std::string title;  // names of the files
+  CheckCounts counts;
+  std::map<std::string, uint64_t> signers;
+  bool has_keys = false;   // the caller named the keys that it trusts
+  bool has_seeds = false;  // the caller gave openings of seeds
+  std::optional<RowCounts> rows;
+  std::vector<Problem> problems;
+  std::map<std::string, uint64_t> problem_counts;
+
+  // Something was found to be wrong.
+  bool differs() const { return !problem_counts.empty(); }
+  // Every check that was asked for was made for every receipt.
+  bool is_complete() const;
+};
+
+// Returns a line for each check: for how many receipts it was made, and why not for the others.
+std::vector<std::string> LinesOf(const ReceiptReport& report);
+
+// Return the whole report. The HTML needs no other file.
+std::string TextOf(const ReceiptReport& report);
+std::string HtmlOf(const ReceiptReport& report);
+
+}  // namespace sortition::cli

@@ -1,0 +1,180 @@
+// sortitionctl verify: checks files of receipts.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
+#include "client/cli/command.h"
+#include "client/cli/receipt_check.h"
+#include "client/cli/receipt_report.h"
+#include "client/cli/receipt_rows.h"
+#include "client/cli/row_file.h"
+#include "service/receipt/receipt_key.h"
+
+using Texts = std::vector<std::string>;
+
+ABSL_FLAG(
+    Texts, keys, {},
+    "verify: files of public keys that are trusted, by commas: PEM, or hexadecimal digits; none = any key counts");
+ABSL_FLAG(std::string, seeds, "", "verify: file of opened seeds, lines of SEED SALT; without it no draw is checked");
+ABSL_FLAG(std::string, logits, "",
+          "verify: file with the rows of one sequence in the order of its receipts: a .npy array or raw elements "
+          "(--dtype); without it no row is checked");
+ABSL_FLAG(std::string, chain, "", "verify: id of the sequence that --logits belongs to; the first one if absent");
+ABSL_FLAG(absl::optional<double>, tolerance, absl::nullopt,
+          "verify: the logits were computed again: a token may lose the race by this many nats");
+ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(Texts, prompt);  // of the sequence that --logits belongs to
+ABSL_FLAG(std::string, report, "", "verify: file to write the report to, as HTML");
+
+namespace sortition::cli {
+namespace {
+
+constexpr size_t kReadBytes = 1 << 20;
+
+// Says on a terminal how far a long file is.
+class Progress {
+ public:
+  explicit Progress(std::string path) : path_(std::move(path)), shown_(isatty(STDERR_FILENO) == 1) {}
+  ~Progress() {
+    if (any_) std::fprintf(stderr, "\r\033[K");
+  }
+  void Add(uint64_t bytes) {
+    done_ += bytes;
+    const auto now = std::chrono::steady_clock::now();
+    if (!shown_ || now - last_ < std::chrono::seconds(1)) return;
+    last_ = now;
+    any_ = true;
+    std::fprintf(stderr, "\r%s: %llu MiB", path_.c_str(), static_cast<unsigned long long>(done_ >> 20));
+  }
+
+ private:
+  const std::string path_;
+  const bool shown_;
+  bool any_ = false;
+  uint64_t done_ = 0;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+absl::Status ReadFile(const std::string& path, ReceiptCheck* check) {
+  const auto close = [](std::FILE* file) {
+    if (file != stdin) std::fclose(file);
+  };
+  const std::unique_ptr<std::FILE, decltype(close)> file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
+  if (file == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
+  Progress progress(path);
+  std::string bytes(kReadBytes, '\0');
+  while (const size_t count = std::fread(bytes.data(), 1, bytes.size(), file.get())) {
+    check->Read(std::string_view(bytes).substr(0, count));
+    progress.Add(count);
+  }
+  if (std::ferror(file.get()) != 0) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
+  check->EndFile();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReceiptRows::Options> RowsOfFlags() {
+  ReceiptRows::Options rows;
+  rows.path = absl::GetFlag(FLAGS_logits);
+  rows.chain = absl::GetFlag(FLAGS_chain);
+  if (const auto tolerance = absl::GetFlag(FLAGS_tolerance)) rows.tolerance = *tolerance;
+  if (rows.tolerance && rows.path.empty()) return absl::InvalidArgumentError("--tolerance needs --logits");
+  if (rows.tolerance && absl::GetFlag(FLAGS_seeds).empty()) {
+    return absl::InvalidArgumentError("--tolerance needs --seeds: without a seed there is no race and no margin");
+  }
+  if (const std::string dtype = absl::GetFlag(FLAGS_dtype); !dtype.empty()) {
+    const auto parsed = ParseDType(dtype);
+    if (!parsed.ok()) return parsed.status();
+    rows.dtype = *parsed;
+  }
+  for (const std::string& token : absl::GetFlag(FLAGS_prompt)) {
+    if (!absl::SimpleAtoi(token, &rows.prompt.emplace_back())) {
+      return absl::InvalidArgumentError(absl::StrCat("--prompt: ", token, " is no token id"));
+    }
+  }
+  return rows;
+}
+
+absl::StatusOr<ReceiptCheck::Options> OptionsOfFlags() {
+  ReceiptCheck::Options options;
+  for (const std::string& path : absl::GetFlag(FLAGS_keys)) {
+    const auto key = service::ReadPublicKey(path);
+    if (!key.ok()) return absl::InvalidArgumentError(absl::StrCat("--keys: ", key.status().message()));
+    options.keys.push_back(*key);
+  }
+  const std::string seeds = absl::GetFlag(FLAGS_seeds);
+  if (seeds.empty()) return options;
+  const auto text = ReadBytes(seeds);
+  if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("--seeds: ", text.status().message()));
+  auto parsed = ParseSeeds(*text);
+  if (!parsed.ok())
+    return absl::InvalidArgumentError(absl::StrCat("--seeds: ", seeds, ": ", parsed.status().message()));
+  options.seeds = *std::move(parsed);
+  return options;
+}
+
+std::string JsonOf(const ReceiptReport& report) {
+  const CheckCounts& counts = report.counts;
+  std::vector<std::string> problems;
+  for (const auto& [name, count] : report.problem_counts) problems.push_back(absl::StrCat("\"", name, "\": ", count));
+  const char* verdict = report.differs() ? "differs" : report.is_complete() ? "agrees" : "incomplete";
+  return absl::StrCat("{\"verdict\": \"", verdict, "\", \"chains\": ", counts.chains,
+                      ", \"receipts\": ", counts.receipts, ", \"signed\": ", counts.signed_receipts,
+                      ", \"drawn\": ", counts.drawn, ", \"rows\": ", report.rows ? report.rows->agreed : 0,
+                      ", \"problems\": {", absl::StrJoin(problems, ", "), "}}\n");
+}
+
+}  // namespace
+
+Outcome Verify(const std::vector<std::string>& arguments) {
+  if (arguments.empty())
+    return Fail(absl::InvalidArgumentError("verify takes files of receipts, in their order, or -"));
+  auto options = OptionsOfFlags();
+  if (!options.ok()) return Fail(options.status());
+  ReceiptReport report;
+  report.title = absl::StrJoin(arguments, ", ");
+  report.has_keys = !options->keys.empty();
+  report.has_seeds = !absl::GetFlag(FLAGS_seeds).empty();
+  auto row_options = RowsOfFlags();
+  if (!row_options.ok()) return Fail(row_options.status());
+  const bool has_rows = !row_options->path.empty();
+  ReceiptRows rows(*std::move(row_options));
+  std::optional<ReceiptCheck> made;
+  if (has_rows) {
+    options->on_receipt = [&](const std::string& id, const CheckedChain& chain, const service::Receipt& receipt) {
+      rows.Take(id, chain, receipt, &*made);
+    };
+  }
+  ReceiptCheck& check = made.emplace(*std::move(options));
+  for (const std::string& path : arguments) {
+    if (absl::Status status = ReadFile(path, &check); !status.ok()) return Fail(status);
+  }
+  check.Finish();
+  if (!rows.status().ok()) return Fail(rows.status());
+  if (has_rows) report.rows = rows.counts();
+  report.counts = check.counts();
+  report.signers = check.signers();
+  report.problems = check.problems();
+  report.problem_counts = check.problem_counts();
+  if (const std::string path = absl::GetFlag(FLAGS_report); !path.empty()) {
+    std::ofstream file(path);
+    file << HtmlOf(report);
+    if (!file.flush()) return Fail(absl::InvalidArgumentError(absl::StrCat("--report: ", path, " cannot be written")));
+  }
+  std::fputs((WantsJson() ? JsonOf(report) : TextOf(report)).c_str(), stdout);
+  if (report.differs()) return Outcome::kDiffers;
+  return report.is_complete() ? Outcome::kDone : Outcome::kIncomplete;
+}
+
+}  // namespace sortition::cli

@@ -1,0 +1,219 @@
+"""Records of receipts (docs/receipts.md): reading a file of any size, and what its bytes say."""
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
+
+import numpy as np
+
+MOST_BODY = 1 << 24
+MAGIC = b"sortrcp1"
+OPENING, RECEIPT, SIGNATURE = 1, 2, 3
+WATERMARK = 1  # flag of an opening
+HISTORY, LISTED = 1, 2  # flags of a receipt
+ENDED = 1  # flag of a head
+RACE, FIRST, ACCEPTED, REPLACED = 1, 2, 3, 4  # methods
+
+OPENING_HEAD = struct.Struct("<8sIIIII16s32s")
+RECEIPT_HEAD = struct.Struct("<16s32sQQQIIIIIIIII")
+HEAD = struct.Struct("<16sQ32sI")
+
+
+class BadRecord(Exception):
+    """A record that the format does not allow, or a file that ends within one: `problem` is its name."""
+
+    def __init__(self, problem: str, why: str) -> None:
+        super().__init__(f"{problem}: {why}")
+        self.problem = problem
+
+
+def digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def records(file: BinaryIO) -> Iterator[Tuple[int, bytes]]:
+    """Type and body of each record. Reads one record at a time. Raises BadRecord where no further one can be read."""
+    while True:
+        head = file.read(5)
+        if not head:
+            return
+        if len(head) < 5:
+            raise BadRecord("cut_record", "the file ends within a record's head")
+        kind, length = struct.unpack("<BI", head)
+        if length > MOST_BODY:
+            raise BadRecord("bad_record", f"a body of {length} bytes, at most {MOST_BODY}")
+        body = file.read(length)
+        if len(body) < length:
+            raise BadRecord("cut_record", f"the file ends {length - len(body)} bytes before the record")
+        yield kind, body
+
+
+@dataclass
+class Opening:
+    vocabulary: int
+    live_vocabulary: int
+    choice_index: int
+    flags: int
+    commitment: bytes
+    request_id: bytes
+    words: List[int]
+
+
+@dataclass
+class Receipt:
+    chain: bytes
+    previous: bytes
+    index: int
+    step_id: int
+    history_hash: int
+    position: int
+    offset: int
+    flags: int
+    method: int
+    draw_salt: int
+    temperature: int  # of dynamic temperature, Q8.24
+    token: int
+    logprob: int  # bits of the f32
+    kept_count: int
+    ids: Any  # of the kept tokens, ascending, and their bits; both empty if they are not listed
+    bits: Any
+    digest: bytes
+
+    @property
+    def listed(self) -> bool:
+        return bool(self.flags & LISTED)
+
+
+@dataclass
+class Signature:
+    public_key: bytes
+    time: int
+    heads: List[Tuple[bytes, int, bytes, int]]  # chain, receipts, head, flags
+    signature: bytes
+    signed: bytes  # the bytes under the signature
+
+
+def need(truth: bool, why: str) -> None:
+    if not truth:
+        raise BadRecord("bad_record", why)
+
+
+def magic_and_law(body: bytes) -> Tuple[bytes, int]:
+    """The beginning of an opening of any law."""
+    return body[:8], int.from_bytes(body[8:12], "little")
+
+
+def opening_of(body: bytes) -> Opening:
+    need(len(body) >= OPENING_HEAD.size + 8, "an opening that is too short")
+    _, _, vocabulary, live, choice, flags, _, commitment = OPENING_HEAD.unpack_from(body)
+    at = OPENING_HEAD.size
+    size, = struct.unpack_from("<I", body, at)
+    need(at + 4 + size + 4 <= len(body), "an opening that ends within its request_id")
+    request_id = body[at + 4:at + 4 + size]
+    at += 4 + size
+    count, = struct.unpack_from("<I", body, at)
+    need(len(body) == at + 4 + 4 * count, "an opening of another length than its parameters")
+    need(flags & ~WATERMARK == 0, f"flags {flags} of an opening")
+    words = list(struct.unpack_from(f"<{count}I", body, at + 4))
+    return Opening(vocabulary, live, choice, flags, commitment, request_id, words)
+
+
+def receipt_of(body: bytes) -> Receipt:
+    need(len(body) >= RECEIPT_HEAD.size, "a receipt that is too short")
+    fields = RECEIPT_HEAD.unpack_from(body)
+    flags, method, kept_count = fields[7], fields[8], fields[13]
+    need(flags & ~(HISTORY | LISTED) == 0, f"flags {flags} of a receipt")
+    need(RACE <= method <= REPLACED, f"method {method}")
+    need(kept_count >= 1, "a receipt without kept tokens")
+    listed = kept_count if flags & LISTED else 0
+    need(len(body) == RECEIPT_HEAD.size + 8 * listed, "a receipt of another length than its kept tokens")
+    pairs = np.frombuffer(body, "<u4", 2 * listed, RECEIPT_HEAD.size).reshape(listed, 2)
+    ids, bits = pairs[:, 0].astype(np.int64), pairs[:, 1]
+    need(bool((np.diff(ids) > 0).all()), "kept tokens that do not ascend")
+    return Receipt(*fields, ids, bits, digest(body))
+
+
+def signature_of(body: bytes) -> Signature:
+    need(len(body) >= 44, "a signature that is too short")
+    time, count = struct.unpack_from("<QI", body, 32)
+    need(count >= 1 and len(body) == 44 + HEAD.size * count + 64, "a signature of another length than its heads")
+    heads = [HEAD.unpack_from(body, 44 + HEAD.size * i) for i in range(count)]
+    need(all(flags & ~ENDED == 0 for *_, flags in heads), "flags of a head")
+    return Signature(body[:32], time, heads, body[-64:], b"sortition receipts 1" + body[:-64])
+
+
+# --- the parameters of an opening
+
+NUMBER, FLOAT, BOOL = "number", "float", "bool"
+PRESETS = ["PRESET_UNSPECIFIED", "PRESET_VLLM", "PRESET_LLAMA_CPP", "PRESET_HF"]
+NAN_POLICIES = ["NAN_POLICY_UNSPECIFIED", "NAN_POLICY_FAIL", "NAN_POLICY_MASK"]
+TOKENS = {1: ("tokens", [NUMBER])}
+# By number: the field's name and kind. A list of one kind is a repeated field, a tuple an enumeration.
+FIELDS: Dict[int, Tuple[str, Any]] = {
+    1: ("temperature", FLOAT), 2: ("top_k", NUMBER), 3: ("top_p", FLOAT), 4: ("min_p", FLOAT),
+    5: ("repetition_penalty", FLOAT), 6: ("frequency_penalty", FLOAT), 7: ("presence_penalty", FLOAT),
+    8: ("penalty_scope", {1: ("window", NUMBER), 2: ("repetition_counts_prompt", BOOL),
+                          3: ("frequency_counts_prompt", BOOL), 4: ("ignored_prefix", NUMBER)}),
+    9: ("logit_bias", [{1: ("token", NUMBER), 2: ("bias", FLOAT)}]), 10: ("allowed_token_ids", [NUMBER]),
+    11: ("banned_token_ids", [NUMBER]), 12: ("nan_policy", tuple(NAN_POLICIES)),
+    18: ("chain", {1: ("preset", tuple(PRESETS)), 2: ("explicit", {1: ("samplers", [str])})}),
+    20: ("typical_p", FLOAT), 21: ("top_n_sigma", FLOAT), 22: ("epsilon_cutoff", FLOAT), 23: ("eta_cutoff", FLOAT),
+    24: ("top_a", FLOAT), 25: ("top_h", FLOAT), 26: ("p_less", BOOL),
+    27: ("xtc", {1: ("probability", FLOAT), 2: ("threshold", FLOAT)}),
+    28: ("dynamic_temperature", {1: ("range", FLOAT), 2: ("exponent", FLOAT)}),
+    29: ("mirostat", {1: ("version", NUMBER), 2: ("tau", FLOAT), 3: ("eta", FLOAT), 4: ("m", NUMBER)}),
+    30: ("adaptive_p", {1: ("target", FLOAT), 2: ("decay", FLOAT)}),
+    31: ("quadratic_smoothing", {1: ("factor", FLOAT), 2: ("curve", FLOAT)}),
+    32: ("dry", {1: ("multiplier", FLOAT), 2: ("base", FLOAT), 3: ("allowed_length", NUMBER), 4: ("window", NUMBER),
+                 5: ("sequence_breakers", [TOKENS])}),
+    33: ("no_repeat_ngram_size", NUMBER), 34: ("min_tokens", NUMBER), 35: ("stop_token_ids", [NUMBER]),
+    36: ("bad_words", [TOKENS]), 37: ("forced_tokens", {1: ("start", NUMBER), 2: ("tokens", [NUMBER])}),
+}
+
+
+def parameters_of(words: List[int], fields: Dict[int, Tuple[str, Any]] = FIELDS) -> Dict[str, Any]:
+    """The parameters as JSON with the contract's names. Raises BadRecord for words that are none."""
+    found: Dict[str, Any] = {}
+    at, last = 0, 0
+    while at < len(words):
+        need(at + 2 <= len(words) and at + 2 + words[at + 1] <= len(words), "parameters that end within an entry")
+        number, size = words[at], words[at + 1]
+        need(number > last, "parameters out of order")
+        need(number in fields, f"parameters have field {number}, which this program does not know")
+        name, kind = fields[number]
+        found[name] = value_of(kind, words[at + 2:at + 2 + size])
+        at, last = at + 2 + size, number
+    return found
+
+
+def value_of(kind: Any, words: List[int]) -> Any:
+    if isinstance(kind, dict):
+        return parameters_of(words, kind)
+    if isinstance(kind, list) and kind[0] == NUMBER:
+        return words
+    if isinstance(kind, list):
+        return list(items_of(kind[0], words))
+    need(len(words) == 1, "a number of several words")
+    if kind == FLOAT:
+        return struct.unpack("<f", struct.pack("<I", words[0]))[0]
+    if kind == BOOL:
+        return bool(words[0])
+    if isinstance(kind, tuple):
+        need(words[0] < len(kind), "a value that is none of its enumeration")
+        return kind[words[0]]
+    return words[0]
+
+
+def items_of(kind: Any, words: List[int]) -> Iterator[Any]:
+    at = 0
+    while at < len(words):
+        size = words[at]
+        count = (size + 3) // 4 if kind is str else size
+        need(at + 1 + count <= len(words), "parameters that end within an item")
+        part = words[at + 1:at + 1 + count]
+        if kind is str:
+            yield struct.pack(f"<{count}I", *part)[:size].decode("utf-8", "replace")
+        else:
+            yield parameters_of(part, kind)
+        at += 1 + count

@@ -1,0 +1,113 @@
+// The records of receipts (docs/receipts.md): their bytes, their hashes, and the commitment to a seed. The service
+// writes them, and the verifier of sortitionctl reads them.
+//
+// Every function here is pure and thread-safe. No record holds a seed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/row.h"
+
+namespace sortition::service {
+
+using ReceiptHash = std::array<uint8_t, 32>;
+using ReceiptChainId = std::array<uint8_t, 16>;
+using ReceiptSalt = std::array<uint8_t, 16>;
+using ReceiptPublicKey = std::array<uint8_t, 32>;
+
+enum class ReceiptRecord : uint8_t { kOpening = 1, kReceipt = 2, kSignature = 3 };
+
+inline constexpr size_t kRecordHeaderBytes = 5;
+inline constexpr uint32_t kMaxRecordBytes = 1u << 24;  // of a body
+// Larger kept sets are counted and not listed.
+inline constexpr uint32_t kMaxReceiptTokens = 4096;
+
+// The body of a record that begins a chain.
+struct ReceiptOpening {
+  uint32_t law_version = 0;
+  uint32_t vocabulary = 0;
+  uint32_t live_vocabulary = 0;
+  uint32_t choice_index = 0;
+  bool has_watermark = false;
+  std::array<uint8_t, 16> nonce = {};
+  ReceiptHash commitment = {};
+  std::string request_id;
+  std::vector<uint32_t> parameters;  // words (service/request/receipt_words.h)
+  bool operator==(const ReceiptOpening&) const = default;
+};
+
+enum class ReceiptMethod : uint32_t { kRace = 1, kGreedy = 2, kAcceptedDraft = 3, kInPlaceOfDraft = 4 };
+
+// The body of a record of one token.
+struct Receipt {
+  ReceiptChainId chain = {};
+  ReceiptHash previous = {};
+  uint64_t index = 0;
+  uint64_t step_id = 0;
+  std::optional<uint64_t> history_hash;
+  uint32_t position = 0;
+  uint32_t offset = 0;
+  bool lists_kept = false;
+  ReceiptMethod method = ReceiptMethod::kRace;
+  uint32_t draw_salt = 0;
+  uint32_t temperature = 0;
+  uint32_t token = 0;
+  uint32_t logprob_bits = 0;
+  uint32_t kept_count = 0;
+  std::vector<kernels::TokenBits> kept;  // ids ascending; empty without lists_kept
+  bool operator==(const Receipt&) const = default;
+};
+
+// The state of a chain, as a signature names it.
+struct ReceiptHead {
+  ReceiptChainId chain = {};
+  uint64_t receipts = 0;
+  ReceiptHash hash = {};
+  bool has_ended = false;
+  bool operator==(const ReceiptHead&) const = default;
+};
+
+// The body of a record that signs chains.
+struct ReceiptSignature {
+  ReceiptPublicKey public_key = {};
+  uint64_t time = 0;  // milliseconds since 1970
+  std::vector<ReceiptHead> heads;
+  std::array<uint8_t, 64> signature = {};
+  bool operator==(const ReceiptSignature&) const = default;
+};
+
+// Return the one encoding of a body.
+std::string EncodeBody(const ReceiptOpening& opening);
+std::string EncodeBody(const Receipt& receipt);
+std::string EncodeBody(const ReceiptSignature& signature);
+
+// Returns the bytes that are signed: all of the body but the signature, after a prefix.
+std::string SignedBytes(const ReceiptSignature& signature);
+
+// Appends a record of this body.
+void AppendRecord(ReceiptRecord type, std::string_view body, std::string* to);
+// Appends the record of a receipt. Returns its body, until `to` changes.
+std::string_view AppendRecord(const Receipt& receipt, std::string* to);
+
+// Return a body's fields, or nothing if the bytes are no such body.
+std::optional<ReceiptOpening> DecodeOpening(std::string_view body);
+// Returns the law version that an opening names; 0 if it is of another format.
+uint32_t LawOf(std::string_view opening);
+std::optional<Receipt> DecodeReceipt(std::string_view body);
+std::optional<ReceiptSignature> DecodeSignature(std::string_view body);
+
+// Returns SHA-256.
+ReceiptHash HashOf(std::string_view bytes);
+// Returns the id of the chain that an opening of this hash begins.
+ReceiptChainId ChainIdOf(const ReceiptHash& opening);
+
+// Returns the commitment to a seed.
+ReceiptHash CommitmentOf(uint64_t seed, const ReceiptSalt& salt);
+
+}  // namespace sortition::service

@@ -1,0 +1,20 @@
+// Sampling parameters as the words of a receipt's opening (docs/receipts.md), and back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sortition/v1/parameters.pb.h"
+
+namespace sortition::service {
+
+// Returns the words of the fields that are set, without those that only ask for answers and without the watermark.
+// Thread-safe.
+std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters);
+
+// Returns the parameters of these words; nothing if they are not the words of any. Thread-safe.
+std::optional<v1::SamplingParameters> ParametersOf(std::span<const uint32_t> words);
+
+}  // namespace sortition::service

@@ -1,0 +1,260 @@
+// Receipts, places in the race and the verifier.
+//
+//   bench_verify [--json FILE] [--plot FILE] [--rounds N] [--client_core N] [--server_core N]
+//
+// Rows are of 128256 bf16, with temperature 0.8 and top-k 8. The client's end and the server's have a core each, and
+// the server one kernel thread. Ratios are of medians; contenders take turns input by input.
+//
+// step_ring_16_receipts: a step of 16 rows over a ring, with a receipt for each; the baseline is the same step without.
+// step_ring_16_files: the same where the server alone writes receipts to files. server_16_receipts: the processor time
+// of the server alone for such a step, with a ring that sleeps; the baseline is the step without. Other work on the
+// machine changes it least. bytes_per_token: of the worker's
+// records. verify_rate: tokens that a second of processor time checks, signatures, chains and draws together.
+// score_race: a score of 64 tokens with their places in the race; the baseline is the score alone.
+// score_race_unfiltered: the same where every token is kept.
+#include <time.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/receipt_check.h"
+#include "client/demo/worker/server_process.h"
+#include "kernels/check.h"
+#include "service/receipt/receipt_key.h"
+#include "sortition/client.h"
+#include "tests/bench/cpu/logits.h"
+#include "tests/bench/interleaved.h"
+#include "tests/bench/report.h"
+#include "tests/bench/wire/cores.h"
+
+ABSL_FLAG(std::string, json, "", "file for the results as JSON");
+ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
+ABSL_FLAG(uint32_t, rounds, 60, "rounds over all inputs");
+ABSL_FLAG(int, client_core, 0, "core of the client");
+ABSL_FLAG(int, server_core, 1, "core of the server");
+
+namespace sortition::bench {
+namespace {
+
+constexpr uint32_t kVocabulary = 128256;
+constexpr size_t kRows = 16;
+constexpr size_t kInputs = 4;
+constexpr size_t kScored = 64;
+
+v1::SamplingParameters Parameters(uint32_t top_k) {
+  v1::SamplingParameters parameters;
+  parameters.set_temperature(0.8f);
+  parameters.set_top_k(top_k);
+  return parameters;
+}
+
+// A client over a ring with its sequences.
+class Worker {
+ public:
+  Worker(const std::string& target, uint32_t top_k, bool has_receipts) {
+    client::ClientOptions options;
+    options.targets = {target};
+    options.transport.kind = client::TransportKind::kRing;
+    auto client = client::Client::Connect(std::move(options));
+    if (!client.ok()) std::cerr << client.status() << "\n";
+    SORTITION_CHECK(client.ok());
+    client_ = *std::move(client);
+    for (size_t i = 0; i < kRows; ++i) {
+      client::SequenceOptions sequence;
+      sequence.request_id = absl::StrCat("bench-", i);
+      sequence.parameters = Parameters(top_k);
+      sequence.parameters.mutable_processed_logprobs();
+      sequence.seed = i;
+      sequence.vocabulary_size = kVocabulary;
+      if (has_receipts) sequence.receipts = logs_.emplace_back(std::make_shared<client::ReceiptLog>());
+      auto opened = client_->Open(std::move(sequence));
+      if (!opened.ok()) std::cerr << opened.status() << "\n";
+      SORTITION_CHECK(opened.ok());
+      sequences_.push_back(*std::move(opened));
+    }
+  }
+
+  // Places the rows in memory that the server shares.
+  void Place(const Logits& logits) {
+    auto memory = client_->AllocateRows(logits.count() * logits.row_bytes());
+    SORTITION_CHECK(memory.ok());
+    rows_ = *std::move(memory);
+    stride_ = logits.row_bytes();
+    for (size_t i = 0; i < logits.count(); ++i) {
+      std::memcpy(rows_.data.get() + i * stride_, logits.row(i), stride_);
+    }
+  }
+  void Step(size_t input) {
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
+    for (size_t i = 0; i < kRows; ++i) {
+      batch.rows.push_back({sequences_[i].get(), rows_.data.get() + (input * kRows + i) * stride_});
+    }
+    Run(batch);
+    tokens_ += kRows;
+  }
+  void Score(bool with_race) {
+    static const std::vector<uint32_t> tokens(kScored, 77);
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
+    client::Row& row = batch.rows.emplace_back();
+    row.sequence = sequences_[0].get();
+    row.logits = rows_.data.get();
+    row.scored = tokens;
+    row.score_race = with_race;
+    Run(batch);
+  }
+
+  // Ends the sequences. Returns all their records.
+  std::string TakeReceipts(std::vector<cli::SeedOpening>* seeds) {
+    sequences_.clear();
+    std::string records;
+    for (const auto& log : logs_) {
+      SORTITION_CHECK(log->AwaitEnd(absl::Seconds(10)));
+      records += log->Take();
+      const auto line = cli::ParseSeeds(log->SeedLine());
+      SORTITION_CHECK(line.ok());
+      seeds->push_back(line->front());
+    }
+    return records;
+  }
+  uint64_t tokens() const { return tokens_; }
+
+ private:
+  void Run(const client::Batch& batch) {
+    const auto results = client_->Step(batch);
+    SORTITION_CHECK(results.ok());
+    for (const auto& result : *results) SORTITION_CHECK(!std::holds_alternative<client::RowError>(result));
+  }
+
+  std::unique_ptr<client::Client> client_;
+  std::vector<std::unique_ptr<client::Sequence>> sequences_;
+  std::vector<std::shared_ptr<client::ReceiptLog>> logs_;
+  client::Client::RowMemory rows_;
+  size_t stride_ = 0;
+  uint64_t tokens_ = 0;
+};
+
+double ProcessorSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+class Suite {
+ public:
+  Suite() : report_("verify", MachineName()) {
+    std::string folder = (std::filesystem::temp_directory_path() / "bench_verifyXXXXXX").string();
+    SORTITION_CHECK(::mkdtemp(folder.data()) != nullptr);
+    folder_ = folder;
+    SORTITION_CHECK(service::WriteNewKey(folder_ + "/key").ok());
+    asked_ = Start("asked", {"--receipt_key=" + folder_ + "/key"});
+    sleepy_ = Start("sleepy", {"--receipt_key=" + folder_ + "/key", "--ring_spin=0"});
+    files_ = Start("files", {"--receipt_key=" + folder_ + "/key", "--receipt_folder=" + folder_, "--receipt_all"});
+  }
+  ~Suite() {
+    asked_.reset();
+    sleepy_.reset();
+    files_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  int Run() {
+    const OnCore core(absl::GetFlag(FLAGS_client_core));
+    Worker plain(Target("asked"), 8, false), receipts(Target("asked"), 8, true), files(Target("files"), 8, false);
+    Worker filtered(Target("asked"), 50, false), unfiltered(Target("asked"), 0, false);
+    const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows * kInputs + kScored, kVocabulary);
+    for (Worker* worker : {&plain, &receipts, &files, &filtered, &unfiltered}) worker->Place(logits);
+    const auto step = [](Worker* worker) { return [worker](size_t input) { worker->Step(input); }; };
+    const uint32_t rounds = absl::GetFlag(FLAGS_rounds);
+    const auto steps =
+        MeasureInterleaved({{"plain", step(&plain)}, {"receipts", step(&receipts)}, {"files", step(&files)}},
+                           {.inputs = kInputs, .rounds = rounds * 4, .prepare = {}, .in_a_row = 16});
+    report_.Add({"step_ring_16_receipts", steps[1], "us", steps[0]});
+    report_.Add({"step_ring_16_files", steps[2], "us", steps[0]});
+
+    MeasureServer(logits);
+
+    const auto score = [](Worker* worker, bool race) { return [=](size_t) { worker->Score(race); }; };
+    const auto scores = MeasureInterleaved({{"score", score(&filtered, false)},
+                                            {"score_race", score(&filtered, true)},
+                                            {"unfiltered", score(&unfiltered, false)},
+                                            {"unfiltered_race", score(&unfiltered, true)}},
+                                           {.inputs = kInputs, .rounds = rounds, .prepare = {}});
+    report_.Add({"score_race", scores[1], "us", scores[0]});
+    report_.Add({"score_race_unfiltered", scores[3], "us", scores[2]});
+
+    std::vector<cli::SeedOpening> seeds;
+    const uint64_t tokens = receipts.tokens();
+    const std::string records = receipts.TakeReceipts(&seeds);
+    report_.Add({"bytes_per_token", static_cast<double>(records.size()) / static_cast<double>(tokens), "B", {}});
+    cli::ReceiptCheck check({{}, seeds});
+    const double start = ProcessorSeconds();
+    for (size_t begin = 0; begin < records.size(); begin += 1 << 20) {
+      check.Read(std::string_view(records).substr(begin, 1 << 20));
+    }
+    check.Finish();
+    const double seconds = ProcessorSeconds() - start;
+    SORTITION_CHECK(check.problems().empty() && check.counts().drawn == tokens);
+    SORTITION_CHECK(check.counts().signed_receipts == tokens);
+    report_.Add({"verify_rate", static_cast<double>(tokens) / seconds, "tokens/s", {}});
+    return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  }
+
+ private:
+  // Adds the server's processor time of a step. Steps with and without receipts take turns.
+  void MeasureServer(const Logits& logits) {
+    constexpr int kTurns = 40;
+    constexpr int kSteps = 25;
+    Worker plain(Target("sleepy"), 8, false), receipts(Target("sleepy"), 8, true);
+    double seconds[2] = {};
+    for (Worker* worker : {&plain, &receipts}) worker->Place(logits);
+    for (int turn = -2; turn < kTurns; ++turn) {
+      for (Worker* worker : {&plain, &receipts}) {
+        const double start = ServerSeconds();
+        for (int i = 0; i < kSteps; ++i) worker->Step(static_cast<size_t>(i) % kInputs);
+        if (turn >= 0) seconds[worker == &receipts] += ServerSeconds() - start;
+      }
+    }
+    constexpr double kMicroseconds = 1e6 / (kTurns * kSteps);
+    report_.Add({"server_16_receipts", seconds[1] * kMicroseconds, "us", seconds[0] * kMicroseconds});
+  }
+  double ServerSeconds() const {
+    clockid_t clock;
+    SORTITION_CHECK(clock_getcpuclockid(sleepy_->process().pid(), &clock) == 0);
+    timespec time;
+    SORTITION_CHECK(clock_gettime(clock, &time) == 0);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  }
+
+  std::string Target(const std::string& name) const { return "unix:" + folder_ + "/" + name; }
+  std::unique_ptr<demo::ServerProcess> Start(const std::string& name, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--log_level=error", "--cpu_threads=1", "--memory_listen=" + Target(name)});
+    const OnCore core(absl::GetFlag(FLAGS_server_core));
+    auto server = demo::ServerProcess::Start(Beside("sortitiond"), flags, "");
+    if (!server.ok()) std::cerr << server.status() << "\n";
+    SORTITION_CHECK(server.ok());
+    return *std::move(server);
+  }
+  static std::string Beside(const std::string& program) {
+    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / program).string();
+  }
+
+  Report report_;
+  std::string folder_;
+  std::unique_ptr<demo::ServerProcess> asked_, files_, sleepy_;
+};
+
+}  // namespace
+}  // namespace sortition::bench
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return sortition::bench::Suite().Run();
+}

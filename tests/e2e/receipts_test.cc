@@ -1,0 +1,231 @@
+// Receipts from the demonstration's server to sortitionctl verify, right ones and damaged ones, and after a kill.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "client/demo/worker/child_process.h"
+#include "client/demo/worker/server_process.h"
+#include "service/receipt/receipt_key.h"
+#include "sortition/client.h"
+
+namespace sortition::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Ended {
+  int code = 0;
+  std::string output;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+// A folder for receipts, and the programs that write and read them.
+class ReceiptsTest : public ::testing::Test {
+ protected:
+  ReceiptsTest() {
+    std::string path = ::testing::TempDir() + "/receiptsXXXXXX";
+    folder_ = ::mkdtemp(path.data());
+  }
+  ~ReceiptsTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string At(const std::string& name) const { return folder_ + "/" + name; }
+  Ended Run(const std::string& program, const std::vector<std::string>& arguments) {
+    std::filesystem::remove(At("output"));
+    const auto process = demo::ChildProcess::Start({program, arguments, At("output"), std::nullopt});
+    EXPECT_TRUE(process.ok()) << process.status();
+    const auto code = (*process)->Wait(absl::Seconds(120));
+    EXPECT_TRUE(code.ok()) << code.status();
+    return {code.ok() ? *code : -1, ReadFile(At("output"))};
+  }
+  Ended Verify(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "verify");
+    return Run(SORTITIONCTL, arguments);
+  }
+  void WriteDemo() {
+    const Ended demo =
+        Run(SORTITION_DEMO, {"--server=" SORTITIOND, "--sequences=3", "--tokens=20", "--receipts=" + At("demo")});
+    ASSERT_EQ(demo.code, 0) << demo.output;
+  }
+  std::string keys() const { return "--keys=" + At("demo.key"); }
+  std::string seeds() const { return "--seeds=" + At("demo.seeds"); }
+
+  std::string folder_;
+};
+
+TEST_F(ReceiptsTest, DemoVerifies) {
+  WriteDemo();
+  Ended verified = Verify({At("demo"), keys(), seeds(), "--report=" + At("report.html")});
+  EXPECT_EQ(verified.code, 0) << verified.output;
+  EXPECT_THAT(verified.output, HasSubstr("of 3 sequences"));
+  EXPECT_THAT(verified.output, HasSubstr("AGREES in what was checked"));
+  EXPECT_THAT(verified.output, HasSubstr("row: not checked"));
+  EXPECT_THAT(ReadFile(At("report.html")), HasSubstr("AGREES"));
+  EXPECT_FALSE(std::filesystem::exists(At("demo.private")));
+
+  // Without more it says what it did not check.
+  verified = Verify({At("demo")});
+  EXPECT_EQ(verified.code, 0) << verified.output;
+  EXPECT_THAT(verified.output, HasSubstr("not checked: whose key it is"));
+  EXPECT_THAT(verified.output, HasSubstr("without an opened seed"));
+}
+
+TEST_F(ReceiptsTest, ChangedByteIsFound) {
+  WriteDemo();
+  std::string bytes = ReadFile(At("demo"));
+  bytes[bytes.size() / 2] ^= 1;
+  WriteFile(At("demo"), bytes);
+  const Ended verified = Verify({At("demo"), keys(), seeds(), "--json", "--report=" + At("report.html")});
+  EXPECT_EQ(verified.code, 4) << verified.output;
+  EXPECT_THAT(verified.output, HasSubstr("\"verdict\": \"differs\""));
+  EXPECT_THAT(ReadFile(At("report.html")), HasSubstr("DIFFERS"));
+}
+
+TEST_F(ReceiptsTest, BadInputIsNamed) {
+  WriteDemo();
+  const std::string bytes = ReadFile(At("demo"));
+  WriteFile(At("cut"), bytes.substr(0, bytes.size() - 1));
+  Ended verified = Verify({At("cut"), keys()});
+  EXPECT_EQ(verified.code, 4);
+  EXPECT_THAT(verified.output, HasSubstr("cut_record"));
+
+  WriteFile(At("other.key"), std::string(64, '1'));
+  verified = Verify({At("demo"), "--keys=" + At("other.key")});
+  EXPECT_EQ(verified.code, 4);
+  EXPECT_THAT(verified.output, HasSubstr("unknown_key"));
+
+  WriteFile(At("other.seeds"), "1 000102030405060708090a0b0c0d0e0f\n");
+  verified = Verify({At("demo"), "--seeds=" + At("other.seeds")});
+  EXPECT_EQ(verified.code, 4);
+  EXPECT_THAT(verified.output, HasSubstr("wrong_seed"));
+
+  WriteFile(At("no.seeds"), "a seed\n");
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{At("none")},
+                                             {},
+                                             {At("demo"), "--keys=" + At("none")},
+                                             {At("demo"), "--keys=" + At("demo")},
+                                             {At("demo"), "--seeds=" + At("no.seeds")},
+                                             {At("demo"), "--report=" + At("none/report.html")}}) {
+    verified = Verify(arguments);
+    EXPECT_EQ(verified.code, 1) << verified.output;
+    EXPECT_THAT(verified.output, HasSubstr("sortitionctl: "));
+  }
+}
+
+// The part of a file that is there after a kill has no signature at its end, and nothing else is wrong with it.
+TEST_F(ReceiptsTest, FilesSurviveKill) {
+  ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
+  auto server = demo::ServerProcess::Start(
+      SORTITIOND, {"--receipt_key=" + At("key"), "--receipt_folder=" + folder_, "--receipt_all"}, At("log"));
+  ASSERT_TRUE(server.ok()) << server.status() << ReadFile(At("log"));
+  const Ended demo = Run(SORTITION_DEMO, {"--connect=" + (*server)->address(), "--sequences=3", "--tokens=40"});
+  ASSERT_EQ(demo.code, 0) << demo.output;
+  (*server)->process().Signal(SIGKILL);
+  (void)(*server)->process().Wait(absl::Seconds(30));
+  std::vector<std::string> arguments = {"--json"};
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (entry.path().extension() == ".bin") arguments.push_back(entry.path());
+  }
+  ASSERT_EQ(arguments.size(), 2u);
+  const Ended verified = Verify(arguments);
+  EXPECT_TRUE(verified.code == 0 || verified.code == 5) << verified.output;
+  EXPECT_THAT(verified.output, HasSubstr("\"problems\": {}"));
+  EXPECT_THAT(verified.output, Not(HasSubstr("\"receipts\": 0,")));
+}
+
+// A text with penalties, its receipts and its logits; then the rows again in this process, and on the server.
+TEST_F(ReceiptsTest, RowsAgainAndReplay) {
+  constexpr uint32_t kVocabulary = 50;
+  constexpr size_t kTokens = 24;
+  ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
+  auto server = demo::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto client = client::Client::Connect({.targets = {(*server)->address()}});
+  ASSERT_TRUE(client.ok()) << client.status();
+  client::SequenceOptions options;
+  options.request_id = "a";
+  options.vocabulary_size = kVocabulary;
+  options.prompt = {1, 2};
+  options.parameters.set_top_k(8);
+  options.parameters.set_repetition_penalty(1.2f);
+  const auto log = options.receipts = std::make_shared<client::ReceiptLog>();
+  auto sequence = (*client)->Open(options);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  std::mt19937_64 random(1);
+  std::vector<float> logits(kTokens * kVocabulary);
+  for (float& x : logits) x = float(random() % 8192) / 1024;
+  for (size_t i = 0; i < kTokens; ++i) {
+    const auto results =
+        (*client)->Step({v1::DTYPE_F32, kVocabulary, {{sequence->get(), logits.data() + i * kVocabulary}}});
+    ASSERT_TRUE(results.ok() && std::holds_alternative<v1::DrawResult>(results->front()));
+  }
+  sequence->reset();
+  ASSERT_TRUE(log->AwaitEnd(absl::Seconds(10)));
+  WriteFile(At("receipts"), log->Take());
+  WriteFile(At("seeds"), log->SeedLine());
+  const auto write_logits = [&] {
+    WriteFile(At("logits"), {reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
+  };
+  write_logits();
+  const std::vector<std::string> flags = {At("receipts"), "--seeds=" + At("seeds"), "--logits=" + At("logits"),
+                                          "--dtype=f32", "--prompt=1,2"};
+  const auto run = [&](const std::string& command) {
+    std::vector<std::string> arguments = flags;
+    arguments.insert(arguments.begin(), command);
+    arguments.push_back("--server=" + (*server)->address());
+    return Run(SORTITIONCTL, arguments);
+  };
+  Ended ended = run("verify");
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("row: 24 of 24 tokens"));
+  ended = run("replay");
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("24 tokens replayed, 0 differ"));
+
+  for (uint32_t i = 0; i < kVocabulary; ++i) logits[5 * kVocabulary + i] = float(i % 7);
+  write_logits();
+  ended = run("verify");
+  EXPECT_EQ(ended.code, 4) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("problem wrong_row: 1"));
+  ended = run("replay");
+  EXPECT_EQ(ended.code, 4) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("position 7: "));
+  EXPECT_THAT(ended.output, HasSubstr("1 differ"));
+
+  ended = Verify({At("receipts"), "--logits=" + At("logits"), "--dtype=f32", "--tolerance=0.1"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.output, HasSubstr("--tolerance needs --seeds"));
+  ended = Verify({At("receipts"), "--seeds=" + At("seeds"), "--logits=" + At("receipts"), "--dtype=f32"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.output, HasSubstr("are no rows of 200 bytes"));
+}
+
+TEST_F(ReceiptsTest, ServerNamesBadSettings) {
+  const auto start = [&](const std::vector<std::string>& flags) { return Run(SORTITIOND, flags); };
+  Ended ended = start({"--listen=127.0.0.1:0", "--metrics_listen=", "--receipt_key=" + At("none")});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.output, HasSubstr("--receipt_key"));
+  ended = start({"--receipt_folder=" + folder_});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.output, HasSubstr("--receipt_folder: it needs --receipt_key"));
+}
+
+}  // namespace
+}  // namespace sortition::testing

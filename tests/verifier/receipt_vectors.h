@@ -1,0 +1,36 @@
+// Files of receipts, right ones and wrong ones, with what a verifier finds in each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/cli/receipt_check.h"
+
+namespace sortition::testing {
+
+// A line of the vectors: a problem's name, and the chain and receipt that it names, if any.
+struct ExpectedProblem {
+  std::string name;
+  std::string chain = {};
+  std::optional<uint64_t> index = {};
+};
+
+struct ReceiptVector {
+  std::string name;
+  std::string records;
+  std::vector<service::ReceiptPublicKey> keys;
+  std::vector<cli::SeedOpening> seeds;
+  std::vector<ExpectedProblem> problems;
+  uint64_t receipts = 0;
+  uint64_t signed_receipts = 0;
+  uint64_t drawn = 0;
+};
+
+// Returns the vectors; each call returns the same.
+std::vector<ReceiptVector> MakeReceiptVectors();
+
+// Returns tests/verifier/receipts_vectors.json as it should be.
+std::string ReceiptVectorsText();
+
+}  // namespace sortition::testing
