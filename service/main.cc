@@ -117,6 +117,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 
 int Main(int argc, char** argv) {
   TuneAllocator();
+  ReadOnStreamThreads();
 #ifdef NDEBUG
   // Debian's build of Abseil looks for deadlocks at every locking of a mutex, gRPC's mutexes included, and takes a
   // process-wide lock for it. That costs 6 % of a step of one row over a ring.
@@ -131,7 +132,7 @@ int Main(int argc, char** argv) {
   // Makes a file that may not grow, such as shared memory under ulimit -f, an ordinary error instead of a signal.
   std::signal(SIGXFSZ, SIG_IGN);
   const StopSignals signals;
-  Log log(config->log_level);
+  Log& log = *new Log(config->log_level);  // gRPC's threads write to it until the process ends
   RedirectLibraryLogs(&log);
   const absl::Status served = Serve(*config, signals, &log);
   if (served.ok()) return 0;

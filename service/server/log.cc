@@ -17,11 +17,18 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-// gRPC logs through Abseil since 1.66, and protobuf since 22. Their lines are then not redirected.
+// gRPC logs through Abseil since 1.66, and protobuf since 22.
 #define SORTITION_GRPC_HAS_LOG_FUNCTION (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 66)
 #define SORTITION_PROTOBUF_HAS_LOG_HANDLER (GOOGLE_PROTOBUF_VERSION < 4022000)
 #if SORTITION_PROTOBUF_HAS_LOG_HANDLER
 #include <google/protobuf/stubs/logging.h>
+#endif
+#define SORTITION_LIBRARIES_USE_ABSEIL_LOG (!SORTITION_GRPC_HAS_LOG_FUNCTION || !SORTITION_PROTOBUF_HAS_LOG_HANDLER)
+#if SORTITION_LIBRARIES_USE_ABSEIL_LOG
+#include "absl/log/globals.h"
+#include "absl/log/initialize.h"
+#include "absl/log/log_sink.h"
+#include "absl/log/log_sink_registry.h"
 #endif
 
 namespace sortition::server {
@@ -220,11 +227,43 @@ void RedirectProtobuf(Log*) {}
 
 #endif
 
+#if SORTITION_LIBRARIES_USE_ABSEIL_LOG
+
+class AbseilSink : public absl::LogSink {
+ public:
+  explicit AbseilSink(Log* log) : log_(*log) {}
+  void Send(const absl::LogEntry& entry) override {
+    const std::string_view file = entry.source_filename();
+    const bool is_protobuf = file.find("google/protobuf") != file.npos;
+    log_.Write(entry.log_severity() == absl::LogSeverity::kInfo ? LogLevel::kInfo : LogLevel::kWarning,
+               is_protobuf ? "protobuf" : "grpc",
+               {{"message", std::string_view(entry.text_message()).substr(0, kMaxMessageBytes)},
+                {"file", file},
+                {"line", entry.source_line()}});
+  }
+
+ private:
+  Log& log_;
+};
+
+void RedirectAbseil(Log* log) {
+  absl::InitializeLog();
+  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kInfinity);
+  absl::AddLogSink(new AbseilSink(log));  // other threads log until the process ends
+}
+
+#else
+
+void RedirectAbseil(Log*) {}
+
+#endif
+
 }  // namespace
 
 void RedirectLibraryLogs(Log* log) {
   RedirectGrpc(log);
   RedirectProtobuf(log);
+  RedirectAbseil(log);
 }
 
 }  // namespace sortition::server

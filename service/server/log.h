@@ -103,8 +103,8 @@ class LoggedEvents : public service::EventLog {
 };
 
 // Redirects the messages of gRPC and protobuf into the log, so that standard error holds only JSON lines and no client
-// can flood it with malformed messages. `log` is not owned and outlives every use of gRPC and protobuf in the process.
-// Call once, before either is used.
+// can flood it with malformed messages. `log` is not owned and lives as long as the process. Call once, before they are
+// used.
 void RedirectLibraryLogs(Log* log);
 
 }  // namespace sortition::server

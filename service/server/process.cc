@@ -1,6 +1,7 @@
 // Settings, signals and files of the process.
 #include "service/server/process.h"
 
+#include <grpcpp/version_info.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -24,6 +25,12 @@ void TuneAllocator() {
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
+void ReadOnStreamThreads() {
+#if GRPC_CPP_VERSION_MAJOR > 1 || GRPC_CPP_VERSION_MINOR >= 60
+  setenv("GRPC_EXPERIMENTS", "-event_engine_listener", /*overwrite=*/0);
 #endif
 }
 

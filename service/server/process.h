@@ -1,4 +1,5 @@
-// Settings, signals and files of the process: the allocator, stop signals, the port file, the checkpoint key's file.
+// Settings, signals and files of the process: the allocator, gRPC's threads, stop signals, the port file, the file of
+// the checkpoint key.
 #pragma once
 
 #include <csignal>
@@ -16,6 +17,11 @@ namespace sortition::server {
 // kernel and faults them in again for the next one, which halves the throughput of 1 MB messages. No effect on other C
 // libraries. Call once, before other threads run.
 void TuneAllocator();
+
+// Makes the threads of streams read sockets themselves, as gRPC did before 1.60. Later versions read on threads of a
+// pool and hand each event over, which doubles the processor time of a small step. The variable GRPC_EXPERIMENTS, if it
+// is set, says otherwise. No effect on older versions. Call once, before gRPC is used and other threads run.
+void ReadOnStreamThreads();
 
 // SIGTERM and SIGINT, which a thread waits for: nothing runs in a signal handler. One per process, constructed before
 // any other thread starts, so that all threads inherit the blocked signals.

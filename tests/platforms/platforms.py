@@ -11,43 +11,41 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional
 
 # A command that has not ended by then is killed with all that it started.
 TIMEOUT_SECONDS = 90 * 60
 
 FOLDER = "build/platforms"
+CACHE_SIZE = "12G"  # of the compiler cache that all roots share
 SOURCES = "src"  # where the clone lies in a root
 
-# In a root of "experimental" these come from there. All else comes from unstable, as the Abseil that they were built
-# with: a program that is compiled with a later one does not link.
-NEWEST = "*grpc* *protobuf* libproto* libutf8-range* libupb*"
+# Adds experimental's gRPC to a root of unstable.
+NEWEST_GRPC = "tests/platforms/newest_grpc.sh"
 
 
 class Platform(NamedTuple):
-    suites: Tuple[str, ...]  # the last one is the one that the platform is about
+    suite: str
     compiler: str  # of C++; "c++" is what ./dev installs
     package: str  # that has it
+    setup: str  # script that mmdebstrap runs before it installs packages
 
 
 def _platforms() -> Dict[str, Platform]:
-    suites = {
-        "debian12": ("bookworm",),
-        "debian13": ("trixie",),
-        "testing": ("testing",),
-        "experimental": ("unstable", "experimental"),
-    }
+    suites = {"debian12": "bookworm", "debian13": "trixie", "testing": "testing", "experimental": "unstable"}
     found = {}
-    for name, of in suites.items():
-        found[f"{name}-gcc"] = Platform(of, "c++", "")
+    for name, suite in suites.items():
+        setup = NEWEST_GRPC if name == "experimental" else ""
+        found[f"{name}-gcc"] = Platform(suite, "c++", "", setup)
         # The default of Debian 12 is older than the C++20 that the sources are written in.
         clang = "clang-16" if name == "debian12" else "clang"
-        found[f"{name}-clang"] = Platform(of, clang.replace("clang", "clang++"), clang)
+        found[f"{name}-clang"] = Platform(suite, clang.replace("clang", "clang++"), clang, setup)
     return found
 
 
@@ -147,18 +145,17 @@ class Root:
         settings = [line for line in run(["apt-config", "dump", "--no-empty"]).splitlines()
                     if re.match(r"Acquire::(http|https|Check|Retries|Force)", line)]
         archives = run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian"]).split()
-        suites = self.platform.suites
-        sources = [f"deb {archives[0]} {suite} main" for suite in suites] if archives else []
+        suite = self.platform.suite
+        sources = [f"deb {archives[0]} {suite} main"] if archives else []
         # Services that come with packages are not started.
         hooks = ["--customize-hook=printf '#!/bin/sh\\nexit 101\\n' > \"$1/usr/sbin/policy-rc.d\"",
                  '--customize-hook=chmod 755 "$1/usr/sbin/policy-rc.d"']
-        if "experimental" in suites:
-            hooks += [f"--setup-hook=printf 'Package: {NEWEST}\\nPin: release a=experimental\\nPin-Priority: 600\\n' "
-                     '> "$1/etc/apt/preferences.d/newest"']
+        if self.platform.setup:
+            hooks.append(f"--setup-hook={shlex.quote(os.path.abspath(self.platform.setup))} \"$1\"")
         partial = self.path + ".partial"
         shutil.rmtree(partial, ignore_errors=True)
         subprocess.run(["mmdebstrap", "--mode=root", "--variant=apt", "--include=ca-certificates,git",
-                        *(f"--aptopt={line}" for line in settings), *hooks, suites[0], partial, *sources],
+                        *(f"--aptopt={line}" for line in settings), *hooks, suite, partial, *sources],
                        check=True, timeout=TIMEOUT_SECONDS)
         os.rename(partial, self.path)
 
@@ -183,7 +180,7 @@ class Root:
     def enter(self, command: List[str], with_cache: bool = True) -> int:
         """Runs a command in the root, its output appended to the log. Returns its exit status; 124 for a timeout."""
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
-                       "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+                       "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "CCACHE_MAXSIZE": CACHE_SIZE}
         environment.update({name: value for name, value in os.environ.items() if REACH.search(name)})
         if self.platform.package:
             environment["CXX"] = self.platform.compiler

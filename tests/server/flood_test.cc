@@ -71,7 +71,7 @@ void ExpectServes(const std::string& address) {
   TestStream stream(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   stream.Greet();
   stream.OpenSequence("r");
-  ASSERT_TRUE(stream.SendStep("r", 1));
+  ASSERT_TRUE(stream.SendStep("r", 1)) << stream.Finish().error_message();
   EXPECT_TRUE(stream.ReceiveOne().results().rows(0).has_draw());
 }
 

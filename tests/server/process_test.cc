@@ -192,6 +192,36 @@ TEST(ProcessTest, SettingsComeFromEnvironmentAndFile) {
   unlink(flags.c_str());
 }
 
+// Returns how often the threads of gRPC's pool have waited, which versions before 1.60 do not have.
+int WaitsOfPool(pid_t process) {
+  int waits = 0;
+  for (const auto& thread : std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"))) {
+    std::ifstream status(thread.path() / "status");
+    std::string line;
+    bool is_of_pool = false;
+    while (std::getline(status, line)) {
+      if (line == "Name:\tevent_engine") is_of_pool = true;
+      constexpr std::string_view kWaits = "voluntary_ctxt_switches:";
+      if (is_of_pool && line.rfind(kWaits, 0) == 0) waits += std::atoi(line.c_str() + kWaits.size());
+    }
+  }
+  return waits;
+}
+
+// gRPC 1.83 read every socket on its pool, and a step took the server twice the processor time.
+TEST(ProcessTest, StreamThreadsReadTheirSockets) {
+  constexpr int kCalls = 200;
+  ServerProcess process({Arguments(), {}, 0});
+  const auto channel = Connect(process.Serving("listen"));
+  std::string response;
+  ASSERT_TRUE(CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok());
+  const int before = WaitsOfPool(process.pid());
+  for (int i = 0; i < kCalls; ++i) {
+    ASSERT_TRUE(CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok());
+  }
+  EXPECT_LT(WaitsOfPool(process.pid()) - before, kCalls / 2);
+}
+
 struct BadStart {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/check.h"
+#include "service/server/process.h"
 #include "service/steady_cond_var.h"
 
 namespace sortition::server {
@@ -83,6 +84,7 @@ TestServer::TestServer(const Config& config, std::unique_ptr<devices::Device> de
                .clock = &clock_,
                .observer = &observer_,
                .missing_devices = std::move(missing)}) {
+  ReadOnStreamThreads();  // as sortitiond does
   SORTITION_CHECK(Validate(config).ok());
   auto server = Server::Start(config, &engine_, &log_, [this] { stops_.fetch_add(1); });
   SORTITION_CHECK(server.ok());
