@@ -176,7 +176,7 @@ TEST_F(SortitionctlTest, WatchCountsSampledTokens) {
 TEST_F(SortitionctlTest, WatchCountsCompactRows) {
   const Ended demo = RunProgram(SORTITION_DEMO, {"--connect", server->address(), "--rows=compact(64)", "--tokens=10"});
   EXPECT_EQ(demo.code, 0) << demo.output;
-  EXPECT_THAT(Run({"watch", "--count=1", "--json"}).output, ContainsRegex("\"compactRows\":\"[1-9]"));
+  EXPECT_THAT(Run({"watch", "--count=1", "--json"}).output, ContainsRegex("\"compact_rows\":\"[1-9]"));
   EXPECT_THAT(Run({"watch", "--count=1"}).output, ContainsRegex("COMPACT/s +REQUIRED/s"));
 }
 
