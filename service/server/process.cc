@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
@@ -30,7 +31,12 @@ void TuneAllocator() {
 
 void ReadOnStreamThreads() {
 #if GRPC_CPP_VERSION_MAJOR > 1 || GRPC_CPP_VERSION_MINOR >= 60
-  setenv("GRPC_EXPERIMENTS", "-event_engine_listener", /*overwrite=*/0);
+  const char* set = std::getenv("GRPC_EXPERIMENTS");
+  const std::string experiments = set == nullptr ? "" : set;
+  if (absl::StrContains(experiments, "event_engine_listener")) return;
+  setenv("GRPC_EXPERIMENTS",
+         absl::StrCat(experiments, experiments.empty() ? "" : ",", "-event_engine_listener").c_str(),
+         /*overwrite=*/1);
 #endif
 }
 

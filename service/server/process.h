@@ -19,8 +19,9 @@ namespace sortition::server {
 void TuneAllocator();
 
 // Makes the threads of streams read sockets themselves, as gRPC did before 1.60. Later versions read on threads of a
-// pool and hand each event over, which doubles the processor time of a small step. The variable GRPC_EXPERIMENTS, if it
-// is set, says otherwise. No effect on older versions. Call once, before gRPC is used and other threads run.
+// pool and hand each event over, which doubles the processor time of a small step. Adds to the
+// variable GRPC_EXPERIMENTS, unless it names event_engine_listener. No effect on older versions. Call once, before gRPC
+// is used and other threads run.
 void ReadOnStreamThreads();
 
 // SIGTERM and SIGINT, which a thread waits for: nothing runs in a signal handler. One per process, constructed before

@@ -60,7 +60,7 @@ TEST(ErrorsTest, OnlyRetryableErrorsAreRetried) {
     if (!v1::ErrorReason_IsValid(reason)) continue;
     if (RemedyFor(static_cast<v1::ErrorReason>(reason)) != Remedy::kSurface) ++cured;
   }
-  EXPECT_EQ(cured, 10);
+  EXPECT_EQ(cured, 11);
   for (const v1::ErrorReason reason : {v1::SUPERSEDED, v1::LOGIT_NAN, v1::DEADLINE_PASSED, v1::OUT_OF_RANGE}) {
     EXPECT_EQ(RemedyFor(reason), Remedy::kSurface) << v1::ErrorReason_Name(reason);
   }
