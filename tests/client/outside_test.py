@@ -11,8 +11,8 @@ import unittest
 SOURCE = pathlib.Path(__file__).parent / "outside"
 BUILD = os.environ["TEST_BUILD_DIR"]
 COMPILER = os.environ["TEST_COMPILER"]
-PUBLIC = {"batch.h", "client.h", "errors.h", "in_process.h", "local_sequence.h", "options.h", "watermark.h",
-          "v1/errors.pb.h", "v1/parameters.pb.h", "v1/sampling.pb.h"}
+PUBLIC = {"batch.h", "client.h", "errors.h", "in_process.h", "local_sequence.h", "options.h", "receipts.h",
+          "watermark.h", "v1/errors.pb.h", "v1/parameters.pb.h", "v1/sampling.pb.h"}
 # Parts of the server and of its samplers, which a program with the client alone has no use for. It has the kernels that
 # make compact rows.
 SERVER = re.compile(r"sortition::(service::(Session|Batcher|Engine|SequenceTable|SequenceState|RowRun|CheckpointKey)"

@@ -73,9 +73,10 @@ class PrometheusTest(unittest.TestCase):
         socket_path = f"unix:{folder}/sortition.sock"
         server = cls.enterClassContext(Sortitiond(
             binary(), f"--listen=127.0.0.1:0,{socket_path}", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1"))
-        for address in (server.serving["listen"].split(",")[0], socket_path):
-            worker = subprocess.Popen([DEMO, f"--connect={address}", "--sequences=8", "--tokens=100000"],
-                                      env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+        for address, rows in ((server.serving["listen"].split(",")[0], "full"), (socket_path, "compact(64)")):
+            worker = subprocess.Popen(
+                [DEMO, f"--connect={address}", f"--rows={rows}", "--sequences=8", "--tokens=100000"],
+                env=ENVIRONMENT, stdout=subprocess.DEVNULL)
             cls.addClassCleanup(worker.wait)
             cls.addClassCleanup(worker.terminate)
         cls.prometheus = cls.enterClassContext(Prometheus(folder, server.serving["metrics"]))
