@@ -170,6 +170,7 @@ class Programs(InRoot):
             outside = SOURCE / "tests" / name / "outside"
             root.copy_in((file for file in outside.iterdir() if file.is_file()), f"root/{name}")
         said = root.run("""
+            set -e
             for name in library client; do
               cmake -S $name -B made/$name >/dev/null && cmake --build made/$name >/dev/null
             done
