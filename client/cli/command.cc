@@ -17,6 +17,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "grpcpp/create_channel.h"
 #include "kernels/check.h"
+#include "sortition/client.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051", "Server to talk to, HOST:PORT or unix:PATH");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "How long to wait for the server");
@@ -99,6 +100,20 @@ absl::StatusOr<std::string> Token() {
     return absl::InvalidArgumentError("--token_file: a token has printable characters of ASCII alone");
   }
   return token;
+}
+
+absl::StatusOr<std::unique_ptr<client::Client>> Connect() {
+  auto tls = Tls();
+  if (!tls.ok()) return tls.status();
+  auto token = Token();
+  if (!token.ok()) return token.status();
+  client::ClientOptions connection;
+  connection.targets = {ServerAddress()};
+  connection.name = "sortitionctl";
+  connection.transport.tls = *std::move(tls);
+  connection.transport.token = *std::move(token);
+  connection.retry.connect_timeout = connection.default_timeout = Timeout();
+  return client::Client::Connect(std::move(connection));
 }
 
 absl::Status Prepare(grpc::ClientContext* context) {

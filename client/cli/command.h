@@ -13,6 +13,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
+#include "sortition/client.h"
 #include "sortition/options.h"
 
 namespace sortition::cli {
@@ -39,6 +40,8 @@ absl::StatusOr<std::optional<client::TlsOptions>> Tls();
 // Returns the token in --token_file, or else in the variable SORTITION_TOKEN; empty if there is neither.
 absl::StatusOr<std::string> Token();
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel();
+// Returns a client of that server. Blocks until it is connected, at most for Timeout().
+absl::StatusOr<std::unique_ptr<client::Client>> Connect();
 // Adds the token to a call.
 absl::Status Prepare(grpc::ClientContext* context);
 bool WantsJson();

@@ -91,20 +91,6 @@ absl::StatusOr<client::SequenceOptions> OptionsOf(const Rollout& rollout) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<client::Client>> Connect() {
-  auto tls = Tls();
-  if (!tls.ok()) return tls.status();
-  auto token = Token();
-  if (!token.ok()) return token.status();
-  client::ClientOptions connection;
-  connection.targets = {ServerAddress()};
-  connection.name = "sortitionctl";
-  connection.transport.tls = *std::move(tls);
-  connection.transport.token = *std::move(token);
-  connection.retry.connect_timeout = connection.default_timeout = Timeout();
-  return client::Client::Connect(std::move(connection));
-}
-
 // Returns how the server's draw differs from the receipt; empty if it does not.
 std::string DifferenceOf(const service::Receipt& receipt, const v1::DrawResult& draw) {
   if (draw.token() != receipt.token)

@@ -158,18 +158,7 @@ Outcome Sample(const std::vector<std::string>& arguments) {
   if (!options.ok()) return Fail(options.status());
   const auto output = Tokens(FLAGS_output);
   if (!output.ok()) return Fail(output.status());
-  auto tls = Tls();
-  if (!tls.ok()) return Fail(tls.status());
-  auto token = Token();
-  if (!token.ok()) return Fail(token.status());
-
-  client::ClientOptions connection;
-  connection.targets = {ServerAddress()};
-  connection.name = "sortitionctl";
-  connection.transport.tls = *std::move(tls);
-  connection.transport.token = *std::move(token);
-  connection.retry.connect_timeout = connection.default_timeout = Timeout();
-  const auto client = client::Client::Connect(std::move(connection));
+  const auto client = Connect();
   if (!client.ok()) return Fail(client.status());
   const auto sequence = (*client)->Open(*std::move(options));
   if (!sequence.ok()) return Fail(sequence.status());
