@@ -38,15 +38,20 @@ inline void CheckOptions(const RowRequest& request) {
   SORTITION_CHECK(parameters.multiplier >= 1u << 30 && parameters.multiplier < 1u << 31);
   SORTITION_CHECK(parameters.raw_top == 0 || parameters.raw_logprob);
   SORTITION_CHECK(parameters.processed_top == 0 || parameters.processed_logprob);
+  SORTITION_CHECK(parameters.tempered_top == 0 || parameters.tempered_logprob);
   SORTITION_CHECK(parameters.chain.size() <= kMaxStages);
   const bool plain = parameters.min_p_distance == RowParameters::kMinPOff && parameters.top_k == 0 &&
                      parameters.top_p == 0 && parameters.temperature == 1;
   SORTITION_CHECK(parameters.chain.empty() || plain);
   SORTITION_CHECK(parameters.raw_top <= kMaxTopLogprobs && parameters.processed_top <= kMaxTopLogprobs);
+  SORTITION_CHECK(parameters.tempered_top <= kMaxTopLogprobs);
   SORTITION_CHECK(request.requested.size() <= kMaxTopLogprobs);
   for (const uint32_t token : request.requested) SORTITION_CHECK(token < request.live_vocabulary);
   if (request.task != RowTask::kDraw) SORTITION_CHECK(request.given < request.live_vocabulary);
   if (request.task == RowTask::kVerify) CheckDraftOf(request);
+  if (!request.wants_race_place) return;
+  SORTITION_CHECK(request.task == RowTask::kScore);
+  SORTITION_CHECK(parameters.chain.empty() || parameters.chain.back().kind != StageKind::kAdaptiveP);
 }
 
 // O(allowed tokens + sparse draft probabilities).

@@ -19,9 +19,10 @@ inline constexpr Features kFeatureScore = Features{1} << 32;
 inline constexpr Features kFeatureVerify = Features{1} << 33;
 inline constexpr Features kFeatureRequested = Features{1} << 34;  // logprobs of tokens by name
 inline constexpr Features kFeatureEntropy = Features{1} << 35;
-inline constexpr Features kFeatureKeptSet = Features{1} << 36;  // its count, or its tokens
-inline constexpr Features kAllFeatures =
-    kFeatureEveryStage | kFeatureScore | kFeatureVerify | kFeatureRequested | kFeatureEntropy | kFeatureKeptSet;
+inline constexpr Features kFeatureKeptSet = Features{1} << 36;   // its count, or its tokens
+inline constexpr Features kFeatureTempered = Features{1} << 37;  // the tempered distribution, or the kept mass in it
+inline constexpr Features kAllFeatures = kFeatureEveryStage | kFeatureScore | kFeatureVerify | kFeatureRequested |
+                                         kFeatureEntropy | kFeatureKeptSet | kFeatureTempered;
 
 // O(stages).
 inline Features FeaturesOf(const RowRequest& request) {
@@ -33,6 +34,7 @@ inline Features FeaturesOf(const RowRequest& request) {
   if (!request.requested.empty()) features |= kFeatureRequested;
   if (parameters.entropy) features |= kFeatureEntropy;
   if (parameters.kept_count || parameters.kept_tokens) features |= kFeatureKeptSet;
+  if (parameters.tempered_logprob || parameters.kept_log_mass) features |= kFeatureTempered;
   return features;
 }
 

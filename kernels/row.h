@@ -67,6 +67,9 @@ struct RowParameters {
   bool entropy = false;        // of the processed distribution
   bool kept_count = false;
   bool kept_tokens = false;
+  bool tempered_logprob = false;
+  uint32_t tempered_top = 0;   // needs tempered_logprob
+  bool kept_log_mass = false;  // of the kept tokens in the tempered distribution
 
   bool operator==(const RowParameters&) const = default;
 };
@@ -126,6 +129,7 @@ struct RowRequest {
   // Tokens whose logprobs are wanted by name, in every distribution asked for; < live_vocabulary, at most
   // kMaxTopLogprobs.
   std::span<const uint32_t> requested;
+  bool wants_race_place = false;  // kScore: of `given`; not where the chain ends in adaptive-p
   // A token that the caller expects to be drawn: a kernel may begin with it. It changes no bit of the answer.
   static constexpr uint32_t kNoToken = 0xffffffffu;
   uint32_t likely = kNoToken;
@@ -176,6 +180,21 @@ struct EntropySums {
   bool operator==(const EntropySums&) const = default;
 };
 
+// The integers from which the host computes the logarithm of the kept tokens' mass.
+struct KeptMass {
+  uint64_t kept = 0;  // of weights in the tempered distribution, scale 2^44, over the kept tokens
+  uint64_t all = 0;   // the same over all of its tokens: S
+  bool operator==(const KeptMass&) const = default;
+};
+
+// A token's place in the race.
+struct RacePlace {
+  uint32_t rank = 0;  // 1 + tokens before it in the race; 0: not in the race
+  // Q32 octaves: its race key less the smallest one. At least 0. 2^63 - 1 if it is not in the race.
+  int64_t lag = INT64_MAX;
+  bool operator==(const RacePlace&) const = default;
+};
+
 struct RowOutput {
   RowError error = RowError::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
@@ -184,6 +203,9 @@ struct RowOutput {
   uint32_t kept = 0;       // tokens that passed every filter; filled when processed_logprob, kept_count or kept_tokens
   Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob
   Distribution processed;  // of the kept set after every change and filter; filled when processed_logprob
+  Distribution tempered;   // of every live token after every change, before the filters; filled when tempered_logprob
+  KeptMass mass;           // filled when kept_log_mass
+  RacePlace race;          // of RowRequest::given; filled when wants_race_place
   EntropySums entropy;     // of the processed distribution; filled when entropy
   std::vector<TokenBits> kept_tokens;  // ids ascending; filled when kept_tokens
   uint64_t sampler_state = 0;          // for the next step, where the chain keeps one; otherwise 0

@@ -19,6 +19,7 @@ struct OwnedPosition {
   sortition_position position = {};
   sortition_logprobs raw = {};
   sortition_logprobs processed = {};
+  sortition_logprobs tempered = {};
 };
 
 // Results, and all that their structs refer to. The lists have their final sizes before a struct refers to them.
@@ -113,6 +114,9 @@ class OwnedResults : public sortition_results {
     position.kept_count = message.kept_count();
     if (message.has_raw()) position.raw = SetLogprobs(message.raw(), &owned.raw);
     if (message.has_processed()) position.processed = SetLogprobs(message.processed(), &owned.processed);
+    if (message.has_tempered()) position.tempered = SetLogprobs(message.tempered(), &owned.tempered);
+    position.has_kept_log_mass = message.has_kept_log_mass() ? 1 : 0;
+    position.kept_log_mass = message.kept_log_mass();
     position.kept_tokens = message.kept_tokens().data();
     position.kept_token_count = static_cast<size_t>(message.kept_tokens_size());
     return position;

@@ -42,7 +42,7 @@ std::optional<CompactPosition> CompactPosition::Of(const WholeLogits& logits, co
   kernels::cpu::StatedParts wanted;
   wanted.count = parts.count;
   wanted.unit_sum = parts.sums || parameters.raw_logprob;
-  wanted.sum = parts.sums;
+  wanted.sum = parts.sums || parameters.tempered_logprob || parameters.kept_log_mass;
   if (!kernels::cpu::StateRow(request, wanted, &scratch, &stated) || stated.first.empty()) return std::nullopt;
   CompactPosition position;
   position.first_ = static_cast<uint32_t>(stated.first.size());

@@ -29,7 +29,7 @@ class CompactPosition {
   // The parts that are wanted: the first `count` tokens and, if set, the sums.
   struct Parts {
     uint32_t count = 0;
-    bool sums = false;  // otherwise the sum alone that raw logprobs need, if they are asked for
+    bool sums = false;  // otherwise those alone that logprobs need, raw or tempered, or the kept mass
   };
   // Absent if the row fails with these logits, or has no live token: then it goes whole. Costs one pass over the
   // logits, and one more for each sum. Thread-safe.

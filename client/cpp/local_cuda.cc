@@ -2,6 +2,7 @@
 #include "client/cpp/local_cuda.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -25,6 +26,17 @@ bool IsOn(const Context& context, const void* pointer) {
       context.api().PointerGetAttribute(&device, devices::cuda::PointerAttribute::kDeviceOrdinal,
                                         reinterpret_cast<devices::cuda::DevicePointer>(pointer));
   return result == devices::cuda::Result::kSuccess && device == static_cast<int>(context.hardware().index);
+}
+
+// Returns why the kernels do not run a sequence of these parameters, as error of row `row`; nothing if they do.
+std::optional<RowError> WhyNotHere(const kernels::RowParameters& parameters, uint32_t row) {
+  if (!parameters.tempered_logprob && !parameters.kept_log_mass) return std::nullopt;
+  RowError error;
+  error.code = absl::StatusCode::kUnimplemented;
+  error.reason = v1::NOT_IMPLEMENTED;
+  error.field = parameters.tempered_logprob ? "parameters.tempered_logprobs" : "parameters.kept_log_mass";
+  error.message = absl::StrCat("rows[", row, "]: the CUDA kernels do not give it; a LocalSequence does, by itself");
+  return error;
 }
 
 }  // namespace
@@ -71,6 +83,10 @@ absl::StatusOr<std::vector<RowResult>> LocalCuda::Step(v1::DType dtype, std::spa
   std::vector<RowResult> outcomes(rows.size());
   std::vector<Begun> begun;
   for (uint32_t i = 0; i < rows.size(); ++i) {
+    if (auto error = WhyNotHere(sequences[i]->own_->parameters(), i)) {
+      outcomes[i] = *std::move(error);
+      continue;
+    }
     auto requests = sequences[i]->own_->Begin(dtype, rows[i], {draft_dtype, i});
     if (auto* const error = std::get_if<RowError>(&requests)) {
       outcomes[i] = std::move(*error);

@@ -54,6 +54,7 @@ class OwnSequence {
   uint32_t vocabulary_size() const { return spec_->vocabulary; }
   uint64_t seed() const { return spec_->seed; }  // a secret
   bool stateful() const { return state_ != nullptr; }
+  const kernels::RowParameters& parameters() const { return spec_->parameters; }
   uint32_t position() const { return position_; }
   // Empty if the sequence is not stateful.
   std::vector<uint32_t> tokens() const;

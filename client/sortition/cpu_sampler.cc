@@ -26,8 +26,8 @@ Status CheckRequest(const kernels::RowRequest& request) {
       return InvalidArgument(absl::StrCat("allowed_tokens[", i, "]: not sorted, or not of the vocabulary"));
     }
   }
-  if (request.task != kernels::RowTask::kDraw || !request.requested.empty()) {
-    return InvalidArgument("task, requested: this library draws tokens");
+  if (request.task != kernels::RowTask::kDraw || !request.requested.empty() || request.wants_race_place) {
+    return InvalidArgument("task, requested, wants_race_place: this library draws tokens");
   }
   return {};
 }

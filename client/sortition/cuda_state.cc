@@ -163,6 +163,9 @@ absl::Status CudaSampler::State::SetRow(uint32_t row, const kernels::RowParamete
   if (parameters.raw_top > limits_.top || parameters.processed_top > limits_.top) {
     return absl::InvalidArgumentError(absl::StrCat("parameters: raw_top or processed_top is above ", limits_.top));
   }
+  if (parameters.tempered_logprob || parameters.kept_log_mass) {
+    return absl::InvalidArgumentError("parameters: tempered_logprob and kept_log_mass are the CpuSampler's alone");
+  }
   rows_[row].parameters = parameters;
   rows_[row].noise = noise;
   rows_[row].is_set = true;

@@ -49,6 +49,10 @@ struct RowOptions {
   bool entropy = false;
   bool kept_count = false;
   bool kept_tokens = false;
+  // The distribution before the filters, with its first tokens, and the kept tokens' mass in it. CpuSampler alone.
+  bool tempered_logprob = false;
+  uint32_t tempered_top = 0;
+  bool kept_log_mass = false;
 };
 
 // Compiles options to the law's integers. kInvalidArgument names the option that is out of range. Pure and thread-safe.
@@ -66,6 +70,12 @@ SORTITION_PUBLIC float Logprob(const kernels::Distribution& distribution, uint32
 // Returns the temperature for Logprob of the processed distribution, with or without a sampler chain.
 SORTITION_PUBLIC double ProcessedTemperature(const kernels::RowParameters& parameters,
                                              const kernels::RowOutput& output);
+
+// Returns the temperature for Logprob of the tempered distribution.
+SORTITION_PUBLIC double TemperedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& output);
+
+// Returns the natural logarithm of the kept tokens' mass in the tempered distribution: that of output.mass.
+SORTITION_PUBLIC float KeptLogMass(const kernels::KeptMass& mass);
 
 // Samples rows in the host's memory. Not thread-safe: use one for each thread. Blocks during the computation.
 class SORTITION_PUBLIC CpuSampler {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "devices/race_by_list.h"
 #include "kernels/check.h"
 
 namespace sortition::devices::cuda {
@@ -107,6 +108,9 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
                        uint64_t* nanoseconds) {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
+  const RaceByList by_list(rows);
+  rows = by_list.rows();
+  const size_t before = outputs->size();
   uint64_t most_bytes = most_bytes_;
   EditCache* cache = cache_.get();
   while (!rows.empty()) {
@@ -123,6 +127,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
     if (!status.ok()) return status;
     rows = rows.subspan(taken);
   }
+  by_list.Finish(std::span(*outputs).subspan(before));
   return absl::OkStatus();
 }
 

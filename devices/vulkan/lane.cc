@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "absl/cleanup/cleanup.h"
+#include "devices/race_by_list.h"
 
 namespace sortition::devices::vulkan {
 
@@ -68,6 +69,9 @@ absl::Status Lane::Open() {
 
 absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* outputs,
                        uint64_t* nanoseconds) {
+  const RaceByList by_list(rows);
+  rows = by_list.rows();
+  const size_t before = outputs->size();
   while (!rows.empty()) {
     size_t taken = 0;
     absl::Status status = RunChunk(rows, &taken, outputs, nanoseconds);
@@ -75,6 +79,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
     if (!status.ok()) return status;
     rows = rows.subspan(taken);
   }
+  by_list.Finish(std::span(*outputs).subspan(before));
   return absl::OkStatus();
 }
 

@@ -54,7 +54,8 @@ uint32_t ChangedBits(const RowParameters& parameters, const LogitEdit& edit, uin
 bool IsPlainDraw(const RowRequest& request, const CompactRow& row) {
   const RowParameters& parameters = *request.parameters;
   const bool asks_for_more = parameters.raw_logprob || parameters.processed_logprob || parameters.entropy ||
-                             parameters.kept_count || parameters.kept_tokens;
+                             parameters.kept_count || parameters.kept_tokens || parameters.tempered_logprob ||
+                             parameters.kept_log_mass;
   const bool widens = parameters.repetition != 0 && parameters.repetition < kOne;
   const bool is_masked = request.has_allowed_tokens || request.allowed_bits != nullptr;
   if (request.task != RowTask::kDraw || !parameters.chain.empty() || asks_for_more || widens || is_masked) return false;

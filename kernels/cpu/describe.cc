@@ -77,16 +77,15 @@ void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, con
   distribution->chosen = {chosen.token(), place[0].bits};
   distribution->rank = place[0].rank;
   if (!requested.empty()) FillPlaces(kernels, row, kept, requested, scratch, &distribution->requested);
+  distribution->weight_sum = WeighKept(kernels, row, scale, kept, scratch);
   if (kept.listed.empty()) {
-    distribution->weight_sum = SumOfWeights(kernels, row, kept.last, scale, scratch);
     if (top == 0) return;
     // The kept tokens come first in order, so the first of all are the first of them.
     std::span<Candidate> first = SelectFirst(kernels, row, top, kept.last.key(), scratch, &scratch->leading);
     const auto end = std::partition(first.begin(), first.end(), [&](Candidate c) { return kept.Has(c); });
     FillTop(first.first(size_t(end - first.begin())), distribution);
-  } else {
-    distribution->weight_sum = WeighList(kernels, kept.listed, scale, scratch);
-    if (top != 0) FillTopOf(kept.listed, top, distribution);
+  } else if (top != 0) {
+    FillTopOf(kept.listed, top, distribution);
   }
 }
 

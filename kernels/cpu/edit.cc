@@ -39,10 +39,10 @@ void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* word
 uint32_t ExactGroups(const RowRequest& request) {
   constexpr uint32_t kForTopP = 256;  // not needed, but where its search is at its best
   const RowParameters& parameters = *request.parameters;
-  if (parameters.greedy) return 1;
+  if (parameters.greedy) return std::max(1u, parameters.tempered_top);
   if (!parameters.chain.empty()) return kAllGroups;
   const uint32_t first = parameters.top_k != 0 ? parameters.top_k : parameters.top_p != 0 ? kForTopP : 1;
-  return std::max(first, parameters.processed_top);
+  return std::max({first, parameters.processed_top, parameters.tempered_top});
 }
 
 // The maxima of a masked row: exact of `exact` groups at least that come first, or of all; of the others, that lie

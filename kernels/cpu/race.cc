@@ -59,12 +59,8 @@ class Race {
   }
 
   void RunOne(uint32_t i) {
-    const uint64_t group_word = racers_.GroupWord(i);
     const uint32_t token = racers_.token.data()[i];
-    const uint64_t a = law::NegLog2(law::Uniform(group_word));
-    const uint64_t log = law::Owner(group_word) == token % law::kGroupSize
-                             ? law::OwnerLog(a)
-                             : law::OtherLog(a, law::NegLog2(law::Uniform(racers_.Word(i))));
+    const uint64_t log = LogOf(racers_.GroupWord(i), racers_.Word(i), token);
     const uint32_t t = racers_.t.data()[i];
     int64_t race_key;
     if (reweigh_ == nullptr) {

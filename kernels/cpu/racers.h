@@ -35,6 +35,13 @@ inline uint32_t PromiseNeeded(int64_t best) {
   return uint32_t(std::clamp<int64_t>(needed, 1, 0xffffffff));
 }
 
+// The law's L of a token, from the word of its group and its own.
+inline uint64_t LogOf(uint64_t group_word, uint64_t word, uint32_t token) {
+  const uint64_t a = law::NegLog2(law::Uniform(group_word));
+  if (law::Owner(group_word) == token % law::kGroupSize) return law::OwnerLog(a);
+  return law::OtherLog(a, law::NegLog2(law::Uniform(word)));
+}
+
 // All groups of a row; index = group.
 struct GroupRacers {
   Array<uint32_t> low;   // lower half of the group's word

@@ -10,8 +10,10 @@
 #include "kernels/cpu/edit.h"
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/race.h"
+#include "kernels/cpu/race_place.h"
 #include "kernels/cpu/read.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/sums.h"
 #include "kernels/cpu/verify.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/row_law.h"
@@ -54,6 +56,30 @@ void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const 
   }
   if (parameters.entropy) answer->entropy = SumEntropy(kernels, row, scale, kept, scratch);
   if (parameters.kept_tokens) ListKept(kernels, row, kept, scratch, &answer->kept_tokens);
+  if (request.wants_race_place) {
+    const Candidate given = Changed(request, row, request.given);
+    answer->race = FindRacePlace(kernels, row, scale, kept, law::KeyOf(request.noise), given, scratch);
+  }
+}
+
+// The scale of the tempered distribution. `max_key`: the changed row's.
+RowScale TemperedScale(const RowRequest& request, uint32_t max_key, const RowOutput& answer) {
+  return ScaleOf(law::TemperedConstants(*request.parameters, answer.temperature), max_key);
+}
+
+// Describes the changed row before the filters. `answer->mass.kept` is known.
+void DescribeTempered(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
+                      RowOutput* answer) {
+  const RowParameters& parameters = *request.parameters;
+  const RowScale scale = TemperedScale(request, row.max_key, *answer);
+  if (parameters.tempered_logprob) {
+    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    Describe(kernels, row, scale, Kept(), changed(answer->token), parameters.tempered_top,
+             Requested(request, scratch, changed), scratch, &answer->tempered);
+  }
+  if (!parameters.kept_log_mass) return;
+  answer->mass.all =
+      parameters.tempered_logprob ? answer->tempered.weight_sum : SumOfWeights(kernels, row, kLastLive, scale, scratch);
 }
 
 // `first` is the changed row's first token.
@@ -69,11 +95,15 @@ void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Sc
   }
   if (parameters.entropy) answer->entropy = {law::kUnitWeight, 0};
   if (parameters.kept_tokens) answer->kept_tokens = {{first.token(), law::KeyBits(first.key())}};
+  if (parameters.kept_log_mass) answer->mass.kept = law::kUnitWeight;
+  if (request.wants_race_place && answer->token == first.token()) answer->race = {1, 0};
 }
 
 // True if only the first token of the row as it was sent is needed.
 bool IsPlainGreedy(const RowRequest& request) {
-  return request.parameters->greedy && !request.parameters->raw_logprob && request.edits.empty() && !IsMasked(request);
+  const RowParameters& parameters = *request.parameters;
+  const bool sums = parameters.raw_logprob || parameters.tempered_logprob || parameters.kept_log_mass;
+  return parameters.greedy && !sums && request.edits.empty() && !IsMasked(request);
 }
 
 // True if the request names other tokens than the first.
@@ -108,7 +138,9 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& ro
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
                  RowOutput* answer) {
   const RowScale scale = ScaleOf(*request.parameters, row.max_key);
-  SampleKept(kernels, request, row, scale, Filter(kernels, request, row, scale, scratch), scratch, answer);
+  const Kept kept = Filter(kernels, request, row, scale, scratch);
+  SampleKept(kernels, request, row, scale, kept, scratch, answer);
+  if (request.parameters->kept_log_mass) answer->mass.kept = WeighKept(kernels, row, scale, kept, scratch);
 }
 
 void SampleChained(const Kernels& kernels, const RowRequest& request, const Row& changed, Scratch* scratch,
@@ -118,6 +150,10 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
   const Kept kept = chain.kept();
   SampleKept(kernels, request, chain.row(), chain.scale(), kept, scratch, answer);
   answer->temperature = chain.shape().dynamic;
+  if (request.parameters->kept_log_mass) {
+    const RowScale scale = TemperedScale(request, changed.max_key, *answer);
+    answer->mass.kept = WeighKept(kernels, chain.row(), scale, kept, scratch);
+  }
   const Candidate chosen = Changed(request, chain.row(), answer->token);
   const bool is_kept = chosen.key() != 0 && kept.Has(chosen);
   answer->sampler_state = is_kept ? chain.NextState(chosen) : request.sampler_state;
@@ -157,6 +193,11 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
     SampleChained(kernels, request, row, scratch, answer);
   } else {
     SampleDrawn(kernels, request, row, scratch, answer);
+  }
+  if (parameters.tempered_logprob || parameters.kept_log_mass) {
+    // A chain may have masked tokens in the memory that `row` refers to.
+    if (!parameters.chain.empty()) ChangeRow(kernels, request, raw, scratch, &row, answer);
+    DescribeTempered(kernels, request, row, scratch, answer);
   }
   if (parameters.raw_logprob) {
     const RowScale scale = ScaleOf(RowParameters(), raw.max_key);

@@ -73,9 +73,13 @@ uint32_t FirstCurvedWithin(law::Bound bound, uint32_t max_key, const RowScale& r
 
 }  // namespace
 
-RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
+RowScale ScaleOf(const law::Temperature& temperature, uint32_t max_key) {
   SORTITION_CHECK(max_key != 0);
-  return LinearScale(law::ScaleAt(parameters, law::KeyBits(max_key)), Float(law::KeyBits(max_key)));
+  return LinearScale(law::ScaleOf(law::KeyBits(max_key), temperature), Float(law::KeyBits(max_key)));
+}
+
+RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
+  return ScaleOf(law::Temperature{parameters.multiplier, parameters.exponent, parameters.window}, max_key);
 }
 
 RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {

@@ -35,6 +35,9 @@ struct RowScale {
 // `max_key`: the row's largest key, not 0.
 RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
 
+// Returns the scale of a temperature.
+RowScale ScaleOf(const law::Temperature& temperature, uint32_t max_key);
+
 // Returns the scale of a row as a chain has shaped it; shape.scale is that of `max_key`. Adaptive-p is ignored.
 RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
 

@@ -42,11 +42,7 @@ std::span<const Candidate> InOrder(std::span<Candidate> candidates, Array<Candid
 }
 
 uint64_t SumAt(const Kernels& kernels, const Row& row, const law::Temperature& temperature, Scratch* scratch) {
-  RowParameters parameters;
-  parameters.multiplier = temperature.multiplier;
-  parameters.exponent = temperature.exponent;
-  parameters.window = temperature.window;
-  return SumOfWeights(kernels, row, kLastLive, ScaleOf(parameters, row.max_key), scratch);
+  return SumOfWeights(kernels, row, kLastLive, ScaleOf(temperature, row.max_key), scratch);
 }
 
 }  // namespace

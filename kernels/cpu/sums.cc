@@ -29,6 +29,11 @@ uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, co
   return sum;
 }
 
+uint64_t WeighKept(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Scratch* scratch) {
+  if (!kept.listed.empty()) return WeighList(kernels, kept.listed, scale, scratch);
+  return SumOfWeights(kernels, row, kept.last, scale, scratch);
+}
+
 SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t high, const RowScale& scale,
                            Scratch* scratch) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);

@@ -17,6 +17,9 @@ uint64_t WeighList(const Kernels& kernels, std::span<const Candidate> list, cons
 // Returns the sum of the weights of the tokens that are not after `last`. Reads the groups that have one.
 uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch);
 
+// Returns the sum of the weights of the kept tokens.
+uint64_t WeighKept(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Scratch* scratch);
+
 // Sums the weights of the tokens of a key >= `floor`, and of those with a key >= `high`. 1 <= floor <= high.
 struct SplitSum {
   uint64_t all;

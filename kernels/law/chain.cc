@@ -226,12 +226,33 @@ ShownTemperature ShownBy(std::span<const Stage> chain, const kernels::RowOutput&
   return shown;
 }
 
+double NumberOf(const ShownTemperature& shown) {
+  return shown.units != 0 ? shown.units * 0x1p-24 : std::bit_cast<float>(shown.bits);
+}
+
+// The temperature that a chain sets. Stages that reshape logits have no effect on it.
+ShownTemperature SetBy(std::span<const Stage> chain, uint32_t dynamic) {
+  ShownTemperature set = ShownAtFirst();
+  for (const Stage& stage : chain) {
+    const bool sets = stage.kind == StageKind::kTemperature || stage.kind == StageKind::kDynamicTemperature;
+    if (sets) set = ShownAfter(WordsOf(stage), set, dynamic);
+  }
+  return set;
+}
+
 }  // namespace
 
 double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
-  if (parameters.chain.empty()) return parameters.temperature;
-  const ShownTemperature shown = ShownBy(parameters.chain, answer);
-  return shown.units != 0 ? shown.units * 0x1p-24 : std::bit_cast<float>(shown.bits);
+  return parameters.chain.empty() ? parameters.temperature : NumberOf(ShownBy(parameters.chain, answer));
+}
+
+Temperature TemperedConstants(const kernels::RowParameters& parameters, uint32_t dynamic) {
+  if (!parameters.chain.empty()) return SetBy(parameters.chain, dynamic).constants;
+  return {parameters.multiplier, parameters.exponent, parameters.window};
+}
+
+double TemperedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
+  return parameters.chain.empty() ? parameters.temperature : NumberOf(SetBy(parameters.chain, answer.temperature));
 }
 
 Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {

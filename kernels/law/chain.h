@@ -33,6 +33,12 @@ double ProcessedTemperature(const kernels::RowParameters& parameters, const kern
 // The scale that goes with it in law::Probability; answer.processed is filled.
 Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowOutput& answer);
 
+// The temperature of the tempered distribution: that of the row's temperature, or the one that dynamic temperature
+// chose, which is `dynamic` (RowOutput::temperature). The second is the number that goes with answer.tempered in
+// law::Logprob.
+Temperature TemperedConstants(const kernels::RowParameters& parameters, uint32_t dynamic);
+double TemperedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer);
+
 // The bits that answers show for a token of canonical bits `bits` in the processed distribution: its logit as the chain
 // left it, before the temperature; of adaptive-p, by how much its new logit falls short of the best there can be.
 uint32_t ProcessedBits(uint32_t bits, const Shape& shape);

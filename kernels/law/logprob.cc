@@ -42,6 +42,12 @@ float Entropy(const kernels::EntropySums& sums) {
   return float(LogSum(sums.weights) + octaves * kLn2);
 }
 
+float KeptLogMass(const kernels::KeptMass& mass) {
+  SORTITION_CHECK(mass.all != 0 && mass.kept <= mass.all);
+  if (mass.kept == 0) return -std::numeric_limits<float>::infinity();
+  return float(double(Log2Clamped(mass.kept) - Log2Clamped(mass.all)) * kLn2PerUnit);
+}
+
 float Probability(uint32_t token_bits, uint64_t weight_sum, const Scale& scale) {
   return float(double(Weight(Distance(token_bits, scale))) / double(weight_sum));
 }

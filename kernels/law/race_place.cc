@@ -27,19 +27,19 @@ const TokenBits* Find(std::span<const TokenBits> kept, uint32_t token) {
 
 }  // namespace
 
-RacePlace RacePlaceReference(std::span<const TokenBits> kept, const Scale& scale, const NoiseKey& noise,
+RacePlace RacePlaceReference(std::span<const TokenBits> kept, const DistanceOf& distance, const NoiseKey& noise,
                              uint32_t given) {
-  const TokenBits* const own = Find(kept, given);
-  if (own == nullptr || Distance(own->bits, scale) == kDead) return {};
+  const auto own = std::ranges::find(kept, given, &TokenBits::token);
+  if (own == kept.end() || distance(own->bits) == kDead) return {};
   const DrawKey key = KeyOf(noise);
   const auto racer_of = [&](const TokenBits& token) {
-    return Racer{SignedRaceKey(Distance(token.bits, scale), TokenNoise(key, token.token)), token.token};
+    return Racer{SignedRaceKey(distance(token.bits), TokenNoise(key, token.token)), token.token};
   };
   const Racer mine = racer_of(*own);
   Racer best = mine;
   RacePlace place{1, 0};
   for (const TokenBits& token : kept) {
-    if (Distance(token.bits, scale) == kDead) continue;
+    if (distance(token.bits) == kDead) continue;
     const Racer other = racer_of(token);
     if (other < mine) ++place.rank;
     best = std::min(best, other);

@@ -43,15 +43,14 @@ std::optional<RowRequiredReason> ReferenceChain::Run() {
   return {};
 }
 
-std::optional<u64> ReferenceChain::SumWithRest() const {
-  if (shape_.is_curved || shape_.dynamic != 0) return {};
-  const Temperature& now = shape_.temperature;
-  const auto is_now = [&](const Temperature& other) {
-    return now.multiplier == other.multiplier && now.exponent == other.exponent && now.window == other.window;
+std::optional<u64> SumWithRest(const RowParameters& parameters, const Temperature& temperature, const Rest& rest) {
+  const auto is_it = [&](const Temperature& other) {
+    return temperature.multiplier == other.multiplier && temperature.exponent == other.exponent &&
+           temperature.window == other.window;
   };
-  if (is_now(UnitTemperature()) && rest_->unit_sum) return rest_->unit_sum;
-  for (const StageWords& stage : stages_) {
-    if (stage.kind == kStageTemperature && is_now({stage.a, i32(stage.b), stage.c})) return rest_->sum;
+  if (is_it(UnitTemperature()) && rest.unit_sum) return rest.unit_sum;
+  for (const StageWords& stage : StagesOf(parameters)) {
+    if (stage.kind == kStageTemperature && is_it({stage.a, i32(stage.b), stage.c})) return rest.sum;
   }
   return {};
 }
@@ -71,7 +70,8 @@ std::optional<RowRequiredReason> ReferenceChain::SumKept(const StageWords& stage
   }
   if (rest_) {
     if (what != kSumWeights) return RowRequiredReason::kRow;
-    const std::optional<u64> sum = SumWithRest();
+    if (shape_.is_curved || shape_.dynamic != 0) return RowRequiredReason::kSums;
+    const std::optional<u64> sum = SumWithRest(*request_.parameters, shape_.temperature, *rest_);
     if (!sum) return RowRequiredReason::kSums;
     sums->first = *sum;
     return {};

@@ -22,6 +22,11 @@ struct Rest {
   void ForgetSums() { unit_sum = sum = std::nullopt; }
 };
 
+// Returns the sum of the weights of all tokens, listed or not, at this temperature, as far as it is stated; the logits
+// are those after the changes.
+std::optional<u64> SumWithRest(const kernels::RowParameters& parameters, const Temperature& temperature,
+                               const Rest& rest);
+
 // The row's stages: its chain, or its plain filters as one.
 std::vector<StageWords> StagesOf(const kernels::RowParameters& parameters);
 
@@ -47,7 +52,6 @@ class ReferenceChain {
 
   Undecided Apply(const StageWords& stage);
   Undecided SumKept(const StageWords& stage, StageSums* sums) const;
-  std::optional<u64> SumWithRest() const;
   u32 DistanceAt(u32 bits) const { return Distance(ShapedBits(bits, shape_), shape_.scale); }
   u32 DistanceOf(const kernels::TokenBits& token) const { return DistanceAt(token.bits); }
   u64 WeightOf(const kernels::TokenBits& token) const { return Weight(DistanceOf(token)); }

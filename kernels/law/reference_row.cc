@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
+#include "kernels/law/race_place.h"
 #include "kernels/law/reference_verify.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/token_noise.h"
@@ -143,6 +144,12 @@ kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const Dist
   return sums;
 }
 
+// True if the answer's token and the requested ones stand in the list, with the first `top` tokens.
+bool ListsAll(const Distribution& distribution, u32 top, const std::vector<TokenBits>& tokens) {
+  const auto is_listed = [](const kernels::Place& place) { return place.rank != 0; };
+  return distribution.rank != 0 && std::ranges::all_of(distribution.requested, is_listed) && top <= tokens.size();
+}
+
 // Describes the distribution before the changes.
 Undecided DescribeRaw(const RowRequest& request, const ListedRow& row, RowOutput* answer) {
   const DistanceOf distance = DistanceAt(UnitScale(row.raw[0].bits));
@@ -151,9 +158,29 @@ Undecided DescribeRaw(const RowRequest& request, const ListedRow& row, RowOutput
   if (!row.raw_rest) return {};
   if (!row.raw_rest->unit_sum) return RowRequiredReason::kSums;
   answer->raw.weight_sum = *row.raw_rest->unit_sum;
-  const auto is_listed = [](const kernels::Place& place) { return place.rank != 0; };
-  const bool has_places = answer->raw.rank != 0 && std::ranges::all_of(answer->raw.requested, is_listed);
-  return has_places && top <= row.raw.size() ? Undecided() : RowRequiredReason::kRow;
+  return ListsAll(answer->raw, top, row.raw) ? Undecided() : RowRequiredReason::kRow;
+}
+
+// Describes the distribution after the changes and before the filters, and the kept tokens' mass in it.
+Undecided DescribeTempered(const RowRequest& request, const ListedRow& row, const std::vector<TokenBits>& kept,
+                           RowOutput* answer) {
+  const RowParameters& parameters = *request.parameters;
+  const Temperature temperature = TemperedConstants(parameters, answer->temperature);
+  const DistanceOf distance = DistanceAt(ScaleOf(row.kept[0].bits, temperature));
+  u64 sum = 0;
+  if (!row.rest) {
+    sum = SumOfWeights(row.kept, distance);
+  } else if (const std::optional<u64> stated = SumWithRest(parameters, temperature, *row.rest)) {
+    sum = *stated;
+  } else {
+    return answer->temperature != 0 ? RowRequiredReason::kRow : RowRequiredReason::kSums;
+  }
+  if (parameters.kept_log_mass) answer->mass = {SumOfWeights(kept, distance), sum};
+  if (!parameters.tempered_logprob) return {};
+  const u32 top = parameters.tempered_top;
+  answer->tempered = Describe(row.kept, distance, answer->token, top, request.requested);
+  answer->tempered.weight_sum = sum;
+  return !row.rest || ListsAll(answer->tempered, top, row.kept) ? Undecided() : RowRequiredReason::kRow;
 }
 
 // Fills in the outputs of a row beside its token.
@@ -173,6 +200,10 @@ Undecided Describe(const RowRequest& request, const ListedRow& row, const Refere
     answer->sampler_state = chain.NextState(answer->token);
     ShowProcessed(chain.shape(), answer);
   }
+  if (request.wants_race_place) answer->race = RacePlaceReference(kept, distance, request.noise, answer->token);
+  if (parameters.tempered_logprob || parameters.kept_log_mass) {
+    if (const Undecided undecided = DescribeTempered(request, row, kept, answer)) return undecided;
+  }
   return parameters.raw_logprob ? DescribeRaw(request, row, answer) : std::nullopt;
 }
 
@@ -184,7 +215,8 @@ bool IgnoresKept(const RowRequest& request) {
   };
   if (std::ranges::any_of(parameters.chain, chooses_temperature)) return false;
   return request.task == RowTask::kScore && !parameters.processed_logprob && !parameters.kept_count &&
-         !parameters.kept_tokens && !parameters.entropy && !kernels::KeepsSamplerState(parameters.chain);
+         !parameters.kept_tokens && !parameters.entropy && !parameters.kept_log_mass && !request.wants_race_place &&
+         !kernels::KeepsSamplerState(parameters.chain);
 }
 
 }  // namespace

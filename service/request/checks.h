@@ -40,6 +40,12 @@ inline Refusal NotImplemented(const FieldName& field) {
   return Refusal{Reason::kNotImplemented, field.Text(), "", "is part of the contract, but not built in this server"};
 }
 
+// Refuses ids whose log probabilities are wanted, where no distribution is asked for.
+inline Refusal NoLogprobs(const FieldName& field) {
+  return Refusal{Reason::kContradiction, field.Text(), "",
+                 "none of raw_logprobs, processed_logprobs and tempered_logprobs is asked for"};
+}
+
 template <typename T>
 std::optional<Refusal> CheckRange(T value, T low, T high, const FieldName& field) {
   // NaN fails both comparisons.

@@ -63,8 +63,8 @@ constexpr ParameterDescription kParameters[] = {
     {"watermark", "context_width 1..64", "off; width 4",
      "Noise from a secret key and the last tokens, so that the text can be told (Aaronson 2022)", true},
     {"tempered_logprobs", "top 0..1000", "off",
-     "Natural logarithms of the distribution after edits and temperature, before the filters", false},
-    {"kept_log_mass", "", "off", "Logarithm of the kept tokens' mass in the tempered distribution", false},
+     "Natural logarithms of the distribution after edits and temperature, before the filters", true},
+    {"kept_log_mass", "", "off", "Logarithm of the kept tokens' mass in the tempered distribution", true},
     {"draw_salt", "0..65535", "0", "Another draw at the same position", true, true},
     {"mask", "mask_row, uploaded_mask_id, allowed_tokens", "none", "Tokens that can be drawn in this step", true, true},
 };

@@ -79,11 +79,15 @@ class Compiler {
       spec_.parameters.processed_logprob = true;
       spec_.parameters.processed_top = p.processed_logprobs().top();
     }
+    if (p.has_tempered_logprobs()) {
+      if (auto refusal = CheckTop(p.tempered_logprobs(), "tempered_logprobs.top")) return refusal;
+      spec_.parameters.tempered_logprob = true;
+      spec_.parameters.tempered_top = p.tempered_logprobs().top();
+    }
+    spec_.parameters.kept_log_mass = p.kept_log_mass();
     spec_.parameters.entropy = p.entropy();
     spec_.parameters.kept_count = p.kept_set().count();
     spec_.parameters.kept_tokens = p.kept_set().tokens();
-    if (p.kept_log_mass()) return NotImplemented(Field("kept_log_mass"));
-    if (p.has_tempered_logprobs()) return NotImplemented(Field("tempered_logprobs"));
     return LogprobTokens();
   }
 
@@ -96,9 +100,7 @@ class Compiler {
       return refusal;
     std::vector<uint32_t> sorted;
     if (auto refusal = TokenSet(tokens, "logprob_token_ids", &sorted)) return refusal;
-    if (!spec_.parameters.raw_logprob && !spec_.parameters.processed_logprob) {
-      return Refusal{Reason::kContradiction, field, "", "neither raw_logprobs nor processed_logprobs are asked for"};
-    }
+    if (!spec_.has_logprobs()) return NoLogprobs(field);
     spec_.logprob_token_ids.assign(tokens.begin(), tokens.end());
     return std::nullopt;
   }

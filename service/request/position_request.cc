@@ -159,9 +159,7 @@ std::optional<Refusal> ParseRequested(const v1::Score& score, const std::string&
     return Refusal{Reason::kOutOfRange, field, absl::StrCat(score.tokens_size(), " entries, or none"),
                    absl::StrCat("has ", score.requested_size(), " entries; there is one for each token")};
   }
-  if (!spec.parameters.raw_logprob && !spec.parameters.processed_logprob) {
-    return Contradiction(field, "neither raw_logprobs nor processed_logprobs are asked for");
-  }
+  if (!spec.has_logprobs()) return NoLogprobs(field);
   for (int i = 0; i < score.requested_size(); ++i) {
     const auto& tokens = score.requested(i).tokens();
     const std::string at = absl::StrCat(field, "[", i, "].tokens");

@@ -102,6 +102,10 @@ void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters&
   if (parameters.processed_logprob) {
     EncodeLogprobs(output.processed, law::ProcessedTemperature(parameters, output), to->mutable_processed());
   }
+  if (parameters.tempered_logprob) {
+    EncodeLogprobs(output.tempered, law::TemperedTemperature(parameters, output), to->mutable_tempered());
+  }
+  if (parameters.kept_log_mass) to->set_kept_log_mass(law::KeptLogMass(output.mass));
   if (parameters.entropy) to->set_entropy(law::Entropy(output.entropy));
   if (parameters.kept_count) to->set_kept_count(output.kept);
 }

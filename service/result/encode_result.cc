@@ -10,6 +10,7 @@
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
+#include "kernels/law/race_place.h"
 #include "kernels/law/row_law.h"
 #include "service/result/encode.h"
 
@@ -126,17 +127,17 @@ uint32_t NumbersOf(const kernels::Distribution& distribution) {
 
 // Encodes the token `index` of the row and what `spec` and `plan` ask for with it. Its log probabilities are in one
 // part.
-void EncodePosition(uint32_t index, const RowOutput& output, const law::RacePlace* race, const RowPlan& plan,
-                    const SequenceSpec& spec, Parts* parts) {
-  static_assert(2 * (1 + 2 * kernels::kMaxTopLogprobs) <= kPartNumbers);
+void EncodePosition(uint32_t index, const RowOutput& output, const RowPlan& plan, const SequenceSpec& spec,
+                    Parts* parts) {
+  static_assert(3 * (1 + 2 * kernels::kMaxTopLogprobs) <= kPartNumbers);
   const RowParameters& parameters = spec.parameters;
-  parts->BeginPosition(index, NumbersOf(output.raw) + NumbersOf(output.processed));
+  parts->BeginPosition(index, NumbersOf(output.raw) + NumbersOf(output.processed) + NumbersOf(output.tempered));
   v1::Position* const position = parts->position();
   position->set_token(plan.kind == RowPlan::Kind::kScore ? plan.scored[index] : output.token);
   EncodeAsked(output, parameters, position);
   if (plan.wants_race) {
-    position->mutable_race()->set_rank(race->rank);
-    position->mutable_race()->set_margin(law::MarginOf(*race));
+    position->mutable_race()->set_rank(output.race.rank);
+    position->mutable_race()->set_margin(law::MarginOf(output.race));
   }
   if (parameters.kept_tokens) EncodeKept(output, parts);
   if (plan.return_probabilities) {
@@ -182,7 +183,7 @@ void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSp
   }
   EncodeFinish(result, spec, &parts.last());
   for (uint32_t i = 0; i < result.outputs.size(); ++i) {
-    EncodePosition(i, result.outputs[i], plan.wants_race ? &result.race[i] : nullptr, plan, spec, &parts);
+    EncodePosition(i, result.outputs[i], plan, spec, &parts);
   }
 }
 

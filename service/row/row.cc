@@ -10,7 +10,6 @@
 #include "absl/types/span.h"
 #include "kernels/check.h"
 #include "kernels/cpu/decide_row.h"
-#include "kernels/law/chain.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -21,7 +20,7 @@ std::string RowField(uint32_t row) { return absl::StrCat("step.rows[", row, "]")
 // Returns the parameters that a row is sampled with which asks for more than its sequence.
 std::optional<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
   const bool has_receipts = spec.receipts && plan.kind != RowPlan::Kind::kScore;
-  if (!plan.return_probabilities && !has_receipts && !plan.wants_race) return std::nullopt;
+  if (!plan.return_probabilities && !has_receipts) return std::nullopt;
   kernels::RowParameters parameters = spec.parameters;
   parameters.processed_logprob = parameters.kept_tokens = true;
   return parameters;
@@ -108,6 +107,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   if (plan_.kind == RowPlan::Kind::kScore) {
     kernel.task = kernels::RowTask::kScore;
     kernel.given = plan_.scored[index];
+    kernel.wants_race_place = plan_.wants_race;
     if (!plan_.requested.empty()) kernel.requested = plan_.requested[index];
     return kernel;
   }
@@ -195,22 +195,10 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
   auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
-  if (auto* result = std::get_if<RowResult>(&walked)) {
-    if (plan_.wants_race) FindRacePlaces(result);
-    return std::move(*result);
-  }
+  if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
   FailedPosition& failed = std::get<FailedPosition>(walked);
   if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
   return WhyUnusable(failed);
-}
-
-void RowRun::FindRacePlaces(RowResult* result) const {
-  for (uint32_t index = 0; index < result->outputs.size(); ++index) {
-    const kernels::RowOutput& output = result->outputs[index];
-    const kernels::NoiseKey noise = RequestAt(index, kernels::DType::kF32, nullptr, kernels::DType::kF32).noise;
-    result->race.push_back(
-        law::RacePlaceOf(output.kept_tokens, law::ProcessedScale(parameters(), output), noise, plan_.scored[index]));
-  }
 }
 
 // Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says

@@ -113,7 +113,6 @@ class RowRun {
   std::variant<RowResult, Refusal> Finish();
   Refusal WhyUnusable(const FailedPosition& failed) const;
   Refusal WhyRequired() const;
-  void FindRacePlaces(RowResult* result) const;
 
   RowSequence sequence_;
   RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's

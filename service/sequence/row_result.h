@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/law/race_place.h"
 #include "kernels/row.h"
 
 namespace sortition::service {
@@ -17,7 +16,6 @@ struct RowResult {
   std::vector<kernels::RowOutput> outputs;  // in the order of the text; at least one; without errors
   std::vector<uint32_t> path;               // the accepted drafts, by their number
   std::vector<bool> matched;                // of each draft: it passed at its own position
-  std::vector<law::RacePlace> race;         // of each position, if the row asks for it
   // Set if the sequence keeps state and the row advances it: with the tokens of `outputs` appended.
   std::optional<uint64_t> history_hash;
 

@@ -234,7 +234,8 @@ uint64_t Sequence::bytes() const {
   if (last_) {
     for (const kernels::RowOutput& row : last_->result.outputs) {
       bytes += sizeof(row);
-      for (const kernels::Distribution& distribution : {std::cref(row.raw), std::cref(row.processed)}) {
+      for (const kernels::Distribution& distribution :
+           {std::cref(row.raw), std::cref(row.processed), std::cref(row.tempered)}) {
         bytes += distribution.top.capacity() * sizeof(kernels::TokenBits);
         bytes += distribution.requested.capacity() * sizeof(kernels::Place);
       }

@@ -81,6 +81,8 @@ static void StopTokenIsReported(void) {
   CHECK_OK(sortition_parameters_set_bool(parameters, "entropy", 1, &error));
   CHECK_OK(sortition_parameters_set_bool(parameters, "kept_set.tokens", 1, &error));
   CHECK_OK(sortition_parameters_set_bool(parameters, "kept_set.count", 1, &error));
+  CHECK_OK(sortition_parameters_set_uint(parameters, "tempered_logprobs.top", 9, &error));
+  CHECK_OK(sortition_parameters_set_bool(parameters, "kept_log_mass", 1, &error));
   CHECK_OK(sortition_parameters_set_uint(parameters, "top_k", 7, &error));
   options = sequence_options("a", parameters);
   CHECK_OK(sortition_local_open(&options, &sequence, &error));
@@ -91,6 +93,8 @@ static void StopTokenIsReported(void) {
   CHECK(results->rows[0]->positions[0]->kept_token_count == 7);
   CHECK(results->rows[0]->positions[0]->has_kept_count == 1 && results->rows[0]->positions[0]->kept_count == 7);
   CHECK(results->rows[0]->positions[0]->has_entropy == 1 && results->rows[0]->positions[0]->entropy > 0);
+  CHECK(results->rows[0]->positions[0]->tempered->top_count == 9);
+  CHECK(results->rows[0]->positions[0]->has_kept_log_mass == 1 && results->rows[0]->positions[0]->kept_log_mass < 0);
   sortition_results_free(results);
   close_sequence(sequence);
   CHECK_OK(sortition_parameters_close(parameters, &error));

@@ -23,6 +23,10 @@ inline void PrintTo(const RowOutput& answer, std::ostream* out) {
   PrintTo(answer.raw, out);
   *out << ", processed ";
   PrintTo(answer.processed, out);
+  *out << ", tempered ";
+  PrintTo(answer.tempered, out);
+  *out << ", mass " << answer.mass.kept << "/" << answer.mass.all << ", race " << answer.race.rank << " lag "
+       << answer.race.lag;
   *out << ", sampler_state " << answer.sampler_state << ", temperature " << answer.temperature << "}";
 }
 

@@ -177,8 +177,8 @@ TEST(CompactRows, CpuDecidesUsualDraws) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CompactRows,
-                         ::testing::Values(RowKind::kPlain, RowKind::kTasks, RowKind::kChained,
-                                           RowKind::kChainedTasks));
+                         ::testing::Values(RowKind::kPlain, RowKind::kTasks, RowKind::kChained, RowKind::kChainedTasks,
+                                           RowKind::kRecord));
 
 }  // namespace
 }  // namespace sortition::testing

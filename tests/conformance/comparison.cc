@@ -82,10 +82,11 @@ void Comparison::Flush() {
 }
 
 std::unique_ptr<RandomRow> MakeRow(RowKind kind, uint64_t seed, uint32_t vocabulary) {
-  const bool is_mixed = kind == RowKind::kMixed;
+  const bool is_mixed = kind == RowKind::kMixed || kind == RowKind::kRecord;
   const bool is_chained = kind == RowKind::kChained || kind == RowKind::kChainedTasks || (is_mixed && seed % 2 == 0);
   auto row = std::make_unique<RandomRow>(seed, vocabulary, is_chained ? RowOptions::kChained : RowOptions::kPlain);
   if (kind == RowKind::kTasks || kind == RowKind::kChainedTasks || (is_mixed && seed % 3 == 0)) row->AskForMore();
+  if (kind == RowKind::kRecord) row->AskForRecord();
   return row;
 }
 

@@ -73,6 +73,7 @@ enum class RowKind {
   kChained,       // any samplers in any order
   kChainedTasks,  // both
   kMixed,         // each of these
+  kRecord,        // these, with the tempered distribution, the kept mass and places in the race
 };
 std::unique_ptr<kernels::RandomRow> MakeRow(RowKind kind, uint64_t seed, uint32_t vocabulary);
 

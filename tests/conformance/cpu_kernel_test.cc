@@ -85,6 +85,15 @@ TEST_F(CpuKernel, EqualsReferenceAtLargestVocabulary) {
   CompareAtVocabulary(&comparison, RowKind::kPlain, kernels::kMaxVocabulary, 1);
 }
 
+TEST_F(CpuKernel, EqualsReferenceInTheRecord) {
+  Comparison comparison(backends());
+  CompareSmallRows(&comparison, RowKind::kRecord, 30'000);
+  CompareMiddlingRows(&comparison, RowKind::kRecord, 3'000);
+  for (const uint32_t vocabulary : UsualVocabularies()) {
+    CompareAtVocabulary(&comparison, RowKind::kRecord, vocabulary, vocabulary <= 3000 ? 300 : 3'000'000 / vocabulary);
+  }
+}
+
 TEST_F(CpuKernel, EqualsReferenceOnGoldenRows) {
   Comparison comparison(backends());
   CompareGoldenRows(&comparison);

@@ -231,6 +231,15 @@ void RandomRow::AskForMore() {
   absl::StrAppend(&description_, " task ", int(request_.task), " given ", request_.given);
 }
 
+void RandomRow::AskForRecord() {
+  static constexpr uint32_t kTops[] = {0, 1, 5, 20, kMaxTopLogprobs};
+  parameters_.tempered_logprob = !OneIn(3);
+  if (parameters_.tempered_logprob) parameters_.tempered_top = kTops[Below(5)];
+  parameters_.kept_log_mass = !OneIn(3);
+  const bool adapts = !parameters_.chain.empty() && parameters_.chain.back().kind == StageKind::kAdaptiveP;
+  request_.wants_race_place = request_.task == RowTask::kScore && !adapts && OneIn(2);
+}
+
 void RandomRow::MakeDraft() {
   DraftDistribution& draft = request_.draft;
   draft.form = static_cast<DraftDistribution::Form>(Below(3));

@@ -27,6 +27,10 @@ class RandomRow {
   // the kept set. The row is otherwise the same.
   void AskForMore();
 
+  // Asks for the tempered distribution, the kept mass and, of a score, the place in the race. The row is otherwise the
+  // same.
+  void AskForRecord();
+
   const RowRequest& request() const { return request_; }
   const std::vector<std::byte>& tensor() const { return tensor_; }
   const std::string& description() const { return description_; }

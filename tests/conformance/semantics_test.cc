@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
 
 #include "kernels/cpu/sample_row.h"
+#include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
@@ -69,6 +71,32 @@ TEST_P(Semantics, GreedyHonoursChanges) {
   const LogitEdit edits[] = {{0, LogitEdit::kBanned, 0, 0}, {1, 0, law::CanonicalBits(-1.5f), 0}};
   request.row.edits = edits;
   EXPECT_EQ(Sample(request).token, 2u);
+}
+
+TEST_P(Semantics, TemperedIsBeforeTheFilters) {
+  Request request({2, 1, 0, -1}, {.temperature = 0.5f, .top_k = 2});
+  const LogitEdit edits[] = {{0, 0, law::CanonicalBits(-3.0f), 0}, {3, LogitEdit::kBanned, 0, 0}};
+  request.row.edits = edits;
+  request.row.task = RowTask::kScore;
+  request.row.given = 0;
+  request.parameters.tempered_logprob = request.parameters.kept_log_mass = true;
+  request.parameters.tempered_top = 5;
+  const RowOutput answer = Sample(request);
+  const double kept = std::exp(2.0) + 1;
+  const double all = kept + std::exp(-2.0);
+  EXPECT_EQ(answer.processed.rank, 0u);
+  EXPECT_EQ(answer.tempered.rank, 3u);
+  ASSERT_EQ(answer.tempered.top.size(), 3u);
+  EXPECT_EQ(answer.tempered.top[0].token, 1u);
+  const double temperature = law::TemperedTemperature(request.parameters, answer);
+  EXPECT_NEAR(law::Logprob(answer.tempered, answer.tempered.chosen.bits, temperature), -2 - std::log(all), 1e-6);
+  EXPECT_NEAR(law::KeptLogMass(answer.mass), std::log(kept / all), 1e-6);
+}
+
+TEST(KeptLogMass, AllIsZeroNoneIsMinusInfinity) {
+  EXPECT_EQ(law::KeptLogMass({12345, 12345}), 0.0f);
+  EXPECT_EQ(law::KeptLogMass({0, 12345}), -kInfinity);
+  EXPECT_EQ(law::KeptLogMass({uint64_t{1} << 40, uint64_t{1} << 44}), -4 * std::log(2.0f));
 }
 
 TEST_P(Semantics, LowestBadIdDecidesError) {

@@ -46,6 +46,8 @@ const char* const kKinds[] = {
     "watermark { key: 77 context_width: 3 } top_p: 0.9",
     "allowed_token_ids: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40] xtc { probability: 0.5 threshold: 0.1 }",
     "temperature: 0.9 top_p: 0.8 typical_p: 0.9 chain { preset: PRESET_LLAMA_CPP } dynamic_temperature { range: 0.5 }",
+    "temperature: 0.7 top_p: 0.9 frequency_penalty: 0.3 tempered_logprobs { top: 4 } kept_log_mass: true",
+    "typical_p: 0.8 xtc { probability: 0.5 threshold: 0.1 } tempered_logprobs {} kept_log_mass: true",
 };
 
 // A step: what its row refers to.

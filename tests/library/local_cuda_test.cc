@@ -130,6 +130,7 @@ class LocalCudaTasksTest : public LocalCudaTest {
       if ((seed + i) % 3 == 0) continue;  // a draw
       if ((seed + i) % 3 == 1) {
         rows[i].scored = tokens_[i];
+        rows[i].score_race = true;
         continue;
       }
       drafts_[i].mode = seed % 2 == 0 ? v1::VERIFY_MODE_REJECTION : v1::VERIFY_MODE_COUPLED;
@@ -186,6 +187,27 @@ TEST_F(LocalCudaTasksTest, LaterBatchFailureKeepsAllSequences) {
   EXPECT_EQ(positions(), reached);
   EXPECT_TRUE(cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream).ok());
   EXPECT_NE(positions(), reached);
+}
+
+// The kernels lack it: the row fails alone, by the name of the parameter.
+TEST_F(LocalCudaTest, TemperedLogprobsAreRefusedByName) {
+  for (const bool tempered : {true, false}) {
+    SequenceOptions options = Kinds()[1];
+    if (tempered) options.parameters.mutable_tempered_logprobs();
+    if (!tempered) options.parameters.set_kept_log_mass(true);
+    const auto sequence = *LocalSequence::Open(options);
+    std::vector<Row> rows = Rows(1, 0);
+    std::vector<LocalSequence*> sequences = sequences_;
+    sequences[1] = sequence.get();
+    const auto results = cuda_->Step(v1::DTYPE_F32, sequences, rows, kStream);
+    ASSERT_TRUE(results.ok()) << results.status();
+    const RowError& error = std::get<RowError>((*results)[1]);
+    EXPECT_EQ(error.reason, v1::NOT_IMPLEMENTED);
+    EXPECT_EQ(error.field, tempered ? "parameters.tempered_logprobs" : "parameters.kept_log_mass");
+    EXPECT_EQ(sequence->position(), 3u);
+    EXPECT_TRUE(std::holds_alternative<v1::DrawResult>((*results)[0]));
+    EXPECT_TRUE(std::holds_alternative<v1::DrawResult>(sequence->Step(v1::DTYPE_F32, rows[1])));
+  }
 }
 
 TEST_F(LocalCudaTest, FailedRowKeepsItsSequence) {

@@ -94,6 +94,30 @@ class TasksTest(BothTest):
             self.assertEqual(len(score.entropy), 3)
             self.assertEqual(sequence.position, 0)
 
+    def test_tempered_logprobs_and_kept_mass(self):
+        options = {"temperature": 0.7, "top_p": 0.8, "min_p": 0.01, "logit_bias": [{"token": 9, "bias": 2.0}],
+                   "banned_token_ids": [4], "tempered_logprobs": {"top": 2}, "kept_log_mass": True,
+                   "processed_logprobs": {}, "kept_set": {"tokens": True}}
+        logits = row(5).astype(numpy.float64)
+        tempered = logits.copy()
+        tempered[9] += 2
+        tempered[4] = -numpy.inf
+        tempered = tempered / 0.7 - numpy.logaddexp.reduce(tempered / 0.7)
+        order = numpy.argsort(-tempered, kind="stable")
+        for sampler, sequence in zip((self.client, self.sampler), self.both(seed=1, **options)):
+            draw = sampler.step([sequence], row(5)[None])[0]
+            self.assertAlmostEqual(draw.tempered.logprob, tempered[draw.token], places=5)
+            self.assertEqual(draw.tempered.top_tokens, order[:2].tolist())
+            mass = numpy.exp(tempered[draw.kept_tokens]).sum()
+            self.assertAlmostEqual(draw.kept_log_mass, numpy.log(mass), places=5)
+            self.assertAlmostEqual(draw.tempered.logprob - draw.processed.logprob, draw.kept_log_mass, places=5)
+            # The least likely token is filtered out, and has a tempered logprob all the same.
+            last = int(order[-2])
+            score = sampler.score(sequence, row(5)[None], [last])
+            self.assertEqual(score.processed[0].rank, 0)
+            self.assertAlmostEqual(score.tempered[0].logprob, tempered[last], places=4)
+            self.assertEqual(len(score.kept_log_mass), 1)
+
     def test_drafts_are_judged_alike(self):
         logits = numpy.stack([row(number) for number in range(3)])
         even = numpy.full((2, VOCABULARY), 1 / VOCABULARY, numpy.float32)

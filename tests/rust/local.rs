@@ -62,6 +62,22 @@ fn draw_returns_what_was_asked_for() {
 }
 
 #[test]
+fn tempered_logprobs_and_kept_mass_are_answered() {
+    let mut parameters = Parameters::new().unwrap();
+    parameters.set_count("top_k", 3).unwrap().set_count("tempered_logprobs.top", 5).unwrap();
+    parameters.set_switch("kept_log_mass", true).unwrap();
+    let sequence = Sequence::open(&options("a", Some(&parameters))).unwrap();
+    let logits = logits_of(1, WIDTH);
+    let results = step(&[Row::draw(&sequence, &logits)], VOCABULARY).unwrap();
+    let position = results.row(0).unwrap().positions().next().unwrap();
+    let logprobs = position.tempered().unwrap();
+    assert!((1..=3).contains(&logprobs.rank) && logprobs.top_tokens.len() == 5);
+    let mass: f32 = logprobs.top_logprobs[..3].iter().map(|logprob| logprob.exp()).sum();
+    assert!((position.kept_log_mass().unwrap() - mass.ln()).abs() < 1e-5);
+    assert!(position.processed().is_none());
+}
+
+#[test]
 fn drafts_and_scores_are_answered() {
     let (plain, drafted) = (open(), open());
     let tokens: Vec<u32> = (10..13).map(|seed| draw(&plain, seed)).collect();

@@ -148,6 +148,8 @@ TEST(Parameters, OnValuesDifferFromAbsent) {
       {"nan_policy", [](auto* p) { p->set_nan_policy(v1::NAN_POLICY_MASK); }},
       {"raw_logprobs", [](auto* p) { p->mutable_raw_logprobs(); }},
       {"processed_logprobs", [](auto* p) { p->mutable_processed_logprobs(); }},
+      {"tempered_logprobs", [](auto* p) { p->mutable_tempered_logprobs(); }},
+      {"kept_log_mass", [](auto* p) { p->set_kept_log_mass(true); }},
   };
   const SequenceSpec absent = MustCompile(SamplingParameters());
   for (const auto& [name, set] : on) {

@@ -33,6 +33,8 @@ std::vector<uint32_t> SomeTokens(Random* random, uint32_t vocabulary, uint32_t c
 void SetAsked(Random* random, uint32_t vocabulary, v1::SamplingParameters* p) {
   if (OneIn(random, 3)) p->mutable_raw_logprobs()->set_top(Pick(random, 4));
   if (OneIn(random, 3)) p->mutable_processed_logprobs()->set_top(Pick(random, 4));
+  if (OneIn(random, 5)) p->mutable_tempered_logprobs()->set_top(Pick(random, 4));
+  if (OneIn(random, 6)) p->set_kept_log_mass(true);
   if ((p->has_raw_logprobs() || p->has_processed_logprobs()) && OneIn(random, 3)) {
     for (const uint32_t token : SomeTokens(random, vocabulary, 3)) p->add_logprob_token_ids(token);
   }

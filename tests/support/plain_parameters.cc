@@ -73,6 +73,9 @@ kernels::RowParameters PlainRowParameters(const v1::SamplingParameters& p) {
   compiled.raw_top = p.raw_logprobs().top();
   compiled.processed_logprob = p.has_processed_logprobs();
   compiled.processed_top = p.processed_logprobs().top();
+  compiled.tempered_logprob = p.has_tempered_logprobs();
+  compiled.tempered_top = p.tempered_logprobs().top();
+  compiled.kept_log_mass = p.kept_log_mass();
   compiled.entropy = p.entropy();
   compiled.kept_count = p.kept_set().count();
   compiled.kept_tokens = p.kept_set().tokens();

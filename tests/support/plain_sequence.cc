@@ -117,6 +117,10 @@ v1::DrawResult PlainSequence::Encode(const kernels::RowOutput& answer) const {
   if (parameters.processed_logprob) {
     *result.mutable_processed() = ToLogprobs(answer.processed, law::ProcessedTemperature(parameters, answer));
   }
+  if (parameters.tempered_logprob) {
+    *result.mutable_tempered() = ToLogprobs(answer.tempered, law::TemperedTemperature(parameters, answer));
+  }
+  if (parameters.kept_log_mass) result.set_kept_log_mass(law::KeptLogMass(answer.mass));
   if (parameters.entropy) result.set_entropy(law::Entropy(answer.entropy));
   if (parameters.kept_count) result.set_kept_count(answer.kept);
   for (const kernels::TokenBits& token : answer.kept_tokens) result.add_kept_tokens(token.token);

@@ -29,7 +29,8 @@ TEST(RacePlace, WithoutGroupsEqualsThePlainOne) {
     // The drawn token is the first of the race.
     EXPECT_EQ(RacePlaceOf(output.kept_tokens, scale, request.noise, output.token), (RacePlace{1, 0})) << seed;
     for (uint32_t token = 0; token < request.live_vocabulary; token += 1 + token / 3) {
-      const RacePlace place = RacePlaceReference(output.kept_tokens, scale, request.noise, token);
+      const auto distance = [&](u32 bits) { return Distance(bits, scale); };
+      const RacePlace place = RacePlaceReference(output.kept_tokens, distance, request.noise, token);
       EXPECT_EQ(RacePlaceOf(output.kept_tokens, scale, request.noise, token), place) << seed << " " << token;
       others += place.rank > 1;
       absent += place.rank == 0;

@@ -54,7 +54,8 @@ structs! {
     CPosition {
         token: u32, entropy: f32, has_entropy: u32, kept_count: u32, has_kept_count: u32, reserved: u32,
         raw: *const CLogprobs, processed: *const CLogprobs, kept_tokens: *const u32, kept_token_count: usize,
-        probabilities: *const f32, probability_count: usize
+        probabilities: *const f32, probability_count: usize, tempered: *const CLogprobs, kept_log_mass: f32,
+        has_kept_log_mass: u32
     }
     CResult {
         kind: i32, finish_reason: i32, error: *const CError, positions: *const *const CPosition,

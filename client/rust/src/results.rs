@@ -174,6 +174,17 @@ impl<'a> Position<'a> {
         unsafe { self.position.processed.as_ref() }.map(Logprobs::of)
     }
 
+    /// Returns the log probabilities after the temperature and before the filters, with "tempered_logprobs".
+    pub fn tempered(&self) -> Option<Logprobs<'a>> {
+        // SAFETY: The struct lives as long as the results.
+        unsafe { self.position.tempered.as_ref() }.map(Logprobs::of)
+    }
+
+    /// Returns the logarithm of the kept tokens' mass in the tempered distribution, with "kept_log_mass".
+    pub fn kept_log_mass(&self) -> Option<f32> {
+        Some(self.position.kept_log_mass).filter(|_| self.position.has_kept_log_mass != 0)
+    }
+
     /// Returns the entropy in nats, with "entropy".
     pub fn entropy(&self) -> Option<f32> {
         Some(self.position.entropy).filter(|_| self.position.has_entropy != 0)

@@ -56,7 +56,75 @@ HWY_INLINE V32 Promise(V32 s, V32 t, uint32_t octaves) {
   return hn::Sub(hn::Set(d, kBestPromise + (octaves << 23)), hn::Add(log, hn::ShiftRight<3>(t)));
 }
 
+// log2 of positive numbers, within 1e-5.
+HWY_INLINE VF32 AboutLog2(VF32 x) {
+  const D32 d;
+  const DF32 df;
+  const V32 bits = hn::BitCast(d, x);
+  const VF32 octaves = hn::ConvertTo(df, hn::Sub(Signed(hn::ShiftRight<23>(bits)), hn::Set(DI32(), 127)));
+  const V32 mantissa = hn::Or(hn::And(bits, hn::Set(d, 0x7fffffu)), hn::Set(d, 0x3f800000u));
+  const VF32 f = hn::Sub(Floats(mantissa), hn::Set(df, 1.0f));
+  // The polynomial of degree 5 that is nearest to log2(1 + f) / f.
+  VF32 p = hn::Set(df, -0.0345952f);
+  for (const float c : {0.1464336f, -0.3033897f, 0.4693017f, -0.7204424f, 1.4426832f}) {
+    p = hn::MulAdd(p, f, hn::Set(df, c));
+  }
+  return hn::MulAdd(p, f, octaves);
+}
+
+// -log2(1 - U) of the upper words of random words, within 2e-4 of itself, unless U is nearer to 0 or 1 than 2^-16:
+// those lanes are added to `*unsure`.
+HWY_INLINE VF32 AboutNegLog2(V32 high, M32* unsure) {
+  const D32 d;
+  const DF32 df;
+  const V32 low_end = hn::Set(d, 1u << 16);
+  *unsure = hn::Or(*unsure, hn::Or(hn::Lt(high, low_end), hn::Lt(hn::Not(high), low_end)));
+  constexpr float kUnit = 0x1p-31f;
+  const VF32 u = hn::Mul(hn::ConvertTo(df, Signed(hn::ShiftRight<1>(high))), hn::Set(df, kUnit));
+  const VF32 rest = hn::Mul(hn::ConvertTo(df, Signed(hn::ShiftRight<1>(hn::Not(high)))), hn::Set(df, kUnit));
+  VF32 series = hn::MulAdd(u, hn::Set(df, 0.25f), hn::Set(df, 1.0f / 3));
+  series = hn::MulAdd(series, u, hn::Set(df, 0.5f));
+  series = hn::MulAdd(series, u, hn::Set(df, 1.0f));
+  const VF32 small = hn::Mul(hn::Mul(series, u), hn::Set(df, 1.442695f));
+  // No lane takes the logarithm of 0: it would be of no meaning, but slow.
+  const VF32 large = hn::Neg(AboutLog2(hn::Max(rest, hn::Set(df, kUnit))));
+  return hn::IfThenElse(hn::Lt(u, hn::Set(df, 0x1p-4f)), small, large);
+}
+
 }  // namespace
+
+uint32_t CountAhead(const TokenRacers& racers, int64_t race_key, uint32_t* near, uint32_t* near_count) {
+  // In octaves: several times what the functions above, and conversions to floats, can be off by.
+  constexpr float kMargin = 0.001f;
+  const D32 d;
+  const DF32 df;
+  const VF32 mine = hn::Set(df, float(double(race_key) * 0x1p-32));
+  uint32_t ahead = 0;
+  uint32_t listed = 0;
+  for (uint32_t i = 0; i < racers.count; i += kLanes) {
+    const V32 token = hn::LoadU(d, racers.token.data() + i);
+    const V32 t = hn::LoadU(d, racers.t.data() + i);
+    const V32 group_low = hn::LoadU(d, racers.group_low.data() + i);
+    const M32 owner = hn::Eq(hn::And(hn::Xor(token, group_low), hn::Set(d, 63u)), hn::Zero(d));
+    M32 unsure = hn::FirstN(d, 0);
+    const VF32 group = AboutNegLog2(hn::LoadU(d, racers.group_high.data() + i), &unsure);
+    M32 own_unsure = unsure;
+    const VF32 own = AboutNegLog2(hn::LoadU(d, racers.high.data() + i), &own_unsure);
+    unsure = hn::Or(unsure, hn::AndNot(owner, own_unsure));
+    const VF32 all = hn::MulAdd(group, hn::Set(df, 0x1p-6f), hn::IfThenZeroElse(hn::RebindMask(df, owner), own));
+    const VF32 lag = hn::Mul(hn::ConvertTo(df, Signed(hn::ShiftRight<3>(t))), hn::Set(df, 0x1p-23f));
+    const VF32 behind = hn::Sub(hn::Add(lag, AboutLog2(hn::Max(all, hn::Set(df, 0x1p-60f)))), mine);
+    M32 races = hn::Ne(t, hn::Set(d, law::kDead));
+    if (i + kLanes > racers.count) races = hn::And(races, hn::FirstN(d, racers.count - i));
+    const M32 above = hn::RebindMask(d, hn::Gt(behind, hn::Set(df, kMargin)));
+    const M32 below = hn::RebindMask(d, hn::Lt(behind, hn::Set(df, -kMargin)));
+    ahead += uint32_t(hn::CountTrue(d, hn::And(races, hn::AndNot(unsure, below))));
+    const M32 open = hn::And(races, hn::Or(unsure, hn::Not(hn::Or(above, below))));
+    listed += StoreWhere(open, CountFrom(i), near + listed);
+  }
+  *near_count = listed;
+  return ahead;
+}
 
 void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, const law::DrawKey& key,
                    GroupRacers* racers) {

@@ -11,7 +11,8 @@
 // machine changes it least. bytes_per_token: of the worker's
 // records. verify_rate: tokens that a second of processor time checks, signatures, chains and draws together.
 // score_race: a score of 64 tokens with their places in the race; the baseline is the score alone.
-// score_race_unfiltered: the same where every token is kept.
+// score_race_unfiltered: the same where every token is kept; the token scored is a rare one, always the same.
+// score_race_drawn: the same for the tokens that are drawn from these rows.
 #include <time.h>
 
 #include <cstdlib>
@@ -100,8 +101,25 @@ class Worker {
     Run(batch);
     tokens_ += kRows;
   }
-  void Score(bool with_race) {
-    static const std::vector<uint32_t> tokens(kScored, 77);
+  // Returns the tokens that sequence 0 draws from the first rows, one after the other. Call it once.
+  std::vector<uint32_t> DrawScored() {
+    client::SequenceOptions options;
+    options.request_id = "bench-drawn";
+    options.parameters = Parameters(0);
+    options.seed = 0;
+    options.vocabulary_size = kVocabulary;
+    auto opened = client_->Open(std::move(options));
+    SORTITION_CHECK(opened.ok());
+    std::vector<uint32_t> tokens;
+    for (size_t i = 0; i < kScored; ++i) {
+      client::Batch batch{v1::DTYPE_BF16, kVocabulary, {{opened->get(), rows_.data.get() + i * stride_}}};
+      const auto results = client_->Step(batch);
+      SORTITION_CHECK(results.ok());
+      tokens.push_back(std::get<v1::DrawResult>(results->front()).token());
+    }
+    return tokens;
+  }
+  void Score(const std::vector<uint32_t>& tokens, bool with_race) {
     client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
     client::Row& row = batch.rows.emplace_back();
     row.sequence = sequences_[0].get();
@@ -181,14 +199,21 @@ class Suite {
 
     MeasureServer(logits);
 
-    const auto score = [](Worker* worker, bool race) { return [=](size_t) { worker->Score(race); }; };
-    const auto scores = MeasureInterleaved({{"score", score(&filtered, false)},
-                                            {"score_race", score(&filtered, true)},
-                                            {"unfiltered", score(&unfiltered, false)},
-                                            {"unfiltered_race", score(&unfiltered, true)}},
+    const std::vector<uint32_t> rare(kScored, 77);
+    const std::vector<uint32_t> drawn = unfiltered.DrawScored();
+    const auto score = [](Worker* worker, const std::vector<uint32_t>& tokens, bool race) {
+      return [worker, &tokens, race](size_t) { worker->Score(tokens, race); };
+    };
+    const auto scores = MeasureInterleaved({{"score", score(&filtered, rare, false)},
+                                            {"score_race", score(&filtered, rare, true)},
+                                            {"unfiltered", score(&unfiltered, rare, false)},
+                                            {"unfiltered_race", score(&unfiltered, rare, true)},
+                                            {"drawn", score(&unfiltered, drawn, false)},
+                                            {"drawn_race", score(&unfiltered, drawn, true)}},
                                            {.inputs = kInputs, .rounds = rounds, .prepare = {}});
     report_.Add({"score_race", scores[1], "us", scores[0]});
     report_.Add({"score_race_unfiltered", scores[3], "us", scores[2]});
+    report_.Add({"score_race_drawn", scores[5], "us", scores[4]});
 
     std::vector<cli::SeedOpening> seeds;
     const uint64_t tokens = receipts.tokens();

@@ -16,9 +16,8 @@
 // and are never used twice. A handle that is null, closed or of another kind is refused (INVALID_ARGUMENT).
 //
 // Threads. Every function is thread-safe, unless its comment says otherwise. No function blocks for longer than a
-// computation, unless its comment says otherwise. A child of fork() may not use what its parent opened.
-//
-// The library throws no exception and installs no signal handler. docs/c.md has examples.
+// computation, unless its comment says otherwise. A child of fork() may not use what its parent opened. The library
+// throws no exception and installs no signal handler. docs/c.md has examples.
 #pragma once
 
 #include <stddef.h>
@@ -128,8 +127,7 @@ SORTITION_API sortition_code sortition_parameters_set_bool(sortition_parameters*
 // A name of the contract ("chain.preset" to "PRESET_HF").
 SORTITION_API sortition_code sortition_parameters_set_text(sortition_parameters* parameters, const char* name,
                                                            const char* value, sortition_error** error);
-// A list of tokens ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logprob_token_ids",
-// "forced_tokens.tokens").
+// A list of tokens ("stop_token_ids", "forced_tokens.tokens").
 SORTITION_API sortition_code sortition_parameters_set_tokens(sortition_parameters* parameters, const char* name,
                                                              const uint32_t* tokens, size_t count,
                                                              sortition_error** error);
@@ -138,8 +136,7 @@ SORTITION_API sortition_code sortition_parameters_set_biases(sortition_parameter
                                                              const uint32_t* tokens, const float* biases, size_t count,
                                                              sortition_error** error);
 
-// Add to a list of a field: a token sequence ("bad_words", "dry.sequence_breakers"), or a name
-// ("chain.explicit.samplers"). Refuse as the setters do.
+// Add to a list: a token sequence ("bad_words"), or a name ("chain.explicit.samplers"). Refuse as the setters do.
 SORTITION_API sortition_code sortition_parameters_add_tokens(sortition_parameters* parameters, const char* name,
                                                              const uint32_t* tokens, size_t count,
                                                              sortition_error** error);
@@ -317,6 +314,9 @@ typedef struct sortition_position {
   size_t kept_token_count;
   const float* probabilities;  // of each token of the live vocabulary, with return_probabilities
   size_t probability_count;
+  const sortition_logprobs* tempered;  // null unless "tempered_logprobs" is set
+  float kept_log_mass;                 // of these tokens in the tempered distribution, with has_kept_log_mass
+  uint32_t has_kept_log_mass;
 } sortition_position;
 
 enum { SORTITION_RESULT_ERROR = 0, SORTITION_RESULT_DRAW = 1, SORTITION_RESULT_VERIFY = 2, SORTITION_RESULT_SCORE = 3 };
