@@ -2,15 +2,18 @@
 #include "kernels/cpu/decide_row.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cpu/describe.h"
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/race.h"
 #include "kernels/cpu/scale.h"
 #include "kernels/law/compact.h"
+#include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -50,17 +53,36 @@ uint32_t ChangedBits(const RowParameters& parameters, const LogitEdit& edit, uin
                       repeated ? parameters.inverse_repetition : 0, edit.penalty);
 }
 
+// Returns the number of tokens that the masks allow, or a part of them that is at least `enough`.
+size_t CountAllowed(const RowRequest& request, size_t enough) {
+  if (request.has_allowed_tokens) {
+    if (request.allowed_bits == nullptr) return request.allowed_tokens.size();
+    return size_t(
+        std::ranges::count_if(request.allowed_tokens, [&](uint32_t id) { return law::IsAllowed(request, id); }));
+  }
+  if (request.allowed_bits == nullptr) return request.live_vocabulary;
+  size_t count = 0;
+  for (uint32_t id = 0; id + 32 <= request.live_vocabulary && count < enough; id += 32) {
+    count += size_t(std::popcount(request.allowed_bits[id / 32]));
+  }
+  return count;
+}
+
+// True if what is asked beside the token follows from the kept tokens, or is stated.
+bool IsKnown(const RowParameters& parameters, const CompactRow& row) {
+  if (parameters.tempered_logprob || parameters.kept_log_mass) return false;
+  return !parameters.raw_logprob || (row.unit_sum && parameters.raw_top <= row.first.size());
+}
+
 // True if the draw is one that DecideDraw decides, as far as the options say.
 bool IsPlainDraw(const RowRequest& request, const CompactRow& row) {
   const RowParameters& parameters = *request.parameters;
-  const bool asks_for_more = parameters.raw_logprob || parameters.processed_logprob || parameters.entropy ||
-                             parameters.kept_count || parameters.kept_tokens || parameters.tempered_logprob ||
-                             parameters.kept_log_mass;
   const bool widens = parameters.repetition != 0 && parameters.repetition < kOne;
-  const bool is_masked = request.has_allowed_tokens || request.allowed_bits != nullptr;
-  if (request.task != RowTask::kDraw || !parameters.chain.empty() || asks_for_more || widens || is_masked) return false;
-  const size_t named = row.first.size() + row.others.size() + request.edits.size();
-  return !row.is_whole && !row.first.empty() && named + kMaxTopLogprobs < request.live_vocabulary;
+  const bool names_tokens = !request.requested.empty() || request.wants_race_place;
+  if (request.task != RowTask::kDraw || !parameters.chain.empty() || widens || names_tokens) return false;
+  if (row.is_whole || row.first.empty() || !IsKnown(parameters, row)) return false;
+  const size_t named = row.first.size() + row.others.size() + request.edits.size() + kMaxTopLogprobs;
+  return named < CountAllowed(request, named + 1);
 }
 
 // The changed tokens that stand at or before the last of the first tokens, one after the other in order.
@@ -81,7 +103,7 @@ class ChangedTokens {
     size_t count = 0;
     for (const LogitEdit& edit : request_.edits) {
       const bool rises = int32_t(edit.bias) > 0 || int32_t(edit.penalty) > 0;
-      if (!rises || (edit.flags & LogitEdit::kBanned) != 0) continue;
+      if (!rises || (edit.flags & LogitEdit::kBanned) != 0 || !law::IsAllowed(request_, edit.token)) continue;
       if (++count > kMostRaised) return false;
       const TokenBits* const known = FindKnown(edit.token);
       if (known == nullptr) {
@@ -105,6 +127,7 @@ class ChangedTokens {
       if (count_ != 0 && edited_[0] > sent) return Pop();
       ++at_;
       if (!raised_.empty() && std::ranges::binary_search(raised_, token.token)) continue;
+      if (!law::IsAllowed(request_, token.token)) continue;
       const LogitEdit* const edit = FindEdit(request_.edits, token.token);
       if (edit == nullptr) return sent;
       const uint32_t bits = ChangedBits(*request_.parameters, *edit, token.bits);
@@ -147,9 +170,45 @@ class ChangedTokens {
   std::vector<uint32_t> raised_;  // ids ascending
 };
 
-RowOutput OutputOf(uint32_t token) {
+// Describes the distribution before the changes from what the row states. False if it does not state enough.
+bool DescribeRaw(const RowRequest& request, const CompactRow& row, RowOutput* output) {
+  const auto chosen = std::ranges::find(row.first, output->token, &TokenBits::token);
+  if (chosen == row.first.end()) return false;
+  const auto top = std::min<size_t>(request.parameters->raw_top, row.first.size());
+  output->raw.max_bits = row.first[0].bits;
+  output->raw.weight_sum = *row.unit_sum;
+  output->raw.chosen = *chosen;
+  output->raw.rank = uint32_t(chosen - row.first.begin()) + 1;
+  output->raw.top.assign(row.first.begin(), row.first.begin() + ptrdiff_t(top));
+  return true;
+}
+
+// Returns the output of a row that keeps these tokens, of which `token` is drawn and `first` is the first in order.
+// Absent if the row does not state enough for it.
+std::optional<Decision> Answer(const Kernels& kernels, const RowRequest& request, const CompactRow& row,
+                               const RowScale& scale, Candidate first, std::span<Candidate> kept, uint32_t token,
+                               Scratch* scratch) {
+  const RowParameters& parameters = *request.parameters;
   RowOutput output;
   output.token = token;
+  if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) {
+    output.kept = uint32_t(kept.size());
+  }
+  if (parameters.raw_logprob && !DescribeRaw(request, row, &output)) return std::nullopt;
+  Row changed;
+  changed.max_key = first.key();
+  const Kept all = Kept::Of(kept);
+  if (parameters.processed_logprob && parameters.greedy) {
+    DescribePointMass(first, first, parameters.processed_top, {}, &output.processed);
+  } else if (parameters.processed_logprob) {
+    const Candidate chosen = *std::ranges::find(kept, token, &Candidate::token);
+    Describe(kernels, changed, scale, all, chosen, parameters.processed_top, {}, scratch, &output.processed);
+  }
+  if (parameters.entropy) {
+    output.entropy =
+        parameters.greedy ? EntropySums{law::kUnitWeight, 0} : SumEntropy(kernels, changed, scale, all, scratch);
+  }
+  if (parameters.kept_tokens) ListKept(kernels, changed, all, scratch, &output.kept_tokens);
   return output;
 }
 
@@ -168,8 +227,11 @@ std::optional<Decision> DecideDraw(const Target& target, const RowRequest& reque
 
   const Candidate first = tokens.Next();
   if (first == ChangedTokens::kNone) return RowRequired{RowRequiredReason::kCut};
-  if (parameters.greedy) return OutputOf(first.token());
   const RowScale scale = ScaleOf(parameters, first.key());
+  if (parameters.greedy) {
+    Candidate alone = first;
+    return Answer(kernels, request, row, scale, first, {&alone, 1}, first.token(), scratch);
+  }
   const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
   const uint32_t floor = min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), scale.scale) : 1;
   // The tokens that min-p keeps, at most so many as top-k.
@@ -190,7 +252,8 @@ std::optional<Decision> DecideDraw(const Target& target, const RowRequest& reque
   std::span<Candidate> kept(listed, count);
   if (parameters.top_p != 0) kept = TopPOfCandidates(kernels, parameters.top_p, scale, kept, scratch);
   if (kept.size() > Kept::kMostListed) return std::nullopt;
-  return OutputOf(Draw(kernels, Row(), scale, Kept::Of(kept), law::KeyOf(request.noise), std::nullopt, scratch));
+  const uint32_t token = Draw(kernels, Row(), scale, Kept::Of(kept), law::KeyOf(request.noise), std::nullopt, scratch);
+  return Answer(kernels, request, row, scale, first, kept, token, scratch);
 }
 
 Decision DecideRow(const Target& target, const RowRequest& request, const CompactRow& row, bool may_raise,

@@ -24,9 +24,10 @@ Decision DecideRow(const Target& target, const RowRequest& request, const Compac
 // Decides it on the best target.
 Decision DecideRow(const RowRequest& request, const CompactRow& row, bool may_raise, Scratch* scratch);
 
-// Returns the same for a draw that a few of the first tokens decide: without masks, a sampler chain and logprobs, with
-// more unknown tokens than a refusal names, and filtered by more than a sum over the whole row. Absent for others, and
-// for some draws that edits raise.
+// Returns the same for a draw that a few of the first tokens decide: without a sampler chain, named tokens and tempered
+// logprobs, with more unknown tokens than a refusal names, and filtered by more than a sum over the whole row. Raw
+// logprobs need the unit sum and as many first tokens as are asked for. Absent for others, and for some draws that
+// edits raise.
 std::optional<Decision> DecideDraw(const Target& target, const RowRequest& request, const CompactRow& row,
                                    bool may_raise, Scratch* scratch);
 

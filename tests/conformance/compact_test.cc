@@ -133,20 +133,17 @@ TEST(CompactRows, CpuStatesTheReference) {
 TEST(CompactRows, CpuDecidesUsualDraws) {
   kernels::cpu::Scratch scratch;
   const uint64_t rows = Scaled(8000);
-  uint64_t fast = 0, decided = 0;
+  uint64_t fast = 0, decided = 0, masked = 0, described = 0;
   std::map<RowRequiredReason, uint64_t> refused;
   for (uint64_t seed = 1; seed <= rows; ++seed) {
     std::mt19937_64 random(seed);
     const auto row = MakeRow(RowKind::kPlain, 970'000'000 + seed, 1200 + uint32_t(random() % 2000));
     kernels::RowParameters parameters = *row->request().parameters;
-    parameters.raw_logprob = parameters.processed_logprob = parameters.entropy = false;
-    parameters.raw_top = parameters.processed_top = 0;
-    parameters.kept_count = parameters.kept_tokens = false;
+    parameters.tempered_logprob = parameters.kept_log_mass = false;
+    parameters.tempered_top = 0;
     RowRequest request = row->request();
     request.parameters = &parameters;
-    request.has_allowed_tokens = false;
-    request.allowed_tokens = {};
-    request.allowed_bits = nullptr;
+    request.requested = {};
     std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
     // Edits that only lower are the usual ones.
     if (random() % 2 == 0) {
@@ -161,6 +158,8 @@ TEST(CompactRows, CpuDecidesUsualDraws) {
     if (!result) continue;
     ASSERT_TRUE(*result == expected) << row->description() << " count " << count;
     ++fast;
+    masked += request.has_allowed_tokens || request.allowed_bits != nullptr;
+    described += parameters.raw_logprob || parameters.processed_logprob;
     if (const auto* const required = std::get_if<RowRequired>(&*result)) {
       ++refused[required->reason];
     } else {
@@ -169,7 +168,9 @@ TEST(CompactRows, CpuDecidesUsualDraws) {
   }
   if (rows < 8000) return;
   EXPECT_GT(fast, rows / 4);
-  EXPECT_GT(decided, rows / 8);
+  EXPECT_GT(decided, rows / 16);
+  EXPECT_GT(masked, rows / 100);
+  EXPECT_GT(described, rows / 20);
   for (const RowRequiredReason reason :
        {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kRow}) {
     EXPECT_GT(refused[reason], rows / 500) << int(reason);

@@ -12,7 +12,8 @@
 // rows that a second of the server's processor time answers, in steps of 64; the baseline is whole rows. produce: the
 // time to state 256 tokens of a row that lies in the second-level cache; the baseline is a plain pass for the largest
 // of bf16 numbers. produce_sums: the same with both sums. decide: the time in which the law's reference decides such a
-// row, with the penalties; the baseline is the server's kernel.
+// row, with the penalties; the baseline is the server's kernel. decide_described: the same with a mask, raw logprobs and
+// the kept set.
 //
 // refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
 // demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
@@ -215,9 +216,18 @@ class CompactBench {
 
   void Kernels() {
     const kernels::RowParameters parameters = Compiled(0.8);
+    kernels::RowParameters described = parameters;
+    described.raw_logprob = described.kept_tokens = true;
+    described.raw_top = 5;
+    const std::vector<uint32_t> allowed_bits((kVocabulary + 31) / 32, 0xfffffffeu);
     const auto edits = EditsOf(SomeHistory(1));
     kernels::cpu::Scratch scratch;
     kernels::StatedRow stated;
+    const auto describe = [&](size_t input) {
+      auto request = RequestOf(nullptr, kVocabulary, described, edits);
+      request.allowed_bits = allowed_bits.data();
+      return std::pair(request, stated_[input].row());
+    };
     const auto state = [&](size_t input, bool sums) {
       const auto request = RequestOf(logits_.row(input), kVocabulary, parameters, edits);
       SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount, {}, sums, sums}, &scratch, &stated));
@@ -235,6 +245,16 @@ class CompactBench {
           [&](size_t i) {
             const auto request = RequestOf(nullptr, kVocabulary, parameters, edits);
             SORTITION_CHECK(kernels::cpu::DecideRow(request, stated_[i].row(), false, &scratch).index() == 0);
+          }},
+         {"reference_described",
+          [&](size_t i) {
+            const auto [request, row] = describe(i);
+            SORTITION_CHECK(law::SampleCompactRowReference(request, row).index() == 0);
+          }},
+         {"decide_described",
+          [&](size_t i) {
+            const auto [request, row] = describe(i);
+            SORTITION_CHECK(kernels::cpu::DecideRow(request, row, false, &scratch).index() == 0);
           }}},
         {.inputs = kRows,
          .rounds = absl::GetFlag(FLAGS_rounds) * 4,
@@ -243,7 +263,7 @@ class CompactBench {
                Warm(logits_, input);
                while (stated_.size() <= input) {
                  const auto request = RequestOf(logits_.row(stated_.size()), kVocabulary, parameters, edits);
-                 SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount}, &scratch, &stated));
+                 SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount, {}, true, false}, &scratch, &stated));
                  stated_.push_back(stated);
                }
              },
@@ -251,6 +271,7 @@ class CompactBench {
     report_.Add({"produce", medians[1], "us", medians[0]});
     report_.Add({"produce_sums", medians[2], "us", medians[0]});
     report_.Add({"decide", medians[3], "us", medians[4]});
+    report_.Add({"decide_described", medians[5], "us", medians[6]});
   }
 
   // Adds 1 to `*refused` for each of kCounts that does not decide the row.
