@@ -12,8 +12,8 @@
 // rows that a second of the server's processor time answers, in steps of 64; the baseline is whole rows. produce: the
 // time to state 256 tokens of a row that lies in the second-level cache; the baseline is a plain pass for the largest
 // of bf16 numbers. produce_sums: the same with both sums. decide: the time in which the law's reference decides such a
-// row, with the penalties; the baseline is the server's kernel. decide_described: the same with a mask, raw logprobs and
-// the kept set.
+// row, with the penalties; the baseline is the server's kernel. decide_described: the same with a mask, raw logprobs
+// and the kept set.
 //
 // refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
 // demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
