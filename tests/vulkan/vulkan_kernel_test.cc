@@ -128,7 +128,7 @@ TEST(VulkanShaders, GoldenRowsNeedEach) {
   }
 }
 
-// What is tested on the first driver only: on the other one each device is a minute of compiling shaders.
+// Tested on the first driver only: on the other one each device is a minute of compiling shaders.
 class VulkanChoices : public VulkanKernel {};
 
 INSTANTIATE_TEST_SUITE_P(, VulkanChoices, ::testing::Values(testing::Drivers().front()),

@@ -37,13 +37,7 @@ impl Receipts {
             let mut size = 0;
             // SAFETY: The handle is open, and the list has room for as many bytes as its capacity says.
             check(|error| unsafe {
-                ffi::sortition_receipts_take(
-                    self.handle,
-                    records.as_mut_ptr(),
-                    records.capacity(),
-                    &mut size,
-                    error,
-                )
+                ffi::sortition_receipts_take(self.handle, records.as_mut_ptr(), records.capacity(), &mut size, error)
             })?;
             if size <= records.capacity() {
                 // SAFETY: The library has written that many.
