@@ -175,7 +175,7 @@ void Http2Guard::Connection::Count(Http2Guard* guard, const void* bytes, size_t 
   const double calls = meter_.TakeNewCalls();
   if (calls == 0 || meter_.answered()) return;
   const double beyond = calls - std::min(calls, std::max(0.0, own_calls_.Left(now)));
-  // What neither budget covers is a debt of the connection's own: a read may bring more calls than were left.
+  // Calls that neither budget covers are a debt of the connection: a read may bring more calls than were left.
   own_calls_.Take(calls - (beyond > 0 ? guard->TakeNewCalls(beyond, now) : 0), now);
 }
 

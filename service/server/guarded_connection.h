@@ -15,7 +15,7 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
 
   const std::string& peer() const { return peer_; }
   uint64_t number() const { return number_; }
-  // Returns the peer without its port. Each peer of a Unix socket has an address of its own.
+  // Returns the peer without its port. Each peer of a Unix socket has another address.
   std::string address() const { return peer_.starts_with("unix") ? peer_ : peer_.substr(0, peer_.rfind(':')); }
 
   ssize_t Receive(Http2Guard* guard, const Calls& calls, msghdr* message, int flags) ABSL_LOCKS_EXCLUDED(mutex_);
