@@ -243,7 +243,7 @@ class FirstContact(InRoot):
         self.check(root, "deb")
 
     def test_image(self):
-        """From this clone, on this machine: a container in a bare root would need a machine of its own."""
+        """From this clone, on this machine: a bare root cannot run containers."""
         archive = SOURCE / "sortition.tar"
         self.assertFalse(archive.exists())
         self.addCleanup(archive.unlink, missing_ok=True)
