@@ -98,7 +98,7 @@ TEST_F(CpuKernel, EqualsReferenceInTheRecord) {
   }
 }
 
-// Of any token, also far behind, in rows of many groups.
+// Places any token, also one far behind, in rows of many groups.
 TEST_F(CpuKernel, EqualsReferenceInPlacesOfTheRace) {
   Comparison comparison(backends());
   const uint64_t rows = Scaled(800);

@@ -73,7 +73,8 @@ SORTITION_API sortition_code sortition_parameters_set_bool(sortition_parameters*
 // A name of the contract ("chain.preset" to "PRESET_HF").
 SORTITION_API sortition_code sortition_parameters_set_text(sortition_parameters* parameters, const char* name,
                                                            const char* value, sortition_error** error);
-// A list of tokens ("stop_token_ids", "forced_tokens.tokens").
+// A list of tokens ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logprob_token_ids",
+// "forced_tokens.tokens").
 SORTITION_API sortition_code sortition_parameters_set_tokens(sortition_parameters* parameters, const char* name,
                                                              const uint32_t* tokens, size_t count,
                                                              sortition_error** error);
@@ -82,7 +83,8 @@ SORTITION_API sortition_code sortition_parameters_set_biases(sortition_parameter
                                                              const uint32_t* tokens, const float* biases, size_t count,
                                                              sortition_error** error);
 
-// Add to a list: a token sequence ("bad_words"), or a name ("chain.explicit.samplers"). Refuse as the setters do.
+// Add to a list of a field: a token sequence ("bad_words", "dry.sequence_breakers"), or a name
+// ("chain.explicit.samplers"). Refuse as the setters do.
 SORTITION_API sortition_code sortition_parameters_add_tokens(sortition_parameters* parameters, const char* name,
                                                              const uint32_t* tokens, size_t count,
                                                              sortition_error** error);
