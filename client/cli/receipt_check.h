@@ -71,7 +71,7 @@ struct CheckCounts {
   uint64_t before = 0;  // of chains that begin before the file
 };
 
-// Not thread-safe. Holds one record, some 400 bytes a chain and the first problems, whatever the number of receipts.
+// Not thread-safe. Holds one record, some 400 bytes a chain and the first problems.
 class ReceiptCheck {
  public:
   struct Options {
@@ -115,7 +115,7 @@ class ReceiptCheck {
   std::string left_;  // the begin of a record
   bool is_lost_ = false;
   absl::flat_hash_map<std::string, CheckedChain> chains_;
-  // What chains share, by a hash of all that it follows from.
+  // Options of chains, by a hash of all that it follows from.
   std::map<service::ReceiptHash,
            std::pair<std::shared_ptr<const service::SequenceSpec>, std::shared_ptr<const v1::SamplingParameters>>>
       options_of_chains_;

@@ -25,7 +25,7 @@ constexpr uint32_t kVocabulary = 600;
 constexpr uint32_t kSplit = 333;  // within a group of the kernels
 constexpr size_t kTokens = 20;
 
-// What a worker has of one text, as files.
+// The receipts of one text as its worker has them.
 struct Text {
   std::string records;
   std::string seed_line;

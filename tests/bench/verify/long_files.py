@@ -1,8 +1,8 @@
 """Measures the memory and time of sortitionctl over long files of receipts: long_files.py [--megabytes=N] [--json=FILE]
 
 Makes files under build/: one chain with long kept sets, and very many short chains. Runs `sortitionctl verify` over
-both, and `sortitionctl replay` over the first against a server of its own, with logits from a file of zeros. Prints the
-largest resident memory and the time of each.
+both, and `sortitionctl replay` over the first against a server that it starts, with logits from a file of zeros. Prints
+the largest resident memory and the time of each.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def write_files(size):
         file.truncate(count * VOCABULARY * 2)
     many = 0
     with open(FOLDER / "many_chains", "wb") as file:
-        while file.tell() < size:
+        while file.tell() < size // 8:
             many += 1
             write_chain(file, maker.Chain(vocabulary=VOCABULARY, nonce=many), SHORT_CHAIN, 8)
     return count, many
