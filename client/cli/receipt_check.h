@@ -71,7 +71,7 @@ struct CheckCounts {
   uint64_t before = 0;  // of chains that begin before the file
 };
 
-// Not thread-safe. Holds one record, some 400 bytes a chain and the first problems.
+// Not thread-safe. Holds one record, some 700 bytes a chain and the first problems.
 class ReceiptCheck {
  public:
   struct Options {
