@@ -164,5 +164,17 @@ TEST_F(ReceiptForms, WholeCompactAndShardsAreAlike) {
   }
 }
 
+TEST_F(ReceiptForms, LogOfAnotherRankIsRefused) {
+  const auto client = Connect(client::RowOptions::Form::kAuto,
+                              client::VocabularyShard{1, 2, kSplit, kVocabulary - kSplit, kVocabulary});
+  client::SequenceOptions options;
+  options.request_id = "text";
+  options.vocabulary_size = kVocabulary;
+  options.receipts = std::make_shared<client::ReceiptLog>();
+  const absl::Status refused = client->Open(options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("receipts: of rows in shards the log is rank 0's"));
+}
+
 }  // namespace
 }  // namespace sortition::testing
