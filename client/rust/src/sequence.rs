@@ -32,7 +32,7 @@ pub struct SequenceOptions<'a> {
     /// With a shard: [`SequenceInfo::turns`] of the other ranks.
     pub turns: u32,
     /// Gets the receipts of the tokens; None: the sequence has none. The log of one sequence. Refused where no service
-    /// makes them: in this process, and for shards.
+    /// makes them. With a shard the log is rank 0's.
     pub receipts: Option<&'a Receipts>,
 }
 

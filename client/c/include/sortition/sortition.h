@@ -154,7 +154,7 @@ typedef struct sortition_sequence_options {
   uint32_t turns;               // of a client with a shard: sortition_sequence_info.turns of the other ranks
   uint32_t reserved;            // 0
   // Gets the receipts of the sequence's tokens; null: the sequence has none. The log of one sequence. Refused where no
-  // service makes them: for local sequences, clients with a fallback in process, and shards.
+  // service makes them: for local sequences, and clients with a fallback in process. With a shard the log is rank 0's.
   const sortition_receipts* receipts;
 } sortition_sequence_options;
 
