@@ -1,7 +1,10 @@
 // The objects that handles stand for.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -12,6 +15,7 @@
 #include "client/c/handles.h"
 #include "sortition/client.h"
 #include "sortition/local_sequence.h"
+#include "sortition/receipts.h"
 #include "sortition/v1/parameters.pb.h"
 
 namespace sortition::c {
@@ -48,6 +52,21 @@ class Sequence {
   const std::weak_ptr<client::Client> owner_;
 };
 
+// The log of a sequence's receipts, and those of them that the caller had no room for. Thread-safe.
+class Receipts {
+ public:
+  explicit Receipts(std::string salt) : log_(std::make_shared<client::ReceiptLog>(std::move(salt))) {}
+
+  const std::shared_ptr<client::ReceiptLog>& log() const { return log_; }
+  // Moves the records to `to` if they fit. Returns their size.
+  size_t Take(std::span<uint8_t> to);
+
+ private:
+  const std::shared_ptr<client::ReceiptLog> log_;
+  absl::Mutex mutex_;
+  std::string waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
 // Marks a thread as running a callback of the caller.
 class InCallback {
  public:
@@ -70,10 +89,14 @@ struct EndClient {
 };
 
 using AllParameters = Handles<sortition_parameters, v1::SamplingParameters>;
+using AllReceipts = Handles<sortition_receipts, Receipts>;
 using AllSequences = Handles<sortition_sequence, Sequence>;
 using AllClients = Handles<sortition_client, client::Client>;
 
 // Converts the caller's options.
 absl::StatusOr<client::SequenceOptions> ReadSequenceOptions(const sortition_sequence_options* given);
+
+// Returns the log of an option, null for none. Refuses one that a sequence has.
+absl::StatusOr<std::shared_ptr<client::ReceiptLog>> ReadReceipts(const sortition_receipts* given);
 
 }  // namespace sortition::c

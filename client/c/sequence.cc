@@ -32,6 +32,9 @@ absl::StatusOr<client::SequenceOptions> ReadSequenceOptions(const sortition_sequ
   options.choice_index = read->choice_index;
   if (read->has_start_position != 0) options.start_position = read->start_position;
   options.turns = read->turns;
+  auto receipts = ReadReceipts(read->receipts);
+  if (!receipts.ok()) return receipts.status();
+  options.receipts = *std::move(receipts);
   return options;
 }
 

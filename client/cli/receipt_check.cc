@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -162,11 +163,10 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
   CheckedChain chain;
   chain.hash = hash;
   const auto opening = service::DecodeOpening(body);
-  const auto parameters = opening ? service::ParametersOf(opening->parameters) : std::nullopt;
-  if (parameters) chain.parameters = *parameters;
+  if (opening) SetOptions(*opening, &chain);
   if (service::LawOf(body) != law::kLawVersion) {
     Report("unknown_law", id, std::nullopt, absl::StrCat("an opening of another law than ", law::kLawVersion));
-  } else if (!opening || (chain.spec = SpecOf(*opening, parameters)) == nullptr) {
+  } else if (chain.spec == nullptr) {
     Report("bad_record", id, std::nullopt, "an opening with other fields, or whose parameters are none");
   }
   if (opening) {
@@ -178,6 +178,21 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
     }
   }
   chains_.emplace(id, std::move(chain));
+}
+
+void ReceiptCheck::SetOptions(const ReceiptOpening& opening, CheckedChain* chain) {
+  if (opening.law_version != law::kLawVersion) return;
+  std::vector<uint32_t> words = {opening.vocabulary, opening.live_vocabulary, opening.choice_index};
+  words.insert(words.end(), opening.parameters.begin(), opening.parameters.end());
+  const service::ReceiptHash hash =
+      service::HashOf({reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t)});
+  auto [known, is_new] = options_of_chains_.try_emplace(hash);
+  if (is_new) {
+    const auto parameters = service::ParametersOf(opening.parameters);
+    known->second.first = SpecOf(opening, parameters);
+    if (parameters) known->second.second = std::make_shared<const v1::SamplingParameters>(*parameters);
+  }
+  std::tie(chain->spec, chain->parameters) = known->second;
 }
 
 void ReceiptCheck::TakeReceipt(std::string_view body) {
@@ -203,7 +218,6 @@ void ReceiptCheck::TakeReceipt(std::string_view body) {
   chain.receipts = receipt->index + 1;
   chain.hash = service::HashOf(body);
   if (chain.fits) ++chain.unsigned_receipts;
-  if (options_.keeps_tokens) chain.tokens.push_back(receipt->token);
   CheckDraw(chain, id, *receipt);
   if (options_.on_receipt) options_.on_receipt(id, chain, *receipt);
 }

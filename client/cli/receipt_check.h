@@ -42,17 +42,17 @@ struct Problem {
 // A chain as far as it was read.
 struct CheckedChain {
   std::string request_id;
-  std::shared_ptr<const service::SequenceSpec> spec;  // null: of another law, or with parameters that are unknown here
-  v1::SamplingParameters parameters;                  // with `spec`
-  std::optional<uint64_t> seed;                       // if an opening was given
+  // Null: of another law, or with parameters that are unknown here. Chains with the same options share these two.
+  std::shared_ptr<const service::SequenceSpec> spec;
+  std::shared_ptr<const v1::SamplingParameters> parameters;
+  std::optional<uint64_t> seed;  // if an opening was given
   bool has_watermark = false;
   bool has_ended = false;
-  bool fits = true;                   // no receipt was out of place
-  std::optional<uint64_t> first;      // index of the first receipt that was read
-  uint64_t receipts = 0;              // of the chain so far, those before `first` included
-  service::ReceiptHash hash = {};     // of the last
-  uint64_t unsigned_receipts = 0;     // since the last valid signature
-  std::vector<uint32_t> tokens = {};  // by order of receipts, if they are kept
+  bool fits = true;                // no receipt was out of place
+  std::optional<uint64_t> first;   // index of the first receipt that was read
+  uint64_t receipts = 0;           // of the chain so far, those before `first` included
+  service::ReceiptHash hash = {};  // of the last
+  uint64_t unsigned_receipts = 0;  // since the last valid signature
 };
 
 // Receipts by what was done with them.
@@ -71,24 +71,26 @@ struct CheckCounts {
   uint64_t before = 0;  // of chains that begin before the file
 };
 
-// Not thread-safe.
+// Not thread-safe. Holds one record, some 700 bytes a chain and the first problems.
 class ReceiptCheck {
  public:
   struct Options {
     std::vector<service::ReceiptPublicKey> keys;  // trusted; empty = every key
     std::vector<SeedOpening> seeds;
-    bool keeps_tokens = false;
     // Called for each receipt of a known chain, after its checks; null = not.
     std::function<void(const std::string& id, const CheckedChain&, const service::Receipt&)> on_receipt = nullptr;
   };
   explicit ReceiptCheck(Options options);
 
-  // Takes the next bytes of the file. Keeps at most one record of them.
+  // Takes the next bytes of the file. Keeps at most one record of them, and none that is too long.
   void Read(std::string_view bytes);
   // Ends a file. The next one continues with its own records, and with the same chains.
   void EndFile();
   // Ends all files.
   void Finish();
+
+  // Returns the memory of the bytes that are kept.
+  size_t held_bytes() const { return left_.capacity(); }
 
   // The first kMostProblems, in the order of the file.
   static constexpr size_t kMostProblems = 1000;
@@ -104,6 +106,7 @@ class ReceiptCheck {
  private:
   void TakeRecord(uint8_t type, std::string_view body);
   void TakeOpening(std::string_view body);
+  void SetOptions(const service::ReceiptOpening& opening, CheckedChain* chain);
   void TakeReceipt(std::string_view body);
   void TakeSignature(std::string_view body);
   void CheckDraw(const CheckedChain& chain, const std::string& id, const service::Receipt& receipt);
@@ -112,6 +115,10 @@ class ReceiptCheck {
   std::string left_;  // the begin of a record
   bool is_lost_ = false;
   absl::flat_hash_map<std::string, CheckedChain> chains_;
+  // Options of chains, by a hash of all that it follows from.
+  std::map<service::ReceiptHash,
+           std::pair<std::shared_ptr<const service::SequenceSpec>, std::shared_ptr<const v1::SamplingParameters>>>
+      options_of_chains_;
   std::map<service::ReceiptHash, std::pair<SeedOpening, bool>> seeds_;  // by commitment, with use
   std::vector<Problem> problems_;
   std::map<std::string, uint64_t> problem_counts_;

@@ -52,8 +52,10 @@ std::string RowLine(const ReceiptReport& report) {
   const RowCounts& rows = *report.rows;
   std::string line = absl::StrCat("row: ", rows.agreed, " of ", report.counts.receipts, " tokens");
   if (rows.has_tolerance) absl::StrAppend(&line, " by the margin of the race");
-  const uint64_t others = report.counts.receipts - rows.compared;
-  if (others > 0) absl::StrAppend(&line, "; not checked: ", others, " without logits");
+  std::vector<std::string> reasons;
+  AddReason(report.counts.receipts - rows.compared - rows.no_mask, "without logits", &reasons);
+  AddReason(rows.no_mask, "whose step's mask was not given (--masks)", &reasons);
+  if (!reasons.empty()) absl::StrAppend(&line, "; not checked: ", Joined(reasons));
   return line;
 }
 

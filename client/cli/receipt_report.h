@@ -13,6 +13,7 @@ namespace sortition::cli {
 struct RowCounts {
   uint64_t compared = 0;  // rows of logits that were run
   uint64_t agreed = 0;    // of these
+  uint64_t no_mask = 0;   // not run: the step had a mask that was not given
   bool has_tolerance = false;
 };
 

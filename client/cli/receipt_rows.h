@@ -1,7 +1,8 @@
-// The rows of a chain again, from logits.
+// The rows of a chain again, from logits and the masks of its steps.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ class ReceiptRows {
     std::vector<uint32_t> prompt;     // where an option looks at the history
     std::optional<double> tolerance;  // nats; absent: the same bytes as those that were sampled
     std::string chain;                // id in hexadecimal; empty: the files' first one
+    std::string masks = {};           // file of packed masks in any order; empty: none is known
   };
   explicit ReceiptRows(Options options) : options_(std::move(options)) {}
 
@@ -35,6 +37,10 @@ class ReceiptRows {
 
  private:
   bool Begin(const CheckedChain& chain);
+  // Finds the places of masks by their hashes.
+  absl::Status ReadMasks();
+  // Fills `words` with the mask of the receipt. Returns false if it has one that is not known.
+  bool FindMask(const service::Receipt& receipt, std::vector<uint32_t>* words);
   std::optional<kernels::RowOutput> Run(const service::Receipt& receipt, kernels::NoiseKey* noise);
   // Returns how the output differs from the receipt; empty if it does not.
   std::string DifferenceOf(const service::Receipt& receipt, const kernels::RowOutput& output,
@@ -43,6 +49,8 @@ class ReceiptRows {
   const Options options_;
   std::string chain_;  // the chain that is compared; empty until it is met
   std::optional<RowMatrix> matrix_;
+  std::optional<RowMatrix> mask_matrix_;
+  std::map<service::ReceiptHash, uint64_t> masks_;     // row of mask_matrix_ by hash
   std::shared_ptr<const service::SequenceSpec> spec_;  // asks for kept tokens, too
   std::unique_ptr<service::SequenceState> state_;      // null if no option looks at the history
   uint64_t next_row_ = 0;

@@ -2,6 +2,7 @@
 #include "client/cli/row_file.h"
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -143,6 +144,18 @@ absl::StatusOr<RowFile> ParseRow(std::string bytes, std::optional<v1::DType> dty
 }
 
 absl::StatusOr<RowMatrix> RowMatrix::Open(const std::string& path, std::optional<v1::DType> dtype, uint32_t width) {
+  return Open(path, dtype, width, [&](const std::string& type) { return NpyDType(type, dtype); });
+}
+
+absl::StatusOr<RowMatrix> RowMatrix::OpenWords(const std::string& path, uint32_t width) {
+  return Open(path, v1::DTYPE_F32, width, [](const std::string& type) -> absl::StatusOr<v1::DType> {
+    if (type == "<i4" || type == "<u4") return v1::DTYPE_F32;
+    return NpyError(absl::StrCat("elements of type ", type, " are no words of masks ('<i4' or '<u4')"));
+  });
+}
+
+absl::StatusOr<RowMatrix> RowMatrix::Open(const std::string& path, std::optional<v1::DType> raw, uint32_t width,
+                                          TypeOf type_of) {
   constexpr size_t kMostHeaderBytes = 1 << 16;
   RowMatrix matrix;
   const auto refuse = [&](const absl::Status& status) {
@@ -158,7 +171,7 @@ absl::StatusOr<RowMatrix> RowMatrix::Open(const std::string& path, std::optional
   if (begin.compare(0, kNpyMagicBytes, kNpyMagic, kNpyMagicBytes) == 0) {
     const auto header = ParseNpyHeader(begin);
     if (!header.ok()) return refuse(header.status());
-    const auto type = NpyDType(header->type, dtype);
+    const auto type = type_of(header->type);
     if (!type.ok()) return refuse(type.status());
     const bool is_matrix = header->shape.size() == 1 || header->shape.size() == 2;
     if (!is_matrix || header->shape.back() != width) {
@@ -168,8 +181,8 @@ absl::StatusOr<RowMatrix> RowMatrix::Open(const std::string& path, std::optional
     matrix.offset_ = header->data_offset;
     matrix.rows_ = header->shape.size() == 1 ? 1 : header->shape[0];
   } else {
-    if (!dtype) return refuse(absl::InvalidArgumentError("raw elements need --dtype (f32, f16 or bf16)"));
-    matrix.dtype_ = *dtype;
+    if (!raw) return refuse(absl::InvalidArgumentError("raw elements need --dtype (f32, f16 or bf16)"));
+    matrix.dtype_ = *raw;
   }
   matrix.row_bytes_ = uint64_t{width} * client::ElementBytes(matrix.dtype_);
   const uint64_t data = size - std::min(size, matrix.offset_);
@@ -186,6 +199,14 @@ absl::Status RowMatrix::Read(uint64_t index, std::string* bytes) {
   file_.seekg(static_cast<std::streamoff>(offset_ + index * row_bytes_));
   if (file_.read(bytes->data(), static_cast<std::streamsize>(row_bytes_))) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path_));
+}
+
+absl::Status RowMatrix::ReadWords(uint64_t index, std::vector<uint32_t>* words) {
+  std::string bytes;
+  if (absl::Status status = Read(index, &bytes); !status.ok()) return status;
+  words->resize(bytes.size() / sizeof(uint32_t));
+  std::memcpy(words->data(), bytes.data(), bytes.size());
+  return absl::OkStatus();
 }
 
 }  // namespace sortition::cli

@@ -1,4 +1,4 @@
-// One row of logits from a file: raw little-endian elements, or a NumPy .npy array.
+// Rows of logits or masks from a file: raw little-endian elements, or a NumPy .npy array.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -36,12 +37,21 @@ class RowMatrix {
   // many, and an array's must have as many. The errors are those of ParseRow, and name the path.
   static absl::StatusOr<RowMatrix> Open(const std::string& path, std::optional<v1::DType> dtype, uint32_t width);
 
-  v1::DType dtype() const { return dtype_; }
+  // Opens packed masks: words of 4 bytes, raw or of type '<i4' or '<u4', `width` a row.
+  static absl::StatusOr<RowMatrix> OpenWords(const std::string& path, uint32_t width);
+
+  v1::DType dtype() const { return dtype_; }  // f32 for words
   uint64_t rows() const { return rows_; }
   // Reads row `index` < rows(). The error names the path.
   absl::Status Read(uint64_t index, std::string* bytes);
+  absl::Status ReadWords(uint64_t index, std::vector<uint32_t>* words);
 
  private:
+  // `type_of` says of which type the elements are that a .npy header names so.
+  using TypeOf = absl::FunctionRef<absl::StatusOr<v1::DType>(const std::string& npy_type)>;
+  static absl::StatusOr<RowMatrix> Open(const std::string& path, std::optional<v1::DType> raw, uint32_t width,
+                                        TypeOf type_of);
+
   std::string path_;
   std::ifstream file_;
   v1::DType dtype_ = v1::DTYPE_UNSPECIFIED;

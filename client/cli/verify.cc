@@ -1,7 +1,4 @@
 // sortitionctl verify: checks files of receipts.
-#include <unistd.h>
-
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -17,6 +14,7 @@
 #include "absl/types/optional.h"
 #include "client/cli/command.h"
 #include "client/cli/receipt_check.h"
+#include "client/cli/receipt_file.h"
 #include "client/cli/receipt_report.h"
 #include "client/cli/receipt_rows.h"
 #include "client/cli/row_file.h"
@@ -31,6 +29,9 @@ ABSL_FLAG(std::string, seeds, "", "verify: file of opened seeds, lines of SEED S
 ABSL_FLAG(std::string, logits, "",
           "verify: file with the rows of one sequence in the order of its receipts: a .npy array or raw elements "
           "(--dtype); without it no row is checked");
+ABSL_FLAG(std::string, masks, "",
+          "verify: file with packed masks of the steps of that sequence, in any order: a .npy array of int32, or raw "
+          "words; a row whose step had another mask is not checked");
 ABSL_FLAG(std::string, chain, "", "verify: id of the sequence that --logits belongs to; the first one if absent");
 ABSL_FLAG(absl::optional<double>, tolerance, absl::nullopt,
           "verify: the logits were computed again: a token may lose the race by this many nats");
@@ -41,53 +42,12 @@ ABSL_FLAG(std::string, report, "", "verify: file to write the report to, as HTML
 namespace sortition::cli {
 namespace {
 
-constexpr size_t kReadBytes = 1 << 20;
-
-// Says on a terminal how far a long file is.
-class Progress {
- public:
-  explicit Progress(std::string path) : path_(std::move(path)), shown_(isatty(STDERR_FILENO) == 1) {}
-  ~Progress() {
-    if (any_) std::fprintf(stderr, "\r\033[K");
-  }
-  void Add(uint64_t bytes) {
-    done_ += bytes;
-    const auto now = std::chrono::steady_clock::now();
-    if (!shown_ || now - last_ < std::chrono::seconds(1)) return;
-    last_ = now;
-    any_ = true;
-    std::fprintf(stderr, "\r%s: %llu MiB", path_.c_str(), static_cast<unsigned long long>(done_ >> 20));
-  }
-
- private:
-  const std::string path_;
-  const bool shown_;
-  bool any_ = false;
-  uint64_t done_ = 0;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-absl::Status ReadFile(const std::string& path, ReceiptCheck* check) {
-  const auto close = [](std::FILE* file) {
-    if (file != stdin) std::fclose(file);
-  };
-  const std::unique_ptr<std::FILE, decltype(close)> file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
-  if (file == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
-  Progress progress(path);
-  std::string bytes(kReadBytes, '\0');
-  while (const size_t count = std::fread(bytes.data(), 1, bytes.size(), file.get())) {
-    check->Read(std::string_view(bytes).substr(0, count));
-    progress.Add(count);
-  }
-  if (std::ferror(file.get()) != 0) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
-  check->EndFile();
-  return absl::OkStatus();
-}
-
 absl::StatusOr<ReceiptRows::Options> RowsOfFlags() {
   ReceiptRows::Options rows;
   rows.path = absl::GetFlag(FLAGS_logits);
   rows.chain = absl::GetFlag(FLAGS_chain);
+  rows.masks = absl::GetFlag(FLAGS_masks);
+  if (!rows.masks.empty() && rows.path.empty()) return absl::InvalidArgumentError("--masks needs --logits");
   if (const auto tolerance = absl::GetFlag(FLAGS_tolerance)) rows.tolerance = *tolerance;
   if (rows.tolerance && rows.path.empty()) return absl::InvalidArgumentError("--tolerance needs --logits");
   if (rows.tolerance && absl::GetFlag(FLAGS_seeds).empty()) {
@@ -115,11 +75,8 @@ absl::StatusOr<ReceiptCheck::Options> OptionsOfFlags() {
   }
   const std::string seeds = absl::GetFlag(FLAGS_seeds);
   if (seeds.empty()) return options;
-  const auto text = ReadBytes(seeds);
-  if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("--seeds: ", text.status().message()));
-  auto parsed = ParseSeeds(*text);
-  if (!parsed.ok())
-    return absl::InvalidArgumentError(absl::StrCat("--seeds: ", seeds, ": ", parsed.status().message()));
+  auto parsed = ReadSeeds(seeds);
+  if (!parsed.ok()) return parsed.status();
   options.seeds = *std::move(parsed);
   return options;
 }
@@ -158,7 +115,7 @@ Outcome Verify(const std::vector<std::string>& arguments) {
   }
   ReceiptCheck& check = made.emplace(*std::move(options));
   for (const std::string& path : arguments) {
-    if (absl::Status status = ReadFile(path, &check); !status.ok()) return Fail(status);
+    if (absl::Status status = ReadReceipts(path, &check); !status.ok()) return Fail(status);
   }
   check.Finish();
   if (!rows.status().ok()) return Fail(rows.status());

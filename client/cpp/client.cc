@@ -118,8 +118,11 @@ absl::Status CheckBatch(const Batch& batch, const StepOptions& options, const st
 
 absl::Status CheckSequence(const SequenceOptions& options, const ClientOptions& client) {
   const std::optional<VocabularyShard>& shard = client.shard;
-  if (options.receipts != nullptr && (client.in_process || shard)) {
-    return absl::InvalidArgumentError("receipts: a service makes them, not this process and not for shards");
+  if (options.receipts != nullptr && client.in_process) {
+    return absl::InvalidArgumentError("receipts: a service makes them, not this process");
+  }
+  if (options.receipts != nullptr && shard && shard->index != 0) {
+    return absl::InvalidArgumentError("receipts: of rows in shards the log is rank 0's");
   }
   if (!shard && options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
   if (!shard || options.vocabulary_size == shard->vocabulary_size) return absl::OkStatus();

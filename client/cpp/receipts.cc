@@ -1,10 +1,27 @@
 // The log of a sequence's receipts.
 #include "sortition/receipts.h"
 
+#include <utility>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace sortition::client {
+
+std::string ReceiptLog::Take() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(records_, {});
+}
+
+bool ReceiptLog::AwaitEnd(absl::Duration most) const {
+  absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(&has_ended_), most);
+}
+
+std::string ReceiptLog::salt() const {
+  absl::MutexLock lock(&mutex_);
+  return salt_;
+}
 
 std::string ReceiptLog::SeedLine() const {
   absl::MutexLock lock(&mutex_);

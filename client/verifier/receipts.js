@@ -108,9 +108,13 @@ function marginOf(ids, distances, noise, token) {
 
 class ReceiptCheck {
   // `keys`: trusted public keys in hexadecimal, none: all. `seeds`: lines "SEED SALT". `rows`: a Map from position to
-  // f32 bits. `prompt`: its tokens, or undefined. `tolerance`: nats, or undefined.
-  constructor({ keys = [], seeds = [], rows = new Map(), prompt, tolerance } = {}) {
+  // f32 bits. `prompt`: its tokens, or undefined. `tolerance`: nats, or undefined. `masks`: packed ones of steps, as
+  // lines of hexadecimal bytes.
+  constructor({ keys = [], seeds = [], rows = new Map(), prompt, tolerance, masks = [] } = {}) {
+    const isHex = (line) => /^([0-9a-f]{2})+$/i.test(line), wrong = masks.find((line) => !isHex(line));
+    if (wrong !== undefined) throw new Error(`a mask is packed bits in hexadecimal, not ${wrong.slice(0, 40)}`);
     Object.assign(this, { keys: new Set(keys), seeds, rows, prompt, tolerance });
+    this.masks = masks.map((line) => Uint8Array.from(line.match(/../g), (byte) => parseInt(byte, 16)));
     Object.assign(this, { chains: new Map(), commitments: new Map() });
     Object.assign(this, { receipts: 0, signed: 0, drawn: 0, compared: 0, begunBefore: 0, problems: [] });
     Object.assign(this, { notDrawn: new Map(), notCompared: new Map(), unopened: new Map(), noSignatures: false });
@@ -155,7 +159,7 @@ class ReceiptCheck {
   }
 
   async take(kind, body) {
-    if (kind === 1) return this.open(hex(await digest(body)), body);
+    if (kind === 1) return this.readMasks(this.open(hex(await digest(body)), body));
     if (kind === 3) return this.sign(signatureOf(body));
     need(kind === 2, `type ${kind}`);
     this.receipts += 1;
@@ -166,8 +170,8 @@ class ReceiptCheck {
 
   open(head, body) {
     const id = head.slice(0, 32), law = lawOf(body);
-    if (this.chains.has(id)) return;
-    const chain = { head, count: 0n, begun: false, fits: true, waiting: 0, tokens: new Map() };
+    if (this.chains.has(id)) return undefined;
+    const chain = { head, count: 0n, begun: false, fits: true, waiting: 0, tokens: new Map(), masks: new Map() };
     chain.unknown = "of another law";
     this.chains.set(id, chain);
     if (law !== 1) this.problem("unknown_law", `law ${law}`, id);
@@ -182,6 +186,15 @@ class ReceiptCheck {
     } catch (error) {
       chain.unknown = "with parameters that are none";
       if (law === 1) this.problem("bad_record", error.message, id);
+    }
+    return chain;
+  }
+
+  async readMasks(chain) {
+    if (!chain || !chain.compiled) return;
+    for (const bytes of this.masks) {
+      const mask = await liveMask(bytes, chain.opening.live);
+      if (mask) chain.masks.set(...mask);
     }
   }
 
@@ -279,6 +292,7 @@ class ReceiptCheck {
       return this.tolerance === undefined ? "without the seed" : "whose margin needs the seed";
     }
     const short = bits.length < opening.live ? `${bits.length} logits, the vocabulary has more` : "";
+    if (receipt.mask && !chain.masks.has(receipt.mask) && !short) return "whose step's mask was not given";
     const tokens = short ? [] : this.history(chain, receipt);
     if (tokens === null) return "without the tokens before them";
     if (this.tolerance !== undefined && !draws && !short) return "decided by a draft's probabilities";
@@ -304,7 +318,8 @@ class ReceiptCheck {
     const prompt = tokens.length ? this.prompt.length : 0, forced = forcedToken(parameters, tokens.length - prompt);
     const row = { bits, compiled, noise, state: 0n, maskNan: parameters.nan_policy === "NAN_POLICY_MASK",
       edits: forced === undefined ? editsOf(parameters, tokens, prompt) : [],
-      allowedTokens: forced === undefined ? parameters.allowed_token_ids : [forced] };
+      allowedTokens: forced === undefined ? parameters.allowed_token_ids : [forced],
+      allowedBits: forced === undefined ? chain.masks.get(receipt.mask) : undefined };
     let got;
     try {
       got = answerOf(draws ? row : { ...row, score: receipt.token });

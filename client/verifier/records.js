@@ -102,16 +102,28 @@ async function receiptOf(body) {
   for (const name of ["index", "stepId", "historyHash"]) receipt[name] = from.wide();
   const words = ["position", "offset", "flags", "method", "salt", "temperature", "token", "logprob", "keptCount"];
   for (const name of words) receipt[name] = from.word();
-  need((receipt.flags & ~3) === 0, `flags ${receipt.flags} of a receipt`);
+  need((receipt.flags & ~7) === 0, `flags ${receipt.flags} of a receipt`);
   need(receipt.method >= 1 && receipt.method <= 4, `method ${receipt.method}`);
   need(receipt.keptCount >= 1, "a receipt without kept tokens");
   receipt.listed = (receipt.flags & 2) !== 0;
   const pairs = from.words(receipt.listed ? 2 * receipt.keptCount : 0);
+  if (receipt.flags & 4) receipt.mask = hex(from.bytes(32));
   from.end();
   receipt.ids = pairs.filter((_, i) => i % 2 === 0);
   receipt.bits = pairs.filter((_, i) => i % 2 === 1);
   need(receipt.ids.every((id, i) => i === 0 || receipt.ids[i - 1] < id), "kept tokens that do not ascend");
   return Object.assign(receipt, { digest: hex(await digest(body)) });
+}
+
+// The words of a packed mask that say which live tokens it allows, and their digest; undefined if it is too short.
+async function liveMask(bytes, live) {
+  const count = Math.ceil(live / 32);
+  if (bytes.length < 4 * count) return undefined;
+  const words = new Fields(bytes).words(count);
+  if (live % 32) words[count - 1] = (words[count - 1] & ((1 << (live % 32)) - 1)) >>> 0;
+  const cut = new Uint8Array(4 * count), view = new DataView(cut.buffer);
+  words.forEach((word, i) => view.setUint32(4 * i, word, true));
+  return [hex(await digest(joined(ascii("sortition mask 1"), cut))), words];
 }
 
 function signatureOf(body) {

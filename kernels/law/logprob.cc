@@ -43,7 +43,7 @@ float Entropy(const kernels::EntropySums& sums) {
 }
 
 float KeptLogMass(const kernels::KeptMass& mass) {
-  SORTITION_CHECK(mass.all != 0 && mass.kept <= mass.all);
+  SORTITION_CHECK(mass.all != 0);
   if (mass.kept == 0) return -std::numeric_limits<float>::infinity();
   return float(double(Log2Clamped(mass.kept) - Log2Clamped(mass.all)) * kLn2PerUnit);
 }

@@ -19,11 +19,13 @@ static_assert(std::endian::native == std::endian::little, "numbers are written a
 constexpr std::string_view kMagic = "sortrcp1";
 constexpr std::string_view kSignedPrefix = "sortition receipts 1";
 constexpr std::string_view kSeedPrefix = "sortition seed 1";
+constexpr std::string_view kMaskPrefix = "sortition mask 1";
 constexpr uint32_t kWatermarkFlag = 1;
 constexpr uint32_t kHistoryFlag = 1;
 constexpr uint32_t kListedFlag = 2;
+constexpr uint32_t kMaskFlag = 4;
 constexpr uint32_t kEndedFlag = 1;
-constexpr size_t kReceiptBytes = 108;  // of a receipt's body without kept tokens
+constexpr size_t kReceiptBytes = 108;  // of a receipt's body without kept tokens and mask
 
 template <typename Number>
 void Add(Number number, std::string* to) {
@@ -122,7 +124,8 @@ std::string_view AppendRecord(const Receipt& receipt, std::string* to) {
   static_assert(sizeof(kernels::TokenBits) == 8 && offsetof(kernels::TokenBits, bits) == 4);
   const size_t begin = to->size();
   const size_t kept_bytes = receipt.kept.size() * sizeof(kernels::TokenBits);
-  const auto body_bytes = static_cast<uint32_t>(kReceiptBytes + kept_bytes);
+  const size_t mask_bytes = receipt.mask ? receipt.mask->size() : 0;
+  const auto body_bytes = static_cast<uint32_t>(kReceiptBytes + kept_bytes + mask_bytes);
   to->resize(begin + kRecordHeaderBytes + body_bytes);
   char* at = to->data() + begin;
   const auto put = [&at](const void* bytes, size_t size) {
@@ -136,17 +139,15 @@ std::string_view AppendRecord(const Receipt& receipt, std::string* to) {
   put(receipt.previous.data(), receipt.previous.size());
   const uint64_t longs[] = {receipt.index, receipt.step_id, receipt.history_hash.value_or(0)};
   put(longs, sizeof(longs));
-  const uint32_t words[] = {receipt.position,
-                            receipt.offset,
-                            (receipt.history_hash ? kHistoryFlag : 0u) | (receipt.lists_kept ? kListedFlag : 0u),
-                            static_cast<uint32_t>(receipt.method),
-                            receipt.draw_salt,
-                            receipt.temperature,
-                            receipt.token,
-                            receipt.logprob_bits,
-                            receipt.kept_count};
+  const uint32_t flags = (receipt.history_hash ? kHistoryFlag : 0u) | (receipt.lists_kept ? kListedFlag : 0u) |
+                         (receipt.mask ? kMaskFlag : 0u);
+  const uint32_t words[] = {
+      receipt.position,  receipt.offset,      flags,         static_cast<uint32_t>(receipt.method),
+      receipt.draw_salt, receipt.temperature, receipt.token, receipt.logprob_bits,
+      receipt.kept_count};
   put(words, sizeof(words));
   put(receipt.kept.data(), kept_bytes);
+  if (receipt.mask) put(receipt.mask->data(), mask_bytes);
   return std::string_view(*to).substr(begin + kRecordHeaderBytes);
 }
 
@@ -213,10 +214,13 @@ std::optional<Receipt> DecodeReceipt(std::string_view body) {
   receipt.lists_kept = (flags & kListedFlag) != 0;
   if ((flags & kHistoryFlag) != 0) receipt.history_hash = hash;
   const uint64_t listed = receipt.lists_kept ? receipt.kept_count : 0;
+  const uint64_t mask_bytes = (flags & kMaskFlag) != 0 ? sizeof(ReceiptHash) : 0;
   const bool is_method = method >= static_cast<uint32_t>(ReceiptMethod::kRace) &&
                          method <= static_cast<uint32_t>(ReceiptMethod::kInPlaceOfDraft);
-  if (listed * sizeof(kernels::TokenBits) != reader.left() || listed > kMaxReceiptTokens) return std::nullopt;
-  if (!is_method || flags > (kHistoryFlag | kListedFlag) || receipt.kept_count == 0) return std::nullopt;
+  if (listed * sizeof(kernels::TokenBits) + mask_bytes != reader.left() || listed > kMaxReceiptTokens) {
+    return std::nullopt;
+  }
+  if (!is_method || flags > (kHistoryFlag | kListedFlag | kMaskFlag) || receipt.kept_count == 0) return std::nullopt;
   if (!receipt.history_hash && hash != 0) return std::nullopt;
   if (receipt.offset > receipt.position) return std::nullopt;
   receipt.method = static_cast<ReceiptMethod>(method);
@@ -225,6 +229,7 @@ std::optional<Receipt> DecodeReceipt(std::string_view body) {
     token.token = reader.Take<uint32_t>();
     token.bits = reader.Take<uint32_t>();
   }
+  if (mask_bytes != 0) reader.Take(&receipt.mask.emplace());
   const auto falls = [](const kernels::TokenBits& a, const kernels::TokenBits& b) { return a.token >= b.token; };
   if (std::ranges::adjacent_find(receipt.kept, falls) != receipt.kept.end() || !reader.ends()) return std::nullopt;
   return receipt;
@@ -270,6 +275,21 @@ ReceiptChainId ChainIdOf(const ReceiptHash& opening) {
   ReceiptChainId id = {};
   std::ranges::copy_n(opening.begin(), id.size(), id.begin());
   return id;
+}
+
+ReceiptHash MaskHashOf(std::span<const uint32_t> words, uint32_t live_vocabulary) {
+  const size_t whole = live_vocabulary / 32, rest = live_vocabulary % 32;
+  SORTITION_CHECK(words.size() >= whole + (rest != 0 ? 1 : 0));
+  std::string bytes(kMaskPrefix);
+  bytes.append(reinterpret_cast<const char*>(words.data()), whole * sizeof(uint32_t));
+  if (rest != 0) Add(words[whole] & ((1u << rest) - 1), &bytes);
+  return HashOf(bytes);
+}
+
+ReceiptHash MaskHashOfTokens(std::span<const uint32_t> allowed, uint32_t live_vocabulary) {
+  std::vector<uint32_t> words((live_vocabulary + 31) / 32);
+  for (const uint32_t token : allowed) words[token / 32] |= 1u << token % 32;
+  return MaskHashOf(words, live_vocabulary);
 }
 
 ReceiptHash CommitmentOf(uint64_t seed, const ReceiptSalt& salt) {

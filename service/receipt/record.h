@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,7 @@ struct Receipt {
   uint32_t logprob_bits = 0;
   uint32_t kept_count = 0;
   std::vector<kernels::TokenBits> kept;  // ids ascending; empty without lists_kept
+  std::optional<ReceiptHash> mask;       // MaskHashOf of the step's mask, if it had one
   bool operator==(const Receipt&) const = default;
 };
 
@@ -106,6 +108,12 @@ std::optional<ReceiptSignature> DecodeSignature(std::string_view body);
 ReceiptHash HashOf(std::string_view bytes);
 // Returns the id of the chain that an opening of this hash begins.
 ReceiptChainId ChainIdOf(const ReceiptHash& opening);
+
+// Returns the hash of a packed mask, of the bits below `live_vocabulary`: the same for each way of sending it. `words`
+// has at least ceil(live_vocabulary / 32) words, least significant bit first. Takes some 10 µs for 150,000 tokens.
+ReceiptHash MaskHashOf(std::span<const uint32_t> words, uint32_t live_vocabulary);
+// Does the same for a list of allowed tokens, each below `live_vocabulary`.
+ReceiptHash MaskHashOfTokens(std::span<const uint32_t> allowed, uint32_t live_vocabulary);
 
 // Returns the commitment to a seed.
 ReceiptHash CommitmentOf(uint64_t seed, const ReceiptSalt& salt);

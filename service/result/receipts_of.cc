@@ -18,6 +18,14 @@ ReceiptMethod MethodOf(const kernels::RowOutput& output, uint32_t offset, const 
   return offset == plan.drafts() ? ReceiptMethod::kRace : ReceiptMethod::kInPlaceOfDraft;
 }
 
+// Returns the hash of the mask of the result's token `offset`.
+std::optional<ReceiptHash> MaskOf(const RowResult& result, uint32_t offset, const RowPlan& plan) {
+  if (plan.mask_hashes.empty()) return std::nullopt;
+  // The position after an accepted draft has the draft's number and one.
+  const uint32_t position = offset == 0 ? 0 : result.path[offset - 1] + 1;
+  return plan.mask_hashes[plan.mask_hashes.size() == 1 ? 0 : position];
+}
+
 }  // namespace
 
 std::vector<Receipt> ReceiptsOf(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec) {
@@ -40,6 +48,7 @@ std::vector<Receipt> ReceiptsOf(const RowResult& result, const RowPlan& plan, co
     receipt.kept_count = output.kept;
     receipt.lists_kept = output.kept <= kMaxReceiptTokens;
     if (receipt.lists_kept) receipt.kept = output.kept_tokens;
+    receipt.mask = MaskOf(result, offset, plan);
   }
   return receipts;
 }

@@ -4,6 +4,7 @@
 // position after token i of `ahead` is number i + 1. Each position is one row of logits, and one row for a device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -61,6 +62,8 @@ struct RowPlan {
   std::vector<kernels::StatedRow> compact;
 
   std::vector<PositionMask> masks;  // one for each position, or one for all, or none
+  // The hash of each of `masks`, if the sequence has receipts (service/receipt/record.h, MaskHashOf).
+  std::vector<std::array<uint8_t, 32>> mask_hashes;
 
   bool verifies() const { return kind == Kind::kCompare || kind == Kind::kReject; }
   uint32_t drafts() const { return verifies() ? static_cast<uint32_t>(ahead.tokens.size()) : 0; }

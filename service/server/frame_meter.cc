@@ -50,9 +50,9 @@ std::string_view FrameExcessName(FrameExcess excess) {
   SORTITION_CHECK(false);
 }
 
-bool TokenBucket::Take(double count, absl::Time now, double most_debt) {
+bool TokenBucket::Take(double count, absl::Time now) {
   const bool had = Left(now) > 0;
-  tokens_ = std::max(tokens_ - count, std::min(tokens_, -most_debt));
+  tokens_ -= count;
   return had;
 }
 
@@ -116,7 +116,7 @@ void FrameMeter::BeginFrame(absl::Time now) {
   double cost = 1;
   switch (type) {
     case kData:
-      if (size == 0 && (flags & kEndStream) == 0) TakeRare(&empty_data_, FrameExcess::kEmptyData, now);
+      if (size == 0 && (flags & kEndStream) == 0) TakeRare(&empty_data_, FrameExcess::kEmptyData, size, now);
       break;
     case kHeaders:
       cost = kCostlyFrame;
@@ -132,22 +132,22 @@ void FrameMeter::BeginFrame(absl::Time now) {
     case kSettings:
       cost = kCostlyFrame;
       acknowledged_ |= (flags & kAck) != 0;
-      TakeRare(&settings_, FrameExcess::kSettings, now);
+      TakeRare(&settings_, FrameExcess::kSettings, size, now);
       break;
     case kPing:
       cost = kCostlyFrame;
-      TakeRare(&pings_, FrameExcess::kPings, now);
+      TakeRare(&pings_, FrameExcess::kPings, size, now);
       break;
     case kWindowUpdate:
       break;
     default:
-      TakeRare(&other_frames_, FrameExcess::kOtherFrames, now);
+      TakeRare(&other_frames_, FrameExcess::kOtherFrames, size, now);
   }
   frames_.Take(cost, now);
 }
 
-void FrameMeter::TakeRare(TokenBucket* bucket, FrameExcess excess, absl::Time now) {
-  if (!bucket->Take(1, now)) excess_ = excess;
+void FrameMeter::TakeRare(TokenBucket* bucket, FrameExcess excess, uint64_t size, absl::Time now) {
+  if (!bucket->Take(1 + static_cast<double>(size / 1024), now)) excess_ = excess;
 }
 
 void FrameMeter::CountHeaders(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now) {
@@ -174,7 +174,7 @@ void FrameMeter::CountBlock(uint64_t size, uint8_t flags, absl::Time now) {
 
 void FrameMeter::CountReset(uint32_t stream, absl::Time now) {
   if (stream <= aged_stream_) return;
-  TakeRare(&early_resets_, FrameExcess::kResets, now);
+  TakeRare(&early_resets_, FrameExcess::kResets, 0, now);
 }
 
 void FrameMeter::AgeStreams(absl::Time now) {

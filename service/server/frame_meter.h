@@ -40,8 +40,8 @@ class TokenBucket {
   };
   TokenBucket(const Rate& rate, absl::Time now) : rate_(rate), tokens_(rate.burst), filled_(now) {}
 
-  // Takes `count` tokens and returns true if there were any. A debt of up to `most_debt` stays, and time pays it back.
-  bool Take(double count, absl::Time now, double most_debt = std::numeric_limits<double>::infinity());
+  // Takes `count` tokens and returns true if there were any. Time pays a debt back.
+  bool Take(double count, absl::Time now);
   // Adds tokens, up to the burst.
   void Add(double count);
   // Replaces the rate and fills the bucket.
@@ -60,7 +60,7 @@ struct FrameLimits {
   uint32_t header_block_frames = 32;
   uint32_t unacknowledged_calls = 100;
   // Calls: one for each stream opened, and one for each KiB of its headers.
-  TokenBucket::Rate new_calls = {100, 100};
+  TokenBucket::Rate new_calls = {32, 100};
   TokenBucket::Rate calls = {2'000, 20'000};
   // Frames: one each; PING, RST_STREAM, SETTINGS and HEADERS count as kCostlyFrame.
   TokenBucket::Rate new_frames = {2'000, 20'000};
@@ -102,8 +102,8 @@ class FrameMeter {
   void CountReset(uint32_t stream, absl::Time now);
   void CountBlock(uint64_t size, uint8_t flags, absl::Time now);
   void AgeStreams(absl::Time now);
-  // Ends the connection with `excess` if `bucket` is empty.
-  void TakeRare(TokenBucket* bucket, FrameExcess excess, absl::Time now);
+  // Takes one for a frame, and one for each KiB of its payload. Ends the connection with `excess` if `bucket` is empty.
+  void TakeRare(TokenBucket* bucket, FrameExcess excess, uint64_t size, absl::Time now);
 
   const FrameLimits limits_;
   FrameExcess excess_ = FrameExcess::kNone;

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,7 +116,8 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
   const absl::Time now = guard->Now();
   // Until the guard sees its plaintext, a TLS connection is read in small pieces, so that no flood comes in its first.
   const bool is_hidden = wire_ == Wire::kTls && !matched_;
-  const size_t most = std::min(MayRead(guard, now), is_hidden ? kHandshakeRead : std::numeric_limits<size_t>::max());
+  const size_t paced = MayRead(guard, now);
+  const size_t most = is_hidden && paced != 0 ? kHandshakeRead : paced;
   if (most == 0) {
     Pause(guard);
     in_loop_ = false;
@@ -162,8 +162,9 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
 }
 
 size_t Http2Guard::Connection::MayRead(Http2Guard* guard, absl::Time now) {
+  if (now < held_until_) return 0;
   if (meter_.answered()) return meter_.MayRead(now);
-  return meter_.MayRead(now, std::max(0.0, own_calls_.Left(now)) + guard->NewCallsLeft(now));
+  return meter_.MayRead(now, own_calls_.Left(now) + guard->NewCallsLeft(now));
 }
 
 void Http2Guard::Connection::Count(Http2Guard* guard, const void* bytes, size_t size, absl::Time now) {
@@ -173,9 +174,9 @@ void Http2Guard::Connection::Count(Http2Guard* guard, const void* bytes, size_t 
   if (excess != FrameExcess::kNone) return End(excess);
   const double calls = meter_.TakeNewCalls();
   if (calls == 0 || meter_.answered()) return;
-  const double own = std::min(calls, std::max(0.0, own_calls_.Left(now)));
-  own_calls_.Take(own, now);
-  if (calls > own) guard->TakeNewCalls(calls - own, now);
+  const double beyond = calls - std::min(calls, std::max(0.0, own_calls_.Left(now)));
+  // Calls that neither budget covers are a debt of the connection: a read may bring more calls than were left.
+  own_calls_.Take(calls - (beyond > 0 ? guard->TakeNewCalls(beyond, now) : 0), now);
 }
 
 void Http2Guard::Connection::CountHandshake(Http2Guard* guard, const msghdr& message, size_t size) {
@@ -239,9 +240,15 @@ void Http2Guard::Connection::AddAnswer(absl::Time now) {
   meter_.AddAnswer(now);
 }
 
-std::string Http2Guard::Connection::Close() {
+void Http2Guard::Connection::Hold(absl::Time until) {
+  absl::MutexLock lock(&mutex_);
+  held_until_ = until;
+}
+
+std::string Http2Guard::Connection::Close(bool* was_useless) {
   absl::MutexLock lock(&mutex_);
   closed_ = true;
+  *was_useless = ended_ != FrameExcess::kNone || !meter_.answered();
   return greeting_.size() < kGreeting ? "" : greeting_.substr(kRandomOffset);
 }
 

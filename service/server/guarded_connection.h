@@ -15,17 +15,21 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
 
   const std::string& peer() const { return peer_; }
   uint64_t number() const { return number_; }
+  // Returns the peer without its port. Each peer of a Unix socket has another address.
+  std::string address() const { return peer_.starts_with("unix") ? peer_ : peer_.substr(0, peer_.rfind(':')); }
 
   ssize_t Receive(Http2Guard* guard, const Calls& calls, msghdr* message, int flags) ABSL_LOCKS_EXCLUDED(mutex_);
   // Counts plaintext of TLS. False if the connection is ended.
   bool CountTls(Http2Guard* guard, const void* bytes, size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetPoll(const Calls& calls, int epoll, const epoll_event& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddAnswer(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lets nothing be read until then.
+  void Hold(absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets gRPC read again if the budgets have refilled; false if not yet.
   bool Resume(Http2Guard* guard) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for calls on the connection; later ones touch its descriptor no more. Returns the client's random of TLS if
-  // it is known.
-  std::string Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for calls on the connection; later ones touch its descriptor no more. Sets whether it has got nothing done:
+  // it was ended, or no call was answered. Returns the client's random of TLS if it is known.
+  std::string Close(bool* was_useless) ABSL_LOCKS_EXCLUDED(mutex_);
   void Match() ABSL_LOCKS_EXCLUDED(mutex_);
   bool seen() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -47,6 +51,7 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   FrameMeter meter_ ABSL_GUARDED_BY(mutex_);
   FrameExcess ended_ ABSL_GUARDED_BY(mutex_) = FrameExcess::kNone;
+  absl::Time held_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   TokenBucket own_calls_ ABSL_GUARDED_BY(mutex_);
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;

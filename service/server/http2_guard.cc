@@ -48,7 +48,9 @@ Http2Guard::Http2Guard(const service::Clock* clock)
 
 void Http2Guard::Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events) {
   if (fd >= kMostDescriptors) return;
-  auto connection = std::make_shared<Connection>(fd, wire, std::move(events), ++connections_, Now());
+  const absl::Time now = Now();
+  auto connection = std::make_shared<Connection>(fd, wire, std::move(events), ++connections_, now);
+  if (HadUseless(connection->address(), now)) connection->Hold(now + kHold);
   absl::MutexLock lock(&mutex_);
   used_.store(true, std::memory_order_release);
   Slot(fd).store(connection.get(), std::memory_order_release);
@@ -68,9 +70,15 @@ void Http2Guard::OnClose(int fd) {
     const auto peer = by_peer_.find(connection->peer());
     if (peer != by_peer_.end() && peer->second == connection) by_peer_.erase(peer);
   }
-  const std::string random = connection->Close();
-  if (random.empty()) return;
+  bool was_useless;
+  const std::string random = connection->Close(&was_useless);
+  const absl::Time now = Now();
   absl::MutexLock lock(&mutex_);
+  if (was_useless) {
+    absl::erase_if(useless_, [now](const auto& entry) { return now - entry.second >= kUselessRemembered; });
+    useless_[connection->address()] = now;
+  }
+  if (random.empty()) return;
   const auto greeting = greeting_.find(random);
   if (greeting != greeting_.end() && greeting->second == connection) greeting_.erase(greeting);
 }
@@ -97,12 +105,20 @@ void Http2Guard::AddAnswer(std::string_view peer) {
 
 double Http2Guard::NewCallsLeft(absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  return std::max(0.0, new_calls_.Left(now));
+  return new_calls_.Left(now);
 }
 
-void Http2Guard::TakeNewCalls(double count, absl::Time now) {
+double Http2Guard::TakeNewCalls(double count, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  new_calls_.Take(count, now, kNewCalls.per_second);
+  const double taken = std::min(count, std::max(0.0, new_calls_.Left(now)));
+  new_calls_.Take(taken, now);
+  return taken;
+}
+
+bool Http2Guard::HadUseless(const std::string& address, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = useless_.find(address);
+  return found != useless_.end() && now - found->second < kUselessRemembered;
 }
 
 void Http2Guard::Pause(Shared connection) {

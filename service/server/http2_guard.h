@@ -2,9 +2,11 @@
 //
 // gRPC reads its connections by recvmsg, and the plaintext of TLS by SSL_read. guarded_calls.cc defines both for the
 // process, beside close, epoll_ctl and getpeername, and passes them on. The guard reads the frame headers of what they
-// return (frame_meter.h), and no byte is copied. It does three things:
+// return (frame_meter.h), and no byte is copied. It does four things:
 // - It ends a connection that sends what no honest client sends.
 // - It paces calls and frames: gRPC is told that nothing has come until the connection's budget has refilled.
+// - It holds newcomers from an address of which a connection has just closed that was of no use: it was ended, or none
+//   of its calls was answered. So a client that connects again and again costs ten handshakes a second.
 // - It ends a round of reading after kRoundBytes, so that no connection keeps the others waiting. gRPC's estimate of
 //   the next read grows with the length of a round, and ends the process beyond 2 GiB.
 #pragma once
@@ -72,7 +74,10 @@ class Http2Guard {
   // Calls of connections that the service has not answered yet: each connection's own, and beyond them those of all
   // together. So newcomers and probes of health are answered however many others wait.
   static constexpr TokenBucket::Rate kOwnCalls = {16, 50};
-  static constexpr TokenBucket::Rate kNewCalls = {500, 500};
+  static constexpr TokenBucket::Rate kNewCalls = {100, 200};
+  // After a connection that was of no use, new ones from its address are read kHold after they were accepted.
+  static constexpr absl::Duration kHold = absl::Milliseconds(100);
+  static constexpr absl::Duration kUselessRemembered = absl::Seconds(1);
   // Bytes of a TLS connection before its first plaintext: handshakes are shorter.
   static constexpr uint64_t kHandshakeBytes = 256 << 10;
   static constexpr size_t kHandshakeRead = 4 << 10;  // of these in one read
@@ -124,9 +129,12 @@ class Http2Guard {
   Connection* Match(SSL* tls, bool* is_ours);
   // Notes a TLS client's random. False if there is the same one of another connection.
   bool AddGreeting(std::string random, Shared connection);
-  // Returns how many calls of newcomers may be read beyond their connections' own; 0 for a debt.
+  // Returns how many calls of newcomers may be read beyond their connections' own.
   double NewCallsLeft(absl::Time now);
-  void TakeNewCalls(double count, absl::Time now);
+  // Takes up to `count` of these. Returns how many it has taken.
+  double TakeNewCalls(double count, absl::Time now);
+  // Returns whether a connection from the address that was of no use was closed in the last kUselessRemembered.
+  bool HadUseless(const std::string& address, absl::Time now);
   void Pause(Shared connection);
 
   static std::atomic<bool> used_;
@@ -142,6 +150,7 @@ class Http2Guard {
   absl::flat_hash_map<std::string, Shared> by_peer_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, Shared> greeting_ ABSL_GUARDED_BY(mutex_);  // TLS in its handshake, by its random
   std::vector<Shared> paused_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, absl::Time> useless_ ABSL_GUARDED_BY(mutex_);  // the last close, by address
   TokenBucket new_calls_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -15,6 +15,15 @@
 namespace sortition::service {
 namespace {
 
+// Sets the hashes of the plan's masks, as the step has sent them.
+void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, RowPlan* plan) {
+  for (size_t i = 0; i < masks.size(); ++i) {
+    const PositionMask& mask = plan->masks[i];
+    plan->mask_hashes.push_back(mask.is_packed() ? MaskHashOf(masks[i].words(), live_vocabulary)
+                                                 : MaskHashOfTokens(mask.allowed_tokens, live_vocabulary));
+  }
+}
+
 // Calls `begin` for each row of a step, but refuses rows of a sequence that several rows name.
 template <typename Begin>
 void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
@@ -174,6 +183,7 @@ std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t 
       refusal->field = absl::StrCat("step.rows[", index, "]");
       return refuse(*refusal);
     }
+    HashMasks(masks, spec.live_vocabulary, &plan);
   }
   auto granted = GrantRow(*sequence, plan, rewrites);
   if (auto* refusal = std::get_if<Refusal>(&granted)) {

@@ -3,6 +3,7 @@
 
 #include <openssl/ssl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -293,8 +294,10 @@ std::string_view WireName(Wire wire) {
 }
 
 AttackCount Send(const Attack& attack, const std::string& address, bool tls, absl::Time end,
-                 const std::atomic<bool>& stop) {
+                 const std::atomic<bool>& stop, bool idle) {
   std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to a socket that the server has closed
+  const sched_param parameters = {};
+  if (idle) SORTITION_CHECK(sched_setscheduler(0, SCHED_IDLE, &parameters) == 0);
   AttackCount count;
   const std::unique_ptr<AttackBytes> bytes = attack.make();
   while (absl::Now() < end && !stop) {

@@ -45,8 +45,9 @@ struct AttackCount {
 };
 
 // Sends the attack to `address`, "HOST:PORT" or "unix:PATH", until `end` or until `stop`. Connects again, after a
-// pause of 10 ms, whenever the server has ended the connection. Blocks.
+// pause of 10 ms, whenever the server has ended the connection. Blocks. Call it from a thread that does nothing else:
+// with `idle` the thread takes only processor time that no other thread wants, as an attacker on another machine would.
 AttackCount Send(const Attack& attack, const std::string& address, bool tls, absl::Time end,
-                 const std::atomic<bool>& stop);
+                 const std::atomic<bool>& stop, bool idle);
 
 }  // namespace sortition::attacks

@@ -27,7 +27,7 @@ class SequenceOptions(Structure):
                 ("vocabulary_size", c_uint32), ("live_vocabulary_size", c_uint32), ("prompt", POINTER(c_uint32)),
                 ("prompt_count", c_size_t), ("seed", c_uint64), ("has_seed", c_uint32), ("choice_index", c_uint32),
                 ("start_position", c_uint32), ("has_start_position", c_uint32), ("model", c_char_p),
-                ("turns", c_uint32), ("reserved", c_uint32)]
+                ("turns", c_uint32), ("reserved", c_uint32), ("receipts", c_void_p)]
 
 
 class ClientOptions(Structure):

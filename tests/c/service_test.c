@@ -1,4 +1,5 @@
-// The C interface's client against a running server. usage: c_service_test TCP UNIX MEMORY: the server's addresses
+// The C interface's client against a running server. usage: c_service_test TCP UNIX MEMORY FOLDER: the server's
+// addresses, and a folder for receipts
 #include <pthread.h>
 
 #include "testing.h"
@@ -6,6 +7,7 @@
 static float logits[2 * VOCABULARY];
 static sortition_error* error;
 static const char* addresses[3];
+static const char* folder;
 
 static sortition_client* connect_with(const char* target, int32_t transport, const char* rows) {
   sortition_client_options options = {0};
@@ -298,6 +300,75 @@ static void CompactRowsGiveTheBitsOfWholeOnes(void) {
   CHECK_OK(sortition_client_close(client, &error));
 }
 
+static void write_file(const char* name, const void* bytes, size_t size) {
+  char path[512];
+  FILE* file;
+  CHECK(snprintf(path, sizeof(path), "%s/%s", folder, name) < (int)sizeof(path));
+  file = fopen(path, "wb");
+  CHECK(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
+}
+
+// service_test.py verifies what is written here.
+static void ReceiptsAreReturned(void) {
+  static const uint8_t salt[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  static uint8_t records[65536];
+  sortition_client* const client = connect_to(addresses[0], SORTITION_TRANSPORT_AUTO);
+  sortition_parameters* const parameters = make_parameters();
+  sortition_sequence_options options = sequence_options("request-10", parameters);
+  sortition_sequence* const here = open_here();
+  sortition_sequence* there = NULL;
+  sortition_sequence* refused = NULL;
+  sortition_receipts* receipts = NULL;
+  sortition_receipts* unused = NULL;
+  char line[64] = "before";
+  size_t size = 0;
+  size_t more = 0;
+  uint32_t i;
+  CHECK_OK(sortition_receipts_new(salt, &receipts, &error));
+  CHECK_OK(sortition_receipts_get_seed_line(receipts, line, sizeof(line), &size, &error));
+  CHECK(size == 0);
+  options.receipts = receipts;
+  CHECK_OK(sortition_client_open(client, &options, &there, &error));
+  for (i = 0; i < 6; ++i) {
+    fill_logits(logits, VOCABULARY, 110 + i);
+    draw_both(client, there, here, logits);
+  }
+  CHECK_OK(sortition_receipts_take(receipts, NULL, 0, &size, &error));
+  CHECK(size > 6 * 100);
+  CHECK_OK(sortition_receipts_take(receipts, records, size - 1, &more, &error));
+  CHECK(more == size);
+  CHECK_OK(sortition_receipts_take(receipts, records, sizeof(records), &more, &error));
+  CHECK(more == size);
+  CHECK_REFUSED(sortition_receipts_await_end(receipts, 1, &error), SORTITION_DEADLINE_EXCEEDED, SORTITION_REASON_NONE,
+                "");
+  CHECK_OK(sortition_receipts_get_seed_line(receipts, line, sizeof(line), &more, &error));
+  CHECK_TEXT(line, "42 000102030405060708090a0b0c0d0e0f");
+  options = sequence_options("request-11", parameters);
+  options.receipts = receipts;
+  CHECK_REFUSED(sortition_client_open(client, &options, &refused, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_CONTRADICTION, "options.receipts");
+  CHECK_OK(sortition_sequence_close(there, &error));
+  CHECK_OK(sortition_receipts_await_end(receipts, UINT64_C(20000000000), &error));
+  CHECK_OK(sortition_receipts_take(receipts, records + size, sizeof(records) - size, &more, &error));
+  CHECK(more > 64);
+  write_file("c.receipts", records, size + more);
+  write_file("c.seeds", line, strlen(line));
+  // No service makes those of local sequences.
+  CHECK_OK(sortition_receipts_new(NULL, &unused, &error));
+  options.receipts = unused;
+  CHECK(sortition_local_open(&options, &refused, &error) == SORTITION_INVALID_ARGUMENT);
+  sortition_error_free(error);
+  CHECK_OK(sortition_receipts_close(unused, &error));
+  CHECK_OK(sortition_receipts_close(receipts, &error));
+  CHECK_REFUSED(sortition_receipts_take(receipts, NULL, 0, &size, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_NONE, "receipts");
+  CHECK_REFUSED(sortition_client_open(client, &options, &refused, &error), SORTITION_INVALID_ARGUMENT,
+                SORTITION_REASON_NONE, "options.receipts");
+  CHECK_OK(sortition_parameters_close(parameters, &error));
+  CHECK_OK(sortition_sequence_close(here, &error));
+  CHECK_OK(sortition_client_close(client, &error));
+}
+
 static void WrongOptionsAreNamed(void) {
   const char* const targets[] = {addresses[0], NULL};
   sortition_client_options options = {0};
@@ -348,11 +419,13 @@ static const struct test_case cases[] = {
     CASE(FallbackSamplesInProcess),
     CASE(NothingIsIgnoredByServersOfThisRelease),
     CASE(CompactRowsGiveTheBitsOfWholeOnes),
+    CASE(ReceiptsAreReturned),
     CASE(WrongOptionsAreNamed),
 };
 
 int main(int count, char** arguments) {
-  CHECK(count == 4);
+  CHECK(count == 5);
   memcpy(addresses, arguments + 1, sizeof(addresses));
+  folder = arguments[4];
   return run_cases(cases, sizeof(cases) / sizeof(cases[0]));
 }

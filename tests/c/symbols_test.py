@@ -1,4 +1,4 @@
-"""The shared library exports the header's functions and nothing else, and its name has the interface's version."""
+"""The shared library exports the headers' functions and nothing else, and its name has the interface's version."""
 
 import os
 import pathlib
@@ -7,7 +7,8 @@ import subprocess
 import unittest
 
 LIBRARY = os.environ["TEST_C_LIBRARY"]
-HEADER = pathlib.Path(os.environ["TEST_SOURCE_DIR"], "client/c/include/sortition/sortition.h").read_text()
+HEADERS = pathlib.Path(os.environ["TEST_SOURCE_DIR"], "client/c/include/sortition").glob("*.h")
+HEADER = "".join(path.read_text() for path in HEADERS)
 CONTRACT = pathlib.Path(os.environ["TEST_SOURCE_DIR"], "proto/sortition/v1/errors.proto").read_text()
 
 

@@ -101,7 +101,7 @@ TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
   }
   // Both ends are met; otherwise the comparison says little. The few rows of a sanitizer need not meet each.
   if (rows < kRows) return;
-  EXPECT_GT(counts.decided, rows / 4);
+  EXPECT_GT(counts.decided, rows / 5);
   for (const RowRequiredReason reason :
        {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kSums, RowRequiredReason::kRow}) {
     EXPECT_GT(counts.refused[reason], rows / 500) << int(reason);

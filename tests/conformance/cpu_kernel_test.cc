@@ -1,8 +1,12 @@
 // The CPU kernel equals the reference in every bit of every output, on every target that this machine can run.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+
 #include "kernels/cpu/sample_row.h"
 #include "tests/conformance/comparison.h"
+#include "tests/support/scale.h"
 
 namespace sortition::testing {
 namespace {
@@ -91,6 +95,27 @@ TEST_F(CpuKernel, EqualsReferenceInTheRecord) {
   CompareMiddlingRows(&comparison, RowKind::kRecord, 3'000);
   for (const uint32_t vocabulary : UsualVocabularies()) {
     CompareAtVocabulary(&comparison, RowKind::kRecord, vocabulary, vocabulary <= 3000 ? 300 : 3'000'000 / vocabulary);
+  }
+}
+
+// Places any token, also one far behind, in rows of many groups.
+TEST_F(CpuKernel, EqualsReferenceInPlacesOfTheRace) {
+  Comparison comparison(backends());
+  const uint64_t rows = Scaled(800);
+  for (uint64_t seed = 1; seed <= rows; ++seed) {
+    const auto options = seed % 4 == 0 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+    const uint32_t vocabulary = 1 + uint32_t(seed * 104729 % (seed % 8 == 0 ? 130'000 : 9'000));
+    const auto row = std::make_shared<kernels::RandomRow>(600'000'000 + seed, vocabulary, options);
+    kernels::RowRequest request = row->request();
+    const auto parameters = std::make_shared<kernels::RowParameters>(*request.parameters);
+    if (!parameters->chain.empty() && parameters->chain.back().kind == kernels::StageKind::kAdaptiveP) continue;
+    if (seed % 2 == 0) parameters->top_k = parameters->top_p = 0;
+    request.parameters = parameters.get();
+    request.task = kernels::RowTask::kScore;
+    request.given = uint32_t(seed * 7919 % request.live_vocabulary);
+    request.wants_race_place = true;
+    comparison.Add({request, row->tensor(), row->description(),
+                    std::make_shared<decltype(std::pair(row, parameters))>(row, parameters)});
   }
 }
 

@@ -96,7 +96,10 @@ void RandomRow::MakeLogits() {
   if (OneIn(30)) {
     for (uint32_t n = 1 + Below(3); n > 0; --n) Store(Below(vocabulary_), std::numeric_limits<float>::quiet_NaN());
   }
-  if (OneIn(30)) Store(Below(vocabulary_), OneIn(2) ? kInfinity : 65504.0f);
+  if (OneIn(30)) {
+    const float largest = OneIn(2) ? kInfinity : 65504.0f;
+    Store(Below(vocabulary_), largest);
+  }
   if (OneIn(100)) {
     for (uint32_t id = 0; id < vocabulary_; ++id) Store(id, -kInfinity);
   }
@@ -181,13 +184,22 @@ void RandomRow::MakeEdits() {
     LogitEdit edit = {.token = token};
     if (OneIn(8)) edit.flags |= LogitEdit::kBanned;
     if (OneIn(2)) edit.flags |= LogitEdit::kRepeated;
-    if (OneIn(2)) edit.bias = law::CanonicalBits(std::ldexp(float(Below(2001)) - 1000, -int(Below(14))));
+    // One number a statement: compilers differ in the order of a call's arguments, and rows must not.
     if (OneIn(2)) {
-      edit.penalty = law::PenaltyBits(float(Below(41)) / 10 - 2, float(Below(41)) / 10 - 2, 1 + Below(50));
+      const int exponent = -int(Below(14));
+      edit.bias = law::CanonicalBits(std::ldexp(float(Below(2001)) - 1000, exponent));
+    }
+    if (OneIn(2)) {
+      const uint32_t count = 1 + Below(50);
+      const float presence = float(Below(41)) / 10 - 2;
+      edit.penalty = law::PenaltyBits(float(Below(41)) / 10 - 2, presence, count);
     }
     // Out of the domain, seldom.
     if (OneIn(3000)) edit.bias = law::CanonicalBits(OneIn(2) ? 65503.0f : -65503.0f);
-    if (OneIn(3000)) edit.penalty = law::PenaltyBits(OneIn(2) ? 100.0f : -100.0f, 0, 1000 + Below(1u << 31));
+    if (OneIn(3000)) {
+      const uint32_t count = 1000 + Below(1u << 31);
+      edit.penalty = law::PenaltyBits(OneIn(2) ? 100.0f : -100.0f, 0, count);
+    }
     edits_.push_back(edit);
   }
   request_.edits = edits_;

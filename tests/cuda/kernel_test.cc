@@ -19,6 +19,7 @@
 #include "tests/conformance/random_row.h"
 #include "tests/cuda/emulated_kernels.h"
 #include "tests/support/scale.h"
+#include "tests/verifier/published_row.h"
 
 namespace sortition::kernels::cuda {
 namespace {
@@ -166,6 +167,11 @@ TEST(CudaKernel, EqualsReferenceOnGoldenRows) {
   EmulatedBackend backend(4);
   Comparison comparison(&backend);
   CompareGoldenRows(&comparison);
+}
+
+TEST(CudaKernel, AnswersPublishedRows) {
+  EmulatedBackend backend(4);
+  testing::ComparePublishedRows(&backend);
 }
 
 TEST(CudaKernel, EqualsReferenceOnSpecialRows) {

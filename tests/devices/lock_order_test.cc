@@ -24,7 +24,7 @@ class Pair {
   absl::Mutex* const second_;
 };
 
-unsigned char Pair::place_[2 * sizeof(absl::Mutex)];
+alignas(absl::Mutex) unsigned char Pair::place_[2 * sizeof(absl::Mutex)];
 
 // Abseil of Debian 13 ended the process here.
 TEST(LockOrder, NewLocksAtOldPlacesAreNoCycle) {

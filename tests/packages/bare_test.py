@@ -2,6 +2,7 @@
 """Packages, wheels and the README's ways to a token, in bare roots of Debian: `./dev test packages`. Needs root."""
 
 import functools
+import os
 import pathlib
 import re
 import subprocess
@@ -48,6 +49,17 @@ replace-with = "debian"
 [source.debian]
 directory = "/usr/share/cargo/registry"
 """
+
+# Podman's settings where root may not raise limits and both versions of cgroups are mounted, as in a machine that is a
+# container itself.
+PODMAN = """
+[engine]
+runtime = "runc"
+
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
+"""
+IMAGE_SECONDS = 60  # in which a container starts and draws
 
 # Draws the README's token and says where the libraries lie.
 DRAW = """
@@ -229,6 +241,25 @@ class FirstContact(InRoot):
         root = self.bare_root(SERVER_SUITE)
         root.copy_in(debs("sortition", "sortition-tools"), "root/dist")
         self.check(root, "deb")
+
+    def test_image(self):
+        """From this clone, on this machine: a bare root cannot run containers."""
+        archive = SOURCE / "sortition.tar"
+        self.assertFalse(archive.exists())
+        self.addCleanup(archive.unlink, missing_ok=True)
+        prepare, draw = first_contact.split(self.ways["image"])
+        subprocess.run(["sh", "-ec", prepare], cwd=SOURCE, check=True)
+        with tempfile.TemporaryDirectory() as folder:
+            settings = pathlib.Path(folder, "containers.conf")
+            settings.write_text(PODMAN, encoding="utf-8")
+            environment = {**os.environ, "CONTAINERS_CONF": str(settings)}
+            try:
+                said = subprocess.run(["timeout", str(IMAGE_SECONDS), "sh", "-ec", draw], cwd=SOURCE, check=True,
+                                      env=environment, stdout=subprocess.PIPE, text=True).stdout
+            finally:
+                subprocess.run(["podman", "rm", "--force", "--time=5", "sortition"], env=environment, check=False,
+                               stdout=subprocess.DEVNULL)
+        self.assertRegex(said, rf"(?m)^(token +)?{TOKEN}$")
 
     def check(self, root, way):
         prepare, draw = first_contact.split(self.ways[way])

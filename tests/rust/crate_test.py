@@ -39,8 +39,9 @@ class CrateTest(unittest.TestCase):
     def test_crate_against_a_server(self):
         with server() as targets:
             print(cargo("test", "--test", "service", SORTITION_LIB_DIR=LIBRARY,
-                        TEST_TARGETS=" ".join(targets)))
+                        TEST_TARGETS=" ".join(targets), TEST_RECEIPTS=f"{targets.folder}/rust"))
             self.assertEqual(targets.compact_rows(), 6)
+            self.assertIn("draw: 6 of 6 tokens", targets.verified("rust"))
 
     def test_example_in_rust_runs(self):
         with tempfile.TemporaryDirectory() as folder:

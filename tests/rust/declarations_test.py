@@ -1,4 +1,4 @@
-"""The crate declares the structs and functions of sortition.h: names, order and types."""
+"""The crate declares the structs and functions of the C headers: names, order and types."""
 
 import os
 import pathlib
@@ -6,7 +6,8 @@ import re
 import unittest
 
 ROOT = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
-HEADER = re.sub(r"//.*", "", (ROOT / "client/c/include/sortition/sortition.h").read_text())
+HEADERS = (ROOT / "client/c/include/sortition").glob("*.h")
+HEADER = re.sub(r"//.*", "", "".join(path.read_text() for path in HEADERS))
 CRATE = re.sub(r"//.*", "", (ROOT / "client/rust/src/ffi.rs").read_text())
 
 NUMBERS = {"size_t": "usize", "uint8_t": "u8", "uint32_t": "u32", "int32_t": "i32", "uint64_t": "u64",

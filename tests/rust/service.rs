@@ -64,6 +64,35 @@ fn compact_rows_give_the_bits_of_this_process() {
     assert_eq!(Client::connect(&none).unwrap_err().field, "ClientOptions::rows.count");
 }
 
+/// The test's other end verifies what is written here.
+#[test]
+fn receipts_are_returned() {
+    let parameters = parameters().unwrap();
+    let receipts = Receipts::new(Some(b"0123456789abcdef")).unwrap();
+    assert_eq!(receipts.seed_line().unwrap(), "");
+    let with_receipts = SequenceOptions { receipts: Some(&receipts), ..options("request-1", Some(&parameters)) };
+    let client = connect(0, Transport::Auto);
+    let sequence = client.open(&with_receipts).unwrap();
+    for seed in 0..6 {
+        let logits = logits_of(seed, WIDTH);
+        client.step(&[Row::draw(&sequence, &logits)], VOCABULARY, StepOptions::default()).unwrap().token(0).unwrap();
+    }
+    let mut records = receipts.take().unwrap();
+    assert!(records.len() > 600 && receipts.take().unwrap().is_empty());
+    assert!(!receipts.await_end(Duration::ZERO).unwrap());
+    let again = SequenceOptions { request_id: "request-2", ..with_receipts };
+    assert_eq!(client.open(&again).unwrap_err().field, "options.receipts");
+    drop(sequence);
+    assert!(receipts.await_end(Duration::from_secs(20)).unwrap());
+    records.extend(receipts.take().unwrap());
+    let at = env::var("TEST_RECEIPTS").expect("TEST_RECEIPTS");
+    std::fs::write(format!("{}.receipts", at), records).unwrap();
+    std::fs::write(format!("{}.seeds", at), receipts.seed_line().unwrap()).unwrap();
+    let unused = Receipts::new(None).unwrap();
+    let here = SequenceOptions { receipts: Some(&unused), ..options("request-3", None) };
+    assert_eq!(Sequence::open(&here).unwrap_err().code, Code::InvalidArgument);
+}
+
 struct OwnedDraw {
     sequence: Arc<Sequence>,
     logits: Vec<f32>,

@@ -42,6 +42,15 @@ TEST(FrameMeterTest, FloodsAreEndedByName) {
   EXPECT_EQ(Read(meter, "GET / HTTP/1.1"), FrameExcess::kNotHttp2);
 }
 
+// Deciphering 50 unknown frames of 16 KB took honest clients' processor time.
+TEST(FrameMeterTest, PayloadsOfRareFramesCount) {
+  const std::string large = Http2Frame(static_cast<FrameType>(0x42), 0, 1, std::string(16'384, 'x'));
+  FrameMeter meter(kStart);
+  Read(meter, Acknowledged());
+  int frames = 0;
+  while (Read(meter, large) == FrameExcess::kNone) ASSERT_LT(++frames, 5);
+}
+
 TEST(FrameMeterTest, VerdictIsTheSameByteByByte) {
   FrameMeter meter(kStart);
   std::string bytes = Acknowledged();
@@ -73,7 +82,7 @@ TEST(FrameMeterTest, CallsBeyondTheBudgetWait) {
               FrameExcess::kNone);
     stream += 2;
   }
-  EXPECT_LE(stream / 2, 101u);
+  EXPECT_LE(stream / 2, static_cast<uint32_t>(FrameLimits().new_calls.burst) + 1);
   EXPECT_GT(meter.MayRead(kStart + absl::Seconds(1)), 0u);
   meter.AddAnswer(kStart);
   EXPECT_GT(meter.MayRead(kStart), 0u);

@@ -4,6 +4,7 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -84,6 +85,8 @@ TestServer::TestServer(const Config& config, std::unique_ptr<devices::Device> de
                .clock = &clock_,
                .observer = &observer_,
                .missing_devices = std::move(missing)}) {
+  // The clients of tests read their sockets themselves, too (docs/client.md).
+  setenv("GRPC_EXPERIMENTS", "-event_engine_client", /*overwrite=*/0);
   ReadOnStreamThreads();  // as sortitiond does
   SORTITION_CHECK(Validate(config).ok());
   auto server = Server::Start(config, &engine_, &log_, [this] { stops_.fetch_add(1); });

@@ -24,7 +24,9 @@ class SessionRecord : public JudgedRows {
     open_.clear_history();
     const auto& p = open_.parameters();
     const bool counts = p.has_repetition_penalty() || p.has_frequency_penalty() || p.has_presence_penalty();
-    if (counts) open_.mutable_history()->mutable_tokens()->Assign({5, 6, 5, 7});
+    for (const uint32_t token : {5u, 6u, 5u, 7u}) {
+      if (counts) open_.mutable_history()->add_tokens(token);
+    }
     if (counts) open_.mutable_history()->set_prompt_length(2);
     worker_.MustOpen(open_);
   }
@@ -136,7 +138,9 @@ TEST_F(SessionRecord, DraftsHaveItAtEveryPosition) {
     for (uint64_t i = 1; i < drawn.size(); ++i) step.AddTensorRow(Logits(i));
     const v1::VerifyResult result = RunOne(step).verify();
     ASSERT_GE(result.positions_size(), 1);
-    if (mode == v1::VERIFY_MODE_COUPLED) EXPECT_EQ(result.positions_size(), 3);
+    if (mode == v1::VERIFY_MODE_COUPLED) {
+      EXPECT_EQ(result.positions_size(), 3);
+    }
     for (int i = 0; i < result.positions_size(); ++i) {
       const std::string logits = Logits(static_cast<uint64_t>(i));
       const uint32_t token = result.positions(i).token();

@@ -1,10 +1,12 @@
-// A published row (kernels/law/LAW.md, section 10) as JSON, read back into a row that can be sampled.
+// Published rows (kernels/law/LAW.md, section 10) as JSON, read back into rows that can be sampled, and the comparison
+// of any kernels with their answers.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "kernels/law/golden_rows.h"
+#include "tests/conformance/comparison.h"
 
 namespace sortition::testing {
 
@@ -12,5 +14,14 @@ namespace sortition::testing {
 // or has it as `row`. Every row lists its elements.
 // Aborts with the field's name where a file does not have that form.
 std::vector<law::GoldenRow> PublishedRows(const std::string& file);
+
+// Returns the text without spaces and line ends: rows stand one on a line, or are indented.
+std::string WithoutSpaces(std::string text);
+
+// Returns true if the reference answers the row as the file says, whose text WithoutSpaces has returned.
+bool IsPublishedAnswer(const std::string& file, const law::GoldenRow& row);
+
+// Compares a backend's answers with those of every published file of law 1, and asserts how many were compared.
+void ComparePublishedRows(Backend* backend);
 
 }  // namespace sortition::testing

@@ -2,140 +2,24 @@
 #include "tests/verifier/receipt_vectors.h"
 
 #include <bit>
-#include <cstring>
 #include <functional>
-#include <random>
 
 #include "absl/strings/escaping.h"
 #include "google/protobuf/util/json_util.h"
-#include "kernels/check.h"
-#include "kernels/law/chain.h"
 #include "kernels/law/json_text.h"
-#include "kernels/law/logprob.h"
-#include "kernels/law/reference.h"
-#include "kernels/law/version.h"
-#include "service/limits.h"
-#include "service/receipt/receipt_key.h"
-#include "service/request/parameters.h"
-#include "service/request/receipt_words.h"
+#include "tests/verifier/receipt_chain.h"
 
 namespace sortition::testing {
 namespace {
 
-using cli::SeedOpening;
-using service::Receipt;
-using service::ReceiptMethod;
-using service::ReceiptRecord;
-
-constexpr uint32_t kVocabulary = 40;
-constexpr uint64_t kTime = 1'800'000'000'000;
-
-std::shared_ptr<const service::ReceiptKey> Key(uint8_t byte) {
-  std::array<uint8_t, 32> bytes;
-  bytes.fill(byte);
-  return service::ReceiptKey::OfBytes(bytes);
-}
-
-// A chain as a server writes it, of rows with random logits.
-class Chain {
- public:
-  Chain(std::string name, uint64_t seed, v1::SamplingParameters parameters, uint32_t law_version = law::kLawVersion)
-      : parameters_(std::move(parameters)), random_(seed) {
-    seed_.seed = seed;
-    seed_.salt.fill(static_cast<uint8_t>(seed));
-    opening_.law_version = law_version;
-    opening_.vocabulary = kVocabulary + 8;
-    opening_.live_vocabulary = kVocabulary;
-    opening_.choice_index = 3;
-    opening_.nonce.fill(static_cast<uint8_t>(name.size()));
-    opening_.commitment = service::CommitmentOf(seed, seed_.salt);
-    opening_.request_id = std::move(name);
-    opening_.parameters = service::ReceiptWords(parameters_);
-    opening_.has_watermark = parameters_.has_watermark();
-    spec_.vocabulary = opening_.vocabulary;
-    spec_.live_vocabulary = kVocabulary;
-    spec_.choice_index = opening_.choice_index;
-    SORTITION_CHECK(!service::CompileParameters(parameters_, service::Limits(), "parameters", &spec_));
-    spec_.parameters.processed_logprob = spec_.parameters.kept_tokens = true;
-    const std::string body = EncodeBody(opening_);
-    head_.hash = service::HashOf(body);
-    head_.chain = service::ChainIdOf(head_.hash);
-  }
-
-  std::string Opening() const { return Record(ReceiptRecord::kOpening, EncodeBody(opening_)); }
-
-  // Draws a token and returns its receipt, after `change` has changed its fields.
-  using Change = std::function<void(Receipt*)>;
-  std::string Draw(const Change& change = nullptr) {
-    std::vector<float> logits(kVocabulary);
-    for (float& x : logits) x = float(int64_t(random_() % 8192) - 4096) / 1024;
-    const uint32_t position = 7 + static_cast<uint32_t>(head_.receipts);
-    kernels::RowRequest request;
-    request.logits = logits.data();
-    request.live_vocabulary = kVocabulary;
-    request.parameters = &spec_.parameters;
-    request.noise = {seed_.seed, position, opening_.choice_index | 2u << 16};
-    request.sampler_state = kernels::InitialSamplerState(spec_.parameters.chain);
-    const kernels::RowOutput output = law::SampleRowReference(request);
-    Receipt receipt;
-    receipt.chain = head_.chain;
-    receipt.previous = head_.hash;
-    receipt.index = head_.receipts;
-    receipt.step_id = head_.receipts + 1;
-    receipt.position = position;
-    if (spec_.stateful()) receipt.history_hash = random_();
-    receipt.lists_kept = true;
-    receipt.method = spec_.parameters.greedy ? ReceiptMethod::kGreedy : ReceiptMethod::kRace;
-    receipt.draw_salt = 2;
-    receipt.temperature = output.temperature;
-    receipt.token = output.token;
-    receipt.logprob_bits = std::bit_cast<uint32_t>(law::Logprob(output.processed, output.processed.chosen.bits,
-                                                                law::ProcessedTemperature(spec_.parameters, output)));
-    receipt.kept_count = output.kept;
-    receipt.kept = output.kept_tokens;
-    if (change) change(&receipt);
-    const std::string body = EncodeBody(receipt);
-    ++head_.receipts;
-    head_.hash = service::HashOf(body);
-    return Record(ReceiptRecord::kReceipt, body);
-  }
-  std::string Draws(int count) {
-    std::string records;
-    for (int i = 0; i < count; ++i) records += Draw();
-    return records;
-  }
-
-  service::ReceiptHead Head(bool has_ended) const {
-    service::ReceiptHead head = head_;
-    head.has_ended = has_ended;
-    return head;
-  }
-  std::string id() const { return cli::Hex(head_.chain); }
-  const SeedOpening& seed() const { return seed_; }
-
-  static std::string Record(ReceiptRecord type, const std::string& body) {
-    std::string record;
-    AppendRecord(type, body, &record);
-    return record;
-  }
-
- private:
-  const v1::SamplingParameters parameters_;
-  std::mt19937_64 random_;
-  SeedOpening seed_;
-  service::ReceiptOpening opening_;
-  service::SequenceSpec spec_;
-  service::ReceiptHead head_;
-};
-
-std::string Sign(std::vector<service::ReceiptHead> heads, uint8_t key = 1, bool damages = false) {
-  service::ReceiptSignature signature;
-  signature.time = kTime;
-  signature.heads = std::move(heads);
-  Key(key)->Sign(&signature);
-  if (damages) signature.signature[5] ^= 1;
-  return Chain::Record(ReceiptRecord::kSignature, EncodeBody(signature));
-}
+using vectors::Chain;
+using vectors::Key;
+using vectors::kVocabulary;
+using vectors::Receipt;
+using vectors::ReceiptMethod;
+using vectors::ReceiptRecord;
+using vectors::SeedOpening;
+using vectors::Sign;
 
 v1::SamplingParameters Parameters(const std::function<void(v1::SamplingParameters*)>& set) {
   v1::SamplingParameters parameters;
@@ -402,6 +286,9 @@ class Maker {
   std::vector<ReceiptVector> vectors_;
 };
 
+// Returns a packed mask of the vocabulary, also of its padding: each token whose bit in `pattern`, repeated, is set.
+std::vector<uint32_t> MaskOf(uint32_t pattern) { return {pattern, pattern * 3}; }
+
 std::string HexOf(const std::string& bytes) { return absl::BytesToHexString(bytes); }
 
 std::string JsonOf(const v1::SamplingParameters& parameters) {
@@ -436,9 +323,77 @@ std::string TextOf(const ReceiptVector& vector) {
                       law::Field("drawn", std::to_string(vector.drawn))});
 }
 
+std::string HexOf(const std::vector<uint32_t>& words) {
+  return HexOf(std::string(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t)));
+}
+
+std::string TextOf(const MaskVector& vector) {
+  std::vector<std::string> masks, rows;
+  for (const std::vector<uint32_t>& mask : vector.masks) masks.push_back(law::Quoted(HexOf(mask)));
+  for (const std::vector<float>& row : vector.rows) {
+    std::vector<uint32_t> bits;
+    for (const float x : row) bits.push_back(std::bit_cast<uint32_t>(x));
+    rows.push_back(law::Numbers(bits));
+  }
+  return law::Object({law::Field("file", TextOf(vector.file)), law::Field("masks", law::List(masks)),
+                      law::Field("rows", law::List(rows)), law::Field("compared", std::to_string(vector.compared))});
+}
+
 }  // namespace
 
 std::vector<ReceiptVector> MakeReceiptVectors() { return Maker().Make(); }
+
+std::vector<MaskVector> MakeMaskVectors() {
+  const std::vector<uint32_t> even = MaskOf(0x55555555), third = MaskOf(0x24924924), other = MaskOf(0x0f0f0f0f);
+  Chain chain("masked", 21, Plain());
+  std::string records = Records() << chain.Opening() << chain.Draw(nullptr, even) << chain.Draw(nullptr, third)
+                                  << chain.Draw() << chain.Draw(nullptr, even);
+  records += Sign({chain.Head(true)});
+  const auto vector = [&](const char* name, std::string bytes, std::vector<ExpectedProblem> problems,
+                          uint64_t receipts) {
+    return ReceiptVector{
+        name,     std::move(bytes), {Key(1)->public_key()}, {chain.seed()}, std::move(problems), receipts,
+        receipts, receipts};
+  };
+  std::vector<MaskVector> vectors;
+  vectors.push_back({vector("masks_given", records, {}, 4), {other, third, even}, chain.rows(), 4});
+  vectors.push_back({vector("mask_not_given", records, {}, 4), {other, third}, chain.rows(), 2});
+  vectors.push_back({vector("no_masks_given", records, {}, 4), {}, chain.rows(), 1});
+  {
+    // The mask that the receipt names is not the one that was drawn with.
+    Chain wrong("masked", 22, Plain());
+    const auto names_other = [&](Receipt* receipt) { receipt->mask = service::MaskHashOf(other, kVocabulary); };
+    const std::string file = Records() << wrong.Opening() << wrong.Draw(names_other, even) << Sign({wrong.Head(true)});
+    MaskVector made{vector("another_mask", file, {{"wrong_row", wrong.id(), 0}}, 1), {other, even}, wrong.rows(), 0};
+    made.file.seeds = {wrong.seed()};
+    vectors.push_back(made);
+  }
+  {
+    Chain bad("masked", 23, Plain());
+    std::string body = bad.Draw(nullptr, even).substr(service::kRecordHeaderBytes);
+    const std::string cut = Chain::Record(ReceiptRecord::kReceipt, body.substr(0, body.size() - 1));
+    constexpr size_t kFlags = 80;  // their place in a receipt's body
+    body[kFlags] |= 8;
+    const std::string file = Records() << bad.Opening() << cut << Chain::Record(ReceiptRecord::kReceipt, body);
+    MaskVector made{vector("bad_masks", file, {{"bad_record"}, {"bad_record"}}, 2), {even}, {}, 0};
+    made.file.seeds = {bad.seed()};
+    made.file.signed_receipts = made.file.drawn = 0;
+    vectors.push_back(made);
+  }
+  return vectors;
+}
+
+std::string MaskVectorsText() {
+  std::vector<std::string> files, masks;
+  for (const MaskVector& vector : MakeMaskVectors()) files.push_back(TextOf(vector));
+  for (const uint32_t live : {1u, 31u, 32u, 33u, 40u, 64u}) {
+    const std::vector<uint32_t> words = MaskOf(0xdeadbeef);
+    masks.push_back(law::Object({law::Field("mask", law::Quoted(HexOf(words))),
+                                 law::Field("live_vocabulary_size", std::to_string(live)),
+                                 law::Field("hash", law::Quoted(cli::Hex(service::MaskHashOf(words, live))))}));
+  }
+  return "{\"files\": [\n" + law::Joined(files, ",\n") + "\n],\n\"masks\": [\n" + law::Joined(masks, ",\n") + "\n]}\n";
+}
 
 std::string ReceiptVectorsText() {
   std::vector<std::string> files, commitments, parameters;

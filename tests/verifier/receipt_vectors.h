@@ -33,4 +33,16 @@ std::vector<ReceiptVector> MakeReceiptVectors();
 // Returns tests/verifier/receipts_vectors.json as it should be.
 std::string ReceiptVectorsText();
 
+// A file whose steps had masks, with what a verifier is given beside it.
+struct MaskVector {
+  ReceiptVector file;
+  std::vector<std::vector<uint32_t>> masks;  // packed
+  std::vector<std::vector<float>> rows;      // the logits of each receipt
+  uint64_t compared = 0;                     // rows that agree
+};
+std::vector<MaskVector> MakeMaskVectors();
+
+// Returns tests/verifier/receipt_masks_vectors.json as it should be.
+std::string MaskVectorsText();
+
 }  // namespace sortition::testing

@@ -1,12 +1,15 @@
 // The verifier of sortitionctl against published receipts, right ones and wrong ones. With --write as an argument this
-// program writes the file of them instead.
+// program writes the files of them instead.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <random>
 #include <sstream>
 
+#include "client/cli/receipt_rows.h"
 #include "service/request/receipt_words.h"
+#include "tests/verifier/receipt_chain.h"
 #include "tests/verifier/receipt_vectors.h"
 
 namespace sortition::testing {
@@ -15,6 +18,13 @@ namespace {
 using cli::ReceiptCheck;
 
 constexpr char kPath[] = SORTITION_SOURCE_DIR "/tests/verifier/receipts_vectors.json";
+constexpr char kMasksPath[] = SORTITION_SOURCE_DIR "/tests/verifier/receipt_masks_vectors.json";
+
+std::string TextOfFile(const char* path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
 
 std::vector<std::string> TextsOf(const std::vector<ExpectedProblem>& problems) {
   std::vector<std::string> texts;
@@ -52,9 +62,95 @@ TEST(ReceiptVectors, VerifierFindsWhatTheySay) {
 }
 
 TEST(ReceiptVectors, FileIsUpToDate) {
-  std::ostringstream text;
-  text << std::ifstream(kPath).rdbuf();
-  EXPECT_TRUE(text.str() == ReceiptVectorsText()) << "receipts_test --write writes it";
+  EXPECT_TRUE(TextOfFile(kPath) == ReceiptVectorsText()) << "receipts_test --write writes it";
+  EXPECT_TRUE(TextOfFile(kMasksPath) == MaskVectorsText());
+}
+
+// Returns the path of a file with these words.
+template <typename Word>
+std::string WriteRows(const std::string& name, const std::vector<std::vector<Word>>& rows) {
+  const std::string path = ::testing::TempDir() + "/" + name;
+  std::ofstream file(path, std::ios::binary);
+  for (const std::vector<Word>& row : rows) {
+    file.write(reinterpret_cast<const char*>(row.data()), static_cast<std::streamsize>(row.size() * sizeof(Word)));
+  }
+  return path;
+}
+
+TEST(ReceiptMasks, VerifierFindsWhatVectorsSay) {
+  for (const MaskVector& vector : MakeMaskVectors()) {
+    cli::ReceiptRows::Options options;
+    // A row of a file has as many elements as the vocabulary with its padding.
+    std::vector<std::vector<float>> padded = vector.rows;
+    for (std::vector<float>& row : padded) row.resize(48);
+    options.path = WriteRows("logits", padded);
+    options.dtype = v1::DTYPE_F32;
+    if (!vector.masks.empty()) options.masks = WriteRows("masks", vector.masks);
+    cli::ReceiptRows rows(options);
+    std::optional<ReceiptCheck> check;
+    check.emplace(
+        ReceiptCheck::Options{vector.file.keys, vector.file.seeds,
+                              [&](const std::string& id, const cli::CheckedChain& chain,
+                                  const service::Receipt& receipt) { rows.Take(id, chain, receipt, &*check); }});
+    check->Read(vector.file.records);
+    check->Finish();
+    EXPECT_TRUE(rows.status().ok()) << rows.status();
+    EXPECT_EQ(TextsOf(check->problems()), TextsOf(vector.file.problems)) << vector.file.name;
+    EXPECT_EQ(check->counts().receipts, vector.file.receipts) << vector.file.name;
+    EXPECT_EQ(check->counts().signed_receipts, vector.file.signed_receipts) << vector.file.name;
+    EXPECT_EQ(check->counts().drawn, vector.file.drawn) << vector.file.name;
+    EXPECT_EQ(rows.counts().agreed, vector.compared) << vector.file.name;
+    EXPECT_EQ(rows.counts().compared + rows.counts().no_mask, vector.rows.size()) << vector.file.name;
+  }
+}
+
+// A set of tokens has one hash, however it is sent.
+TEST(ReceiptMasks, ListAndBitsHaveOneHash) {
+  const std::vector<uint32_t> words = {0x80000001, 0xffffff02};
+  for (const uint32_t live : {40u, 41u}) {
+    const std::vector<uint32_t> tokens =
+        live == 40 ? std::vector<uint32_t>{0, 31, 33} : std::vector<uint32_t>{0, 31, 33, 40};
+    EXPECT_EQ(service::MaskHashOf(words, live), service::MaskHashOfTokens(tokens, live));
+  }
+  EXPECT_NE(service::MaskHashOf(words, 40), service::MaskHashOf(words, 41));
+}
+
+// A file of any length is held record by record.
+TEST(ReceiptReader, HoldsNoMoreThanRecords) {
+  const ReceiptVector vector = MakeReceiptVectors().front();
+  std::string largest;
+  service::AppendRecord(service::ReceiptRecord::kReceipt, std::string(service::kMaxRecordBytes, 'x'), &largest);
+  ReceiptCheck check({vector.keys, vector.seeds});
+  for (int i = 0; i < 1'100; ++i) check.Read(vector.records);
+  EXPECT_EQ(check.held_bytes(), std::string().capacity());
+  for (size_t begin = 0; begin < largest.size(); begin += 100'000) {
+    check.Read(std::string_view(largest).substr(begin, 100'000));
+    EXPECT_LE(check.held_bytes(), 2 * largest.size());
+  }
+  EXPECT_EQ(check.counts().receipts, 1'100 * vector.receipts + 1);
+  EXPECT_EQ(check.problems().size(), ReceiptCheck::kMostProblems);
+  EXPECT_EQ(check.chains().size(), 1u);
+
+  ReceiptCheck endless({{}, {}});
+  for (const char* const piece : {"\x02\x01", "\x00\x00"}) endless.Read({piece, 2});
+  endless.Read(std::string("\x01", 1) + std::string(1 << 20, 'x'));
+  EXPECT_THAT(TextsOf(endless.problems()), ::testing::ElementsAre("bad_record  -"));
+  EXPECT_LT(endless.held_bytes(), 100u);
+}
+
+// Chains of one kind share what follows from their parameters, so a file may have very many.
+TEST(ReceiptReader, ChainsShareTheirOptions) {
+  vectors::Chain a("a", 1, {}), b("b", 2, {}), other("c", 3, [] {
+    v1::SamplingParameters parameters;
+    parameters.set_top_k(3);
+    return parameters;
+  }());
+  ReceiptCheck check({{}, {}});
+  for (const vectors::Chain* const chain : {&a, &b, &other}) check.Read(chain->Opening());
+  const auto spec_of = [&](const vectors::Chain& chain) { return check.chains().at(chain.id()).spec; };
+  EXPECT_NE(spec_of(a), nullptr);
+  EXPECT_EQ(spec_of(a), spec_of(b));
+  EXPECT_NE(spec_of(a), spec_of(other));
 }
 
 // Every changed byte of a signed file is noticed.
@@ -101,6 +197,7 @@ TEST(SeedOpenings, LinesThatAreNoneAreNamed) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]) == "--write") {
     std::ofstream(sortition::testing::kPath) << sortition::testing::ReceiptVectorsText();
+    std::ofstream(sortition::testing::kMasksPath) << sortition::testing::MaskVectorsText();
     return 0;
   }
   ::testing::InitGoogleTest(&argc, argv);

@@ -293,7 +293,14 @@ class ReceiptsTest(unittest.TestCase):
         self.assertEqual(found_names, named)
 
 
-VECTORS = json.loads((SOURCE / "tests/verifier/receipts_vectors.json").read_text(encoding="utf-8"))
+VECTORS, MASKS = (json.loads((SOURCE / "tests/verifier" / name).read_text(encoding="utf-8"))
+                  for name in ("receipts_vectors.json", "receipt_masks_vectors.json"))
+
+
+def given_with(item):
+    """Rows by position and packed masks of an item of the vectors of masks."""
+    rows = {7 + place: np.array(bits, np.uint32) for place, bits in enumerate(item["rows"])}
+    return rows, [np.frombuffer(bytes.fromhex(mask), "<i4") for mask in item["masks"]]
 
 
 def expected(file):
@@ -313,6 +320,22 @@ class VectorsTest(unittest.TestCase):
             found = [report.receipts, report.signed, report.drawn], problems
             self.assertEqual(found, expected(file), file["name"])
 
+    def test_masks(self):
+        for item in MASKS["files"]:
+            file, (rows, masks) = item["file"], given_with(item)
+            report = verify(io.BytesIO(bytes.fromhex(file["records"])), [bytes.fromhex(key) for key in file["keys"]],
+                            file["seeds"], rows, masks=masks)
+            problems = [(problem.name, problem.chain and problem.chain.hex(), problem.index, problem.line)
+                        for problem in report.problems]
+            found = [report.receipts, report.signed, report.drawn], problems
+            self.assertEqual((found, report.rows), (expected(file), item["compared"]), file["name"])
+            unknown = report.not_compared["whose step's mask was not given"]
+            self.assertEqual(unknown, len(rows) - item["compared"] - len(file["problems"]) if rows else 0, file["name"])
+        for given in MASKS["masks"]:
+            mask = np.frombuffer(bytes.fromhex(given["mask"]), "<u4")
+            words = records.live_words(mask, given["live_vocabulary_size"])
+            self.assertEqual(records.mask_digest(words).hex(), given["hash"])
+
     def test_commitments_and_parameters(self):
         for given in VECTORS["commitments"]:
             commitment = maker.receipts.seed_commitment(int(given["seed"]), bytes.fromhex(given["salt"]))
@@ -326,16 +349,16 @@ class VectorsTest(unittest.TestCase):
 @unittest.skipUnless(CHROMIUM, "there is no Chromium")
 class PageTest(unittest.TestCase):
     def run_files(self, files):
-        """The page's reports on (bytes, seeds, keys, tolerance, rows)."""
+        """The page's reports on (bytes, seeds, keys, tolerance, rows), and masks where there are any."""
         given = [{"data": base64.b64encode(data).decode(), "seeds": seeds, "keys": keys, "tolerance": tolerance,
-                  "rows": [[position, bits.tolist()] for position, bits in rows.items()]}
-                 for data, seeds, keys, tolerance, rows in files]
+                  "rows": [[position, bits.tolist()] for position, bits in rows.items()], "masks": sum(masks, [])}
+                 for data, seeds, keys, tolerance, rows, *masks in files]
         script = f"""
           (async () => {{
             const said = [];
-            for (const {{ data, seeds, keys, tolerance, rows }} of {json.dumps(given)}) {{
+            for (const {{ data, seeds, keys, tolerance, rows, masks }} of {json.dumps(given)}) {{
               const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
-              const check = new ReceiptCheck({{ keys, seeds, rows: new Map(rows), prompt: [3, 1, 4],
+              const check = new ReceiptCheck({{ keys, seeds, masks, rows: new Map(rows), prompt: [3, 1, 4],
                 tolerance: tolerance ?? undefined }});
               await check.read(new Blob([bytes]));
               said.push([check.receipts, check.signed, check.drawn, check.compared, check.problems, check.text()]);
@@ -350,6 +373,16 @@ class PageTest(unittest.TestCase):
             problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
                         for problem in said[4]]
             self.assertEqual((said[:3], problems), expected(file), f"{file['name']}: {said[5]}")
+
+    def test_page_holds_the_vectors_of_masks(self):
+        files = [(bytes.fromhex(item["file"]["records"]), item["file"]["seeds"], item["file"]["keys"], None,
+                  given_with(item)[0], item["masks"]) for item in MASKS["files"]]
+        for item, said in zip(MASKS["files"], self.run_files(files), strict=True):
+            problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
+                        for problem in said[4]]
+            found = (said[:3], problems), said[3]
+            self.assertEqual(found, (expected(item["file"]), item["compared"]), f"{item['file']['name']}: {said[5]}")
+        self.assertIn("a mask is packed bits in hexadecimal", self.run_files([(b"", [], [], None, {}, ["0f0"])]))
 
     def test_page_and_python_report_the_same(self):
         chain = maker.Chain().draw(6)

@@ -12,6 +12,7 @@
 #include "kernels/vulkan/chunk.h"
 #include "tests/conformance/comparison.h"
 #include "tests/support/run_batch.h"
+#include "tests/verifier/published_row.h"
 #include "tests/vulkan/drivers.h"
 
 namespace sortition::kernels {
@@ -127,11 +128,18 @@ TEST(VulkanShaders, GoldenRowsNeedEach) {
   }
 }
 
-// Choices of ours, tested on the first driver only: on the other one each choice is half a minute of compiling shaders.
+// Tested on the first driver only: on the other one each device is a minute of compiling shaders.
 class VulkanChoices : public VulkanKernel {};
 
 INSTANTIATE_TEST_SUITE_P(, VulkanChoices, ::testing::Values(testing::Drivers().front()),
                          [](const auto& info) { return info.param.name; });
+
+TEST_P(VulkanChoices, AnswersPublishedRows) {
+  const auto started = StartOn(GetParam(), {});
+  ASSERT_NE(started, nullptr);
+  VulkanBackend backend(started.get());
+  testing::ComparePublishedRows(&backend);
+}
 
 // Other workgroups, smaller buffers, and copies where the host could map: none of them can be told from the answer.
 TEST_P(VulkanChoices, WorkgroupsAndBuffersDoNotMatter) {

@@ -2,7 +2,7 @@
 
     python -m sortition_verify FILE...
     python -m sortition_verify receipts FILE [--keys=FILE...] [--seeds=FILE] [--row=POSITION=FILE.npy...]
-                                             [--prompt=FILE] [--tolerance=NATS] [--without-draws]
+                                             [--prompt=FILE] [--tolerance=NATS] [--masks=FILE.npy] [--without-draws]
 
 A file of vectors is a JSON object with the list `rows`, or one row a line, and `-` is standard input. Prints each
 difference and how many rows hold. The exit status is 1 if any differs, or if there was no row.
@@ -83,6 +83,7 @@ def check_receipts(words: List[str]) -> int:
     parser.add_argument("--row", action="append", default=[], help="POSITION=FILE.npy, the logits of a position")
     parser.add_argument("--prompt", help="a file with the prompt's tokens, a JSON list")
     parser.add_argument("--tolerance", type=float, help="nats by which recomputed logits may lose the race")
+    parser.add_argument("--masks", help="packed masks of steps, .npy of int32 or uint32, in any order")
     parser.add_argument("--without-draws", action="store_true", help="check signatures and chains alone")
     asked = parser.parse_args(words)
     seeds, prompt = [], None
@@ -92,10 +93,13 @@ def check_receipts(words: List[str]) -> int:
     if asked.prompt:
         with open(asked.prompt, encoding="utf-8") as file:
             prompt = json.load(file)
+    masks = np.atleast_2d(np.load(asked.masks, allow_pickle=False)) if asked.masks else ()
+    if asked.masks and masks.dtype.name not in ("int32", "uint32"):
+        raise SystemExit(f"{asked.masks}: {masks.dtype.name}; masks are words of int32 or uint32")
     rows = {int(place): row_of_npy(path) for place, path in (word.split("=", 1) for word in asked.row)} or None
     with open(asked.file, "rb") as receipts:
         keys = [key for path in asked.keys for key in keys_of(path)]
-        report = verify(receipts, keys, seeds, rows, prompt, asked.tolerance, not asked.without_draws)
+        report = verify(receipts, keys, seeds, rows, prompt, asked.tolerance, not asked.without_draws, masks)
     print(report.text())
     if report.problems:
         return 4

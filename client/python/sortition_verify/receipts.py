@@ -93,14 +93,16 @@ class Chain:
     seed: Optional[int] = None
     unknown: str = ""  # the reason why no draw of the chain can be checked
     tokens: Dict[int, int] = field(default_factory=dict)  # by position, if rows are compared
+    masks: Dict[bytes, Any] = field(default_factory=dict)  # words by their digest
 
 
 class Verifier:
     """Reads records one after the other; `report` has what was found so far. Arguments are those of verify."""
 
     def __init__(self, keys: Iterable[bytes] = (), seeds: Iterable[str] = (), rows: Optional[Mapping[int, Any]] = None,
-                 prompt: Optional[Sequence[int]] = None, tolerance: Optional[float] = None, draws: bool = True) -> None:
-        self.report = Report()
+                 prompt: Optional[Sequence[int]] = None, tolerance: Optional[float] = None, draws: bool = True,
+                 masks: Iterable[Any] = ()) -> None:
+        self.report, self.masks = Report(), list(masks)
         self.keys, self.draws = set(keys), draws
         self.rows, self.prompt, self.tolerance = rows, prompt, tolerance
         self.chains: Dict[bytes, Chain] = {}
@@ -183,6 +185,10 @@ class Verifier:
         check_ranges(parameters, opening.live_vocabulary)
         compiled, chain.mask_nan = compile_parameters(parameters)
         chain.parameters, chain.compiled = parameters, compiled
+        for given in self.masks:
+            words = form.live_words(given, opening.live_vocabulary)
+            if words is not None:
+                chain.masks[form.mask_digest(words)] = words
 
     def receive(self, receipt: Receipt) -> None:
         chain = self.chains.get(receipt.chain)
@@ -287,6 +293,8 @@ class Verifier:
         if len(self.rows[receipt.position]) < chain.opening.live_vocabulary:
             self.wrong(receipt, "wrong_row", f"{len(self.rows[receipt.position])} logits, the vocabulary has more")
             return ""
+        if receipt.mask is not None and receipt.mask not in chain.masks:
+            return "whose step's mask was not given"
         history = self.history(chain, receipt, parameters)
         if history is None:
             return "without the tokens before them"
@@ -327,15 +335,16 @@ class Verifier:
 
 def verify(file: BinaryIO, keys: Iterable[bytes] = (), seeds: Iterable[str] = (),
            rows: Optional[Mapping[int, Any]] = None, prompt: Optional[Sequence[int]] = None,
-           tolerance: Optional[float] = None, draws: bool = True) -> Report:
+           tolerance: Optional[float] = None, draws: bool = True, masks: Iterable[Any] = ()) -> Report:
     """Checks a file of receipts. Reads each record once and keeps none.
 
     `keys` are the public keys that are trusted; with none, every key is, and only the signature is checked. `seeds` are
     lines "SEED SALT" that open commitments. `rows` are logits by position, as f32 bits, of the file's only chain, and
     `prompt` are its prompt's tokens, which options that look at a history need. With a `tolerance` in nats the logits
-    may be recomputed ones: a token may lose the race by that much, and its kept tokens are not compared.
+    may be recomputed ones: a token may lose the race by that much, and its kept tokens are not compared. `masks` are
+    packed masks of steps, as 32-bit words and in any order: a receipt says which one its step had.
     """
-    return Verifier(keys, seeds, rows, prompt, tolerance, draws).read(file)
+    return Verifier(keys, seeds, rows, prompt, tolerance, draws, masks).read(file)
 
 
 def seed_commitment(seed: int, salt: bytes) -> bytes:
@@ -387,7 +396,8 @@ def row_of(chain: Chain, receipt: Receipt, bits: Any, parameters: Dict[str, Any]
     return Row(bits=np.asarray(bits, np.uint32)[:chain.opening.live_vocabulary], compiled=chain.compiled or Compiled(),
                seed=high << 32 | low, position=position, stream=stream, mask_nan=chain.mask_nan,
                edits=edits(parameters, tokens, prompt) if forced is None else [],
-               allowed_tokens=allowed if forced is None else [forced])
+               allowed_tokens=allowed if forced is None else [forced],
+               allowed_bits=chain.masks[receipt.mask] if receipt.mask is not None and forced is None else None)
 
 
 def row_difference(receipt: Receipt, got: Any) -> str:

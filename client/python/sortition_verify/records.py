@@ -3,7 +3,7 @@
 import hashlib
 import struct
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ MOST_BODY = 1 << 24
 MAGIC = b"sortrcp1"
 OPENING, RECEIPT, SIGNATURE = 1, 2, 3
 WATERMARK = 1  # flag of an opening
-HISTORY, LISTED = 1, 2  # flags of a receipt
+HISTORY, LISTED, MASKED = 1, 2, 4  # flags of a receipt
 ENDED = 1  # flag of a head
 RACE, FIRST, ACCEPTED, REPLACED = 1, 2, 3, 4  # methods
 
@@ -30,6 +30,20 @@ class BadRecord(Exception):
 
 def digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
+
+
+def live_words(words: Any, live: int) -> Any:
+    """The words of a packed mask that say which live tokens it allows; None if it is too short."""
+    words = np.array(words).reshape(-1).astype("<u4", casting="unsafe")[:(live + 31) // 32]
+    if len(words) * 32 < live:
+        return None
+    if live % 32:
+        words[-1] &= np.uint32((1 << live % 32) - 1)
+    return words
+
+
+def mask_digest(words: Any) -> bytes:
+    return digest(b"sortition mask 1" + words.tobytes())
 
 
 def records(file: BinaryIO) -> Iterator[Tuple[int, bytes]]:
@@ -78,6 +92,7 @@ class Receipt:
     kept_count: int
     ids: Any  # of the kept tokens, ascending, and their bits; both empty if they are not listed
     bits: Any
+    mask: Optional[bytes]  # mask_digest of the step's mask; None: it had none
     digest: bytes
 
     @property
@@ -123,15 +138,16 @@ def receipt_of(body: bytes) -> Receipt:
     need(len(body) >= RECEIPT_HEAD.size, "a receipt that is too short")
     fields = RECEIPT_HEAD.unpack_from(body)
     flags, method, kept_count = fields[7], fields[8], fields[13]
-    need(flags & ~(HISTORY | LISTED) == 0, f"flags {flags} of a receipt")
+    need(flags & ~(HISTORY | LISTED | MASKED) == 0, f"flags {flags} of a receipt")
     need(RACE <= method <= REPLACED, f"method {method}")
     need(kept_count >= 1, "a receipt without kept tokens")
     listed = kept_count if flags & LISTED else 0
-    need(len(body) == RECEIPT_HEAD.size + 8 * listed, "a receipt of another length than its kept tokens")
+    at = RECEIPT_HEAD.size + 8 * listed
+    need(len(body) == at + (32 if flags & MASKED else 0), "a receipt of another length than its kept tokens and mask")
     pairs = np.frombuffer(body, "<u4", 2 * listed, RECEIPT_HEAD.size).reshape(listed, 2)
     ids, bits = pairs[:, 0].astype(np.int64), pairs[:, 1]
     need(bool((np.diff(ids) > 0).all()), "kept tokens that do not ascend")
-    return Receipt(*fields, ids, bits, digest(body))
+    return Receipt(*fields, ids, bits, body[at:] or None, digest(body))
 
 
 def signature_of(body: bytes) -> Signature:

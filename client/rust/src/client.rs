@@ -1,12 +1,12 @@
 //! The client of the sampling service.
-use crate::error::{c_text, check, check_version, made, Error, Result};
+use crate::error::{c_text, check, check_version, copied_text, made, Error, Result};
 use crate::ffi;
 use crate::options::{time, ClientOptions, Transport};
 use crate::results::Results;
 use crate::row::{Batch, Row};
 use crate::sequence::{Sequence, SequenceOptions};
 use std::ffi::CString;
-use std::os::raw::{c_char, c_void};
+use std::os::raw::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 use std::slice;
@@ -178,8 +178,8 @@ impl Client {
 
     /// Returns the fields that servers have ignored since the client began, each once.
     pub fn ignored_fields(&self) -> Result<Vec<String>> {
-        // SAFETY: As `text` promises.
-        let lines = self.text(|place, size, length, error| unsafe {
+        // SAFETY: The handle is open, and the buffer lives until the call is over.
+        let lines = copied_text(|place, size, length, error| unsafe {
             ffi::sortition_client_get_ignored_fields(self.handle, place, size, length, error)
         })?;
         Ok(lines.lines().map(str::to_string).collect())
@@ -187,25 +187,10 @@ impl Client {
 
     /// Returns the worker session.
     pub fn worker_session(&self) -> Result<String> {
-        // SAFETY: As `text` promises.
-        self.text(|place, size, length, error| unsafe {
+        // SAFETY: The handle is open, and the buffer lives until the call is over.
+        copied_text(|place, size, length, error| unsafe {
             ffi::sortition_client_get_worker_session(self.handle, place, size, length, error)
         })
-    }
-
-    /// Returns a text of the library's. The handle is open, and the buffer lives until the call is over.
-    fn text(&self, get: impl Fn(*mut c_char, usize, &mut usize, ffi::OnError) -> i32) -> Result<String> {
-        let mut text = vec![0u8; 129];
-        loop {
-            let mut length = 0;
-            let (place, size) = (text.as_mut_ptr().cast(), text.len());
-            check(|error| get(place, size, &mut length, error))?;
-            if length < size {
-                text.truncate(length);
-                return Ok(String::from_utf8_lossy(&text).into_owned());
-            }
-            text.resize(length + 1, 0);
-        }
     }
 }
 

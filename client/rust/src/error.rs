@@ -165,6 +165,21 @@ pub(crate) fn made<T>(call: impl FnOnce(*mut *mut T, ffi::OnError) -> i32) -> Re
     Ok(object)
 }
 
+/// Returns a text that `get` copies to a buffer, with a 0 byte at its end if that has room for it.
+pub(crate) fn copied_text(get: impl Fn(*mut c_char, usize, &mut usize, ffi::OnError) -> i32) -> Result<String> {
+    let mut text = vec![0u8; 129];
+    loop {
+        let mut length = 0;
+        let (place, size) = (text.as_mut_ptr().cast(), text.len());
+        check(|error| get(place, size, &mut length, error))?;
+        if length < size {
+            text.truncate(length);
+            return Ok(String::from_utf8_lossy(&text).into_owned());
+        }
+        text.resize(length + 1, 0);
+    }
+}
+
 /// Returns an error if the library is older than this crate, so that it lacks functions or fields.
 pub(crate) fn check_version() -> Result<()> {
     // SAFETY: The function has no preconditions.

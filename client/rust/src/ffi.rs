@@ -1,11 +1,11 @@
-//! The declarations of sortition.h, which tests/rust compares with it.
+//! The declarations of the C headers, which tests/rust compares with them.
 use std::os::raw::{c_char, c_void};
 
 /// Declares handles, whose pointers lead to no memory.
 macro_rules! handles {
     ($($name:ident),*) => { $(#[repr(C)] pub struct $name { _private: [u8; 0] })* };
 }
-handles!(CParameters, CSequence, CClient);
+handles!(CParameters, CReceipts, CSequence, CClient);
 
 /// Declares structs of the header, with their fields in its order. `new` sets `struct_size`, and all else to 0.
 macro_rules! structs {
@@ -31,7 +31,7 @@ structs! {
     CSequenceOptions {
         request_id: *const c_char, parameters: *const CParameters, vocabulary_size: u32, live_vocabulary_size: u32,
         prompt: *const u32, prompt_count: usize, seed: u64, has_seed: u32, choice_index: u32, start_position: u32,
-        has_start_position: u32, model: *const c_char, turns: u32, reserved: u32
+        has_start_position: u32, model: *const c_char, turns: u32, reserved: u32, receipts: *const CReceipts
     }
     CSequenceInfo { seed: u64, vocabulary_size: u32, position: u32, stateful: u32, turns: u32 }
     CSparse { tokens: *const u32, probabilities: *const f32, count: usize }
@@ -146,6 +146,23 @@ extern "C" {
         error: OnError,
     ) -> i32;
     pub fn sortition_parameters_clear(parameters: *mut CParameters, name: *const c_char, error: OnError) -> i32;
+    pub fn sortition_receipts_new(salt: *const u8, receipts: *mut *mut CReceipts, error: OnError) -> i32;
+    pub fn sortition_receipts_take(
+        receipts: *mut CReceipts,
+        records: *mut u8,
+        capacity: usize,
+        size: *mut usize,
+        error: OnError,
+    ) -> i32;
+    pub fn sortition_receipts_get_seed_line(
+        receipts: *const CReceipts,
+        buffer: *mut c_char,
+        size: usize,
+        length: *mut usize,
+        error: OnError,
+    ) -> i32;
+    pub fn sortition_receipts_await_end(receipts: *const CReceipts, timeout_ns: u64, error: OnError) -> i32;
+    pub fn sortition_receipts_close(receipts: *mut CReceipts, error: OnError) -> i32;
     pub fn sortition_local_open(options: *const CSequenceOptions, sequence: *mut *mut CSequence, error: OnError)
         -> i32;
     pub fn sortition_sequence_fork(

@@ -2,6 +2,7 @@
 use crate::error::{c_text, check, check_version, made, Result};
 use crate::ffi;
 use crate::parameters::Parameters;
+use crate::receipts::Receipts;
 use crate::results::Results;
 use crate::row::{Batch, Row};
 use std::ffi::CString;
@@ -30,6 +31,9 @@ pub struct SequenceOptions<'a> {
     pub model: &'a str,
     /// With a shard: [`SequenceInfo::turns`] of the other ranks.
     pub turns: u32,
+    /// Gets the receipts of the tokens; None: the sequence has none. The log of one sequence. Refused where no service
+    /// makes them. With a shard the log is rank 0's.
+    pub receipts: Option<&'a Receipts>,
 }
 
 /// The library's struct, and the texts that it refers to.
@@ -55,6 +59,7 @@ impl SequenceOptions<'_> {
         options.start_position = self.start_position.unwrap_or(0);
         options.has_start_position = self.start_position.is_some().into();
         options.turns = self.turns;
+        options.receipts = self.receipts.map_or(ptr::null(), Receipts::handle);
         Ok(COptions { options, _texts: texts })
     }
 }

@@ -12,22 +12,24 @@
 // call. Strings end with a 0 byte and are UTF-8; a null string is an empty one. An array with a count may be null if
 // the count is 0.
 //
-// Handles. sortition_parameters, sortition_sequence and sortition_client are handles. Their pointers lead to no memory
-// and are never used twice. A handle that is null, closed or of another kind is refused (INVALID_ARGUMENT).
+// Handles. sortition_parameters, sortition_receipts, sortition_sequence and sortition_client are handles. Their
+// pointers lead to no memory and are never used twice. A handle that is null, closed or of another kind is refused
+// (INVALID_ARGUMENT).
 //
 // Threads. Every function is thread-safe, unless its comment says otherwise. No function blocks for longer than a
-// computation, unless its comment says otherwise. A child of fork() may not use what its parent opened. The library
-// throws no exception and installs no signal handler. docs/c.md has examples.
+// computation, unless its comment says otherwise. A child of fork() may not use what its parent opened.
+//
+// The library throws no exception and installs no signal handler. docs/c.md has examples. Errors are in
+// sortition_errors.h, which this header includes.
 #pragma once
 
+#include <sortition/sortition_errors.h>
 #include <stddef.h>
 #include <stdint.h>
 
 // The version of this header. A library with the same major number has every function of an older header.
 #define SORTITION_VERSION "0.1.0"
 #define SORTITION_VERSION_NUMBER 1000  // major * 1000000 + minor * 1000 + the last number
-
-#define SORTITION_API __attribute__((visibility("default")))
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,62 +42,6 @@ extern "C" {
 SORTITION_API const char* sortition_version(void);
 SORTITION_API uint32_t sortition_version_number(void);
 SORTITION_API uint32_t sortition_law_version(void);
-
-// ---- errors
-
-// A google.rpc.Code.
-typedef int32_t sortition_code;
-enum {
-  SORTITION_OK = 0,
-  SORTITION_CANCELLED = 1,
-  SORTITION_UNKNOWN = 2,
-  SORTITION_INVALID_ARGUMENT = 3,
-  SORTITION_DEADLINE_EXCEEDED = 4,
-  SORTITION_NOT_FOUND = 5,
-  SORTITION_ALREADY_EXISTS = 6,
-  SORTITION_PERMISSION_DENIED = 7,
-  SORTITION_RESOURCE_EXHAUSTED = 8,
-  SORTITION_FAILED_PRECONDITION = 9,
-  SORTITION_ABORTED = 10,
-  SORTITION_OUT_OF_RANGE = 11,
-  SORTITION_UNIMPLEMENTED = 12,
-  SORTITION_INTERNAL = 13,
-  SORTITION_UNAVAILABLE = 14,
-  SORTITION_DATA_LOSS = 15,
-  SORTITION_UNAUTHENTICATED = 16
-};
-
-// A reason of the contract. proto/sortition/v1/errors.proto has their meaning; later versions add reasons.
-enum { SORTITION_REASON_NONE = 0, SORTITION_REASON_MALFORMED_MESSAGE = 1, SORTITION_REASON_UNKNOWN_FIELD = 2 };
-enum { SORTITION_REASON_UNKNOWN_ENUM_VALUE = 3, SORTITION_REASON_MISSING_FIELD = 4, SORTITION_REASON_OUT_OF_RANGE = 5 };
-enum { SORTITION_REASON_TOO_MANY = 6, SORTITION_REASON_NOT_IMPLEMENTED = 7, SORTITION_REASON_CONTRADICTION = 8 };
-enum { SORTITION_REASON_SIZE_MISMATCH = 9, SORTITION_REASON_VOCABULARY_MISMATCH = 10 };
-enum { SORTITION_REASON_DUPLICATE_ROW = 11, SORTITION_REASON_UNSUPPORTED_LAW_VERSION = 12 };
-enum { SORTITION_REASON_PROTOCOL_VIOLATION = 13, SORTITION_REASON_UNKNOWN_REGION = 14 };
-enum { SORTITION_REASON_UNKNOWN_MASK = 15, SORTITION_REASON_CHECKPOINT_REFUSED = 16 };
-enum { SORTITION_REASON_UNAUTHENTICATED = 17, SORTITION_REASON_PERMISSION_DENIED = 18 };
-enum { SORTITION_REASON_LOGIT_NAN = 20, SORTITION_REASON_LOGIT_TOO_LARGE = 21, SORTITION_REASON_NO_LIVE_TOKEN = 22 };
-enum { SORTITION_REASON_HISTORY_REQUIRED = 30, SORTITION_REASON_STALE_STEP = 31, SORTITION_REASON_SUPERSEDED = 32 };
-enum { SORTITION_REASON_STEP_IN_FLIGHT = 33, SORTITION_REASON_UNKNOWN_SEQUENCE = 34 };
-enum { SORTITION_REASON_STEP_CONFLICT = 35, SORTITION_REASON_ROW_REQUIRED = 36 };
-enum { SORTITION_REASON_OVERLOADED = 40, SORTITION_REASON_DEADLINE_PASSED = 41 };
-enum { SORTITION_REASON_STEP_CANCELLED = 42, SORTITION_REASON_DRAINING = 43, SORTITION_REASON_DEVICE_FAILED = 44 };
-enum { SORTITION_REASON_CLIENT_LIMIT = 45, SORTITION_REASON_RECEIPTS_NOT_WRITTEN = 46 };
-
-// An error of a call or of a row. A struct of the library; its strings live as long as it does.
-typedef struct sortition_error {
-  size_t struct_size;
-  sortition_code code;      // never SORTITION_OK
-  int32_t reason;           // SORTITION_REASON_*
-  const char* reason_name;  // "OUT_OF_RANGE"; empty without a reason
-  const char* field;        // path of the offending field; empty if there is none
-  const char* limit;        // the values that are accepted; empty if there is nothing to say
-  const char* message;      // for people
-  uint64_t retry_after_ns;  // advised pause before the next try; 0: no advice
-} sortition_error;
-
-// Frees an error that a call has returned; null is allowed. Not for errors of rows, which sortition_results_free frees.
-SORTITION_API void sortition_error_free(sortition_error* error);
 
 // ---- sampling parameters
 
@@ -127,7 +73,8 @@ SORTITION_API sortition_code sortition_parameters_set_bool(sortition_parameters*
 // A name of the contract ("chain.preset" to "PRESET_HF").
 SORTITION_API sortition_code sortition_parameters_set_text(sortition_parameters* parameters, const char* name,
                                                            const char* value, sortition_error** error);
-// A list of tokens ("stop_token_ids", "forced_tokens.tokens").
+// A list of tokens ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logprob_token_ids",
+// "forced_tokens.tokens").
 SORTITION_API sortition_code sortition_parameters_set_tokens(sortition_parameters* parameters, const char* name,
                                                              const uint32_t* tokens, size_t count,
                                                              sortition_error** error);
@@ -136,7 +83,8 @@ SORTITION_API sortition_code sortition_parameters_set_biases(sortition_parameter
                                                              const uint32_t* tokens, const float* biases, size_t count,
                                                              sortition_error** error);
 
-// Add to a list: a token sequence ("bad_words"), or a name ("chain.explicit.samplers"). Refuse as the setters do.
+// Add to a list of a field: a token sequence ("bad_words", "dry.sequence_breakers"), or a name
+// ("chain.explicit.samplers"). Refuse as the setters do.
 SORTITION_API sortition_code sortition_parameters_add_tokens(sortition_parameters* parameters, const char* name,
                                                              const uint32_t* tokens, size_t count,
                                                              sortition_error** error);
@@ -146,6 +94,39 @@ SORTITION_API sortition_code sortition_parameters_add_text(sortition_parameters*
 // Turns a field of any type off, also one that has fields ("mirostat").
 SORTITION_API sortition_code sortition_parameters_clear(sortition_parameters* parameters, const char* name,
                                                         sortition_error** error);
+
+// ---- receipts
+
+// The log of a sequence's receipts: the service's records of how each token was drawn (docs/receipts.md). It grows by
+// some 120 bytes and 8 a kept token with each token, until its records are taken.
+//
+// A handle. It may be closed before its sequence and after it.
+typedef struct sortition_receipts sortition_receipts;
+
+// Makes a log for one sequence. `salt` hides the seed in the receipts: 16 bytes, or null for one that the service
+// draws.
+SORTITION_API sortition_code sortition_receipts_new(const uint8_t* salt, sortition_receipts** receipts,
+                                                    sortition_error** error);
+
+// Stores the size of the records that have come since they were last taken in *size. If `capacity` is as large, copies
+// them to `records` and takes them out of the log; otherwise takes none. All of them in their order are a file of
+// receipts.
+SORTITION_API sortition_code sortition_receipts_take(sortition_receipts* receipts, uint8_t* records, size_t capacity,
+                                                     size_t* size, sortition_error** error);
+
+// Copies the line that opens the commitment to the seed, "SEED SALT", at most `size` bytes with the 0 byte at its end,
+// to `buffer`, and stores the bytes of all of it without the 0 byte in *length. It is a secret until it is published,
+// and empty until the sequence is open.
+SORTITION_API sortition_code sortition_receipts_get_seed_line(const sortition_receipts* receipts, char* buffer,
+                                                              size_t size, size_t* length, sortition_error** error);
+
+// Blocks until the last signature has come, which the service sends after the sequence is closed, at most `timeout_ns`.
+// DEADLINE_EXCEEDED if it has not come: then the last receipts are not signed.
+SORTITION_API sortition_code sortition_receipts_await_end(const sortition_receipts* receipts, uint64_t timeout_ns,
+                                                          sortition_error** error);
+
+// Closes the handle. A sequence that uses the log stays as it is.
+SORTITION_API sortition_code sortition_receipts_close(sortition_receipts* receipts, sortition_error** error);
 
 // ---- sequences
 
@@ -172,6 +153,9 @@ typedef struct sortition_sequence_options {
   const char* model;            // for the server's log; at most 128 bytes
   uint32_t turns;               // of a client with a shard: sortition_sequence_info.turns of the other ranks
   uint32_t reserved;            // 0
+  // Gets the receipts of the sequence's tokens; null: the sequence has none. The log of one sequence. Refused where no
+  // service makes them: for local sequences, and clients with a fallback in process. With a shard the log is rank 0's.
+  const sortition_receipts* receipts;
 } sortition_sequence_options;
 
 // Opens a sequence in this process. Options that a server would refuse are refused with the same error.

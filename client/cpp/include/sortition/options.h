@@ -171,7 +171,7 @@ struct SequenceOptions {
   // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
   uint32_t turns = 0;
   // Set: the service makes a receipt of each token, and the client puts them here (docs/receipts.md). One log a
-  // sequence. Refused with ClientOptions::in_process, which makes none.
+  // sequence. Refused with ClientOptions::in_process, which makes none. With ClientOptions::shard the log is rank 0's.
   std::shared_ptr<ReceiptLog> receipts = nullptr;
 };
 

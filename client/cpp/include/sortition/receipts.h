@@ -20,25 +20,16 @@ class ReceiptLog {
   explicit ReceiptLog(std::string salt = {}) : salt_(std::move(salt)) {}
 
   // Returns the records that have come since the last call. All of them in their order are a file of receipts.
-  std::string Take() {
-    absl::MutexLock lock(&mutex_);
-    return std::exchange(records_, {});
-  }
+  std::string Take();
   // Returns the line that opens the commitment to the seed: "SEED SALT". A secret until it is published. Empty until
   // the sequence is open.
   std::string SeedLine() const;
   // Blocks until the last signature has come after the end of the sequence's handle, at most this long. Returns false
   // if it has not: then the last receipts are not signed.
-  bool AwaitEnd(absl::Duration most) const {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&has_ended_), most);
-  }
+  bool AwaitEnd(absl::Duration most) const;
 
   // For the client.
-  std::string salt() const {
-    absl::MutexLock lock(&mutex_);
-    return salt_;
-  }
+  std::string salt() const;
   void OnOpened(uint64_t seed, std::string_view salt, std::string_view records);
   void OnRecords(std::string_view records);
   void OnClosed(std::string_view records);

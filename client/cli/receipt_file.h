@@ -1,0 +1,23 @@
+// Reading of files of receipts, of any size, and of the seeds that open them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cli/receipt_check.h"
+#include "client/cli/row_file.h"
+
+namespace sortition::cli {
+
+// Gives a file, or standard input for "-", to `check` in pieces of 1 MiB, and ends it there. Stops early when
+// `wants_more` returns false. Says on a terminal how far it is. The error names the path.
+absl::Status ReadReceipts(
+    const std::string& path, ReceiptCheck* check, absl::FunctionRef<bool()> wants_more = [] { return true; });
+
+// Reads openings of seeds. The error names the flag and the path.
+absl::StatusOr<std::vector<SeedOpening>> ReadSeeds(const std::string& path);
+
+}  // namespace sortition::cli
