@@ -41,7 +41,7 @@ TEST(RaceByList, EqualsReference) {
 
 TEST(RaceByList, RowsWithoutPlacesAreNotCopied) {
   const kernels::RandomRow row(1, 100);
-  const std::vector<DeviceRow> rows(3, DeviceRow{.request = row.request()});
+  const std::vector<DeviceRow> rows(3, DeviceRow{.request = row.request(), .segments = {}});
   EXPECT_EQ(RaceByList(rows).rows().data(), rows.data());
 }
 
