@@ -138,7 +138,7 @@ class ReceiptForms : public ::testing::Test {
     EXPECT_TRUE(service::WriteNewKey(At("key")).ok());
     return At("key");
   }();
-  ServerProcess server_{{{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--receipt_key=" + key_}}};
+  ServerProcess server_{{{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--receipt_key=" + key_}, {}, 0}};
   std::vector<float> logits_ = std::vector<float>(kTokens * kVocabulary);
 };
 
