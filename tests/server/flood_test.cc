@@ -181,12 +181,12 @@ TEST(FloodTest, KnownCrashHeadersAreSurvived) {
   EXPECT_EQ(process.Wait(), 0);
 }
 
-// Each stream may have a message under way of up to twice the bound, and none of them is ever complete.
 // Since 1.66 gRPC refuses connections while less than a hundredth of its memory is left, and ends calls only once there
 // is none. Workers that are connected are served; newcomers wait for the attacker to leave (docs/threat-model.md).
 constexpr bool kRefusesWhenShort = GRPC_CPP_VERSION_MAJOR > 1 || GRPC_CPP_VERSION_MINOR >= 66;
 constexpr std::chrono::seconds kMostWait(30);
 
+// Each stream may have a message under way of up to twice the bound, and none of them is ever complete.
 TEST(FloodTest, EndlessMessagesAreBoundedTogether) {
   constexpr uint32_t kStreams = 48;
   constexpr uint64_t kPromised = 31u << 20;  // 1.5 GB in all
