@@ -74,7 +74,7 @@ class FrozenTest(unittest.TestCase):
         items = [item["history"]["parameters"] for item in published("law_1_histories.json")["rows"]
                  if "history" in item]
         self.assertLessEqual({"frequency_penalty", "presence_penalty", "repetition_penalty", "penalty_scope", "dry",
-                              "no_repeat_ngram_size", "bad_words", "min_tokens", "stop_token_ids", "forced_tokens",
+                              "no_repeat_ngram_size", "bad_words", "min_tokens", "stop_token_ids", "phases",
                               "logit_bias", "allowed_token_ids", "banned_token_ids", "watermark"},
                              {name for item in items for name in item})
 

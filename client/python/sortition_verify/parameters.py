@@ -17,7 +17,7 @@ NESTED = {
 ELSEWHERE = {"frequency_penalty", "presence_penalty", "penalty_scope", "logit_bias", "allowed_token_ids",
              "banned_token_ids", "nan_policy", "raw_logprobs", "processed_logprobs", "logprob_token_ids", "entropy",
              "kept_set", "tempered_logprobs", "kept_log_mass", "chain", "dry", "no_repeat_ngram_size", "min_tokens",
-             "stop_token_ids", "bad_words", "forced_tokens", "watermark"}
+             "stop_token_ids", "bad_words", "phases", "watermark"}
 # Least and largest value, and a value outside of them that is off. A least value in NOT_THE_LEAST is excluded.
 RANGES = {
     "temperature": (0.01, 100, 0), "top_p": (0, 1, 1), "min_p": (0, 1, 0), "repetition_penalty": (0.01, 100, 1),
@@ -36,6 +36,25 @@ PRESETS = {"PRESET_UNSPECIFIED": "vllm", "PRESET_VLLM": "vllm", "PRESET_LLAMA_CP
 
 def preset(parameters: Dict[str, Any]) -> str:
     return PRESETS[parameters.get("chain", {}).get("preset", "PRESET_UNSPECIFIED")]
+
+
+def within(parameters: Dict[str, Any], phase: int) -> Dict[str, Any]:
+    """The parameters that hold in a phase: 1 for the first one, 0 outside of all."""
+    inner = parameters["phases"][phase - 1].get("parameters", {}) if phase else {}
+    outer = {name: value for name, value in parameters.items() if name != "phases"}
+    return {**outer, **{name: value for name, value in inner.items() if value != []}}
+
+
+def is_on(parameters: Dict[str, Any], name: str) -> bool:
+    """True if a sampler that greedy draws exclude does anything."""
+    value = parameters.get(name)
+    if value is None:
+        return False
+    if name == "xtc":
+        return value.get("probability", 0) != 0 and value.get("threshold", 0.1) <= 0.5
+    if name in ("dynamic_temperature", "mirostat"):
+        return value.get("range" if name == "dynamic_temperature" else "version", 0) != 0
+    return name == "adaptive_p" or value != 1
 
 
 def order(parameters: Dict[str, Any]) -> Sequence[str]:
@@ -77,12 +96,17 @@ def check_ranges(parameters: Dict[str, Any], vocabulary: int) -> None:
         inside = least <= value <= most and not (name in NOT_THE_LEAST and value == least)
         if not inside and value != off:
             raise ValueError(f"{name}: {value}")
-    if parameters.get("temperature") == 0 and NOT_GREEDY & set(parameters):
+    if parameters.get("temperature") == 0 and any(is_on(parameters, name) for name in NOT_GREEDY):
         raise ValueError("temperature: 0 with a sampler that needs another one")
     tokens = [item.get("token", 0) for item in parameters.get("logit_bias", [])]
     for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
         tokens += parameters.get(name, [])
     tokens += [item["tokens"][-1] for item in parameters.get("bad_words", [])]
-    tokens += parameters.get("forced_tokens", {}).get("tokens", [])
+    for phase in parameters.get("phases", []):
+        tokens += [token for name in ("begin", "end", "then") for token in phase.get(name, [])]
+        if "max_tokens" in phase and not (phase.get("then") or phase.get("end")):
+            raise ValueError("a phase with a budget and nothing to emit after it")
+    for phase in range(1, len(parameters.get("phases", [])) + 1):
+        check_ranges(within(parameters, phase), vocabulary)
     if not 0 < vocabulary < 1 << 20 or max(tokens, default=0) >= vocabulary:
         raise ValueError(f"a token that is not in the vocabulary of {vocabulary}")
