@@ -46,7 +46,7 @@ function phaseAfter({ phases = [] }, tokens, prompt) {
 }
 
 // The parameters that hold in a phase: 1 for the first one, 0 outside of all.
-function within({ phases = [], ...outer }, phase) {
+function parametersWithin({ phases = [], ...outer }, phase) {
   const inner = Object.entries((phase ? phases[phase - 1].parameters : undefined) || {});
   return { ...outer, ...Object.fromEntries(inner.filter(([, value]) => !Array.isArray(value) || value.length)) };
 }
@@ -139,7 +139,7 @@ function afterBreaker(breakers, h) {
 // True if the row's edits, allowed tokens, noise and options follow from its history, and its answer from them.
 function historyHolds({ history: { parameters: all, prompt, output, stream }, row }) {
   const tokens = [...prompt, ...output], { phase, forced } = phaseAfter(all, tokens, prompt.length);
-  const parameters = within(all, phase);
+  const parameters = parametersWithin(all, phase);
   const allowed = forced === undefined ? (parameters.allowed_token_ids || []).slice().sort((a, b) => a - b) : [forced];
   const edits = forced === undefined ? editsOf(parameters, tokens, prompt.length) : [];
   const plain = { key: keyOf(row.noise.seed), position: tokens.length, stream }, { noise: wanted } = publishedRow(row);

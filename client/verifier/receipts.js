@@ -42,14 +42,6 @@ const RANGES = {
   "dry.base": [1.01, 100, 1], "dry.allowed_length": [1, 1024, 1], bias: [-65503.996, 65503.996, 0],
 };
 
-// True if a sampler that greedy draws exclude does anything.
-function isOn(name, value) {
-  if (value === undefined) return false;
-  if (name === "xtc") return (value.probability || 0) !== 0 && !(value.threshold > 0.5);
-  if (name === "dynamic_temperature") return (value.range || 0) !== 0;
-  return name === "mirostat" ? (value.version || 0) !== 0 : name === "adaptive_p" || value !== 1;
-}
-
 // Throws for a value that no server of this law takes.
 function checkRanges(parameters, vocabulary) {
   const named = [...Object.entries(parameters), ...Object.entries(samplerOptions(parameters)),
@@ -60,14 +52,15 @@ function checkRanges(parameters, vocabulary) {
     const [least, most, off] = RANGES[name].map((bound) => Math.fround(bound)), open = RANGES[name].length > 3;
     need((value >= least && value <= most && !(open && value === least)) || value === off, `${name}: ${value}`);
   }
-  const needs = ["typical_p", "xtc", "dynamic_temperature", "mirostat", "adaptive_p"];
-  need(parameters.temperature !== 0 || !needs.some((name) => isOn(name, parameters[name])), "temperature: 0");
+  const options = { ...DEFAULTS, ...samplerOptions(parameters) };
+  const chosen = ["typical_p", "xtc", "mirostat", "adaptive_p"].some((name) => isOn(options, name));
+  need(options.temperature !== 0 || !(chosen || options.dynamic_temperature_range !== 0), "temperature: 0");
   const lists = ["allowed_token_ids", "banned_token_ids", "stop_token_ids"].flatMap((name) => parameters[name] || []);
   const phases = parameters.phases || [];
   const tagged = phases.flatMap(({ begin = [], end = [], then = [] }) => [...begin, ...end, ...then]);
   const emits = ({ max_tokens: budget, then = [], end = [] }) => budget === undefined || then.length || end.length;
   need(phases.every(emits), "a phase with a budget and nothing to emit after it");
-  phases.forEach((_, i) => checkRanges(within(parameters, i + 1), vocabulary));
+  phases.forEach((_, i) => checkRanges(parametersWithin(parameters, i + 1), vocabulary));
   const tokens = [...lists, ...tagged, ...(parameters.logit_bias || []).map(({ token = 0 }) => token)];
   need(tokens.every((token) => token < vocabulary), "a token that is not in the vocabulary");
 }
@@ -219,7 +212,8 @@ class ReceiptCheck {
     const parameters = parametersOf(words);
     checkRanges(parameters, live);
     const phases = [undefined, ...(parameters.phases || [])];
-    [chain.parameters, chain.compiled] = [parameters, phases.map((_, i) => compileParameters(within(parameters, i)))];
+    chain.parameters = parameters;
+    chain.compiled = phases.map((_, i) => compileParameters(parametersWithin(parameters, i)));
   }
 
   receive(receipt) {
@@ -335,7 +329,7 @@ class ReceiptCheck {
     const noise = this.noise(chain, receipt), prompt = tokens.length ? this.prompt.length : 0;
     const { phase, forced } = phaseAfter(chain.parameters, tokens, prompt);
     if (phase !== receipt.phase) return `phase ${receipt.phase} is recorded, the history gives ${phase}`;
-    const parameters = within(chain.parameters, phase), compiled = chain.compiled[phase];
+    const parameters = parametersWithin(chain.parameters, phase), compiled = chain.compiled[phase];
     const row = { bits, compiled, noise, state: 0n, maskNan: parameters.nan_policy === "NAN_POLICY_MASK",
       edits: forced === undefined ? editsOf(parameters, tokens, prompt) : [],
       allowedTokens: forced === undefined ? parameters.allowed_token_ids : [forced],

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Sequence, Tuple
 
-from sortition_verify.options import DEFAULTS, ORDERS, compile_options, single
+from sortition_verify.options import DEFAULTS, ORDERS, compile_options, is_on, single
 from sortition_verify.row import Compiled
 
 # Messages among the fields: each part's name there, and the option's name.
@@ -29,7 +29,7 @@ RANGES = {
     "mirostat_eta": (0, 1, 1), "mirostat_m": (2, 1000, 2), "adaptive_target": (0, 1, 0), "adaptive_decay": (0, 0.99, 0),
     "dry.multiplier": (0.01, 100, 0), "dry.base": (1.01, 100, 1), "dry.allowed_length": (1, 1024, 1),
     "logit_bias.bias": (-65503.996, 65503.996, 0)}
-NOT_GREEDY = {"typical_p", "xtc", "dynamic_temperature", "mirostat", "adaptive_p"}
+NOT_GREEDY = {"typical_p", "xtc", "mirostat", "adaptive_p"}
 NOT_THE_LEAST = {"top_p", "typical_p", "xtc_threshold", "mirostat_tau", "mirostat_eta"}
 PRESETS = {"PRESET_UNSPECIFIED": "vllm", "PRESET_VLLM": "vllm", "PRESET_LLAMA_CPP": "llama_cpp", "PRESET_HF": "hf"}
 
@@ -43,18 +43,6 @@ def within(parameters: Dict[str, Any], phase: int) -> Dict[str, Any]:
     inner = parameters["phases"][phase - 1].get("parameters", {}) if phase else {}
     outer = {name: value for name, value in parameters.items() if name != "phases"}
     return {**outer, **{name: value for name, value in inner.items() if value != []}}
-
-
-def is_on(parameters: Dict[str, Any], name: str) -> bool:
-    """True if a sampler that greedy draws exclude does anything."""
-    value = parameters.get(name)
-    if value is None:
-        return False
-    if name == "xtc":
-        return value.get("probability", 0) != 0 and value.get("threshold", 0.1) <= 0.5
-    if name in ("dynamic_temperature", "mirostat"):
-        return value.get("range" if name == "dynamic_temperature" else "version", 0) != 0
-    return name == "adaptive_p" or value != 1
 
 
 def order(parameters: Dict[str, Any]) -> Sequence[str]:
@@ -96,7 +84,9 @@ def check_ranges(parameters: Dict[str, Any], vocabulary: int) -> None:
         inside = least <= value <= most and not (name in NOT_THE_LEAST and value == least)
         if not inside and value != off:
             raise ValueError(f"{name}: {value}")
-    if parameters.get("temperature") == 0 and any(is_on(parameters, name) for name in NOT_GREEDY):
+    options = {**DEFAULTS, **sampler_options(parameters)}
+    chosen = any(is_on(options, name) for name in NOT_GREEDY) or options["dynamic_temperature_range"] != 0
+    if options["temperature"] == 0 and chosen:
         raise ValueError("temperature: 0 with a sampler that needs another one")
     tokens = [item.get("token", 0) for item in parameters.get("logit_bias", [])]
     for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
