@@ -232,7 +232,7 @@ TEST(Phases, ContradictingSnapshotIsRefused) {
   EXPECT_EQ(SequenceState::FromSnapshot(spec, other, 8), nullptr);
 }
 
-// Each position of a drafted row has the options of its own phase.
+// Each position of a drafted row has the options of the phase at its place.
 TEST(Phases, DraftPositionsHaveOwnOptions) {
   const auto spec = PhasedSpec(
       "temperature: 0.5 phases { begin: 1 end: 2 parameters { temperature: 0 allowed_token_ids: [2, 3] } } "

@@ -291,7 +291,7 @@ typedef struct sortition_position {
   uint32_t has_entropy;
   uint32_t kept_count;  // number of tokens that passed every filter, with has_kept_count
   uint32_t has_kept_count;
-  uint32_t phase;  // in which the token was drawn: 1 is the first of "phases"; 0: outside of all
+  uint32_t phase;                       // in which the token was drawn: 1 is the first of "phases"; 0: outside of all
   const sortition_logprobs* raw;        // null unless "raw_logprobs" is set
   const sortition_logprobs* processed;  // null unless "processed_logprobs" is set
   const uint32_t* kept_tokens;          // ids, ascending, with "kept_set.tokens"
