@@ -155,7 +155,7 @@ class Answer:
     state: int = 0
     dynamic_temperature: int = 0
     accepted: Optional[bool] = None
-    # What the rest of the record follows from: canonical bits after the changes, kept ids, distances and their noise.
+    # Canonical bits after the changes, kept ids and distances: the rest of the record follows from them.
     changed: Any = ()
     kept: Any = ()
     drawn: Any = ()
