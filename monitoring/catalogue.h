@@ -91,6 +91,12 @@ inline constexpr MetricName kReceipts = {"sortition_receipts_total",
                                          "Receipts made, written to a file, and lost because they could not be."};
 inline constexpr MetricName kReceiptsFailing = {"sortition_receipts_failing", "1 while receipts cannot be written."};
 
+// The operator's policies.
+inline constexpr MetricName kPolicyActions = {"sortition_policy_actions_total",
+                                              "Opens that the operator's policies have refused, changed, or marked."};
+inline constexpr MetricName kPoliciesFailing = {"sortition_policies_failing",
+                                                "1 while the changed file of policies cannot be used."};
+
 // The server.
 inline constexpr MetricName kLimit = {"sortition_limit",
                                       "Every limit; those that can be set have a flag of this name."};

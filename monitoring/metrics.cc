@@ -72,6 +72,7 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
       replays_(Counter(*registry_, kReplays)),
       replayed_tokens_(Counter(*registry_, kReplayedTokens)),
       receipts_failing_(Gauges(*registry_, kReceiptsFailing).Add({})),
+      policies_failing_(Gauges(*registry_, kPoliciesFailing).Add({})),
       step_latency_(Histograms(*registry_, kStepLatency).Add({}, kSecondsBounds)),
       ready_wait_(Histograms(*registry_, kReadyWait).Add({}, kSecondsBounds)),
       queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)) {
@@ -87,6 +88,10 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
   auto& receipts = Counters(*registry_, kReceipts);
   for (size_t i = 0; i < receipts_.size(); ++i) {
     receipts_[i] = &receipts.Add({{"step", service::kReceiptStepNames[i]}});
+  }
+  auto& policy_actions = Counters(*registry_, kPolicyActions);
+  for (size_t i = 0; i < policy_actions_.size(); ++i) {
+    policy_actions_[i] = &policy_actions.Add({{"action", service::kPolicyActionNames[i]}});
   }
   auto& evictions = Counters(*registry_, kEvictions);
   for (const char* cause : kEvictionCauses) evictions_[cause] = &evictions.Add({{"cause", cause}});
@@ -181,6 +186,12 @@ void PrometheusObserver::Receipts(service::ReceiptStep step, uint32_t count) {
 }
 
 void PrometheusObserver::ReceiptsFailing(bool failing) { receipts_failing_.Set(failing ? 1 : 0); }
+
+void PrometheusObserver::PolicyActed(service::PolicyAction action) {
+  policy_actions_[static_cast<size_t>(action)]->Increment();
+}
+
+void PrometheusObserver::PoliciesFailing(bool failing) { policies_failing_.Set(failing ? 1 : 0); }
 
 void PrometheusObserver::StepAnswered(absl::Duration latency) { step_latency_.Observe(absl::ToDoubleSeconds(latency)); }
 

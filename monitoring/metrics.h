@@ -33,6 +33,8 @@ class PrometheusObserver final : public service::Observer {
   void CompactRows(const service::CompactRowCounts& counts) override;
   void Receipts(service::ReceiptStep step, uint32_t count) override;
   void ReceiptsFailing(bool failing) override;
+  void PolicyActed(service::PolicyAction action) override;
+  void PoliciesFailing(bool failing) override;
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
   void Refused(service::Reason reason, uint32_t count) override;
@@ -90,10 +92,12 @@ class PrometheusObserver final : public service::Observer {
   prometheus::Counter& replays_;
   prometheus::Counter& replayed_tokens_;
   prometheus::Gauge& receipts_failing_;
+  prometheus::Gauge& policies_failing_;
   prometheus::Histogram& step_latency_;
   prometheus::Histogram& ready_wait_;
   prometheus::Histogram& queue_wait_;
   std::array<prometheus::Counter*, std::size(service::kReceiptStepNames)> receipts_ = {};
+  std::array<prometheus::Counter*, std::size(service::kPolicyActionNames)> policy_actions_ = {};
   prometheus::Counter* compact_decided_ = nullptr;
   std::array<prometheus::Counter*, std::tuple_size_v<decltype(service::CompactRowCounts::required)>> compact_required_ =
       {};

@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "service/request/policy_book.h"
 #include "service/shard/shard_table.h"
 
 namespace sortition::service {
@@ -54,6 +55,7 @@ Engine::Engine(Options options)
       masks_(limits_.max_mask_bytes),
       checkpoint_key_(options.checkpoint_key ? *options.checkpoint_key : CheckpointKey::Random(&entropy_)),
       receipts_(options.receipts),
+      policies_(options.policies),
       shards_(std::make_unique<ShardTable>(limits_, options.clock)),
       check_threads_(options.recheck_share > 0 || limits_.connection_device_bytes > 0
                          ? std::make_unique<CheckThreads>(kCheckThreads)
@@ -68,6 +70,7 @@ void Engine::Sweep() {
   shards_->Expire();
   sequences_.Sweep();
   batcher_.Sweep();
+  if (policies_ != nullptr) policies_->Follow(clock_.Now());
 }
 
 }  // namespace sortition::service

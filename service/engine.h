@@ -25,6 +25,7 @@
 
 namespace sortition::service {
 
+class PolicyBook;
 class ReceiptBook;
 class ShardTable;
 
@@ -53,6 +54,7 @@ class Engine {
         nullptr;  // not owned, outlives the engine; null = devices are never quarantined
     std::vector<MissingDevice> missing_devices = {};
     ReceiptBook* receipts = nullptr;  // not owned, outlives the engine; null = no sequence has receipts
+    PolicyBook* policies = nullptr;   // not owned, outlives the engine; null = no tenant has a policy
   };
 
   explicit Engine(Options options);
@@ -71,7 +73,9 @@ class Engine {
   const CheckpointKey& checkpoint_key() const { return checkpoint_key_; }
   ShardTable& shards() { return *shards_; }
   ReceiptBook* receipts() const { return receipts_; }
-  // Expires shards, sequences and rows that have waited too long. Called every few milliseconds.
+  const PolicyBook* policies() const { return policies_; }
+  // Expires shards, sequences and rows that have waited too long, and follows the policies' files. Called every few
+  // milliseconds.
   void Sweep();
   Batcher& batcher() { return batcher_; }
   UnreadySteps& unready_steps() { return unready_steps_; }
@@ -94,6 +98,7 @@ class Engine {
   MaskMemory masks_;
   const CheckpointKey checkpoint_key_;
   ReceiptBook* const receipts_;
+  PolicyBook* const policies_;
   const std::unique_ptr<ShardTable> shards_;
   std::unique_ptr<CheckThreads> check_threads_;  // null if no work runs on them
   Batcher batcher_;

@@ -41,6 +41,8 @@ class EventLog {
   virtual void DeviceChanged(const DeviceEvent& event) = 0;
   // Called when receipts can no longer be written, or again, and when their key changes. `why` names the file.
   virtual void ReceiptsChanged(ReceiptEvent event, std::string_view why) = 0;
+  // Called when the files of policies have changed. `why` names the file, and the mistake if it is not used.
+  virtual void PoliciesRead(bool used, std::string_view why) = 0;
 };
 
 // Logs nothing.
@@ -50,6 +52,7 @@ class NullEventLog : public EventLog {
   void SequenceOpened(const OpenedSequence&) override {}
   void DeviceChanged(const DeviceEvent&) override {}
   void ReceiptsChanged(ReceiptEvent, std::string_view) override {}
+  void PoliciesRead(bool, std::string_view) override {}
 };
 
 }  // namespace sortition::service

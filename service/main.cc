@@ -15,6 +15,7 @@
 #include "service/clock.h"
 #include "service/engine.h"
 #include "service/receipt/receipt_book.h"
+#include "service/request/policy_book.h"
 #include "service/server/config.h"
 #include "service/server/device_list.h"
 #include "service/server/flags.h"
@@ -78,6 +79,13 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
     if (!book.ok()) return book.status();
     receipts = *std::move(book);
   }
+  std::unique_ptr<service::PolicyBook> policies;
+  if (!config.policies.empty()) {
+    const bool writes_receipts = receipts != nullptr && receipts->writes();
+    auto book = service::PolicyBook::Start(config.policies, config.limits, writes_receipts, &observer, &event_log);
+    if (!book.ok()) return book.status();
+    policies = *std::move(book);
+  }
   service::Engine engine({.limits = config.limits,
                           .devices = std::move(started->devices),
                           .clock = &clock,
@@ -88,7 +96,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .recheck_share = config.recheck_share,
                           .self_test = &self_test,
                           .missing_devices = std::move(started->missing),
-                          .receipts = receipts.get()});
+                          .receipts = receipts.get(),
+                          .policies = policies.get()});
   if (absl::Status status = SelfTestDevices(self_test, &engine); !status.ok()) return status;
 
   auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });

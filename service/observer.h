@@ -27,6 +27,10 @@ inline constexpr const char* kRequiredNames[] = {"tokens", "cut", "sums", "row"}
 enum class ReceiptStep : uint8_t { kMade, kWritten, kLost };
 inline constexpr const char* kReceiptStepNames[] = {"made", "written", "lost"};
 
+// Effects of the operator's policies on a sequence that opens: refused, its parameters changed, its text marked.
+enum class PolicyAction : uint8_t { kRefused, kApplied, kMarked };
+inline constexpr const char* kPolicyActionNames[] = {"refused", "applied", "marked"};
+
 // Thread-safe; never blocks for long.
 class Observer {
  public:
@@ -90,6 +94,11 @@ class Observer {
   // Receipts can no longer be written, or again.
   virtual void ReceiptsFailing(bool failing) = 0;
 
+  // A policy of the operator has acted on an open.
+  virtual void PolicyActed(PolicyAction action) = 0;
+  // The file of policies has changed and cannot be used, or can again.
+  virtual void PoliciesFailing(bool failing) = 0;
+
   virtual Totals totals() const = 0;
 };
 
@@ -118,6 +127,8 @@ class NullObserver : public Observer {
   void MessageSent(Transport, uint64_t) override {}
   void Receipts(ReceiptStep, uint32_t) override {}
   void ReceiptsFailing(bool) override {}
+  void PolicyActed(PolicyAction) override {}
+  void PoliciesFailing(bool) override {}
   Totals totals() const override { return {}; }
 };
 

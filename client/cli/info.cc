@@ -18,6 +18,29 @@ std::string FigureOf(const v1::DeviceInformation& device, const std::string& fig
   return device.state() == v1::DeviceInformation::STATE_MISSING ? "-" : figure;
 }
 
+// Returns the operator's rules for the caller's sequences.
+std::vector<std::vector<std::string>> PolicyOf(const v1::ServerInformation& information) {
+  const v1::Policy& policy = information.policy();
+  std::vector<std::vector<std::string>> rows = {{"POLICY", "RULE", "BEYOND IT"}};
+  rows.push_back({"tenant", policy.tenant(), ""});
+  if (policy.has_watermark()) {
+    const char* const skips = policy.watermark().skip_repeated_contexts() ? "; repeated contexts are not marked" : "";
+    rows.push_back(
+        {"watermark", absl::StrCat("keys ", absl::StrJoin(information.watermark_key_ids(), " "), skips), "refused"});
+  }
+  if (policy.receipts()) rows.push_back({"receipts", "required", ""});
+  if (policy.has_defaults()) rows.push_back({"defaults", ToJson(policy.defaults(), /*one_line=*/true), ""});
+  for (const v1::ParameterLimit& limit : policy.limits()) {
+    std::vector<std::string> bounds;
+    if (limit.has_min()) bounds.push_back(absl::StrCat(">= ", limit.min()));
+    if (limit.has_max()) bounds.push_back(absl::StrCat("<= ", limit.max()));
+    if (limit.banned()) bounds.push_back("absent");
+    rows.push_back({limit.field(), absl::StrJoin(bounds, ", "),
+                    limit.violation() == v1::ParameterLimit::VIOLATION_APPLY ? "applied" : "refused"});
+  }
+  return rows;
+}
+
 void PrintTables(const v1::ServerInformation& information) {
   std::printf("server     %s at %s (gRPC %s)\n", information.version().c_str(), ServerAddress().c_str(),
               information.grpc_version().c_str());
@@ -38,7 +61,10 @@ void PrintTables(const v1::ServerInformation& information) {
     parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), WordOf(parameter.scope()),
                           parameter.implemented() ? "yes" : "no", parameter.description()});
   }
+  std::vector<std::vector<std::string>> policy;
+  if (information.has_policy()) policy = PolicyOf(information);
   for (const auto& table : {devices, limits, parameters}) std::printf("\n%s", FormatTable(table).c_str());
+  if (!policy.empty()) std::printf("\n%s", FormatTable(policy).c_str());
 }
 
 void PrintDevices(const v1::ServerInformation& information) {

@@ -238,7 +238,7 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> InProcessStream::ForkOf(const Local
   const std::shared_ptr<Opened> parent = Find(open.parent.get());
   if (parent == nullptr) return absl::NotFoundError("the parent is closed");
   absl::MutexLock lock(&parent->mutex);
-  return parent->sequence->Fork(open.record->options, open.position);
+  return parent->sequence->Fork(open.record->in_force(), open.position);
 }
 
 LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
@@ -253,7 +253,7 @@ LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
     sequence = *std::move(forked);
   } else {
     auto opened =
-        OwnSequence::OpenAt(open.record->options, open.seed, {open.tokens, open.prompt_length, open.position});
+        OwnSequence::OpenAt(open.record->in_force(), open.seed, {open.tokens, open.prompt_length, open.position});
     if (auto* const error = std::get_if<RowError>(&opened)) return std::move(*error);
     sequence = std::get<std::unique_ptr<OwnSequence>>(std::move(opened));
   }

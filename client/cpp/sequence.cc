@@ -1,7 +1,13 @@
 // Reads and rewrites a sequence's record on behalf of its handle.
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/cpp/client_core.h"
 #include "kernels/law/version.h"
 #include "service/request/history_options.h"
@@ -25,6 +31,8 @@ uint64_t Sequence::seed() const {
   absl::MutexLock lock(&record_->mutex);
   return record_->seed;
 }
+
+v1::PolicyEffect Sequence::policy() const { return record_->policy; }
 
 bool Sequence::stateful() const {
   absl::MutexLock lock(&record_->mutex);
@@ -53,6 +61,30 @@ std::optional<kernels::RowParameters> SequenceRecord::RowParametersOf(const Sequ
   if (service::CompileParameters(options.parameters, limits, "", &spec)) return std::nullopt;
   if (!service::StatesOneSum(spec)) return std::nullopt;
   return std::move(spec.parameters);
+}
+
+void SequenceRecord::TakePolicy(const v1::PolicyEffect& effect) {
+  policy = effect;
+  if (!effect.has_applied() && effect.removed().empty()) return;
+  SequenceOptions changed = options;
+  for (const std::string& name : effect.removed()) {
+    google::protobuf::Message* within = &changed.parameters;
+    const std::vector<std::string> path = absl::StrSplit(name, '.');
+    for (size_t i = 0; i < path.size(); ++i) {
+      const auto* field = within->GetDescriptor()->FindFieldByName(path[i]);
+      if (field == nullptr) break;  // a later server's
+      if (i + 1 == path.size()) {
+        within->GetReflection()->ClearField(within, field);
+      } else if (!field->is_repeated() && field->message_type() != nullptr) {
+        within = within->GetReflection()->MutableMessage(within, field);
+      } else {
+        break;
+      }
+    }
+  }
+  changed.parameters.MergeFrom(effect.applied());
+  row_parameters = RowParametersOf(changed);
+  changed_options_ = std::make_unique<const SequenceOptions>(std::move(changed));
 }
 
 absl::Status SequenceRecord::CheckToken(uint32_t token) const {
@@ -101,7 +133,7 @@ absl::Status Sequence::Truncate(uint32_t position) {
 }
 
 uint64_t SequenceRecord::Digest(uint64_t seed_in_force) const {
-  const v1::SamplingParameters& parameters = options.parameters;
+  const v1::SamplingParameters& parameters = in_force().parameters;
   service::HistoryIdentity identity;
   identity.law_version = law::kLawVersion;
   identity.seed = seed_in_force;

@@ -40,9 +40,14 @@ struct SequenceRecord {
   }
 
   const SequenceOptions options;
+  // The options that hold: `options` as the policy of the service's operator has changed them.
+  const SequenceOptions& in_force() const { return changed_options_ ? *changed_options_ : options; }
+  // Takes what the policy did, before the sequence's handle exists. Nothing changes these members later.
+  void TakePolicy(const v1::PolicyEffect& effect);
+  v1::PolicyEffect policy;  // empty without a policy
   // As the service compiles them, for compact rows. Absent if an option is not acceptable, or phases have other
   // temperatures: rows go whole then.
-  const std::optional<kernels::RowParameters> row_parameters;
+  std::optional<kernels::RowParameters> row_parameters;
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 
   uint32_t live_vocabulary() const { return options.live_vocabulary_size.value_or(options.vocabulary_size); }
@@ -88,6 +93,8 @@ struct SequenceRecord {
 
  private:
   static std::optional<kernels::RowParameters> RowParametersOf(const SequenceOptions& options);
+
+  std::unique_ptr<const SequenceOptions> changed_options_;  // null if they are `options`
 };
 
 }  // namespace sortition::client

@@ -27,6 +27,23 @@ RowError PromptNeeded() {
                   "an option looks at the history, so the prompt is needed instead"};
 }
 
+// Returns the error of a sequence that the service's operator marks and that only this process could continue.
+RowError KeyNeeded() {
+  return RowError{absl::StatusCode::kFailedPrecondition, v1::CONTRADICTION, "watermark_key_id", "",
+                  "only the service has the key that marks the text, so it waits for the service"};
+}
+
+// Returns why the sequence would not keep its tokens, if the operator's policy has changed
+// since it was opened.
+std::optional<RowError> PolicyChange(const v1::PolicyEffect& before, const v1::PolicyEffect& now) {
+  std::string field;
+  if (now.watermark_key_id() != before.watermark_key_id()) field = "open.watermark_key_id";
+  if (now.has_applied() || now.removed_size() > 0) field = "open.parameters";
+  if (field.empty()) return std::nullopt;
+  return RowError{absl::StatusCode::kFailedPrecondition, v1::CONTRADICTION, std::move(field), "",
+                  "the operator's policy has changed since the sequence was opened, and would change its tokens"};
+}
+
 RowError ServerMistake(std::string message) {
   return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
 }
@@ -42,6 +59,11 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
   if (here && !standing.needs_history) return true;
   if (now < standing.not_before) return false;
   const bool fork = CanFork(*link, *record);
+  if (link->transport->sampler() != nullptr && !record->policy.watermark_key_id().empty()) {
+    standing.not_before = now + links_.Wait(++standing.attempts);
+    FailSequence(record.get(), KeyNeeded(), standing.not_before);
+    return false;
+  }
   if (link->transport->sampler() != nullptr) {
     OpenLocally(link, record, fork);
     return false;
@@ -50,7 +72,7 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
     SendFork(link, record);
     return false;
   }
-  const bool replay = standing.needs_history || (!standing.known && SendsHistoryAtOnce(record->options));
+  const bool replay = standing.needs_history || (!standing.known && SendsHistoryAtOnce(record->in_force()));
   if (replay && !HasRoomFor(*record)) return false;
   SendOpen(link, record, replay);
   return false;
@@ -110,7 +132,8 @@ v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record) {
   open.set_request_id(options.request_id);
   open.set_epoch(record->standing.epoch);
   open.set_law_version(law::kLawVersion);
-  *open.mutable_parameters() = options.parameters;
+  *open.mutable_parameters() = record->in_force().parameters;
+  open.set_watermark_key_id(record->policy.watermark_key_id());
   if (options.choice_index != 0) open.set_choice_index(options.choice_index);
   open.set_vocabulary_size(options.vocabulary_size);
   if (options.live_vocabulary_size) open.set_live_vocabulary_size(*options.live_vocabulary_size);
@@ -180,7 +203,9 @@ void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
     log->OnOpened(state.seed(), state.receipt_salt(), state.receipts());
   }
   OnOpenAnswered(opened.epoch(),
-                 OpenedSequence{state.seed(), state.stateful(), state.history_hash(), state.last_step_id()}, now);
+                 OpenedSequence{state.seed(), state.stateful(), state.history_hash(), state.last_step_id(),
+                                /*by_service=*/true, state.policy()},
+                 now);
 }
 
 void StreamState::OnOpenAnswered(uint64_t epoch, const LocalOpenResult& answer, absl::Time now) {
@@ -211,8 +236,8 @@ void StreamState::OnForked(const v1::SequenceForked& forked, absl::Time now) {
       *opened.mutable_error() = forked.error();
       if (RemedyFor(FromWire(forked.error()).reason) != Remedy::kGoElsewhere) {
         // Only a sequence with state is sent with its history.
-        opened.mutable_error()->set_reason(LooksAtHistory(sent.record->options) ? v1::HISTORY_REQUIRED
-                                                                                : v1::UNKNOWN_SEQUENCE);
+        opened.mutable_error()->set_reason(LooksAtHistory(sent.record->in_force()) ? v1::HISTORY_REQUIRED
+                                                                                   : v1::UNKNOWN_SEQUENCE);
       }
     }
     return OnOpened(opened, now);
@@ -225,15 +250,23 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const OpenedSequence& sta
   std::optional<RowError> mistake;
   {
     absl::MutexLock lock(&record.mutex);
+    if (state.by_service && record.standing.known) {
+      mistake = PolicyChange(record.policy, state.policy);
+    } else if (state.by_service) {
+      record.TakePolicy(state.policy);
+    }
     record.seed = state.seed;
     record.stateful = state.stateful;
     record.next_step_id = std::max(record.next_step_id, state.last_step_id + 1);
-    if (!state.stateful) {
+    if (mistake) {
+      // Nothing of this opening is used.
+    } else if (!state.stateful) {
       record.history.KeepNothing();
     } else if (!record.history.has_tokens()) {
       mistake = record.options.start_position ? PromptNeeded() : ServerMistake("an earlier server needed no history");
     } else {
-      record.history.Identify(record.Digest(record.seed));
+      record.history.Identify(state.policy.has_history_digest() ? state.policy.history_digest()
+                                                                : record.Digest(record.seed));
       if (sent.fork) {
         // The histories differ if the parent has changed.
         outdated = state.history_hash != record.history.hash();

@@ -140,7 +140,7 @@ void StreamState::MarkSent(PendingBatch* batch, const std::vector<uint32_t>& row
   for (uint32_t index : rows) {
     batch->rows[index].state = PendingRow::State::kSent;
     SequenceRecord* const record = batch->rows[index].record.get();
-    Bind(record, links_.in_process() && KeepsSamplerState(record->options.parameters));
+    Bind(record, links_.in_process() && KeepsSamplerState(record->in_force().parameters));
   }
 }
 

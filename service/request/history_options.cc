@@ -188,6 +188,7 @@ HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& p) {
     options.watermark_key = p.watermark().key();
     options.watermark_width =
         p.watermark().has_context_width() ? p.watermark().context_width() : law::kDefaultWatermarkWidth;
+    options.watermark_skips = p.watermark().skip_repeated_contexts();
   }
   return options;
 }

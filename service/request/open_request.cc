@@ -1,6 +1,8 @@
 // Validates OpenSequence.
 #include "service/request/open_request.h"
 
+#include <openssl/sha.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -32,6 +34,15 @@ std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSp
   piece->continues = message.continues();
   if (!message.continues()) piece->known_length = static_cast<uint32_t>(end);
   return std::nullopt;
+}
+
+// Returns the word that stands for an operator's key in the history's digest, which clients learn.
+uint64_t WatermarkIdOf(const std::string& id) {
+  std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const uint8_t*>(id.data()), id.size(), digest.data());
+  uint64_t word = 0;
+  for (int i = 7; i >= 0; --i) word = word << 8 | digest[static_cast<size_t>(i)];
+  return std::max<uint64_t>(word, 1);
 }
 
 }  // namespace
@@ -70,6 +81,7 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
     if (refusal) return *refusal;
   }
   if (auto refusal = CompileParameters(message.parameters(), limits, field("parameters"), spec.get())) return *refusal;
+  if (!message.watermark_key_id().empty()) spec->history.watermark_id = WatermarkIdOf(message.watermark_key_id());
 
   if (message.has_history()) {
     if (!spec->stateful()) {

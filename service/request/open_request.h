@@ -36,14 +36,16 @@ struct OpenRequest {
   // Set if the sequence has receipts: their salt, fresh if the message gave none.
   std::optional<ReceiptSalt> receipt_salt;
   bool asks_receipts = false;
-  std::vector<uint32_t> receipt_words = {};  // set by the stream, for a server that makes receipts
+  std::vector<uint32_t> receipt_words = {};     // set by the stream, for a server that makes receipts
+  std::optional<v1::PolicyEffect> policy = {};  // set by the stream, for a tenant with a policy
 };
 
 // Returns a random salt.
 ReceiptSalt DrawSalt(Entropy* entropy);
 
 // Validates an open. Draws a missing seed from `entropy`. Refuses by field path below `path`, e.g. "open" or
-// "fork.child". `message` has no unknown fields (strictness.h). Thread-safe.
+// "fork.child". `message` has no unknown fields (strictness.h), and a policy has been applied to it (policy.h).
+// Thread-safe.
 std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
                                              absl::string_view path, Entropy* entropy);
 

@@ -8,6 +8,7 @@
 #include "kernels/row.h"
 #include "service/refusal.h"
 #include "service/sequence/sequence_snapshot.h"
+#include "service/sequence/sequence_spec.h"
 #include "sortition/v1/errors.pb.h"
 #include "sortition/v1/sampling.pb.h"
 

@@ -66,7 +66,8 @@ bool HistoryOptions::on() const {
 }
 
 uint32_t HistoryOptions::lookback() const {
-  if (no_repeat_ngram != 0 || (dry.on() && dry.window == 0)) return std::numeric_limits<uint32_t>::max();
+  if (no_repeat_ngram != 0 || (dry.on() && dry.window == 0) || watermark_skips)
+    return std::numeric_limits<uint32_t>::max();
   uint32_t tokens = std::max({scope.window, dry.window, watermark_width, PhaseTrack::Lookback(phases)});
   for (const TokenString& word : bad_words) tokens = std::max(tokens, static_cast<uint32_t>(word.size()) - 1);
   return tokens;
@@ -86,7 +87,12 @@ std::vector<uint64_t> HistoryOptions::Words() const {
   if (min_tokens != 0) AddAll(&words, kMinTokens, min_tokens, stop_tokens);
   if (!bad_words.empty()) AddAll(&words, kBadWords, uint64_t{bad_words_in_prompt}, bad_words);
   if (!phases.empty()) AddAll(&words, kPhases, phases);
-  if (watermark_width != 0) AddAll(&words, kWatermark, watermark_key, watermark_width);
+  if (watermark_width != 0) {
+    AddAll(&words, kWatermark, watermark_id != 0 ? watermark_id : watermark_key, watermark_width);
+    if (watermark_skips || watermark_id != 0) {
+      Add(&words, uint64_t{watermark_skips} | uint64_t{watermark_id != 0} << 1);
+    }
+  }
   return words;
 }
 

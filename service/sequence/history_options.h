@@ -48,6 +48,8 @@ struct HistoryOptions {
   std::vector<Phase> phases;         // in the order of their numbers
   uint64_t watermark_key = 0;        // of the noise; a secret
   uint32_t watermark_width = 0;      // number of last tokens that decide the noise; 0 = off
+  bool watermark_skips = false;      // where those tokens have stood before, the draw is not marked
+  uint64_t watermark_id = 0;         // of the operator's key: stands for it in the digest; 0 = the key is the client's
 
   bool operator==(const HistoryOptions&) const = default;
 

@@ -173,7 +173,7 @@ void SequenceState::ReturnTo(NamedEdits named) {
 
 std::optional<uint64_t> SequenceState::watermark_seed() const {
   const HistoryOptions& options = spec_->history;
-  if (options.watermark_width == 0) return std::nullopt;
+  if (options.watermark_width == 0 || (index_ && index_->RepeatsMarkedContext(log_))) return std::nullopt;
   uint32_t context[law::kMaxWatermarkWidth];
   const uint32_t width = std::min(options.watermark_width, position());
   for (uint32_t i = 0; i < width; ++i) context[i] = log_.at(position() - width + i);

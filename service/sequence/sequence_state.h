@@ -97,7 +97,7 @@ class SequenceState {
   // The phase that holds at the next position.
   uint32_t phase() const { return phases_.now().phase; }
 
-  // Value that replaces the seed of the next draw's noise, at position 0; absent without a watermark.
+  // Value that replaces the seed of the next draw's noise, at position 0; absent where no watermark marks it.
   std::optional<uint64_t> watermark_seed() const;
 
   // Appends a drawn token.

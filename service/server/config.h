@@ -47,6 +47,8 @@ struct Config {
   absl::Duration tls_refresh = absl::Seconds(30);  // period in which these files are looked at
   std::string clients;  // list of clients (authorization.h); empty = all who can connect may call
 
+  std::string policies;  // file of the operator's policies (policies.proto); empty = no tenant has one
+
   // File of the key that seals sampler checkpoints. Replicas share it. Empty = a random key, for this process alone.
   std::string checkpoint_key;
   // Receipts are made if there is a key.

@@ -47,6 +47,10 @@ ABSL_FLAG(std::string, clients, "",
 ABSL_FLAG(std::string, checkpoint_key, "",
           "File of 32 bytes or more, a secret that replicas share: with it they continue each other's mirostat and "
           "adaptive-p sequences; empty = a random key, for this process alone");
+ABSL_FLAG(
+    std::string, policies, "",
+    "File of rules for tenants' sequences that no client can turn off (watermark, receipts, limits of parameters); "
+    "followed when replaced; empty = none");
 ABSL_FLAG(std::string, receipt_key, "",
           "PEM file of an Ed25519 private key that signs receipts; followed when replaced; empty = no receipts");
 ABSL_FLAG(std::string, receipt_folder, "", "Folder in which receipts are written; empty = only workers get them");
@@ -154,6 +158,7 @@ Config Fill() {
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
   config.clients = absl::GetFlag(FLAGS_clients);
+  config.policies = absl::GetFlag(FLAGS_policies);
   config.checkpoint_key = absl::GetFlag(FLAGS_checkpoint_key);
   config.receipts.key_file = absl::GetFlag(FLAGS_receipt_key);
   config.receipts.folder = absl::GetFlag(FLAGS_receipt_folder);

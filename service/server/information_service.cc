@@ -13,6 +13,7 @@
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/request/parameter_table.h"
+#include "service/request/policy_book.h"
 #include "service/request/strictness.h"
 #include "service/server/credentials.h"
 #include "service/server/http2_guard.h"
@@ -77,6 +78,15 @@ void AddParameter(const service::ParameterDescription& description, v1::ServerIn
   parameter->set_implemented(description.implemented);
 }
 
+// Adds the tenant's policy. The path of its keys is the operator's own.
+void AddPolicy(const service::PolicyBook& book, const std::string& tenant, v1::ServerInformation* information) {
+  const auto policy = book.Of(tenant);
+  if (policy == nullptr) return;
+  *information->mutable_policy() = policy->message;
+  if (policy->message.has_watermark()) information->mutable_policy()->mutable_watermark()->clear_keys();
+  for (const service::MarkKey& key : policy->keys) information->add_watermark_key_ids(key.id);
+}
+
 std::variant<absl::Duration, Refusal> ParseInterval(const v1::WatchCountersRequest& request) {
   if (std::optional<Refusal> unknown = service::FindUnknown(request, "")) return *unknown;
   if (!request.has_interval()) return kDefaultInterval;
@@ -129,23 +139,22 @@ void InformationService::Start(CallQueue* queue) {
   watch_counters_.Start(queue);
 }
 
-std::optional<Refusal> InformationService::Authorize(const grpc::ServerContextBase& call) const {
+std::variant<std::string, Refusal> InformationService::Authorize(const grpc::ServerContextBase& call) const {
   auto authorized = authorization_.Authorize(EvidenceOf(call), kAnyRole);
-  auto* refusal = std::get_if<Refusal>(&authorized);
-  if (refusal == nullptr) {
+  if (const auto* refusal = std::get_if<Refusal>(&authorized)) {
+    engine_.observer().Refused(refusal->reason, 1);
+  } else {
     Http2Guard::Instance().AddAnswer(call.peer());
-    return std::nullopt;
   }
-  engine_.observer().Refused(refusal->reason, 1);
-  return std::move(*refusal);
+  return authorized;
 }
 
 grpc::Status InformationService::Describe(const grpc::ServerContext& call,
                                           const v1::GetServerInformationRequest& request,
                                           v1::ServerInformation* response) const {
-  std::optional<Refusal> refusal = Authorize(call);
-  if (!refusal) refusal = service::FindUnknown(request, "");
-  if (refusal) return RefusedStatus(*refusal);
+  const auto tenant = Authorize(call);
+  if (const auto* refusal = std::get_if<Refusal>(&tenant)) return RefusedStatus(*refusal);
+  if (const auto refusal = service::FindUnknown(request, "")) return RefusedStatus(*refusal);
   response->set_version(std::string(service::Version()));
   response->add_contracts("sortition.v1");
   response->add_law_versions(law::kLawVersion);
@@ -170,12 +179,14 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
   AddLimit({"max_watchers", config_.max_watchers, "calls", "of WatchCounters at once"}, response);
   for (const service::ParameterDescription& parameter : service::Parameters()) AddParameter(parameter, response);
   response->set_grpc_version(grpc::Version());
+  if (engine_.policies() != nullptr) AddPolicy(*engine_.policies(), std::get<std::string>(tenant), response);
   return grpc::Status::OK;
 }
 
 std::variant<grpc::Status, std::unique_ptr<Watch<v1::Counters>>> InformationService::BeginWatch(
     const grpc::ServerContext& call, const v1::WatchCountersRequest& request) {
-  if (const std::optional<Refusal> refusal = Authorize(call)) return RefusedStatus(*refusal);
+  const auto tenant = Authorize(call);
+  if (const auto* refusal = std::get_if<Refusal>(&tenant)) return RefusedStatus(*refusal);
   const std::variant<absl::Duration, Refusal> interval = ParseInterval(request);
   if (const auto* refusal = std::get_if<Refusal>(&interval)) return RefusedStatus(*refusal);
   if (watchers_.fetch_add(1) >= config_.max_watchers) {

@@ -35,7 +35,8 @@ class InformationService {
  private:
   class CounterWatch;
 
-  std::optional<service::Refusal> Authorize(const grpc::ServerContextBase& call) const;
+  // Returns the caller's tenant.
+  std::variant<std::string, service::Refusal> Authorize(const grpc::ServerContextBase& call) const;
   grpc::Status Describe(const grpc::ServerContext& call, const v1::GetServerInformationRequest& request,
                         v1::ServerInformation* response) const;
   std::variant<grpc::Status, std::unique_ptr<Watch<v1::Counters>>> BeginWatch(const grpc::ServerContext& call,

@@ -176,6 +176,11 @@ void LoggedEvents::ReceiptsChanged(service::ReceiptEvent event, std::string_view
              {{"state", kStates[static_cast<size_t>(event)]}, {"reason", why}});
 }
 
+void LoggedEvents::PoliciesRead(bool used, std::string_view why) {
+  log_.Write(used ? LogLevel::kInfo : LogLevel::kError, "policies",
+             {{"state", used ? "replaced" : "refused"}, {"reason", why}});
+}
+
 namespace {
 
 [[maybe_unused]] constexpr size_t kMaxMessageBytes = 1024;

@@ -97,6 +97,8 @@ class LoggedEvents : public service::EventLog {
   void DeviceChanged(const service::DeviceEvent& event) override;
   // Writes "receipts", at level error where receipts cannot be written or signed by the new key, otherwise info.
   void ReceiptsChanged(service::ReceiptEvent event, std::string_view why) override;
+  // Writes "policies", at level error where they cannot be used, otherwise info.
+  void PoliciesRead(bool used, std::string_view why) override;
 
  private:
   Log& log_;

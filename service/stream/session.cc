@@ -75,7 +75,7 @@ void Session::BeginFrame(Frame frame) {
       refusal = OnHello(message.hello());
       break;
     case v1::StreamRequest::kOpen:
-      refusal = sequences_.OnOpen(message.open(), frame.bytes);
+      refusal = sequences_.OnOpen(frame.message.mutable_open(), frame.bytes);
       if (sequences_.has_pieces()) {
         google::protobuf::RepeatedField<uint32_t>().Swap(
             frame.message.mutable_open()->mutable_history()->mutable_tokens());
@@ -91,7 +91,7 @@ void Session::BeginFrame(Frame frame) {
       refusal = sequences_.OnClose(message.close());
       break;
     case v1::StreamRequest::kFork:
-      refusal = sequences_.OnFork(message.fork(), frame.bytes);
+      refusal = sequences_.OnFork(frame.message.mutable_fork(), frame.bytes);
       break;
     case v1::StreamRequest::kUploadMask:
       refusal = OnUploadMask(message.upload_mask(), std::move(frame.payloads), frame.bytes);
@@ -100,7 +100,7 @@ void Session::BeginFrame(Frame frame) {
       refusal = sequences_.OnExport(message.export_sequence());
       break;
     case v1::StreamRequest::kImportSequence:
-      refusal = sequences_.OnImport(message.import_sequence(), frame.bytes);
+      refusal = sequences_.OnImport(frame.message.mutable_import_sequence(), frame.bytes);
       if (sequences_.has_pieces()) {
         std::string().swap(*frame.message.mutable_import_sequence()->mutable_state());
         return TakePieces(std::move(frame.message));

@@ -25,12 +25,16 @@ Refusal NotOfThese() {
 
 }  // namespace
 
-std::optional<Refusal> StreamSequences::OnImport(const v1::ImportSequence& message, uint64_t bytes) {
+std::optional<Refusal> StreamSequences::OnImport(v1::ImportSequence* import, uint64_t bytes) {
+  const v1::ImportSequence& message = *import;
   if (partial_snapshots_.Skips(message)) return std::nullopt;
   if (auto refusal = account_.Charge(0, bytes, "import_sequence")) return refusal;
+  std::optional<v1::PolicyEffect> policy;
+  if (auto refusal = TakePolicy("import_sequence.open", import->mutable_open(), &policy)) return refusal;
   auto parsed = ParseImport(message, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
+  request.policy = std::move(policy);
   if (auto refusal = PrepareReceipts(message.open(), "import_sequence.open", &request)) return refusal;
   auto added = partial_snapshots_.Add(message);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);

@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "service/receipt/receipt_book.h"
 #include "service/request/checks.h"
+#include "service/request/policy_book.h"
 #include "service/request/receipt_words.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"
@@ -39,13 +40,17 @@ Refusal StreamSequences::Within(absl::string_view path, Refusal refusal) {
   return refusal;
 }
 
-std::optional<Refusal> StreamSequences::OnOpen(const v1::OpenSequence& open, uint64_t bytes) {
+std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64_t bytes) {
+  const v1::OpenSequence& open = *message;
   const v1::History& piece = open.history();
   if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
   if (auto refusal = account_.Charge(0, bytes, "open")) return refusal;
+  std::optional<v1::PolicyEffect> policy;
+  if (auto refusal = TakePolicy("open", message, &policy)) return refusal;
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
+  request.policy = std::move(policy);
   if (auto refusal = PrepareReceipts(open, "open", &request)) return refusal;
   if (!request.history) return FinishOpen(request, nullptr);
   std::vector<uint32_t> tokens = std::move(request.history->tokens);
@@ -144,11 +149,32 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
   if (before != sequences_.end() && before->second.receipts != nullptr) before->second.receipts->End();
   Forget(before);
   if (request.receipt_salt) BeginReceipts(request, &sequence, &opened);
+  if (request.policy) {
+    v1::PolicyEffect& effect = *opened.mutable_policy();
+    effect = *request.policy;
+    if (sequence.key) effect.set_history_digest(HistoryDigest(request.spec->Identity()));
+  }
   sequences_.emplace(id, std::move(sequence));
   engine_.observer().SequenceOpened();
   engine_.event_log().SequenceOpened(
       {stream_->worker_session, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;
+}
+
+std::optional<Refusal> StreamSequences::TakePolicy(absl::string_view path, v1::OpenSequence* open,
+                                                   std::optional<v1::PolicyEffect>* effect) {
+  const auto policy = engine_.policies() == nullptr ? nullptr : engine_.policies()->Of(stream_->tenant);
+  v1::PolicyEffect done;
+  auto refusal = ApplyPolicy(policy.get(), path, open, &done);
+  if (policy == nullptr) return refusal;
+  if (refusal) {
+    engine_.observer().PolicyActed(PolicyAction::kRefused);
+    return refusal;
+  }
+  if (done.has_applied() || done.removed_size() > 0) engine_.observer().PolicyActed(PolicyAction::kApplied);
+  if (!done.watermark_key_id().empty()) engine_.observer().PolicyActed(PolicyAction::kMarked);
+  *effect = std::move(done);
+  return std::nullopt;
 }
 
 std::optional<Refusal> StreamSequences::PrepareReceipts(const v1::OpenSequence& open, absl::string_view path,
@@ -157,7 +183,8 @@ std::optional<Refusal> StreamSequences::PrepareReceipts(const v1::OpenSequence& 
   if (request->receipt_salt && book == nullptr) {
     return Refusal{Reason::kNotImplemented, absl::StrCat(path, ".receipts"), "", "this server has no key for receipts"};
   }
-  if (book == nullptr || (!request->receipt_salt && !book->records_all())) return std::nullopt;
+  const bool is_required = request->policy && request->policy->receipts();
+  if (book == nullptr || (!request->receipt_salt && !book->records_all() && !is_required)) return std::nullopt;
   if (!request->receipt_salt) {
     request->receipt_salt = DrawSalt(&engine_.entropy());
     auto spec = std::make_shared<SequenceSpec>(*request->spec);
@@ -211,12 +238,16 @@ void StreamSequences::Skip(const v1::StreamRequest& message) {
   if (message.import_sequence().continues()) partial_snapshots_.Skip(message.import_sequence().open());
 }
 
-std::optional<Refusal> StreamSequences::OnFork(const v1::ForkSequence& fork, uint64_t bytes) {
+std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64_t bytes) {
+  const v1::ForkSequence& fork = *message;
   if (auto refusal = account_.Charge(0, bytes, "fork")) return refusal;
   const v1::OpenSequence& child = fork.child();
+  std::optional<v1::PolicyEffect> policy;
+  if (auto refusal = TakePolicy("fork.child", message->mutable_child(), &policy)) return refusal;
   auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
+  request.policy = std::move(policy);
   if (auto refusal = PrepareReceipts(child, "fork.child", &request)) return refusal;
   auto found = FindNamed(fork.parent_request_id(), "fork.parent_request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);

@@ -39,11 +39,11 @@ class StreamSequences {
         partial_histories_(engine->limits(), &engine->replays(), &memory_),
         partial_snapshots_(engine->limits(), &memory_) {}
 
-  // `bytes` of the message.
-  std::optional<Refusal> OnOpen(const v1::OpenSequence& open, uint64_t bytes);
-  std::optional<Refusal> OnFork(const v1::ForkSequence& fork, uint64_t bytes);
+  // `bytes` of the message. The operator's policy changes what is asked for in place.
+  std::optional<Refusal> OnOpen(v1::OpenSequence* message, uint64_t bytes);
+  std::optional<Refusal> OnFork(v1::ForkSequence* message, uint64_t bytes);
   std::optional<Refusal> OnExport(const v1::ExportSequence& message);
-  std::optional<Refusal> OnImport(const v1::ImportSequence& message, uint64_t bytes);
+  std::optional<Refusal> OnImport(v1::ImportSequence* message, uint64_t bytes);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
   // True after OnOpen or OnImport while pieces are left: TakePiece is to be called until it is false, and nothing else
@@ -100,6 +100,9 @@ class StreamSequences {
   static Refusal Within(absl::string_view path, Refusal refusal);
   // Closes what this stream and the table have of the sequence, up to this epoch. Returns false if they have nothing.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
+  // Changes an open, at `path`, as the operator's policy says. Keeps in `*effect` what it did, if there is a policy.
+  std::optional<Refusal> TakePolicy(absl::string_view path, v1::OpenSequence* open,
+                                    std::optional<v1::PolicyEffect>* effect);
   // Completes a request of this message, which may ask for receipts, at `path`.
   std::optional<Refusal> PrepareReceipts(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
   // Begins the receipts of a sequence that opens.

@@ -36,6 +36,14 @@ v1::Logprobs ToLogprobs(const kernels::Distribution& distribution, double temper
   return logprobs;
 }
 
+// Returns true where the watermark's context has stood before.
+bool SkipsMark(const v1::Watermark& mark, const std::vector<uint32_t>& tokens) {
+  const size_t width = mark.has_context_width() ? mark.context_width() : 4;
+  if (!mark.skip_repeated_contexts() || tokens.size() <= width) return false;
+  const auto context = std::span(tokens).last(width);
+  return std::ranges::search(tokens, context).begin() != tokens.end() - static_cast<std::ptrdiff_t>(width);
+}
+
 }  // namespace
 
 PlainSequence::PlainSequence(const v1::OpenSequence& open)
@@ -91,7 +99,7 @@ kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) cons
   request.allowed_tokens = allowed_tokens;
   const std::vector<uint32_t> requested(p.logprob_token_ids().begin(), p.logprob_token_ids().end());
   request.requested = requested;
-  if (p.has_watermark()) {
+  if (p.has_watermark() && !SkipsMark(p.watermark(), tokens_)) {
     const size_t width =
         std::min<size_t>(p.watermark().has_context_width() ? p.watermark().context_width() : 4, tokens_.size());
     request.noise = law::WatermarkNoise(p.watermark().key(), std::span(tokens_).last(width), request.noise.stream);

@@ -21,10 +21,10 @@ class TestEngine {
     options.threads = threads;
     return TestEngine(limits, std::make_unique<devices::CpuDevice>(options), nullptr, recheck_share);
   }
-  // `book` is not owned and outlives the engine.
-  static TestEngine OnCpuWith(service::ReceiptBook* book) {
+  // `book` and `policies` are not owned and outlive the engine.
+  static TestEngine OnCpuWith(service::ReceiptBook* book, service::PolicyBook* policies = nullptr) {
     return TestEngine({}, std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions{.threads = 2}), nullptr, 0,
-                      book);
+                      book, policies);
   }
   static TestEngine OnFake(const service::Limits& limits = {}, FakeDevice::Options options = {}) {
     auto device = std::make_unique<FakeDevice>(std::move(options));
@@ -47,7 +47,7 @@ class TestEngine {
 
  private:
   TestEngine(const service::Limits& limits, std::unique_ptr<devices::Device> device, FakeDevice* fake,
-             double recheck_share = 0, service::ReceiptBook* book = nullptr)
+             double recheck_share = 0, service::ReceiptBook* book = nullptr, service::PolicyBook* policies = nullptr)
       : fake_(fake) {
     service::Engine::Options options;
     options.limits = limits;
@@ -57,6 +57,7 @@ class TestEngine {
     options.event_log = event_log_.get();
     options.recheck_share = recheck_share;
     options.receipts = book;
+    options.policies = policies;
     engine_ = std::make_unique<service::Engine>(std::move(options));
   }
 

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "sortition/batch.h"
 #include "sortition/options.h"
+#include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {
 
@@ -43,6 +44,9 @@ class Sequence {
   uint32_t vocabulary_size() const;
   // The seed in use. Keep it secret: seed and logits together determine the text.
   uint64_t seed() const;
+  // Returns what the policy of the service's operator has changed: parameters that it has set or taken away, the name
+  // of the key that marks the text. Empty without a policy.
+  v1::PolicyEffect policy() const;
   // True if some option looks at the history, so that the service and this handle keep it.
   bool stateful() const;
   // Number of tokens in prompt and output so far: the position of the next token.

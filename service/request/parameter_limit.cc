@@ -1,0 +1,211 @@
+// Fields by reflection of the messages that have them.
+#include "service/request/parameter_limit.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "kernels/check.h"
+#include "kernels/law/dry.h"
+
+namespace sortition::service {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using Path = std::vector<const FieldDescriptor*>;
+
+// Values of absent fields that are not 0 (proto/sortition/v1/parameters.proto).
+struct DefaultValue {
+  const char* field;
+  float value;
+};
+constexpr DefaultValue kDefaults[] = {
+    {"temperature", 1},
+    {"top_p", 1},
+    {"repetition_penalty", 1},
+    {"typical_p", 1},
+    {"xtc.threshold", 0.1f},
+    {"dynamic_temperature.exponent", 1},
+    {"mirostat.tau", 5},
+    {"mirostat.eta", 0.1f},
+    {"mirostat.m", 100},
+    {"adaptive_p.decay", 0.9f},
+    {"quadratic_smoothing.curve", 1},
+    {"dry.base", law::kDefaultDryBase},
+    {"dry.allowed_length", law::kDefaultDryAllowedLength},
+};
+
+// Returns the fields from the message down to the one that is named; empty if there is no such field.
+Path FindField(const Descriptor& message, const std::string& name) {
+  Path path;
+  const Descriptor* within = &message;
+  for (const absl::string_view part : absl::StrSplit(name, '.')) {
+    const FieldDescriptor* field = within == nullptr ? nullptr : within->FindFieldByName(std::string(part));
+    if (field == nullptr) return {};
+    path.push_back(field);
+    within = field->is_repeated() ? nullptr : field->message_type();
+  }
+  return path;
+}
+
+bool IsNumber(const FieldDescriptor& field) {
+  return !field.is_repeated() &&
+         (field.type() == FieldDescriptor::TYPE_FLOAT || field.type() == FieldDescriptor::TYPE_UINT32);
+}
+
+bool Has(const Message& message, const FieldDescriptor& field) {
+  const auto* reflection = message.GetReflection();
+  return field.is_repeated() ? reflection->FieldSize(message, &field) > 0 : reflection->HasField(message, &field);
+}
+
+// Returns the message that has the last field of the path; null if one above it is not set.
+const Message* Parent(const Message& message, const Path& path) {
+  const Message* parent = &message;
+  for (size_t i = 0; i + 1 < path.size(); ++i) {
+    if (!Has(*parent, *path[i])) return nullptr;
+    parent = &parent->GetReflection()->GetMessage(*parent, path[i]);
+  }
+  return parent;
+}
+
+Message* MutableParent(const Path& path, Message* message) {
+  for (size_t i = 0; i + 1 < path.size(); ++i) message = message->GetReflection()->MutableMessage(message, path[i]);
+  return message;
+}
+
+void SetNumber(const Path& path, double value, Message* message) {
+  Message* const parent = MutableParent(path, message);
+  const auto* reflection = parent->GetReflection();
+  if (path.back()->type() == FieldDescriptor::TYPE_FLOAT) {
+    reflection->SetFloat(parent, path.back(), static_cast<float>(value));
+  } else {
+    reflection->SetUInt32(parent, path.back(), static_cast<uint32_t>(value));
+  }
+}
+
+// Returns the value in force of a number of `parent`, which has it or not.
+double NumberOf(const Message& parent, const FieldDescriptor& field, const std::string& name) {
+  const auto* reflection = parent.GetReflection();
+  if (!reflection->HasField(parent, &field)) {
+    for (const DefaultValue& known : kDefaults) {
+      if (name == known.field) return known.value;
+    }
+    return 0;
+  }
+  if (field.type() == FieldDescriptor::TYPE_FLOAT) return reflection->GetFloat(parent, &field);
+  return reflection->GetUInt32(parent, &field);
+}
+
+// Returns a bound in the precision of its field: 0.1 bounds a float of 0.1.
+double BoundOf(double bound, const FieldDescriptor& field) {
+  return field.type() == FieldDescriptor::TYPE_FLOAT ? static_cast<float>(bound) : bound;
+}
+
+enum class Side : uint8_t { kWithin, kBelow, kAbove, kBanned };
+
+// Compares the value in force, or the set value alone. A NaN is left to those who check ranges.
+Side Compare(const v1::ParameterLimit& limit, const Message& message, const Path& path, bool counts_defaults) {
+  const Message* const parent = Parent(message, path);
+  if (parent == nullptr) return Side::kWithin;
+  const FieldDescriptor& field = *path.back();
+  const bool has = Has(*parent, field);
+  if (limit.banned()) return has ? Side::kBanned : Side::kWithin;
+  if (!has && !counts_defaults) return Side::kWithin;
+  const double value = NumberOf(*parent, field, limit.field());
+  if (limit.has_min() && value < BoundOf(limit.min(), field)) return Side::kBelow;
+  if (limit.has_max() && value > BoundOf(limit.max(), field)) return Side::kAbove;
+  return Side::kWithin;
+}
+
+Refusal Beyond(const v1::ParameterLimit& limit, Side side, std::string field) {
+  switch (side) {
+    case Side::kBelow:
+      return {Reason::kOutOfRange, std::move(field), absl::StrCat(">= ", limit.min()),
+              "the value in force is below the limit of the operator's policy"};
+    case Side::kAbove:
+      return {Reason::kOutOfRange, std::move(field), absl::StrCat("<= ", limit.max()),
+              "the value in force is above the limit of the operator's policy"};
+    case Side::kBanned:
+      return {Reason::kOutOfRange, std::move(field), "absent", "the operator's policy bans the field"};
+    case Side::kWithin:
+      break;
+  }
+  SORTITION_CHECK(false);
+}
+
+absl::Status Wrong(const v1::ParameterLimit& limit, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("limits: ", limit.field(), ": ", what));
+}
+
+// Returns true if a bound is a value that the field can have.
+bool Fits(double bound, const FieldDescriptor& field) {
+  if (!std::isfinite(bound)) return false;
+  if (field.type() == FieldDescriptor::TYPE_FLOAT) return std::abs(bound) <= std::numeric_limits<float>::max();
+  return bound >= 0 && bound <= std::numeric_limits<uint32_t>::max() && bound == std::floor(bound);
+}
+
+}  // namespace
+
+absl::Status CheckLimit(const v1::ParameterLimit& limit) {
+  if (limit.field().empty()) return absl::InvalidArgumentError("limits: field: must be set");
+  const Path path = FindField(*v1::SamplingParameters::descriptor(), limit.field());
+  if (path.empty()) return Wrong(limit, "SamplingParameters has no such field");
+  if (path.size() > 1 && path.front()->name() == "phases") {
+    return Wrong(limit, "phases are limited as a whole, or by the parameters that they set");
+  }
+  if (!v1::ParameterLimit::Violation_IsValid(limit.violation())) return Wrong(limit, "violation: unknown value");
+  if (limit.banned()) {
+    return limit.has_min() || limit.has_max() ? Wrong(limit, "banned excludes min and max") : absl::OkStatus();
+  }
+  if (!limit.has_min() && !limit.has_max()) return Wrong(limit, "needs min, max or banned");
+  if (!IsNumber(*path.back())) return Wrong(limit, "is no number; it can only be banned");
+  for (const auto& [has, bound] : {std::pair(limit.has_min(), limit.min()), std::pair(limit.has_max(), limit.max())}) {
+    if (has && !Fits(bound, *path.back())) return Wrong(limit, absl::StrCat(bound, " is no value of the field"));
+  }
+  if (limit.has_min() && limit.has_max() && limit.min() > limit.max()) return Wrong(limit, "min is above max");
+  return absl::OkStatus();
+}
+
+bool SetsBeyond(const v1::ParameterLimit& limit, const v1::SamplingParameters& parameters) {
+  const Path path = FindField(*parameters.GetDescriptor(), limit.field());
+  return Compare(limit, parameters, path, /*counts_defaults=*/false) != Side::kWithin;
+}
+
+std::optional<Refusal> ApplyLimit(const v1::ParameterLimit& limit, absl::string_view path,
+                                  v1::SamplingParameters* parameters, v1::PolicyEffect* effect) {
+  const Path field = FindField(*parameters->GetDescriptor(), limit.field());
+  for (int i = 0; i < parameters->phases_size(); ++i) {
+    const v1::PhaseParameters& within = parameters->phases(i).parameters();
+    const Path inner = FindField(*within.GetDescriptor(), limit.field());
+    if (inner.empty()) continue;
+    // A message that a phase sets replaces the sequence's as a whole, so its absent fields have their defaults.
+    const Side side = Compare(limit, within, inner, /*counts_defaults=*/inner.size() > 1);
+    if (side == Side::kWithin) continue;
+    return Beyond(limit, side, absl::StrCat(path, ".phases[", i, "].parameters.", limit.field()));
+  }
+  const Side side = Compare(limit, *parameters, field, /*counts_defaults=*/true);
+  if (side == Side::kWithin) return std::nullopt;
+  if (limit.violation() != v1::ParameterLimit::VIOLATION_APPLY) {
+    return Beyond(limit, side, absl::StrCat(path, ".", limit.field()));
+  }
+  if (side == Side::kBanned) {
+    Message* const parent = MutableParent(field, parameters);
+    parent->GetReflection()->ClearField(parent, field.back());
+    effect->add_removed(limit.field());
+    return std::nullopt;
+  }
+  const double bound = side == Side::kBelow ? limit.min() : limit.max();
+  SetNumber(field, bound, parameters);
+  SetNumber(field, bound, effect->mutable_applied());
+  return std::nullopt;
+}
+
+}  // namespace sortition::service

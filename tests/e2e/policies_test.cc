@@ -1,0 +1,201 @@
+// The operator's policies over real processes: keys rotate while servers die, and no token changes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "client/demo/worker/server_process.h"
+#include "service/receipt/receipt_key.h"
+#include "sortition/client.h"
+#include "sortition/watermark.h"
+#include "tests/client/rows.h"
+
+namespace sortition::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kVocabulary = 512;
+constexpr uint64_t kFirst = 11, kSecond = 12;
+
+class PoliciesTest : public ::testing::Test {
+ protected:
+  PoliciesTest() {
+    std::string path = ::testing::TempDir() + "/policiesXXXXXX";
+    folder_ = ::mkdtemp(path.data());
+  }
+  ~PoliciesTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string At(const std::string& name) const { return folder_ + "/" + name; }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(At(name + ".new"), std::ios::binary) << text;
+    std::filesystem::rename(At(name + ".new"), At(name));
+  }
+  void WriteRules(const std::string& rules) { Write("policies", R"({"policies": [{"tenant": "*", )" + rules + "}]}"); }
+  std::string Marked() const { return R"("watermark": {"keys": ")" + At("keys") + R"("})"; }
+  std::unique_ptr<demo::ServerProcess> Start(std::vector<std::string> flags = {}, int port = 0) {
+    flags.push_back("--policies=" + At("policies"));
+    auto server = demo::ServerProcess::Start(SORTITIOND, flags, At("log"), port);
+    EXPECT_TRUE(server.ok()) << server.status();
+    return server.ok() ? *std::move(server) : nullptr;
+  }
+  static std::unique_ptr<client::Client> Connect(const std::string& address) {
+    client::ClientOptions options;
+    options.targets = {address};
+    options.retry.backoff = {absl::Milliseconds(5), absl::Milliseconds(50)};
+    auto client = client::Client::Connect(std::move(options));
+    EXPECT_TRUE(client.ok()) << client.status();
+    return client.ok() ? *std::move(client) : nullptr;
+  }
+  static client::SequenceOptions Options(const std::string& id) {
+    client::SequenceOptions options;
+    options.request_id = id;
+    options.vocabulary_size = kVocabulary;
+    options.seed = 7;
+    options.prompt = {1, 2, 3};
+    return options;
+  }
+  // Draws a token after those of the sequence.
+  static void Draw(client::Client* client, client::Sequence* sequence) {
+    const auto logits = MakeRow(v1::DTYPE_F32, kVocabulary, 1000 + sequence->position());
+    client::Batch batch;
+    batch.dtype = v1::DTYPE_F32;
+    batch.vocabulary_size = kVocabulary;
+    batch.rows.push_back({.sequence = sequence, .logits = logits.data()});
+    const auto results = client->Step(batch);
+    ASSERT_TRUE(results.ok()) << results.status();
+    const auto* error = std::get_if<client::RowError>(&(*results)[0]);
+    ASSERT_EQ(error, nullptr) << error->message;
+  }
+  // Returns the error of a row, which has one.
+  static client::RowError Refused(client::Client* client, client::Sequence* sequence) {
+    const auto logits = MakeRow(v1::DTYPE_F32, kVocabulary, 1);
+    client::Batch batch;
+    batch.dtype = v1::DTYPE_F32;
+    batch.vocabulary_size = kVocabulary;
+    batch.rows.push_back({.sequence = sequence, .logits = logits.data()});
+    const auto results = client->Step(batch);
+    EXPECT_TRUE(results.ok()) << results.status();
+    if (!results.ok() || !std::holds_alternative<client::RowError>((*results)[0])) return {};
+    return std::get<client::RowError>((*results)[0]);
+  }
+  static double PValue(uint64_t key, std::span<const uint32_t> tokens) {
+    client::WatermarkOptions options;
+    options.key = key;
+    return client::DetectWatermark(options, tokens).p_value;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(PoliciesTest, KilledServerAndNewKeyChangeNoToken) {
+  Write("keys", "first 11\n");
+  WriteRules(Marked());
+  std::vector<uint32_t> right;
+  {
+    const auto server = Start();
+    const auto client = Connect(server->address());
+    const auto sequence = client->Open(Options("text"));
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
+    for (int i = 0; i < 60; ++i) ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
+    right = (*sequence)->tokens();
+  }
+  auto server = Start();
+  const int port = server->port();
+  const auto client = Connect(server->address());
+  const auto sequence = client->Open(Options("text"));
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  EXPECT_TRUE((*sequence)->stateful());
+  for (int i = 0; i < 60; ++i) {
+    if (i % 20 == 10) {
+      Write("keys", "later" + std::to_string(i) + " " + std::to_string(kSecond + i) + "\nfirst 11\n");
+      server->process().Signal(SIGKILL);
+      ASSERT_TRUE(server->process().Wait(absl::Seconds(60)).ok());
+      server = Start({}, port);
+    }
+    ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
+  }
+  EXPECT_EQ((*sequence)->tokens(), right);
+  EXPECT_EQ((*sequence)->policy().watermark_key_id(), "first");
+  EXPECT_LT(PValue(kFirst, right), 1e-6);
+  EXPECT_GT(PValue(kSecond, right), 1e-6);
+  // A new text has the newest key.
+  const auto next = client->Open(Options("next"));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ((*next)->policy().watermark_key_id(), "later50");
+  // A key that the file has no more ends its text by a refusal, not by other tokens.
+  Write("keys", "later50 62\n");
+  server->process().Signal(SIGKILL);
+  ASSERT_TRUE(server->process().Wait(absl::Seconds(60)).ok());
+  server = Start({}, port);
+  EXPECT_EQ(Refused(client.get(), sequence->get()).field, "open.watermark_key_id");
+}
+
+TEST_F(PoliciesTest, ClientCannotTurnItOff) {
+  Write("keys", "first 11\n");
+  WriteRules(Marked() + R"(, "defaults": {"topK": 40},
+      "limits": [{"field": "temperature", "min": 0.5, "violation": "VIOLATION_APPLY"}])");
+  const auto server = Start();
+  const auto client = Connect(server->address());
+  client::SequenceOptions options = Options("own");
+  options.parameters.mutable_watermark()->set_key(5);
+  EXPECT_THAT(client->Open(options).status().ToString(), HasSubstr("open.parameters.watermark"));
+  options = Options("greedy");
+  options.parameters.set_temperature(0);
+  const auto sequence = client->Open(options);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  EXPECT_EQ((*sequence)->policy().applied().ShortDebugString(), "temperature: 0.5 top_k: 40");
+  for (int i = 0; i < 60; ++i) ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
+  EXPECT_LT(PValue(kFirst, (*sequence)->tokens()), 1e-4);
+}
+
+TEST_F(PoliciesTest, ChangedPolicyRefusesWhatItWouldChange) {
+  WriteRules(R"("defaults": {"topK": 3})");
+  auto server = Start();
+  const int port = server->port();
+  const auto client = Connect(server->address());
+  const auto sequence = client->Open(Options("text"));
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  const auto restart = [&](const std::string& rules) {
+    WriteRules(rules);
+    server->process().Signal(SIGKILL);
+    ASSERT_TRUE(server->process().Wait(absl::Seconds(60)).ok());
+    server = Start({}, port);
+  };
+  // The value that the sequence began with stays.
+  ASSERT_NO_FATAL_FAILURE(restart(R"("defaults": {"topK": 5})"));
+  ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
+  ASSERT_NO_FATAL_FAILURE(restart(R"("defaults": {"topP": 0.5})"));
+  EXPECT_THAT(Refused(client.get(), sequence->get()).message, HasSubstr("policy has changed"));
+}
+
+TEST_F(PoliciesTest, RequiredReceiptsAreWritten) {
+  ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
+  WriteRules(R"("receipts": true)");
+  // A server that writes none is no server for this policy.
+  const auto none = demo::ServerProcess::Start(SORTITIOND, {"--policies=" + At("policies")}, At("log"));
+  ASSERT_FALSE(none.ok());
+  auto server = Start({"--receipt_key=" + At("key"), "--receipt_folder=" + folder_});
+  {
+    const auto client = Connect(server->address());
+    const auto sequence = client->Open(Options("text"));
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
+    for (int i = 0; i < 5; ++i) ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
+  }
+  ASSERT_TRUE(server->Stop(absl::Seconds(60)).ok());
+  uint64_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) files += entry.path().extension() == ".bin";
+  EXPECT_EQ(files, 1u);
+}
+
+}  // namespace
+}  // namespace sortition::testing

@@ -1,0 +1,193 @@
+// Files of policies: what they may say, and what each rule does to an open.
+#include "service/request/policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "service/request/policy_book.h"
+#include "tests/support/messages.h"
+
+namespace sortition::service {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Files by their paths.
+class PolicyFile : public ::testing::Test {
+ protected:
+  absl::StatusOr<PolicyList> Parse(const std::string& text, bool writes_receipts = true) {
+    const auto read = [this](const std::string& path) -> absl::StatusOr<std::string> {
+      const auto it = files_.find(path);
+      if (it == files_.end()) return absl::NotFoundError("cannot be read");
+      return it->second;
+    };
+    return ParsePolicies(text, Limits(), writes_receipts, read);
+  }
+  // One tenant's policy with these members.
+  absl::StatusOr<PolicyList> ParseRules(const std::string& rules, bool writes_receipts = true) {
+    return Parse(R"({"policies": [{"tenant": "a", )" + rules + "}]}", writes_receipts);
+  }
+  void ExpectError(const absl::StatusOr<PolicyList>& list, const std::string& part) {
+    ASSERT_FALSE(list.ok());
+    EXPECT_THAT(std::string(list.status().message()), HasSubstr(part));
+  }
+  // Applies the rules to an open of tenant "a".
+  std::optional<Refusal> Apply(const std::string& rules) {
+    const auto list = ParseRules(rules);
+    EXPECT_TRUE(list.ok()) << list.status();
+    effect_.Clear();
+    return list.ok() ? ApplyPolicy(list->Of("a").get(), "open", &open_, &effect_) : std::nullopt;
+  }
+
+  std::map<std::string, std::string> files_ = {{"keys", "new 11 5 # of today\n\nold 7\n"}};
+  v1::OpenSequence open_;
+  v1::PolicyEffect effect_;
+};
+
+TEST_F(PolicyFile, TenantHasItsOwnOrTheDefault) {
+  const auto list = Parse(R"({"policies": [{"tenant": "*", "defaults": {"topK": 5}}, {"tenant": "a"}]})");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_EQ(list->Of("a")->message.tenant(), "a");
+  EXPECT_EQ(list->Of("b")->message.defaults().top_k(), 5u);
+  EXPECT_EQ(Parse("{}")->Of("a"), nullptr);
+}
+
+TEST_F(PolicyFile, MistakesAreNamed) {
+  ExpectError(Parse("{"), "");
+  ExpectError(ParseRules(R"("colour": 1)"), "colour");
+  ExpectError(ParseRules(R"("defaults": {"hot": 1})"), "hot");
+  ExpectError(Parse(R"({"policies": [{"tenant": "a"}, {"tenant": "a"}]})"), "tenant a: has two policies");
+  ExpectError(Parse(R"({"policies": [{}]})"), "policies[].tenant: must be set");
+  ExpectError(ParseRules(R"("watermark": {})"), "tenant a: watermark.keys: a required watermark needs");
+  ExpectError(ParseRules(R"("watermark": {"keys": "none"})"), "none: cannot be read");
+  ExpectError(ParseRules(R"("receipts": true)", false), "receipts: the server writes none");
+  ExpectError(ParseRules(R"("defaults": {"topP": 2})"), "defaults.top_p");
+  ExpectError(ParseRules(R"("defaults": {"watermark": {"key": "1"}})"), "defaults.watermark");
+}
+
+TEST_F(PolicyFile, ContradictingLimitsAreNamed) {
+  const auto limit = [&](const std::string& members, const std::string& rest = "") {
+    return ParseRules(rest + R"("limits": [{"field": )" + members + "}]");
+  };
+  ExpectError(limit(R"("heat", "max": 1)"), "limits: heat: SamplingParameters has no such field");
+  ExpectError(limit(R"("temperature")"), "needs min, max or banned");
+  ExpectError(limit(R"("temperature", "min": 2, "max": 1)"), "min is above max");
+  ExpectError(limit(R"("top_k", "max": 1.5)"), "1.5 is no value of the field");
+  ExpectError(limit(R"("logit_bias", "max": 1)"), "it can only be banned");
+  ExpectError(limit(R"("dry", "banned": true, "max": 1)"), "banned excludes");
+  ExpectError(limit(R"("temperature", "max": 1)", R"("defaults": {"temperature": 1.5}, )"), "own default");
+  ExpectError(limit(R"("dry", "banned": true)", R"("defaults": {"dry": {"multiplier": 1}}, )"), "own default");
+  ExpectError(limit(R"("watermark", "banned": true)", R"("watermark": {"keys": "keys"}, )"), "sets the watermark");
+  ExpectError(limit(R"("top_k", "max": 1}, {"field": "top_k", "min": 1)"), "limits: top_k: is limited twice");
+}
+
+TEST_F(PolicyFile, KeyLinesAreChecked) {
+  const auto keys = ParseMarkKeys(files_["keys"]);
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ(*keys, (std::vector<MarkKey>{{"new", 11, 5}, {"old", 7, 4}}));
+  for (const auto& [text, part] : std::map<std::string, std::string>{{"", "has no key"},
+                                                                     {"a", "line 1: expected ID KEY"},
+                                                                     {"a 1 2 3", "line 1: expected ID KEY"},
+                                                                     {"\na x", "line 2: a key is a decimal"},
+                                                                     {"a 1 65", "a context width is 1..64"},
+                                                                     {"a 1\na 2", "line 2: an earlier line"}}) {
+    EXPECT_THAT(std::string(ParseMarkKeys(text).status().message()), HasSubstr(part));
+  }
+}
+
+TEST_F(PolicyFile, DefaultsFillWhatIsNotSet) {
+  open_.mutable_parameters()->set_top_p(0.5f);
+  EXPECT_FALSE(Apply(R"("defaults": {"topP": 0.9, "topK": 5, "stopTokenIds": [1, 2]})"));
+  EXPECT_EQ(open_.parameters().top_p(), 0.5f);
+  EXPECT_EQ(open_.parameters().top_k(), 5u);
+  EXPECT_EQ(open_.parameters().stop_token_ids_size(), 2);
+  EXPECT_EQ(effect_.applied().ShortDebugString(), "top_k: 5 stop_token_ids: 1 stop_token_ids: 2");
+}
+
+TEST_F(PolicyFile, ValueBeyondLimitIsRefusedByName) {
+  open_.mutable_parameters()->set_temperature(1.5f);
+  auto refusal = Apply(R"("limits": [{"field": "temperature", "min": 0.1, "max": 1.2}])");
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->reason, Reason::kOutOfRange);
+  EXPECT_EQ(refusal->field, "open.parameters.temperature");
+  EXPECT_EQ(refusal->limit, "<= 1.2");
+  EXPECT_THAT(refusal->message, HasSubstr("operator's policy"));
+  open_.mutable_parameters()->set_temperature(1.2f);  // a bound in float's precision
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "temperature", "min": 0.1, "max": 1.2}])"));
+  refusal = Apply(R"("limits": [{"field": "temperature", "banned": true}])");
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->limit, "absent");
+}
+
+// The law's default of an absent field is as much a value as one that is set.
+TEST_F(PolicyFile, AbsentFieldHasItsDefault) {
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "temperature", "max": 0.9}])"));
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "top_k", "min": 1, "max": 50}])"));
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "dry.base", "max": 1.5}])"));  // DRY is off as a whole
+  open_.mutable_parameters()->mutable_dry()->set_multiplier(1);
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "dry.base", "max": 1.5}])"));
+}
+
+TEST_F(PolicyFile, AppliedLimitIsStated) {
+  open_.mutable_parameters()->set_temperature(3);
+  open_.mutable_parameters()->mutable_dry()->set_multiplier(2);
+  open_.mutable_parameters()->mutable_xtc()->set_probability(1);
+  EXPECT_FALSE(Apply(R"("limits": [
+      {"field": "temperature", "max": 1.25, "violation": "VIOLATION_APPLY"},
+      {"field": "top_k", "min": 1, "max": 50, "violation": "VIOLATION_APPLY"},
+      {"field": "dry.multiplier", "max": 1, "violation": "VIOLATION_APPLY"},
+      {"field": "xtc", "banned": true, "violation": "VIOLATION_APPLY"}])"));
+  EXPECT_EQ(open_.parameters().ShortDebugString(), "temperature: 1.25 top_k: 1 dry { multiplier: 1 }");
+  EXPECT_EQ(effect_.ShortDebugString(),
+            "applied { temperature: 1.25 top_k: 1 dry { multiplier: 1 } } removed: \"xtc\"");
+}
+
+TEST_F(PolicyFile, PhaseCannotPassLimit) {
+  v1::Phase& phase = *open_.mutable_parameters()->add_phases();
+  phase.mutable_parameters()->set_temperature(2);
+  const auto refusal = Apply(R"("limits": [{"field": "temperature", "max": 1, "violation": "VIOLATION_APPLY"}])");
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->field, "open.parameters.phases[0].parameters.temperature");
+}
+
+TEST_F(PolicyFile, NewSequenceTakesFirstKey) {
+  EXPECT_FALSE(Apply(R"("watermark": {"keys": "keys", "skipRepeatedContexts": true})"));
+  EXPECT_EQ(open_.watermark_key_id(), "new");
+  EXPECT_EQ(effect_.watermark_key_id(), "new");
+  EXPECT_EQ(open_.parameters().watermark().ShortDebugString(), "key: 11 context_width: 5 skip_repeated_contexts: true");
+  EXPECT_FALSE(effect_.has_applied());
+}
+
+TEST_F(PolicyFile, NamedKeyStaysInUse) {
+  open_.set_watermark_key_id("old");
+  EXPECT_FALSE(Apply(R"("watermark": {"keys": "keys"})"));
+  EXPECT_EQ(open_.parameters().watermark().key(), 7u);
+  open_.clear_parameters();
+  open_.set_watermark_key_id("gone");
+  const auto refusal = Apply(R"("watermark": {"keys": "keys"})");
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->field, "open.watermark_key_id");
+  EXPECT_EQ(refusal->limit, "new, old");
+}
+
+TEST_F(PolicyFile, OwnWatermarkIsRefused) {
+  open_.mutable_parameters()->mutable_watermark()->set_key(1);
+  const auto refusal = Apply(R"("watermark": {"keys": "keys"})");
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->field, "open.parameters.watermark");
+  EXPECT_FALSE(Apply(R"("receipts": true)"));  // a policy without a watermark leaves it alone
+}
+
+TEST_F(PolicyFile, KeyWithoutWatermarkIsRefused) {
+  open_.set_watermark_key_id("new");
+  v1::PolicyEffect effect;
+  const auto refusal = ApplyPolicy(nullptr, "open", &open_, &effect);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->field, "open.watermark_key_id");
+}
+
+}  // namespace
+}  // namespace sortition::service

@@ -1,0 +1,260 @@
+// The operator's policies on a stream: marks, receipts and limits that the worker cannot turn off.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "service/request/policy_book.h"
+#include "tests/service/receipts_fixture.h"
+
+namespace sortition::service {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::PlainSequence;
+
+// Keeps what the book says of its files.
+class PolicyEvents : public NullEventLog {
+ public:
+  void PoliciesRead(bool used, std::string_view why) override {
+    used_.push_back(used);
+    why_ = why;
+  }
+  const std::vector<bool>& used() const { return used_; }
+  const std::string& why() const { return why_; }
+
+ private:
+  std::vector<bool> used_;
+  std::string why_;
+};
+
+class SessionPolicy : public ::testing::Test {
+ protected:
+  SessionPolicy() { WriteKeys("first 11 3\n"); }
+
+  std::string At(const std::string& name) const { return folder_.path() + "/" + name; }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(At(name + ".new"), std::ios::binary) << text;
+    std::filesystem::rename(At(name + ".new"), At(name));
+  }
+  void WriteKeys(const std::string& text) { Write("keys", text); }
+  // The default tenant's rules.
+  void WriteRules(const std::string& rules) {
+    Write("policies", R"({"policies": [{"tenant": "default", )" + rules + "}]}");
+  }
+  std::string Marked() const { return R"("watermark": {"keys": ")" + At("keys") + R"("})"; }
+
+  void Begin(const std::string& rules, ReceiptBook* receipts = nullptr) {
+    WriteRules(rules);
+    auto book = PolicyBook::Start(At("policies"), Limits(), receipts != nullptr, &observer_, &events_);
+    ASSERT_TRUE(book.ok()) << book.status();
+    book_ = *std::move(book);
+    engine_.emplace(testing::TestEngine::OnCpuWith(receipts, book_.get()));
+    worker_.emplace(engine_->get());
+  }
+  void Follow() {
+    now_ += absl::Seconds(2);
+    book_->Follow(now_);
+  }
+
+  static v1::OpenSequence Open(std::string_view id = "a", uint64_t epoch = 1) {
+    v1::OpenSequence open = OpenOf(id, epoch, kModelVocabulary);
+    open.set_seed(77);
+    return open;
+  }
+  static v1::OpenSequence WithHistory(v1::OpenSequence open, const std::vector<uint32_t>& tokens, uint32_t prompt) {
+    open.mutable_history()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
+    open.mutable_history()->set_prompt_length(prompt);
+    return open;
+  }
+  // The plain sequence that has the key as its own.
+  static PlainSequence Plain(const v1::OpenSequence& open, uint64_t key, uint32_t width, bool skips = false) {
+    v1::OpenSequence own = open;
+    own.clear_watermark_key_id();
+    own.mutable_parameters()->mutable_watermark()->set_key(key);
+    own.mutable_parameters()->mutable_watermark()->set_context_width(width);
+    if (skips) own.mutable_parameters()->mutable_watermark()->set_skip_repeated_contexts(true);
+    return PlainSequence(own);
+  }
+  // Draws a token after `*text`, appends it, and expects that of the plain sequence.
+  void Draw(uint64_t step_id, uint64_t* hash, std::vector<uint32_t>* text, PlainSequence* plain) {
+    const std::string logits = LogitsAfter(*text, 1);
+    StepBuilder step(step_id, kModelVocabulary);
+    step.AddRow("a", step_id, static_cast<uint32_t>(text->size()), logits).set_history_hash(*hash);
+    const auto results = worker_->Run(step.Build());
+    ASSERT_EQ(results.size(), 1u);
+    ASSERT_TRUE(results[0].has_draw()) << results[0].ShortDebugString();
+    const auto right = plain->Draw({.logits = logits}, static_cast<uint32_t>(text->size()));
+    EXPECT_EQ(results[0].draw().token(), right.token());
+    *hash = results[0].history_hash();
+    plain->Append(right.token());
+    text->push_back(right.token());
+  }
+
+  ReceiptFolder folder_;
+  NullObserver observer_;
+  PolicyEvents events_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::unique_ptr<PolicyBook> book_;
+  std::optional<testing::TestEngine> engine_;
+  std::optional<StreamWorker> worker_;
+};
+
+TEST_F(SessionPolicy, MarkNeedsHistoryAndDrawsByKey) {
+  Begin(Marked());
+  // Nothing in the open looks at the history; the refusal says what is needed.
+  EXPECT_EQ(worker_->Open(Open()).error().reason(), v1::HISTORY_REQUIRED);
+  std::vector<uint32_t> text = {1, 2};
+  const v1::OpenSequence open = WithHistory(Open("a", 2), text, 2);
+  const v1::OpenedState state = worker_->MustOpen(open);
+  EXPECT_TRUE(state.stateful());
+  EXPECT_EQ(state.policy().watermark_key_id(), "first");
+  PlainSequence plain = Plain(open, 11, 3);
+  uint64_t hash = state.history_hash();
+  for (uint64_t step = 1; step <= 40; ++step) ASSERT_NO_FATAL_FAILURE(Draw(step, &hash, &text, &plain));
+}
+
+TEST_F(SessionPolicy, RotationKeepsKeyOfOpenText) {
+  Begin(Marked());
+  std::vector<uint32_t> text = {1, 2};
+  const v1::OpenSequence open = WithHistory(Open(), text, 2);
+  v1::OpenedState state = worker_->MustOpen(open);
+  PlainSequence plain = Plain(open, 11, 3);
+  uint64_t hash = state.history_hash();
+  for (uint64_t step = 1; step <= 10; ++step) ASSERT_NO_FATAL_FAILURE(Draw(step, &hash, &text, &plain));
+  WriteKeys("second 12\nfirst 11 3\n");
+  Follow();
+  EXPECT_EQ(events_.used(), std::vector<bool>{true});
+  // A new sequence has the new key; the open one names its own.
+  EXPECT_EQ(worker_->MustOpen(WithHistory(Open("b"), {1}, 1)).policy().watermark_key_id(), "second");
+  v1::OpenSequence again = WithHistory(Open("a", 2), text, 2);
+  again.set_watermark_key_id("first");
+  state = worker_->MustOpen(again);
+  EXPECT_EQ(state.policy().watermark_key_id(), "first");
+  EXPECT_EQ(state.history_hash(), hash);
+  for (uint64_t step = 11; step <= 20; ++step) ASSERT_NO_FATAL_FAILURE(Draw(step, &hash, &text, &plain));
+  // A key that is gone is refused by name.
+  WriteKeys("second 12\n");
+  Follow();
+  again.set_epoch(3);
+  const v1::Error error = worker_->Open(again).error();
+  EXPECT_EQ(error.field(), "open.watermark_key_id");
+  EXPECT_EQ(error.limit(), "second");
+}
+
+// The digest that clients learn says nothing of the key.
+TEST_F(SessionPolicy, DigestIsThatOfTheKeysName) {
+  Begin(Marked());
+  const v1::OpenSequence open = WithHistory(Open(), {1, 2}, 2);
+  const v1::OpenedState first = worker_->MustOpen(open);
+  ASSERT_TRUE(first.policy().has_history_digest());
+  WriteKeys("first 99 3\n");
+  auto other = PolicyBook::Start(At("policies"), Limits(), false, &observer_, &events_);
+  ASSERT_TRUE(other.ok());
+  testing::TestEngine engine = testing::TestEngine::OnCpuWith(nullptr, other->get());
+  StreamWorker worker(engine.get());
+  EXPECT_EQ(worker.MustOpen(open).policy().history_digest(), first.policy().history_digest());
+}
+
+TEST_F(SessionPolicy, BadFileKeepsOldPolicies) {
+  Begin(Marked());
+  WriteKeys("first 99 3\n");  // an id that changes its key
+  Follow();
+  EXPECT_THAT(events_.why(), HasSubstr("the id had another key"));
+  WriteRules(R"("colour": 1)");
+  Follow();
+  EXPECT_EQ(events_.used(), (std::vector<bool>{false, false}));
+  EXPECT_EQ(worker_->MustOpen(WithHistory(Open(), {1}, 1)).policy().watermark_key_id(), "first");
+  WriteRules(R"("defaults": {"topK": 3})");
+  Follow();
+  EXPECT_TRUE(events_.used().back());
+  EXPECT_EQ(worker_->MustOpen(Open("b")).policy().applied().top_k(), 3u);
+}
+
+TEST_F(SessionPolicy, OtherTenantsHaveNone) {
+  Begin(Marked());
+  StreamWorker other(engine_->get(), {.tenant = "other"});
+  const v1::OpenedState state = other.MustOpen(Open());
+  EXPECT_FALSE(state.has_policy());
+  EXPECT_FALSE(state.stateful());
+}
+
+TEST_F(SessionPolicy, ForkAndImportAreMarkedToo) {
+  Begin(Marked());
+  std::vector<uint32_t> text = {1, 2};
+  worker_->MustOpen(WithHistory(Open(), text, 2));
+  v1::StreamRequest fork;
+  fork.mutable_fork()->set_parent_request_id("a");
+  *fork.mutable_fork()->mutable_child() = Open("child");
+  worker_->Send(fork);
+  const auto forked = worker_->Await([](const v1::StreamResponse& response) { return response.has_forked(); });
+  ASSERT_TRUE(forked);
+  EXPECT_EQ(forked->forked().state().policy().watermark_key_id(), "first");
+  fork.mutable_fork()->mutable_child()->mutable_parameters()->mutable_watermark()->set_key(1);
+  worker_->Send(fork);
+  const auto refused = worker_->Await([](const v1::StreamResponse& response) { return response.has_forked(); });
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->forked().error().field(), "fork.child.parameters.watermark");
+}
+
+TEST_F(SessionPolicy, LimitIsStatedOrRefused) {
+  Begin(R"("limits": [{"field": "temperature", "max": 1.5, "violation": "VIOLATION_APPLY"},
+                      {"field": "top_k", "max": 20}])");
+  v1::OpenSequence open = Open();
+  open.mutable_parameters()->set_temperature(9);
+  EXPECT_EQ(worker_->MustOpen(open).policy().applied().ShortDebugString(), "temperature: 1.5");
+  open.mutable_parameters()->set_top_k(21);
+  const v1::Error error = worker_->Open(open).error();
+  EXPECT_EQ(error.field(), "open.parameters.top_k");
+  EXPECT_EQ(error.limit(), "<= 20");
+}
+
+TEST_F(SessionPolicy, ReceiptsAreMadeUnasked) {
+  ReceiptSettings settings;
+  settings.key_file = folder_.key_file();
+  settings.folder = folder_.path();
+  NullEventLog log;
+  CountingReceipts counts;
+  auto receipts = ReceiptBook::Start(settings, &counts, &log);
+  ASSERT_TRUE(receipts.ok()) << receipts.status();
+  Begin(R"("receipts": true)", receipts->get());
+  const v1::OpenedState state = worker_->MustOpen(Open());
+  EXPECT_TRUE(state.policy().receipts());
+  EXPECT_FALSE(state.receipt_salt().empty());
+  EXPECT_TRUE(state.receipts().empty());  // they go to the files
+  StepBuilder step(1, kModelVocabulary);
+  step.AddRow("a", 1, 0, LogitsAfter({}, 0));
+  EXPECT_TRUE(worker_->Run(step.Build()).at(0).has_draw());
+  EXPECT_EQ(counts[ReceiptStep::kMade], 1u);
+  worker_.reset();
+  engine_.reset();
+  receipts->reset();
+}
+
+// Contexts that have stood before in the history are drawn by the sequence's own noise.
+TEST_F(SessionPolicy, RepeatedContextsAreUnmarked) {
+  WriteKeys("first 11 1\n");
+  Begin(R"("watermark": {"keys": ")" + At("keys") + R"(", "skipRepeatedContexts": true})");
+  std::vector<uint32_t> text = {1, 2};
+  const v1::OpenSequence open = WithHistory(Open(), text, 2);
+  uint64_t hash = worker_->MustOpen(open).history_hash();
+  PlainSequence plain = Plain(open, 11, 1, /*skips=*/true);
+  PlainSequence always = Plain(open, 11, 1);
+  bool differs = false;
+  for (uint64_t step = 1; step <= 60; ++step) {
+    const auto at = static_cast<uint32_t>(text.size());
+    const auto marked = always.Draw({.logits = LogitsAfter(text, 1)}, at).token();
+    ASSERT_NO_FATAL_FAILURE(Draw(step, &hash, &text, &plain));
+    always.Append(text.back());
+    const bool repeated = std::ranges::find(text.begin(), text.end() - 2, text[text.size() - 2]) != text.end() - 2;
+    if (!repeated) EXPECT_EQ(marked, text.back());
+    differs |= marked != text.back();
+  }
+  EXPECT_TRUE(differs);
+}
+
+}  // namespace
+}  // namespace sortition::service
