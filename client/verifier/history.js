@@ -51,10 +51,14 @@ function parametersWithin({ phases = [], ...outer }, phase) {
   return { ...outer, ...Object.fromEntries(inner.filter(([, value]) => !Array.isArray(value) || value.length)) };
 }
 
-// The noise of a row with a watermark; null without one.
+// The noise of a row with a watermark; null where none marks it.
 function watermarkNoise({ watermark }, tokens, stream) {
   if (!watermark) return null;
   const width = watermark.context_width || 4, key = keyOf(watermark.key);
+  if (watermark.skip_repeated_contexts && tokens.length > width) {
+    const end = tokens.slice(tokens.length - width);
+    for (let i = 0; i + width < tokens.length; ++i) if (sameTokens(tokens.slice(i, i + width), end)) return null;
+  }
   let hash = [0, 0];
   for (const token of tokens.slice(Math.max(0, tokens.length - width))) {
     hash = philox(hash[0], hash[1], token, TAGS.watermark, key).slice(0, 2);

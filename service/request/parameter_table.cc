@@ -60,7 +60,7 @@ constexpr ParameterDescription kParameters[] = {
      "Token sequences that the output cannot complete (vLLM; with PRESET_HF they may begin in the prompt)", true},
     {"phases", "at most 8; begin and end at most 32 tokens, max_tokens 0..max_history", "none",
      "Parts of the text with tags, budgets and parameters (thinking budgets)", true},
-    {"watermark", "context_width 1..64", "off; width 4",
+    {"watermark", "context_width 1..64; skip_repeated_contexts", "off; width 4",
      "Noise from a secret key and the last tokens, so that the text can be told (Aaronson 2022)", true},
     {"tempered_logprobs", "top 0..1000", "off",
      "Natural logarithms of the distribution after edits and temperature, before the filters", true},

@@ -46,6 +46,7 @@ const char* const kKinds[] = {
     "phases { begin: 1 end: 2 max_tokens: 4 then: [7, 2] parameters { temperature: 0 frequency_penalty: 0.5 } } "
     "phases { max_tokens: 2 then: 1 parameters { top_k: 3 allowed_token_ids: [1, 5, 9] } } raw_logprobs {}",
     "watermark { key: 77 context_width: 3 } top_p: 0.9",
+    "watermark { key: 78 context_width: 1 skip_repeated_contexts: true } top_k: 5 processed_logprobs {}",
     "allowed_token_ids: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40] xtc { probability: 0.5 threshold: 0.1 }",
     "temperature: 0.9 top_p: 0.8 typical_p: 0.9 chain { preset: PRESET_LLAMA_CPP } dynamic_temperature { range: 0.5 }",
     "temperature: 0.7 top_p: 0.9 frequency_penalty: 0.3 tempered_logprobs { top: 4 } kept_log_mass: true",

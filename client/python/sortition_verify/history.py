@@ -68,11 +68,16 @@ def ends_with(tokens: List[int], tag: List[int]) -> bool:
 
 def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int], stream: int
                     ) -> Optional[Tuple[Tuple[int, int], int, int]]:
-    """The key, position and stream of a row's noise with a watermark; None without one."""
+    """The key, position and stream of a row's noise with a watermark; None where no watermark marks it."""
     if "watermark" not in parameters:
         return None
     mark = parameters["watermark"]
     key, width = int(mark["key"]), mark.get("context_width", 4)
+    if mark.get("skip_repeated_contexts", False) and len(tokens) > width:
+        text = list(tokens)
+        end = text[len(text) - width:]
+        if any(text[at:at + width] == end for at in range(len(text) - width)):
+            return None
     first, second = 0, 0
     for token in tokens[max(0, len(tokens) - width):]:
         x, y, _, _ = philox(np.full(1, first, U64), second, token, TAG_WATERMARK, (key & 0xFFFFFFFF, key >> 32))
