@@ -166,6 +166,7 @@ const FIELDS = {
     5: ["sequence_breakers", [SEQUENCE]] }],
   33: ["no_repeat_ngram_size", NUMBER], 34: ["min_tokens", NUMBER], 35: ["stop_token_ids", [NUMBER]],
   36: ["bad_words", [SEQUENCE]], 37: ["forced_tokens", { 1: ["start", NUMBER], 2: ["tokens", [NUMBER]] }],
+  50: ["min_k", { 1: ["tau", FLOAT] }], 51: ["min_keep", NUMBER],
 };
 
 // The parameters with the contract's names. Throws BadRecord for words that are none.
