@@ -33,7 +33,9 @@ inline Features FeaturesOf(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
   for (const Stage& stage : parameters.chain) {
     features |= FeatureOf(stage.kind);
-    if (stage.kind != StageKind::kTemperature && stage.operands[3] > 1) features |= kFeatureMinKeep;
+    // The law's LeastCount of a filter: 0 and 1 are off.
+    const bool has_count = stage.kind != StageKind::kTemperature && (stage.operands[3] & ~1u) != 0;
+    if (has_count) features |= kFeatureMinKeep;
   }
   if (request.task == RowTask::kScore) features |= kFeatureScore;
   if (request.task == RowTask::kVerify) features |= kFeatureVerify;

@@ -157,7 +157,7 @@ __device__ __noinline__ void ApplyStage(Chain& chain, const StageWords& stage) {
   const u32 listed = chain.listed;
   const u64 last = chain.last;
   CutStage(chain, stage);
-  // What a cut leaves unlisted is more than kMostListed. A list was cut at its end alone.
+  // A cut leaves more than kMostListed where it lists nothing. It drops a list's end alone.
   if (least <= 1 || chain.listed == 0 || chain.listed >= least) return;
   chain.listed = listed;
   chain.last = last;

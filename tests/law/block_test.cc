@@ -45,7 +45,7 @@ struct Position {
   uint64_t DraftWeightOf(uint32_t token) const { return DraftWeight(std::bit_cast<uint32_t>(q[token]), sum()); }
 };
 
-// What a planted defect changes.
+// A planted defect.
 enum class Defect { kNone, kResidualOfRejection, kEndsTooOften, kSurvivalNotCarried };
 
 class Model {

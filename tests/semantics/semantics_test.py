@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 SLACK = 1e-6
-FILTERS = ("top_n_sigma", "min_p", "top_k", "top_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "min_k")
+FILTERS = ("top_n_sigma", "min_p", "top_k", "top_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less",
+           "min_k")
 MOST_EXPLAINED = 0.02  # of the rows
 LOGPROB_ERROR = 1e-5
 LOGPROB_RELATIVE_ERROR = 2e-6

@@ -185,7 +185,7 @@ bool IsPublishedAnswer(const std::string& file, const law::GoldenRow& row) {
 void ComparePublishedRows(Backend* backend) {
   Comparison comparison(backend);
   CompareGoldenRows(&comparison);
-  for (const char* const name : {"law_1_rows.json", "law_1_histories.json"}) {
+  for (const char* const name : {"law_1_rows.json", "law_1_filters.json", "law_1_histories.json"}) {
     SCOPED_TRACE(name);
     std::ostringstream file;
     file << std::ifstream(std::string(SORTITION_SOURCE_DIR "/kernels/law/") + name).rdbuf();

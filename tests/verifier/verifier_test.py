@@ -55,7 +55,7 @@ class FrozenTest(unittest.TestCase):
             self.assertEqual(hashlib.sha256((LAW / name).read_bytes()).hexdigest(), digest, name)
 
     def test_reference_and_cpu_kernels_answer_as_published(self):
-        for name in ("law_1_rows.json", "law_1_histories.json"):
+        for name in ("law_1_rows.json", "law_1_filters.json", "law_1_histories.json"):
             checked = subprocess.run([ROWS, "check", str(LAW / name)], capture_output=True, text=True)
             self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
 
@@ -79,13 +79,14 @@ class FrozenTest(unittest.TestCase):
                              {name for item in items for name in item})
 
     def test_every_option_stage_and_error_is_published(self):
-        rows = published("law_1_rows.json")["rows"] + published("golden_outputs.json")["rows"]
+        rows = [row for name in ("law_1_rows.json", "law_1_filters.json", "golden_outputs.json")
+                for row in published(name)["rows"]]
         named = {name for row in rows if named_options(row) for name in named_options(row)[0]}
         self.assertEqual(named, set(options.DEFAULTS))
         for task in ("score", "verify", None):
             of_task = [row for row in rows if (task in row if task else not {"score", "verify"} & set(row))]
             self.assertEqual({stage[0] for row in of_task for stage in row["compiled"].get("chain", [])},
-                             set(range(17)), task)
+                             set(range(18)), task)
         self.assertEqual({row["answer"].get("error") for row in rows},
                          {None, "nan", "logit_too_large", "no_live_token", "draft_no_probability", "draft_sum",
                           "draft_impossible"})
@@ -98,7 +99,7 @@ class NumpyTest(unittest.TestCase):
                 self.assertEqual(vectors.differences(row), [], row.get("row", row)["name"])
 
     def test_options_compile_as_published(self):
-        for row in published("law_1_rows.json")["rows"]:
+        for row in published("law_1_rows.json")["rows"] + published("law_1_filters.json")["rows"]:
             if named_options(row):
                 compiled = verify.compile_options(*named_options(row))
                 wanted = vectors.compiled_of(row)

@@ -106,9 +106,10 @@ class Kept:
         number, *operands = stage
         before = self.ids, self.bits, self.t
         STAGES[number](self, *operands)
-        if number in FIRST_KEEPERS and len(self.t) < operands[3]:
+        least = operands[3] if len(operands) == 4 and number in FIRST_KEEPERS else 0
+        if len(self.t) < least:
             self.ids, self.bits, self.t = before
-            self.slice(0, operands[3])
+            self.slice(0, least)
 
     def set_temperature(self, multiplier, exponent, window, bits):
         self.temperature = (multiplier, signed(exponent, 32) if exponent >= 0 else exponent, window)

@@ -18,10 +18,11 @@ DEFAULTS: Dict[str, Any] = dict(
 ORDERS = {
     "vllm": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "min_p", "top_k", "top_p", "typical_p",
              "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "mirostat", "adaptive_p"),
-    "llama_cpp": ("quadratic_smoothing", "top_n_sigma", "min_k", "top_k", "typical_p", "top_p", "min_p", "epsilon_cutoff",
-                  "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat", "adaptive_p"),
-    "hf": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "top_h", "top_k", "top_p", "min_p", "typical_p",
-           "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"),
+    "llama_cpp": ("quadratic_smoothing", "top_n_sigma", "min_k", "top_k", "typical_p", "top_p", "min_p",
+                  "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat",
+                  "adaptive_p"),
+    "hf": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "top_h", "top_k", "top_p", "min_p",
+           "typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"),
 }
 
 

@@ -49,7 +49,8 @@ pub enum VerifyMode {
     Greedy = 1,
     /// With probability min(1, p / q).
     Rejection = 2,
-    /// As by rejection, but the drafts are tested together, so that more are accepted. Needs the drafter's probabilities.
+    /// As by rejection, but the drafts are tested together, so that more are accepted. Needs the drafter's
+    /// probabilities.
     Block = 3,
 }
 

@@ -238,8 +238,8 @@ typedef struct sortition_drafts {
   const int32_t* parents;         // of a tree: for each draft, its parent's index, or -1 for the root; null: a sequence
   int32_t mode;                   // SORTITION_VERIFY_*
   uint32_t return_probabilities;  // 1: returns the target's, after every filter
-  // For a sequence verified by rejection or by blocks: `count` adjacent rows of vocabulary_size elements of the batch's draft_dtype,
-  // or `count` lists. Without both every draft counts as certain.
+  // For a sequence verified by rejection or by blocks: `count` adjacent rows of vocabulary_size elements of the
+  // batch's draft_dtype, or `count` lists. Without both rejection takes every draft as certain.
   const void* probabilities;
   const sortition_sparse_probabilities* sparse_probabilities;
 } sortition_drafts;
