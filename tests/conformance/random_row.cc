@@ -255,7 +255,9 @@ void RandomRow::AskForRecord() {
   parameters_.kept_log_mass = !OneIn(3);
   const bool adapts = !parameters_.chain.empty() && parameters_.chain.back().kind == StageKind::kAdaptiveP;
   request_.wants_race_place = request_.task == RowTask::kScore && !adapts && OneIn(2);
-  if (OneIn(2)) KeepAtLeast();
+}
+
+void RandomRow::AskForBlock() {
   if (request_.task != RowTask::kVerify || parameters_.greedy || OneIn(2)) return;
   static constexpr uint32_t kUnits[] = {0, 1, 1000, 0x10000000, 0xc0000000, 0xffffffff};
   request_.survival = OneIn(3) ? RowRequest::kCertainSurvival : OneIn(2) ? kUnits[Below(6)] : uint32_t(random_());

@@ -27,9 +27,12 @@ class RandomRow {
   // the kept set. The row is otherwise the same.
   void AskForMore();
 
-  // Asks for the tempered distribution, the kept mass and, of a score, the place in the race. A verification may be one
-  // of a block, and filters may keep a number of tokens at least. The row is otherwise the same.
+  // Asks for the tempered distribution, the kept mass and, of a score, the place in the race. The row is otherwise the
+  // same.
   void AskForRecord();
+
+  // Lets half of the verifications be those of a block.
+  void AskForBlock();
 
   // Lets the filters of a chain keep a number of tokens at least.
   void KeepAtLeast();

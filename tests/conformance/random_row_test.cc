@@ -65,7 +65,8 @@ TEST(RandomRows, CoverBlocksAndLeastCounts) {
     row.AskForMore();
     RowRequest before = row.request();
     const std::vector<Stage> chain = row.request().parameters->chain;
-    row.AskForRecord();
+    row.AskForBlock();
+    row.KeepAtLeast();
     const RowOutput answer = law::SampleRowReference(row.request());
     if (answer.error != RowError::kNone) continue;
     if (row.request().parameters->chain != chain) {
