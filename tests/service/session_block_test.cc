@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cmath>
+#include <cstring>
 #include <random>
 
 #include "kernels/law/block.h"
@@ -29,11 +30,13 @@ struct BlockRow {
 
 class SessionBlock : public JudgedRows {
  protected:
-  // Probabilities that are near the target's, or give one token nearly all.
-  static std::vector<float> Drafter(std::mt19937_64* random, uint32_t draft) {
-    std::vector<float> q(kModelVocabulary, 0.25f / kModelVocabulary);
-    q[draft] += (*random)() % 2 == 0 ? 0.05f : 0.5f;
+  // Probabilities that are near the target's, or give one token more.
+  static std::vector<float> Drafter(std::mt19937_64* random, const std::string& logits, uint32_t draft) {
+    std::vector<float> q(kModelVocabulary);
+    std::memcpy(q.data(), logits.data(), logits.size());
     float sum = 0;
+    for (float& x : q) x = std::exp(x + float((*random)() % 64) / 256);
+    if ((*random)() % 4 == 0) q[draft] += 20;
     for (const float p : q) sum += p;
     for (float& p : q) p /= sum;
     return q;
@@ -52,7 +55,7 @@ class SessionBlock : public JudgedRows {
     for (uint32_t i = 0; i < kDrafts; ++i) {
       uint32_t draft = static_cast<uint32_t>((*random)() % kModelVocabulary);
       if (n % 3 != 0) draft = plain.Answer({.logits = Logits(4 * n + i), .draw_salt = 1 + i}, position).token;
-      const std::vector<float>& q = drafters.emplace_back(Drafter(random, draft));
+      const std::vector<float>& q = drafters.emplace_back(Drafter(random, Logits(4 * n + i), draft));
       chain.add_draft_tokens(draft);
       if (is_dense) {
         step->AddDraftRow(q);
