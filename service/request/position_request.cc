@@ -30,7 +30,9 @@ Refusal Contradiction(std::string field, absl::string_view why) {
 
 // Returns why no draft of the sequence can be verified by blocks.
 std::optional<Refusal> WhyNoBlock(const SequenceSpec& spec, const std::string& field) {
-  if (spec.parameters.greedy) return Contradiction(field, "the sequence's temperature is 0");
+  if (spec.AnyOptions([](const RowOptions& options) { return options.parameters.greedy; })) {
+    return Contradiction(field, "the sequence's temperature is 0, or that of a phase");
+  }
   if (kernels::KeepsSamplerState(spec.parameters.chain)) {
     return Contradiction(field, "mirostat and adaptive_p follow from the token that is drawn before");
   }
@@ -47,6 +49,9 @@ std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, 
   switch (mode) {
     case v1::VERIFY_MODE_GREEDY:
       if (!spec.parameters.greedy) return Contradiction(field, "the sequence's temperature is not 0");
+      if (spec.AnyOptions([](const RowOptions& options) { return !options.parameters.greedy; })) {
+        return Contradiction(field, "the temperature of a phase is not 0");
+      }
       plan->kind = RowPlan::Kind::kCompare;
       return std::nullopt;
     case v1::VERIFY_MODE_COUPLED:
