@@ -78,6 +78,10 @@ RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> mask
       outputs_(plan_.positions()),
       missing_(plan_.positions()) {
   CutToAllowed();
+  if (plan_.kind != RowPlan::Kind::kBlock) return;
+  for (const uint32_t draft : plan_.ahead.tokens) {
+    requested_.emplace_back(spec().logprob_token_ids).push_back(draft);
+  }
 }
 
 void RowRun::CutToAllowed() {
@@ -91,10 +95,6 @@ void RowRun::CutToAllowed() {
     const auto [both, is_new] = allowed_.try_emplace({phase, number});
     if (!is_new) continue;
     std::ranges::set_intersection(options.allowed_tokens, mask.allowed_tokens, std::back_inserter(both->second));
-  }
-  if (plan_.kind != RowPlan::Kind::kBlock) return;
-  for (const uint32_t draft : plan_.ahead.tokens) {
-    requested_.emplace_back(spec().logprob_token_ids).push_back(draft);
   }
 }
 

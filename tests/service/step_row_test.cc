@@ -219,6 +219,8 @@ TEST_F(StepRowTest, BlocksAreRefusedByName) {
         spec_.parameters.chain = {{kernels::StageKind::kMirostat2, {1 << 26, 1 << 28}}};
       },
       [&] { spec_.parameters.chain.clear(); });
+  expect_mode_refused([&] { spec_.history.phases.emplace_back().options.parameters.greedy = true; },
+                      [&] { spec_.history.phases.clear(); });
   expect_mode_refused([&] { spec_.receipts = true; }, [&] { spec_.receipts = false; });
   expect_mode_refused([&] { spec_.logprob_token_ids.resize(kernels::kMaxTopLogprobs); },
                       [&] { spec_.logprob_token_ids.clear(); });
