@@ -55,6 +55,10 @@ class Batch {
     work_ = Noise(chunk_.work_bytes());
     download_ = Noise(chunk_.download_bytes());
     std::memset(Aligned(work_), 0, chunk_.states_bytes());
+    memory_ = {{Address(upload_), chunk_.upload_bytes(), true, true},
+               {Address(work_), chunk_.states_bytes(), false, true},
+               {Address(work_) + chunk_.states_bytes(), chunk_.work_bytes() - chunk_.states_bytes(), false, false},
+               {Address(download_), chunk_.download_bytes(), false, false}};
     chunk_.WriteInputs(Aligned(upload_), Address(upload_), Address(work_), Address(download_));
     for (uint32_t row = 0; row < chunk_.rows(); ++row) {
       size_t bytes = 0;
@@ -66,10 +70,10 @@ class Batch {
   void Launch(uint32_t multiprocessors, uint64_t seed) {
     const BatchView view = chunk_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
     const uint32_t sections = chunk_.geometry(multiprocessors).sections;
-    testing::RunEmulated(testing::CudaKernel::kRead, view, chunk_.rows(), sections, seed);
+    testing::RunEmulated(testing::CudaKernel::kRead, view, chunk_.rows(), sections, seed, &memory_);
     const uint32_t rows = chunk_.rows();
-    if (chunk_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, sections, seed + 1);
-    if (chunk_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
+    if (chunk_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, sections, seed + 1, &memory_);
+    if (chunk_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2, &memory_);
   }
 
   std::vector<RowOutput> Answers() {
@@ -90,6 +94,7 @@ class Batch {
   std::vector<uint64_t> upload_;
   std::vector<uint64_t> work_;
   std::vector<uint64_t> download_;
+  std::vector<testing::MemoryRange> memory_;
 };
 
 // The kernels on a device of so many multiprocessors. Each batch runs its threads in another order.
