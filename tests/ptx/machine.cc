@@ -149,24 +149,32 @@ size_t Machine::Choose(const Warp& warp, bool drifts) {
   return best;
 }
 
-// Merges the split with those that stand where it does, and returns the one to run.
-size_t Machine::MergeAndSwitch(Warp* warp, size_t current, bool drifts) {
-  Split& split = warp->splits[current];
-  bool switches = false;
-  for (size_t i = 0; i < warp->splits.size(); ++i) {
-    if (i == current) continue;
+// Merges the split with those that stand where it does.
+size_t Machine::Merge(Warp* warp, size_t current) {
+  for (size_t i = 0; i < warp->splits.size();) {
+    Split& split = warp->splits[current];
     const Split& other = warp->splits[i];
-    if (other.pc == split.pc && other.depth == split.depth &&
-        std::equal(other.returns.begin(), other.returns.begin() + split.depth, split.returns.begin()) &&
-        !other.is_at_barrier) {
-      split.mask |= other.mask;
-      warp->splits.erase(warp->splits.begin() + ptrdiff_t(i));
-      // The places of splits have changed.
-      return Choose(*warp, false);
+    const bool is_here = i != current && !other.is_at_barrier && other.pc == split.pc && other.depth == split.depth &&
+                         std::equal(other.returns.begin(), other.returns.begin() + split.depth, split.returns.begin());
+    if (!is_here) {
+      ++i;
+      continue;
     }
-    switches |= !other.is_waiting && (other.depth > split.depth || (other.depth == split.depth && other.pc < split.pc));
+    split.mask |= other.mask;
+    warp->splits.erase(warp->splits.begin() + ptrdiff_t(i));
+    if (i < current) --current;
   }
-  return switches && !drifts ? Choose(*warp, false) : current;
+  return current;
+}
+
+// Returns the split to run, merged with those that stand where it does.
+size_t Machine::MergeAndSwitch(Warp* warp, size_t current, bool drifts) {
+  while (true) {
+    current = Merge(warp, current);
+    const size_t next = drifts ? current : Choose(*warp, false);
+    if (next == current) return current;
+    current = next;
+  }
 }
 
 void Machine::RunWarp(Warp* warp, uint64_t steps, bool drifts) {

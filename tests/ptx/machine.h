@@ -31,7 +31,7 @@ struct LaunchOptions {
   uint64_t max_steps = uint64_t{1} << 36;  // instructions of warps, after which the launch does not end
 };
 
-// What an instruction has cost.
+// Costs of an instruction.
 struct Count {
   uint64_t warps = 0;      // times that a warp issued it
   uint64_t lanes = 0;      // lanes that took part
@@ -98,6 +98,7 @@ class Machine {
   bool IsRunnable(const Warp& warp) const;
   void RunWarp(Warp* warp, uint64_t steps, bool drifts);
   size_t Choose(const Warp& warp, bool drifts);
+  size_t Merge(Warp* warp, size_t current);
   size_t MergeAndSwitch(Warp* warp, size_t current, bool drifts);
   void Step(Warp* warp, size_t current, const Instruction& instruction, uint32_t mask);
   void Branch(Warp* warp, size_t current, const Instruction& instruction, uint32_t mask);

@@ -12,10 +12,10 @@ namespace {
 constexpr uint64_t kSectorBytes = 32;
 constexpr uint32_t kBanks = 32;
 
-AccessKind KindOf(const Instruction& instruction) {
-  return instruction.kind == Kind::kLoad    ? AccessKind::kRead
-         : instruction.kind == Kind::kStore ? AccessKind::kWrite
-                                            : AccessKind::kAtomic;
+AccessKind KindOf(const Instruction& instruction, bool is_same) {
+  if (instruction.kind == Kind::kLoad) return AccessKind::kRead;
+  if (instruction.kind == Kind::kAtomic) return AccessKind::kAtomic;
+  return is_same ? AccessKind::kSameWrite : AccessKind::kWrite;
 }
 
 // Extends a value of `size` bytes to a lane's register.
@@ -35,6 +35,16 @@ void Put(const Registers& registers, uint32_t row, uint32_t lane, const Instruct
 // A register's value in a lane lies at its beginning: the host is little-endian.
 const std::byte* ValueOf(const Registers& registers, uint32_t row, uint32_t lane, uint32_t size) {
   return registers.row<std::byte>(row) + size_t{lane} * size;
+}
+
+// True if a store leaves the memory as it is.
+bool IsSame(const Registers& registers, const Instruction& instruction, uint32_t lane, const std::byte* at) {
+  if (instruction.kind != Kind::kStore) return false;
+  for (uint32_t i = 0; i < instruction.count; ++i) {
+    const std::byte* const value = ValueOf(registers, instruction.operands[i], lane, instruction.registers_size);
+    if (std::memcmp(at + i * instruction.size, value, instruction.size) != 0) return false;
+  }
+  return true;
 }
 
 template <typename T>
@@ -66,7 +76,9 @@ void Machine::Access(Warp* warp, uint32_t pc, const Instruction& instruction, ui
     const auto lane = uint32_t(std::countr_zero(rest));
     const uint64_t base = instruction.address_is_narrow ? registers.row<uint32_t>(instruction.address)[lane]
                                                         : registers.row<uint64_t>(instruction.address)[lane];
-    const uint64_t address = addresses[lane] = base + uint64_t(instruction.offset);
+    // Narrow addresses wrap around.
+    const uint64_t sum = base + uint64_t(instruction.offset);
+    const uint64_t address = addresses[lane] = instruction.address_is_narrow ? uint32_t(sum) : sum;
     std::byte* const at = PlaceOf(warp, lane, pc, instruction, address);
     switch (instruction.kind) {
       case Kind::kLoad:
@@ -118,8 +130,9 @@ std::byte* Machine::PlaceOf(Warp* warp, uint32_t lane, uint32_t pc, const Instru
       throw LaunchEnds();
     }
     Finding finding = Finding::kRace;
-    const std::string conflict = warp->block->shadow.AccessShared(kLanes * warp->index + lane, uint32_t(address), bytes,
-                                                                  KindOf(instruction), &finding);
+    const AccessKind kind = KindOf(instruction, IsSame(warp->registers, instruction, lane, &shared[address]));
+    const std::string conflict =
+        warp->block->shadow.AccessShared(kLanes * warp->index + lane, uint32_t(address), bytes, kind, &finding);
     if (!conflict.empty()) Complain(*warp, lane, pc, finding, address, "shared memory: " + conflict);
     return &shared[address];
   }
@@ -178,8 +191,8 @@ std::byte* Machine::PlaceInGlobal(Warp* warp, uint32_t lane, uint32_t pc, const 
     Complain(*warp, lane, pc, Finding::kReadOnly, address, "ld.global.nc of what this launch has written");
   }
   if (instruction.kind != Kind::kLoad) std::fill_n(written, bytes, uint8_t{1});
-  const std::string conflict =
-      global_shadow_.Access(shadow, shadow.AccessorOf(thread), cells, bytes, KindOf(instruction));
+  const AccessKind kind = KindOf(instruction, IsSame(warp->registers, instruction, lane, place));
+  const std::string conflict = global_shadow_.Access(shadow, shadow.AccessorOf(thread), cells, bytes, kind);
   if (!conflict.empty()) Complain(*warp, lane, pc, Finding::kRace, address, "global memory: " + conflict);
   return place;
 }

@@ -174,6 +174,25 @@ TEST(PtxMachine, LanesThatPartMeetAgain) {
   }
 }
 
+// Lanes reach one meeting from four places, of which one is reached while another split runs.
+TEST(PtxMachine, LanesFromManyPlacesMeet) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    std::vector<uint64_t> words(32);
+    const std::string body = std::string(kOwnWord) + R"(
+      mov.u32 %r4, -1; and.b32 %r5, %r1, 3; mov.u32 %r7, 0;
+      setp.eq.s32 %p1, %r5, 0; @%p1 bra Meet;
+      setp.eq.s32 %p2, %r5, 1; @%p2 bra First;
+      setp.eq.s32 %p3, %r5, 2; @%p3 bra Second;
+      mov.u32 %r7, 3; bra.uni Meet;
+      First: mov.u32 %r7, 1; bra.uni Meet;
+      Second: mov.u32 %r7, 2;
+      Meet: redux.sync.add.u32 %r6, %r7, %r4;
+      cvt.u64.u32 %rd6, %r6; st.global.u64 [%rd3], %rd6;)";
+    EXPECT_THAT(Texts(RunBody(body, &words, {.seed = seed})), ::testing::IsEmpty());
+    EXPECT_EQ(words[7], 48u);
+  }
+}
+
 // Two halves of a warp meet in different branches, each with its mask.
 TEST(PtxMachine, HalvesMeetByTheirMasks) {
   std::vector<uint64_t> words(32);

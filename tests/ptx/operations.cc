@@ -449,6 +449,7 @@ constexpr Operation kOperations[] = {
     {"selp.s64", "dddp", &Select<u64>},
     {"selp.f64", "dddp", &Select<u64>},
     CVT("s32.s8", "ww", u32, s32, u32, int8_t),
+    CVT("s32.s16", "ww", u32, s32, u32, int16_t),
     CVT("s64.s32", "dw", u64, s64, u32, s32),
     CVT("u16.u32", "hw", u16, u16, u32, u32),
     CVT("u32.u16", "wh", u32, u32, u16, u16),

@@ -20,7 +20,7 @@ struct Operation {
 // is none.
 const Operation* FindOperation(std::string_view name, std::string_view shape);
 
-// True if there is an operation of this name, whatever its operands.
+// True if there is an operation of this name, for some operands.
 bool IsOperation(std::string_view name);
 
 }  // namespace sortition::testing::ptx

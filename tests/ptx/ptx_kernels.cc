@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,12 @@ namespace {
 std::map<std::string, std::unique_ptr<ptx::Machine>, std::less<>> machines;
 std::map<std::string, ptx::Machine*, std::less<>> others;
 
+// The environment's PTX_SCHEDULE, a number: other schedules of the same launches.
+uint64_t Schedule() {
+  static const char* const text = std::getenv("PTX_SCHEDULE");
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
 void Run(std::string_view module, std::string_view kernel, std::span<const std::byte> parameters, uint32_t rows,
          uint32_t sections, uint64_t seed, std::vector<MemoryRange>* memory) {
   ptx::Machine& machine = ptx::MachineOf(module);
@@ -25,7 +32,7 @@ void Run(std::string_view module, std::string_view kernel, std::span<const std::
   options.blocks_x = sections;
   options.blocks_y = rows;
   options.threads = kernels::cuda::kThreads;
-  options.seed = seed;
+  options.seed = seed + 1'000'003 * Schedule();
   if (others.contains(module)) {
     // A launch that never ends is a finding, so it may not take for ever.
     options.max_steps = 50'000'000;

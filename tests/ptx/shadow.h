@@ -1,9 +1,11 @@
-// What is known of each byte of memory: who wrote and read it last, and whether that was ordered.
+// Shadow memory: which thread wrote and read each byte last, and whether that was ordered.
 //
 // Two accesses conflict if different threads make them, one writes, not both are atomic, and neither is known to come
 // first. Order comes from the barrier of a block, the barrier of a whole warp, the order of launches, and, between
 // blocks, from a fence before an atomic operation and a fence after another one at the same address. Other warp-wide
-// functions order no memory. Not thread-safe.
+// functions order no memory. Two writes of the same value do not conflict. In global memory, a read does not conflict
+// with an atomic operation of the same block: a GPU reads an aligned word as a whole, and kernels clear bits of words
+// that others look at. Only the last reader and the last writer of a byte are known. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +40,7 @@ struct Report {
   std::string text() const;
 };
 
-// Times are ticks of one clock of a machine, which barriers and launches advance.
+// Times are ticks of one clock, which barriers and launches advance.
 using Time = uint32_t;
 
 struct ByteShadow {
@@ -50,7 +52,7 @@ struct ByteShadow {
   bool is_read_by_several = false;  // threads of the block since `read`
 };
 
-enum class AccessKind : uint8_t { kRead, kWrite, kAtomic };
+enum class AccessKind : uint8_t { kRead, kWrite, kSameWrite, kAtomic };
 
 // A thread that accesses memory, with the times of the barriers that it has passed.
 struct Accessor {
@@ -115,7 +117,8 @@ class GlobalShadow {
   std::map<uint64_t, Knowledge>& released() { return released_; }
 
  private:
-  Time clock_ = 0;
+  // One for all machines of the process: launches of several modules share memory.
+  inline static Time clock_ = 0;
   Time launched_ = 0;
   std::map<uint64_t, Knowledge> released_;  // by address of an atomic operation
 };
