@@ -1,5 +1,5 @@
-"""The tree's configurations of proxies, with addresses of this machine. Each proxy is a context manager, and serves once
-it knows which replicas are up."""
+"""The tree's configurations of proxies, with addresses of this machine. Each proxy is a context manager, and serves
+once it knows which replicas are up."""
 
 import csv
 import json
