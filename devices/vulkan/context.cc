@@ -119,6 +119,8 @@ absl::Status Context::SaveCache() {
   if (bytes == cached_bytes_) return absl::OkStatus();
   std::vector<std::byte> data(bytes);
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, data.data()));
+  // The cache of lavapipe of Mesa 26.2 ends within its header.
+  if (bytes < sizeof(VkPipelineCacheHeaderVersionOne)) return absl::OkStatus();
   data.resize(bytes);
   cached_bytes_ = bytes;
   return SavePipelineCache(PipelineCachePath(options_.pipeline_cache_folder, hardware_), data);
