@@ -21,7 +21,7 @@ struct MemoryRange {
   uint64_t begin = 0;
   uint64_t bytes = 0;
   bool is_read_only = false;
-  bool is_written = true;                             // before the first launch
+  bool is_written = true;                              // before the first launch
   std::shared_ptr<ptx::RangeShadow> shadow = nullptr;  // the interpreter's, kept from launch to launch
 };
 
