@@ -78,8 +78,8 @@ TEST_F(GoldenRowsMeet, EveryFeature) {
     (known.row.compiled.chain.empty() ? of_others : of_chains) |= features;
     if (known.row.vocabulary >= 32000) of_large_rows |= features;
   }
-  constexpr kernels::Features kYounger = kernels::kFeatureTempered | kernels::kFeatureMinKeep |
-                                         kernels::kFeatureBlock | kernels::FeatureOf(kernels::StageKind::kMinK);
+  constexpr kernels::Features kYounger = kernels::kFeatureTempered | kernels::kFeatureMinKeep | kernels::kFeatureBlock |
+                                         kernels::FeatureOf(kernels::StageKind::kMinK);
   constexpr kernels::Features kKnown = kernels::kAllFeatures & ~kYounger;
   EXPECT_EQ(of_chains, kKnown);
   EXPECT_EQ(of_others, kKnown & ~kernels::kFeatureEveryStage);
