@@ -5,7 +5,7 @@
         print(evidence.key_id, evidence.tokens, evidence.p_value)
 
 A file of keys has a line for each: its id, the key as a decimal number, and the context width if it is not 4. Keys are
-secrets: whoever has one can make marked text, and text that is not found.
+secrets: with one, marked text can be made, and text that is not found.
 """
 
 import math
@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a text says for one key.
+    """The score of a text for one key.
 
     tokens: those that count. They have a whole context, and each pair of context and token counts once.
     score: sum over these tokens; near `tokens` for a text without the mark.
