@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "kernels/check.h"
 #include "kernels/cpu/decide_row.h"
+#include "kernels/law/block.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -17,27 +18,26 @@ namespace {
 
 std::string RowField(uint32_t row) { return absl::StrCat("step.rows[", row, "]"); }
 
-// Returns the parameters that a row is sampled with which asks for more than its sequence.
-std::optional<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
+// Returns the parameters of each phase with which a row is sampled that asks for more than its sequence; none if it
+// does not.
+std::vector<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
+  std::vector<kernels::RowParameters> more;
   const bool has_receipts = spec.receipts && plan.kind != RowPlan::Kind::kScore;
-  if (!plan.return_probabilities && !has_receipts) return std::nullopt;
-  kernels::RowParameters parameters = spec.parameters;
-  parameters.processed_logprob = parameters.kept_tokens = true;
-  return parameters;
+  if (!plan.return_probabilities && !has_receipts) return more;
+  for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
+    kernels::RowParameters& parameters = more.emplace_back(spec.Within(phase).parameters);
+    parameters.processed_logprob = parameters.kept_tokens = true;
+  }
+  return more;
 }
 
 // Returns true if an edit of the sequence may have a bias or a penalty above 0.
 bool MayRaise(const SequenceSpec& spec) {
   const auto raises = [](const kernels::LogitEdit& edit) { return static_cast<int32_t>(edit.bias) > 0; };
-  return spec.frequency_penalty < 0 || spec.presence_penalty < 0 || std::ranges::any_of(spec.listed_edits, raises);
-}
-
-// Removes the tokens from the step's list that the sequence does not allow.
-void CutToAllowed(const SequenceSpec& spec, PositionMask* mask) {
-  if (!mask->has_allowed_tokens || !spec.has_allowed_tokens) return;
-  std::vector<uint32_t> both;
-  std::ranges::set_intersection(spec.allowed_tokens, mask->allowed_tokens, std::back_inserter(both));
-  mask->allowed_tokens = std::move(both);
+  return spec.AnyOptions([&](const RowOptions& options) {
+    return options.frequency_penalty < 0 || options.presence_penalty < 0 ||
+           std::ranges::any_of(options.listed_edits, raises);
+  });
 }
 
 // Ends the grant without a result, and accounts for the memory that it gives back.
@@ -73,13 +73,39 @@ RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> mask
       masks_(std::move(masks)),
       grant_(std::move(grant)),
       more_(MoreParameters(plan_, spec())),
-      runs_in_order_(plan_.positions() > 1 && kernels::KeepsSamplerState(spec().parameters.chain)),
+      runs_in_order_(plan_.positions() > 1 &&
+                     (plan_.kind == RowPlan::Kind::kBlock || kernels::KeepsSamplerState(spec().parameters.chain))),
       outputs_(plan_.positions()),
       missing_(plan_.positions()) {
-  for (PositionMask& mask : plan_.masks) {
-    lists_none_.push_back(mask.has_allowed_tokens && mask.allowed_tokens.empty());
-    CutToAllowed(spec(), &mask);
+  CutToAllowed();
+  if (plan_.kind != RowPlan::Kind::kBlock) return;
+  for (const uint32_t draft : plan_.ahead.tokens) {
+    requested_.emplace_back(spec().logprob_token_ids).push_back(draft);
   }
+}
+
+void RowRun::CutToAllowed() {
+  if (plan_.masks.empty()) return;
+  for (uint32_t index = 0; index < plan_.positions(); ++index) {
+    const uint32_t phase = PhaseAt(index);
+    const size_t number = plan_.masks.size() == 1 ? 0 : index;
+    const PositionMask& mask = plan_.masks[number];
+    const RowOptions& options = spec().Within(phase);
+    if (!mask.has_allowed_tokens || !options.has_allowed_tokens) continue;
+    const auto [both, is_new] = allowed_.try_emplace({phase, number});
+    if (!is_new) continue;
+    std::ranges::set_intersection(options.allowed_tokens, mask.allowed_tokens, std::back_inserter(both->second));
+  }
+}
+
+void RowRun::Next::Set(kernels::RowRequest* request) const {
+  request->sampler_state = sampler_state;
+  if (request->survival != kernels::RowRequest::kNoBlock) request->survival = survival;
+}
+
+std::span<const uint32_t> RowRun::AllowedIn(uint32_t phase, size_t number) const {
+  const auto cut = allowed_.find({phase, number});
+  return cut != allowed_.end() ? cut->second : plan_.masks[number].allowed_tokens;
 }
 
 std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
@@ -92,14 +118,14 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
   kernels::RowRequest kernel = RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt);
   kernel.dtype = dtype;
-  kernel.parameters = &parameters();
+  kernel.parameters = &ParametersIn(PhaseAt(index));
   kernel.sampler_state = plan_.sampler_state;
   if (!plan_.masks.empty()) {
     const size_t at = plan_.masks.size() == 1 ? 0 : index;
     const PositionMask& mask = plan_.masks[at];
     if (mask.has_allowed_tokens) {
       kernel.has_allowed_tokens = true;
-      kernel.allowed_tokens = mask.allowed_tokens;
+      kernel.allowed_tokens = AllowedIn(PhaseAt(index), at);
     }
     const std::span<const uint32_t> words = masks_[at].words();
     kernel.allowed_bits = words.empty() ? nullptr : words.data();
@@ -115,9 +141,13 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   const std::optional<uint32_t> draft = plan_.FirstDraftAfter(index);
   if (!draft) return kernel;
   kernel.given = plan_.ahead.tokens[*draft];
-  if (plan_.kind != RowPlan::Kind::kReject) {
+  if (!plan_.has_test()) {
     kernel.likely = kernel.given;
     return kernel;
+  }
+  if (plan_.kind == RowPlan::Kind::kBlock) {
+    kernel.survival = kernels::RowRequest::kCertainSurvival;
+    kernel.requested = requested_[index];
   }
   kernel.task = kernels::RowTask::kVerify;
   if (!plan_.sparse.empty()) {
@@ -136,6 +166,10 @@ RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
   outputs_[index] = std::move(output);
   --missing_;
   if (!runs_in_order_) return {missing_ == 0, std::nullopt};
+  if (plan_.kind == RowPlan::Kind::kBlock) {
+    const std::optional<Next> next = NextOfBlock(index);
+    return {!next, next};
+  }
   const PositionOutput& taken = *outputs_[index];
   const std::optional<uint32_t> next = PositionAfter(plan_, spec().stop_tokens, index, taken);
   if (!next) return {true, std::nullopt};
@@ -160,12 +194,12 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAll
     refusal.required.push_back({index, std::move(required)});
     return refusal;
   };
-  std::optional<uint64_t> sampler_state;
+  std::optional<Next> next;
   for (std::optional<uint32_t> index = 0; index;) {
     kernels::RowRequest request = RequestAt(*index, kernels::DType::kF32, dense_at(*index), draft_dtype);
-    if (sampler_state) request.sampler_state = *sampler_state;
+    if (next) next->Set(&request);
     const Progress progress = Take(*index, run(request, *index));
-    if (progress.next) sampler_state = progress.next->sampler_state;
+    next = progress.next;
     index = progress.is_complete ? std::nullopt : progress.next ? std::optional(progress.next->index) : *index + 1;
   }
 }
@@ -190,12 +224,62 @@ void RowRun::Abort() {
   masks_.clear();
 }
 
+std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
+  auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[index]);
+  if (output == nullptr || output->error != kernels::RowError::kNone) return std::nullopt;
+  if (index < plan_.drafts()) {
+    if (output->survival == 0) return std::nullopt;
+    return Next{index + 1, plan_.sampler_state, output->survival};
+  }
+  const uint64_t survival = std::get<kernels::RowOutput>(*outputs_[index - 1]).survival;
+  const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
+  const law::DrawKey key =
+      law::KeyOf(RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt).noise);
+  output->accepted = law::MayEndAfter(law::WordOf(law::BlockWords(key), 1), survival);
+  return std::nullopt;
+}
+
+std::optional<FailedPosition> RowRun::EndBlock() {
+  uint32_t end = 0;
+  for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
+    const auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[i]);
+    if (output == nullptr || output->error != kernels::RowError::kNone) {
+      return FailedPosition{i, std::move(*outputs_[i])};
+    }
+    if (output->accepted) end = i;
+  }
+  for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
+    auto& output = std::get<kernels::RowOutput>(*outputs_[i]);
+    output.accepted = i < end;
+    if (i == plan_.drafts()) break;
+    if (output.accepted) output.token = plan_.ahead.tokens[i];
+    for (kernels::Distribution* const d : {&output.raw, &output.processed, &output.tempered}) {
+      if (d->requested.empty()) continue;
+      if (output.accepted) {
+        d->chosen = {output.token, d->requested.back().bits};
+        d->rank = d->requested.back().rank;
+      }
+      d->requested.pop_back();
+    }
+  }
+  return std::nullopt;
+}
+
 std::variant<RowResult, Refusal> RowRun::Finish() {
   if (!plan_.compact.empty()) {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
-  auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
-  if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
+  std::optional<FailedPosition> failed_block;
+  if (plan_.kind == RowPlan::Kind::kBlock) failed_block = EndBlock();
+  auto walked = failed_block ? *std::move(failed_block) : Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
+  if (auto* result = std::get_if<RowResult>(&walked)) {
+    for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
+      // The position after an accepted draft has the draft's number and one.
+      const bool follows_path = plan_.verifies() && i > 0;
+      result->phases.push_back(PhaseAt(follows_path ? result->path[i - 1] + 1 : i));
+    }
+    return std::move(*result);
+  }
   FailedPosition& failed = std::get<FailedPosition>(walked);
   if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
   return WhyUnusable(failed);
@@ -219,8 +303,9 @@ Refusal RowRun::WhyRequired() const {
 Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {
   Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(failed.why), plan_.row);
   const size_t mask = plan_.masks.size() == 1 ? 0 : failed.index;
-  const bool allows_none = (mask < lists_none_.size() && lists_none_[mask]) ||
-                           (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
+  const bool lists_none =
+      mask < plan_.masks.size() && plan_.masks[mask].has_allowed_tokens && plan_.masks[mask].allowed_tokens.empty();
+  const bool allows_none = lists_none || (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
   if (refusal.reason == Reason::kNoLiveToken && allows_none) {
     refusal.field = MaskField(plan_, mask);
     refusal.message = "the mask allows no token";

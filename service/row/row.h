@@ -17,10 +17,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "kernels/row.h"
@@ -74,8 +77,8 @@ class RowRun {
   const RowPlan& plan() const { return plan_; }
   const std::shared_ptr<ReceiptChain>& receipts() const { return sequence_.receipts; }
 
-  // Number of positions that can run at once: all of them, or the first one if a sampler keeps a state. In that case
-  // Take says which position follows.
+  // Number of positions that can run at once: all of them, or the first one if a sampler keeps a state or drafts are
+  // tested together. In that case Take says which position follows.
   uint32_t first_positions() const { return runs_in_order_ ? 1 : plan_.positions(); }
   bool runs_in_order() const { return runs_in_order_; }
 
@@ -88,7 +91,9 @@ class RowRun {
 
   struct Next {
     uint32_t index = 0;
-    uint64_t sampler_state = 0;  // replaces the one of RequestAt
+    uint64_t sampler_state = 0;                         // replaces the one of RequestAt
+    uint64_t survival = kernels::RowRequest::kNoBlock;  // likewise, where RequestAt has one
+    void Set(kernels::RowRequest* request) const;
   };
   struct Progress {
     bool is_complete = false;  // no further output is needed
@@ -109,18 +114,31 @@ class RowRun {
   void Abort();
 
  private:
-  const kernels::RowParameters& parameters() const { return more_ ? *more_ : spec().parameters; }
+  uint32_t PhaseAt(uint32_t index) const { return grant_.views.empty() ? kNoPhase : grant_.views[index].phase; }
+  const kernels::RowParameters& ParametersIn(uint32_t phase) const {
+    return more_.empty() ? spec().Within(phase).parameters : more_[phase];
+  }
+  // Returns the tokens of the list `number` that the sequence allows in `phase`.
+  std::span<const uint32_t> AllowedIn(uint32_t phase, size_t number) const;
+  void CutToAllowed();
   std::variant<RowResult, Refusal> Finish();
+  // Returns the position after `index` of a block whose drafts are tested together, if one is needed.
+  std::optional<Next> NextOfBlock(uint32_t index);
+  // Turns the outputs of the block's positions into those of a rejection that accepts as many drafts.
+  std::optional<FailedPosition> EndBlock();
   Refusal WhyUnusable(const FailedPosition& failed) const;
   Refusal WhyRequired() const;
 
   RowSequence sequence_;
-  RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's
+  RowPlan plan_;
   std::vector<RowMaskBits> masks_;
   StepGrant grant_;
-  std::vector<bool> lists_none_;                // of each mask: its list was empty before it was cut
-  std::optional<kernels::RowParameters> more_;  // set if the row asks for more than its sequence
+  // The lists of allowed tokens, cut to those of the sequence in a phase: by phase and number of the mask.
+  absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
+  std::vector<kernels::RowParameters> more_;  // of each phase, if the row asks for more than its sequence
   bool runs_in_order_;
+  // kBlock: the ids whose logprobs are asked for at each position with a draft, which is the last of them.
+  std::vector<std::vector<uint32_t>> requested_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet
   uint32_t missing_;
 };

@@ -42,7 +42,9 @@ const char* const kKinds[] = {
     "mirostat { version: 2 tau: 3 } raw_logprobs {}",
     "adaptive_p { target: 0.5 decay: 0.9 } presence_penalty: 0.3",
     "stop_token_ids: [1, 2, 3, 5, 8, 13, 21, 34, 55, 89] min_tokens: 4 logprob_token_ids: [7, 9] raw_logprobs {}",
-    "forced_tokens { start: 3 tokens: [11, 12, 13] } repetition_penalty: 1.1 processed_logprobs {}",
+    "phases { max_tokens: 3 then: [11, 12, 13] } repetition_penalty: 1.1 processed_logprobs {}",
+    "phases { begin: 1 end: 2 max_tokens: 4 then: [7, 2] parameters { temperature: 0 frequency_penalty: 0.5 } } "
+    "phases { max_tokens: 2 then: 1 parameters { top_k: 3 allowed_token_ids: [1, 5, 9] } } raw_logprobs {}",
     "watermark { key: 77 context_width: 3 } top_p: 0.9",
     "allowed_token_ids: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40] xtc { probability: 0.5 threshold: 0.1 }",
     "temperature: 0.9 top_p: 0.8 typical_p: 0.9 chain { preset: PRESET_LLAMA_CPP } dynamic_temperature { range: 0.5 }",

@@ -1,4 +1,5 @@
-// A step with DRY is all that the option costs: the state looked up before the row, the row, the state advanced.
+// A step with DRY or phases is all that the option costs: the state looked up before the row, the row, the state
+// advanced.
 #include "tests/bench/samplers/history.h"
 
 #include <memory>
@@ -10,6 +11,7 @@
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
+#include "service/limits.h"
 #include "service/sequence/sequence_state.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
@@ -54,6 +56,22 @@ std::shared_ptr<SequenceSpec> DrySpec() {
   return spec;
 }
 
+// Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
+std::shared_ptr<SequenceSpec> PhasesSpec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary + service::kMaxPhases;
+  for (uint32_t i = 0; i < service::kMaxPhases; ++i) {
+    service::Phase& phase = spec->history.phases.emplace_back();
+    phase.begin = {1, kVocabulary + i};
+    phase.end = {2, kVocabulary + i};
+    phase.max_tokens = 100;
+    phase.then = phase.end;
+    phase.options.frequency_penalty = 0;
+  }
+  return spec;
+}
+
 // One row of token_f32 (of the suite cpu), with optional additions.
 class Token {
  public:
@@ -86,14 +104,14 @@ class Token {
 // Sequences of a given length whose text grows with every step.
 class Texts {
  public:
-  Texts(size_t count, uint32_t tokens) {
+  Texts(size_t count, uint32_t tokens, const std::shared_ptr<const SequenceSpec>& spec = DrySpec()) {
     for (size_t i = 0; i < count; ++i) {
       Text text(static_cast<uint32_t>(i));
       std::vector<uint32_t> history;
       while (history.size() < tokens + kAhead) history.push_back(text.Next(history));
       ahead_.emplace_back(history.begin() + tokens, history.end());
       history.resize(tokens);
-      states_.push_back(SequenceState::Build(DrySpec(), history, tokens / 2, /*kept_history=*/4096));
+      states_.push_back(SequenceState::Build(spec, history, tokens / 2, /*kept_history=*/4096));
     }
   }
   void Step(size_t row, Token* token) {
@@ -125,12 +143,14 @@ void MeasureHistory(size_t rounds, Report* report) {
   Texts texts(1, 32 * 1024);
   Texts long_texts(1, 128 * 1024);
   Texts many(kRows, 32 * 1024);
+  Texts outside(1, 32 * 1024, PhasesSpec());
   const std::vector<Contender> contenders = {
       {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
       {"dry_32k", [&](size_t row) { texts.Step(row, &token); }},
       {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
       {"dry_32k_cold", [&](size_t row) { many.Step(row, &token); }},
+      {"phases_inactive", [&](size_t row) { outside.Step(row, &token); }},
       {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
   };
   Schedule schedule;
