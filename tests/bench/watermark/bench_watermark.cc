@@ -1,4 +1,5 @@
-// Measures the errors of the watermark's detector: texts of the demonstration's language model, with the watermark and without.
+// Measures the errors of the watermark's detector: texts of the demonstration's language model, with the watermark and
+// without.
 //
 //   bench_watermark [--json FILE] [--plot FILE] [--windows N] [--texts N]
 //
