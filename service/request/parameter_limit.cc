@@ -4,8 +4,10 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -42,6 +44,9 @@ constexpr DefaultValue kDefaults[] = {
     {"dry.base", law::kDefaultDryBase},
     {"dry.allowed_length", law::kDefaultDryAllowedLength},
 };
+
+// Fields whose 0 stands for all tokens: it is the largest value.
+constexpr absl::string_view kZeroIsAll[] = {"top_k", "penalty_scope.window", "dry.window"};
 
 // Returns the fields from the message down to the one that is named; empty if there is no such field.
 Path FindField(const Descriptor& message, const std::string& name) {
@@ -104,6 +109,11 @@ double NumberOf(const Message& parent, const FieldDescriptor& field, const std::
   return reflection->GetUInt32(parent, &field);
 }
 
+double RankOf(double value, const std::string& name) {
+  const bool is_all = value == 0 && std::ranges::find(kZeroIsAll, name) != std::end(kZeroIsAll);
+  return is_all ? std::numeric_limits<double>::infinity() : value;
+}
+
 // Returns a bound in the precision of its field: 0.1 bounds a float of 0.1.
 double BoundOf(double bound, const FieldDescriptor& field) {
   return field.type() == FieldDescriptor::TYPE_FLOAT ? static_cast<float>(bound) : bound;
@@ -119,7 +129,7 @@ Side Compare(const v1::ParameterLimit& limit, const Message& message, const Path
   const bool has = Has(*parent, field);
   if (limit.banned()) return has ? Side::kBanned : Side::kWithin;
   if (!has && !counts_defaults) return Side::kWithin;
-  const double value = NumberOf(*parent, field, limit.field());
+  const double value = RankOf(NumberOf(*parent, field, limit.field()), limit.field());
   if (limit.has_min() && value < BoundOf(limit.min(), field)) return Side::kBelow;
   if (limit.has_max() && value > BoundOf(limit.max(), field)) return Side::kAbove;
   return Side::kWithin;

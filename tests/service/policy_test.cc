@@ -125,7 +125,8 @@ TEST_F(PolicyFile, ValueBeyondLimitIsRefusedByName) {
 // The law's default of an absent field is as much a value as one that is set.
 TEST_F(PolicyFile, AbsentFieldHasItsDefault) {
   EXPECT_TRUE(Apply(R"("limits": [{"field": "temperature", "max": 0.9}])"));
-  EXPECT_TRUE(Apply(R"("limits": [{"field": "top_k", "min": 1, "max": 50}])"));
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "top_k", "max": 50}])"));  // off is all tokens
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "top_k", "min": 2}])"));
   EXPECT_FALSE(Apply(R"("limits": [{"field": "dry.base", "max": 1.5}])"));  // DRY is off as a whole
   open_.mutable_parameters()->mutable_dry()->set_multiplier(1);
   EXPECT_TRUE(Apply(R"("limits": [{"field": "dry.base", "max": 1.5}])"));
@@ -137,12 +138,12 @@ TEST_F(PolicyFile, AppliedLimitIsStated) {
   open_.mutable_parameters()->mutable_xtc()->set_probability(1);
   EXPECT_FALSE(Apply(R"("limits": [
       {"field": "temperature", "max": 1.25, "violation": "VIOLATION_APPLY"},
-      {"field": "top_k", "min": 1, "max": 50, "violation": "VIOLATION_APPLY"},
+      {"field": "top_k", "max": 50, "violation": "VIOLATION_APPLY"},
       {"field": "dry.multiplier", "max": 1, "violation": "VIOLATION_APPLY"},
       {"field": "xtc", "banned": true, "violation": "VIOLATION_APPLY"}])"));
-  EXPECT_EQ(open_.parameters().ShortDebugString(), "temperature: 1.25 top_k: 1 dry { multiplier: 1 }");
+  EXPECT_EQ(open_.parameters().ShortDebugString(), "temperature: 1.25 top_k: 50 dry { multiplier: 1 }");
   EXPECT_EQ(effect_.ShortDebugString(),
-            "applied { temperature: 1.25 top_k: 1 dry { multiplier: 1 } } removed: \"xtc\"");
+            "applied { temperature: 1.25 top_k: 50 dry { multiplier: 1 } } removed: \"xtc\"");
 }
 
 TEST_F(PolicyFile, PhaseCannotPassLimit) {
