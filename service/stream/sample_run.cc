@@ -82,6 +82,14 @@ class SampleRun::Collector final : public SessionSink {
     SORTITION_CHECK(absl::SimpleAtoi(opened.request_id(), &row));
     if (opened.has_state()) response_.set_seeds(row, opened.state().seed());
     if (opened.has_error()) SetError(opened.error(), row);
+    const v1::PolicyEffect& policy = opened.state().policy();
+    if (!policy.has_applied() && policy.removed().empty()) return;
+    // The answer has no place that could say so.
+    v1::Error error;
+    EncodeError({Reason::kContradiction, "open.parameters", "",
+                 "the operator's policy changes them, which only the opening of a sequence on a stream can state"},
+                &error);
+    SetError(error, row);
   }
 
   void TakeResult(v1::RowResult result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -100,7 +100,12 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
 std::optional<Refusal> StreamSequences::FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
-    if (refusal->reason == Reason::kHistoryRequired) refusal->retry_after = engine_.replays().Advice(replays_of(), 0);
+    if (refusal->reason == Reason::kHistoryRequired) {
+      refusal->retry_after = engine_.replays().Advice(replays_of(), 0);
+      if (request.policy && !request.policy->watermark_key_id().empty()) {
+        refusal->message = "the operator's policy marks the text, so its history is needed";
+      }
+    }
     return std::move(*refusal);
   }
   AnswerOpened(request, std::move(std::get<v1::OpenedState>(outcome)));

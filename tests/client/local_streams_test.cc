@@ -188,5 +188,22 @@ TEST_F(FallbackStreamsTest, TokensMoveThereAndBack) {
   EXPECT_EQ(sampler_.opens.at(0).seed, 77) << "the seed that the server drew";
 }
 
+// This process has no key of the operator's: rows wait for the service as long as their deadline lets them.
+TEST_F(FallbackStreamsTest, MarkedTextWaitsForService) {
+  harness_.Welcome(harness_.last_stream());
+  const Record record = harness_.OpenOn(harness_.last_stream(), "a", true);
+  v1::PolicyEffect effect;
+  effect.set_watermark_key_id("first");
+  record->TakePolicy(effect);
+  for (int failures = 0; failures < 2; ++failures) {
+    harness_.End(harness_.last_stream());
+    if (harness_.last_stream().sampler != nullptr) break;
+  }
+  ASSERT_NE(harness_.last_stream().sampler, nullptr);
+  const auto waiting = harness_.Submit({record});
+  EXPECT_EQ(waiting->times, 0);
+  EXPECT_TRUE(sampler_.opens.empty());
+}
+
 }  // namespace
 }  // namespace sortition::testing

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "service/request/policy_book.h"
+#include "service/stream/sample_run.h"
 #include "tests/service/receipts_fixture.h"
 
 namespace sortition::service {
@@ -106,7 +108,9 @@ class SessionPolicy : public ::testing::Test {
 TEST_F(SessionPolicy, MarkNeedsHistoryAndDrawsByKey) {
   Begin(Marked());
   // Nothing in the open looks at the history; the refusal says what is needed.
-  EXPECT_EQ(worker_->Open(Open()).error().reason(), v1::HISTORY_REQUIRED);
+  const v1::Error error = worker_->Open(Open()).error();
+  EXPECT_EQ(error.reason(), v1::HISTORY_REQUIRED);
+  EXPECT_THAT(error.message(), HasSubstr("policy marks the text"));
   std::vector<uint32_t> text = {1, 2};
   const v1::OpenSequence open = WithHistory(Open("a", 2), text, 2);
   const v1::OpenedState state = worker_->MustOpen(open);
@@ -233,6 +237,30 @@ TEST_F(SessionPolicy, LimitIsStatedOrRefused) {
   const v1::Error error = worker_->Open(open).error();
   EXPECT_EQ(error.field(), "open.parameters.top_k");
   EXPECT_EQ(error.limit(), "<= 20");
+}
+
+// An answer of Sample could not say what was changed.
+TEST_F(SessionPolicy, SampleRefusesWhatItCannotState) {
+  Begin(R"("defaults": {"topK": 4})");
+  v1::SampleRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.set_vocabulary_size(kModelVocabulary);
+  request.set_logits(LogitsAfter({}, 1) + LogitsAfter({}, 2));
+  request.add_rows();
+  request.add_rows()->mutable_parameters()->set_top_k(3);
+  SampleRun run(engine_->get(), "default", std::make_shared<const v1::SampleRequest>(request), request.ByteSizeLong());
+  SampleRun::Answer answer;
+  absl::Notification done;
+  run.Start(absl::InfiniteDuration(), [&](SampleRun::Answer given) {
+    answer = std::move(given);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  ASSERT_TRUE(std::holds_alternative<v1::SampleResponse>(answer));
+  const v1::SampleResponse& response = std::get<v1::SampleResponse>(answer);
+  EXPECT_EQ(response.rows(0).error().reason(), v1::CONTRADICTION);
+  EXPECT_THAT(response.rows(0).error().field(), HasSubstr("parameters"));
+  EXPECT_TRUE(response.rows(1).has_draw()) << response.ShortDebugString();
 }
 
 TEST_F(SessionPolicy, ReceiptsAreMadeUnasked) {
