@@ -21,6 +21,8 @@ History History::ForkOf(const History& parent, uint32_t position) {
   if (!parent.keeps_tokens_) return History(position);
   History child(std::vector<uint32_t>(parent.tokens_.begin(), parent.tokens_.begin() + position));
   child.prompt_length_ = std::min(parent.prompt_length_, position);
+  child.rewinds_ = parent.rewinds_;
+  child.rewinds_.Truncate(position);
   return child;
 }
 
@@ -73,6 +75,7 @@ absl::Status History::Truncate(uint32_t position) {
         absl::StrCat("Truncate: position ", position, " is beyond the end (<= ", position_, ")"));
   }
   if (position == position_) return absl::OkStatus();
+  rewinds_.Truncate(position);
   ++version_;
   ++turns_;
   position_ = position;
@@ -89,6 +92,10 @@ absl::Status History::Truncate(uint32_t position) {
     }
   }
   return absl::OkStatus();
+}
+
+void History::Rewind(uint32_t position, uint32_t token) {
+  if (rewinds_.Ban(position, token)) SORTITION_CHECK(Truncate(position).ok());
 }
 
 void History::Drawn(std::span<const uint32_t> tokens) {

@@ -40,6 +40,22 @@ void CutToAllowed(const SequenceSpec& spec, PositionMask* mask) {
   mask->allowed_tokens = std::move(both);
 }
 
+// Returns the edits with a ban of each token of `banned`, which is sorted.
+std::vector<kernels::LogitEdit> WithBans(std::span<const kernels::LogitEdit> edits,
+                                         const std::vector<uint32_t>& banned) {
+  std::vector<kernels::LogitEdit> merged;
+  merged.reserve(edits.size() + banned.size());
+  auto edit = edits.begin();
+  for (const uint32_t token : banned) {
+    while (edit != edits.end() && edit->token < token) merged.push_back(*edit++);
+    const bool is_known = edit != edits.end() && edit->token == token;
+    merged.push_back(is_known ? *edit++ : kernels::LogitEdit{.token = token});
+    merged.back().flags |= kernels::LogitEdit::kBanned;
+  }
+  merged.insert(merged.end(), edit, edits.end());
+  return merged;
+}
+
 // Ends the grant without a result, and accounts for the memory that it gives back.
 void EndGrant(const RowSequence& sequence, const StepGrant& grant) {
   if (sequence.state == nullptr) return;
@@ -80,6 +96,19 @@ RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> mask
     lists_none_.push_back(mask.has_allowed_tokens && mask.allowed_tokens.empty());
     CutToAllowed(spec(), &mask);
   }
+  MergeBans();
+}
+
+void RowRun::MergeBans() {
+  const auto bans = [](const PositionMask& mask) { return !mask.banned_tokens.empty(); };
+  if (std::ranges::none_of(plan_.masks, bans)) return;
+  banned_edits_.resize(plan_.positions());
+  for (uint32_t index = 0; index < plan_.positions(); ++index) {
+    const PositionMask& mask = plan_.masks[MaskOf(index)];
+    if (!bans(mask)) continue;
+    const bool has_view = !grant_.views.empty();
+    banned_edits_[index] = WithBans(has_view ? *grant_.views[index].edits : spec().listed_edits, mask.banned_tokens);
+  }
 }
 
 std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
@@ -95,8 +124,12 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   kernel.parameters = &parameters();
   kernel.sampler_state = plan_.sampler_state;
   if (!plan_.masks.empty()) {
-    const size_t at = plan_.masks.size() == 1 ? 0 : index;
+    const size_t at = MaskOf(index);
     const PositionMask& mask = plan_.masks[at];
+    if (!mask.banned_tokens.empty()) {
+      kernel.edits = banned_edits_[index];
+      kernel.edit_origin = {};
+    }
     if (mask.has_allowed_tokens) {
       kernel.has_allowed_tokens = true;
       kernel.allowed_tokens = mask.allowed_tokens;
@@ -137,7 +170,7 @@ RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
   --missing_;
   if (!runs_in_order_) return {missing_ == 0, std::nullopt};
   const PositionOutput& taken = *outputs_[index];
-  const std::optional<uint32_t> next = PositionAfter(plan_, spec().stop_tokens, index, taken);
+  const std::optional<uint32_t> next = PositionAfter(plan_, {spec().stop_tokens, grant_.views}, index, taken);
   if (!next) return {true, std::nullopt};
   // The output's token continues the text, drawn, accepted or given alike, and so its state continues the sampler's.
   return {false, Next{*next, std::get<kernels::RowOutput>(taken).sampler_state}};
@@ -194,7 +227,7 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
   if (!plan_.compact.empty()) {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
-  auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
+  auto walked = Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_));
   if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
   FailedPosition& failed = std::get<FailedPosition>(walked);
   if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
@@ -218,12 +251,16 @@ Refusal RowRun::WhyRequired() const {
 
 Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {
   Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(failed.why), plan_.row);
-  const size_t mask = plan_.masks.size() == 1 ? 0 : failed.index;
+  const size_t mask = MaskOf(failed.index);
   const bool allows_none = (mask < lists_none_.size() && lists_none_[mask]) ||
                            (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
   if (refusal.reason == Reason::kNoLiveToken && allows_none) {
     refusal.field = MaskField(plan_, mask);
     refusal.message = "the mask allows no token";
+  } else if (refusal.reason == Reason::kNoLiveToken && mask < plan_.masks.size() &&
+             !plan_.masks[mask].banned_tokens.empty()) {
+    refusal.field = MaskField(plan_, mask) + ".banned_tokens";
+    refusal.message = "no token is live beside the banned ones";
   }
   if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", failed.index);
   return refusal;

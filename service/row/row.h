@@ -114,11 +114,17 @@ class RowRun {
   Refusal WhyUnusable(const FailedPosition& failed) const;
   Refusal WhyRequired() const;
 
+  // Returns the number of the mask of position `index`; there is one for each position, or one for all.
+  size_t MaskOf(uint32_t index) const { return plan_.masks.size() == 1 ? 0 : index; }
+  void MergeBans();
+
   RowSequence sequence_;
   RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's
   std::vector<RowMaskBits> masks_;
   StepGrant grant_;
-  std::vector<bool> lists_none_;                // of each mask: its list was empty before it was cut
+  std::vector<bool> lists_none_;  // of each mask: its list was empty before it was cut
+  // Of each position whose mask bans tokens: its edits with these bans. Empty if none does.
+  std::vector<std::vector<kernels::LogitEdit>> banned_edits_;
   std::optional<kernels::RowParameters> more_;  // set if the row asks for more than its sequence
   bool runs_in_order_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/row.h"
+#include "service/sequence/text_end.h"
 
 namespace sortition::service {
 
@@ -18,6 +19,7 @@ struct RowResult {
   std::vector<bool> matched;                // of each draft: it passed at its own position
   // Set if the sequence keeps state and the row advances it: with the tokens of `outputs` appended.
   std::optional<uint64_t> history_hash;
+  TextEnd end;  // of the text with these tokens; empty if nothing looks at it, and for a score
 
   static RowResult Drawn(kernels::RowOutput output) {
     RowResult result;
