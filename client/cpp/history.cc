@@ -21,8 +21,6 @@ History History::ForkOf(const History& parent, uint32_t position) {
   if (!parent.keeps_tokens_) return History(position);
   History child(std::vector<uint32_t>(parent.tokens_.begin(), parent.tokens_.begin() + position));
   child.prompt_length_ = std::min(parent.prompt_length_, position);
-  child.rewinds_ = parent.rewinds_;
-  child.rewinds_.Truncate(position);
   return child;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,8 +61,8 @@ class History {
   // Takes back what follows `position`, and bans `token` there, which it began with. Does nothing if the token was
   // banned there already (Rewinds).
   void Rewind(uint32_t position, uint32_t token);
-  // Tokens that rewinds have banned at position().
-  std::vector<uint32_t> rewound() const { return rewinds_.At(position_); }
+  const Rewinds& rewinds() const { return rewinds_; }
+  void SetRewinds(Rewinds rewinds) { rewinds_ = std::move(rewinds); }
 
   // Records the tokens with which the service answered the step that was described last.
   void Drawn(std::span<const uint32_t> tokens);

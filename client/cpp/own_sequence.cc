@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> OwnSequence::Open(const SequenceOpt
   if (sequence->stateful() && options.start_position) {
     return absl::InvalidArgumentError("start_position: an option looks at the history, so the prompt is needed");
   }
+  sequence->rewinds_ = Rewinds(options.rewound);
   return std::move(sequence);
 }
 
@@ -104,8 +105,6 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> OwnSequence::Fork(SequenceOptions o
     return absl::InvalidArgumentError("an option of the fork looks at a history that its parent does not keep");
   }
   (*child)->position_ = at;
-  (*child)->rewinds_ = rewinds_;
-  (*child)->rewinds_.Truncate(at);
   if ((*child)->stateful()) {
     (*child)->state_ = state_->Fork((*child)->spec_, at);
     SORTITION_CHECK((*child)->state_ != nullptr);

@@ -2,11 +2,17 @@
 #include "client/cpp/rewinds.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace sortition::client {
 
+Rewinds::Rewinds(std::vector<BannedAt> bans) : bans_(std::move(bans)) {
+  std::ranges::sort(bans_);
+  bans_.erase(std::ranges::unique(bans_).begin(), bans_.end());
+}
+
 bool Rewinds::Ban(uint32_t position, uint32_t token) {
-  const Entry entry = {position, token};
+  const BannedAt entry = {position, token};
   const auto at = std::ranges::lower_bound(bans_, entry);
   if (at != bans_.end() && *at == entry) return false;
   bans_.insert(at, entry);
@@ -15,14 +21,14 @@ bool Rewinds::Ban(uint32_t position, uint32_t token) {
 
 std::vector<uint32_t> Rewinds::At(uint32_t position) const {
   std::vector<uint32_t> tokens;
-  for (const Entry& entry : std::ranges::equal_range(bans_, position, {}, &Entry::position)) {
+  for (const BannedAt& entry : std::ranges::equal_range(bans_, position, {}, &BannedAt::position)) {
     tokens.push_back(entry.token);
   }
   return tokens;
 }
 
 void Rewinds::Truncate(uint32_t position) {
-  bans_.erase(std::ranges::upper_bound(bans_, position, {}, &Entry::position), bans_.end());
+  bans_.erase(std::ranges::upper_bound(bans_, position, {}, &BannedAt::position), bans_.end());
 }
 
 std::vector<std::vector<uint32_t>> BansWith(const Row& row, const std::vector<uint32_t>& rewound) {

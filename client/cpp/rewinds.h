@@ -1,8 +1,8 @@
 // Bans that rewinds have left in a text, and how they reach a row: the client's half of banned phrases.
 //
 // The service names a phrase that a text ends in, and forgets it with the cut. The client bans the phrase's first token
-// at its position, and says so with every step that draws there. So nothing but the client has to remember it: a server
-// that lost the sequence gets its history and this step, and draws the same token.
+// at its position, and says so with every step that draws there. So the service has nothing to remember: a server that
+// lost the sequence gets its history and this step, and draws the same token.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,17 @@
 #include <vector>
 
 #include "sortition/batch.h"
+#include "sortition/options.h"
 
 namespace sortition::client {
 
 // Not thread-safe.
 class Rewinds {
  public:
+  Rewinds() = default;
+  explicit Rewinds(std::vector<BannedAt> bans);
+
+  const std::vector<BannedAt>& all() const { return bans_; }
   // Bans `token` at `position`. Returns false if it is banned there already: it was drawn all the same, because an
   // option emits it in any case, and would be drawn again.
   bool Ban(uint32_t position, uint32_t token);
@@ -27,12 +32,7 @@ class Rewinds {
   void Truncate(uint32_t position);
 
  private:
-  struct Entry {
-    uint32_t position;
-    uint32_t token;
-    auto operator<=>(const Entry&) const = default;
-  };
-  std::vector<Entry> bans_;  // sorted
+  std::vector<BannedAt> bans_;  // sorted
 };
 
 // Returns the lists for Row::banned_tokens that hold the row's own bans and `rewound` at its first position. Empty if

@@ -208,7 +208,7 @@ std::string ReadCorpus(const std::string& name) {
 }
 
 // The corpus by its bytes, the finest tokens there are, and by a vocabulary of byte pairs.
-std::vector<CorpusPiece> Corpus() {
+std::vector<CorpusPiece> MakeCorpus() {
   std::vector<std::pair<std::string, std::string>> texts;
   for (const char* name : {"tables", "code", "lists", "verse"})
     texts.emplace_back(name, ReadCorpus(std::string(name) + ".txt"));
@@ -222,6 +222,11 @@ std::vector<CorpusPiece> Corpus() {
     corpus.push_back({name + ", bytes", std::move(bytes)});
     corpus.push_back({name + ", pairs", pairs.Encode(text)});
   }
+  return corpus;
+}
+
+const std::vector<CorpusPiece>& Corpus() {
+  static const auto& corpus = *new std::vector<CorpusPiece>(MakeCorpus());
   return corpus;
 }
 
@@ -263,7 +268,7 @@ TEST(RepetitionCorpus, WouldStopWithoutLeastLength) {
 TEST(RepetitionCorpus, PlantedLoopsAreFoundInTime) {
   const SamplingParameters parameters = Recommended();
   const auto spec = EndSpec(parameters);
-  const std::vector<CorpusPiece> corpus = Corpus();
+  const std::vector<CorpusPiece>& corpus = Corpus();
   std::mt19937 random(11);
   for (uint64_t n = 0; n < std::max<uint64_t>(Scaled(400), 40); ++n) {
     const CorpusPiece& piece = corpus[n % corpus.size()];

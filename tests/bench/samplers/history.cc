@@ -1,4 +1,5 @@
-// A step with DRY is all that the option costs: the state looked up before the row, the row, the state advanced.
+// A step with an option is all that the option costs: the state looked up before the row, the row, the state advanced,
+// and the search for what the text ends in.
 #include "tests/bench/samplers/history.h"
 
 #include <memory>
@@ -54,6 +55,15 @@ std::shared_ptr<SequenceSpec> DrySpec() {
   return spec;
 }
 
+// The recommended stop, which is also that of the defaults.
+std::shared_ptr<SequenceSpec> RepetitionSpec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary;
+  spec->history.repetition_stop.repeats = 4;
+  return spec;
+}
+
 // One row of token_f32 (of the suite cpu), with optional additions.
 class Token {
  public:
@@ -86,14 +96,14 @@ class Token {
 // Sequences of a given length whose text grows with every step.
 class Texts {
  public:
-  Texts(size_t count, uint32_t tokens) {
+  Texts(size_t count, uint32_t tokens, const std::shared_ptr<const SequenceSpec>& spec = DrySpec()) {
     for (size_t i = 0; i < count; ++i) {
       Text text(static_cast<uint32_t>(i));
       std::vector<uint32_t> history;
       while (history.size() < tokens + kAhead) history.push_back(text.Next(history));
       ahead_.emplace_back(history.begin() + tokens, history.end());
       history.resize(tokens);
-      states_.push_back(SequenceState::Build(DrySpec(), history, tokens / 2, /*kept_history=*/4096));
+      states_.push_back(SequenceState::Build(spec, history, tokens / 2, /*kept_history=*/4096));
     }
   }
   void Step(size_t row, Token* token) {
@@ -102,6 +112,7 @@ class Texts {
     token->Sample(row, *state.LendEdits(), nullptr);
     state.EndLoan();
     state.Append(ahead_[index][steps_++ / states_.size() % kAhead]);
+    ends_ += state.text_end().is_last();
   }
 
  private:
@@ -109,6 +120,7 @@ class Texts {
   std::vector<std::vector<uint32_t>> ahead_;
   std::vector<std::unique_ptr<SequenceState>> states_;
   size_t steps_ = 0;
+  size_t ends_ = 0;
 };
 
 }  // namespace
@@ -125,12 +137,14 @@ void MeasureHistory(size_t rounds, Report* report) {
   Texts texts(1, 32 * 1024);
   Texts long_texts(1, 128 * 1024);
   Texts many(kRows, 32 * 1024);
+  Texts stopping(1, 32 * 1024, RepetitionSpec());
   const std::vector<Contender> contenders = {
       {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
       {"dry_32k", [&](size_t row) { texts.Step(row, &token); }},
       {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
       {"dry_32k_cold", [&](size_t row) { many.Step(row, &token); }},
+      {"repetition_stop", [&](size_t row) { stopping.Step(row, &token); }},
       {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
   };
   Schedule schedule;
