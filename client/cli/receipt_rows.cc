@@ -51,32 +51,18 @@ bool ReceiptRows::Begin(const CheckedChain& chain) {
   spec->seed = chain.seed.value_or(0);
   spec->parameters.kept_tokens = spec->parameters.processed_logprob = true;
   spec_ = std::move(spec);
-  if (status_ = ReadMasks(); !status_.ok()) return false;
+  if (!options_.masks.empty()) {
+    auto masks = ReceiptMasks::Open(options_.masks, *spec_);
+    if (!masks.ok()) {
+      status_ = masks.status();
+      return false;
+    }
+    masks_ = *std::move(masks);
+  }
   if (!spec_->stateful()) return true;
   state_ =
       service::SequenceState::Build(spec_, options_.prompt, static_cast<uint32_t>(options_.prompt.size()), 1u << 30);
   return true;
-}
-
-absl::Status ReceiptRows::ReadMasks() {
-  if (options_.masks.empty()) return absl::OkStatus();
-  auto matrix = RowMatrix::OpenWords(options_.masks, (spec_->vocabulary + 31) / 32);
-  if (!matrix.ok()) return absl::InvalidArgumentError(absl::StrCat("--masks: ", matrix.status().message()));
-  mask_matrix_ = *std::move(matrix);
-  std::vector<uint32_t> words;
-  for (uint64_t row = 0; row < mask_matrix_->rows(); ++row) {
-    if (absl::Status status = mask_matrix_->ReadWords(row, &words); !status.ok()) return status;
-    masks_.emplace(service::MaskHashOf(words, spec_->live_vocabulary), row);
-  }
-  return absl::OkStatus();
-}
-
-bool ReceiptRows::FindMask(const Receipt& receipt, std::vector<uint32_t>* words) {
-  if (!receipt.mask) return true;
-  const auto found = masks_.find(*receipt.mask);
-  if (found == masks_.end()) return false;
-  status_ = mask_matrix_->ReadWords(found->second, words);
-  return status_.ok();
 }
 
 void ReceiptRows::Take(const std::string& id, const CheckedChain& chain, const Receipt& receipt, ReceiptCheck* check) {
@@ -119,7 +105,11 @@ std::optional<kernels::RowOutput> ReceiptRows::Run(const Receipt& receipt, kerne
   request.logits = bytes.data();
   request.dtype = KernelType(matrix_->dtype());
   std::vector<uint32_t> mask;
-  const bool has_mask = FindMask(receipt, &mask);
+  const absl::Status found = masks_.Find(receipt, &mask);
+  if (!found.ok() && !absl::IsNotFound(found)) {
+    status_ = found;
+    return std::nullopt;
+  }
   if (!mask.empty()) request.allowed_bits = mask.data();
   const bool draws = receipt.method == ReceiptMethod::kRace || receipt.method == ReceiptMethod::kGreedy;
   if (!draws) {
@@ -130,7 +120,7 @@ std::optional<kernels::RowOutput> ReceiptRows::Run(const Receipt& receipt, kerne
   *noise = request.noise;
   static thread_local kernels::cpu::Scratch scratch;
   std::optional<kernels::RowOutput> output;
-  if (has_mask) {
+  if (found.ok()) {
     kernels::cpu::SampleRow(request, &scratch, &output.emplace());
   } else {
     ++counts_.no_mask;

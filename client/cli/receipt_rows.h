@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/cli/receipt_check.h"
+#include "client/cli/receipt_masks.h"
 #include "client/cli/receipt_report.h"
 #include "client/cli/row_file.h"
 #include "service/sequence/sequence_state.h"
@@ -37,10 +37,6 @@ class ReceiptRows {
 
  private:
   bool Begin(const CheckedChain& chain);
-  // Finds the places of masks by their hashes.
-  absl::Status ReadMasks();
-  // Fills `words` with the mask of the receipt. Returns false if it has one that is not known.
-  bool FindMask(const service::Receipt& receipt, std::vector<uint32_t>* words);
   std::optional<kernels::RowOutput> Run(const service::Receipt& receipt, kernels::NoiseKey* noise);
   // Returns how the output differs from the receipt; empty if it does not.
   std::string DifferenceOf(const service::Receipt& receipt, const kernels::RowOutput& output,
@@ -49,8 +45,7 @@ class ReceiptRows {
   const Options options_;
   std::string chain_;  // the chain that is compared; empty until it is met
   std::optional<RowMatrix> matrix_;
-  std::optional<RowMatrix> mask_matrix_;
-  std::map<service::ReceiptHash, uint64_t> masks_;     // row of mask_matrix_ by hash
+  ReceiptMasks masks_;
   std::shared_ptr<const service::SequenceSpec> spec_;  // asks for kept tokens, too
   std::unique_ptr<service::SequenceState> state_;      // null if no option looks at the history
   uint64_t next_row_ = 0;

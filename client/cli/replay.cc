@@ -17,12 +17,14 @@
 #include "client/cli/command.h"
 #include "client/cli/receipt_check.h"
 #include "client/cli/receipt_file.h"
+#include "client/cli/receipt_masks.h"
 #include "client/cli/row_file.h"
 #include "sortition/client.h"
 
 using Texts = std::vector<std::string>;
 ABSL_DECLARE_FLAG(std::string, seeds);
 ABSL_DECLARE_FLAG(std::string, logits);
+ABSL_DECLARE_FLAG(std::string, masks);
 ABSL_DECLARE_FLAG(std::string, chain);
 ABSL_DECLARE_FLAG(std::string, dtype);
 ABSL_DECLARE_FLAG(Texts, prompt);
@@ -70,11 +72,13 @@ class Replayer {
   std::unique_ptr<client::Client> client_;
   std::unique_ptr<client::Sequence> sequence_;
   std::optional<RowMatrix> matrix_;
+  ReceiptMasks masks_;
   uint32_t vocabulary_ = 0;
   std::string row_;
+  std::vector<uint32_t> mask_;
   uint64_t receipts_ = 0;
   uint64_t differences_ = 0;
-  uint64_t not_compared_ = 0;  // drafts decided the token, or the step had a mask
+  uint64_t not_compared_ = 0;  // drafts decided the token, or the step had another mask than those given
   absl::Status status_;
 };
 
@@ -96,6 +100,11 @@ absl::Status Replayer::Begin(const CheckedChain& chain, const service::Receipt& 
   auto matrix = RowMatrix::Open(absl::GetFlag(FLAGS_logits), dtype, vocabulary_);
   if (!matrix.ok()) return absl::InvalidArgumentError(absl::StrCat("--logits: ", matrix.status().message()));
   matrix_ = *std::move(matrix);
+  if (const std::string path = absl::GetFlag(FLAGS_masks); !path.empty()) {
+    auto masks = ReceiptMasks::Open(path, *chain.spec);
+    if (!masks.ok()) return masks.status();
+    masks_ = *std::move(masks);
+  }
 
   client::SequenceOptions options;
   options.request_id = "sortitionctl";
@@ -132,13 +141,16 @@ absl::Status Replayer::Draw(const service::Receipt& receipt) {
         absl::StrCat("receipt ", receipt.index, ": tokens before position ", receipt.position, " are missing"));
   }
   if (absl::Status status = sequence_->Truncate(receipt.position); !status.ok()) return status;
-  const auto results =
-      client_->Step({matrix_->dtype(), vocabulary_, {{sequence_.get(), row_.data(), receipt.draw_salt}}});
+  const absl::Status found = masks_.Find(receipt, &mask_);
+  if (!found.ok() && !absl::IsNotFound(found)) return found;
+  client::Row row = {sequence_.get(), row_.data(), receipt.draw_salt};
+  if (!mask_.empty()) row.allowed_bits = mask_.data();
+  const auto results = client_->Step({matrix_->dtype(), vocabulary_, {row}});
   if (!results.ok()) return results.status();
   if (const auto* error = std::get_if<client::RowError>(&results->front())) return client::ToStatus(*error);
   const auto& draw = std::get<v1::DrawResult>(results->front());
-  const bool draws = !receipt.mask && (receipt.method == service::ReceiptMethod::kRace ||
-                                       receipt.method == service::ReceiptMethod::kGreedy);
+  const bool draws = found.ok() && (receipt.method == service::ReceiptMethod::kRace ||
+                                    receipt.method == service::ReceiptMethod::kGreedy);
   const std::string difference = draws ? DifferenceOf(receipt, draw) : "";
   not_compared_ += draws ? 0 : 1;
   if (!difference.empty() && differences_++ < kShownDifferences) {
@@ -173,8 +185,9 @@ Outcome Replay(const std::vector<std::string>& arguments) {
   if (replayer.receipts() == 0) {
     return Fail(absl::InvalidArgumentError(absl::StrCat(path, " has no receipts of the sequence")));
   }
-  const char* const form = WantsJson() ? "{\"tokens\": %llu, \"differences\": %llu, \"not_compared\": %llu}\n"
-                                       : "%llu tokens replayed, %llu differ, %llu not compared: with drafts or masks\n";
+  const char* const form = WantsJson()
+                               ? "{\"tokens\": %llu, \"differences\": %llu, \"not_compared\": %llu}\n"
+                               : "%llu tokens replayed, %llu differ, %llu not compared: with drafts or other masks\n";
   std::printf(form, static_cast<unsigned long long>(replayer.receipts()),
               static_cast<unsigned long long>(replayer.differences()),
               static_cast<unsigned long long>(replayer.not_compared()));

@@ -29,9 +29,10 @@ ABSL_FLAG(std::string, seeds, "", "verify: file of opened seeds, lines of SEED S
 ABSL_FLAG(std::string, logits, "",
           "verify: file with the rows of one sequence in the order of its receipts: a .npy array or raw elements "
           "(--dtype); without it no row is checked");
-ABSL_FLAG(std::string, masks, "",
-          "verify: file with packed masks of the steps of that sequence, in any order: a .npy array of int32, or raw "
-          "words; a row whose step had another mask is not checked");
+ABSL_FLAG(
+    std::string, masks, "",
+    "verify, replay: file with packed masks of the steps of that sequence, in any order: a .npy array of int32, or raw "
+    "words; a row whose step had another mask is not checked");
 ABSL_FLAG(std::string, chain, "", "verify: id of the sequence that --logits belongs to; the first one if absent");
 ABSL_FLAG(absl::optional<double>, tolerance, absl::nullopt,
           "verify: the logits were computed again: a token may lose the race by this many nats");

@@ -59,17 +59,6 @@ function checkRanges(parameters, vocabulary) {
   need(tokens.every((token) => token < vocabulary), "a token that is not in the vocabulary");
 }
 
-// The scale and the temperature of the bits that a chain leaves; `dynamic` is its dynamic temperature, Q8.24.
-function shownTemperature(stages, dynamic) {
-  let found = [UNIT_TEMPERATURE, 1];
-  for (const [number, multiplier, exponent, window, bits] of stages) {
-    if (number === 0) found = [[multiplier, exponent | 0, window], floatOf(bits)];
-    if (number === 12) found = [dynamicScale(dynamic), dynamic * 2 ** -24];
-    if (number === 13) found = [UNIT_TEMPERATURE, 1];
-  }
-  return found;
-}
-
 // Why no row has these kept tokens, or this one of them; empty if one may.
 function impossibility({ opening, compiled }, { ids, bits, token, temperature, method, keptCount }) {
   const first = bits.reduce((a, b) => (sortKey(b) > sortKey(a) ? b : a)), noLogit = (b) => ((b >>> 23) & 255) === 255;
@@ -95,15 +84,6 @@ function keptDistribution(compiled, receipt) {
   const [scale, shown] = shownTemperature(compiled.greedy ? [] : stagesOf(compiled), receipt.temperature);
   const unit = new Scale(bits[0], scale);
   return new Distribution(ids, bits, bits[0], bits.map((b) => unit.distance(b)), shown);
-}
-
-const startsOf = (distances) => distances.map((t) => (t === DEAD ? null : BigInt(t) << 6n));
-
-// How far a token's race key is above the smallest, in nats; infinite if it does not race.
-function marginOf(ids, distances, noise, token) {
-  const starts = startsOf(distances), key = (id) => raceKey(id, starts[ids.indexOf(id)], noise);
-  if (!ids.includes(token) || starts[ids.indexOf(token)] === null) return Infinity;
-  return Number(key(token) - key(race(ids, starts, noise))) * LN2_33;
 }
 
 class ReceiptCheck {
@@ -328,7 +308,7 @@ class ReceiptCheck {
     }
     const kept = got.processed;
     if (this.tolerance !== undefined) {
-      const far = marginOf(kept.ids, kept.distances, noise, receipt.token);
+      const [, , far] = racePlace(kept.ids, kept.distances, noise, receipt.token);
       return far <= this.tolerance ? "" : `the token lost by ${far.toPrecision(3)} nats, ${this.tolerance} allowed`;
     }
     if (kept.ids.length !== receipt.keptCount) {

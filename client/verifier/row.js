@@ -7,6 +7,12 @@ function inOrder(bits) {
   return Array.from(Float64Array.from(live).sort(), (packed) => packed % 2 ** 20);
 }
 
+// log2 of a sum of weights, Q32; never below that of the power of two below the sum.
+function clampedLog(sum) {
+  const log = log2Raw(sum), least = BigInt(bitLength(sum) - 1) << 32n;
+  return log > least ? log : least;
+}
+
 class Distribution {
   constructor(ids, bits, maxBits, distances, temperature) {
     Object.assign(this, { ids, bits, maxBits, distances, temperature });
@@ -20,10 +26,7 @@ class Distribution {
     const place = this.place(token);
     return place < 0 ? [MASKED, 0] : [this.bits[place], place + 1];
   }
-  log() {
-    const log = log2Raw(this.weightSum), least = BigInt(bitLength(this.weightSum) - 1) << 32n;
-    return Number((log > least ? log : least) - UNIT_LOG);
-  }
+  log() { return Number(clampedLog(this.weightSum) - UNIT_LOG); }
   logprobBits(bits) {
     if (bits === MASKED) return MASKED;
     return bitsOf((floatOf(bits) - floatOf(this.maxBits)) / this.temperature - this.log() * LN2_33);
@@ -34,9 +37,36 @@ class Distribution {
   }
 }
 
+// The scale and the temperature of the bits that a chain leaves; `dynamic` is its dynamic temperature, Q8.24.
+function shownTemperature(stages, dynamic) {
+  let found = [UNIT_TEMPERATURE, 1];
+  for (const [number, multiplier, exponent, window, bits] of stages) {
+    if (number === 0) found = [[multiplier, exponent | 0, window], floatOf(bits)];
+    if (number === 12) found = [dynamicScale(dynamic), dynamic * 2 ** -24];
+    if (number === 13) found = [UNIT_TEMPERATURE, 1];
+  }
+  return found;
+}
+
+// Smoothing has no part in the distribution after edits and temperature.
+const temperedTemperature = (stages, dynamic) => shownTemperature(stages.filter(([number]) => number !== 13), dynamic);
+
+const startsOf = (distances) => distances.map((t) => (t === DEAD ? null : BigInt(t) << 6n));
+
+// A token's rank in the race, and how far its race key is above the smallest, in Q32 octaves and in nats. The rank is 0
+// and the distance is the largest number, or infinite, if the token does not race.
+function racePlace(ids, distances, noise, token) {
+  const starts = startsOf(distances), at = ids.indexOf(token);
+  if (at < 0 || starts[at] === null) return [0, 2n ** 63n - 1n, Infinity];
+  const keys = ids.map((id, i) => (starts[i] === null ? null : raceKey(id, starts[i], noise))), own = keys[at];
+  const isAhead = (key, i) => key !== null && (key < own || (key === own && ids[i] < token));
+  const least = keys.reduce((a, b) => (b !== null && b < a ? b : a), own);
+  return [1 + keys.filter(isAhead).length, own - least, Number(own - least) * LN2_33];
+}
+
 // `row`: bits (one for each live id), compiled, noise {key, position, stream}, and where there are any: maskNan, edits,
-// allowedTokens, allowedBits, state, score, verify, draft.
-function answerOf(row) {
+// allowedTokens, allowedBits, state, score, verify, draft. The answer has the whole record only if `isRecorded`.
+function answerOf(row, isRecorded = false) {
   const raw = rawLogits(row), bits = changedLogits(row, raw);
   const ids = inOrder(bits);
   if (ids.length === 0) throw new RowFailure("no_live_token", 0);
@@ -46,7 +76,9 @@ function answerOf(row) {
   answer.raw = new Distribution(rawIds, rawBits, rawBits[0], rawBits.map((b) => unit.distance(b)), 1);
   if (row.compiled.greedy) {
     answer.processed = new Distribution([ids[0]], [bits[ids[0]]], bits[ids[0]], [0], 1);
-    return Object.assign(answer, settle(row, [ids[0]], [0]));
+    Object.assign(answer, settle(row, [ids[0]], [0]));
+    if (isRecorded) record(answer, row, bits, [], [ids[0]], [0]);
+    return answer;
   }
   const kept = new Kept(ids, ids.map((id) => bits[id]), bits.length, row.noise, row.state || 0n);
   const stages = stagesOf(row.compiled);
@@ -56,7 +88,22 @@ function answerOf(row) {
   answer.dynamic = kept.dynamic;
   Object.assign(answer, settle(row, kept.ids, kept.drawn()));
   if (row.compiled.chain && last[0] >= 14) answer.state = kept.nextState(last, answer.processed.place(answer.token));
+  if (isRecorded) record(answer, row, bits, stages, kept.ids, kept.drawn());
   return answer;
+}
+
+// Adds the tempered distribution, the kept tokens' sum in it, and the place in the race.
+function record(answer, row, bits, stages, kept, distances) {
+  const ids = inOrder(bits), ordered = ids.map((id) => bits[id]);
+  const [scale, temperature] = temperedTemperature(stages, answer.dynamic), unit = new Scale(ordered[0], scale);
+  const tempered = new Distribution(ids, ordered, ordered[0], ordered.map((b) => unit.distance(b)), temperature);
+  const keptSum = kept.reduce((sum, id) => sum + BigInt(weight(unit.distance(bits[id]))), 0n);
+  Object.assign(answer, { tempered, keptSum, racePlace: racePlace(kept, distances, row.noise, answer.token) });
+}
+
+// The bits of the logarithm of a share of a sum of weights.
+function logShareBits(part, whole) {
+  return part === 0n ? MASKED : bitsOf(Number(clampedLog(part) - clampedLog(whole)) * LN2_33);
 }
 
 function stagesOf(compiled) {
@@ -108,7 +155,7 @@ function changedLogits(row, raw) {
 function settle(row, ids, distances) {
   if (row.score !== undefined) return { token: row.score };
   if (row.verify !== undefined) return verified(row, ids, distances);
-  return { token: race(ids, distances.map((t) => (t === DEAD ? null : BigInt(t) << 6n)), row.noise) };
+  return { token: race(ids, startsOf(distances), row.noise) };
 }
 
 function verified(row, ids, distances) {
@@ -190,14 +237,15 @@ function publishedRow(row) {
 
 // The answer to a published row in the form of the file.
 function publishedAnswer(row) {
+  const { asks, raw_top, processed_top, tempered_top } = row.compiled;
   let got;
   try {
-    got = answerOf(publishedRow(row));
+    got = answerOf(publishedRow(row), ["tempered", "kept_log_mass", "race_place"].some((ask) => asks.includes(ask)));
   } catch (failure) {
     if (failure instanceof RowFailure) return { error: failure.kind, error_token: failure.token };
     throw failure;
   }
-  const { asks, raw_top, processed_top } = row.compiled, out = { token: got.token }, requested = row.requested || [];
+  const out = { token: got.token }, requested = row.requested || [];
   if (got.accepted !== undefined) out.accepted = got.accepted;
   if (["processed", "kept_count", "kept_tokens"].some((ask) => asks.includes(ask))) out.kept = got.processed.ids.length;
   const text = (distribution, first) => {
@@ -212,6 +260,15 @@ function publishedAnswer(row) {
   if (asks.includes("entropy")) out.entropy = got.processed.entropy().map((x) => (typeof x === "bigint" ? String(x) : x));
   if (asks.includes("kept_tokens")) {
     out.kept_tokens = got.processed.ids.map((id, i) => [id, got.processed.bits[i]]).sort((a, b) => a[0] - b[0]);
+  }
+  if (asks.includes("tempered")) out.tempered = text(got.tempered, tempered_top);
+  if (asks.includes("kept_log_mass")) {
+    const { keptSum, tempered: { weightSum } } = got;
+    out.kept_log_mass = [String(keptSum), String(weightSum), logShareBits(keptSum, weightSum)];
+  }
+  if (asks.includes("race_place")) {
+    const [rank, lag, margin] = got.racePlace;
+    out.race_place = [rank, String(lag), bitsOf(margin)];
   }
   if (got.state) out.sampler_state = String(got.state);
   if (got.dynamic) out.temperature = got.dynamic;

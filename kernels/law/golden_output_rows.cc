@@ -7,6 +7,7 @@
 #include "kernels/law/golden_rows.h"
 #include "kernels/law/json_text.h"
 #include "kernels/law/logprob.h"
+#include "kernels/law/race_place.h"
 #include "kernels/law/reference.h"
 
 namespace sortition::law {
@@ -72,17 +73,21 @@ std::string ChainOf(const kernels::RowParameters& compiled) {
 }
 
 // Requested outputs, except the numbers of first tokens.
-std::string AsksOf(const kernels::RowParameters& compiled) {
+std::string AsksOf(const kernels::RowParameters& compiled, bool wants_race_place) {
   std::vector<std::string> asks;
   if (compiled.raw_logprob) asks.push_back(Quoted("raw"));
   if (compiled.processed_logprob) asks.push_back(Quoted("processed"));
   if (compiled.entropy) asks.push_back(Quoted("entropy"));
   if (compiled.kept_count) asks.push_back(Quoted("kept_count"));
   if (compiled.kept_tokens) asks.push_back(Quoted("kept_tokens"));
+  if (compiled.tempered_logprob) asks.push_back(Quoted("tempered"));
+  if (compiled.kept_log_mass) asks.push_back(Quoted("kept_log_mass"));
+  if (wants_race_place) asks.push_back(Quoted("race_place"));
   return List(asks);
 }
 
-std::string CompiledOf(const kernels::RowParameters& compiled) {
+std::string CompiledOf(const GoldenRow& row) {
+  const kernels::RowParameters& compiled = row.compiled;
   std::vector<std::string> fields = {Field("greedy", Truth(compiled.greedy)),
                                      Field("multiplier", Number(compiled.multiplier)),
                                      Field("exponent", std::to_string(compiled.exponent)),
@@ -93,9 +98,10 @@ std::string CompiledOf(const kernels::RowParameters& compiled) {
                                      Field("repetition", Number(compiled.repetition)),
                                      Field("inverse_repetition", Number(compiled.inverse_repetition)),
                                      Field("mask_nan", Truth(compiled.mask_nan)),
-                                     Field("asks", AsksOf(compiled)),
+                                     Field("asks", AsksOf(compiled, row.wants_race_place)),
                                      Field("raw_top", Number(compiled.raw_top)),
                                      Field("processed_top", Number(compiled.processed_top))};
+  if (compiled.tempered_logprob) fields.push_back(Field("tempered_top", Number(compiled.tempered_top)));
   if (!compiled.chain.empty()) fields.push_back(Field("chain", ChainOf(compiled)));
   return Object(fields);
 }
@@ -171,6 +177,19 @@ std::string AnswerOf(const GoldenRow& row) {
         Field("entropy", List({Wide(weights), Wide(surplus), Number(FloatBits(Entropy(answer.entropy)))})));
   }
   if (asked.kept_tokens) fields.push_back(Field("kept_tokens", PairsOf(answer.kept_tokens)));
+  if (asked.tempered_logprob) {
+    fields.push_back(Field("tempered", DistributionOf(answer.tempered, TemperedTemperature(asked, answer))));
+  }
+  if (asked.kept_log_mass) {
+    const auto [kept, all] = answer.mass;
+    fields.push_back(
+        Field("kept_log_mass", List({Wide(kept), Wide(all), Number(FloatBits(KeptLogMass(answer.mass)))})));
+  }
+  if (row.wants_race_place) {
+    const auto [rank, lag] = answer.race;
+    fields.push_back(
+        Field("race_place", List({Number(rank), WideSigned(lag), Number(FloatBits(MarginOf(answer.race)))})));
+  }
   if (answer.sampler_state != 0) fields.push_back(Field("sampler_state", Wide(answer.sampler_state)));
   if (answer.temperature != 0) fields.push_back(Field("temperature", Number(answer.temperature)));
   return Object(fields);
@@ -184,7 +203,7 @@ std::string GoldenRowJson(const GoldenRow& row) {
                                      Field("vocabulary", Number(row.vocabulary)),
                                      Field("logits", LogitsOf(row)),
                                      Field("options", OptionsOf(row.options)),
-                                     Field("compiled", CompiledOf(row.compiled)),
+                                     Field("compiled", CompiledOf(row)),
                                      Field("noise", NoiseOf(row.noise))};
   if (!row.edits.empty()) fields.push_back(Field("patches", EditsOf(row)));
   if (row.has_allowed_tokens) fields.push_back(Field("allowed_tokens", Numbers(row.allowed_tokens)));

@@ -174,6 +174,7 @@ kernels::RowRequest RequestOf(const GoldenRow& row, const std::vector<std::byte>
   request.allowed_bits = row.allowed_bits.empty() ? nullptr : row.allowed_bits.data();
   request.task = row.task;
   request.given = row.given;
+  request.wants_race_place = row.wants_race_place;
   request.draft.form = row.draft.form;
   request.draft.dtype = row.draft.dtype;
   if (row.draft.form == Form::kDense) request.draft.dense = row.draft.dense.data();

@@ -52,6 +52,7 @@ struct GoldenRow {
   uint64_t sampler_state = 0;
   kernels::RowTask task = kernels::RowTask::kDraw;
   uint32_t given = 0;
+  bool wants_race_place = false;
   KnownDraft draft;
   std::vector<uint32_t> requested;
   uint32_t likely = kernels::RowRequest::kNoToken;

@@ -171,9 +171,11 @@ TEST_F(ReceiptsTest, RowsAgainAndReplay) {
   std::mt19937_64 random(1);
   std::vector<float> logits(kTokens * kVocabulary);
   for (float& x : logits) x = float(random() % 8192) / 1024;
+  const std::vector<uint32_t> mask = {0xfffffff0, 0x3ffff};
   for (size_t i = 0; i < kTokens; ++i) {
-    const auto results =
-        (*client)->Step({v1::DTYPE_F32, kVocabulary, {{sequence->get(), logits.data() + i * kVocabulary}}});
+    client::Row row = {sequence->get(), logits.data() + i * kVocabulary};
+    if (i % 3 == 0) row.allowed_bits = mask.data();
+    const auto results = (*client)->Step({v1::DTYPE_F32, kVocabulary, {row}});
     ASSERT_TRUE(results.ok() && std::holds_alternative<v1::DrawResult>(results->front()));
   }
   sequence->reset();
@@ -184,8 +186,9 @@ TEST_F(ReceiptsTest, RowsAgainAndReplay) {
     WriteFile(At("logits"), {reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
   };
   write_logits();
-  const std::vector<std::string> flags = {At("receipts"), "--seeds=" + At("seeds"), "--logits=" + At("logits"),
-                                          "--dtype=f32", "--prompt=1,2"};
+  WriteFile(At("masks"), {reinterpret_cast<const char*>(mask.data()), mask.size() * sizeof(uint32_t)});
+  std::vector<std::string> flags = {At("receipts"), "--seeds=" + At("seeds"), "--logits=" + At("logits"),
+                                    "--dtype=f32",  "--prompt=1,2",           "--masks=" + At("masks")};
   const auto run = [&](const std::string& command) {
     std::vector<std::string> arguments = flags;
     arguments.insert(arguments.begin(), command);
@@ -197,7 +200,12 @@ TEST_F(ReceiptsTest, RowsAgainAndReplay) {
   EXPECT_THAT(ended.output, HasSubstr("row: 24 of 24 tokens"));
   ended = run("replay");
   EXPECT_EQ(ended.code, 0) << ended.output;
-  EXPECT_THAT(ended.output, HasSubstr("24 tokens replayed, 0 differ"));
+  EXPECT_THAT(ended.output, HasSubstr("24 tokens replayed, 0 differ, 0 not compared"));
+  flags.pop_back();
+  ended = run("replay");
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("24 tokens replayed, 0 differ, 8 not compared"));
+  flags.push_back("--masks=" + At("masks"));
 
   for (uint32_t i = 0; i < kVocabulary; ++i) logits[5 * kVocabulary + i] = float(i % 7);
   write_logits();

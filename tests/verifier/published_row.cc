@@ -93,7 +93,11 @@ void ReadCompiled(const Struct& compiled, law::GoldenRow* row) {
     parameters.entropy |= ask.string_value() == "entropy";
     parameters.kept_count |= ask.string_value() == "kept_count";
     parameters.kept_tokens |= ask.string_value() == "kept_tokens";
+    parameters.tempered_logprob |= ask.string_value() == "tempered";
+    parameters.kept_log_mass |= ask.string_value() == "kept_log_mass";
+    row->wants_race_place |= ask.string_value() == "race_place";
   }
+  if (parameters.tempered_logprob) parameters.tempered_top = Number(At(compiled, "tempered_top"));
   if (!chained) return;
   for (const Value& stage : At(compiled, "chain").list_value().values()) {
     const std::vector<uint32_t> words = Numbers(stage);

@@ -55,6 +55,7 @@ law::GoldenRow GoldenRowOf(const kernels::RowRequest& request, const std::string
   row.sampler_state = request.sampler_state;
   row.task = request.task;
   row.given = request.given;
+  row.wants_race_place = request.wants_race_place;
   if (row.task == kernels::RowTask::kVerify) row.draft = DraftOf(request);
   row.requested.assign(request.requested.begin(), request.requested.end());
   return row;

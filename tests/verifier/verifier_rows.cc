@@ -3,6 +3,8 @@
 //   verifier_rows make ROWS SEED VOCABULARY   random rows of 1 to VOCABULARY tokens with the reference's answers, each
 //                                             a JSON object on one line
 //   verifier_rows histories ROWS SEED         random rows beside the histories from which their edits and noise follow
+//   verifier_rows records ROWS SEED VOCABULARY  rows as of `make` that ask for the tempered distribution too, for
+//                                             the kept mass and the place in the race
 //   verifier_rows compact ROWS SEED           random rows beside compact rows that decide them
 //   verifier_rows options                     rows with each sampling option at several values and in each preset's
 //                                             order; a row's name is its options as JSON
@@ -42,6 +44,18 @@ int Make(uint32_t rows, uint32_t seed, uint32_t vocabulary) {
     RandomRow random(row_seed, 1 + uint32_t(row_seed * 0x9e3779b97f4a7c15 >> 33) % vocabulary,
                      i % 2 == 0 ? RowOptions::kChained : RowOptions::kPlain);
     if (i % 3 == 0) random.AskForMore();
+    PrintRow(GoldenRowOf(random.request(), random.description()));
+  }
+  return 0;
+}
+
+int MakeRecords(uint32_t rows, uint32_t seed, uint32_t vocabulary) {
+  for (uint32_t i = 0; i < rows; ++i) {
+    const uint64_t row_seed = uint64_t{seed} << 32 | i;
+    RandomRow random(row_seed, 1 + uint32_t(row_seed * 0x9e3779b97f4a7c15 >> 33) % vocabulary,
+                     i % 4 == 0 ? RowOptions::kPlain : RowOptions::kChained);
+    random.AskForMore();
+    random.AskForRecord();
     PrintRow(GoldenRowOf(random.request(), random.description()));
   }
   return 0;
@@ -217,9 +231,10 @@ int main(int count, char** words) {
   if (task == "options" && count == 2) return WriteOptions();
   if (task == "make" && count == 5) return Make(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
   if (task == "histories" && count == 4) return PrintHistories(NumberOf(words[2]), NumberOf(words[3]));
+  if (task == "records" && count == 5) return MakeRecords(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
   if (task == "compact" && count == 4) return PrintCompactRows(NumberOf(words[2]), NumberOf(words[3]));
   std::fprintf(stderr,
-               "verifier_rows make ROWS SEED VOCABULARY | histories ROWS SEED | compact ROWS SEED | options"
-               " | check FILE\n");
+               "verifier_rows make ROWS SEED VOCABULARY | histories ROWS SEED | records ROWS SEED VOCABULARY | compact"
+               " ROWS SEED | options | check FILE\n");
   return 2;
 }

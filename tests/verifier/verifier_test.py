@@ -24,6 +24,7 @@ ROWS = os.environ["TEST_VERIFIER_ROWS"]
 FROZEN = {
     "golden_outputs.json": "e2b9546f7b8997dc9d730c3be5a88b25ed03595051b9720875d19b885e9230bc",
     "law_1_histories.json": "997a7a959d72fa2f0032de99c3eae8712326382d058039d4ee690876eb31cfd3",
+    "law_1_records.json": "0e652774a8e97875405684f43e7369e0c19c3305cc6711c776e0781f3d593336",
     "law_1_rows.json": "9b12ea3528e0faecd438cbed471fcddd0852c3cf40f47b8ee1dc5cc64101fab0",
 }
 RANDOM_ROWS = 300
@@ -55,7 +56,7 @@ class FrozenTest(unittest.TestCase):
             self.assertEqual(hashlib.sha256((LAW / name).read_bytes()).hexdigest(), digest, name)
 
     def test_reference_and_cpu_kernels_answer_as_published(self):
-        for name in ("law_1_rows.json", "law_1_histories.json"):
+        for name in ("law_1_rows.json", "law_1_histories.json", "law_1_records.json"):
             checked = subprocess.run([ROWS, "check", str(LAW / name)], capture_output=True, text=True)
             self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
 
@@ -77,6 +78,21 @@ class FrozenTest(unittest.TestCase):
                               "no_repeat_ngram_size", "bad_words", "min_tokens", "stop_token_ids", "forced_tokens",
                               "logit_bias", "allowed_token_ids", "banned_token_ids", "watermark"},
                              {name for item in items for name in item})
+
+    def test_records_of_every_task_and_stage_are_published(self):
+        rows = [row for row in published("law_1_records.json")["rows"] if "error" not in row["answer"]]
+        self.assertGreaterEqual(len(rows), 100)
+        for ask in ("tempered", "kept_log_mass"):
+            asking = [row for row in rows if ask in row["compiled"]["asks"]]
+            self.assertTrue(all(ask in row["answer"] for row in asking))
+            self.assertEqual({stage[0] for row in asking for stage in row["compiled"].get("chain", [])},
+                             set(range(17)), ask)
+            for task in ("score", "verify"):
+                self.assertTrue(any(task in row for row in asking), (ask, task))
+        ranks = [row["answer"]["race_place"][0] for row in rows if "race_place" in row["compiled"]["asks"]]
+        self.assertIn(0, ranks)
+        self.assertIn(1, ranks)
+        self.assertGreater(max(ranks), 1)
 
     def test_every_option_stage_and_error_is_published(self):
         rows = published("law_1_rows.json")["rows"] + published("golden_outputs.json")["rows"]
@@ -146,6 +162,15 @@ class NumpyTest(unittest.TestCase):
         compact["compact"]["others"][0][1] ^= 1
         self.assertIn(".compact.others", "".join(vectors.differences(compact)))
 
+    def test_a_wrong_record_is_found(self):
+        row = next(row for row in published("law_1_records.json")["rows"]
+                   if {"tempered", "kept_log_mass", "race_place"} <= row["answer"].keys())
+        for name, at in (("tempered", "weight_sum"), ("kept_log_mass", 2), ("race_place", 0)):
+            wrong = copy.deepcopy(row)
+            value = wrong["answer"][name][at]
+            wrong["answer"][name][at] = str(int(value) + 1) if isinstance(value, str) else value + 1
+            self.assertIn("." + name, vectors.differences(wrong)[0])
+
     def test_a_wrong_answer_is_found(self):
         row = published("law_1_rows.json")["rows"][1]
         self.assertEqual(vectors.differences(row), [])
@@ -175,12 +200,13 @@ class RandomRowsTest(unittest.TestCase):
             said = says(rows)
             self.assertTrue(many_rows.hold(said, RANDOM_ROWS), f"{name}: {said}")
 
-    def test_random_histories_and_compact_rows(self):
-        for task in ("histories", "compact"):
-            rows = subprocess.run([ROWS, task, "200", "20261123"], capture_output=True, text=True, check=True).stdout
+    def test_random_histories_compact_rows_and_records(self):
+        for task in (["histories", "200", "20261123"], ["compact", "200", "20261123"],
+                     ["records", "300", "20261123", "40"]):
+            rows = subprocess.run([ROWS, *task], capture_output=True, text=True, check=True).stdout
             for name, says in many_rows.VERIFIERS.items():
                 said = says(rows)
-                self.assertTrue(many_rows.hold(said, rows.count("\n")), f"{task}, {name}: {said}")
+                self.assertTrue(many_rows.hold(said, rows.count("\n")), f"{task[0]}, {name}: {said}")
 
     def test_a_wrong_history_is_found(self):
         rows = subprocess.run([ROWS, "histories", "20", "7"], capture_output=True, text=True, check=True).stdout

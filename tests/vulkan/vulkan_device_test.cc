@@ -230,6 +230,8 @@ class VulkanCacheTest : public VulkanDeviceTest {
     VulkanDeviceTest::TearDown();
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
+  // False for lavapipe since Mesa 26.2: what it returns ends within its header.
+  bool HasCache() const { return instance_->hardware().front().driver_version < VK_MAKE_API_VERSION(0, 26, 2, 0); }
   std::filesystem::path folder_;
 };
 
@@ -238,6 +240,8 @@ TEST_F(VulkanCacheTest, WrittenOnceAndReadAtNextStart) {
   EXPECT_TRUE(device_->cache_status().ok()) << device_->cache_status();
   const Hardware& hardware = instance_->hardware().front();
   const std::filesystem::path path = vulkan::PipelineCachePath(folder_, hardware);
+  ASSERT_EQ(std::filesystem::exists(path), HasCache());
+  if (!HasCache()) return ExpectRight();
   const auto written = std::filesystem::last_write_time(path);
   // The header alone: these drivers put nothing more into it.
   EXPECT_GE(std::filesystem::file_size(path), sizeof(VkPipelineCacheHeaderVersionOne));
@@ -253,7 +257,7 @@ TEST_F(VulkanCacheTest, OtherDriversCacheIsIgnoredAndReplaced) {
   std::ofstream(path) << std::string(5000, 'x');
   EXPECT_TRUE(vulkan::LoadPipelineCache(path, hardware).empty());
   ASSERT_TRUE(Start({.pipeline_cache_folder = folder_}).ok());
-  EXPECT_FALSE(vulkan::LoadPipelineCache(path, hardware).empty());
+  EXPECT_EQ(vulkan::LoadPipelineCache(path, hardware).empty(), !HasCache());
   ExpectRight();
 }
 

@@ -54,6 +54,11 @@ def shown_temperature(stages, dynamic):
     return scale, shown
 
 
+def tempered_temperature(stages, dynamic):
+    """The scale and the temperature of the distribution after edits and temperature: smoothing has no part in it."""
+    return shown_temperature([stage for stage in stages if stage[0] != QUADRATIC_SMOOTHING], dynamic)
+
+
 class Kept:
     """The kept tokens of a row, in order, with the shape that stages gave them."""
 

@@ -20,7 +20,7 @@ from sortition_verify.functions import LIMIT, MASKED, Scale, magnitude, sort_key
 from sortition_verify.history import edits, forced_token
 from sortition_verify.parameters import check_ranges, compile_parameters
 from sortition_verify.records import BadRecord, Opening, Receipt, Signature, digest
-from sortition_verify.row import Compiled, Distribution, Row, RowError, answer, drawn_among, margin
+from sortition_verify.row import Compiled, Distribution, Row, RowError, answer, drawn_among, race_place
 
 LAW_VERSION = 1
 MOST_CHOICES = 65535
@@ -311,7 +311,7 @@ class Verifier:
         elif not draws:
             return "decided by a draft's probabilities"
         else:
-            far = margin(got.processed.ids, got.processed.distances, row.noise(), receipt.token)
+            *_, far = race_place(got.processed.ids, got.processed.distances, row.noise(), receipt.token)
             lost = f"the token lost by {far:.3g} nats, {self.tolerance:g} allowed"
             difference = "" if far <= self.tolerance else lost
         if difference:

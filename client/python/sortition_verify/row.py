@@ -90,6 +90,11 @@ class Row:
         return (self.seed & 0xFFFFFFFF, self.seed >> 32), self.position, self.stream
 
 
+def clamped_log(weight_sum: int) -> int:
+    """log2 of a sum of weights, Q32; never below that of the power of two below the sum."""
+    return max(log2_raw(weight_sum), weight_sum.bit_length() - 1 << 32)
+
+
 class Distribution:
     """Tokens in order with their bits. `drawn` are the distances that decide weights."""
 
@@ -125,7 +130,7 @@ class Distribution:
     @cached_property
     def log(self) -> int:
         """l of LAW.md, section 9."""
-        return max(log2_raw(self.weight_sum), self.weight_sum.bit_length() - 1 << 32) - (44 << 32)
+        return clamped_log(self.weight_sum) - (44 << 32)
 
     def logprob(self, token: int) -> float:
         return float_of(self.logprob_bits(self.bits_and_rank(token)[0]))
@@ -150,6 +155,34 @@ class Answer:
     state: int = 0
     dynamic_temperature: int = 0
     accepted: Optional[bool] = None
+    # Canonical bits after the changes, kept ids and distances: the rest of the record follows from them.
+    changed: Any = ()
+    kept: Any = ()
+    drawn: Any = ()
+    row: Optional[Row] = None
+
+    @cached_property
+    def tempered(self) -> Distribution:
+        """Every live token after the changes, at the row's temperature."""
+        assert self.row is not None
+        chosen = [] if self.row.compiled.greedy else self.row.compiled.stages()
+        scale, temperature = stages.tempered_temperature(chosen, self.dynamic_temperature)
+        ids = in_order(self.changed)
+        first = int(self.changed[ids[0]])
+        distances = Scale(first, scale).distances(self.changed[ids])
+        return Distribution(ids, self.changed[ids], first, distances, temperature)
+
+    def kept_mass(self) -> Tuple[int, int, int]:
+        """K, S and the bits of the logarithm of the kept tokens' mass in the tempered distribution."""
+        part = total(weights(self.tempered.distances[np.isin(self.tempered.ids, self.kept)]))
+        whole = self.tempered.weight_sum
+        log = bits_of(float(clamped_log(part) - clamped_log(whole)) * LN2_33) if part else MASKED
+        return part, whole, log
+
+    def race_place(self) -> Tuple[int, int, float]:
+        """The answer's token's place in the race."""
+        assert self.row is not None
+        return race_place(self.kept, self.drawn, self.row.noise(), self.token)
 
 
 def answer(row: Row) -> Answer:
@@ -167,7 +200,7 @@ def answer(row: Row) -> Answer:
         unit = np.zeros(1, U64)
         processed = Distribution(ids, bits[ids], int(bits[ids[0]]), unit, 1.0)
         token, accepted = settle(row, ids, unit)
-        return Answer(token, raw, processed, accepted=accepted)
+        return Answer(token, raw, processed, accepted=accepted, changed=bits, kept=ids, drawn=unit, row=row)
     kept = stages.Kept(ids, bits[ids], len(bits), row.noise(), row.state)
     for stage in row.compiled.stages():
         kept.run(stage)
@@ -178,7 +211,7 @@ def answer(row: Row) -> Answer:
     state = 0
     if row.compiled.chain and row.compiled.chain[-1][0] in stages.STATEFUL:
         state = kept.next_state(row.compiled.chain[-1], processed.place(token))
-    return Answer(token, raw, processed, state, kept.dynamic, accepted)
+    return Answer(token, raw, processed, state, kept.dynamic, accepted, bits, kept.ids, drawn, row)
 
 
 # --- logits
@@ -282,11 +315,19 @@ def drawn_among(ids: Any, distances: Any, noise: Any) -> int:
     return race(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
 
 
-def margin(ids: Any, distances: Any, noise: Any, token: int) -> float:
-    """How far a token's race key is above the smallest, in nats; infinite if it does not race."""
+def race_place(ids: Any, distances: Any, noise: Any, token: int) -> Tuple[int, int, float]:
+    """A token's rank in the race, and how far its race key is above the smallest, in Q32 octaves and in nats.
+
+    The rank is 0 and the distance is the largest number, or infinite, if the token does not race.
+    """
     runners, sums = race_keys(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
     place = np.flatnonzero(runners == U64(token))
-    return float(sums[place[0]] - sums.min()) * LN2_33 if place.size else float("inf")
+    if not place.size:
+        return 0, (1 << 63) - 1, float("inf")
+    own = sums[place[0]]
+    rank = 1 + int(np.count_nonzero((sums < own) | ((sums == own) & (runners < U64(token)))))
+    lag = int(own - sums.min())
+    return rank, lag, float(lag) * LN2_33
 
 
 def verified(row: Row, ids: Any, distances: Any) -> Tuple[int, bool]:

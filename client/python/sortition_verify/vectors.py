@@ -86,7 +86,7 @@ def answer_of(row):
         out["accepted"] = got.accepted
     if {"processed", "kept_count", "kept_tokens"} & set(asks):
         out["kept"] = len(got.processed.ids)
-    for name in ("raw", "processed"):
+    for name in ("raw", "processed", "tempered"):
         if name in asks:
             distribution = getattr(got, name)
             out[name] = distribution_text(distribution, got.token, asked[f"{name}_top"], row.get("requested", []))
@@ -96,6 +96,12 @@ def answer_of(row):
     if "kept_tokens" in asks:
         by_id = np.argsort(got.processed.ids)
         out["kept_tokens"] = [[int(got.processed.ids[i]), int(got.processed.bits[i])] for i in by_id]
+    if "kept_log_mass" in asks:
+        kept, whole, bits = got.kept_mass()
+        out["kept_log_mass"] = [str(kept), str(whole), bits]
+    if "race_place" in asks:
+        rank, lag, margin = got.race_place()
+        out["race_place"] = [rank, str(lag), law.bits_of(margin)]
     if got.state:
         out["sampler_state"] = str(got.state)
     if got.dynamic_temperature:
