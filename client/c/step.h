@@ -18,7 +18,7 @@ struct StepInput {
   client::Batch batch;  // rows of local sequences have no `sequence`
   std::vector<std::shared_ptr<Sequence>> sequences;
   std::vector<std::unique_ptr<Task>> tasks;  // of rows with drafts
-  // Of each row with banned tokens: their lists, of which the first is not empty.
+  // The lists of each row with banned tokens; the first list of a row is not empty.
   std::vector<std::unique_ptr<std::vector<std::vector<uint32_t>>>> bans;
 };
 

@@ -166,6 +166,9 @@ const FIELDS = {
     5: ["sequence_breakers", [SEQUENCE]] }],
   33: ["no_repeat_ngram_size", NUMBER], 34: ["min_tokens", NUMBER], 35: ["stop_token_ids", [NUMBER]],
   36: ["bad_words", [SEQUENCE]], 37: ["forced_tokens", { 1: ["start", NUMBER], 2: ["tokens", [NUMBER]] }],
+  44: ["repetition_stop", { 1: ["repeats", NUMBER], 2: ["min_period", NUMBER], 3: ["max_period", NUMBER],
+    4: ["min_length", NUMBER], 5: ["min_tokens", NUMBER] }],
+  45: ["banned_phrases", [SEQUENCE]],
 };
 
 // The parameters with the contract's names. Throws BadRecord for words that are none.

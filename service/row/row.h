@@ -123,7 +123,7 @@ class RowRun {
   std::vector<RowMaskBits> masks_;
   StepGrant grant_;
   std::vector<bool> lists_none_;  // of each mask: its list was empty before it was cut
-  // Of each position whose mask bans tokens: its edits with these bans. Empty if none does.
+  // The edits of each position whose mask bans tokens, with these bans. Empty if no mask does.
   std::vector<std::vector<kernels::LogitEdit>> banned_edits_;
   std::optional<kernels::RowParameters> more_;  // set if the row asks for more than its sequence
   bool runs_in_order_;

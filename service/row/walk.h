@@ -23,7 +23,7 @@ struct FailedPosition {
   PositionOutput why;  // a refusal, or an output with an error
 };
 
-// What ends a walk at an accepted draft: a stop token, or the text that the draft ends.
+// Knows at which accepted drafts a walk ends: a stop token, or a draft that completes what ends a result.
 struct WalkEnds {
   const std::vector<uint32_t>& stop_tokens;  // sorted
   const PositionViews& views;                // of the positions; empty if no option looks at the history

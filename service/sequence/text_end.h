@@ -1,4 +1,4 @@
-// What options that change no token find at the end of a text: a repetition, or a phrase that must not stand there.
+// Finds at the end of a text what options that change no token look for: repetitions, and phrases that must not stand.
 #pragma once
 
 #include <cstdint>

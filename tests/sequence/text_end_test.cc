@@ -1,4 +1,4 @@
-// What a text ends in: against its definition under every rewrite, after drafts, and over texts that people write.
+// Ends of texts: against its definition under every rewrite, after drafts, and over texts that people write.
 #include "service/sequence/text_end.h"
 
 #include <gtest/gtest.h>

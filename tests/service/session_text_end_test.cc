@@ -1,4 +1,4 @@
-// What a text ends in, on a stream: repetitions and banned phrases under draws, drafts, retries and replays; bans of
+// Ends of texts on a stream: repetitions and banned phrases under draws, drafts, retries and replays; bans of
 // one step.
 #include <gtest/gtest.h>
 
@@ -112,7 +112,7 @@ TEST_F(SessionRepetition, StopTokenIsNamedFirst) {
   EXPECT_EQ(Draw(9).finish_reason(), v1::FINISH_REASON_STOP_TOKEN);
 }
 
-// The text of drafts is that of single draws: it ends at the same token, and goes on from there alike.
+// The text of drafts is that of single draws: it ends at the same token, and continues from there alike.
 TEST_F(SessionRepetition, AcceptedDraftsEndWithIt) {
   Open();
   v1::VerifyResult verify = Verify({1, 2, 1, 2, 1, 2, 1}, 3);
@@ -203,7 +203,7 @@ TEST_F(SessionPhrases, RewindDrawsAnotherToken) {
   EXPECT_FALSE(third.draw().has_rewind());
 }
 
-// What is behind the completing draft is withheld, also in a tree.
+// Drafts behind the one that completes the phrase are withheld.
 TEST_F(SessionPhrases, AcceptedDraftsEndWithThePhrase) {
   Open();
   v1::VerifyResult verify = Verify({9, 1, 2, 3, 7}, 7);
@@ -428,11 +428,11 @@ TEST(SessionTextEnds, EqualDefinitionsUnderDrafts) {
       ASSERT_EQ(rewind.tokens().empty() ? std::nullopt : std::optional(rewind.position()), from) << "step " << n;
       const bool is_cut = drafts && count <= ahead.size() && right == ahead[i];
       ASSERT_EQ(is_cut, is_cut && (repeats || from.has_value())) << "step " << n;
-      ++seen[repeats ? "repeats" : "goes on"], ++seen[from ? "phrase" : "none"], ++seen[is_cut ? "cut" : "whole"];
+      ++seen[repeats ? "repeats" : "continues"], ++seen[from ? "phrase" : "none"], ++seen[is_cut ? "cut" : "whole"];
     }
     worker.LetLeave();
   }
-  for (const char* kind : {"repeats", "goes on", "phrase", "none", "cut", "whole"}) EXPECT_GT(seen[kind], 5u) << kind;
+  for (const char* kind : {"repeats", "continues", "phrase", "none", "cut", "whole"}) EXPECT_GT(seen[kind], 5u) << kind;
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ void BindMessage(nanobind::class_<Result>* bound, const char* bytes_are) {
       });
 }
 
-// What a Draw or a Verify says of its text's end.
+// The end of the text of a Draw or a Verify.
 template <typename Result>
 bool Repeats(const Result& self) {
   return self.message->finish_reason() == v1::FINISH_REASON_REPETITION;

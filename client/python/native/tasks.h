@@ -1,4 +1,4 @@
-// What a step's rows ask for beside a draw, from Python: drafts (sortition.Drafts), tokens to be scored, banned tokens.
+// Parts of a step's rows from Python: drafts (sortition.Drafts), tokens to be scored, banned tokens.
 #pragma once
 
 #include <nanobind/nanobind.h>

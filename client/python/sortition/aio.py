@@ -36,8 +36,8 @@ class AsyncClient:
     async def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
                    drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
                    allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
-                   draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
-                   traceparent: str = "", stream: Optional[int] = None,
+                   draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+                   priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
                    ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Result]:
         """As Client.step. The step of a cancelled task ends by itself; its tensors are kept alive until then.
 

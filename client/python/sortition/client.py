@@ -89,8 +89,8 @@ class Client:
              drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
              allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
              draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
-             priority: int = 0, traceparent: str = "", stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None
-             ) -> List[Result]:
+             priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
+             ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Result]:
         """Draws a token for each row. Returns a Draw or an Error for each, because a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
@@ -129,15 +129,17 @@ class Client:
         """
         return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits, drafts=drafts,
                                  scored=scored_lists(scored), allowed=packed_masks(allowed),
-                                 banned=banned_lists(banned, drafts), draw_salts=list(draw_salts), dtype=dtype, timeout=timeout, priority=priority,
-                                 traceparent=traceparent, stream=stream_of_step(logits, stream, ready, results),
-                                 ready=ready, results=results, callback=on_results)
+                                 banned=banned_lists(banned, drafts), draw_salts=list(draw_salts), dtype=dtype,
+                                 timeout=timeout, priority=priority, traceparent=traceparent,
+                                 stream=stream_of_step(logits, stream, ready, results), ready=ready, results=results,
+                                 callback=on_results)
 
     def submit(self, sequences: Sequence[_native.Sequence], logits: Any, *,
                drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
                allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
                draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
-               priority: int = 0, traceparent: str = "", stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
+               priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
+               ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
                results: Optional[_native.CudaResults] = None) -> "concurrent.futures.Future[List[Result]]":
         """As step, without waiting for the results: one thread can send a step and then write its logits.
 

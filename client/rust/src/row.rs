@@ -117,7 +117,7 @@ pub struct Row<'a> {
     /// Tokens that may be drawn: a bit for each, least significant first, in 32-bit words. With drafts a mask for each
     /// row of logits.
     pub allowed: Option<&'a [u32]>,
-    /// Tokens that cannot be drawn, whatever else allows them: with drafts at the first position, for scores at all.
+    /// Tokens that cannot be drawn, even if the mask allows them: with drafts at the first position, for scores at all.
     pub banned: &'a [u32],
     /// Another value gives another draw at the same position. 0 to 65535.
     pub draw_salt: u32,

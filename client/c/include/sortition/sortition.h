@@ -253,7 +253,7 @@ typedef struct sortition_row {
   size_t scored_count;
   uint32_t draw_salt;  // another value gives another draw at the same position; 0 to 65535
   uint32_t reserved;   // 0
-  // Tokens that cannot be drawn in this step, whatever else allows them: with drafts at the first row's position, for
+  // Tokens that cannot be drawn in this step, even if the mask allows them: with drafts at the first position, for
   // scored tokens at all of them. Null: none.
   const uint32_t* banned_tokens;
   size_t banned_count;

@@ -44,8 +44,8 @@ struct Row {
   // Tokens that may be drawn in this step: ceil(vocabulary_size / 32) words, least significant bit first, 1 = allowed.
   // Null: all. With drafts there is one such mask for each position, adjacent; all scored tokens share one.
   const uint32_t* allowed_bits = nullptr;
-  // Tokens that cannot be drawn in this step, whatever else allows them. With drafts one list for each position, any of
-  // which may be empty; otherwise one list, which all scored tokens share. Empty: none.
+  // Tokens that cannot be drawn in this step, even if `allowed_bits` allow them. With drafts one list for each
+  // position, any of which may be empty; otherwise one list, which all scored tokens share. Empty: none.
   std::span<const std::vector<uint32_t>> banned_tokens = {};
   // Instead of a draw: drafts to be verified, with a VerifyResult, or tokens to be scored, with a ScoreResult.
   const Drafts* drafts = nullptr;
