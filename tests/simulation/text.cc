@@ -48,7 +48,7 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
     v1::RepetitionStop& stop = *parameters->mutable_repetition_stop();
     stop.set_repeats(2);
     stop.set_max_period(draws->Between(1, 6));
-    stop.set_min_length(draws->Between(0, 6));
+    stop.set_min_length(draws->Between(0, 3));
     if (draws->OneIn(2)) stop.set_min_tokens(draws->Between(1, 5));
   }
   if (draws->OneIn(3)) {
