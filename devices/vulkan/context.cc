@@ -115,11 +115,12 @@ absl::Status Context::SaveCache() {
   if (options_.pipeline_cache_folder.empty()) return absl::OkStatus();
   size_t bytes = 0;
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, nullptr));
-  // Pipeline caches only grow: one of the same size is the one that was read. The one that lavapipe of Mesa 26.2
-  // returns ends within its header.
-  if (bytes == cached_bytes_ || bytes < sizeof(VkPipelineCacheHeaderVersionOne)) return absl::OkStatus();
+  // Pipeline caches only grow: one of the same size is the one that was read.
+  if (bytes == cached_bytes_) return absl::OkStatus();
   std::vector<std::byte> data(bytes);
   SORTITION_VULKAN_RETURN_IF_ERROR(api().GetPipelineCacheData(device_, cache_, &bytes, data.data()));
+  // The cache of lavapipe of Mesa 26.2 ends within its header.
+  if (bytes < sizeof(VkPipelineCacheHeaderVersionOne)) return absl::OkStatus();
   data.resize(bytes);
   cached_bytes_ = bytes;
   return SavePipelineCache(PipelineCachePath(options_.pipeline_cache_folder, hardware_), data);
