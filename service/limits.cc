@@ -65,7 +65,7 @@ std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
       {"max_history", limits.max_history, "tokens", "prompt and output of one sequence"},
       {"kept_history", limits.kept_history, "tokens", "back to which a sequence can be truncated without a replay"},
       {"max_listed_tokens", limits.max_listed_tokens, "tokens",
-       "bias, allowed, banned, stop and forced entries of one sequence, bad words, sequence breakers; each"},
+       "bias, allowed, banned and stop entries of one sequence, bad words, sequence breakers, phases' tokens; each"},
       {"max_name_bytes", kMaxNameBytes, "bytes", "request_id, worker_session, model, client"},
       {"max_trace_state_bytes", kMaxTraceStateBytes, "bytes", "trace.tracestate"},
       {"max_string_tokens", kMaxStringTokens, "tokens", "one bad word, sequence breaker or n-gram"},

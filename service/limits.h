@@ -78,6 +78,8 @@ inline constexpr uint32_t kMaxDraftTokens = 64;     // of one draft sequence or 
 inline constexpr uint32_t kMaxScoreTokens = 128;    // of one row
 inline constexpr int32_t kMaxPriority = 100;
 inline constexpr uint32_t kMaxStringTokens = 1024;      // of a bad word, a sequence breaker, an n-gram
+inline constexpr uint32_t kMaxPhases = 8;               // of a sequence
+inline constexpr uint32_t kMaxTagTokens = 32;           // of what begins or ends a phase; compared at every token
 inline constexpr uint32_t kMaxMessageParts = 1u << 18;  // messages and strings within one message; bounds its memory
 // The highest max_step_positions: a row has up to 6 parts.
 inline constexpr uint32_t kMostStepPositions = kMaxMessageParts / 8;

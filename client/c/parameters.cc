@@ -3,11 +3,14 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/c/objects.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "service/limits.h"
 #include "service/request/parameter_table.h"
 
 namespace sortition::c {
@@ -71,7 +74,7 @@ Setter SetterOf(const FieldDescriptor& field) {
 // Returns the range of the parameter that `name` is, or is a part of.
 std::string RangeOf(absl::string_view name) {
   for (const service::ParameterDescription& parameter : service::Parameters()) {
-    if (name.substr(0, name.find('.')) == absl::string_view(parameter.name.data(), parameter.name.size())) {
+    if (name.substr(0, name.find_first_of(".[")) == absl::string_view(parameter.name.data(), parameter.name.size())) {
       return std::string(parameter.range);
     }
   }
@@ -85,20 +88,44 @@ std::string FieldsOf(absl::string_view name, const Descriptor& message) {
   return absl::StrJoin(names, ", ");
 }
 
+// A field, or the element of a list of messages with fields.
+struct Part {
+  const FieldDescriptor* field = nullptr;
+  int index = -1;  // of the element
+};
+
 // A field of the parameters, and the fields above it.
-using Path = std::vector<const FieldDescriptor*>;
+using Path = std::vector<Part>;
+
+// Returns true if the setters set the fields of the list's elements, which are named by their index.
+bool HasElements(const FieldDescriptor& field) {
+  return field.is_repeated() && field.message_type() == v1::Phase::descriptor();
+}
 
 absl::StatusOr<Path> Find(absl::string_view name) {
   Path path;
   const Descriptor* message = v1::SamplingParameters::descriptor();
   for (const absl::string_view part : absl::StrSplit(name, '.')) {
-    const FieldDescriptor* const field = message != nullptr ? message->FindFieldByName(std::string(part)) : nullptr;
-    if (field == nullptr) {
+    const size_t bracket = part.find('[');
+    const std::string plain(part.substr(0, bracket));
+    const FieldDescriptor* const field = message != nullptr ? message->FindFieldByName(plain) : nullptr;
+    int index = -1;
+    if (field != nullptr && bracket != absl::string_view::npos) {
+      absl::string_view number = part.substr(bracket + 1);
+      if (!HasElements(*field) || !absl::ConsumeSuffix(&number, "]") || !absl::SimpleAtoi(number, &index) ||
+          index < 0) {
+        return Refuse(v1::UNKNOWN_FIELD, name, "", absl::StrCat("no parameter has this name: ", part));
+      }
+      if (index >= static_cast<int>(service::kMaxPhases)) {
+        return Refuse(v1::OUT_OF_RANGE, name, absl::StrCat("< ", service::kMaxPhases), "no list has so many");
+      }
+    }
+    if (field == nullptr || (HasElements(*field) && index < 0 && part.size() < name.size())) {
       return Refuse(v1::UNKNOWN_FIELD, name, "", absl::StrCat("no parameter has this name: ", part));
     }
-    path.push_back(field);
-    const bool has_fields = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated();
-    message = has_fields ? field->message_type() : nullptr;
+    path.push_back({field, index});
+    const bool is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    message = is_message && (!field->is_repeated() || index >= 0) ? field->message_type() : nullptr;
   }
   return path;
 }
@@ -106,29 +133,48 @@ absl::StatusOr<Path> Find(absl::string_view name) {
 absl::StatusOr<Path> FindFor(Setter setter, absl::string_view name) {
   auto path = Find(name);
   if (!path.ok()) return path;
-  const FieldDescriptor& field = *path->back();
+  const FieldDescriptor& field = *path->back().field;
   const Setter right = SetterOf(field);
   if (right == setter) return path;
   std::string advice = absl::StrCat("a parameter of another type: ", NameOf(right), " sets it");
   if (right == Setter::kNone) {
-    advice = absl::StrCat("a parameter with fields: ", FieldsOf(name, *field.message_type()));
+    advice = absl::StrCat(
+        "a parameter with fields: ",
+        FieldsOf(HasElements(field) && path->back().index < 0 ? absl::StrCat(name, "[0]") : std::string(name),
+                 *field.message_type()));
   }
   return Refuse(v1::ERROR_REASON_UNSPECIFIED, name, RangeOf(name), std::move(advice));
 }
 
-// Returns the message that has the last field of the path.
+// Returns the message that has the last field of the path. Adds elements to a list up to the one that is named.
 Message& Holder(Message* message, const Path& path) {
-  for (size_t i = 0; i + 1 < path.size(); ++i) message = message->GetReflection()->MutableMessage(message, path[i]);
+  for (size_t i = 0; i + 1 < path.size(); ++i) {
+    const auto& [field, index] = path[i];
+    const google::protobuf::Reflection& reflection = *message->GetReflection();
+    while (index >= 0 && index >= reflection.FieldSize(*message, field)) reflection.AddMessage(message, field);
+    message = index < 0 ? reflection.MutableMessage(message, field)
+                        : reflection.MutableRepeatedMessage(message, field, index);
+  }
   return *message;
 }
 
 // Turns the field off, and creates none of the messages above it.
 void Clear(Message* message, const Path& path) {
-  for (size_t i = 0; i + 1 < path.size(); ++i) {
-    if (!message->GetReflection()->HasField(*message, path[i])) return;
-    message = message->GetReflection()->MutableMessage(message, path[i]);
+  for (size_t i = 0; i < path.size(); ++i) {
+    const auto& [field, index] = path[i];
+    const google::protobuf::Reflection& reflection = *message->GetReflection();
+    if (index >= 0 && index >= reflection.FieldSize(*message, field)) return;
+    if (i + 1 == path.size()) break;
+    if (index < 0 && !reflection.HasField(*message, field)) return;
+    message = index < 0 ? reflection.MutableMessage(message, field)
+                        : reflection.MutableRepeatedMessage(message, field, index);
   }
-  message->GetReflection()->ClearField(message, path.back());
+  const auto& [last, index] = path.back();
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  if (index < 0) return reflection.ClearField(message, last);
+  for (int i = index; i + 1 < reflection.FieldSize(*message, last); ++i)
+    reflection.SwapElements(message, last, i, i + 1);
+  reflection.RemoveLast(message, last);
 }
 
 // Runs `set` on the message that has the named field.
@@ -148,7 +194,7 @@ sortition_code Change(sortition_parameters* parameters, Setter setter, const cha
 absl::Status SetText(Message* parameters, const Path& path, const char* name, const char* value) {
   auto text = Text(value, name);
   if (!text.ok()) return text.status();
-  const FieldDescriptor& field = *path.back();
+  const FieldDescriptor& field = *path.back().field;
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_ENUM) {
     Message& holder = Holder(parameters, path);
     holder.GetReflection()->SetString(&holder, &field, *std::move(text));
@@ -166,7 +212,7 @@ absl::Status SetText(Message* parameters, const Path& path, const char* name, co
 }
 
 absl::Status SetUint(Message* parameters, const Path& path, const char* name, uint64_t value) {
-  const FieldDescriptor& field = *path.back();
+  const FieldDescriptor& field = *path.back().field;
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
     Message& holder = Holder(parameters, path);
     holder.GetReflection()->SetUInt64(&holder, &field, value);
@@ -220,7 +266,7 @@ sortition_code sortition_parameters_set_double(sortition_parameters* parameters,
       return sortition::c::Refuse(v1::OUT_OF_RANGE, name, sortition::c::RangeOf(name), "no float is that large");
     }
     Message& holder = Holder(message, path);
-    holder.GetReflection()->SetFloat(&holder, path.back(), static_cast<float>(value));
+    holder.GetReflection()->SetFloat(&holder, path.back().field, static_cast<float>(value));
     return absl::OkStatus();
   });
 }
@@ -235,7 +281,7 @@ sortition_code sortition_parameters_set_bool(sortition_parameters* parameters, c
                                              sortition_error** error) {
   return Change(parameters, Setter::kBool, name, error, [&](Message* message, const Path& path) {
     Message& holder = Holder(message, path);
-    holder.GetReflection()->SetBool(&holder, path.back(), value != 0);
+    holder.GetReflection()->SetBool(&holder, path.back().field, value != 0);
     return absl::OkStatus();
   });
 }
@@ -252,8 +298,8 @@ sortition_code sortition_parameters_set_tokens(sortition_parameters* parameters,
     const auto list = Span(tokens, count, "tokens");
     if (!list.ok()) return list.status();
     Message& holder = Holder(message, path);
-    holder.GetReflection()->ClearField(&holder, path.back());
-    for (const uint32_t token : *list) holder.GetReflection()->AddUInt32(&holder, path.back(), token);
+    holder.GetReflection()->ClearField(&holder, path.back().field);
+    for (const uint32_t token : *list) holder.GetReflection()->AddUInt32(&holder, path.back().field, token);
     return absl::OkStatus();
   });
 }
@@ -266,9 +312,9 @@ sortition_code sortition_parameters_set_biases(sortition_parameters* parameters,
     if (!list.ok()) return list.status();
     if (const auto values = Span(biases, count, "biases"); !values.ok()) return values.status();
     Message& holder = Holder(message, path);
-    holder.GetReflection()->ClearField(&holder, path.back());
+    holder.GetReflection()->ClearField(&holder, path.back().field);
     for (size_t i = 0; i < count; ++i) {
-      auto& bias = static_cast<v1::LogitBias&>(*holder.GetReflection()->AddMessage(&holder, path.back()));
+      auto& bias = static_cast<v1::LogitBias&>(*holder.GetReflection()->AddMessage(&holder, path.back().field));
       bias.set_token(tokens[i]);
       bias.set_bias(biases[i]);
     }
@@ -282,7 +328,7 @@ sortition_code sortition_parameters_add_tokens(sortition_parameters* parameters,
     const auto list = Span(tokens, count, "tokens");
     if (!list.ok()) return list.status();
     Message& holder = Holder(message, path);
-    auto& added = static_cast<v1::TokenSequence&>(*holder.GetReflection()->AddMessage(&holder, path.back()));
+    auto& added = static_cast<v1::TokenSequence&>(*holder.GetReflection()->AddMessage(&holder, path.back().field));
     added.mutable_tokens()->Assign(list->begin(), list->end());
     return absl::OkStatus();
   });
@@ -294,7 +340,7 @@ sortition_code sortition_parameters_add_text(sortition_parameters* parameters, c
     auto text = sortition::c::Text(value, name);
     if (!text.ok()) return text.status();
     Message& holder = Holder(message, path);
-    holder.GetReflection()->AddString(&holder, path.back(), *std::move(text));
+    holder.GetReflection()->AddString(&holder, path.back().field, *std::move(text));
     return absl::OkStatus();
   });
 }

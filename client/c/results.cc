@@ -117,6 +117,7 @@ class OwnedResults : public sortition_results {
     sortition_position& position = owned.position;
     position.struct_size = sizeof(position);
     position.token = message.token();
+    position.phase = message.phase();
     position.has_entropy = message.has_entropy() ? 1 : 0;
     position.entropy = message.entropy();
     position.has_kept_count = message.has_kept_count() ? 1 : 0;

@@ -31,7 +31,8 @@ bool ReceiptRows::Begin(const CheckedChain& chain) {
     status_ = absl::InvalidArgumentError("--logits: rows with mirostat, adaptive_p or a watermark cannot be compared");
     return false;
   }
-  if (!chain.seed && !stated.parameters.greedy) {
+  const auto draws = [](const service::RowOptions& options) { return !options.parameters.greedy; };
+  if (!chain.seed && stated.AnyOptions(draws)) {
     status_ =
         absl::InvalidArgumentError("--logits: no seed of this sequence is opened (--seeds), so no row can be drawn");
     return false;
@@ -50,6 +51,9 @@ bool ReceiptRows::Begin(const CheckedChain& chain) {
   auto spec = std::make_shared<service::SequenceSpec>(stated);
   spec->seed = chain.seed.value_or(0);
   spec->parameters.kept_tokens = spec->parameters.processed_logprob = true;
+  for (service::Phase& phase : spec->history.phases) {
+    phase.options.parameters.kept_tokens = phase.options.parameters.processed_logprob = true;
+  }
   spec_ = std::move(spec);
   if (!options_.masks.empty()) {
     auto masks = ReceiptMasks::Open(options_.masks, *spec_);
@@ -101,6 +105,7 @@ std::optional<kernels::RowOutput> ReceiptRows::Run(const Receipt& receipt, kerne
     views = service::LookAhead(state_.get(), {});
   }
   const service::PositionView* const view = views.empty() ? nullptr : &views.front();
+  phase_ = view != nullptr ? view->phase : service::kNoPhase;
   kernels::RowRequest request = service::RowOf(*spec_, view, receipt.position, receipt.draw_salt);
   request.logits = bytes.data();
   request.dtype = KernelType(matrix_->dtype());
@@ -135,11 +140,15 @@ std::optional<kernels::RowOutput> ReceiptRows::Run(const Receipt& receipt, kerne
 std::string ReceiptRows::DifferenceOf(const Receipt& receipt, const kernels::RowOutput& output,
                                       const kernels::NoiseKey& noise) const {
   if (output.error != kernels::RowError::kNone) return "the logits are those of no row";
+  if (receipt.phase != phase_) {
+    return absl::StrCat("phase ", receipt.phase, " is stated, the history gives ", phase_);
+  }
+  const kernels::RowParameters& parameters = spec_->Within(phase_).parameters;
   if (options_.tolerance) {
     if (receipt.method != ReceiptMethod::kRace)
       return output.token == receipt.token ? "" : "another token is the first";
     const law::RacePlace place =
-        law::RacePlaceOf(output.kept_tokens, law::ProcessedScale(spec_->parameters, output), noise, receipt.token);
+        law::RacePlaceOf(output.kept_tokens, law::ProcessedScale(parameters, output), noise, receipt.token);
     const double margin = law::MarginOf(place);
     if (margin <= *options_.tolerance) return "";
     return absl::StrCat("token ", receipt.token, " loses the race by ", margin, " nats, ", *options_.tolerance,
@@ -152,8 +161,8 @@ std::string ReceiptRows::DifferenceOf(const Receipt& receipt, const kernels::Row
     return absl::StrCat("the logits keep other tokens, or give them other logits (", receipt.kept_count,
                         " are stated, ", output.kept, " kept)");
   }
-  const float logprob = law::Logprob(output.processed, output.processed.chosen.bits,
-                                     law::ProcessedTemperature(spec_->parameters, output));
+  const float logprob =
+      law::Logprob(output.processed, output.processed.chosen.bits, law::ProcessedTemperature(parameters, output));
   return std::bit_cast<uint32_t>(logprob) == receipt.logprob_bits ? "" : "the logits give another logprob";
 }
 

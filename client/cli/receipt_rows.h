@@ -49,6 +49,7 @@ class ReceiptRows {
   std::shared_ptr<const service::SequenceSpec> spec_;  // asks for kept tokens, too
   std::unique_ptr<service::SequenceState> state_;      // null if no option looks at the history
   uint64_t next_row_ = 0;
+  uint32_t phase_ = 0;  // in which the history puts the last row that was run
   RowCounts counts_;
   absl::Status status_;
 };

@@ -201,13 +201,14 @@ kernels::RowRequest OwnSequence::BeginDraw(v1::DType dtype, const Row& row, cons
 
 RowResult OwnSequence::EndDraw(const kernels::RowOutput& answer) {
   if (state_ != nullptr) state_->EndLoan();
+  const uint32_t phase = draw_.views.empty() ? service::kNoPhase : draw_.views.front().phase;
   draw_.views.clear();
   if (answer.error != kernels::RowError::kNone) return ToRowError(WhyNotDrawn(answer));
   Advance(answer);
   last_checkpoint_ = {sampler_state_, position_, history_hash().value_or(0)};
   RowResult outcome;
   v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
-  service::EncodeDraw(answer, spec_->parameters, history_hash(), &draw);
+  service::EncodeDraw(answer, *spec_, phase, history_hash(), &draw);
   for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
   const service::TextEnd end = state_ != nullptr ? state_->text_end() : service::TextEnd();
   service::EncodeEnd(end, answer.token, *spec_, &draw);

@@ -6,6 +6,7 @@
 #include "kernels/law/version.h"
 #include "service/request/history_options.h"
 #include "service/request/parameters.h"
+#include "service/request/phase_options.h"
 #include "service/sequence/history_hash.h"
 #include "sortition/client.h"
 
@@ -55,6 +56,7 @@ std::optional<kernels::RowParameters> SequenceRecord::RowParametersOf(const Sequ
   service::SequenceSpec spec;
   spec.live_vocabulary = options.live_vocabulary_size.value_or(options.vocabulary_size);
   if (service::CompileParameters(options.parameters, limits, "", &spec)) return std::nullopt;
+  if (!service::StatesOneSum(spec)) return std::nullopt;
   return std::move(spec.parameters);
 }
 

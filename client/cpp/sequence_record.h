@@ -41,7 +41,8 @@ struct SequenceRecord {
   }
 
   const SequenceOptions options;
-  // As the service compiles them, for compact rows. Absent if an option is not acceptable.
+  // As the service compiles them, for compact rows. Absent if an option is not acceptable, or phases have other
+  // temperatures: rows go whole then.
   const std::optional<kernels::RowParameters> row_parameters;
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 

@@ -19,9 +19,36 @@ function editsOf(parameters, tokens, prompt) {
     .filter(([, ...parts]) => parts.some((part) => part !== 0));
 }
 
-// The token that is forced after `output` tokens of output; undefined if there is none.
-function forcedToken({ forced_tokens: forced = {} }, output) {
-  return (forced.tokens || [])[output - (forced.start || 0)];
+const thenOf = ({ then = [], end }) => (then.length ? then : end);
+
+function endsWith(tokens, tag) {
+  return tag.length > 0 && tag.length <= tokens.length && sameTokens(tokens.slice(tokens.length - tag.length), tag);
+}
+
+// The phase in which the token after `tokens` is drawn, 1 for the first one and 0 outside; and the token that is forced
+// there, undefined if there is none.
+function phaseAfter({ phases = [] }, tokens, prompt) {
+  const begins = phases.map(({ begin = [] }) => begin), atOutput = begins.findIndex((begin) => begin.length === 0) + 1;
+  let now = 0, since = 0;
+  for (let n = 0; n <= tokens.length && phases.length; ++n) {
+    const read = tokens.slice(since, n), { end = [], max_tokens: budget = Infinity } = now ? phases[now - 1] : {};
+    if (now) {
+      const over = read.length > budget ? read.length === budget + thenOf(phases[now - 1]).length : endsWith(read, end);
+      if (over) [now, since] = [0, n];
+    } else {
+      const found = begins.findIndex((begin) => endsWith(read, begin)) + 1;
+      if (found) [now, since] = [found, n];
+    }
+    if (!now && n === prompt && atOutput) [now, since] = [atOutput, n];
+  }
+  const { max_tokens: budget = Infinity } = now ? phases[now - 1] : {}, used = tokens.length - since;
+  return { phase: now, forced: now && used >= budget ? thenOf(phases[now - 1])[used - budget] : undefined };
+}
+
+// The parameters that hold in a phase: 1 for the first one, 0 outside of all.
+function parametersWithin({ phases = [], ...outer }, phase) {
+  const inner = Object.entries((phase ? phases[phase - 1].parameters : undefined) || {});
+  return { ...outer, ...Object.fromEntries(inner.filter(([, value]) => !Array.isArray(value) || value.length)) };
 }
 
 // The noise of a row with a watermark; null without one.
@@ -110,8 +137,9 @@ function afterBreaker(breakers, h) {
 // --- published histories (docs/law-1.md)
 
 // True if the row's edits, allowed tokens, noise and options follow from its history, and its answer from them.
-function historyHolds({ history: { parameters, prompt, output, stream }, row }) {
-  const tokens = [...prompt, ...output], forced = forcedToken(parameters, output.length);
+function historyHolds({ history: { parameters: all, prompt, output, stream }, row }) {
+  const tokens = [...prompt, ...output], { phase, forced } = phaseAfter(all, tokens, prompt.length);
+  const parameters = parametersWithin(all, phase);
   const allowed = forced === undefined ? (parameters.allowed_token_ids || []).slice().sort((a, b) => a - b) : [forced];
   const edits = forced === undefined ? editsOf(parameters, tokens, prompt.length) : [];
   const plain = { key: keyOf(row.noise.seed), position: tokens.length, stream }, { noise: wanted } = publishedRow(row);

@@ -11,7 +11,7 @@ const NESTED = {
 };
 // Parameters for which a row needs the tokens before it.
 const LOOK_BACK = ["repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
-  "min_tokens", "bad_words", "forced_tokens"];
+  "min_tokens", "bad_words", "phases"];
 
 // The options of compileOptions.
 function samplerOptions(parameters) {
@@ -52,15 +52,23 @@ function checkRanges(parameters, vocabulary) {
     const [least, most, off] = RANGES[name].map((bound) => Math.fround(bound)), open = RANGES[name].length > 3;
     need((value >= least && value <= most && !(open && value === least)) || value === off, `${name}: ${value}`);
   }
-  const needs = ["typical_p", "xtc", "dynamic_temperature", "mirostat", "adaptive_p"];
-  need(parameters.temperature !== 0 || !needs.some((name) => name in parameters), "temperature: 0");
+  const options = { ...DEFAULTS, ...samplerOptions(parameters) };
+  const chosen = ["typical_p", "xtc", "mirostat", "adaptive_p"].some((name) => isOn(options, name));
+  need(options.temperature !== 0 || !(chosen || options.dynamic_temperature_range !== 0), "temperature: 0");
   const lists = ["allowed_token_ids", "banned_token_ids", "stop_token_ids"].flatMap((name) => parameters[name] || []);
-  const tokens = [...lists, ...(parameters.logit_bias || []).map(({ token = 0 }) => token)];
+  const phases = parameters.phases || [];
+  const tagged = phases.flatMap(({ begin = [], end = [], then = [] }) => [...begin, ...end, ...then]);
+  const emits = ({ max_tokens: budget, then = [], end = [] }) => budget === undefined || then.length || end.length;
+  need(phases.every(emits), "a phase with a budget and nothing to emit after it");
+  phases.forEach((_, i) => checkRanges(parametersWithin(parameters, i + 1), vocabulary));
+  const tokens = [...lists, ...tagged, ...(parameters.logit_bias || []).map(({ token = 0 }) => token)];
   need(tokens.every((token) => token < vocabulary), "a token that is not in the vocabulary");
 }
 
 // Why no row has these kept tokens, or this one of them; empty if one may.
-function impossibility({ opening, compiled }, { ids, bits, token, temperature, method, keptCount }) {
+function impossibility({ opening, compiled: all }, { ids, bits, token, temperature, method, keptCount, phase }) {
+  const compiled = all[phase];
+  if (!compiled) return "a phase that the parameters do not have";
   const first = bits.reduce((a, b) => (sortKey(b) > sortKey(a) ? b : a)), noLogit = (b) => ((b >>> 23) & 255) === 255;
   const dynamic = compiled.chain.some(([number]) => number === 12);
   if (token >= opening.live || ids[ids.length - 1] >= opening.live) return "a token that is not in the live vocabulary";
@@ -183,7 +191,9 @@ class ReceiptCheck {
     need(live >= 1 && live <= vocabulary && vocabulary < 2 ** 20 && choice <= 65535, "no server takes this vocabulary");
     const parameters = parametersOf(words);
     checkRanges(parameters, live);
-    [chain.parameters, chain.compiled] = [parameters, compileParameters(parameters)];
+    const phases = [undefined, ...(parameters.phases || [])];
+    chain.parameters = parameters;
+    chain.compiled = phases.map((_, i) => compileParameters(parametersWithin(parameters, i)));
   }
 
   receive(receipt) {
@@ -239,7 +249,8 @@ class ReceiptCheck {
     const impossible = impossibility(chain, receipt);
     if (impossible) return void wrong("wrong_token", impossible);
     const { token, method } = receipt, adaptive = "adaptive_p" in chain.parameters;
-    const kept = keptDistribution(chain.compiled, receipt), logprob = kept.logprobBits(kept.bitsAndRank(token)[0]);
+    const kept = keptDistribution(chain.compiled[receipt.phase], receipt);
+    const logprob = kept.logprobBits(kept.bitsAndRank(token)[0]);
     let drawn = token, reason;
     if (adaptive) reason = "with adaptive_p";
     else if (method > 2) reason = "decided by a draft's probabilities";
@@ -261,14 +272,15 @@ class ReceiptCheck {
   // --- check 3. Returns the reason if the row could not be compared.
 
   compareRow(chain, receipt) {
-    const { compiled, parameters, opening } = chain, draws = receipt.method <= 2;
+    const { compiled, opening } = chain, draws = receipt.method <= 2;
     const bits = this.rows.get(receipt.position);
-    const last = compiled && compiled.chain[compiled.chain.length - 1];
+    const last = compiled && compiled[0].chain[compiled[0].chain.length - 1];
+    const greedy = compiled && compiled.every((options) => options.greedy);
     if (!bits) return "without logits";
     if (!compiled) return chain.unknown;
     if (last && last[0] >= 14) return "whose sampler keeps a state";
-    if (draws && !compiled.greedy && opening.flags & 1) return "with a watermark";
-    if (chain.seed === undefined && !compiled.greedy) {
+    if (draws && !greedy && opening.flags & 1) return "with a watermark";
+    if (chain.seed === undefined && !greedy) {
       return this.tolerance === undefined ? "without the seed" : "whose margin needs the seed";
     }
     const short = bits.length < opening.live ? `${bits.length} logits, the vocabulary has more` : "";
@@ -294,8 +306,10 @@ class ReceiptCheck {
   }
 
   rowDifference(chain, receipt, bits, draws, tokens) {
-    const { parameters, compiled } = chain, noise = this.noise(chain, receipt);
-    const prompt = tokens.length ? this.prompt.length : 0, forced = forcedToken(parameters, tokens.length - prompt);
+    const noise = this.noise(chain, receipt), prompt = tokens.length ? this.prompt.length : 0;
+    const { phase, forced } = phaseAfter(chain.parameters, tokens, prompt);
+    if (phase !== receipt.phase) return `phase ${receipt.phase} is recorded, the history gives ${phase}`;
+    const parameters = parametersWithin(chain.parameters, phase), compiled = chain.compiled[phase];
     const row = { bits, compiled, noise, state: 0n, maskNan: parameters.nan_policy === "NAN_POLICY_MASK",
       edits: forced === undefined ? editsOf(parameters, tokens, prompt) : [],
       allowedTokens: forced === undefined ? parameters.allowed_token_ids : [forced],

@@ -102,12 +102,14 @@ async function receiptOf(body) {
   for (const name of ["index", "stepId", "historyHash"]) receipt[name] = from.wide();
   const words = ["position", "offset", "flags", "method", "salt", "temperature", "token", "logprob", "keptCount"];
   for (const name of words) receipt[name] = from.word();
-  need((receipt.flags & ~7) === 0, `flags ${receipt.flags} of a receipt`);
+  need((receipt.flags & ~15) === 0, `flags ${receipt.flags} of a receipt`);
   need(receipt.method >= 1 && receipt.method <= 4, `method ${receipt.method}`);
   need(receipt.keptCount >= 1, "a receipt without kept tokens");
   receipt.listed = (receipt.flags & 2) !== 0;
   const pairs = from.words(receipt.listed ? 2 * receipt.keptCount : 0);
   if (receipt.flags & 4) receipt.mask = hex(from.bytes(32));
+  receipt.phase = receipt.flags & 8 ? from.word() : 0;
+  need(receipt.phase !== 0 || !(receipt.flags & 8), "phase 0 of a receipt");
   from.end();
   receipt.ids = pairs.filter((_, i) => i % 2 === 0);
   receipt.bits = pairs.filter((_, i) => i % 2 === 1);
@@ -165,11 +167,16 @@ const FIELDS = {
   32: ["dry", { 1: ["multiplier", FLOAT], 2: ["base", FLOAT], 3: ["allowed_length", NUMBER], 4: ["window", NUMBER],
     5: ["sequence_breakers", [SEQUENCE]] }],
   33: ["no_repeat_ngram_size", NUMBER], 34: ["min_tokens", NUMBER], 35: ["stop_token_ids", [NUMBER]],
-  36: ["bad_words", [SEQUENCE]], 37: ["forced_tokens", { 1: ["start", NUMBER], 2: ["tokens", [NUMBER]] }],
+  36: ["bad_words", [SEQUENCE]],
   44: ["repetition_stop", { 1: ["repeats", NUMBER], 2: ["min_period", NUMBER], 3: ["max_period", NUMBER],
     4: ["min_length", NUMBER], 5: ["min_tokens", NUMBER] }],
   45: ["banned_phrases", [SEQUENCE]],
 };
+// The fields that a phase may replace.
+const WITHIN = Object.fromEntries([1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31]
+  .map((number) => [number, FIELDS[number]]));
+FIELDS[37] = ["phases", [{ 1: ["begin", [NUMBER]], 2: ["end", [NUMBER]], 3: ["max_tokens", NUMBER],
+  4: ["then", [NUMBER]], 5: ["parameters", WITHIN] }]];
 
 // The parameters with the contract's names. Throws BadRecord for words that are none.
 function parametersOf(words, fields = FIELDS) {

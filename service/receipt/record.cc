@@ -24,8 +24,9 @@ constexpr uint32_t kWatermarkFlag = 1;
 constexpr uint32_t kHistoryFlag = 1;
 constexpr uint32_t kListedFlag = 2;
 constexpr uint32_t kMaskFlag = 4;
+constexpr uint32_t kPhaseFlag = 8;
 constexpr uint32_t kEndedFlag = 1;
-constexpr size_t kReceiptBytes = 108;  // of a receipt's body without kept tokens and mask
+constexpr size_t kReceiptBytes = 108;  // of a receipt's body without kept tokens, mask and phase
 
 template <typename Number>
 void Add(Number number, std::string* to) {
@@ -125,7 +126,8 @@ std::string_view AppendRecord(const Receipt& receipt, std::string* to) {
   const size_t begin = to->size();
   const size_t kept_bytes = receipt.kept.size() * sizeof(kernels::TokenBits);
   const size_t mask_bytes = receipt.mask ? receipt.mask->size() : 0;
-  const auto body_bytes = static_cast<uint32_t>(kReceiptBytes + kept_bytes + mask_bytes);
+  const size_t phase_bytes = receipt.phase != 0 ? sizeof(receipt.phase) : 0;
+  const auto body_bytes = static_cast<uint32_t>(kReceiptBytes + kept_bytes + mask_bytes + phase_bytes);
   to->resize(begin + kRecordHeaderBytes + body_bytes);
   char* at = to->data() + begin;
   const auto put = [&at](const void* bytes, size_t size) {
@@ -140,7 +142,7 @@ std::string_view AppendRecord(const Receipt& receipt, std::string* to) {
   const uint64_t longs[] = {receipt.index, receipt.step_id, receipt.history_hash.value_or(0)};
   put(longs, sizeof(longs));
   const uint32_t flags = (receipt.history_hash ? kHistoryFlag : 0u) | (receipt.lists_kept ? kListedFlag : 0u) |
-                         (receipt.mask ? kMaskFlag : 0u);
+                         (receipt.mask ? kMaskFlag : 0u) | (receipt.phase != 0 ? kPhaseFlag : 0u);
   const uint32_t words[] = {
       receipt.position,  receipt.offset,      flags,         static_cast<uint32_t>(receipt.method),
       receipt.draw_salt, receipt.temperature, receipt.token, receipt.logprob_bits,
@@ -148,6 +150,7 @@ std::string_view AppendRecord(const Receipt& receipt, std::string* to) {
   put(words, sizeof(words));
   put(receipt.kept.data(), kept_bytes);
   if (receipt.mask) put(receipt.mask->data(), mask_bytes);
+  put(&receipt.phase, phase_bytes);
   return std::string_view(*to).substr(begin + kRecordHeaderBytes);
 }
 
@@ -215,12 +218,14 @@ std::optional<Receipt> DecodeReceipt(std::string_view body) {
   if ((flags & kHistoryFlag) != 0) receipt.history_hash = hash;
   const uint64_t listed = receipt.lists_kept ? receipt.kept_count : 0;
   const uint64_t mask_bytes = (flags & kMaskFlag) != 0 ? sizeof(ReceiptHash) : 0;
+  const uint64_t phase_bytes = (flags & kPhaseFlag) != 0 ? sizeof(receipt.phase) : 0;
   const bool is_method = method >= static_cast<uint32_t>(ReceiptMethod::kRace) &&
                          method <= static_cast<uint32_t>(ReceiptMethod::kInPlaceOfDraft);
-  if (listed * sizeof(kernels::TokenBits) + mask_bytes != reader.left() || listed > kMaxReceiptTokens) {
+  if (listed * sizeof(kernels::TokenBits) + mask_bytes + phase_bytes != reader.left() || listed > kMaxReceiptTokens) {
     return std::nullopt;
   }
-  if (!is_method || flags > (kHistoryFlag | kListedFlag | kMaskFlag) || receipt.kept_count == 0) return std::nullopt;
+  if (!is_method || flags > (kHistoryFlag | kListedFlag | kMaskFlag | kPhaseFlag) || receipt.kept_count == 0)
+    return std::nullopt;
   if (!receipt.history_hash && hash != 0) return std::nullopt;
   if (receipt.offset > receipt.position) return std::nullopt;
   receipt.method = static_cast<ReceiptMethod>(method);
@@ -230,6 +235,10 @@ std::optional<Receipt> DecodeReceipt(std::string_view body) {
     token.bits = reader.Take<uint32_t>();
   }
   if (mask_bytes != 0) reader.Take(&receipt.mask.emplace());
+  if (phase_bytes != 0) {
+    receipt.phase = reader.Take<uint32_t>();
+    if (receipt.phase == 0) return std::nullopt;
+  }
   const auto falls = [](const kernels::TokenBits& a, const kernels::TokenBits& b) { return a.token >= b.token; };
   if (std::ranges::adjacent_find(receipt.kept, falls) != receipt.kept.end() || !reader.ends()) return std::nullopt;
   return receipt;

@@ -63,6 +63,7 @@ struct Receipt {
   uint32_t kept_count = 0;
   std::vector<kernels::TokenBits> kept;  // ids ascending; empty without lists_kept
   std::optional<ReceiptHash> mask;       // MaskHashOf of the step's mask, if it had one
+  uint32_t phase = 0;                    // in which it was drawn; 0: outside of phases
   bool operator==(const Receipt&) const = default;
 };
 

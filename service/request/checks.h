@@ -77,4 +77,7 @@ inline std::optional<Refusal> CheckToken(uint32_t token, uint32_t live_vocabular
                  absl::StrCat("token id ", token, " is not in the live vocabulary")};
 }
 
+// Turns -0 into 0. An off value then has the same bits as an absent field, also in the history hash.
+inline float WithoutNegativeZero(float value) { return value == 0 ? 0.0f : value; }
+
 }  // namespace sortition::service

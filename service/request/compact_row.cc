@@ -12,6 +12,7 @@
 #include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
 #include "service/request/checks.h"
+#include "service/request/phase_options.h"
 #include "service/row/row.h"
 
 namespace sortition::service {
@@ -113,6 +114,9 @@ std::optional<Refusal> ReadRow(const v1::CompactRow& message, const std::string&
   if (message.has_sum()) row->sum = message.sum();
   if (message.has_sum() && !law::StatedTemperature(spec.parameters)) {
     return Refusal{Reason::kContradiction, field + ".sum", "", "the sequence's sampler chain has no temperature"};
+  }
+  if (message.has_sum() && !StatesOneSum(spec)) {
+    return Refusal{Reason::kContradiction, field + ".sum", "", "the sequence's phases have other temperatures"};
   }
   if (message.first() == 0 && (message.has_unit_sum() || message.has_sum())) {
     return Refusal{Reason::kContradiction, field + (message.has_sum() ? ".sum" : ".unit_sum"), "",

@@ -1,4 +1,4 @@
-// Penalty scopes, DRY, n-grams, bad words, stop tokens, forced tokens, the watermark, and what ends a text.
+// Penalty scopes, DRY, n-grams, bad words, stop tokens, the watermark, and what ends a text.
 #include "service/request/history_options.h"
 
 #include <algorithm>
@@ -12,13 +12,15 @@
 #include "kernels/law/dry.h"
 #include "kernels/law/watermark.h"
 #include "service/request/checks.h"
+#include "service/request/phase_options.h"
 
 namespace sortition::service {
 namespace {
 
 bool HasPenalty(const v1::SamplingParameters& p) {
   return (p.has_repetition_penalty() && p.repetition_penalty() != 1) || p.frequency_penalty() != 0 ||
-         p.presence_penalty() != 0;
+         p.presence_penalty() != 0 ||
+         std::ranges::any_of(CompilePhases(p), [](const Phase& phase) { return phase.options.penalises(); });
 }
 
 // Returns the scope that the preset's engine has by default.
@@ -123,11 +125,6 @@ class Checker {
     return Refusal{Reason::kContradiction, Field("min_tokens"), "", "there are no stop_token_ids to hold back"};
   }
 
-  std::optional<Refusal> Forced(const v1::ForcedTokens& forced) const {
-    if (auto refusal = UpToHistory(forced.start(), "forced_tokens.start")) return refusal;
-    return Live(forced.tokens(), Field("forced_tokens.tokens"));
-  }
-
   std::optional<Refusal> Watermark(const v1::SamplingParameters& p) const {
     if (!p.has_watermark()) return std::nullopt;
     if (!p.watermark().has_key()) return MissingField(Field("watermark.key"));
@@ -214,7 +211,7 @@ std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& p, cons
   }
   if (auto refusal = check.Stops(p)) return refusal;
   if (auto refusal = check.Strings(p.bad_words(), "bad_words")) return refusal;
-  if (auto refusal = check.Forced(p.forced_tokens())) return refusal;
+  if (auto refusal = CheckPhases(p, limits, path, live_vocabulary)) return refusal;
   if (auto refusal = check.Repetition(p.repetition_stop())) return refusal;
   if (auto refusal = check.Strings(p.banned_phrases(), "banned_phrases")) return refusal;
   return check.Watermark(p);
@@ -232,8 +229,7 @@ HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& p) {
     options.stop_tokens = Tokens(p.stop_token_ids());
     std::ranges::sort(options.stop_tokens);
   }
-  options.forced_tokens = Tokens(p.forced_tokens().tokens());
-  if (!options.forced_tokens.empty()) options.forced_start = p.forced_tokens().start();
+  options.phases = CompilePhases(p);
   options.repetition_stop = CompileRepetition(p.repetition_stop());
   options.banned_phrases = CompilePhrases(p.banned_phrases());
   if (p.has_watermark()) {

@@ -14,14 +14,12 @@
 #include "service/request/chain_options.h"
 #include "service/request/checks.h"
 #include "service/request/history_options.h"
+#include "service/request/phase_options.h"
 
 namespace sortition::service {
 namespace {
 
 using kernels::LogitEdit;
-
-// Turns -0 into 0. An off value then has the same bits as an absent field, also in the history hash.
-float WithoutNegativeZero(float value) { return value == 0 ? 0.0f : value; }
 
 class Compiler {
  public:
@@ -29,13 +27,21 @@ class Compiler {
       : parameters_(parameters), limits_(limits), path_(path), spec_(*spec) {}
 
   std::optional<Refusal> Run() {
-    for (auto step : {&Compiler::Scalars, &Compiler::History, &Compiler::Logprobs, &Compiler::Lists}) {
+    for (auto step :
+         {&Compiler::Scalars, &Compiler::History, &Compiler::Logprobs, &Compiler::Lists, &Compiler::Phases}) {
       if (std::optional<Refusal> refusal = (this->*step)()) return refusal;
     }
     return std::nullopt;
   }
 
  private:
+  // Compiles the options that a phase may replace.
+  std::optional<Refusal> RunWithin(bool has_lists) {
+    if (auto refusal = Scalars()) return refusal;
+    if (auto refusal = Logprobs()) return refusal;
+    return has_lists ? Lists() : std::nullopt;
+  }
+
   std::string Field(absl::string_view name) const { return absl::StrCat(path_, ".", name); }
 
   std::optional<Refusal> Scalars() {
@@ -65,6 +71,37 @@ class Compiler {
     spec_.history = CompileHistoryOptions(parameters_);
     if (DryOptions& dry = spec_.history.dry; dry.on()) dry.terms = law::DryTerms(dry.multiplier, dry.base);
     return TokenSet(parameters_.stop_token_ids(), "stop_token_ids", &spec_.stop_tokens);
+  }
+
+  // A phase without lists has those of the sequence, which are compiled once.
+  std::optional<Refusal> Phases() {
+    if (parameters_.phases().empty()) return std::nullopt;
+    v1::SamplingParameters without_lists = parameters_;
+    without_lists.clear_logit_bias();
+    without_lists.clear_allowed_token_ids();
+    without_lists.clear_banned_token_ids();
+    without_lists.clear_bad_words();
+    without_lists.clear_stop_token_ids();
+    for (int i = 0; i < parameters_.phases_size(); ++i) {
+      const v1::Phase& phase = parameters_.phases(i);
+      const std::string path = absl::StrCat(Field("phases"), "[", i, "].parameters");
+      const v1::PhaseParameters& own = phase.parameters();
+      const bool has_lists = own.logit_bias_size() + own.allowed_token_ids_size() + own.banned_token_ids_size() > 0;
+      const v1::SamplingParameters parameters = ParametersWithin(has_lists ? parameters_ : without_lists, phase);
+      SequenceSpec within;
+      within.live_vocabulary = spec_.live_vocabulary;
+      if (auto refusal = Compiler(parameters, limits_, path, &within).RunWithin(has_lists)) {
+        return refusal;
+      }
+      if (!has_lists) {
+        within.listed_edits = spec_.listed_edits;
+        within.has_allowed_tokens = spec_.has_allowed_tokens;
+        within.allowed_tokens = spec_.allowed_tokens;
+      }
+      if (auto refusal = WhyNoToken(phase, within, path, spec_.live_vocabulary)) return refusal;
+      spec_.history.phases[static_cast<size_t>(i)].options = static_cast<RowOptions&&>(within);
+    }
+    return std::nullopt;
   }
 
   std::optional<Refusal> Logprobs() {

@@ -34,6 +34,9 @@ std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, 
   switch (mode) {
     case v1::VERIFY_MODE_GREEDY:
       if (!spec.parameters.greedy) return Contradiction(field, "the sequence's temperature is not 0");
+      if (spec.AnyOptions([](const RowOptions& options) { return !options.parameters.greedy; })) {
+        return Contradiction(field, "the temperature of a phase is not 0");
+      }
       plan->kind = RowPlan::Kind::kCompare;
       return std::nullopt;
     case v1::VERIFY_MODE_COUPLED:

@@ -75,7 +75,7 @@ absl::string_view FindStatefulOption(const v1::SamplingParameters& p) {
       {"no_repeat_ngram_size", p.no_repeat_ngram_size() != 0},
       {"min_tokens", p.min_tokens() != 0},
       {"bad_words", std::ranges::any_of(p.bad_words(), is_long)},
-      {"forced_tokens", !p.forced_tokens().tokens().empty()},
+      {"phases", !p.phases().empty()},
       {"watermark", p.has_watermark()},
       {"repetition_stop", p.repetition_stop().repeats() != 0},
       {"banned_phrases", !p.banned_phrases().empty()},

@@ -38,6 +38,8 @@ std::variant<SequenceSnapshot, Refusal> ParseSnapshot(const std::string& bytes, 
   snapshot.tokens.assign(message.tokens().begin(), message.tokens().end());
   snapshot.in_history.assign(message.in_history().begin(), message.in_history().end());
   snapshot.in_output.assign(message.in_output().begin(), message.in_output().end());
+  snapshot.phase = message.phase();
+  snapshot.phase_from = message.phase_from();
   return snapshot;
 }
 

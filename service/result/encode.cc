@@ -112,12 +112,13 @@ void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters&
 template void EncodeAsked(const kernels::RowOutput&, const kernels::RowParameters&, v1::DrawResult*);
 template void EncodeAsked(const kernels::RowOutput&, const kernels::RowParameters&, v1::Position*);
 
-void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
+void EncodeDraw(const kernels::RowOutput& answer, const SequenceSpec& spec, uint32_t phase,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result) {
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
   result->set_token(answer.token);
   if (history_hash) result->set_history_hash(*history_hash);
-  EncodeAsked(answer, parameters, result);
+  result->set_phase(phase);
+  EncodeAsked(answer, spec.Within(phase).parameters, result);
 }
 
 template <typename To>
@@ -145,6 +146,8 @@ std::string EncodeSnapshot(const SequenceSnapshot& snapshot) {
   message.mutable_tokens()->Add(snapshot.tokens.begin(), snapshot.tokens.end());
   message.mutable_in_history()->Add(snapshot.in_history.begin(), snapshot.in_history.end());
   message.mutable_in_output()->Add(snapshot.in_output.begin(), snapshot.in_output.end());
+  message.set_phase(snapshot.phase);
+  message.set_phase_from(snapshot.phase_from);
   return message.SerializeAsString();
 }
 

@@ -28,7 +28,7 @@ template <typename To>
 void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to);
 
 // Sets everything but the kept tokens, which may take several parts (encode_result.h). `answer.error` is kNone.
-void EncodeDraw(const kernels::RowOutput& answer, const kernels::RowParameters& parameters,
+void EncodeDraw(const kernels::RowOutput& answer, const SequenceSpec& spec, uint32_t phase,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
 
 // Sets the finish reason and the rewind of a result whose last token is `last`. `To` is DrawResult or VerifyResult.

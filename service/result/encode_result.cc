@@ -127,13 +127,15 @@ uint32_t NumbersOf(const kernels::Distribution& distribution) {
 
 // Encodes the token `index` of the row and what `spec` and `plan` ask for with it. Its log probabilities are in one
 // part.
-void EncodePosition(uint32_t index, const RowOutput& output, const RowPlan& plan, const SequenceSpec& spec,
+void EncodePosition(uint32_t index, const RowResult& result, const RowPlan& plan, const SequenceSpec& spec,
                     Parts* parts) {
   static_assert(3 * (1 + 2 * kernels::kMaxTopLogprobs) <= kPartNumbers);
-  const RowParameters& parameters = spec.parameters;
+  const RowOutput& output = result.outputs[index];
+  const RowParameters& parameters = spec.Within(result.PhaseOf(index)).parameters;
   parts->BeginPosition(index, NumbersOf(output.raw) + NumbersOf(output.processed) + NumbersOf(output.tempered));
   v1::Position* const position = parts->position();
   position->set_token(plan.kind == RowPlan::Kind::kScore ? plan.scored[index] : output.token);
+  position->set_phase(result.PhaseOf(index));
   EncodeAsked(output, parameters, position);
   if (plan.wants_race) {
     position->mutable_race()->set_rank(output.race.rank);
@@ -166,7 +168,7 @@ void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSp
   SORTITION_CHECK(!result.outputs.empty());
   Parts parts(place, results);
   if (plan.kind == RowPlan::Kind::kDraw) {
-    EncodeDraw(result.outputs[0], spec.parameters, result.history_hash, parts.last().mutable_draw());
+    EncodeDraw(result.outputs[0], spec, result.PhaseOf(0), result.history_hash, parts.last().mutable_draw());
     EncodeFinish(result, spec, &parts.last());
     if (spec.parameters.kept_tokens) EncodeKept(result.outputs[0], &parts);
     return;
@@ -180,7 +182,7 @@ void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSp
   }
   EncodeFinish(result, spec, &parts.last());
   for (uint32_t i = 0; i < result.outputs.size(); ++i) {
-    EncodePosition(i, result.outputs[i], plan, spec, &parts);
+    EncodePosition(i, result, plan, spec, &parts);
   }
 }
 

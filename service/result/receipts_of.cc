@@ -10,8 +10,8 @@ namespace sortition::service {
 namespace {
 
 ReceiptMethod MethodOf(const kernels::RowOutput& output, uint32_t offset, const RowPlan& plan,
-                       const SequenceSpec& spec) {
-  if (spec.parameters.greedy) return ReceiptMethod::kGreedy;
+                       const kernels::RowParameters& parameters) {
+  if (parameters.greedy) return ReceiptMethod::kGreedy;
   if (plan.kind != RowPlan::Kind::kReject) return ReceiptMethod::kRace;
   if (output.accepted) return ReceiptMethod::kAcceptedDraft;
   // Behind the last draft the token is drawn without one.
@@ -33,22 +33,24 @@ std::vector<Receipt> ReceiptsOf(const RowResult& result, const RowPlan& plan, co
   receipts.reserve(result.outputs.size());
   for (uint32_t offset = 0; offset < result.outputs.size(); ++offset) {
     const kernels::RowOutput& output = result.outputs[offset];
+    const kernels::RowParameters& parameters = spec.Within(result.PhaseOf(offset)).parameters;
     Receipt& receipt = receipts.emplace_back();
     receipt.step_id = plan.intent.step_id;
     receipt.history_hash = plan.intent.history_hash;
     receipt.position = plan.intent.position + offset;
     receipt.offset = offset;
-    receipt.method = MethodOf(output, offset, plan, spec);
+    receipt.method = MethodOf(output, offset, plan, parameters);
     receipt.draw_salt = plan.draw_salt;
     receipt.temperature = output.temperature;
     receipt.token = output.token;
-    const double temperature = law::ProcessedTemperature(spec.parameters, output);
+    const double temperature = law::ProcessedTemperature(parameters, output);
     receipt.logprob_bits =
         std::bit_cast<uint32_t>(law::Logprob(output.processed, output.processed.chosen.bits, temperature));
     receipt.kept_count = output.kept;
     receipt.lists_kept = output.kept <= kMaxReceiptTokens;
     if (receipt.lists_kept) receipt.kept = output.kept_tokens;
     receipt.mask = MaskOf(result, offset, plan);
+    receipt.phase = result.PhaseOf(offset);
   }
   return receipts;
 }

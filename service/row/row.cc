@@ -17,27 +17,26 @@ namespace {
 
 std::string RowField(uint32_t row) { return absl::StrCat("step.rows[", row, "]"); }
 
-// Returns the parameters that a row is sampled with which asks for more than its sequence.
-std::optional<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
+// Returns the parameters of each phase with which a row is sampled that asks for more than its sequence; none if it
+// does not.
+std::vector<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
+  std::vector<kernels::RowParameters> more;
   const bool has_receipts = spec.receipts && plan.kind != RowPlan::Kind::kScore;
-  if (!plan.return_probabilities && !has_receipts) return std::nullopt;
-  kernels::RowParameters parameters = spec.parameters;
-  parameters.processed_logprob = parameters.kept_tokens = true;
-  return parameters;
+  if (!plan.return_probabilities && !has_receipts) return more;
+  for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
+    kernels::RowParameters& parameters = more.emplace_back(spec.Within(phase).parameters);
+    parameters.processed_logprob = parameters.kept_tokens = true;
+  }
+  return more;
 }
 
 // Returns true if an edit of the sequence may have a bias or a penalty above 0.
 bool MayRaise(const SequenceSpec& spec) {
   const auto raises = [](const kernels::LogitEdit& edit) { return static_cast<int32_t>(edit.bias) > 0; };
-  return spec.frequency_penalty < 0 || spec.presence_penalty < 0 || std::ranges::any_of(spec.listed_edits, raises);
-}
-
-// Removes the tokens from the step's list that the sequence does not allow.
-void CutToAllowed(const SequenceSpec& spec, PositionMask* mask) {
-  if (!mask->has_allowed_tokens || !spec.has_allowed_tokens) return;
-  std::vector<uint32_t> both;
-  std::ranges::set_intersection(spec.allowed_tokens, mask->allowed_tokens, std::back_inserter(both));
-  mask->allowed_tokens = std::move(both);
+  return spec.AnyOptions([&](const RowOptions& options) {
+    return options.frequency_penalty < 0 || options.presence_penalty < 0 ||
+           std::ranges::any_of(options.listed_edits, raises);
+  });
 }
 
 // Returns the edits with a ban of each token of `banned`, which is sorted.
@@ -92,11 +91,22 @@ RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> mask
       runs_in_order_(plan_.positions() > 1 && kernels::KeepsSamplerState(spec().parameters.chain)),
       outputs_(plan_.positions()),
       missing_(plan_.positions()) {
-  for (PositionMask& mask : plan_.masks) {
-    lists_none_.push_back(mask.has_allowed_tokens && mask.allowed_tokens.empty());
-    CutToAllowed(spec(), &mask);
-  }
+  CutToAllowed();
   MergeBans();
+}
+
+void RowRun::CutToAllowed() {
+  if (plan_.masks.empty()) return;
+  for (uint32_t index = 0; index < plan_.positions(); ++index) {
+    const uint32_t phase = PhaseAt(index);
+    const size_t number = MaskOf(index);
+    const PositionMask& mask = plan_.masks[number];
+    const RowOptions& options = spec().Within(phase);
+    if (!mask.has_allowed_tokens || !options.has_allowed_tokens) continue;
+    const auto [both, is_new] = allowed_.try_emplace({phase, number});
+    if (!is_new) continue;
+    std::ranges::set_intersection(options.allowed_tokens, mask.allowed_tokens, std::back_inserter(both->second));
+  }
 }
 
 void RowRun::MergeBans() {
@@ -111,6 +121,11 @@ void RowRun::MergeBans() {
   }
 }
 
+std::span<const uint32_t> RowRun::AllowedIn(uint32_t phase, size_t number) const {
+  const auto cut = allowed_.find({phase, number});
+  return cut != allowed_.end() ? cut->second : plan_.masks[number].allowed_tokens;
+}
+
 std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
   const std::optional<uint32_t> draft = plan_.draft_row ? plan_.FirstDraftAfter(index) : std::nullopt;
   return draft ? std::optional(*plan_.draft_row + *draft) : std::nullopt;
@@ -121,7 +136,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
   kernels::RowRequest kernel = RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt);
   kernel.dtype = dtype;
-  kernel.parameters = &parameters();
+  kernel.parameters = &ParametersIn(PhaseAt(index));
   kernel.sampler_state = plan_.sampler_state;
   if (!plan_.masks.empty()) {
     const size_t at = MaskOf(index);
@@ -132,7 +147,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
     }
     if (mask.has_allowed_tokens) {
       kernel.has_allowed_tokens = true;
-      kernel.allowed_tokens = mask.allowed_tokens;
+      kernel.allowed_tokens = AllowedIn(PhaseAt(index), at);
     }
     const std::span<const uint32_t> words = masks_[at].words();
     kernel.allowed_bits = words.empty() ? nullptr : words.data();
@@ -228,7 +243,14 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
   auto walked = Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_));
-  if (auto* result = std::get_if<RowResult>(&walked)) return std::move(*result);
+  if (auto* result = std::get_if<RowResult>(&walked)) {
+    for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
+      // The position after an accepted draft has the draft's number and one.
+      const bool follows_path = plan_.verifies() && i > 0;
+      result->phases.push_back(PhaseAt(follows_path ? result->path[i - 1] + 1 : i));
+    }
+    return std::move(*result);
+  }
   FailedPosition& failed = std::get<FailedPosition>(walked);
   if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
   return WhyUnusable(failed);
@@ -252,8 +274,9 @@ Refusal RowRun::WhyRequired() const {
 Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {
   Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(failed.why), plan_.row);
   const size_t mask = MaskOf(failed.index);
-  const bool allows_none = (mask < lists_none_.size() && lists_none_[mask]) ||
-                           (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
+  const bool lists_none =
+      mask < plan_.masks.size() && plan_.masks[mask].has_allowed_tokens && plan_.masks[mask].allowed_tokens.empty();
+  const bool allows_none = lists_none || (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
   if (refusal.reason == Reason::kNoLiveToken && allows_none) {
     refusal.field = MaskField(plan_, mask);
     refusal.message = "the mask allows no token";

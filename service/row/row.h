@@ -17,10 +17,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "kernels/row.h"
@@ -109,7 +112,13 @@ class RowRun {
   void Abort();
 
  private:
-  const kernels::RowParameters& parameters() const { return more_ ? *more_ : spec().parameters; }
+  uint32_t PhaseAt(uint32_t index) const { return grant_.views.empty() ? kNoPhase : grant_.views[index].phase; }
+  const kernels::RowParameters& ParametersIn(uint32_t phase) const {
+    return more_.empty() ? spec().Within(phase).parameters : more_[phase];
+  }
+  // Returns the tokens of the list `number` that the sequence allows in `phase`.
+  std::span<const uint32_t> AllowedIn(uint32_t phase, size_t number) const;
+  void CutToAllowed();
   std::variant<RowResult, Refusal> Finish();
   Refusal WhyUnusable(const FailedPosition& failed) const;
   Refusal WhyRequired() const;
@@ -119,13 +128,14 @@ class RowRun {
   void MergeBans();
 
   RowSequence sequence_;
-  RowPlan plan_;  // its lists of allowed tokens are cut to the sequence's
+  RowPlan plan_;
   std::vector<RowMaskBits> masks_;
   StepGrant grant_;
-  std::vector<bool> lists_none_;  // of each mask: its list was empty before it was cut
   // The edits of each position whose mask bans tokens, with these bans. Empty if no mask does.
   std::vector<std::vector<kernels::LogitEdit>> banned_edits_;
-  std::optional<kernels::RowParameters> more_;  // set if the row asks for more than its sequence
+  // The lists of allowed tokens, cut to those of the sequence in a phase: by phase and number of the mask.
+  absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
+  std::vector<kernels::RowParameters> more_;  // of each phase, if the row asks for more than its sequence
   bool runs_in_order_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet
   uint32_t missing_;

@@ -15,7 +15,7 @@ enum Field : uint64_t {
   kNoRepeatNgramSize = 33,
   kMinTokens = 34,
   kBadWords = 36,
-  kForcedTokens = 37,
+  kPhases = 37,
   kWatermark = 38,
   kRepetitionStop = 44,
   kBannedPhrases = 45,
@@ -36,6 +36,19 @@ void Add(Words* words, const std::vector<TokenString>& strings) {
   for (const TokenString& tokens : strings) Add(words, tokens);
 }
 
+void Add(Words* words, const std::vector<Phase>& phases) {
+  Add(words, phases.size());
+  for (const Phase& phase : phases) {
+    for (const TokenString* tokens : {&phase.begin, &phase.end, &phase.then}) Add(words, *tokens);
+    Add(words, phase.max_tokens.has_value());
+    Add(words, phase.max_tokens.value_or(0));
+    const RowOptions& options = phase.options;
+    for (const float penalty : {options.repetition_penalty, options.frequency_penalty, options.presence_penalty}) {
+      Add(words, std::bit_cast<uint32_t>(penalty));
+    }
+  }
+}
+
 template <typename... Parts>
 void AddAll(Words* words, const Parts&... parts) {
   (Add(words, parts), ...);
@@ -50,13 +63,13 @@ uint64_t BytesOf(const std::vector<TokenString>& strings) {
 }  // namespace
 
 bool HistoryOptions::on() const {
-  return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !forced_tokens.empty() ||
+  return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !phases.empty() ||
          watermark_width != 0 || repetition_stop.on() || !banned_phrases.empty();
 }
 
 uint32_t HistoryOptions::lookback() const {
   if (no_repeat_ngram != 0 || (dry.on() && dry.window == 0)) return std::numeric_limits<uint32_t>::max();
-  uint32_t tokens = std::max({scope.window, dry.window, watermark_width});
+  uint32_t tokens = std::max({scope.window, dry.window, watermark_width, PhaseTrack::Lookback(phases)});
   for (const TokenString& word : bad_words) tokens = std::max(tokens, static_cast<uint32_t>(word.size()) - 1);
   for (const TokenString& phrase : banned_phrases) tokens = std::max(tokens, static_cast<uint32_t>(phrase.size()));
   if (repetition_stop.on()) tokens = std::max(tokens, repetition_stop.Length(repetition_stop.max_period));
@@ -76,7 +89,7 @@ std::vector<uint64_t> HistoryOptions::Words() const {
   if (no_repeat_ngram != 0) AddAll(&words, kNoRepeatNgramSize, no_repeat_ngram);
   if (min_tokens != 0) AddAll(&words, kMinTokens, min_tokens, stop_tokens);
   if (!bad_words.empty()) AddAll(&words, kBadWords, uint64_t{bad_words_in_prompt}, bad_words);
-  if (!forced_tokens.empty()) AddAll(&words, kForcedTokens, forced_start, forced_tokens);
+  if (!phases.empty()) AddAll(&words, kPhases, phases);
   if (watermark_width != 0) AddAll(&words, kWatermark, watermark_key, watermark_width);
   if (const RepetitionStop& stop = repetition_stop; stop.on()) {
     AddAll(&words, kRepetitionStop, stop.repeats, stop.min_period, stop.max_period, stop.min_length, stop.min_tokens);
@@ -86,8 +99,14 @@ std::vector<uint64_t> HistoryOptions::Words() const {
 }
 
 uint64_t HistoryOptions::bytes() const {
-  return BytesOf(dry.breakers) + dry.terms.capacity() * sizeof(double) + BytesOf(bad_words) + BytesOf(banned_phrases) +
-         (stop_tokens.capacity() + forced_tokens.capacity()) * sizeof(uint32_t);
+  uint64_t bytes = BytesOf(dry.breakers) + dry.terms.capacity() * sizeof(double) + BytesOf(bad_words) +
+                   BytesOf(banned_phrases) + stop_tokens.capacity() * sizeof(uint32_t) +
+                   phases.capacity() * sizeof(Phase);
+  for (const Phase& phase : phases) {
+    bytes += phase.options.bytes() +
+             (phase.begin.capacity() + phase.end.capacity() + phase.then.capacity()) * sizeof(uint32_t);
+  }
+  return bytes;
 }
 
 }  // namespace sortition::service

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace sortition::service {
+#include "service/sequence/phases.h"
 
-using TokenString = std::vector<uint32_t>;
+namespace sortition::service {
 
 // The tokens of the history that penalties count (PenaltyScope in proto/sortition/v1/parameters.proto).
 struct PenaltyScope {
@@ -63,8 +63,7 @@ struct HistoryOptions {
   bool bad_words_in_prompt = false;  // a word may begin in the prompt
   uint32_t min_tokens = 0;           // stop tokens are banned until the output has this many; 0 = off
   TokenString stop_tokens;           // sorted, distinct; only with min_tokens
-  uint32_t forced_start = 0;         // position in the output
-  TokenString forced_tokens;         // from that position; empty = off
+  std::vector<Phase> phases;         // in the order of their numbers
   RepetitionStop repetition_stop;
   // Sorted by their last token, then by all; distinct, none empty.
   std::vector<TokenString> banned_phrases;

@@ -20,25 +20,26 @@ struct TokenCount {
 
 // Returns the edit of a token with the bias and ban of `listed` (its other fields are ignored), this count, and this
 // DRY term.
-kernels::LogitEdit EditOf(const SequenceSpec& spec, const kernels::LogitEdit& listed, TokenCount count, double dry = 0);
+kernels::LogitEdit EditOf(const PenaltyScope& scope, const RowOptions& options, const kernels::LogitEdit& listed,
+                          TokenCount count, double dry = 0);
 
-// Not thread-safe. Memory is O(tokens that are listed or counted). Every call must get the same `spec`.
+// Not thread-safe. Memory is O(tokens that are listed or counted). Every call must get the same scope
+// and options.
 class PenaltyCounts {
  public:
   using Counts = absl::flat_hash_map<uint32_t, TokenCount>;
 
   // `counts` has no zeros.
-  PenaltyCounts(const SequenceSpec& spec, const Counts& counts);
+  PenaltyCounts(const PenaltyScope& scope, const RowOptions& options, const Counts& counts);
+  // Takes the counts of `other`, which are those of this scope, too. O(tokens).
+  PenaltyCounts(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& other);
 
   // Counts one more (`change` 1) or one less (-1) of `token`.
-  void Add(const SequenceSpec& spec, uint32_t token, bool output, int32_t change);
+  void Add(const PenaltyScope& scope, const RowOptions& options, uint32_t token, bool output, int32_t change);
 
   // Sorted by token; counts() is parallel, zero for tokens that are only listed.
   const std::vector<kernels::LogitEdit>& edits() const { return edits_; }
   const std::vector<TokenCount>& counts() const { return counts_; }
-
-  // The counts, as another set of options can start from.
-  Counts ByToken() const;
 
   uint64_t bytes() const;
 

@@ -6,16 +6,17 @@ namespace sortition::service {
 kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, uint32_t position, uint32_t draw_salt) {
   kernels::RowRequest row;
   row.live_vocabulary = spec.live_vocabulary;
-  row.parameters = &spec.parameters;
+  const RowOptions& options = spec.Within(view != nullptr ? view->phase : kNoPhase);
+  row.parameters = &options.parameters;
   row.noise = {spec.seed, position, spec.choice_index | draw_salt << 16};
   if (view != nullptr && view->noise_seed) {
     row.noise.seed = *view->noise_seed;
     row.noise.position = 0;
   }
-  row.edits = view != nullptr ? std::span<const kernels::LogitEdit>(*view->edits) : spec.listed_edits;
+  row.edits = view != nullptr ? std::span<const kernels::LogitEdit>(*view->edits) : options.listed_edits;
   if (view != nullptr) row.edit_origin = view->edit_log.origin();
-  row.has_allowed_tokens = spec.has_allowed_tokens;
-  row.allowed_tokens = spec.allowed_tokens;
+  row.has_allowed_tokens = options.has_allowed_tokens;
+  row.allowed_tokens = options.allowed_tokens;
   row.requested = spec.logprob_token_ids;
   return row;
 }

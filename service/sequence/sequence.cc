@@ -233,6 +233,7 @@ uint64_t Sequence::bytes() const {
   if (state_) bytes += state_->bytes();
   if (in_flight_) bytes += in_flight_->view_bytes;
   if (last_) {
+    bytes += last_->result.phases.capacity() * sizeof(uint32_t);
     for (const kernels::RowOutput& row : last_->result.outputs) {
       bytes += sizeof(row);
       for (const kernels::Distribution& distribution :

@@ -22,6 +22,9 @@ struct SequenceSnapshot {
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> in_history;
   std::vector<uint32_t> in_output;
+  // The phase at the lowest truncation of the kept tokens, and where it began. 0 if all tokens are kept.
+  uint32_t phase = 0;
+  uint32_t phase_from = 0;
 };
 
 }  // namespace sortition::service

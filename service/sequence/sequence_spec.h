@@ -12,24 +12,16 @@
 
 namespace sortition::service {
 
-// Immutable after creation; shared by the stream, the sequence's state and rows in flight.
-struct SequenceSpec {
+// Immutable after creation; shared by the stream, the sequence's state and rows in flight. The options of the base hold
+// outside of phases.
+struct SequenceSpec : RowOptions {
   uint32_t law_version = 0;
   uint64_t seed = 0;  // a secret: never logged
   uint32_t choice_index = 0;
   uint32_t vocabulary = 0;
   uint32_t live_vocabulary = 0;
 
-  kernels::RowParameters parameters;
-  // Penalties as requested; 1, 0 and 0 when off.
-  float repetition_penalty = 1;
-  float frequency_penalty = 0;
-  float presence_penalty = 0;
   HistoryOptions history;
-  // Bias and bans, sorted by token.
-  std::vector<kernels::LogitEdit> listed_edits;
-  bool has_allowed_tokens = false;
-  std::vector<uint32_t> allowed_tokens;     // sorted, distinct
   std::vector<uint32_t> stop_tokens;        // sorted, distinct
   std::vector<uint32_t> logprob_token_ids;  // distinct, in the requested order
   bool receipts = false;                    // every drawn token has a receipt
@@ -44,9 +36,8 @@ struct SequenceSpec {
             history.Words()};
   }
   uint64_t bytes() const {
-    return sizeof(*this) + listed_edits.capacity() * sizeof(kernels::LogitEdit) +
-           (allowed_tokens.capacity() + stop_tokens.capacity() + logprob_token_ids.capacity()) * sizeof(uint32_t) +
-           history.bytes();
+    return sizeof(*this) + RowOptions::bytes() +
+           (stop_tokens.capacity() + logprob_token_ids.capacity()) * sizeof(uint32_t) + history.bytes();
   }
 
   // Returns true if any option looks at the history. If none does, the service keeps no state for the sequence.
@@ -56,8 +47,20 @@ struct SequenceSpec {
   bool has_logprobs() const {
     return parameters.raw_logprob || parameters.processed_logprob || parameters.tempered_logprob;
   }
+  // Returns the options that hold in a phase; the base's outside of phases.
+  const RowOptions& Within(uint32_t phase) const {
+    return phase == kNoPhase ? *this : history.phases[phase - 1].options;
+  }
+  // Returns true if `is` is true of the options of some part of the text.
+  template <typename Predicate>
+  bool AnyOptions(Predicate is) const {
+    return is(static_cast<const RowOptions&>(*this)) ||
+           std::ranges::any_of(history.phases, [&](const Phase& phase) { return is(phase.options); });
+  }
   // Returns true if occurrences of tokens are counted.
-  bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
+  bool penalises() const {
+    return AnyOptions([](const RowOptions& options) { return options.penalises(); });
+  }
 };
 
 }  // namespace sortition::service

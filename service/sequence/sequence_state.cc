@@ -20,15 +20,14 @@ uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, std::numeric_limits<uint32_t>::max()));
 }
 
-// Returns true if equal histories give equal counts, and equal counts equal edits.
+// Return true if equal histories give equal counts, and equal phases.
 bool SameCounts(const SequenceSpec& a, const SequenceSpec& b) {
-  return a.penalises() && b.penalises() && a.history.scope.window == b.history.scope.window &&
+  return a.penalises() == b.penalises() && a.history.scope.window == b.history.scope.window &&
          a.history.scope.ignored_prefix == b.history.scope.ignored_prefix;
 }
-bool SameEdits(const SequenceSpec& a, const SequenceSpec& b) {
-  return a.repetition_penalty == b.repetition_penalty && a.frequency_penalty == b.frequency_penalty &&
-         a.presence_penalty == b.presence_penalty && a.listed_edits == b.listed_edits &&
-         a.history.scope == b.history.scope;
+bool SamePhases(const SequenceSpec& a, const SequenceSpec& b) {
+  const auto same = [](const Phase& one, const Phase& other) { return one.SamePlaces(other); };
+  return std::ranges::equal(a.history.phases, b.history.phases, same);
 }
 
 // Indexes the end of a history that `log` keeps; null if the options need no index.
@@ -37,12 +36,30 @@ std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& 
   return std::make_shared<HistoryIndex>(spec.history, log);
 }
 
+// Returns the phases of a snapshot whose kept tokens are `log`, or nothing if the snapshot contradicts itself.
+std::optional<PhaseTrack> PhasesOf(const SequenceSnapshot& snapshot, const SequenceSpec& spec, const TokenLog& log) {
+  const std::vector<Phase>& phases = spec.history.phases;
+  const PhaseTrack::Mark start = {snapshot.phase_from, snapshot.phase};
+  if (phases.empty() || log.kept_from() == 0) {
+    if (start != PhaseTrack::Mark()) return std::nullopt;
+    return phases.empty() ? PhaseTrack() : PhaseTrack::Of(phases, log, snapshot.prompt_length);
+  }
+  const auto lowest = static_cast<uint32_t>(LowestTruncation(spec, log));
+  if (!PhaseTrack::IsPossible(phases, start, lowest, snapshot.prompt_length)) return std::nullopt;
+  PhaseTrack track(start);
+  for (uint32_t length = lowest + 1; length <= log.length(); ++length) {
+    track.Pushed(phases, log, length, snapshot.prompt_length);
+  }
+  return track;
+}
+
 }  // namespace
 
 SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
     : spec_(std::move(spec)),
       prompt_length_(prompt_length),
       kept_history_(kept_history),
+      phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
       index_(IndexOf(*spec_, log_)) {}
 
 void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
@@ -51,20 +68,25 @@ void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
     if (CountsWholeHistory(*spec_)) CountToken(*spec_, prompt_length_, log_.length(), token, &counts_);
     log_.Push(token);
     if (index_) index_->Pushed(log_);
-    if (log_.length() % TokenLog::kChunkTokens == 0) log_.Trim(kept);
+    const std::vector<Phase>& phases = spec_->history.phases;
+    if (!phases.empty()) phases_.Pushed(phases, log_, log_.length(), prompt_length_);
+    if (log_.length() % TokenLog::kChunkTokens == 0) {
+      log_.Trim(kept);
+      phases_.Trim(static_cast<uint32_t>(LowestTruncation(*spec_, log_)));
+    }
   }
 }
 
 uint64_t SequenceState::Builder::bytes() const {
-  return sizeof(*this) + spec_->bytes() + log_.bytes() + (index_ ? index_->bytes() : 0) +
+  return sizeof(*this) + spec_->bytes() + log_.bytes() + phases_.bytes() + (index_ ? index_->bytes() : 0) +
          counts_.capacity() * (sizeof(PenaltyCounts::Counts::value_type) + 1);
 }
 
 std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
   if (!CountsWholeHistory(*spec_)) counts_ = CountScope(*spec_, prompt_length_, log_);
-  return std::unique_ptr<SequenceState>(
-      new SequenceState(std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_, std::move(index_)));
+  return std::unique_ptr<SequenceState>(new SequenceState(
+      std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_, std::move(phases_), std::move(index_)));
 }
 
 std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const SequenceSpec> spec,
@@ -76,26 +98,40 @@ std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const Sequen
 }
 
 SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length,
-                             uint32_t kept_history, const PenaltyCounts::Counts& counts,
+                             uint32_t kept_history, const PenaltyCounts::Counts& counts, PhaseTrack phases,
                              std::shared_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
       kept_history_(kept_history),
       digest_(HistoryDigest(spec_->Identity())),
       prompt_length_(prompt_length),
       log_(std::move(log)),
-      counts_(std::make_shared<PenaltyCounts>(*spec_, counts)),
-      index_(std::move(index)) {}
+      phases_(std::move(phases)),
+      counted_phase_(phase()),
+      counts_(std::make_shared<PenaltyCounts>(spec_->history.scope, counted(), counts)),
+      index_(std::move(index)),
+      named_phase_(phase()) {}
 
 uint64_t SequenceState::bytes() const {
-  return sizeof(*this) + log_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
+  return sizeof(*this) + log_.bytes() + phases_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
          (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0) + step_changes_.capacity() * sizeof(StepChange);
 }
 
-uint64_t SequenceState::LowestTruncation(const SequenceSpec& spec) const {
-  return log_.kept_from() == 0 ? 0 : uint64_t{log_.kept_from()} + spec.history.lookback();
-}
-
 void SequenceState::ChangeForStep() {
+  if (phase() != counted_phase_) {
+    const RowOptions& options = spec_->Within(phase());
+    if (!options.SameEdits(counted())) {
+      counts_ = std::make_shared<PenaltyCounts>(spec_->history.scope, options, *counts_);
+      lent_ = shared_ = false;
+    }
+    counted_phase_ = phase();
+  }
+  if (phase() != named_phase_) {
+    if (!spec_->Within(phase()).SameEdits(spec_->Within(named_phase_))) {
+      edit_log_ = EditLog::OfNewList();
+      step_changes_.clear();
+    }
+    named_phase_ = phase();
+  }
   std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
   PushDifferences(step_changes_, changes, &edit_log_);
   step_changes_ = std::move(changes);
@@ -107,7 +143,7 @@ std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const Edi
   if (step_changes_.empty()) return std::make_shared<std::vector<LogitEdit>>(counts_->edits());
   auto merged = std::make_shared<std::vector<LogitEdit>>();
   merged->reserve(counts_->edits().size() + step_changes_.size());
-  MergeChanges(*spec_, *counts_, step_changes_, merged.get());
+  MergeChanges(spec_->history.scope, counted(), *counts_, step_changes_, merged.get());
   return merged;
 }
 
@@ -118,13 +154,13 @@ std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
     return {counts_, &counts_->edits()};
   }
   if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<LogitEdit>>();
-  MergeChanges(*spec_, *counts_, step_changes_, merged_.get());
+  MergeChanges(spec_->history.scope, counted(), *counts_, step_changes_, merged_.get());
   merged_lent_ = true;
   return merged_;
 }
 
 SequenceState::NamedEdits SequenceState::LeaveNames() {
-  NamedEdits named = {edit_log_, step_changes_};
+  NamedEdits named = {edit_log_, step_changes_, named_phase_};
   edit_log_.Leave();
   return named;
 }
@@ -132,6 +168,7 @@ SequenceState::NamedEdits SequenceState::LeaveNames() {
 void SequenceState::ReturnTo(NamedEdits named) {
   edit_log_ = named.edit_log;
   step_changes_ = std::move(named.changes);
+  named_phase_ = named.phase;
 }
 
 std::optional<uint64_t> SequenceState::watermark_seed() const {
@@ -165,18 +202,21 @@ HistoryIndex& SequenceState::OwnIndex() {
 void SequenceState::Append(uint32_t token) {
   Push(token);
   log_.Trim(KeptTokens(*spec_, kept_history_));
+  if (!spec_->history.phases.empty()) phases_.Trim(lowest_truncation());
 }
 
 // Counts the token at `position`, which enters or leaves the scope of penalties.
 void SequenceState::Count(uint32_t position, int32_t change) {
   if (!InScope(*spec_, prompt_length_, position)) return;
-  OwnCounts().Add(*spec_, log_.at(position), position >= prompt_length_, change);
+  OwnCounts().Add(spec_->history.scope, counted(), log_.at(position), position >= prompt_length_, change);
   edit_log_.Push(log_.at(position));
 }
 
 void SequenceState::Push(uint32_t token) {
   log_.Push(token);
   if (index_) OwnIndex().Pushed(log_);
+  const std::vector<Phase>& phases = spec_->history.phases;
+  if (!phases.empty()) phases_.Pushed(phases, log_, position(), prompt_length_);
   if (!spec_->penalises()) return;
   const uint32_t window = spec_->history.scope.window;
   const uint32_t length = position();
@@ -199,6 +239,7 @@ SequenceState::Undo SequenceState::Rewrite(std::optional<uint32_t> truncate_to, 
 void SequenceState::Revert(const Undo& undo) {
   Truncate(position() - undo.appended);
   prompt_length_ = undo.prompt_length;
+  phases_.Cut(spec_->history.phases, position(), prompt_length_);
   for (uint32_t token : undo.removed) Push(token);
 }
 
@@ -213,25 +254,36 @@ void SequenceState::Truncate(uint32_t to) {
   }
   log_.Truncate(to);
   prompt_length_ = std::min(prompt_length_, to);
+  phases_.Cut(spec_->history.phases, position(), prompt_length_);
 }
 
 std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
   const bool counts_known = !CountsWholeHistory(*spec) || SameCounts(*spec, *spec_) || log_.kept_from() == 0;
-  if (position < LowestTruncation(*spec) || !counts_known) return nullptr;
+  const bool phases_known = SamePhases(*spec, *spec_) || spec->history.phases.empty() || log_.kept_from() == 0;
+  if (position < LowestTruncation(*spec, log_) || !counts_known || !phases_known) return nullptr;
   std::unique_ptr<SequenceState> child(new SequenceState(*this));
   child->digest_ = HistoryDigest(spec->Identity());
-  if (SameEdits(*spec, *spec_)) {
+  if (child->counted_phase_ > spec->history.phases.size()) child->counted_phase_ = kNoPhase;
+  const PenaltyScope& scope = spec->history.scope;
+  const RowOptions& options = spec->Within(child->counted_phase_);
+  const bool same_counts = SameCounts(*spec, *spec_);
+  if (same_counts && scope == spec_->history.scope && options.SameEdits(counted())) {
     shared_ = child->shared_ = true;
     child->lent_ = false;
   } else {
-    const bool same_counts = SameCounts(*spec, *spec_);
-    child->counts_ = std::make_shared<PenaltyCounts>(
-        *spec, same_counts ? counts_->ByToken() : CountScope(*spec, prompt_length_, log_));
+    child->counts_ = same_counts
+                         ? std::make_shared<PenaltyCounts>(scope, options, *counts_)
+                         : std::make_shared<PenaltyCounts>(scope, options, CountScope(*spec, prompt_length_, log_));
     child->lent_ = child->shared_ = false;
   }
   child->merged_ = nullptr;
   child->merged_lent_ = false;
   child->edit_log_ = EditLog::OfNewList();
+  child->named_phase_ = child->counted_phase_;
+  if (!SamePhases(*spec, *spec_)) {
+    const std::vector<Phase>& phases = spec->history.phases;
+    child->phases_ = phases.empty() ? PhaseTrack() : PhaseTrack::Of(phases, log_, prompt_length_);
+  }
   if (HistoryIndex::Same(spec->history, spec_->history)) {
     index_shared_ = child->index_shared_ = index_ != nullptr;
   } else {
@@ -259,6 +311,11 @@ SequenceSnapshot SequenceState::Snapshot() const {
   start.Truncate(log_.kept_from());
   snapshot.hash_before = start.token_hash();
   snapshot.kept = Tokens();
+  if (snapshot.kept_from != 0) {
+    const PhaseTrack::Mark& mark = phases_.At(lowest_truncation());
+    snapshot.phase = mark.phase;
+    snapshot.phase_from = mark.position;
+  }
   if (!CountsWholeHistory(*spec_)) return snapshot;
   for (size_t i = 0; i < counts_->counts().size(); ++i) {
     const TokenCount& count = counts_->counts()[i];
@@ -282,11 +339,13 @@ std::unique_ptr<SequenceState> SequenceState::FromSnapshot(std::shared_ptr<const
     log.Push(token);
   }
   const std::optional<PenaltyCounts::Counts> counts = CountsOf(snapshot, *spec, log);
-  if (!counts) return nullptr;
+  std::optional<PhaseTrack> phases = PhasesOf(snapshot, *spec, log);
+  if (!counts || !phases) return nullptr;
   log.Trim(KeptTokens(*spec, kept_history));
+  phases->Trim(static_cast<uint32_t>(LowestTruncation(*spec, log)));
   std::shared_ptr<HistoryIndex> index = IndexOf(*spec, log);
   std::unique_ptr<SequenceState> state(new SequenceState(std::move(spec), std::move(log), snapshot.prompt_length,
-                                                         kept_history, *counts, std::move(index)));
+                                                         kept_history, *counts, *std::move(phases), std::move(index)));
   if (state->history_hash() != snapshot.history_hash) return nullptr;
   return state;
 }

@@ -23,6 +23,11 @@
 
 namespace sortition::service {
 
+// Returns the lowest position to which a state of these options with this log can be cut.
+inline uint64_t LowestTruncation(const SequenceSpec& spec, const TokenLog& log) {
+  return log.kept_from() == 0 ? 0 : uint64_t{log.kept_from()} + spec.history.lookback();
+}
+
 // Not thread-safe. The caller has checked token ids against the live vocabulary.
 class SequenceState {
  public:
@@ -45,6 +50,7 @@ class SequenceState {
     const uint32_t kept_history_;
     TokenLog log_;
     PenaltyCounts::Counts counts_;
+    PhaseTrack phases_;
     std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
   };
 
@@ -58,11 +64,13 @@ class SequenceState {
   uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, digest_); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Lowest position that the history can be truncated to without a replay.
-  uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_)); }
+  uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_, log_)); }
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
   // Cost of appending or cutting a token, in tokens of a history with no index and few distinct tokens.
-  uint64_t rewrite_cost() const { return 1 + (index_ ? 7 : 0) + counts_->edits().size() / 4096; }
+  uint64_t rewrite_cost() const {
+    return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size() + counts_->edits().size() / 4096;
+  }
 
   // Lends the edits that the next row sees: listed bias and bans, and what the history adds. They do not change until
   // EndLoan, which must be called once they are read no longer. If the lender cannot know when that is, it calls
@@ -80,12 +88,15 @@ class SequenceState {
   struct NamedEdits {
     EditLog edit_log;
     std::vector<StepChange> changes;
+    uint32_t phase = kNoPhase;
   };
   NamedEdits LeaveNames();
   void ReturnTo(NamedEdits named);
 
   // The token that is emitted next in any case, if the options force one.
-  std::optional<uint32_t> forced_token() const { return ForcedToken(spec_->history, position(), prompt_length_); }
+  std::optional<uint32_t> forced_token() const { return phases_.Forced(spec_->history.phases, position()); }
+  // The phase that holds at the next position.
+  uint32_t phase() const { return phases_.now().phase; }
 
   // Returns what the text ends in, as a function of the history.
   TextEnd text_end() const { return EndOf(spec_->history, log_, prompt_length_); }
@@ -120,14 +131,13 @@ class SequenceState {
 
  private:
   SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
-                const PenaltyCounts::Counts& counts, std::shared_ptr<HistoryIndex> index);
+                const PenaltyCounts::Counts& counts, PhaseTrack phases, std::shared_ptr<HistoryIndex> index);
 
-  // Lowest truncation of a state of these options with this log.
-  uint64_t LowestTruncation(const SequenceSpec& spec) const;
   PenaltyCounts& OwnCounts();
   HistoryIndex& OwnIndex();
-  // Finds step_changes_ for the next row.
+  // Finds counts_ under the options of the phase and step_changes_ for the next row.
   void ChangeForStep();
+  const RowOptions& counted() const { return spec_->Within(counted_phase_); }
   void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);
   void Truncate(uint32_t position);
@@ -137,7 +147,9 @@ class SequenceState {
   uint64_t digest_;
   uint32_t prompt_length_;
   TokenLog log_;
-  std::shared_ptr<PenaltyCounts> counts_;
+  PhaseTrack phases_;
+  uint32_t counted_phase_;
+  std::shared_ptr<PenaltyCounts> counts_;  // under the options of counted_phase_
   // *counts_ is read elsewhere, during a loan or longer; it must be copied before it is written.
   bool lent_ = false;
   bool shared_ = false;
@@ -147,6 +159,7 @@ class SequenceState {
   std::shared_ptr<std::vector<kernels::LogitEdit>> merged_;
   bool merged_lent_ = false;
   EditLog edit_log_ = EditLog::OfNewList();
+  uint32_t named_phase_;                  // under whose options edit_log_ names edits
   std::vector<StepChange> step_changes_;  // in the edits that were lent or copied last
 };
 

@@ -58,8 +58,8 @@ std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const Token
   return changes;
 }
 
-void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const std::vector<StepChange>& changes,
-                  std::vector<LogitEdit>* edits) {
+void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
+                  const std::vector<StepChange>& changes, std::vector<LogitEdit>* edits) {
   edits->clear();
   auto base = counts.edits().begin();
   auto count = counts.counts().begin();
@@ -67,7 +67,7 @@ void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const s
     for (; base != counts.edits().end() && base->token < change.token; ++base, ++count) edits->push_back(*base);
     const bool known = base != counts.edits().end() && base->token == change.token;
     const LogitEdit listed = known ? *base : LogitEdit{.token = change.token};
-    LogitEdit& edit = edits->emplace_back(EditOf(spec, listed, known ? *count : TokenCount{}, change.dry));
+    LogitEdit& edit = edits->emplace_back(EditOf(scope, options, listed, known ? *count : TokenCount{}, change.dry));
     if (change.banned) edit.flags |= LogitEdit::kBanned;
     if (known) ++base, ++count;
   }
@@ -87,14 +87,6 @@ void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepC
       ++a, ++b;
     }
   }
-}
-
-std::optional<uint32_t> ForcedToken(const HistoryOptions& options, uint32_t position, uint32_t prompt_length) {
-  const uint64_t output = position - prompt_length;
-  if (output < options.forced_start || output - options.forced_start >= options.forced_tokens.size()) {
-    return std::nullopt;
-  }
-  return options.forced_tokens[output - options.forced_start];
 }
 
 }  // namespace sortition::service

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "kernels/row.h"
@@ -25,14 +24,11 @@ struct StepChange {
 std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
                                       const HistoryIndex* index);
 
-// Sets `edits` to those of `counts` with `changes`; reuses its memory.
-void MergeChanges(const SequenceSpec& spec, const PenaltyCounts& counts, const std::vector<StepChange>& changes,
-                  std::vector<kernels::LogitEdit>* edits);
+// Sets `edits` to those of `counts`, which has this scope and these options, with `changes`; reuses its memory.
+void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
+                  const std::vector<StepChange>& changes, std::vector<kernels::LogitEdit>* edits);
 
 // Pushes the tokens that the two steps change differently.
 void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* edit_log);
-
-// Returns the token that is emitted after `position` tokens instead of a drawn one, if there is one.
-std::optional<uint32_t> ForcedToken(const HistoryOptions& options, uint32_t position, uint32_t prompt_length);
 
 }  // namespace sortition::service

@@ -64,7 +64,7 @@ class Logprobs(Structure):
 
 class Position(Structure):
     _fields_ = [("struct_size", c_size_t), ("token", c_uint32), ("entropy", c_float), ("has_entropy", c_uint32),
-                ("kept_count", c_uint32), ("has_kept_count", c_uint32), ("reserved", c_uint32),
+                ("kept_count", c_uint32), ("has_kept_count", c_uint32), ("phase", c_uint32),
                 ("raw", POINTER(Logprobs)), ("processed", POINTER(Logprobs))]
 
 

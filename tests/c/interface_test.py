@@ -41,7 +41,9 @@ def leaves(message, prefix=""):
     for match in FIELD.finditer(body):
         kind, name = match.groups()
         path = prefix + name
-        if "repeated" in match.group(0):
+        if "repeated" in match.group(0) and kind not in LISTS:
+            yield from leaves(kind, path + "[0].")
+        elif "repeated" in match.group(0):
             yield path, LISTS[kind], VALUES[LISTS[kind]]
         elif kind in SCALARS:
             yield path, SCALARS[kind], VALUES[SCALARS[kind]]
@@ -78,7 +80,8 @@ class InterfaceTest(unittest.TestCase):
         parameters.set_biases("logit_bias", {17: 500.0})
         self.assertEqual(draw(open_sequence(parameters, seed=1), logits)[0], 17)
         parameters = Parameters()
-        parameters.set_tokens("forced_tokens.tokens", [33])
+        parameters.set_uint("phases[0].max_tokens", 0)
+        parameters.set_tokens("phases[0].then", [33])
         self.assertEqual(draw(open_sequence(parameters, seed=1), logits)[0], 33)
         parameters = Parameters()
         parameters.set_text("chain.preset", "PRESET_LLAMA_CPP")

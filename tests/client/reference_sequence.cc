@@ -64,10 +64,11 @@ ReferenceSequence::ReferenceSequence(v1::SamplingParameters parameters, uint64_t
 kernels::RowOutput ReferenceSequence::Answer(v1::DType dtype, const void* logits, uint32_t draw_salt,
                                              const uint32_t* allowed_bits, std::optional<uint32_t> given,
                                              std::span<const uint32_t> banned) const {
-  const kernels::RowParameters row = PlainRowParameters(parameters_);
-  v1::SamplingParameters with_bans = parameters_;
-  with_bans.mutable_banned_token_ids()->Add(banned.begin(), banned.end());
-  const std::vector<kernels::LogitEdit> edits = PlainEdits(with_bans, tokens_, prompt_length_);
+  const PlainPlace place = PlainPlaceAfter(parameters_, tokens_, prompt_length_);
+  v1::SamplingParameters within = PlainWithin(parameters_, place.phase);
+  within.mutable_banned_token_ids()->Add(banned.begin(), banned.end());
+  const kernels::RowParameters row = PlainRowParameters(within);
+  const std::vector<kernels::LogitEdit> edits = PlainEdits(within, tokens_, prompt_length_);
 
   kernels::RowRequest request;
   request.logits = logits;
@@ -75,10 +76,9 @@ kernels::RowOutput ReferenceSequence::Answer(v1::DType dtype, const void* logits
   request.live_vocabulary = live_vocabulary_;
   request.parameters = &row;
   request.noise = {seed_, static_cast<uint32_t>(tokens_.size()), choice_index_ | draw_salt << 16};
-  const std::optional<uint32_t> forced = PlainForcedToken(parameters_, tokens_.size() - prompt_length_);
-  if (forced && !given) {
+  if (place.forced && !given) {
     request.has_allowed_tokens = true;
-    request.allowed_tokens = {&*forced, 1};
+    request.allowed_tokens = {&*place.forced, 1};
   } else {
     request.edits = edits;
     request.allowed_bits = allowed_bits;
@@ -95,9 +95,11 @@ kernels::RowOutput ReferenceSequence::Answer(v1::DType dtype, const void* logits
 
 v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
                                        const uint32_t* allowed_bits, std::span<const uint32_t> banned) {
-  const kernels::RowParameters row = PlainRowParameters(parameters_);
+  const uint32_t phase = PlainPlaceAfter(parameters_, tokens_, prompt_length_).phase;
+  const kernels::RowParameters row = PlainRowParameters(PlainWithin(parameters_, phase));
   const kernels::RowOutput answer = Answer(dtype, logits, draw_salt, allowed_bits, std::nullopt, banned);
   v1::DrawResult draw;
+  draw.set_phase(phase);
   draw.set_token(answer.token);
   const auto& stops = parameters_.stop_token_ids();
   if (std::find(stops.begin(), stops.end(), answer.token) != stops.end()) {
@@ -121,12 +123,14 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
 
 v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
                                          const uint32_t* allowed_bits) const {
-  const kernels::RowParameters row = PlainRowParameters(parameters_);
   ReferenceSequence then = *this;
   v1::ScoreResult score;
   for (const uint32_t token : given) {
     const kernels::RowOutput answer = then.Answer(dtype, logits, 0, allowed_bits, token);
+    const uint32_t phase = PlainPlaceAfter(parameters_, then.tokens_, prompt_length_).phase;
+    const kernels::RowParameters row = PlainRowParameters(PlainWithin(parameters_, phase));
     v1::Position& position = *score.add_positions();
+    position.set_phase(phase);
     if (row.raw_logprob) FillLogprobs(answer.raw, 1, position.mutable_raw());
     if (row.processed_logprob) {
       FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), position.mutable_processed());

@@ -42,7 +42,9 @@ const char* const kKinds[] = {
     "mirostat { version: 2 tau: 3 } raw_logprobs {}",
     "adaptive_p { target: 0.5 decay: 0.9 } presence_penalty: 0.3",
     "stop_token_ids: [1, 2, 3, 5, 8, 13, 21, 34, 55, 89] min_tokens: 4 logprob_token_ids: [7, 9] raw_logprobs {}",
-    "forced_tokens { start: 3 tokens: [11, 12, 13] } repetition_penalty: 1.1 processed_logprobs {}",
+    "phases { max_tokens: 3 then: [11, 12, 13] } repetition_penalty: 1.1 processed_logprobs {}",
+    "phases { begin: 1 end: 2 max_tokens: 4 then: [7, 2] parameters { temperature: 0 frequency_penalty: 0.5 } } "
+    "phases { max_tokens: 2 then: 1 parameters { top_k: 3 allowed_token_ids: [1, 5, 9] } } raw_logprobs {}",
     "watermark { key: 77 context_width: 3 } top_p: 0.9",
     "top_k: 2 repetition_stop { repeats: 2 max_period: 5 min_length: 3 }",
     "banned_phrases { tokens: [3] } banned_phrases { tokens: [7, 9] } banned_phrases { tokens: [5, 2, 11] } top_k: 12",

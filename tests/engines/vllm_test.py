@@ -15,7 +15,6 @@ from sortition import vllm as plugin
 from sortition import vllm_engine as engine
 from sortition import vllm_common as common
 from sortition import vllm_runner_2 as runner_2
-from sortition.vllm_thinking import ThinkingBudget
 
 VOCABULARY = 200
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -130,30 +129,30 @@ class Logic(unittest.TestCase):
             texts.append(output[:5])
         self.assertEqual(*texts)
 
-    def test_forced_tokens_are_drawn(self):
-        self.rows.update(fake_update(added=[(row, fake_params(), [1], []) for row in range(2)]))
-        requests = [self.rows.requests[row] for row in range(2)]
-        drawn = self.drawer.draw(requests, logits(1, 2), forced={1: {0: 17}}.get)
-        self.assertEqual([drawn[0].token, drawn[1].token], [self.expected([1], [1])[0], 17])
-
     def test_a_spent_thinking_budget_forces_its_end(self):
-        budget = ThinkingBudget(2, start=[1], end=[8, 9])
-        self.assertEqual(budget.forced([5]), [None])
-        self.assertEqual(budget.forced([5, 1], drafts=[6, 7, 8, 9]), [None, None, 8, 9, None])
-        self.assertEqual(budget.forced([5, 1], drafts=[6, 7, 7]), [None, None, 8, 8])
-        self.assertEqual(budget.forced([5, 1, 6, 7, 8]), [9])
-        self.assertEqual(budget.forced([5, 1, 6]), [None])  # vLLM has dropped tokens
-        self.assertEqual(budget.forced([5, 1, 8, 9, 4, 4, 1, 4, 4]), [8])
+        reasoning = types.SimpleNamespace(reasoning_start_token_ids=[1, 2], reasoning_end_token_ids=[7, 8, 9],
+                                          natural_reasoning_end_token_ids=[8, 9])
+        rows = common.Rows(config=types.SimpleNamespace(reasoning_config=reasoning))
+        budgets = (2, None, 0, 1 << 40)
+        texts = [[] for _ in budgets]
+        rows.update(fake_update(added=[(row, fake_params(thinking_token_budget=budget), [5, 1, 2], texts[row])
+                                       for row, budget in enumerate(budgets)]))
+        requests = [rows.requests[row] for row in range(len(budgets))]
+        for step in range(6):
+            for text, drawn in zip(texts, self.drawer.draw(requests, logits(*[step] * len(budgets)))):
+                text.append(drawn.token)
+        free = self.expected([5, 1, 2], range(6))
+        self.assertFalse({8, 9} & set(free))
+        self.assertEqual(texts[0], [*free[:2], 7, 8, 9, free[5]])
+        self.assertEqual(texts[2], [7, 8, 9, *free[3:]])
+        self.assertEqual([texts[1], texts[3]], [free, free])
 
-    def test_a_text_has_tokens_that_vllm_does_not_know_yet(self):
-        request = common.Request(fake_params(), [1, 2], [])
-        request.prepare(self.sampler, VOCABULARY, "raw", False)
-        for place, output in enumerate(([], [-1], [-1, -1])):
-            request.output[:] = output
-            request.follow()
-            self.assertEqual(request.text(), [1, 2, *[31, 32][:place]])
-            request.sequence.append([31 + place])
-            request.remember([31 + place])
+    def test_without_tags_there_is_no_budget(self):
+        self.assertIsNone(common.thinking_of(None))
+        self.assertIsNone(common.thinking_of(types.SimpleNamespace(reasoning_config=None)))
+        only = types.SimpleNamespace(reasoning_start_token_ids=[1], reasoning_end_token_ids=[2])
+        self.assertEqual(common.thinking_of(types.SimpleNamespace(reasoning_config=only)),
+                         {"begin": [1], "end": [2], "then": [2]})
 
     def test_named_and_all_logprobs(self):
         params = [fake_params(logprob_token_ids=[9, 3, 150]), fake_params(logprobs=-1)]

@@ -106,9 +106,9 @@ def expected(p: dict, tokens: List[int], prompt: int) -> Expected:
     if "dry" in p:
         for token, term in dry(p["dry"], tokens).items():
             penalty[token] = penalty.get(token, 0) + term
-    forced = p.get("forced_tokens", {})
-    at = len(output) - forced.get("start", 0)
-    hit = forced["tokens"][at] if forced and 0 <= at < len(forced["tokens"]) else None
+    budget = p.get("phases", [{}])[0]  # begins with the output
+    at = len(output) - budget.get("max_tokens", 0)
+    hit = budget["then"][at] if budget and 0 <= at < len(budget["then"]) else None
     return Expected(banned, repeated, penalty, hit)
 
 
@@ -156,9 +156,9 @@ def parameters(rng: random.Random) -> dict:
         p["stop_token_ids"] = rng.sample(range(VOCABULARY), 3)
         p["min_tokens"] = rng.randint(1, 200)
     if rng.random() < 0.2:
-        p["forced_tokens"] = {"start": rng.randint(0, 100), "tokens": string(rng, 1, 60)["tokens"]}
+        p["phases"] = [{"max_tokens": rng.randint(0, 100), "then": string(rng, 1, 60)["tokens"]}]
     # Something that keeps a state, or there is nothing to look at.
-    if not p.keys() & {"repetition_penalty", "frequency_penalty", "dry", "no_repeat_ngram_size", "forced_tokens"}:
+    if not p.keys() & {"repetition_penalty", "frequency_penalty", "dry", "no_repeat_ngram_size", "phases"}:
         p["presence_penalty"] = 1.0
     return p
 

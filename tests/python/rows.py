@@ -27,7 +27,7 @@ OPTIONS = (
     {"no_repeat_ngram_size": 2, "bad_words": [{"tokens": [3, 4]}], "dry": {"multiplier": 0.8, "base": 1.75}},
     {"stop_token_ids": [0, 7], "min_tokens": 5, "entropy": True, "kept_set": {"count": True, "tokens": True},
      "top_k": 20, "logprob_token_ids": [1, 2], "raw_logprobs": {}},
-    {"forced_tokens": {"start": 2, "tokens": [11, 12]}, "presence_penalty": 0.5,
+    {"phases": [{"max_tokens": 2, "then": [11, 12]}], "presence_penalty": 0.5,
      "penalty_scope": {"window": 8, "frequency_counts_prompt": True}},
     {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.03, "chain": {"preset": "PRESET_LLAMA_CPP"}},
     {"typical_p": 0.8, "top_n_sigma": 1.5, "chain": {"preset": "PRESET_HF"}},

@@ -79,6 +79,19 @@ std::vector<EditOptions> AllEditOptions() {
          bias.set_token(2);
          bias.set_bias(1);
        }},
+      {"phases",
+       [](auto* p) {
+         p->set_frequency_penalty(0.1f);
+         v1::Phase& one = *p->add_phases();
+         one.add_begin(1);
+         one.add_end(2);
+         one.set_max_tokens(9);
+         one.mutable_parameters()->set_frequency_penalty(0.5f);
+         v1::Phase& other = *p->add_phases();
+         other.add_begin(3);
+         other.add_end(1);
+         other.mutable_parameters()->add_banned_token_ids(4);
+       }},
   };
 }
 
@@ -277,7 +290,9 @@ TEST(EditLog, FollowsSequencesSteps) {
 TEST(EditLog, ForcedTokenRowHasNoEdits) {
   v1::SamplingParameters parameters;
   parameters.set_repetition_penalty(1.3f);
-  parameters.mutable_forced_tokens()->add_tokens(7);
+  v1::Phase& phase = *parameters.add_phases();
+  phase.set_max_tokens(0);
+  phase.add_then(7);
   const auto spec = SpecWith(parameters);
   const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   const PositionViews views = LookAhead(state.get(), {});

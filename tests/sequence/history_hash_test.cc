@@ -97,11 +97,17 @@ TEST(HistoryHash, WordsOfOptions) {
   options.min_tokens = 20;
   options.stop_tokens = {7, 9};
   options.bad_words = {{1, 2, 4}, {8, 5}};
-  options.forced_start = 100;
-  options.forced_tokens = {11, 12};
+  options.phases.resize(2);
+  options.phases[0].max_tokens = 100;
+  options.phases[0].then = {11, 12};
+  options.phases[1].begin = {3};
+  options.phases[1].end = {4, 5};
+  options.phases[1].options.frequency_penalty = 0.5f;
   EXPECT_EQ(options.Words(),
-            (std::vector<uint64_t>{32, 0x3f4ccccd, 0x3fe00000, 2, 0, 2, 1, 5, 2, 5, 6, 33, 3,   34, 20, 2, 7,
-                                   9,  36,         0,          2, 3, 1, 2, 4, 2, 8, 5, 37, 100, 2,  11, 12}));
+            (std::vector<uint64_t>{
+                32, 0x3f4ccccd, 0x3fe00000, 2,          0, 2, 1, 5, 2, 5, 6, 33, 3, 34, 20,         2,          7,
+                9,  36,         0,          2,          3, 1, 2, 4, 2, 8, 5, 37, 2, 0,  0,          2,          11,
+                12, 1,          100,        0x3f800000, 0, 0, 1, 3, 2, 4, 5, 0,  0, 0,  0x3f800000, 0x3f000000, 0}));
 }
 
 // Penalties count prompt and output separately, so the same tokens with another prompt are another history.

@@ -63,6 +63,23 @@ std::vector<Options> AllOptions() {
          p->mutable_dry()->set_multiplier(0.01f);
          p->mutable_dry()->set_base(1.01f);
        }},
+      {"phases",
+       [](auto* p) {
+         p->set_repetition_penalty(1.2f);
+         v1::Phase& first = *p->add_phases();
+         first.set_max_tokens(3);
+         first.add_then(7);
+         v1::Phase& second = *p->add_phases();
+         for (const uint32_t token : {1u, 2u}) second.add_begin(token);
+         second.add_end(3);
+         second.set_max_tokens(6);
+         second.mutable_parameters()->set_repetition_penalty(1);
+         second.mutable_parameters()->set_frequency_penalty(0.2f);
+         second.mutable_parameters()->add_banned_token_ids(9);
+         v1::Phase& third = *p->add_phases();
+         third.add_begin(4);
+         for (const uint32_t token : {5u, 4u}) third.add_end(token);
+       }},
       {"ngram", [](auto* p) { p->set_no_repeat_ngram_size(3); }},
       {"unigram", [](auto* p) { p->set_no_repeat_ngram_size(1); }},
       {"words_and_stops",
@@ -187,7 +204,12 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
       Grow(&random, &one);
     }
     for (GrowingSequence& sequence : family) {
-      const auto expected = Effective(testing::PlainEdits(sequence.parameters, sequence.history, sequence.prompt));
+      const testing::PlainPlace place =
+          testing::PlainPlaceAfter(sequence.parameters, sequence.history, sequence.prompt);
+      const testing::PlainPlace found = {sequence.state->phase(), sequence.state->forced_token()};
+      ASSERT_EQ(found, place) << "step " << step;
+      const SamplingParameters within = testing::PlainWithin(sequence.parameters, place.phase);
+      const auto expected = Effective(testing::PlainEdits(within, sequence.history, sequence.prompt));
       ASSERT_EQ(Effective(EditsOf(sequence.state.get())), expected) << "step " << step;
       changes += expected.size();
     }
@@ -235,6 +257,7 @@ TEST_P(LongHistoryTest, EqualsRebuiltState) {
     const auto rebuilt = SequenceState::Build(spec, one.history, one.prompt, 4096);
     ASSERT_EQ(EditsOf(one.state.get()), EditsOf(rebuilt.get())) << "round " << round;
     ASSERT_EQ(one.state->history_hash(), rebuilt->history_hash());
+    ASSERT_EQ(one.state->phase(), rebuilt->phase());
     if (both.size() > 1) continue;
     const uint32_t at = std::max<uint32_t>(one.length() - random() % 50, one.state->lowest_truncation());
     GrowingSequence child{parameters, one.state->Fork(spec, at), one.history, one.prompt};
@@ -253,6 +276,14 @@ INSTANTIATE_TEST_SUITE_P(Some, LongHistoryTest,
                                                      p->set_frequency_penalty(0.1f);
                                                      p->mutable_penalty_scope()->set_window(5000);
                                                    }},
+                                           Options{"phases",
+                                                   [](auto* p) {
+                                                     p->set_frequency_penalty(0.1f);
+                                                     v1::Phase& phase = *p->add_phases();
+                                                     phase.add_begin(3);
+                                                     phase.add_end(4);
+                                                     phase.mutable_parameters()->set_frequency_penalty(0.7f);
+                                                   }},
                                            Options{"ngram",
                                                    [](auto* p) {
                                                      p->set_no_repeat_ngram_size(3);
@@ -262,8 +293,8 @@ INSTANTIATE_TEST_SUITE_P(Some, LongHistoryTest,
 
 TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
   SamplingParameters parameters;
-  parameters.mutable_forced_tokens()->set_start(2);
-  for (const uint32_t token : {7u, 8u}) parameters.mutable_forced_tokens()->add_tokens(token);
+  parameters.add_phases()->set_max_tokens(2);
+  for (const uint32_t token : {7u, 8u}) parameters.mutable_phases(0)->add_then(token);
   const auto spec = SpecOf(parameters, kSmallVocabulary);
   const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   std::vector<std::optional<uint32_t>> forced;

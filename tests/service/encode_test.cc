@@ -46,21 +46,24 @@ kernels::RowOutput SomeAnswer() {
 
 TEST(Encode, DrawWithoutLogprobs) {
   v1::DrawResult result;
-  EncodeDraw(SomeAnswer(), kernels::RowParameters(), std::nullopt, &result);
+  EncodeDraw(SomeAnswer(), SequenceSpec(), kNoPhase, std::nullopt, &result);
   v1::DrawResult expected;
   expected.set_token(17);
   EXPECT_EQ(result.SerializeAsString(), expected.SerializeAsString());
-  EncodeDraw(SomeAnswer(), kernels::RowParameters(), 0, &result);
+  EncodeDraw(SomeAnswer(), SequenceSpec(), kNoPhase, 0, &result);
   EXPECT_TRUE(result.has_history_hash()) << "a hash of 0 is a hash";
 }
 
 TEST(Encode, LogprobsAtTheirOwnTemperature) {
-  kernels::RowParameters parameters;
-  parameters.raw_logprob = parameters.processed_logprob = true;
-  parameters.temperature = 0.5;
+  SequenceSpec spec;
+  spec.parameters.raw_logprob = spec.parameters.processed_logprob = true;
+  spec.history.phases.resize(1);
+  spec.history.phases[0].options.parameters = spec.parameters;
+  spec.history.phases[0].options.parameters.temperature = 0.5;
   const kernels::RowOutput answer = SomeAnswer();
   v1::DrawResult result;
-  EncodeDraw(answer, parameters, 99, &result);
+  EncodeDraw(answer, spec, /*phase=*/1, 99, &result);
+  EXPECT_EQ(result.phase(), 1u);
   EXPECT_EQ(result.history_hash(), 99u);
   EXPECT_EQ(result.raw().rank(), 4u);
   EXPECT_EQ(result.raw().logprob(), law::Logprob(answer.raw, answer.raw.chosen.bits, 1));

@@ -53,6 +53,15 @@ Set WithDry(const std::function<void(v1::Dry*)>& set) {
   };
 }
 
+Set WithPhase(const std::function<void(v1::Phase*)>& set) {
+  return [set](SamplingParameters* p) {
+    p->add_phases()->add_begin(1);
+    p->mutable_phases(0)->add_end(1);
+    p->mutable_phases(0)->set_max_tokens(1);
+    set(p->mutable_phases(0));
+  };
+}
+
 void Fill(v1::TokenSequence* string, size_t tokens) {
   for (size_t i = 0; i < tokens; ++i) string->add_tokens(static_cast<uint32_t>(i % kHistoryVocabulary));
 }
@@ -111,8 +120,8 @@ TEST(HistoryOptions, TokenStringsAreBounded) {
 
 TEST(HistoryOptions, ListsHoldLiveTokensOnce) {
   ExpectRefused([](auto* p) { p->add_stop_token_ids(kHistoryVocabulary); }, Reason::kOutOfRange, "p.stop_token_ids[0]");
-  ExpectRefused([](auto* p) { p->mutable_forced_tokens()->add_tokens(kHistoryVocabulary); }, Reason::kOutOfRange,
-                "p.forced_tokens.tokens[0]");
+  ExpectRefused([](auto* p) { p->add_phases()->add_then(kHistoryVocabulary); }, Reason::kOutOfRange,
+                "p.phases[0].then[0]");
   ExpectRefused([](auto* p) { p->add_bad_words()->add_tokens(kHistoryVocabulary); }, Reason::kOutOfRange,
                 "p.bad_words[0].tokens[0]");
   const Set stops = [](auto* p) {
@@ -146,8 +155,7 @@ TEST(HistoryOptions, OffEqualsAbsentOnChangesHistory) {
   const SequenceSpec absent = MustCompile([](auto*) {});
   for (const Set& off : std::vector<Set>{
            [](auto* p) { p->mutable_dry()->set_window(5); }, [](auto* p) { p->mutable_dry()->set_multiplier(-0.0f); },
-           [](auto* p) { p->set_no_repeat_ngram_size(0); }, [](auto* p) { p->set_min_tokens(0); },
-           [](auto* p) { p->mutable_forced_tokens()->set_start(5); }}) {
+           [](auto* p) { p->set_no_repeat_ngram_size(0); }, [](auto* p) { p->set_min_tokens(0); }}) {
     EXPECT_EQ(MustCompile(off), absent);
   }
   std::set<std::vector<uint64_t>> words = {absent.history.Words()};
@@ -167,9 +175,12 @@ TEST(HistoryOptions, OffEqualsAbsentOnChangesHistory) {
       [](auto* p) { p->add_stop_token_ids(1), p->set_min_tokens(1); },
       [](auto* p) { p->add_stop_token_ids(2), p->set_min_tokens(1); },
       [](auto* p) { p->add_stop_token_ids(2), p->set_min_tokens(2); },
-      [](auto* p) { p->mutable_forced_tokens()->add_tokens(1); },
-      [](auto* p) { p->mutable_forced_tokens()->add_tokens(2); },
-      [](auto* p) { p->mutable_forced_tokens()->add_tokens(2), p->mutable_forced_tokens()->set_start(1); },
+      WithPhase([](auto*) {}),
+      WithPhase([](auto* phase) { phase->add_begin(2); }),
+      WithPhase([](auto* phase) { phase->add_end(2); }),
+      WithPhase([](auto* phase) { phase->set_max_tokens(2); }),
+      WithPhase([](auto* phase) { phase->set_max_tokens(0), phase->add_then(9); }),
+      WithPhase([](auto* phase) { phase->mutable_parameters()->set_presence_penalty(1); }),
   };
   for (size_t i = 0; i < different.size(); ++i) {
     const SequenceSpec spec = MustCompile(different[i]);

@@ -83,6 +83,8 @@ TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     // min_tokens contradicts parameters without stop tokens.
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
+    // All of the parameters within contradict each other.
+    if (name == "phases") open.mutable_parameters()->mutable_phases(0)->clear_parameters();
     // Names tokens for logprobs that something else asks for.
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
@@ -105,6 +107,8 @@ TEST(ParameterTable, StatefulOptionsAreNamed) {
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
+    // All of the parameters within contradict each other.
+    if (name == "phases") open.mutable_parameters()->mutable_phases(0)->clear_parameters();
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
     SystemEntropy entropy;

@@ -38,6 +38,7 @@ class SessionCoupledText : public ::testing::Test {
       parameters.add_logit_bias()->set_token(3);
       parameters.mutable_logit_bias(0)->set_bias(1.5f);
     }
+    if ((*random)() % 3 == 0) AddPhases(random, &parameters);
     if (IsStateful(open)) {
       for (uint32_t i = (*random)() % 5; i > 0; --i) {
         open.mutable_history()->add_tokens(static_cast<uint32_t>((*random)() % kModelVocabulary));
@@ -46,10 +47,28 @@ class SessionCoupledText : public ::testing::Test {
     }
     return open;
   }
+  // Adds a phase that begins with the output and one with tags, whose parameters differ from the sequence's.
+  static void AddPhases(std::mt19937_64* random, v1::SamplingParameters* parameters) {
+    const auto token = [&] { return static_cast<uint32_t>((*random)() % kModelVocabulary); };
+    v1::Phase& first = *parameters->add_phases();
+    first.set_max_tokens((*random)() % 6);
+    for (uint64_t i = 1 + (*random)() % 3; i > 0; --i) first.add_then(token());
+    first.mutable_parameters()->set_temperature(0.4f);
+    first.mutable_parameters()->set_frequency_penalty(0.5f);
+    v1::Phase& second = *parameters->add_phases();
+    second.add_begin(first.then(first.then_size() - 1) == 3 ? 4 : 3);
+    second.add_end(token());
+    if ((*random)() % 2 == 0) second.set_max_tokens((*random)() % 4);
+    second.mutable_parameters()->set_top_k(5);
+    second.mutable_parameters()->add_banned_token_ids(token());
+    v1::LogitBias& bias = *second.mutable_parameters()->add_logit_bias();
+    bias.set_token(token());
+    bias.set_bias(2);
+  }
   static bool IsStateful(const v1::OpenSequence& open) {
     const v1::SamplingParameters& parameters = open.parameters();
     return parameters.has_presence_penalty() || parameters.has_repetition_penalty() || parameters.has_dry() ||
-           parameters.has_no_repeat_ngram_size();
+           parameters.has_no_repeat_ngram_size() || parameters.phases_size() > 0;
   }
 
   TestEngine engine_ = TestEngine::OnCpu();
@@ -62,6 +81,7 @@ TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
   std::mt19937_64 random(81);
   uint64_t accepted = 0;
   uint64_t drafted = 0;
+  uint64_t in_phases = 0, changes_of_phase = 0;
   uint64_t batch_id = 0;
   for (uint64_t group = testing::Scaled(10'000 / kAtOnce); group > 0; --group) {
     std::vector<Writer> writers;
@@ -116,6 +136,9 @@ TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
         for (size_t k = 0; k < right[i].size(); ++k) {
           const int at = static_cast<int>(k);
           ASSERT_EQ(verify.positions(at).token(), right[i][k].token());
+          ASSERT_EQ(verify.positions(at).phase(), right[i][k].phase());
+          in_phases += right[i][k].phase() != 0;
+          changes_of_phase += k > 0 && right[i][k].phase() != right[i][k - 1].phase();
           if (right[i][k].has_processed()) {
             ASSERT_EQ(verify.positions(at).processed().SerializeAsString(),
                       right[i][k].processed().SerializeAsString());
@@ -137,6 +160,8 @@ TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
   }
   EXPECT_GT(accepted * 10, drafted * 4);
   EXPECT_LT(accepted * 10, drafted * 9);
+  EXPECT_GT(in_phases, testing::Scaled(1000));
+  EXPECT_GT(changes_of_phase, testing::Scaled(200));
 }
 
 }  // namespace

@@ -188,8 +188,9 @@ TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
   parameters.mutable_raw_logprobs();
   parameters.add_stop_token_ids(9);
   parameters.set_min_tokens(2);
-  parameters.mutable_forced_tokens()->set_start(1);
-  parameters.mutable_forced_tokens()->add_tokens(20);
+  v1::Phase& phase = *parameters.add_phases();
+  phase.set_max_tokens(1);
+  phase.add_then(20);
   const v1::OpenedState state = worker_.MustOpen(open);
   EXPECT_TRUE(state.stateful());
   PlainSequence plain(open);

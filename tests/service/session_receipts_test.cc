@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "client/cli/receipt_rows.h"
 #include "tests/service/receipts_fixture.h"
@@ -223,9 +224,10 @@ class SessionReceiptRows : public SessionReceipts {
  protected:
   static constexpr uint32_t kTokens = 40;
 
-  void DrawText() {
+  void DrawText(const v1::SamplingParameters& more = {}) {
     Begin();
     v1::OpenSequence open = Open();
+    open.mutable_parameters()->MergeFrom(more);
     open.mutable_parameters()->set_repetition_penalty(1.3f);
     open.mutable_parameters()->set_frequency_penalty(0.2f);
     for (const uint32_t token : {5u, 6u, 7u}) open.mutable_history()->add_tokens(token);
@@ -235,7 +237,9 @@ class SessionReceiptRows : public SessionReceipts {
       StepBuilder step(i + 1, kModelVocabulary);
       logits_ += LogitsAfter({}, i);
       step.AddRow("a", i + 1, 3 + i, LogitsAfter({}, i)).set_history_hash(hash);
-      hash = Run(step).draw().history_hash();
+      const v1::DrawResult draw = Run(step).draw();
+      hash = draw.history_hash();
+      phases_.insert(draw.phase());
     }
   }
   // Returns the counts, and the problems by name.
@@ -263,6 +267,7 @@ class SessionReceiptRows : public SessionReceipts {
   }
 
   std::string logits_;
+  std::set<uint32_t> phases_;  // in which tokens were drawn
 };
 
 TEST_F(SessionReceiptRows, SameLogitsAgree) {
@@ -272,6 +277,42 @@ TEST_F(SessionReceiptRows, SameLogitsAgree) {
   EXPECT_EQ(counts.agreed, kTokens);
   EXPECT_TRUE(problems.empty());
   EXPECT_EQ(Compare(logits_.substr(0, 7 * 4 * kModelVocabulary), std::nullopt).first.compared, 7u);
+}
+
+// Every receipt states the phase of its token, with whose parameters its draw and its row are checked.
+TEST_F(SessionReceiptRows, RowsInPhasesAgree) {
+  v1::SamplingParameters parameters;
+  v1::LogitBias& bias = *parameters.add_logit_bias();  // so that the second phase begins
+  bias.set_token(11);
+  bias.set_bias(8);
+  v1::Phase& first = *parameters.add_phases();
+  first.set_max_tokens(9);
+  first.add_then(10);
+  first.mutable_parameters()->set_temperature(0.3f);
+  v1::Phase& second = *parameters.add_phases();
+  second.add_begin(11);
+  second.set_max_tokens(12);
+  second.add_then(12);
+  second.mutable_parameters()->set_temperature(0);
+  second.mutable_parameters()->set_frequency_penalty(2);
+  DrawText(parameters);
+  EXPECT_EQ(phases_, (std::set<uint32_t>{0, 1, 2}));
+  const auto [counts, problems] = Compare(logits_, std::nullopt);
+  EXPECT_EQ(counts.agreed, kTokens);
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(Check({records_}).counts().drawn, kTokens);
+}
+
+TEST(ReceiptRecords, PhaseIsAtTheEnd) {
+  Receipt receipt;
+  receipt.kept_count = 1;
+  const std::string outside = EncodeBody(receipt);
+  receipt.phase = 3;
+  const std::string inside = EncodeBody(receipt);
+  EXPECT_EQ(inside.size(), outside.size() + 4);
+  EXPECT_EQ(DecodeReceipt(inside), receipt);
+  EXPECT_EQ(DecodeReceipt(inside.substr(0, inside.size() - 4) + std::string(4, '\0')), std::nullopt);
+  EXPECT_EQ(DecodeReceipt(outside)->phase, 0u);
 }
 
 TEST_F(SessionReceiptRows, OtherLogitsDiffer) {

@@ -59,8 +59,23 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
     if (draws->OneIn(2)) phrase.set_tokens(0, parameters->banned_phrases(0).tokens(0));
   }
   if (draws->OneIn(4)) {
-    parameters->mutable_forced_tokens()->set_start(draws->Below(6));
-    *parameters->mutable_forced_tokens()->mutable_tokens() = Tokens(draws, draws->Between(1, 3)).tokens();
+    v1::Phase& first = *parameters->add_phases();  // from the output's first position on
+    first.set_max_tokens(draws->Below(6));
+    *first.mutable_then() = Tokens(draws, draws->Between(1, 3)).tokens();
+  }
+  if (draws->OneIn(3)) {
+    v1::Phase& phase = *parameters->add_phases();
+    *phase.mutable_begin() = Tokens(draws, draws->Between(1, 2)).tokens();
+    *phase.mutable_end() = Tokens(draws, draws->Between(1, 2)).tokens();
+    if (draws->OneIn(2)) phase.set_max_tokens(draws->Below(5));
+    if (draws->OneIn(2)) phase.mutable_parameters()->set_temperature(0.6f);
+    if (draws->OneIn(3)) phase.mutable_parameters()->set_top_k(draws->Between(1, 5));
+    if (draws->OneIn(3)) phase.mutable_parameters()->set_frequency_penalty(0.4f);
+    if (draws->OneIn(4)) {
+      v1::LogitBias& bias = *phase.mutable_parameters()->add_logit_bias();
+      bias.set_token(draws->Below(kVocabulary));
+      bias.set_bias(-1);
+    }
   }
 }
 
@@ -74,7 +89,9 @@ bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::
   if (here != bans.end()) {
     for (const uint32_t token : here->second) mask &= ~(1u << token);
   }
-  for (const kernels::LogitEdit& edit : testing::PlainEdits(parameters, tokens, prompt_length)) {
+  const uint32_t phase = testing::PlainPlaceAfter(parameters, tokens, prompt_length).phase;
+  const v1::SamplingParameters within = testing::PlainWithin(parameters, phase);
+  for (const kernels::LogitEdit& edit : testing::PlainEdits(within, tokens, prompt_length)) {
     if ((edit.flags & kernels::LogitEdit::kBanned) != 0) mask &= ~(1u << edit.token);
   }
   return mask != 0;

@@ -133,12 +133,73 @@ std::vector<LogitEdit> PlainEdits(const v1::SamplingParameters& p, const std::ve
   return edits.Sorted();
 }
 
-std::optional<uint32_t> PlainForcedToken(const v1::SamplingParameters& p, size_t output) {
-  const v1::ForcedTokens& forced = p.forced_tokens();
-  for (int i = 0; i < forced.tokens_size(); ++i) {
-    if (output == size_t{forced.start()} + static_cast<size_t>(i)) return forced.tokens(i);
+PlainPlace PlainPlaceAfter(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens,
+                           uint32_t prompt_length) {
+  const auto ends_with = [&](size_t from, size_t length, const auto& tag) {
+    const auto size = static_cast<size_t>(tag.size());
+    return length - from >= size &&
+           std::equal(tag.begin(), tag.end(), tokens.begin() + static_cast<ptrdiff_t>(length - size));
+  };
+  const auto then_of = [](const v1::Phase& phase) { return phase.then().empty() ? phase.end() : phase.then(); };
+  uint32_t now = 0;
+  size_t since = 0;
+  for (size_t length = 0; length <= tokens.size(); ++length) {
+    if (now != 0 && length > since) {
+      const v1::Phase& phase = p.phases(static_cast<int>(now) - 1);
+      const size_t used = length - since;
+      const size_t budget = phase.has_max_tokens() ? phase.max_tokens() : tokens.size();
+      const bool over = used > budget ? used == budget + static_cast<size_t>(then_of(phase).size())
+                                      : !phase.end().empty() && ends_with(since, length, phase.end());
+      if (over) now = 0, since = length;
+    } else if (now == 0) {
+      for (int i = 0; i < p.phases_size(); ++i) {
+        const auto& begin = p.phases(i).begin();
+        if (now == 0 && !begin.empty() && ends_with(since, length, begin)) {
+          now = static_cast<uint32_t>(i) + 1;
+          since = length;
+        }
+      }
+    }
+    for (int i = 0; i < p.phases_size() && length == prompt_length && now == 0; ++i) {
+      if (p.phases(i).begin().empty()) now = static_cast<uint32_t>(i) + 1, since = length;
+    }
   }
-  return std::nullopt;
+  PlainPlace place = {now, {}};
+  if (now == 0) return place;
+  const v1::Phase& phase = p.phases(static_cast<int>(now) - 1);
+  const size_t used = tokens.size() - since;
+  if (phase.has_max_tokens() && used >= phase.max_tokens()) {
+    place.forced = then_of(phase).at(static_cast<int>(used - phase.max_tokens()));
+  }
+  return place;
+}
+
+v1::SamplingParameters PlainWithin(const v1::SamplingParameters& p, uint32_t phase) {
+  v1::SamplingParameters within = p;
+  within.clear_phases();
+  if (phase == 0) return within;
+  const v1::PhaseParameters& own = p.phases(static_cast<int>(phase) - 1).parameters();
+  if (own.has_temperature()) within.set_temperature(own.temperature());
+  if (own.has_top_k()) within.set_top_k(own.top_k());
+  if (own.has_top_p()) within.set_top_p(own.top_p());
+  if (own.has_min_p()) within.set_min_p(own.min_p());
+  if (own.has_repetition_penalty()) within.set_repetition_penalty(own.repetition_penalty());
+  if (own.has_frequency_penalty()) within.set_frequency_penalty(own.frequency_penalty());
+  if (own.has_presence_penalty()) within.set_presence_penalty(own.presence_penalty());
+  if (own.logit_bias_size() > 0) *within.mutable_logit_bias() = own.logit_bias();
+  if (own.allowed_token_ids_size() > 0) *within.mutable_allowed_token_ids() = own.allowed_token_ids();
+  if (own.banned_token_ids_size() > 0) *within.mutable_banned_token_ids() = own.banned_token_ids();
+  if (own.has_typical_p()) within.set_typical_p(own.typical_p());
+  if (own.has_top_n_sigma()) within.set_top_n_sigma(own.top_n_sigma());
+  if (own.has_epsilon_cutoff()) within.set_epsilon_cutoff(own.epsilon_cutoff());
+  if (own.has_eta_cutoff()) within.set_eta_cutoff(own.eta_cutoff());
+  if (own.has_top_a()) within.set_top_a(own.top_a());
+  if (own.has_top_h()) within.set_top_h(own.top_h());
+  if (own.has_p_less()) within.set_p_less(own.p_less());
+  if (own.has_xtc()) *within.mutable_xtc() = own.xtc();
+  if (own.has_dynamic_temperature()) *within.mutable_dynamic_temperature() = own.dynamic_temperature();
+  if (own.has_quadratic_smoothing()) *within.mutable_quadratic_smoothing() = own.quadratic_smoothing();
+  return within;
 }
 
 bool PlainRepeats(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens, uint32_t prompt_length) {

@@ -12,12 +12,24 @@
 
 namespace sortition::testing {
 
-// Bias, bans and penalties of the row that follows `tokens`, of which the first `prompt_length` are prompt; sorted.
+// Returns bias, bans and penalties, under parameters without phases, of the row that follows `tokens`, of which the
+// first `prompt_length` are prompt; sorted.
 std::vector<kernels::LogitEdit> PlainEdits(const v1::SamplingParameters& parameters,
                                            const std::vector<uint32_t>& tokens, uint32_t prompt_length);
 
-// Returns the token that is forced after `output` tokens of output for any logits, if there is one.
-std::optional<uint32_t> PlainForcedToken(const v1::SamplingParameters& parameters, size_t output);
+// Where a text stands among the phases.
+struct PlainPlace {
+  uint32_t phase = 0;              // 1 + its index; 0: outside
+  std::optional<uint32_t> forced;  // token that comes next for any logits
+  bool operator==(const PlainPlace&) const = default;
+};
+
+// Reads the whole history.
+PlainPlace PlainPlaceAfter(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
+                           uint32_t prompt_length);
+
+// Returns the parameters that hold in a phase, without phases.
+v1::SamplingParameters PlainWithin(const v1::SamplingParameters& parameters, uint32_t phase);
 
 // Returns true if the output ends in a repetition that repetition_stop reports.
 bool PlainRepeats(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,

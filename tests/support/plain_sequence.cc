@@ -61,7 +61,8 @@ uint64_t PlainSequence::hash() const {
 }
 
 kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) const {
-  const v1::SamplingParameters& p = open_.parameters();
+  const PlainPlace place = PlainPlaceAfter(open_.parameters(), tokens_, prompt_length_);
+  const v1::SamplingParameters p = PlainWithin(open_.parameters(), place.phase);
   const kernels::RowParameters parameters = PlainRowParameters(p);
   const std::vector<kernels::LogitEdit> edits = PlainEdits(p, tokens_, prompt_length_);
   const uint32_t live = LiveVocabulary(open_);
@@ -75,7 +76,7 @@ kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) cons
     if (listed && in_mask && in_step) allowed.insert(id);
   }
   const bool draws = row.task != kernels::RowTask::kScore;
-  const std::optional<uint32_t> forced = draws ? PlainForcedToken(p, tokens_.size() - prompt_length_) : std::nullopt;
+  const std::optional<uint32_t> forced = draws ? place.forced : std::nullopt;
   if (forced) allowed = {*forced};
   const std::vector<uint32_t> allowed_tokens(allowed.begin(), allowed.end());
 
@@ -106,9 +107,11 @@ v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const { re
 
 v1::DrawResult PlainSequence::Encode(const kernels::RowOutput& answer) const {
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
-  const kernels::RowParameters parameters = PlainRowParameters(open_.parameters());
+  const PlainPlace place = PlainPlaceAfter(open_.parameters(), tokens_, prompt_length_);
+  const kernels::RowParameters parameters = PlainRowParameters(PlainWithin(open_.parameters(), place.phase));
   v1::DrawResult result;
   result.set_token(answer.token);
+  result.set_phase(place.phase);
   const auto& stops = open_.parameters().stop_token_ids();
   if (std::find(stops.begin(), stops.end(), answer.token) != stops.end()) {
     result.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);

@@ -40,23 +40,26 @@ class RandomHistory {
     AddBans();
     AddSamplers();
     if (OneIn(4)) AddWatermark();
+    AddPhases();
   }
 
   std::string Line(const std::string& name) {
-    kernels::RowParameters compiled = PlainRowParameters(parameters_);
+    const PlainPlace place = PlainPlaceAfter(parameters_, tokens_, prompt_length_);
+    const v1::SamplingParameters within = PlainWithin(parameters_, place.phase);
+    kernels::RowParameters compiled = PlainRowParameters(within);
     std::vector<uint32_t> elements(vocabulary_);
     for (uint32_t& element : elements) element = law::FloatBits((float(Below(1025)) - 512) / 64);
-    std::vector<LogitEdit> edits = PlainEdits(parameters_, tokens_, prompt_length_);
+    std::vector<LogitEdit> edits = PlainEdits(within, tokens_, prompt_length_);
     std::erase_if(edits, [](const LogitEdit& edit) { return edit.flags == 0 && edit.bias == 0 && edit.penalty == 0; });
     kernels::RowRequest request;
     request.logits = elements.data();
     request.live_vocabulary = vocabulary_;
     request.parameters = &compiled;
     request.edits = edits;
-    std::vector<uint32_t> allowed(parameters_.allowed_token_ids().begin(), parameters_.allowed_token_ids().end());
+    std::vector<uint32_t> allowed(within.allowed_token_ids().begin(), within.allowed_token_ids().end());
     std::ranges::sort(allowed);
-    if (const auto forced = PlainForcedToken(parameters_, tokens_.size() - prompt_length_)) {
-      allowed = {*forced};
+    if (place.forced) {
+      allowed = {*place.forced};
       request.edits = {};
     }
     request.has_allowed_tokens = !allowed.empty();
@@ -157,10 +160,36 @@ class RandomHistory {
       for (const uint32_t token : Tokens(3)) parameters_.add_stop_token_ids(token);
       parameters_.set_min_tokens(Below(120));
     }
-    if (!OneIn(6)) return;
-    v1::ForcedTokens* forced = parameters_.mutable_forced_tokens();
-    forced->set_start(Below(60));
-    for (uint32_t n = 1 + Below(60); n > 0; --n) forced->add_tokens(Token());
+  }
+
+  // Adds a phase that begins with the output and one with short tags, either or both.
+  void AddPhases() {
+    if (OneIn(6)) {
+      v1::Phase* phase = parameters_.add_phases();
+      phase->set_max_tokens(Below(60));
+      for (uint32_t n = 1 + Below(60); n > 0; --n) phase->add_then(Token());
+      AddWithin(phase->mutable_parameters());
+    }
+    if (!OneIn(3)) return;
+    v1::Phase* phase = parameters_.add_phases();
+    for (uint32_t n = 1 + Below(2); n > 0; --n) phase->add_begin(Below(4));
+    for (uint32_t n = 1 + Below(2); n > 0; --n) phase->add_end(Below(4));
+    if (OneIn(2)) phase->set_max_tokens(Below(8));
+    if (phase->has_max_tokens() && OneIn(2)) phase->add_then(Token());
+    AddWithin(phase->mutable_parameters());
+  }
+
+  void AddWithin(v1::PhaseParameters* within) {
+    if (OneIn(3)) within->set_temperature(0.5f + Between(0, 1));
+    if (OneIn(4)) within->set_top_k(Below(10));
+    if (OneIn(4)) within->set_frequency_penalty(Between(-2, 2));
+    if (OneIn(4)) within->set_repetition_penalty(OneIn(2) ? 1 : 1 + Between(0, 1));
+    if (OneIn(4)) within->add_banned_token_ids(Token());
+    if (OneIn(6)) within->set_top_h(0.5f);
+    if (!OneIn(5)) return;
+    v1::LogitBias* bias = within->add_logit_bias();
+    bias->set_token(Token());
+    bias->set_bias(Between(-4, 4));
   }
 
   void AddSamplers() {

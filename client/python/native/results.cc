@@ -103,6 +103,9 @@ void BindResults(nb::module_& module) {
   nb::class_<Draw> draw(module, "Draw", "A drawn token, and what was asked for with it.");
   draw.def_prop_ro("token", [](const Draw& self) { return self.message->token(); })
       .def_prop_ro(
+          "phase", [](const Draw& self) { return self.message->phase(); },
+          "The phase in which it was drawn: 1 is the first of the parameters' phases, 0 outside of all.")
+      .def_prop_ro(
           "raw", [](const Draw& self) { return self.Part(self.message->has_raw(), self.message->raw()); },
           "Log probabilities of the row as it came, if asked for.")
       .def_prop_ro(

@@ -52,6 +52,12 @@ std::vector<Value> ValuesOf(const Positions& positions, bool (v1::Position::*has
   return values;
 }
 
+std::vector<uint32_t> PhasesOf(const Positions& positions) {
+  std::vector<uint32_t> phases;
+  for (const v1::Position& position : positions) phases.push_back(position.phase());
+  return phases;
+}
+
 std::vector<uint32_t> TokensOf(const Positions& positions) {
   std::vector<uint32_t> tokens;
   for (const v1::Position& position : positions) tokens.push_back(position.token());
@@ -89,6 +95,9 @@ template <typename Answer>
 void BindTokens(nb::class_<Answer>* bound) {
   bound
       ->def_prop_ro(
+          "phases", [](const Answer& self) { return PhasesOf(self.message->positions()); },
+          "The phase of each token: 1 is the first of the parameters' phases, 0 outside of all.")
+      .def_prop_ro(
           "raw", [](const Answer& self) { return LogprobsOf(self, &v1::Position::has_raw, &v1::Position::raw); },
           "Log probabilities of the rows as they came, if asked for: one for each token.")
       .def_prop_ro(

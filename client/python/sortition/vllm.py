@@ -17,7 +17,6 @@ from sortition.errors import Error
 from sortition.vllm_common import (Drawer, Request, make_sampler, refuse_speculation, settings, tokens_of,
                                    tracker_class)
 from sortition.vllm_engine import check_version, end_failed_requests, once, refuse_beam_search
-from sortition.vllm_thinking import ThinkingBudget
 
 
 def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
@@ -29,25 +28,6 @@ def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
     if rows is None or any(row not in rows.requests for row in range(count)):
         raise RuntimeError("vLLM's batch has requests that Sortition's sampler was not told of")
     return [rows.requests[row] for row in range(count)]
-
-
-def _forced(metadata: Any, requests: List[Request], drafts: Optional[List[List[int]]] = None) -> Any:
-    """Returns the function that says which tokens thinking budgets force, by position, for a request's index."""
-    holder = getattr(metadata, "thinking_budget_state_holder", None)
-    if holder is None or not holder.think_end_token_ids:
-        return None
-
-    def of_request(index: int) -> Dict[int, int]:
-        request = requests[index]
-        budget = getattr(request.params, "thinking_token_budget", None)
-        if budget is None:
-            return {}
-        if request.thinking is None:
-            request.thinking = ThinkingBudget(budget, holder.think_start_token_ids, holder.think_end_token_ids)
-        found = request.thinking.forced(request.text(), drafts[index] if drafts else ())
-        return {position: token for position, token in enumerate(found) if token is not None}
-
-    return of_request
 
 
 def _errors(answers: List[Any]) -> Dict[int, Error]:
@@ -71,7 +51,7 @@ def _sampler_class() -> Any:
             requests = _requests_of(sampling_metadata, logits.shape[0])
             if requests is None:
                 return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
-            draws = self.drawer.draw(requests, logits, forced=_forced(sampling_metadata, requests))
+            draws = self.drawer.draw(requests, logits)
             self.failed = _errors(draws)
             tokens = torch.tensor([[getattr(draw, "token", 0)] for draw in draws], dtype=torch.int32,
                                   device=logits.device)
@@ -114,8 +94,7 @@ def _rejection_sampler_class() -> Any:
                 starts.append(start)
                 rows += range(start, start + len(drafts[-1]) + 1)
             used = logits if len(rows) == logits.shape[0] else logits[torch.tensor(rows, device=logits.device)]
-            answers = self.sampler.drawer.draw(requests, used, drafts=drafts,
-                                               forced=_forced(sampling_metadata, requests, drafts))
+            answers = self.sampler.drawer.draw(requests, used, drafts=drafts)
             self.sampler.failed = _errors(answers)
             slots = metadata.max_spec_len + 1
             tokens = torch.full((len(requests), slots), -1, dtype=torch.int32)

@@ -14,7 +14,6 @@ from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
 from sortition.logits import LogitsTransfer, sampler_of
 from sortition.step import Drafts, pack_mask
-from sortition.vllm_thinking import ThinkingBudget
 
 SETTING = "SORTITION_VLLM"
 # Temperature below which vLLM draws greedily.
@@ -23,6 +22,8 @@ _GREEDY_BELOW = 1e-5
 MOST_ALTERNATIVES = 1000
 # The most drafts of one step that the law verifies.
 MOST_DRAFTS = 64
+# The most tokens of a history, unless a server is told another number. A longer budget never ends.
+_MOST_TOKENS = 1 << 22
 # The largest vocabulary of the law: admission knows the model's no better.
 _LARGEST_VOCABULARY = (1 << 20) - 1
 
@@ -42,21 +43,25 @@ def refusal(field: str, limit: str, message: str) -> Error:
 class Request:
     """A request of vLLM, from its arrival in the batch to its end: its parameters and its sequence."""
 
-    def __init__(self, params: Any, prompt: Optional[List[int]], output: List[int]):
+    def __init__(self, params: Any, prompt: Optional[List[int]], output: List[int],
+                 thinking: Optional[Dict[str, List[int]]] = None):
+        """`thinking`: thinking_of."""
         self.params = params
         self.prompt = list(prompt or ())
         self.output = output  # vLLM's own list, which grows as tokens are accepted
         self.seed = params.seed
         self.sequence: Any = None
         self.error: Optional[Error] = None  # ended the request
-        self.thinking: Optional[ThinkingBudget] = None
-        self._drawn: Dict[int, int] = {}  # by index in `output`: the last tokens drawn, which vLLM may not know yet
+        self._thinking = thinking
         self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
 
     def prepare(self, sampler: Any, vocabulary: int, kind: str, kept: bool) -> None:
         """Makes the sequence's history vLLM's, and opens it first. Raises Error. `kind`: of log probabilities."""
         if self.sequence is None:
-            more = {"kept_set": {"tokens": True}} if kept else {}
+            more: Dict[str, Any] = {"kept_set": {"tokens": True}} if kept else {}
+            budget = getattr(self.params, "thinking_token_budget", None)
+            if self._thinking and budget is not None and 0 <= budget < _MOST_TOKENS - len(self._thinking["then"]):
+                more["phases"] = [{**self._thinking, "max_tokens": budget}]
             self.sequence = sampler.open(vocabulary_size=vocabulary, prompt=self.prompt, seed=seed_of(self.seed),
                                          **parameters_of(self.params, kind), **more)
         self.follow()
@@ -78,38 +83,16 @@ class Request:
         if accepted and self.sequence.stateful and self.sequence.tokens[-1] != accepted[-1]:
             self.sequence.replace_last(accepted[-1])
 
-    def remember(self, tokens: Sequence[int]) -> None:
-        """Keeps what was drawn, until vLLM's list has it: with asynchronous scheduling it lags."""
-        first = self.sequence.position - len(self.prompt) - len(tokens)
-        self._drawn = {index: token for index, token in self._drawn.items() if index >= first - 2 * MOST_DRAFTS}
-        self._drawn.update(enumerate(tokens, first))
-
-    def text(self) -> List[int]:
-        """Returns the tokens so far, prompt first. The sequence has followed vLLM's list."""
-        known = self.output[:self.sequence.position - len(self.prompt)] if self.sequence is not None else self.output
-        made = [self._drawn.get(index, token) if token < 0 else token for index, token in enumerate(known)]
-        missing = 0 if self.sequence is None else self.sequence.position - len(self.prompt) - len(made)
-        return [*self.prompt, *made, *(self._drawn[len(made) + index] for index in range(missing))]
-
-    def mask(self, vocabulary: int, positions: int = 1,
-             forced: Optional[Dict[int, int]] = None) -> Optional[numpy.ndarray]:
-        """Returns packed masks of the next positions, None if all tokens are allowed.
-
-        `forced` has the only token allowed, by position.
-        """
+    def mask(self, vocabulary: int, positions: int = 1) -> Optional[numpy.ndarray]:
+        """Returns packed masks of the next positions, None if all tokens are allowed."""
         drawn = self.sequence.position - len(self.prompt)  # vLLM's own list may lag
         bans = drawn < self.params.min_tokens and bool(self.stop_tokens)
-        if not forced and not bans:
+        if not bans:
             return None
         allowed = numpy.ones((positions, vocabulary), bool)
-        if bans:
-            until = self.params.min_tokens - drawn
-            stops = [token for token in self.stop_tokens if token < vocabulary]
-            allowed[numpy.ix_(range(min(until, positions)), stops)] = False
-        for position, token in (forced or {}).items():
-            if position < positions:
-                allowed[position] = False
-                allowed[position, token] = True
+        until = self.params.min_tokens - drawn
+        stops = [token for token in self.stop_tokens if token < vocabulary]
+        allowed[numpy.ix_(range(min(until, positions)), stops)] = False
         return pack_mask(allowed if positions > 1 else allowed[0])
 
 
@@ -161,6 +144,15 @@ def parameters_of(params: Any, kind: str) -> Dict[str, Any]:
     return result
 
 
+def thinking_of(config: Any) -> Optional[Dict[str, List[int]]]:
+    """Returns the tags of thinking, as fields of a phase, by vLLM's configuration; None if it names none."""
+    reasoning = getattr(config, "reasoning_config", None)
+    begin = list(getattr(reasoning, "reasoning_start_token_ids", None) or ())
+    then = list(getattr(reasoning, "reasoning_end_token_ids", None) or ())
+    end = list(getattr(reasoning, "natural_reasoning_end_token_ids", None) or then)
+    return {"begin": begin, "end": end, "then": then} if begin and then else None
+
+
 def tokens_of(answer: Any) -> List[int]:
     """Returns what a Draw or a Verify has drawn."""
     return getattr(answer, "tokens", None) or [answer.token]
@@ -183,9 +175,9 @@ def refuse_speculation(config: Any) -> None:
 class Rows:
     """The requests in the rows of the batch. Applies vLLM's updates in the prescribed order."""
 
-    def __init__(self, alike: bool = False) -> None:
-        """`alike`: other processes draw for the same batch, and must draw the same tokens."""
-        self._alike = alike
+    def __init__(self, alike: bool = False, config: Any = None) -> None:
+        """`alike`: other processes draw for the same batch, and must draw the same tokens. `config`: of vLLM."""
+        self._alike, self._config = alike, config
         self.requests: Dict[int, Request] = {}
 
     def update(self, batch_update: Any) -> None:
@@ -194,7 +186,7 @@ class Rows:
         ended = [self.requests.pop(index, None) for index in batch_update.removed]
         for index, params, prompt, output in batch_update.added:
             ended.append(self.requests.pop(index, None))
-            self.requests[index] = request = Request(params, prompt, output)
+            self.requests[index] = request = Request(params, prompt, output, thinking_of(self._config))
             if self._alike and request.seed is None:
                 # vLLM gives this generator the same seed in all processes of a tensor-parallel group.
                 request.seed = int(numpy.random.randint(0, 2**63 - 1, dtype=numpy.int64))
@@ -224,11 +216,10 @@ class Drawer:
         self.kept = kept
 
     def draw(self, requests: Sequence[Request], logits: torch.Tensor, *,
-             drafts: Optional[Sequence[Sequence[int]]] = None, forced: Any = None) -> List[Any]:
+             drafts: Optional[Sequence[Sequence[int]]] = None) -> List[Any]:
         """Returns a Draw for each request, or the Error that ends it, from its row of logits.
 
-        A request with `drafts` has a row for each draft and one more, and gets a Verify. `forced` is called with the
-        index of a request that has a text, and returns the tokens that it must draw, by position.
+        A request with `drafts` has a row for each draft and one more, and gets a Verify.
         """
         vocabulary = logits.shape[1]
         positions = [1 + len(drafts[index]) if drafts else 1 for index in range(len(requests))]
@@ -246,8 +237,7 @@ class Drawer:
         live = [index for index, request in enumerate(requests) if request.error is None]
         if not live:
             return [request.error for request in requests]
-        masks = [requests[index].mask(vocabulary, positions[index], forced(index) if forced else None)
-                 for index in live]
+        masks = [requests[index].mask(vocabulary, positions[index]) for index in live]
         moved = self.logits.move(logits)
         if drafts:
             moved = moved.contiguous()  # the rows of one sequence lie together
@@ -264,8 +254,6 @@ class Drawer:
             answers[index] = result
             if isinstance(result, Error):
                 requests[index].error = result
-            elif requests[index].thinking is not None:
-                requests[index].remember(tokens_of(result))
         return answers
 
     def logprobs(self, requests: Sequence[Request], answers: Sequence[Any], width: int, logits: torch.Tensor,
@@ -331,7 +319,8 @@ def tracker_class() -> Any:
         def __init__(self, vllm_config: Any, device_or_states: Any, is_pin_memory: bool = False):
             del device_or_states, is_pin_memory
             parallel = getattr(vllm_config, "parallel_config", None)
-            self.rows = Rows(getattr(parallel, "tensor_parallel_size", 1) > 1) if settings() else None
+            alike = getattr(parallel, "tensor_parallel_size", 1) > 1
+            self.rows = Rows(alike, vllm_config) if settings() else None
 
         @classmethod
         def validate_params(cls, sampling_params: Any) -> None:

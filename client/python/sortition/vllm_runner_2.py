@@ -14,14 +14,15 @@ import torch
 
 from sortition.errors import Error
 from sortition.kept import kept_sets
-from sortition.vllm_common import Drawer, Request, make_sampler, refuse_speculation, tokens_of, tracker_class
+from sortition.vllm_common import (Drawer, Request, make_sampler, refuse_speculation, thinking_of, tokens_of,
+                                    tracker_class)
 
 
 class Slots:
     """The requests in the runner's slots, with their texts."""
 
-    def __init__(self, states: Any) -> None:
-        self._states = states  # vLLM's RequestState, which assigns slots
+    def __init__(self, states: Any, config: Any) -> None:
+        self._states, self._config = states, config  # vLLM's RequestState, which assigns slots, and its configuration
         self.requests: Dict[int, Tuple[str, Request]] = {}  # by slot, with vLLM's request id
 
     def add(self, slot: int, params: Any, seed: Optional[int]) -> None:
@@ -30,7 +31,7 @@ class Slots:
         name = self._states.index_to_req_id.get(slot)
         if name is None:
             return
-        request = Request(params, None, [])
+        request = Request(params, None, [], thinking_of(self._config))
         request.seed = seed
         self.requests[slot] = (name, request)
 
@@ -101,7 +102,6 @@ def _refuse_options(config: Any, options: Dict[str, Any], tracker: Any) -> None:
 
 def sampler_class() -> Any:
     base = importlib.import_module("vllm.v1.worker.gpu.sample.sampler")
-    context = importlib.import_module("vllm.v1.worker.gpu.sample.logits_processor.interface").LogitsContext
     outputs = importlib.import_module("vllm.v1.outputs")
     tracker = tracker_class()
 
@@ -114,7 +114,7 @@ def sampler_class() -> Any:
         def __init__(self, vllm_config: Any, **options: Any):
             _refuse_options(vllm_config, options, tracker)
             super().__init__(vllm_config, **options)
-            self.slots = Slots(self.req_states)
+            self.slots = Slots(self.req_states, vllm_config)
             self.drawer = Drawer(make_sampler(), self.logprobs_mode, kept=getattr(self, "return_sampling_mask", False))
             self.failed: Dict[str, Error] = {}
             parallel = getattr(vllm_config, "parallel_config", None)
@@ -147,9 +147,8 @@ def sampler_class() -> Any:
             places = [start + place for start, row in ((starts[row], row) for row in rows)
                       for place in range(1 + (len(drafts[row]) if drafts else 0))]
             used = logits if len(places) == logits.shape[0] else logits[places]
-            forced = self._forced(logits, batch, starts)
-            draws = self.drawer.draw(drawing, used, drafts=[drafts[row] for row in rows] if drafts else None,
-                                     forced=lambda index: forced.get(rows[index])) if rows else []
+            draws = self.drawer.draw(drawing, used,
+                                     drafts=[drafts[row] for row in rows] if drafts else None) if rows else []
             self.failed = {self.slots.requests[int(batch.idx_mapping_np[row])][0]: draw
                            for row, draw in zip(rows, draws) if isinstance(draw, Error)}
             sampled = torch.zeros((len(requests), slots), dtype=torch.int64)
@@ -182,22 +181,6 @@ def sampler_class() -> Any:
             return outputs.LogprobsTensors(
                 *((part if part.is_floating_point() else part.long()).to(logits.device) for part in parts),
                 **({"cu_num_generated_tokens": starts} if several else {}))
-
-        def _forced(self, logits: torch.Tensor, batch: Any, starts: List[int]) -> Dict[int, Dict[int, int]]:
-            """Returns the tokens that vLLM forces because a thinking budget is spent, by request and position."""
-            state = self.thinking_budget_state
-            if not state.enabled or not state.use_thinking_budget[batch.idx_mapping_np].any():
-                return {}
-            probe = torch.zeros(logits.shape, device=logits.device)
-            state.apply(probe, context(
-                expanded_idx_mapping=batch.expanded_idx_mapping, idx_mapping=batch.idx_mapping,
-                idx_mapping_np=batch.idx_mapping_np, expanded_local_pos=batch.expanded_local_pos,
-                input_ids=batch.input_ids[batch.logits_indices], pos=batch.positions[batch.logits_indices],
-                seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy()))
-            tokens = probe.argmax(-1).tolist()
-            changed = set(probe.ne(0).any(-1).nonzero().flatten().tolist())
-            return {row: {place - start: tokens[place] for place in range(start, end) if place in changed}
-                    for row, (start, end) in enumerate(zip(starts, starts[1:]))}
 
     return SortitionSampler
 

@@ -31,12 +31,39 @@ def edits(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Lis
     return found
 
 
-def forced_token(parameters: Dict[str, Any], output: int) -> Optional[int]:
-    """The token that is forced after `output` tokens of output, if there is one."""
-    forced = parameters.get("forced_tokens", {})
-    place = output - forced.get("start", 0)
-    listed = forced.get("tokens", [])
-    return listed[place] if 0 <= place < len(listed) else None
+def phase_after(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Tuple[int, Optional[int]]:
+    """The phase in which the token after `tokens` is drawn, 1 for the first one and 0 outside; and the token that is
+    forced there, if there is one."""
+    phases, tokens, now, since = parameters.get("phases", []), list(tokens), 0, 0
+    begins = [phase.get("begin", []) for phase in phases]
+    for n in range(len(tokens) + 1 if phases else 0):
+        read = tokens[since:n]
+        if now:
+            phase, budget = phases[now - 1], phases[now - 1].get("max_tokens", len(tokens))
+            if len(read) > budget:
+                over = len(read) == budget + len(then_of(phase))
+            else:
+                over = ends_with(read, phase.get("end", []))
+            if over:
+                now, since = 0, n
+        else:
+            found = [i + 1 for i, begin in enumerate(begins) if ends_with(read, begin)]
+            if found:
+                now, since = found[0], n
+        if not now and n == prompt and [] in begins:
+            now, since = begins.index([]) + 1, n
+    used = len(tokens) - since
+    if not now or used < phases[now - 1].get("max_tokens", used + 1):
+        return now, None
+    return now, then_of(phases[now - 1])[used - phases[now - 1]["max_tokens"]]
+
+
+def then_of(phase: Dict[str, Any]) -> List[int]:
+    return phase.get("then") or phase["end"]
+
+
+def ends_with(tokens: List[int], tag: List[int]) -> bool:
+    return bool(tag) and tokens[len(tokens) - len(tag):] == tag and len(tag) <= len(tokens)
 
 
 def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int], stream: int

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Sequence, Tuple
 
-from sortition_verify.options import DEFAULTS, ORDERS, compile_options, single
+from sortition_verify.options import DEFAULTS, ORDERS, compile_options, is_on, single
 from sortition_verify.row import Compiled
 
 # Messages among the fields: each part's name there, and the option's name.
@@ -17,8 +17,7 @@ NESTED = {
 ELSEWHERE = {"frequency_penalty", "presence_penalty", "penalty_scope", "logit_bias", "allowed_token_ids",
              "banned_token_ids", "nan_policy", "raw_logprobs", "processed_logprobs", "logprob_token_ids", "entropy",
              "kept_set", "tempered_logprobs", "kept_log_mass", "chain", "dry", "no_repeat_ngram_size", "min_tokens",
-             "stop_token_ids", "bad_words", "forced_tokens", "watermark",
-             "repetition_stop", "banned_phrases"}
+             "stop_token_ids", "bad_words", "phases", "watermark", "repetition_stop", "banned_phrases"}
 # Least and largest value, and a value outside of them that is off. A least value in NOT_THE_LEAST is excluded.
 RANGES = {
     "temperature": (0.01, 100, 0), "top_p": (0, 1, 1), "min_p": (0, 1, 0), "repetition_penalty": (0.01, 100, 1),
@@ -30,13 +29,20 @@ RANGES = {
     "mirostat_eta": (0, 1, 1), "mirostat_m": (2, 1000, 2), "adaptive_target": (0, 1, 0), "adaptive_decay": (0, 0.99, 0),
     "dry.multiplier": (0.01, 100, 0), "dry.base": (1.01, 100, 1), "dry.allowed_length": (1, 1024, 1),
     "logit_bias.bias": (-65503.996, 65503.996, 0)}
-NOT_GREEDY = {"typical_p", "xtc", "dynamic_temperature", "mirostat", "adaptive_p"}
+NOT_GREEDY = {"typical_p", "xtc", "mirostat", "adaptive_p"}
 NOT_THE_LEAST = {"top_p", "typical_p", "xtc_threshold", "mirostat_tau", "mirostat_eta"}
 PRESETS = {"PRESET_UNSPECIFIED": "vllm", "PRESET_VLLM": "vllm", "PRESET_LLAMA_CPP": "llama_cpp", "PRESET_HF": "hf"}
 
 
 def preset(parameters: Dict[str, Any]) -> str:
     return PRESETS[parameters.get("chain", {}).get("preset", "PRESET_UNSPECIFIED")]
+
+
+def within(parameters: Dict[str, Any], phase: int) -> Dict[str, Any]:
+    """The parameters that hold in a phase: 1 for the first one, 0 outside of all."""
+    inner = parameters["phases"][phase - 1].get("parameters", {}) if phase else {}
+    outer = {name: value for name, value in parameters.items() if name != "phases"}
+    return {**outer, **{name: value for name, value in inner.items() if value != []}}
 
 
 def order(parameters: Dict[str, Any]) -> Sequence[str]:
@@ -78,12 +84,19 @@ def check_ranges(parameters: Dict[str, Any], vocabulary: int) -> None:
         inside = least <= value <= most and not (name in NOT_THE_LEAST and value == least)
         if not inside and value != off:
             raise ValueError(f"{name}: {value}")
-    if parameters.get("temperature") == 0 and NOT_GREEDY & set(parameters):
+    options = {**DEFAULTS, **sampler_options(parameters)}
+    chosen = any(is_on(options, name) for name in NOT_GREEDY) or options["dynamic_temperature_range"] != 0
+    if options["temperature"] == 0 and chosen:
         raise ValueError("temperature: 0 with a sampler that needs another one")
     tokens = [item.get("token", 0) for item in parameters.get("logit_bias", [])]
     for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
         tokens += parameters.get(name, [])
     tokens += [item["tokens"][-1] for item in parameters.get("bad_words", [])]
-    tokens += parameters.get("forced_tokens", {}).get("tokens", [])
+    for phase in parameters.get("phases", []):
+        tokens += [token for name in ("begin", "end", "then") for token in phase.get(name, [])]
+        if "max_tokens" in phase and not (phase.get("then") or phase.get("end")):
+            raise ValueError("a phase with a budget and nothing to emit after it")
+    for phase in range(1, len(parameters.get("phases", [])) + 1):
+        check_ranges(within(parameters, phase), vocabulary)
     if not 0 < vocabulary < 1 << 20 or max(tokens, default=0) >= vocabulary:
         raise ValueError(f"a token that is not in the vocabulary of {vocabulary}")

@@ -17,8 +17,8 @@ from sortition_verify import chain as stages
 from sortition_verify import ed25519
 from sortition_verify import records as form
 from sortition_verify.functions import LIMIT, MASKED, Scale, magnitude, sort_keys
-from sortition_verify.history import edits, forced_token
-from sortition_verify.parameters import check_ranges, compile_parameters
+from sortition_verify.history import edits, phase_after
+from sortition_verify.parameters import check_ranges, compile_parameters, within
 from sortition_verify.records import BadRecord, Opening, Receipt, Signature, digest
 from sortition_verify.row import Compiled, Distribution, Row, RowError, answer, drawn_among, race_place
 
@@ -26,7 +26,7 @@ LAW_VERSION = 1
 MOST_CHOICES = 65535
 LEAST_DYNAMIC, MOST_DYNAMIC = 167773, 200 << 24  # dynamic temperatures, Q8.24
 LOOK_BACK = {"repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
-             "min_tokens", "bad_words", "forced_tokens"}  # parameters for which a row needs the history
+             "min_tokens", "bad_words", "phases"}  # parameters for which a row needs the history
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Chain:
     fits: bool = True
     waiting: int = 0  # receipts that fit, under no signature yet
     parameters: Optional[Dict[str, Any]] = None
-    compiled: Optional[Compiled] = None
+    compiled: List[Compiled] = field(default_factory=list)  # outside of phases, then in each; empty: unknown
     mask_nan: bool = False
     seed: Optional[int] = None
     unknown: str = ""  # the reason why no draw of the chain can be checked
@@ -183,8 +183,10 @@ class Verifier:
             raise ValueError("a vocabulary or a choice_index that no server takes")
         parameters = form.parameters_of(opening.words)
         check_ranges(parameters, opening.live_vocabulary)
-        compiled, chain.mask_nan = compile_parameters(parameters)
-        chain.parameters, chain.compiled = parameters, compiled
+        phases = range(len(parameters.get("phases", [])) + 1)
+        compiled = [compile_parameters(within(parameters, phase)) for phase in phases]
+        chain.parameters, chain.mask_nan = parameters, compiled[0][1]
+        chain.compiled = [options for options, _ in compiled]
         for given in self.masks:
             words = form.live_words(given, opening.live_vocabulary)
             if words is not None:
@@ -238,7 +240,7 @@ class Verifier:
 
     def draw_again(self, chain: Chain, receipt: Receipt) -> str:
         """Compares token and logprob. Returns the reason if the draw could not be checked."""
-        if chain.compiled is None:
+        if not chain.compiled:
             return chain.unknown
         if not receipt.listed:
             return "without a list of their kept tokens"
@@ -247,7 +249,7 @@ class Verifier:
             self.wrong(receipt, "wrong_token", impossible)
             return ""
         adaptive = "adaptive_p" in chain.parameters
-        kept, drawn, reason = kept_distribution(chain.compiled, receipt), receipt.token, ""
+        kept, drawn, reason = kept_distribution(chain.compiled[receipt.phase], receipt), receipt.token, ""
         if adaptive:
             reason = "with adaptive_p"
         elif receipt.method in (form.ACCEPTED, form.REPLACED):
@@ -280,15 +282,20 @@ class Verifier:
 
     def compare_row(self, chain: Chain, receipt: Receipt) -> str:
         """Runs the law over the position's logits. Returns the reason if they could not be compared."""
-        parameters, compiled = chain.parameters, chain.compiled
-        if compiled is None or parameters is None:
+        parameters = chain.parameters
+        if not chain.compiled or parameters is None:
             return chain.unknown
+        if receipt.phase >= len(chain.compiled):
+            self.wrong(receipt, "wrong_row", "a phase that the parameters do not have")
+            return ""
+        compiled = chain.compiled[0]
+        greedy = all(options.greedy for options in chain.compiled)
         if compiled.chain and compiled.chain[-1][0] in stages.STATEFUL:
             return "whose sampler keeps a state"
         draws = receipt.method in (form.RACE, form.FIRST)
-        if draws and not compiled.greedy and chain.opening.flags & form.WATERMARK:
+        if draws and not greedy and chain.opening.flags & form.WATERMARK:
             return "with a watermark"
-        if chain.seed is None and not compiled.greedy:
+        if chain.seed is None and not greedy:
             return "whose margin needs the seed" if self.tolerance is not None else "without the seed"
         if len(self.rows[receipt.position]) < chain.opening.live_vocabulary:
             self.wrong(receipt, "wrong_row", f"{len(self.rows[receipt.position])} logits, the vocabulary has more")
@@ -298,7 +305,11 @@ class Verifier:
         history = self.history(chain, receipt, parameters)
         if history is None:
             return "without the tokens before them"
-        row = row_of(chain, receipt, self.rows[receipt.position], parameters, *history)
+        phase, forced = phase_after(parameters, *history)
+        if phase != receipt.phase:
+            self.wrong(receipt, "wrong_row", f"phase {receipt.phase} is recorded, the history gives {phase}")
+            return ""
+        row = row_of(chain, receipt, self.rows[receipt.position], *history, forced)
         if not draws:
             row.score = receipt.token
         try:
@@ -361,7 +372,10 @@ def noise_of(chain: Chain, receipt: Receipt) -> Tuple[Tuple[int, int], int, int]
 
 def impossibility(chain: Chain, receipt: Receipt) -> str:
     """Why no row has these kept tokens, or this one of them; empty if one may."""
-    live, bits, compiled = chain.opening.live_vocabulary, receipt.bits, chain.compiled
+    live, bits = chain.opening.live_vocabulary, receipt.bits
+    if receipt.phase >= len(chain.compiled):
+        return "a phase that the parameters do not have"
+    compiled = chain.compiled[receipt.phase]
     place = int(np.searchsorted(receipt.ids, receipt.token))
     first = int(bits[np.argmax(sort_keys(bits))])
     dynamic = any(stage[0] == stages.DYNAMIC_TEMPERATURE for stage in compiled.chain)
@@ -387,13 +401,12 @@ def kept_distribution(compiled: Compiled, receipt: Receipt) -> Distribution:
     return Distribution(ids, bits, first, Scale(first, scale).distances(bits), shown)
 
 
-def row_of(chain: Chain, receipt: Receipt, bits: Any, parameters: Dict[str, Any], tokens: List[int],
-           prompt: int) -> Row:
+def row_of(chain: Chain, receipt: Receipt, bits: Any, tokens: List[int], prompt: int, forced: Optional[int]) -> Row:
     """The row that the receipt's token was drawn from."""
     (low, high), position, stream = noise_of(chain, receipt)
-    forced = forced_token(parameters, len(tokens) - prompt)
+    parameters = within(chain.parameters or {}, receipt.phase)
     allowed = sorted(parameters.get("allowed_token_ids", [])) or None
-    return Row(bits=np.asarray(bits, np.uint32)[:chain.opening.live_vocabulary], compiled=chain.compiled or Compiled(),
+    return Row(bits=np.asarray(bits, np.uint32)[:chain.opening.live_vocabulary], compiled=chain.compiled[receipt.phase],
                seed=high << 32 | low, position=position, stream=stream, mask_nan=chain.mask_nan,
                edits=edits(parameters, tokens, prompt) if forced is None else [],
                allowed_tokens=allowed if forced is None else [forced],

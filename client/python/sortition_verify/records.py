@@ -11,7 +11,7 @@ MOST_BODY = 1 << 24
 MAGIC = b"sortrcp1"
 OPENING, RECEIPT, SIGNATURE = 1, 2, 3
 WATERMARK = 1  # flag of an opening
-HISTORY, LISTED, MASKED = 1, 2, 4  # flags of a receipt
+HISTORY, LISTED, MASKED, PHASED = 1, 2, 4, 8  # flags of a receipt
 ENDED = 1  # flag of a head
 RACE, FIRST, ACCEPTED, REPLACED = 1, 2, 3, 4  # methods
 
@@ -93,6 +93,7 @@ class Receipt:
     ids: Any  # of the kept tokens, ascending, and their bits; both empty if they are not listed
     bits: Any
     mask: Optional[bytes]  # mask_digest of the step's mask; None: it had none
+    phase: int  # in which the token was drawn; 0: outside of all
     digest: bytes
 
     @property
@@ -138,16 +139,19 @@ def receipt_of(body: bytes) -> Receipt:
     need(len(body) >= RECEIPT_HEAD.size, "a receipt that is too short")
     fields = RECEIPT_HEAD.unpack_from(body)
     flags, method, kept_count = fields[7], fields[8], fields[13]
-    need(flags & ~(HISTORY | LISTED | MASKED) == 0, f"flags {flags} of a receipt")
+    need(flags & ~(HISTORY | LISTED | MASKED | PHASED) == 0, f"flags {flags} of a receipt")
     need(RACE <= method <= REPLACED, f"method {method}")
     need(kept_count >= 1, "a receipt without kept tokens")
     listed = kept_count if flags & LISTED else 0
     at = RECEIPT_HEAD.size + 8 * listed
-    need(len(body) == at + (32 if flags & MASKED else 0), "a receipt of another length than its kept tokens and mask")
+    end = at + (32 if flags & MASKED else 0)
+    need(len(body) == end + (4 if flags & PHASED else 0), "a receipt of another length than its kept tokens and mask")
+    phase = int.from_bytes(body[end:], "little")
+    need(phase != 0 or not flags & PHASED, "phase 0 of a receipt")
     pairs = np.frombuffer(body, "<u4", 2 * listed, RECEIPT_HEAD.size).reshape(listed, 2)
     ids, bits = pairs[:, 0].astype(np.int64), pairs[:, 1]
     need(bool((np.diff(ids) > 0).all()), "kept tokens that do not ascend")
-    return Receipt(*fields, ids, bits, body[at:] or None, digest(body))
+    return Receipt(*fields, ids, bits, body[at:end] or None, phase, digest(body))
 
 
 def signature_of(body: bytes) -> Signature:
@@ -184,11 +188,15 @@ FIELDS: Dict[int, Tuple[str, Any]] = {
     32: ("dry", {1: ("multiplier", FLOAT), 2: ("base", FLOAT), 3: ("allowed_length", NUMBER), 4: ("window", NUMBER),
                  5: ("sequence_breakers", [TOKENS])}),
     33: ("no_repeat_ngram_size", NUMBER), 34: ("min_tokens", NUMBER), 35: ("stop_token_ids", [NUMBER]),
-    36: ("bad_words", [TOKENS]), 37: ("forced_tokens", {1: ("start", NUMBER), 2: ("tokens", [NUMBER])}),
+    36: ("bad_words", [TOKENS]),
     44: ("repetition_stop", {1: ("repeats", NUMBER), 2: ("min_period", NUMBER), 3: ("max_period", NUMBER),
                              4: ("min_length", NUMBER), 5: ("min_tokens", NUMBER)}),
     45: ("banned_phrases", [TOKENS]),
 }
+# The fields that a phase may replace.
+WITHIN = {number: FIELDS[number] for number in (*range(1, 8), *range(9, 12), *range(20, 29), 31)}
+FIELDS[37] = ("phases", [{1: ("begin", [NUMBER]), 2: ("end", [NUMBER]), 3: ("max_tokens", NUMBER),
+                          4: ("then", [NUMBER]), 5: ("parameters", WITHIN)}])
 
 
 def parameters_of(words: List[int], fields: Dict[int, Tuple[str, Any]] = FIELDS) -> Dict[str, Any]:

@@ -4,9 +4,9 @@ import numpy as np
 
 from sortition_verify import functions as law
 from sortition_verify.compact import statement
-from sortition_verify.history import edits, forced_token, watermark_noise
+from sortition_verify.history import edits, phase_after, watermark_noise
 from sortition_verify.options import first_state
-from sortition_verify.parameters import compile_parameters
+from sortition_verify.parameters import compile_parameters, within
 from sortition_verify.row import Compiled, Draft, Row, RowError, answer
 
 U32, U64 = np.uint32, np.uint64
@@ -125,7 +125,8 @@ def consequences(history, row):
     """Edits, allowed tokens and noise after a history, as a published row has them. `row` has the seed."""
     parameters, prompt, output = history["parameters"], history["prompt"], history["output"]
     tokens = prompt + output
-    forced = forced_token(parameters, len(output))
+    phase, forced = phase_after(parameters, tokens, len(prompt))
+    parameters = within(parameters, phase)
     allowed = sorted(parameters.get("allowed_token_ids", [])) if forced is None else [forced]
     out = {"patches": [list(edit) for edit in edits(parameters, tokens, len(prompt))] if forced is None else []}
     if allowed:
@@ -145,7 +146,8 @@ def history_differences(history, row):
     found = consequences(history, row)
     wanted = {"patches": [], **{name: row[name] for name in row if name in (*found, "allowed_tokens")}}
     yield from compare(found, wanted, "")
-    compiled, mask_nan = compile_parameters(history["parameters"])
+    phase, _ = phase_after(history["parameters"], history["prompt"] + history["output"], len(history["prompt"]))
+    compiled, mask_nan = compile_parameters(within(history["parameters"], phase))
     wanted = compiled_of(row)
     if wanted.chain:
         wanted.temperature = compiled.temperature

@@ -53,7 +53,7 @@ structs! {
         requested_logprobs: *const f32, requested_ranks: *const u32, requested_count: usize
     }
     CPosition {
-        token: u32, entropy: f32, has_entropy: u32, kept_count: u32, has_kept_count: u32, reserved: u32,
+        token: u32, entropy: f32, has_entropy: u32, kept_count: u32, has_kept_count: u32, phase: u32,
         raw: *const CLogprobs, processed: *const CLogprobs, kept_tokens: *const u32, kept_token_count: usize,
         probabilities: *const f32, probability_count: usize, tempered: *const CLogprobs, kept_log_mass: f32,
         has_kept_log_mass: u32

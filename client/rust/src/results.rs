@@ -175,6 +175,11 @@ impl<'a> Position<'a> {
         self.position.token
     }
 
+    /// Returns the phase in which the token was drawn: 1 is the first of "phases"; 0 is outside of all.
+    pub fn phase(&self) -> u32 {
+        self.position.phase
+    }
+
     /// Returns the log probabilities of the row as it came, with "raw_logprobs".
     pub fn raw(&self) -> Option<Logprobs<'a>> {
         // SAFETY: The struct lives as long as the results.

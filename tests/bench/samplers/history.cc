@@ -11,6 +11,7 @@
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
+#include "service/limits.h"
 #include "service/sequence/sequence_state.h"
 #include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
@@ -61,6 +62,22 @@ std::shared_ptr<SequenceSpec> RepetitionSpec() {
   spec->law_version = 1;
   spec->vocabulary = spec->live_vocabulary = kVocabulary;
   spec->history.repetition_stop.repeats = 4;
+  return spec;
+}
+
+// Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
+std::shared_ptr<SequenceSpec> PhasesSpec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary + service::kMaxPhases;
+  for (uint32_t i = 0; i < service::kMaxPhases; ++i) {
+    service::Phase& phase = spec->history.phases.emplace_back();
+    phase.begin = {1, kVocabulary + i};
+    phase.end = {2, kVocabulary + i};
+    phase.max_tokens = 100;
+    phase.then = phase.end;
+    phase.options.frequency_penalty = 0;
+  }
   return spec;
 }
 
@@ -138,6 +155,7 @@ void MeasureHistory(size_t rounds, Report* report) {
   Texts long_texts(1, 128 * 1024);
   Texts many(kRows, 32 * 1024);
   Texts stopping(1, 32 * 1024, RepetitionSpec());
+  Texts outside(1, 32 * 1024, PhasesSpec());
   const std::vector<Contender> contenders = {
       {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
@@ -145,6 +163,7 @@ void MeasureHistory(size_t rounds, Report* report) {
       {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
       {"dry_32k_cold", [&](size_t row) { many.Step(row, &token); }},
       {"repetition_stop", [&](size_t row) { stopping.Step(row, &token); }},
+      {"phases_inactive", [&](size_t row) { outside.Step(row, &token); }},
       {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
   };
   Schedule schedule;

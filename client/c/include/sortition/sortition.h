@@ -74,7 +74,7 @@ SORTITION_API sortition_code sortition_parameters_set_bool(sortition_parameters*
 SORTITION_API sortition_code sortition_parameters_set_text(sortition_parameters* parameters, const char* name,
                                                            const char* value, sortition_error** error);
 // A list of tokens ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logprob_token_ids",
-// "forced_tokens.tokens").
+// "phases[0].begin").
 SORTITION_API sortition_code sortition_parameters_set_tokens(sortition_parameters* parameters, const char* name,
                                                              const uint32_t* tokens, size_t count,
                                                              sortition_error** error);
@@ -295,7 +295,7 @@ typedef struct sortition_position {
   uint32_t has_entropy;
   uint32_t kept_count;  // number of tokens that passed every filter, with has_kept_count
   uint32_t has_kept_count;
-  uint32_t reserved;
+  uint32_t phase;                       // in which the token was drawn: 1 is the first of "phases"; 0: outside of all
   const sortition_logprobs* raw;        // null unless "raw_logprobs" is set
   const sortition_logprobs* processed;  // null unless "processed_logprobs" is set
   const uint32_t* kept_tokens;          // ids, ascending, with "kept_set.tokens"

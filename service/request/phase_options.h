@@ -1,0 +1,38 @@
+// Phases: their tags and budgets, and the parameters that hold within.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/sequence/phases.h"
+#include "service/sequence/sequence_spec.h"
+#include "sortition/v1/parameters.pb.h"
+
+namespace sortition::service {
+
+// Refuses, by its field path below `path`, a phase that contradicts another one or itself, or is out of range. Does not
+// look at the parameters within. Thread-safe.
+std::optional<Refusal> CheckPhases(const v1::SamplingParameters& parameters, const Limits& limits,
+                                   absl::string_view path, uint32_t live_vocabulary);
+
+// Returns the tags and budgets, which are not checked. Of the options within it sets the penalties, which are part of
+// history hashes. Thread-safe.
+std::vector<Phase> CompilePhases(const v1::SamplingParameters& parameters);
+
+// Returns the parameters that hold within `phase`: those of the sequence, but for the fields that the phase has set.
+// They have no phases. Thread-safe.
+v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters, const v1::Phase& phase);
+
+// Refuses, as CheckPhases does, a phase whose own lists leave no token, once they are compiled. Thread-safe.
+std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
+                                  uint32_t live_vocabulary);
+
+// Returns true if CompactRow.sum has one meaning in the whole text: the temperature of a phase is that of the sequence.
+// Thread-safe.
+bool StatesOneSum(const SequenceSpec& spec);
+
+}  // namespace sortition::service

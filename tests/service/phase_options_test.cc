@@ -1,0 +1,185 @@
+// Phases in parameters: every refusal by its field, and the parameters that hold within.
+#include "service/request/phase_options.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "google/protobuf/text_format.h"
+#include "service/request/parameters.h"
+#include "service/request/strictness.h"
+
+namespace sortition::service {
+namespace {
+
+constexpr uint32_t kPhaseVocabulary = 100;
+
+v1::SamplingParameters ParsedPhases(const std::string& text) {
+  v1::SamplingParameters parameters;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &parameters)) << text;
+  return parameters;
+}
+
+std::optional<Refusal> CompilePhased(const v1::SamplingParameters& parameters, SequenceSpec* spec,
+                                     const Limits& limits = {}) {
+  spec->vocabulary = spec->live_vocabulary = kPhaseVocabulary;
+  return CompileParameters(parameters, limits, "p", spec);
+}
+
+void ExpectPhasesRefused(const std::string& text, Reason reason, const std::string& field, const Limits& limits = {}) {
+  SequenceSpec spec;
+  const auto refusal = CompilePhased(ParsedPhases(text), &spec, limits);
+  ASSERT_TRUE(refusal.has_value()) << text;
+  EXPECT_EQ(refusal->reason, reason) << text << ": " << refusal->message;
+  EXPECT_EQ(refusal->field, field) << text;
+  EXPECT_FALSE(refusal->message.empty());
+}
+
+SequenceSpec MustCompilePhases(const std::string& text, const Limits& limits = {}) {
+  SequenceSpec spec;
+  const auto refusal = CompilePhased(ParsedPhases(text), &spec, limits);
+  EXPECT_FALSE(refusal.has_value()) << refusal->field << ": " << refusal->message;
+  return spec;
+}
+
+std::string RepeatedTokens(const std::string& field, uint32_t count) {
+  std::string text;
+  for (uint32_t i = 0; i < count; ++i) text += field + ": " + std::to_string(i % kPhaseVocabulary) + " ";
+  return text;
+}
+
+TEST(PhaseOptions, NinePhasesAreRefused) {
+  std::string phases;
+  for (uint32_t i = 0; i < kMaxPhases; ++i) phases += "phases { begin: " + std::to_string(i) + " end: 50 } ";
+  EXPECT_EQ(MustCompilePhases(phases).history.phases.size(), kMaxPhases);
+  ExpectPhasesRefused(phases + "phases { begin: 60 end: 50 }", Reason::kTooMany, "p.phases");
+}
+
+TEST(PhaseOptions, LongTagsAreRefused) {
+  MustCompilePhases("phases { " + RepeatedTokens("begin", 32) + RepeatedTokens("end", 32) + "}");
+  ExpectPhasesRefused("phases { end: 1 " + RepeatedTokens("begin", 33) + "}", Reason::kTooMany, "p.phases[0].begin");
+  ExpectPhasesRefused("phases { " + RepeatedTokens("end", 33) + "}", Reason::kTooMany, "p.phases[0].end");
+}
+
+TEST(PhaseOptions, DeadTokensAreRefused) {
+  ExpectPhasesRefused("phases { begin: 100 end: 1 }", Reason::kOutOfRange, "p.phases[0].begin[0]");
+  ExpectPhasesRefused("phases { begin: 1 end: [1, 100] }", Reason::kOutOfRange, "p.phases[0].end[1]");
+  ExpectPhasesRefused("phases { max_tokens: 1 then: 100 }", Reason::kOutOfRange, "p.phases[0].then[0]");
+}
+
+TEST(PhaseOptions, EndlessPhaseIsRefused) {
+  ExpectPhasesRefused("phases { begin: 1 }", Reason::kContradiction, "p.phases[0].end");
+}
+
+TEST(PhaseOptions, ThenWithoutBudgetIsRefused) {
+  ExpectPhasesRefused("phases { begin: 1 end: 2 then: 3 }", Reason::kContradiction, "p.phases[0].then");
+}
+
+TEST(PhaseOptions, BudgetWithoutThenIsRefused) {
+  ExpectPhasesRefused("phases { begin: 1 max_tokens: 3 }", Reason::kContradiction, "p.phases[0].then");
+  EXPECT_EQ(MustCompilePhases("phases { begin: 1 end: [4, 5] max_tokens: 3 }").history.phases[0].then,
+            (TokenString{4, 5}));
+}
+
+TEST(PhaseOptions, BudgetBeyondHistoryIsRefused) {
+  Limits limits;
+  limits.max_history = 10;
+  MustCompilePhases("phases { max_tokens: 8 then: [1, 2] }", limits);
+  ExpectPhasesRefused("phases { max_tokens: 9 then: [1, 2] }", Reason::kOutOfRange, "p.phases[0].max_tokens", limits);
+  ExpectPhasesRefused("phases { end: [1, 2] max_tokens: 4294967295 }", Reason::kOutOfRange, "p.phases[0].max_tokens");
+}
+
+TEST(PhaseOptions, ContainedTagsAreRefused) {
+  const auto both = [](const std::string& one, const std::string& other) {
+    return "phases { begin: " + one + " end: 9 } phases { begin: " + other + " end: 9 }";
+  };
+  MustCompilePhases(both("[1, 2]", "[2, 1]"));
+  for (const char* inner : {"1", "2", "3", "[1, 2]", "[2, 3]", "[1, 2, 3]"}) {
+    ExpectPhasesRefused(both(inner, "[1, 2, 3]"), Reason::kContradiction, "p.phases[1].begin");
+    ExpectPhasesRefused(both("[1, 2, 3]", inner), Reason::kContradiction, "p.phases[1].begin");
+  }
+}
+
+TEST(PhaseOptions, TwoEmptyBeginsAreRefused) {
+  ExpectPhasesRefused("phases { end: 1 } phases { end: 2 }", Reason::kContradiction, "p.phases[1].begin");
+}
+
+TEST(PhaseOptions, ManyTokensAreRefused) {
+  Limits limits;
+  limits.max_listed_tokens = 7;
+  MustCompilePhases("phases { begin: [1, 2] end: 3 } phases { begin: 4 end: 3 max_tokens: 1 then: [5, 6] }", limits);
+  ExpectPhasesRefused("phases { begin: [1, 2] end: 3 } phases { begin: 4 end: 3 max_tokens: 1 then: [5, 6, 7] }",
+                      Reason::kTooMany, "p.phases", limits);
+}
+
+TEST(PhaseOptions, PhaseThatMasksAllIsRefused) {
+  const std::string phase = "phases { begin: 1 end: 2 parameters { ";
+  MustCompilePhases("banned_token_ids: [3, 4] " + phase + "allowed_token_ids: [3, 5] } }");
+  ExpectPhasesRefused("banned_token_ids: [3, 4] " + phase + "allowed_token_ids: [3, 4] } }", Reason::kContradiction,
+                      "p.phases[0].parameters.allowed_token_ids");
+  ExpectPhasesRefused("allowed_token_ids: [3, 4] " + phase + "banned_token_ids: [4, 3] } }", Reason::kContradiction,
+                      "p.phases[0].parameters.banned_token_ids");
+  ExpectPhasesRefused(phase + RepeatedTokens("banned_token_ids", kPhaseVocabulary) + "} }", Reason::kContradiction,
+                      "p.phases[0].parameters.banned_token_ids");
+}
+
+TEST(PhaseOptions, OtherParametersAreUnknown) {
+  v1::SamplingParameters inner = ParsedPhases("dry { multiplier: 1 }");
+  v1::SamplingParameters parameters = ParsedPhases("phases { begin: 1 end: 2 }");
+  ASSERT_TRUE(parameters.mutable_phases(0)->mutable_parameters()->ParseFromString(inner.SerializeAsString()));
+  const auto refusal = FindUnknown(parameters, "p");
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->reason, Reason::kUnknownField);
+  EXPECT_EQ(refusal->field, "p.phases[0].parameters.#32");
+}
+
+TEST(PhaseOptions, InnerRangesAreNamed) {
+  const std::string phase = "phases { begin: 1 end: 2 parameters { ";
+  ExpectPhasesRefused(phase + "top_p: 0 } }", Reason::kOutOfRange, "p.phases[0].parameters.top_p");
+  ExpectPhasesRefused(phase + "logit_bias { token: 100 } } }", Reason::kOutOfRange,
+                      "p.phases[0].parameters.logit_bias[0].token");
+  ExpectPhasesRefused("typical_p: 0.5 " + phase + "temperature: 0 } }", Reason::kContradiction,
+                      "p.phases[0].parameters.typical_p");
+  ExpectPhasesRefused("chain { explicit { samplers: \"top_k\" } } " + phase + "min_p: 0.1 } }", Reason::kContradiction,
+                      "p.phases[0].parameters.min_p");
+}
+
+// Each set field replaces the sequence's, an off value too; the others hold within as outside.
+TEST(PhaseOptions, SetFieldsReplaceTheSequences) {
+  const std::string outside =
+      "temperature: 0.5 top_k: 7 top_p: 0.9 presence_penalty: 1 banned_token_ids: 3 allowed_token_ids: [1, 2] "
+      "raw_logprobs { top: 2 } bad_words { tokens: 8 } logit_bias { token: 5 bias: 1 } ";
+  const SequenceSpec spec = MustCompilePhases(
+      outside +
+      "phases { end: 2 parameters { temperature: 0.7 top_k: 0 presence_penalty: 0 banned_token_ids: 4 "
+      "logit_bias { token: 6 bias: 0 } min_p: 0.1 } }");
+  const SequenceSpec plain = MustCompilePhases(
+      "temperature: 0.7 top_p: 0.9 banned_token_ids: 4 allowed_token_ids: [1, 2] raw_logprobs { top: 2 } "
+      "bad_words { tokens: 8 } min_p: 0.1");
+  EXPECT_EQ(spec.Within(1), static_cast<const RowOptions&>(plain));
+  EXPECT_EQ(spec.Within(0), static_cast<const RowOptions&>(MustCompilePhases(outside)));
+  EXPECT_TRUE(spec.stateful());
+}
+
+// Every field of PhaseParameters is the one of its number and name in SamplingParameters.
+TEST(PhaseOptions, FieldsAreThoseOfParameters) {
+  const auto& within = *v1::PhaseParameters::descriptor();
+  for (int i = 0; i < within.field_count(); ++i) {
+    const auto* const field = v1::SamplingParameters::descriptor()->FindFieldByNumber(within.field(i)->number());
+    ASSERT_NE(field, nullptr) << within.field(i)->name();
+    EXPECT_EQ(field->name(), within.field(i)->name());
+    EXPECT_EQ(field->type(), within.field(i)->type());
+    EXPECT_EQ(field->message_type(), within.field(i)->message_type());
+    EXPECT_EQ(field->is_repeated(), within.field(i)->is_repeated());
+  }
+}
+
+TEST(PhaseOptions, OneSumNeedsOneTemperature) {
+  EXPECT_TRUE(StatesOneSum(MustCompilePhases("temperature: 0.5 phases { end: 1 parameters { top_k: 3 } }")));
+  EXPECT_FALSE(StatesOneSum(MustCompilePhases("temperature: 0.5 phases { end: 1 parameters { temperature: 0.6 } }")));
+}
+
+}  // namespace
+}  // namespace sortition::service
