@@ -39,9 +39,14 @@ PhaseTrack PhaseTrack::Of(const std::vector<Phase>& phases, const TokenLog& log,
 void PhaseTrack::Pushed(const std::vector<Phase>& phases, const TokenLog& log, uint32_t length,
                         uint32_t prompt_length) {
   const Mark at = now();
+  const uint32_t last = log.at(length - 1);
+  // Most tokens end no tag, which their comparison with the tags' last tokens shows.
+  const auto is_at_end = [&](const TokenString& tag) {
+    return !tag.empty() && tag.back() == last && EndsWith(log, length, at.position, tag);
+  };
   if (at.phase == kNoPhase) {
     for (uint32_t i = 0; i < phases.size(); ++i) {
-      if (phases[i].begin.empty() || !EndsWith(log, length, at.position, phases[i].begin)) continue;
+      if (!is_at_end(phases[i].begin)) continue;
       marks_.push_back({length, i + 1});
       break;
     }
@@ -49,8 +54,7 @@ void PhaseTrack::Pushed(const std::vector<Phase>& phases, const TokenLog& log, u
     const Phase& phase = phases[at.phase - 1];
     const uint32_t tokens = length - at.position;
     const bool is_then = phase.max_tokens && tokens > *phase.max_tokens;
-    const bool is_over =
-        is_then ? tokens == MostTokens(phase) : !phase.end.empty() && EndsWith(log, length, at.position, phase.end);
+    const bool is_over = is_then ? tokens == MostTokens(phase) : is_at_end(phase.end);
     if (is_over) marks_.push_back({length, kNoPhase});
   }
   BeginOutput(phases, length, prompt_length);
