@@ -81,6 +81,7 @@ std::variant<std::unique_ptr<LocalRun>, service::Refusal> LocalRun::Begin(
     place.state->LeaveLoan();
   }
   std::vector<service::RowMaskBits> masks = MasksOf(row, spec->vocabulary);
+  masks.resize(plan.masks.size());  // a mask may only ban tokens
   return std::unique_ptr<LocalRun>(
       new LocalRun(service::RowRun({.spec = std::move(spec)}, std::move(plan), std::move(masks), std::move(grant)),
                    dtype, row, options));
@@ -119,7 +120,7 @@ LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
   if (!progress.next) return {};
   asked_.front() = progress.next->index;
   Requests requests = {RequestAt(asked_.front())};
-  requests.front().sampler_state = progress.next->sampler_state;
+  progress.next->Set(&requests.front());
   return requests;
 }
 
