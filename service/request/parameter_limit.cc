@@ -41,6 +41,9 @@ constexpr DefaultValue kDefaults[] = {
     {"mirostat.m", 100},
     {"adaptive_p.decay", 0.9f},
     {"quadratic_smoothing.curve", 1},
+    {"repetition_stop.min_period", 1},
+    {"repetition_stop.max_period", 256},
+    {"repetition_stop.min_length", 256},
     {"dry.base", law::kDefaultDryBase},
     {"dry.allowed_length", law::kDefaultDryAllowedLength},
 };
