@@ -19,10 +19,10 @@ namespace sortition::client {
 struct OpenedSequence {
   uint64_t seed = 0;
   bool stateful = false;
-  uint64_t history_hash = 0;  // 0 if it is not stateful
-  uint64_t last_step_id = 0;  // 0: it has answered no step
-  bool by_service = false;    // a server has opened it, not this process
-  v1::PolicyEffect policy;    // of the server's operator; empty without one
+  uint64_t history_hash = 0;     // 0 if it is not stateful
+  uint64_t last_step_id = 0;     // 0: it has answered no step
+  bool by_service = false;       // a server has opened it, not this process
+  v1::PolicyEffect policy = {};  // of the server's operator; empty without one
 };
 
 // A sequence to be opened.

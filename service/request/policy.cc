@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<MarkKey>> ReadKeys(const std::string& path, const Fil
 
 // Gives the parameters what they do not set, and tells so.
 void TakeDefaults(const v1::SamplingParameters& defaults, v1::SamplingParameters* parameters,
-                  v1::SamplingParameters* applied) {
+                  v1::PolicyEffect* effect) {
   std::vector<const google::protobuf::FieldDescriptor*> set, own;
   defaults.GetReflection()->ListFields(defaults, &set);
   parameters->GetReflection()->ListFields(*parameters, &own);
@@ -80,8 +80,9 @@ void TakeDefaults(const v1::SamplingParameters& defaults, v1::SamplingParameters
   for (const auto* field : set) {
     if (std::ranges::find(own, field) != own.end()) missing.GetReflection()->ClearField(&missing, field);
   }
+  if (missing.ByteSizeLong() == 0) return;
   parameters->MergeFrom(missing);
-  applied->MergeFrom(missing);
+  effect->mutable_applied()->MergeFrom(missing);
 }
 
 std::optional<Refusal> TakeKey(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
@@ -177,7 +178,7 @@ absl::StatusOr<PolicyList> ParsePolicies(absl::string_view text, const Limits& l
 std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
                                    v1::PolicyEffect* effect) {
   if (policy != nullptr) {
-    TakeDefaults(policy->message.defaults(), open->mutable_parameters(), effect->mutable_applied());
+    TakeDefaults(policy->message.defaults(), open->mutable_parameters(), effect);
     const std::string parameters = absl::StrCat(path, ".parameters");
     for (const v1::ParameterLimit& limit : policy->message.limits()) {
       if (auto refusal = ApplyLimit(limit, parameters, open->mutable_parameters(), effect)) return refusal;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,7 +18,6 @@
 #include "service/receipt/receipt_key.h"
 #include "sortition/client.h"
 #include "sortition/watermark.h"
-#include "tests/client/rows.h"
 
 namespace sortition::testing {
 namespace {
@@ -26,6 +26,14 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kVocabulary = 512;
 constexpr uint64_t kFirst = 11, kSecond = 12;
+
+// Logits of a row whose token is uncertain, as a function of its number.
+std::vector<float> MakeLogits(uint32_t number) {
+  std::mt19937 random(number);
+  std::vector<float> logits(kVocabulary);
+  for (float& logit : logits) logit = static_cast<float>(random() % 4096) / 1024;
+  return logits;
+}
 
 class PoliciesTest : public ::testing::Test {
  protected:
@@ -66,7 +74,7 @@ class PoliciesTest : public ::testing::Test {
   }
   // Draws a token after those of the sequence.
   static void Draw(client::Client* client, client::Sequence* sequence) {
-    const auto logits = MakeRow(v1::DTYPE_F32, kVocabulary, 1000 + sequence->position());
+    const auto logits = MakeLogits(sequence->position());
     client::Batch batch;
     batch.dtype = v1::DTYPE_F32;
     batch.vocabulary_size = kVocabulary;
@@ -78,7 +86,7 @@ class PoliciesTest : public ::testing::Test {
   }
   // Returns the error of a row, which has one.
   static client::RowError Refused(client::Client* client, client::Sequence* sequence) {
-    const auto logits = MakeRow(v1::DTYPE_F32, kVocabulary, 1);
+    const auto logits = MakeLogits(1);
     client::Batch batch;
     batch.dtype = v1::DTYPE_F32;
     batch.vocabulary_size = kVocabulary;
