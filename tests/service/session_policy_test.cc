@@ -91,7 +91,7 @@ class SessionPolicy : public ::testing::Test {
     ASSERT_TRUE(results[0].has_draw()) << results[0].ShortDebugString();
     const auto right = plain->Draw({.logits = logits}, static_cast<uint32_t>(text->size()));
     EXPECT_EQ(results[0].draw().token(), right.token());
-    *hash = results[0].history_hash();
+    *hash = results[0].draw().history_hash();
     plain->Append(right.token());
     text->push_back(right.token());
   }
@@ -232,6 +232,7 @@ TEST_F(SessionPolicy, LimitIsStatedOrRefused) {
                       {"field": "top_k", "max": 20}])");
   v1::OpenSequence open = Open();
   open.mutable_parameters()->set_temperature(9);
+  open.mutable_parameters()->set_top_k(20);
   EXPECT_EQ(worker_->MustOpen(open).policy().applied().ShortDebugString(), "temperature: 1.5");
   open.mutable_parameters()->set_top_k(21);
   const v1::Error error = worker_->Open(open).error();
