@@ -24,13 +24,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kVocabulary = 512;
-constexpr uint64_t kFirst = 11, kSecond = 12;
+constexpr uint32_t kPolicyVocabulary = 512;
+constexpr uint64_t kFirstKey = 11, kSecondKey = 12;
 
 // Logits of a row whose token is uncertain, as a function of its number.
 std::vector<float> MakeLogits(uint32_t number) {
   std::mt19937 random(number);
-  std::vector<float> logits(kVocabulary);
+  std::vector<float> logits(kPolicyVocabulary);
   for (float& logit : logits) logit = static_cast<float>(random() % 4096) / 1024;
   return logits;
 }
@@ -67,7 +67,7 @@ class PoliciesTest : public ::testing::Test {
   static client::SequenceOptions Options(const std::string& id) {
     client::SequenceOptions options;
     options.request_id = id;
-    options.vocabulary_size = kVocabulary;
+    options.vocabulary_size = kPolicyVocabulary;
     options.seed = 7;
     options.prompt = {1, 2, 3};
     return options;
@@ -77,7 +77,7 @@ class PoliciesTest : public ::testing::Test {
     const auto logits = MakeLogits(sequence->position());
     client::Batch batch;
     batch.dtype = v1::DTYPE_F32;
-    batch.vocabulary_size = kVocabulary;
+    batch.vocabulary_size = kPolicyVocabulary;
     batch.rows.push_back({.sequence = sequence, .logits = logits.data()});
     const auto results = client->Step(batch);
     ASSERT_TRUE(results.ok()) << results.status();
@@ -89,7 +89,7 @@ class PoliciesTest : public ::testing::Test {
     const auto logits = MakeLogits(1);
     client::Batch batch;
     batch.dtype = v1::DTYPE_F32;
-    batch.vocabulary_size = kVocabulary;
+    batch.vocabulary_size = kPolicyVocabulary;
     batch.rows.push_back({.sequence = sequence, .logits = logits.data()});
     const auto results = client->Step(batch);
     EXPECT_TRUE(results.ok()) << results.status();
@@ -125,7 +125,7 @@ TEST_F(PoliciesTest, KilledServerAndNewKeyChangeNoToken) {
   EXPECT_TRUE((*sequence)->stateful());
   for (int i = 0; i < 60; ++i) {
     if (i % 20 == 10) {
-      Write("keys", "later" + std::to_string(i) + " " + std::to_string(kSecond + i) + "\nfirst 11\n");
+      Write("keys", "later" + std::to_string(i) + " " + std::to_string(kSecondKey + i) + "\nfirst 11\n");
       server->process().Signal(SIGKILL);
       ASSERT_TRUE(server->process().Wait(absl::Seconds(60)).ok());
       server = Start({}, port);
@@ -134,8 +134,8 @@ TEST_F(PoliciesTest, KilledServerAndNewKeyChangeNoToken) {
   }
   EXPECT_EQ((*sequence)->tokens(), right);
   EXPECT_EQ((*sequence)->policy().watermark_key_id(), "first");
-  EXPECT_LT(PValue(kFirst, right), 1e-6);
-  EXPECT_GT(PValue(kSecond, right), 1e-6);
+  EXPECT_LT(PValue(kFirstKey, right), 1e-6);
+  EXPECT_GT(PValue(kSecondKey, right), 1e-6);
   // A new text has the newest key.
   const auto next = client->Open(Options("next"));
   ASSERT_TRUE(next.ok()) << next.status();
@@ -163,7 +163,7 @@ TEST_F(PoliciesTest, ClientCannotTurnItOff) {
   ASSERT_TRUE(sequence.ok()) << sequence.status();
   EXPECT_EQ((*sequence)->policy().applied().ShortDebugString(), "temperature: 0.5 top_k: 40");
   for (int i = 0; i < 60; ++i) ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
-  EXPECT_LT(PValue(kFirst, (*sequence)->tokens()), 1e-4);
+  EXPECT_LT(PValue(kFirstKey, (*sequence)->tokens()), 1e-4);
 }
 
 TEST_F(PoliciesTest, ChangedPolicyRefusesWhatItWouldChange) {
