@@ -137,6 +137,16 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
   }
 }
 
+TEST(CudaKernel, FiltersKeepTheLeast) {
+  for (uint64_t seed = 0; seed < 40 + testing::Scaled(200); ++seed) {
+    RandomRow row(5'000'000 + seed, seed % 8 == 0 ? 5000 : 1 + uint32_t(seed * 7919 % 300), RowOptions::kChained);
+    row.KeepAtLeast();
+    Batch batch;
+    batch.AddRow(row.request());
+    EXPECT_EQ(batch.Run(1, seed)[0], law::SampleRowReference(row.request())) << row.description();
+  }
+}
+
 // The logprobs that kernels leave in the device's memory are the host's.
 TEST(CudaKernel, LogprobsEqualHosts) {
   uint64_t compared = 0;
