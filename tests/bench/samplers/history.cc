@@ -57,11 +57,11 @@ std::shared_ptr<SequenceSpec> DrySpec() {
 }
 
 // Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
-std::shared_ptr<SequenceSpec> PhasesSpec() {
+std::shared_ptr<SequenceSpec> PhasesSpec(uint32_t count) {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kVocabulary + service::kMaxPhases;
-  for (uint32_t i = 0; i < service::kMaxPhases; ++i) {
+  spec->vocabulary = spec->live_vocabulary = kVocabulary + count;
+  for (uint32_t i = 0; i < count; ++i) {
     service::Phase& phase = spec->history.phases.emplace_back();
     phase.begin = {1, kVocabulary + i};
     phase.end = {2, kVocabulary + i};
@@ -143,14 +143,16 @@ void MeasureHistory(size_t rounds, Report* report) {
   Texts texts(1, 32 * 1024);
   Texts long_texts(1, 128 * 1024);
   Texts many(kRows, 32 * 1024);
-  Texts outside(1, 32 * 1024, PhasesSpec());
+  Texts outside(1, 32 * 1024, PhasesSpec(1));
+  Texts outside_all(1, 32 * 1024, PhasesSpec(service::kMaxPhases));
   const std::vector<Contender> contenders = {
       {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
       {"dry_32k", [&](size_t row) { texts.Step(row, &token); }},
       {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
       {"dry_32k_cold", [&](size_t row) { many.Step(row, &token); }},
-      {"phases_inactive", [&](size_t row) { outside.Step(row, &token); }},
+      {"phase_inactive", [&](size_t row) { outside.Step(row, &token); }},
+      {"phases_inactive_8", [&](size_t row) { outside_all.Step(row, &token); }},
       {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
   };
   Schedule schedule;
