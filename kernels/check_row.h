@@ -49,6 +49,10 @@ inline void CheckOptions(const RowRequest& request) {
   for (const uint32_t token : request.requested) SORTITION_CHECK(token < request.live_vocabulary);
   if (request.task != RowTask::kDraw) SORTITION_CHECK(request.given < request.live_vocabulary);
   if (request.task == RowTask::kVerify) CheckDraftOf(request);
+  if (request.survival != RowRequest::kNoBlock) {
+    SORTITION_CHECK(request.task == RowTask::kVerify && !parameters.greedy);
+    SORTITION_CHECK(request.survival <= RowRequest::kCertainSurvival);
+  }
   if (!request.wants_race_place) return;
   SORTITION_CHECK(request.task == RowTask::kScore);
   SORTITION_CHECK(parameters.chain.empty() || parameters.chain.back().kind != StageKind::kAdaptiveP);

@@ -21,16 +21,25 @@ inline constexpr Features kFeatureRequested = Features{1} << 34;  // logprobs of
 inline constexpr Features kFeatureEntropy = Features{1} << 35;
 inline constexpr Features kFeatureKeptSet = Features{1} << 36;   // its count, or its tokens
 inline constexpr Features kFeatureTempered = Features{1} << 37;  // the tempered distribution, or the kept mass in it
+inline constexpr Features kFeatureMinKeep = Features{1} << 38;   // filters that keep a number of tokens at least
+inline constexpr Features kFeatureBlock = Features{1} << 39;     // verification of blocks
 inline constexpr Features kAllFeatures = kFeatureEveryStage | kFeatureScore | kFeatureVerify | kFeatureRequested |
-                                         kFeatureEntropy | kFeatureKeptSet | kFeatureTempered;
+                                         kFeatureEntropy | kFeatureKeptSet | kFeatureTempered | kFeatureMinKeep |
+                                         kFeatureBlock;
 
 // O(stages).
 inline Features FeaturesOf(const RowRequest& request) {
   Features features = kNoFeatures;
   const RowParameters& parameters = *request.parameters;
-  for (const Stage& stage : parameters.chain) features |= FeatureOf(stage.kind);
+  for (const Stage& stage : parameters.chain) {
+    features |= FeatureOf(stage.kind);
+    // The law's LeastCount of a filter: 0 and 1 are off.
+    const bool has_count = stage.kind != StageKind::kTemperature && (stage.operands[3] & ~1u) != 0;
+    if (has_count) features |= kFeatureMinKeep;
+  }
   if (request.task == RowTask::kScore) features |= kFeatureScore;
   if (request.task == RowTask::kVerify) features |= kFeatureVerify;
+  if (request.survival != RowRequest::kNoBlock) features |= kFeatureBlock;
   if (!request.requested.empty()) features |= kFeatureRequested;
   if (parameters.entropy) features |= kFeatureEntropy;
   if (parameters.kept_count || parameters.kept_tokens) features |= kFeatureKeptSet;

@@ -126,6 +126,11 @@ struct RowRequest {
   RowTask task = RowTask::kDraw;
   uint32_t given = 0;       // kScore and kVerify: < live_vocabulary
   DraftDistribution draft;  // kVerify
+  // kVerify, in block verification (law: "Blocks"): the probability that the drafts before the row's are accepted, in
+  // units of 2^-32. At first 1, then RowOutput::survival of the position before. kNoBlock elsewhere.
+  static constexpr uint64_t kCertainSurvival = uint64_t{1} << 32;
+  static constexpr uint64_t kNoBlock = ~uint64_t{0};
+  uint64_t survival = kNoBlock;
   // Tokens whose logprobs are wanted by name, in every distribution asked for; < live_vocabulary, at most
   // kMaxTopLogprobs.
   std::span<const uint32_t> requested;
@@ -199,7 +204,8 @@ struct RowOutput {
   RowError error = RowError::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
   uint32_t token = 0;
-  bool accepted = false;   // kVerify: `token` is the draft
+  bool accepted = false;   // kVerify: `token` is the draft; of a block: it may end here, with `token`
+  uint64_t survival = 0;   // of a block: RowRequest::survival of the next position
   uint32_t kept = 0;       // tokens that passed every filter; filled when processed_logprob, kept_count or kept_tokens
   Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob
   Distribution processed;  // of the kept set after every change and filter; filled when processed_logprob

@@ -17,6 +17,8 @@ absl::StatusOr<v1::VerifyMode> ModeOf(int32_t mode, const Name& name) {
       return v1::VERIFY_MODE_GREEDY;
     case SORTITION_VERIFY_REJECTION:
       return v1::VERIFY_MODE_REJECTION;
+    case SORTITION_VERIFY_BLOCK:
+      return v1::VERIFY_MODE_BLOCK;
     default:
       return Refuse(v1::UNKNOWN_ENUM_VALUE, Name(name, "mode"), "SORTITION_VERIFY_*", absl::StrCat(mode));
   }

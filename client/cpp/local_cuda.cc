@@ -28,13 +28,16 @@ bool IsOn(const Context& context, const void* pointer) {
   return result == devices::cuda::Result::kSuccess && device == static_cast<int>(context.hardware().index);
 }
 
-// Returns why the kernels do not run a sequence of these parameters, as error of row `row`; nothing if they do.
-std::optional<RowError> WhyNotHere(const kernels::RowParameters& parameters, uint32_t row) {
-  if (!parameters.tempered_logprob && !parameters.kept_log_mass) return std::nullopt;
+// Returns why the kernels do not run row number `row` of a sequence of these parameters, as its error; nothing if they
+// do.
+std::optional<RowError> WhyNotHere(const kernels::RowParameters& parameters, const Row& task, uint32_t row) {
+  const bool is_block = task.drafts != nullptr && task.drafts->mode == v1::VERIFY_MODE_BLOCK;
+  if (!parameters.tempered_logprob && !parameters.kept_log_mass && !is_block) return std::nullopt;
   RowError error;
   error.code = absl::StatusCode::kUnimplemented;
   error.reason = v1::NOT_IMPLEMENTED;
   error.field = parameters.tempered_logprob ? "parameters.tempered_logprobs" : "parameters.kept_log_mass";
+  if (is_block) error.field = absl::StrCat("rows[", row, "].drafts.mode");
   error.message = absl::StrCat("rows[", row, "]: the CUDA kernels do not give it; a LocalSequence does, by itself");
   return error;
 }
@@ -83,7 +86,7 @@ absl::StatusOr<std::vector<RowResult>> LocalCuda::Step(v1::DType dtype, std::spa
   std::vector<RowResult> outcomes(rows.size());
   std::vector<Begun> begun;
   for (uint32_t i = 0; i < rows.size(); ++i) {
-    if (auto error = WhyNotHere(sequences[i]->own_->parameters(), i)) {
+    if (auto error = WhyNotHere(sequences[i]->own_->parameters(), rows[i], i)) {
       outcomes[i] = *std::move(error);
       continue;
     }

@@ -119,7 +119,7 @@ LocalRun::Requests LocalRun::Continue(std::span<kernels::RowOutput> answers) {
   if (!progress.next) return {};
   asked_.front() = progress.next->index;
   Requests requests = {RequestAt(asked_.front())};
-  requests.front().sampler_state = progress.next->sampler_state;
+  progress.next->Set(&requests.front());
   return requests;
 }
 

@@ -189,6 +189,10 @@ function raceKey(id, start, noise) {
 
 // --- chains (kernels/law/CHAIN.md)
 
+const carriesState = (number) => number >= 14 && number <= 16;
+// Filters whose fourth operand is a number of tokens to keep; those of them that keep the first tokens.
+const LEAST_KEEPERS = new Set([1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17]);
+const FIRST_KEEPERS = new Set([1, 3, 5, 6, 7, 8, 9, 10, 17]);
 const within = (bound) => Math.min(0xfbffffff, Math.max(0, bound));
 const towardZero = (product, shift) => (product < 0n ? -(-product >> shift) : product >> shift);
 
@@ -222,6 +226,13 @@ class Kept {
     const most = within(bound);
     this.slice(0, this.count((t) => t <= most));
   }
+  run([number, ...operands]) {
+    const before = [this.ids, this.bits, this.t], least = operands[3] || 0;
+    this[number](...operands);
+    if (!FIRST_KEEPERS.has(number) || this.t.length >= least) return;
+    [this.ids, this.bits, this.t] = before;
+    this.slice(0, least);
+  }
   weights() { return Array.from(this.t, weight); }
   sum() { return total(this.weights()); }
   mean(sum) {
@@ -244,12 +255,13 @@ class Kept {
     while (sum < least) sum += BigInt(w[n++]);
     this.slice(0, n);
   }
-  4(units) {
+  4(units, second, third, fewest) {
     const w = this.weights(), sum = total(w), least = threshold(sum, units), mean = this.mean(sum);
     const off = this.t.map((t) => Math.abs(t - mean)), live = [...off.keys()].filter((i) => this.t[i] !== DEAD);
     const nearest = live.slice().sort((a, b) => off[a] - off[b] || a - b);
     let reached = 0n, n = 0;
     while (reached < least) reached += BigInt(w[nearest[n++]]);
+    n = Math.max(n, Math.min(fewest, live.length));
     const kept = live.filter((i) => off[i] <= off[nearest[n - 1]]);
     this.slice(kept[0], kept[kept.length - 1] + 1);
   }
@@ -291,11 +303,12 @@ class Kept {
     const squares = w.reduce((sum, x) => sum + (((BigInt(x) >> 13n) * (BigInt(x) >> 13n)) >> 20n), 0n);
     this.keepWithin(Number((log2Raw(total(w)) - log2Raw(squares) - (2n << 32n)) >> 6n));
   }
-  11(chance, distance) {
+  11(chance, distance, third, least) {
     const { key, position, stream } = this.noise;
     if (philox(0, position, stream, TAGS.xtc, key)[0] > chance) return;
     const bound = within(distance - logOfSum(this.sum()));
-    this.slice(this.count((t) => t <= bound) - 1, this.t.length);
+    const dropped = this.count((t) => t <= bound) - 1;
+    if (this.t.length - dropped >= least) this.slice(dropped, this.t.length);
   }
   12(low, width, exponent) {
     let temperature = 1 << 24;
@@ -363,6 +376,18 @@ class Kept {
       return t === DEAD ? DEAD : Number(((quotient * 0xc05bfda0n) >> 32n) >> 1n);
     });
     this.shown = 1;
+  }
+  17(tau) {
+    const unit = new Scale(this.bits[0], UNIT_TEMPERATURE);
+    const depth = Array.from(this.bits.slice(0, 256), (bits) => (unit.beyond(bits) ? 0xc0000000 : unit.below(bits)));
+    if (depth.length === 1) return;
+    let cliff = 0, steepest = -1, range = depth[depth.length - 1];
+    for (let i = 1; i < depth.length; ++i) {
+      const decay = Math.floor(((depth[i] - depth[i - 1]) * 2 ** 17) / i);
+      if (decay > steepest) [cliff, steepest] = [i, decay];
+    }
+    const byRange = range === 0 ? 256 : Math.floor(Math.floor(tau / 2 ** (unit.e0 - 133)) / range);
+    this.slice(0, Math.max(cliff, Math.min(256, byRange)));
   }
   drawn() { return this.adapted || this.t; }
   shownBits() {

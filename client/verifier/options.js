@@ -2,18 +2,19 @@
 "use strict";
 
 const ORDERS = {
-  vllm: ["temperature", "quadratic_smoothing", "top_n_sigma", "min_p", "top_k", "top_p", "typical_p", "epsilon_cutoff",
-    "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "mirostat", "adaptive_p"],
-  llama_cpp: ["quadratic_smoothing", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "epsilon_cutoff",
-    "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat", "adaptive_p"],
-  hf: ["temperature", "quadratic_smoothing", "top_n_sigma", "top_h", "top_k", "top_p", "min_p", "typical_p",
-    "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"],
+  vllm: ["temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "min_p", "top_k", "top_p", "typical_p",
+    "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "mirostat", "adaptive_p"],
+  llama_cpp: ["quadratic_smoothing", "top_n_sigma", "min_k", "top_k", "typical_p", "top_p", "min_p",
+    "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat", "adaptive_p"],
+  hf: ["temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "top_h", "top_k", "top_p", "min_p",
+    "typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"],
 };
 const DEFAULTS = {
   temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1, typical_p: 1, top_n_sigma: 0, epsilon_cutoff: 0,
   eta_cutoff: 0, top_a: 0, top_h: 0, p_less: false, xtc_probability: 0, xtc_threshold: 0.1,
   dynamic_temperature_range: 0, dynamic_temperature_exponent: 1, smoothing_factor: 0, smoothing_curve: 1, mirostat: 0,
   mirostat_tau: 5, mirostat_eta: 0.1, mirostat_m: 100, adaptive_p: false, adaptive_target: 0, adaptive_decay: 0.9,
+  min_k: false, min_k_tau: 3, min_keep: 0,
 };
 
 // value * 2^bits rounded half to even.
@@ -79,7 +80,7 @@ function stageOf(p, name) {
     case "quadratic_smoothing": return [13, constant((factor * (3 - curve)) / 2), constant((factor * (curve - 1)) / 2)];
     case "top_n_sigma": return [5, (7 * 2 ** 26 - thresholdDistance(p[name] / 128)) >>> 0];
     case "min_p": return [1, thresholdDistance(p[name])];
-    case "top_k": return [2, p[name]];
+    case "top_k": return [2, Math.max(p[name], p.min_keep)];
     case "top_p": return [3, massUnits(p[name])];
     case "typical_p": return [4, massUnits(p[name])];
     case "epsilon_cutoff": return [6, thresholdDistance(p[name])];
@@ -92,6 +93,7 @@ function stageOf(p, name) {
       const operands = [units(p.mirostat_tau, 26), units(p.mirostat_eta, 30)];
       return p[name] === 1 ? [14, ...operands, p.mirostat_m] : [15, ...operands];
     }
+    case "min_k": return [17, units(p.min_k_tau, 24)];
     default: return [16, Math.min(WORD, units(p.adaptive_target, 32)), Math.min(WORD, units(p.adaptive_decay, 32))];
   }
 }
@@ -107,7 +109,10 @@ function compileOptions(options, orderName) {
   const greedy = p.temperature === 0, t = greedy ? 1 : p.temperature, repeats = p.repetition_penalty !== 1;
   const stages = greedy ? [] : order.filter((name) => isOn(p, name)).map((name) => stageOf(p, name));
   const chain = stages.map((stage) => [...stage, 0, 0, 0, 0].slice(0, 5));
-  const plain = chain.every(([number], i) => number <= 3 && (i === 0 || chain[i - 1][0] <= number));
+  const isFilter = ([number]) => LEAST_KEEPERS.has(number);
+  if (p.min_keep > 1) for (const stage of chain) if (isFilter(stage)) stage[4] = p.min_keep;
+  const plain = chain.every((stage, i) => stage[0] <= 3 && (i === 0 || chain[i - 1][0] <= stage[0])
+    && !(isFilter(stage) && stage[4] > 1));
   const [multiplier, exponent, window] = temperatureConstants(plain ? t : 1);
   return {
     greedy, multiplier, exponent, window, temperature: plain ? t : 1,
@@ -120,7 +125,7 @@ function compileOptions(options, orderName) {
 // A chain's state before its first step.
 function firstState(chain) {
   const last = chain[chain.length - 1];
-  return !last || last[0] < 14 ? 0n : BigInt(last[1]) * (last[0] === 16 ? 1n : 2n);
+  return !last || !carriesState(last[0]) ? 0n : BigInt(last[1]) * (last[0] === 16 ? 1n : 2n);
 }
 
 // The f32 bits of a .npy file's only row.

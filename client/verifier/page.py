@@ -9,7 +9,8 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 LAW = HERE.parent.parent / "kernels/law"
-VECTORS = ("golden_outputs.json", "law_1_rows.json", "law_1_histories.json", "law_1_records.json")
+VECTORS = ("golden_outputs.json", "law_1_rows.json", "law_1_filters.json", "law_1_histories.json",
+           "law_1_records.json")
 
 
 def page(vectors=VECTORS):

@@ -8,6 +8,7 @@ const NESTED = {
   mirostat: { version: "mirostat", tau: "mirostat_tau", eta: "mirostat_eta", m: "mirostat_m" },
   adaptive_p: { target: "adaptive_target", decay: "adaptive_decay" },
   quadratic_smoothing: { factor: "smoothing_factor", curve: "smoothing_curve" },
+  min_k: { tau: "min_k_tau" },
 };
 // Parameters for which a row needs the tokens before it.
 const LOOK_BACK = ["repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
@@ -20,7 +21,7 @@ function samplerOptions(parameters) {
     if (name in NESTED) for (const part of Object.keys(value)) options[NESTED[name][part]] = value[part];
     else if (name in DEFAULTS) options[name] = value;
   }
-  if ("adaptive_p" in parameters) options.adaptive_p = true;
+  for (const name of ["adaptive_p", "min_k"]) if (name in parameters) options[name] = true;
   return options;
 }
 
@@ -38,7 +39,8 @@ const RANGES = {
   xtc_probability: [0, 1, 0], xtc_threshold: [0, 1, 1, true], dynamic_temperature_range: [0, 100, 0],
   dynamic_temperature_exponent: [0.01, 10, 1], smoothing_factor: [0, 100, 0], smoothing_curve: [1, 3, 1],
   mirostat: [0, 2, 0], mirostat_tau: [0, 20, 5, true], mirostat_eta: [0, 1, 1, true], mirostat_m: [2, 1000, 2],
-  adaptive_target: [0, 1, 0], adaptive_decay: [0, 0.99, 0], "dry.multiplier": [0.01, 100, 0],
+  adaptive_target: [0, 1, 0], adaptive_decay: [0, 0.99, 0], min_k_tau: [0, 100, 0], min_keep: [0, 1000, 0],
+  "dry.multiplier": [0.01, 100, 0],
   "dry.base": [1.01, 100, 1], "dry.allowed_length": [1, 1024, 1], bias: [-65503.996, 65503.996, 0],
 };
 
@@ -278,7 +280,7 @@ class ReceiptCheck {
     const greedy = compiled && compiled.every((options) => options.greedy);
     if (!bits) return "without logits";
     if (!compiled) return chain.unknown;
-    if (last && last[0] >= 14) return "whose sampler keeps a state";
+    if (last && carriesState(last[0])) return "whose sampler keeps a state";
     if (draws && !greedy && opening.flags & 1) return "with a watermark";
     if (chain.seed === undefined && !greedy) {
       return this.tolerance === undefined ? "without the seed" : "whose margin needs the seed";

@@ -168,9 +168,10 @@ const FIELDS = {
     5: ["sequence_breakers", [SEQUENCE]] }],
   33: ["no_repeat_ngram_size", NUMBER], 34: ["min_tokens", NUMBER], 35: ["stop_token_ids", [NUMBER]],
   36: ["bad_words", [SEQUENCE]],
+  50: ["min_k", { 1: ["tau", FLOAT] }], 51: ["min_keep", NUMBER],
 };
 // The fields that a phase may replace.
-const WITHIN = Object.fromEntries([1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31]
+const WITHIN = Object.fromEntries([1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 50, 51]
   .map((number) => [number, FIELDS[number]]));
 FIELDS[37] = ["phases", [{ 1: ["begin", [NUMBER]], 2: ["end", [NUMBER]], 3: ["max_tokens", NUMBER],
   4: ["then", [NUMBER]], 5: ["parameters", WITHIN] }]];

@@ -82,12 +82,12 @@ function answerOf(row, isRecorded = false) {
   }
   const kept = new Kept(ids, ids.map((id) => bits[id]), bits.length, row.noise, row.state || 0n);
   const stages = stagesOf(row.compiled);
-  for (const [number, ...operands] of stages) kept[number](...operands);
+  for (const stage of stages) kept.run(stage);
   const [shown, first] = kept.shownBits(), last = stages[stages.length - 1];
   answer.processed = new Distribution(kept.ids, shown, first, kept.drawn(), kept.shown);
   answer.dynamic = kept.dynamic;
   Object.assign(answer, settle(row, kept.ids, kept.drawn()));
-  if (row.compiled.chain && last[0] >= 14) answer.state = kept.nextState(last, answer.processed.place(answer.token));
+  if (row.compiled.chain && carriesState(last[0])) answer.state = kept.nextState(last, answer.processed.place(answer.token));
   if (isRecorded) record(answer, row, bits, stages, kept.ids, kept.drawn());
   return answer;
 }

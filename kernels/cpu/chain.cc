@@ -81,6 +81,17 @@ Kept Chain::kept() const {
 
 void Chain::Apply(const law::StageWords& stage) {
   if (!law::ActsInDraw(stage, law::KeyOf(request_.noise))) return;
+  const uint32_t least = law::LeastOfFirst(stage);
+  if (least <= 1) return Cut(stage);
+  const std::span<Candidate> first = FirstInOrder(least, &scratch_->least);
+  Cut(stage);
+  if (kept().Has(first.back())) return;
+  list_ = {scratch_->kept.Reserve(first.size()), first.size()};
+  std::ranges::copy(first, list_.begin());
+  is_listed_ = true;
+}
+
+void Chain::Cut(const law::StageWords& stage) {
   switch (law::CutOf(stage.kind)) {
     case law::kCutReshape:
       return Reshape(stage);
@@ -100,6 +111,8 @@ void Chain::Apply(const law::StageWords& stage) {
       return DropHead(stage);
     case law::kCutFallOff:
       return KeepByFallOff(stage);
+    case law::kCutCliff:
+      return KeepBeforeCliff(stage);
   }
   SORTITION_CHECK(false);
 }
@@ -295,10 +308,18 @@ void Chain::DropHead(const law::StageWords& stage) {
     for (const Candidate& candidate : list_) {
       if (candidate.key() >= floor) last = std::min(last, candidate);
     }
-    return DropBefore(last);
+    const auto left = std::ranges::count_if(list_, [&](Candidate c) { return c <= last; });
+    if (uint32_t(left) >= law::LeastCount(stage)) DropBefore(last);
+    return;
   }
   const Candidate end = std::max(last_, Candidate::Of(floor, ~0u));
-  DropBefore(*std::ranges::min_element(CollectNotAfter(kernels_, row_, end, scratch_, &scratch_->leading)));
+  const std::span<Candidate> head = CollectNotAfter(kernels_, row_, end, scratch_, &scratch_->leading);
+  const Candidate last = *std::ranges::min_element(head);
+  if (law::LeastCount(stage) > 1) {
+    const size_t left = NumberOfTokens(kernels_, row_, last_, scratch_) - (head.size() - 1);
+    if (left < law::LeastCount(stage)) return;
+  }
+  DropBefore(last);
 }
 
 void Chain::DropBefore(Candidate first) {
@@ -314,6 +335,7 @@ void Chain::KeepNearest(const law::StageWords& stage) {
   const law::StageSums sums = SumsOfKept(stage);
   const uint32_t mean = law::MeanDistance(sums.first, sums.second);
   const law::Threshold threshold = law::ThresholdOf(stage, sums);
+  const uint32_t least = law::LeastCount(stage);
   // Leading tokens, more of them until they hold all that lie as near to the mean as is needed. Every other token is at
   // least as far as `edge`.
   std::span<Candidate> leading;
@@ -331,20 +353,28 @@ void Chain::KeepNearest(const law::StageWords& stage) {
       if (from > last_.key()) edge = DistanceOfKey(from, scale_);
     }
     const auto count = uint32_t(leading.size());
-    t = Distances(leading);
+    t = least > 1 ? ExactDistances(leading) : Distances(leading);
     // By how near they are: nearer ones come first in this order.
     Candidate* const nearest = scratch_->nearest.Reserve(count);
     uint64_t* const weights = scratch_->weights.Reserve(count);
     kernels_.WeighCandidates(leading.data(), count, scale_, weights);
     uint64_t sum = 0;
+    uint32_t near = 0;  // tokens that are not dead, none of which lies beyond the edge
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t gap = law::TypicalGap(t[i], mean);
       nearest[i] = Candidate::Of(kNearest - gap, i);
-      if (t[i] >= edge || (edge != law::kDead && gap >= edge - std::min(edge, mean))) weights[i] = 0;
+      const bool is_beyond = t[i] >= edge || (edge != law::kDead && gap >= edge - std::min(edge, mean));
+      if (is_beyond) weights[i] = 0;
       sum += weights[i];
+      if (is_beyond || t[i] == law::kDead) {
+        nearest[i] = {0};
+      } else {
+        ++near;
+      }
     }
-    if (!law::Reaches(sum, threshold)) continue;
+    if (!law::Reaches(sum, threshold) || (near < least && edge != law::kDead)) continue;
     farthest = kernels_.LastReaching(nearest, weights, count, threshold);
+    if (least > 1) farthest = std::min(farthest, kernels_.NthCandidate(nearest, count, std::min(least, near)));
     break;
   }
   const law::Window window = law::TypicalWindow(mean, kNearest - farthest.key());
@@ -364,18 +394,27 @@ const uint32_t* Chain::Distances(std::span<const Candidate> candidates) {
   return t;
 }
 
-void Chain::KeepByFallOff(const law::StageWords& stage) {
-  const uint32_t number = law::FirstCount(stage);
-  std::span<Candidate> leading;
-  Candidate* const copy = scratch_->leading.Reserve(number);
+const uint32_t* Chain::ExactDistances(std::span<const Candidate> candidates) {
+  uint32_t* const t = scratch_->distances.Reserve(candidates.size());
+  std::ranges::transform(candidates, t, [&](Candidate c) { return DistanceOfKey(c.key(), scale_); });
+  return t;
+}
+
+std::span<Candidate> Chain::FirstInOrder(uint32_t number, Array<Candidate>* memory) {
   if (is_listed_) {
-    leading = {copy, std::min<size_t>(number, list_.size())};
-    std::ranges::partial_sort_copy(list_, leading, std::greater<>());
-  } else {
-    leading = SelectFirst(kernels_, row_, number, last_.key(), scratch_, &scratch_->leading);
-    leading = leading.first(kernels_.MoveNotAfter(leading.data(), uint32_t(leading.size()), last_));
-    std::ranges::sort(leading, std::greater<>());
+    const size_t count = std::min<size_t>(number, list_.size());
+    const std::span<Candidate> first = {memory->Reserve(count), count};
+    std::ranges::partial_sort_copy(list_, first, std::greater<>());
+    return first;
   }
+  const std::span<Candidate> some = SelectFirst(kernels_, row_, number, last_.key(), scratch_, memory);
+  const std::span<Candidate> first = some.first(kernels_.MoveNotAfter(some.data(), uint32_t(some.size()), last_));
+  std::ranges::sort(first, std::greater<>());
+  return first;
+}
+
+void Chain::KeepByFallOff(const law::StageWords& stage) {
+  const std::span<Candidate> leading = FirstInOrder(law::FirstCount(stage), &scratch_->leading);
   law::StageSums sums = law::NoSums();
   uint32_t t = 0;
   for (uint32_t i = 0; i + 1 < leading.size(); ++i) {
@@ -385,6 +424,18 @@ void Chain::KeepByFallOff(const law::StageWords& stage) {
     t = next;
   }
   KeepFirst(law::MirostatCount(sums, request_.sampler_state, request_.live_vocabulary));
+}
+
+void Chain::KeepBeforeCliff(const law::StageWords& stage) {
+  const std::span<Candidate> leading = FirstInOrder(law::FirstCount(stage), &scratch_->leading);
+  const law::Shape unit = law::UnitShape(shape_, FirstBits());
+  law::StageSums sums = law::NoSums();
+  for (uint32_t i = 1; i < leading.size(); ++i) {
+    const uint32_t depth = law::Depth(law::ShapedBits(law::KeyBits(leading[i].key()), unit), unit.scale);
+    sums.first = std::max(sums.first, law::DecayOf(i, depth - uint32_t(sums.second)));
+    sums.second = depth;
+  }
+  KeepFirst(law::MinKTokens(sums.first, sums.second, stage.a, unit.scale));
 }
 
 uint64_t Chain::NextState(Candidate token) const {

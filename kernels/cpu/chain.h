@@ -36,12 +36,14 @@ class Chain {
 
  private:
   void Apply(const law::StageWords& stage);
+  void Cut(const law::StageWords& stage);  // without LeastOfFirst
   Moments MomentsOfKept(MomentsWanted wanted) const;
   // The sums that the stage needs; not kSumLevels and kSumFallOff.
   law::StageSums SumsOfKept(const law::StageWords& stage) const;
   uint64_t SumOfKept() const { return MomentsOfKept(MomentsWanted::kSum).sum; }
   // Returns each candidate's distance, in scratch_->distances. That of a dead or weightless one is some such distance.
   const uint32_t* Distances(std::span<const Candidate> candidates);
+  const uint32_t* ExactDistances(std::span<const Candidate> candidates);  // those of all of them
 
   void KeepNotAfter(Candidate last);
   void KeepFrom(uint32_t floor) { KeepNotAfter(Candidate::Of(floor, ~0u)); }
@@ -61,7 +63,10 @@ class Chain {
   void KeepTerms(const law::StageWords& stage);
   void DropHead(const law::StageWords& stage);
   void DropBefore(Candidate first);
+  // The first `number` kept tokens, or all of them if they are fewer, in order in `*memory`.
+  std::span<Candidate> FirstInOrder(uint32_t number, Array<Candidate>* memory);
   void KeepByFallOff(const law::StageWords& stage);
+  void KeepBeforeCliff(const law::StageWords& stage);
   void Reshape(const law::StageWords& stage);
 
   // Lists what is kept, however long the list.

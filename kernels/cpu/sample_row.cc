@@ -128,9 +128,18 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& ro
     case RowTask::kScore:
       answer->token = request.given;
       break;
-    case RowTask::kVerify:
-      Verify(kernels, request, row, scale, kept, Changed(request, row, request.given), scratch, answer);
+    case RowTask::kVerify: {
+      const Candidate draft = Changed(request, row, request.given);
+      if (request.survival == RowRequest::kNoBlock) {
+        Verify(kernels, request, row, scale, kept, draft, scratch, answer);
+        break;
+      }
+      const std::span<const uint32_t> listed = request.draft.sparse_tokens;
+      Candidate* const support = scratch->requested.Reserve(listed.size());
+      for (size_t i = 0; i < listed.size(); ++i) support[i] = Changed(request, row, listed[i]);
+      VerifyBlock(kernels, request, row, scale, kept, draft, {support, listed.size()}, scratch, answer);
       break;
+    }
   }
   DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
 }

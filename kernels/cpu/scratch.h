@@ -27,6 +27,7 @@ struct Scratch {
   Array<uint32_t> groups;    // those that a stage looks at
   Array<Candidate> kept;     // the kept tokens, if they are listed
   Array<Candidate> leading;  // the first tokens of a distribution
+  Array<Candidate> least;    // the tokens that a filter has to keep
   Array<Candidate> requested;
   Array<uint64_t> weights;
   Array<uint32_t> distances;

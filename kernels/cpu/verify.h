@@ -1,6 +1,8 @@
 // The test of a drafted token, and the draw in its place.
 #pragma once
 
+#include <span>
+
 #include "kernels/cpu/candidate.h"
 #include "kernels/cpu/row_view.h"
 #include "kernels/cpu/scale.h"
@@ -17,5 +19,12 @@ bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* an
 // where it is masked. Costs the sum of the kept tokens' weights, and a race where the draft fails.
 void Verify(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept,
             Candidate draft, Scratch* scratch, RowOutput* answer);
+
+// Fills in the answer of a row that verifies a draft of a block, likewise. `support` has the tokens of the request's
+// sparse probabilities with their keys after the changes; it is empty where the probabilities are of another form, and
+// costs one look at each kept token then.
+void VerifyBlock(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+                 const Kept& kept, Candidate draft, std::span<const Candidate> support, Scratch* scratch,
+                 RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

@@ -31,7 +31,19 @@ __device__ __noinline__ void KeepNearest(Chain& chain, const StageWords& stage) 
       if (weight != 0) visit(Make64(0, ~TypicalGap(t, mean)), weight);
     });
   };
-  const u64 cut = FindCut(kKeyDigits, ThresholdOf(stage, sums), visit_all);
+  u64 cut = FindCut(kKeyDigits, ThresholdOf(stage, sums), visit_all);
+  if (LeastCount(stage) > 1) {
+    const auto visit_live = [&](u32, auto visit) {
+      VisitKept(chain, [&](u64 rank) {
+        const u32 t = DistanceOf(KeyOfRank(rank), chain.shape);
+        if (t != kDead) visit(Make64(0, ~TypicalGap(t, mean)), 1);
+      });
+    };
+    u32 live = 0;
+    VisitKept(chain, [&](u64 rank) { live += DistanceOf(KeyOfRank(rank), chain.shape) != kDead; });
+    live = CountOfAll(live);
+    cut = min(cut, FindCut(kKeyDigits, MakeThreshold(min(live, LeastCount(stage))), visit_live));
+  }
   const Window window = TypicalWindow(mean, ~KeyOfRank(cut));
   u32 ceiling = 0;
   if (window.has_head) ceiling = FirstKeyWithin(kCutWithin, window.head, chain.max_key, chain.shape);
@@ -65,13 +77,20 @@ __device__ __noinline__ void KeepTerms(Chain& chain, const StageWords& stage) {
 }
 
 // Drops all before the last of the tokens within the bound, which are the first ones.
-__device__ __noinline__ void DropHead(Chain& chain, Bound bound) {
+__device__ __noinline__ void DropHead(Chain& chain, const StageWords& stage) {
+  const Bound bound = BoundOf(stage, SumKept(chain, SumsOf(stage.kind)), chain.state);
   const u32 floor = FirstKeyWithin(kCutWithin, bound, chain.max_key, chain.shape);
   u64 last = ~u64{0};
   VisitKept(chain, [&](u64 rank) {
     if (KeyOfRank(rank) >= floor) last = min(last, rank);
   });
-  DropFrom(chain, MinOfAll(last) + 1);
+  last = MinOfAll(last);
+  if (LeastCount(stage) > 1) {
+    u32 left = 0;
+    VisitKept(chain, [&](u64 rank) { left += rank <= last; });
+    if (CountOfAll(left) < LeastCount(stage)) return;
+  }
+  DropFrom(chain, last + 1);
 }
 
 __device__ __noinline__ void KeepByFallOff(Chain& chain, const StageWords& stage) {
@@ -90,8 +109,21 @@ __device__ __noinline__ void KeepByFallOff(Chain& chain, const StageWords& stage
   KeepFirst(chain, MirostatCount(sums, chain.state, shared.input.vocabulary));
 }
 
-__device__ __noinline__ void ApplyStage(Chain& chain, const StageWords& stage) {
-  if (!ActsInDraw(stage, KeyOfDraw(OnChip().input))) return;
+__device__ __noinline__ void KeepBeforeCliff(Chain& chain, const StageWords& stage) {
+  const Row& row = chain.row;
+  Shared& shared = OnChip();
+  const u32 number = FirstCount(stage);
+  const u32 count = chain.listed != 0 ? min(chain.listed, number) : SelectFirst(row, chain.view, number, chain.last);
+  const Shape unit = UnitShape(chain.shape, KeyBits(chain.max_key));
+  const auto depth_at = [&](u32 i) { return Depth(BitsOf(KeyOfRank(shared.list[i]), unit), unit.scale); };
+  u64 decay = 0;
+  for (u32 i = Thread() + 1; i < count; i += kThreads) decay = max(decay, DecayOf(i, depth_at(i) - depth_at(i - 1)));
+  decay = ~MinOfAll(~decay);
+  KeepFirst(chain, MinKTokens(decay, depth_at(count - 1), stage.a, unit.scale));
+}
+
+// Without LeastOfFirst.
+__device__ __noinline__ void CutStage(Chain& chain, const StageWords& stage) {
   switch (CutOf(stage.kind)) {
     case kCutReshape:
       chain.shape =
@@ -110,10 +142,26 @@ __device__ __noinline__ void ApplyStage(Chain& chain, const StageWords& stage) {
     case kCutTerms:
       return KeepTerms(chain, stage);
     case kCutHead:
-      return DropHead(chain, BoundOf(stage, SumKept(chain, SumsOf(stage.kind)), chain.state));
+      return DropHead(chain, stage);
     case kCutFallOff:
       return KeepByFallOff(chain, stage);
+    case kCutCliff:
+      return KeepBeforeCliff(chain, stage);
   }
+}
+
+__device__ __noinline__ void ApplyStage(Chain& chain, const StageWords& stage) {
+  static_assert(kMostListed > kMostKeptAtLeast);
+  if (!ActsInDraw(stage, KeyOfDraw(OnChip().input))) return;
+  const u32 least = LeastOfFirst(stage);
+  const u32 listed = chain.listed;
+  const u64 last = chain.last;
+  CutStage(chain, stage);
+  // A cut leaves more than kMostListed where it lists nothing. It drops a list's end alone.
+  if (least <= 1 || chain.listed == 0 || chain.listed >= least) return;
+  chain.listed = listed;
+  chain.last = last;
+  KeepFirst(chain, least);
 }
 
 __device__ inline void RunStages(Chain& chain) {

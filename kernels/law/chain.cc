@@ -14,16 +14,17 @@ namespace {
 using kernels::Stage;
 using kernels::StageKind;
 
-constexpr Sampler kVllmOrder[] = {Sampler::kTemperature, Sampler::kQuadraticSmoothing,
-                                  Sampler::kTopNSigma,   Sampler::kMinP,
-                                  Sampler::kTopK,        Sampler::kTopP,
-                                  Sampler::kTypicalP,    Sampler::kEpsilonCutoff,
-                                  Sampler::kEtaCutoff,   Sampler::kTopA,
-                                  Sampler::kTopH,        Sampler::kPLess,
-                                  Sampler::kXtc,         Sampler::kMirostat,
-                                  Sampler::kAdaptiveP};
+constexpr Sampler kVllmOrder[] = {Sampler::kTemperature,   Sampler::kQuadraticSmoothing,
+                                  Sampler::kTopNSigma,     Sampler::kMinK,
+                                  Sampler::kMinP,          Sampler::kTopK,
+                                  Sampler::kTopP,          Sampler::kTypicalP,
+                                  Sampler::kEpsilonCutoff, Sampler::kEtaCutoff,
+                                  Sampler::kTopA,          Sampler::kTopH,
+                                  Sampler::kPLess,         Sampler::kXtc,
+                                  Sampler::kMirostat,      Sampler::kAdaptiveP};
 constexpr Sampler kLlamaCppOrder[] = {Sampler::kQuadraticSmoothing,
                                       Sampler::kTopNSigma,
+                                      Sampler::kMinK,
                                       Sampler::kTopK,
                                       Sampler::kTypicalP,
                                       Sampler::kTopP,
@@ -37,14 +38,14 @@ constexpr Sampler kLlamaCppOrder[] = {Sampler::kQuadraticSmoothing,
                                       Sampler::kTemperature,
                                       Sampler::kMirostat,
                                       Sampler::kAdaptiveP};
-constexpr Sampler kHfOrder[] = {Sampler::kTemperature,   Sampler::kQuadraticSmoothing,
-                                Sampler::kTopNSigma,     Sampler::kTopH,
-                                Sampler::kTopK,          Sampler::kTopP,
-                                Sampler::kMinP,          Sampler::kTypicalP,
-                                Sampler::kEpsilonCutoff, Sampler::kEtaCutoff,
-                                Sampler::kTopA,          Sampler::kPLess,
-                                Sampler::kXtc,           Sampler::kMirostat,
-                                Sampler::kAdaptiveP};
+constexpr Sampler kHfOrder[] = {Sampler::kTemperature, Sampler::kQuadraticSmoothing,
+                                Sampler::kTopNSigma,   Sampler::kMinK,
+                                Sampler::kTopH,        Sampler::kTopK,
+                                Sampler::kTopP,        Sampler::kMinP,
+                                Sampler::kTypicalP,    Sampler::kEpsilonCutoff,
+                                Sampler::kEtaCutoff,   Sampler::kTopA,
+                                Sampler::kPLess,       Sampler::kXtc,
+                                Sampler::kMirostat,    Sampler::kAdaptiveP};
 static_assert(std::size(kVllmOrder) == kSamplers && std::size(kLlamaCppOrder) == kSamplers &&
               std::size(kHfOrder) == kSamplers && kSamplers <= kernels::kMaxStages);
 
@@ -80,7 +81,8 @@ Stage MirostatStage(const SamplingParameters& p) {
   return {StageKind::kMirostat2, {tau, eta}};
 }
 
-Stage StageOf(const SamplingParameters& p, Sampler sampler) {
+// The stage without LeastCount.
+Stage PlainStageOf(const SamplingParameters& p, Sampler sampler) {
   switch (sampler) {
     case Sampler::kTemperature:
       return TemperatureStage(p);
@@ -91,7 +93,7 @@ Stage StageOf(const SamplingParameters& p, Sampler sampler) {
     case Sampler::kMinP:
       return {StageKind::kMinP, {MinPDistance(p.min_p)}};
     case Sampler::kTopK:
-      return {StageKind::kTopK, {p.top_k}};
+      return {StageKind::kTopK, {std::max(p.top_k, p.min_keep)}};
     case Sampler::kTopP:
       return {StageKind::kTopP, {TopPUnits(p.top_p)}};
     case Sampler::kTypicalP:
@@ -112,8 +114,19 @@ Stage StageOf(const SamplingParameters& p, Sampler sampler) {
       return MirostatStage(p);
     case Sampler::kAdaptiveP:
       return {StageKind::kAdaptiveP, {Probability32(p.adaptive_target), Probability32(p.adaptive_decay)}};
+    case Sampler::kMinK:
+      return {StageKind::kMinK, {uint32_t(RoundedUnits(p.min_k_tau, 24))}};
   }
   __builtin_unreachable();
+}
+
+// The fourth operand of filters is the count, and free in all of them. Top-k has it in its own.
+Stage StageOf(const SamplingParameters& p, Sampler sampler) {
+  Stage stage = PlainStageOf(p, sampler);
+  if (p.min_keep <= 1 || CutOf(uint32_t(stage.kind)) == kCutFirst) return stage;
+  Stage with = stage;
+  with.operands[3] = p.min_keep;
+  return LeastCount(WordsOf(with)) == p.min_keep ? with : stage;
 }
 
 bool IsWithin(float value, float low, float high) { return value >= low && value <= high; }
@@ -138,15 +151,20 @@ void CheckRanges(const SamplingParameters& p) {
   SORTITION_CHECK(p.mirostat_eta > 0 && p.mirostat_eta <= kMaxMirostatEta);
   SORTITION_CHECK(IsWithin(p.adaptive_target, 0, 1) && IsWithin(p.adaptive_decay, 0, kMaxAdaptiveDecay));
   SORTITION_CHECK(p.mirostat == 0 || !p.adaptive_p);
+  SORTITION_CHECK(IsWithin(p.min_k_tau, 0, kMaxMinKTau) && p.min_keep <= kMaxMinKeep);
 }
 
 }  // namespace
 
 std::string_view SamplerName(Sampler sampler) {
-  static constexpr std::string_view kNames[kSamplers] = {
-      "temperature",    "quadratic_smoothing", "top_n_sigma", "min_p", "top_k",  "top_p", "typical_p",
-      "epsilon_cutoff", "eta_cutoff",          "top_a",       "top_h", "p_less", "xtc",   "mirostat",
-      "adaptive_p"};
+  static constexpr std::string_view kNames[kSamplers] = {"temperature", "quadratic_smoothing",
+                                                         "top_n_sigma", "min_p",
+                                                         "top_k",       "top_p",
+                                                         "typical_p",   "epsilon_cutoff",
+                                                         "eta_cutoff",  "top_a",
+                                                         "top_h",       "p_less",
+                                                         "xtc",         "mirostat",
+                                                         "adaptive_p",  "min_k"};
   return kNames[size_t(sampler)];
 }
 
@@ -194,6 +212,8 @@ bool IsOn(const SamplingParameters& p, Sampler sampler) {
       return p.mirostat != 0;
     case Sampler::kAdaptiveP:
       return p.adaptive_p;
+    case Sampler::kMinK:
+      return p.min_k;
   }
   __builtin_unreachable();
 }

@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/law.h"
+#include "kernels/law/row_law.h"
 #include "kernels/law/units.h"
 
 namespace sortition::law {
@@ -111,10 +112,12 @@ static void CompileTemperature(float temperature, kernels::RowParameters* compil
   compiled->temperature = t;
 }
 
-// True if the stages are some of temperature, min-p, top-k and top-p, in this order.
+// True if the stages are some of temperature, min-p, top-k and top-p, in this order, and none has to keep more than one
+// token.
 static bool IsPlain(const std::vector<kernels::Stage>& chain) {
   return std::is_sorted(chain.begin(), chain.end(), [](auto& a, auto& b) { return a.kind < b.kind; }) &&
-         (chain.empty() || chain.back().kind <= kernels::StageKind::kTopP);
+         (chain.empty() || chain.back().kind <= kernels::StageKind::kTopP) &&
+         std::ranges::none_of(chain, [](const kernels::Stage& stage) { return LeastCount(WordsOf(stage)) != 0; });
 }
 
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled) {

@@ -39,6 +39,8 @@ inline constexpr float kMaxMirostatEta = 1.0f;
 inline constexpr uint32_t kMinMirostatM = 2;
 inline constexpr uint32_t kMaxMirostatM = 1000;
 inline constexpr float kMaxAdaptiveDecay = 0.99f;
+inline constexpr float kMaxMinKTau = 100.0f;
+inline constexpr uint32_t kMaxMinKeep = 1000;  // kMostKeptAtLeast of stage.inc
 
 // Samplers of a chain. Dynamic temperature takes the place of temperature.
 enum class Sampler : uint8_t {
@@ -57,8 +59,9 @@ enum class Sampler : uint8_t {
   kXtc,
   kMirostat,
   kAdaptiveP,
+  kMinK,
 };
-inline constexpr uint32_t kSamplers = 15;
+inline constexpr uint32_t kSamplers = 16;
 
 // A sequence's sampling options. The defaults are the off values: they change nothing and cost nothing.
 struct SamplingParameters {
@@ -106,6 +109,9 @@ struct SamplingParameters {
   bool adaptive_p = false;
   float adaptive_target = 0;    // probability, 0 to 1
   float adaptive_decay = 0.9f;  // 0 to 0.99
+  bool min_k = false;
+  float min_k_tau = 3;    // logits, 0 to 100
+  uint32_t min_keep = 0;  // tokens that each filter keeps at least, 0 to 1000; 0 and 1 are off
 
   // First applied first; holds every sampler that is on, none twice, mirostat or adaptive-p last. Empty: PresetOrder of
   // Preset::kVllm.
@@ -124,8 +130,9 @@ struct SamplingParameters {
 //   min_p               -> min_p_distance (see MinPDistance)
 //   repetition_penalty  -> repetition, inverse_repetition; 0 (off) at 1
 //
-// Where other samplers of the chain are on, or these stand in another order than temperature, min-p, top-k, top-p, all
-// of the chain goes to `chain` and the first four to their off values, but for `greedy`: greedy rows have no chain.
+// Where other samplers of the chain are on, or these stand in another order than temperature, min-p, top-k, top-p, or
+// filters keep more than one token, all of the chain goes to `chain` and the first four to their off values, but for
+// `greedy`: greedy rows have no chain.
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled);
 
 // The bits of a finite number that is to be added to logits, in canonical form: magnitudes below 2^-60, -0 included,

@@ -58,6 +58,8 @@ constexpr Range kRanges[] = {
     {"mirostat_m", "mirostat.m", nullptr, &P::mirostat_m, kMinMirostatM, kMaxMirostatM},
     {"adaptive_target", "adaptive_p.target", &P::adaptive_target, nullptr, 0, 1},
     {"adaptive_decay", "adaptive_p.decay", &P::adaptive_decay, nullptr, 0, kMaxAdaptiveDecay},
+    {"min_k_tau", "min_k.tau", &P::min_k_tau, nullptr, 0, kMaxMinKTau},
+    {"min_keep", "min_keep", nullptr, &P::min_keep, 0, kMaxMinKeep},
 };
 
 // Seven digits show every bound as it is written.

@@ -86,8 +86,20 @@ std::optional<RowRequiredReason> ReferenceChain::SumKept(const StageWords& stage
 
 std::optional<RowRequiredReason> ReferenceChain::Apply(const StageWords& stage) {
   if (!ActsInDraw(stage, KeyOf(request_.noise))) return {};
+  if (LeastOfFirst(stage) <= 1) return Cut(stage);
+  const std::vector<TokenBits> kept = kept_;
+  const std::optional<Rest> rest = rest_;
+  if (const Undecided undecided = Cut(stage)) return undecided;
+  if (rest_ || kept_.size() >= LeastOfFirst(stage)) return {};
+  kept_ = kept;
+  rest_ = rest;
+  return KeepFirst(LeastOfFirst(stage));
+}
+
+std::optional<RowRequiredReason> ReferenceChain::Cut(const StageWords& stage) {
   const u64 state = request_.sampler_state;
   if (CutOf(stage.kind) == kCutTerms) return KeepTerms(stage);
+  if (CutOf(stage.kind) == kCutCliff) return KeepBeforeCliff(stage);
   StageSums sums;
   if (const Undecided undecided = SumKept(stage, &sums)) return undecided;
   switch (CutOf(stage.kind)) {
@@ -107,10 +119,10 @@ std::optional<RowRequiredReason> ReferenceChain::Apply(const StageWords& stage) 
     case kCutMass:
       return KeepMass(ThresholdOf(stage, sums));
     case kCutNearest:
-      KeepNearest(MeanDistance(sums.first, sums.second), ThresholdOf(stage, sums));
+      KeepNearest(MeanDistance(sums.first, sums.second), ThresholdOf(stage, sums), LeastCount(stage));
       return {};
     case kCutHead:
-      return DropHead(BoundOf(stage, sums, state));
+      return DropHead(BoundOf(stage, sums, state), LeastCount(stage));
     case kCutFallOff:
       return KeepFirst(MirostatCount(sums, state, request_.live_vocabulary));
   }
@@ -149,14 +161,15 @@ std::optional<RowRequiredReason> ReferenceChain::KeepMass(Threshold threshold) {
   return KeepFirst(count);
 }
 
-// Needs sums that are never stated of a rest.
-void ReferenceChain::KeepNearest(u32 mean, Threshold threshold) {
+// Needs sums that are never stated of a rest. Dead tokens are the farthest and are not kept.
+void ReferenceChain::KeepNearest(u32 mean, Threshold threshold, u32 least) {
   const auto gap = [&](const TokenBits& token) { return TypicalGap(DistanceOf(token), mean); };
   std::vector<TokenBits> nearest = kept_;
   std::sort(nearest.begin(), nearest.end(), [&](auto& x, auto& y) { return gap(x) < gap(y); });
   u64 sum = 0;
   size_t count = 0;
   while (!Reaches(sum, threshold)) sum += WeightOf(nearest[count++]);
+  while (count < std::min<size_t>(least, nearest.size()) && DistanceOf(nearest[count]) != kDead) ++count;
   const Window window = TypicalWindow(mean, gap(nearest[count - 1]));
   std::erase_if(kept_, [&](const TokenBits& token) {
     const u32 t = DistanceOf(token);
@@ -181,11 +194,25 @@ std::optional<RowRequiredReason> ReferenceChain::KeepTerms(const StageWords& sta
   return KeepFirst(std::max<size_t>(count, 1));
 }
 
-std::optional<RowRequiredReason> ReferenceChain::DropHead(Bound bound) {
+std::optional<RowRequiredReason> ReferenceChain::KeepBeforeCliff(const StageWords& stage) {
+  if (rest_ && kept_.size() < FirstCount(stage)) return RowRequiredReason::kCut;
+  const Shape unit = UnitShape(shape_, kept_[0].bits);
+  StageSums sums = NoSums();
+  for (size_t i = 1; i < std::min<size_t>(kept_.size(), FirstCount(stage)); ++i) {
+    const u32 depth = Depth(ShapedBits(kept_[i].bits, unit), unit.scale);
+    sums.first = std::max(sums.first, DecayOf(u32(i), depth - u32(sums.second)));
+    sums.second = depth;
+  }
+  return KeepFirst(MinKTokens(sums.first, sums.second, stage.a, unit.scale));
+}
+
+std::optional<RowRequiredReason> ReferenceChain::DropHead(Bound bound, u32 least) {
   const auto end =
       std::ranges::find_if(kept_, [&](const TokenBits& token) { return !IsWithin(DistanceOf(token), bound); });
   if (end == kept_.end() && rest_ && IsWithin(DistanceAt(rest_->bits), bound)) return RowRequiredReason::kCut;
-  if (end - 1 != kept_.begin() && rest_) rest_->ForgetSums();
+  if (end - 1 == kept_.begin()) return {};
+  if (size_t(kept_.end() - (end - 1)) < least) return rest_ ? Undecided(RowRequiredReason::kCut) : std::nullopt;
+  if (rest_) rest_->ForgetSums();
   kept_.erase(kept_.begin(), end - 1);
   return {};
 }

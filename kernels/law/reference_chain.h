@@ -51,6 +51,7 @@ class ReferenceChain {
   using Undecided = std::optional<kernels::RowRequiredReason>;
 
   Undecided Apply(const StageWords& stage);
+  Undecided Cut(const StageWords& stage);  // without LeastCount
   Undecided SumKept(const StageWords& stage, StageSums* sums) const;
   u32 DistanceAt(u32 bits) const { return Distance(ShapedBits(bits, shape_), shape_.scale); }
   u32 DistanceOf(const kernels::TokenBits& token) const { return DistanceAt(token.bits); }
@@ -61,9 +62,10 @@ class ReferenceChain {
   void KeepWhile(IsKept is_kept);
   void KeepDepth(Bound bound);
   Undecided KeepMass(Threshold threshold);
-  void KeepNearest(u32 mean, Threshold threshold);
+  void KeepNearest(u32 mean, Threshold threshold, u32 least);
   Undecided KeepTerms(const StageWords& stage);
-  Undecided DropHead(Bound bound);
+  Undecided KeepBeforeCliff(const StageWords& stage);
+  Undecided DropHead(Bound bound, u32 least);
 
   const kernels::RowRequest& request_;
   const std::vector<StageWords> stages_;

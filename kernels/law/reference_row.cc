@@ -247,6 +247,7 @@ std::variant<RowOutput, RowRequiredReason> RunListed(const RowRequest& request, 
       const Verdict verdict = VerifyReference(request, kept, distance);
       answer.token = verdict.token.token;
       answer.accepted = verdict.accepted;
+      answer.survival = verdict.survival;
       break;
     }
     case RowTask::kDraw:

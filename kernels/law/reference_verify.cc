@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/check.h"
+#include "kernels/law/block.h"
 #include "kernels/law/draft_probability.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/token_noise.h"
@@ -32,6 +33,34 @@ std::optional<TokenBits> RaceOf(const std::vector<TokenBits>& tokens, const std:
   return winner;
 }
 
+// Draws among weights of which some are left; among those of the target where roundings leave none.
+TokenBits DrawLeft(const std::vector<TokenBits>& kept, const std::vector<u64>& left, const std::vector<u64>& weights,
+                   const DrawKey& key) {
+  if (const auto winner = RaceOf(kept, left, key)) return *winner;
+  const auto winner = RaceOf(kept, weights, key);
+  SORTITION_CHECK(winner.has_value());
+  return *winner;
+}
+
+Verdict VerifyBlock(const RowRequest& request, const std::vector<TokenBits>& kept, const std::vector<u64>& weights,
+                    u64 sum) {
+  const DrawKey key = KeyOf(request.noise);
+  const PhiloxWords words = BlockWords(key);
+  Verdict verdict;
+  std::vector<u64> residuals;
+  u64 shared = 0;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const u64 draft_weight = DraftWeight(DraftBits(request, kept[i].token), sum);
+    residuals.push_back(BlockResidual(weights[i], draft_weight, request.survival));
+    shared += Shared(weights[i], draft_weight, request.survival);
+    if (kept[i].token != request.given) continue;
+    verdict.survival = NextSurvival(request.survival, weights[i], draft_weight);
+  }
+  verdict.accepted = MayEnd(WordOf(words, 1), sum, shared, request.survival);
+  verdict.token = DrawLeft(kept, residuals, weights, ResidualKey(words, key));
+  return verdict;
+}
+
 }  // namespace
 
 DraftError CheckDraft(const RowRequest& request) {
@@ -56,6 +85,7 @@ Verdict VerifyReference(const RowRequest& request, const std::vector<TokenBits>&
     weights.push_back(Weight(distance(token.bits)));
     sum += weights.back();
   }
+  if (request.survival != RowRequest::kNoBlock) return VerifyBlock(request, kept, weights, sum);
   for (size_t i = 0; i < kept.size(); ++i) {
     if (kept[i].token != request.given) continue;
     const u64 draft_weight = DraftWeight(DraftBits(request, request.given), sum);
@@ -65,12 +95,8 @@ Verdict VerifyReference(const RowRequest& request, const std::vector<TokenBits>&
   for (size_t i = 0; i < kept.size(); ++i) {
     residuals.push_back(Residual(weights[i], DraftWeight(DraftBits(request, kept[i].token), sum)));
   }
-  const DrawKey residual_key = ResidualKey(words, key);
-  if (const auto winner = RaceOf(kept, residuals, residual_key)) return {*winner, false};
-  // The drafter gives every kept token as much as the target does, which only roundings can bring about.
-  const auto winner = RaceOf(kept, weights, residual_key);
-  SORTITION_CHECK(winner.has_value());
-  return {*winner, false};
+  // Nothing is left where the drafter gives every kept token as much as the target does.
+  return {DrawLeft(kept, residuals, weights, ResidualKey(words, key)), false};
 }
 
 }  // namespace sortition::law

@@ -23,7 +23,8 @@ DraftError CheckDraft(const kernels::RowRequest& request);
 // which one weighs something.
 struct Verdict {
   kernels::TokenBits token;
-  bool accepted = false;
+  bool accepted = false;  // as in RowOutput
+  u64 survival = 0;       // as in RowOutput
 };
 Verdict VerifyReference(const kernels::RowRequest& request, const std::vector<kernels::TokenBits>& kept,
                         const DistanceOf& distance);

@@ -45,7 +45,9 @@ inline u32 MostKept(const kernels::RowParameters& parameters, u32 live_vocabular
   if (parameters.top_k != 0) most = std::min(most, parameters.top_k);
   for (const kernels::Stage& stage : parameters.chain) {
     const StageWords words = WordsOf(stage);
-    if (CutOf(words.kind) == kCutFirst || CutOf(words.kind) == kCutTerms) most = std::min(most, FirstCount(words));
+    const u32 cut = CutOf(words.kind);
+    const bool counts = cut == kCutFirst || cut == kCutTerms || cut == kCutCliff;
+    if (counts) most = std::min(most, std::max(FirstCount(words), LeastCount(words)));
   }
   return most;
 }

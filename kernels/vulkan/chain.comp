@@ -48,6 +48,9 @@ void OpenStage() {
   g_cut = CutOf(g_stage.kind);
 }
 
+// True of cuts that keep first tokens, whose number follows from the first FirstCount tokens.
+bool LooksAtFirst() { return g_cut == kCutFallOff || g_cut == kCutCliff; }
+
 // The smallest key that the bound of a cut keeps.
 u32 FirstWithin(Bound bound) {
   Shape shape = g_shape;
@@ -121,6 +124,10 @@ void DecideCut() {
   } else if (g_cut == kCutFallOff) {
     g_chain.number = MirostatCount(Sums(), SamplerState(), g_row.vocabulary);
     TakeLastBack();
+  } else if (g_cut == kCutCliff) {
+    Scale unit = UnitShape(g_shape, KeyBits(g_first.key)).scale;
+    g_chain.number = MinKTokens(Sums().first, Sums().second, g_stage.a, unit);
+    TakeLastBack();
   } else if (g_cut == kCutHead && !is_own) {
     // The last of the likely tokens.
     SearchToken(kTokens, g_chain.count);
@@ -172,11 +179,11 @@ bool DecideKept() {
   if (g_chain.step == kFirstTokens) {
     if (is_found) g_last = cut;
     g_chain.step = kOwn;
-    return g_cut == kCutFirst || (g_cut == kCutFallOff && g_chain.is_estimated != 0u);
+    return g_cut == kCutFirst || (LooksAtFirst() && g_chain.is_estimated != 0u);
   }
   if (g_cut == kCutMass) g_last = cut;
   if (g_cut == kCutTerms && is_found) KeepBefore(cut);
-  if (g_cut == kCutFallOff) {
+  if (LooksAtFirst()) {
     g_chain.is_estimated = 1u;
     g_chain.step = kFirstGroups;
     return false;
@@ -228,7 +235,7 @@ void OpenNextStage() {
   g_chain.is_estimated = 0u;
   g_chain.number = FirstCount(g_stage);
   if (g_chain.number != 0u) g_chain.step = kFirstGroups;
-  if (g_cut == kCutFallOff) SetLastAside();
+  if (LooksAtFirst()) SetLastAside();
 }
 
 void Leave() {

@@ -90,6 +90,7 @@ uint32_t TurnsOf(StageKind kind) {
     case law::kCutTerms:
       return 4;
     case law::kCutFallOff:
+    case law::kCutCliff:
       return 5;
     default:
       return law::SumsOf(uint32_t(kind)) == law::kSumNothing ? 0 : 1;
@@ -182,8 +183,10 @@ void Chunk::Need(const RowInput& input, std::span<const Stage> chain) {
   need(Shader::kEdit, input.edit_count != 0);
   need(Shader::kWeigh, has(kFlagRaw) || whole_sum);
   need(Shader::kSum, is_chained);
-  need(Shader::kFallOff,
-       std::ranges::any_of(chain, [](const Stage& s) { return law::SumsOf(uint32_t(s.kind)) == law::kSumFallOff; }));
+  need(Shader::kFallOff, std::ranges::any_of(chain, [](const Stage& s) {
+         const uint32_t sums = law::SumsOf(uint32_t(s.kind));
+         return sums == law::kSumFallOff || sums == law::kSumDecay;
+       }));
   need(Shader::kChain, is_chained);
   need(Shader::kSearch, is_chained);
   need(Shader::kSample, true);

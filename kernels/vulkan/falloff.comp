@@ -1,5 +1,5 @@
-// How a chain's kept tokens fall off, for mirostat 1. A workgroup looks at a row's, of which there are kMostSorted at
-// most; x counts rows.
+// How a chain's kept tokens fall off, for mirostat 1 and min-k. A workgroup looks at a row's, of which there are
+// kMostSorted at most; x counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
@@ -29,14 +29,36 @@ u32 SortKept() {
   return count;
 }
 
+// Leaves the largest decay of the sorted tokens, and their range. One thread calls this.
+void LeaveDecay(u32 count) {
+  Shape unit = UnitShape(g_shape, KeyBits(g_first.key));
+  u64 decay = Make64(0u, 0u);
+  u32 last = 0u;
+  for (u32 i = 1u; i < count; ++i) {
+    u32 depth = Depth(ShapedBits(KeyBits(sorted_keys[i]), unit), unit.scale);
+    u64 own = DecayOf(i, depth - last);
+    if (Less64(decay, own)) decay = own;
+    last = depth;
+  }
+  outputs[row].chain.first_low = Low(decay);
+  outputs[row].chain.first_high = High(decay);
+  outputs[row].chain.second_low = last;
+  outputs[row].chain.second_high = 0u;
+}
+
 void main() {
   OpenRow(gl_WorkGroupID.x);
   if (!IsMine() || !IsSampled()) return;
-  if (outputs[row].chain.stage == kChainEnd || outputs[row].chain.summed != kSumFallOff) return;
+  u32 summed = outputs[row].chain.summed;
+  if (outputs[row].chain.stage == kChainEnd || (summed != kSumFallOff && summed != kSumDecay)) return;
   LookAt(false);
   g_list = Area(KERNEL_LIST(g_groups));
   OpenKept();
   u32 count = SortKept();
+  if (summed == kSumDecay) {
+    if (thread == 0u) LeaveDecay(count);
+    return;
+  }
   StageSums sums = NoSums();
   for (u32 i = thread; i + 1u < count; i += kThreads) {
     u32 next = DistanceOf(sorted_keys[i + 1u]);

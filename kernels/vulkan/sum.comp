@@ -54,7 +54,10 @@ void main() {
     if (thread == 0u && max_key != 0u) outputs[row].max_key = max_key;
     return;
   }
-  if (outputs[row].chain.stage == kChainEnd || g_summed == kSumNothing || g_summed == kSumFallOff) return;
+  if (outputs[row].chain.stage == kChainEnd || g_summed == kSumNothing || g_summed == kSumFallOff ||
+      g_summed == kSumDecay) {
+    return;
+  }
   OpenKept();
   g_unit = UnitShape(g_shape, KeyBits(g_first.key)).scale;
   g_log_sum = outputs[row].chain.log_sum;

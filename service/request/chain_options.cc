@@ -57,6 +57,9 @@ class Taker {
     Set(p_.has_top_a(), p_.top_a(), &law_.top_a);
     Set(p_.has_top_h(), p_.top_h(), &law_.top_h);
     law_.p_less = p_.p_less();
+    law_.min_k = p_.has_min_k();
+    Set(p_.min_k().has_tau(), p_.min_k().tau(), &law_.min_k_tau);
+    law_.min_keep = p_.min_keep();
     Set(p_.xtc().has_probability(), p_.xtc().probability(), &law_.xtc_probability);
     Set(p_.xtc().has_threshold(), p_.xtc().threshold(), &law_.xtc_threshold);
   }

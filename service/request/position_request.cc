@@ -28,6 +28,21 @@ Refusal Contradiction(std::string field, absl::string_view why) {
   return Refusal{Reason::kContradiction, std::move(field), "", std::string(why)};
 }
 
+// Returns why no draft of the sequence can be verified by blocks.
+std::optional<Refusal> WhyNoBlock(const SequenceSpec& spec, const std::string& field) {
+  if (spec.AnyOptions([](const RowOptions& options) { return options.parameters.greedy; })) {
+    return Contradiction(field, "the sequence's temperature is 0, or that of a phase");
+  }
+  if (kernels::KeepsSamplerState(spec.parameters.chain)) {
+    return Contradiction(field, "mirostat and adaptive_p follow from the token that is drawn before");
+  }
+  if (spec.receipts) return Contradiction(field, "receipts have no form for blocks");
+  if (spec.logprob_token_ids.size() >= kernels::kMaxTopLogprobs) {
+    return Contradiction(field, "logprob_token_ids leaves no place for a position's draft");
+  }
+  return std::nullopt;
+}
+
 std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, const std::string& path,
                                  RowPlan* plan) {
   const std::string field = path + ".mode";
@@ -45,6 +60,9 @@ std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, 
     case v1::VERIFY_MODE_REJECTION:
       plan->kind = RowPlan::Kind::kReject;
       return std::nullopt;
+    case v1::VERIFY_MODE_BLOCK:
+      plan->kind = RowPlan::Kind::kBlock;
+      return WhyNoBlock(spec, field);
     default:
       return MissingField(field);
   }
@@ -91,8 +109,11 @@ std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyDraft& chain, con
   const std::string row_field = path + ".draft_row";
   const std::string sparse_field = path + ".sparse_probabilities";
   const bool is_sparse = chain.sparse_probabilities_size() > 0;
-  if (!chain.has_draft_row() && !is_sparse) return std::nullopt;
-  if (plan->kind != RowPlan::Kind::kReject) {
+  if (!chain.has_draft_row() && !is_sparse) {
+    if (plan->kind == RowPlan::Kind::kBlock) return MissingField(row_field);
+    return std::nullopt;
+  }
+  if (!plan->has_test()) {
     return Contradiction(is_sparse ? sparse_field : row_field, "the mode looks at no draft probabilities");
   }
   if (chain.has_draft_row() && is_sparse) return Contradiction(sparse_field, "there is a draft_row, too");
@@ -133,6 +154,7 @@ std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& 
                                  RowPlan* plan) {
   if (auto refusal = CheckTokens(tree.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(tree.mode(), spec, path, plan)) return refusal;
+  if (plan->kind == RowPlan::Kind::kBlock) return Contradiction(path + ".mode", "the drafts of a tree are no block");
   if (tree.has_draft_row()) return NotImplemented(path + ".draft_row");
   // Rejecting certain drafts one after the other equals drawing a token and comparing it with each of them.
   plan->kind = RowPlan::Kind::kCompare;

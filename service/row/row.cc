@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "kernels/check.h"
 #include "kernels/cpu/decide_row.h"
+#include "kernels/law/block.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -72,10 +73,15 @@ RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> mask
       masks_(std::move(masks)),
       grant_(std::move(grant)),
       more_(MoreParameters(plan_, spec())),
-      runs_in_order_(plan_.positions() > 1 && kernels::KeepsSamplerState(spec().parameters.chain)),
+      runs_in_order_(plan_.positions() > 1 &&
+                     (plan_.kind == RowPlan::Kind::kBlock || kernels::KeepsSamplerState(spec().parameters.chain))),
       outputs_(plan_.positions()),
       missing_(plan_.positions()) {
   CutToAllowed();
+  if (plan_.kind != RowPlan::Kind::kBlock) return;
+  for (const uint32_t draft : plan_.ahead.tokens) {
+    requested_.emplace_back(spec().logprob_token_ids).push_back(draft);
+  }
 }
 
 void RowRun::CutToAllowed() {
@@ -90,6 +96,11 @@ void RowRun::CutToAllowed() {
     if (!is_new) continue;
     std::ranges::set_intersection(options.allowed_tokens, mask.allowed_tokens, std::back_inserter(both->second));
   }
+}
+
+void RowRun::Next::Set(kernels::RowRequest* request) const {
+  request->sampler_state = sampler_state;
+  if (request->survival != kernels::RowRequest::kNoBlock) request->survival = survival;
 }
 
 std::span<const uint32_t> RowRun::AllowedIn(uint32_t phase, size_t number) const {
@@ -130,9 +141,13 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   const std::optional<uint32_t> draft = plan_.FirstDraftAfter(index);
   if (!draft) return kernel;
   kernel.given = plan_.ahead.tokens[*draft];
-  if (plan_.kind != RowPlan::Kind::kReject) {
+  if (!plan_.has_test()) {
     kernel.likely = kernel.given;
     return kernel;
+  }
+  if (plan_.kind == RowPlan::Kind::kBlock) {
+    kernel.survival = kernels::RowRequest::kCertainSurvival;
+    kernel.requested = requested_[index];
   }
   kernel.task = kernels::RowTask::kVerify;
   if (!plan_.sparse.empty()) {
@@ -151,6 +166,10 @@ RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
   outputs_[index] = std::move(output);
   --missing_;
   if (!runs_in_order_) return {missing_ == 0, std::nullopt};
+  if (plan_.kind == RowPlan::Kind::kBlock) {
+    const std::optional<Next> next = NextOfBlock(index);
+    return {!next, next};
+  }
   const PositionOutput& taken = *outputs_[index];
   const std::optional<uint32_t> next = PositionAfter(plan_, spec().stop_tokens, index, taken);
   if (!next) return {true, std::nullopt};
@@ -175,12 +194,12 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAll
     refusal.required.push_back({index, std::move(required)});
     return refusal;
   };
-  std::optional<uint64_t> sampler_state;
+  std::optional<Next> next;
   for (std::optional<uint32_t> index = 0; index;) {
     kernels::RowRequest request = RequestAt(*index, kernels::DType::kF32, dense_at(*index), draft_dtype);
-    if (sampler_state) request.sampler_state = *sampler_state;
+    if (next) next->Set(&request);
     const Progress progress = Take(*index, run(request, *index));
-    if (progress.next) sampler_state = progress.next->sampler_state;
+    next = progress.next;
     index = progress.is_complete ? std::nullopt : progress.next ? std::optional(progress.next->index) : *index + 1;
   }
 }
@@ -205,11 +224,54 @@ void RowRun::Abort() {
   masks_.clear();
 }
 
+std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
+  auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[index]);
+  if (output == nullptr || output->error != kernels::RowError::kNone) return std::nullopt;
+  if (index < plan_.drafts()) {
+    if (output->survival == 0) return std::nullopt;
+    return Next{index + 1, plan_.sampler_state, output->survival};
+  }
+  const uint64_t survival = std::get<kernels::RowOutput>(*outputs_[index - 1]).survival;
+  const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
+  const law::DrawKey key =
+      law::KeyOf(RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt).noise);
+  output->accepted = law::MayEndAfter(law::WordOf(law::BlockWords(key), 1), survival);
+  return std::nullopt;
+}
+
+std::optional<FailedPosition> RowRun::EndBlock() {
+  uint32_t end = 0;
+  for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
+    const auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[i]);
+    if (output == nullptr || output->error != kernels::RowError::kNone) {
+      return FailedPosition{i, std::move(*outputs_[i])};
+    }
+    if (output->accepted) end = i;
+  }
+  for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
+    auto& output = std::get<kernels::RowOutput>(*outputs_[i]);
+    output.accepted = i < end;
+    if (i == plan_.drafts()) break;
+    if (output.accepted) output.token = plan_.ahead.tokens[i];
+    for (kernels::Distribution* const d : {&output.raw, &output.processed, &output.tempered}) {
+      if (d->requested.empty()) continue;
+      if (output.accepted) {
+        d->chosen = {output.token, d->requested.back().bits};
+        d->rank = d->requested.back().rank;
+      }
+      d->requested.pop_back();
+    }
+  }
+  return std::nullopt;
+}
+
 std::variant<RowResult, Refusal> RowRun::Finish() {
   if (!plan_.compact.empty()) {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
-  auto walked = Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
+  std::optional<FailedPosition> failed_block;
+  if (plan_.kind == RowPlan::Kind::kBlock) failed_block = EndBlock();
+  auto walked = failed_block ? *std::move(failed_block) : Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
   if (auto* result = std::get_if<RowResult>(&walked)) {
     for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
       // The position after an accepted draft has the draft's number and one.

@@ -77,8 +77,8 @@ class RowRun {
   const RowPlan& plan() const { return plan_; }
   const std::shared_ptr<ReceiptChain>& receipts() const { return sequence_.receipts; }
 
-  // Number of positions that can run at once: all of them, or the first one if a sampler keeps a state. In that case
-  // Take says which position follows.
+  // Number of positions that can run at once: all of them, or the first one if a sampler keeps a state or drafts are
+  // tested together. In that case Take says which position follows.
   uint32_t first_positions() const { return runs_in_order_ ? 1 : plan_.positions(); }
   bool runs_in_order() const { return runs_in_order_; }
 
@@ -91,7 +91,9 @@ class RowRun {
 
   struct Next {
     uint32_t index = 0;
-    uint64_t sampler_state = 0;  // replaces the one of RequestAt
+    uint64_t sampler_state = 0;                         // replaces the one of RequestAt
+    uint64_t survival = kernels::RowRequest::kNoBlock;  // likewise, where RequestAt has one
+    void Set(kernels::RowRequest* request) const;
   };
   struct Progress {
     bool is_complete = false;  // no further output is needed
@@ -120,6 +122,10 @@ class RowRun {
   std::span<const uint32_t> AllowedIn(uint32_t phase, size_t number) const;
   void CutToAllowed();
   std::variant<RowResult, Refusal> Finish();
+  // Returns the position after `index` of a block whose drafts are tested together, if one is needed.
+  std::optional<Next> NextOfBlock(uint32_t index);
+  // Turns the outputs of the block's positions into those of a rejection that accepts as many drafts.
+  std::optional<FailedPosition> EndBlock();
   Refusal WhyUnusable(const FailedPosition& failed) const;
   Refusal WhyRequired() const;
 
@@ -131,6 +137,8 @@ class RowRun {
   absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
   std::vector<kernels::RowParameters> more_;  // of each phase, if the row asks for more than its sequence
   bool runs_in_order_;
+  // kBlock: the ids whose logprobs are asked for at each position with a draft, which is the last of them.
+  std::vector<std::vector<uint32_t>> requested_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet
   uint32_t missing_;
 };

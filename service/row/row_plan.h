@@ -42,6 +42,7 @@ struct RowPlan {
     kScore,    // positions score the tokens of `scored`
     kCompare,  // a draft is accepted if its position draws it: greedy and coupled verification, and draft trees
     kReject,   // a draft of a sequence is tested against the drafter's probabilities
+    kBlock,    // as kReject, but the drafts are tested together, in order
   };
   Kind kind = Kind::kDraw;
 
@@ -53,7 +54,7 @@ struct RowPlan {
   bool wants_race = false;  // kScore: the places of the given tokens in the race
   bool is_tree = false;
 
-  // kReject: the first row of dense probabilities, or lists, or neither.
+  // kReject: the first row of dense probabilities, or lists, or neither. kBlock: one of them.
   std::optional<uint32_t> draft_row;
   std::vector<SparseDraft> sparse;
   bool return_probabilities = false;
@@ -65,7 +66,8 @@ struct RowPlan {
   // The hash of each of `masks`, if the sequence has receipts (service/receipt/record.h, MaskHashOf).
   std::vector<std::array<uint8_t, 32>> mask_hashes;
 
-  bool verifies() const { return kind == Kind::kCompare || kind == Kind::kReject; }
+  bool verifies() const { return kind == Kind::kCompare || has_test(); }
+  bool has_test() const { return kind == Kind::kReject || kind == Kind::kBlock; }
   uint32_t drafts() const { return verifies() ? static_cast<uint32_t>(ahead.tokens.size()) : 0; }
   uint32_t positions() const { return static_cast<uint32_t>(ahead.tokens.size()) + 1; }
   // Returns the number of tokens between position 0 and position `index`.

@@ -17,7 +17,7 @@ const kernels::RowOutput* ServedBy(const PositionOutput& output) {
 
 // Returns true if `output`, of the position before draft `index`, yields this draft.
 bool Yields(const RowPlan& plan, const kernels::RowOutput& output, size_t index) {
-  return plan.kind == RowPlan::Kind::kReject ? output.accepted : output.token == plan.ahead.tokens[index];
+  return plan.has_test() ? output.accepted : output.token == plan.ahead.tokens[index];
 }
 
 size_t PositionBefore(const RowPlan& plan, size_t draft) { return static_cast<size_t>(plan.ahead.parents[draft] + 1); }

@@ -135,7 +135,7 @@ void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
     const RowRun::Progress progress = Take(row, position, std::move(output.output));
     if (progress.next && wanted) {
       QueuedRow& next = row->positions[progress.next->index].queued;
-      next.row.request.sampler_state = progress.next->sampler_state;
+      progress.next->Set(&next.row.request);
       following.push_back(std::move(next));
     } else if (progress.next || progress.is_complete) {
       End(row, wanted, &results);

@@ -86,7 +86,10 @@ std::unique_ptr<RandomRow> MakeRow(RowKind kind, uint64_t seed, uint32_t vocabul
   const bool is_chained = kind == RowKind::kChained || kind == RowKind::kChainedTasks || (is_mixed && seed % 2 == 0);
   auto row = std::make_unique<RandomRow>(seed, vocabulary, is_chained ? RowOptions::kChained : RowOptions::kPlain);
   if (kind == RowKind::kTasks || kind == RowKind::kChainedTasks || (is_mixed && seed % 3 == 0)) row->AskForMore();
-  if (kind == RowKind::kRecord) row->AskForRecord();
+  if (kind != RowKind::kRecord) return row;
+  row->AskForRecord();
+  row->AskForBlock();
+  if (seed % 4 < 2) row->KeepAtLeast();
   return row;
 }
 

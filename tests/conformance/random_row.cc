@@ -12,6 +12,7 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
+#include "kernels/law/row_law.h"
 
 namespace sortition::kernels {
 namespace {
@@ -141,6 +142,10 @@ void RandomRow::MakeChain(law::SamplingParameters* options) {
     p.adaptive_decay = OneOf({0.0f, 0.5f, 0.9f, 0.99f});
     request_.sampler_state = OneIn(3) ? 0 : uint32_t(random_());
   }
+  if (OneIn(rarity)) {
+    p.min_k = true;
+    p.min_k_tau = OneOf({0.0f, 0.5f, 3.0f, 30.0f, 100.0f});
+  }
   p.order.assign(law::PresetOrder(law::Preset::kVllm).begin(), law::PresetOrder(law::Preset::kVllm).end());
   std::shuffle(p.order.begin(), p.order.end() - 2, random_);
   if (p.temperature == 0) request_.sampler_state = 0;
@@ -250,6 +255,24 @@ void RandomRow::AskForRecord() {
   parameters_.kept_log_mass = !OneIn(3);
   const bool adapts = !parameters_.chain.empty() && parameters_.chain.back().kind == StageKind::kAdaptiveP;
   request_.wants_race_place = request_.task == RowTask::kScore && !adapts && OneIn(2);
+}
+
+void RandomRow::AskForBlock() {
+  if (request_.task != RowTask::kVerify || parameters_.greedy || OneIn(2)) return;
+  static constexpr uint32_t kUnits[] = {0, 1, 1000, 0x10000000, 0xc0000000, 0xffffffff};
+  request_.survival = OneIn(3) ? RowRequest::kCertainSurvival : OneIn(2) ? kUnits[Below(6)] : uint32_t(random_());
+  absl::StrAppend(&description_, " survival ", request_.survival);
+}
+
+void RandomRow::KeepAtLeast() {
+  const uint32_t least = OneIn(2) ? 2 + Below(40) : 2 + Below(law::kMaxMinKeep - 1);
+  for (Stage& stage : parameters_.chain) {
+    Stage with = stage;
+    with.operands[3] = least;
+    const bool counts_itself = stage.kind == StageKind::kTopK;
+    if (!counts_itself && law::LeastCount(law::WordsOf(with)) == least) stage = with;
+  }
+  absl::StrAppend(&description_, " least ", least);
 }
 
 void RandomRow::MakeDraft() {

@@ -31,6 +31,12 @@ class RandomRow {
   // same.
   void AskForRecord();
 
+  // Lets half of the verifications be those of a block.
+  void AskForBlock();
+
+  // Lets the filters of a chain keep a number of tokens at least.
+  void KeepAtLeast();
+
   const RowRequest& request() const { return request_; }
   const std::vector<std::byte>& tensor() const { return tensor_; }
   const std::string& description() const { return description_; }

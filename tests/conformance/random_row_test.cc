@@ -58,6 +58,33 @@ TEST(RandomRows, CoverEveryResultOfEveryTask) {
   for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 20) << i;
 }
 
+TEST(RandomRows, CoverBlocksAndLeastCounts) {
+  std::array<int, 5> met = {};
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    RandomRow row(seed, 300, RowOptions::kChained);
+    row.AskForMore();
+    RowRequest before = row.request();
+    const std::vector<Stage> chain = row.request().parameters->chain;
+    row.AskForBlock();
+    row.KeepAtLeast();
+    const RowOutput answer = law::SampleRowReference(row.request());
+    if (answer.error != RowError::kNone) continue;
+    if (row.request().parameters->chain != chain) {
+      RowParameters without = *row.request().parameters;
+      without.chain = chain;
+      before = row.request();
+      before.parameters = &without;
+      met[0] += law::SampleRowReference(before).kept != answer.kept;
+    }
+    if (row.request().survival == RowRequest::kNoBlock) continue;
+    met[1] += answer.accepted;
+    met[2] += !answer.accepted;
+    met[3] += answer.survival > 0 && answer.survival < RowRequest::kCertainSurvival;
+    met[4] += answer.survival == RowRequest::kCertainSurvival;
+  }
+  for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 10) << i;
+}
+
 // The random chains meet every stage, and every stage meets something to drop.
 TEST(ChainRows, CoverEveryStage) {
   std::array<int, kStageKinds> met = {};

@@ -188,6 +188,8 @@ int Run() {
         batch.push_back(std::make_unique<RandomRow>(seed, size, options));
         if (i % 4 >= 2) batch.back()->AskForMore();
         if (i % 16 == 4) batch.back()->AskForRecord();  // a few: most devices do not take them
+        if (i % 16 == 6) batch.back()->AskForBlock();
+        if (i % 16 == 9) batch.back()->KeepAtLeast();
         expected.push_back(law::SampleRowReference(batch.back()->request()));
       }
       for (size_t d = 0; d < devices.size(); ++d) Compare(devices[d].get(), batch, expected, &tallies[d]);

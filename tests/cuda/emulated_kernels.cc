@@ -9,7 +9,7 @@
 namespace sortition::testing {
 
 void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t sections,
-                 uint64_t seed) {
+                 uint64_t seed, std::vector<MemoryRange>*) {
   const emulator::LaunchOptions options = {
       .blocks_x = sections, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
   emulator::Launch(options, [&] {
@@ -24,7 +24,7 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
   });
 }
 
-void RunEmulatedMerge(const kernels::cuda::EditMerge* merges, uint32_t rows, uint64_t seed) {
+void RunEmulatedMerge(const kernels::cuda::EditMerge* merges, uint32_t rows, uint64_t seed, std::vector<MemoryRange>*) {
   const emulator::LaunchOptions options = {
       .blocks_x = 1, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
   emulator::Launch(options, [&] { kernels::cuda::SortitionMerge(merges); });

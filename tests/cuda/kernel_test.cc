@@ -17,7 +17,7 @@
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/comparison.h"
 #include "tests/conformance/random_row.h"
-#include "tests/cuda/emulated_kernels.h"
+#include "tests/cuda/emulated_batch.h"
 #include "tests/support/scale.h"
 #include "tests/verifier/published_row.h"
 
@@ -25,89 +25,10 @@ namespace sortition::kernels::cuda {
 namespace {
 
 using testing::Comparison;
+using testing::EmulatedBackend;
 using testing::RowKind;
 using testing::UsualVocabularies;
-
-// A device's memory with the emulator for a device: 16-byte aligned, noise where nothing was written.
-std::vector<uint64_t> Noise(uint64_t bytes) { return std::vector<uint64_t>(bytes / 8 + 2, 0xcdcdcdcdcdcdcdcd); }
-std::byte* Aligned(std::vector<uint64_t>& memory) {
-  auto* const bytes = reinterpret_cast<std::byte*>(memory.data());
-  return bytes + (16 - reinterpret_cast<uintptr_t>(bytes) % 16) % 16;
-}
-uint64_t Address(std::vector<uint64_t>& memory) { return reinterpret_cast<uint64_t>(Aligned(memory)); }
-
-class Batch {
- public:
-  void AddRow(const RowRequest& request) {
-    requests_.push_back(&request);
-    ASSERT_TRUE(chunk_.Add(request, ~uint64_t{0}));
-  }
-
-  // As a device of so many multiprocessors would.
-  std::vector<RowOutput> Run(uint32_t multiprocessors, uint64_t seed) {
-    Lay();
-    Launch(multiprocessors, seed);
-    return Answers();
-  }
-
-  void Lay() {
-    upload_ = Noise(chunk_.upload_bytes());
-    work_ = Noise(chunk_.work_bytes());
-    download_ = Noise(chunk_.download_bytes());
-    std::memset(Aligned(work_), 0, chunk_.states_bytes());
-    chunk_.WriteInputs(Aligned(upload_), Address(upload_), Address(work_), Address(download_));
-    for (uint32_t row = 0; row < chunk_.rows(); ++row) {
-      size_t bytes = 0;
-      std::byte* const to = chunk_.LogitsOf(row, Aligned(upload_), &bytes);
-      std::memcpy(to, requests_[row]->logits, bytes);
-    }
-  }
-
-  void Launch(uint32_t multiprocessors, uint64_t seed) {
-    const BatchView view = chunk_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
-    const uint32_t sections = chunk_.geometry(multiprocessors).sections;
-    testing::RunEmulated(testing::CudaKernel::kRead, view, chunk_.rows(), sections, seed);
-    const uint32_t rows = chunk_.rows();
-    if (chunk_.needed().weigh) testing::RunEmulated(testing::CudaKernel::kWeigh, view, rows, sections, seed + 1);
-    if (chunk_.needed().chain) testing::RunEmulated(testing::CudaKernel::kChain, view, rows, 1, seed + 2);
-  }
-
-  std::vector<RowOutput> Answers() {
-    std::vector<RowOutput> answers;
-    for (uint32_t row = 0; row < chunk_.rows(); ++row) answers.push_back(chunk_.OutputOf(row, Aligned(download_)));
-    return answers;
-  }
-
-  const RawOutput& output(uint32_t row) { return reinterpret_cast<const RawOutput*>(Aligned(download_))[row]; }
-  const TopToken* raw_top(uint32_t row) { return Input(row).raw_top; }
-  const TopToken* processed_top(uint32_t row) { return Input(row).processed_top; }
-
- private:
-  const RowInput& Input(uint32_t row) { return reinterpret_cast<const RowInput*>(Aligned(upload_))[row]; }
-
-  Chunk chunk_;
-  std::vector<const RowRequest*> requests_;
-  std::vector<uint64_t> upload_;
-  std::vector<uint64_t> work_;
-  std::vector<uint64_t> download_;
-};
-
-// The kernels on a device of so many multiprocessors. Each batch runs its threads in another order.
-class EmulatedBackend : public testing::Backend {
- public:
-  explicit EmulatedBackend(uint32_t multiprocessors) : multiprocessors_(multiprocessors) {}
-  std::string name() const override { return "launch seed " + std::to_string(seed_); }
-  size_t batch_rows() const override { return 8; }
-  std::vector<kernels::RowOutput> Sample(std::span<const testing::ComparedRow> rows) override {
-    Batch batch;
-    for (const testing::ComparedRow& row : rows) batch.AddRow(row.request);
-    return batch.Run(multiprocessors_, ++seed_);
-  }
-
- private:
-  const uint32_t multiprocessors_;
-  uint64_t seed_ = 0;
-};
+using Batch = testing::EmulatedBatch;
 
 TEST(CudaKernel, EqualsReferenceOnSmallRows) {
   EmulatedBackend backend(1);
@@ -213,6 +134,16 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
     for (size_t i = 0; i < rows.size(); ++i) {
       ASSERT_EQ(answers[i], law::SampleRowReference(rows[i]->request())) << rows[i]->description();
     }
+  }
+}
+
+TEST(CudaKernel, FiltersKeepTheLeast) {
+  for (uint64_t seed = 0; seed < 40 + testing::Scaled(200); ++seed) {
+    RandomRow row(5'000'000 + seed, seed % 8 == 0 ? 5000 : 1 + uint32_t(seed * 7919 % 300), RowOptions::kChained);
+    row.KeepAtLeast();
+    Batch batch;
+    batch.AddRow(row.request());
+    EXPECT_EQ(batch.Run(1, seed)[0], law::SampleRowReference(row.request())) << row.description();
   }
 }
 

@@ -23,7 +23,8 @@ sys.path += [os.path.join(ROOT, "tests/server"), os.path.join(ROOT, "tests/monit
 import expressions  # noqa: E402
 import manifests  # noqa: E402
 from prometheus_test import Prometheus  # noqa: E402
-from scale_out_test import Proxy, Replicas, Workers  # noqa: E402
+from proxies import HaProxy  # noqa: E402
+from replicas import Replicas, Workers  # noqa: E402
 
 PERIOD_S = 5
 WINDOW = "5s"  # the manifest's minute, shortened as everything here is
@@ -45,7 +46,7 @@ def main():
     most = min(most, os.cpu_count() - 1)
     with tempfile.TemporaryDirectory() as folder, Replicas(most, "--max_stream_age=3s") as replicas:
         replicas.start(0)
-        with Prometheus(folder, *replicas.metrics_addresses) as prometheus, Proxy(replicas) as proxy, \
+        with Prometheus(folder, *replicas.metrics_addresses) as prometheus, HaProxy(replicas) as proxy, \
                 Workers([proxy.address], "--workers=8", "--sequences=64", "--vocabulary=128256", "--heavy") as workers:
             prometheus.await_data(depth_query())
             print(f"target {target:g} rows a replica; {least} to {most} replicas")

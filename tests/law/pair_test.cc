@@ -124,6 +124,13 @@ TEST(Pair, ChainFunctionsEqualNative) {
         << sum << " " << square;
     ASSERT_EQ(pair::EpsilonBound(ToPair(sum), q).farthest, EpsilonBound(sum, q).farthest) << sum;
     ASSERT_EQ(FromPair(LeastSum(pair::TopHThreshold(ToPair(moment), q))), LeastSum(TopHThreshold(moment, q))) << moment;
+    const uint32_t step = uint32_t(square);
+    const uint32_t rank = 1 + t % 255;
+    const uint64_t decay = DecayOf(rank, step);
+    ASSERT_EQ(FromPair(pair::DecayOf(rank, step)), decay) << rank << " " << step;
+    const Scale unit = {0x5c551d95, 133 + t % 11, 28, 0};
+    ASSERT_EQ(pair::MinKTokens(ToPair(decay), ToPair(count), q, {unit.multiplier, unit.e0, unit.shift, unit.max}),
+              MinKTokens(decay, count, q, unit));
     const uint64_t levels = mu;
     ASSERT_EQ(pair::SigmaBound(count, ToPair(levels), ToPair(square), q).farthest,
               SigmaBound(count, levels, square, q).farthest)

@@ -33,6 +33,10 @@ std::vector<SamplingParameters> Cases() {
   many.dynamic_temperature_range = 0.4f;
   many.smoothing_factor = 0.2f;
   many.smoothing_curve = 1.3f;
+  SamplingParameters least = many;
+  least.top_h = 0.2f;
+  least.p_less = least.min_k = true;
+  least.min_keep = 9;
   return {
       usual,
       InOrder(Preset::kLlamaCpp, usual),
@@ -47,6 +51,10 @@ std::vector<SamplingParameters> Cases() {
       {.top_a = 0.2f},
       {.top_h = 0.4f},
       {.temperature = 0.8f, .p_less = true},
+      {.temperature = 0.8f, .min_k = true},
+      {.temperature = 2, .top_k = 30, .min_k = true, .min_k_tau = 60},
+      InOrder(Preset::kLlamaCpp, least),
+      {.temperature = 0.9f, .typical_p = 0.05f, .xtc_probability = 1, .xtc_threshold = 1e-3f, .min_keep = 12},
       {.xtc_probability = 1, .xtc_threshold = 0.03f},
       {.top_k = 100, .dynamic_temperature_range = 0.8f, .dynamic_temperature_exponent = 1.7f},
       {.temperature = 0.9f, .smoothing_factor = 0.3f, .smoothing_curve = 2},
@@ -82,6 +90,7 @@ void WriteOptions(const SamplingParameters& p) {
   std::printf("\"mirostat\": %u, \"tau\": %.9g, \"eta\": %.9g, \"m\": %u, \"adaptive_p\": %d, \"target\": %.9g, ",
               p.mirostat, double(p.mirostat_tau), double(p.mirostat_eta), p.mirostat_m, int(p.adaptive_p),
               double(p.adaptive_target));
+  std::printf("\"min_k\": %d, \"min_k_tau\": %.9g, \"min_keep\": %u, ", int(p.min_k), double(p.min_k_tau), p.min_keep);
   std::printf("\"decay\": %.9g, \"order\": [", double(p.adaptive_decay));
   const auto order = p.order.empty() ? PresetOrder(Preset::kVllm) : std::span<const Sampler>(p.order);
   for (size_t i = 0; i < order.size(); ++i) {

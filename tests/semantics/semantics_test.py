@@ -10,6 +10,8 @@ import subprocess
 import sys
 
 SLACK = 1e-6
+FILTERS = ("top_n_sigma", "min_p", "top_k", "top_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less",
+           "min_k")
 MOST_EXPLAINED = 0.02  # of the rows
 LOGPROB_ERROR = 1e-5
 LOGPROB_RELATIVE_ERROR = 2e-6
@@ -36,9 +38,15 @@ class Chain:
         self.slack = slack
         order = sorted(range(self.vocabulary), key=lambda i: (-row["logits"][i], i))
         self.tokens = [(i, row["logits"][i]) for i in order]
+        self.divisor = 1.0  # the temperature that the logits were divided by, since they were reshaped
 
     def logits(self):
         return [x for _, x in self.tokens]
+
+    def least(self, before):
+        """The filter keeps the first of what it got, up to min_keep."""
+        if len(self.tokens) < self.options["min_keep"]:
+            self.tokens = before[: self.options["min_keep"]]
 
     def keep_from(self, threshold):
         threshold *= 1 + self.slack
@@ -47,7 +55,10 @@ class Chain:
 
     def run(self):
         for name in self.options["order"]:
+            before = self.tokens
             getattr(self, name)()
+            if name in FILTERS:
+                self.least(before)
 
     def temperature(self):
         t = self.options["temperature"]
@@ -58,6 +69,7 @@ class Chain:
             low, high = max(0.0, t - reach), t + reach
             share = entropy(softmax(self.logits())) / math.log(len(self.tokens))
             t = max(0.01, low + (high - low) * share ** self.options["exponent"])
+        self.divisor = t
         self.tokens = [(i, x / t) for i, x in self.tokens]
 
     def quadratic_smoothing(self):
@@ -66,6 +78,7 @@ class Chain:
             return
         k, s = (3 - curve) / 2, (curve - 1) / 2
         top = self.tokens[0][1]
+        self.divisor = 1.0
         self.tokens = [(i, -k * factor * (x - top) ** 2 + s * factor * (x - top) ** 3) for i, x in self.tokens]
 
     def top_n_sigma(self):
@@ -110,6 +123,7 @@ class Chain:
             if total >= target:
                 most = gap
                 break
+        most = max(most, sorted(gaps)[max(1, min(self.options["min_keep"], len(gaps))) - 1])
         # Ties stay, even if rounding has changed their gaps.
         self.tokens = [t for t, gap in zip(self.tokens, gaps) if gap <= most + 1e-9]
 
@@ -141,6 +155,15 @@ class Chain:
             kept += 1
         self.tokens = self.tokens[: max(1, kept)]
 
+    def min_k(self):
+        if not self.options["min_k"] or len(self.tokens) == 1:
+            return
+        x = self.logits()[:256]
+        span = (x[0] - x[-1]) * self.divisor
+        decay = [(x[i] - x[i + 1]) / (i + 1) for i in range(len(x) - 1)]
+        cliff = 1 + decay.index(max(decay))
+        self.tokens = self.tokens[: max(cliff, int(self.options["min_k_tau"] / span) if span else 256)]
+
     def p_less(self):
         if self.options["p_less"]:
             self.keep_from(sum(p * p for p in softmax(self.logits())))
@@ -151,7 +174,8 @@ class Chain:
             return
         threshold = self.options["xtc_threshold"] * (1 + self.slack)
         reached = sum(p >= threshold for p in softmax(self.logits()))
-        self.tokens = self.tokens[max(0, reached - 1) :]
+        if len(self.tokens) - max(0, reached - 1) >= self.options["min_keep"]:
+            self.tokens = self.tokens[max(0, reached - 1) :]
 
     def mirostat(self):
         version = self.options["mirostat"]

@@ -58,6 +58,7 @@ TEST(ChainOptions, EveryEndOfEveryRange) {
       {"p.eta_cutoff", [](auto* p, float x) { p->set_eta_cutoff(x); }, {0, 1}, {-1, Above(1), kNaN}},
       {"p.top_a", [](auto* p, float x) { p->set_top_a(x); }, {0, 1}, {-1, Above(1), kNaN}},
       {"p.top_h", [](auto* p, float x) { p->set_top_h(x); }, {0, 1}, {-1, Above(1), kNaN}},
+      {"p.min_k.tau", [](auto* p, float x) { p->mutable_min_k()->set_tau(x); }, {0, 100}, {-1, Above(100), kNaN}},
       {"p.xtc.probability", [](auto* p, float x) { p->mutable_xtc()->set_probability(x); }, {0, 1}, {-1, Above(1)}},
       {"p.xtc.threshold",
        [](auto* p, float x) { p->mutable_xtc()->set_threshold(x); },
@@ -116,6 +117,9 @@ TEST(ChainOptions, VersionsAndCounts) {
     parameters.mutable_mirostat()->set_m(m);
     ExpectChainRefused(parameters, Reason::kOutOfRange, "p.mirostat.m");
   }
+  SamplingParameters least;
+  least.set_min_keep(1001);
+  ExpectChainRefused(least, Reason::kOutOfRange, "p.min_keep");
   SamplingParameters no_target;
   no_target.mutable_adaptive_p();
   ExpectChainRefused(no_target, Reason::kMissingField, "p.adaptive_p.target");
@@ -141,6 +145,34 @@ TEST(ChainOptions, ContradictionsAreNamed) {
     parameters.set_temperature(0);
     ExpectChainRefused(parameters, Reason::kContradiction, field);
   }
+}
+
+// min_keep is part of the filters that are on. Where it asks for more than one token, they are a chain.
+TEST(ChainOptions, MinKeepIsPartOfFilters) {
+  SequenceSpec spec;
+  spec.vocabulary = spec.live_vocabulary = 1000;
+  SamplingParameters parameters;
+  parameters.set_top_p(0.5f);
+  parameters.set_temperature(0.5f);
+  parameters.set_top_k(3);
+  for (const uint32_t least : {0u, 1u, 7u}) {
+    parameters.set_min_keep(least);
+    ASSERT_FALSE(CompileParameters(parameters, Limits(), "p", &spec).has_value());
+    ASSERT_EQ(spec.parameters.chain.size(), least == 7 ? 3u : 0u);
+  }
+  EXPECT_EQ(spec.parameters.chain[1].operands[0], 7u);
+  EXPECT_EQ(spec.parameters.chain[2].operands[3], 7u);
+  parameters.clear_top_p();
+  parameters.clear_top_k();
+  ASSERT_FALSE(CompileParameters(parameters, Limits(), "p", &spec).has_value());
+  EXPECT_TRUE(spec.parameters.chain.empty());
+}
+
+TEST(ChainOptions, MinKIsOnWherePresent) {
+  SamplingParameters parameters;
+  EXPECT_TRUE(KindsOf(parameters).empty());
+  parameters.mutable_min_k();
+  EXPECT_EQ(KindsOf(parameters), std::vector{StageKind::kMinK});
 }
 
 SamplingParameters Usual() {

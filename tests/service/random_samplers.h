@@ -25,6 +25,8 @@ inline void SetSamplers(std::mt19937_64* random, v1::SamplingParameters* p) {
   if (sometimes()) p->set_top_a(Below(random, 0.5f));
   if (sometimes()) p->set_top_h(0.5f + Below(random, 0.5f));
   if (sometimes()) p->set_p_less(true);
+  if (sometimes()) p->mutable_min_k()->set_tau(Below(random, 30.0f));
+  if (sometimes()) p->set_min_keep(1 + (*random)() % 20);
   if (sometimes()) {
     p->mutable_xtc()->set_probability(0.5f);
     p->mutable_xtc()->set_threshold(0.02f + Below(random, 0.1f));

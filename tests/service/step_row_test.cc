@@ -198,6 +198,39 @@ TEST_F(StepRowTest, ChainOfDrafts) {
   ExpectRefused(Reason::kTooMany, "step.rows[2].verify_draft.draft_tokens");
 }
 
+TEST_F(StepRowTest, BlocksAreRefusedByName) {
+  v1::VerifyDraft& chain = *row_.mutable_verify_draft();
+  row_.set_tensor_row(1);
+  chain.add_draft_tokens(7);
+  chain.set_mode(v1::VERIFY_MODE_BLOCK);
+  ExpectRefused(Reason::kMissingField, "step.rows[2].verify_draft.draft_row");
+  v1::SparseProbabilities& drafter = *chain.add_sparse_probabilities();
+  drafter.add_tokens(7);
+  drafter.add_probabilities(1);
+  EXPECT_EQ(MustParse().kind, RowPlan::Kind::kBlock);
+  const auto expect_mode_refused = [&](auto change, auto back) {
+    change();
+    ExpectRefused(Reason::kContradiction, "step.rows[2].verify_draft.mode");
+    back();
+  };
+  expect_mode_refused([&] { spec_.parameters.greedy = true; }, [&] { spec_.parameters.greedy = false; });
+  expect_mode_refused(
+      [&] {
+        spec_.parameters.chain = {{kernels::StageKind::kMirostat2, {1 << 26, 1 << 28}}};
+      },
+      [&] { spec_.parameters.chain.clear(); });
+  expect_mode_refused([&] { spec_.history.phases.emplace_back().options.parameters.greedy = true; },
+                      [&] { spec_.history.phases.clear(); });
+  expect_mode_refused([&] { spec_.receipts = true; }, [&] { spec_.receipts = false; });
+  expect_mode_refused([&] { spec_.logprob_token_ids.resize(kernels::kMaxTopLogprobs); },
+                      [&] { spec_.logprob_token_ids.clear(); });
+  v1::VerifyTree& tree = *row_.mutable_verify_tree();
+  tree.add_draft_tokens(7);
+  tree.add_parents(-1);
+  tree.set_mode(v1::VERIFY_MODE_BLOCK);
+  ExpectRefused(Reason::kContradiction, "step.rows[2].verify_tree.mode");
+}
+
 TEST_F(StepRowTest, DraftProbabilities) {
   v1::VerifyDraft& chain = *row_.mutable_verify_draft();
   row_.set_tensor_row(0);

@@ -43,17 +43,21 @@ class PreparedRow {
   uint32_t Draw(const NoiseKey& noise) {
     return cpu::Draw(kernels_, row_, scale_, kept_, law::KeyOf(noise), std::nullopt, &scratch_);
   }
-  // Verifies `draft`; the token that comes out.
-  uint32_t Verify(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft) {
-    RowRequest request = request_;
-    request.noise = noise;
-    request.task = RowTask::kVerify;
-    request.given = given;
-    request.draft = draft;
+  // Verifies `draft`; the token that comes out. Counts it in `*accepted` if it is the draft.
+  uint32_t Verify(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft, uint64_t* accepted = nullptr) {
     RowOutput answer;
-    const Candidate candidate = Candidate::Of(law::Key(law::CanonicalBits(logits_[given])), given);
-    cpu::Verify(kernels_, request, row_, scale_, kept_, candidate, &scratch_, &answer);
+    cpu::Verify(kernels_, RequestOf(noise, given, draft), row_, scale_, kept_, CandidateOf(given), &scratch_, &answer);
+    if (accepted != nullptr) *accepted += answer.accepted;
     return answer.token;
+  }
+  RowOutput VerifyBlock(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft, uint64_t survival) {
+    RowRequest request = RequestOf(noise, given, draft);
+    request.survival = survival;
+    std::vector<Candidate> support;
+    for (const uint32_t token : draft.sparse_tokens) support.push_back(CandidateOf(token));
+    RowOutput answer;
+    cpu::VerifyBlock(kernels_, request, row_, scale_, kept_, CandidateOf(given), support, &scratch_, &answer);
+    return answer;
   }
 
   const RowRequest& request() const { return request_; }
@@ -61,6 +65,18 @@ class PreparedRow {
   bool Keeps(uint32_t bits, uint32_t token) const { return Candidate::Of(law::Key(bits), token) >= kept_.last; }
 
  private:
+  Candidate CandidateOf(uint32_t token) const {
+    return Candidate::Of(law::Key(law::CanonicalBits(logits_[token])), token);
+  }
+  RowRequest RequestOf(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft) const {
+    RowRequest request = request_;
+    request.noise = noise;
+    request.task = RowTask::kVerify;
+    request.given = given;
+    request.draft = draft;
+    return request;
+  }
+
   const Kernels& kernels_ = BestTarget().kernels;
   std::vector<float> logits_;
   std::vector<uint32_t> allowed_;

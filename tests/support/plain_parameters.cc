@@ -60,6 +60,9 @@ law::SamplingParameters PlainSamplers(const v1::SamplingParameters& p) {
   if (p.has_top_a()) law.top_a = p.top_a();
   if (p.has_top_h()) law.top_h = p.top_h();
   law.p_less = p.p_less();
+  law.min_k = p.has_min_k();
+  if (p.min_k().has_tau()) law.min_k_tau = p.min_k().tau();
+  law.min_keep = p.min_keep();
   TakeReshapers(p, &law);
   law.order = OrderOf(p.chain());
   return law;

@@ -34,6 +34,7 @@ class PlainSequence {
     uint32_t given = 0;
     kernels::DraftDistribution draft = {};
     std::optional<uint64_t> sampler_state = {};  // absent: that of a sequence's first step
+    uint64_t survival = kernels::RowRequest::kNoBlock;
   };
   // Returns the output of the law's reference for a row at `position`.
   kernels::RowOutput Answer(const Row& row, uint32_t position) const;

@@ -8,6 +8,7 @@
 //   verifier_rows compact ROWS SEED           random rows beside compact rows that decide them
 //   verifier_rows options                     rows with each sampling option at several values and in each preset's
 //                                             order; a row's name is its options as JSON
+//   verifier_rows filters                     rows with min_k and min_keep, likewise, and random ones
 //   verifier_rows check FILE                  samples the rows of FILE again, with the reference and with the CPU
 //                                             kernels of every target; a line for each difference, exit status 1
 #include <algorithm>
@@ -44,6 +45,7 @@ int Make(uint32_t rows, uint32_t seed, uint32_t vocabulary) {
     RandomRow random(row_seed, 1 + uint32_t(row_seed * 0x9e3779b97f4a7c15 >> 33) % vocabulary,
                      i % 2 == 0 ? RowOptions::kChained : RowOptions::kPlain);
     if (i % 3 == 0) random.AskForMore();
+    if (i % 4 == 0) random.KeepAtLeast();
     PrintRow(GoldenRowOf(random.request(), random.description()));
   }
   return 0;
@@ -97,6 +99,7 @@ std::vector<FloatOption> FloatOptions() {
       {"mirostat_eta", &Options::mirostat_eta, {0.001f, 0.1f, 1}, mirostat},
       {"adaptive_target", &Options::adaptive_target, {0, 0.1f, 0.6f, 1}, adaptive},
       {"adaptive_decay", &Options::adaptive_decay, {0, 0.5f, 0.9f, 0.99f}, adaptive},
+      {"min_k_tau", &Options::min_k_tau, {}, {}},
   };
 }
 
@@ -110,7 +113,8 @@ struct IntegerOption {
 std::vector<IntegerOption> IntegerOptions() {
   return {{"top_k", &Options::top_k, {0, 1, 3, 39, 40, 1048575}, {}},
           {"mirostat", &Options::mirostat, {0, 1, 2}, {}},
-          {"mirostat_m", &Options::mirostat_m, {2, 3, 100, 1000}, {.mirostat = 1}}};
+          {"mirostat_m", &Options::mirostat_m, {2, 3, 100, 1000}, {.mirostat = 1}},
+          {"min_keep", &Options::min_keep, {}, {}}};
 }
 
 // The options that are not at their defaults, and the order's name, as JSON with single quotes.
@@ -129,6 +133,7 @@ std::string NameOf(const Options& options, const char* order) {
   }
   if (options.p_less) name += "'p_less': true, ";
   if (options.adaptive_p) name += "'adaptive_p': true, ";
+  if (options.min_k) name += "'min_k': true, ";
   return name + "'order': '" + order + "'}";
 }
 
@@ -186,6 +191,52 @@ int WriteOptions() {
   return 0;
 }
 
+// The filters that min_keep names, each with it; min-k at several values; all in each preset's order.
+int WriteFilters() {
+  std::vector<law::GoldenRow> rows;
+  for (const float tau : {0.0f, 0.5f, 3.0f, 20.0f, 100.0f}) {
+    AddOptions({.temperature = 0.5f, .min_k = true, .min_k_tau = tau}, "vllm", law::Preset::kVllm, &rows);
+  }
+  const std::vector<Options> filters = {{.min_p = 0.5f},
+                                        {.top_k = 2},
+                                        {.top_p = 0.2f},
+                                        {.typical_p = 0.1f},
+                                        {.top_n_sigma = 0.1f},
+                                        {.epsilon_cutoff = 0.3f},
+                                        {.eta_cutoff = 0.3f},
+                                        {.top_a = 0.9f},
+                                        {.top_h = 0.1f},
+                                        {.p_less = true},
+                                        {.xtc_probability = 1, .xtc_threshold = 0.01f},
+                                        {.min_k = true}};
+  Options all = {.temperature = 0.8f, .top_k = 3, .top_p = 0.3f, .min_p = 0.2f};
+  all.typical_p = 0.4f;
+  all.top_n_sigma = 1;
+  all.top_h = 0.2f;
+  all.p_less = all.min_k = true;
+  for (const uint32_t least : {1u, 2u, 7u, 39u, 1000u}) {
+    for (Options options : filters) {
+      options.min_keep = least;
+      AddOptions(options, "vllm", law::Preset::kVllm, &rows);
+    }
+    all.min_keep = least;
+    AddOptions(all, "vllm", law::Preset::kVllm, &rows);
+    AddOptions(all, "llama_cpp", law::Preset::kLlamaCpp, &rows);
+    AddOptions(all, "hf", law::Preset::kHf, &rows);
+  }
+  for (const law::GoldenRow& row : rows) PrintRow(row);
+  const auto is_new = [](const kernels::Stage& stage) { return stage.kind == kernels::StageKind::kMinK; };
+  for (uint64_t seed = uint64_t{9} << 32, written = 0; written < 60; ++seed) {
+    RandomRow random(seed, 1 + uint32_t(seed % 40), RowOptions::kChained);
+    random.AskForMore();
+    if (seed % 2 == 0) random.KeepAtLeast();
+    if (std::ranges::none_of(random.request().parameters->chain, is_new)) continue;
+    PrintRow(GoldenRowOf(random.request(), random.description()));
+    ++written;
+  }
+  return 0;
+}
+
 int Check(const char* path) {
   std::ifstream file(path);
   std::ostringstream read;
@@ -229,12 +280,13 @@ int main(int count, char** words) {
   const std::string_view task = count > 1 ? words[1] : "";
   if (task == "check" && count == 3) return Check(words[2]);
   if (task == "options" && count == 2) return WriteOptions();
+  if (task == "filters" && count == 2) return WriteFilters();
   if (task == "make" && count == 5) return Make(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
   if (task == "histories" && count == 4) return PrintHistories(NumberOf(words[2]), NumberOf(words[3]));
   if (task == "records" && count == 5) return MakeRecords(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
   if (task == "compact" && count == 4) return PrintCompactRows(NumberOf(words[2]), NumberOf(words[3]));
   std::fprintf(stderr,
                "verifier_rows make ROWS SEED VOCABULARY | histories ROWS SEED | records ROWS SEED VOCABULARY | compact"
-               " ROWS SEED | options | check FILE\n");
+               " ROWS SEED | options | filters | check FILE\n");
   return 2;
 }

@@ -23,6 +23,7 @@ ROWS = os.environ["TEST_VERIFIER_ROWS"]
 # Law 1. A file that differs from these is another law's.
 FROZEN = {
     "golden_outputs.json": "e2b9546f7b8997dc9d730c3be5a88b25ed03595051b9720875d19b885e9230bc",
+    "law_1_filters.json": "042b5eb416d1afe40b0331e7a393e32e978c5bc8b3fac93d8d562660012a1ded",
     "law_1_histories.json": "6388d9d709e4c4874e9c4a59ae9e6189448ef8e86e2659549d9ddbe3166eb529",
     "law_1_records.json": "0e652774a8e97875405684f43e7369e0c19c3305cc6711c776e0781f3d593336",
     "law_1_rows.json": "9b12ea3528e0faecd438cbed471fcddd0852c3cf40f47b8ee1dc5cc64101fab0",
@@ -56,7 +57,8 @@ class FrozenTest(unittest.TestCase):
             self.assertEqual(hashlib.sha256((LAW / name).read_bytes()).hexdigest(), digest, name)
 
     def test_reference_and_cpu_kernels_answer_as_published(self):
-        for name in ("law_1_rows.json", "law_1_histories.json", "law_1_records.json"):
+        for name in ("law_1_rows.json", "law_1_filters.json", "law_1_histories.json",
+                     "law_1_records.json"):
             checked = subprocess.run([ROWS, "check", str(LAW / name)], capture_output=True, text=True)
             self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
 
@@ -95,13 +97,14 @@ class FrozenTest(unittest.TestCase):
         self.assertGreater(max(ranks), 1)
 
     def test_every_option_stage_and_error_is_published(self):
-        rows = published("law_1_rows.json")["rows"] + published("golden_outputs.json")["rows"]
+        rows = [row for name in ("law_1_rows.json", "law_1_filters.json", "golden_outputs.json")
+                for row in published(name)["rows"]]
         named = {name for row in rows if named_options(row) for name in named_options(row)[0]}
         self.assertEqual(named, set(options.DEFAULTS))
         for task in ("score", "verify", None):
             of_task = [row for row in rows if (task in row if task else not {"score", "verify"} & set(row))]
             self.assertEqual({stage[0] for row in of_task for stage in row["compiled"].get("chain", [])},
-                             set(range(17)), task)
+                             set(range(18)), task)
         self.assertEqual({row["answer"].get("error") for row in rows},
                          {None, "nan", "logit_too_large", "no_live_token", "draft_no_probability", "draft_sum",
                           "draft_impossible"})
@@ -114,7 +117,7 @@ class NumpyTest(unittest.TestCase):
                 self.assertEqual(vectors.differences(row), [], row.get("row", row)["name"])
 
     def test_options_compile_as_published(self):
-        for row in published("law_1_rows.json")["rows"]:
+        for row in published("law_1_rows.json")["rows"] + published("law_1_filters.json")["rows"]:
             if named_options(row):
                 compiled = verify.compile_options(*named_options(row))
                 wanted = vectors.compiled_of(row)

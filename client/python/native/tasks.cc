@@ -33,7 +33,8 @@ v1::VerifyMode ModeOf(nb::handle object, const std::string& name) {
   if (mode == "coupled") return v1::VERIFY_MODE_COUPLED;
   if (mode == "rejection") return v1::VERIFY_MODE_REJECTION;
   if (mode == "greedy") return v1::VERIFY_MODE_GREEDY;
-  ValueError(absl::StrCat(name, ": \"coupled\", \"rejection\" or \"greedy\""));
+  if (mode == "block") return v1::VERIFY_MODE_BLOCK;
+  ValueError(absl::StrCat(name, ": \"coupled\", \"rejection\", \"block\" or \"greedy\""));
 }
 
 // Returns the list's element for row `index`; None without a list.

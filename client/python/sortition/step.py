@@ -28,10 +28,11 @@ class Drafts:
     """Drafts of a sequence's next tokens. Their step takes a row of logits, and a mask, for each draft and one more.
 
     `mode` is "coupled" (the text equals that without speculation, for every drafter), "rejection" (tokens have the
-    distribution that they have without speculation) or "greedy" (for temperature 0). `parents` turn the drafts into a
-    tree: the index of each one's parent, which precedes it, or -1. For rejection, `probabilities` are the drafter's, as
-    a matrix [tokens, vocabulary], or `sparse_probabilities` are those above 0, as a mapping for each draft; without
-    either the drafts are taken as certain. `return_probabilities` requests the target's, after every filter.
+    distribution that they have without speculation), "block" (as rejection, but the drafts are tested together, so that
+    more are accepted) or "greedy" (for temperature 0). `parents` turn the drafts into a tree: the index of each one's
+    parent, which precedes it, or -1. For rejection and block, `probabilities` are the drafter's, as a matrix [tokens,
+    vocabulary], or `sparse_probabilities` are those above 0, as a mapping for each draft; rejection without either
+    takes the drafts as certain. `return_probabilities` requests the target's, after every filter.
     """
 
     tokens: Any

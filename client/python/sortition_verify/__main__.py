@@ -1,8 +1,9 @@
-"""Runs published vectors, or checks receipts.
+"""Runs published vectors, checks receipts, or looks for watermarks.
 
     python -m sortition_verify FILE...
     python -m sortition_verify receipts FILE [--keys=FILE...] [--seeds=FILE] [--row=POSITION=FILE.npy...]
                                              [--prompt=FILE] [--tolerance=NATS] [--masks=FILE.npy] [--without-draws]
+    python -m sortition_verify watermark --keys=FILE [--tokenizer=FILE] [TEXT | --serve=HOST:PORT]
 
 A file of vectors is a JSON object with the list `rows`, or one row a line, and `-` is standard input. Prints each
 difference and how many rows hold. The exit status is 1 if any differs, or if there was no row.
@@ -22,6 +23,7 @@ from typing import Any, Iterator, List, TextIO
 
 import numpy as np
 
+from sortition_verify import watermark_service
 from sortition_verify.functions import widen
 from sortition_verify.receipts import verify
 from sortition_verify.vectors import differences
@@ -110,6 +112,8 @@ def check_receipts(words: List[str]) -> int:
 def main() -> int:
     if sys.argv[1:2] == ["receipts"]:
         return check_receipts(sys.argv[2:])
+    if sys.argv[1:2] == ["watermark"]:
+        return watermark_service.main(sys.argv[2:])
     return run_vectors(sys.argv[1:])
 
 

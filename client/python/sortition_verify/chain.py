@@ -10,7 +10,7 @@ from sortition_verify.functions import (DEAD, F32, I64, MASKED, TAG_XTC, U32, U6
                                         weight, weight_parts, weights)
 
 (TEMPERATURE, MIN_P, TOP_K, TOP_P, TYPICAL_P, TOP_N_SIGMA, EPSILON_CUTOFF, ETA_CUTOFF, TOP_A, TOP_H, P_LESS, XTC,
- DYNAMIC_TEMPERATURE, QUADRATIC_SMOOTHING, MIROSTAT_1, MIROSTAT_2, ADAPTIVE_P) = range(17)
+ DYNAMIC_TEMPERATURE, QUADRATIC_SMOOTHING, MIROSTAT_1, MIROSTAT_2, ADAPTIVE_P, MIN_K) = range(18)
 
 WORD, LONG = 0xFFFFFFFF, (1 << 64) - 1
 
@@ -109,7 +109,12 @@ class Kept:
 
     def run(self, stage):
         number, *operands = stage
+        before = self.ids, self.bits, self.t
         STAGES[number](self, *operands)
+        least = operands[3] if len(operands) == 4 and number in FIRST_KEEPERS else 0
+        if len(self.t) < least:
+            self.ids, self.bits, self.t = before
+            self.slice(0, least)
 
     def set_temperature(self, multiplier, exponent, window, bits):
         self.temperature = (multiplier, signed(exponent, 32) if exponent >= 0 else exponent, window)
@@ -126,13 +131,14 @@ class Kept:
         w = weights(self.t)
         self.slice(0, int(np.searchsorted(np.cumsum(w, dtype=U64), U64(top_p_threshold(total(w), units)))) + 1)
 
-    def typical_p(self, units, *_):
+    def typical_p(self, units, _b, _c, least):
         w = weights(self.t)
         weight_sum = total(w)
         live = self.t != U64(DEAD)
         off = np.where(live, np.abs(self.t.astype(I64) - I64(self.mean(weight_sum))), I64(1 << 62))
         nearest = np.argsort(off, kind="stable")
         reach = int(np.searchsorted(np.cumsum(w[nearest], dtype=U64), U64(top_p_threshold(weight_sum, units))))
+        reach = max(reach, min(least, int(np.count_nonzero(live))) - 1)
         kept = np.flatnonzero((off <= off[nearest[reach]]) & live)
         self.slice(int(kept[0]), int(kept[-1]) + 1)
 
@@ -175,18 +181,31 @@ class Kept:
         most = int(sums[-1]) * share >> 31
         self.slice(0, max(1, int(np.count_nonzero(sums <= U64(most)))))
 
+    def min_k(self, tau, *_):
+        unit = Scale(self.bits[0], UNIT_TEMPERATURE)
+        head = self.bits[:256]
+        depth = [int(d) for d in np.where(unit.beyond(head), U64(0xC0000000), unit.below(head))]
+        if len(depth) == 1:
+            return
+        steps = [(1 << 17) * (b - a) // i for i, (a, b) in enumerate(zip(depth, depth[1:]), 1)]
+        cliff = steps.index(max(steps)) + 1
+        by_range = floor_ratio(tau >> unit.e0 - 133, depth[-1]) if depth[-1] else 256
+        self.slice(0, max(cliff, min(256, by_range)))
+
     def p_less(self, *_):
         w = weights(self.t)
         cut = w >> U64(13)
         squares = total(cut * cut >> U64(20))
         self.keep_within(log2_raw(total(w)) - log2_raw(squares) - (2 << 32) >> 6)
 
-    def xtc(self, chance, distance, *_):
+    def xtc(self, chance, distance, _c, least):
         key, position, stream = self.noise
         coin = int(philox(np.zeros(1, U64), position, stream, TAG_XTC, key)[0][0])
         if coin <= chance:
             bound = within(distance - log_of_sum(self.weight_sum()))
-            self.slice(int(np.count_nonzero(self.t <= U64(bound))) - 1, len(self.t))
+            dropped = int(np.count_nonzero(self.t <= U64(bound))) - 1
+            if len(self.t) - dropped >= least:
+                self.slice(dropped, len(self.t))
 
     def dynamic_temperature(self, low, width, exponent, *_):
         temperature = 1 << 24
@@ -312,5 +331,9 @@ STAGES = {
     MIROSTAT_1: Kept.mirostat_1,
     MIROSTAT_2: Kept.mirostat_2,
     ADAPTIVE_P: Kept.adaptive_p,
+    MIN_K: Kept.min_k,
 }
+# Filters whose fourth operand is a number of tokens to keep; those of them that keep the first tokens.
+LEAST_KEEPERS = (MIN_P, TOP_P, TYPICAL_P, TOP_N_SIGMA, EPSILON_CUTOFF, ETA_CUTOFF, TOP_A, TOP_H, P_LESS, XTC, MIN_K)
+FIRST_KEEPERS = (MIN_P, TOP_P, TOP_N_SIGMA, EPSILON_CUTOFF, ETA_CUTOFF, TOP_A, TOP_H, P_LESS, MIN_K)
 STATEFUL = (MIROSTAT_1, MIROSTAT_2, ADAPTIVE_P)

@@ -14,14 +14,15 @@ DEFAULTS: Dict[str, Any] = dict(
     epsilon_cutoff=0.0, eta_cutoff=0.0, top_a=0.0, top_h=0.0, p_less=False, xtc_probability=0.0, xtc_threshold=0.1,
     dynamic_temperature_range=0.0, dynamic_temperature_exponent=1.0, smoothing_factor=0.0, smoothing_curve=1.0,
     mirostat=0, mirostat_tau=5.0, mirostat_eta=0.1, mirostat_m=100, adaptive_p=False, adaptive_target=0.0,
-    adaptive_decay=0.9)
+    adaptive_decay=0.9, min_k=False, min_k_tau=3.0, min_keep=0)
 ORDERS = {
-    "vllm": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_p", "top_k", "top_p", "typical_p",
+    "vllm": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "min_p", "top_k", "top_p", "typical_p",
              "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "mirostat", "adaptive_p"),
-    "llama_cpp": ("quadratic_smoothing", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "epsilon_cutoff",
-                  "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat", "adaptive_p"),
-    "hf": ("temperature", "quadratic_smoothing", "top_n_sigma", "top_h", "top_k", "top_p", "min_p", "typical_p",
-           "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"),
+    "llama_cpp": ("quadratic_smoothing", "top_n_sigma", "min_k", "top_k", "typical_p", "top_p", "min_p",
+                  "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat",
+                  "adaptive_p"),
+    "hf": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "top_h", "top_k", "top_p", "min_p",
+           "typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"),
 }
 
 
@@ -103,7 +104,7 @@ def stage_of(p: Dict[str, Any], name: str) -> List[int]:
                                         canonical_constant(factor * (curve - 1) / 2)],
         "top_n_sigma": lambda: [stages.TOP_N_SIGMA, (7 << 26) - threshold_distance(p[name] / 128) & OFF],
         "min_p": lambda: [stages.MIN_P, threshold_distance(p[name])],
-        "top_k": lambda: [stages.TOP_K, p[name]],
+        "top_k": lambda: [stages.TOP_K, max(p[name], p["min_keep"])],
         "top_p": lambda: [stages.TOP_P, mass_units(p[name])],
         "typical_p": lambda: [stages.TYPICAL_P, mass_units(p[name])],
         "epsilon_cutoff": lambda: [stages.EPSILON_CUTOFF, threshold_distance(p[name])],
@@ -117,8 +118,12 @@ def stage_of(p: Dict[str, Any], name: str) -> List[int]:
                              units(p["mirostat_eta"], 30), p["mirostat_m"] if p[name] == 1 else 0],
         "adaptive_p": lambda: [stages.ADAPTIVE_P, min(OFF, units(p["adaptive_target"], 32)),
                                min(OFF, units(p["adaptive_decay"], 32))],
+        "min_k": lambda: [stages.MIN_K, units(p["min_k_tau"], 24)],
     }[name]()
-    return made + [0] * (5 - len(made))
+    made += [0] * (5 - len(made))
+    if made[0] in stages.LEAST_KEEPERS and p["min_keep"] > 1:
+        made[4] = p["min_keep"]
+    return made
 
 
 def compile_options(options: Dict[str, Any], order: Sequence[str] = ORDERS["vllm"]) -> Compiled:
@@ -140,7 +145,8 @@ def compile_options(options: Dict[str, Any], order: Sequence[str] = ORDERS["vllm
         chain = [stage_of(p, name) for name in order if is_on(p, name)]
     numbers = [stage[0] for stage in chain]
     compiled = Compiled(greedy=p["temperature"] == 0)
-    if numbers == sorted(numbers) and all(number <= stages.TOP_P for number in numbers):
+    if numbers == sorted(numbers) and all(
+            stage[0] <= stages.TOP_P and (stage[0] == stages.TEMPERATURE or stage[4] == 0) for stage in chain):
         t = 1.0 if compiled.greedy else p["temperature"]
         compiled.multiplier, compiled.exponent, compiled.window = temperature_constants(t)
         compiled.temperature = t

@@ -12,6 +12,7 @@ NESTED = {
     "mirostat": {"version": "mirostat", "tau": "mirostat_tau", "eta": "mirostat_eta", "m": "mirostat_m"},
     "adaptive_p": {"target": "adaptive_target", "decay": "adaptive_decay"},
     "quadratic_smoothing": {"factor": "smoothing_factor", "curve": "smoothing_curve"},
+    "min_k": {"tau": "min_k_tau"},
 }
 # Fields that reach a row as its edits, allowed tokens or noise (history.py), or that ask for more in the answer.
 ELSEWHERE = {"frequency_penalty", "presence_penalty", "penalty_scope", "logit_bias", "allowed_token_ids",
@@ -27,6 +28,7 @@ RANGES = {
     "dynamic_temperature_range": (0, 100, 0), "dynamic_temperature_exponent": (0.01, 10, 1),
     "smoothing_factor": (0, 100, 0), "smoothing_curve": (1, 3, 1), "mirostat": (0, 2, 0), "mirostat_tau": (0, 20, 5),
     "mirostat_eta": (0, 1, 1), "mirostat_m": (2, 1000, 2), "adaptive_target": (0, 1, 0), "adaptive_decay": (0, 0.99, 0),
+    "min_k_tau": (0, 100, 0), "min_keep": (0, 1000, 0),
     "dry.multiplier": (0.01, 100, 0), "dry.base": (1.01, 100, 1), "dry.allowed_length": (1, 1024, 1),
     "logit_bias.bias": (-65503.996, 65503.996, 0)}
 NOT_GREEDY = {"typical_p", "xtc", "mirostat", "adaptive_p"}
@@ -61,8 +63,9 @@ def sampler_options(parameters: Dict[str, Any]) -> Dict[str, Any]:
             options[name] = value
         elif name not in ELSEWHERE:
             raise ValueError(f"parameters.{name}: this program does not know the field")
-    if "adaptive_p" in parameters:
-        options["adaptive_p"] = True
+    for name in ("adaptive_p", "min_k"):
+        if name in parameters:
+            options[name] = True
     return options
 
 

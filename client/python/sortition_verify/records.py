@@ -189,9 +189,10 @@ FIELDS: Dict[int, Tuple[str, Any]] = {
                  5: ("sequence_breakers", [TOKENS])}),
     33: ("no_repeat_ngram_size", NUMBER), 34: ("min_tokens", NUMBER), 35: ("stop_token_ids", [NUMBER]),
     36: ("bad_words", [TOKENS]),
+    50: ("min_k", {1: ("tau", FLOAT)}), 51: ("min_keep", NUMBER),
 }
 # The fields that a phase may replace.
-WITHIN = {number: FIELDS[number] for number in (*range(1, 8), *range(9, 12), *range(20, 29), 31)}
+WITHIN = {number: FIELDS[number] for number in (*range(1, 8), *range(9, 12), *range(20, 29), 31, 50, 51)}
 FIELDS[37] = ("phases", [{1: ("begin", [NUMBER]), 2: ("end", [NUMBER]), 3: ("max_tokens", NUMBER),
                           4: ("then", [NUMBER]), 5: ("parameters", WITHIN)}])
 

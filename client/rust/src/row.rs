@@ -49,6 +49,9 @@ pub enum VerifyMode {
     Greedy = 1,
     /// With probability min(1, p / q).
     Rejection = 2,
+    /// As by rejection, but the drafts are tested together, so that more are accepted. Needs the drafter's
+    /// probabilities.
+    Block = 3,
 }
 
 /// A drafter's probabilities of some tokens; those of the others are 0.
@@ -60,7 +63,7 @@ pub struct SparseProbabilities<'a> {
     pub probabilities: &'a [f32],
 }
 
-/// A drafter's probabilities, for [`VerifyMode::Rejection`].
+/// A drafter's probabilities, for [`VerifyMode::Rejection`] and [`VerifyMode::Block`].
 #[derive(Clone, Copy, Debug)]
 pub enum DraftProbabilities<'a> {
     /// Every draft counts as certain.

@@ -56,6 +56,8 @@ std::vector<Case> Cases() {
       {"eta_cutoff", {.temperature = t, .eta_cutoff = 3e-4f}, true},
       {"top_a", {.temperature = t, .top_a = 0.2f}, true},
       {"p_less", {.temperature = t, .p_less = true}, true},
+      {"min_k", {.temperature = t, .min_k = true}},
+      {"min_keep", {.temperature = t, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f, .min_keep = 5}},
       {"xtc", {.temperature = t, .xtc_probability = 1, .xtc_threshold = 0.1f}, true},
       {"dynamic_temperature", {.temperature = t, .dynamic_temperature_range = 0.5f}, true},
       {"mirostat_1", {.temperature = t, .mirostat = 1}, true},

@@ -1,6 +1,8 @@
 // Nine rows, one after the other, as a device's thread takes them.
 #include "tests/bench/samplers/verify.h"
 
+#include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "kernels/cpu/sample_row.h"
@@ -11,21 +13,29 @@ namespace sortition::bench {
 namespace {
 
 constexpr uint32_t kDrafts = 8;
+constexpr uint32_t kListed = 16;  // tokens that the drafter gives a probability
 
 class Verifying {
  public:
   Verifying(const Logits& logits, size_t rows, uint32_t vocabulary)
       : logits_(logits), rows_(rows), vocabulary_(vocabulary) {
     law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &parameters_);
-    for (size_t row = 0; row < rows; ++row) drafts_.push_back(Draw(row, kernels::RowRequest::kNoToken));
+    for (size_t row = 0; row < rows; ++row) {
+      const uint32_t draft = Draw(row, kernels::RowRequest::kNoToken);
+      drafts_.push_back(draft);
+      std::vector<uint32_t>& listed = listed_.emplace_back();
+      for (uint32_t i = 0; i < kListed; ++i) listed.push_back((draft + i * 997) % vocabulary);
+      std::ranges::sort(listed);
+      // One half is the draft's.
+      std::vector<uint32_t>& bits = bits_.emplace_back();
+      for (const uint32_t token : listed) {
+        bits.push_back(std::bit_cast<uint32_t>(token == draft ? 0.5f : 0.5f / float(kListed - 1)));
+      }
+    }
   }
 
   uint32_t Draw(size_t row, uint32_t likely) {
-    kernels::RowRequest request;
-    request.logits = logits_.row(row % rows_);
-    request.live_vocabulary = vocabulary_;
-    request.parameters = &parameters_;
-    request.noise = {.seed = 1234, .position = uint32_t(row % rows_), .stream = 0};
+    kernels::RowRequest request = RequestOf(row);
     request.likely = likely;
     kernels::cpu::SampleRow(request, &scratch_, &answer_);
     return answer_.token;
@@ -42,12 +52,43 @@ class Verifying {
     asm volatile("" ::"r"(accepted));
   }
 
+  // The same drafts by their probabilities, whose rows are needed as long as they may be accepted: all of them.
+  void VerifyBlock(size_t first) {
+    uint64_t survival = kernels::RowRequest::kCertainSurvival;
+    uint32_t ends = 0;
+    for (size_t row = first; row < first + kDrafts; ++row) {
+      kernels::RowRequest request = RequestOf(row);
+      request.task = kernels::RowTask::kVerify;
+      request.given = drafts_[row % rows_];
+      request.draft.form = kernels::DraftDistribution::Form::kSparse;
+      request.draft.sparse_tokens = listed_[row % rows_];
+      request.draft.sparse_bits = bits_[row % rows_];
+      request.survival = survival;
+      kernels::cpu::SampleRow(request, &scratch_, &answer_);
+      ends += answer_.accepted;
+      survival = std::max<uint64_t>(answer_.survival, 1);
+    }
+    ends += Draw(first + kDrafts, kernels::RowRequest::kNoToken) != 0;
+    asm volatile("" ::"r"(ends));
+  }
+
  private:
+  kernels::RowRequest RequestOf(size_t row) const {
+    kernels::RowRequest request;
+    request.logits = logits_.row(row % rows_);
+    request.live_vocabulary = vocabulary_;
+    request.parameters = &parameters_;
+    request.noise = {.seed = 1234, .position = uint32_t(row % rows_), .stream = 0};
+    return request;
+  }
+
   const Logits& logits_;
   const size_t rows_;
   const uint32_t vocabulary_;
   kernels::RowParameters parameters_;
   std::vector<uint32_t> drafts_;
+  std::vector<std::vector<uint32_t>> listed_;
+  std::vector<std::vector<uint32_t>> bits_;  // of the probabilities of the listed tokens
   kernels::cpu::Scratch scratch_;
   kernels::RowOutput answer_;
 };
@@ -63,15 +104,17 @@ void MeasureVerify(const Logits& logits, uint32_t vocabulary, uint32_t rounds, R
   schedule.prepare = [&](size_t row) {
     for (size_t i = row; i <= row + kDrafts; ++i) Warm(logits, i % kRows);
   };
-  const std::vector<double> medians = MeasureInterleaved({{"token_f32",
-                                                           [&](size_t row) {
-                                                             const uint32_t token =
-                                                                 verifying.Draw(row, kernels::RowRequest::kNoToken);
-                                                             asm volatile("" ::"r"(token));
-                                                           }},
-                                                          {"verify_8", [&](size_t row) { verifying.Verify(row); }}},
-                                                         schedule);
+  const std::vector<double> medians =
+      MeasureInterleaved({{"token_f32",
+                           [&](size_t row) {
+                             const uint32_t token = verifying.Draw(row, kernels::RowRequest::kNoToken);
+                             asm volatile("" ::"r"(token));
+                           }},
+                          {"verify_8", [&](size_t row) { verifying.Verify(row); }},
+                          {"block_verify_8", [&](size_t row) { verifying.VerifyBlock(row); }}},
+                         schedule);
   report->Add({"verify_8", medians[1], "us", medians[0]});
+  report->Add({"block_verify_8", medians[2], "us", medians[1]});
 }
 
 }  // namespace sortition::bench

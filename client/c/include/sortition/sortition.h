@@ -213,8 +213,14 @@ SORTITION_API sortition_code sortition_sequence_close(sortition_sequence* sequen
 enum { SORTITION_F32 = 1, SORTITION_F16 = 2, SORTITION_BF16 = 3 };
 
 // How drafts are accepted: while each is the token that would be drawn without speculation; while each is the first
-// token in order (temperature 0); with probability min(1, p / q).
-enum { SORTITION_VERIFY_COUPLED = 0, SORTITION_VERIFY_GREEDY = 1, SORTITION_VERIFY_REJECTION = 2 };
+// token in order (temperature 0); with probability min(1, p / q); likewise, but tested together, so that more are
+// accepted (needs the drafter's probabilities).
+enum {
+  SORTITION_VERIFY_COUPLED = 0,
+  SORTITION_VERIFY_GREEDY = 1,
+  SORTITION_VERIFY_REJECTION = 2,
+  SORTITION_VERIFY_BLOCK = 3
+};
 
 // A drafter's probabilities of some tokens; those of the others are 0.
 typedef struct sortition_sparse_probabilities {
@@ -232,8 +238,8 @@ typedef struct sortition_drafts {
   const int32_t* parents;         // of a tree: for each draft, its parent's index, or -1 for the root; null: a sequence
   int32_t mode;                   // SORTITION_VERIFY_*
   uint32_t return_probabilities;  // 1: returns the target's, after every filter
-  // For a sequence verified by rejection: `count` adjacent rows of vocabulary_size elements of the batch's draft_dtype,
-  // or `count` lists. Without both every draft counts as certain.
+  // For a sequence verified by rejection or by blocks: `count` adjacent rows of vocabulary_size elements of the
+  // batch's draft_dtype, or `count` lists. Without both rejection takes every draft as certain.
   const void* probabilities;
   const sortition_sparse_probabilities* sparse_probabilities;
 } sortition_drafts;

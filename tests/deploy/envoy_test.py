@@ -1,0 +1,145 @@
+"""Envoy's configuration: TLS before it, and its limits on what a client may send. Nothing is tried again."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import unittest
+
+from proxies import Envoy, envoy_program
+from replicas import Replicas, await_true
+from run_test import make_certificates
+
+CTL = os.environ["TEST_SORTITIONCTL"]
+DEMO = os.environ["TEST_DEMO"]
+HEADERS, RESET, SETTINGS, CONTINUATION = 1, 3, 4, 9
+END_HEADERS = 4
+
+
+def frame(kind, flags, stream, body=b""):
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+def literal(name, value):
+    """A header of HPACK that no table keeps."""
+    return b"\x10" + b"".join(
+        (bytes([len(text)]) if len(text) < 127 else b"\x7f" + varint(len(text) - 127)) + text
+        for text in (name, value))
+
+
+def varint(number):
+    digits = b""
+    while number >= 128:
+        digits += bytes([number % 128 | 128])
+        number //= 128
+    return digits + bytes([number])
+
+
+class Http2Client:
+    """A connection that sends frames as they are."""
+
+    CALL = (literal(b":method", b"POST") + literal(b":scheme", b"http") + literal(b":authority", b"a")
+            + literal(b":path", b"/sortition.v1.SamplingService/Stream")
+            + literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers"))
+
+    def __init__(self, address):
+        host, port = address.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
+
+    def send(self, data):
+        """False if the other side has ended the connection."""
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            return False
+        return True
+
+    def receive_all(self):
+        """Receives until the other side ends the connection."""
+        received = b""
+        try:
+            while data := self._socket.recv(65536):
+                received += data
+        except ConnectionResetError:
+            pass
+        return received
+
+    def close(self):
+        self._socket.close()
+
+
+@unittest.skipUnless(envoy_program(), "there is no Envoy")
+class EnvoyTest(unittest.TestCase):
+    def setUp(self):
+        self.replicas = self.enterContext(Replicas(1))
+        self.replicas.start(0)
+
+    def connect(self, proxy):
+        client = Http2Client(proxy.address)
+        self.addCleanup(client.close)
+        return client
+
+    def test_stories_through_tls(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        make_certificates(folder, "127.0.0.1")
+
+        def add_tls(configuration):
+            (listener,) = configuration["static_resources"]["listeners"]
+            with open(f"{folder}/tls.crt", encoding="utf-8") as chain, open(f"{folder}/tls.key",
+                                                                            encoding="utf-8") as key:
+                certificate = {"certificate_chain": {"inline_string": chain.read()},
+                               "private_key": {"inline_string": key.read()}}
+            listener["filter_chains"][0]["transport_socket"] = {
+                "name": "envoy.transport_sockets.tls",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+                    "common_tls_context": {"alpn_protocols": ["h2"], "tls_certificates": [certificate]}}}
+
+        proxy = self.enterContext(Envoy(self.replicas, add_tls))
+        flags = [f"--server={proxy.address}", "--tls", f"--tls_ca={folder}/ca.crt"]
+        done = subprocess.run([CTL, "health", *flags], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        plain = subprocess.run([CTL, "health", f"--server={proxy.address}"], capture_output=True)
+        self.assertNotEqual(plain.returncode, 0)
+
+    def test_demo_through_the_proxy_and_nothing_is_tried_again(self):
+        proxy = self.enterContext(Envoy(self.replicas))
+        done = subprocess.run([DEMO, f"--connect={proxy.address}", "--sequences=4", "--tokens=30"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.replicas.lose(0)
+        done = subprocess.run([CTL, "health", f"--server={proxy.address}"], capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertGreater(proxy.count("cluster.replicas.upstream_rq_total"), 0)
+        self.assertEqual(proxy.count("cluster.replicas.upstream_rq_retry"), 0)
+
+    def test_large_headers_reach_no_replica(self):
+        proxy = self.enterContext(Envoy(self.replicas))
+        before = proxy.count("cluster.replicas.upstream_rq_total")
+        client = self.connect(proxy)
+        large = Http2Client.CALL + literal(b"x-large", b"x" * 40_000)
+        client.send(frame(HEADERS, 0, 1, large[:16_000]) + frame(CONTINUATION, 0, 1, large[16_000:32_000])
+                    + frame(CONTINUATION, END_HEADERS, 1, large[32_000:]))
+        await_true("a reset", lambda: proxy.count("http2.header_list_size_too_large") == 1)
+        client = self.connect(proxy)
+        many = Http2Client.CALL + b"".join(literal(b"x-%d" % i, b"") for i in range(100))
+        client.send(frame(HEADERS, END_HEADERS, 1, many))
+        await_true("a reset", lambda: proxy.count("http2.header_overflow") == 1)
+        self.assertEqual(proxy.count("cluster.replicas.upstream_rq_total"), before)
+
+    def test_connections_that_reset_their_streams_are_ended(self):
+        proxy = self.enterContext(Envoy(self.replicas))
+        client = self.connect(proxy)
+        for stream in range(1, 4001, 2):
+            if not client.send(frame(HEADERS, END_HEADERS, stream, Http2Client.CALL)
+                               + frame(RESET, 0, stream, b"\0\0\0\x08")):
+                break
+        client.receive_all()  # returns when the proxy has ended the connection
+        self.assertEqual(proxy.count("http.workers.downstream_rq_too_many_premature_resets"), 1)
+        done = subprocess.run([CTL, "health", f"--server={proxy.address}"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

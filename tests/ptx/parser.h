@@ -1,0 +1,93 @@
+// The state of Parse: what names mean, and where the next variable, register and parameter lie.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/ptx/operations.h"
+#include "tests/ptx/program.h"
+#include "tests/ptx/tokens.h"
+
+namespace sortition::testing::ptx {
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : tokens_(Tokenize(text)) {}
+  Program ParseModule();
+
+ private:
+  // A register, a variable, or a parameter of a function or of a call.
+  struct Symbol {
+    enum class Kind : uint8_t { kRegister, kAddress, kParameter };
+    Kind kind = Kind::kRegister;
+    char width = 0;        // of a register, as in Operation::shape
+    uint64_t address = 0;  // or the register's place
+    bool is_known = true;  // a call's parameter gets its place at the call
+  };
+  struct Signature {
+    std::vector<uint32_t> returns, parameters;  // places
+    uint32_t bytes = 0;                         // of the first parameter
+  };
+  // An operand as written: a register, or an immediate.
+  struct Operand {
+    char width = '*';
+    uint64_t bits = 0;  // of an immediate, or the register's place
+  };
+  struct Address {
+    uint32_t row = 0;
+    bool is_narrow = false;
+    int64_t offset = 0;
+    std::string parameter;  // of a call, by name
+  };
+
+  [[noreturn]] void Fail(const std::string& what) const;
+  const Token& peek() const { return tokens_[at_]; }
+  const Token& Next() { return tokens_[at_++]; }
+  bool Take(std::string_view text);
+  void Expect(std::string_view text);
+  std::string Word();
+  uint64_t Number();
+  int64_t SignedNumber();
+
+  // parser.cc
+  void ParseVariable(std::string_view space);
+  void ParseFunction(bool is_entry);
+  std::vector<uint32_t> ParseParameters(const std::vector<uint32_t>& known, uint32_t* bytes);
+  uint32_t ParseSize(uint32_t* alignment, std::string* name);
+  void ParseRegisters();
+  void ParseCallParameter();
+  void Define(const std::string& name, const Symbol& symbol);
+  const Symbol& Find(const std::string& name) const;
+  const Symbol* FindOrNull(const std::string& name) const;
+  uint32_t NewRow(char width);
+  uint32_t Constant(char width, uint64_t bits);
+
+  // parser_body.cc
+  void ParseBody(const std::string& function);
+  void ParseStatement(const std::string& function);
+  void ParseInstruction();
+  void ParseCall(Instruction* instruction);
+  void ParseMemory(const std::vector<std::string>& parts, Instruction* instruction);
+  void ParseAtomic(const std::vector<std::string>& parts, Instruction* instruction);
+  void ParseCompute(const std::string& name, Instruction* instruction);
+  Operand ParseOperand();
+  std::vector<Operand> ParseOperands();
+  Address ParseAddress();
+  void SetAddress(const Address& address, Instruction* instruction);
+  uint32_t RowOf(const Operand& operand, char width);
+
+  const std::vector<Token> tokens_;
+  size_t at_ = 0;
+  Program program_;
+  std::vector<std::map<std::string, Symbol>> scopes_ = {{}};
+  std::map<std::string, Signature> signatures_;
+  std::map<std::pair<char, uint64_t>, uint32_t> constants_;
+  std::vector<std::pair<uint32_t, std::string>> branches_;  // instructions of the function, and their labels
+  std::vector<std::pair<uint32_t, std::string>> calls_;
+  std::vector<std::pair<uint32_t, std::string>> call_stores_;  // stores to parameters of the call to come
+};
+
+}  // namespace sortition::testing::ptx

@@ -1,0 +1,126 @@
+// Shadow memory: which thread wrote and read each byte last, and whether that was ordered.
+//
+// Two accesses conflict if different threads make them, one writes, not both are atomic, and neither is known to come
+// first. Order comes from the barrier of a block, the barrier of a whole warp, the order of launches, and, between
+// blocks, from a fence before an atomic operation and a fence after another one at the same address. Other warp-wide
+// functions order no memory. Two writes of the same value do not conflict. In global memory, a read does not conflict
+// with an atomic operation of the same block: a GPU reads an aligned word as a whole, and kernels clear bits of words
+// that others look at. Only the last reader and the last writer of a byte are known. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sortition::testing::ptx {
+
+enum class Finding : uint8_t {
+  kRace,
+  kUnwritten,    // bytes are read that have not been written
+  kOutOfBounds,  // bytes of no variable and no memory
+  kReadOnly,     // memory is written that is only read, or is constant for the launch
+  kMisaligned,
+  kMask,     // lanes meet that their masks do not name, or will not come
+  kBarrier,  // threads of a block wait at different barriers, or some have ended
+  kStuck,    // threads wait for ever, or run for ever
+};
+inline constexpr size_t kFindings = 8;
+const char* NameOf(Finding finding);
+
+struct Report {
+  Finding finding;
+  std::string function;
+  uint32_t line = 0;  // of the PTX
+  uint32_t block = 0;
+  uint32_t thread = 0;
+  uint64_t address = 0;
+  std::string detail;
+  std::string text() const;
+};
+
+// Times are ticks of one clock, which barriers and launches advance.
+using Time = uint32_t;
+
+struct ByteShadow {
+  Time written = 0;  // 0: not yet
+  Time read = 0;
+  uint16_t writer = 0, reader = 0;  // threads
+  uint16_t writing_block = 0, reading_block = 0;
+  bool is_atomic = false;           // the write
+  bool is_read_by_several = false;  // threads of the block since `read`
+};
+
+enum class AccessKind : uint8_t { kRead, kWrite, kSameWrite, kAtomic };
+
+// A thread that accesses memory, with the times of the barriers that it has passed.
+struct Accessor {
+  uint32_t block = 0;
+  uint32_t thread = 0;
+  Time now = 0;            // stamps the access
+  Time block_barrier = 0;  // what its block did before that time is ordered
+  Time warp_barrier = 0;   // what its warp did
+};
+
+// Knowledge of one block about what another did.
+struct Known {
+  Time before = 0;  // all that the block did before that time
+  uint16_t thread = 0;
+  Time thread_until = 0;  // and what its thread did up to that one
+};
+using Knowledge = std::map<uint32_t, Known>;  // by block
+
+class GlobalShadow;
+
+// The part of a block: its barriers, and its shared memory.
+class BlockShadow {
+ public:
+  void Begin(GlobalShadow* global, uint32_t block, uint32_t threads, uint32_t shared_bytes);
+  // The whole block, or the lanes of a whole warp, have met.
+  void PassBarrier();
+  void PassWarpBarrier(uint32_t warp);
+  void Fence(uint32_t thread);
+  // An atomic operation on global memory: takes what others left at the address, and leaves what is fenced.
+  void Synchronize(uint32_t thread, uint64_t address);
+  Accessor AccessorOf(uint32_t thread) const;
+  // Returns a description of the conflict, or of the missing write; empty if there is none.
+  std::string AccessShared(uint32_t thread, uint32_t address, uint32_t bytes, AccessKind kind, Finding* finding);
+  bool Knows(uint32_t thread, uint32_t other_block, uint32_t other_thread, Time time) const;
+
+ private:
+  struct ThreadState {
+    Time fenced_before = 0;  // 0: no fence since the thread began
+    Time fenced_until = 0;
+    Knowledge taken;     // by atomic operations, not yet fenced
+    Knowledge acquired;  // known to this thread, and to the block after its next barrier
+  };
+  GlobalShadow* global_ = nullptr;
+  uint32_t block_ = 0;
+  Time now_ = 0;
+  Time barrier_ = 0;
+  std::vector<Time> warp_barriers_;
+  std::vector<ByteShadow> shared_;
+  std::map<uint32_t, ThreadState> threads_;  // those that have fenced or synchronized
+  Knowledge known_;
+};
+
+// The part of a launch: the clock, and global memory.
+class GlobalShadow {
+ public:
+  void BeginLaunch();
+  Time Tick() { return ++clock_; }
+  // Looks at bytes of memory that has a shadow, `cells`.
+  std::string Access(const BlockShadow& block, const Accessor& accessor, ByteShadow* cells, uint32_t bytes,
+                     AccessKind kind) const;
+  Time launched() const { return launched_; }
+  std::map<uint64_t, Knowledge>& released() { return released_; }
+
+ private:
+  // One for all machines of the process: launches of several modules share memory.
+  inline static Time clock_ = 0;
+  Time launched_ = 0;
+  std::map<uint64_t, Knowledge> released_;  // by address of an atomic operation
+};
+
+}  // namespace sortition::testing::ptx

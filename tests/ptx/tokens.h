@@ -1,0 +1,22 @@
+// Words of PTX text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace sortition::testing::ptx {
+
+struct Token {
+  enum class Kind : uint8_t { kWord, kNumber, kSign, kString, kEnd };
+  Kind kind = Kind::kEnd;
+  std::string_view text;
+  uint64_t bits = 0;  // of a number: an integer, or what 0f and 0d name
+  uint32_t line = 0;
+};
+
+// Splits the text, without its comments. Throws Unknown. Tokens point into the text; the last one is kEnd.
+std::vector<Token> Tokenize(std::string_view text);
+
+}  // namespace sortition::testing::ptx
