@@ -93,7 +93,8 @@ class Chain:
 
     def receipt(self, *, position, token, logprob, kept, method=1, listed=True, temperature=0, phase=0, **changes):
         """Appends a receipt. `changes` replace fields that follow from the chain."""
-        fields = dict(chain=self.id, previous=self.head, index=self.count, step_id=self.count + 1, flags=2 * listed | (8 if phase else 0))
+        fields = dict(chain=self.id, previous=self.head, index=self.count, step_id=self.count + 1,
+                      flags=2 * listed | (8 if phase else 0))
         fields.update(changes)
         body = records.RECEIPT_HEAD.pack(
             fields["chain"], fields["previous"], fields["index"], fields["step_id"], 0, position, 0, fields["flags"],
