@@ -116,6 +116,8 @@ class SessionCompact : public CompactFixture {
       draft.set_mode(mode);
       draft.set_return_probabilities(OneIn(random, 3));
       const bool is_dense = mode == v1::VERIFY_MODE_REJECTION && OneIn(random, 2);
+      const bool keeps_state = text->open.parameters().has_mirostat() || text->open.parameters().has_adaptive_p();
+      if (is_dense && !keeps_state && OneIn(random, 2)) draft.set_mode(v1::VERIFY_MODE_BLOCK);
       for (uint32_t i = 0; i < drafts; ++i) {
         draft.add_draft_tokens(Pick(random, text->live()));
         if (!is_dense) continue;
@@ -232,7 +234,7 @@ TEST_F(SessionCompact, EqualsWholeWithEveryOption) {
   const uint64_t texts = testing::Scaled(2'000);
   ExpectEqualTexts(91, texts, kSmall);
   // The tokens that a refusal names decide the row.
-  EXPECT_GT(decided_[0], texts / 2);
+  EXPECT_GT(decided_[0], texts * 2 / 5);
   EXPECT_GT(decided_[1], texts / 4);
   EXPECT_EQ(engine_.observer().totals().rows_required, engine_.observer().refused(Reason::kRowRequired));
 }
@@ -240,7 +242,7 @@ TEST_F(SessionCompact, EqualsWholeWithEveryOption) {
 TEST_F(SessionCompact, EqualsWholeInLargeVocabulary) {
   const uint64_t texts = std::max<uint64_t>(testing::Scaled(500), 100);  // fewer do not meet every cause
   ExpectEqualTexts(92, texts, kLarge);
-  EXPECT_GT(decided_[0], texts / 2);
+  EXPECT_GT(decided_[0], texts * 2 / 5);
   EXPECT_GT(decided_[2], texts / 20);
   for (const auto cause : {v1::RequiredLogits::CAUSE_TOKENS, v1::RequiredLogits::CAUSE_CUT,
                            v1::RequiredLogits::CAUSE_SUMS, v1::RequiredLogits::CAUSE_ROW}) {
