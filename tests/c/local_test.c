@@ -239,12 +239,12 @@ static void RejectionTakesProbabilities(void) {
   drafts.struct_size = sizeof(drafts);
   drafts.tokens = tokens;
   drafts.count = 2;
-  drafts.mode = SORTITION_VERIFY_REJECTION;
   row = row_of(sequence, logits);
   row.drafts = &drafts;
-  for (i = 0; i < 2; ++i) {
-    drafts.probabilities = i == 0 ? probabilities : NULL;
-    drafts.sparse_probabilities = i == 1 ? sparse : NULL;
+  for (i = 0; i < 4; ++i) {
+    drafts.mode = i < 2 ? SORTITION_VERIFY_REJECTION : SORTITION_VERIFY_BLOCK;
+    drafts.probabilities = i % 2 == 0 ? probabilities : NULL;
+    drafts.sparse_probabilities = i % 2 == 1 ? sparse : NULL;
     results = step(&row, 1);
     CHECK(results->rows[0]->kind == SORTITION_RESULT_VERIFY);
     CHECK(results->rows[0]->position_count == results->rows[0]->accepted + 1);

@@ -93,6 +93,7 @@ class LocalTest : public ::testing::Test {
     auto local = LocalSequence::Open(options);
     ASSERT_TRUE(local.ok()) << local.status();
     local_ = *std::move(local);
+    parameters_ = options.parameters;
     greedy_ = options.parameters.has_temperature() && options.parameters.temperature() == 0;
   }
 
@@ -126,7 +127,12 @@ class LocalTest : public ::testing::Test {
     const v1::VerifyMode modes[] = {v1::VERIFY_MODE_COUPLED, v1::VERIFY_MODE_REJECTION, v1::VERIFY_MODE_GREEDY};
     drafts.mode = modes[Below(greedy_ ? 3 : 2)];
     drafts.return_probabilities = Below(3) == 0;
-    if (drafts.mode == v1::VERIFY_MODE_REJECTION && !is_tree) SetProbabilities(Below(3), task);
+    const bool keeps_state = parameters_.has_mirostat() || parameters_.has_adaptive_p();
+    if (drafts.mode == v1::VERIFY_MODE_REJECTION && !is_tree) {
+      const uint32_t form = Below(3);
+      SetProbabilities(form, task);
+      if (form != 0 && !keeps_state && !greedy_ && Below(2) == 0) drafts.mode = v1::VERIFY_MODE_BLOCK;
+    }
     drafts.tokens = task->tokens;
     drafts.parents = task->parents;
     drafts.sparse_probabilities = task->sparse;
@@ -254,6 +260,7 @@ class LocalTest : public ::testing::Test {
   uint32_t vocabulary_ = kVocabulary;  // of the sequences that are open
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<LocalSequence> local_;
+  v1::SamplingParameters parameters_;
   bool greedy_ = false;
 
   struct Text {
