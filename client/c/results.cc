@@ -62,7 +62,7 @@ class OwnedResults : public sortition_results {
   void Set(const v1::DrawResult& draw, OwnedRow* row) {
     sortition_result& result = row->result;
     result.kind = SORTITION_RESULT_DRAW;
-    result.finish_reason = draw.finish_reason();
+    SetEnd(draw, &result);
     result.positions = position_pointers_.data() + used_;
     result.position_count = 1;
     SetPosition(draw);
@@ -71,7 +71,7 @@ class OwnedResults : public sortition_results {
   void Set(const v1::VerifyResult& verify, OwnedRow* row) {
     sortition_result& result = row->result;
     result.kind = SORTITION_RESULT_VERIFY;
-    result.finish_reason = verify.finish_reason();
+    SetEnd(verify, &result);
     result.accepted = verify.accepted();
     result.matched = verify.matched();
     static_assert(sizeof(bool) == sizeof(uint8_t));
@@ -85,6 +85,15 @@ class OwnedResults : public sortition_results {
   void Set(const v1::ScoreResult& score, OwnedRow* row) {
     row->result.kind = SORTITION_RESULT_SCORE;
     SetPositions(score.positions(), &row->result);
+  }
+
+  template <typename Message>
+  static void SetEnd(const Message& message, sortition_result* result) {
+    result->finish_reason = message.finish_reason();
+    if (!message.has_rewind()) return;
+    result->rewind_position = message.rewind().position();
+    result->rewind_tokens = message.rewind().tokens().data();
+    result->rewind_count = static_cast<size_t>(message.rewind().tokens_size());
   }
 
   void SetPositions(const google::protobuf::RepeatedPtrField<v1::Position>& positions, sortition_result* result) {

@@ -77,6 +77,12 @@ absl::StatusOr<client::Row> ReadRow(const sortition_row& given, const Name& name
   // The row would draw instead.
   if (given.scored != nullptr && scored->empty()) return Refuse(v1::MISSING_FIELD, field, "at least 1", "no token");
   row.scored = *scored;
+  const auto banned = Span(given.banned_tokens, given.banned_count, Name(name, "banned_tokens"));
+  if (!banned.ok()) return banned.status();
+  if (banned->empty()) return row;
+  auto lists = std::make_unique<std::vector<std::vector<uint32_t>>>(row.scored.empty() ? row.positions() : 1);
+  lists->front().assign(banned->begin(), banned->end());
+  row.banned_tokens = *input->bans.emplace_back(std::move(lists));
   return row;
 }
 

@@ -18,6 +18,8 @@ struct StepInput {
   client::Batch batch;  // rows of local sequences have no `sequence`
   std::vector<std::shared_ptr<Sequence>> sequences;
   std::vector<std::unique_ptr<Task>> tasks;  // of rows with drafts
+  // The lists of each row with banned tokens; the first list of a row is not empty.
+  std::vector<std::unique_ptr<std::vector<std::vector<uint32_t>>>> bans;
 };
 
 // Reads the caller's structs. All rows are of local sequences, or none is.

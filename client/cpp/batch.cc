@@ -1,6 +1,8 @@
 // Checks of rows, and batches made from matrices.
 #include "sortition/batch.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace sortition::client {
 
 uint32_t ElementBytes(v1::DType dtype) {
@@ -17,6 +19,11 @@ uint32_t ElementBytes(v1::DType dtype) {
 
 absl::Status CheckRow(const Row& row) {
   if (row.logits == nullptr) return absl::InvalidArgumentError("logits is null");
+  const size_t lists = row.scored.empty() ? row.positions() : 1;
+  if (!row.banned_tokens.empty() && row.banned_tokens.size() != lists) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("banned_tokens: ", row.banned_tokens.size(), " lists; the row takes ", lists));
+  }
   if (row.drafts == nullptr) return absl::OkStatus();
   if (!row.scored.empty()) return absl::InvalidArgumentError("scored: there are drafts, too");
   const bool certain = row.drafts->probabilities == nullptr && row.drafts->sparse_probabilities.empty();

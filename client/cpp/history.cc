@@ -73,6 +73,7 @@ absl::Status History::Truncate(uint32_t position) {
         absl::StrCat("Truncate: position ", position, " is beyond the end (<= ", position_, ")"));
   }
   if (position == position_) return absl::OkStatus();
+  rewinds_.Truncate(position);
   ++version_;
   ++turns_;
   position_ = position;
@@ -89,6 +90,10 @@ absl::Status History::Truncate(uint32_t position) {
     }
   }
   return absl::OkStatus();
+}
+
+void History::Rewind(uint32_t position, uint32_t token) {
+  if (rewinds_.Ban(position, token)) SORTITION_CHECK(Truncate(position).ok());
 }
 
 void History::Drawn(std::span<const uint32_t> tokens) {

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/cpp/rewinds.h"
 #include "service/sequence/history_hash.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -56,6 +58,12 @@ class History {
   void Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);
 
+  // Takes back what follows `position`, and bans `token` there, which it began with. Does nothing if the token was
+  // banned there already (Rewinds).
+  void Rewind(uint32_t position, uint32_t token);
+  const Rewinds& rewinds() const { return rewinds_; }
+  void SetRewinds(Rewinds rewinds) { rewinds_ = std::move(rewinds); }
+
   // Records the tokens with which the service answered the step that was described last.
   void Drawn(std::span<const uint32_t> tokens);
   void Drawn(uint32_t token) { Drawn(std::span(&token, 1)); }
@@ -68,6 +76,7 @@ class History {
  private:
   void ExtendHash(uint32_t from);
 
+  Rewinds rewinds_;
   std::vector<uint32_t> tokens_;
   uint32_t position_;
   uint32_t prompt_length_;

@@ -257,6 +257,7 @@ LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
     if (auto* const error = std::get_if<RowError>(&opened)) return std::move(*error);
     sequence = std::get<std::unique_ptr<OwnSequence>>(std::move(opened));
   }
+  sequence->LeavePhrases();
   if (!open.checkpoint.empty() && sequence->keeps_sampler_state()) {
     auto checkpoint = key_.Open(OwnerOf(*sequence, *open.record), open.checkpoint, "checkpoint");
     if (const auto* refusal = std::get_if<service::Refusal>(&checkpoint)) return ToRowError(*refusal);

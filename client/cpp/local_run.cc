@@ -81,6 +81,7 @@ std::variant<std::unique_ptr<LocalRun>, service::Refusal> LocalRun::Begin(
     place.state->LeaveLoan();
   }
   std::vector<service::RowMaskBits> masks = MasksOf(row, spec->vocabulary);
+  masks.resize(plan.masks.size());  // a mask may only ban tokens
   return std::unique_ptr<LocalRun>(
       new LocalRun(service::RowRun({.spec = std::move(spec)}, std::move(plan), std::move(masks), std::move(grant)),
                    dtype, row, options));

@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> OwnSequence::Open(const SequenceOpt
   if (sequence->stateful() && options.start_position) {
     return absl::InvalidArgumentError("start_position: an option looks at the history, so the prompt is needed");
   }
+  sequence->rewinds_ = Rewinds(options.rewound);
   return std::move(sequence);
 }
 
@@ -116,6 +117,7 @@ std::unique_ptr<OwnSequence> OwnSequence::Clone() const {
       new OwnSequence(spec_, stateful() ? state_->Fork(spec_, position_) : nullptr, position_));
   clone->sampler_state_ = sampler_state_;
   clone->last_checkpoint_ = last_checkpoint_;
+  clone->rewinds_ = rewinds_;
   return clone;
 }
 
@@ -143,9 +145,12 @@ RowResult OwnSequence::Step(v1::DType dtype, const Row& row, const LocalStepOpti
   return End();
 }
 
-std::variant<OwnSequence::Requests, RowError> OwnSequence::Begin(v1::DType dtype, const Row& row,
+std::variant<OwnSequence::Requests, RowError> OwnSequence::Begin(v1::DType dtype, const Row& given,
                                                                  const LocalStepOptions& options) {
-  if (IsPlainDraw(dtype, row, options)) return Requests{BeginDraw(dtype, row, options)};
+  if (IsPlainDraw(dtype, given, options)) return Requests{BeginDraw(dtype, given, options)};
+  Row row = given;
+  const std::vector<std::vector<uint32_t>> bans = BansWith(given, rewinds_.At(position_));
+  if (!bans.empty()) row.banned_tokens = bans;
   if (absl::Status status = CheckRow(row); !status.ok()) {
     RowError error;
     error.code = status.code();
@@ -175,8 +180,9 @@ void OwnSequence::Abandon() {
 
 bool OwnSequence::IsPlainDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) const {
   return options.vocabulary_size.value_or(spec_->vocabulary) == spec_->vocabulary && row.drafts == nullptr &&
-         row.scored.empty() && row.logits != nullptr && ElementBytes(dtype) != 0 &&
-         row.draw_salt <= service::kMaxDrawSalt && position_ < service::Limits{}.max_history;
+         row.scored.empty() && row.banned_tokens.empty() && !rewinds_.IsAt(position_) && row.logits != nullptr &&
+         ElementBytes(dtype) != 0 && row.draw_salt <= service::kMaxDrawSalt &&
+         position_ < service::Limits{}.max_history;
 }
 
 kernels::RowRequest OwnSequence::BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
@@ -204,7 +210,9 @@ RowResult OwnSequence::EndDraw(const kernels::RowOutput& answer) {
   v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
   service::EncodeDraw(answer, *spec_, phase, history_hash(), &draw);
   for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
-  if (spec_->stops(answer.token)) draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  const service::TextEnd end = state_ != nullptr ? state_->text_end() : service::TextEnd();
+  service::EncodeEnd(end, answer.token, *spec_, &draw);
+  TakeBack(end);
   return outcome;
 }
 
@@ -229,12 +237,19 @@ RowResult OwnSequence::EndRun() {
   if (run->plan().kind != service::RowPlan::Kind::kScore) {
     for (const kernels::RowOutput& output : result.outputs) Advance(output);
     result.history_hash = history_hash();
+    if (state_ != nullptr) result.end = state_->text_end();
     last_checkpoint_ = {sampler_state_, position_, result.history_hash.value_or(0)};
   } else {
     last_checkpoint_ = {result.outputs.back().sampler_state, position_ + static_cast<uint32_t>(result.outputs.size()),
                         0};
   }
+  TakeBack(result.end);
   return run->Encode(result);
+}
+
+void OwnSequence::TakeBack(const service::TextEnd& end) {
+  if (!takes_back_ || !end.phrase_from || !rewinds_.Ban(*end.phrase_from, end.phrase.front())) return;
+  SORTITION_CHECK(Truncate(*end.phrase_from).ok());
 }
 
 void OwnSequence::Advance(const kernels::RowOutput& answer) {
@@ -272,6 +287,7 @@ absl::Status OwnSequence::Truncate(uint32_t position) {
     return absl::OutOfRangeError(
         absl::StrCat("Truncate: position ", position, " is beyond the end (<= ", position_, ")"));
   }
+  rewinds_.Truncate(position);
   position_ = position;
   if (state_ == nullptr) return absl::OkStatus();
   state_->Rewrite(position, {});

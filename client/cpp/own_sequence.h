@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/local_run.h"
+#include "client/cpp/rewinds.h"
 #include "kernels/row.h"
 #include "service/sequence/checkpoint.h"
 #include "service/sequence/look_ahead.h"
@@ -34,6 +35,9 @@ class OwnSequence {
   static std::variant<std::unique_ptr<OwnSequence>, RowError> OpenAt(const SequenceOptions& options,
                                                                      std::optional<uint64_t> seed, const Text& text);
   absl::StatusOr<std::unique_ptr<OwnSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
+
+  // Leaves banned phrases where they stand: the caller takes them back, and names the bans in its rows.
+  void LeavePhrases() { takes_back_ = false; }
 
   // Must not be called between Begin and End.
   std::unique_ptr<OwnSequence> Clone() const;
@@ -83,6 +87,8 @@ class OwnSequence {
   kernels::RowRequest BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options);
   RowResult EndDraw(const kernels::RowOutput& answer);
   RowResult EndRun();
+  // Takes back the phrase that the text ends in, if it ends in one.
+  void TakeBack(const service::TextEnd& end);
   service::Refusal WhyNotDrawn(const kernels::RowOutput& answer) const;
   void Advance(const kernels::RowOutput& answer);
 
@@ -91,6 +97,8 @@ class OwnSequence {
   uint32_t position_;
   uint64_t sampler_state_;  // of samplers that depend on past probabilities
   service::Checkpoint last_checkpoint_;
+  Rewinds rewinds_;
+  bool takes_back_ = true;
 
   // The step that has begun: a plain draw, or any other.
   struct Draw {

@@ -25,7 +25,8 @@ struct PendingRow {
 
   std::shared_ptr<SequenceRecord> record;
   Row row;
-  std::shared_ptr<std::byte[]> copy;  // of logits that had to be read from a device; `row` then refers to it
+  std::vector<std::vector<uint32_t>> bans;  // that `row` refers to, if rewinds have left some
+  std::shared_ptr<std::byte[]> copy;        // of logits that had to be read from a device; `row` then refers to it
   // One for each position: the row travels like this in a message. Empty: it travels whole.
   std::vector<CompactPosition> compact;
   uint32_t compact_refusals = 0;

@@ -1,6 +1,7 @@
 // Converts tasks and results field by field.
 #include "client/cpp/row_message.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sortition::client {
@@ -27,6 +28,10 @@ v1::RowMask* AddMask(const Row& row, v1::StepRow* message) {
   if (row.drafts == nullptr) return message->mutable_mask();
   return row.drafts->parents.empty() ? message->mutable_verify_draft()->add_masks()
                                      : message->mutable_verify_tree()->add_masks();
+}
+
+bool BansAny(const Row& row) {
+  return std::ranges::any_of(row.banned_tokens, [](const std::vector<uint32_t>& list) { return !list.empty(); });
 }
 
 void AppendPositions(google::protobuf::RepeatedPtrField<v1::Position>* part,
@@ -81,7 +86,13 @@ void DescribeTask(const Row& row, v1::StepRow* message) {
 }
 
 void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
-  for (size_t i = 0; i < row.masks(); ++i) AddMask(row, message)->set_mask_row(taken->masks++);
+  const size_t masks = BansAny(row) ? row.banned_tokens.size() : row.masks();
+  for (size_t i = 0; i < masks; ++i) {
+    v1::RowMask& mask = *AddMask(row, message);
+    if (row.allowed_bits != nullptr) mask.set_mask_row(taken->masks++);
+    if (i >= row.banned_tokens.size()) continue;
+    mask.mutable_banned_tokens()->Assign(row.banned_tokens[i].begin(), row.banned_tokens[i].end());
+  }
   if (row.drafts == nullptr || row.drafts->probabilities == nullptr) return;
   message->mutable_verify_draft()->set_draft_row(taken->drafts);
   taken->drafts += static_cast<uint32_t>(row.drafts->tokens.size());

@@ -46,6 +46,11 @@ uint32_t Sequence::turns() const {
   return record_->history.turns();
 }
 
+std::vector<BannedAt> Sequence::rewound() const {
+  absl::MutexLock lock(&record_->mutex);
+  return record_->history.rewinds().all();
+}
+
 std::optional<kernels::RowParameters> SequenceRecord::RowParametersOf(const SequenceOptions& options) {
   static const service::Limits limits;
   service::SequenceSpec spec;

@@ -37,6 +37,7 @@ struct SequenceRecord {
         row_parameters(RowParametersOf(options)),
         history(options.start_position ? History(*options.start_position) : History(options.prompt)) {
     history.SetTurns(options.turns);
+    history.SetRewinds(Rewinds(options.rewound));
   }
 
   const SequenceOptions options;

@@ -22,6 +22,12 @@ RowError RowsMissing(const PendingBatch& batch) {
           absl::StrCat("the word that says when the logits are written is not ", batch.ready->value, " yet")};
 }
 
+// Takes back the phrase that the history ends in.
+void TakeBack(const v1::Rewind& rewind, History* history) {
+  const bool is_at_end = uint64_t{rewind.position()} + rewind.tokens().size() == history->position();
+  if (is_at_end && !rewind.tokens().empty()) history->Rewind(rewind.position(), rewind.tokens(0));
+}
+
 }  // namespace
 
 StreamState::StreamState(const ClientOptions& options, std::string worker_session, Environment environment)
@@ -53,7 +59,11 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
     {
       absl::MutexLock lock(&row.record->mutex);
       taken = std::exchange(row.record->in_flight, true);
-      if (!taken) row.step_id = NextStepId(row.record.get());
+      if (!taken) {
+        row.step_id = NextStepId(row.record.get());
+        row.bans = BansWith(row.row, row.record->history.rewinds().At(row.record->history.position()));
+        if (!row.bans.empty()) row.row.banned_tokens = row.bans;
+      }
     }
     if (taken) {
       row.state = PendingRow::State::kDone;
@@ -308,11 +318,13 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult resu
     History& history = row->record->history;
     if (const auto* draw = std::get_if<v1::DrawResult>(&result)) {
       history.Drawn(draw->token());
+      if (draw->has_rewind()) TakeBack(draw->rewind(), &history);
       row->record->checkpoint = draw->checkpoint();
     } else if (const auto* verify = std::get_if<v1::VerifyResult>(&result)) {
       std::vector<uint32_t> tokens;
       for (const v1::Position& position : verify->positions()) tokens.push_back(position.token());
       history.Drawn(tokens);
+      if (verify->has_rewind()) TakeBack(verify->rewind(), &history);
       row->record->checkpoint = verify->checkpoint();
     } else if (std::holds_alternative<v1::ScoreResult>(result)) {
       history.Scored();

@@ -168,6 +168,9 @@ const FIELDS = {
     5: ["sequence_breakers", [SEQUENCE]] }],
   33: ["no_repeat_ngram_size", NUMBER], 34: ["min_tokens", NUMBER], 35: ["stop_token_ids", [NUMBER]],
   36: ["bad_words", [SEQUENCE]],
+  44: ["repetition_stop", { 1: ["repeats", NUMBER], 2: ["min_period", NUMBER], 3: ["max_period", NUMBER],
+    4: ["min_length", NUMBER], 5: ["min_tokens", NUMBER] }],
+  45: ["banned_phrases", [SEQUENCE]],
   50: ["min_k", { 1: ["tau", FLOAT] }], 51: ["min_keep", NUMBER],
 };
 // The fields that a phase may replace.

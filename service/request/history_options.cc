@@ -1,4 +1,4 @@
-// Penalty scopes, DRY, n-grams, bad words, stop tokens and the watermark.
+// Penalty scopes, DRY, n-grams, bad words, stop tokens, the watermark, and what ends a text.
 #include "service/request/history_options.h"
 
 #include <algorithm>
@@ -69,6 +69,24 @@ std::vector<TokenString> CompileBadWords(const TokenSequences& asked) {
   return words;
 }
 
+RepetitionStop CompileRepetition(const v1::RepetitionStop& asked) {
+  RepetitionStop stop;
+  if (asked.repeats() == 0) return stop;
+  stop.repeats = asked.repeats();
+  if (asked.has_min_period()) stop.min_period = asked.min_period();
+  if (asked.has_max_period()) stop.max_period = asked.max_period();
+  if (asked.has_min_length()) stop.min_length = asked.min_length();
+  stop.min_tokens = asked.min_tokens();
+  return stop;
+}
+
+std::vector<TokenString> CompilePhrases(const TokenSequences& asked) {
+  std::vector<TokenString> phrases;
+  for (const v1::TokenSequence& phrase : asked) phrases.push_back(Tokens(phrase.tokens()));
+  std::ranges::sort(phrases, {}, [](const TokenString& phrase) { return std::tuple(phrase.back(), phrase); });
+  return phrases;
+}
+
 // The checks of one message. Each returns a refusal or nothing.
 class Checker {
  public:
@@ -113,6 +131,32 @@ class Checker {
     if (!p.watermark().has_context_width()) return std::nullopt;
     return CheckRange<uint32_t>(p.watermark().context_width(), 1, law::kMaxWatermarkWidth,
                                 Field("watermark.context_width"));
+  }
+
+  std::optional<Refusal> Repetition(const v1::RepetitionStop& asked) const {
+    const RepetitionStop stop = CompileRepetition(asked);
+    const auto in_range = [&](absl::string_view name, uint32_t value, uint32_t low, uint32_t high) {
+      return CheckRange(value, low, high, Field(absl::StrCat("repetition_stop.", name)));
+    };
+    if (asked.has_min_period()) {
+      if (auto refusal = in_range("min_period", asked.min_period(), 1, RepetitionStop::kMaxPeriod)) return refusal;
+    }
+    if (asked.has_max_period()) {
+      if (auto refusal = in_range("max_period", asked.max_period(), 1, RepetitionStop::kMaxPeriod)) return refusal;
+    }
+    if (auto refusal = in_range("min_length", asked.min_length(), 0, RepetitionStop::kMaxLength)) return refusal;
+    if (auto refusal = UpToHistory(asked.min_tokens(), "repetition_stop.min_tokens")) return refusal;
+    if (!stop.on()) return std::nullopt;
+    if (auto refusal = in_range("repeats", stop.repeats, 2, RepetitionStop::kMaxLength)) return refusal;
+    if (stop.min_period > stop.max_period) {
+      return Refusal{Reason::kContradiction, Field("repetition_stop.min_period"), absl::StrCat("<= ", stop.max_period),
+                     "is above max_period, so no period is in range"};
+    }
+    if (stop.repeats * stop.max_period <= RepetitionStop::kMaxLength) return std::nullopt;
+    return Refusal{Reason::kOutOfRange, Field("repetition_stop.repeats"),
+                   absl::StrCat("<= ", RepetitionStop::kMaxLength / stop.max_period),
+                   absl::StrCat(stop.repeats, " periods of up to ", stop.max_period, " tokens are more than ",
+                                RepetitionStop::kMaxLength, " tokens")};
   }
 
   // Checks token sequences that form a set.
@@ -168,6 +212,8 @@ std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& p, cons
   if (auto refusal = check.Stops(p)) return refusal;
   if (auto refusal = check.Strings(p.bad_words(), "bad_words")) return refusal;
   if (auto refusal = CheckPhases(p, limits, path, live_vocabulary)) return refusal;
+  if (auto refusal = check.Repetition(p.repetition_stop())) return refusal;
+  if (auto refusal = check.Strings(p.banned_phrases(), "banned_phrases")) return refusal;
   return check.Watermark(p);
 }
 
@@ -184,6 +230,8 @@ HistoryOptions CompileHistoryOptions(const v1::SamplingParameters& p) {
     std::ranges::sort(options.stop_tokens);
   }
   options.phases = CompilePhases(p);
+  options.repetition_stop = CompileRepetition(p.repetition_stop());
+  options.banned_phrases = CompilePhrases(p.banned_phrases());
   if (p.has_watermark()) {
     options.watermark_key = p.watermark().key();
     options.watermark_width =

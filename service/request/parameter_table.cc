@@ -68,8 +68,16 @@ constexpr ParameterDescription kParameters[] = {
     {"tempered_logprobs", "top 0..1000", "off",
      "Natural logarithms of the distribution after edits and temperature, before the filters", true},
     {"kept_log_mass", "", "off", "Logarithm of the kept tokens' mass in the tempered distribution", true},
+    {"repetition_stop",
+     "repeats 0 or 2..16384, periods 1..512, min_length 0..16384, min_tokens 0..max_history; repeats * max_period <= "
+     "16384",
+     "repeats 0 (periods 1..256, min_length 256, min_tokens 0)",
+     "Reports as finish reason that the output ends in a repetition (vLLM's repetition_detection)", true},
+    {"banned_phrases", "1..1024 tokens each", "none",
+     "Token sequences that are taken back when the output completes one (koboldcpp)", true},
     {"draw_salt", "0..65535", "0", "Another draw at the same position", true, true},
-    {"mask", "mask_row, uploaded_mask_id, allowed_tokens", "none", "Tokens that can be drawn in this step", true, true},
+    {"mask", "mask_row, uploaded_mask_id, allowed_tokens; banned_tokens", "none",
+     "Tokens that can be drawn in this step, and tokens that cannot", true, true},
 };
 
 }  // namespace

@@ -218,10 +218,30 @@ std::optional<Refusal> ParseScore(const v1::Score& score, const std::string& pat
   return ParseRequested(score, path + ".requested", spec, plan);
 }
 
-std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& field, const StepShape& shape,
-                                 const SequenceSpec& spec, const Limits& limits, PositionMask* parsed) {
+// Takes a list of live tokens as a sorted set.
+std::optional<Refusal> TakeTokens(const google::protobuf::RepeatedField<uint32_t>& tokens, const std::string& field,
+                                  const SequenceSpec& spec, const Limits& limits, std::vector<uint32_t>* set) {
+  if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), limits.max_listed_tokens, field)) return refusal;
+  for (int i = 0; i < tokens.size(); ++i) {
+    if (auto refusal = CheckToken(tokens[i], spec.live_vocabulary, field, i)) return refusal;
+  }
+  set->assign(tokens.begin(), tokens.end());
+  std::ranges::sort(*set);
+  set->erase(std::unique(set->begin(), set->end()), set->end());
+  return std::nullopt;
+}
+
+// `may_be_empty`: the mask is one of a list.
+std::optional<Refusal> ParseMask(const v1::RowMask& mask, bool may_be_empty, const std::string& field,
+                                 const StepShape& shape, const SequenceSpec& spec, const Limits& limits,
+                                 PositionMask* parsed) {
+  if (!mask.banned_tokens().empty()) {
+    auto refusal = TakeTokens(mask.banned_tokens(), field + ".banned_tokens", spec, limits, &parsed->banned_tokens);
+    if (refusal) return refusal;
+  }
   switch (mask.kind_case()) {
     case v1::RowMask::KIND_NOT_SET:
+      if (may_be_empty || !mask.banned_tokens().empty()) return std::nullopt;
       return MissingField(field + ".kind");
     case v1::RowMask::kUploadedMaskId:
       parsed->uploaded_mask_id = mask.uploaded_mask_id();
@@ -237,18 +257,9 @@ std::optional<Refusal> ParseMask(const v1::RowMask& mask, const std::string& fie
     case v1::RowMask::kAllowedTokens:
       break;
   }
-  const auto& tokens = mask.allowed_tokens().tokens();
-  const std::string at = field + ".allowed_tokens.tokens";
-  if (auto refusal = CheckCount(tokens.size(), limits.max_listed_tokens, at)) return refusal;
-  for (int i = 0; i < tokens.size(); ++i) {
-    if (auto refusal = CheckToken(tokens[i], spec.live_vocabulary, at, i)) return refusal;
-  }
   parsed->has_allowed_tokens = true;
-  std::vector<uint32_t>& allowed = parsed->allowed_tokens;
-  allowed.assign(tokens.begin(), tokens.end());
-  std::ranges::sort(allowed);
-  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
-  return std::nullopt;
+  return TakeTokens(mask.allowed_tokens().tokens(), field + ".allowed_tokens.tokens", spec, limits,
+                    &parsed->allowed_tokens);
 }
 
 template <typename Masks>
@@ -257,7 +268,7 @@ std::optional<Refusal> ParseMasks(const v1::StepRow& row, const std::string& pat
                                   const Limits& limits, RowPlan* plan) {
   if (row.has_mask()) {
     if (!masks.empty()) return Contradiction(masks_field, "the row has a mask for all positions, too");
-    return ParseMask(row.mask(), path + ".mask", shape, spec, limits, &plan->masks.emplace_back());
+    return ParseMask(row.mask(), false, path + ".mask", shape, spec, limits, &plan->masks.emplace_back());
   }
   if (masks.empty()) return std::nullopt;
   if (static_cast<uint32_t>(masks.size()) != plan->positions()) {
@@ -265,7 +276,7 @@ std::optional<Refusal> ParseMasks(const v1::StepRow& row, const std::string& pat
                    absl::StrCat("has ", masks.size(), " entries; there is one for each draft and one more")};
   }
   for (int i = 0; i < masks.size(); ++i) {
-    if (auto refusal = ParseMask(masks[i], absl::StrCat(masks_field, "[", i, "]"), shape, spec, limits,
+    if (auto refusal = ParseMask(masks[i], true, absl::StrCat(masks_field, "[", i, "]"), shape, spec, limits,
                                  &plan->masks.emplace_back())) {
       return refusal;
     }

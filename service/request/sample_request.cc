@@ -77,6 +77,8 @@ absl::string_view FindStatefulOption(const v1::SamplingParameters& p) {
       {"bad_words", std::ranges::any_of(p.bad_words(), is_long)},
       {"phases", !p.phases().empty()},
       {"watermark", p.has_watermark()},
+      {"repetition_stop", p.repetition_stop().repeats() != 0},
+      {"banned_phrases", !p.banned_phrases().empty()},
   };
   for (const auto& option : options) {
     if (option.is_on) return option.name;

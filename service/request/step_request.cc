@@ -265,7 +265,7 @@ uint64_t DigestOptions(const RowPlan& plan) {
                    plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.ahead.tokens, plan.ahead.parents,
                    plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
   for (const PositionMask& mask : plan.masks) {
-    digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens);
+    digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens, mask.banned_tokens);
   }
   for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
   return digest;

@@ -121,6 +121,20 @@ void EncodeDraw(const kernels::RowOutput& answer, const SequenceSpec& spec, uint
   EncodeAsked(answer, spec.Within(phase).parameters, result);
 }
 
+template <typename To>
+void EncodeEnd(const TextEnd& end, uint32_t last, const SequenceSpec& spec, To* to) {
+  if (spec.stops(last)) {
+    to->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
+  } else if (end.repeats) {
+    to->set_finish_reason(v1::FINISH_REASON_REPETITION);
+  }
+  if (!end.phrase_from) return;
+  to->mutable_rewind()->set_position(*end.phrase_from);
+  to->mutable_rewind()->mutable_tokens()->Add(end.phrase.begin(), end.phrase.end());
+}
+template void EncodeEnd(const TextEnd&, uint32_t, const SequenceSpec&, v1::DrawResult*);
+template void EncodeEnd(const TextEnd&, uint32_t, const SequenceSpec&, v1::VerifyResult*);
+
 std::string EncodeSnapshot(const SequenceSnapshot& snapshot) {
   v1::SequenceSnapshot message;
   message.set_format(kSnapshotFormat);

@@ -8,6 +8,8 @@
 #include "kernels/row.h"
 #include "service/refusal.h"
 #include "service/sequence/sequence_snapshot.h"
+#include "service/sequence/sequence_spec.h"
+#include "service/sequence/text_end.h"
 #include "sortition/v1/errors.pb.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -28,6 +30,10 @@ void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters&
 // Sets everything but the kept tokens, which may take several parts (encode_result.h). `answer.error` is kNone.
 void EncodeDraw(const kernels::RowOutput& answer, const SequenceSpec& spec, uint32_t phase,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result);
+
+// Sets the finish reason and the rewind of a result whose last token is `last`. `To` is DrawResult or VerifyResult.
+template <typename To>
+void EncodeEnd(const TextEnd& end, uint32_t last, const SequenceSpec& spec, To* to);
 
 // Returns the state of a sequence for another server: a serialized sortition.v1.SequenceSnapshot, never empty.
 // Thread-safe.

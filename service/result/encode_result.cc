@@ -155,13 +155,10 @@ void EncodeVerify(const RowResult& result, const RowPlan& plan, v1::VerifyResult
 }
 
 void EncodeFinish(const RowResult& result, const SequenceSpec& spec, v1::RowResult* message) {
-  const auto stops = [&](const RowOutput& output) { return spec.stops(output.token); };
-  if (message->has_score() || !std::ranges::any_of(result.outputs, stops)) return;
-  if (message->has_draw()) {
-    message->mutable_draw()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
-  } else {
-    message->mutable_verify()->set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
-  }
+  if (message->has_score()) return;
+  const uint32_t last = result.outputs.back().token;
+  if (message->has_draw()) return EncodeEnd(result.end, last, spec, message->mutable_draw());
+  EncodeEnd(result.end, last, spec, message->mutable_verify());
 }
 
 }  // namespace

@@ -40,6 +40,22 @@ bool MayRaise(const SequenceSpec& spec) {
   });
 }
 
+// Returns the edits with a ban of each token of `banned`, which is sorted.
+std::vector<kernels::LogitEdit> WithBans(std::span<const kernels::LogitEdit> edits,
+                                         const std::vector<uint32_t>& banned) {
+  std::vector<kernels::LogitEdit> merged;
+  merged.reserve(edits.size() + banned.size());
+  auto edit = edits.begin();
+  for (const uint32_t token : banned) {
+    while (edit != edits.end() && edit->token < token) merged.push_back(*edit++);
+    const bool is_known = edit != edits.end() && edit->token == token;
+    merged.push_back(is_known ? *edit++ : kernels::LogitEdit{.token = token});
+    merged.back().flags |= kernels::LogitEdit::kBanned;
+  }
+  merged.insert(merged.end(), edit, edits.end());
+  return merged;
+}
+
 // Ends the grant without a result, and accounts for the memory that it gives back.
 void EndGrant(const RowSequence& sequence, const StepGrant& grant) {
   if (sequence.state == nullptr) return;
@@ -78,6 +94,7 @@ RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> mask
       outputs_(plan_.positions()),
       missing_(plan_.positions()) {
   CutToAllowed();
+  MergeBans();
   if (plan_.kind != RowPlan::Kind::kBlock) return;
   for (const uint32_t draft : plan_.ahead.tokens) {
     requested_.emplace_back(spec().logprob_token_ids).push_back(draft);
@@ -88,13 +105,25 @@ void RowRun::CutToAllowed() {
   if (plan_.masks.empty()) return;
   for (uint32_t index = 0; index < plan_.positions(); ++index) {
     const uint32_t phase = PhaseAt(index);
-    const size_t number = plan_.masks.size() == 1 ? 0 : index;
+    const size_t number = MaskOf(index);
     const PositionMask& mask = plan_.masks[number];
     const RowOptions& options = spec().Within(phase);
     if (!mask.has_allowed_tokens || !options.has_allowed_tokens) continue;
     const auto [both, is_new] = allowed_.try_emplace({phase, number});
     if (!is_new) continue;
     std::ranges::set_intersection(options.allowed_tokens, mask.allowed_tokens, std::back_inserter(both->second));
+  }
+}
+
+void RowRun::MergeBans() {
+  const auto bans = [](const PositionMask& mask) { return !mask.banned_tokens.empty(); };
+  if (std::ranges::none_of(plan_.masks, bans)) return;
+  banned_edits_.resize(plan_.positions());
+  for (uint32_t index = 0; index < plan_.positions(); ++index) {
+    const PositionMask& mask = plan_.masks[MaskOf(index)];
+    if (!bans(mask)) continue;
+    const bool has_view = !grant_.views.empty();
+    banned_edits_[index] = WithBans(has_view ? *grant_.views[index].edits : spec().listed_edits, mask.banned_tokens);
   }
 }
 
@@ -121,8 +150,12 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   kernel.parameters = &ParametersIn(PhaseAt(index));
   kernel.sampler_state = plan_.sampler_state;
   if (!plan_.masks.empty()) {
-    const size_t at = plan_.masks.size() == 1 ? 0 : index;
+    const size_t at = MaskOf(index);
     const PositionMask& mask = plan_.masks[at];
+    if (!mask.banned_tokens.empty()) {
+      kernel.edits = banned_edits_[index];
+      kernel.edit_origin = {};
+    }
     if (mask.has_allowed_tokens) {
       kernel.has_allowed_tokens = true;
       kernel.allowed_tokens = AllowedIn(PhaseAt(index), at);
@@ -171,7 +204,7 @@ RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
     return {!next, next};
   }
   const PositionOutput& taken = *outputs_[index];
-  const std::optional<uint32_t> next = PositionAfter(plan_, spec().stop_tokens, index, taken);
+  const std::optional<uint32_t> next = PositionAfter(plan_, {spec().stop_tokens, grant_.views}, index, taken);
   if (!next) return {true, std::nullopt};
   // The output's token continues the text, drawn, accepted or given alike, and so its state continues the sampler's.
   return {false, Next{*next, std::get<kernels::RowOutput>(taken).sampler_state}};
@@ -271,7 +304,8 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
   }
   std::optional<FailedPosition> failed_block;
   if (plan_.kind == RowPlan::Kind::kBlock) failed_block = EndBlock();
-  auto walked = failed_block ? *std::move(failed_block) : Walk(plan_, spec().stop_tokens, absl::MakeSpan(outputs_));
+  auto walked = failed_block ? *std::move(failed_block)
+                             : Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_));
   if (auto* result = std::get_if<RowResult>(&walked)) {
     for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
       // The position after an accepted draft has the draft's number and one.
@@ -302,13 +336,17 @@ Refusal RowRun::WhyRequired() const {
 
 Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {
   Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(failed.why), plan_.row);
-  const size_t mask = plan_.masks.size() == 1 ? 0 : failed.index;
+  const size_t mask = MaskOf(failed.index);
   const bool lists_none =
       mask < plan_.masks.size() && plan_.masks[mask].has_allowed_tokens && plan_.masks[mask].allowed_tokens.empty();
   const bool allows_none = lists_none || (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
   if (refusal.reason == Reason::kNoLiveToken && allows_none) {
     refusal.field = MaskField(plan_, mask);
     refusal.message = "the mask allows no token";
+  } else if (refusal.reason == Reason::kNoLiveToken && mask < plan_.masks.size() &&
+             !plan_.masks[mask].banned_tokens.empty()) {
+    refusal.field = MaskField(plan_, mask) + ".banned_tokens";
+    refusal.message = "no token is live beside the banned ones";
   }
   if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", failed.index);
   return refusal;

@@ -129,10 +129,16 @@ class RowRun {
   Refusal WhyUnusable(const FailedPosition& failed) const;
   Refusal WhyRequired() const;
 
+  // Returns the number of the mask of position `index`; there is one for each position, or one for all.
+  size_t MaskOf(uint32_t index) const { return plan_.masks.size() == 1 ? 0 : index; }
+  void MergeBans();
+
   RowSequence sequence_;
   RowPlan plan_;
   std::vector<RowMaskBits> masks_;
   StepGrant grant_;
+  // The edits of each position whose mask bans tokens, with these bans. Empty if no mask does.
+  std::vector<std::vector<kernels::LogitEdit>> banned_edits_;
   // The lists of allowed tokens, cut to those of the sequence in a phase: by phase and number of the mask.
   absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
   std::vector<kernels::RowParameters> more_;  // of each phase, if the row asks for more than its sequence

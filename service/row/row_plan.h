@@ -20,14 +20,17 @@ struct SparseDraft {
   std::vector<uint32_t> bits;    // f32 bits of their probabilities
 };
 
-// The tokens that a step allows at a position. The sequence's own list of allowed tokens limits them further.
+// The tokens that a step allows at a position, all of them if it names none, and those that it bans. The sequence's own
+// lists limit them further.
 struct PositionMask {
   std::optional<uint32_t> mask_row;          // of the step's mask tensor, ...
   std::optional<uint64_t> uploaded_mask_id;  // ... or uploaded before, ...
   bool has_allowed_tokens = false;           // ... or a list
   std::vector<uint32_t> allowed_tokens;      // sorted, distinct
+  std::vector<uint32_t> banned_tokens;       // sorted, distinct
 
   bool is_packed() const { return mask_row || uploaded_mask_id; }
+  bool limits() const { return is_packed() || has_allowed_tokens || !banned_tokens.empty(); }
 };
 
 struct RowPlan {
@@ -63,8 +66,8 @@ struct RowPlan {
   std::vector<kernels::StatedRow> compact;
 
   std::vector<PositionMask> masks;  // one for each position, or one for all, or none
-  // The hash of each of `masks`, if the sequence has receipts (service/receipt/record.h, MaskHashOf).
-  std::vector<std::array<uint8_t, 32>> mask_hashes;
+  // The hash of each of `masks` that limits the draw, if the sequence has receipts (service/receipt/record.h).
+  std::vector<std::optional<std::array<uint8_t, 32>>> mask_hashes;
 
   bool verifies() const { return kind == Kind::kCompare || has_test(); }
   bool has_test() const { return kind == Kind::kReject || kind == Kind::kBlock; }

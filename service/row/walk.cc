@@ -45,17 +45,21 @@ std::optional<uint32_t> RowPlan::FirstDraftAfter(uint32_t index) const {
   return static_cast<uint32_t>(at - ahead.parents.begin());
 }
 
-std::optional<uint32_t> PositionAfter(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens, uint32_t position,
+bool WalkEnds::At(uint32_t token, uint32_t position) const {
+  return (!views.empty() && views[position].ends_result) || std::ranges::binary_search(stop_tokens, token);
+}
+
+std::optional<uint32_t> PositionAfter(const RowPlan& plan, const WalkEnds& ends, uint32_t position,
                                       const PositionOutput& output) {
   const kernels::RowOutput* const served = ServedBy(output);
   if (served == nullptr) return std::nullopt;
   if (!plan.verifies()) return position + 1 < plan.positions() ? std::optional(position + 1) : std::nullopt;
   const std::optional<uint32_t> accepted = AcceptedAfter(plan, position, *served);
-  if (!accepted || std::ranges::binary_search(stop_tokens, served->token)) return std::nullopt;
+  if (!accepted || ends.At(served->token, *accepted + 1)) return std::nullopt;
   return *accepted + 1;
 }
 
-std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens,
+std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const WalkEnds& ends,
                                              absl::Span<std::optional<PositionOutput>> outputs) {
   SORTITION_CHECK(outputs.size() == plan.positions());
   RowResult result;
@@ -71,7 +75,7 @@ std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const std::vec
     if (served == nullptr) return FailedPosition{*position, std::move(output)};
     const std::optional<uint32_t> accepted = AcceptedAfter(plan, *position, *served);
     if (accepted) result.path.push_back(*accepted);
-    position = PositionAfter(plan, stop_tokens, *position, output);
+    position = PositionAfter(plan, ends, *position, output);
     result.outputs.push_back(std::move(std::get<kernels::RowOutput>(output)));
   }
   return result;

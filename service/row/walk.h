@@ -23,16 +23,25 @@ struct FailedPosition {
   PositionOutput why;  // a refusal, or an output with an error
 };
 
-// Walks from position 0 along the accepted drafts and returns the result, without its history hash. The walk ends at
-// the first position whose draft is rejected, and at an accepted draft that is one of `stop_tokens`, which are sorted.
+// Knows at which accepted drafts a walk ends: a stop token, or a draft that completes what ends a result.
+struct WalkEnds {
+  const std::vector<uint32_t>& stop_tokens;  // sorted
+  const PositionViews& views;                // of the positions; empty if no option looks at the history
+
+  // Returns true if the walk ends at `token`, after which the text is at `position`.
+  bool At(uint32_t token, uint32_t position) const;
+};
+
+// Walks from position 0 along the accepted drafts and returns the result, without its history hash and its end. The
+// walk ends at the first position whose draft is rejected, and at an accepted draft that `ends` names.
 // Outputs behind that end are ignored and may be errors or absent. `outputs` has one entry for each position and is
 // moved from. Pure.
-std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens,
+std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const WalkEnds& ends,
                                              absl::Span<std::optional<PositionOutput>> outputs);
 
 // Returns the position that the walk visits after `position`, whose output is `output`; absent if the walk ends there.
 // Pure.
-std::optional<uint32_t> PositionAfter(const RowPlan& plan, const std::vector<uint32_t>& stop_tokens, uint32_t position,
+std::optional<uint32_t> PositionAfter(const RowPlan& plan, const WalkEnds& ends, uint32_t position,
                                       const PositionOutput& output);
 
 }  // namespace sortition::service

@@ -17,6 +17,8 @@ enum Field : uint64_t {
   kBadWords = 36,
   kPhases = 37,
   kWatermark = 38,
+  kRepetitionStop = 44,
+  kBannedPhrases = 45,
 };
 
 using Words = std::vector<uint64_t>;
@@ -62,13 +64,15 @@ uint64_t BytesOf(const std::vector<TokenString>& strings) {
 
 bool HistoryOptions::on() const {
   return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !phases.empty() ||
-         watermark_width != 0;
+         watermark_width != 0 || repetition_stop.on() || !banned_phrases.empty();
 }
 
 uint32_t HistoryOptions::lookback() const {
   if (no_repeat_ngram != 0 || (dry.on() && dry.window == 0)) return std::numeric_limits<uint32_t>::max();
   uint32_t tokens = std::max({scope.window, dry.window, watermark_width, PhaseTrack::Lookback(phases)});
   for (const TokenString& word : bad_words) tokens = std::max(tokens, static_cast<uint32_t>(word.size()) - 1);
+  for (const TokenString& phrase : banned_phrases) tokens = std::max(tokens, static_cast<uint32_t>(phrase.size()));
+  if (repetition_stop.on()) tokens = std::max(tokens, repetition_stop.Length(repetition_stop.max_period));
   return tokens;
 }
 
@@ -87,12 +91,17 @@ std::vector<uint64_t> HistoryOptions::Words() const {
   if (!bad_words.empty()) AddAll(&words, kBadWords, uint64_t{bad_words_in_prompt}, bad_words);
   if (!phases.empty()) AddAll(&words, kPhases, phases);
   if (watermark_width != 0) AddAll(&words, kWatermark, watermark_key, watermark_width);
+  if (const RepetitionStop& stop = repetition_stop; stop.on()) {
+    AddAll(&words, kRepetitionStop, stop.repeats, stop.min_period, stop.max_period, stop.min_length, stop.min_tokens);
+  }
+  if (!banned_phrases.empty()) AddAll(&words, kBannedPhrases, banned_phrases);
   return words;
 }
 
 uint64_t HistoryOptions::bytes() const {
   uint64_t bytes = BytesOf(dry.breakers) + dry.terms.capacity() * sizeof(double) + BytesOf(bad_words) +
-                   stop_tokens.capacity() * sizeof(uint32_t) + phases.capacity() * sizeof(Phase);
+                   BytesOf(banned_phrases) + stop_tokens.capacity() * sizeof(uint32_t) +
+                   phases.capacity() * sizeof(Phase);
   for (const Phase& phase : phases) {
     bytes += phase.options.bytes() +
              (phase.begin.capacity() + phase.end.capacity() + phase.then.capacity()) * sizeof(uint32_t);

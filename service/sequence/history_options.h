@@ -1,6 +1,7 @@
 // Options of a sequence that look at its history, or at the position in its output, besides the three penalties.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -33,6 +34,23 @@ struct DryOptions {
   uint32_t reach() const { return allowed_length + static_cast<uint32_t>(terms.size()) - 1; }
 };
 
+// When the output ends in a repetition: its last Length(p) tokens have a period p in range.
+struct RepetitionStop {
+  static constexpr uint32_t kMaxPeriod = 512;
+  static constexpr uint32_t kMaxLength = 16384;  // tokens that the search looks back at
+
+  uint32_t repeats = 0;  // 0 = off; the other fields have their defaults then
+  uint32_t min_period = 1;
+  uint32_t max_period = 256;
+  uint32_t min_length = 256;
+  uint32_t min_tokens = 0;  // of output
+  bool operator==(const RepetitionStop&) const = default;
+
+  bool on() const { return repeats != 0; }
+  // Returns the tokens that repetitions of a period have together.
+  uint32_t Length(uint32_t period) const { return std::max(repeats * period, min_length); }
+};
+
 // Immutable once compiled. An option that is off has its default value, and lists that stand for sets are sorted; so
 // options that mean the same are equal.
 struct HistoryOptions {
@@ -46,8 +64,11 @@ struct HistoryOptions {
   uint32_t min_tokens = 0;           // stop tokens are banned until the output has this many; 0 = off
   TokenString stop_tokens;           // sorted, distinct; only with min_tokens
   std::vector<Phase> phases;         // in the order of their numbers
-  uint64_t watermark_key = 0;        // of the noise; a secret
-  uint32_t watermark_width = 0;      // number of last tokens that decide the noise; 0 = off
+  RepetitionStop repetition_stop;
+  // Sorted by their last token, then by all; distinct, none empty.
+  std::vector<TokenString> banned_phrases;
+  uint64_t watermark_key = 0;    // of the noise; a secret
+  uint32_t watermark_width = 0;  // number of last tokens that decide the noise; 0 = off
 
   bool operator==(const HistoryOptions&) const = default;
 

@@ -76,6 +76,7 @@ PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
       walk.GoTo(index);
       Edits edits = state->CopyEdits(views.back().edit_log);
       views.push_back(ViewOf(state, edits != nullptr ? std::move(edits) : views.back().edits));
+      views.back().ends_result = state->text_end().is_last();
     }
   }
   state->ReturnTo(std::move(named));

@@ -29,6 +29,7 @@ struct PositionView {
   std::optional<uint64_t> noise_seed;  // of a watermark: replaces the sequence's seed, and the position is 0
   std::optional<uint32_t> forced;      // token that is emitted in any case; the edits do not matter then
   uint32_t phase = kNoPhase;           // its options hold
+  bool ends_result = false;            // the tree's token before the position ends a result (TextEnd::is_last)
 };
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;

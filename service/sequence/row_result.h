@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/row.h"
+#include "service/sequence/text_end.h"
 
 namespace sortition::service {
 
@@ -19,6 +20,7 @@ struct RowResult {
   std::vector<uint32_t> phases;             // of each output; empty if the sequence has none
   // Set if the sequence keeps state and the row advances it: with the tokens of `outputs` appended.
   std::optional<uint64_t> history_hash;
+  TextEnd end;  // of the text with these tokens; empty if nothing looks at it, and for a score
 
   uint32_t PhaseOf(size_t output) const { return phases.empty() ? 0 : phases[output]; }
 

@@ -150,6 +150,7 @@ std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult res
     state_->Append(output.token);
   }
   result.history_hash = state_->history_hash();
+  result.end = state_->text_end();
   last_ = LastStep{in_flight_->step_id, in_flight_->digest, std::move(result)};
   in_flight_.reset();
   return last_->result;
@@ -242,6 +243,7 @@ uint64_t Sequence::bytes() const {
       }
       bytes += row.kept_tokens.capacity() * sizeof(kernels::TokenBits);
     }
+    bytes += last_->result.end.phrase.capacity() * sizeof(uint32_t);
   }
   return bytes;
 }

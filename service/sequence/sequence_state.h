@@ -18,6 +18,7 @@
 #include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/step_changes.h"
+#include "service/sequence/text_end.h"
 #include "service/sequence/token_log.h"
 
 namespace sortition::service {
@@ -96,6 +97,9 @@ class SequenceState {
   std::optional<uint32_t> forced_token() const { return phases_.Forced(spec_->history.phases, position()); }
   // The phase that holds at the next position.
   uint32_t phase() const { return phases_.now().phase; }
+
+  // Returns what the text ends in, as a function of the history.
+  TextEnd text_end() const { return EndOf(spec_->history, log_, prompt_length_); }
 
   // Value that replaces the seed of the next draw's noise, at position 0; absent without a watermark.
   std::optional<uint64_t> watermark_seed() const;

@@ -11,6 +11,12 @@ uint32_t TokenLog::at(uint32_t position) const {
   return holder.tokens[position % kChunkTokens];
 }
 
+std::span<const uint32_t> TokenLog::EndingAt(uint32_t end) const {
+  const uint32_t chunk = (end - 1 - kept_from_) / kChunkTokens;
+  const Chunk& holder = chunk < full_.size() ? *full_[chunk] : open_;
+  return {holder.tokens, (end - 1) % kChunkTokens + 1};
+}
+
 void TokenLog::Push(uint32_t token) {
   open_.tokens[length_ % kChunkTokens] = token;
   token_hash_ = ExtendTokenHash(token_hash_, token);

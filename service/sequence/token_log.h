@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "service/sequence/history_hash.h"
@@ -20,6 +21,9 @@ class TokenLog {
   uint32_t kept_from() const { return kept_from_; }
   // Requires kept_from() <= position < length().
   uint32_t at(uint32_t position) const;
+  // Returns the last tokens before `end` that lie together in memory: at least one, at most kChunkTokens. Valid until
+  // the log changes. Requires kept_from() < end <= length().
+  std::span<const uint32_t> EndingAt(uint32_t end) const;
 
   void Push(uint32_t token);
   // Requires kept_from() <= position <= length(). Costs O(kChunkTokens).

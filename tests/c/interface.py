@@ -48,7 +48,7 @@ class NewerClientOptions(ClientOptions):
 class Row(Structure):
     _fields_ = [("struct_size", c_size_t), ("sequence", c_void_p), ("logits", c_void_p), ("allowed_bits", c_void_p),
                 ("drafts", c_void_p), ("scored", c_void_p), ("scored_count", c_size_t), ("draw_salt", c_uint32),
-                ("reserved", c_uint32)]
+                ("reserved", c_uint32), ("banned_tokens", c_void_p), ("banned_count", c_size_t)]
 
 
 class Batch(Structure):

@@ -100,6 +100,51 @@ static void StopTokenIsReported(void) {
   CHECK_OK(sortition_parameters_close(parameters, &error));
 }
 
+// A sequence whose text repeats itself and completes a phrase.
+static void EndsOfTextsAreReported(void) {
+  static const uint32_t phrase[2] = {7, 9};
+  sortition_parameters* parameters = NULL;
+  sortition_sequence* sequence = NULL;
+  sortition_sequence_options options;
+  sortition_results* results;
+  sortition_row row;
+  uint32_t i;
+  CHECK_OK(sortition_parameters_new(&parameters, &error));
+  CHECK_OK(sortition_parameters_set_double(parameters, "temperature", 0, &error));
+  CHECK_OK(sortition_parameters_set_uint(parameters, "repetition_stop.repeats", 3, &error));
+  CHECK_OK(sortition_parameters_set_uint(parameters, "repetition_stop.min_length", 0, &error));
+  CHECK_OK(sortition_parameters_add_tokens(parameters, "banned_phrases", phrase, 2, &error));
+  options = sequence_options("a", parameters);
+  CHECK_OK(sortition_local_open(&options, &sequence, &error));
+  fill_logits(logits, VOCABULARY, 2);
+  logits[7] = 90;
+  logits[9] = 80;
+  row = row_of(sequence, logits);
+  for (i = 0; i < 3; ++i) {
+    results = step(&row, 1);
+    CHECK(results->rows[0]->positions[0]->token == 7 && results->rows[0]->rewind_tokens == NULL);
+    CHECK(results->rows[0]->finish_reason == (i == 2 ? SORTITION_FINISH_REPETITION : SORTITION_FINISH_NONE));
+    sortition_results_free(results);
+  }
+  // The phrase begins with the last of them.
+  logits[9] = 100;
+  i = info_of(sequence).position;
+  results = step(&row, 1);
+  CHECK(results->rows[0]->positions[0]->token == 9 && results->rows[0]->rewind_count == 2);
+  CHECK(results->rows[0]->rewind_tokens[0] == 7 && results->rows[0]->rewind_position == i - 1);
+  sortition_results_free(results);
+  CHECK(info_of(sequence).position == i - 1);
+  // It is drawn again, without the phrase's first token and without the step's own.
+  logits[9] = 80;
+  row.banned_tokens = phrase + 1;
+  row.banned_count = 1;
+  results = step(&row, 1);
+  CHECK(results->rows[0]->positions[0]->token != 7 && results->rows[0]->positions[0]->token != 9);
+  sortition_results_free(results);
+  close_sequence(sequence);
+  CHECK_OK(sortition_parameters_close(parameters, &error));
+}
+
 static void BadRowFailsAlone(void) {
   sortition_sequence* sequences[3];
   sortition_results* results;
@@ -194,12 +239,12 @@ static void RejectionTakesProbabilities(void) {
   drafts.struct_size = sizeof(drafts);
   drafts.tokens = tokens;
   drafts.count = 2;
-  drafts.mode = SORTITION_VERIFY_REJECTION;
   row = row_of(sequence, logits);
   row.drafts = &drafts;
-  for (i = 0; i < 2; ++i) {
-    drafts.probabilities = i == 0 ? probabilities : NULL;
-    drafts.sparse_probabilities = i == 1 ? sparse : NULL;
+  for (i = 0; i < 4; ++i) {
+    drafts.mode = i < 2 ? SORTITION_VERIFY_REJECTION : SORTITION_VERIFY_BLOCK;
+    drafts.probabilities = i % 2 == 0 ? probabilities : NULL;
+    drafts.sparse_probabilities = i % 2 == 1 ? sparse : NULL;
     results = step(&row, 1);
     CHECK(results->rows[0]->kind == SORTITION_RESULT_VERIFY);
     CHECK(results->rows[0]->position_count == results->rows[0]->accepted + 1);
@@ -325,7 +370,7 @@ static const struct test_case cases[] = {
     CASE(DrawReturnsWhatWasAskedFor), CASE(StopTokenIsReported),          CASE(BadRowFailsAlone),
     CASE(MaskLimitsTheDraw),          CASE(CoupledDraftsGiveTheSameText), CASE(RejectionTakesProbabilities),
     CASE(TreeReturnsItsPath),         CASE(ScoreLeavesTheSequence),       CASE(RewritesAndForksContinueTheText),
-    CASE(RowsOfEveryTypeAreRead),     CASE(OtherWidthFailsItsRow),
+    CASE(RowsOfEveryTypeAreRead),     CASE(OtherWidthFailsItsRow),        CASE(EndsOfTextsAreReported),
 };
 
 int main(void) { return run_cases(cases, sizeof(cases) / sizeof(cases[0])); }

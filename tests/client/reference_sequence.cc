@@ -62,9 +62,11 @@ ReferenceSequence::ReferenceSequence(v1::SamplingParameters parameters, uint64_t
       prompt_length_(static_cast<uint32_t>(tokens_.size())) {}
 
 kernels::RowOutput ReferenceSequence::Answer(v1::DType dtype, const void* logits, uint32_t draw_salt,
-                                             const uint32_t* allowed_bits, std::optional<uint32_t> given) const {
+                                             const uint32_t* allowed_bits, std::optional<uint32_t> given,
+                                             std::span<const uint32_t> banned) const {
   const PlainPlace place = PlainPlaceAfter(parameters_, tokens_, prompt_length_);
-  const v1::SamplingParameters within = PlainWithin(parameters_, place.phase);
+  v1::SamplingParameters within = PlainWithin(parameters_, place.phase);
+  within.mutable_banned_token_ids()->Add(banned.begin(), banned.end());
   const kernels::RowParameters row = PlainRowParameters(within);
   const std::vector<kernels::LogitEdit> edits = PlainEdits(within, tokens_, prompt_length_);
 
@@ -92,10 +94,10 @@ kernels::RowOutput ReferenceSequence::Answer(v1::DType dtype, const void* logits
 }
 
 v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
-                                       const uint32_t* allowed_bits) {
+                                       const uint32_t* allowed_bits, std::span<const uint32_t> banned) {
   const uint32_t phase = PlainPlaceAfter(parameters_, tokens_, prompt_length_).phase;
   const kernels::RowParameters row = PlainRowParameters(PlainWithin(parameters_, phase));
-  const kernels::RowOutput answer = Answer(dtype, logits, draw_salt, allowed_bits, std::nullopt);
+  const kernels::RowOutput answer = Answer(dtype, logits, draw_salt, allowed_bits, std::nullopt, banned);
   v1::DrawResult draw;
   draw.set_phase(phase);
   draw.set_token(answer.token);
@@ -109,6 +111,13 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
   }
   tokens_.push_back(answer.token);
   sampler_state_ = answer.sampler_state;
+  if (draw.finish_reason() == 0 && PlainRepeats(parameters_, tokens_, prompt_length_)) {
+    draw.set_finish_reason(v1::FINISH_REASON_REPETITION);
+  }
+  if (const auto from = PlainPhraseFrom(parameters_, tokens_, prompt_length_)) {
+    draw.mutable_rewind()->set_position(*from);
+    draw.mutable_rewind()->mutable_tokens()->Assign(tokens_.begin() + *from, tokens_.end());
+  }
   return draw;
 }
 
@@ -154,10 +163,22 @@ std::string Bits(const v1::ScoreResult& score) {
   return text;
 }
 
+template <typename Result>
+std::string EndBits(const Result& result) {
+  std::string text;
+  if (result.finish_reason() != 0) absl::StrAppend(&text, " end ", result.finish_reason());
+  if (result.has_rewind()) {
+    absl::StrAppend(&text, " rewind to ", result.rewind().position(), ":");
+    for (const uint32_t token : result.rewind().tokens()) absl::StrAppend(&text, " ", token);
+  }
+  return text;
+}
+template std::string EndBits(const v1::DrawResult&);
+template std::string EndBits(const v1::VerifyResult&);
+
 std::optional<std::string> Bits(const client::RowResult& result) {
   if (const auto* score = std::get_if<v1::ScoreResult>(&result)) return Bits(*score);
-  const auto stop = [](const auto& result) { return result.finish_reason() == 0 ? "" : kStop; };
-  if (const auto* draw = std::get_if<v1::DrawResult>(&result)) return Bits(*draw) + stop(*draw);
+  if (const auto* draw = std::get_if<v1::DrawResult>(&result)) return Bits(*draw) + EndBits(*draw);
   const auto* verify = std::get_if<v1::VerifyResult>(&result);
   if (verify == nullptr) return std::nullopt;
   std::string text;
@@ -166,10 +187,9 @@ std::optional<std::string> Bits(const client::RowResult& result) {
     draw.set_token(position.token());
     if (position.has_raw()) *draw.mutable_raw() = position.raw();
     if (position.has_processed()) *draw.mutable_processed() = position.processed();
-    if (&position == &*verify->positions().rbegin()) draw.set_finish_reason(verify->finish_reason());
     text += Bits(draw);
   }
-  return text + stop(*verify);
+  return text + EndBits(*verify);
 }
 
 }  // namespace sortition::testing

@@ -20,10 +20,10 @@ class ReferenceSequence {
   ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index, uint32_t vocabulary,
                     uint32_t live_vocabulary, std::vector<uint32_t> prompt);
 
-  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw, processed and finish
-  // reason only. `allowed_bits` as in client::Row.
+  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw, processed, finish
+  // reason and rewind only. `allowed_bits` and `banned` as in client::Row.
   v1::DrawResult Step(v1::DType dtype, const void* logits, uint32_t draw_salt = 0,
-                      const uint32_t* allowed_bits = nullptr);
+                      const uint32_t* allowed_bits = nullptr, std::span<const uint32_t> banned = {});
 
   // Returns the scores of tokens, on adjacent rows of logits: raw and processed only.
   v1::ScoreResult Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
@@ -38,7 +38,7 @@ class ReferenceSequence {
  private:
   // Returns the row's output. `given` is scored instead of a draw.
   kernels::RowOutput Answer(v1::DType dtype, const void* logits, uint32_t draw_salt, const uint32_t* allowed_bits,
-                            std::optional<uint32_t> given) const;
+                            std::optional<uint32_t> given, std::span<const uint32_t> banned = {}) const;
 
   const v1::SamplingParameters parameters_;
   const uint64_t seed_;
@@ -53,9 +53,11 @@ class ReferenceSequence {
 // Returns a readable text that is equal for two draws exactly if their tokens and the bits of all logprobs are equal.
 std::string Bits(const v1::DrawResult& draw);
 std::string Bits(const v1::ScoreResult& score);
-// Returns that of a result's tokens as if each had been drawn, one after the other, with kStop if one of them is a stop
-// token. Nothing for an error.
-inline constexpr const char* kStop = " stop";
+// Returns the finish reason and the rewind of a DrawResult or a VerifyResult.
+template <typename Result>
+std::string EndBits(const Result& result);
+// Returns that of a result's tokens as if each had been drawn, one after the other, and then its end. Nothing for an
+// error.
 std::optional<std::string> Bits(const client::RowResult& result);
 
 }  // namespace sortition::testing

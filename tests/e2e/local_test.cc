@@ -46,6 +46,8 @@ const char* const kKinds[] = {
     "phases { begin: 1 end: 2 max_tokens: 4 then: [7, 2] parameters { temperature: 0 frequency_penalty: 0.5 } } "
     "phases { max_tokens: 2 then: 1 parameters { top_k: 3 allowed_token_ids: [1, 5, 9] } } raw_logprobs {}",
     "watermark { key: 77 context_width: 3 } top_p: 0.9",
+    "top_k: 2 repetition_stop { repeats: 2 max_period: 5 min_length: 3 }",
+    "banned_phrases { tokens: [3] } banned_phrases { tokens: [7, 9] } banned_phrases { tokens: [5, 2, 11] } top_k: 12",
     "allowed_token_ids: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40] xtc { probability: 0.5 threshold: 0.1 }",
     "temperature: 0.9 top_p: 0.8 typical_p: 0.9 chain { preset: PRESET_LLAMA_CPP } dynamic_temperature { range: 0.5 }",
     "temperature: 0.7 top_p: 0.9 frequency_penalty: 0.3 tempered_logprobs { top: 4 } kept_log_mass: true",
@@ -56,6 +58,7 @@ const char* const kKinds[] = {
 struct Task {
   std::vector<float> logits;
   std::vector<uint32_t> masks;
+  std::vector<std::vector<uint32_t>> bans;
   std::vector<uint32_t> tokens;
   std::vector<int32_t> parents;
   std::vector<float> probabilities;
@@ -90,6 +93,7 @@ class LocalTest : public ::testing::Test {
     auto local = LocalSequence::Open(options);
     ASSERT_TRUE(local.ok()) << local.status();
     local_ = *std::move(local);
+    parameters_ = options.parameters;
     greedy_ = options.parameters.has_temperature() && options.parameters.temperature() == 0;
   }
 
@@ -123,7 +127,12 @@ class LocalTest : public ::testing::Test {
     const v1::VerifyMode modes[] = {v1::VERIFY_MODE_COUPLED, v1::VERIFY_MODE_REJECTION, v1::VERIFY_MODE_GREEDY};
     drafts.mode = modes[Below(greedy_ ? 3 : 2)];
     drafts.return_probabilities = Below(3) == 0;
-    if (drafts.mode == v1::VERIFY_MODE_REJECTION && !is_tree) SetProbabilities(Below(3), task);
+    const bool keeps_state = parameters_.has_mirostat() || parameters_.has_adaptive_p();
+    if (drafts.mode == v1::VERIFY_MODE_REJECTION && !is_tree) {
+      const uint32_t form = Below(3);
+      SetProbabilities(form, task);
+      if (form != 0 && !keeps_state && !greedy_ && Below(2) == 0) drafts.mode = v1::VERIFY_MODE_BLOCK;
+    }
     drafts.tokens = task->tokens;
     drafts.parents = task->parents;
     drafts.sparse_probabilities = task->sparse;
@@ -169,6 +178,13 @@ class LocalTest : public ::testing::Test {
       if (Below(4) == 0)
         std::fill_n(task->masks.begin() + static_cast<ptrdiff_t>(task->masks.size() - kWords), kWords, 0u);
       task->row.allowed_bits = task->masks.data();
+    }
+    if (Below(3) == 0) {
+      task->bans.resize(task->row.scored.empty() ? task->row.positions() : 1);
+      for (std::vector<uint32_t>& list : task->bans) {
+        for (uint32_t i = Below(4); i > 0; --i) list.push_back(Below(24));
+      }
+      task->row.banned_tokens = task->bans;
     }
     if (Below(8) == 0) {  // one position of it cannot be sampled
       task->logits[Below(static_cast<uint32_t>(task->logits.size()))] = Below(2) == 0 ? NAN : 1e6f;
@@ -244,6 +260,7 @@ class LocalTest : public ::testing::Test {
   uint32_t vocabulary_ = kVocabulary;  // of the sequences that are open
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<LocalSequence> local_;
+  v1::SamplingParameters parameters_;
   bool greedy_ = false;
 
   struct Text {

@@ -100,7 +100,8 @@ class Logic(unittest.TestCase):
                               ({"logit_bias": {3: 1e30}}, r"logit_bias\[0\].bias \(\|bias\| < 65504\)"),
                               ({"seed": 2**64}, r"seed \(-2\^63..2\^64-1\)"),
                               ({"logprobs": 1001}, r"logprobs \(-1..1000\)"),
-                              ({"temperature": 1e-3}, r"temperature \(0 or 0.01..100\)")):
+                              ({"temperature": 1e-3}, r"temperature \(0 or 0.01..100\)"),
+                              ({"extra_args": {"banned_phrases": [[1, 2]]}}, r"extra_args.banned_phrases")):
             with self.assertRaisesRegex(sortition.Error, text):
                 common.check(fake_params(**options))
         for options in ({}, {"seed": -7}, {"seed": None}, {"logprobs": -1}, {"logprob_token_ids": [9, 3, 9]}):

@@ -55,6 +55,32 @@ class LocalTest(BothTest):
                 self.assert_same_step(remote, local, row(100 * number + step).astype(dtype), allowed=mask,
                                       draw_salt=step)
 
+    def test_phrases_are_taken_back_and_bans_hold(self):
+        for sequence, sampler in zip(self.both(seed=3, temperature=0.0, prompt=[1, 2],
+                                               repetition_stop={"repeats": 2, "min_length": 0},
+                                               banned_phrases=[{"tokens": [7, 9]}]), (self.client, self.sampler)):
+            logits = row(1)
+            logits[7], logits[9] = 90, 80
+            self.assertFalse(sampler.draw(sequence, logits).repeats)
+            drawn = sampler.draw(sequence, logits)
+            self.assertTrue(drawn.repeats)
+            self.assertIsNone(drawn.rewind)
+            logits[9] = 100
+            self.assertEqual(sampler.draw(sequence, logits).rewind, (3, [7, 9]))
+            self.assertEqual((sequence.position, sequence.tokens), (3, [1, 2, 7]))
+            logits[9] = 80
+            self.assertNotIn(sampler.draw(sequence, logits, banned=[9]).token, (7, 9))
+            sequence.truncate(2)
+            drafts = sortition.Drafts([7, 9, 7])
+            answer = sampler.step([sequence], [numpy.stack([logits, logits + 40 * (numpy.arange(VOCABULARY) == 9),
+                                                            logits, logits])], drafts=[drafts],
+                                  banned=[[[], [], [5], [7]]])[0]
+            self.assertEqual((answer.tokens, answer.rewind), ([7, 9], (2, [7, 9])))
+            self.assertEqual(sequence.tokens, [1, 2])
+        with self.assertRaisesRegex(ValueError, r"banned\[0\]: 2 lists of tokens; the row takes 4"):
+            self.sampler.step([self.both()[1]], [numpy.stack([row(1)] * 4)], drafts=[sortition.Drafts([1, 2, 3])],
+                              banned=[[[], []]])
+
     def test_rewrites_and_forks(self):
         options = {"seed": 5, "repetition_penalty": 1.3, "prompt": list(range(40)), "frequency_penalty": 0.2}
         remote, local = self.both(**options)

@@ -32,6 +32,7 @@ OPTIONS = (
     {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.03, "chain": {"preset": "PRESET_LLAMA_CPP"}},
     {"typical_p": 0.8, "top_n_sigma": 1.5, "chain": {"preset": "PRESET_HF"}},
     {"mirostat": {"version": 2, "tau": 4.0, "eta": 0.2}},
+    {"top_k": 3, "repetition_stop": {"repeats": 2, "min_length": 2}, "banned_phrases": [{"tokens": [3]}]},
     {"temperature": 0.8, "top_p": 0.9, "frequency_penalty": 0.4, "tempered_logprobs": {"top": 3},
      "kept_log_mass": True},
 )

@@ -60,6 +60,8 @@ class TasksTest(BothTest):
                     dense[numpy.arange(3), tokens] += 0.5
                 elif mode == "rejection" and step % 4 == 3:
                     sparse = [{int(token): 0.75, 995: 0.25} for token in tokens]
+                    if options.get("temperature") != 0 and not {"mirostat", "adaptive_p"} & set(options):
+                        mode = "block"
                 elif step % 4 == 2:
                     parents = [-1, 0, -1] if tokens[2] != tokens[0] else [-1, 0, 1]
                 mask = generator.random((4, VOCABULARY)) < 0.9 if step % 3 == 0 else None

@@ -151,6 +151,30 @@ fn wrong_sizes_are_refused_by_name() {
 }
 
 #[test]
+fn ends_of_texts_are_reported() {
+    let mut parameters = Parameters::new().unwrap();
+    parameters.set_number("temperature", 0.0).unwrap().set_count("repetition_stop.repeats", 2).unwrap();
+    parameters.set_count("repetition_stop.min_length", 0).unwrap().add_tokens("banned_phrases", &[7, 9]).unwrap();
+    let sequence = Sequence::open(&options("a", Some(&parameters))).unwrap();
+    let mut logits = logits_of(1, WIDTH);
+    logits[7] = 90.0;
+    logits[9] = 80.0;
+    for repeating in [false, true] {
+        let results = step(&[Row::draw(&sequence, &logits)], VOCABULARY).unwrap();
+        assert_eq!((results.token(0).unwrap(), results.row(0).unwrap().is_repeating()), (7, repeating));
+    }
+    let position = sequence.info().unwrap().position;
+    logits[9] = 100.0;
+    let results = step(&[Row::draw(&sequence, &logits)], VOCABULARY).unwrap();
+    assert_eq!(results.row(0).unwrap().rewind(), Some((position - 1, &[7u32, 9][..])));
+    assert_eq!(sequence.info().unwrap().position, position - 1);
+    let row = Row { banned: &[9], ..Row::draw(&sequence, &logits) };
+    let results = step(&[row], VOCABULARY).unwrap();
+    assert!(![7, 9].contains(&results.token(0).unwrap()));
+    assert_eq!(results.row(0).unwrap().rewind(), None);
+}
+
+#[test]
 fn parameters_are_refused_by_name() {
     let mut parameters = Parameters::new().unwrap();
     assert_eq!(refusal(parameters.set_number("temprature", 1.0)).reason, "UNKNOWN_FIELD");

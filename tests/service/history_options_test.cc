@@ -206,6 +206,97 @@ TEST(HistoryOptions, SetOrderDoesNotMatter) {
   EXPECT_EQ(with({{1, 2}, {3, 2}, {2, 2, 1}}), with({{2, 2, 1}, {3, 2}, {1, 2}}));
 }
 
+// A stop of two repeats that `set` changes.
+Set Stop(const std::function<void(v1::RepetitionStop*)>& set) {
+  return [set](SamplingParameters* p) {
+    p->mutable_repetition_stop()->set_repeats(2);
+    set(p->mutable_repetition_stop());
+  };
+}
+
+Set Phrases(const std::vector<std::vector<uint32_t>>& phrases) {
+  return [phrases](SamplingParameters* p) {
+    for (const auto& phrase : phrases) p->add_banned_phrases()->mutable_tokens()->Assign(phrase.begin(), phrase.end());
+  };
+}
+
+TEST(RepetitionStop, RepeatsOutOfRangeAreRefused) {
+  ExpectRefused(Stop([](auto* s) { s->set_repeats(1); }), Reason::kOutOfRange, "p.repetition_stop.repeats");
+  ExpectRefused(Stop([](auto* s) { s->set_repeats(16385); }), Reason::kOutOfRange, "p.repetition_stop.repeats");
+  EXPECT_EQ(MustCompile(Stop([](auto* s) { s->set_repeats(16384), s->set_max_period(1); })).history.lookback(), 16384u);
+}
+
+TEST(RepetitionStop, PeriodsOutOfRangeAreRefused) {
+  ExpectRefused(Stop([](auto* s) { s->set_min_period(0); }), Reason::kOutOfRange, "p.repetition_stop.min_period");
+  ExpectRefused(Stop([](auto* s) { s->set_min_period(513); }), Reason::kOutOfRange, "p.repetition_stop.min_period");
+  ExpectRefused(Stop([](auto* s) { s->set_max_period(0); }), Reason::kOutOfRange, "p.repetition_stop.max_period");
+  ExpectRefused(Stop([](auto* s) { s->set_max_period(513); }), Reason::kOutOfRange, "p.repetition_stop.max_period");
+  const SequenceSpec ends = MustCompile(Stop([](auto* s) { s->set_min_period(512), s->set_max_period(512); }));
+  EXPECT_EQ(ends.history.lookback(), 1024u);
+}
+
+TEST(RepetitionStop, PeriodsThatLeaveNoneAreRefused) {
+  ExpectRefused(Stop([](auto* s) { s->set_min_period(9), s->set_max_period(8); }), Reason::kContradiction,
+                "p.repetition_stop.min_period");
+  ExpectRefused(Stop([](auto* s) { s->set_min_period(257); }), Reason::kContradiction, "p.repetition_stop.min_period");
+}
+
+TEST(RepetitionStop, TooLongALookBackIsRefused) {
+  ExpectRefused(Stop([](auto* s) { s->set_repeats(65); }), Reason::kOutOfRange, "p.repetition_stop.repeats");
+  EXPECT_EQ(MustCompile(Stop([](auto* s) { s->set_repeats(64); })).history.lookback(), 16384u);
+  ExpectRefused(Stop([](auto* s) { s->set_min_length(16385); }), Reason::kOutOfRange, "p.repetition_stop.min_length");
+  EXPECT_EQ(MustCompile(Stop([](auto* s) { s->set_min_length(16384); })).history.lookback(), 16384u);
+}
+
+TEST(RepetitionStop, LeastTokensAreUpToTheHistory) {
+  Limits limits;
+  limits.max_history = 50;
+  ExpectRefused(Stop([](auto* s) { s->set_min_tokens(51); }), Reason::kOutOfRange, "p.repetition_stop.min_tokens",
+                limits);
+  EXPECT_EQ(MustCompile(Stop([](auto* s) { s->set_min_tokens(50); })).history.repetition_stop.min_tokens, 50u);
+}
+
+TEST(BannedPhrases, BadPhrasesAreRefusedByName) {
+  ExpectRefused(Phrases({{1}, {}}), Reason::kMissingField, "p.banned_phrases[1].tokens");
+  ExpectRefused(Phrases({{1}, {2, kHistoryVocabulary}}), Reason::kOutOfRange, "p.banned_phrases[1].tokens[1]");
+  ExpectRefused(Phrases({{1, 2}, {3}, {1, 2}}), Reason::kContradiction, "p.banned_phrases[2]");
+  ExpectRefused(Phrases({std::vector<uint32_t>(1025, 1)}), Reason::kTooMany, "p.banned_phrases[0].tokens");
+  Limits limits;
+  limits.max_listed_tokens = 3;
+  ExpectRefused(Phrases({{1, 2}, {3, 4}}), Reason::kTooMany, "p.banned_phrases", limits);
+}
+
+TEST(HistoryOptions, StopsOffEqualAbsentOnChangeHistory) {
+  const SequenceSpec absent = MustCompile([](auto*) {});
+  EXPECT_EQ(MustCompile([](auto* p) { p->mutable_repetition_stop()->set_max_period(9); }), absent);
+  std::set<std::vector<uint64_t>> words = {absent.history.Words()};
+  const std::vector<Set> different = {
+      Stop([](auto*) {}),
+      Stop([](auto* s) { s->set_repeats(3); }),
+      Stop([](auto* s) { s->set_min_period(2); }),
+      Stop([](auto* s) { s->set_max_period(2); }),
+      Stop([](auto* s) { s->set_min_length(2); }),
+      Stop([](auto* s) { s->set_min_tokens(2); }),
+      Phrases({{1}}),
+      Phrases({{1, 2}}),
+      Phrases({{1}, {2}}),
+  };
+  for (size_t i = 0; i < different.size(); ++i) {
+    const SequenceSpec spec = MustCompile(different[i]);
+    EXPECT_TRUE(spec.stateful()) << i;
+    EXPECT_TRUE(words.insert(spec.history.Words()).second) << i;
+  }
+  EXPECT_EQ(MustCompile(Phrases({{1, 2}, {9}, {3, 2}})), MustCompile(Phrases({{9}, {3, 2}, {1, 2}})));
+}
+
+// As proto/history_hash.md lists them.
+TEST(HistoryOptions, WordsOfStopsAndPhrases) {
+  EXPECT_EQ(MustCompile(Stop([](auto* s) { s->set_min_tokens(7); })).history.Words(),
+            (std::vector<uint64_t>{44, 2, 1, 256, 256, 7}));
+  EXPECT_EQ(MustCompile(Phrases({{9}, {3, 2}, {1, 2}})).history.Words(),
+            (std::vector<uint64_t>{45, 3, 2, 1, 2, 2, 3, 2, 1, 9}));
+}
+
 TEST(DryTerms, EndAtMaskedLogits) {
   const std::vector<double> terms = law::DryTerms(0.5f, 2);
   for (size_t e = 0; e < terms.size(); ++e) EXPECT_EQ(terms[e], std::ldexp(0.5, static_cast<int>(e)));

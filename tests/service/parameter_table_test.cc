@@ -61,7 +61,7 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
       if (field->is_repeated()) {
         reflection.AddUInt32(message, field, 1);
       } else {
-        reflection.SetUInt32(message, field, field->name() == "m" ? 2 : 1);
+        reflection.SetUInt32(message, field, field->name() == "m" || field->name() == "repeats" ? 2 : 1);
       }
       break;
     case FieldDescriptor::CPPTYPE_UINT64:
@@ -119,7 +119,7 @@ TEST(ParameterTable, StatefulOptionsAreNamed) {
     EXPECT_EQ(FindStatefulOption(open.parameters()), keeps ? name : "") << name;
     stateful += keeps;
   }
-  EXPECT_EQ(stateful, 10);
+  EXPECT_EQ(stateful, 12);
   v1::SamplingParameters words;
   words.add_bad_words()->add_tokens(1);
   EXPECT_EQ(FindStatefulOption(words), "");

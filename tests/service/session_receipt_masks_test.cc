@@ -93,6 +93,32 @@ TEST_F(SessionReceiptMasks, EachFormHasOneHash) {
   }
 }
 
+// Tokens that a step bans are no part of its mask, whichever form the mask has.
+TEST_F(SessionReceiptMasks, BannedTokensAreNotInIt) {
+  Begin();
+  MustOpen(Open());
+  const std::vector<bool> asked = EachOf(3, 1);
+  std::vector<bool> third = asked, all(kModelVocabulary, true);
+  for (uint32_t i = 0; i < 3; ++i) {
+    StepBuilder step(i + 1, kModelVocabulary);
+    v1::RowMask& mask = *AddRow(&step, i).mutable_mask();
+    if (i == 0) mask.set_mask_row(step.AddMask(asked));
+    for (uint32_t token = 0; i == 1 && token < kModelVocabulary; ++token) {
+      if (asked[token]) mask.mutable_allowed_tokens()->add_tokens(token);
+    }
+    for (const uint32_t token : {40u, 1u, 4u}) {
+      mask.add_banned_tokens(token);
+      third[token] = all[token] = false;
+    }
+    EXPECT_TRUE(Run(step).has_draw());
+  }
+  const std::vector<Receipt> receipts = Receipts();
+  ASSERT_EQ(receipts.size(), 3u);
+  EXPECT_EQ(receipts[0].mask, HashOfMask(third));
+  EXPECT_EQ(receipts[1].mask, HashOfMask(third));
+  EXPECT_EQ(receipts[2].mask, HashOfMask(all));
+}
+
 // Every accepted draft, and the token after it, has the mask of its position.
 TEST_F(SessionReceiptMasks, DraftsHaveTheirOwn) {
   Begin();

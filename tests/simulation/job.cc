@@ -76,6 +76,7 @@ void Job::StartAnew() {
     output.assign(now.tokens.begin() + now.prompt_length, now.tokens.end());
   }
   anew.turns = turns;
+  anew.rewound = rewound;
   opening = open = busy = rewritten = false;
   record = std::make_shared<client::SequenceRecord>(std::move(anew));
   absl::MutexLock lock(&record->mutex);

@@ -35,6 +35,7 @@ struct Job {
   std::unique_ptr<Text> text;                      // once the seed is known
   std::string checkpoint;                          // of the last answer; belongs to the text
   uint32_t turns = 0;                              // the same
+  std::vector<client::BannedAt> rewound;           // the same
   uint32_t step = 0;                               // the next one
   bool opening = false;
   bool open = false;

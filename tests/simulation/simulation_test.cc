@@ -37,6 +37,8 @@ TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   EXPECT_GT(tally.zombie_tokens, worlds / 16);
   EXPECT_GT(tally.accepted_drafts, worlds);
   EXPECT_GT(tally.scored_tokens, worlds);
+  EXPECT_GT(tally.rewinds, worlds / 2);
+  EXPECT_GT(tally.repetitions, worlds / 8);
   EXPECT_GT(tally.mask_uploads, worlds);
   EXPECT_GT(tally.checkpoints, 4 * worlds);
   EXPECT_GT(tally.rank_tokens, 10 * worlds);

@@ -2,6 +2,7 @@
 #include "tests/simulation/text.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,20 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
     parameters->add_stop_token_ids(12 + draws->Below(12));
     if (draws->OneIn(2)) parameters->set_min_tokens(draws->Between(1, 8));
   }
+  if (draws->OneIn(3)) {
+    v1::RepetitionStop& stop = *parameters->mutable_repetition_stop();
+    stop.set_repeats(2);
+    stop.set_max_period(draws->Between(1, 6));
+    stop.set_min_length(draws->Between(0, 3));
+    if (draws->OneIn(2)) stop.set_min_tokens(draws->Between(1, 5));
+  }
+  if (draws->OneIn(3)) {
+    *parameters->add_banned_phrases() = Tokens(draws, 1);
+    v1::TokenSequence& phrase = *parameters->add_banned_phrases();
+    phrase = Tokens(draws, 2);
+    // It may begin with the shorter one.
+    if (draws->OneIn(2)) phrase.set_tokens(0, parameters->banned_phrases(0).tokens(0));
+  }
   if (draws->OneIn(4)) {
     v1::Phase& first = *parameters->add_phases();  // from the output's first position on
     first.set_max_tokens(draws->Below(6));
@@ -64,9 +79,16 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
   }
 }
 
+// The tokens that rewinds have banned, by position.
+using TextBans = std::map<uint32_t, std::vector<uint32_t>>;
+
 // True if a mask leaves a token that nothing else bans.
 bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
-            uint32_t prompt_length) {
+            uint32_t prompt_length, const TextBans& bans) {
+  const auto here = bans.find(static_cast<uint32_t>(tokens.size()));
+  if (here != bans.end()) {
+    for (const uint32_t token : here->second) mask &= ~(1u << token);
+  }
   const uint32_t phase = testing::PlainPlaceAfter(parameters, tokens, prompt_length).phase;
   const v1::SamplingParameters within = testing::PlainWithin(parameters, phase);
   for (const kernels::LogitEdit& edit : testing::PlainEdits(within, tokens, prompt_length)) {
@@ -117,16 +139,22 @@ std::vector<std::byte> LogitsAfter(uint64_t seed, uint32_t sequence, const std::
 
 // Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about. In a
 // tree each of them has a sibling.
-void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, bool is_tree, Draws* draws,
+// `bans`: of all positions of the text.
+void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, bool is_tree, const TextBans& bans, Draws* draws,
               testing::ReferenceSequence* reference, TextStep* step) {
   bool stopped = false;
+  v1::DrawResult last;
+  const size_t first = reference->tokens().size();
   const auto draw = [&] {
     const std::vector<std::byte> logits = LogitsAfter(seed, sequence, reference->tokens());
-    const v1::DrawResult answer = reference->Step(v1::DTYPE_BF16, logits.data(), step->draw_salt,
-                                                  step->allowed_bits.empty() ? nullptr : step->allowed_bits.data());
-    step->answer += testing::Bits(answer);
-    stopped = answer.finish_reason() == v1::FINISH_REASON_STOP_TOKEN;
-    return answer.token();
+    const auto banned = bans.find(static_cast<uint32_t>(first));
+    const bool is_banned = reference->tokens().size() == first && banned != bans.end();
+    last = reference->Step(v1::DTYPE_BF16, logits.data(), step->draw_salt,
+                           step->allowed_bits.empty() ? nullptr : step->allowed_bits.data(),
+                           is_banned ? banned->second : std::vector<uint32_t>());
+    step->answer += testing::Bits(last);
+    stopped = last.finish_reason() != 0 || last.has_rewind();
+    return last.token();
   };
   std::vector<uint32_t> ahead = reference->tokens();
   step->logits = LogitsAfter(seed, sequence, ahead);
@@ -153,7 +181,8 @@ void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, bool is_tree, D
     holds = is_accepted && draft == drawn;
     if (is_accepted) drawn = draw();
   }
-  if (stopped) step->answer += testing::kStop;
+  step->answer += testing::EndBits(last);
+  if (last.has_rewind()) step->rewound_to = last.rewind().position();
   step->verification.tokens = step->drafts;
   if (is_tree) step->verification.parents = step->parents;
   if (step->allowed_bits.empty()) return;
@@ -230,6 +259,8 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
   reference.SetTokens(start, prompt);
   const bool has_logprobs = options.parameters.has_raw_logprobs() || options.parameters.has_processed_logprobs();
   steps_.resize(StepsOf(seed, sequence));
+  TextBans bans;
+  const auto cut = [&](uint32_t position) { bans.erase(bans.upper_bound(position), bans.end()); };
   for (uint32_t i = 0; i < steps_.size(); ++i) {
     TextStep& step = steps_[i];
     step.tokens = reference.tokens();
@@ -242,19 +273,32 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     Draws draws(seed, Choice::kStep, {sequence, i});
     Rewrite(&draws, &step);
     std::vector<uint32_t> tokens = step.tokens;
-    if (step.truncate_to) tokens.resize(*step.truncate_to);
+    if (step.truncate_to) {
+      tokens.resize(*step.truncate_to);
+      cut(*step.truncate_to);
+    }
     const uint32_t prompt_length = std::min(step.prompt_length, static_cast<uint32_t>(tokens.size()));
     tokens.insert(tokens.end(), step.append.begin(), step.append.end());
     reference.SetTokens(tokens, prompt_length);
     if (draws.OneIn(8)) {
       const uint32_t mask = static_cast<uint32_t>(draws.Next() & 0xffffffu) | (1u << draws.Below(24));
-      if (Leaves(mask, options.parameters, tokens, prompt_length)) step.allowed_bits = {mask};
+      if (Leaves(mask, options.parameters, tokens, prompt_length, bans)) step.allowed_bits = {mask};
     }
     // After a draft the history may ban all that a mask leaves.
     const bool may_draft = step.allowed_bits.empty() || !Bans(options.parameters);
     const uint32_t drafts = may_draft && draws.OneIn(3) ? draws.Between(1, 4) : 0;
     const bool is_tree = drafts > 0 && drafts <= 2;  // of four drafts at most, for the smallest queues
-    DrawStep(seed, sequence, drafts, is_tree, &draws, &reference, &step);
+    DrawStep(seed, sequence, drafts, is_tree, bans, &draws, &reference, &step);
+    if (!step.rewound_to) continue;
+    const uint32_t to = *step.rewound_to;
+    tokens = reference.tokens();
+    std::vector<uint32_t>& here = bans[to];
+    // A forced token is drawn in spite of its ban, and stays.
+    if (std::ranges::find(here, tokens[to]) != here.end()) continue;
+    here.push_back(tokens[to]);
+    cut(to);
+    tokens.resize(to);
+    reference.SetTokens(tokens, std::min(prompt_length, to));
   }
   tokens_ = reference.tokens();
 }

@@ -45,6 +45,7 @@ struct TextStep {
   std::vector<int32_t> parents;        // of the drafts, where they are a tree
   client::Drafts verification;         // refers to these
   std::vector<uint32_t> scored;        // to be scored instead; the text stays
+  std::optional<uint32_t> rewound_to;  // by the answer: what follows is gone from the next step's text
   // The answer, printed to the bit: that of each token.
   std::string answer;
 };

@@ -70,6 +70,7 @@ bool Worker::GoBackToPeers() {
       job->step = theirs->step;
       job->checkpoint = theirs->checkpoint;
       job->turns = theirs->turns;
+      job->rewound = theirs->rewound;
       job->done = false;
     }
   }
@@ -219,6 +220,8 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   }
   if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) tally_.accepted_drafts += verify->accepted();
   tally_.scored_tokens += job->text->step(step).scored.size();
+  if (job->text->step(step).rewound_to) ++tally_.rewinds;
+  if (answer->find(" end 2") != std::string::npos) ++tally_.repetitions;
   ++tally_.tokens;
   if (rank_.count > 1) ++tally_.rank_tokens;
   ++job->step;
@@ -230,6 +233,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
     const client::History& history = job->record->history;
     job->checkpoint = job->record->checkpoint;
     job->turns = history.turns();
+    job->rewound = history.rewinds().all();
     if (!job->checkpoint.empty()) ++tally_.checkpoints;
     if (history.position() != right.size() || (history.keeps_tokens() && history.tokens() != right)) {
       return fail_(absl::StrCat(NameOf(*job), ": after step ", step, " the client's text is not the right one"));

@@ -102,6 +102,8 @@ Tally& Tally::operator+=(const Tally& other) {
   forks += other.forks;
   accepted_drafts += other.accepted_drafts;
   scored_tokens += other.scored_tokens;
+  rewinds += other.rewinds;
+  repetitions += other.repetitions;
   mask_uploads += other.mask_uploads;
   checkpoints += other.checkpoints;
   zombie_tokens += other.zombie_tokens;
@@ -124,11 +126,12 @@ std::string Tally::Describe() const {
       " superseded, ", overloaded, " overloaded, ", missed_deadlines, " missed deadlines, ", silent_streams,
       " silent streams left, ", drained_streams, " drained streams, ", lost_messages, " lost messages, ", late_requests,
       " late requests, ", repeated_answers, " repeated answers, ", forks, " forks, ", accepted_drafts,
-      " accepted drafts, ", scored_tokens, " tokens scored, ", mask_uploads, " masks uploaded or released, ",
-      checkpoints, " checkpoints, ", zombie_tokens, " tokens of zombies, ", rank_tokens, " tokens of ranks, ",
-      kept_answers, " kept answers, ", brought_answers, " answers brought, ", freed_sequences, " sequences freed, ",
-      missing_shards, " rows without all shards, ", compact_rows, " compact rows, ", required_rows, " required, ",
-      cached_edit_rows, " rows with cached edits; faults:");
+      " accepted drafts, ", scored_tokens, " tokens scored, ", rewinds, " rewinds, ", repetitions, " repetitions, ",
+      mask_uploads, " masks uploaded or released, ", checkpoints, " checkpoints, ", zombie_tokens,
+      " tokens of zombies, ", rank_tokens, " tokens of ranks, ", kept_answers, " kept answers, ", brought_answers,
+      " answers brought, ", freed_sequences, " sequences freed, ", missing_shards, " rows without all shards, ",
+      compact_rows, " compact rows, ", required_rows, " required, ", cached_edit_rows,
+      " rows with cached edits; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

@@ -79,6 +79,8 @@ struct Tally {
   uint64_t forks = 0;  // whose parent's history the replica shared
   uint64_t accepted_drafts = 0;
   uint64_t scored_tokens = 0;
+  uint64_t rewinds = 0;
+  uint64_t repetitions = 0;
   uint64_t mask_uploads = 0;   // and releases
   uint64_t checkpoints = 0;    // that came with an answer
   uint64_t zombie_tokens = 0;  // drawn by processes that had been replaced

@@ -202,4 +202,31 @@ v1::SamplingParameters PlainWithin(const v1::SamplingParameters& p, uint32_t pha
   return within;
 }
 
+bool PlainRepeats(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens, uint32_t prompt_length) {
+  const v1::RepetitionStop& stop = p.repetition_stop();
+  const size_t output = tokens.size() - prompt_length;
+  if (stop.repeats() == 0 || output < stop.min_tokens()) return false;
+  const size_t least = stop.has_min_length() ? stop.min_length() : 256;
+  const size_t longest = stop.has_max_period() ? stop.max_period() : 256;
+  for (size_t period = stop.has_min_period() ? stop.min_period() : 1; period <= longest; ++period) {
+    const size_t length = std::max(stop.repeats() * period, least);
+    if (length > output) continue;
+    bool repeats = true;
+    for (size_t i = tokens.size() - length + period; i < tokens.size(); ++i) repeats &= tokens[i] == tokens[i - period];
+    if (repeats) return true;
+  }
+  return false;
+}
+
+std::optional<uint32_t> PlainPhraseFrom(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens,
+                                        uint32_t prompt_length) {
+  std::optional<uint32_t> from;
+  for (const v1::TokenSequence& phrase : p.banned_phrases()) {
+    const auto size = static_cast<size_t>(phrase.tokens_size());
+    if (size > tokens.size() - prompt_length || !Matches(tokens, tokens.size() - size, phrase)) continue;
+    from = std::min(from.value_or(UINT32_MAX), static_cast<uint32_t>(tokens.size() - size));
+  }
+  return from;
+}
+
 }  // namespace sortition::testing

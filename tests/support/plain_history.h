@@ -31,4 +31,11 @@ PlainPlace PlainPlaceAfter(const v1::SamplingParameters& parameters, const std::
 // Returns the parameters that hold in a phase, without phases.
 v1::SamplingParameters PlainWithin(const v1::SamplingParameters& parameters, uint32_t phase);
 
+// Returns true if the output ends in a repetition that repetition_stop reports.
+bool PlainRepeats(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
+                  uint32_t prompt_length);
+// Returns the position at which the longest of banned_phrases begins that the output ends in.
+std::optional<uint32_t> PlainPhraseFrom(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
+                                        uint32_t prompt_length);
+
 }  // namespace sortition::testing

@@ -220,9 +220,9 @@ Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, st
 // Reads a step's arguments before anything is sent. Masks and drafts' probabilities cover whole rows, also on a rank
 // whose logits are a shard.
 StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
-                    nb::handle allowed, const std::optional<std::string>& dtype, nb::handle ready) {
+                    nb::handle allowed, nb::handle banned, const std::optional<std::string>& dtype, nb::handle ready) {
   const size_t count = nb::len(sequences);
-  Tasks tasks(drafts, scored, count);
+  Tasks tasks(drafts, scored, banned, count);
   Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
   auto on_device = self.shared_rows().Find(rows, tasks.positions());
   const uint32_t whole = self.shard() ? self.shard()->vocabulary_size : rows.width;
@@ -272,11 +272,11 @@ client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority,
 }
 
 nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
-                nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
-                std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream,
-                nb::handle ready) {
+                nb::handle allowed, nb::handle banned, std::vector<uint32_t> draw_salts,
+                std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
+                std::string traceparent, uint64_t stream, nb::handle ready) {
   self.get();
-  const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype, ready);
+  const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, banned, dtype, ready);
   std::vector<std::shared_ptr<client::Sequence>> handles;
   client::Batch batch = MakeBatch(self, memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
@@ -290,12 +290,13 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
 }
 
 void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
-               nb::handle allowed, std::vector<uint32_t> draw_salts, std::optional<std::string> dtype,
-               std::optional<double> timeout, int32_t priority, std::string traceparent, uint64_t stream,
-               nb::handle ready, const CudaResults* results, nb::object callback) {
+               nb::handle allowed, nb::handle banned, std::vector<uint32_t> draw_salts,
+               std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
+               std::string traceparent, uint64_t stream, nb::handle ready, const CudaResults* results,
+               nb::object callback) {
   self.get();
-  auto memory =
-      std::make_unique<StepMemory>(ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, dtype, ready));
+  auto memory = std::make_unique<StepMemory>(
+      ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, banned, dtype, ready));
   if (results != nullptr) memory->results = results->memory;
   memory->callback = std::move(callback);
   std::vector<std::shared_ptr<client::Sequence>> handles;
@@ -407,12 +408,13 @@ void BindClient(nb::module_& module) {
            nb::arg("receipts"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
-           nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(), nb::arg("timeout").none(),
-           nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"), nb::arg("ready").none())
-      .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
-           nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
+           nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
            nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"),
-           nb::arg("ready").none(), nb::arg("results").none(), nb::arg("callback"))
+           nb::arg("ready").none())
+      .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
+           nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"),
+           nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"),
+           nb::arg("stream"), nb::arg("ready").none(), nb::arg("results").none(), nb::arg("callback"))
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })

@@ -107,9 +107,10 @@ void CheckWidth(uint32_t width, uint32_t vocabulary) {
 }
 
 nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored, nb::handle allowed,
-                   const std::vector<uint32_t>& draw_salts, const std::optional<std::string>& dtype, uint64_t stream) {
+                   nb::handle banned, const std::vector<uint32_t>& draw_salts, const std::optional<std::string>& dtype,
+                   uint64_t stream) {
   const size_t count = nb::len(sequences);
-  const Tasks tasks(drafts, scored, count);
+  const Tasks tasks(drafts, scored, banned, count);
   const Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
   tasks.CheckWidth(rows.width);
   const Masks masks = ReadMasks(allowed, count, tasks.masks(), rows.width);
@@ -159,7 +160,7 @@ nb::object Step(nb::handle self, nb::handle logits, nb::handle allowed, uint32_t
     list.append(allowed);
     masks = list;
   }
-  return nb::list(StepAll(sequences, logits, nb::none(), nb::none(), masks, {draw_salt}, dtype, stream))[0];
+  return nb::list(StepAll(sequences, logits, nb::none(), nb::none(), masks, nb::none(), {draw_salt}, dtype, stream))[0];
 }
 
 template <typename Rewrite>
@@ -205,8 +206,8 @@ void BindLocal(nb::module_& module) {
           },
           nb::arg("position"));
   module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
-             nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
-             nb::arg("stream"));
+             nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"),
+             nb::arg("dtype").none(), nb::arg("stream"));
 }
 
 }  // namespace sortition::python

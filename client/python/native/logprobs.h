@@ -39,6 +39,21 @@ void BindMessage(nanobind::class_<Result>* bound, const char* bytes_are) {
       });
 }
 
+// The end of the text of a Draw or a Verify.
+template <typename Result>
+bool Repeats(const Result& self) {
+  return self.message->finish_reason() == v1::FINISH_REASON_REPETITION;
+}
+inline constexpr char kRewindHelp[] =
+    "The banned phrase that the text has ended in, as its position and tokens. The sequence has been cut there, and "
+    "its "
+    "next draw there begins with another token.";
+template <typename Result>
+std::optional<std::pair<uint32_t, std::vector<uint32_t>>> RewindOf(const Result& self) {
+  if (!self.message->has_rewind()) return std::nullopt;
+  return std::pair(self.message->rewind().position(), ToVector(self.message->rewind().tokens()));
+}
+
 // Kept sets of results, in order. They are parts of the results' messages.
 using KeptSets = std::vector<const google::protobuf::RepeatedField<uint32_t>*>;
 

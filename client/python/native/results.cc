@@ -3,6 +3,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -135,6 +136,8 @@ void BindResults(nb::module_& module) {
       .def_prop_ro(
           "stopped", [](const Draw& self) { return self.message->finish_reason() == v1::FINISH_REASON_STOP_TOKEN; },
           "Whether the token is a stop token of the sequence.")
+      .def_prop_ro("repeats", &Repeats<Draw>, "Whether the output ends in a repetition (repetition_stop).")
+      .def_prop_ro("rewind", &RewindOf<Draw>, nb::sig("def rewind(self) -> tuple[int, list[int]] | None"), kRewindHelp)
       .def("__repr__",
            [](const Draw& self) { return "<sortition.Draw token=" + std::to_string(self.message->token()) + ">"; });
   BindMessage(&draw, "The answer as a sortition.v1.DrawResult message.");

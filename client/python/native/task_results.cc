@@ -150,7 +150,7 @@ void BindTaskResults(nb::module_& module) {
           "How many drafts are accepted: what to commit by.")
       .def_prop_ro(
           "tokens", [](const Verify& self) { return TokensOf(self.message->positions()); },
-          "The accepted drafts and the token after them; none is after a draft that is a stop token.")
+          "The accepted drafts and the token after them; none is after a draft that ends the result.")
       .def_prop_ro(
           "path", [](const Verify& self) { return ToVector(self.message->path()); },
           "Of a tree: the accepted drafts, as indices.")
@@ -165,6 +165,9 @@ void BindTaskResults(nb::module_& module) {
       .def_prop_ro(
           "stopped", [](const Verify& self) { return self.message->finish_reason() == v1::FINISH_REASON_STOP_TOKEN; },
           "Whether one of `tokens` is a stop token of the sequence.")
+      .def_prop_ro("repeats", &Repeats<Verify>, "Whether the output ends in a repetition (repetition_stop).")
+      .def_prop_ro("rewind", &RewindOf<Verify>, nb::sig("def rewind(self) -> tuple[int, list[int]] | None"),
+                   kRewindHelp)
       .def("__repr__", [](const Verify& self) {
         return "<sortition.Verify accepted=" + std::to_string(self.message->accepted()) + ">";
       });

@@ -47,10 +47,11 @@ void CheckCount(nb::handle list, size_t count, const char* name) {
 
 }  // namespace
 
-Tasks::Tasks(nb::handle drafts, nb::handle scored, size_t count) {
+Tasks::Tasks(nb::handle drafts, nb::handle scored, nb::handle banned, size_t count) {
   CheckCount(drafts, count, "drafts");
   CheckCount(scored, count, "scored");
-  if (drafts.is_none() && scored.is_none()) return;
+  CheckCount(banned, count, "banned");
+  if (drafts.is_none() && scored.is_none() && banned.is_none()) return;
   tasks_.resize(count);
   for (size_t i = 0; i < count; ++i) {
     const nb::object proposed = At(drafts, i);
@@ -67,6 +68,13 @@ Tasks::Tasks(nb::handle drafts, nb::handle scored, size_t count) {
     const size_t tokens = tasks_[i].tokens.size();
     positions_.push_back(tasks_[i].verifies ? tokens + 1 : std::max<size_t>(tokens, 1));
     masks_.push_back(tasks_[i].verifies ? tokens + 1 : 1);
+    const nb::object bans = At(banned, i);
+    if (bans.is_none()) continue;
+    const std::string name = absl::StrCat("banned[", i, "]");
+    for (const nb::handle list : bans) tasks_[i].banned.push_back(Tokens(list, name));
+    if (tasks_[i].banned.size() != masks_[i]) {
+      ValueError(absl::StrCat(name, ": ", tasks_[i].banned.size(), " lists of tokens; the row takes ", masks_[i]));
+    }
   }
 }
 
@@ -118,6 +126,7 @@ void Tasks::CheckWidth(uint32_t width) const {
 void Tasks::Apply(size_t index, client::Row* row) const {
   if (tasks_.empty()) return;
   const Task& task = tasks_[index];
+  row->banned_tokens = task.banned;
   if (task.verifies) {
     row->drafts = &task.drafts;
   } else {

@@ -1,4 +1,4 @@
-// Tasks of a step's rows other than a draw, from Python: drafts (sortition.Drafts) and tokens to be scored.
+// Parts of a step's rows from Python: drafts (sortition.Drafts), tokens to be scored, banned tokens.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,9 +15,9 @@ namespace sortition::python {
 // Contains references to itself: may be moved, not copied. To be destroyed under the GIL.
 class Tasks {
  public:
-  // Reads an entry for each of `count` rows, which may be None; `drafts` and `scored` may be None as a whole. Raises
+  // Reads an entry for each of `count` rows, which may be None; each of the lists may be None as a whole. Raises
   // TypeError or ValueError for what is invalid for any row. The service refuses what is invalid for the sequence.
-  Tasks(nanobind::handle drafts, nanobind::handle scored, size_t count);
+  Tasks(nanobind::handle drafts, nanobind::handle scored, nanobind::handle banned, size_t count);
   Tasks(Tasks&&) = default;
 
   // Numbers of rows of logits, and of masks, that each row takes; empty: one each.
@@ -36,6 +36,7 @@ class Tasks {
     std::vector<v1::SparseProbabilities> sparse;
     client::Drafts drafts;
     std::vector<std::vector<uint32_t>> requested;  // of scored tokens
+    std::vector<std::vector<uint32_t>> banned;     // of each position, or of all
     bool race = false;
     bool verifies = false;
   };

@@ -35,9 +35,9 @@ class AsyncClient:
 
     async def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
                    drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
-                   allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (),
-                   dtype: Optional[str] = None, timeout: Optional[float] = None, priority: int = 0,
-                   traceparent: str = "", stream: Optional[int] = None,
+                   allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
+                   draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+                   priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
                    ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Result]:
         """As Client.step. The step of a cancelled task ends by itself; its tensors are kept alive until then.
 
@@ -59,19 +59,20 @@ class AsyncClient:
                 pass  # the loop is closed: no task waits any more
 
         start = self.client.prepare_step(on_results, sequences, logits, drafts=drafts, scored=scored, allowed=allowed,
-                                         draw_salts=draw_salts, dtype=dtype, timeout=timeout, priority=priority,
-                                         traceparent=traceparent, stream=stream, ready=ready)
+                                         banned=banned, draw_salts=draw_salts, dtype=dtype, timeout=timeout,
+                                         priority=priority, traceparent=traceparent, stream=stream, ready=ready)
         if on_cuda(logits) and ready is None:
             await asyncio.to_thread(start)
         else:
             start()
         return await answered
 
-    async def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
-                   dtype: Optional[str] = None, timeout: Optional[float] = None,
+    async def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, banned: Any = None,
+                   draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
                    stream: Optional[int] = None) -> _native.Draw:
         """As Client.draw."""
         return raised((await self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                       banned=None if banned is None else [banned],
                                        draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
                                        stream=stream))[0])
 

@@ -14,7 +14,7 @@ import numpy
 from sortition import _native
 from sortition.describe import describe, token_list
 from sortition.options import Retry, Shard, Transport
-from sortition.step import Drafts, Result, packed_masks, raised, scored_lists, stream_of_step
+from sortition.step import Drafts, Result, banned_lists, packed_masks, raised, scored_lists, stream_of_step
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 
@@ -87,14 +87,15 @@ class Client:
 
     def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
              drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
-             allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
-             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
-             stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None
-             ) -> List[Result]:
+             allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
+             draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+             priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
+             ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Result]:
         """Draws a token for each row. Returns a Draw or an Error for each, because a row fails alone.
 
         `logits` is a matrix with a row for each sequence, or a list of vectors. `allowed` has a mask for each, or None:
-        booleans, or packed words. `dtype` names the element type of tensors of plain uint16 words.
+        booleans, or packed words. `banned` has the tokens that cannot be drawn for each, or None; for a row with drafts
+        a list of them for each of its positions. `dtype` names the element type of tensors of plain uint16 words.
 
         `drafts` and `scored` have an entry for each sequence, or None. Drafts are verified: the result is a Verify. The
         consecutive tokens in `scored` get their log probabilities, and the sequence does not advance: a Score. Such a
@@ -109,14 +110,15 @@ class Client:
         and drafts' probabilities must be complete at the call.
         """
         return self._native.step(sequences=list(sequences), logits=logits, drafts=drafts, scored=scored_lists(scored),
-                                 allowed=packed_masks(allowed), draw_salts=list(draw_salts), dtype=dtype,
-                                 timeout=timeout, priority=priority, traceparent=traceparent,
-                                 stream=stream_of_step(logits, stream, ready), ready=ready)
+                                 allowed=packed_masks(allowed), banned=banned_lists(banned, drafts),
+                                 draw_salts=list(draw_salts), dtype=dtype, timeout=timeout, priority=priority,
+                                 traceparent=traceparent, stream=stream_of_step(logits, stream, ready), ready=ready)
 
     def prepare_step(self, on_results: Callable[[List[Result]], None], sequences: Sequence[_native.Sequence],
                      logits: Any, *, drafts: Optional[Sequence[Optional[Drafts]]] = None,
                      scored: Optional[Sequence[Any]] = None, allowed: Optional[Sequence[Any]] = None,
-                     draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+                     banned: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (),
+                     dtype: Optional[str] = None, timeout: Optional[float] = None,
                      priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
                      ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
                      results: Optional[_native.CudaResults] = None) -> Callable[[], None]:
@@ -127,15 +129,17 @@ class Client:
         """
         return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits, drafts=drafts,
                                  scored=scored_lists(scored), allowed=packed_masks(allowed),
-                                 draw_salts=list(draw_salts), dtype=dtype, timeout=timeout, priority=priority,
-                                 traceparent=traceparent, stream=stream_of_step(logits, stream, ready, results),
-                                 ready=ready, results=results, callback=on_results)
+                                 banned=banned_lists(banned, drafts), draw_salts=list(draw_salts), dtype=dtype,
+                                 timeout=timeout, priority=priority, traceparent=traceparent,
+                                 stream=stream_of_step(logits, stream, ready, results), ready=ready, results=results,
+                                 callback=on_results)
 
     def submit(self, sequences: Sequence[_native.Sequence], logits: Any, *,
                drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
-               allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
-               timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
-               stream: Optional[int] = None, ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
+               allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
+               draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+               priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
+               ready: Union[_native.ReadyWord, _native.CudaReady, None] = None,
                results: Optional[_native.CudaResults] = None) -> "concurrent.futures.Future[List[Result]]":
         """As step, without waiting for the results: one thread can send a step and then write its logits.
 
@@ -148,15 +152,16 @@ class Client:
         future: "concurrent.futures.Future[List[Result]]" = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         self.prepare_step(future.set_result, sequences, logits, drafts=drafts, scored=scored, allowed=allowed,
-                          draw_salts=draw_salts, dtype=dtype, timeout=timeout, priority=priority,
+                          banned=banned, draw_salts=draw_salts, dtype=dtype, timeout=timeout, priority=priority,
                           traceparent=traceparent, stream=stream, ready=ready, results=results)()
         return future
 
-    def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
-             dtype: Optional[str] = None, timeout: Optional[float] = None,
+    def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, banned: Any = None,
+             draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
              stream: Optional[int] = None) -> _native.Draw:
         """Draws a token from one row of one sequence. Raises its Error."""
         return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                banned=None if banned is None else [banned],
                                 draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
                                 stream=stream)[0])
 

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence
 
 from sortition import _native
 from sortition.describe import describe, token_list
-from sortition.step import Drafts, Result, packed_masks, raised, scored_lists, stream_of
+from sortition.step import Drafts, Result, banned_lists, packed_masks, raised, scored_lists, stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 
@@ -46,17 +46,21 @@ class Sampler:
 
     def step(self, sequences: Sequence[_native.LocalSequence], logits: Any, *,
              drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
-             allowed: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = (), dtype: Optional[str] = None,
-             timeout: Optional[float] = None, priority: int = 0, traceparent: str = "",
-             stream: Optional[int] = None) -> List[Result]:
+             allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
+             draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
+             priority: int = 0, traceparent: str = "", stream: Optional[int] = None) -> List[Result]:
         """As Client.step. `timeout`, `priority` and `traceparent` are ignored, because the step does not wait."""
         return _native.step_local(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                  list(draw_salts), dtype, stream_of(logits, stream))
+                                  banned_lists(banned, drafts), list(draw_salts), dtype, stream_of(logits, stream))
 
-    def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, draw_salt: int = 0,
-             dtype: Optional[str] = None, timeout: Optional[float] = None,
+    def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, banned: Any = None,
+             draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
              stream: Optional[int] = None) -> _native.Draw:
         """As Client.draw."""
+        if banned is not None:
+            return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                    banned=[banned], draw_salts=[draw_salt] if draw_salt else (), dtype=dtype,
+                                    stream=stream)[0])
         if allowed is not None:
             allowed = packed_masks([allowed])[0]
         return raised(sequence.step(logits, allowed, draw_salt, dtype, stream_of(logits, stream)))

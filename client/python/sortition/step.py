@@ -77,6 +77,19 @@ def scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
     return None if scored is None else [entry(tokens) for tokens in scored]
 
 
+def banned_lists(banned: Optional[Sequence[Any]], drafts: Optional[Sequence[Any]]) -> Optional[list]:
+    """Returns an entry for each row: None, or a list of tokens for each position that drafts give it, or for all."""
+    def entry(tokens: Any, verifies: bool) -> Optional[list]:
+        if tokens is None:
+            return None
+        return [token_list(position) for position in tokens] if verifies else [token_list(tokens)]
+
+    if banned is None:
+        return None
+    return [entry(tokens, drafts is not None and index < len(drafts) and drafts[index] is not None)
+            for index, tokens in enumerate(banned)]
+
+
 def pack_mask(allowed: Any) -> numpy.ndarray:
     """Packs booleans, one a token, into 32-bit words, least significant bit first. A matrix has a mask in each row."""
     flags = numpy.asarray(allowed)

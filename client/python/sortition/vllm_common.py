@@ -104,7 +104,11 @@ def seed_of(seed: Optional[int]) -> Optional[int]:
 
 
 def check(params: Any) -> None:
-    """Refuses, with an Error that names field and range, what no sequence can be opened with."""
+    """Refuses, with an Error that names field and range, what no sequence can be opened with, or what vLLM cannot do
+    with it."""
+    if "banned_phrases" in (getattr(params, "extra_args", None) or {}):
+        raise refusal("extra_args.banned_phrases", "",
+                      "vLLM takes no token back that it has scheduled; bad_words ban the last token of a phrase")
     if (params.logprobs or 0) > MOST_ALTERNATIVES:
         raise refusal("logprobs", f"-1..{MOST_ALTERNATIVES}", f"{params.logprobs} is out of range")
     LocalSampler().open(vocabulary_size=_LARGEST_VOCABULARY, seed=seed_of(params.seed), **parameters_of(params, "raw"))

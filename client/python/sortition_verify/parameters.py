@@ -18,7 +18,7 @@ NESTED = {
 ELSEWHERE = {"frequency_penalty", "presence_penalty", "penalty_scope", "logit_bias", "allowed_token_ids",
              "banned_token_ids", "nan_policy", "raw_logprobs", "processed_logprobs", "logprob_token_ids", "entropy",
              "kept_set", "tempered_logprobs", "kept_log_mass", "chain", "dry", "no_repeat_ngram_size", "min_tokens",
-             "stop_token_ids", "bad_words", "phases", "watermark"}
+             "stop_token_ids", "bad_words", "phases", "watermark", "repetition_stop", "banned_phrases"}
 # Least and largest value, and a value outside of them that is off. A least value in NOT_THE_LEAST is excluded.
 RANGES = {
     "temperature": (0.01, 100, 0), "top_p": (0, 1, 1), "min_p": (0, 1, 0), "repetition_penalty": (0.01, 100, 1),

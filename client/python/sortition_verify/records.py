@@ -189,6 +189,9 @@ FIELDS: Dict[int, Tuple[str, Any]] = {
                  5: ("sequence_breakers", [TOKENS])}),
     33: ("no_repeat_ngram_size", NUMBER), 34: ("min_tokens", NUMBER), 35: ("stop_token_ids", [NUMBER]),
     36: ("bad_words", [TOKENS]),
+    44: ("repetition_stop", {1: ("repeats", NUMBER), 2: ("min_period", NUMBER), 3: ("max_period", NUMBER),
+                             4: ("min_length", NUMBER), 5: ("min_tokens", NUMBER)}),
+    45: ("banned_phrases", [TOKENS]),
     50: ("min_k", {1: ("tau", FLOAT)}), 51: ("min_keep", NUMBER),
 }
 # The fields that a phase may replace.

@@ -41,7 +41,8 @@ structs! {
     }
     CRow {
         sequence: *mut CSequence, logits: *const c_void, allowed_bits: *const u32, drafts: *const CDrafts,
-        scored: *const u32, scored_count: usize, draw_salt: u32, reserved: u32
+        scored: *const u32, scored_count: usize, draw_salt: u32, reserved: u32, banned_tokens: *const u32,
+        banned_count: usize
     }
     CBatch {
         rows: *const CRow, row_count: usize, vocabulary_size: u32, dtype: i32, draft_dtype: i32, ready_value: u32,
@@ -60,7 +61,8 @@ structs! {
     CResult {
         kind: i32, finish_reason: i32, error: *const CError, positions: *const *const CPosition,
         position_count: usize, accepted: u32, matched: u32, position_matched: *const u8,
-        position_matched_count: usize, path: *const u32, path_count: usize
+        position_matched_count: usize, path: *const u32, path_count: usize,
+        rewind_tokens: *const u32, rewind_count: usize, rewind_position: u32, reserved: u32
     }
     CResults { rows: *const *const CResult, row_count: usize }
     CClientOptions {

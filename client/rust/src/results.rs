@@ -127,6 +127,19 @@ impl<'a> RowResult<'a> {
         self.result.finish_reason == 1
     }
 
+    /// True if the output ends in a repetition ("repetition_stop"), and not in a stop token.
+    pub fn is_repeating(&self) -> bool {
+        self.result.finish_reason == 2
+    }
+
+    /// Returns the banned phrase ("banned_phrases") that the text has ended in, and its position. The sequence has been
+    /// cut there, and its next draw there begins with another token.
+    pub fn rewind(&self) -> Option<(u32, &'a [u32])> {
+        // SAFETY: The list lives as long as the results.
+        let tokens = unsafe { list(self.result.rewind_tokens, self.result.rewind_count) };
+        (!tokens.is_empty()).then_some((self.result.rewind_position, tokens))
+    }
+
     /// Returns the number of accepted drafts: what to commit by.
     pub fn accepted(&self) -> u32 {
         self.result.accepted

@@ -120,6 +120,8 @@ pub struct Row<'a> {
     /// Tokens that may be drawn: a bit for each, least significant first, in 32-bit words. With drafts a mask for each
     /// row of logits.
     pub allowed: Option<&'a [u32]>,
+    /// Tokens that cannot be drawn, even if the mask allows them: with drafts at the first position, for scores at all.
+    pub banned: &'a [u32],
     /// Another value gives another draw at the same position. 0 to 65535.
     pub draw_salt: u32,
 }
@@ -127,7 +129,7 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     /// A draw of one token.
     pub fn draw(sequence: &'a Sequence, logits: &'a [f32]) -> Row<'a> {
-        Row { sequence, logits: Logits::F32(logits), task: Task::Draw, allowed: None, draw_salt: 0 }
+        Row { sequence, logits: Logits::F32(logits), task: Task::Draw, allowed: None, banned: &[], draw_salt: 0 }
     }
 }
 
@@ -205,6 +207,8 @@ impl Batch {
             check_size(index, "allowed", words.len(), masks * ((self.whole(row) + 31) / 32))?;
             c.allowed_bits = words.as_ptr();
         }
+        c.banned_tokens = row.banned.as_ptr();
+        c.banned_count = row.banned.len();
         c.sequence = row.sequence.handle();
         c.logits = row.logits.as_ptr();
         c.draw_salt = row.draw_salt;

@@ -1,5 +1,5 @@
-// A step with DRY or phases is all that the option costs: the state looked up before the row, the row, the state
-// advanced.
+// A step with an option is all that the option costs: the state looked up before the row, the row, the state advanced,
+// and the search for what the text ends in.
 #include "tests/bench/samplers/history.h"
 
 #include <memory>
@@ -56,12 +56,21 @@ std::shared_ptr<SequenceSpec> DrySpec() {
   return spec;
 }
 
-// Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
-std::shared_ptr<SequenceSpec> PhasesSpec() {
+// The recommended stop, which is also that of the defaults.
+std::shared_ptr<SequenceSpec> RepetitionSpec() {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kVocabulary + service::kMaxPhases;
-  for (uint32_t i = 0; i < service::kMaxPhases; ++i) {
+  spec->vocabulary = spec->live_vocabulary = kVocabulary;
+  spec->history.repetition_stop.repeats = 4;
+  return spec;
+}
+
+// Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
+std::shared_ptr<SequenceSpec> PhasesSpec(uint32_t count) {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary + count;
+  for (uint32_t i = 0; i < count; ++i) {
     service::Phase& phase = spec->history.phases.emplace_back();
     phase.begin = {1, kVocabulary + i};
     phase.end = {2, kVocabulary + i};
@@ -120,6 +129,7 @@ class Texts {
     token->Sample(row, *state.LendEdits(), nullptr);
     state.EndLoan();
     state.Append(ahead_[index][steps_++ / states_.size() % kAhead]);
+    ends_ += state.text_end().is_last();
   }
 
  private:
@@ -127,6 +137,7 @@ class Texts {
   std::vector<std::vector<uint32_t>> ahead_;
   std::vector<std::unique_ptr<SequenceState>> states_;
   size_t steps_ = 0;
+  size_t ends_ = 0;
 };
 
 }  // namespace
@@ -143,14 +154,18 @@ void MeasureHistory(size_t rounds, Report* report) {
   Texts texts(1, 32 * 1024);
   Texts long_texts(1, 128 * 1024);
   Texts many(kRows, 32 * 1024);
-  Texts outside(1, 32 * 1024, PhasesSpec());
+  Texts stopping(1, 32 * 1024, RepetitionSpec());
+  Texts outside(1, 32 * 1024, PhasesSpec(1));
+  Texts outside_all(1, 32 * 1024, PhasesSpec(service::kMaxPhases));
   const std::vector<Contender> contenders = {
       {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
       {"dry_32k", [&](size_t row) { texts.Step(row, &token); }},
       {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
       {"dry_32k_cold", [&](size_t row) { many.Step(row, &token); }},
-      {"phases_inactive", [&](size_t row) { outside.Step(row, &token); }},
+      {"repetition_stop", [&](size_t row) { stopping.Step(row, &token); }},
+      {"phase_inactive", [&](size_t row) { outside.Step(row, &token); }},
+      {"phases_inactive_8", [&](size_t row) { outside_all.Step(row, &token); }},
       {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
   };
   Schedule schedule;

@@ -259,6 +259,10 @@ typedef struct sortition_row {
   size_t scored_count;
   uint32_t draw_salt;  // another value gives another draw at the same position; 0 to 65535
   uint32_t reserved;   // 0
+  // Tokens that cannot be drawn in this step, even if the mask allows them: with drafts at the first position, for
+  // scored tokens at all of them. Null: none.
+  const uint32_t* banned_tokens;
+  size_t banned_count;
 } sortition_row;
 
 typedef struct sortition_batch {
@@ -310,7 +314,7 @@ typedef struct sortition_position {
 } sortition_position;
 
 enum { SORTITION_RESULT_ERROR = 0, SORTITION_RESULT_DRAW = 1, SORTITION_RESULT_VERIFY = 2, SORTITION_RESULT_SCORE = 3 };
-enum { SORTITION_FINISH_NONE = 0, SORTITION_FINISH_STOP_TOKEN = 1 };
+enum { SORTITION_FINISH_NONE = 0, SORTITION_FINISH_STOP_TOKEN = 1, SORTITION_FINISH_REPETITION = 2 };
 
 // The result of one row.
 typedef struct sortition_result {
@@ -327,6 +331,12 @@ typedef struct sortition_result {
   size_t position_matched_count;
   const uint32_t* path;  // of a tree: the accepted drafts, by index
   size_t path_count;
+  // The banned phrase ("banned_phrases") that the text has ended in, and its position. The sequence has been cut there,
+  // and its next draw there begins with another token. Null: none.
+  const uint32_t* rewind_tokens;
+  size_t rewind_count;
+  uint32_t rewind_position;
+  uint32_t reserved;
 } sortition_result;
 
 // The results of a batch, in the order of its rows.

@@ -44,6 +44,9 @@ struct Row {
   // Tokens that may be drawn in this step: ceil(vocabulary_size / 32) words, least significant bit first, 1 = allowed.
   // Null: all. With drafts there is one such mask for each position, adjacent; all scored tokens share one.
   const uint32_t* allowed_bits = nullptr;
+  // Tokens that cannot be drawn in this step, even if `allowed_bits` allow them. With drafts one list for each
+  // position, any of which may be empty; otherwise one list, which all scored tokens share. Empty: none.
+  std::span<const std::vector<uint32_t>> banned_tokens = {};
   // Instead of a draw: drafts to be verified, with a VerifyResult, or tokens to be scored, with a ScoreResult.
   const Drafts* drafts = nullptr;
   std::span<const uint32_t> scored = {};
@@ -109,6 +112,11 @@ struct StepOptions {
   std::string traceparent;  // W3C trace context, for the server's logs
 };
 
+// A result with `rewind` ends in a banned phrase (SamplingParameters.banned_phrases). The client has taken it back: the
+// sequence is at rewind.position again, the phrase is gone from its tokens, and its next draw there cannot begin with
+// the phrase's first token. The caller drops the same tokens, which are rewind.tokens. Exception: a token that an
+// option emits in any case cannot be banned; then the sequence is not cut the second time, and the phrase stays.
+//
 // The drawn token with the requested log probabilities; for a row with drafts, the accepted ones and the token after
 // them; for a row with scored tokens, their log probabilities; or the error.
 using RowResult = std::variant<v1::DrawResult, RowError, v1::VerifyResult, v1::ScoreResult>;

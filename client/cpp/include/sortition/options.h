@@ -156,6 +156,13 @@ struct ClientOptions {
 };
 
 // The options of a sequence, fixed when it opens. The service checks their ranges.
+// A ban of one token at one position of a text, which a rewind has left (SamplingParameters.banned_phrases).
+struct BannedAt {
+  uint32_t position = 0;
+  uint32_t token = 0;
+  auto operator<=>(const BannedAt&) const = default;
+};
+
 struct SequenceOptions {
   std::string request_id;  // 1 to 128 bytes, unique among the open sequences of the client
   v1::SamplingParameters parameters;
@@ -170,6 +177,9 @@ struct SequenceOptions {
   std::optional<uint32_t> start_position;
   // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
   uint32_t turns = 0;
+  // If a process continues a text with banned phrases that another one has begun: Sequence::rewound() of that one.
+  // Without it a phrase that was taken back may be drawn, and taken back, once more.
+  std::vector<BannedAt> rewound = {};
   // Set: the service makes a receipt of each token, and the client puts them here (docs/receipts.md). One log a
   // sequence. Refused with ClientOptions::in_process, which makes none. With ClientOptions::shard the log is rank 0's.
   std::shared_ptr<ReceiptLog> receipts = nullptr;

@@ -1,0 +1,42 @@
+// Bans that rewinds have left in a text, and how they reach a row: the client's half of banned phrases.
+//
+// The service names a phrase that a text ends in, and forgets it with the cut. The client bans the phrase's first token
+// at its position, and says so with every step that draws there. So the service has nothing to remember: a server that
+// lost the sequence gets its history and this step, and draws the same token.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sortition/batch.h"
+#include "sortition/options.h"
+
+namespace sortition::client {
+
+// Not thread-safe.
+class Rewinds {
+ public:
+  Rewinds() = default;
+  explicit Rewinds(std::vector<BannedAt> bans);
+
+  const std::vector<BannedAt>& all() const { return bans_; }
+  // Bans `token` at `position`. Returns false if it is banned there already: it was drawn all the same, because an
+  // option emits it in any case, and would be drawn again.
+  bool Ban(uint32_t position, uint32_t token);
+  bool IsAt(uint32_t position) const { return !bans_.empty() && !At(position).empty(); }
+  // Returns the tokens that are banned at `position`, ascending.
+  std::vector<uint32_t> At(uint32_t position) const;
+  // Forgets the bans behind `position`: the text before them has changed.
+  void Truncate(uint32_t position);
+
+ private:
+  std::vector<BannedAt> bans_;  // sorted
+};
+
+// Returns the lists for Row::banned_tokens that hold the row's own bans and `rewound` at its first position. Empty if
+// the row has its own alone, which is also so for a score.
+std::vector<std::vector<uint32_t>> BansWith(const Row& row, const std::vector<uint32_t>& rewound);
+
+}  // namespace sortition::client
