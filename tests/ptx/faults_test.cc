@@ -82,7 +82,6 @@ const Fault kNamedFaults[] = {
     {FaultKind::kBarrier, "sample", "BoundOfNth", 1},
     {FaultKind::kBarrier, "sample", "CollectE", 1},
     {FaultKind::kBarrier, "chain", "SortitionChain", 0},
-    {FaultKind::kBarrier, "chain", "FailsByDraft", 3},
     {FaultKind::kBarrier, "chain", "CollectE", 4},
     {FaultKind::kBarrier, "chain", "KeepMass", 2},
     {FaultKind::kBarrier, "chain", "KeepDepth", 2},
@@ -103,7 +102,6 @@ const Fault kNamedFaults[] = {
     {FaultKind::kIndex, "sample", "ReadTilesILNS0_5DTypeE0", 38},
     {FaultKind::kIndex, "sample", "BoundOfNth", 7},
     {FaultKind::kIndex, "chain", "SortitionChain", 0},
-    {FaultKind::kIndex, "chain", "VerifiedToken", 2},
     {FaultKind::kIndex, "chain", "KeepNearest", 19},
 };
 
