@@ -226,7 +226,7 @@ static void WrongFieldsAreNamed(void) {
   REFUSED(sortition_local_step(&batch, &results, &error), MISSING_FIELD, "batch.rows[0].scored");
   row.scored = NULL;
   drafts.struct_size = sizeof(drafts);
-  drafts.mode = 3;
+  drafts.mode = 9;
   row.drafts = &drafts;
   REFUSED(sortition_local_step(&batch, &results, &error), UNKNOWN_ENUM_VALUE, "batch.rows[0].drafts.mode");
   row.drafts = NULL;

@@ -196,7 +196,8 @@ TEST(Block, TextIsDistributedAsTheTargets) {
         const Real rejection = model.AcceptedByRejection();
         EXPECT_GE(model.accepted(), rejection - Real(drafts) * bound);
         more += drafts > 1 && model.accepted() > rejection + 1e-3L;
-        if (drafts == 1) EXPECT_NEAR(double(model.accepted()), double(rejection), 1e-9);
+        if (drafts > 1) continue;
+        EXPECT_NEAR(double(model.accepted()), double(rejection), 1e-9);
       }
     }
   }

@@ -25,9 +25,9 @@ using ::testing::HasSubstr;
 constexpr uint32_t kVocabulary = 600;
 CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(uintptr_t{77});
 
-// Sequences of all kinds: stateless, with a history, with a sampler's state, with large results.
+// Sequences of all kinds: stateless, with a history, with a sampler's state, with large results, with a phase.
 std::vector<SequenceOptions> Kinds() {
-  std::vector<SequenceOptions> kinds(5);
+  std::vector<SequenceOptions> kinds(6);
   for (size_t i = 0; i < kinds.size(); ++i) {
     kinds[i].request_id = std::string(1, static_cast<char>('a' + i));
     kinds[i].vocabulary_size = kVocabulary;
@@ -44,6 +44,13 @@ std::vector<SequenceOptions> Kinds() {
   kinds[3].parameters.set_entropy(true);
   kinds[3].live_vocabulary_size = kVocabulary - 7;
   kinds[4].parameters.set_no_repeat_ngram_size(2);
+  v1::Phase& phase = *kinds[5].parameters.add_phases();  // begins with the output, since its tag is in the prompt
+  for (const uint32_t token : {2u, 3u}) phase.add_begin(token);
+  phase.set_max_tokens(4);
+  for (const uint32_t token : {9u, 4u}) phase.add_then(token);
+  phase.mutable_parameters()->set_temperature(0.4f);
+  phase.mutable_parameters()->set_top_k(3);
+  phase.mutable_parameters()->set_frequency_penalty(0.5f);
   return kinds;
 }
 

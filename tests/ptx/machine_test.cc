@@ -107,6 +107,7 @@ TEST(PtxMachine, BitsEqualPlainOnes) {
   ExpectEach("shl.b64 %rd6, %rd4, 70;", [](uint64_t, uint64_t) { return 0; });
   ExpectEach32("shr.s32 %r6, %r4, 40;", [](uint32_t a, uint32_t) { return int32_t(a) < 0 ? ~0u : 0; });
   ExpectEach("shr.u64 %rd6, %rd4, 9;", [](uint64_t a, uint64_t) { return a >> 9; });
+  ExpectEach("not.b64 %rd6, %rd4;", [](uint64_t a, uint64_t) { return ~a; });
   ExpectEach32("clz.b32 %r6, %r4;", [](uint32_t a, uint32_t) { return std::countl_zero(a); });
   ExpectEach32("popc.b32 %r6, %r4;", [](uint32_t a, uint32_t) { return std::popcount(a); });
   ExpectEach32("brev.b32 %r6, %r4; brev.b32 %r6, %r6; xor.b32 %r6, %r6, 1;",

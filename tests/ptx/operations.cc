@@ -407,6 +407,7 @@ constexpr Operation kOperations[] = {
     BITS("xor", 32, u32, "www", Xor),
     BITS("xor", 64, u64, "ddd", Xor),
     {"not.b32", "ww", &Unary<u32, u32, Not<u32>>},
+    {"not.b64", "dd", &Unary<u64, u64, Not<u64>>},
     {"and.pred", "ppp", &Predicates<And<u32>>},
     {"or.pred", "ppp", &Predicates<Or<u32>>},
     {"xor.pred", "ppp", &Predicates<Xor<u32>>},

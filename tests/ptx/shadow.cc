@@ -51,6 +51,10 @@ std::string Note(const Accessor& accessor, ByteShadow* cells, uint32_t bytes, Ac
         !is_before(cell.writing_block, cell.writer, cell.written)) {
       conflict = Conflict(kind == AccessKind::kRead ? "a read" : "a write", "a write", cell.writing_block, cell.writer);
     }
+    if (kind == AccessKind::kRead && cell.earlier != 0 && conflict.empty() &&
+        !is_before(cell.earlier_block, cell.earlier_writer, cell.earlier)) {
+      conflict = Conflict("a read", "an atomic operation", cell.earlier_block, cell.earlier_writer);
+    }
     const bool may_meet_reads =
         kind == AccessKind::kRead || (kind == AccessKind::kAtomic && is_global && cell.reading_block == accessor.block);
     if (cell.read != 0 && !may_meet_reads && conflict.empty()) {
@@ -67,6 +71,13 @@ std::string Note(const Accessor& accessor, ByteShadow* cells, uint32_t bytes, Ac
       cell.reader = uint16_t(accessor.thread);
       cell.reading_block = uint16_t(accessor.block);
     } else {
+      if (kind != AccessKind::kAtomic) {
+        cell.earlier = 0;
+      } else if (cell.is_atomic && cell.written != 0 && cell.writing_block != accessor.block) {
+        cell.earlier = cell.written;
+        cell.earlier_writer = cell.writer;
+        cell.earlier_block = cell.writing_block;
+      }
       cell.written = accessor.now;
       cell.writer = uint16_t(accessor.thread);
       cell.writing_block = uint16_t(accessor.block);

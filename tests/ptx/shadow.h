@@ -48,7 +48,10 @@ struct ByteShadow {
   Time read = 0;
   uint16_t writer = 0, reader = 0;  // threads
   uint16_t writing_block = 0, reading_block = 0;
-  bool is_atomic = false;           // the write
+  bool is_atomic = false;  // the write
+  // An atomic operation before it by another block, which a later one does not hide.
+  uint16_t earlier_writer = 0, earlier_block = 0;
+  Time earlier = 0;
   bool is_read_by_several = false;  // threads of the block since `read`
 };
 

@@ -72,9 +72,9 @@ class LocalTest(BothTest):
             self.assertNotIn(sampler.draw(sequence, logits, banned=[9]).token, (7, 9))
             sequence.truncate(2)
             drafts = sortition.Drafts([7, 9, 7])
-            answer = sampler.step([sequence], [numpy.stack([logits, logits + 40 * (numpy.arange(VOCABULARY) == 9),
-                                                            logits, logits])], drafts=[drafts],
-                                  banned=[[[], [], [5], [7]]])[0]
+            rows = numpy.stack([logits] * 4)
+            rows[1, 9] = 120
+            answer = sampler.step([sequence], [rows], drafts=[drafts], banned=[[[], [], [5], [7]]])[0]
             self.assertEqual((answer.tokens, answer.rewind), ([7, 9], (2, [7, 9])))
             self.assertEqual(sequence.tokens, [1, 2])
         with self.assertRaisesRegex(ValueError, r"banned\[0\]: 2 lists of tokens; the row takes 4"):

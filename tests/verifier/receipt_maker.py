@@ -12,8 +12,8 @@ sys.path.insert(0, str(SOURCE / "client/python"))
 
 import sortition_verify as law  # noqa: E402
 from sortition_verify import ed25519, receipts, records  # noqa: E402
-from sortition_verify.history import edits  # noqa: E402
-from sortition_verify.parameters import compile_parameters  # noqa: E402
+from sortition_verify.history import edits, phase_after  # noqa: E402
+from sortition_verify.parameters import compile_parameters, within  # noqa: E402
 
 KEY = bytes([1]) * 32
 SALT = bytes(range(16))
@@ -91,33 +91,38 @@ class Chain:
         self.id, self.count, self.rows = self.head[:16], 0, {}
         self.records = [record(records.OPENING, opening)]
 
-    def receipt(self, *, position, token, logprob, kept, method=1, listed=True, temperature=0, **changes):
+    def receipt(self, *, position, token, logprob, kept, method=1, listed=True, temperature=0, phase=0, **changes):
         """Appends a receipt. `changes` replace fields that follow from the chain."""
-        fields = dict(chain=self.id, previous=self.head, index=self.count, step_id=self.count + 1, flags=2 * listed)
+        fields = dict(chain=self.id, previous=self.head, index=self.count, step_id=self.count + 1,
+                      flags=2 * listed | (8 if phase else 0))
         fields.update(changes)
         body = records.RECEIPT_HEAD.pack(
             fields["chain"], fields["previous"], fields["index"], fields["step_id"], 0, position, 0, fields["flags"],
             method, 0, temperature, token, logprob, fields.get("kept_count", len(kept)))
         body += b"".join(struct.pack("<II", *pair) for pair in kept if listed)
+        body += struct.pack("<I", phase) if phase else b""
         self.head, self.count = sha(body), self.count + 1
         self.records.append(record(records.RECEIPT, body))
         return self
 
     def draw(self, count=1, **changes):
         """Appends receipts of tokens that are drawn by the law from random logits."""
-        compiled, mask_nan = compile_parameters(self.parameters)
         for _ in range(count):
             position = len(self.tokens)
+            phase, forced = phase_after(self.parameters, self.tokens, len(self.prompt))
+            parameters = within(self.parameters, phase)
+            compiled, mask_nan = compile_parameters(parameters)
             logits = np.random.default_rng(self.seed * 1000 + position).standard_normal(self.vocabulary)
             self.rows[position] = law.float_bits(logits)
             row = law.Row(bits=self.rows[position], compiled=compiled, seed=self.seed, position=position,
-                          mask_nan=mask_nan, edits=edits(self.parameters, self.tokens, len(self.prompt)))
+                          mask_nan=mask_nan, allowed_tokens=None if forced is None else [forced],
+                          edits=edits(parameters, self.tokens, len(self.prompt)) if forced is None else [])
             got = law.answer(row)
             kept = got.processed
             pairs = sorted((int(token), int(bits)) for token, bits in zip(kept.ids, kept.bits))
             fields = dict(position=position, token=got.token, kept=pairs, method=2 if compiled.greedy else 1,
                           logprob=kept.logprob_bits(kept.bits_and_rank(got.token)[0]),
-                          temperature=got.dynamic_temperature)
+                          temperature=got.dynamic_temperature, phase=phase)
             fields.update(changes)
             self.receipt(**fields)
             self.tokens.append(fields["token"])

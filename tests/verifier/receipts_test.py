@@ -25,6 +25,12 @@ from page import page  # noqa: E402
 TRUSTED = maker.public_key(maker.KEY)
 OTHER_KEY = bytes([2]) * 32
 found_names = set()
+# The prompt of a maker's chain begins the phase. Its third token is forced, and the fourth is outside.
+PHASES = {"temperature": 0.75, "presence_penalty": 0.25,
+          "phases": [{"begin": [1, 4], "end": [8, 9], "max_tokens": 2, "then": [7],
+                      "parameters": {"temperature": 0.25, "presence_penalty": 0.0, "frequency_penalty": 0.5,
+                                     "banned_token_ids": [9]}},
+                     {"begin": [49], "end": [2], "parameters": {"temperature": 0.0}}]}
 
 
 def check(data, **options):
@@ -90,12 +96,21 @@ class ReceiptsTest(unittest.TestCase):
                            {"typical_p": 0.5, "top_k": 9,
                             "chain": {"explicit": {"samplers": ["top_k", "typical_p"]}}},
                            {"dry": {"multiplier": 1.0, "sequence_breakers": [{"tokens": [1, 2]}]},
-                            "repetition_penalty": 1.25, "logit_bias": [{"token": 3, "bias": 2.0}], "min_p": 0.03125}):
+                            "repetition_penalty": 1.25, "logit_bias": [{"token": 3, "bias": 2.0}], "min_p": 0.03125},
+                           PHASES):
             chain = maker.Chain(parameters=parameters).draw(4)
             report = check(chain.file(), seeds=[maker.seed_line(chain)], rows=chain.rows, prompt=chain.prompt)
             self.assertEqual((report.signed, report.drawn, report.found), (4, 4, []), parameters)
             self.assertEqual(report.rows, 0 if "mirostat" in parameters else 4, parameters)
             self.assertEqual(records.parameters_of(maker.words_of(parameters)), parameters)
+
+    def test_another_phase_is_found(self):
+        chain = maker.Chain(parameters=PHASES).draw(1).draw(1, phase=0).draw(1, phase=3).draw(1, phase=1)
+        report = check(chain.file(), seeds=[maker.seed_line(chain)], rows=chain.rows, prompt=chain.prompt)
+        self.assertEqual([name for name, index in report.found if index == 0], [])
+        for index in (1, 2, 3):
+            self.assertIn(("wrong_row", index), report.found)
+        self.assertIn(("wrong_token", 2), report.found)
 
     def test_it_says_what_it_did_not_check(self):
         unsigned = self.file() + b"".join(maker.Chain(nonce=1, seed=7).draw(2).records)
@@ -413,9 +428,11 @@ class PageTest(unittest.TestCase):
                             "presence_penalty": -1.0, "penalty_scope": {"frequency_counts_prompt": True}},
                            {"logit_bias": [{"token": 3, "bias": 2.0}], "banned_token_ids": [4],
                             "allowed_token_ids": [1, 2, 3, 4, 9]},
-                           {"typical_p": 0.5, "chain": {"explicit": {"samplers": ["typical_p"]}}}):
+                           {"typical_p": 0.5, "chain": {"explicit": {"samplers": ["typical_p"]}}}, PHASES):
             other = maker.Chain(parameters=parameters, flags=int(len(files) % 3 == 0)).draw(3).draw(1, method=3)
             files.append((other.file(), [maker.seed_line(other)], keys, None, other.rows))
+        other = maker.Chain(parameters=PHASES).draw(1).draw(1, phase=0).draw(1, phase=3).draw(1, phase=2)
+        files.append((other.file(), [maker.seed_line(other)], keys, None, other.rows))
         for words in ([99, 1, 4], [1, 1], [1, 1, 0x7FC00000], [3, 1, 0]):
             files.append((maker.Chain(words=words).draw(1).file(), seeds, keys, None, {}))
         files.append((maker.Chain(law_version=2).draw(1).file(), seeds, keys, None, {}))

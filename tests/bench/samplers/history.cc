@@ -66,11 +66,11 @@ std::shared_ptr<SequenceSpec> RepetitionSpec() {
 }
 
 // Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
-std::shared_ptr<SequenceSpec> PhasesSpec() {
+std::shared_ptr<SequenceSpec> PhasesSpec(uint32_t count) {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kVocabulary + service::kMaxPhases;
-  for (uint32_t i = 0; i < service::kMaxPhases; ++i) {
+  spec->vocabulary = spec->live_vocabulary = kVocabulary + count;
+  for (uint32_t i = 0; i < count; ++i) {
     service::Phase& phase = spec->history.phases.emplace_back();
     phase.begin = {1, kVocabulary + i};
     phase.end = {2, kVocabulary + i};
@@ -155,7 +155,8 @@ void MeasureHistory(size_t rounds, Report* report) {
   Texts long_texts(1, 128 * 1024);
   Texts many(kRows, 32 * 1024);
   Texts stopping(1, 32 * 1024, RepetitionSpec());
-  Texts outside(1, 32 * 1024, PhasesSpec());
+  Texts outside(1, 32 * 1024, PhasesSpec(1));
+  Texts outside_all(1, 32 * 1024, PhasesSpec(service::kMaxPhases));
   const std::vector<Contender> contenders = {
       {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
@@ -163,7 +164,8 @@ void MeasureHistory(size_t rounds, Report* report) {
       {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
       {"dry_32k_cold", [&](size_t row) { many.Step(row, &token); }},
       {"repetition_stop", [&](size_t row) { stopping.Step(row, &token); }},
-      {"phases_inactive", [&](size_t row) { outside.Step(row, &token); }},
+      {"phase_inactive", [&](size_t row) { outside.Step(row, &token); }},
+      {"phases_inactive_8", [&](size_t row) { outside_all.Step(row, &token); }},
       {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
   };
   Schedule schedule;

@@ -5,8 +5,8 @@
 
 namespace sortition::bench {
 
-// Adds dry_1k, dry_32k, dry_128k, dry_32k_cold, repetition_stop, phases_inactive and mask. The baseline of each is
-// token_f32, timed in turn with it.
+// Adds dry_1k, dry_32k, dry_128k, dry_32k_cold, repetition_stop, phase_inactive, phases_inactive_8 and mask. The
+// baseline of each is token_f32, timed in turn with it.
 void MeasureHistory(size_t rounds, Report* report);
 
 }  // namespace sortition::bench
