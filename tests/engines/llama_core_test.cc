@@ -121,11 +121,11 @@ TEST(LlamaParameters, UnlistedSamplersAreOff) {
   EXPECT_EQ(none->temperature(), 1);
   EXPECT_FALSE(none->has_top_k() || none->has_min_p() || none->has_repetition_penalty() || none->has_chain());
 
-  options.samplers = {"adaptive_p", "temperature"};
+  options.samplers = {"adaptive_p", "temperature", "top_k"};
   options.adaptive_target = 0.4f;
   const auto adaptive = ToParameters(options);
   ASSERT_TRUE(adaptive.ok());
-  EXPECT_THAT(adaptive->chain().explicit_().samplers(), ElementsAre("temperature", "adaptive_p"));
+  EXPECT_THAT(adaptive->chain().explicit_().samplers(), ElementsAre("temperature", "top_k", "adaptive_p"));
 }
 
 TEST(LlamaParameters, MirostatOfAListHasNoPenalties) {

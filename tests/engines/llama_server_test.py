@@ -7,8 +7,9 @@ import tempfile
 import unittest
 
 import llama_cpp
+import numpy
 import random_gguf
-from sortition import llama_cpp as adapter
+import sortition.local
 
 from llama_server_process import LlamaServer
 from rows import serve
@@ -70,21 +71,24 @@ class LlamaServerTest(unittest.TestCase):
         self.assertEqual(self.together(self.ours), self.alone)
         self.assertGreater(len(set(map(tuple, self.alone))), SLOTS - 2)
 
-    def test_texts_are_the_python_adapters(self):
-        options = {"temp": 1.3, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "typical_p": 0.97}
-        llama = adapter.Llama(model_path=self.model, n_ctx=256, seed=5, verbose=False)
-        self.addCleanup(llama.close)
-
-        def ban(_, scores):
-            scores[[2, random_gguf.POISON]] = -float("inf")
-            return scores
-
-        written = []
-        for token in llama.generate(PROMPT, logits_processor=llama_cpp.LogitsProcessorList([ban]), **options):
-            written.append(token)
-            if len(written) == STEPS:
-                break
-        self.assertEqual(self.ours.tokens(seed=5, **{**options, "temperature": options["temp"]}, **BAN), written)
+    def test_texts_are_the_laws(self):
+        """A text is the one that a sequence draws from the logits of the same model elsewhere."""
+        sampler = sortition.local.Sampler()
+        sequence = sampler.open(
+            vocabulary_size=random_gguf.VOCABULARY, prompt=PROMPT, seed=5, banned_token_ids=[2, random_gguf.POISON],
+            temperature=1.3, top_k=50, top_p=0.95, min_p=0.02, typical_p=0.97, repetition_penalty=1.4,
+            frequency_penalty=0.3, presence_penalty=0.2, chain={"preset": "PRESET_LLAMA_CPP"},
+            penalty_scope={"window": 64, "frequency_counts_prompt": True})
+        model = llama_cpp.Llama(model_path=self.model, n_ctx=256, n_threads=1, verbose=False)
+        self.addCleanup(model.close)
+        written, further = [], PROMPT
+        while len(written) < STEPS:
+            model.eval(further)
+            pointer = llama_cpp.llama_get_logits_ith(model._ctx.ctx, -1)
+            logits = numpy.ctypeslib.as_array(pointer, (random_gguf.VOCABULARY,))
+            further = [sampler.draw(sequence, logits).token]
+            written += further
+        self.assertEqual(self.ours.tokens(seed=5, **SAMPLED), written)
 
     def test_a_service_and_its_loss_keep_texts(self):
         with serve() as service, Server(self.model, f"{service.serving['listen']},in_process") as server:
@@ -99,7 +103,9 @@ class LlamaServerTest(unittest.TestCase):
         with Server(self.model, "in_process", "--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2",
                     "--spec-ngram-simple-size-m", "4") as server:
             self.assertEqual(self.together(server), self.alone)
-            options = {"temperature": 0.0, "n_predict": 60, **BAN}
+            # Three tokens follow one another, so that a lookup finds some.
+            options = {"temperature": 1.0, "seed": 4, "n_predict": 60,
+                       "logit_bias": [[token, 50] for token in (70, 71, 72)]}
             status, answer = server.answer(**options)
             self.assertEqual((status, answer["tokens"]), (200, self.ours.tokens(**options)))
             self.assertGreater(answer["timings"]["draft_n"], 0)

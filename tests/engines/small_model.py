@@ -66,7 +66,7 @@ def make_lora(folder, model, rank=4):
             rows, columns = module.weight.shape
             base = f"base_model.model.{name}"
             weights[f"{base}.lora_A.weight"] = torch.randn(rank, columns, generator=generator)
-            weights[f"{base}.lora_B.weight"] = torch.randn(rows, rank, generator=generator) * 0.5
+            weights[f"{base}.lora_B.weight"] = torch.randn(rows, rank, generator=generator) * 2
     path = pathlib.Path(folder)
     path.mkdir()
     safetensors.torch.save_file(weights, path / "adapter_model.safetensors")

@@ -16,7 +16,7 @@ import traceback
 
 def params_of(options):
     from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     options = {name: value for name, value in options.items() if name not in ("lora", "abort")}
     schema = options.pop("json", None)
@@ -24,7 +24,8 @@ def params_of(options):
         options["logit_bias"] = {int(token): bias for token, bias in options["logit_bias"].items()}
     if schema is not None:
         options["structured_outputs"] = StructuredOutputsParams(json=schema)
-    return SamplingParams(**options)
+    # The last output has all texts of a request, not only those that end last.
+    return SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **options)
 
 
 def answer_of(output):

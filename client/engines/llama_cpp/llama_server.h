@@ -62,7 +62,7 @@ struct sortition_llama_functions {
 #define SORTITION_LLAMA_VERSION 1
 
 // Returns the functions; null for another version than SORTITION_LLAMA_VERSION. Thread-safe.
-const struct sortition_llama_functions* sortition_llama(uint32_t version);
+__attribute__((visibility("default"))) const struct sortition_llama_functions* sortition_llama(uint32_t version);
 
 #ifdef __cplusplus
 }

@@ -58,7 +58,8 @@ def draw(figures):
             svg.append(f'<text x="{first - 8:.1f}" y="{BOTTOM + 16 + 13 * line}" font-size="10">{text}</text>')
         for index, (bar, _, color) in enumerate(BARS):
             x, top = first + step * index, y_of(bars[bar]["tokens_per_second"])
-            svg.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{step - 8:.1f}" height="{BOTTOM - top:.1f}" fill="{color}"/>'
+            svg.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{step - 8:.1f}" height="{BOTTOM - top:.1f}" '
+                       f'fill="{color}"/>'
                        f'<text x="{x + step / 2 - 4:.1f}" y="{top - 5:.1f}" text-anchor="middle" font-size="11">'
                        f'{bars[bar]["ms_between_tokens"]:.0f} ms</text>')
     for index, (_, label, color) in enumerate(BARS):
