@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<CudaProducer::Memory>> CudaProducer::Memory::Crea
 absl::Status CudaProducer::Memory::Open() {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
-  SORTITION_CUDA_RETURN_IF_ERROR(context_->api(), MemAlloc(&device_, Bytes()));
+  SORTITION_CUDA_RETURN_IF_ERROR(context_->api(), MemAlloc(&device_, Bytes() + TokensBytes()));
   void* pinned = nullptr;
   SORTITION_CUDA_RETURN_IF_ERROR(context_->api(), MemHostAlloc(&pinned, Bytes(), 0));
   pinned_ = static_cast<std::byte*>(pinned);
@@ -57,6 +57,7 @@ absl::Status CudaProducer::Memory::State(CUstream_st* stream, const CudaLogits& 
                      .dtype = logits.dtype,
                      .rows = logits.rows,
                      .vocabulary = logits.vocabulary};
+  batch.tokens = PointerTo<int32_t>(device_ + Bytes());
   batch.outputs = PointerTo<RawOutput>(device_);
   batch.raw_top = PointerTo<TopToken>(device_ + TopsOffset());
   batch.processed_top = PointerTo<TopToken>(device_ + ProcessedOffset());

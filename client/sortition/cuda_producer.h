@@ -25,7 +25,7 @@ struct CudaProducer::Memory {
   absl::Status Take(uint32_t row, kernels::StatedRow* stated, bool* fails) const;
 
  private:
-  // What was asked of a row.
+  // The sums that a row states.
   struct Asked {
     bool sums = false;
     bool own_sum = false;
@@ -41,6 +41,8 @@ struct CudaProducer::Memory {
   uint64_t TopsBytes() const { return uint64_t{sizeof(kernels::cuda::TopToken)} * tops(); }  // of a row
   uint64_t ProcessedOffset() const { return TopsOffset() + TopsBytes() * limits_.rows; }
   uint64_t Bytes() const { return ProcessedOffset() + TopsBytes() * limits_.rows; }
+  // On the device alone: the tokens that are drawn, which are not read, lie behind.
+  uint64_t TokensBytes() const { return uint64_t{sizeof(int32_t)} * limits_.rows; }
 
   const std::shared_ptr<devices::cuda::Context> context_;
   const CudaProducerLimits limits_;

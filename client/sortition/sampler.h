@@ -224,8 +224,8 @@ class SORTITION_PUBLIC CudaProducer {
   CudaProducer& operator=(const CudaProducer&) = delete;
 
   // Queues the statement of rows. `parameters` are those of each row: of them mask_nan and, for the sum, the
-  // temperature are used. `sums`: states both sums, where the row has a temperature of its own. Does not wait for the
-  // GPU, except while four statements before are in progress. Not in a stream that captures a graph.
+  // temperature are used. `sums`: states both sums; a row whose chain sets no temperature has one. Waits for the GPU
+  // only while four statements before are in progress. Not in a stream that captures a graph.
   Status State(CUstream_st* stream, const CudaLogits& logits, std::span<const kernels::RowParameters> parameters,
                bool sums);
 

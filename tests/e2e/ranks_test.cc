@@ -147,15 +147,15 @@ TEST(RankTaskTest, ScoresDraftsAndCutsEqualWholeRows) {
 
 TEST(RankTaskTest, CompactShardsEqualWholeRows) {
   constexpr uint32_t kRanks = 3;
-  const auto server = StartServer();
-  const auto whole = Connect(QuickOptions({server->address()}));
+  server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1"}, {}, 0});
+  const std::string address = process.Serving("listen");
+  const std::string metrics = process.Serving("metrics");
+  const auto whole = Connect(QuickOptions({address}));
   const std::vector<std::string> expected = MixedSteps(whole.get(), std::nullopt, KeepFew);
-  const auto decided = [&] {
-    return server::Metric(server->Serving("metrics"), "sortition_compact_rows_total{outcome=\"decided\"}");
-  };
+  const auto decided = [&] { return server::Metric(metrics, "sortition_compact_rows_total{outcome=\"decided\"}"); };
   EXPECT_EQ(decided(), 0);
   OnRanks(kRanks, [&](uint32_t index) {
-    client::ClientOptions options = OptionsOf(server->address(), index, kRanks);
+    client::ClientOptions options = OptionsOf(address, index, kRanks);
     options.rows = {client::RowOptions::Form::kCompact, 40};
     const auto client = Connect(options);
     EXPECT_EQ(MixedSteps(client.get(), options.shard, KeepFew), expected);

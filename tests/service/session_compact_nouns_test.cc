@@ -41,6 +41,7 @@ class SessionCompactNouns : public CompactFixture {
     const std::vector<v1::RowResult> expected = whole_.Run(step);
     CompactChoice choice{PlainRowParameters(open_.parameters()), kNounVocabulary, kNounFirst};
     choice.sum = open_.parameters().phases().empty();
+    choice.named.assign(positions, named_);
     const std::optional<CompactChoice> choices[] = {choice};
     compact_step_ = WithCompactRows(step, choices);
     const v1::RowResult result = RunOne(compact_step_);
@@ -66,6 +67,7 @@ class SessionCompactNouns : public CompactFixture {
   v1::OpenSequence open_;
   v1::StreamRequest compact_step_;
   std::vector<uint32_t> tokens_;  // drawn since Open
+  std::vector<uint32_t> named_;   // stated beside the first tokens
   uint64_t epoch_ = 0;
   uint64_t step_id_ = 0;
   uint64_t hash_ = 0;
@@ -174,7 +176,7 @@ TEST_F(SessionCompactNouns, KeptSetsEqualWhole) {
   EXPECT_EQ(result.draw().kept_tokens_size(), 30);
 }
 
-// Phases with temperatures of their own, in which a token is forced.
+// Phases with other temperatures, in which a token is forced.
 TEST_F(SessionCompactNouns, PhasesEqualWhole) {
   Open([](auto* open) {
     open->mutable_history();
@@ -189,6 +191,7 @@ TEST_F(SessionCompactNouns, PhasesEqualWhole) {
     second.mutable_parameters()->set_min_p(0.02f);
     second.mutable_parameters()->set_top_k(10);
   });
+  named_ = {20};  // a forced token is not always among the first
   ExpectEqualDraws(8);
   ASSERT_EQ(tokens_.size(), 8u);
   EXPECT_EQ(tokens_[3], 20u);

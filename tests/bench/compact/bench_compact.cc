@@ -285,7 +285,7 @@ class CompactBench {
     rows[1].parameters.raw_top = 5;
     rows.push_back({"decide_chain"});
     law::Compile(
-        {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .repetition_penalty = 1.1f, .min_k = true, .min_keep = 4},
+        {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f, .repetition_penalty = 1.1f, .min_keep = 4},
         &rows.back().parameters);
     rows.push_back({"decide_score", Compiled(0.8), false, kernels::RowTask::kScore});
     rows.back().parameters.processed_logprob = true;
