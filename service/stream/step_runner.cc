@@ -54,19 +54,6 @@ void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
   }
 }
 
-// Counts the outcomes of `rows` compact rows, whose answers are among `now`.
-CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows) {
-  CompactRowCounts counts;
-  uint32_t undecided = 0;
-  for (const v1::RowResult& row : now.rows()) {
-    if (row.error().reason() != v1::ROW_REQUIRED) continue;
-    ++counts.required[static_cast<size_t>(row.error().required(0).cause() - v1::RequiredLogits::CAUSE_TOKENS)];
-    ++undecided;
-  }
-  counts.decided = static_cast<uint32_t>(rows) - undecided;
-  return counts;
-}
-
 }  // namespace
 
 void StepRunner::OnStep(Frame frame, const MemoryConnection* memory) {
