@@ -82,6 +82,9 @@ class RowRun {
   uint32_t first_positions() const { return runs_in_order_ ? 1 : plan_.positions(); }
   bool runs_in_order() const { return runs_in_order_; }
 
+  // Replaces the compact rows of the plan, before they run: one for each position.
+  void SetCompact(std::vector<kernels::StatedRow> rows) { plan_.compact = std::move(rows); }
+
   // Returns the row of the step's dense draft probabilities that belongs to position `index`, if any.
   std::optional<uint32_t> DraftRowAt(uint32_t index) const;
   // Returns the request to a kernel for position `index`, without the logits. `dense` has the probabilities of
@@ -143,6 +146,8 @@ class RowRun {
   absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
   std::vector<kernels::RowParameters> more_;  // of each phase, if the row asks for more than its sequence
   bool runs_in_order_;
+  // kReject of a tree: of each position, its drafts after the first.
+  std::vector<std::vector<uint32_t>> rivals_;
   // kBlock: the ids whose logprobs are asked for at each position with a draft, which is the last of them.
   std::vector<std::vector<uint32_t>> requested_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet
