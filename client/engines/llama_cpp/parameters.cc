@@ -58,14 +58,47 @@ absl::Status SetBias(const SamplingOptions& options, v1::SamplingParameters* par
   return absl::OkStatus();
 }
 
+// Copies the tokens of the option `name`.
+absl::Status SetTokens(const char* name, const std::vector<int32_t>& tokens,
+                       google::protobuf::RepeatedField<uint32_t>* copy) {
+  for (const int32_t token : tokens) {
+    if (token < 0) return absl::InvalidArgumentError(absl::StrCat(name, ": no token has the id ", token));
+    copy->Add(static_cast<uint32_t>(token));
+  }
+  return absl::OkStatus();
+}
+
+// A budget is a phase that holds the sequence's own parameters. llama.cpp ignores one without tags.
+absl::Status SetBudget(const SamplingOptions& options, v1::SamplingParameters* parameters) {
+  if (options.reasoning_budget_tokens < 0) return absl::OkStatus();
+  if (options.reasoning_budget_start.empty()) return absl::InvalidArgumentError("reasoning_budget_start: is empty");
+  if (options.reasoning_budget_end.empty()) return absl::InvalidArgumentError("reasoning_budget_end: is empty");
+  v1::Phase& phase = *parameters->add_phases();
+  phase.set_max_tokens(static_cast<uint32_t>(options.reasoning_budget_tokens));
+  absl::Status status = SetTokens("reasoning_budget_start", options.reasoning_budget_start, phase.mutable_begin());
+  status.Update(SetTokens("reasoning_budget_end", options.reasoning_budget_end, phase.mutable_end()));
+  status.Update(SetTokens("reasoning_budget_forced", options.reasoning_budget_forced, phase.mutable_then()));
+  return status;
+}
+
+absl::Status SetLeast(const SamplingOptions& options, v1::SamplingParameters* parameters) {
+  if (options.min_keep <= 1) return absl::OkStatus();
+  if (options.top_n_sigma >= 0) return absl::InvalidArgumentError("min_keep: top_n_sigma of llama.cpp ignores it");
+  if (options.top_k > 0 && options.top_k < options.min_keep) {
+    return absl::InvalidArgumentError(absl::StrCat("min_keep: top_k of llama.cpp ignores it, and is ", options.top_k));
+  }
+  parameters->set_min_keep(static_cast<uint32_t>(options.min_keep));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& options) {
-  if (options.min_keep > 1) return absl::InvalidArgumentError("min_keep: filters keep one token at least, not more");
   if (options.penalty_last_n < -1) return absl::InvalidArgumentError("penalty_last_n: -1 or more");
   v1::SamplingParameters parameters;
   SetPenalties(options, &parameters);
   if (absl::Status status = SetBias(options, &parameters); !status.ok()) return status;
+  if (absl::Status status = SetBudget(options, &parameters); !status.ok()) return status;
   if (options.temp <= 0) {  // greedy: filters do not matter
     parameters.set_temperature(0);
     return parameters;
@@ -77,6 +110,7 @@ absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& optio
     parameters.mutable_mirostat()->set_eta(options.mirostat_eta);
     return parameters;
   }
+  if (absl::Status status = SetLeast(options, &parameters); !status.ok()) return status;
   const int filters = SetFilters(options, &parameters);
   if (options.adaptive_target >= 0) {
     parameters.mutable_adaptive_p()->set_target(options.adaptive_target);
