@@ -114,7 +114,6 @@ Tally& Tally::operator+=(const Tally& other) {
   missing_shards += other.missing_shards;
   compact_rows += other.compact_rows;
   required_rows += other.required_rows;
-  cached_edit_rows += other.cached_edit_rows;
   for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
   return *this;
 }
@@ -130,8 +129,7 @@ std::string Tally::Describe() const {
       mask_uploads, " masks uploaded or released, ", checkpoints, " checkpoints, ", zombie_tokens,
       " tokens of zombies, ", rank_tokens, " tokens of ranks, ", kept_answers, " kept answers, ", brought_answers,
       " answers brought, ", freed_sequences, " sequences freed, ", missing_shards, " rows without all shards, ",
-      compact_rows, " compact rows, ", required_rows, " required, ", cached_edit_rows,
-      " rows with cached edits; faults:");
+      compact_rows, " compact rows, ", required_rows, " required; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

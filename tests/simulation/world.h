@@ -91,7 +91,6 @@ struct Tally {
   uint64_t missing_shards = 0;   // rows refused because some had not come in time
   uint64_t compact_rows = 0;
   uint64_t required_rows = 0;     // of these: ROW_REQUIRED
-  uint64_t cached_edit_rows = 0;  // whose edits a device had but for changes
   uint64_t faults[16] = {};       // by kind
 
   Tally& operator+=(const Tally& other);
