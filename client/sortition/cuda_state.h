@@ -39,6 +39,8 @@ struct CudaSampler::State {
   absl::Status SetSequence(uint32_t row, const law::SamplingParameters& parameters, std::span<const TokenCount> counts);
   absl::Status Upload(CUstream_st* stream);
   absl::Status Sample(CUstream_st* stream);
+  // Returns an error for the null stream, and for one that captures a graph unless it may.
+  absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
   absl::Status Fetch(CUstream_st* stream, CudaTicket* ticket);
   absl::Status Await(CudaTicket ticket, std::vector<kernels::RowOutput>* outputs);
   absl::Status Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs);
@@ -63,7 +65,7 @@ struct CudaSampler::State {
     kernels::cuda::Sequence sequence;  // as it begins
   };
 
-  // What outputs are made of, besides the device's.
+  // A row of a step, as far as its output depends on it.
   struct Sampled {
     kernels::RowParameters parameters;
     bool is_chained = false;
@@ -79,7 +81,6 @@ struct CudaSampler::State {
   State(std::shared_ptr<devices::cuda::Context> context, const CudaLimits& limits);
   absl::Status Open();
   absl::Status CheckOnDevice(const void* pointer, const char* name) const;
-  absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
   absl::Status CheckRow(uint32_t row) const;
   absl::Status CheckRows() const;  // checks that all rows of the batch are set
   absl::Status CheckNoSequence(uint32_t row, const char* name) const;

@@ -94,7 +94,7 @@ class SORTITION_PUBLIC CpuSampler {
   const std::unique_ptr<Memory> memory_;
 };
 
-// How often a token was drawn.
+// The number of times that a token was drawn.
 struct TokenCount {
   uint32_t token = 0;
   uint32_t count = 0;

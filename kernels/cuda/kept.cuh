@@ -143,8 +143,8 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   const u32 count = ListGroups(row, list, [&](u32 group) { return maxima[group] >= KeyOfRank(limit); });
   for (u32 i = Thread(); i < count; i += kThreads) maxima[list[i]] = 0;
   __syncthreads();
-  // Each thread clears bits of its own tokens. The words are shared, so they are read by loads that may meet the
-  // atomics.
+  // Each thread clears the bits of the tokens that it visits. Threads share words, so they are read by loads that may
+  // meet the atomics.
   const volatile u32* const shared_words = visible;
   VisitVisible(shared_words, list, count, [&](u32 key, u32 token) {
     if (RankOf(key, token) >= limit) {

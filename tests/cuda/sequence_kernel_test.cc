@@ -114,7 +114,7 @@ TEST(SequenceKernel, ErrorsMakeLaterDrawsVoid) {
     EXPECT_EQ(sequences.token(2), int32_t(10 + step));
     EXPECT_EQ(sequences.output(0).error, step < 2 ? RowError::kNone : RowError::kNaN);
     EXPECT_EQ(sequences.token(0), step > 2 ? -1 : int32_t(10 + step));
-    // Of room for two edits the third token is drawn, and ends the sequence.
+    // The list has room for two tokens. The third one is drawn, and ends the sequence.
     EXPECT_EQ(sequences.output(1).error, step < 3 ? RowError::kNone : RowError::kTooManyEdits);
     EXPECT_EQ(sequences.token(1), step < 3 ? int32_t(10 + step) : -1);
   }

@@ -35,7 +35,7 @@ void WriteLogits(uint32_t row, int32_t token, std::byte* logits) {
   }
 }
 
-// What a row is to draw.
+// A sequence of a row.
 struct Ask {
   RowOptions options;
   std::vector<LogitEdit> edits;
@@ -241,7 +241,9 @@ TEST_F(CudaSequences, GraphReplaysAdvance) {
       const RowOutput expected = plain_[row]->Step();
       ASSERT_EQ(batch_.tokens[row], expected.error == RowError::kNone ? int32_t(expected.token) : -1)
           << "step " << step << ", row " << row;
-      if (row % 3 == 0) EXPECT_EQ(batch_.logprobs[row], plain_[row]->Logprob(expected));
+      if (row % 3 == 0) {
+        EXPECT_EQ(batch_.logprobs[row], plain_[row]->Logprob(expected));
+      }
     }
   }
   EXPECT_EQ(batch_.tokens[2], -1);
