@@ -93,7 +93,7 @@ absl::Status CudaStream::Put(uint32_t row, std::shared_ptr<LocalSequence> sequen
     return absl::InvalidArgumentError(
         absl::StrCat("sequence: a live vocabulary of ", spec.live_vocabulary, ", unlike the limits or another row"));
   }
-  // What may fail comes before the row is taken.
+  // Fails before the row is taken.
   if (start.edits.size() > limits_.edits) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence: has ", start.edits.size(), " logit edits, and limits.edits is ", limits_.edits));

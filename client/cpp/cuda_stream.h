@@ -47,7 +47,7 @@ class CudaStream {
   CudaStream& operator=(const CudaStream&) = delete;
 
   // Puts a sequence into a row, in the place of what was there. From now until Clear of the row its steps are those of
-  // the stream, and nobody else may step or change it. It lives until the results of its last step were awaited.
+  // the stream, and the caller may not step or change it. The stream keeps it until then.
   // Results of earlier steps of the row are void: Await returns none for them.
   //
   // UNIMPLEMENTED names the option for which the host must have seen the token before: DRY, no_repeat_ngram_size,
