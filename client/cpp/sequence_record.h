@@ -38,12 +38,14 @@ struct SequenceRecord {
         history(options.start_position ? History(*options.start_position) : History(options.prompt)) {
     history.SetTurns(options.turns);
     history.SetRewinds(Rewinds(options.rewound));
+    if (options.policy) TakePolicy(*options.policy);
   }
 
   const SequenceOptions options;
   // The options that hold: `options` as the policy of the service's operator has changed them.
   const SequenceOptions& in_force() const { return changed_options_ ? *changed_options_ : options; }
-  // Takes what the policy did, before the sequence's handle exists. Nothing changes these members later.
+  // Takes what the policy did, before the sequence's handle exists. Nothing changes these members later. An effect that
+  // the options state is that of the text's first opening.
   void TakePolicy(const v1::PolicyEffect& effect);
   v1::PolicyEffect policy;  // empty without a policy
   // As the service compiles them, for compact rows. Absent if an option is not acceptable, or phases have other

@@ -33,15 +33,28 @@ RowError KeyNeeded() {
                   "only the service has the key that marks the text, so it waits for the service"};
 }
 
-// Returns why the sequence would not keep its tokens, if the operator's policy has changed
-// since it was opened.
-std::optional<RowError> PolicyChange(const v1::PolicyEffect& before, const v1::PolicyEffect& now) {
+// Returns why the sequence would not keep its tokens, if the operator's policy has changed since it was first opened.
+// `digest`: of its identity then.
+std::optional<RowError> PolicyChange(const v1::PolicyEffect& before, const v1::PolicyEffect& now, uint64_t digest) {
   std::string field;
+  // The digest covers what the client cannot see: the width and the kind of a mark.
+  if (now.has_history_digest() && now.history_digest() != digest) field = "open.parameters.watermark";
   if (now.watermark_key_id() != before.watermark_key_id()) field = "open.watermark_key_id";
   if (now.has_applied() || now.removed_size() > 0) field = "open.parameters";
   if (field.empty()) return std::nullopt;
   return RowError{absl::StatusCode::kFailedPrecondition, v1::CONTRADICTION, std::move(field), "",
                   "the operator's policy has changed since the sequence was opened, and would change its tokens"};
+}
+
+bool HasTokens(SequenceRecord* record) {
+  absl::MutexLock lock(&record->mutex);
+  return record->history.has_tokens();
+}
+
+// Returns the error of a sequence whose tokens were not kept, because no policy marked its text.
+RowError MarkedLater() {
+  return RowError{absl::StatusCode::kFailedPrecondition, v1::CONTRADICTION, "open.watermark_key_id", "",
+                  "the operator's policy has changed since the sequence was opened, and marks its text now"};
 }
 
 RowError ServerMistake(std::string message) {
@@ -250,8 +263,10 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const OpenedSequence& sta
   std::optional<RowError> mistake;
   {
     absl::MutexLock lock(&record.mutex);
-    if (state.by_service && record.standing.known) {
-      mistake = PolicyChange(record.policy, state.policy);
+    if (state.by_service && (record.standing.known || record.options.policy)) {
+      mistake =
+          PolicyChange(record.policy, state.policy,
+                       record.policy.has_history_digest() ? record.policy.history_digest() : record.Digest(state.seed));
     } else if (state.by_service) {
       record.TakePolicy(state.policy);
     }
@@ -298,9 +313,16 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
   SequenceRecord& record = *sent.record;
   SequenceRecord::Standing& standing = record.standing;
   standing.stream = 0;
+  // A policy whose mark needed the history has been taken back.
+  const bool is_unneeded = error.reason == v1::CONTRADICTION && error.field == "open.history" && sent.with_history;
+  if (is_unneeded && !LooksAtHistory(record.in_force())) {
+    standing.needs_history = false;
+    return;
+  }
   switch (RemedyFor(error.reason)) {
     case Remedy::kReplay:
       if (record.options.start_position) return FailSequence(&record, PromptNeeded());
+      if (!HasTokens(&record)) return FailSequence(&record, MarkedLater());
       if (sent.with_history) return FailSequence(&record, error);  // the history was sent already
       standing.needs_history = true;
       standing.not_before = now + error.retry_after;

@@ -10,7 +10,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 LAW = HERE.parent.parent / "kernels/law"
 VECTORS = ("golden_outputs.json", "law_1_rows.json", "law_1_filters.json", "law_1_histories.json",
-           "law_1_records.json")
+           "law_1_records.json", "law_1_marks.json")
 
 
 def page(vectors=VECTORS):

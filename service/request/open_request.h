@@ -18,6 +18,8 @@
 
 namespace sortition::service {
 
+struct TenantPolicy;
+
 // A piece of a history that comes in one or several messages.
 struct HistoryPiece {
   std::vector<uint32_t> tokens;  // this piece's
@@ -36,8 +38,10 @@ struct OpenRequest {
   // Set if the sequence has receipts: their salt, fresh if the message gave none.
   std::optional<ReceiptSalt> receipt_salt;
   bool asks_receipts = false;
-  std::vector<uint32_t> receipt_words = {};     // set by the stream, for a server that makes receipts
-  std::optional<v1::PolicyEffect> policy = {};  // set by the stream, for a tenant with a policy
+  std::vector<uint32_t> receipt_words = {};  // set by the stream, for a server that makes receipts
+  // Set by the stream, for a tenant with a policy: the policy, and what it has changed.
+  std::shared_ptr<const TenantPolicy> rules = nullptr;
+  std::optional<v1::PolicyEffect> policy = {};
 };
 
 // Returns a random salt.

@@ -37,8 +37,9 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
       return whole;
     }
     if (auto refusal = CheckCount(partials_.size() + 1, limits_.stream_sequences, "open.history")) return *refusal;
-    partials_[id] = {request->epoch, std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length,
-                                                                              limits_.kept_history)};
+    partials_[id] = {request->epoch,
+                     std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history),
+                     request->rules};
   }
   const auto it = partials_.find(id);
   const uint32_t have = it == partials_.end() ? 0 : it->second.builder->length();
@@ -97,6 +98,13 @@ bool PartialHistories::Skips(const std::string& request_id, uint64_t epoch, uint
     skipped_.erase(it);
   }
   return skips;
+}
+
+std::optional<std::shared_ptr<const TenantPolicy>> PartialHistories::PolicyOf(const std::string& request_id,
+                                                                              uint64_t epoch) const {
+  const auto it = partials_.find(request_id);
+  if (it == partials_.end() || it->second.epoch != epoch) return std::nullopt;
+  return it->second.rules;
 }
 
 bool PartialHistories::Drop(const std::string& request_id, uint64_t epoch) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -35,6 +36,10 @@ class PartialHistories {
   // Returns true if the piece is to be ignored.
   bool Skips(const std::string& request_id, uint64_t epoch, uint32_t offset, bool continues);
 
+  // Returns the policy under which the history's first piece came; empty if none has come. A later piece has the same
+  // one, even if the operator has changed it in between.
+  std::optional<std::shared_ptr<const TenantPolicy>> PolicyOf(const std::string& request_id, uint64_t epoch) const;
+
   // Forgets the pieces that have come for `request_id` with at most this epoch. Returns false if there are none.
   bool Drop(const std::string& request_id, uint64_t epoch = UINT64_MAX);
 
@@ -42,6 +47,7 @@ class PartialHistories {
   struct Partial {
     uint64_t epoch = 0;
     std::unique_ptr<SequenceState::Builder> builder;
+    std::shared_ptr<const TenantPolicy> rules;
     uint64_t bytes = 0;  // as last accounted
   };
 

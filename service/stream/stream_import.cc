@@ -30,7 +30,8 @@ std::optional<Refusal> StreamSequences::OnImport(v1::ImportSequence* import, uin
   if (partial_snapshots_.Skips(message)) return std::nullopt;
   if (auto refusal = account_.Charge(0, bytes, "import_sequence")) return refusal;
   std::optional<v1::PolicyEffect> policy;
-  if (auto refusal = TakePolicy("import_sequence.open", import->mutable_open(), &policy)) return refusal;
+  if (auto refusal = TakePolicy(Policy().get(), "import_sequence.open", import->mutable_open(), &policy))
+    return refusal;
   auto parsed = ParseImport(message, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);

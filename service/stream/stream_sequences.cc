@@ -45,12 +45,15 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   const v1::History& piece = open.history();
   if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
   if (auto refusal = account_.Charge(0, bytes, "open")) return refusal;
+  std::shared_ptr<const TenantPolicy> rules = Policy();
+  if (piece.offset() > 0) rules = partial_histories_.PolicyOf(open.request_id(), open.epoch()).value_or(rules);
   std::optional<v1::PolicyEffect> policy;
-  if (auto refusal = TakePolicy("open", message, &policy)) return refusal;
+  if (auto refusal = TakePolicy(rules.get(), "open", message, &policy)) return refusal;
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
   request.policy = std::move(policy);
+  request.rules = std::move(rules);
   if (auto refusal = PrepareReceipts(open, "open", &request)) return refusal;
   if (!request.history) return FinishOpen(request, nullptr);
   std::vector<uint32_t> tokens = std::move(request.history->tokens);
@@ -166,11 +169,14 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
   return opened;
 }
 
-std::optional<Refusal> StreamSequences::TakePolicy(absl::string_view path, v1::OpenSequence* open,
-                                                   std::optional<v1::PolicyEffect>* effect) {
-  const auto policy = engine_.policies() == nullptr ? nullptr : engine_.policies()->Of(stream_->tenant);
+std::shared_ptr<const TenantPolicy> StreamSequences::Policy() const {
+  return engine_.policies() == nullptr ? nullptr : engine_.policies()->Of(stream_->tenant);
+}
+
+std::optional<Refusal> StreamSequences::TakePolicy(const TenantPolicy* policy, absl::string_view path,
+                                                   v1::OpenSequence* open, std::optional<v1::PolicyEffect>* effect) {
   v1::PolicyEffect done;
-  auto refusal = ApplyPolicy(policy.get(), path, open, &done);
+  auto refusal = ApplyPolicy(policy, path, open, &done);
   if (policy == nullptr) return refusal;
   if (refusal) {
     engine_.observer().PolicyActed(PolicyAction::kRefused);
@@ -248,7 +254,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
   if (auto refusal = account_.Charge(0, bytes, "fork")) return refusal;
   const v1::OpenSequence& child = fork.child();
   std::optional<v1::PolicyEffect> policy;
-  if (auto refusal = TakePolicy("fork.child", message->mutable_child(), &policy)) return refusal;
+  if (auto refusal = TakePolicy(Policy().get(), "fork.child", message->mutable_child(), &policy)) return refusal;
   auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);

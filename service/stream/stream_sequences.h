@@ -100,8 +100,10 @@ class StreamSequences {
   static Refusal Within(absl::string_view path, Refusal refusal);
   // Closes what this stream and the table have of the sequence, up to this epoch. Returns false if they have nothing.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
-  // Changes an open, at `path`, as the operator's policy says. Keeps in `*effect` what it did, if there is a policy.
-  std::optional<Refusal> TakePolicy(absl::string_view path, v1::OpenSequence* open,
+  // Returns the tenant's policy that is in force now; null if there is none.
+  std::shared_ptr<const TenantPolicy> Policy() const;
+  // Changes an open, at `path`, as the policy says. Keeps in `*effect` what it did, if there is a policy.
+  std::optional<Refusal> TakePolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
                                     std::optional<v1::PolicyEffect>* effect);
   // Completes a request of this message, which may ask for receipts, at `path`.
   std::optional<Refusal> PrepareReceipts(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);

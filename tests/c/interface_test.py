@@ -11,7 +11,7 @@ from interface import (Batch, Client, NewerClientOptions, Parameters, Refused, R
                        draw, library, logits_of, open_sequence, sized)
 
 CONTRACT = pathlib.Path(os.environ["TEST_SOURCE_DIR"], "proto/sortition/v1/parameters.proto").read_text()
-FIELD = re.compile(r"^ +(?:optional |repeated )?([\w.]+) (\w+) = \d+;", re.MULTILINE)
+FIELD = re.compile(r"^ +(?:optional |(repeated ))?([\w.]+) (\w+) = \d+;", re.MULTILINE)
 SCALARS = {"float": "set_double", "uint32": "set_uint", "fixed64": "set_uint", "bool": "set_bool"}
 LISTS = {"uint32": "set_tokens", "LogitBias": "set_biases", "TokenSequence": "add_tokens", "string": "add_text"}
 ENUMS = {"NanPolicy": "NAN_POLICY_MASK", "Preset": "PRESET_HF"}
@@ -39,11 +39,11 @@ def leaves(message, prefix=""):
     for text in inner.values():
         body = body.replace(text, "")
     for match in FIELD.finditer(body):
-        kind, name = match.groups()
+        repeated, kind, name = match.groups()
         path = prefix + name
-        if "repeated" in match.group(0) and kind not in LISTS:
+        if repeated and kind not in LISTS:
             yield from leaves(kind, path + "[0].")
-        elif "repeated" in match.group(0):
+        elif repeated:
             yield path, LISTS[kind], VALUES[LISTS[kind]]
         elif kind in SCALARS:
             yield path, SCALARS[kind], VALUES[SCALARS[kind]]

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/law/block.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
@@ -61,56 +62,60 @@ ReferenceSequence::ReferenceSequence(v1::SamplingParameters parameters, uint64_t
       tokens_(std::move(prompt)),
       prompt_length_(static_cast<uint32_t>(tokens_.size())) {}
 
-kernels::RowOutput ReferenceSequence::Answer(v1::DType dtype, const void* logits, uint32_t draw_salt,
-                                             const uint32_t* allowed_bits, std::optional<uint32_t> given,
-                                             std::span<const uint32_t> banned) const {
+kernels::NoiseKey ReferenceSequence::Noise(uint32_t draw_salt) const {
+  return PlainNoise(parameters_, tokens_,
+                    {seed_, static_cast<uint32_t>(tokens_.size()), choice_index_ | draw_salt << 16});
+}
+
+kernels::RowOutput ReferenceSequence::Answer(const Ask& ask) const {
   const PlainPlace place = PlainPlaceAfter(parameters_, tokens_, prompt_length_);
   v1::SamplingParameters within = PlainWithin(parameters_, place.phase);
-  within.mutable_banned_token_ids()->Add(banned.begin(), banned.end());
+  within.mutable_banned_token_ids()->Add(ask.banned.begin(), ask.banned.end());
   const kernels::RowParameters row = PlainRowParameters(within);
   const std::vector<kernels::LogitEdit> edits = PlainEdits(within, tokens_, prompt_length_);
 
   kernels::RowRequest request;
-  request.logits = logits;
-  request.dtype = ToKernel(dtype);
+  request.logits = ask.logits;
+  request.dtype = ToKernel(ask.dtype);
   request.live_vocabulary = live_vocabulary_;
   request.parameters = &row;
-  request.noise = {seed_, static_cast<uint32_t>(tokens_.size()), choice_index_ | draw_salt << 16};
-  if (place.forced && !given) {
+  request.noise = Noise(ask.draw_salt);
+  if (place.forced && ask.forces) {
     request.has_allowed_tokens = true;
     request.allowed_tokens = {&*place.forced, 1};
   } else {
     request.edits = edits;
-    request.allowed_bits = allowed_bits;
+    request.allowed_bits = ask.allowed_bits;
   }
   request.sampler_state = sampler_state_.value_or(kernels::InitialSamplerState(row.chain));
-  if (given) {
-    request.task = kernels::RowTask::kScore;
-    request.given = *given;
+  request.task = ask.task;
+  request.given = ask.given;
+  request.survival = ask.survival;
+  if (!ask.draft.empty()) {
+    request.draft.form = kernels::DraftDistribution::Form::kDense;
+    request.draft.dense = ask.draft.data();
   }
   kernels::RowOutput answer = law::SampleRowReference(request);
   SORTITION_CHECK(answer.error == kernels::RowError::kNone);
   return answer;
 }
 
-v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
-                                       const uint32_t* allowed_bits, std::span<const uint32_t> banned) {
+v1::DrawResult ReferenceSequence::Take(const kernels::RowOutput& output) {
   const uint32_t phase = PlainPlaceAfter(parameters_, tokens_, prompt_length_).phase;
   const kernels::RowParameters row = PlainRowParameters(PlainWithin(parameters_, phase));
-  const kernels::RowOutput answer = Answer(dtype, logits, draw_salt, allowed_bits, std::nullopt, banned);
   v1::DrawResult draw;
   draw.set_phase(phase);
-  draw.set_token(answer.token);
+  draw.set_token(output.token);
   const auto& stops = parameters_.stop_token_ids();
-  if (std::find(stops.begin(), stops.end(), answer.token) != stops.end()) {
+  if (std::find(stops.begin(), stops.end(), output.token) != stops.end()) {
     draw.set_finish_reason(v1::FINISH_REASON_STOP_TOKEN);
   }
-  if (row.raw_logprob) FillLogprobs(answer.raw, 1, draw.mutable_raw());
+  if (row.raw_logprob) FillLogprobs(output.raw, 1, draw.mutable_raw());
   if (row.processed_logprob) {
-    FillLogprobs(answer.processed, law::ProcessedTemperature(row, answer), draw.mutable_processed());
+    FillLogprobs(output.processed, law::ProcessedTemperature(row, output), draw.mutable_processed());
   }
-  tokens_.push_back(answer.token);
-  sampler_state_ = answer.sampler_state;
+  tokens_.push_back(output.token);
+  sampler_state_ = output.sampler_state;
   if (draw.finish_reason() == 0 && PlainRepeats(parameters_, tokens_, prompt_length_)) {
     draw.set_finish_reason(v1::FINISH_REASON_REPETITION);
   }
@@ -121,12 +126,78 @@ v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint
   return draw;
 }
 
+v1::DrawResult ReferenceSequence::Step(v1::DType dtype, const void* logits, uint32_t draw_salt,
+                                       const uint32_t* allowed_bits, std::span<const uint32_t> banned) {
+  return Take(Answer({dtype, logits, draw_salt, allowed_bits, {banned.begin(), banned.end()}}));
+}
+
+std::vector<v1::DrawResult> ReferenceSequence::Verify(v1::DType dtype, const std::byte* logits, const Drafts& drafts,
+                                                      uint32_t draw_salt, const uint32_t* allowed_bits,
+                                                      const std::vector<uint32_t>& banned,
+                                                      const std::vector<uint32_t>& banned_first) {
+  std::vector<Ask> asks;
+  const size_t row_bytes = size_t{vocabulary_} * kernels::ElementBytes(ToKernel(dtype));
+  for (size_t i = 0; i <= drafts.tokens.size(); ++i) {
+    Ask& ask = asks.emplace_back(Ask{dtype, logits + i * row_bytes, draw_salt, allowed_bits, banned});
+    if (i == 0) ask.banned.insert(ask.banned.end(), banned_first.begin(), banned_first.end());
+    if (i == drafts.tokens.size()) break;
+    ask.task = kernels::RowTask::kVerify;
+    ask.given = drafts.tokens[i];
+    ask.draft = drafts.probabilities[i];
+  }
+  if (drafts.as_block) return VerifyBlock(drafts, std::move(asks));
+  std::vector<v1::DrawResult> results;
+  for (const Ask& ask : asks) {
+    const kernels::RowOutput output = Answer(ask);
+    const v1::DrawResult& last = results.emplace_back(Take(output));
+    if (!output.accepted || last.finish_reason() != 0 || last.has_rewind()) break;
+  }
+  return results;
+}
+
+std::vector<v1::DrawResult> ReferenceSequence::VerifyBlock(const Drafts& drafts, std::vector<Ask> asks) {
+  ReferenceSequence ahead = *this;
+  std::vector<kernels::RowOutput> ends;
+  size_t end = 0;
+  uint64_t survival = kernels::RowRequest::kCertainSurvival;
+  for (size_t i = 0; i < asks.size() && survival != 0; ++i) {
+    asks[i].survival = i < drafts.tokens.size() ? survival : kernels::RowRequest::kNoBlock;
+    ends.push_back(ahead.Answer(asks[i]));
+    if (i == drafts.tokens.size()) {
+      const law::PhiloxWords words = law::BlockWords(law::KeyOf(ahead.Noise(asks[i].draw_salt)));
+      if (law::MayEndAfter(law::WordOf(words, 1), survival)) end = i;
+      break;
+    }
+    if (ends.back().accepted) end = i;
+    survival = ends.back().survival;
+    ahead.tokens_.push_back(drafts.tokens[i]);
+  }
+  std::vector<v1::DrawResult> results;
+  for (size_t i = 0; i <= end; ++i) {
+    asks[i].task = kernels::RowTask::kScore;
+    asks[i].survival = kernels::RowRequest::kNoBlock;
+    asks[i].draft = {};
+    const v1::DrawResult& last = results.emplace_back(Take(i < end ? Answer(asks[i]) : ends[end]));
+    if (last.finish_reason() != 0 || last.has_rewind()) break;
+  }
+  return results;
+}
+
 v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
                                          const uint32_t* allowed_bits) const {
   ReferenceSequence then = *this;
   v1::ScoreResult score;
   for (const uint32_t token : given) {
-    const kernels::RowOutput answer = then.Answer(dtype, logits, 0, allowed_bits, token);
+    const kernels::RowOutput answer = then.Answer({dtype,
+                                                   logits,
+                                                   0,
+                                                   allowed_bits,
+                                                   {},
+                                                   kernels::RowTask::kScore,
+                                                   token,
+                                                   {},
+                                                   kernels::RowRequest::kNoBlock,
+                                                   false});
     const uint32_t phase = PlainPlaceAfter(parameters_, then.tokens_, prompt_length_).phase;
     const kernels::RowParameters row = PlainRowParameters(PlainWithin(parameters_, phase));
     v1::Position& position = *score.add_positions();
@@ -149,6 +220,7 @@ void ReferenceSequence::SetTokens(std::vector<uint32_t> tokens, uint32_t prompt_
 
 std::string Bits(const v1::DrawResult& draw) {
   std::string text = absl::StrCat("token ", draw.token());
+  if (draw.phase() != 0) absl::StrAppend(&text, " phase ", draw.phase());
   if (draw.has_raw()) absl::StrAppend(&text, " raw ", Bits(draw.raw()));
   if (draw.has_processed()) absl::StrAppend(&text, " processed ", Bits(draw.processed()));
   return text;
@@ -157,6 +229,7 @@ std::string Bits(const v1::DrawResult& draw) {
 std::string Bits(const v1::ScoreResult& score) {
   std::string text = "score";
   for (const v1::Position& position : score.positions()) {
+    if (position.phase() != 0) absl::StrAppend(&text, " phase ", position.phase());
     if (position.has_raw()) absl::StrAppend(&text, " raw ", Bits(position.raw()));
     if (position.has_processed()) absl::StrAppend(&text, " processed ", Bits(position.processed()));
   }
@@ -185,6 +258,7 @@ std::optional<std::string> Bits(const client::RowResult& result) {
   for (const v1::Position& position : verify->positions()) {
     v1::DrawResult draw;
     draw.set_token(position.token());
+    draw.set_phase(position.phase());
     if (position.has_raw()) *draw.mutable_raw() = position.raw();
     if (position.has_processed()) *draw.mutable_processed() = position.processed();
     text += Bits(draw);

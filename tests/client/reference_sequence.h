@@ -20,12 +20,24 @@ class ReferenceSequence {
   ReferenceSequence(v1::SamplingParameters parameters, uint64_t seed, uint32_t choice_index, uint32_t vocabulary,
                     uint32_t live_vocabulary, std::vector<uint32_t> prompt);
 
-  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, raw, processed, finish
-  // reason and rewind only. `allowed_bits` and `banned` as in client::Row.
+  // Draws a token from a row of `vocabulary` elements and appends it. The result has token, phase, raw, processed,
+  // finish reason and rewind only. `allowed_bits` and `banned` as in client::Row.
   v1::DrawResult Step(v1::DType dtype, const void* logits, uint32_t draw_salt = 0,
                       const uint32_t* allowed_bits = nullptr, std::span<const uint32_t> banned = {});
 
-  // Returns the scores of tokens, on adjacent rows of logits: raw and processed only.
+  // Drafts of a sequence, each with the drafter's probabilities of all tokens.
+  struct Drafts {
+    std::vector<uint32_t> tokens;
+    std::vector<std::vector<float>> probabilities;
+    bool as_block = false;  // VERIFY_MODE_BLOCK; otherwise VERIFY_MODE_REJECTION
+  };
+  // Verifies drafts on adjacent rows of logits and appends the tokens that result, which it returns as if each had been
+  // drawn. `allowed_bits` and `banned` hold at every position; `banned_first` at the first one, too.
+  std::vector<v1::DrawResult> Verify(v1::DType dtype, const std::byte* logits, const Drafts& drafts, uint32_t draw_salt,
+                                     const uint32_t* allowed_bits, const std::vector<uint32_t>& banned,
+                                     const std::vector<uint32_t>& banned_first);
+
+  // Returns the scores of tokens, on adjacent rows of logits: phase, raw and processed only.
   v1::ScoreResult Score(v1::DType dtype, const std::byte* logits, std::span<const uint32_t> given,
                         const uint32_t* allowed_bits = nullptr) const;
 
@@ -36,9 +48,26 @@ class ReferenceSequence {
   uint32_t prompt_length() const { return prompt_length_; }
 
  private:
-  // Returns the row's output. `given` is scored instead of a draw.
-  kernels::RowOutput Answer(v1::DType dtype, const void* logits, uint32_t draw_salt, const uint32_t* allowed_bits,
-                            std::optional<uint32_t> given, std::span<const uint32_t> banned = {}) const;
+  // A row of logits and what is asked of it.
+  struct Ask {
+    v1::DType dtype = v1::DTYPE_BF16;
+    const void* logits = nullptr;
+    uint32_t draw_salt = 0;
+    const uint32_t* allowed_bits = nullptr;
+    std::vector<uint32_t> banned = {};
+    kernels::RowTask task = kernels::RowTask::kDraw;
+    uint32_t given = 0;
+    std::span<const float> draft = {};  // of kVerify: the drafter's probabilities
+    uint64_t survival = kernels::RowRequest::kNoBlock;
+    bool forces = true;  // a token that a phase emits
+  };
+  kernels::RowOutput Answer(const Ask& ask) const;
+  // Returns the noise at the end of the tokens.
+  kernels::NoiseKey Noise(uint32_t draw_salt) const;
+  // Appends the output's token, and returns it with what is to be answered.
+  v1::DrawResult Take(const kernels::RowOutput& output);
+  // Verifies the drafts together; `asks` are of their positions and the one after them.
+  std::vector<v1::DrawResult> VerifyBlock(const Drafts& drafts, std::vector<Ask> asks);
 
   const v1::SamplingParameters parameters_;
   const uint64_t seed_;

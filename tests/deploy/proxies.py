@@ -99,8 +99,9 @@ class Envoy:
                 if "failed_active_health_check" not in host["health_status"]}
 
     def count(self, name):
-        """The value of one of the proxy's counters."""
-        return int(self._ask(f"stats?filter=^{name}$").rsplit(":", 1)[1])
+        """The value of one of the proxy's counters; None where the proxy has not made the counter yet."""
+        _, colon, value = self._ask(f"stats?filter=^{name}$").rpartition(":")
+        return int(value) if colon else None
 
     def _ask(self, path):
         with urllib.request.urlopen(f"http://{self._admin}/{path}", timeout=5) as answer:

@@ -74,9 +74,6 @@ TEST(LlamaParameters, ScopeBiasAndBans) {
 
 TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   SamplingOptions options;
-  options.min_keep = 2;
-  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("min_keep"));
-  options = {};
   options.logit_bias = {{-1, 1}};
   EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("logit_bias"));
   options = {};
@@ -94,6 +91,84 @@ std::vector<uint32_t> Write(Decoder* decoder, uint32_t from, uint32_t to) {
     EXPECT_TRUE(decoder->Accept(tokens.back()).ok());
   }
   return tokens;
+}
+
+TEST(LlamaParameters, ListInOtherOrderIsExplicit) {
+  SamplingOptions options;
+  options.samplers = {"penalties", "dry", "temperature", "min_p", "top_k"};
+  options.penalty_freq = 0.3f;
+  const auto parameters = ToParameters(options);
+  ASSERT_TRUE(parameters.ok());
+  EXPECT_THAT(parameters->chain().explicit_().samplers(), ElementsAre("temperature", "min_p", "top_k"));
+  EXPECT_FALSE(parameters->has_top_p()) << "not in the list";
+  EXPECT_EQ(parameters->frequency_penalty(), 0.3f);
+}
+
+TEST(LlamaParameters, DefaultListIsThePreset) {
+  SamplingOptions options;
+  options.samplers = {"penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"};
+  const auto listed = ToParameters(options);
+  ASSERT_TRUE(listed.ok());
+  EXPECT_EQ(listed->SerializeAsString(), ToParameters(SamplingOptions{})->SerializeAsString());
+}
+
+TEST(LlamaParameters, UnlistedSamplersAreOff) {
+  SamplingOptions options;
+  options.samplers.emplace();
+  options.penalty_repeat = 1.3f;
+  const auto none = ToParameters(options);
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->temperature(), 1);
+  EXPECT_FALSE(none->has_top_k() || none->has_min_p() || none->has_repetition_penalty() || none->has_chain());
+
+  options.samplers = {"adaptive_p", "temperature", "top_k"};
+  options.adaptive_target = 0.4f;
+  const auto adaptive = ToParameters(options);
+  ASSERT_TRUE(adaptive.ok());
+  EXPECT_THAT(adaptive->chain().explicit_().samplers(), ElementsAre("temperature", "top_k", "adaptive_p"));
+}
+
+TEST(LlamaParameters, MirostatOfAListHasNoPenalties) {
+  SamplingOptions options;
+  options.samplers = {"penalties", "temperature"};
+  options.penalty_repeat = 1.3f;
+  options.mirostat = 2;
+  const auto parameters = ToParameters(options);
+  ASSERT_TRUE(parameters.ok());
+  EXPECT_EQ(parameters->mirostat().version(), 2u);
+  EXPECT_FALSE(parameters->has_repetition_penalty());
+}
+
+TEST(LlamaParameters, ListsWithoutCounterpartAreRefused) {
+  const auto message = [](SamplingOptions options, std::vector<std::string> list) {
+    options.samplers = std::move(list);
+    return std::string(ToParameters(options).status().message());
+  };
+  EXPECT_THAT(message({}, {"top_k", "infill"}), HasSubstr("infill"));
+  EXPECT_THAT(message({}, {"top_k", "top_k"}), HasSubstr("samplers: top_k"));
+  SamplingOptions penalised;
+  penalised.penalty_repeat = 1.2f;
+  EXPECT_THAT(message(penalised, {"top_k", "penalties"}), HasSubstr("samplers: penalties"));
+  SamplingOptions greedy;
+  greedy.temp = 0;
+  greedy.xtc_probability = 0.5f;
+  EXPECT_THAT(message(greedy, {"xtc", "temperature"}), HasSubstr("xtc_probability"));
+  greedy.xtc_probability = 0;
+  greedy.typ_p = 0.9f;
+  EXPECT_THAT(message(greedy, {"typ_p", "temperature"}), HasSubstr("typical_p"));
+}
+
+TEST(LlamaParameters, MinKeepIsServedWhereFiltersLookAtIt) {
+  SamplingOptions options;
+  options.min_keep = 5;
+  const auto kept = ToParameters(options);
+  ASSERT_TRUE(kept.ok());
+  EXPECT_EQ(kept->min_keep(), 5u);
+  options.top_k = 3;
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("min_keep"));
+  options.top_k = 0;
+  options.top_n_sigma = 1;
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("min_keep"));
 }
 
 TEST(LlamaDecoder, EqualsPlainSequence) {

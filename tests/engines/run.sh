@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 tests/engines/setup.sh
-cmake --build --preset release --parallel "${JOBS:-2}" --target sortitiond example_worker llama_cpp_check row_answers
+cmake --build --preset release --parallel "${JOBS:-2}" --target \
+  sortitiond example_worker llama_cpp_check sortition_llama_server row_answers
 
 readonly python=$PWD/build/engines/venv/bin/python3
 export TEST_SORTITIOND=$PWD/build/release/bin/sortitiond
@@ -26,10 +27,13 @@ for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{ll
   timeout 600 "$python" "$file" || failed+=("$file")
 done
 
-printf '== tests/engines/llama_cpp_python_test.py\n'
 llama=$(echo "$PWD"/build/engines/llama-cpp-python-*)
-LLAMA_CPP_LIB_PATH=$llama/lib PYTHONPATH=$PYTHONPATH:$llama/python timeout 600 \
-  "$python" tests/engines/llama_cpp_python_test.py || failed+=(llama_cpp_python_test.py)
+export TEST_LLAMA_SERVER=$llama/bin/llama-server
+export TEST_LLAMA_SERVER_LIBRARY=$PWD/build/release/lib/libsortition_llama_server.so
+for file in tests/engines/llama_{cpp_python,server}_test.py; do
+  printf '== %s\n' "$file"
+  LLAMA_CPP_LIB_PATH=$llama/lib PYTHONPATH=$PYTHONPATH:$llama/python timeout 1200 "$python" "$file" || failed+=("$file")
+done
 
 printf '== what the peers answer to recorded rows\n'
 record=$PWD/build/engines/recorded

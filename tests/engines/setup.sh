@@ -79,26 +79,32 @@ PYTHON
   install_wheel "$python"
 }
 
-# llama.cpp's library alone, for this machine's processor, and the Python that calls it.
+# llama.cpp's library and its server with Sortition, for this machine's processor, and the Python that calls it.
 install_llama() {
-  local prefix=$folder/${llama/==/-} sources
-  if [[ ! -e $prefix/done || ! -d $prefix/python ]]; then
+  local prefix=$folder/${llama/==/-} sources made
+  made=$(cat client/engines/llama_cpp/{patch_llama_server.sh,llama_server{.patch,.h,_hook.h,_hook.inc}} | sha256sum)
+  if [[ $(cat "$prefix/made" 2>/dev/null) != "$made" ]]; then
     rm -rf "$folder/sources"
     mkdir -p "$folder/sources"
     pip download --no-deps --no-binary :all: --dest "$folder/sources" "$llama"
     tar -xzf "$folder"/sources/*.tar.gz -C "$folder/sources"
     sources=$(echo "$folder"/sources/*/vendor/llama.cpp)
+    client/engines/llama_cpp/patch_llama_server.sh "$sources"
     cmake -S "$sources" -B "$folder/sources/build" -G Ninja \
       -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
-      -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_INSTALL_RPATH="\$ORIGIN" \
+      -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+      -DCMAKE_INSTALL_RPATH="\$ORIGIN;\$ORIGIN/../lib" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON \
       -DBUILD_SHARED_LIBS=ON -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=OFF -DLLAMA_OPENSSL=OFF \
-      -DLLAMA_BUILD_{COMMON,TESTS,TOOLS,EXAMPLES,SERVER,APP}=OFF >&2
-    cmake --build "$folder/sources/build" --parallel "${JOBS:-2}" >&2
+      -DLLAMA_BUILD_{COMMON,TOOLS,SERVER}=ON -DLLAMA_BUILD_{TESTS,EXAMPLES,APP,UI}=OFF \
+      -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_TOOLS_INSTALL=OFF >&2
+    cmake --build "$folder/sources/build" --parallel "${JOBS:-2}" --target llama-server >&2
+    rm -rf "$prefix"
     cmake --install "$folder/sources/build" >/dev/null
+    cp "$folder/sources/build/bin/libllama-server-impl.so" "$prefix/lib"  # a part of the tools, which are not installed
     mkdir -p "$prefix/python"
     cp -r "$folder"/sources/*/llama_cpp "$prefix/python"
     rm -rf "$folder/sources"
-    touch "$prefix/done"
+    printf '%s\n' "$made" >"$prefix/made"
   fi
   cmake --preset release -DSORTITION_LLAMA_CPP="$prefix" >/dev/null
 }

@@ -25,10 +25,10 @@ VOCABULARY = 200
 GREEDY = {"temperature": 0.0}
 
 
-def context(**features):
+def context(backend="pytorch", **features):
     settings = types.SimpleNamespace(
         deterministic=types.SimpleNamespace(rl_on_policy_target=None, enable_deterministic_inference=False),
-        kernel=types.SimpleNamespace(sampling_backend="pytorch"),
+        kernel=types.SimpleNamespace(sampling_backend=backend),
         features=types.SimpleNamespace(**{"sampling_mask_max_tokens": 0, "enable_custom_logit_processor": False,
                                           "enable_watermark": False, **features}))
     parallel = types.SimpleNamespace(tp_group=types.SimpleNamespace(device_group=None), tp_rank=0)
@@ -73,6 +73,17 @@ class Runner:
     def __init__(self, sampler):
         self.sampler, self.requests, self.info = sampler, [], None
 
+    def runs_with_backend(method):
+        """Tells SGLang which sampler draws, as its arguments do."""
+        def run(self, *arguments, **options):
+            own = type(self.sampler) is theirs.Sampler
+            told = context("pytorch" if own else plugin.BACKEND)["get_exec"]
+            with mock.patch.object(batch_info, "get_exec", told):
+                return method(self, *arguments, **options)
+
+        return run
+
+    @runs_with_backend
     def add(self, *requests):
         batch = Batch(list(requests))
         made = batch_info.SamplingBatchInfo.from_schedule_batch(batch, VOCABULARY)
@@ -83,10 +94,12 @@ class Runner:
         self.requests += requests
         self.batch.reqs = self.requests
 
+    @runs_with_backend
     def keep(self, *indices):
         self.info.filter_batch(list(indices), torch.tensor(indices))
         self.requests = self.batch.reqs = [self.requests[index] for index in indices]
 
+    @runs_with_backend
     def step(self, overlap=False, poisoned=(), logprobs=0):
         logits = torch.stack([logits_of(request) for request in self.requests])
         for row, request in enumerate(self.requests):
@@ -137,9 +150,9 @@ class Sglang(unittest.TestCase):
         self.assertIn("sortition", SAMPLING_BACKEND_CHOICES)
 
     def test_greedy_texts_are_sglangs(self):
-        options = {"plain": {}, "penalties": {"repetition_penalty": 1.7, "frequency_penalty": 0.9},
+        options = {"plain": {}, "repetition": {"repetition_penalty": 1.7}, "frequency": {"frequency_penalty": 0.9},
                    "presence": {"presence_penalty": 1.5}, "bias": {"logit_bias": {"7": 9.0, "9": -4.0}},
-                   "least": {"min_new_tokens": 5}}
+                   "least": {"min_new_tokens": 5, "frequency_penalty": 0.5}}
         for overlap in (False, True):
             texts = [self.write([Request(name, [3, 7], **GREEDY, **more) for name, more in options.items()], 9, sampler,
                                 overlap=overlap) for sampler in (theirs.Sampler(), self.sampler)]
@@ -174,12 +187,38 @@ class Sglang(unittest.TestCase):
         self.assertEqual(request.output_ids, alone)
 
     def test_a_retracted_request_continues_its_text(self):
-        options = {"temperature": 1.2, "sampling_seed": 5}
-        request = Request("a", [3, 7], **options)
-        (alone,) = self.write([request], 8)
-        expected = list(alone)
-        del request.output_ids[3:]
-        self.assertEqual(self.write([request], 5)[0], expected)
+        for more in ({}, {"repetition_penalty": 1.5, "frequency_penalty": 1.0}):
+            request = Request("a", [3, 7], temperature=1.2, sampling_seed=5, **more)
+            (alone,) = self.write([request], 8)
+            expected = list(alone)
+            del request.output_ids[3:]
+            self.assertEqual(self.write([request], 5)[0], expected)
+
+    def test_penalties_are_the_laws(self):
+        """A text is the one that a sequence with these penalties draws from logits without them."""
+        options = {"repetition_penalty": 1.6, "frequency_penalty": 0.7, "presence_penalty": 0.4}
+        request = Request("a", [3, 7], temperature=1.1, sampling_seed=9, logit_bias={"5": 2.0}, **options)
+        sequence = sortition.local.Sampler().open(
+            vocabulary_size=VOCABULARY, prompt=[3, 7], seed=9, temperature=1.1,
+            logit_bias=[{"token": 5, "bias": 2.0}], penalty_scope={"repetition_counts_prompt": False}, **options)
+        expected = []
+        while len(expected) < 12:
+            request.output_ids = list(expected)
+            expected.append(sortition.local.Sampler().draw(sequence, logits_of(request).numpy()).token)
+        for overlap in (False, True):
+            request.output_ids = []
+            self.assertEqual(self.write([request], 12, overlap=overlap)[0], expected)
+
+    def test_sglang_adds_penalties_only_for_its_own_sampler(self):
+        for sampler, changes in ((theirs.Sampler(), True), (self.sampler, False)):
+            request = Request("a", [3], **GREEDY, repetition_penalty=1.5, frequency_penalty=1.0, presence_penalty=0.5)
+            runner = Runner(sampler)
+            runner.add(request)
+            for _ in range(2):
+                output = runner.step()
+            del request.output_ids[-1]
+            self.assertEqual(torch.equal(output.next_token_logits[0], logits_of(request)), not changes)
+            self.assertEqual(runner.info.penalizer_orchestrator.is_required, changes)
 
     def test_seeds(self):
         def text(name, **options):
@@ -197,7 +236,10 @@ class Sglang(unittest.TestCase):
         runners = [Runner(theirs.Sampler()), Runner(self.sampler)]
         outputs = []
         for runner in runners:
-            runner.add(Request("a", [3], **GREEDY), Request("b", [3], temperature=0.7, top_k=1))
+            runner.add(Request("a", [3], **GREEDY), Request("b", [3], temperature=0.7, top_k=1, repetition_penalty=1.5),
+                       Request("c", [3], **GREEDY, logit_bias={"4": 3.0}), Request("d", [3], **GREEDY,
+                                                                                   frequency_penalty=1.0))
+            runner.step()
             outputs.append(runner.step(logprobs=3))
         for field in ("next_token_logprobs", "next_token_top_logprobs_val", "next_token_top_logprobs_idx"):
             expected, found = (getattr(output, field) for output in outputs)
@@ -221,11 +263,12 @@ class Sglang(unittest.TestCase):
     def test_a_service_that_is_lost_and_comes_back_keeps_texts(self):
         from rows import serve
 
-        ((*expected,),) = self.write([Request("a", [3, 7], temperature=1.1, sampling_seed=2)], 6)
+        options = {"temperature": 1.1, "sampling_seed": 2, "frequency_penalty": 1.0, "repetition_penalty": 1.3}
+        ((*expected,),) = self.write([Request("a", [3, 7], **options)], 6)
         with serve() as server:
             with mock.patch.dict(os.environ, {plugin.SETTING: f"{server.serving['listen']},in_process"}):
                 sampler = theirs.create_sampler(plugin.BACKEND)
-            request = Request("a", [3, 7], temperature=1.1, sampling_seed=2)
+            request = Request("a", [3, 7], **options)
             runner = Runner(sampler)
             runner.add(request)
             for step in range(6):
@@ -237,6 +280,8 @@ class Sglang(unittest.TestCase):
 
     def test_what_is_not_honoured_is_refused_at_admission(self):
         for options, name in (({"temperature": 1e6}, "temperature"), ({"beam_width": 2}, "beam_width"),
+                              ({"repetition_penalty": 0.001}, "repetition_penalty"),
+                              ({"logit_bias": {"3": 1e30}}, "logit_bias"),
                               ({"watermark": {"key": "k"}}, "watermark")):
             with self.assertRaisesRegex(ValueError, name):
                 SamplingParams(**options).verify(VOCABULARY)

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import safetensors.torch
 import tokenizers
 import torch
 import transformers
@@ -53,3 +54,23 @@ def make(folder, vocabulary=VOCABULARY, layers=2, seed=5, hidden=128):
     generation.write_text(json.dumps({"eos_token_id": END}), encoding="utf-8")
     _tokenizer(folder)
     return str(folder)
+
+
+def make_lora(folder, model, rank=4):
+    """Writes a LoRA adapter of random weights for a model of this form. Returns the folder's path."""
+    loaded = transformers.LlamaForCausalLM.from_pretrained(model)
+    generator = torch.Generator().manual_seed(9)
+    weights = {}
+    for name, module in loaded.named_modules():
+        if name.endswith(("q_proj", "v_proj")):
+            rows, columns = module.weight.shape
+            base = f"base_model.model.{name}"
+            weights[f"{base}.lora_A.weight"] = torch.randn(rank, columns, generator=generator)
+            weights[f"{base}.lora_B.weight"] = torch.randn(rows, rank, generator=generator) * 2
+    path = pathlib.Path(folder)
+    path.mkdir()
+    safetensors.torch.save_file(weights, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "bias": "none",
+        "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": model}), encoding="utf-8")
+    return str(path)

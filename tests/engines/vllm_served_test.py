@@ -21,6 +21,7 @@ from sortitiond_process import Sortitiond, binary, free_port
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDER = tempfile.TemporaryDirectory()
 MODEL = small_model.make(pathlib.Path(FOLDER.name, "model"))
+LORA = small_model.make_lora(pathlib.Path(FOLDER.name, "lora"), MODEL)
 STEPS = 24
 REPEATS = [1, 2, 3, 1, 2, 3, 1, 2]  # a prompt in which a lookup finds drafts
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
@@ -52,6 +53,13 @@ POISONED = ([small_model.POISON, 3], {"temperature": 0.8, "seed": 1})
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT_MODEL = {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3}
 
+
+# Three texts of one request, and each alone. vLLM gives them the seed and the ones after it.
+CHOICES = [(REPEATS, {"temperature": 0.8, "seed": 7, "n": 3}),
+           *((REPEATS, {"temperature": 0.8, "seed": seed}) for seed in (7, 8, 9))]
+ABORTED = ([5, 6], {"temperature": 0.8, "repetition_penalty": 1.2, "seed": 3, "ignore_eos": True, "abort": 5})
+WITH_LORA = [(REPEATS, {"temperature": 0.0, "lora": LORA}), (REPEATS, {"temperature": 0.0}),
+             (REPEATS, {"temperature": 0.9, "seed": 7, "repetition_penalty": 1.2, "lora": LORA})]
 
 THINKS = ([7, small_model.THINK], {"temperature": 0.9, "seed": 5, "thinking_token_budget": 5, "ignore_eos": True})
 REASONING = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
@@ -89,8 +97,9 @@ def everything():
     pair = [REQUESTS["plain"], REQUESTS["full"]]
     with Sortitiond(*command) as server:
         tasks = {
-            "plugin": task("in_process", [first, second + refused, [THINKS], BIASED, [NAMED]],
-                           reasoning_config=REASONING, async_scheduling=False),
+            "plugin": task("in_process", [first, second + refused, [THINKS], BIASED, [NAMED], CHOICES,
+                                          [ABORTED, *first]], reasoning_config=REASONING, async_scheduling=False),
+            "lora": task("in_process", [WITH_LORA, *([request] for request in WITH_LORA)], enable_lora=True),
             "asynchronous": task("in_process", [first, [THINKS]], reasoning_config=REASONING, async_scheduling=True),
             "lookup": task("in_process", [first, second, BIASED, [THINKS]], speculative_config=NGRAM,
                            reasoning_config=REASONING),
@@ -100,6 +109,7 @@ def everything():
         }
         made = {name: run_llm([one])[0] for name, one in tasks.items()}
     (made["own"],) = run_llm([task("", [first, [whole], BIASED])])
+    (made["own lora"],) = run_llm([task("", [WITH_LORA[:2]], enable_lora=True)])
     return made
 
 
@@ -176,6 +186,23 @@ class Llm(unittest.TestCase):
         self.assertIn("LOGIT_NAN", poisoned["stop"])
         self.assertEqual([plain["tokens"], full["tokens"]], [first["plain"]["tokens"], first["full"]["tokens"]])
 
+    def test_choices_are_the_texts_of_the_next_seeds(self):
+        every, *alone = answers("plugin")[1][4]
+        self.assertEqual(every["texts"], [answer["tokens"] for answer in alone])
+        self.assertGreater(len(set(map(tuple, every["texts"]))), 1)
+
+    def test_an_aborted_request_leaves_its_neighbours(self):
+        aborted, *others = answers("plugin")[1][5]
+        self.assertIsNone(aborted)
+        self.assertEqual([answer["tokens"] for answer in others], list(tokens(answers("plugin")[0]).values()))
+
+    def test_adapters_have_texts_of_their_model(self):
+        (own, plain), = everything()["own lora"]["batches"]
+        together, *alone = everything()["lora"]["batches"]
+        self.assertEqual([answer["tokens"] for answer in together[:2]], [own["tokens"], plain["tokens"]])
+        self.assertNotEqual(own["tokens"], plain["tokens"])
+        self.assertEqual([answer["tokens"] for answer in together], [answer["tokens"] for (answer,) in alone])
+
     def test_grammars_hold(self):
         self.assertIn("a", json.loads(answers("plugin")[0]["grammar"]["text"]))
 
@@ -245,13 +272,16 @@ class Served:
             self.process.wait()
         self.log.close()
 
+    def open(self, **options):
+        body = {"model": "small", "max_tokens": STEPS, "return_token_ids": True, **options}
+        return urllib.request.urlopen(urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"}), timeout=120)
+
     def complete(self, prompt, **options):
         """Returns (HTTP status, message)."""
-        body = {"model": "small", "prompt": prompt, "max_tokens": STEPS, "return_token_ids": True, **options}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with self.open(prompt=prompt, **options) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
@@ -285,6 +315,15 @@ class Serve(unittest.TestCase):
                     poisoned = pool.submit(served.complete, POISONED[0])
                     self.assertEqual(list(pool.map(served.tokens, range(8))), expected[:8])
                     self.assertEqual(poisoned.result()[0], 500)
+                with self.subTest("a client that leaves takes its own request alone"):
+                    leaves = served.open(prompt=[3], stream=True, max_tokens=200, ignore_eos=True,
+                                         repetition_penalty=1.1)
+                    load = pool.map(served.tokens, range(8))
+                    leaves.readline()
+                    leaves.close()
+                    self.assertEqual(list(load), expected[:8])
+                with self.subTest("no sequence is left behind"):
+                    self.assertRegex(server.metrics(), r"(?m)^sortition_live_sequences(\{.*\})? 0$")
                 with self.subTest("a killed service loses no request"):
                     load = pool.map(served.tokens, range(16))
                     server.kill()

@@ -82,6 +82,31 @@ class Logic(unittest.TestCase):
         sequence.append(output)
         self.assertEqual(drawn, self.sampler.draw(sequence, logits(9)[0]).token)
 
+    def test_steps_of_a_long_text_read_its_end_alone(self):
+        class Watched:
+            """A sequence that counts readings of its whole text."""
+
+            def __init__(self, sequence):
+                self.inner, self.readings = sequence, 0
+
+            def __getattr__(self, name):
+                self.readings += name == "tokens"
+                return getattr(self.inner, name)
+
+        output = []
+        self.rows.update(fake_update(added=[(0, fake_params(repetition_penalty=1.3), [3], output)]))
+        output.append(self.draw(logits(0))[0].token)
+        request = self.rows.requests[0]
+        request.sequence = watched = Watched(request.sequence)
+        for token in (None, 50):
+            request.follow()
+            self.assertEqual(watched.readings, 0)
+            output.append(self.sampler.draw(watched.inner, logits(1)[0]).token)
+            request.last_drawn = output[-1]
+            output[-1] = output[-1] if token is None else token
+        request.follow()
+        self.assertEqual((watched.readings, watched.inner.tokens), (1, [3, *output]))
+
     def test_parameters(self):
         self.assertEqual(common.parameters_of(fake_params(temperature=0.0, top_k=5), "raw")["temperature"], 0.0)
         self.assertNotIn("top_k", common.parameters_of(fake_params(temperature=0.0, top_k=5), "raw"))

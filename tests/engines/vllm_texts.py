@@ -1,8 +1,9 @@
 """Runs vLLM's LLM as a process: reads engine options and batches of requests as JSON, writes answers as JSON.
 
-A request is a prompt (token ids) and sampling options; "json" is a schema of its
-text. An answer has the tokens, or the text of the refusal at admission. In the place of a batch, {"kill": PID} ends a
-process, and {"start": COMMAND} starts one that lives as long as this.
+A request is a prompt (token ids) and sampling options; "json" is a schema of its text, "lora" the folder of an
+adapter. "abort" is the number of steps after which the request is given up. An answer has the tokens, or the text of
+the refusal at admission. In the place of a batch, {"kill": PID} ends a process, and {"start": COMMAND} starts one that
+lives as long as this.
 """
 
 import json
@@ -15,15 +16,16 @@ import traceback
 
 def params_of(options):
     from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    options = dict(options)
+    options = {name: value for name, value in options.items() if name not in ("lora", "abort")}
     schema = options.pop("json", None)
     if "logit_bias" in options:
         options["logit_bias"] = {int(token): bias for token, bias in options["logit_bias"].items()}
     if schema is not None:
         options["structured_outputs"] = StructuredOutputsParams(json=schema)
-    return SamplingParams(**options)
+    # The last output has all texts of a request, not only those that end last.
+    return SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **options)
 
 
 def answer_of(output):
@@ -37,20 +39,26 @@ def answer_of(output):
 def run(engine, requests):
     """Answers a batch. Requests are added one by one, because a refusal in a batch would hide which it was of."""
     from vllm.exceptions import VLLMValidationError
+    from vllm.lora.request import LoRARequest
 
-    answers = {}
+    answers, ends = {}, {}
     for number, (prompt, options) in enumerate(requests):
         name = f"{id(requests)}-{number}"
+        lora = LoRARequest("adapter", 1, options["lora"]) if "lora" in options else None
         try:
-            engine.add_request(name, {"prompt_token_ids": prompt}, params_of(options))
+            engine.add_request(name, {"prompt_token_ids": prompt}, params_of(options), lora_request=lora)
         except (ValueError, VLLMValidationError) as error:
             answers[name] = {"refused": str(error)}
         else:
             answers[name] = None
+            ends.setdefault(options.get("abort"), []).append(name)
+    steps = 0
     while engine.has_unfinished_requests():
         for output in engine.step():
             if output.finished:
                 answers[output.request_id] = answer_of(output)
+        steps += 1
+        engine.abort_request(ends.get(steps, []))
     return list(answers.values())
 
 

@@ -35,7 +35,14 @@ CAMEL = (
 IDENTIFIER = re.compile(rf"(?<![A-Za-z])(?:{SNAKE})(?![A-Za-z])|(?<![A-Z])(?:{CAMEL})(?![a-z])")
 # Words of other projects, and the folders that speak of theirs (Kubernetes' patches, Python's mock.patch).
 IDENTIFIER_EXCEPT = re.compile(r"mock\.patch|PhiloxKnownAnswers|\bpatchelf\b")
-IDENTIFIER_EXCEPT_PATHS = ("deploy/", "tests/deploy/", "tests/engines/", "tests/monitoring/", "tests/lint/")
+IDENTIFIER_EXCEPT_PATHS = (
+    "client/engines/",
+    "deploy/",
+    "tests/deploy/",
+    "tests/engines/",
+    "tests/monitoring/",
+    "tests/lint/",
+)
 
 TEST = re.compile(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\(\s*\w+,\s*(\w+)\)|^\s+(?:async )?def (test_\w+)\(")
 TEST_LONGEST = {".cc": 48, ".py": 60}

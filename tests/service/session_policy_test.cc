@@ -149,6 +149,27 @@ TEST_F(SessionPolicy, RotationKeepsKeyOfOpenText) {
   EXPECT_EQ(error.limit(), "second");
 }
 
+// The policy under which a history's first piece came holds for all of them.
+TEST_F(SessionPolicy, FirstPieceFixesThePolicy) {
+  Begin(Marked());
+  v1::OpenSequence piece = WithHistory(Open(), {1, 2, 3}, 4);
+  piece.mutable_history()->set_continues(true);
+  v1::StreamRequest request;
+  *request.mutable_open() = piece;
+  worker_->Send(request);
+  worker_->LetLeave();
+  WriteKeys("second 12\nfirst 11 3\n");
+  WriteRules(Marked() + R"(, "defaults": {"topK": 5})");
+  Follow();
+  piece = WithHistory(Open(), {4}, 4);
+  piece.mutable_history()->set_offset(3);
+  const v1::SequenceOpened opened = worker_->Open(piece);
+  ASSERT_TRUE(opened.has_state()) << opened.ShortDebugString();
+  EXPECT_EQ(opened.state().policy().watermark_key_id(), "first");
+  EXPECT_FALSE(opened.state().policy().has_applied());
+  EXPECT_EQ(worker_->MustOpen(WithHistory(Open("b"), {1}, 1)).policy().watermark_key_id(), "second");
+}
+
 // The digest that clients learn says nothing of the key.
 TEST_F(SessionPolicy, DigestIsThatOfTheKeysName) {
   Begin(Marked());

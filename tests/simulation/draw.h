@@ -25,6 +25,7 @@ enum class Choice : uint64_t {
   kUpload,
   kRanks,
   kSilence,
+  kPolicy,
 };
 
 // A uniform word for (seed, choice, key).

@@ -19,12 +19,13 @@ std::unique_ptr<Job> Job::Make(uint64_t world_seed, uint32_t number, bool of_ran
   job->options = OptionsOf(world_seed, number);
   // Ranks but the first learn of no seed that the service drew.
   if (of_ranks && !job->options.seed) job->options.seed = number;
+  job->start = {job->options.prompt, static_cast<uint32_t>(job->options.prompt.size())};
   job->record = std::make_shared<client::SequenceRecord>(job->options);
   job->fork = ForkOf(world_seed, number);
   return job;
 }
 
-std::unique_ptr<Job> Job::Fork(uint64_t world_seed) {
+std::unique_ptr<Job> Job::Fork() {
   const ForkPlan plan = *std::exchange(fork, std::nullopt);
   auto child = std::make_unique<Job>();
   child->number = number + kFirstChild;
@@ -33,10 +34,9 @@ std::unique_ptr<Job> Job::Fork(uint64_t world_seed) {
   child->options.choice_index += 5;
   const TextStep& now = text->step(step);
   const uint32_t position = static_cast<uint32_t>(now.tokens.size() * plan.percent / 100);
-  const std::vector<uint32_t> tokens(now.tokens.begin(), now.tokens.begin() + position);
-  const uint32_t prompt_length = std::min(now.prompt_length, position);
-  child->text =
-      std::make_unique<Text>(world_seed, child->number, child->options, *child->options.seed, tokens, prompt_length);
+  child->start = {{now.tokens.begin(), now.tokens.begin() + position}, std::min(now.prompt_length, position)};
+  const std::vector<uint32_t>& tokens = child->start.tokens;
+  const uint32_t prompt_length = child->start.prompt_length;
   child->options.prompt.assign(tokens.begin(), tokens.begin() + prompt_length);
   child->record = std::make_shared<client::SequenceRecord>(child->options);
   child->record->origin = client::SequenceRecord::Origin{record, position};
@@ -67,14 +67,17 @@ const std::byte* Job::Logits(const std::optional<client::VocabularyShard>& shard
   return part.data();
 }
 
+TextStart Job::Now() const {
+  if (text == nullptr) return start;
+  return {text->step(step).tokens, text->step(step).prompt_length};
+}
+
 void Job::StartAnew() {
   client::SequenceOptions anew = options;
-  std::vector<uint32_t> output;
-  if (text != nullptr) {
-    const TextStep& now = text->step(step);
-    anew.prompt.assign(now.tokens.begin(), now.tokens.begin() + now.prompt_length);
-    output.assign(now.tokens.begin() + now.prompt_length, now.tokens.end());
-  }
+  const TextStart now = Now();
+  anew.prompt.assign(now.tokens.begin(), now.tokens.begin() + now.prompt_length);
+  const std::vector<uint32_t> output(now.tokens.begin() + now.prompt_length, now.tokens.end());
+  anew.policy = policy;
   anew.turns = turns;
   anew.rewound = rewound;
   opening = open = busy = rewritten = false;

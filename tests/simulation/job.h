@@ -11,6 +11,7 @@
 
 #include "client/cpp/sequence_record.h"
 #include "sortition/options.h"
+#include "tests/simulation/policies.h"
 #include "tests/simulation/text.h"
 
 namespace sortition::simulation {
@@ -20,7 +21,7 @@ struct Job {
   // A sequence of the world, or a rank's part in it.
   static std::unique_ptr<Job> Make(uint64_t world_seed, uint32_t number, bool of_ranks);
   // Returns a second completion of the same text, which continues from some place in it. Called once, for `fork`.
-  std::unique_ptr<Job> Fork(uint64_t world_seed);
+  std::unique_ptr<Job> Fork();
 
   // The step's. False if a cut had nothing to cut, which would be a defect of the history.
   bool ApplyRewrites();
@@ -28,15 +29,20 @@ struct Job {
   const std::byte* Logits(const std::optional<client::VocabularyShard>& shard);
   // Continues in a new process, which knows the text so far.
   void StartAnew();
+  // The tokens that a process begins with.
+  TextStart Now() const;
 
   uint32_t number = 0;  // of the sequence, unique in the world
   client::SequenceOptions options;
   std::shared_ptr<client::SequenceRecord> record;  // of the current process
-  std::unique_ptr<Text> text;                      // once the seed is known
-  std::string checkpoint;                          // of the last answer; belongs to the text
-  uint32_t turns = 0;                              // the same
-  std::vector<client::BannedAt> rewound;           // the same
-  uint32_t step = 0;                               // the next one
+  TextStart start;
+  std::unique_ptr<Text> text;              // once the seed and the operator's policy are known
+  const Rules* rules = nullptr;            // the policy under which the text was opened; null without one
+  std::optional<v1::PolicyEffect> policy;  // what it did, as the client was told
+  std::string checkpoint;                  // of the last answer; belongs to the text
+  uint32_t turns = 0;                      // the same
+  std::vector<client::BannedAt> rewound;   // the same
+  uint32_t step = 0;                       // the next one
   bool opening = false;
   bool open = false;
   bool busy = false;

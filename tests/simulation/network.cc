@@ -135,7 +135,8 @@ std::shared_ptr<Network::Connection> Network::Connect(uint32_t worker, size_t ta
     EndAtWorker(connection, world_.max_latency, absl::UnavailableError("connection refused"));
     return connection;
   }
-  connection->session.emplace(replica.engine(), "simulation", std::make_shared<ConnectionSink>(this, connection));
+  connection->session.emplace(replica.engine(), world_.TenantOf(worker),
+                              std::make_shared<ConnectionSink>(this, connection));
   if (world_.limits.max_stream_age > absl::ZeroDuration()) {
     timeline_.After(world_.limits.max_stream_age, [this, connection] {
       DrainOne(connection, v1::DrainingNotice::CAUSE_STREAM_AGE, world_.drain_grace);
@@ -222,7 +223,7 @@ void Network::DeliverClose(Connection* connection, service::Frame frame) {
   if (close.shard_index() != 0) return;
   tally_.freed_sequences += before - sequences.live_sequences();
   const std::string worker = absl::StrCat("worker ", world_.ranks[connection->worker].worker);
-  const auto again = sequences.Close({"simulation", worker, close.request_id()}, close.epoch());
+  const auto again = sequences.Close({world_.TenantOf(connection->worker), worker, close.request_id()}, close.epoch());
   if (const bool* const had_state = std::get_if<bool>(&again); had_state != nullptr && *had_state) {
     fail_(absl::StrCat(world_.NameOf(connection->worker), ", ", close.request_id(), ": a close has left its state"));
   }
@@ -231,7 +232,7 @@ void Network::DeliverClose(Connection* connection, service::Frame frame) {
 // Rows whose answer the service has kept: their rank lost it.
 void Network::CountKept(const Connection& connection, const v1::Step& step) {
   service::ShardTable& shards = replicas_[connection.replica]->engine()->shards();
-  const service::ShardTable::Worker worker = {"simulation",
+  const service::ShardTable::Worker worker = {world_.TenantOf(connection.worker),
                                               absl::StrCat("worker ", world_.ranks[connection.worker].worker)};
   for (const v1::StepRow& row : step.rows()) {
     if (!shards.Find(worker, row, step.logits().shard().index()).empty()) ++tally_.kept_answers;
@@ -248,7 +249,14 @@ void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
       open.mutable_history()->set_prompt_length(open.history().prompt_length() + 1);
     }
   }
+  if (request->has_open() && world_.plant == Plant::kForgottenKey) request->mutable_open()->clear_watermark_key_id();
   if (!request->has_step()) return;
+  for (v1::StepRow& row : *request->mutable_step()->mutable_rows()) {
+    if (world_.plant == Plant::kOtherTest && row.verify_draft().mode() == v1::VERIFY_MODE_BLOCK) {
+      row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_REJECTION);
+    }
+    if (world_.plant == Plant::kForgottenBan && row.mask().banned_tokens_size() == 1) row.clear_mask();
+  }
   if (world_.plant == Plant::kCrossedShards && request->step().logits().shard().index() != 0) {
     v1::Step& step = *request->mutable_step();
     const auto is_draw = [](const v1::StepRow& row) {

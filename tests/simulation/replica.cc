@@ -106,14 +106,25 @@ class Replica::SimulatedEntropy final : public service::Entropy {
   Draws draws_;
 };
 
-Replica::Replica(const World& world, uint32_t index, Timeline* timeline, Tally* tally)
+class Replica::TallyLog final : public service::NullEventLog {
+ public:
+  explicit TallyLog(Tally* tally) : tally_(*tally) {}
+  void PoliciesRead(bool used, std::string_view) override { ++(used ? tally_.policy_changes : tally_.bad_policies); }
+
+ private:
+  Tally& tally_;
+};
+
+Replica::Replica(const World& world, uint32_t index, const PolicyFile& policies, Timeline* timeline, Tally* tally)
     : world_(world),
       index_(index),
+      policy_file_(policies),
       timeline_(*timeline),
       tally_(*tally),
       observer_(std::make_unique<TallyObserver>(tally)),
-      entropy_(std::make_unique<SimulatedEntropy>(world.seed, index)) {
-  Rise();
+      entropy_(std::make_unique<SimulatedEntropy>(world.seed, index)),
+      event_log_(std::make_unique<TallyLog>(tally)) {
+  SORTITION_CHECK(Rise());
 }
 
 Replica::~Replica() { Die(); }
@@ -125,8 +136,17 @@ void Replica::Die() {
   engine_.reset();
 }
 
-void Replica::Rise() {
+void Replica::Follow() {
+  // Every look is later than the book's pause since the one before.
+  if (up_) book_->Follow(Timeline::Start() + absl::Seconds(2 * ++looks_));
+}
+
+bool Replica::Rise() {
   SORTITION_CHECK(!up_);
+  auto book = service::PolicyBook::Start(policy_file_.path(), world_.limits, /*writes_receipts=*/false, observer_.get(),
+                                         event_log_.get());
+  if (!book.ok()) return false;
+  book_ = *std::move(book);
   up_ = true;
   service::Engine::Options options;
   options.limits = world_.limits;
@@ -137,7 +157,9 @@ void Replica::Rise() {
   options.observer = observer_.get();
   options.entropy = entropy_.get();
   options.checkpoint_key = *service::CheckpointKey::Of("the secret of every replica of a world");
+  options.policies = book_.get();
   engine_ = std::make_unique<service::Engine>(std::move(options));
+  return true;
 }
 
 }  // namespace sortition::simulation

@@ -6,15 +6,18 @@
 
 #include "service/engine.h"
 #include "service/observer.h"
+#include "service/request/policy_book.h"
+#include "tests/simulation/policies.h"
 #include "tests/simulation/timeline.h"
 #include "tests/simulation/world.h"
 
 namespace sortition::simulation {
 
-// Not thread-safe. `timeline` and `tally` are not owned and outlive the replica, and no session may outlive its engine.
+// Not thread-safe. `policies`, `timeline` and `tally` are not owned and outlive the replica, and no session may outlive
+// its engine.
 class Replica {
  public:
-  Replica(const World& world, uint32_t index, Timeline* timeline, Tally* tally);
+  Replica(const World& world, uint32_t index, const PolicyFile& policies, Timeline* timeline, Tally* tally);
   ~Replica();
 
   bool up() const { return up_; }
@@ -22,8 +25,10 @@ class Replica {
 
   // The process dies. Its sessions have been closed; what its device was given is dropped with it.
   void Die();
-  // A new process, which knows nothing.
-  void Rise();
+  // A new process, which knows nothing. False if it cannot start, because its file of policies has a mistake.
+  bool Rise();
+  // Looks at the file of policies.
+  void Follow();
 
   // Until then the device does not run, fails what it is given, or the replica speaks another version of the law.
   absl::Time stalled_until = absl::InfinitePast();
@@ -34,13 +39,18 @@ class Replica {
   class SimulatedDevice;
   class TallyObserver;
   class SimulatedEntropy;
+  class TallyLog;
 
   const World& world_;
   const uint32_t index_;
+  const PolicyFile& policy_file_;
   Timeline& timeline_;
   Tally& tally_;
   const std::unique_ptr<service::Observer> observer_;
   const std::unique_ptr<service::Entropy> entropy_;
+  const std::unique_ptr<service::EventLog> event_log_;
+  std::unique_ptr<service::PolicyBook> book_;
+  uint64_t looks_ = 0;
   SimulatedDevice* device_ = nullptr;  // the engine's
   std::unique_ptr<service::Engine> engine_;
   uint64_t batches_ = 0;

@@ -19,7 +19,7 @@ ABSL_FLAG(uint64_t, seeds, 500, "how many worlds to run");
 ABSL_FLAG(uint64_t, seed, 1, "the first one's seed; one world's with --seeds=1");
 ABSL_FLAG(std::string, plant, "none",
           "a defect to plant: swapped-rows, forgotten-rewrite, shifted-prompt, other-choice, lost-checkpoint, "
-          "crossed-shards, forgotten-answer, left-state");
+          "crossed-shards, forgotten-answer, left-state, forgotten-key, other-test, forgotten-ban");
 ABSL_FLAG(int, threads, 0, "worlds at a time; 0 = one a core");
 ABSL_FLAG(bool, log, false, "print every event of the worlds; for few seeds");
 

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/network.h"
+#include "tests/simulation/policies.h"
 #include "tests/simulation/replica.h"
 #include "tests/simulation/timeline.h"
 #include "tests/simulation/worker.h"
@@ -24,13 +25,14 @@ class Simulation {
   Simulation(uint64_t seed, Plant plant, bool with_log)
       : world_(seed, plant),
         with_log_(with_log),
+        policies_(seed, world_.fault_horizon),
         network_(world_, &timeline_, &replicas_, &outcome_.tally, LogOf(),
                  [this](std::string why) { Fail(std::move(why)); }) {
     for (uint32_t i = 0; i < world_.replicas; ++i) {
-      replicas_.push_back(std::make_unique<Replica>(world_, i, &timeline_, &outcome_.tally));
+      replicas_.push_back(std::make_unique<Replica>(world_, i, policies_, &timeline_, &outcome_.tally));
     }
     for (uint32_t i = 0; i < world_.ranks.size(); ++i) {
-      workers_.push_back(std::make_unique<Worker>(world_, i, &timeline_, &network_, &outcome_.tally, LogOf(),
+      workers_.push_back(std::make_unique<Worker>(world_, i, policies_, &timeline_, &network_, &outcome_.tally, LogOf(),
                                                   [this](std::string why) { Fail(std::move(why)); }));
     }
     for (uint32_t i = 0; i < world_.ranks.size(); ++i) {
@@ -46,6 +48,13 @@ class Simulation {
     }
     for (const auto& worker : workers_) worker->Start();
     if (world_.has_ranks) PlanSweep();
+    for (size_t i = 1; i < policies_.revisions().size(); ++i) {
+      timeline_.At(Timeline::Start() + policies_.revisions()[i].at, [this, i] {
+        LogOf()([&] { return absl::StrCat("POLICIES ", i); });
+        policies_.Write(i);
+      });
+    }
+    if (policies_.revisions().size() > 1) PlanLooks();
     uint64_t& steps = outcome_.tally.steps;
     const absl::Duration most = world_.has_ranks ? kMaxElapsedOfRanks : kMaxElapsed;
     for (; outcome_.failure.empty() && !Done(); ++steps) {
@@ -87,6 +96,13 @@ class Simulation {
         if (replica->up()) replica->engine()->Sweep();
       }
       PlanSweep();
+    });
+  }
+
+  void PlanLooks() {
+    timeline_.After(world_.policy_look, [this] {
+      for (const auto& replica : replicas_) replica->Follow();
+      PlanLooks();
     });
   }
 
@@ -140,11 +156,19 @@ class Simulation {
     if (!replica.up()) return;
     network_.Break(who);
     replica.Die();
-    timeline_.After(down, [&replica] { replica.Rise(); });
+    timeline_.After(down, [this, &replica] { Rise(&replica); });
+  }
+
+  // A replica that cannot start is started again, until the operator's file is usable.
+  void Rise(Replica* replica) {
+    if (replica->Rise()) return;
+    ++outcome_.tally.late_starts;
+    timeline_.After(absl::Milliseconds(1), [this, replica] { Rise(replica); });
   }
 
   const World world_;
   const bool with_log_;
+  PolicyFile policies_;
   Outcome outcome_;
   Timeline timeline_;
   std::vector<std::unique_ptr<Replica>> replicas_;

@@ -48,6 +48,16 @@ TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   EXPECT_GT(tally.missing_shards, worlds / 16);
   EXPECT_GT(tally.compact_rows, 5 * worlds);
   EXPECT_GT(tally.required_rows, worlds / 2);
+  EXPECT_GT(tally.marked_texts, worlds);
+  EXPECT_GT(tally.bounded_texts, worlds);
+  EXPECT_GT(tally.policy_changes, worlds);
+  EXPECT_GT(tally.bad_policies, worlds / 16);
+  EXPECT_GT(tally.late_starts, worlds / 500);
+  EXPECT_GT(tally.ended_texts, worlds / 4);
+  EXPECT_GT(tally.tested_drafts, worlds);
+  EXPECT_GT(tally.block_drafts, worlds);
+  EXPECT_GT(tally.banned_rows, 4 * worlds);
+  EXPECT_GT(tally.phase_tokens, worlds);
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     EXPECT_GT(tally.faults[kind], worlds / 8) << NameOf(static_cast<Fault::Kind>(kind));
   }
@@ -114,7 +124,8 @@ TEST_P(PlantTest, IsFound) {
 INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                          ::testing::Values(Plant::kSwappedRows, Plant::kForgottenRewrite, Plant::kShiftedPrompt,
                                            Plant::kOtherChoice, Plant::kLostCheckpoint, Plant::kCrossedShards,
-                                           Plant::kLeftState));
+                                           Plant::kLeftState, Plant::kForgottenKey, Plant::kOtherTest,
+                                           Plant::kForgottenBan));
 
 // A world stands still where a rank keeps to itself what others have lost with the server.
 TEST(SimulationTest, AnswerNoRankBringsIsMissed) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
@@ -137,33 +138,45 @@ std::vector<std::byte> LogitsAfter(uint64_t seed, uint32_t sequence, const std::
   return testing::MakeRow(v1::DTYPE_BF16, kVocabulary, row);
 }
 
+// Prints a step's tokens, and then its end.
+std::string AnswerOf(const std::vector<v1::DrawResult>& tokens) {
+  std::string text;
+  for (const v1::DrawResult& token : tokens) text += testing::Bits(token);
+  return text + testing::EndBits(tokens.back());
+}
+
+// A text that a step continues.
+struct StepText {
+  uint64_t seed = 0;
+  uint32_t sequence = 0;
+  testing::ReferenceSequence* reference = nullptr;
+  std::vector<uint32_t> banned_first;  // by rewinds, at the step's first position
+};
+
 // Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about. In a
 // tree each of them has a sibling.
-// `bans`: of all positions of the text.
-void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, bool is_tree, const TextBans& bans, Draws* draws,
-              testing::ReferenceSequence* reference, TextStep* step) {
+std::vector<v1::DrawResult> DrawStep(const StepText& text, uint32_t drafts, bool is_tree, Draws* draws,
+                                     TextStep* step) {
+  std::vector<v1::DrawResult> drawn_tokens;
   bool stopped = false;
-  v1::DrawResult last;
-  const size_t first = reference->tokens().size();
   const auto draw = [&] {
-    const std::vector<std::byte> logits = LogitsAfter(seed, sequence, reference->tokens());
-    const auto banned = bans.find(static_cast<uint32_t>(first));
-    const bool is_banned = reference->tokens().size() == first && banned != bans.end();
-    last = reference->Step(v1::DTYPE_BF16, logits.data(), step->draw_salt,
-                           step->allowed_bits.empty() ? nullptr : step->allowed_bits.data(),
-                           is_banned ? banned->second : std::vector<uint32_t>());
-    step->answer += testing::Bits(last);
+    const std::vector<std::byte> logits = LogitsAfter(text.seed, text.sequence, text.reference->tokens());
+    std::vector<uint32_t> banned = step->banned.empty() ? std::vector<uint32_t>() : step->banned[0];
+    if (drawn_tokens.empty()) banned.insert(banned.end(), text.banned_first.begin(), text.banned_first.end());
+    const v1::DrawResult& last = drawn_tokens.emplace_back(
+        text.reference->Step(v1::DTYPE_BF16, logits.data(), step->draw_salt,
+                             step->allowed_bits.empty() ? nullptr : step->allowed_bits.data(), banned));
     stopped = last.finish_reason() != 0 || last.has_rewind();
     return last.token();
   };
-  std::vector<uint32_t> ahead = reference->tokens();
-  step->logits = LogitsAfter(seed, sequence, ahead);
+  std::vector<uint32_t> ahead = text.reference->tokens();
+  step->logits = LogitsAfter(text.seed, text.sequence, ahead);
   int32_t parent = -1;
   const auto propose = [&](uint32_t token) {
     step->drafts.push_back(token);
     step->parents.push_back(parent);
     ahead.push_back(token);
-    const std::vector<std::byte> logits = LogitsAfter(seed, sequence, ahead);
+    const std::vector<std::byte> logits = LogitsAfter(text.seed, text.sequence, ahead);
     step->logits.insert(step->logits.end(), logits.begin(), logits.end());
   };
   uint32_t drawn = draw();
@@ -181,12 +194,53 @@ void DrawStep(uint64_t seed, uint32_t sequence, uint32_t drafts, bool is_tree, c
     holds = is_accepted && draft == drawn;
     if (is_accepted) drawn = draw();
   }
-  step->answer += testing::EndBits(last);
-  if (last.has_rewind()) step->rewound_to = last.rewind().position();
-  step->verification.tokens = step->drafts;
   if (is_tree) step->verification.parents = step->parents;
-  if (step->allowed_bits.empty()) return;
-  step->allowed_bits.resize(step->drafts.size() + 1, step->allowed_bits[0]);
+  return drawn_tokens;
+}
+
+// Verifies drafts against a drafter's probabilities. The drafter gives most of its tokens some probability, and knows
+// the tokens that would be drawn without it.
+std::vector<v1::DrawResult> TestStep(const StepText& text, uint32_t count, bool as_block, Draws* draws,
+                                     TextStep* step) {
+  testing::ReferenceSequence drawn = *text.reference;
+  testing::ReferenceSequence::Drafts drafts;
+  drafts.as_block = as_block;
+  std::vector<uint32_t> ahead = drawn.tokens();
+  for (uint32_t i = 0; i <= count; ++i) {
+    const std::vector<std::byte> logits = LogitsAfter(text.seed, text.sequence, ahead);
+    step->logits.insert(step->logits.end(), logits.begin(), logits.end());
+    if (i == count) break;
+    const uint32_t likely = drawn.Step(v1::DTYPE_BF16, logits.data(), i + 1).token();
+    ahead.push_back(draws->OneIn(3) ? draws->Below(kVocabulary) : likely);
+    drawn.SetTokens(ahead, drawn.prompt_length());
+    drafts.tokens.push_back(ahead.back());
+    std::vector<float>& q = drafts.probabilities.emplace_back(kVocabulary);
+    for (float& weight : q) weight = static_cast<float>(draws->Below(4));
+    q[likely] += 8;
+    q[ahead.back()] += 1;
+    const float sum = std::accumulate(q.begin(), q.end(), 0.0f);
+    for (float& weight : q) weight /= sum;
+  }
+  step->drafts = drafts.tokens;
+  const bool is_dense = draws->OneIn(2);
+  for (const std::vector<float>& q : drafts.probabilities) {
+    if (is_dense) {
+      step->probabilities.insert(step->probabilities.end(), q.begin(), q.end());
+      continue;
+    }
+    v1::SparseProbabilities& sparse = step->sparse_probabilities.emplace_back();
+    for (uint32_t token = 0; token < kVocabulary; ++token) {
+      if (q[token] == 0) continue;
+      sparse.add_tokens(token);
+      sparse.add_probabilities(q[token]);
+    }
+  }
+  step->verification.mode = as_block ? v1::VERIFY_MODE_BLOCK : v1::VERIFY_MODE_REJECTION;
+  if (is_dense) step->verification.probabilities = step->probabilities.data();
+  step->verification.sparse_probabilities = step->sparse_probabilities;
+  return text.reference->Verify(v1::DTYPE_BF16, step->logits.data(), drafts, step->draw_salt,
+                                step->allowed_bits.empty() ? nullptr : step->allowed_bits.data(),
+                                step->banned.empty() ? std::vector<uint32_t>() : step->banned[0], text.banned_first);
 }
 
 // Asks for the log probabilities of some tokens, under a mask for all of them if it may.
@@ -239,6 +293,13 @@ client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence) {
   Draws samplers(seed, Choice::kSequence, {sequence, 3});
   if (samplers.OneIn(3)) KeepState(&samplers, &options.parameters);
   for (uint32_t i = draws.Below(12); i > 0; --i) options.prompt.push_back(draws.Below(kVocabulary));
+  Draws filters(seed, Choice::kSequence, {sequence, 4});
+  if (filters.OneIn(4)) options.parameters.mutable_min_k()->set_tau(2);
+  if (filters.OneIn(4)) options.parameters.set_min_p(0.2f);
+  if (filters.OneIn(3)) options.parameters.set_min_keep(filters.Between(1, 5));
+  for (v1::Phase& phase : *options.parameters.mutable_phases()) {
+    if (filters.OneIn(4)) phase.mutable_parameters()->set_min_keep(filters.Below(4));
+  }
   return options;
 }
 
@@ -252,11 +313,10 @@ std::optional<ForkPlan> ForkOf(uint64_t seed, uint32_t sequence) {
   return ForkPlan{draws.Between(1, 5), draws.OneIn(2) ? 100 : draws.Between(0, 100)};
 }
 
-Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed,
-           const std::vector<uint32_t>& start, uint32_t prompt) {
-  testing::ReferenceSequence reference(options.parameters, sampler_seed, options.choice_index, kVocabulary, kVocabulary,
-                                       options.prompt);
-  reference.SetTokens(start, prompt);
+Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, const TextStart& start) {
+  testing::ReferenceSequence reference(options.parameters, *options.seed, options.choice_index, kVocabulary,
+                                       kVocabulary, options.prompt);
+  reference.SetTokens(start.tokens, start.prompt_length);
   const bool has_logprobs = options.parameters.has_raw_logprobs() || options.parameters.has_processed_logprobs();
   steps_.resize(StepsOf(seed, sequence));
   TextBans bans;
@@ -288,7 +348,22 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     const bool may_draft = step.allowed_bits.empty() || !Bans(options.parameters);
     const uint32_t drafts = may_draft && draws.OneIn(3) ? draws.Between(1, 4) : 0;
     const bool is_tree = drafts > 0 && drafts <= 2;  // of four drafts at most, for the smallest queues
-    DrawStep(seed, sequence, drafts, is_tree, bans, &draws, &reference, &step);
+    Draws forms(seed, Choice::kStep, {sequence, i, 2});
+    if (step.allowed_bits.empty() && forms.OneIn(6)) {
+      const std::vector<uint32_t> banned = {forms.Below(12), 12 + forms.Below(12)};
+      step.banned.assign(1, banned);
+    }
+    const auto banned = bans.find(static_cast<uint32_t>(tokens.size()));
+    const StepText text{seed, sequence, &reference, banned == bans.end() ? std::vector<uint32_t>() : banned->second};
+    const bool may_test = drafts > 0 && !options.parameters.has_mirostat() && !options.parameters.has_adaptive_p();
+    const std::vector<v1::DrawResult> drawn = may_test && forms.OneIn(2)
+                                                  ? TestStep(text, drafts, forms.OneIn(2), &forms, &step)
+                                                  : DrawStep(text, drafts, is_tree, &draws, &step);
+    step.answer = AnswerOf(drawn);
+    if (drawn.back().has_rewind()) step.rewound_to = drawn.back().rewind().position();
+    step.verification.tokens = step.drafts;
+    if (!step.allowed_bits.empty()) step.allowed_bits.resize(step.drafts.size() + 1, step.allowed_bits[0]);
+    if (!step.banned.empty()) step.banned.resize(step.drafts.size() + 1, step.banned[0]);
     if (!step.rewound_to) continue;
     const uint32_t to = *step.rewound_to;
     tokens = reference.tokens();

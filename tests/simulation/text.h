@@ -40,9 +40,13 @@ struct TextStep {
   // The row: one of logits, or one for each draft and one more, or one for each scored token.
   std::vector<std::byte> logits;  // bf16
   uint32_t draw_salt = 0;
-  std::vector<uint32_t> allowed_bits;  // empty: all
-  std::vector<uint32_t> drafts;        // to be verified; empty: a draw
-  std::vector<int32_t> parents;        // of the drafts, where they are a tree
+  std::vector<uint32_t> allowed_bits;         // empty: all
+  std::vector<std::vector<uint32_t>> banned;  // of the row itself, as in client::Row
+  std::vector<uint32_t> drafts;               // to be verified; empty: a draw
+  std::vector<int32_t> parents;               // of the drafts, where they are a tree
+  // The drafter's probabilities, in one of two forms; empty: none.
+  std::vector<float> probabilities;
+  std::vector<v1::SparseProbabilities> sparse_probabilities;
   client::Drafts verification;         // refers to these
   std::vector<uint32_t> scored;        // to be scored instead; the text stays
   std::optional<uint32_t> rewound_to;  // by the answer: what follows is gone from the next step's text
@@ -50,14 +54,17 @@ struct TextStep {
   std::string answer;
 };
 
-// The run without faults, by the plain reference. `sampler_seed` is the seed in force.
+// The tokens that a sequence starts with: its prompt, or those of the text that it is a fork of.
+struct TextStart {
+  std::vector<uint32_t> tokens;
+  uint32_t prompt_length = 0;
+};
+
+// The run without faults, by the plain reference.
 class Text {
  public:
-  Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed)
-      : Text(seed, sequence, options, sampler_seed, options.prompt, static_cast<uint32_t>(options.prompt.size())) {}
-  // A sequence that starts as a fork with these tokens.
-  Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, uint64_t sampler_seed,
-       const std::vector<uint32_t>& tokens, uint32_t prompt_length);
+  // `options` have the parameters and the seed in force.
+  Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& options, const TextStart& start);
 
   const TextStep& step(uint32_t index) const { return steps_[index]; }
   uint32_t steps() const { return static_cast<uint32_t>(steps_.size()); }

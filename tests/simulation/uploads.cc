@@ -4,7 +4,6 @@
 #include <cstring>
 #include <set>
 
-#include "kernels/check.h"
 #include "service/request/payload_view.h"
 #include "tests/simulation/text.h"
 
@@ -45,17 +44,19 @@ std::string ReleaseOf(uint64_t id) {
   return request.SerializeAsString();
 }
 
-// Removes the step's mask tensor, which no row refers to any more. Later payloads move up: the pairs of compact rows.
-// There are no drafts.
+// Removes the step's mask tensor, which no row refers to any more. Later payloads move up: the probabilities of drafts
+// and the pairs of compact rows.
 void DropMasks(service::Frame* frame) {
   v1::Step& step = *frame->message.mutable_step();
-  SORTITION_CHECK(!step.has_draft_probabilities());
   const uint32_t removed = step.masks().source().inline_().payload();
   frame->payloads.erase(frame->payloads.begin() + removed);
   step.clear_masks();
-  if (!step.logits().has_pairs()) return;
-  v1::TensorSource::Inline& pairs = *step.mutable_logits()->mutable_pairs()->mutable_inline_();
-  if (pairs.payload() > removed) pairs.set_payload(pairs.payload() - 1);
+  const auto move_up = [removed](v1::TensorSource* source) {
+    v1::TensorSource::Inline& place = *source->mutable_inline_();
+    if (place.payload() > removed) place.set_payload(place.payload() - 1);
+  };
+  if (step.has_draft_probabilities()) move_up(step.mutable_draft_probabilities()->mutable_source());
+  if (step.logits().has_pairs()) move_up(step.mutable_logits()->mutable_pairs());
 }
 
 }  // namespace

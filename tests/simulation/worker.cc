@@ -9,12 +9,13 @@
 #include "tests/simulation/draw.h"
 
 namespace sortition::simulation {
-Worker::Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log,
-               Fail fail)
+Worker::Worker(const World& world, uint32_t index, const PolicyFile& policies, Timeline* timeline, Network* network,
+               Tally* tally, Log log, Fail fail)
     : world_(world),
       index_(index),
       rank_(world.ranks[index]),
       options_(world.ClientOf(index)),
+      policies_(policies),
       timeline_(*timeline),
       network_(*network),
       tally_(*tally),
@@ -144,6 +145,7 @@ void Worker::Open(Job* job) {
 void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status) {
   if (generation != process_->generation()) return;
   const bool silence = may_miss_deadlines_ && (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status));
+  if (!status.ok() && EndsByPolicy(*job, std::string(status.message()))) return EndJob(job);
   if (!status.ok() && !silence) {
     return fail_(absl::StrCat(NameOf(*job), " could not be opened: ", status.ToString()));
   }
@@ -151,15 +153,43 @@ void Worker::OnOpened(Job* job, uint64_t generation, const absl::Status& status)
   if (silence) return PlanThought();
   job->open = true;
   PlanThought();
-  if (job->text != nullptr) return;
-  uint64_t seed;
+  if (job->text == nullptr) BeginText(job);
+}
+
+// The text follows from the seed and the policy that the service has stated.
+void Worker::BeginText(Job* job) {
+  const client::SequenceRecord& record = *job->record;
   {
     absl::MutexLock lock(&job->record->mutex);
-    seed = job->record->seed;
+    // The process that continues the text has to name the seed.
+    job->options.seed = record.seed;
   }
-  // The process that continues the text has to name the seed.
-  job->options.seed = seed;
-  job->text = std::make_unique<Text>(world_.seed, job->number, job->options, seed);
+  job->policy = record.policy;
+  client::SequenceOptions in_force = job->options;
+  in_force.parameters = record.in_force().parameters;
+  if (rank_.count == 1) {
+    job->rules = policies_.Find(job->options.parameters, record.policy);
+    if (job->rules == nullptr) {
+      return fail_(absl::StrCat(NameOf(*job), ": no policy does this: ", record.policy.ShortDebugString()));
+    }
+    in_force.parameters = job->rules->Apply(job->options.parameters, "")->parameters;
+    if (!record.policy.watermark_key_id().empty()) ++tally_.marked_texts;
+    if (record.policy.has_applied()) ++tally_.bounded_texts;
+  }
+  job->text = std::make_unique<Text>(world_.seed, job->number, in_force, job->start);
+}
+
+// True if the operator's policy has changed so that it would change the text's tokens.
+bool Worker::EndsByPolicy(const Job& job, std::string_view why) const {
+  if (job.rules == nullptr || why.find("operator's policy") == std::string_view::npos) return false;
+  return policies_.MayEnd(*job.rules, job.record->in_force().parameters, job.policy->watermark_key_id());
+}
+
+void Worker::EndJob(Job* job) {
+  ++tally_.ended_texts;
+  job->opening = job->busy = false;
+  FinishJob(job);
+  PlanThought();
 }
 
 void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
@@ -179,6 +209,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     row.row.draw_salt = step.draw_salt;
     if (!step.allowed_bits.empty()) row.row.allowed_bits = step.allowed_bits.data();
     if (!step.drafts.empty()) row.row.drafts = &step.verification;
+    row.row.banned_tokens = step.banned;
     row.row.scored = step.scored;
     Draws forms(world_.seed, Choice::kThought, {index_, number, job->number});
     if (!options_.shard && forms.OneIn(3)) client::StateRow(*batch, forms.Between(1, kVocabulary), &row);
@@ -195,6 +226,18 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   process_->Update([&](client::StreamState& state, absl::Time now) { state.Submit(std::move(batch), now); });
 }
 
+void Worker::Count(const TextStep& step, const client::RowResult& outcome) {
+  if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) {
+    tally_.accepted_drafts += verify->accepted();
+    if (step.verification.mode == v1::VERIFY_MODE_REJECTION) tally_.tested_drafts += verify->accepted();
+    if (step.verification.mode == v1::VERIFY_MODE_BLOCK) tally_.block_drafts += verify->accepted();
+  }
+  tally_.scored_tokens += step.scored.size();
+  if (step.rewound_to) ++tally_.rewinds;
+  if (!step.banned.empty()) ++tally_.banned_rows;
+  if (step.answer.find(" phase ") != std::string::npos) ++tally_.phase_tokens;
+}
+
 void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowResult& outcome) {
   const std::optional<std::string> answer = testing::Bits(outcome);
   if (answer && *answer != job->text->step(step).answer) {
@@ -209,6 +252,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   PlanThought();
   if (!answer) {
     const client::RowError& error = std::get<client::RowError>(outcome);
+    if (error.reason == v1::CONTRADICTION && EndsByPolicy(*job, error.message)) return EndJob(job);
     // A step that has passed its deadline may learn what stood in its way.
     const bool is_of_ranks = rank_.index > 0 && (error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED);
     const bool fair = (hurried || may_miss_deadlines_) &&
@@ -218,9 +262,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
     ++tally_.missed_deadlines;
     return;
   }
-  if (const auto* verify = std::get_if<v1::VerifyResult>(&outcome)) tally_.accepted_drafts += verify->accepted();
-  tally_.scored_tokens += job->text->step(step).scored.size();
-  if (job->text->step(step).rewound_to) ++tally_.rewinds;
+  Count(job->text->step(step), outcome);
   if (answer->find(" end 2") != std::string::npos) ++tally_.repetitions;
   ++tally_.tokens;
   if (rank_.count > 1) ++tally_.rank_tokens;
@@ -239,7 +281,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
       return fail_(absl::StrCat(NameOf(*job), ": after step ", step, " the client's text is not the right one"));
     }
   }
-  if (job->fork && job->fork->step == job->step) jobs_.push_back(job->Fork(world_.seed));
+  if (job->fork && job->fork->step == job->step) jobs_.push_back(job->Fork());
   if (job->step == job->text->steps()) FinishJob(job);
   for (Worker* const peer : peers_) peer->PlanThought();
 }

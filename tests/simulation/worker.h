@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/cpp/stream_state.h"
@@ -23,7 +24,8 @@ class Worker {
   using Fail = std::function<void(std::string why)>;
 
   // The world's rank `index`. `fail` is called with every difference from the run without faults.
-  Worker(const World& world, uint32_t index, Timeline* timeline, Network* network, Tally* tally, Log log, Fail fail);
+  Worker(const World& world, uint32_t index, const PolicyFile& policies, Timeline* timeline, Network* network,
+         Tally* tally, Log log, Fail fail);
   ~Worker();
 
   // Another rank of the same worker. Not owned, and not used after the last event of the timeline.
@@ -53,6 +55,10 @@ class Worker {
   void Submit(std::vector<Job*> jobs, uint64_t batch);
   void OnOpened(Job* job, uint64_t generation, const absl::Status& status);
   void OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurried, const client::RowResult& outcome);
+  void BeginText(Job* job);
+  void Count(const TextStep& step, const client::RowResult& outcome);
+  bool EndsByPolicy(const Job& job, std::string_view why) const;
+  void EndJob(Job* job);
   void FinishJob(Job* job);
   void CloseJob(const Job& job);
   std::string NameOf(const Job& job) const;
@@ -61,6 +67,7 @@ class Worker {
   const uint32_t index_;
   const Rank rank_;
   const client::ClientOptions options_;
+  const PolicyFile& policies_;
   std::vector<Worker*> peers_;
   Timeline& timeline_;
   Network& network_;

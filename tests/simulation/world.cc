@@ -27,6 +27,7 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   max_thought = absl::Microseconds(draws.Between(50, 3000));
   drain_grace = absl::Milliseconds(draws.Between(1, 20));
   fault_horizon = absl::Milliseconds(draws.Between(20, 120));
+  policy_look = absl::Microseconds(Draws(seed, Choice::kPolicy, {1}).Between(200, 10000));
 
   // Small, so that every bound is met.
   limits.max_sequences = draws.OneIn(2) ? draws.Between(2, 6) : 1000;
@@ -114,6 +115,16 @@ Tally& Tally::operator+=(const Tally& other) {
   missing_shards += other.missing_shards;
   compact_rows += other.compact_rows;
   required_rows += other.required_rows;
+  marked_texts += other.marked_texts;
+  bounded_texts += other.bounded_texts;
+  policy_changes += other.policy_changes;
+  bad_policies += other.bad_policies;
+  late_starts += other.late_starts;
+  ended_texts += other.ended_texts;
+  tested_drafts += other.tested_drafts;
+  block_drafts += other.block_drafts;
+  banned_rows += other.banned_rows;
+  phase_tokens += other.phase_tokens;
   for (int kind = 0; kind < Fault::kKinds; ++kind) faults[kind] += other.faults[kind];
   return *this;
 }
@@ -129,7 +140,10 @@ std::string Tally::Describe() const {
       mask_uploads, " masks uploaded or released, ", checkpoints, " checkpoints, ", zombie_tokens,
       " tokens of zombies, ", rank_tokens, " tokens of ranks, ", kept_answers, " kept answers, ", brought_answers,
       " answers brought, ", freed_sequences, " sequences freed, ", missing_shards, " rows without all shards, ",
-      compact_rows, " compact rows, ", required_rows, " required; faults:");
+      compact_rows, " compact rows, ", required_rows, " required, ", marked_texts, " texts marked, ", bounded_texts,
+      " bounded, ", policy_changes, " policies read, ", bad_policies, " bad ones, ", late_starts, " late starts, ",
+      ended_texts, " texts ended, ", tested_drafts, " drafts accepted by tests, ", block_drafts, " in blocks, ",
+      banned_rows, " rows with bans, ", phase_tokens, " steps in phases; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

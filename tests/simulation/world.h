@@ -22,10 +22,13 @@ enum class Plant {
   kCrossedShards,     // a rank that confuses which shard of its message belongs to which row
   kForgottenAnswer,   // a rank that brings its answer to no other server
   kLeftState,         // a service that answers a close and keeps the sequence
+  kForgottenKey,      // a client that does not name the operator's key of a text that it opens again
+  kOtherTest,         // a client that lets a block of drafts be tested one by one
+  kForgottenBan,      // a client that draws a phrase that was taken back once more
 };
-inline constexpr const char* kPlantNames[] = {"none",           "swapped-rows",     "forgotten-rewrite",
-                                              "shifted-prompt", "other-choice",     "lost-checkpoint",
-                                              "crossed-shards", "forgotten-answer", "left-state"};
+inline constexpr const char* kPlantNames[] = {
+    "none",           "swapped-rows",     "forgotten-rewrite", "shifted-prompt", "other-choice", "lost-checkpoint",
+    "crossed-shards", "forgotten-answer", "left-state",        "forgotten-key",  "other-test",   "forgotten-ban"};
 
 // A process with its own streams: a worker, or one of several ranks that together are a worker.
 struct Rank {
@@ -43,6 +46,9 @@ struct World {
   // Which replica a rank's client means by its target.
   uint32_t ReplicaOf(uint32_t rank, size_t target) const;
   client::ClientOptions ClientOf(uint32_t rank) const;
+  // Returns the tenant of a rank. Ranks of one worker would read the same file at different times: they have another
+  // tenant, which has no policy.
+  const char* TenantOf(uint32_t rank) const { return ranks[rank].count == 1 ? "simulation" : "ranks"; }
 
   const uint64_t seed;
   const Plant plant;
@@ -58,6 +64,7 @@ struct World {
   absl::Duration max_thought;    // of a worker, between two batches
   absl::Duration drain_grace;    // of a stream that has reached its age
   absl::Duration fault_horizon;
+  absl::Duration policy_look;  // between two looks of a replica at the file of policies
 };
 
 // Events of one run, or of many.
@@ -90,8 +97,18 @@ struct Tally {
   uint64_t freed_sequences = 0;  // by their closes
   uint64_t missing_shards = 0;   // rows refused because some had not come in time
   uint64_t compact_rows = 0;
-  uint64_t required_rows = 0;     // of these: ROW_REQUIRED
-  uint64_t faults[16] = {};       // by kind
+  uint64_t required_rows = 0;   // of these: ROW_REQUIRED
+  uint64_t marked_texts = 0;    // by a key of the operator
+  uint64_t bounded_texts = 0;   // whose parameters the operator's policy has changed
+  uint64_t policy_changes = 0;  // files that replicas have read while they ran
+  uint64_t bad_policies = 0;    // files that they could not use
+  uint64_t late_starts = 0;     // of replicas that had to wait for a usable file
+  uint64_t ended_texts = 0;     // by a policy that would change their tokens
+  uint64_t tested_drafts = 0;   // accepted by rejection
+  uint64_t block_drafts = 0;    // accepted in blocks
+  uint64_t banned_rows = 0;     // whose caller banned tokens
+  uint64_t phase_tokens = 0;    // of steps that end within a phase
+  uint64_t faults[16] = {};     // by kind
 
   Tally& operator+=(const Tally& other);
   std::string Describe() const;

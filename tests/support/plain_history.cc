@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
+#include "kernels/law/watermark.h"
 
 namespace sortition::testing {
 namespace {
@@ -199,6 +201,8 @@ v1::SamplingParameters PlainWithin(const v1::SamplingParameters& p, uint32_t pha
   if (own.has_xtc()) *within.mutable_xtc() = own.xtc();
   if (own.has_dynamic_temperature()) *within.mutable_dynamic_temperature() = own.dynamic_temperature();
   if (own.has_quadratic_smoothing()) *within.mutable_quadratic_smoothing() = own.quadratic_smoothing();
+  if (own.has_min_k()) *within.mutable_min_k() = own.min_k();
+  if (own.has_min_keep()) within.set_min_keep(own.min_keep());
   return within;
 }
 
@@ -227,6 +231,19 @@ std::optional<uint32_t> PlainPhraseFrom(const v1::SamplingParameters& p, const s
     from = std::min(from.value_or(UINT32_MAX), static_cast<uint32_t>(tokens.size() - size));
   }
   return from;
+}
+
+kernels::NoiseKey PlainNoise(const v1::SamplingParameters& p, const std::vector<uint32_t>& tokens,
+                             const kernels::NoiseKey& own) {
+  if (!p.has_watermark()) return own;
+  const v1::Watermark& mark = p.watermark();
+  const size_t width = mark.has_context_width() ? mark.context_width() : 4;
+  const auto context = std::span(tokens).last(std::min(width, tokens.size()));
+  if (mark.skip_repeated_contexts() && tokens.size() > width) {
+    // The last context is there; an earlier one is a repetition.
+    if (std::ranges::search(tokens, context).begin() != tokens.end() - static_cast<std::ptrdiff_t>(width)) return own;
+  }
+  return law::WatermarkNoise(mark.key(), context, own.stream);
 }
 
 }  // namespace sortition::testing

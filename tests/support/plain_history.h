@@ -38,4 +38,8 @@ bool PlainRepeats(const v1::SamplingParameters& parameters, const std::vector<ui
 std::optional<uint32_t> PlainPhraseFrom(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
                                         uint32_t prompt_length);
 
+// Returns the noise of a draw after `tokens`: that of a watermark, or `own`, which follows from seed and position.
+kernels::NoiseKey PlainNoise(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
+                             const kernels::NoiseKey& own);
+
 }  // namespace sortition::testing

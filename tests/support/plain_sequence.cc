@@ -8,7 +8,6 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
-#include "kernels/law/watermark.h"
 #include "service/request/history_options.h"
 #include "service/sequence/history_hash.h"
 #include "tests/support/plain_history.h"
@@ -34,14 +33,6 @@ v1::Logprobs ToLogprobs(const kernels::Distribution& distribution, double temper
     logprobs.add_requested_ranks(place.rank);
   }
   return logprobs;
-}
-
-// Returns true where the watermark's context has stood before.
-bool SkipsMark(const v1::Watermark& mark, const std::vector<uint32_t>& tokens) {
-  const size_t width = mark.has_context_width() ? mark.context_width() : 4;
-  if (!mark.skip_repeated_contexts() || tokens.size() <= width) return false;
-  const auto context = std::span(tokens).last(width);
-  return std::ranges::search(tokens, context).begin() != tokens.end() - static_cast<std::ptrdiff_t>(width);
 }
 
 }  // namespace
@@ -93,17 +84,12 @@ kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) cons
   request.dtype = row.dtype;
   request.live_vocabulary = live;
   request.parameters = &parameters;
-  request.noise = {open_.seed(), position, open_.choice_index() | row.draw_salt << 16};
+  request.noise = PlainNoise(p, tokens_, {open_.seed(), position, open_.choice_index() | row.draw_salt << 16});
   if (!forced) request.edits = edits;
   request.has_allowed_tokens = true;
   request.allowed_tokens = allowed_tokens;
   const std::vector<uint32_t> requested(p.logprob_token_ids().begin(), p.logprob_token_ids().end());
   request.requested = requested;
-  if (p.has_watermark() && !SkipsMark(p.watermark(), tokens_)) {
-    const size_t width =
-        std::min<size_t>(p.watermark().has_context_width() ? p.watermark().context_width() : 4, tokens_.size());
-    request.noise = law::WatermarkNoise(p.watermark().key(), std::span(tokens_).last(width), request.noise.stream);
-  }
   request.task = row.task;
   request.given = row.given;
   request.draft = row.draft;

@@ -17,7 +17,6 @@
 #include "kernels/law/golden_outputs.h"
 #include "kernels/law/json_text.h"
 #include "kernels/law/reference.h"
-#include "kernels/law/watermark.h"
 #include "sortition/v1/parameters.pb.h"
 #include "tests/conformance/random_row.h"
 #include "tests/support/plain_history.h"
@@ -32,7 +31,8 @@ using kernels::LogitEdit;
 // Makes one history. Values are multiples of 1/64, which every number format holds.
 class RandomHistory {
  public:
-  explicit RandomHistory(uint64_t seed) : random_(seed), vocabulary_(4 + Below(37)) {
+  // `marks`: the row has a watermark that leaves out repeated contexts, and the filters that came later.
+  RandomHistory(uint64_t seed, bool marks) : random_(seed), vocabulary_(4 + Below(37)) {
     const uint32_t length = Below(120);
     while (tokens_.size() < length) AddText();
     prompt_length_ = Below(uint32_t(tokens_.size()) + 1);
@@ -41,6 +41,7 @@ class RandomHistory {
     AddSamplers();
     if (OneIn(4)) AddWatermark();
     AddPhases();
+    if (marks) AddMark();
   }
 
   std::string Line(const std::string& name) {
@@ -67,11 +68,7 @@ class RandomHistory {
     request.sampler_state = kernels::InitialSamplerState(compiled.chain);
     const uint32_t stream = Below(3) | Below(2) << 16;
     request.noise = {random_(), uint32_t(tokens_.size()), stream};
-    if (parameters_.has_watermark()) {
-      const size_t width = std::min<size_t>(
-          parameters_.watermark().has_context_width() ? parameters_.watermark().context_width() : 4, tokens_.size());
-      request.noise = law::WatermarkNoise(parameters_.watermark().key(), std::span(tokens_).last(width), stream);
-    }
+    request.noise = PlainNoise(parameters_, tokens_, request.noise);
     const std::string row = RowText(GoldenRowOf(request, name));
     google::protobuf::util::JsonPrintOptions options;
     options.preserve_proto_field_names = true;
@@ -221,6 +218,19 @@ class RandomHistory {
     if (OneIn(2)) parameters_.mutable_watermark()->set_context_width(1 + Below(64));
   }
 
+  void AddMark() {
+    v1::Watermark& mark = *parameters_.mutable_watermark();
+    mark.set_key(random_());
+    mark.set_context_width(1 + Below(6));
+    mark.set_skip_repeated_contexts(!OneIn(8));
+    if (OneIn(4)) parameters_.set_min_keep(Below(6));
+    if (OneIn(4)) parameters_.mutable_min_k()->set_tau(Between(0, 9));
+    for (v1::Phase& phase : *parameters_.mutable_phases()) {
+      if (OneIn(2)) phase.mutable_parameters()->set_min_keep(Below(6));
+      if (OneIn(4)) phase.mutable_parameters()->mutable_min_k();
+    }
+  }
+
   std::mt19937_64 random_;
   const uint32_t vocabulary_;
   std::vector<uint32_t> tokens_;
@@ -245,10 +255,11 @@ std::string TextOf(const kernels::StatedRow& stated) {
 
 }  // namespace
 
-int PrintHistories(uint32_t rows, uint32_t seed) {
+int PrintHistories(uint32_t rows, uint32_t seed, bool marks) {
+  const std::string name = marks ? "marked " : "history ";
   for (uint32_t i = 0; i < rows; ++i) {
     const uint64_t row_seed = uint64_t{seed} << 32 | i;
-    std::printf("%s\n", RandomHistory(row_seed).Line("history " + std::to_string(row_seed)).c_str());
+    std::printf("%s\n", RandomHistory(row_seed, marks).Line(name + std::to_string(row_seed)).c_str());
   }
   return 0;
 }

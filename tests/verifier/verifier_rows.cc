@@ -282,11 +282,14 @@ int main(int count, char** words) {
   if (task == "options" && count == 2) return WriteOptions();
   if (task == "filters" && count == 2) return WriteFilters();
   if (task == "make" && count == 5) return Make(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
-  if (task == "histories" && count == 4) return PrintHistories(NumberOf(words[2]), NumberOf(words[3]));
+  if (count == 4 && (task == "histories" || task == "marks")) {
+    return PrintHistories(NumberOf(words[2]), NumberOf(words[3]), /*marks=*/task == "marks");
+  }
   if (task == "records" && count == 5) return MakeRecords(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
   if (task == "compact" && count == 4) return PrintCompactRows(NumberOf(words[2]), NumberOf(words[3]));
   std::fprintf(stderr,
-               "verifier_rows make ROWS SEED VOCABULARY | histories ROWS SEED | records ROWS SEED VOCABULARY | compact"
+               "verifier_rows make ROWS SEED VOCABULARY | histories ROWS SEED | marks ROWS SEED | records ROWS SEED "
+               "VOCABULARY | compact"
                " ROWS SEED | options | filters | check FILE\n");
   return 2;
 }

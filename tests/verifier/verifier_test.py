@@ -25,6 +25,7 @@ FROZEN = {
     "golden_outputs.json": "e2b9546f7b8997dc9d730c3be5a88b25ed03595051b9720875d19b885e9230bc",
     "law_1_filters.json": "042b5eb416d1afe40b0331e7a393e32e978c5bc8b3fac93d8d562660012a1ded",
     "law_1_histories.json": "6388d9d709e4c4874e9c4a59ae9e6189448ef8e86e2659549d9ddbe3166eb529",
+    "law_1_marks.json": "0b3c918877b04e6a352f41318bf0a3ab3c6bb5bdde9030d39910690a14e2cac1",
     "law_1_records.json": "0e652774a8e97875405684f43e7369e0c19c3305cc6711c776e0781f3d593336",
     "law_1_rows.json": "9b12ea3528e0faecd438cbed471fcddd0852c3cf40f47b8ee1dc5cc64101fab0",
 }
@@ -57,7 +58,7 @@ class FrozenTest(unittest.TestCase):
             self.assertEqual(hashlib.sha256((LAW / name).read_bytes()).hexdigest(), digest, name)
 
     def test_reference_and_cpu_kernels_answer_as_published(self):
-        for name in ("law_1_rows.json", "law_1_filters.json", "law_1_histories.json",
+        for name in ("law_1_rows.json", "law_1_filters.json", "law_1_histories.json", "law_1_marks.json",
                      "law_1_records.json"):
             checked = subprocess.run([ROWS, "check", str(LAW / name)], capture_output=True, text=True)
             self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
@@ -80,6 +81,20 @@ class FrozenTest(unittest.TestCase):
                               "no_repeat_ngram_size", "bad_words", "min_tokens", "stop_token_ids", "phases",
                               "logit_bias", "allowed_token_ids", "banned_token_ids", "watermark"},
                              {name for item in items for name in item})
+
+    def test_repeated_contexts_are_published(self):
+        marked, own = 0, 0
+        for item in published("law_1_marks.json")["rows"]:
+            history, mark = item["history"], item["history"]["parameters"]["watermark"]
+            tokens, width = history["prompt"] + history["output"], mark["context_width"]
+            end = tokens[len(tokens) - width:]
+            repeats = len(tokens) > width and any(tokens[i:i + width] == end for i in range(len(tokens) - width))
+            is_own = repeats and mark.get("skip_repeated_contexts", False)
+            # The noise of a mark stands at position 0.
+            self.assertEqual(item["row"]["noise"]["position"], len(tokens) if is_own else 0)
+            own, marked = own + is_own, marked + (not is_own)
+        self.assertGreater(own, 40)
+        self.assertGreater(marked, 20)
 
     def test_records_of_every_task_and_stage_are_published(self):
         rows = [row for row in published("law_1_records.json")["rows"] if "error" not in row["answer"]]
@@ -204,7 +219,7 @@ class RandomRowsTest(unittest.TestCase):
             self.assertTrue(many_rows.hold(said, RANDOM_ROWS), f"{name}: {said}")
 
     def test_random_histories_compact_rows_and_records(self):
-        for task in (["histories", "200", "20261123"], ["compact", "200", "20261123"],
+        for task in (["histories", "200", "20261123"], ["marks", "200", "20261123"], ["compact", "200", "20261123"],
                      ["records", "300", "20261123", "40"]):
             rows = subprocess.run([ROWS, *task], capture_output=True, text=True, check=True).stdout
             for name, says in many_rows.VERIFIERS.items():

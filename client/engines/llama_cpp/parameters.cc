@@ -1,7 +1,13 @@
 // Converts llama.cpp's options to the contract's.
 #include "client/engines/llama_cpp/parameters.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -58,10 +64,104 @@ absl::Status SetBias(const SamplingOptions& options, v1::SamplingParameters* par
   return absl::OkStatus();
 }
 
-}  // namespace
+// llama.cpp's default order of the samplers that have a counterpart.
+constexpr std::array<std::string_view, 8> kDefaultOrder = {"penalties", "top_n_sigma", "top_k", "typ_p",
+                                                           "top_p",     "min_p",       "xtc",   "temperature"};
 
-absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& options) {
-  if (options.min_keep > 1) return absl::InvalidArgumentError("min_keep: filters keep one token at least, not more");
+// Returns the options with llama.cpp's off value for each sampler that `list` does not name.
+SamplingOptions WithoutUnlisted(SamplingOptions options, const std::vector<std::string>& list) {
+  const auto listed = [&](std::string_view name) { return std::find(list.begin(), list.end(), name) != list.end(); };
+  if (!listed("penalties")) options.penalty_last_n = 0;
+  if (!listed("top_n_sigma")) options.top_n_sigma = -1;
+  if (!listed("top_k")) options.top_k = 0;
+  if (!listed("typ_p")) options.typ_p = 1;
+  if (!listed("top_p")) options.top_p = 1;
+  if (!listed("min_p")) options.min_p = 0;
+  if (!listed("xtc")) options.xtc_probability = 0;
+  if (!listed("adaptive_p")) options.adaptive_target = -1;
+  if (!listed("temperature")) options.temp = 1, options.dynatemp_range = 0;
+  return options;
+}
+
+// Returns the contract's name of a sampler that is on, or none.
+std::string_view NameIfOn(std::string_view name, const v1::SamplingParameters& parameters) {
+  const std::array<std::pair<std::string_view, std::pair<std::string_view, bool>>, 8> names = {{
+      {"top_n_sigma", {"top_n_sigma", parameters.has_top_n_sigma()}},
+      {"top_k", {"top_k", parameters.has_top_k()}},
+      {"typ_p", {"typical_p", parameters.has_typical_p()}},
+      {"top_p", {"top_p", parameters.has_top_p()}},
+      {"min_p", {"min_p", parameters.has_min_p()}},
+      {"xtc", {"xtc", parameters.has_xtc()}},
+      {"temperature", {"temperature", parameters.temperature() != 1 || parameters.has_dynamic_temperature()}},
+      {"adaptive_p", {"adaptive_p", parameters.has_adaptive_p()}},
+  }};
+  for (const auto& [theirs, ours] : names) {
+    if (theirs == name && ours.second) return ours.first;
+  }
+  return {};
+}
+
+bool HasPenalties(const v1::SamplingParameters& parameters) {
+  return parameters.has_repetition_penalty() || parameters.has_frequency_penalty() || parameters.has_presence_penalty();
+}
+
+// Sets the order of the listed samplers that are on, unless it is that of the preset.
+absl::Status SetOrder(const std::vector<std::string>& list, v1::SamplingParameters* parameters) {
+  std::vector<std::string_view> on;
+  for (const std::string& name : list) {
+    if (name == "penalties" && HasPenalties(*parameters) && !on.empty()) {
+      return absl::InvalidArgumentError("samplers: penalties come before all filters and the temperature");
+    }
+    const std::string_view ours = NameIfOn(name, *parameters);
+    if (ours.empty()) continue;
+    if (std::find(on.begin(), on.end(), ours) != on.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("samplers: ", name, " is in the list twice"));
+    }
+    on.push_back(ours);
+  }
+  // llama.cpp applies it last, wherever it is in the list.
+  const auto last = std::find(on.begin(), on.end(), "adaptive_p");
+  if (last != on.end()) std::rotate(last, last + 1, on.end());
+  if (on.empty()) return absl::OkStatus();
+  auto* order = parameters->mutable_chain()->mutable_explicit_();
+  for (const std::string_view name : on) order->add_samplers(std::string(name));
+  return absl::OkStatus();
+}
+
+bool IsDefaultOrder(const std::vector<std::string>& list) {
+  auto next = kDefaultOrder.begin();
+  for (const std::string& name : list) {
+    if (name == "dry" || name == "adaptive_p") continue;
+    next = std::find(next, kDefaultOrder.end(), name);
+    if (next == kDefaultOrder.end()) return false;
+    ++next;
+  }
+  return true;
+}
+
+// Refuses what the list means for llama.cpp and has no counterpart.
+absl::Status CheckList(const SamplingOptions& options) {
+  for (const std::string& name : *options.samplers) {
+    if (name == "infill") return absl::InvalidArgumentError("samplers: infill has no counterpart");
+  }
+  // llama.cpp's greedy choice is among the tokens that these leave, which may lack the most probable one.
+  if (options.temp <= 0 && options.mirostat == 0) {
+    if (options.xtc_probability != 0) return absl::InvalidArgumentError("xtc_probability: 0 beside temperature 0");
+    if (options.typ_p < 1) return absl::InvalidArgumentError("typical_p: 1 beside temperature 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetMinKeep(const SamplingOptions& options, v1::SamplingParameters* parameters) {
+  if (options.min_keep < 2) return absl::OkStatus();
+  if (options.top_n_sigma >= 0 || (options.top_k > 0 && options.top_k < options.min_keep)) {
+    return absl::InvalidArgumentError("min_keep: at most top_k, and 1 beside top_n_sigma, which do not look at it");
+  }
+  parameters->set_min_keep(static_cast<uint32_t>(options.min_keep));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SamplingParameters> ParametersOf(const SamplingOptions& options) {
   if (options.penalty_last_n < -1) return absl::InvalidArgumentError("penalty_last_n: -1 or more");
   v1::SamplingParameters parameters;
   SetPenalties(options, &parameters);
@@ -77,6 +177,7 @@ absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& optio
     parameters.mutable_mirostat()->set_eta(options.mirostat_eta);
     return parameters;
   }
+  if (absl::Status status = SetMinKeep(options, &parameters); !status.ok()) return status;
   const int filters = SetFilters(options, &parameters);
   if (options.adaptive_target >= 0) {
     parameters.mutable_adaptive_p()->set_target(options.adaptive_target);
@@ -87,6 +188,25 @@ absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& optio
   if (filters > 1 || (filters == 1 && options.temp != 1 && !parameters.has_top_k())) {
     parameters.mutable_chain()->set_preset(v1::Chain::PRESET_LLAMA_CPP);
   }
+  return parameters;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& options) {
+  if (!options.samplers) return ParametersOf(options);
+  SamplingOptions listed = options;
+  if (options.mirostat == 0) {
+    listed = WithoutUnlisted(options, *options.samplers);
+  } else {
+    listed.penalty_last_n = 0;  // beside mirostat llama.cpp applies none
+  }
+  if (absl::Status status = CheckList(listed); !status.ok()) return status;
+  auto parameters = ParametersOf(listed);
+  if (!parameters.ok() || options.mirostat != 0 || parameters->temperature() == 0) return parameters;
+  if (IsDefaultOrder(*options.samplers)) return parameters;
+  parameters->clear_chain();
+  if (absl::Status status = SetOrder(*options.samplers, &*parameters); !status.ok()) return status;
   return parameters;
 }
 

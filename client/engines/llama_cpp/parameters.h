@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@
 namespace sortition::engines::llama_cpp {
 
 // Names, defaults and off values are those of llama.cpp's common_params_sampling. Options of Sortition without a
-// counterpart there keep their defaults. The order of the samplers is llama.cpp's default one.
+// counterpart there keep their defaults.
 struct SamplingOptions {
   int32_t top_k = 40;  // <= 0: off
   float top_p = 0.95f;
@@ -33,6 +34,9 @@ struct SamplingOptions {
   float adaptive_target = -1.0f;  // < 0: off
   float adaptive_decay = 0.9f;
   int32_t min_keep = 0;
+  // llama.cpp's names of samplers, first applied first. A sampler that is not in the list is off. Absent: llama.cpp's
+  // default order, with adaptive_p where its target is set.
+  std::optional<std::vector<std::string>> samplers;
   struct Bias {
     int32_t token = 0;
     float bias = 0;  // -Inf bans the token

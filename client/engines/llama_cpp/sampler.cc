@@ -15,6 +15,7 @@ struct Context {
   std::unique_ptr<Decoder> decoder;
   std::vector<float> row;
   absl::Status last_error;
+  absl::Status accept_error;  // holds until a reset
 };
 
 Context& ContextOf(const llama_sampler* sampler) { return *static_cast<Context*>(sampler->ctx); }
@@ -23,7 +24,16 @@ const char* Name(const llama_sampler*) { return "sortition"; }
 
 void Accept(llama_sampler* sampler, llama_token token) {
   Context& context = ContextOf(sampler);
-  context.last_error = context.decoder->Accept(static_cast<uint32_t>(token));
+  context.accept_error.Update(context.decoder->Accept(static_cast<uint32_t>(token)));
+  context.last_error = context.accept_error;
+}
+
+absl::StatusOr<v1::DrawResult> DrawRow(Context* context, const float* logits) {
+  context->last_error = context->accept_error;
+  if (!context->last_error.ok()) return context->last_error;
+  auto drawn = context->decoder->Draw(logits, static_cast<uint32_t>(context->row.size()));
+  context->last_error = drawn.status();
+  return drawn;
 }
 
 // Makes a row of the candidates. A token that an earlier sampler has dropped gets -Inf.
@@ -39,8 +49,7 @@ void GatherRow(const llama_token_data_array& candidates, std::vector<float>* row
 void Apply(llama_sampler* sampler, llama_token_data_array* candidates) {
   Context& context = ContextOf(sampler);
   GatherRow(*candidates, &context.row);
-  auto drawn = context.decoder->Draw(context.row.data(), static_cast<uint32_t>(context.row.size()));
-  context.last_error = drawn.status();
+  const auto drawn = DrawRow(&context, context.row.data());
   candidates->selected = -1;
   if (!drawn.ok()) return;
   for (size_t i = 0; i < candidates->size; ++i) {
@@ -51,11 +60,17 @@ void Apply(llama_sampler* sampler, llama_token_data_array* candidates) {
   }
 }
 
-void Reset(llama_sampler* sampler) { ContextOf(sampler).decoder->Reset(); }
+void Reset(llama_sampler* sampler) {
+  Context& context = ContextOf(sampler);
+  context.decoder->Reset();
+  context.last_error = context.accept_error = absl::OkStatus();
+}
 
 llama_sampler* Clone(const llama_sampler* sampler) {
   const Context& context = ContextOf(sampler);
-  return InitSampler(context.decoder->Clone(), static_cast<uint32_t>(context.row.size()));
+  llama_sampler* const clone = InitSampler(context.decoder->Clone(), static_cast<uint32_t>(context.row.size()));
+  ContextOf(clone).accept_error = context.accept_error;
+  return clone;
 }
 
 void Free(llama_sampler* sampler) { delete &ContextOf(sampler); }
@@ -69,16 +84,20 @@ llama_sampler_i* Interface() {
 }  // namespace
 
 llama_sampler* InitSampler(std::unique_ptr<Decoder> decoder, uint32_t vocabulary_size) {
-  return llama_sampler_init(Interface(), new Context{std::move(decoder), std::vector<float>(vocabulary_size), {}});
+  return llama_sampler_init(Interface(), new Context{std::move(decoder), std::vector<float>(vocabulary_size), {}, {}});
+}
+
+absl::StatusOr<v1::DrawResult> Draw(llama_sampler* sampler, const float* logits) {
+  return DrawRow(&ContextOf(sampler), logits);
 }
 
 absl::StatusOr<v1::DrawResult> Sample(llama_sampler* sampler, llama_context* context, int32_t index) {
   const float* logits = llama_get_logits_ith(context, index);
   if (logits == nullptr) return absl::InvalidArgumentError("the context has no logits for this output");
-  Decoder& decoder = *ContextOf(sampler).decoder;
-  auto drawn = decoder.Draw(logits, static_cast<uint32_t>(ContextOf(sampler).row.size()));
+  auto drawn = Draw(sampler, logits);
   if (!drawn.ok()) return drawn.status();
-  if (absl::Status status = decoder.Accept(drawn->token()); !status.ok()) return status;
+  Accept(sampler, static_cast<llama_token>(drawn->token()));
+  if (!LastError(sampler).ok()) return LastError(sampler);
   return drawn;
 }
 

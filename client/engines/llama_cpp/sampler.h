@@ -16,11 +16,16 @@ namespace sortition::engines::llama_cpp {
 // `vocabulary_size` is llama_vocab_n_tokens.
 llama_sampler* InitSampler(std::unique_ptr<Decoder> decoder, uint32_t vocabulary_size);
 
+// Draws a token from a row of `vocabulary_size` logits, in place. It is not accepted yet, as after llama_sampler_apply.
+// LastError has the error, too.
+absl::StatusOr<v1::DrawResult> Draw(llama_sampler* sampler, const float* logits);
+
 // Draws the token after output `index` of `context` and accepts it, as llama_sampler_sample does, but reads the logits
 // in place, without an array of candidates. `sampler` is one of InitSampler, and in no chain.
 absl::StatusOr<v1::DrawResult> Sample(llama_sampler* sampler, llama_context* context, int32_t index);
 
-// Returns the error of the sampler's last apply or accept.
+// Returns the error of the sampler's last draw, apply or accept. After an accept that failed, the text is not the
+// engine's: nothing is drawn until the sampler is reset.
 const absl::Status& LastError(const llama_sampler* sampler);
 
 }  // namespace sortition::engines::llama_cpp

@@ -1,8 +1,8 @@
 """Sortition under SGLang: an out-of-tree plugin that registers the sampling backend "sortition".
 
 The wheel registers SGLang's extension point sglang.srt.plugins. It does nothing unless SORTITION_SGLANG is set, to
-targets ("127.0.0.1:50051,unix:PATH"), to "in_process", or to both. SGLang adds penalties, biases and grammars to the
-logits; the law draws from them, by temperature, top-p, top-k, min-p, seed and position. Such a row has no history.
+targets ("127.0.0.1:50051,unix:PATH"), to "in_process", or to both. Grammars and the minimum length reach the law as
+masked logits. The law does all else: penalties, biases, temperature, top-p, top-k, min-p, by seed and position.
 """
 
 from __future__ import annotations
@@ -27,17 +27,31 @@ _REQUESTS = "sortition_requests"  # of SGLang's batch: its requests, by row
 # SGLang's deterministic mode gives this seed to requests without one.
 _SEED_OF_DETERMINISTIC_MODE = 42
 _ORDER = {"explicit": {"samplers": ["temperature", "top_p", "top_k", "min_p"]}}
+# The largest vocabulary of the law: admission does not know the model's.
+_LARGEST_VOCABULARY = (1 << 20) - 1
+
+
+def has_penalties(params: Any) -> bool:
+    return (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) != (1, 0, 0)
 
 
 def parameters_of(params: Any) -> Dict[str, Any]:
-    """Converts SGLang's SamplingParams to fields of Sortition's: those that follow penalties, biases and grammars.
+    """Converts SGLang's SamplingParams to fields of Sortition's.
 
-    SGLang takes top-p of the whole distribution, and top-k's tokens of that, which is the order here.
+    SGLang's penalties count the output alone. It takes top-p of the whole distribution, and top-k's tokens of that.
     """
+    result: Dict[str, Any] = {}
+    if has_penalties(params):
+        result.update(repetition_penalty=params.repetition_penalty, frequency_penalty=params.frequency_penalty,
+                      presence_penalty=params.presence_penalty, penalty_scope={"repetition_counts_prompt": False})
+    if params.logit_bias:
+        # "1" and "01" are one token. The last bias counts, as in SGLang.
+        result["logit_bias"] = [{"token": token, "bias": bias} for token, bias in
+                                {int(token): float(bias) for token, bias in params.logit_bias.items()}.items()]
     if params.top_k <= 1:  # SGLang's form of temperature 0
-        return {"temperature": 0.0}
+        return {**result, "temperature": 0.0}
     every = importlib.import_module("sglang.srt.sampling.sampling_params").TOP_K_ALL
-    return {"temperature": params.temperature, "top_p": params.top_p, "min_p": params.min_p,
+    return {**result, "temperature": params.temperature, "top_p": params.top_p, "min_p": params.min_p,
             "top_k": 0 if params.top_k >= every else params.top_k, "chain": _ORDER}
 
 
@@ -80,17 +94,57 @@ class Rows:
                     positions[row] = answer
         return [self._errors.get(request, positions[row]) for row, request in enumerate(requests)]
 
+    def outputs(self, requests: List[Any], positions: List[int]) -> List[List[int]]:
+        """Returns the drawn tokens before the positions, of those requests whose penalties count them."""
+        made = []
+        for request, position in zip(requests, positions):
+            counted = has_penalties(request.sampling_params) and request in self._sequences
+            prompt = len(request.origin_input_ids)
+            made.append(list(self._sequences[request].tokens[prompt:position]) if counted else [])
+        return made
+
     def _open(self, request: Any, vocabulary: int, position: int) -> None:
         sequence = self._sequences.get(request)
         if sequence is not None and sequence.position == position:
             return
         if sequence is not None:
             getattr(sequence, "close", lambda: None)()
-        made = self._sampler.open(vocabulary_size=vocabulary, seed=seed_of(request, self._deterministic),
-                                  start_position=position, **parameters_of(request.sampling_params))
+        output: List[int] = []
+        if has_penalties(request.sampling_params):
+            text = [*request.origin_input_ids, *request.output_ids][:position]
+            if len(text) < position:
+                raise Error(f"penalties need the {position} tokens before, of which SGLang has told {len(text)}",
+                            "FAILED_PRECONDITION")
+            prompt = len(request.origin_input_ids)
+            where, output = {"prompt": text[:prompt]}, text[prompt:]
+        else:
+            where = {"start_position": position}
+        made = self._sampler.open(vocabulary_size=vocabulary, seed=seed_of(request, self._deterministic), **where,
+                                  **parameters_of(request.sampling_params))
+        if output:
+            made.append(output)
         self._sequences[request] = made
         if hasattr(made, "close"):
             weakref.finalize(request, made.close)
+
+
+def with_edits(logits: torch.Tensor, requests: List[Any], outputs: List[List[int]]) -> torch.Tensor:
+    """Returns logits with biases and penalties, in the law's order, for log probabilities."""
+    edited = logits
+    for row, (request, output) in enumerate(zip(requests, outputs)):
+        params = request.sampling_params
+        if not params.logit_bias and not has_penalties(params):
+            continue
+        if edited is logits:
+            edited = logits.float().clone()
+        for token, bias in (params.logit_bias or {}).items():
+            edited[row, int(token)] += bias
+        if output and has_penalties(params):
+            tokens, counts = torch.tensor(output, device=logits.device).unique(return_counts=True)
+            there = edited[row, tokens]
+            there = torch.where(there < 0, there * params.repetition_penalty, there / params.repetition_penalty)
+            edited[row, tokens] = there - params.frequency_penalty * counts - params.presence_penalty
+    return edited
 
 
 def _refuse_config() -> None:
@@ -140,7 +194,8 @@ def sampler_class() -> Any:
                                   device=logits.device)
             if return_logprob:
                 original = sampling_info.is_all_greedy or base.SGLANG_RETURN_ORIGINAL_LOGPROB
-                scaled = logits if original else logits / sampling_info.temperatures
+                edited = with_edits(logits, requests, self.rows.outputs(requests, after))
+                scaled = edited if original else edited / sampling_info.temperatures
                 self.output_logprob_processor.compute_logprobs(
                     torch.log_softmax(scaled, dim=-1), top_logprobs_nums, token_ids_logprobs,
                     tokens).write_output_to(logits_output)
@@ -150,10 +205,22 @@ def sampler_class() -> Any:
     return SortitionSampler
 
 
+def _draws_here() -> bool:
+    """True if this process's sampler is the one here, so that SGLang need not change logits."""
+    info = importlib.import_module("sglang.srt.sampling.sampling_batch_info")
+    return info.get_exec().kernel.sampling_backend == BACKEND
+
+
+def _unless_drawn_here(required: bool, *_: Any, **__: Any) -> bool:
+    return required and not _draws_here()
+
+
 def _told(made: Any, *arguments: Any, **options: Any) -> Any:
-    """Gives a new batch its requests, by row."""
+    """Gives a new batch its requests, by row, and takes its biases, which the law adds."""
     batch = options["batch"] if "batch" in options else arguments[1]  # the first is the class
     setattr(made, _REQUESTS, list(batch.reqs))
+    if _draws_here():
+        made.logit_bias = None
     return made
 
 
@@ -176,7 +243,7 @@ def check(params: Any) -> None:
         raise ValueError("beam_width: beams have no counterpart in Sortition's plugin")
     if params.watermark is not None:
         raise ValueError("watermark has no counterpart in Sortition's plugin")
-    LocalSampler().open(vocabulary_size=2, **parameters_of(params))
+    LocalSampler().open(vocabulary_size=_LARGEST_VOCABULARY, **parameters_of(params))
 
 
 def _admitted(_: Any, params: Any, *__: Any, **___: Any) -> None:
@@ -207,4 +274,8 @@ def register() -> None:
                          ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _admitted),
                          ("sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request", _validated)):
         hooks.HookRegistry.register(target, hook, hooks.HookType.AFTER)
+    for name in ("frequency", "presence", "repetition"):
+        hooks.HookRegistry.register(
+            f"sglang.srt.sampling.penaltylib.{name}_penalty.Batched{name.capitalize()}Penalizer._is_required",
+            _unless_drawn_here, hooks.HookType.AFTER)
     importlib.import_module("sglang.srt.layers.sampler").register_sampler_backend(BACKEND, lambda: sampler_class()())

@@ -22,6 +22,8 @@ _GREEDY_BELOW = 1e-5
 MOST_ALTERNATIVES = 1000
 # The most drafts of one step that the law verifies.
 MOST_DRAFTS = 64
+# The most tokens at the end of vLLM's text that it does not know yet: those of two steps.
+_MOST_UNKNOWN = 2 * (MOST_DRAFTS + 1)
 # The most tokens of a history, unless a server is told another number. A longer budget never ends.
 _MOST_TOKENS = 1 << 22
 # The largest vocabulary of the law: admission knows the model's no better.
@@ -52,6 +54,7 @@ class Request:
         self.seed = params.seed
         self.sequence: Any = None
         self.error: Optional[Error] = None  # ended the request
+        self.last_drawn: Optional[int] = None  # the history's last token, if it is known without a look at all
         self._thinking = thinking
         self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
 
@@ -71,17 +74,23 @@ class Request:
             getattr(self.sequence, "close", lambda: None)()
 
     def follow(self) -> None:
-        """Makes the sequence's history equal to vLLM's after tokens were dropped, replaced or inserted."""
-        accepted = [token for token in self.output if token >= 0]  # -1 stands for a token that is not known yet
-        if len(accepted) != len(self.output):
+        """Makes the sequence's history equal to vLLM's after tokens were dropped, replaced or inserted.
+
+        Takes as long for a long text as for a short one.
+        """
+        output = self.output
+        if any(token < 0 for token in output[-_MOST_UNKNOWN:]):  # -1 stands for a token that is not known yet
             return
         drawn = self.sequence.position - len(self.prompt)
-        if drawn > len(accepted):
-            self.sequence.truncate(len(self.prompt) + len(accepted))
-        elif drawn < len(accepted):
-            self.sequence.append(accepted[drawn:])
-        if accepted and self.sequence.stateful and self.sequence.tokens[-1] != accepted[-1]:
-            self.sequence.replace_last(accepted[-1])
+        if drawn > len(output):
+            self.sequence.truncate(len(self.prompt) + len(output))
+            drawn, self.last_drawn = len(output), None
+        if drawn and self.sequence.stateful and self.last_drawn != output[drawn - 1]:
+            if self.sequence.tokens[-1] != output[drawn - 1]:
+                self.sequence.replace_last(output[drawn - 1])
+        if drawn < len(output):
+            self.sequence.append(output[drawn:])
+        self.last_drawn = output[-1] if output else None
 
     def mask(self, vocabulary: int, positions: int = 1) -> Optional[numpy.ndarray]:
         """Returns packed masks of the next positions, None if all tokens are allowed."""
@@ -254,6 +263,8 @@ class Drawer:
             answers[index] = result
             if isinstance(result, Error):
                 requests[index].error = result
+            else:
+                requests[index].last_drawn = tokens_of(result)[-1]
         return answers
 
     def logprobs(self, requests: Sequence[Request], answers: Sequence[Any], width: int, logits: torch.Tensor,

@@ -1,10 +1,11 @@
 """Cost of a token from Python and under engines, beside the C++ call and the engines' own samplers.
 
-    bench_engines.py [--json FILE] [--rounds N] [--only REGEX]
+    bench_engines.py [--json FILE] [--plot FILE] [--rounds N] [--only REGEX]
 
 Rows: a vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature
 0.8, in the order of the engine that is compared. Contenders take turns, each time with another row; results are
-medians, in microseconds a row. Texts (vllm_16_*, hf_32_*): tokens a second of whole engines, see texts.py.
+medians, in microseconds a row. Texts (vllm_16_*, hf_32_*, llama_server_32): tokens a second of whole engines, see
+texts.py; --plot draws them (picture.py), and their table is printed.
 
 py_inprocess: sortition.local, one row; the baseline is the same step in C++. py_shm: the service over shared memory,
 with one row that lies there; the baseline is the C++ client's step. vs_llamacpp_*: the adapter in process, and the
@@ -29,6 +30,7 @@ import sortition.local
 import torch
 from transformers.generation import logits_process as hf
 
+import picture
 import texts
 from rows import serve
 
@@ -41,7 +43,8 @@ HF_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_HF"}}
 # The least that Sortition must be as a multiple of its baseline's speed, or the most microseconds that it may take.
 FASTER = {"vs_llamacpp_inprocess": 10, "vs_llamacpp_shm": 3, "vs_hf_inprocess/1": 50, "vs_hf_inprocess/32": 50,
           "vs_hf_shm/1": 20, "vs_hf_shm/32": 20, "vllm_16_full": 20, "vllm_16_full_service": 17,
-          "vllm_16_greedy": 1.05, "vllm_16_greedy_service": 1.0, "hf_32_full": 9.5, "hf_32_full_service": 9}
+          "vllm_16_greedy": 1.05, "vllm_16_greedy_service": 1.0, "hf_32_full": 9.5, "hf_32_full_service": 9,
+          "llama_server_32": 1.3, "llama_server_32_service": 1.3}
 MOST = {"py_inprocess": lambda baseline: 1.2 * baseline + 5, "py_shm": lambda baseline: baseline + 40,
         "vllm_masks_512": lambda _: 1000}
 
@@ -190,6 +193,7 @@ def masks_figure():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
+    parser.add_argument("--plot")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--only", default="", help="names of figures, a regular expression")
     arguments = parser.parse_args()
@@ -212,10 +216,14 @@ def main():
                 for name, ours, own in texts.measure(engine, folder, server.serving["listen"]):
                     results.append(judged(name, ours["tokens_per_second"], own["tokens_per_second"], "tokens/s",
                                           ours=ours, own=own))
+    figures = {"suite": "engines", "machine": machine(), "load": os.getloadavg()[0], "results": results}
+    print("\n".join(picture.table(figures)))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"suite": "engines", "machine": machine(), "load": os.getloadavg()[0], "results": results}, file,
-                      indent=1)
+            json.dump(figures, file, indent=1)
+    if arguments.plot:
+        with open(arguments.plot, "w", encoding="utf-8") as file:
+            file.write(picture.draw(figures))
 
 
 if __name__ == "__main__":

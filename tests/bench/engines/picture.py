@@ -11,24 +11,25 @@ import math
 import sys
 
 LEFT, RIGHT, TOP, BOTTOM = 60, 700, 40, 300
-LEAST, MOST = 5, 2000  # tokens a second
+LEAST, MOST = 5, 10000  # tokens a second
 CASES = (("vllm_16_full", "vLLM, 16 texts: filters, penalty"), ("vllm_16_greedy", "vLLM, 16 texts: greedy"),
-         ("hf_32_full", "Transformers, 32 texts: filters, penalty"))
+         ("hf_32_full", "Transformers, 32 texts: filters, penalty"),
+         ("llama_server_32", "llama-server, 32 texts: filters, penalties"))
 BARS = (("own", "the engine alone", "#636363"), ("in_process", "Sortition in process", "#1b7837"),
         ("service", "Sortition as a service, Unix socket", "#2166ac"))
 
 
 def cases_of(figures):
-    """Returns figures by case and bar."""
+    """Returns figures by label and bar, of those cases that were measured."""
     results = {result["name"]: result for result in figures["results"]}
-    return {name: {"own": results[name]["own"], "in_process": results[name]["ours"],
-                   "service": results[f"{name}_service"]["ours"]} for name, _ in CASES}
+    return {label: {"own": results[name]["own"], "in_process": results[name]["ours"],
+                    "service": results[f"{name}_service"]["ours"]} for name, label in CASES if name in results}
 
 
 def table(figures):
     """Returns rows of Markdown: tokens a second, and the median time between the tokens of a text."""
     rows = []
-    for (name, label), bars in zip(CASES, cases_of(figures).values()):
+    for label, bars in cases_of(figures).items():
         cells = [f"{bars[bar]['tokens_per_second']:.0f} / s, {bars[bar]['ms_between_tokens']:.0f} ms"
                  for bar, _, _ in BARS]
         rows.append("| " + " | ".join([label, *cells]) + " |")
@@ -45,17 +46,21 @@ def draw(figures):
            "<title>Tokens a second, and time between tokens, of engines with Sortition and without</title>",
            '<rect width="100%" height="100%" fill="white"/>',
            f'<text x="{LEFT}" y="22">tokens a second (bars) and the time between two tokens of a text</text>']
-    for speed in (5, 10, 20, 50, 100, 200, 500, 1000, 2000):
+    for speed in (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000):
         svg.append(f'<line x1="{LEFT}" x2="{RIGHT}" y1="{y_of(speed):.1f}" y2="{y_of(speed):.1f}" stroke="#ddd"/>'
                    f'<text x="{LEFT - 6}" y="{y_of(speed) + 4:.1f}" text-anchor="end">{speed}</text>')
-    width = (RIGHT - LEFT) / len(CASES)
-    for place, ((_, label), bars) in enumerate(zip(CASES, cases_of(figures).values())):
+    cases = cases_of(figures)
+    width = (RIGHT - LEFT) / max(len(cases), 1)
+    step = (width - 20) / len(BARS)
+    for place, (label, bars) in enumerate(cases.items()):
         first = LEFT + width * place + 20
-        svg.append(f'<text x="{first - 8:.1f}" y="{BOTTOM + 18}" font-size="10">{label}</text>')
+        for line, text in enumerate(label.split(": ")):
+            svg.append(f'<text x="{first - 8:.1f}" y="{BOTTOM + 16 + 13 * line}" font-size="10">{text}</text>')
         for index, (bar, _, color) in enumerate(BARS):
-            x, top = first + 60 * index, y_of(bars[bar]["tokens_per_second"])
-            svg.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="48" height="{BOTTOM - top:.1f}" fill="{color}"/>'
-                       f'<text x="{x + 24:.1f}" y="{top - 5:.1f}" text-anchor="middle" font-size="11">'
+            x, top = first + step * index, y_of(bars[bar]["tokens_per_second"])
+            svg.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{step - 8:.1f}" height="{BOTTOM - top:.1f}" '
+                       f'fill="{color}"/>'
+                       f'<text x="{x + step / 2 - 4:.1f}" y="{top - 5:.1f}" text-anchor="middle" font-size="11">'
                        f'{bars[bar]["ms_between_tokens"]:.0f} ms</text>')
     for index, (_, label, color) in enumerate(BARS):
         x = LEFT + (0, 150, 320)[index]

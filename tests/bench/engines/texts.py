@@ -2,15 +2,17 @@
 
 Each engine runs three times, each in a separate process: with its own sampler, with Sortition in process, and with the
 service over a Unix socket. They take turns, one round of texts each, on the same cores. A model has random weights, one
-layer and a vocabulary of 128256.
+layer and a vocabulary of 128256. llama-server answers requests over HTTP, one for each slot.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY = 128256
@@ -18,16 +20,27 @@ VOCABULARY = 128256
 ENGINES = {
     "vllm": ("ENGINES_VLLM_PYTHON", 16, {"full": (9, 5), "greedy": (25, 9)}),
     "transformers": ("ENGINES_PYTHON", 32, {"full": (9, 5)}),
+    "llama_server": ("", 32, {"full": (25, 7)}),
 }
-PREFIX = {"vllm": "vllm_16", "transformers": "hf_32"}
+PREFIX = {"vllm": "vllm_16", "transformers": "hf_32", "llama_server": "llama_server_32"}
+# llama-server's default filters, with penalties.
+LLAMA_FULL = {"temperature": 0.8, "repeat_penalty": 1.1, "frequency_penalty": 0.1}
 
 
-def make_model(folder):
-    """Writes the model, with the Python that has Transformers."""
+def make_model(folder, engine):
+    """Writes the model, with the Python that has Transformers and gguf. Returns its path."""
+    if engine == "llama_server":
+        path = os.path.join(folder, "model.gguf")
+        if not os.path.exists(path):
+            import random_gguf
+            random_gguf.main(path, "words", VOCABULARY, 1)
+        return path
+    path = os.path.join(folder, "model")
+    if os.path.exists(path):
+        return path
     code = "import sys, small_model; small_model.make(sys.argv[1], vocabulary=int(sys.argv[2]), layers=1, hidden=32)"
-    path = f"{HERE.parents[1] / 'engines'}:{os.environ.get('PYTHONPATH', '')}"
-    subprocess.run([os.environ["ENGINES_PYTHON"], "-c", code, folder, str(VOCABULARY)], check=True,
-                   env={**os.environ, "PYTHONPATH": path})
+    subprocess.run([os.environ["ENGINES_PYTHON"], "-c", code, path, str(VOCABULARY)], check=True)
+    return path
 
 
 class Writer:
@@ -53,6 +66,36 @@ class Writer:
         self._process.stdout.close()
 
 
+class LlamaWriter:
+    """llama-server, and clients that each write a text. Its times are those of one of the texts, which is streamed."""
+
+    def __init__(self, model, sampling):
+        from llama_server_process import LlamaServer
+
+        self.rows = ENGINES["llama_server"][1]
+        self._server = LlamaServer(model, sampling, slots=self.rows).__enter__()
+        self._pool = concurrent.futures.ThreadPoolExecutor(self.rows)
+
+    def write(self, case, tokens):
+        options = LLAMA_FULL if case == "full" else {"temperature": 0.0}
+        # The first tokens come while other prompts are read.
+        asked = {"n_predict": tokens + 4, "logit_bias": [[VOCABULARY - 1, False]], **options}
+        others = [self._pool.submit(self._server.tokens, prompt=[1, 70 + row], **asked) for row in range(1, self.rows)]
+        times = []
+        with self._server.open(prompt=[1, 70], stream=True, **asked) as stream:
+            for line in stream:
+                if line.startswith(b"data:"):
+                    times.append(time.perf_counter())
+        for other in others:
+            other.result()
+        times = times[4:4 + tokens]
+        return [after - before for before, after in zip(times, times[1:])]
+
+    def close(self):
+        self._server.__exit__()
+        self._pool.shutdown()
+
+
 def figures_of(rows, times):
     """Returns tokens a second (the median round's) and ms, from rounds that are lists of seconds between tokens."""
     every = sorted(time for made in times for time in made)
@@ -63,15 +106,14 @@ def figures_of(rows, times):
 
 def measure(engine, folder, target):
     """Yields (name, Sortition's figures, the engine's own) of an engine's cases."""
-    model = os.path.join(folder, "model")
-    if not os.path.exists(model):
-        make_model(model)
+    model = make_model(folder, engine)
     samplings = {"own": "", "in_process": "in_process", "service": target}
     with open(os.path.join(folder, f"{engine}.log"), "w+", encoding="utf-8") as log:
         writers = {}
         try:
             for name, sampling in samplings.items():
-                writers[name] = Writer(engine, model, sampling, log)
+                writers[name] = (LlamaWriter(model, sampling) if engine == "llama_server" else
+                                 Writer(engine, model, sampling, log))
                 writers[name].write("greedy", 3)
             for case, (tokens, rounds) in ENGINES[engine][2].items():
                 times = {name: [] for name in writers}
@@ -82,8 +124,9 @@ def measure(engine, folder, target):
                             times[name].append(made)
                 rows = ENGINES[engine][1]
                 figures = {name: figures_of(rows, made) for name, made in times.items()}
-                yield f"{PREFIX[engine]}_{case}", figures["in_process"], figures["own"]
-                yield f"{PREFIX[engine]}_{case}_service", figures["service"], figures["own"]
+                name = PREFIX[engine] if engine == "llama_server" else f"{PREFIX[engine]}_{case}"
+                yield name, figures["in_process"], figures["own"]
+                yield f"{name}_service", figures["service"], figures["own"]
         except RuntimeError:
             log.seek(0)
             sys.stderr.write(log.read()[-4000:])

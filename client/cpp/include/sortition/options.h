@@ -180,6 +180,9 @@ struct SequenceOptions {
   // If a process continues a text with banned phrases that another one has begun: Sequence::rewound() of that one.
   // Without it a phrase that was taken back may be drawn, and taken back, once more.
   std::vector<BannedAt> rewound = {};
+  // If a process continues a text that another one has begun under an operator's policy: Sequence::policy() of that
+  // one. The text keeps its mark and its values, or is refused. Absent: the policy that is in force now holds.
+  std::optional<v1::PolicyEffect> policy = std::nullopt;
   // Set: the service makes a receipt of each token, and the client puts them here (docs/receipts.md). One log a
   // sequence. Refused with ClientOptions::in_process, which makes none. With ClientOptions::shard the log is rank 0's.
   std::shared_ptr<ReceiptLog> receipts = nullptr;

@@ -1,0 +1,121 @@
+// libsortition_llama_server: samplers for llama-server, through the service or in its process, by SORTITION_LLAMA.
+#include "client/engines/llama_cpp/llama_server.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
+#include "client/engines/llama_cpp/parameters.h"
+#include "client/engines/llama_cpp/sampler.h"
+#include "sortition/errors.h"
+#include "sortition/in_process.h"
+#include "sortition/local_sequence.h"
+
+namespace sortition::engines::llama_cpp {
+namespace {
+
+constexpr char kInProcess[] = "in_process";
+
+// Returns the process's client, null if the setting names no target. It lives as long as the process, because samplers
+// of any thread use it.
+absl::StatusOr<client::Client*> TheClient() {
+  static const auto* const made = new absl::StatusOr<client::Client*>([]() -> absl::StatusOr<client::Client*> {
+    const char* const setting = std::getenv("SORTITION_LLAMA");
+    client::ClientOptions options;
+    options.name = "sortition-llama-server";
+    for (const absl::string_view part :
+         absl::StrSplit(setting != nullptr ? setting : "", ',', absl::SkipWhitespace())) {
+      const std::string target(absl::StripAsciiWhitespace(part));
+      if (target == kInProcess) {
+        options.in_process = client::InProcessEngine();
+      } else {
+        options.targets.push_back(target);
+      }
+    }
+    if (options.targets.empty()) return nullptr;
+    auto client = client::Client::Connect(std::move(options));
+    if (!client.ok()) return client.status();
+    return client->release();
+  }());
+  return *made;
+}
+
+SamplingOptions OptionsOf(const sortition_llama_options& from) {
+  SamplingOptions to;
+  to.top_k = from.top_k;
+  to.top_p = from.top_p;
+  to.min_p = from.min_p;
+  to.typ_p = from.typ_p;
+  to.top_n_sigma = from.top_n_sigma;
+  to.temp = from.temp;
+  to.dynatemp_range = from.dynatemp_range;
+  to.dynatemp_exponent = from.dynatemp_exponent;
+  to.xtc_probability = from.xtc_probability;
+  to.xtc_threshold = from.xtc_threshold;
+  to.penalty_last_n = from.penalty_last_n;
+  to.penalty_repeat = from.penalty_repeat;
+  to.penalty_freq = from.penalty_freq;
+  to.penalty_present = from.penalty_present;
+  to.mirostat = from.mirostat;
+  to.mirostat_tau = from.mirostat_tau;
+  to.mirostat_eta = from.mirostat_eta;
+  to.adaptive_target = from.adaptive_target;
+  to.adaptive_decay = from.adaptive_decay;
+  to.min_keep = from.min_keep;
+  to.samplers.emplace(from.samplers, from.samplers + from.sampler_count);
+  for (size_t i = 0; i < from.bias_count; ++i) to.logit_bias.push_back({from.biases[i].token, from.biases[i].bias});
+  return to;
+}
+
+std::string TextOf(const absl::Status& status) {
+  const auto error = client::ErrorOf(status);
+  return error ? client::Describe(*error) : std::string(status.message());
+}
+
+absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(const sortition_llama_options& from, uint32_t vocabulary_size) {
+  auto parameters = ToParameters(OptionsOf(from));
+  if (!parameters.ok()) return parameters.status();
+  client::SequenceOptions options;
+  options.parameters = *std::move(parameters);
+  if (from.has_seed != 0) options.seed = from.seed;
+  // Judges the options as a server would, before the request is admitted.
+  client::SequenceOptions checked = options;
+  checked.request_id = "check";
+  checked.vocabulary_size = vocabulary_size;
+  if (const auto opened = client::LocalSequence::Open(checked); !opened.ok()) return opened.status();
+  const auto client = TheClient();
+  if (!client.ok()) return client.status();
+  return std::make_unique<Decoder>(*client, std::move(options));
+}
+
+llama_sampler* Make(const sortition_llama_options* options, uint32_t vocabulary_size, char* error, size_t error_size) {
+  auto decoder = MakeDecoder(*options, vocabulary_size);
+  if (decoder.ok()) return InitSampler(*std::move(decoder), vocabulary_size);
+  std::snprintf(error, error_size, "%s", TextOf(decoder.status()).c_str());
+  return nullptr;
+}
+
+int32_t DrawToken(llama_sampler* sampler, const float* logits) {
+  const auto drawn = Draw(sampler, logits);
+  return drawn.ok() ? static_cast<int32_t>(drawn->token()) : -1;
+}
+
+const char* ErrorText(const llama_sampler* sampler) {
+  thread_local std::string text;
+  text = LastError(sampler).ok() ? "" : TextOf(LastError(sampler));
+  return text.c_str();
+}
+
+}  // namespace
+}  // namespace sortition::engines::llama_cpp
+
+const sortition_llama_functions* sortition_llama(uint32_t version) {
+  namespace here = sortition::engines::llama_cpp;
+  static constexpr sortition_llama_functions functions = {here::Make, here::DrawToken, here::ErrorText};
+  return version == SORTITION_LLAMA_VERSION ? &functions : nullptr;
+}

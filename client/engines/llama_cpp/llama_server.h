@@ -1,0 +1,69 @@
+// The interface between a patched llama-server and libsortition_llama_server, in C: the server loads the library by its
+// name when SORTITION_LLAMA is set, and knows nothing else of Sortition.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct llama_sampler;
+
+struct sortition_llama_bias {
+  int32_t token;
+  float bias;  // -Inf bans the token
+};
+
+// Fields have the names, defaults and off values of llama.cpp's common_params_sampling.
+struct sortition_llama_options {
+  uint64_t seed;
+  int32_t has_seed;  // 0: the seed is drawn
+  int32_t top_k;
+  float top_p;
+  float min_p;
+  float typ_p;
+  float top_n_sigma;
+  float temp;
+  float dynatemp_range;
+  float dynatemp_exponent;
+  float xtc_probability;
+  float xtc_threshold;
+  int32_t penalty_last_n;
+  float penalty_repeat;
+  float penalty_freq;
+  float penalty_present;
+  int32_t mirostat;
+  float mirostat_tau;
+  float mirostat_eta;
+  float adaptive_target;
+  float adaptive_decay;
+  int32_t min_keep;
+  const char* const* samplers;  // llama.cpp's names, first applied first
+  size_t sampler_count;
+  const struct sortition_llama_bias* biases;
+  size_t bias_count;
+};
+
+// A table of functions. Texts end with 0. The samplers are not thread-safe; different ones may be used at once.
+struct sortition_llama_functions {
+  // Makes a sampler for rows of `vocabulary_size` logits, which llama_sampler_free or the chain that it is added to
+  // destroys. Returns null, and the reason in `error` of `error_size` bytes, for what no token can be drawn with.
+  struct llama_sampler* (*make)(const struct sortition_llama_options* options, uint32_t vocabulary_size, char* error,
+                                size_t error_size);
+  // Draws from a row where it lies. Returns -1 if no token can be drawn. The token must be accepted, as after
+  // llama_sampler_apply. Blocks for a step of the service.
+  int32_t (*draw)(struct llama_sampler* sampler, const float* logits);
+  // Returns the reason why the last draw or accept failed, "" if it did not. Valid until the next call.
+  const char* (*error)(const struct llama_sampler* sampler);
+};
+
+#define SORTITION_LLAMA_VERSION 1
+
+// Returns the functions; null for another version than SORTITION_LLAMA_VERSION. Thread-safe.
+__attribute__((visibility("default"))) const struct sortition_llama_functions* sortition_llama(uint32_t version);
+
+#ifdef __cplusplus
+}
+#endif
