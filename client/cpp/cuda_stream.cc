@@ -63,7 +63,6 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::CreateOn(std::shared_ptr
   auto sampler = CudaSampler::State::Create(std::move(context), limits);
   if (!sampler.ok()) return sampler.status();
   std::unique_ptr<CudaStream> made(new CudaStream(*std::move(sampler), limits));
-  absl::MutexLock lock(&made->mutex_);
   for (uint32_t row = 0; row < limits.rows; ++row) {
     if (absl::Status status = made->SetEmpty(row); !status.ok()) return status;
   }
@@ -83,7 +82,6 @@ absl::Status CudaStream::SetEmpty(uint32_t row) {
 }
 
 absl::Status CudaStream::Put(uint32_t row, std::shared_ptr<LocalSequence> sequence) {
-  absl::MutexLock lock(&mutex_);
   if (row >= limits_.rows) return absl::InvalidArgumentError(absl::StrCat("row: ", row, " of ", limits_.rows));
   const OwnSequence::StreamStart start = sequence->own_->StartOnStream();
   const service::SequenceSpec& spec = *start.spec;
@@ -115,13 +113,11 @@ absl::Status CudaStream::Put(uint32_t row, std::shared_ptr<LocalSequence> sequen
 }
 
 absl::Status CudaStream::Clear(uint32_t row) {
-  absl::MutexLock lock(&mutex_);
   if (row >= limits_.rows) return absl::InvalidArgumentError(absl::StrCat("row: ", row, " of ", limits_.rows));
   return SetEmpty(row);
 }
 
 absl::StatusOr<CudaStream::Ticket> CudaStream::Step(const StreamStep& step, CUstream_st* stream) {
-  absl::MutexLock lock(&mutex_);
   if (vocabulary_ == 0) return absl::FailedPreconditionError("Step before a sequence was put into a row");
   if (queued_.size() == kMostTickets) {
     return absl::ResourceExhaustedError(absl::StrCat(kMostTickets, " tickets were not awaited yet"));
@@ -153,7 +149,6 @@ absl::StatusOr<CudaStream::Ticket> CudaStream::Step(const StreamStep& step, CUst
 }
 
 absl::StatusOr<std::vector<std::optional<RowResult>>> CudaStream::Await(Ticket ticket) {
-  absl::MutexLock lock(&mutex_);
   if (queued_.empty() || queued_.front().ticket.number != ticket) {
     return absl::InvalidArgumentError(absl::StrCat("ticket: ", ticket, " is not the first that was not awaited"));
   }

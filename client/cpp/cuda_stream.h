@@ -5,16 +5,13 @@
 // are awaited, any number of steps later, with the tokens and bits of LocalSequence::Step.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "client/cpp/own_sequence.h"
 #include "client/sortition/cuda_state.h"
 #include "sortition/batch.h"
@@ -31,7 +28,7 @@ struct StreamStep {
   float* logprobs = nullptr;  // null: not wanted
 };
 
-// Thread-safe.
+// Not thread-safe.
 class CudaStream {
  public:
   static constexpr uint32_t kMostTickets = CudaSampler::kMostTickets;
@@ -81,17 +78,16 @@ class CudaStream {
     std::vector<uint64_t> puts;  // of the rows
   };
   explicit CudaStream(std::unique_ptr<CudaSampler::State> sampler, const CudaLimits& limits);
-  absl::Status SetEmpty(uint32_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SetEmpty(uint32_t row);
 
   const CudaLimits limits_;
-  absl::Mutex mutex_;
-  const std::unique_ptr<CudaSampler::State> sampler_ ABSL_PT_GUARDED_BY(mutex_);
-  std::vector<Row> rows_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Queued> queued_ ABSL_GUARDED_BY(mutex_);
-  uint64_t puts_ ABSL_GUARDED_BY(mutex_) = 0;
-  StreamStep bound_ ABSL_GUARDED_BY(mutex_);
-  uint32_t vocabulary_ ABSL_GUARDED_BY(mutex_) = 0;  // of the sequences
-  bool is_changed_ ABSL_GUARDED_BY(mutex_) = true;
+  const std::unique_ptr<CudaSampler::State> sampler_;
+  std::vector<Row> rows_;
+  std::vector<Queued> queued_;
+  uint64_t puts_ = 0;
+  StreamStep bound_;
+  uint32_t vocabulary_ = 0;  // of the sequences
+  bool is_changed_ = true;
 };
 
 }  // namespace sortition::client

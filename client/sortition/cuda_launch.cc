@@ -88,6 +88,7 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   if (!current.status().ok()) return current.status();
   Stage& stage = stages_[next_stage_++ % stages_.size()];
   SORTITION_CUDA_RETURN_IF_ERROR(api(), EventSynchronize(stage.done));
+  is_uploaded_ = false;
   needed_ = {};
   for (uint32_t row = 0; row < batch_.rows; ++row) {
     const RowInput input = InputOf(row);

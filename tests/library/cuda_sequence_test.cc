@@ -309,6 +309,28 @@ TEST_F(CudaSequences, MistakesAreNamed) {
   EXPECT_TRUE(sampler->SetEdits(0, {}).ok());
 }
 
+// An upload that fails leaves no step that would draw without counting.
+TEST_F(CudaSequences, FailedUploadStopsSteps) {
+  Lay();
+  const auto sampler = Create({.rows = kSequences, .vocabulary = kTokens, .edits = 200, .top = 4});
+  ASSERT_TRUE(sampler->Bind(batch_).ok());
+  for (uint32_t row = 0; row < kSequences; ++row) Start(sampler.get(), row, AskOf(row, 0));
+  for (const char* const function : {"MemcpyHtoDAsync", "LaunchKernel", "EventRecord"}) {
+    ASSERT_TRUE(sampler->Upload(kStream).ok());
+    driver_.Fail(function, devices::cuda::Result::kOutOfMemory);
+    EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kResourceExhausted) << function;
+    EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
+  }
+  ASSERT_TRUE(sampler->Upload(kStream).ok());
+  std::vector<RowOutput> outputs(kSequences);
+  for (uint32_t step = 0; step < 3; ++step) {
+    Forward();
+    ASSERT_TRUE(sampler->Sample(kStream).ok());
+    ASSERT_TRUE(sampler->Download(kStream, outputs).ok());
+    for (uint32_t row = 0; row < kSequences; ++row) EXPECT_EQ(outputs[row], plain_[row]->Step()) << row;
+  }
+}
+
 TEST_F(CudaSequences, TicketsAreFew) {
   Lay();
   const auto sampler = Create({.rows = kSequences, .vocabulary = kTokens, .kept = kTokens});
