@@ -80,7 +80,7 @@ TEST(SequenceKernel, CountsAsTheLawDoes) {
   const float frequencies[] = {0.1f, -99.37f};
   const float presences[] = {-0.1f, 1e-20f};
   for (uint32_t row = 0; row < 2; ++row) sequences.Start(row, frequencies[row], presences[row], kMost);
-  const auto steps = uint32_t(std::max<uint64_t>(60, Scaled(400)));
+  const auto steps = uint32_t(std::max<uint64_t>(40, Scaled(100)));
   for (uint32_t step = 0; step < steps; ++step) {
     for (uint32_t row = 0; row < 2; ++row) {
       const auto token = uint32_t(row == 0 ? random() % 300 : random() % kTokens);

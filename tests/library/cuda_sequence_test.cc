@@ -201,7 +201,7 @@ TEST_F(CudaSequences, AnswersMayComeThreeStepsLate) {
     }
     under_way.pop_front();
   };
-  const auto steps = uint32_t(std::max<uint64_t>(30, testing::Scaled(120)));
+  const auto steps = uint32_t(std::max<uint64_t>(30, testing::Scaled(40)));
   const uint64_t waits = driver_.calls("StreamSynchronize") + driver_.calls("CtxSynchronize");
   for (uint32_t step = 0; step < steps; ++step) {
     if (step == 15 || step == 20) {
