@@ -97,6 +97,10 @@ inline constexpr MetricName kPolicyActions = {"sortition_policy_actions_total",
 inline constexpr MetricName kPoliciesFailing = {"sortition_policies_failing",
                                                 "1 while the changed file of policies cannot be used."};
 
+// Traces.
+inline constexpr MetricName kSpans = {"sortition_trace_spans_total",
+                                      "Spans of traces that the collector took, and that were lost."};
+
 // The server.
 inline constexpr MetricName kLimit = {"sortition_limit",
                                       "Every limit; those that can be set have a flag of this name."};

@@ -93,6 +93,10 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
   for (size_t i = 0; i < policy_actions_.size(); ++i) {
     policy_actions_[i] = &policy_actions.Add({{"action", service::kPolicyActionNames[i]}});
   }
+  auto& spans = Counters(*registry_, kSpans);
+  for (size_t i = 0; i < spans_.size(); ++i) {
+    spans_[i] = &spans.Add({{"outcome", service::kSpanOutcomeNames[i]}});
+  }
   auto& evictions = Counters(*registry_, kEvictions);
   for (const char* cause : kEvictionCauses) evictions_[cause] = &evictions.Add({{"cause", cause}});
   auto& ended = Counters(*registry_, kConnectionsEnded);
@@ -189,6 +193,10 @@ void PrometheusObserver::ReceiptsFailing(bool failing) { receipts_failing_.Set(f
 
 void PrometheusObserver::PolicyActed(service::PolicyAction action) {
   policy_actions_[static_cast<size_t>(action)]->Increment();
+}
+
+void PrometheusObserver::Spans(service::SpanOutcome outcome, uint32_t count) {
+  spans_[static_cast<size_t>(outcome)]->Increment(count);
 }
 
 void PrometheusObserver::PoliciesFailing(bool failing) { policies_failing_.Set(failing ? 1 : 0); }

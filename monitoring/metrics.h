@@ -35,6 +35,7 @@ class PrometheusObserver final : public service::Observer {
   void ReceiptsFailing(bool failing) override;
   void PolicyActed(service::PolicyAction action) override;
   void PoliciesFailing(bool failing) override;
+  void Spans(service::SpanOutcome outcome, uint32_t count) override;
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
   void Refused(service::Reason reason, uint32_t count) override;
@@ -98,6 +99,7 @@ class PrometheusObserver final : public service::Observer {
   prometheus::Histogram& queue_wait_;
   std::array<prometheus::Counter*, std::size(service::kReceiptStepNames)> receipts_ = {};
   std::array<prometheus::Counter*, std::size(service::kPolicyActionNames)> policy_actions_ = {};
+  std::array<prometheus::Counter*, std::size(service::kSpanOutcomeNames)> spans_ = {};
   prometheus::Counter* compact_decided_ = nullptr;
   std::array<prometheus::Counter*, std::tuple_size_v<decltype(service::CompactRowCounts::required)>> compact_required_ =
       {};

@@ -3,14 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 
 #include "absl/time/time.h"
+#include "service/batch_runs.h"
 #include "service/route/health.h"
 
 namespace sortition::service {
 
-// A step whose worker traces it and whose last row has been answered.
+// Options of a step's rows, if all rows have the same.
+struct TracedOptions {
+  float temperature = 1;
+  float top_p = 1;
+  uint32_t top_k = 0;  // 0 = off
+  bool operator==(const TracedOptions&) const = default;
+};
+
+// A step whose worker traces it and whose last row has been answered. Its times are the clock's.
 struct TracedStep {
   std::string_view worker_session;
   std::string_view traceparent;
@@ -18,7 +29,14 @@ struct TracedStep {
   uint64_t batch_id = 0;
   uint32_t rows = 0;
   uint32_t refused_rows = 0;
-  absl::Duration latency;  // from its arrival to its last answer
+  absl::Time arrived;
+  absl::Time ready;  // its logits were complete; `arrived` unless it was sent early
+  absl::Time answered;
+  std::span<const BatchRun> runs;  // by their ends
+  uint32_t runs_left_out = 0;
+  std::optional<TracedOptions> options;
+
+  absl::Duration latency() const { return answered - ready; }
 };
 
 struct OpenedSequence {

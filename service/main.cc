@@ -22,6 +22,7 @@
 #include "service/server/log.h"
 #include "service/server/process.h"
 #include "service/server/server.h"
+#include "service/server/step_traces.h"
 #include "service/version.h"
 
 namespace sortition::server {
@@ -72,7 +73,13 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const devices::SelfTest self_test;
   const std::vector<devices::DeviceDescription> descriptions = Describe(started->devices);
   monitoring::PrometheusObserver observer(descriptions);
-  LoggedEvents event_log(log);
+  std::unique_ptr<StepTraces> traces;
+  if (!config.traces.endpoint.empty()) {
+    auto started_traces = StepTraces::Start(config.traces, &clock, &observer, log);
+    if (!started_traces.ok()) return started_traces.status();
+    traces = *std::move(started_traces);
+  }
+  LoggedEvents event_log(log, traces.get());
   std::unique_ptr<service::ReceiptBook> receipts;
   if (!config.receipts.key_file.empty()) {
     auto book = service::ReceiptBook::Start(config.receipts, &observer, &event_log);

@@ -31,6 +31,10 @@ inline constexpr const char* kReceiptStepNames[] = {"made", "written", "lost"};
 enum class PolicyAction : uint8_t { kRefused, kApplied, kMarked };
 inline constexpr const char* kPolicyActionNames[] = {"refused", "applied", "marked"};
 
+// Outcomes of a span of a trace: the collector has it, or it is lost, as the collector did not take it in time.
+enum class SpanOutcome : uint8_t { kExported, kLost };
+inline constexpr const char* kSpanOutcomeNames[] = {"exported", "lost"};
+
 // Thread-safe; never blocks for long.
 class Observer {
  public:
@@ -99,6 +103,9 @@ class Observer {
   // The file of policies has changed and cannot be used, or can again.
   virtual void PoliciesFailing(bool failing) = 0;
 
+  // Spans of traces have left the server, or will not.
+  virtual void Spans(SpanOutcome outcome, uint32_t count) = 0;
+
   virtual Totals totals() const = 0;
 };
 
@@ -129,6 +136,7 @@ class NullObserver : public Observer {
   void ReceiptsFailing(bool) override {}
   void PolicyActed(PolicyAction) override {}
   void PoliciesFailing(bool) override {}
+  void Spans(SpanOutcome, uint32_t) override {}
   Totals totals() const override { return {}; }
 };
 

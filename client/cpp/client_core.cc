@@ -15,9 +15,8 @@
 namespace sortition::client {
 namespace {
 
-// Rows whose compact forms are made before the next message is sent. More wait longer for the server; fewer cost more
-// messages.
-constexpr size_t kStatedAtOnce = 16;
+// The least number of rows whose compact forms are made before the next message is sent. Fewer cost more messages.
+constexpr size_t kStatedAtOnce = 8;
 
 std::string RandomSession() {
   std::random_device random;
@@ -120,6 +119,8 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   pending->dtype = batch.dtype;
   pending->vocabulary_size = options_.shard ? options_.shard->vocabulary_size : batch.vocabulary_size;
   pending->row_bytes = size_t{batch.vocabulary_size} * ElementBytes(batch.dtype);
+  pending->is_shard = options_.shard.has_value();
+  if (options_.shard) pending->first_token = options_.shard->first_token;
   pending->draft_dtype = batch.draft_dtype;
   pending->ready = batch.ready;
   pending->deadline = service::SteadyClock().Now() + options.timeout.value_or(options_.default_timeout);
@@ -139,7 +140,8 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   const std::vector<PendingRow*> to_state = RowsToState(pending.get(), &count);
   std::span<PendingRow* const> left = to_state;
   const auto state_portion = [&] {
-    const auto portion = left.first(std::min(kStatedAtOnce, left.size()));
+    // Half of what is left: the server takes half the time of this thread for a row, and waits for the last portion.
+    const auto portion = left.first(std::min(std::max(kStatedAtOnce, left.size() / 2), left.size()));
     left = left.subspan(portion.size());
     for (PendingRow* const row : portion) StateRow(*pending, count, row);
     return portion;

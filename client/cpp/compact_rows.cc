@@ -14,7 +14,9 @@ namespace {
 void AppendElements(std::span<const uint32_t> ids, const WholeLogits& logits, std::string* elements) {
   const size_t element = ElementBytes(logits.dtype);
   elements->reserve(elements->size() + ids.size() * element);
-  for (const uint32_t id : ids) elements->append(reinterpret_cast<const char*>(logits.data + id * element), element);
+  for (const uint32_t id : ids) {
+    elements->append(reinterpret_cast<const char*>(logits.data + (id - logits.first_token) * element), element);
+  }
 }
 
 }  // namespace
@@ -32,6 +34,11 @@ kernels::DType KernelType(v1::DType dtype) {
 
 std::optional<CompactPosition> CompactPosition::Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                                    const Parts& parts) {
+  CompactPosition position;
+  if (logits.live_vocabulary == 0) {
+    position.is_whole_ = true;
+    return position;
+  }
   thread_local kernels::cpu::Scratch scratch;
   thread_local kernels::StatedRow stated;
   kernels::RowRequest request;
@@ -41,17 +48,19 @@ std::optional<CompactPosition> CompactPosition::Of(const WholeLogits& logits, co
   request.parameters = &parameters;
   kernels::cpu::StatedParts wanted;
   wanted.count = parts.count;
-  wanted.unit_sum = parts.sums || parameters.raw_logprob;
-  wanted.sum = parts.sums || parameters.tempered_logprob || parameters.kept_log_mass;
-  if (!kernels::cpu::StateRow(request, wanted, &scratch, &stated) || stated.first.empty()) return std::nullopt;
-  CompactPosition position;
+  if (!logits.is_shard) {
+    wanted.unit_sum = parts.sums || parameters.raw_logprob;
+    wanted.sum = parts.own_sum && (parts.sums || parameters.tempered_logprob || parameters.kept_log_mass);
+  }
+  if (!kernels::cpu::StateRow(request, wanted, &scratch, &stated)) return std::nullopt;
+  if (stated.first.empty() && !logits.is_shard) return std::nullopt;
   position.first_ = static_cast<uint32_t>(stated.first.size());
   position.is_whole_ = stated.is_whole;
   position.has_sums_ = parts.sums;
   position.unit_sum_ = stated.unit_sum;
   position.sum_ = stated.sum;
   position.ids_.reserve(stated.first.size());
-  for (const kernels::TokenBits& token : stated.first) position.ids_.push_back(token.token);
+  for (const kernels::TokenBits& token : stated.first) position.ids_.push_back(logits.first_token + token.token);
   AppendElements(position.ids_, logits, &position.elements_);
   return position;
 }
@@ -60,7 +69,8 @@ void CompactPosition::Add(std::span<const uint32_t> tokens, const WholeLogits& l
   std::vector<uint32_t> first(ids_.begin(), ids_.begin() + first_);
   std::ranges::sort(first);
   for (const uint32_t token : tokens) {
-    if (!std::ranges::binary_search(first, token)) ids_.push_back(token);
+    const bool is_here = token >= logits.first_token && token - logits.first_token < logits.live_vocabulary;
+    if (is_here && !std::ranges::binary_search(first, token)) ids_.push_back(token);
   }
   std::sort(ids_.begin() + first_, ids_.end());
   ids_.erase(std::unique(ids_.begin() + first_, ids_.end()), ids_.end());
@@ -79,10 +89,21 @@ void CompactPosition::AppendTo(std::string* pairs, v1::CompactRow* message) cons
   pairs->append(elements_);
 }
 
+WholeLogits LogitsAt(const PendingBatch& batch, const PendingRow& row, size_t position) {
+  const auto* const data = static_cast<const std::byte*>(row.row.logits) + position * batch.row_bytes;
+  const uint32_t live = row.record->live_vocabulary();
+  if (!batch.is_shard) return {data, batch.dtype, live};
+  const auto width = static_cast<uint32_t>(batch.row_bytes / ElementBytes(batch.dtype));
+  return {data, batch.dtype, std::min(width, live - std::min(live, batch.first_token)), batch.first_token, true};
+}
+
 void StateRow(const PendingBatch& batch, uint32_t count, PendingRow* row) {
   SequenceRecord& record = *row->record;
   if (!record.row_parameters || record.options.vocabulary_size != batch.vocabulary_size) return;
-  CompactPosition::Parts parts{count, false};
+  const kernels::RowParameters& parameters = *record.row_parameters;
+  const bool needs_sums = parameters.raw_logprob || parameters.tempered_logprob || parameters.kept_log_mass;
+  if (batch.is_shard && needs_sums) return;
+  CompactPosition::Parts parts{count, false, record.states_own_sum};
   {
     absl::MutexLock lock(&record.mutex);
     if (record.habit.whole_rows > 0) {
@@ -93,7 +114,7 @@ void StateRow(const PendingBatch& batch, uint32_t count, PendingRow* row) {
   }
   std::vector<CompactPosition> compact;
   for (size_t i = 0; i < row->row.positions(); ++i) {
-    auto position = CompactPosition::Of(LogitsAt(*row, i, batch.dtype, batch.row_bytes), *record.row_parameters, parts);
+    auto position = CompactPosition::Of(LogitsAt(batch, *row, i), parameters, parts);
     if (!position) return;
     compact.push_back(*std::move(position));
   }

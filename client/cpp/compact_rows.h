@@ -16,11 +16,13 @@ namespace sortition::client {
 // Returns the kernels' name of an element type that has been checked.
 kernels::DType KernelType(v1::DType dtype);
 
-// Whole logits of one position.
+// The logits of one position: the whole row, or the shard of it that this process has.
 struct WholeLogits {
   const std::byte* data = nullptr;  // any alignment
   v1::DType dtype = v1::DTYPE_F32;
-  uint32_t live_vocabulary = 0;
+  uint32_t live_vocabulary = 0;  // live tokens here; 0 in a shard of padding alone
+  uint32_t first_token = 0;      // the id of the first of them
+  bool is_shard = false;
 };
 
 // The compact form of one position.
@@ -29,14 +31,15 @@ class CompactPosition {
   // The parts that are wanted: the first `count` tokens and, if set, the sums.
   struct Parts {
     uint32_t count = 0;
-    bool sums = false;  // otherwise those alone that logprobs need, raw or tempered, or the kept mass
+    bool sums = false;  // otherwise those alone that logprobs need, raw or tempered, or the kept mass; none in a shard
+    bool own_sum = true;  // the sum at the row's own temperature may be among them
   };
-  // Absent if the row fails with these logits, or has no live token: then it goes whole. Costs one pass over the
-  // logits, and one more for each sum. Thread-safe.
+  // Absent if the row fails with these logits, or has no live token though it is whole: then it goes whole. Costs one
+  // pass over the logits, and one more for each sum. Thread-safe.
   static std::optional<CompactPosition> Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                            const Parts& parts);
 
-  // Adds tokens that are below the live vocabulary.
+  // Adds tokens that are below the row's live vocabulary. Those that are not here are left out.
   void Add(std::span<const uint32_t> tokens, const WholeLogits& logits);
 
   size_t tokens() const { return ids_.size(); }
@@ -51,7 +54,7 @@ class CompactPosition {
   bool has_sums_ = false;
   std::optional<uint64_t> unit_sum_;
   std::optional<uint64_t> sum_;
-  std::vector<uint32_t> ids_;  // the first ones in order, then others by id
+  std::vector<uint32_t> ids_;  // the first ones in order, then others by id; ids of the whole row
   std::string elements_;       // of these ids, as the row has them
 };
 

@@ -109,7 +109,7 @@ void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* messag
 }
 
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
-                              std::shared_ptr<void> hold, std::string own) {
+                              std::shared_ptr<void> hold, std::optional<std::string> own) {
   OutgoingMessage message;
   message.hold = std::move(hold);
   std::string next = header.SerializeAsString();
@@ -118,9 +118,9 @@ OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const P
     message.segments.push_back(Segment{std::exchange(next, {}), {}});
     for (const auto& run : runs) message.segments.push_back(Segment{{}, run});
   }
-  if (!own.empty()) next += PayloadPrefix(own.size());
+  if (own) next += PayloadPrefix(own->size());
   if (!next.empty()) message.segments.push_back(Segment{std::move(next), {}});
-  if (!own.empty()) message.segments.push_back(Segment{std::move(own), {}});
+  if (own && !own->empty()) message.segments.push_back(Segment{*std::move(own), {}});
   return message;
 }
 
@@ -158,7 +158,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
   if (!batch.traceparent.empty()) step.mutable_trace()->set_traceparent(batch.traceparent);
 
   PayloadRuns logits;
-  std::string pairs;
+  std::optional<std::string> pairs;  // empty if no row lists a token
   PayloadRuns masks;
   PayloadRuns drafts;
   TensorRows taken;
@@ -179,7 +179,8 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
       if (leads && !pending.record->checkpoint.empty()) row.set_checkpoint(pending.record->checkpoint);
     }
     DescribeTask(pending.row, &row);
-    for (const CompactPosition& position : pending.compact) position.AppendTo(&pairs, row.add_compact());
+    if (!pending.compact.empty() && !pairs) pairs.emplace();
+    for (const CompactPosition& position : pending.compact) position.AppendTo(&*pairs, row.add_compact());
     if (pending.compact.empty()) AddRun(pending.row.logits, pending.row.positions() * batch.row_bytes, &logits);
     if (!leads) continue;
     NameTensors(pending.row, &taken, &row);
@@ -210,7 +211,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     tensor.set_dtype(batch.draft_dtype);
     tensor.set_rows(taken.drafts);
   }
-  if (!pairs.empty()) {
+  if (pairs) {
     v1::TensorSource::Inline& own = *step.mutable_logits()->mutable_pairs()->mutable_inline_();
     own.set_payload(static_cast<uint32_t>(placer.payloads().size()));
   }

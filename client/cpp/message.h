@@ -20,10 +20,10 @@ namespace sortition::client {
 // The runs of bytes of one payload, in order.
 using PayloadRuns = std::vector<std::span<const std::byte>>;
 
-// Encodes `header`, which has no payloads, with `payloads` and, if it is not empty, a last payload `own`. The borrowed
+// Encodes `header`, which has no payloads, with `payloads` and, if there is one, a last payload `own`. The borrowed
 // bytes live as long as `hold`.
 OutgoingMessage EncodeMessage(const v1::StreamRequest& header, std::span<const PayloadRuns> payloads,
-                              std::shared_ptr<void> hold, std::string own = {});
+                              std::shared_ptr<void> hold, std::optional<std::string> own = {});
 
 // True if the rows of `batch` lie in `memory` and are adjacent, so that steps can name them. `memory` may be null.
 bool IsShared(const PendingBatch& batch, const SharedMemory* memory);

@@ -41,11 +41,6 @@ struct PendingRow {
   RowResult result;
 };
 
-// Returns the logits of a row's position.
-inline WholeLogits LogitsAt(const PendingRow& row, size_t position, v1::DType dtype, size_t row_bytes) {
-  return {static_cast<const std::byte*>(row.row.logits) + position * row_bytes, dtype, row.record->live_vocabulary()};
-}
-
 // Guarded by the lock of StreamState's owner, except EndUse and Finish.
 struct PendingBatch {
   using Done = absl::AnyInvocable<void(std::vector<RowResult>)>;
@@ -53,6 +48,8 @@ struct PendingBatch {
   v1::DType dtype = v1::DTYPE_F32;
   uint32_t vocabulary_size = 0;  // of a whole row
   size_t row_bytes = 0;          // of the part of a row that this process has
+  bool is_shard = false;
+  uint32_t first_token = 0;  // of a shard
   v1::DType draft_dtype = v1::DTYPE_F32;
   std::optional<ReadyWord> ready;
   std::vector<PendingRow> rows;
@@ -81,6 +78,9 @@ struct PendingBatch {
     std::move(done)(std::move(results));
   }
 };
+
+// Returns the logits of a row's position.
+WholeLogits LogitsAt(const PendingBatch& batch, const PendingRow& row, size_t position);
 
 // Gives a row, whose logits this process can read, its compact form with `count` first tokens, unless its sequence's
 // rows go whole now. Takes the lock of the row's sequence.

@@ -59,13 +59,14 @@ std::vector<BannedAt> Sequence::rewound() const {
   return record_->history.rewinds().all();
 }
 
-std::optional<kernels::RowParameters> SequenceRecord::RowParametersOf(const SequenceOptions& options) {
+void SequenceRecord::SetRowParameters(const SequenceOptions& from) {
   static const service::Limits limits;
   service::SequenceSpec spec;
-  spec.live_vocabulary = options.live_vocabulary_size.value_or(options.vocabulary_size);
-  if (service::CompileParameters(options.parameters, limits, "", &spec)) return std::nullopt;
-  if (!service::StatesOneSum(spec)) return std::nullopt;
-  return std::move(spec.parameters);
+  spec.live_vocabulary = from.live_vocabulary_size.value_or(from.vocabulary_size);
+  row_parameters.reset();
+  if (service::CompileParameters(from.parameters, limits, "", &spec)) return;
+  states_own_sum = service::StatesOneSum(spec);
+  row_parameters = std::move(spec.parameters);
 }
 
 void SequenceRecord::TakePolicy(const v1::PolicyEffect& effect) {
@@ -88,7 +89,7 @@ void SequenceRecord::TakePolicy(const v1::PolicyEffect& effect) {
     }
   }
   changed.parameters.MergeFrom(effect.applied());
-  row_parameters = RowParametersOf(changed);
+  SetRowParameters(changed);
   changed_options_ = std::make_unique<const SequenceOptions>(std::move(changed));
 }
 

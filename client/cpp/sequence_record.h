@@ -34,8 +34,8 @@ struct SequenceRecord {
 
   explicit SequenceRecord(SequenceOptions sequence_options)
       : options(std::move(sequence_options)),
-        row_parameters(RowParametersOf(options)),
         history(options.start_position ? History(*options.start_position) : History(options.prompt)) {
+    SetRowParameters(options);
     history.SetTurns(options.turns);
     history.SetRewinds(Rewinds(options.rewound));
     if (options.policy) TakePolicy(*options.policy);
@@ -48,9 +48,9 @@ struct SequenceRecord {
   // the options state is that of the text's first opening.
   void TakePolicy(const v1::PolicyEffect& effect);
   v1::PolicyEffect policy;  // empty without a policy
-  // As the service compiles them, for compact rows. Absent if an option is not acceptable, or phases have other
-  // temperatures: rows go whole then.
+  // As the service compiles them, for compact rows. Absent if an option is not acceptable: rows go whole then.
   std::optional<kernels::RowParameters> row_parameters;
+  bool states_own_sum = true;    // false if phases have other temperatures
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 
   uint32_t live_vocabulary() const { return options.live_vocabulary_size.value_or(options.vocabulary_size); }
@@ -95,7 +95,8 @@ struct SequenceRecord {
   } standing;
 
  private:
-  static std::optional<kernels::RowParameters> RowParametersOf(const SequenceOptions& options);
+  // Sets `row_parameters` and `states_own_sum`.
+  void SetRowParameters(const SequenceOptions& from);
 
   std::unique_ptr<const SequenceOptions> changed_options_;  // null if they are `options`
 };

@@ -254,7 +254,8 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
   if (result.has_error()) {
     index = SentStep::kAnswered;
     --sent->unanswered;
-    if (result.error().reason() == v1::ROW_REQUIRED && !row.compact.empty()) {
+    // A rank whose shard is whole sends it again where another rank's is compact.
+    if (result.error().reason() == v1::ROW_REQUIRED && (!row.compact.empty() || options_.shard)) {
       OnRowRequired(*sent->batch, &row, result.error());
     } else {
       OnRowRefused(sent->batch.get(), &row, FromWire(result.error()), now);
@@ -295,7 +296,7 @@ void StreamState::OnRowRequired(const PendingBatch& batch, PendingRow* row, cons
   if (is_named) {
     for (const v1::RequiredLogits& required : error.required()) {
       row->compact[required.position()].Add({required.tokens().data(), static_cast<size_t>(required.tokens_size())},
-                                            LogitsAt(*row, required.position(), batch.dtype, batch.row_bytes));
+                                            LogitsAt(batch, *row, required.position()));
     }
     return;
   }

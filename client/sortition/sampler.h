@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/compact_row.h"
 #include "kernels/cuda/output.h"
 #include "kernels/law/parameters.h"
 #include "kernels/row.h"
@@ -228,6 +229,55 @@ class SORTITION_PUBLIC CudaSampler {
 
  private:
   const std::unique_ptr<State> state_;
+};
+
+// Upper bounds for which a CudaProducer allocates memory.
+struct CudaProducerLimits {
+  uint32_t rows = 256;           // at most 65,535
+  uint32_t vocabulary = 131072;  // live tokens of a row
+  uint32_t first = 256;          // first tokens of a row, 1 to kernels::kMaxTopLogprobs - 1
+};
+
+// Rows in a GPU's memory, addressed as in CudaBatch.
+struct CudaLogits {
+  const void* logits = nullptr;
+  uint64_t row_bytes = 0;
+  kernels::DType dtype = kernels::DType::kBF16;
+  uint32_t rows = 0;
+  uint32_t vocabulary = 0;
+};
+
+// States compact rows (kernels/law/COMPACT.md) of logits in a GPU's memory, on the caller's stream: the first tokens of
+// each row leave the GPU, 12 bytes each, and not the row. The bits are those that the CPU states.
+//
+//   producer->State(stream, logits, parameters, sums);  ...  wait for the stream;  producer->Take(i, &row, &fails);
+//
+// The kernels are those of CudaSampler: one that reads the rows, and one more for sums. Not thread-safe. One statement
+// is in progress at a time, in one stream. Must not be destroyed while it is. Errors are those of CudaSampler.
+class SORTITION_PUBLIC CudaProducer {
+ public:
+  // Makes a producer on device number `device` in the driver's order, as CudaSampler::Create does.
+  static Status Create(int device, const CudaProducerLimits& limits, std::unique_ptr<CudaProducer>* producer);
+  ~CudaProducer();
+  CudaProducer(const CudaProducer&) = delete;
+  CudaProducer& operator=(const CudaProducer&) = delete;
+
+  // Queues the statement of rows. `parameters` are those of each row: of them mask_nan and, for the sum, the
+  // temperature are used. `sums`: states both sums; a row whose chain sets no temperature has one. Waits for the GPU
+  // only while four statements before are in progress. Not in a stream that captures a graph.
+  Status State(CUstream_st* stream, const CudaLogits& logits, std::span<const kernels::RowParameters> parameters,
+               bool sums);
+
+  // Sets `*stated` to a row of the last statement, which the stream has completed. `*fails`: the row fails with these
+  // logits and has no compact form; then `*stated` is empty.
+  Status Take(uint32_t row, kernels::StatedRow* stated, bool* fails) const;
+
+  struct Memory;
+  // For callers with their own driver; see cuda_producer.h.
+  explicit CudaProducer(std::unique_ptr<Memory> memory);
+
+ private:
+  const std::unique_ptr<Memory> memory_;
 };
 
 }  // namespace sortition

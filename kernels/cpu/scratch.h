@@ -32,6 +32,7 @@ struct Scratch {
   Array<uint64_t> weights;
   Array<uint32_t> distances;
   Array<Candidate> nearest;
+  Array<uint64_t> known_words;  // of a compact row
   GroupRacers group_racers;
   TokenRacers token_racers;
   Array<uint32_t> survivors;

@@ -311,6 +311,28 @@ std::variant<RowOutput, RowRequired> SampleCompactRowReference(const RowRequest&
   return CompactRun(request, row).Run();
 }
 
+StatedRow MergeShards(std::span<const StatedRow> shards) {
+  const auto precedes = [](const TokenBits& one, const TokenBits& other) { return Precedes(one, other); };
+  StatedRow row;
+  row.is_whole = true;
+  std::optional<TokenBits> last;  // the first in order of the last first tokens: no unlisted token is before it
+  for (const StatedRow& shard : shards) {
+    row.first.insert(row.first.end(), shard.first.begin(), shard.first.end());
+    row.others.insert(row.others.end(), shard.others.begin(), shard.others.end());
+    if (shard.is_whole) continue;
+    row.is_whole = false;
+    if (!last || Precedes(shard.first.back(), *last)) last = shard.first.back();
+  }
+  std::ranges::sort(row.first, precedes);
+  if (last) {
+    const auto end = std::ranges::upper_bound(row.first, *last, precedes);
+    row.others.insert(row.others.end(), end, row.first.end());
+    row.first.erase(end, row.first.end());
+  }
+  std::ranges::sort(row.others, {}, &TokenBits::token);
+  return row;
+}
+
 std::optional<StatedRow> StateRowReference(const RowRequest& request, uint32_t count, std::span<const u32> named) {
   std::vector<TokenBits> tokens;
   for (u32 id = 0; id < request.live_vocabulary; ++id) {

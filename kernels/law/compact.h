@@ -36,6 +36,10 @@ std::optional<Unsound> FindUnsound(const kernels::RowParameters& parameters, uin
 // Returns the temperature at which CompactRow::sum is stated; absent if the row's chain sets none.
 std::optional<Temperature> StatedTemperature(const kernels::RowParameters& parameters);
 
+// Returns the statement of a row whose shards state these (COMPACT.md, section 4): sound statements of disjoint parts
+// of the vocabulary, with the ids of the whole row, which cover it together. Their sums are left out. Pure; O(k log k).
+kernels::StatedRow MergeShards(std::span<const kernels::StatedRow> shards);
+
 // Returns what a producer states of the request's logits: the first `count` live tokens, and those of `named` that are
 // not among them, with every sum. `named` is sorted. Absent if the row fails with these logits: then the whole row is
 // sent. Masks and edits of the request are ignored.

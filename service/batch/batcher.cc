@@ -18,6 +18,8 @@ struct Batcher::Batch {
   std::vector<WaitingRow> rows;
   std::vector<uint32_t> checked;                     // rows that are compared with the reference
   absl::Duration queue_wait = absl::ZeroDuration();  // wait of its oldest row
+  absl::Time started;                                // the device got it
+  absl::Time ended;                                  // the device had finished it
 };
 
 namespace {
@@ -25,24 +27,28 @@ namespace {
 // Groups outputs by step, so that each step is called once.
 class OutputsByStep {
  public:
-  void Add(std::shared_ptr<PendingStep> step, QueuedOutput output) {
+  // `queued`: the row joined the queue.
+  void Add(std::shared_ptr<PendingStep> step, absl::Time queued, QueuedOutput output) {
     // Rows of one step mostly follow each other, so the last step is tried first.
-    if (steps_.empty()) steps_.push_back({step, {}});
+    if (steps_.empty()) steps_.push_back({step, queued, {}});
     if (steps_[last_].step != step) {
       if (places_.empty()) places_.emplace(steps_[0].step.get(), 0);
       last_ = places_.try_emplace(step.get(), steps_.size()).first->second;
-      if (last_ == steps_.size()) steps_.push_back({std::move(step), {}});
+      if (last_ == steps_.size()) steps_.push_back({std::move(step), queued, {}});
     }
     steps_[last_].outputs.push_back(std::move(output));
   }
-  void Deliver() {
-    for (auto& [step, outputs] : steps_) step->Deliver(std::move(outputs));
+  // Calls `each` with each step, the time at which its first row joined the queue, and its outputs.
+  template <typename Each>
+  void ForEach(Each each) {
+    for (auto& [step, queued, outputs] : steps_) each(*step, queued, std::move(outputs));
     steps_.clear();
   }
 
  private:
   struct StepOutputs {
     std::shared_ptr<PendingStep> step;
+    absl::Time queued;
     std::vector<QueuedOutput> outputs;
   };
   std::vector<StepOutputs> steps_;
@@ -223,6 +229,7 @@ void Batcher::Run(std::unique_ptr<Batch> batch) {
   for (const WaitingRow& waiting : batch->rows) rows.push_back(waiting.row.row);
   devices::Device* device = batch->device;
   observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()), batch->reason);
+  batch->started = clock_.Now();
   device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchOutput output) mutable {
     Finish(std::move(batch), std::move(output));
   });
@@ -230,6 +237,7 @@ void Batcher::Run(std::unique_ptr<Batch> batch) {
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output) {
   SORTITION_CHECK(!output.status.ok() || output.outputs.size() == batch->rows.size());
+  batch->ended = clock_.Now();
   // Counts the batch's rows, not the shape's: some may have left the batch before it started.
   observer_.BatchDone(batch->device->description().name, static_cast<uint32_t>(batch->rows.size()), batch->queue_wait,
                       absl::Nanoseconds(output.kernel_nanoseconds));
@@ -269,9 +277,14 @@ void Batcher::Answer(std::unique_ptr<Batch> batch, devices::BatchOutput output) 
   const uint32_t rows = static_cast<uint32_t>(batch->rows.size());
   OutputsByStep outputs;
   for (uint32_t i = 0; i < rows; ++i) {
-    outputs.Add(std::move(batch->rows[i].step), {batch->rows[i].row.index, std::move(output.outputs[i])});
+    WaitingRow& waiting = batch->rows[i];
+    outputs.Add(std::move(waiting.step), waiting.since, {waiting.row.index, std::move(output.outputs[i])});
   }
-  outputs.Deliver();
+  outputs.ForEach([&](PendingStep& step, absl::Time queued, std::vector<QueuedOutput> its) {
+    step.runs_.Add(
+        {batch->device->description().name, static_cast<uint32_t>(its.size()), queued, batch->started, batch->ended});
+    step.Deliver(std::move(its));
+  });
   absl::MutexLock lock(&mutex_);
   undelivered_rows_ -= rows;
 }
@@ -303,8 +316,10 @@ void Batcher::Deliver(Rejects rejects) {
   if (rejects.empty()) return;
   const uint32_t rows = static_cast<uint32_t>(rejects.size());
   OutputsByStep outputs;
-  for (Reject& reject : rejects) outputs.Add(std::move(reject.step), {reject.index, std::move(reject.refusal)});
-  outputs.Deliver();
+  for (Reject& reject : rejects) {
+    outputs.Add(std::move(reject.step), absl::InfinitePast(), {reject.index, std::move(reject.refusal)});
+  }
+  outputs.ForEach([](PendingStep& step, absl::Time, std::vector<QueuedOutput> its) { step.Deliver(std::move(its)); });
   absl::MutexLock lock(&mutex_);
   undelivered_rows_ -= rows;
 }

@@ -21,8 +21,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "devices/device.h"
 #include "service/batch/row_queue.h"
+#include "service/batch_runs.h"
 #include "service/clock.h"
 #include "service/limits.h"
 #include "service/observer.h"
@@ -49,6 +51,9 @@ class PendingStep {
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
+  // Runs of its rows that have ended. The batcher adds each before it delivers the outputs.
+  const BatchRuns& runs() const { return runs_; }
+
   // Number of rows that no device has been given yet. The batcher counts them; thread-safe.
   uint32_t waiting_rows() const { return waiting_rows_.load(std::memory_order_relaxed); }
 
@@ -61,6 +66,7 @@ class PendingStep {
   friend class Batcher;
   std::atomic<bool> cancelled_ = false;
   std::atomic<uint32_t> waiting_rows_ = 0;
+  BatchRuns runs_;
 };
 
 struct BatcherOptions {

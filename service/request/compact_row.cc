@@ -77,6 +77,23 @@ std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::stri
   return std::nullopt;
 }
 
+// A shard states its own tokens, and no sums: their scale is that of the whole row's largest logit.
+std::optional<Refusal> WhyNotOfShard(const kernels::StatedRow& row, const std::string& field, const StepShape& shape) {
+  if (row.unit_sum || row.sum) {
+    return Refusal{Reason::kContradiction, field + (row.sum ? ".sum" : ".unit_sum"), "", "a shard states no sums"};
+  }
+  const uint64_t begin = shape.shard->first_token;
+  const uint64_t end = begin + shape.width;
+  for (const auto& [tokens, name] : {std::pair(&row.first, ".first"), std::pair(&row.others, ".others")}) {
+    const auto outside = std::ranges::find_if(
+        *tokens, [&](const kernels::TokenBits& token) { return token.token < begin || token.token >= end; });
+    if (outside == tokens->end()) continue;
+    return Refusal{Reason::kOutOfRange, absl::StrCat(field, name), absl::StrCat(begin, " to ", end - 1),
+                   absl::StrCat("token ", outside - tokens->begin(), " is not of shard ", shape.shard->index)};
+  }
+  return std::nullopt;
+}
+
 std::optional<Refusal> WhyUnsound(const kernels::StatedRow& row, const std::string& field, const SequenceSpec& spec) {
   const auto unsound = law::FindUnsound(spec.parameters, spec.live_vocabulary, row.row());
   if (!unsound) return std::nullopt;
@@ -121,6 +138,9 @@ std::optional<Refusal> ReadRow(const v1::CompactRow& message, const std::string&
   if (message.first() == 0 && (message.has_unit_sum() || message.has_sum())) {
     return Refusal{Reason::kContradiction, field + (message.has_sum() ? ".sum" : ".unit_sum"), "",
                    "the row has no live token"};
+  }
+  if (shape.shard) {
+    if (auto refusal = WhyNotOfShard(*row, field, shape)) return refusal;
   }
   return WhyUnsound(*row, field, spec);
 }

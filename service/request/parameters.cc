@@ -62,6 +62,9 @@ class Compiler {
     spec_.repetition_penalty = law.repetition_penalty;
     spec_.frequency_penalty = law.frequency_penalty;
     spec_.presence_penalty = law.presence_penalty;
+    spec_.temperature = law.temperature;
+    spec_.top_p = law.top_p;
+    spec_.top_k = law.top_k;
     spec_.parameters.mask_nan = p.nan_policy() == v1::NAN_POLICY_MASK;
     return std::nullopt;
   }

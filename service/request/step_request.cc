@@ -90,9 +90,6 @@ std::optional<Refusal> ParsePairs(const v1::Step& message, std::span<const Paylo
   if (!is_used && !logits.has_pairs()) return std::nullopt;
   if (!is_used) return Refusal{Reason::kContradiction, "step.logits.pairs", "", "no row of the step is compact"};
   if (!logits.has_pairs()) return MissingField("step.logits.pairs");
-  if (shape->shard) {
-    return Refusal{Reason::kNotImplemented, "step.logits.pairs", "", "rows that come in shards have no compact form"};
-  }
   const uint64_t bytes = CompactBytesOf(message, kernels::ElementBytes(shape->dtype));
   if (bytes > limits.max_compact_bytes) {
     return Refusal{Reason::kTooMany, "step.rows", absl::StrCat("max_compact_bytes ", limits.max_compact_bytes),

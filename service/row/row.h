@@ -82,6 +82,9 @@ class RowRun {
   uint32_t first_positions() const { return runs_in_order_ ? 1 : plan_.positions(); }
   bool runs_in_order() const { return runs_in_order_; }
 
+  // Replaces the compact rows of the plan, before they run: one for each position.
+  void SetCompact(std::vector<kernels::StatedRow> rows) { plan_.compact = std::move(rows); }
+
   // Returns the row of the step's dense draft probabilities that belongs to position `index`, if any.
   std::optional<uint32_t> DraftRowAt(uint32_t index) const;
   // Returns the request to a kernel for position `index`, without the logits. `dense` has the probabilities of

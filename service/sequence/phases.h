@@ -22,6 +22,10 @@ struct RowOptions {
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
+  // As requested, for traces alone: `parameters` has what the kernels use.
+  float temperature = 1;
+  float top_p = 1;
+  uint32_t top_k = 0;  // 0 = off
   // Bias and bans, sorted by token.
   std::vector<kernels::LogitEdit> listed_edits;
   bool has_allowed_tokens = false;

@@ -11,6 +11,7 @@
 #include "service/receipt/receipt_settings.h"
 #include "service/route/policy.h"
 #include "service/server/log.h"
+#include "service/server/step_traces.h"
 
 namespace sortition::server {
 
@@ -47,6 +48,7 @@ struct Config {
   absl::Duration tls_refresh = absl::Seconds(30);  // period in which these files are looked at
   std::string clients;  // list of clients (authorization.h); empty = all who can connect may call
 
+  TraceSettings traces;
   std::string policies;  // file of the operator's policies (policies.proto); empty = no tenant has one
 
   // File of the key that seals sampler checkpoints. Replicas share it. Empty = a random key, for this process alone.

@@ -48,6 +48,10 @@ ABSL_FLAG(std::string, checkpoint_key, "",
           "File of 32 bytes or more, a secret that replicas share: with it they continue each other's mirostat and "
           "adaptive-p sequences; empty = a random key, for this process alone");
 ABSL_FLAG(
+    std::string, otlp_endpoint, "",
+    "HOST:PORT of a collector that gets spans of traced steps by OTLP over gRPC; https:// before it for TLS; empty "
+    "= no spans");
+ABSL_FLAG(
     std::string, policies, "",
     "File of rules for tenants' sequences that no client can turn off (watermark, receipts, limits of parameters); "
     "followed when replaced; empty = none");
@@ -158,6 +162,7 @@ Config Fill() {
   config.tls_key = absl::GetFlag(FLAGS_tls_key);
   config.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
   config.clients = absl::GetFlag(FLAGS_clients);
+  config.traces.endpoint = absl::GetFlag(FLAGS_otlp_endpoint);
   config.policies = absl::GetFlag(FLAGS_policies);
   config.checkpoint_key = absl::GetFlag(FLAGS_checkpoint_key);
   config.receipts.key_file = absl::GetFlag(FLAGS_receipt_key);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "service/server/step_traces.h"
 
 // gRPC logs through Abseil since 1.66, and protobuf since 22.
 #define SORTITION_GRPC_HAS_LOG_FUNCTION (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 66)
@@ -135,6 +136,7 @@ constexpr size_t kNamesInLine = 2 * service::DeviceEvent::kMostSequences / Log::
 }  // namespace
 
 void LoggedEvents::StepTraced(const service::TracedStep& step) {
+  if (traces_ != nullptr) traces_->Add(step);
   log_.Write(LogLevel::kInfo, "step",
              {{"traceparent", step.traceparent},
               {"tracestate", step.tracestate},
@@ -142,7 +144,7 @@ void LoggedEvents::StepTraced(const service::TracedStep& step) {
               {"batch_id", step.batch_id},
               {"rows", step.rows},
               {"refused_rows", step.refused_rows},
-              {"latency_seconds", absl::ToDoubleSeconds(step.latency)}});
+              {"latency_seconds", absl::ToDoubleSeconds(step.latency())}});
 }
 
 void LoggedEvents::SequenceOpened(const service::OpenedSequence& sequence) {

@@ -21,6 +21,8 @@
 
 namespace sortition::server {
 
+class StepTraces;
+
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Parses and prints levels for flags: "debug", "info", "warning", "error".
@@ -85,10 +87,10 @@ class Log {
 // Writes the service's events into the log. Thread-safe.
 class LoggedEvents : public service::EventLog {
  public:
-  // `log` is not owned and outlives this.
-  explicit LoggedEvents(Log* log) : log_(*log) {}
+  // `log` and `traces`, which may be null, are not owned and outlive this.
+  explicit LoggedEvents(Log* log, StepTraces* traces = nullptr) : log_(*log), traces_(traces) {}
 
-  // Writes "step" at level info, for a worker that traces.
+  // Writes "step" at level info, for a worker that traces, and adds the step to the traces.
   void StepTraced(const service::TracedStep& step) override;
   // Writes "sequence_opened" at level debug.
   void SequenceOpened(const service::OpenedSequence& sequence) override;
@@ -102,6 +104,7 @@ class LoggedEvents : public service::EventLog {
 
  private:
   Log& log_;
+  StepTraces* const traces_;
 };
 
 // Redirects the messages of gRPC and protobuf into the log, so that standard error holds only JSON lines and no client

@@ -6,7 +6,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/law/compact.h"
 #include "service/request/checks.h"
+#include "service/request/compact_row.h"
 #include "service/request/strictness.h"
 #include "service/result/split_results.h"
 #include "service/stream/step_in_flight.h"
@@ -96,6 +98,9 @@ std::optional<Refusal> CheckOtherShard(const v1::StepRow& row, uint32_t index) {
     return Refusal{Reason::kContradiction, absl::StrCat("step.rows[", index, "].", name), "", "comes with shard 0"};
   }
   if (row.step_id() == 0) return MissingField(absl::StrCat("step.rows[", index, "].step_id"));
+  if (!row.compact().empty() && row.has_tensor_row()) {
+    return Refusal{Reason::kContradiction, absl::StrCat("step.rows[", index, "].tensor_row"), "", "the row is compact"};
+  }
   return std::nullopt;
 }
 
@@ -122,6 +127,42 @@ std::optional<Refusal> CheckTensorRows(const ShardTable::WholeRow& shards, uint3
                    absl::StrCat("the tensor of shard ", shape.shard->index, " has no such row")};
   }
   return std::nullopt;
+}
+
+bool IsCompact(const RowShard& shard) { return !shard.asked().compact().empty(); }
+
+// Gives the row the statement that its shards make together. A refusal names the shard.
+std::optional<Refusal> MergeCompact(const ShardTable::WholeRow& shards, const Limits& limits, RowRun* run) {
+  const uint32_t positions = run->plan().positions();
+  std::vector<std::vector<kernels::StatedRow>> of_position(positions);
+  for (const RowShard& shard : shards) {
+    std::vector<kernels::StatedRow> rows;
+    if (shard.message->shard().index == 0) {
+      rows = run->plan().compact;
+    } else {
+      const auto& message = *static_cast<const StreamShards&>(*shard.message).message();
+      auto read = ReadCompactRows(shard.asked(), shard.row, positions, shard.message->shape(), message.pairs(),
+                                  run->spec(), limits);
+      if (auto* refusal = std::get_if<Refusal>(&read)) {
+        absl::StrAppend(&refusal->message, ", in shard ", shard.message->shard().index);
+        return std::move(*refusal);
+      }
+      rows = std::get<std::vector<kernels::StatedRow>>(std::move(read));
+    }
+    for (uint32_t i = 0; i < positions; ++i) of_position[i].push_back(std::move(rows[i]));
+  }
+  std::vector<kernels::StatedRow> merged;
+  for (const auto& position : of_position) merged.push_back(law::MergeShards(position));
+  run->SetCompact(std::move(merged));
+  return std::nullopt;
+}
+
+// Shards of one row in both forms: every rank sends its shard whole.
+Refusal RequireWholeShards(const RowPlan& plan) {
+  Refusal refusal{Reason::kRowRequired, absl::StrCat("step.rows[", plan.row, "].compact"), "",
+                  "other shards of the row are whole"};
+  for (uint32_t i = 0; i < plan.positions(); ++i) refusal.required.push_back({i, {}});
+  return refusal;
 }
 
 void SetLogits(const ShardTable::WholeRow& shards, uint32_t live_vocabulary, uint32_t position,
@@ -214,6 +255,7 @@ void ShardAssembler::Add(const std::shared_ptr<ShardMessage>& message, const std
 // The shard that completes a row may be another stream's than the one that opened the sequence.
 void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
   std::vector<StartedRows> started;
+  CompactAllowance allowance;
   for (ShardTable::WholeRow& shards : rows) {
     const auto own =
         std::ranges::find_if(shards, [](const RowShard& shard) { return shard.message->shard().index == 0; });
@@ -237,11 +279,28 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
       sink.Answer(std::move(row.held));
       continue;
     }
-    if (const auto refusal = CheckTensorRows(shards, row.run->plan().positions())) {
+    const auto refuse = [&](const Refusal& refusal) {
       row.run->Abort();
       v1::StepResults refused;
-      AddRefusal(index, message->row(index).step_id(), *refusal, &refused);
+      AddRefusal(index, message->row(index).step_id(), refusal, &refused);
       sink.Answer(std::move(refused));
+    };
+    const auto compact = std::ranges::count_if(shards, IsCompact);
+    if (compact != 0) {
+      if (static_cast<size_t>(compact) < shards.size()) {
+        refuse(RequireWholeShards(row.run->plan()));
+      } else if (const auto refusal = MergeCompact(shards, engine_.limits(), row.run.get())) {
+        refuse(*refusal);
+      } else {
+        v1::StepResults answer;
+        AnswerCompactRow(*message, engine_.checkpoint_key(), row.run.get(), &allowance, &answer);
+        engine_.observer().CompactRows(CountCompact(answer, 1));
+        sink.Answer(std::move(answer));
+      }
+      continue;
+    }
+    if (const auto refusal = CheckTensorRows(shards, row.run->plan().positions())) {
+      refuse(*refusal);
       continue;
     }
     const uint32_t live_vocabulary = row.run->spec().live_vocabulary;

@@ -66,6 +66,18 @@ void Commit(const StepMessage& message, const CheckpointKey& key, RowRun* run, v
 
 }  // namespace
 
+CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows) {
+  CompactRowCounts counts;
+  uint32_t undecided = 0;
+  for (const v1::RowResult& row : now.rows()) {
+    if (row.error().reason() != v1::ROW_REQUIRED) continue;
+    ++counts.required[static_cast<size_t>(row.error().required(0).cause() - v1::RequiredLogits::CAUSE_TOKENS)];
+    ++undecided;
+  }
+  counts.decided = static_cast<uint32_t>(rows) - undecided;
+  return counts;
+}
+
 void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
                       v1::StepResults* out) {
   const StepShape& shape = message.shape();

@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
+#include "service/observer.h"
 #include "service/row/row.h"
 #include "service/sequence/checkpoint.h"
 #include "service/stream/step_message.h"
@@ -26,6 +27,9 @@ void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const
 // Runs a compact row and ends it: appends its result, or why it has none, to `*out`. Needs no device. Thread-safe.
 void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
                       v1::StepResults* out);
+
+// Counts the outcomes of `rows` compact rows, whose answers are among `now`.
+CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows);
 
 // Owned by a shared_ptr, which it gives to the batcher again for positions that run one after the other. Its rows hold
 // their sequences until they are delivered, or until AbortRows.

@@ -42,6 +42,13 @@ const Refusal* StepMessage::FindSetTwice(uint32_t index) const {
   return nullptr;
 }
 
+void StepMessage::NoteOptions(const SequenceSpec& spec) {
+  if (!shape_.traced) return;
+  const TracedOptions options = {spec.temperature, spec.top_p, spec.top_k};
+  options_differ_ = options_differ_ || (options_ && *options_ != options);
+  options_ = options;
+}
+
 void StepMessage::Answer(v1::StepResults results) {
   results.set_batch_id(batch_id());
   for (v1::StepResults& message : SplitResults(std::move(results))) Send(std::move(message));
@@ -73,22 +80,33 @@ void StepMessage::Send(v1::StepResults results) {
 }
 
 void StepMessage::Finish() {
+  TracedStep traced;
+  std::vector<BatchRun> runs;
   // A step that was sent before its logits were written has arrived when they are.
-  absl::Time since = arrived_;
+  traced.ready = arrived_;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& step : steps_) {
-      if (const auto held = step.lock()) since = std::max(since, held->arrived);
+      const auto held = step.lock();
+      if (held == nullptr) continue;
+      traced.ready = std::max(traced.ready, held->arrived);
+      if (shape_.traced) traced.runs_left_out += held->runs().AppendTo(&runs);
     }
   }
-  const absl::Duration latency = engine_.clock().Now() - since;
-  engine_.observer().StepAnswered(latency);
-  if (shape_.traced) {
-    const v1::TraceContext& trace = step().trace();
-    engine_.event_log().StepTraced({stream_->worker_session, trace.traceparent(), trace.tracestate(), batch_id(),
-                                    static_cast<uint32_t>(step().rows_size()), refused_.load(std::memory_order_relaxed),
-                                    latency});
-  }
+  traced.answered = engine_.clock().Now();
+  engine_.observer().StepAnswered(traced.latency());
+  if (!shape_.traced) return;
+  const v1::TraceContext& trace = step().trace();
+  traced.worker_session = stream_->worker_session;
+  traced.traceparent = trace.traceparent();
+  traced.tracestate = trace.tracestate();
+  traced.batch_id = batch_id();
+  traced.rows = rows();
+  traced.refused_rows = refused_.load(std::memory_order_relaxed);
+  traced.arrived = arrived_;
+  traced.runs = runs;
+  if (!options_differ_) traced.options = options_;
+  engine_.event_log().StepTraced(traced);
 }
 
 void StepMessage::Refuse(const Refusal& refusal) {

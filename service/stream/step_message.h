@@ -13,11 +13,13 @@
 #include "absl/time/time.h"
 #include "service/batch/batcher.h"
 #include "service/engine.h"
+#include "service/event_log.h"
 #include "service/refusal.h"
 #include "service/request/frame.h"
 #include "service/request/payload_view.h"
 #include "service/request/region_payloads.h"
 #include "service/request/step_request.h"
+#include "service/sequence/sequence_spec.h"
 #include "service/stream/stream_context.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -46,6 +48,8 @@ class StepMessage final : public ResultSink {
   const v1::Step& step() const { return frame_.message.step(); }
   const v1::StepRow& row(uint32_t index) const { return step().rows(static_cast<int>(index)); }
   const std::vector<Payload>& payloads() const { return payloads_; }
+  // Notes the options of a row, if the step is traced. Called while the message is built.
+  void NoteOptions(const SequenceSpec& spec);
   // Returns why row `index` is refused for a field that its encoding sets twice; null if none is.
   const Refusal* FindSetTwice(uint32_t index) const;
   // Memory that the message holds: its own bytes and what was copied for it.
@@ -84,6 +88,8 @@ class StepMessage final : public ResultSink {
   std::optional<PayloadView> pairs_;
   std::optional<PayloadView> masks_;
   std::optional<PayloadView> drafts_;
+  std::optional<TracedOptions> options_;  // of the first row; `options_differ_`: another row has others
+  bool options_differ_ = false;
   std::atomic<uint32_t> unanswered_;   // rows
   std::atomic<uint32_t> refused_ = 0;  // rows; counted if the step is traced
 

@@ -54,19 +54,6 @@ void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
   }
 }
 
-// Counts the outcomes of `rows` compact rows, whose answers are among `now`.
-CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows) {
-  CompactRowCounts counts;
-  uint32_t undecided = 0;
-  for (const v1::RowResult& row : now.rows()) {
-    if (row.error().reason() != v1::ROW_REQUIRED) continue;
-    ++counts.required[static_cast<size_t>(row.error().required(0).cause() - v1::RequiredLogits::CAUSE_TOKENS)];
-    ++undecided;
-  }
-  counts.decided = static_cast<uint32_t>(rows) - undecided;
-  return counts;
-}
-
 }  // namespace
 
 void StepRunner::OnStep(Frame frame, const MemoryConnection* memory) {
@@ -116,7 +103,7 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
   v1::StepResults now;
   std::vector<std::unique_ptr<RowRun>> compact;
   ForEachRow(*message, &now, [&](uint32_t index) {
-    std::optional<RowRun> run = BeginRow(*message, index, &rewrites, &now);
+    std::optional<RowRun> run = BeginRow(message.get(), index, &rewrites, &now);
     if (!run) return;
     if (!run->plan().compact.empty()) return compact.push_back(std::make_unique<RowRun>(*std::move(run)));
     const PayloadView& logits = message->logits();
@@ -161,35 +148,37 @@ void StepRunner::RunShards(const std::shared_ptr<StepMessage>& message) {
       *repeated.add_rows() = std::move(part);
     }
     if (!kept.empty()) return;
-    std::optional<RowRun> run = BeginRow(*message, index, &rewrites, &now);
+    std::optional<RowRun> run = BeginRow(message.get(), index, &rewrites, &now);
     if (run) runs[index] = std::make_unique<RowRun>(*std::move(run));
   });
   if (repeated.rows_size() > 0) message->Answer(std::move(repeated));
   shards_.AddFirst(message, std::move(runs), std::move(now));
 }
 
-std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t index, RewriteAllowance* rewrites,
+std::optional<RowRun> StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites,
                                            v1::StepResults* now) {
-  const v1::StepRow& row = message.row(index);
+  const v1::StepRow& row = message->row(index);
   const auto refuse = [&](const Refusal& refusal) {
     AddRefusal(index, row.step_id(), refusal, now);
     return std::nullopt;
   };
-  if (const Refusal* const refusal = message.FindSetTwice(index)) return refuse(*refusal);
+  if (const Refusal* const refusal = message->FindSetTwice(index)) return refuse(*refusal);
   const RowSequence* const sequence = sequences_.Find(row.request_id());
   if (sequence == nullptr) {
     return refuse({Reason::kUnknownSequence, absl::StrCat("step.rows[", index, "].request_id"), "",
                    "this stream has not opened the sequence"});
   }
   const SequenceSpec& spec = *sequence->spec;
-  auto parsed = ParseStepRow(row, static_cast<int>(index), message.shape(), spec, engine_.limits());
+  message->NoteOptions(spec);
+  auto parsed = ParseStepRow(row, static_cast<int>(index), message->shape(), spec, engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
   RowPlan& plan = std::get<RowPlan>(parsed);
   std::vector<RowMaskBits> masks;
-  if (auto refusal = FindMasks(message, &plan, &masks)) return refuse(*refusal);
+  if (auto refusal = FindMasks(*message, &plan, &masks)) return refuse(*refusal);
   if (auto refusal = OpenCheckpoint(row, spec, &plan)) return refuse(*refusal);
   if (!row.compact().empty()) {
-    auto read = ReadCompactRows(row, index, plan.positions(), message.shape(), message.pairs(), spec, engine_.limits());
+    auto read =
+        ReadCompactRows(row, index, plan.positions(), message->shape(), message->pairs(), spec, engine_.limits());
     if (auto* refusal = std::get_if<Refusal>(&read)) return refuse(*refusal);
     plan.compact = std::get<std::vector<kernels::StatedRow>>(std::move(read));
   }
@@ -210,7 +199,7 @@ std::optional<RowRun> StepRunner::BeginRow(const StepMessage& message, uint32_t 
     return refuse(*refusal);
   }
   if (auto* result = std::get_if<RowResult>(&granted)) {
-    EncodeRowResult(message, engine_.checkpoint_key(), plan, spec, sequence->receipts.get(), *result, now);
+    EncodeRowResult(*message, engine_.checkpoint_key(), plan, spec, sequence->receipts.get(), *result, now);
     return std::nullopt;
   }
   return std::optional<RowRun>(std::in_place, *sequence, std::move(plan), std::move(masks),

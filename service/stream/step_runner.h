@@ -42,7 +42,7 @@ class StepRunner {
   std::optional<Refusal> Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
                                std::optional<ReadyWord>* ready);
   // Plans and grants row `index`. If it does not run, its answer is appended to `*now`.
-  std::optional<RowRun> BeginRow(const StepMessage& message, uint32_t index, RewriteAllowance* rewrites,
+  std::optional<RowRun> BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites,
                                  v1::StepResults* now);
   void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready);
   void RunShards(const std::shared_ptr<StepMessage>& message);

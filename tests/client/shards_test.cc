@@ -1,4 +1,6 @@
 // A rank's side of rows in shards: step ids, opens by rank 0, repeated steps and results brought to a new server.
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "sortition/client.h"
@@ -195,6 +197,71 @@ TEST(ShardsTest, LostHistoryWithShardsMissingReplays) {
   harness.AnswerRow(stream, harness.TakeStep(stream), 0, 6);
   ASSERT_EQ(results->times, 1);
   EXPECT_NE(DrawOfRow(results->rows[0]), nullptr);
+}
+
+// A rank states its own tokens, by the ids of the whole row. All ranks get the same refusals, and each sends what it
+// has.
+TEST(ShardsTest, CompactShardsStateTheirOwnTokens) {
+  StateHarness harness(RankOptions(1));
+  harness.Welcome(harness.stream(0));
+  harness.compact_count = 3;
+  for (uint32_t id = 0; id < StateHarness::kVocabulary; ++id) harness.logits[id] = static_cast<float>(id);
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.vocabulary_size = 2 * StateHarness::kVocabulary;
+  options.live_vocabulary_size = 15;
+  const auto record = std::make_shared<client::SequenceRecord>(options);
+  harness.Open(record);
+  const auto results = harness.Submit({record});
+  const auto listed = [&](const SentMessage& message) {
+    const auto& segments = message.payloads.at(0).segments;
+    std::string pairs;
+    for (const auto& segment : segments) pairs.append(reinterpret_cast<const char*>(segment.data), segment.size);
+    std::vector<uint32_t> ids(pairs.size() / 8);
+    std::memcpy(ids.data(), pairs.data(), ids.size() * sizeof(uint32_t));
+    return ids;
+  };
+  SentMessage message = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
+  const v1::CompactRow row = message.message.step().rows(0).compact(0);
+  EXPECT_EQ(listed(message), (std::vector<uint32_t>{14, 13, 12}));
+  EXPECT_FALSE(row.is_whole() || row.has_unit_sum() || row.has_sum());
+  EXPECT_EQ(message.message.step().logits().vocabulary_size(), StateHarness::kVocabulary);
+
+  v1::Error refusal = StateHarness::MakeError(absl::StatusCode::kFailedPrecondition, v1::ROW_REQUIRED);
+  v1::RequiredLogits& required = *refusal.add_required();
+  required.set_cause(v1::RequiredLogits::CAUSE_TOKENS);
+  for (const uint32_t token : {1u, 9u, 13u}) required.add_tokens(token);
+  harness.RefuseRow(harness.stream(0), message.message.step(), 0, refusal);
+  message = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
+  EXPECT_EQ(listed(message), (std::vector<uint32_t>{14, 13, 12, 9}));
+  // Whole, and again where another rank was not.
+  required.Clear();
+  required.set_cause(v1::RequiredLogits::CAUSE_ROW);
+  for (int i = 0; i < 2; ++i) {
+    harness.RefuseRow(harness.stream(0), message.message.step(), 0, refusal);
+    message = harness.Take(harness.stream(0), v1::StreamRequest::kStep);
+    EXPECT_TRUE(message.message.step().rows(0).compact().empty());
+    EXPECT_TRUE(message.message.step().logits().has_source());
+  }
+  const v1::Step step = message.message.step();
+  message = {};  // lets go of the row's bytes
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  EXPECT_EQ(results->times, 1);
+}
+
+// The scale of a sum is that of the whole row, which no rank has.
+TEST(ShardsTest, ShardsThatNeedSumsGoWhole) {
+  StateHarness harness(RankOptions(1));
+  harness.Welcome(harness.stream(0));
+  harness.compact_count = 3;
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.vocabulary_size = 2 * StateHarness::kVocabulary;
+  options.parameters.mutable_raw_logprobs()->set_top(1);
+  const auto record = std::make_shared<client::SequenceRecord>(options);
+  harness.Open(record);
+  harness.Submit({record});
+  EXPECT_TRUE(harness.TakeStep(harness.stream(0)).logits().has_source());
 }
 
 TEST(ShardsTest, UnsentClosesGoToNextStream) {

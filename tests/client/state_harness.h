@@ -73,6 +73,11 @@ class StateHarness {
     batch->dtype = v1::DTYPE_F32;
     batch->vocabulary_size = kVocabulary;
     batch->row_bytes = sizeof(float) * kVocabulary;
+    if (options.shard) {
+      batch->vocabulary_size = options.shard->vocabulary_size;
+      batch->is_shard = true;
+      batch->first_token = options.shard->first_token;
+    }
     batch->deadline = now + timeout;
     batch->ready = ready;
     batch->done = [results](std::vector<client::RowResult> rows) {

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "kernels/cpu/decide_listed.h"
 #include "kernels/cpu/decide_row.h"
 #include "kernels/cpu/state_row.h"
 #include "kernels/cpu/target.h"
@@ -175,6 +176,97 @@ TEST(CompactRows, CpuDecidesUsualDraws) {
        {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kRow}) {
     EXPECT_GT(refused[reason], rows / 500) << int(reason);
   }
+}
+
+// States a part of the row with the ids of the whole one.
+std::optional<kernels::StatedRow> StatePart(const RowRequest& row, uint32_t first, uint32_t end, uint32_t count,
+                                            const std::vector<uint32_t>& named) {
+  RowRequest part;
+  part.parameters = row.parameters;
+  part.dtype = row.dtype;
+  part.live_vocabulary = end - first;
+  part.logits = static_cast<const std::byte*>(row.logits) + size_t{first} * kernels::ElementBytes(row.dtype);
+  std::vector<uint32_t> own;
+  for (const uint32_t id : named) {
+    if (id >= first && id < end) own.push_back(id - first);
+  }
+  auto stated = law::StateRowReference(part, count, own);
+  if (!stated) return stated;
+  for (std::vector<kernels::TokenBits>* const tokens : {&stated->first, &stated->others}) {
+    for (kernels::TokenBits& token : *tokens) token.token += first;
+  }
+  return stated;
+}
+
+TEST_P(CompactRows, ShardsDecideAsWholeRow) {
+  const uint64_t rows = Scaled(2000);
+  uint64_t decided = 0, whole = 0, failed = 0;
+  for (uint64_t seed = 1; seed <= rows; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto row = MakeRow(GetParam(), 990'000'000 + seed, 1 + uint32_t(random() % (seed % 4 == 0 ? 3000 : 300)));
+    const RowRequest& request = row->request();
+    const std::vector<uint32_t> named = SomeTokens(random, request.live_vocabulary);
+    std::vector<uint32_t> bounds = {0, request.live_vocabulary};
+    for (uint64_t i = random() % 5; i > 0; --i) bounds.push_back(uint32_t(random() % request.live_vocabulary));
+    std::ranges::sort(bounds);
+    bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+    std::vector<kernels::StatedRow> shards;
+    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+      const auto count = 1 + uint32_t(random() % (bounds[i + 1] - bounds[i] + 1));
+      auto stated = StatePart(request, bounds[i], bounds[i + 1], count, named);
+      if (!stated) break;
+      shards.push_back(*std::move(stated));
+    }
+    if (shards.size() + 1 < bounds.size()) {
+      EXPECT_NE(law::SampleRowReference(request).error, kernels::RowError::kNone) << row->description();
+      ++failed;
+      continue;
+    }
+    std::ranges::shuffle(shards, random);
+    const kernels::StatedRow merged = law::MergeShards(shards);
+    ASSERT_FALSE(law::FindUnsound(*request.parameters, request.live_vocabulary, merged.row())) << row->description();
+    whole += merged.is_whole;
+    const auto result = law::SampleCompactRowReference(request, merged.row());
+    const auto* const output = std::get_if<RowOutput>(&result);
+    if (output == nullptr) continue;
+    ++decided;
+    ASSERT_EQ(*output, law::SampleRowReference(request)) << row->description();
+  }
+  if (rows < 2000) return;
+  EXPECT_GT(decided, rows / 20);
+  EXPECT_GT(whole, rows / 50);
+  EXPECT_GT(failed, rows / 500);
+}
+
+// Rows of every task, chain and mask that the processor decides from a list, without the reference's sort.
+TEST_P(CompactRows, CpuListsAlmostAll) {
+  kernels::cpu::Scratch scratch;
+  const uint64_t rows = Scaled(4000);
+  uint64_t stated_rows = 0, listed = 0, decided = 0;
+  for (uint64_t seed = 1; seed <= rows; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto row = MakeRow(GetParam(), 980'000'000 + seed, 1 + uint32_t(random() % (seed % 4 == 0 ? 4000 : 1200)));
+    RowRequest request = row->request();
+    // Edits that only lower are the usual ones.
+    std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
+    if (random() % 2 == 0) {
+      std::erase_if(edits, [](const auto& edit) { return int32_t(edit.bias) > 0 || int32_t(edit.penalty) > 0; });
+      request.edits = edits;
+    }
+    const uint32_t count = 1 + uint32_t(random() % (random() % 2 == 0 ? 20 : 400));
+    const auto stated = law::StateRowReference(request, count, SomeTokens(random, request.live_vocabulary));
+    if (!stated) continue;
+    ++stated_rows;
+    const auto result = kernels::cpu::DecideListed(request, stated->row(), MayRaise(request), &scratch);
+    if (!result) continue;
+    ++listed;
+    decided += result->index() == 0;
+    ASSERT_TRUE(*result == law::SampleCompactRowReference(request, stated->row()))
+        << row->description() << " count " << count;
+  }
+  if (rows < 4000) return;
+  EXPECT_GT(listed, stated_rows * 3 / 5);
+  EXPECT_GT(decided, rows / 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CompactRows,

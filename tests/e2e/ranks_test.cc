@@ -16,6 +16,7 @@
 #include "tests/client/rows.h"
 #include "tests/e2e/rank_texts.h"
 #include "tests/e2e/servers.h"
+#include "tests/server/server_process.h"
 
 namespace sortition::testing {
 namespace {
@@ -78,9 +79,18 @@ TEST_P(RanksTest, TokensEqualWholeRowsOnEveryTransport) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, RanksTest, ::testing::Values(2, 4));
 
+void AskRawLogprobs(v1::SamplingParameters* parameters) { parameters->mutable_raw_logprobs()->set_top(2); }
+
+// Options that need no sum over the whole row.
+void KeepFew(v1::SamplingParameters* parameters) {
+  parameters->set_top_k(20);
+  parameters->mutable_processed_logprobs()->set_top(2);
+}
+
 // Returns the results of five steps of scores, drafts and cuts of one text, over the shards of `shard`, or over whole
 // rows if that is absent.
-std::vector<std::string> MixedSteps(client::Client* client, const std::optional<client::VocabularyShard>& shard) {
+std::vector<std::string> MixedSteps(client::Client* client, const std::optional<client::VocabularyShard>& shard,
+                                    void (*set)(v1::SamplingParameters*) = AskRawLogprobs) {
   constexpr uint32_t kWhole = RankTexts::kVocabulary;
   const uint32_t first = shard ? shard->first_token : 0;
   const uint32_t width = shard ? shard->tokens : kWhole;
@@ -91,7 +101,7 @@ std::vector<std::string> MixedSteps(client::Client* client, const std::optional<
   options.prompt = {1, 2, 3};
   options.parameters.set_temperature(0.7f);
   options.parameters.set_presence_penalty(0.5f);
-  options.parameters.mutable_raw_logprobs()->set_top(2);
+  set(&options.parameters);
   const auto opened = client->Open(options);
   EXPECT_TRUE(opened.ok()) << opened.status();
   client::Sequence& sequence = **opened;
@@ -133,6 +143,24 @@ TEST(RankTaskTest, ScoresDraftsAndCutsEqualWholeRows) {
     const auto client = Connect(options);
     EXPECT_EQ(MixedSteps(client.get(), options.shard), expected);
   });
+}
+
+TEST(RankTaskTest, CompactShardsEqualWholeRows) {
+  constexpr uint32_t kRanks = 3;
+  server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1"}, {}, 0});
+  const std::string address = process.Serving("listen");
+  const std::string metrics = process.Serving("metrics");
+  const auto whole = Connect(QuickOptions({address}));
+  const std::vector<std::string> expected = MixedSteps(whole.get(), std::nullopt, KeepFew);
+  const auto decided = [&] { return server::Metric(metrics, "sortition_compact_rows_total{outcome=\"decided\"}"); };
+  EXPECT_EQ(decided(), 0);
+  OnRanks(kRanks, [&](uint32_t index) {
+    client::ClientOptions options = OptionsOf(address, index, kRanks);
+    options.rows = {client::RowOptions::Form::kCompact, 40};
+    const auto client = Connect(options);
+    EXPECT_EQ(MixedSteps(client.get(), options.shard, KeepFew), expected);
+  });
+  EXPECT_EQ(decided(), 5);
 }
 
 TEST(RankLossTest, KilledAndRestartedServerChangesNoToken) {

@@ -109,6 +109,20 @@ class Answers(unittest.TestCase):
 
             self.assertEqual(on_ranks(3, of_rank), [expected] * 3)
 
+    def test_of_compact_shards(self):
+        options = {name: value for name, value in OPTIONS.items() if name != "raw_logprobs"}
+        options |= {"top_k": 20, "processed_logprobs": {"top": 3}}
+        whole = SAMPLER.open(seed=5, **options)
+        expected = [bits(SAMPLER.draw(whole, row(step))) for step in range(6)]
+        with serve() as server:
+            def of_rank(rank):
+                with connect(server.serving["listen"], rank, 3, rows="compact(30)") as client:
+                    sequence = client.open("compact", seed=5, **options)
+                    return [bits(client.draw(sequence, shard_of(rank, 3, row(step)))) for step in range(6)]
+
+            self.assertEqual(on_ranks(3, of_rank), [expected] * 3)
+            self.assertIn('sortition_compact_rows_total{outcome="decided"} 6', server.metrics())
+
     def test_of_tasks(self):
         expected = [bits(SAMPLER.draw(SAMPLER.open(seed=seed, **OPTIONS), row(seed))) for seed in range(20)]
 

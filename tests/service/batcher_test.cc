@@ -73,6 +73,25 @@ TEST_F(BatcherTest, BatchDurationIsBounded) {
   EXPECT_EQ(device.Positions(0).front(), 300u);
 }
 
+TEST_F(BatcherTest, RunsOfAStepAreKept) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 2});
+  const absl::Time arrived = clock_.Now();
+  const auto step = Step();
+  Submit(step, 0, 20);
+  for (int batch = 0; batch < 10; ++batch) {
+    clock_.Advance(absl::Milliseconds(3));
+    device.Finish();
+  }
+  std::vector<BatchRun> runs;
+  EXPECT_EQ(step->runs().AppendTo(&runs), 2u);
+  ASSERT_EQ(runs.size(), BatchRuns::kMostRuns);
+  EXPECT_EQ(runs[1].device, device.description().name);
+  EXPECT_EQ(runs[1].rows, 2u);
+  EXPECT_EQ(runs[1].queued, arrived);
+  EXPECT_EQ(runs[1].started, arrived + absl::Milliseconds(3));
+  EXPECT_EQ(runs[1].ended, arrived + absl::Milliseconds(6));
+}
+
 TEST_F(BatcherTest, HighestPriorityFirstThenOldest) {
   FakeDevice& device = AddDevice({.max_batch_rows = 3});
   Submit(0, 1);

@@ -173,11 +173,6 @@ TEST_F(SessionCompactRefusal, MessageNeedsWhatItsRowsNeed) {
   step = Stated(10).message;
   step.mutable_step()->mutable_rows(0)->clear_compact();
   expect(step, Reason::kContradiction, "step.logits.pairs");
-  step = Stated(10).message;
-  v1::VocabularyShard& shard = *step.mutable_step()->mutable_logits()->mutable_shard();
-  shard.set_count(2);
-  shard.set_total_vocabulary_size(2 * kVocabulary);
-  expect(step, Reason::kNotImplemented, "step.logits.pairs");
 }
 
 // A step whose whole rows find no place is refused as a whole, and its compact rows have not run either.

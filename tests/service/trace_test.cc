@@ -100,8 +100,21 @@ TEST_F(SessionTrace, SampledStepIsLoggedWhenAnswered) {
   engine_.fake().FinishAll();
   worker_.Results(7, 2);
   ASSERT_EQ(engine_.event_log().steps().size(), 1u);
+  EXPECT_EQ(engine_.event_log().steps()[0], absl::StrCat("worker 7 rows=2 refused=1 latency=3ms ", kSampled,
+                                                         " vendor=1 runs=1 temperature=1 top_p=1 top_k=0"));
+}
+
+TEST_F(SessionTrace, OptionsThatDifferAreLeftOut) {
+  v1::OpenSequence open = OpenOf("good", 1, kVocabulary);
+  open.mutable_parameters()->set_top_k(5);
+  worker_.MustOpen(open);
+  worker_.MustOpen(OpenOf("unknown", 1, kVocabulary));
+  worker_.Send(Step(kSampled));
+  engine_.fake().FinishAll();
+  worker_.Results(7, 2);
+  ASSERT_EQ(engine_.event_log().steps().size(), 1u);
   EXPECT_EQ(engine_.event_log().steps()[0],
-            absl::StrCat("worker 7 rows=2 refused=1 latency=3ms ", kSampled, " vendor=1"));
+            absl::StrCat("worker 7 rows=2 refused=0 latency=0 ", kSampled, " vendor=1 runs=1"));
 }
 
 TEST_F(SessionTrace, UnsampledStepIsNotLogged) {

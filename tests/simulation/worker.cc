@@ -197,6 +197,8 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
   batch->dtype = v1::DTYPE_BF16;
   batch->vocabulary_size = kVocabulary;
   batch->row_bytes = 2 * (options_.shard ? options_.shard->tokens : kVocabulary);
+  batch->is_shard = options_.shard.has_value();
+  if (options_.shard) batch->first_token = options_.shard->first_token;
   const bool hurried = Draw(world_.seed, Choice::kThought, {index_, number}) % 10 == 0;
   batch->deadline = timeline_.Now() + (hurried ? world_.max_latency : world_.client.default_timeout);
   std::vector<std::pair<Job*, uint32_t>> asked;
@@ -212,7 +214,7 @@ void Worker::Submit(std::vector<Job*> jobs, uint64_t number) {
     row.row.banned_tokens = step.banned;
     row.row.scored = step.scored;
     Draws forms(world_.seed, Choice::kThought, {index_, number, job->number});
-    if (!options_.shard && forms.OneIn(3)) client::StateRow(*batch, forms.Between(1, kVocabulary), &row);
+    if (forms.OneIn(3)) client::StateRow(*batch, forms.Between(1, kVocabulary), &row);
     job->busy = true;
     asked.emplace_back(job, job->step);
   }

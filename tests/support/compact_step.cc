@@ -31,11 +31,18 @@ std::vector<kernels::StatedRow> State(const CompactChoice& choice, kernels::DTyp
     request.dtype = dtype;
     request.live_vocabulary = choice.live_vocabulary;
     request.parameters = &choice.parameters;
-    const std::vector<uint32_t> named = i < choice.named.size() ? choice.named[i] : std::vector<uint32_t>();
+    std::vector<uint32_t> named;
+    for (const uint32_t id : i < choice.named.size() ? choice.named[i] : std::vector<uint32_t>()) {
+      const bool is_here = id >= choice.first_token && id - choice.first_token < choice.live_vocabulary;
+      if (is_here) named.push_back(id - choice.first_token);
+    }
     auto stated = law::StateRowReference(request, choice.count, named);
     if (!stated) return {};
     if (!choice.unit_sum) stated->unit_sum.reset();
     if (!choice.sum) stated->sum.reset();
+    for (auto* const tokens : {&stated->first, &stated->others}) {
+      for (kernels::TokenBits& token : *tokens) token.token += choice.first_token;
+    }
     rows.push_back(*std::move(stated));
   }
   return rows;

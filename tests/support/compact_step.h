@@ -21,6 +21,7 @@ struct CompactChoice {
   std::vector<std::vector<uint32_t>> named = {};  // of each position: further tokens, ascending; empty: none
   bool unit_sum = true;
   bool sum = true;
+  uint32_t first_token = 0;  // of a shard, whose live vocabulary the one above then is
 };
 
 // Appends the row's tokens and logits to `*pairs` and describes them in `*message`.

@@ -17,8 +17,13 @@ class RecordingEventLog : public service::NullEventLog {
   void StepTraced(const service::TracedStep& step) override {
     std::string text(step.worker_session);
     absl::StrAppend(&text, " ", step.batch_id, " rows=", step.rows, " refused=", step.refused_rows,
-                    " latency=", absl::FormatDuration(step.latency), " ");
+                    " latency=", absl::FormatDuration(step.latency()), " ");
     text.append(step.traceparent).append(" ").append(step.tracestate);
+    absl::StrAppend(&text, " runs=", step.runs.size());
+    if (step.options) {
+      absl::StrAppend(&text, " temperature=", step.options->temperature, " top_p=", step.options->top_p,
+                      " top_k=", step.options->top_k);
+    }
     absl::MutexLock lock(&mutex_);
     steps_.push_back(std::move(text));
   }

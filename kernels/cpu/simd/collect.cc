@@ -5,27 +5,106 @@
 //
 #include "hwy/highway.h"
 //
+#include <bit>
+#include <cstring>
+
 #include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
+#include "kernels/law/row_law.h"
 //
 #include "kernels/cpu/simd/load.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
+namespace {
+
+// Returns the smallest number of 16 bits that is not below `number`, which is above 0, as these bits; at most those of
+// infinity. Such numbers have the order of their bits.
+template <DType kType>
+uint32_t LeastFrom(float number) {
+  uint32_t low = 0;
+  uint32_t high = kType == DType::kF16 ? 0x7c00 : 0x7f80;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (std::bit_cast<float>(law::Widen(kType, middle)) >= number) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// Bit i is lane i of the mask, for lanes of 16 bits.
+template <class D16>
+HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
+#if SORTITION_X86_BITS == 512
+  (void)d;
+  return mask.raw;
+#else
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(d, mask, bytes);
+  uint64_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return bits;
+#endif
+}
+
+// ListTokensBetween for positive numbers of 16 bits, whose bits are at least `least` and below `end`. Seldom more than
+// one of a group is.
+HWY_INLINE uint32_t ListHalvesBetween(const Row& row, uint32_t group, uint32_t least, uint32_t end, uint32_t* tokens) {
+  const hn::ScalableTag<int16_t> d;
+  constexpr uint32_t kHalves = hn::MaxLanes(d);
+  const auto* const elements = reinterpret_cast<const int16_t*>(ElementsOfGroup(row, group));
+  const auto before_least = hn::Set(d, int16_t(least - 1));
+  const auto from_end = hn::Set(d, int16_t(end));
+  uint64_t found = 0;
+  for (uint32_t i = 0; i < law::kGroupSize; i += kHalves) {
+    const auto x = hn::LoadU(d, elements + i);
+    found |= Bits16(d, hn::And(hn::Gt(x, before_least), hn::Lt(x, from_end))) << i;
+  }
+  if (row.sent_words != nullptr) found &= row.sent_words[group];
+  uint32_t listed = 0;
+  for (; found != 0; found &= found - 1) {
+    tokens[listed++] = group * law::kGroupSize + uint32_t(std::countr_zero(found));
+  }
+  return listed;
+}
+
+// Lists the tokens of groups that show what was sent and have a key from `floor` up to, but not including, `ceiling`.
+template <DType kType>
+HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
+                               uint32_t* ids) {
+  uint32_t collected = 0;
+  if constexpr (kType != DType::kF32) {
+    if (SentFrom(floor) > 0) {
+      const uint32_t least = LeastFrom<kType>(SentFrom(floor));
+      const uint32_t end = LeastFrom<kType>(SentFrom(ceiling));
+      for (uint32_t i = 0; i < count; ++i) {
+        collected += ListHalvesBetween(row, groups[i], least, end, ids + collected);
+      }
+      return collected;
+    }
+  }
+  const VF32 least = hn::Set(DF32(), SentFrom(floor));
+  const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
+  for (uint32_t i = 0; i < count; ++i) {
+    collected += ListTokensBetween<kType>(row, groups[i], least, end, ids + collected);
+  }
+  return collected;
+}
+
+}  // namespace
+
 uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                        Candidate* candidates) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     const D32 d;
-    const VF32 least = hn::Set(DF32(), SentFrom(floor));
-    const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
     // Ids first, in the first half of the candidates' memory; from the last to the first they become candidates.
     auto* const ids = reinterpret_cast<uint32_t*>(candidates);
-    uint32_t collected = 0;
-    for (uint32_t i = 0; i < count; ++i) {
-      collected += ListTokensBetween<kType>(row, groups[i], least, end, ids + collected);
-    }
+    const uint32_t collected = ListTokens<kType>(row, groups, count, floor, ceiling, ids);
     for (uint32_t i = (collected + kLanes - 1) / kLanes * kLanes; i != 0;) {
       i -= kLanes;
       const V32 tokens = hn::LoadU(d, ids + i);

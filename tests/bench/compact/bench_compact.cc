@@ -1,6 +1,6 @@
 // Compact rows beside whole ones: bytes, time of a step over TCP, rows of a server's core, refusals, producing.
 //
-//   bench_compact [--json FILE] [--plot FILE] [--rounds N] [--client_core N] [--server_core N]
+//   bench_compact [--json FILE] [--plot FILE] [--rounds N] [--nosteps] [--client_core N] [--server_core N]
 //
 // Rows are of 128256 bf16, with temperature 0.8, top-k 50, top-p 0.95, min-p 0.05 and a repetition penalty over a
 // history of 2,000 tokens. The client's end and the server's have a core each, and the server one kernel thread. Ratios
@@ -13,7 +13,8 @@
 // time to state 256 tokens of a row that lies in the second-level cache; the baseline is a plain pass for the largest
 // of bf16 numbers. produce_sums: the same with both sums. decide: the time in which the law's reference decides such a
 // row, with the penalties; the baseline is the server's kernel. decide_described: the same with a mask, raw logprobs
-// and the kept set.
+// and the kept set. decide_chain, decide_score, decide_draft: the same for a chain whose filters keep 4 tokens at
+// least, for a given token's logprob, and for a draft that is tested.
 //
 // refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
 // demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
@@ -50,6 +51,7 @@
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rounds, 10, "rounds over all inputs");
+ABSL_FLAG(bool, steps, true, "false: without steps over TCP");
 ABSL_FLAG(int, client_core, 0, "core of the client");
 ABSL_FLAG(int, server_core, 1, "core of the server");
 
@@ -150,7 +152,7 @@ class CompactBench {
 
   int Run() {
     Bytes();
-    Steps();
+    if (absl::GetFlag(FLAGS_steps)) Steps();
     Kernels();
     Refusals();
     return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
@@ -216,53 +218,37 @@ class CompactBench {
 
   void Kernels() {
     const kernels::RowParameters parameters = Compiled(0.8);
-    kernels::RowParameters described = parameters;
-    described.raw_logprob = described.kept_tokens = true;
-    described.raw_top = 5;
-    const std::vector<uint32_t> allowed_bits((kVocabulary + 31) / 32, 0xfffffffeu);
-    const auto edits = EditsOf(SomeHistory(1));
     kernels::cpu::Scratch scratch;
     kernels::StatedRow stated;
-    const auto describe = [&](size_t input) {
-      auto request = RequestOf(nullptr, kVocabulary, described, edits);
-      request.allowed_bits = allowed_bits.data();
-      return std::pair(request, stated_[input].row());
-    };
     const auto state = [&](size_t input, bool sums) {
-      const auto request = RequestOf(logits_.row(input), kVocabulary, parameters, edits);
+      const auto request = RequestOf(logits_.row(input), kVocabulary, parameters, {});
       SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount, {}, sums, sums}, &scratch, &stated));
     };
+    std::vector<Contender> contenders = {
+        {"max", [&](size_t i) { MaxPassBf16(reinterpret_cast<const int16_t*>(logits_.row(i)), kVocabulary); }},
+        {"produce", [&](size_t i) { state(i, false); }},
+        {"produce_sums", [&](size_t i) { state(i, true); }}};
+    const std::vector<Decided> all = DecidedRows();
+    for (const Decided& decided : all) {
+      contenders.push_back({decided.name + "_reference", [&](size_t i) {
+                              const auto request = decided.Request();
+                              SORTITION_CHECK(law::SampleCompactRowReference(request, stated_[i].row()).index() == 0);
+                            }});
+      contenders.push_back({decided.name, [&](size_t i) {
+                              const auto request = decided.Request();
+                              const auto row = stated_[i].row();
+                              SORTITION_CHECK(kernels::cpu::DecideRow(request, row, false, &scratch).index() == 0);
+                            }});
+    }
     const auto medians = MeasureInterleaved(
-        {{"max", [&](size_t i) { MaxPassBf16(reinterpret_cast<const int16_t*>(logits_.row(i)), kVocabulary); }},
-         {"produce", [&](size_t i) { state(i, false); }},
-         {"produce_sums", [&](size_t i) { state(i, true); }},
-         {"reference",
-          [&](size_t i) {
-            const auto request = RequestOf(nullptr, kVocabulary, parameters, edits);
-            SORTITION_CHECK(law::SampleCompactRowReference(request, stated_[i].row()).index() == 0);
-          }},
-         {"decide",
-          [&](size_t i) {
-            const auto request = RequestOf(nullptr, kVocabulary, parameters, edits);
-            SORTITION_CHECK(kernels::cpu::DecideRow(request, stated_[i].row(), false, &scratch).index() == 0);
-          }},
-         {"reference_described",
-          [&](size_t i) {
-            const auto [request, row] = describe(i);
-            SORTITION_CHECK(law::SampleCompactRowReference(request, row).index() == 0);
-          }},
-         {"decide_described",
-          [&](size_t i) {
-            const auto [request, row] = describe(i);
-            SORTITION_CHECK(kernels::cpu::DecideRow(request, row, false, &scratch).index() == 0);
-          }}},
+        contenders,
         {.inputs = kRows,
          .rounds = absl::GetFlag(FLAGS_rounds) * 4,
          .prepare =
              [&](size_t input) {
                Warm(logits_, input);
                while (stated_.size() <= input) {
-                 const auto request = RequestOf(logits_.row(stated_.size()), kVocabulary, parameters, edits);
+                 const auto request = RequestOf(logits_.row(stated_.size()), kVocabulary, parameters, {});
                  SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount, {}, true, false}, &scratch, &stated));
                  stated_.push_back(stated);
                }
@@ -270,8 +256,41 @@ class CompactBench {
          .stride = 0});
     report_.Add({"produce", medians[1], "us", medians[0]});
     report_.Add({"produce_sums", medians[2], "us", medians[0]});
-    report_.Add({"decide", medians[3], "us", medians[4]});
-    report_.Add({"decide_described", medians[5], "us", medians[6]});
+    for (size_t i = 0; i < all.size(); ++i) {
+      report_.Add({all[i].name, medians[3 + 2 * i], "us", medians[4 + 2 * i]});
+    }
+  }
+
+  // A kind of row that the server decides, with the penalties of a history.
+  struct Decided {
+    std::string name;
+    kernels::RowParameters parameters;
+    bool has_mask = false;
+    kernels::RowTask task = kernels::RowTask::kDraw;
+    std::vector<kernels::LogitEdit> edits = EditsOf(SomeHistory(1));
+    std::vector<uint32_t> allowed_bits = std::vector<uint32_t>((kVocabulary + 31) / 32, 0xfffffffeu);
+
+    kernels::RowRequest Request() const {
+      kernels::RowRequest request = RequestOf(nullptr, kVocabulary, parameters, edits);
+      if (has_mask) request.allowed_bits = allowed_bits.data();
+      request.task = task;
+      request.given = 5;
+      return request;
+    }
+  };
+
+  static std::vector<Decided> DecidedRows() {
+    std::vector<Decided> rows = {{"decide", Compiled(0.8)}, {"decide_described", Compiled(0.8), true}};
+    rows[1].parameters.raw_logprob = rows[1].parameters.kept_tokens = true;
+    rows[1].parameters.raw_top = 5;
+    rows.push_back({"decide_chain"});
+    law::Compile(
+        {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f, .repetition_penalty = 1.1f, .min_keep = 4},
+        &rows.back().parameters);
+    rows.push_back({"decide_score", Compiled(0.8), false, kernels::RowTask::kScore});
+    rows.back().parameters.processed_logprob = true;
+    rows.push_back({"decide_draft", Compiled(0.8), false, kernels::RowTask::kVerify});
+    return rows;
   }
 
   // Adds 1 to `*refused` for each of kCounts that does not decide the row.

@@ -1,0 +1,66 @@
+// The changed tokens of a compact row in order, listed one by one, as far as a caller looks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/compact_row.h"
+#include "kernels/cpu/candidate.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/law/law.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// Returns the token's edit, or null. O(log edits), without branches.
+const LogitEdit* FindEdit(std::span<const LogitEdit> edits, uint32_t token);
+
+// Returns the token's bits after its edit; law::IsTooLarge holds where they fail the row.
+uint32_t ChangedBits(const RowParameters& parameters, const LogitEdit& edit, uint32_t bits);
+
+// Fetches a list of edits, in the order of memory: FindEdit would wait for each line that it looks at.
+void Fetch(std::span<const LogitEdit> edits);
+
+// The changed tokens that stand at or before the last of the first tokens, one after the other in order.
+//
+// Edits that lower a token leave it behind its place. So the next token is the next one of `first` if it is not edited
+// and no edited token before it is left; edited tokens wait in a heap until the tokens of `first` are behind them.
+//
+// The row has first tokens. No repetition penalty below 1 applies to a token that is looked at (asserted). Refers to
+// its arguments. Not thread-safe.
+class ChangedTokens {
+ public:
+  // More edits than these that may raise a token are not taken.
+  static constexpr size_t kMostRaised = 32;
+
+  ChangedTokens(const RowRequest& request, const CompactRow& row, Scratch* scratch);
+
+  // Takes in the tokens that edits may raise. Called before Next, if edits may. Returns false if there are more than
+  // kMostRaised or one fails the row; then the object is of no use. Otherwise `*unknown` names those of them that are
+  // not known, ids ascending.
+  bool Raise(std::vector<uint32_t>* unknown);
+
+  // Returns the next token, or kNone. The key of kNone is below every token's.
+  static constexpr Candidate kNone = {0};
+  Candidate Next();
+
+  // The place behind which tokens are that Next does not return.
+  Candidate last() const { return last_; }
+
+ private:
+  const TokenBits* FindKnown(uint32_t token) const;
+  void Push(uint32_t bits, uint32_t token);
+  Candidate Pop();
+
+  const RowRequest& request_;
+  const CompactRow& row_;
+  const Candidate last_;
+  size_t at_ = 0;                 // in `first`
+  Candidate* const edited_;       // a heap, the first in order before all
+  size_t count_ = 0;              // in it
+  std::vector<uint32_t> raised_;  // ids ascending
+};
+
+}  // namespace sortition::kernels::cpu
