@@ -54,7 +54,7 @@ SCALED_OBJECT = {
                 "scaleTargetRef": {"type": "object", "additionalProperties": False, "required": ["name"],
                                    "properties": {"name": {"type": "string"}}},
                 **{name: {"type": "integer"} for name in ("pollingInterval", "minReplicaCount", "maxReplicaCount")},
-                # What is in it has Kubernetes' own schema (validate).
+                # Its content has Kubernetes' own schema (validate).
                 "advanced": {"type": "object", "additionalProperties": False, "properties": {
                     "horizontalPodAutoscalerConfig": {
                         "type": "object", "additionalProperties": False, "required": ["behavior"],
