@@ -95,7 +95,10 @@ struct DraftDistribution {
   DType dtype = DType::kF32;
   const void* dense = nullptr;              // `live_vocabulary` probabilities of `dtype`; any alignment, any values
   std::span<const uint32_t> sparse_tokens;  // sorted, distinct, < live_vocabulary; `given` is one of them
-  std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of `given` not 0; one a token
+  std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of no draft 0; one a token
+  // Several drafts of one position: each was drawn from the whole distribution, so that a token may come twice. If not,
+  // each was drawn from the tokens that were not drawn before it.
+  bool with_replacement = false;
 };
 
 struct RowRequest {
@@ -113,6 +116,9 @@ struct RowRequest {
   RowTask task = RowTask::kDraw;
   uint32_t given = 0;       // kScore and kVerify: < live_vocabulary
   DraftDistribution draft;  // kVerify
+  // kVerify, in rounds (law: "Rounds"): further drafts of the position, which are tested in this order after `given`;
+  // < live_vocabulary, distinct unless they were drawn with replacement. Empty where DraftDistribution is kCertain.
+  std::span<const uint32_t> rivals;
   // kVerify, in block verification (law: "Blocks"): the probability that the drafts before the row's are accepted, in
   // units of 2^-32. At first 1, then RowOutput::survival of the position before. kNoBlock elsewhere.
   static constexpr uint64_t kCertainSurvival = uint64_t{1} << 32;
@@ -192,7 +198,7 @@ struct RowOutput {
   RowError error = RowError::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
   uint32_t token = 0;
-  bool accepted = false;   // kVerify: `token` is the draft; of a block: it may end here, with `token`
+  bool accepted = false;   // kVerify: `token` is a draft that passed; of a block: it may end here, with `token`
   uint64_t survival = 0;   // of a block: RowRequest::survival of the next position
   uint32_t kept = 0;       // tokens that passed every filter; filled when processed_logprob, kept_count or kept_tokens
   Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob
