@@ -1,6 +1,8 @@
 // Asserts that a request keeps row.h's promises. Every kernel checks them before it reads a byte.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/check.h"
 #include "kernels/row.h"
 
@@ -14,6 +16,14 @@ inline void CheckDraftOf(const RowRequest& request) {
     SORTITION_CHECK(draft.sparse_tokens[i] < request.live_vocabulary);
     SORTITION_CHECK(i == 0 || draft.sparse_tokens[i - 1] < draft.sparse_tokens[i]);
     SORTITION_CHECK(draft.sparse_bits[i] <= 0x3f800000u);
+  }
+  if (request.rivals.empty()) return;
+  SORTITION_CHECK(draft.form != DraftDistribution::Form::kCertain && request.survival == RowRequest::kNoBlock);
+  for (size_t i = 0; i < request.rivals.size(); ++i) {
+    const std::span<const uint32_t> before = request.rivals.first(i);
+    const bool is_new =
+        request.rivals[i] != request.given && std::ranges::find(before, request.rivals[i]) == before.end();
+    SORTITION_CHECK(request.rivals[i] < request.live_vocabulary && (is_new || draft.with_replacement));
   }
 }
 
@@ -48,6 +58,7 @@ inline void CheckOptions(const RowRequest& request) {
   SORTITION_CHECK(request.requested.size() <= kMaxTopLogprobs);
   for (const uint32_t token : request.requested) SORTITION_CHECK(token < request.live_vocabulary);
   if (request.task != RowTask::kDraw) SORTITION_CHECK(request.given < request.live_vocabulary);
+  SORTITION_CHECK(request.rivals.empty() || request.task == RowTask::kVerify);
   if (request.task == RowTask::kVerify) CheckDraftOf(request);
   if (request.survival != RowRequest::kNoBlock) {
     SORTITION_CHECK(request.task == RowTask::kVerify && !parameters.greedy);

@@ -23,9 +23,10 @@ inline constexpr Features kFeatureKeptSet = Features{1} << 36;   // its count, o
 inline constexpr Features kFeatureTempered = Features{1} << 37;  // the tempered distribution, or the kept mass in it
 inline constexpr Features kFeatureMinKeep = Features{1} << 38;   // filters that keep a number of tokens at least
 inline constexpr Features kFeatureBlock = Features{1} << 39;     // verification of blocks
+inline constexpr Features kFeatureRounds = Features{1} << 40;    // several drafts of a position, tested in rounds
 inline constexpr Features kAllFeatures = kFeatureEveryStage | kFeatureScore | kFeatureVerify | kFeatureRequested |
                                          kFeatureEntropy | kFeatureKeptSet | kFeatureTempered | kFeatureMinKeep |
-                                         kFeatureBlock;
+                                         kFeatureBlock | kFeatureRounds;
 
 // O(stages).
 inline Features FeaturesOf(const RowRequest& request) {
@@ -40,6 +41,7 @@ inline Features FeaturesOf(const RowRequest& request) {
   if (request.task == RowTask::kScore) features |= kFeatureScore;
   if (request.task == RowTask::kVerify) features |= kFeatureVerify;
   if (request.survival != RowRequest::kNoBlock) features |= kFeatureBlock;
+  if (!request.rivals.empty()) features |= kFeatureRounds;
   if (!request.requested.empty()) features |= kFeatureRequested;
   if (parameters.entropy) features |= kFeatureEntropy;
   if (parameters.kept_count || parameters.kept_tokens) features |= kFeatureKeptSet;

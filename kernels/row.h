@@ -95,19 +95,10 @@ struct DraftDistribution {
   DType dtype = DType::kF32;
   const void* dense = nullptr;              // `live_vocabulary` probabilities of `dtype`; any alignment, any values
   std::span<const uint32_t> sparse_tokens;  // sorted, distinct, < live_vocabulary; `given` is one of them
-  std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of `given` not 0; one a token
-};
-
-// The name of a row's list of edits, for a device that keeps copies of lists. A list has versions; from each version to
-// the next the edit of one token changes, or may change. (list, version) never names two different lists of edits.
-//
-// A copy of version v <= `version` becomes the row's edits as follows. Take the last (version - v + ahead) tokens of
-// `changed`. Give each of them the edit that it has in RowRequest::edits, or none if it has none there.
-struct EditOrigin {
-  uint64_t list = 0;  // unique in the process; 0: the edits have no name
-  uint64_t version = 0;
-  uint32_t ahead = 0;                      // changes after `version`; if not 0, the row's edits themselves have no name
-  std::span<const uint32_t> changed = {};  // the tokens of the last changes, the latest last; a token may come again
+  std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of no draft 0; one a token
+  // Several drafts of one position: each was drawn from the whole distribution, so that a token may come twice. If not,
+  // each was drawn from the tokens that were not drawn before it.
+  bool with_replacement = false;
 };
 
 struct RowRequest {
@@ -117,7 +108,6 @@ struct RowRequest {
   const RowParameters* parameters = nullptr;
   NoiseKey noise;
   std::span<const LogitEdit> edits;  // every token < live_vocabulary
-  EditOrigin edit_origin;            // changes no bit of the answer
   // Masks; a token must pass each that is present.
   bool has_allowed_tokens = false;
   std::span<const uint32_t> allowed_tokens;  // sorted, distinct, < live_vocabulary
@@ -126,6 +116,9 @@ struct RowRequest {
   RowTask task = RowTask::kDraw;
   uint32_t given = 0;       // kScore and kVerify: < live_vocabulary
   DraftDistribution draft;  // kVerify
+  // kVerify, in rounds (law: "Rounds"): further drafts of the position, which are tested in this order after `given`;
+  // < live_vocabulary, distinct unless they were drawn with replacement. Empty where DraftDistribution is kCertain.
+  std::span<const uint32_t> rivals;
   // kVerify, in block verification (law: "Blocks"): the probability that the drafts before the row's are accepted, in
   // units of 2^-32. At first 1, then RowOutput::survival of the position before. kNoBlock elsewhere.
   static constexpr uint64_t kCertainSurvival = uint64_t{1} << 32;
@@ -151,6 +144,7 @@ enum class RowError : uint8_t {
   kDraftNoProbability,  // a live id's probability in a dense draft distribution is not in [0, 1]
   kDraftSum,            // those probabilities do not sum to 1
   kDraftImpossible,     // that of the draft itself is 0
+  kTooManyEdits,        // a sequence on a device has no room to count its last token; no kernel of a row alone says so
 };
 
 // One token of a distribution: its logit (after changes in the processed distribution) as canonical f32 bits.
@@ -204,7 +198,7 @@ struct RowOutput {
   RowError error = RowError::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
   uint32_t token = 0;
-  bool accepted = false;   // kVerify: `token` is the draft; of a block: it may end here, with `token`
+  bool accepted = false;   // kVerify: `token` is a draft that passed; of a block: it may end here, with `token`
   uint64_t survival = 0;   // of a block: RowRequest::survival of the next position
   uint32_t kept = 0;       // tokens that passed every filter; filled when processed_logprob, kept_count or kept_tokens
   Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob

@@ -97,6 +97,11 @@ inline constexpr MetricName kPolicyActions = {"sortition_policy_actions_total",
 inline constexpr MetricName kPoliciesFailing = {"sortition_policies_failing",
                                                 "1 while the changed file of policies cannot be used."};
 
+// TLS.
+inline constexpr MetricName kCertificateEnd = {
+    "sortition_tls_certificate_end_timestamp_seconds",
+    "Time at which the certificate in the file of --tls_certificate ends to be valid, in seconds since 1970."};
+
 // Traces.
 inline constexpr MetricName kSpans = {"sortition_trace_spans_total",
                                       "Spans of traces that the collector took, and that were lost."};

@@ -24,10 +24,11 @@ std::string Metrics(const prometheus::Registry& registry, const LiveMetrics& liv
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Exposition>> Exposition::Start(const std::string& address, PrometheusObserver* observer,
-                                                              service::Engine* engine, std::function<bool()> draining) {
+                                                              service::Engine* engine, std::function<bool()> draining,
+                                                              const std::string& certificate) {
   std::unique_ptr<Exposition> exposition(new Exposition);
   if (address.empty()) return exposition;
-  const auto live = std::make_shared<const LiveMetrics>(engine, draining);
+  const auto live = std::make_shared<const LiveMetrics>(engine, draining, certificate);
   std::map<std::string, HttpPage, std::less<>> pages;
   pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8",
                        [registry = observer->registry(), live] { return HttpAnswer{Metrics(*registry, *live)}; }};

@@ -17,9 +17,11 @@ namespace sortition::monitoring {
 class Exposition {
  public:
   // `address` is that of HttpServer::Start; empty = nothing is served. `observer`, `engine` and the state that
-  // `draining` reads are not owned and outlive the exposition. The error names the address that could not be bound.
+  // `draining` reads are not owned and outlive the exposition. `certificate` is as for LiveMetrics. The error names the
+  // address that could not be bound.
   static absl::StatusOr<std::unique_ptr<Exposition>> Start(const std::string& address, PrometheusObserver* observer,
-                                                           service::Engine* engine, std::function<bool()> draining);
+                                                           service::Engine* engine, std::function<bool()> draining,
+                                                           const std::string& certificate);
 
   // The bound address with its port; empty if nothing is served.
   const std::string& address() const { return address_; }

@@ -17,6 +17,7 @@
 #include "kernels/check.h"
 #include "kernels/law/version.h"
 #include "monitoring/catalogue.h"
+#include "service/server/credentials.h"
 #include "service/version.h"
 
 namespace sortition::monitoring {
@@ -97,11 +98,22 @@ double MaxDescriptors() {
   return static_cast<double>(limit.rlim_cur);
 }
 
+// Has no reading without TLS, and while the file cannot be read.
+prometheus::MetricFamily CertificateEnds(const std::string& certificate) {
+  prometheus::MetricFamily family{kCertificateEnd.name, kCertificateEnd.help, prometheus::MetricType::Gauge, {}};
+  if (certificate.empty()) return family;
+  if (const auto end = server::CertificateEnd(certificate)) {
+    family.metric.push_back(Reading(absl::ToDoubleSeconds(*end - absl::UnixEpoch())));
+  }
+  return family;
+}
+
 }  // namespace
 
-LiveMetrics::LiveMetrics(service::Engine* engine, std::function<bool()> draining)
+LiveMetrics::LiveMetrics(service::Engine* engine, std::function<bool()> draining, std::string certificate)
     : engine_(*engine),
       draining_(std::move(draining)),
+      certificate_(std::move(certificate)),
       started_(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())) {}
 
 std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
@@ -116,6 +128,7 @@ std::vector<prometheus::MetricFamily> LiveMetrics::Collect() const {
       Gauge(kMemoryBytes, static_cast<double>(memory.bytes)),
       LimitGauges(engine_.limits()),
       DeviceStates(engine_.batcher().keeper().statuses(), engine_.missing_devices()),
+      CertificateEnds(certificate_),
       Gauge(kDraining, draining_() ? 1 : 0),
       Gauge(kBuildInfo, 1,
             {{"version", std::string(service::Version())},

@@ -109,8 +109,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 
   auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
   if (!server.ok()) return server.status();
-  const auto exposition =
-      monitoring::Exposition::Start(config.metrics_listen, &observer, &engine, [&] { return draining.load(); });
+  const auto exposition = monitoring::Exposition::Start(
+      config.metrics_listen, &observer, &engine, [&] { return draining.load(); }, config.tls_certificate);
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
   if (!checkpoint_key->has_value()) {

@@ -24,10 +24,23 @@ absl::StatusOr<v1::VerifyMode> ModeOf(int32_t mode, const Name& name) {
   }
 }
 
+absl::StatusOr<v1::DraftSampling> SamplingOf(int32_t sampling, const Name& name) {
+  switch (sampling) {
+    case 0:
+      return v1::DRAFT_SAMPLING_UNSPECIFIED;
+    case SORTITION_DRAFTS_WITHOUT_REPLACEMENT:
+      return v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT;
+    case SORTITION_DRAFTS_WITH_REPLACEMENT:
+      return v1::DRAFT_SAMPLING_WITH_REPLACEMENT;
+    default:
+      return Refuse(v1::UNKNOWN_ENUM_VALUE, Name(name, "sampling"), "SORTITION_DRAFTS_*", absl::StrCat(sampling));
+  }
+}
+
 absl::Status ReadSparse(const sortition_drafts& drafts, const Name& name, StepInput::Task* task) {
   constexpr size_t kLeast = SORTITION_C_SIZE_TO(sortition_sparse_probabilities, count);
   const Name field(name, "sparse_probabilities");
-  for (size_t i = 0; i < drafts.count; ++i) {
+  for (size_t i = 0; i < task->drafts.distributions(); ++i) {
     const auto list = ReadElement(drafts.sparse_probabilities, i, kLeast, field);
     if (!list.ok()) return list.status();
     const Name element(field, i);
@@ -54,6 +67,9 @@ absl::Status ReadDrafts(const sortition_drafts* given, const Name& name, StepInp
   if (drafts->parents != nullptr) task->drafts.parents = {drafts->parents, drafts->count};
   task->drafts.probabilities = drafts->probabilities;
   task->drafts.return_probabilities = drafts->return_probabilities != 0;
+  const auto sampling = SamplingOf(drafts->sampling, name);
+  if (!sampling.ok()) return sampling.status();
+  task->drafts.sampling = *sampling;
   if (drafts->sparse_probabilities != nullptr) {
     if (absl::Status status = ReadSparse(*drafts, name, task); !status.ok()) return status;
   }

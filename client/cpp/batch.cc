@@ -1,6 +1,8 @@
 // Checks of rows, and batches made from matrices.
 #include "sortition/batch.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 
 namespace sortition::client {
@@ -24,11 +26,12 @@ absl::Status CheckRow(const Row& row) {
     return absl::InvalidArgumentError(
         absl::StrCat("banned_tokens: ", row.banned_tokens.size(), " lists; the row takes ", lists));
   }
-  if (row.drafts == nullptr) return absl::OkStatus();
-  if (!row.scored.empty()) return absl::InvalidArgumentError("scored: there are drafts, too");
-  const bool certain = row.drafts->probabilities == nullptr && row.drafts->sparse_probabilities.empty();
-  if (certain || row.drafts->parents.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("drafts: a tree takes all drafts as certain");
+  if (row.drafts == nullptr || row.scored.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("scored: there are drafts, too");
+}
+
+size_t Drafts::distributions() const {
+  return parents.empty() ? tokens.size() : std::set<int32_t>(parents.begin(), parents.end()).size();
 }
 
 Batch Batch::FromMatrix(v1::DType dtype, uint32_t vocabulary_size, const void* logits, size_t stride_bytes,

@@ -32,12 +32,17 @@ bool IsOn(const Context& context, const void* pointer) {
 // do.
 std::optional<RowError> WhyNotHere(const kernels::RowParameters& parameters, const Row& task, uint32_t row) {
   const bool is_block = task.drafts != nullptr && task.drafts->mode == v1::VERIFY_MODE_BLOCK;
-  if (!parameters.tempered_logprob && !parameters.kept_log_mass && !is_block) return std::nullopt;
+  // A place with several drafts is tested in rounds.
+  const bool has_rounds = task.drafts != nullptr && task.drafts->has_probabilities() &&
+                          task.drafts->distributions() < task.drafts->tokens.size();
+  const bool is_verified_here = !is_block && !has_rounds;
+  if (!parameters.tempered_logprob && !parameters.kept_log_mass && is_verified_here) return std::nullopt;
   RowError error;
   error.code = absl::StatusCode::kUnimplemented;
   error.reason = v1::NOT_IMPLEMENTED;
   error.field = parameters.tempered_logprob ? "parameters.tempered_logprobs" : "parameters.kept_log_mass";
   if (is_block) error.field = absl::StrCat("rows[", row, "].drafts.mode");
+  if (has_rounds) error.field = absl::StrCat("rows[", row, "].drafts.parents");
   error.message = absl::StrCat("rows[", row, "]: the CUDA kernels do not give it; a LocalSequence does, by itself");
   return error;
 }

@@ -187,7 +187,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     if (pending.row.masks() > 0) AddRun(pending.row.allowed_bits, pending.row.masks() * mask_bytes, &masks);
     const Drafts* const proposed = pending.row.drafts;
     if (proposed != nullptr && proposed->probabilities != nullptr) {
-      AddRun(proposed->probabilities, proposed->tokens.size() * draft_bytes, &drafts);
+      AddRun(proposed->probabilities, proposed->distributions() * draft_bytes, &drafts);
     }
   }
   TensorPlacer placer(memory, leases);

@@ -12,6 +12,8 @@ void DescribeTree(const Drafts& drafts, v1::VerifyTree* tree) {
   tree->mutable_parents()->Assign(drafts.parents.begin(), drafts.parents.end());
   tree->set_mode(drafts.mode);
   tree->set_return_probabilities(drafts.return_probabilities);
+  if (drafts.sampling != v1::DRAFT_SAMPLING_UNSPECIFIED) tree->set_draft_sampling(drafts.sampling);
+  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) *tree->add_sparse_probabilities() = sparse;
 }
 
 void DescribeSequence(const Drafts& drafts, v1::VerifyDraft* message) {
@@ -94,8 +96,12 @@ void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
     mask.mutable_banned_tokens()->Assign(row.banned_tokens[i].begin(), row.banned_tokens[i].end());
   }
   if (row.drafts == nullptr || row.drafts->probabilities == nullptr) return;
-  message->mutable_verify_draft()->set_draft_row(taken->drafts);
-  taken->drafts += static_cast<uint32_t>(row.drafts->tokens.size());
+  if (row.drafts->parents.empty()) {
+    message->mutable_verify_draft()->set_draft_row(taken->drafts);
+  } else {
+    message->mutable_verify_tree()->set_draft_row(taken->drafts);
+  }
+  taken->drafts += static_cast<uint32_t>(row.drafts->distributions());
 }
 
 RowResult ResultOf(v1::RowResult result) {

@@ -86,7 +86,8 @@ void DescribeTempered(const Kernels& kernels, const RowRequest& request, const R
 void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   answer->token = request.task == RowTask::kScore ? request.given : first.token();
-  answer->accepted = request.task == RowTask::kVerify && request.given == first.token();
+  const bool is_rival = std::ranges::find(request.rivals, first.token()) != request.rivals.end();
+  answer->accepted = request.task == RowTask::kVerify && (request.given == first.token() || is_rival);
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = 1;
   if (parameters.processed_logprob) {
     const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
@@ -130,14 +131,18 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& ro
       break;
     case RowTask::kVerify: {
       const Candidate draft = Changed(request, row, request.given);
-      if (request.survival == RowRequest::kNoBlock) {
+      if (request.survival == RowRequest::kNoBlock && request.rivals.empty()) {
         Verify(kernels, request, row, scale, kept, draft, scratch, answer);
         break;
       }
       const std::span<const uint32_t> listed = request.draft.sparse_tokens;
       Candidate* const support = scratch->requested.Reserve(listed.size());
       for (size_t i = 0; i < listed.size(); ++i) support[i] = Changed(request, row, listed[i]);
-      VerifyBlock(kernels, request, row, scale, kept, draft, {support, listed.size()}, scratch, answer);
+      if (request.rivals.empty()) {
+        VerifyBlock(kernels, request, row, scale, kept, draft, {support, listed.size()}, scratch, answer);
+      } else {
+        VerifyRounds(kernels, request, row, scale, kept, {support, listed.size()}, scratch, answer);
+      }
       break;
     }
   }

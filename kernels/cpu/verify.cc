@@ -1,12 +1,16 @@
 // Rejection of drafts.
 #include "kernels/cpu/verify.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "kernels/check.h"
 #include "kernels/cpu/race.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/sums.h"
 #include "kernels/law/block.h"
 #include "kernels/law/draft_probability.h"
+#include "kernels/law/rounds.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -20,6 +24,12 @@ uint64_t SumOfKept(const Kernels& kernels, const Row& row, const RowScale& scale
   if (kept.listed.empty()) return SumOfWeights(kernels, row, kept.last, scale, scratch);
   return WeighList(kernels, kept.listed, scale, scratch);
 }
+
+// A kept token and what is left of its weight.
+struct TokenWeight {
+  uint32_t token;
+  uint64_t weight;
+};
 
 // max(0, w - q S)
 class ResidualOf : public Reweigh {
@@ -62,20 +72,85 @@ uint32_t DrawLeft(const Kernels& kernels, const Row& row, const RowScale& scale,
   return any;
 }
 
-// The sum of law::Shared over the kept tokens. Others than `support` share nothing, if it is given.
+// Tokens that the drafter may share with the target: `support`, if it is given, or the kept ones.
+std::span<const Candidate> TokensToShare(const Kernels& kernels, const Row& row, const Kept& kept,
+                                         std::span<const Candidate> support, Scratch* scratch) {
+  if (!support.empty()) return support;
+  if (!kept.listed.empty()) return kept.listed;
+  return CollectNotAfter(kernels, row, kept.last, scratch, &scratch->leading);
+}
+
+// The sum of law::Shared over the kept tokens.
 uint64_t SumOfShared(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
                      const Kept& kept, std::span<const Candidate> support, uint64_t sum, Scratch* scratch) {
-  std::span<const Candidate> tokens = support;
-  if (tokens.empty()) tokens = kept.listed;
-  if (tokens.empty()) tokens = CollectNotAfter(kernels, row, kept.last, scratch, &scratch->leading);
   uint64_t shared = 0;
-  for (const Candidate& token : tokens) {
+  for (const Candidate& token : TokensToShare(kernels, row, kept, support, scratch)) {
     if (token.key() == 0 || !kept.Has(token)) continue;
     const uint64_t draft_weight = law::DraftWeight(law::DraftBits(request, token.token()), sum);
     if (draft_weight != 0) shared += law::Shared(WeightOf(token, scale), draft_weight, request.survival);
   }
   return shared;
 }
+
+// The rounds that have taken something from the weights, and what they leave of each.
+class Rounds : public Reweigh {
+ public:
+  explicit Rounds(const RowRequest& request) : request_(request) {}
+
+  // Returns the drafter of the next round. `sum` is of the weights that are left.
+  law::RoundDrafter Next(uint64_t sum) const {
+    if (request_.draft.with_replacement || tried_.empty()) return law::RoundDrafter::Whole(sum);
+    uint32_t largest = 0;
+    ForEachLeft([&](uint32_t q) { largest = std::max(largest, law::ProbabilityExponent(q)); });
+    uint64_t units = 0;
+    ForEachLeft([&](uint32_t q) { units += law::LeftUnits(q, largest); });
+    return largest == 0 ? law::RoundDrafter::Nothing() : law::RoundDrafter::Left(sum, largest, units);
+  }
+  // Returns the drafter's weight of a token in the next round.
+  uint64_t WeightNow(const law::RoundDrafter& drafter, uint32_t token) const {
+    return IsGone(token, tried_.size()) ? 0 : drafter.Weight(law::DraftBits(request_, token));
+  }
+  // Ends a round. `takes`: it takes the drafter's weights; a round that would leave nothing does not.
+  void End(const law::RoundDrafter& drafter, uint32_t draft, bool takes) {
+    if (takes) taken_.push_back({drafter, tried_.size()});
+    tried_.push_back(draft);
+  }
+
+  uint64_t operator()(uint32_t token, uint64_t weight) const override {
+    const uint32_t q = law::DraftBits(request_, token);
+    for (const Taken& round : taken_) {
+      if (!IsGone(token, round.tried)) weight = law::Residual(weight, round.drafter.Weight(q));
+    }
+    return weight;
+  }
+
+ private:
+  struct Taken {
+    law::RoundDrafter drafter;
+    size_t tried;  // drafts before the round
+  };
+
+  // Returns true if the token is one of the first `tried` drafts and the drafter cannot draw it again.
+  bool IsGone(uint32_t token, size_t tried) const {
+    const std::span<const uint32_t> gone = std::span(tried_).first(tried);
+    return !request_.draft.with_replacement && std::ranges::find(gone, token) != gone.end();
+  }
+  // Calls take(f32 bits) for each token of the next round that may have a probability.
+  template <typename Take>
+  void ForEachLeft(Take take) const {
+    const bool is_listed = request_.draft.form == DraftDistribution::Form::kSparse;
+    const std::span<const uint32_t> listed = request_.draft.sparse_tokens;
+    const uint32_t count = is_listed ? uint32_t(listed.size()) : request_.live_vocabulary;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t token = is_listed ? listed[i] : i;
+      if (!IsGone(token, tried_.size())) take(law::DraftBits(request_, token));
+    }
+  }
+
+  const RowRequest& request_;
+  std::vector<Taken> taken_;
+  std::vector<uint32_t> tried_;
+};
 
 bool Fail(RowError error, uint32_t token, RowOutput* answer) {
   answer->error = error;
@@ -99,8 +174,10 @@ bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* an
   }
   SORTITION_CHECK(!suspect);
   if (!law::IsWhole(units)) return Fail(RowError::kDraftSum, 0, answer);
-  const uint32_t own = law::DraftBits(request, request.given) & 0x7fffffffu;
-  return own != 0 || Fail(RowError::kDraftImpossible, request.given, answer);
+  const auto is_possible = [&](uint32_t draft) { return (law::DraftBits(request, draft) & 0x7fffffffu) != 0; };
+  if (!is_possible(request.given)) return Fail(RowError::kDraftImpossible, request.given, answer);
+  const auto rival = std::ranges::find_if_not(request.rivals, is_possible);
+  return rival == request.rivals.end() || Fail(RowError::kDraftImpossible, *rival, answer);
 }
 
 void VerifyBlock(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
@@ -117,6 +194,42 @@ void VerifyBlock(const Kernels& kernels, const RowRequest& request, const Row& r
   answer->accepted = law::MayEnd(law::WordOf(words, 1), sum, shared, request.survival);
   answer->token =
       DrawLeft(kernels, row, scale, kept, law::ResidualKey(words, key), BlockResidualOf(request, sum), scratch);
+}
+
+void VerifyRounds(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+                  const Kept& kept, std::span<const Candidate> support, Scratch* scratch, RowOutput* answer) {
+  const law::DrawKey key = law::KeyOf(request.noise);
+  uint64_t sum = SumOfKept(kernels, row, scale, kept, scratch);
+  Rounds rounds(request);
+  // The kept tokens that rounds can take from, and what is left of their weights. Others keep theirs.
+  std::vector<TokenWeight> shared;
+  for (const Candidate& token : TokensToShare(kernels, row, kept, support, scratch)) {
+    if (token.key() != 0 && kept.Has(token)) shared.push_back({token.token(), WeightOf(token, scale)});
+  }
+  for (uint32_t round = 0; round <= request.rivals.size(); ++round) {
+    const uint32_t draft = round == 0 ? request.given : request.rivals[round - 1];
+    const law::RoundDrafter drafter = rounds.Next(sum);
+    const auto its_own = std::ranges::find(shared, draft, &TokenWeight::token);
+    const uint64_t word = law::WordOf(law::RoundWords(round, key), 1);
+    answer->token = draft;
+    if (its_own != shared.end() && law::Accepts(word, its_own->weight, rounds.WeightNow(drafter, draft))) {
+      answer->accepted = true;
+      return;
+    }
+    uint64_t taken = 0;
+    for (const TokenWeight& token : shared) taken += std::min(token.weight, rounds.WeightNow(drafter, token.token));
+    const bool takes = taken < sum;  // not all
+    if (takes) {
+      for (TokenWeight& token : shared) {
+        token.weight = law::Residual(token.weight, rounds.WeightNow(drafter, token.token));
+      }
+      sum -= taken;
+    }
+    rounds.End(drafter, draft, takes);
+  }
+  const law::DrawKey last = law::ResidualKey(law::RoundWords(0, key), key);
+  answer->token = DrawReweighed(kernels, row, scale, kept, last, rounds, scratch);
+  SORTITION_CHECK(answer->token != RowRequest::kNoToken);
 }
 
 void Verify(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept,

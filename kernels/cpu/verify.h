@@ -27,4 +27,9 @@ void VerifyBlock(const Kernels& kernels, const RowRequest& request, const Row& r
                  const Kept& kept, Candidate draft, std::span<const Candidate> support, Scratch* scratch,
                  RowOutput* answer);
 
+// Fills in the token of a row whose drafts are tested in rounds. `support` as above. Without it each round costs one
+// look at each kept token and, without replacement, at each probability.
+void VerifyRounds(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+                  const Kept& kept, std::span<const Candidate> support, Scratch* scratch, RowOutput* answer);
+
 }  // namespace sortition::kernels::cpu

@@ -10,7 +10,7 @@
 namespace sortition::kernels::cuda {
 
 // Features of the kernels.
-inline constexpr Features kFeatures = kAllFeatures & ~(kFeatureTempered | kFeatureBlock);
+inline constexpr Features kFeatures = kAllFeatures & ~(kFeatureTempered | kFeatureBlock | kFeatureRounds);
 
 // True if a row is for the third kernel; `requests`: it names tokens whose logprobs it wants.
 bool IsChained(const RowParameters& parameters, RowTask task, bool requests);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/law/block.h"
 #include "kernels/law/draft_probability.h"
+#include "kernels/law/rounds.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/token_noise.h"
 
@@ -61,6 +63,49 @@ Verdict VerifyBlock(const RowRequest& request, const std::vector<TokenBits>& kep
   return verdict;
 }
 
+// Returns the drafter's weights in the round after the drafts `tried`; those are gone without replacement.
+std::vector<u64> DraftWeightsAfter(const RowRequest& request, const std::vector<TokenBits>& kept,
+                                   const std::vector<u32>& tried, u64 sum) {
+  const auto left = [&](u32 token) {
+    const bool is_gone = !request.draft.with_replacement && std::ranges::find(tried, token) != tried.end();
+    return is_gone ? 0u : DraftBits(request, token);
+  };
+  RoundDrafter drafter = RoundDrafter::Whole(sum);
+  if (!request.draft.with_replacement && !tried.empty()) {
+    u32 largest = 0;
+    for (u32 id = 0; id < request.live_vocabulary; ++id) largest = std::max(largest, ProbabilityExponent(left(id)));
+    u64 units = 0;
+    for (u32 id = 0; id < request.live_vocabulary; ++id) units += LeftUnits(left(id), largest);
+    drafter = largest == 0 ? RoundDrafter::Nothing() : RoundDrafter::Left(sum, largest, units);
+  }
+  std::vector<u64> weights;
+  for (const TokenBits& token : kept) weights.push_back(drafter.Weight(left(token.token)));
+  return weights;
+}
+
+Verdict VerifyRounds(const RowRequest& request, const std::vector<TokenBits>& kept, std::vector<u64> weights, u64 sum) {
+  const DrawKey key = KeyOf(request.noise);
+  std::vector<u32> tried;
+  std::vector<u32> drafts = {request.given};
+  drafts.insert(drafts.end(), request.rivals.begin(), request.rivals.end());
+  for (const u32 draft : drafts) {
+    const std::vector<u64> drafters = DraftWeightsAfter(request, kept, tried, sum);
+    const u64 word = WordOf(RoundWords(u32(tried.size()), key), 1);
+    std::vector<u64> residuals;
+    u64 left = 0;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (kept[i].token == draft && Accepts(word, weights[i], drafters[i])) return {kept[i], true};
+      residuals.push_back(Residual(weights[i], drafters[i]));
+      left += residuals.back();
+    }
+    tried.push_back(draft);
+    if (left == 0) continue;
+    weights = residuals;
+    sum = left;
+  }
+  return {DrawLeft(kept, weights, weights, ResidualKey(RoundWords(0, key), key)), false};
+}
+
 }  // namespace
 
 DraftError CheckDraft(const RowRequest& request) {
@@ -73,6 +118,9 @@ DraftError CheckDraft(const RowRequest& request) {
   }
   if (!IsWhole(units)) return {RowError::kDraftSum, 0};
   if ((DraftBits(request, request.given) & 0x7fffffffu) == 0) return {RowError::kDraftImpossible, request.given};
+  for (const u32 rival : request.rivals) {
+    if ((DraftBits(request, rival) & 0x7fffffffu) == 0) return {RowError::kDraftImpossible, rival};
+  }
   return {};
 }
 
@@ -86,6 +134,7 @@ Verdict VerifyReference(const RowRequest& request, const std::vector<TokenBits>&
     sum += weights.back();
   }
   if (request.survival != RowRequest::kNoBlock) return VerifyBlock(request, kept, weights, sum);
+  if (!request.rivals.empty()) return VerifyRounds(request, kept, std::move(weights), sum);
   for (size_t i = 0; i < kept.size(); ++i) {
     if (kept[i].token != request.given) continue;
     const u64 draft_weight = DraftWeight(DraftBits(request, request.given), sum);

@@ -36,10 +36,6 @@ inline Refusal MissingField(const FieldName& field) {
   return Refusal{Reason::kMissingField, field.Text(), "", "must be set"};
 }
 
-inline Refusal NotImplemented(const FieldName& field) {
-  return Refusal{Reason::kNotImplemented, field.Text(), "", "is part of the contract, but not built in this server"};
-}
-
 // Refuses ids whose log probabilities are wanted, where no distribution is asked for.
 inline Refusal NoLogprobs(const FieldName& field) {
   return Refusal{Reason::kContradiction, field.Text(), "",

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,8 +70,10 @@ std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, 
   }
 }
 
-std::optional<Refusal> ParseSparse(const v1::SparseProbabilities& message, uint32_t draft, const std::string& field,
-                                   const SequenceSpec& spec, const Limits& limits, SparseDraft* sparse) {
+// `drafts` were drawn from the message's distribution.
+std::optional<Refusal> ParseSparse(const v1::SparseProbabilities& message, std::span<const uint32_t> drafts,
+                                   const std::string& field, const SequenceSpec& spec, const Limits& limits,
+                                   SparseDraft* sparse) {
   const std::string tokens = field + ".tokens";
   if (auto refusal = CheckTokens(message.tokens(), limits.max_listed_tokens, spec, tokens)) return refusal;
   if (message.probabilities_size() != message.tokens_size()) {
@@ -99,46 +103,79 @@ std::optional<Refusal> ParseSparse(const v1::SparseProbabilities& message, uint3
     sparse->tokens.push_back(token);
     sparse->bits.push_back(bits);
   }
-  if (std::ranges::binary_search(sparse->tokens, draft)) return std::nullopt;
-  return Contradiction(field, absl::StrCat("token id ", draft, " was drafted with probability 0"));
+  for (const uint32_t draft : drafts) {
+    if (std::ranges::binary_search(sparse->tokens, draft)) continue;
+    return Contradiction(field, absl::StrCat("token id ", draft, " was drafted with probability 0"));
+  }
+  return std::nullopt;
 }
 
-std::optional<Refusal> ParseDraftProbabilities(const v1::VerifyDraft& chain, const std::string& path,
-                                               const StepShape& shape, const SequenceSpec& spec, const Limits& limits,
-                                               RowPlan* plan) {
+// Returns the drafts of each position that has some, in the order of positions.
+std::vector<std::vector<uint32_t>> DraftsOfPositions(const TokenTree& ahead) {
+  std::map<int32_t, std::vector<uint32_t>> drafts;
+  for (size_t i = 0; i < ahead.tokens.size(); ++i) drafts[ahead.parents[i]].push_back(ahead.tokens[i]);
+  std::vector<std::vector<uint32_t>> listed;
+  for (auto& [parent, tokens] : drafts) listed.push_back(std::move(tokens));
+  return listed;
+}
+
+// `message` is a VerifyDraft or a VerifyTree; its drafts are in the plan.
+template <typename Message>
+std::optional<Refusal> ParseDraftProbabilities(const Message& message, const std::string& path, const StepShape& shape,
+                                               const SequenceSpec& spec, const Limits& limits, RowPlan* plan) {
   const std::string row_field = path + ".draft_row";
   const std::string sparse_field = path + ".sparse_probabilities";
-  const bool is_sparse = chain.sparse_probabilities_size() > 0;
-  if (!chain.has_draft_row() && !is_sparse) {
+  const bool is_sparse = message.sparse_probabilities_size() > 0;
+  if (!message.has_draft_row() && !is_sparse) {
     if (plan->kind == RowPlan::Kind::kBlock) return MissingField(row_field);
     return std::nullopt;
   }
   if (!plan->has_test()) {
     return Contradiction(is_sparse ? sparse_field : row_field, "the mode looks at no draft probabilities");
   }
-  if (chain.has_draft_row() && is_sparse) return Contradiction(sparse_field, "there is a draft_row, too");
-  const uint32_t drafts = plan->drafts();
-  if (chain.has_draft_row()) {
+  if (message.has_draft_row() && is_sparse) return Contradiction(sparse_field, "there is a draft_row, too");
+  const std::vector<std::vector<uint32_t>> drafts = DraftsOfPositions(plan->ahead);
+  const auto count = static_cast<uint32_t>(drafts.size());
+  if (message.has_draft_row()) {
     if (!shape.draft_payload) return MissingField("step.draft_probabilities");
-    if (chain.draft_row() >= shape.draft_rows || drafts > shape.draft_rows - chain.draft_row()) {
-      return Refusal{Reason::kOutOfRange, row_field, absl::StrCat("<= ", shape.draft_rows, " - ", drafts),
+    if (message.draft_row() >= shape.draft_rows || count > shape.draft_rows - message.draft_row()) {
+      return Refusal{Reason::kOutOfRange, row_field, absl::StrCat("<= ", shape.draft_rows, " - ", count),
                      absl::StrCat("the step has ", shape.draft_rows, " rows of draft probabilities")};
     }
-    plan->draft_row = chain.draft_row();
+    plan->draft_row = message.draft_row();
     return std::nullopt;
   }
-  if (static_cast<uint32_t>(chain.sparse_probabilities_size()) != drafts) {
-    return Refusal{Reason::kOutOfRange, sparse_field, absl::StrCat(drafts, " entries"),
-                   absl::StrCat("has ", chain.sparse_probabilities_size(), " entries; there is one for each draft")};
+  if (static_cast<uint32_t>(message.sparse_probabilities_size()) != count) {
+    return Refusal{Reason::kOutOfRange, sparse_field, absl::StrCat(count, " entries"),
+                   absl::StrCat("has ", message.sparse_probabilities_size(), " entries; there is one for each ",
+                                plan->is_tree ? "place that drafts follow" : "draft")};
   }
-  plan->sparse.resize(drafts);
-  for (uint32_t i = 0; i < drafts; ++i) {
-    if (auto refusal = ParseSparse(chain.sparse_probabilities(static_cast<int>(i)), plan->ahead.tokens[i],
+  plan->sparse.resize(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (auto refusal = ParseSparse(message.sparse_probabilities(static_cast<int>(i)), drafts[i],
                                    absl::StrCat(sparse_field, "[", i, "]"), spec, limits, &plan->sparse[i])) {
       return refusal;
     }
   }
   return std::nullopt;
+}
+
+// Returns how the tree's drafts are tested: a tree with probabilities says how they were drawn.
+std::optional<Refusal> ParseSampling(const v1::VerifyTree& tree, const std::string& path, RowPlan* plan) {
+  const std::string field = path + ".draft_sampling";
+  const bool has_probabilities = tree.has_draft_row() || tree.sparse_probabilities_size() > 0;
+  switch (tree.draft_sampling()) {
+    case v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT:
+    case v1::DRAFT_SAMPLING_WITH_REPLACEMENT:
+      if (!has_probabilities) return Contradiction(field, "the row has no draft probabilities");
+      plan->with_replacement = tree.draft_sampling() == v1::DRAFT_SAMPLING_WITH_REPLACEMENT;
+      return std::nullopt;
+    default:
+      if (has_probabilities) return MissingField(field);
+      // Rejecting certain drafts one after the other equals drawing a token and comparing it with each of them.
+      plan->kind = RowPlan::Kind::kCompare;
+      return std::nullopt;
+  }
 }
 
 std::optional<Refusal> ParseChain(const v1::VerifyDraft& chain, const std::string& path, const StepShape& shape,
@@ -150,14 +187,12 @@ std::optional<Refusal> ParseChain(const v1::VerifyDraft& chain, const std::strin
   return ParseDraftProbabilities(chain, path, shape, spec, limits, plan);
 }
 
-std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& path, const SequenceSpec& spec,
-                                 RowPlan* plan) {
+std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& path, const StepShape& shape,
+                                 const SequenceSpec& spec, const Limits& limits, RowPlan* plan) {
   if (auto refusal = CheckTokens(tree.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(tree.mode(), spec, path, plan)) return refusal;
   if (plan->kind == RowPlan::Kind::kBlock) return Contradiction(path + ".mode", "the drafts of a tree are no block");
-  if (tree.has_draft_row()) return NotImplemented(path + ".draft_row");
-  // Rejecting certain drafts one after the other equals drawing a token and comparing it with each of them.
-  plan->kind = RowPlan::Kind::kCompare;
+  if (auto refusal = ParseSampling(tree, path, plan)) return refusal;
   plan->is_tree = true;
   plan->return_probabilities = tree.return_probabilities();
   if (tree.parents_size() != tree.draft_tokens_size()) {
@@ -168,13 +203,14 @@ std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& 
   for (int i = 0; i < tree.parents_size(); ++i) {
     const std::string field = absl::StrCat(path, ".parents[", i, "]");
     if (auto refusal = CheckRange<int32_t>(tree.parents(i), -1, i - 1, field)) return refusal;
-    if (!continuations.emplace(tree.parents(i), tree.draft_tokens(i)).second) {
+    const bool is_new = continuations.emplace(tree.parents(i), tree.draft_tokens(i)).second;
+    if (!is_new && !plan->with_replacement) {
       return Contradiction(absl::StrCat(path, ".draft_tokens[", i, "]"), "its parent has this continuation already");
     }
   }
   plan->ahead.tokens.assign(tree.draft_tokens().begin(), tree.draft_tokens().end());
   plan->ahead.parents.assign(tree.parents().begin(), tree.parents().end());
-  return std::nullopt;
+  return ParseDraftProbabilities(tree, path, shape, spec, limits, plan);
 }
 
 std::optional<Refusal> ParseRequested(const v1::Score& score, const std::string& field, const SequenceSpec& spec,
@@ -322,7 +358,7 @@ std::optional<Refusal> ParsePositions(const v1::StepRow& row, int index, const S
       if (refusal) return refusal;
       return ParseMasks(row, path, row.verify_draft().masks(), chain + ".masks", shape, spec, limits, plan);
     case v1::StepRow::kVerifyTree:
-      refusal = ParseTree(row.verify_tree(), tree, spec, plan);
+      refusal = ParseTree(row.verify_tree(), tree, shape, spec, limits, plan);
       if (refusal) return refusal;
       return ParseMasks(row, path, row.verify_tree().masks(), tree + ".masks", shape, spec, limits, plan);
   }

@@ -207,7 +207,9 @@ bool NamesMaskRow(const v1::StepRow& row) {
          std::ranges::any_of(row.verify_tree().masks(), is_packed);
 }
 
-bool NamesDraftRow(const v1::StepRow& row) { return row.verify_draft().has_draft_row(); }
+bool NamesDraftRow(const v1::StepRow& row) {
+  return row.verify_draft().has_draft_row() || row.verify_tree().has_draft_row();
+}
 
 // Refuses tensors that no row refers to and payloads that no tensor refers to.
 std::optional<Refusal> CheckUsed(const v1::Step& message, std::span<const Payload> payloads, const StepShape& shape) {
@@ -259,8 +261,8 @@ uint64_t DigestOptions(const RowPlan& plan) {
   const StepIntent& intent = plan.intent;
   uint64_t digest =
       absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, plan.draw_salt,
-                   plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.ahead.tokens, plan.ahead.parents,
-                   plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
+                   plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.with_replacement, plan.ahead.tokens,
+                   plan.ahead.parents, plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
   for (const PositionMask& mask : plan.masks) {
     digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens, mask.banned_tokens);
   }

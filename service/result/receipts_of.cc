@@ -9,21 +9,22 @@
 namespace sortition::service {
 namespace {
 
-ReceiptMethod MethodOf(const kernels::RowOutput& output, uint32_t offset, const RowPlan& plan,
+// Returns the position of the result's token `offset`: the one after an accepted draft has the draft's number and one.
+uint32_t PositionOf(const RowResult& result, uint32_t offset) { return offset == 0 ? 0 : result.path[offset - 1] + 1; }
+
+ReceiptMethod MethodOf(const kernels::RowOutput& output, uint32_t position, const RowPlan& plan,
                        const kernels::RowParameters& parameters) {
   if (parameters.greedy) return ReceiptMethod::kGreedy;
   if (plan.kind != RowPlan::Kind::kReject) return ReceiptMethod::kRace;
   if (output.accepted) return ReceiptMethod::kAcceptedDraft;
-  // Behind the last draft the token is drawn without one.
-  return offset == plan.drafts() ? ReceiptMethod::kRace : ReceiptMethod::kInPlaceOfDraft;
+  // Where no draft follows the token is drawn without one.
+  return plan.FirstDraftAfter(position) ? ReceiptMethod::kInPlaceOfDraft : ReceiptMethod::kRace;
 }
 
 // Returns the hash of the mask of the result's token `offset`.
 std::optional<ReceiptHash> MaskOf(const RowResult& result, uint32_t offset, const RowPlan& plan) {
   if (plan.mask_hashes.empty()) return std::nullopt;
-  // The position after an accepted draft has the draft's number and one.
-  const uint32_t position = offset == 0 ? 0 : result.path[offset - 1] + 1;
-  return plan.mask_hashes[plan.mask_hashes.size() == 1 ? 0 : position];
+  return plan.mask_hashes[plan.mask_hashes.size() == 1 ? 0 : PositionOf(result, offset)];
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ std::vector<Receipt> ReceiptsOf(const RowResult& result, const RowPlan& plan, co
     receipt.history_hash = plan.intent.history_hash;
     receipt.position = plan.intent.position + offset;
     receipt.offset = offset;
-    receipt.method = MethodOf(output, offset, plan, parameters);
+    receipt.method = MethodOf(output, PositionOf(result, offset), plan, parameters);
     receipt.draw_salt = plan.draw_salt;
     receipt.temperature = output.temperature;
     receipt.token = output.token;

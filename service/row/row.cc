@@ -95,6 +95,11 @@ RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> mask
       missing_(plan_.positions()) {
   CutToAllowed();
   MergeBans();
+  if (plan_.kind == RowPlan::Kind::kReject && plan_.is_tree) rivals_.resize(plan_.positions());
+  for (uint32_t draft = 0; draft < plan_.drafts() && !rivals_.empty(); ++draft) {
+    const auto position = static_cast<uint32_t>(plan_.ahead.parents[draft] + 1);
+    if (plan_.FirstDraftAfter(position) != draft) rivals_[position].push_back(plan_.ahead.tokens[draft]);
+  }
   if (plan_.kind != RowPlan::Kind::kBlock) return;
   for (const uint32_t draft : plan_.ahead.tokens) {
     requested_.emplace_back(spec().logprob_token_ids).push_back(draft);
@@ -139,7 +144,7 @@ std::span<const uint32_t> RowRun::AllowedIn(uint32_t phase, size_t number) const
 
 std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
   const std::optional<uint32_t> draft = plan_.draft_row ? plan_.FirstDraftAfter(index) : std::nullopt;
-  return draft ? std::optional(*plan_.draft_row + *draft) : std::nullopt;
+  return draft ? std::optional(*plan_.draft_row + plan_.DistributionOf(index)) : std::nullopt;
 }
 
 kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, const void* dense,
@@ -152,10 +157,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   if (!plan_.masks.empty()) {
     const size_t at = MaskOf(index);
     const PositionMask& mask = plan_.masks[at];
-    if (!mask.banned_tokens.empty()) {
-      kernel.edits = banned_edits_[index];
-      kernel.edit_origin = {};
-    }
+    if (!mask.banned_tokens.empty()) kernel.edits = banned_edits_[index];
     if (mask.has_allowed_tokens) {
       kernel.has_allowed_tokens = true;
       kernel.allowed_tokens = AllowedIn(PhaseAt(index), at);
@@ -183,10 +185,13 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
     kernel.requested = requested_[index];
   }
   kernel.task = kernels::RowTask::kVerify;
+  kernel.draft.with_replacement = plan_.with_replacement;
+  if (!rivals_.empty()) kernel.rivals = rivals_[index];
   if (!plan_.sparse.empty()) {
+    const SparseDraft& sparse = plan_.sparse[plan_.DistributionOf(index)];
     kernel.draft.form = kernels::DraftDistribution::Form::kSparse;
-    kernel.draft.sparse_tokens = plan_.sparse[*draft].tokens;
-    kernel.draft.sparse_bits = plan_.sparse[*draft].bits;
+    kernel.draft.sparse_tokens = sparse.tokens;
+    kernel.draft.sparse_bits = sparse.bits;
   } else if (dense != nullptr) {
     kernel.draft.form = kernels::DraftDistribution::Form::kDense;
     kernel.draft.dtype = draft_dtype;
@@ -376,10 +381,11 @@ Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row) {
     case kernels::RowError::kDraftImpossible:
       return {Reason::kContradiction, field, "",
               absl::StrCat("token id ", output.error_token, " was drafted with probability 0")};
+    case kernels::RowError::kTooManyEdits:
     case kernels::RowError::kNone:
       break;
   }
-  SORTITION_CHECK(!"an error");
+  SORTITION_CHECK(!"an error of a row");
   return {};
 }
 

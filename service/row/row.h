@@ -146,6 +146,8 @@ class RowRun {
   absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
   std::vector<kernels::RowParameters> more_;  // of each phase, if the row asks for more than its sequence
   bool runs_in_order_;
+  // kReject of a tree: of each position, its drafts after the first.
+  std::vector<std::vector<uint32_t>> rivals_;
   // kBlock: the ids whose logprobs are asked for at each position with a draft, which is the last of them.
   std::vector<std::vector<uint32_t>> requested_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet

@@ -43,8 +43,8 @@ struct RowPlan {
   enum class Kind : uint8_t {
     kDraw,
     kScore,    // positions score the tokens of `scored`
-    kCompare,  // a draft is accepted if its position draws it: greedy and coupled verification, and draft trees
-    kReject,   // a draft of a sequence is tested against the drafter's probabilities
+    kCompare,  // a draft is accepted if its position draws it: greedy and coupled verification, trees of certain drafts
+    kReject,   // a position's draft is tested against the drafter's probabilities; several of them in rounds
     kBlock,    // as kReject, but the drafts are tested together, in order
   };
   Kind kind = Kind::kDraw;
@@ -57,9 +57,11 @@ struct RowPlan {
   bool wants_race = false;  // kScore: the places of the given tokens in the race
   bool is_tree = false;
 
-  // kReject: the first row of dense probabilities, or lists, or neither. kBlock: one of them.
+  // kReject: the first row of dense probabilities, or lists, or neither; not neither for trees. kBlock: one of them.
+  // There is one distribution for each position that has drafts.
   std::optional<uint32_t> draft_row;
   std::vector<SparseDraft> sparse;
+  bool with_replacement = false;  // kReject of a tree: DraftDistribution::with_replacement
   bool return_probabilities = false;
 
   // One for each position, in place of tensor rows; empty if the row's logits are whole.
@@ -77,6 +79,8 @@ struct RowPlan {
   uint32_t DepthOf(uint32_t index) const;
   // Returns the first draft that follows position `index`, if any.
   std::optional<uint32_t> FirstDraftAfter(uint32_t index) const;
+  // Returns the number of positions before `index` that have drafts: the number of its distribution.
+  uint32_t DistributionOf(uint32_t index) const;
 };
 
 }  // namespace sortition::service

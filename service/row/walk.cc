@@ -17,10 +17,12 @@ const kernels::RowOutput* ServedBy(const PositionOutput& output) {
 
 // Returns true if `output`, of the position before draft `index`, yields this draft.
 bool Yields(const RowPlan& plan, const kernels::RowOutput& output, size_t index) {
-  return plan.has_test() ? output.accepted : output.token == plan.ahead.tokens[index];
+  return (!plan.has_test() || output.accepted) && output.token == plan.ahead.tokens[index];
 }
 
-size_t PositionBefore(const RowPlan& plan, size_t draft) { return static_cast<size_t>(plan.ahead.parents[draft] + 1); }
+uint32_t PositionBefore(const RowPlan& plan, size_t draft) {
+  return static_cast<uint32_t>(plan.ahead.parents[draft] + 1);
+}
 
 // Returns the draft that is accepted after a position, if any; never one where nothing is verified.
 std::optional<uint32_t> AcceptedAfter(const RowPlan& plan, uint32_t position, const kernels::RowOutput& output) {
@@ -45,6 +47,12 @@ std::optional<uint32_t> RowPlan::FirstDraftAfter(uint32_t index) const {
   return static_cast<uint32_t>(at - ahead.parents.begin());
 }
 
+uint32_t RowPlan::DistributionOf(uint32_t index) const {
+  std::vector<bool> has_drafts(positions());
+  for (const int32_t parent : ahead.parents) has_drafts[static_cast<size_t>(parent + 1)] = true;
+  return static_cast<uint32_t>(std::count(has_drafts.begin(), has_drafts.begin() + index, true));
+}
+
 bool WalkEnds::At(uint32_t token, uint32_t position) const {
   return (!views.empty() && views[position].ends_result) || std::ranges::binary_search(stop_tokens, token);
 }
@@ -64,9 +72,9 @@ std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const WalkEnds
   SORTITION_CHECK(outputs.size() == plan.positions());
   RowResult result;
   for (uint32_t draft = 0; draft < plan.drafts(); ++draft) {
-    const std::optional<PositionOutput>& output = outputs[PositionBefore(plan, draft)];
-    const kernels::RowOutput* const served = output ? ServedBy(*output) : nullptr;
-    result.matched.push_back(served != nullptr && Yields(plan, *served, draft));
+    const uint32_t position = PositionBefore(plan, draft);
+    const kernels::RowOutput* const served = outputs[position] ? ServedBy(*outputs[position]) : nullptr;
+    result.matched.push_back(served != nullptr && AcceptedAfter(plan, position, *served) == draft);
   }
   for (std::optional<uint32_t> position = 0; position;) {
     SORTITION_CHECK(outputs[*position].has_value());

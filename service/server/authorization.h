@@ -32,7 +32,7 @@ namespace sortition::server {
 
 // A line of the list is IDENTITY ROLE[,ROLE] PROOF, where PROOF is one of
 //   sha256:HEX        a bearer token with this SHA-256 digest (the token itself is not in the file)
-//   certificate:NAME  a client certificate whose first subject alternative name (or else common name) is NAME
+//   certificate:NAME  a client certificate of that name (EvidenceOf in credentials.h)
 //   uid:NUMBER        a process of this user, over a Unix socket
 // Empty lines and text after a # are ignored. An identity may have several lines, a PROOF only one.
 
@@ -91,7 +91,7 @@ inline constexpr char kDefaultIdentity[] = "default";
 struct Evidence {
   bool has_token = false;                                 // in any form
   std::optional<TokenDigest> token = std::nullopt;        // of a bearer token; absent for another form
-  std::optional<std::string> certificate = std::nullopt;  // the first identity in it; may be empty
+  std::optional<std::string> certificate = std::nullopt;  // the identity in it; may be empty
   std::optional<uid_t> user = std::nullopt;               // of the peer of a Unix socket, if known
 };
 

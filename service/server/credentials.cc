@@ -5,10 +5,15 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
+#include <openssl/bio.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 
 #include <atomic>
+#include <ctime>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -105,6 +110,22 @@ namespace {
 
 constexpr absl::string_view kBearer = "Bearer ";
 
+// Returns the identity among a certificate's names; nothing if there is none, or more than one of SPIFFE.
+std::string IdentityOf(const std::vector<grpc::string_ref>& names) {
+  constexpr absl::string_view kSpiffe = "spiffe://";
+  std::string identity;
+  for (const grpc::string_ref& name : names) {
+    const absl::string_view text(name.data(), name.size());
+    if (absl::StartsWith(text, kSpiffe)) {
+      if (absl::StartsWith(identity, kSpiffe)) return "";
+      identity = std::string(text);
+    } else if (identity.empty()) {
+      identity = std::string(text);
+    }
+  }
+  return identity;
+}
+
 absl::Status CheckPem(const char* flag, const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -117,6 +138,16 @@ absl::Status CheckPem(const char* flag, const std::string& path) {
 }
 
 }  // namespace
+
+std::optional<absl::Time> CertificateEnd(const std::string& path) {
+  const std::unique_ptr<BIO, int (*)(BIO*)> file(BIO_new_file(path.c_str(), "r"), BIO_free);
+  if (file == nullptr) return std::nullopt;
+  const std::unique_ptr<X509, void (*)(X509*)> certificate(PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr),
+                                                           X509_free);
+  std::tm end = {};
+  if (certificate == nullptr || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1) return std::nullopt;
+  return absl::FromTM(end, absl::UTCTimeZone());
+}
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsFiles& files) {
   if (absl::Status status = CheckPem("tls_certificate", files.certificate); !status.ok()) return status;
@@ -151,9 +182,7 @@ Evidence EvidenceOf(const grpc::ServerContextBase& call) {
   evidence.user = UserOf(caller);
   // gRPC reports a Unix socket as an identity, too; that is not a certificate.
   if (!evidence.user && caller.IsPeerAuthenticated()) {
-    const std::vector<grpc::string_ref> identity = caller.GetPeerIdentity();
-    evidence.certificate =
-        identity.empty() ? std::string() : std::string(identity.front().data(), identity.front().size());
+    evidence.certificate = IdentityOf(caller.GetPeerIdentity());
   }
   return evidence;
 }

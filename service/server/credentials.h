@@ -54,8 +54,12 @@ struct TlsFiles {
 // Returns credentials that follow the files when they are replaced. The error names the file that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsFiles& files);
 
-// Returns what the caller of a gRPC call has shown. A certificate counts by its first subject alternative name, or
-// else by its common name.
+// Returns the end of validity of the first certificate in a PEM file; nothing if it cannot be read.
+std::optional<absl::Time> CertificateEnd(const std::string& path);
+
+// Returns what the caller of a gRPC call has shown. A certificate counts by its SPIFFE ID (a subject alternative name
+// that begins with spiffe://), or else by its first subject alternative name, or else by its common name. A certificate
+// with two SPIFFE IDs names no identity.
 Evidence EvidenceOf(const grpc::ServerContextBase& call);
 
 }  // namespace sortition::server

@@ -18,7 +18,8 @@ uint64_t AskOf(const v1::StepRow& row) {
   return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_draft(), row.has_verify_tree(),
                       tokens(row.score().tokens()), tokens(row.verify_draft().draft_tokens()),
                       row.verify_draft().mode(), tokens(row.verify_tree().draft_tokens()),
-                      tokens(row.verify_tree().parents()), row.verify_tree().mode());
+                      tokens(row.verify_tree().parents()), row.verify_tree().mode(),
+                      row.verify_tree().draft_sampling());
 }
 
 uint64_t BytesOf(const KeptAnswer& answer) {

@@ -280,6 +280,44 @@ static void TreeReturnsItsPath(void) {
   close_sequence(drafted);
 }
 
+static void TreeTakesProbabilities(void) {
+  sortition_sequence* const sequence = open_local("a");
+  const int32_t parents[] = {-1, -1, 1};
+  const uint32_t tokens[] = {4, 5, 6};
+  const float halves[] = {0.5f, 0.5f};
+  sortition_sparse_probabilities sparse[2];
+  sortition_drafts drafts = {0};
+  sortition_results* results;
+  sortition_row row;
+  uint32_t i;
+  memset(sparse, 0, sizeof(sparse));
+  for (i = 0; i < 2; ++i) { /* of the root, and after draft 1 */
+    sparse[i].struct_size = sizeof(sparse[i]);
+    sparse[i].tokens = tokens + i;
+    sparse[i].probabilities = halves;
+    sparse[i].count = 2;
+  }
+  for (i = 0; i < 4; ++i) fill_logits(logits + i * VOCABULARY, VOCABULARY, 30 + i);
+  drafts.struct_size = sizeof(drafts);
+  drafts.tokens = tokens;
+  drafts.parents = parents;
+  drafts.count = 3;
+  drafts.mode = SORTITION_VERIFY_REJECTION;
+  drafts.sparse_probabilities = sparse;
+  row = row_of(sequence, logits);
+  row.drafts = &drafts;
+  results = step(&row, 1);
+  CHECK(results->rows[0]->kind == SORTITION_RESULT_ERROR);
+  CHECK(strstr(results->rows[0]->error->field, "draft_sampling") != NULL);
+  sortition_results_free(results);
+  drafts.sampling = SORTITION_DRAFTS_WITHOUT_REPLACEMENT;
+  results = step(&row, 1);
+  CHECK(results->rows[0]->kind == SORTITION_RESULT_VERIFY);
+  CHECK(results->rows[0]->path_count == results->rows[0]->accepted);
+  sortition_results_free(results);
+  close_sequence(sequence);
+}
+
 static void ScoreLeavesTheSequence(void) {
   sortition_sequence* const sequence = open_local("a");
   const uint32_t tokens[] = {5, 6};
@@ -367,10 +405,19 @@ static void OtherWidthFailsItsRow(void) {
 #define CASE(name) \
   { #name, name }
 static const struct test_case cases[] = {
-    CASE(DrawReturnsWhatWasAskedFor), CASE(StopTokenIsReported),          CASE(BadRowFailsAlone),
-    CASE(MaskLimitsTheDraw),          CASE(CoupledDraftsGiveTheSameText), CASE(RejectionTakesProbabilities),
-    CASE(TreeReturnsItsPath),         CASE(ScoreLeavesTheSequence),       CASE(RewritesAndForksContinueTheText),
-    CASE(RowsOfEveryTypeAreRead),     CASE(OtherWidthFailsItsRow),        CASE(EndsOfTextsAreReported),
+    CASE(DrawReturnsWhatWasAskedFor),
+    CASE(StopTokenIsReported),
+    CASE(BadRowFailsAlone),
+    CASE(MaskLimitsTheDraw),
+    CASE(CoupledDraftsGiveTheSameText),
+    CASE(RejectionTakesProbabilities),
+    CASE(TreeTakesProbabilities),
+    CASE(TreeReturnsItsPath),
+    CASE(ScoreLeavesTheSequence),
+    CASE(RewritesAndForksContinueTheText),
+    CASE(RowsOfEveryTypeAreRead),
+    CASE(OtherWidthFailsItsRow),
+    CASE(EndsOfTextsAreReported),
 };
 
 int main(void) { return run_cases(cases, sizeof(cases) / sizeof(cases[0])); }

@@ -90,6 +90,7 @@ std::unique_ptr<RandomRow> MakeRow(RowKind kind, uint64_t seed, uint32_t vocabul
   row->AskForRecord();
   row->AskForBlock();
   if (seed % 4 < 2) row->KeepAtLeast();
+  row->AskForRounds();
   return row;
 }
 

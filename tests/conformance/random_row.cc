@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/law/chain.h"
+#include "kernels/law/draft_probability.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
@@ -262,6 +263,34 @@ void RandomRow::AskForBlock() {
   static constexpr uint32_t kUnits[] = {0, 1, 1000, 0x10000000, 0xc0000000, 0xffffffff};
   request_.survival = OneIn(3) ? RowRequest::kCertainSurvival : OneIn(2) ? kUnits[Below(6)] : uint32_t(random_());
   absl::StrAppend(&description_, " survival ", request_.survival);
+}
+
+void RandomRow::AskForRounds() {
+  const bool has_probabilities = request_.draft.form != DraftDistribution::Form::kCertain;
+  if (request_.task != RowTask::kVerify || !has_probabilities || request_.survival != RowRequest::kNoBlock) return;
+  if (OneIn(2)) return;
+  const bool with_replacement = OneIn(2);
+  request_.draft.with_replacement = with_replacement;
+  // Any that the drafter may draw, and of a dense row seldom another. The target's own draw of other noise is likely.
+  for (uint32_t n = 1 + Below(OneIn(4) ? 12 : 3); n > 0; --n) {
+    uint32_t rival = Below(request_.live_vocabulary);
+    if (OneIn(2)) {
+      RowRequest plain = request_;
+      plain.task = RowTask::kDraw;
+      plain.rivals = {};
+      plain.noise.position += n;
+      const RowOutput answer = law::SampleRowReference(plain);
+      if (answer.error == RowError::kNone) rival = answer.token;
+    }
+    const bool is_listed = !sparse_draft_tokens_.empty();
+    const bool is_known = (law::DraftBits(request_, rival) & 0x7fffffffu) != 0;
+    if (is_listed && !is_known) rival = sparse_draft_tokens_[Below(uint32_t(sparse_draft_tokens_.size()))];
+    if (!is_listed && !is_known && !OneIn(30)) continue;
+    const bool is_new = rival != request_.given && std::ranges::find(rivals_, rival) == rivals_.end();
+    if (is_new || with_replacement) rivals_.push_back(rival);
+  }
+  request_.rivals = rivals_;
+  absl::StrAppend(&description_, " rivals ", rivals_.size(), with_replacement ? " with replacement" : "");
 }
 
 void RandomRow::KeepAtLeast() {

@@ -34,6 +34,9 @@ class RandomRow {
   // Lets half of the verifications be those of a block.
   void AskForBlock();
 
+  // Gives half of the verifications against a drafter's probabilities, which are of no block, further drafts.
+  void AskForRounds();
+
   // Lets the filters of a chain keep a number of tokens at least.
   void KeepAtLeast();
 
@@ -71,6 +74,7 @@ class RandomRow {
   std::vector<uint32_t> sparse_draft_tokens_;
   std::vector<uint32_t> sparse_draft_bits_;
   std::vector<uint32_t> requested_;
+  std::vector<uint32_t> rivals_;
   RowRequest request_;
   std::string description_;
 };

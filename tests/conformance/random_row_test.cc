@@ -85,6 +85,27 @@ TEST(RandomRows, CoverBlocksAndLeastCounts) {
   for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 10) << i;
 }
 
+TEST(RandomRows, CoverRounds) {
+  std::array<int, 7> met = {};
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    RandomRow row(seed, 300, RowOptions::kChained);
+    row.AskForMore();
+    row.AskForRounds();
+    const RowRequest& request = row.request();
+    if (request.rivals.empty()) continue;
+    const RowOutput answer = law::SampleRowReference(request);
+    met[0] += answer.error == RowError::kDraftImpossible;
+    if (answer.error != RowError::kNone) continue;
+    met[1] += request.draft.with_replacement;
+    met[2] += !request.draft.with_replacement;
+    met[3] += !answer.accepted;
+    met[4] += answer.accepted && answer.token == request.given;
+    met[5] += answer.accepted && answer.token == request.rivals[0];
+    met[6] += answer.accepted && request.rivals.size() > 1 && answer.token == request.rivals[1];
+  }
+  for (size_t i = 0; i < met.size(); ++i) EXPECT_GE(met[i], 5) << i;
+}
+
 // The random chains meet every stage, and every stage meets something to drop.
 TEST(ChainRows, CoverEveryStage) {
   std::array<int, kStageKinds> met = {};

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -129,10 +130,11 @@ class LocalTest : public ::testing::Test {
     drafts.mode = modes[Below(greedy_ ? 3 : 2)];
     drafts.return_probabilities = Below(3) == 0;
     const bool keeps_state = parameters_.has_mirostat() || parameters_.has_adaptive_p();
-    if (drafts.mode == v1::VERIFY_MODE_REJECTION && !is_tree) {
+    if (drafts.mode == v1::VERIFY_MODE_REJECTION) {
       const uint32_t form = Below(3);
       SetProbabilities(form, task);
-      if (form != 0 && !keeps_state && !greedy_ && Below(2) == 0) drafts.mode = v1::VERIFY_MODE_BLOCK;
+      if (form != 0 && !is_tree && !keeps_state && !greedy_ && Below(2) == 0) drafts.mode = v1::VERIFY_MODE_BLOCK;
+      if (form != 0 && is_tree) drafts.sampling = static_cast<v1::DraftSampling>(1 + Below(2));
     }
     drafts.tokens = task->tokens;
     drafts.parents = task->parents;
@@ -142,18 +144,26 @@ class LocalTest : public ::testing::Test {
   }
 
   void SetProbabilities(uint32_t form, Task* task) {
-    for (const uint32_t token : task->tokens) {
+    // The drafts of each distribution: one of a sequence, those of the same parent of a tree.
+    std::map<int32_t, std::vector<uint32_t>> places;
+    for (size_t i = 0; i < task->tokens.size(); ++i) {
+      places[task->parents.empty() ? static_cast<int32_t>(i) : task->parents[i]].push_back(task->tokens[i]);
+    }
+    for (const auto& [parent, tokens] : places) {
+      const float each = 0.5f / static_cast<float>(tokens.size());
       if (form == 1) {  // dense
         std::vector<float> row(kVocabulary);
         for (uint32_t i = 0; i < 24; ++i) row[i] = 1.0f / 48;
-        row[token] += 0.5f;
+        for (const uint32_t token : tokens) row[token] += each;
         task->probabilities.insert(task->probabilities.end(), row.begin(), row.end());
       } else if (form == 2) {
         v1::SparseProbabilities& sparse = task->sparse.emplace_back();
-        for (const uint32_t listed : {token, 200 + token % 50}) {
-          sparse.add_tokens(listed);
-          sparse.add_probabilities(0.5f);
+        for (const uint32_t token : tokens) {
+          sparse.add_tokens(token);
+          sparse.add_probabilities(each);
         }
+        sparse.add_tokens(200 + tokens[0] % 50);
+        sparse.add_probabilities(0.5f);
       }
     }
   }

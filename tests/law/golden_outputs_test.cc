@@ -79,7 +79,7 @@ TEST_F(GoldenRowsMeet, EveryFeature) {
     if (known.row.vocabulary >= 32000) of_large_rows |= features;
   }
   constexpr kernels::Features kYounger = kernels::kFeatureTempered | kernels::kFeatureMinKeep | kernels::kFeatureBlock |
-                                         kernels::FeatureOf(kernels::StageKind::kMinK);
+                                         kernels::kFeatureRounds | kernels::FeatureOf(kernels::StageKind::kMinK);
   constexpr kernels::Features kKnown = kernels::kAllFeatures & ~kYounger;
   EXPECT_EQ(of_chains, kKnown);
   EXPECT_EQ(of_others, kKnown & ~kernels::kFeatureEveryStage);

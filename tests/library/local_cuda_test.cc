@@ -217,6 +217,27 @@ TEST_F(LocalCudaTest, TemperedLogprobsAreRefusedByName) {
   }
 }
 
+TEST_F(LocalCudaTest, BlocksAndRoundsAreRefusedByName) {
+  const std::vector<uint32_t> tokens = {4, 5};
+  const std::vector<int32_t> siblings = {-1, -1};
+  std::vector<v1::SparseProbabilities> sparse(2);
+  for (const bool is_block : {true, false}) {
+    Drafts drafts;
+    drafts.mode = is_block ? v1::VERIFY_MODE_BLOCK : v1::VERIFY_MODE_REJECTION;
+    drafts.tokens = tokens;
+    if (!is_block) drafts.parents = siblings;
+    drafts.sparse_probabilities = sparse;
+    std::vector<Row> rows = Rows(1, 0);
+    rows[1].drafts = &drafts;
+    const auto results = cuda_->Step(v1::DTYPE_F32, sequences_, rows, kStream);
+    ASSERT_TRUE(results.ok()) << results.status();
+    const RowError& error = std::get<RowError>((*results)[1]);
+    EXPECT_EQ(error.reason, v1::NOT_IMPLEMENTED);
+    EXPECT_EQ(error.field, is_block ? "rows[1].drafts.mode" : "rows[1].drafts.parents");
+    EXPECT_TRUE(std::holds_alternative<v1::DrawResult>((*results)[0]));
+  }
+}
+
 TEST_F(LocalCudaTest, FailedRowKeepsItsSequence) {
   std::vector<Row> rows = Rows(1, 0);
   rows[1].draw_salt = 70000;

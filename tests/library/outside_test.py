@@ -35,7 +35,7 @@ class Outside(unittest.TestCase):
         names = [line.split(maxsplit=2)[2] for line in symbols]
         self.assertTrue(any("CudaSampler::Sample" in name for name in names))
         functions = "Compile|PenaltyBits|BiasBits|Logprob|ProcessedTemperature|TemperedTemperature|KeptLogMass"
-        allowed = re.compile(rf"sortition::(CpuSampler|CudaSampler|{functions})\b")
+        allowed = re.compile(rf"sortition::(CpuSampler|CudaProducer|CudaSampler|{functions})\b")
         foreign = [name for name in names if not allowed.search(name) and re.search(r"absl|hwy|sortition", name)]
         self.assertEqual(foreign, [])
 

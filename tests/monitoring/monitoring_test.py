@@ -13,7 +13,7 @@ import yaml
 
 import expressions
 from expressions import ROOT
-from sortitiond_process import Sortitiond, binary
+from sortitiond_process import Sortitiond, binary, tls_flags
 
 METRIC = re.compile(r"\b(?:sortition|process)_\w+")
 # Labels in a selector, and those that a grouping or matching names.
@@ -44,7 +44,8 @@ class ServedTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK, *tls_flags(folder)) as server:
             cls.text = server.metrics()
             cls.address = server.serving["metrics"]
             cls.answers = {}

@@ -13,7 +13,7 @@ import urllib.request
 import yaml
 
 import expressions
-from sortitiond_process import ENVIRONMENT, Sortitiond, binary, free_port
+from sortitiond_process import ENVIRONMENT, Sortitiond, binary, free_port, tls_flags
 
 DEMO = os.environ["TEST_DEMO"]
 DEADLINE_S = 60
@@ -72,10 +72,11 @@ class PrometheusTest(unittest.TestCase):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         socket_path = f"unix:{folder}/sortition.sock"
         server = cls.enterClassContext(Sortitiond(
-            binary(), f"--listen=127.0.0.1:0,{socket_path}", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1"))
-        for address, rows in ((server.serving["listen"].split(",")[0], "full"), (socket_path, "compact(64)")):
+            binary(), f"--listen=127.0.0.1:0,{socket_path}", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1",
+            *tls_flags(folder)))
+        for rows in ("full", "compact(64)"):
             worker = subprocess.Popen(
-                [DEMO, f"--connect={address}", f"--rows={rows}", "--sequences=8", "--tokens=100000"],
+                [DEMO, f"--connect={socket_path}", f"--rows={rows}", "--sequences=8", "--tokens=100000"],
                 env=ENVIRONMENT, stdout=subprocess.DEVNULL)
             cls.addClassCleanup(worker.wait)
             cls.addClassCleanup(worker.terminate)
@@ -99,6 +100,7 @@ class PrometheusTest(unittest.TestCase):
 
     def test_the_autoscaler_has_data(self):
         self.check("prometheus-adapter.yaml", expressions.autoscaling())
+        self.check("scaled-object.yaml", expressions.keda().replace('{pod!=""}', ""))
 
     def test_nothing_fires_over_a_healthy_server(self):
         firing = [alert["labels"]["alertname"] for alert in self.prometheus.ask("alerts")["alerts"]

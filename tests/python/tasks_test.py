@@ -64,10 +64,18 @@ class TasksTest(BothTest):
                         mode = "block"
                 elif step % 4 == 2:
                     parents = [-1, 0, -1] if tokens[2] != tokens[0] else [-1, 0, 1]
+                sampling = None
+                if mode == "rejection" and step % 8 == 5:  # two places of the tree have drafts
+                    parents = [-1, 0, -1] if tokens[2] != tokens[0] else [-1, 0, 0]
+                    sampling = ("with_replacement", "without_replacement")[tokens[2] != tokens[0]]
+                    dense = dense[:2]
+                    dense[:, tokens] += 0.125
+                    dense /= dense.sum(1, keepdims=True)
                 mask = generator.random((4, VOCABULARY)) < 0.9 if step % 3 == 0 else None
                 result = self.assert_same_task(
                     pair, logits.astype((numpy.float32, numpy.float16)[step % 2]), VerifyResult,
-                    drafts=[sortition.Drafts(tokens, mode, parents, dense, sparse, return_probabilities=step % 3 == 1)],
+                    drafts=[sortition.Drafts(tokens, mode, parents, dense, sparse, return_probabilities=step % 3 == 1,
+                                             sampling=sampling)],
                     allowed=None if mask is None else [mask], draw_salts=[step])
                 if isinstance(result, sortition.Verify):
                     accepted += result.accepted

@@ -113,6 +113,25 @@ fn drafts_and_scores_are_answered() {
 }
 
 #[test]
+fn tree_takes_probabilities() {
+    let sequence = open();
+    let logits = logits_of(30, 4 * WIDTH);
+    let lists = [SparseProbabilities { tokens: &[4, 5], probabilities: &[0.5, 0.5] }; 2];
+    let mut drafts = Drafts {
+        parents: Some(&[-1, -1, 1]),
+        mode: VerifyMode::Rejection,
+        probabilities: DraftProbabilities::Sparse(&lists), // of the root, and after draft 1
+        ..Drafts::coupled(&[4, 5, 4])
+    };
+    let row = Row::draw(&sequence, &logits);
+    let results = step(&[Row { task: Task::Verify(drafts), ..row }], VOCABULARY).unwrap();
+    assert_eq!(refusal(results.row(0)).reason, "MISSING_FIELD");
+    drafts.sampling = Some(DraftSampling::WithoutReplacement);
+    let results = step(&[Row { task: Task::Verify(drafts), ..row }], VOCABULARY).unwrap();
+    assert_eq!(results.row(0).unwrap().path().len(), results.row(0).unwrap().accepted() as usize);
+}
+
+#[test]
 fn bad_row_fails_alone() {
     let sequences = [open(), open()];
     let (good, mut bad) = (logits_of(1, WIDTH), logits_of(2, WIDTH));

@@ -84,6 +84,15 @@ def free_port():
             return port
 
 
+def tls_flags(folder):
+    """Flags of TLS with a certificate for localhost that is made in the folder and signs itself."""
+    key, certificate = f"{folder}/tls.key", f"{folder}/tls.crt"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                    "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", certificate],
+                   check=True, capture_output=True)
+    return f"--tls_key={key}", f"--tls_certificate={certificate}"
+
+
 def binary():
     """The server to test, as CTest names it."""
     return os.environ["TEST_SORTITIOND"]

@@ -15,8 +15,6 @@
 namespace sortition::server {
 namespace {
 
-constexpr long kValidSeconds = 3600;
-
 void AddExtension(X509* certificate, int id, const std::string& value) {
   X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, nullptr, id, value.c_str());
   SORTITION_CHECK(extension != nullptr);
@@ -54,21 +52,22 @@ TestCertificates::~TestCertificates() {
   unlink(server_key_path_.c_str());
 }
 
-TestCertificates::Pair TestCertificates::Make(const std::string& name, const Pair* issuer) {
+TestCertificates::Pair TestCertificates::Make(const std::string& name, const Pair* issuer, long valid_seconds) {
   static std::atomic<long> serial = 1;
   Pair pair{std::unique_ptr<EVP_PKEY, Free>(EVP_EC_gen("P-256")), std::unique_ptr<X509, Free>(X509_new())};
   X509* certificate = pair.certificate.get();
   X509_set_version(certificate, 2);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate), serial.fetch_add(1));
   X509_gmtime_adj(X509_getm_notBefore(certificate), -60);
-  X509_gmtime_adj(X509_getm_notAfter(certificate), kValidSeconds);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), valid_seconds);
   X509_set_pubkey(certificate, pair.key.get());
   X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate), "CN", MBSTRING_ASC,
                              reinterpret_cast<const unsigned char*>(name.data()), static_cast<int>(name.size()), -1, 0);
   const Pair& signer = issuer == nullptr ? pair : *issuer;
   X509_set_issuer_name(certificate, X509_get_subject_name(signer.certificate.get()));
   AddExtension(certificate, NID_basic_constraints, issuer == nullptr ? "critical,CA:TRUE" : "CA:FALSE");
-  if (issuer != nullptr) AddExtension(certificate, NID_subject_alt_name, absl::StrCat("DNS:", name));
+  const bool is_list = name.find(':') != std::string::npos;
+  if (issuer != nullptr) AddExtension(certificate, NID_subject_alt_name, is_list ? name : absl::StrCat("DNS:", name));
   SORTITION_CHECK(X509_sign(certificate, signer.key.get(), EVP_sha256()) > 0);
   return pair;
 }
@@ -82,11 +81,12 @@ std::string TestCertificates::CertificatePem(const Pair& pair) {
   return Pem([&](BIO* out) { return PEM_write_bio_X509(out, pair.certificate.get()); });
 }
 
-std::shared_ptr<grpc::ChannelCredentials> TestCertificates::ClientCredentials(const std::string& identity) const {
+std::shared_ptr<grpc::ChannelCredentials> TestCertificates::ClientCredentials(const std::string& identity,
+                                                                              long valid_seconds) const {
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = CertificatePem(authority_);
   if (!identity.empty()) {
-    const Pair client = Make(identity, &authority_);
+    const Pair client = Make(identity, &authority_, valid_seconds);
     options.pem_private_key = KeyPem(client);
     options.pem_cert_chain = CertificatePem(client);
   }

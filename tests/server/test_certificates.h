@@ -21,8 +21,10 @@ class TestCertificates {
   const std::string& server_certificate_path() const { return server_certificate_path_; }
   const std::string& server_key_path() const { return server_key_path_; }
 
-  // Trusts the authority; shows a certificate for the DNS name `identity`, none if it is empty.
-  std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::string& identity) const;
+  // Trusts the authority; shows a certificate for `identity`, none if it is empty. The identity is a DNS name, or
+  // subject alternative names as OpenSSL's configuration has them ("DNS:a.test,URI:spiffe://test/a").
+  std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::string& identity,
+                                                              long valid_seconds = kValidSeconds) const;
 
  private:
   struct Free {
@@ -34,8 +36,10 @@ class TestCertificates {
     std::unique_ptr<X509, Free> certificate;
   };
 
+  static constexpr long kValidSeconds = 3600;
+
   // Signed by `issuer`, or by itself if that is null: then an authority.
-  static Pair Make(const std::string& name, const Pair* issuer);
+  static Pair Make(const std::string& name, const Pair* issuer, long valid_seconds = kValidSeconds);
   static std::string KeyPem(const Pair& pair);
   static std::string CertificatePem(const Pair& pair);
 

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/law/version.h"
 #include "service/server/credentials.h"
@@ -138,6 +141,52 @@ TEST_F(TlsTest, CertificatesReloadUnderLiveStreams) {
   EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
   open.HalfClose();
   EXPECT_TRUE(open.Finish().ok());
+}
+
+TEST_F(TlsTest, SpiffeIdIsTenant) {
+  TestServer server(TlsConfig(true));
+  const auto is_tenant = [&](const std::string& names, const std::string& tenant) {
+    if (!Welcomes(server, certificates_.ClientCredentials(names))) return false;
+    const std::vector<std::string> lines = server.log_lines().all();
+    return std::ranges::any_of(lines, [&](const std::string& line) {
+      return line.find("\"stream_open\"") != std::string::npos &&
+             line.find("\"tenant\":\"" + tenant + "\"") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(is_tenant("DNS:a.test,URI:spiffe://test/ns/engine/sa/a", "spiffe://test/ns/engine/sa/a"));
+  EXPECT_TRUE(is_tenant("URI:spiffe://test/ns/engine/sa/b", "spiffe://test/ns/engine/sa/b"));
+  EXPECT_TRUE(is_tenant("DNS:b.test,URI:https://b.test/", "b.test"));
+  EXPECT_FALSE(Welcomes(server, certificates_.ClientCredentials("URI:spiffe://test/a,URI:spiffe://test/b")));
+}
+
+// A new connection needs a valid certificate; a stream that is open continues.
+TEST_F(TlsTest, CertificateThatEndsStopsNewConnections) {
+  TestServer server(TlsConfig(true));
+  const auto brief = certificates_.ClientCredentials("URI:spiffe://test/a", 2);
+  EXPECT_FALSE(Welcomes(server, certificates_.ClientCredentials("a.test", -1)));
+  TestStream open(Connect(server, brief));
+  open.Greet();
+  open.OpenSequence("r");
+  uint64_t step = 0;
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  bool welcomes = true;
+  while (welcomes && absl::Now() < deadline) {
+    ASSERT_TRUE(open.SendStep("r", ++step));
+    ASSERT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+    welcomes = Welcomes(server, brief);
+  }
+  EXPECT_FALSE(welcomes);
+  ASSERT_TRUE(open.SendStep("r", ++step));
+  EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+}
+
+TEST_F(TlsTest, EndOfCertificateIsRead) {
+  const std::optional<absl::Time> end = CertificateEnd(certificates_.server_certificate_path());
+  ASSERT_TRUE(end.has_value());
+  EXPECT_GT(*end, absl::Now() + absl::Minutes(50));
+  EXPECT_LT(*end, absl::Now() + absl::Minutes(61));
+  EXPECT_EQ(CertificateEnd(certificates_.server_key_path()), std::nullopt);
+  EXPECT_EQ(CertificateEnd("/nowhere"), std::nullopt);
 }
 
 TEST_F(TlsTest, NonPemFilesAreRefused) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -44,7 +45,8 @@ class SessionBlock : public JudgedRows {
 
   // Adds a row that drafts the tokens that its logits prefer, or others.
   BlockRow Add(const PlainSequence& plain, std::mt19937_64* random, uint64_t n, StepBuilder* step) const {
-    const auto position = static_cast<uint32_t>(n * 10);
+    const bool keeps_state = open_.has_history();
+    const auto position = keeps_state ? plain.position() : static_cast<uint32_t>(n * 10);
     v1::StepRow& row = step->AddRow("a", n, position, Logits(4 * n));
     for (uint64_t i = 1; i <= kDrafts; ++i) step->AddTensorRow(Logits(4 * n + i));
     v1::VerifyDraft& chain = *row.mutable_verify_draft();
@@ -55,6 +57,7 @@ class SessionBlock : public JudgedRows {
     for (uint32_t i = 0; i < kDrafts; ++i) {
       uint32_t draft = static_cast<uint32_t>((*random)() % kModelVocabulary);
       if (n % 3 != 0) draft = plain.Answer({.logits = Logits(4 * n + i), .draw_salt = 1 + i}, position).token;
+      if (keeps_state && (*random)() % 4 == 0) draft = 1 + i % 2;  // tags
       const std::vector<float>& q = drafters.emplace_back(Drafter(random, Logits(4 * n + i), draft));
       chain.add_draft_tokens(draft);
       if (is_dense) {
@@ -70,8 +73,10 @@ class SessionBlock : public JudgedRows {
     return Judge(plain, chain, drafters, n, position);
   }
 
-  static BlockRow Judge(const PlainSequence& plain, const v1::VerifyDraft& chain,
+  // `plain` is at the row's position; a copy of it takes the drafts one by one.
+  static BlockRow Judge(PlainSequence plain, const v1::VerifyDraft& chain,
                         const std::vector<std::vector<float>>& drafters, uint64_t n, uint32_t position) {
+    PlainSequence accepted = plain;
     uint64_t survival = kernels::RowRequest::kCertainSurvival;
     std::vector<kernels::RowOutput> ends;
     uint32_t end = 0;
@@ -87,6 +92,7 @@ class SessionBlock : public JudgedRows {
                                   position + i));
       if (ends.back().accepted) end = i;
       survival = ends.back().survival;
+      plain.Append(chain.draft_tokens(static_cast<int>(i)));
     }
     if (survival != 0) {
       ends.push_back(plain.Answer({.logits = Logits(4 * n + kDrafts)}, position + kDrafts));
@@ -96,10 +102,16 @@ class SessionBlock : public JudgedRows {
     BlockRow row;
     row.positions = static_cast<uint32_t>(ends.size());
     for (uint32_t i = 0; i < end; ++i) {
-      row.expected.push_back(plain.Answer({.logits = Logits(4 * n + i),
-                                           .task = kernels::RowTask::kScore,
-                                           .given = chain.draft_tokens(static_cast<int>(i))},
-                                          position + i));
+      // Rejection accepts a draft of next to no probability for certain. A score would not see forced tokens.
+      const uint32_t draft = chain.draft_tokens(static_cast<int>(i));
+      const uint32_t tiny = std::bit_cast<uint32_t>(0x1p-100f);
+      kernels::DraftDistribution q;
+      q.form = kernels::DraftDistribution::Form::kSparse;
+      q.sparse_tokens = {&draft, 1};
+      q.sparse_bits = {&tiny, 1};
+      row.expected.push_back(accepted.Answer(
+          {.logits = Logits(4 * n + i), .task = kernels::RowTask::kVerify, .given = draft, .draft = q}, position + i));
+      accepted.Append(draft);
     }
     row.expected.push_back(ends[end]);
     return row;
@@ -134,6 +146,49 @@ TEST_F(SessionBlock, EqualsReferenceEverywhere) {
     worker_.LetLeave();
   }
   for (const uint64_t count : lengths) EXPECT_GT(count, 0u);
+}
+
+// A block crosses the borders of phases, whose temperature, filters and penalties differ.
+TEST_F(SessionBlock, PhasesHoldAtTheirPositions) {
+  v1::Phase& phase = *open_.mutable_parameters()->add_phases();
+  phase.add_begin(1);
+  phase.add_end(2);
+  phase.set_max_tokens(6);
+  phase.add_then(7);
+  phase.add_then(2);
+  phase.mutable_parameters()->set_temperature(0.4f);
+  phase.mutable_parameters()->set_top_k(12);
+  phase.mutable_parameters()->set_frequency_penalty(0.5f);
+  open_.mutable_parameters()->set_top_p(0.9f);
+  open_.mutable_history()->set_prompt_length(0);
+  worker_.MustOpen(open_);
+  PlainSequence plain(open_);
+  std::mt19937_64 random(85);
+  uint64_t crossed = 0;
+  uint64_t accepted = 0;
+  for (uint64_t n = 1; n <= testing::Scaled(600); ++n) {
+    StepBuilder step(n, kModelVocabulary);
+    const BlockRow row = Add(plain, &random, n, &step);
+    step.step().mutable_rows(0)->set_history_hash(plain.hash());
+    const v1::RowResult result = RunOne(step);
+    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
+    const v1::VerifyResult& verify = result.verify();
+    ASSERT_EQ(static_cast<size_t>(verify.positions_size()), row.expected.size()) << n;
+    for (int i = 0; i < verify.positions_size(); ++i) {
+      const kernels::RowOutput& expected = row.expected[static_cast<size_t>(i)];
+      ASSERT_EQ(verify.positions(i).token(), expected.token);
+      const v1::DrawResult due = plain.Encode(expected);
+      ASSERT_EQ(verify.positions(i).processed().SerializeAsString(), due.processed().SerializeAsString());
+      ASSERT_EQ(verify.positions(i).phase(), due.phase());
+      crossed += i > 0 && verify.positions(i).phase() != verify.positions(i - 1).phase();
+      plain.Append(expected.token);
+    }
+    ASSERT_EQ(verify.history_hash(), plain.hash());
+    accepted += verify.accepted();
+    worker_.LetLeave();
+  }
+  EXPECT_GT(accepted, testing::Scaled(200));
+  EXPECT_GT(crossed, testing::Scaled(20));
 }
 
 // An accepted draft that stops the sequence is the last token of the result.

@@ -62,13 +62,19 @@ class SessionTextEnd : public ::testing::Test {
     return result.draw();
   }
   // Verifies drafts that rows of peaks want, and one token more.
-  v1::VerifyResult Verify(const std::vector<uint32_t>& drafts, uint32_t last) {
+  v1::VerifyResult Verify(const std::vector<uint32_t>& drafts, uint32_t last,
+                          v1::VerifyMode mode = v1::VERIFY_MODE_COUPLED) {
     StepBuilder step(++batch_, kEndingVocabulary);
     v1::StepRow& row = AddDraw(&step, drafts[0]);
     for (size_t i = 1; i < drafts.size(); ++i) step.AddTensorRow(F32Peak(kEndingVocabulary, drafts[i]));
     step.AddTensorRow(F32Peak(kEndingVocabulary, last));
-    row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+    row.mutable_verify_draft()->set_mode(mode);
     row.mutable_verify_draft()->mutable_draft_tokens()->Assign(drafts.begin(), drafts.end());
+    for (size_t i = 0; i < drafts.size() && mode == v1::VERIFY_MODE_BLOCK; ++i) {
+      v1::SparseProbabilities& drafter = *row.mutable_verify_draft()->add_sparse_probabilities();
+      drafter.add_tokens(drafts[i]);
+      drafter.add_probabilities(1);
+    }
     const v1::RowResult result = Run(step);
     EXPECT_TRUE(result.has_verify()) << result.ShortDebugString();
     for (const uint32_t token : testing::TokensOf(result.verify())) plain_->Append(token);
@@ -123,6 +129,22 @@ TEST_F(SessionRepetition, AcceptedDraftsEndWithIt) {
   EXPECT_EQ(verify.history_hash(), plain_->hash());
   verify = Verify({4, 4}, 4);
   EXPECT_EQ(verify.positions_size(), 3);
+  EXPECT_EQ(verify.finish_reason(), v1::FINISH_REASON_REPETITION);
+}
+
+// A block ends alike, in its middle and with the token after its last draft.
+TEST_F(SessionRepetition, AcceptedBlockEndsWithIt) {
+  Open();
+  v1::VerifyResult verify = Verify({1, 2, 1, 2, 1, 2, 1}, 3, v1::VERIFY_MODE_BLOCK);
+  EXPECT_EQ(testing::TokensOf(verify), (std::vector<uint32_t>{1, 2, 1, 2, 1, 2}));
+  EXPECT_EQ(verify.accepted(), 6u);
+  EXPECT_EQ(verify.finish_reason(), v1::FINISH_REASON_REPETITION);
+  EXPECT_EQ(verify.history_hash(), plain_->hash());
+  verify = Verify({4, 4}, 4, v1::VERIFY_MODE_BLOCK);
+  EXPECT_EQ(verify.positions_size(), 3);
+  EXPECT_EQ(verify.finish_reason(), v1::FINISH_REASON_REPETITION);
+  verify = Verify({4, 4}, 5, v1::VERIFY_MODE_BLOCK);
+  EXPECT_EQ(verify.positions_size(), 1);
   EXPECT_EQ(verify.finish_reason(), v1::FINISH_REASON_REPETITION);
 }
 
@@ -219,6 +241,18 @@ TEST_F(SessionPhrases, AcceptedDraftsEndWithThePhrase) {
   verify = Verify({1, 2}, 3);
   EXPECT_EQ(verify.positions_size(), 3);
   EXPECT_EQ(verify.rewind().position(), 9u);
+}
+
+TEST_F(SessionPhrases, AcceptedBlockEndsWithThePhrase) {
+  Open();
+  v1::VerifyResult verify = Verify({9, 1, 2, 3, 7}, 7, v1::VERIFY_MODE_BLOCK);
+  EXPECT_EQ(testing::TokensOf(verify), (std::vector<uint32_t>{9, 1, 2, 3}));
+  EXPECT_EQ(verify.accepted(), 4u);
+  EXPECT_EQ(verify.rewind().position(), 3u);
+  EXPECT_EQ(verify.history_hash(), plain_->hash());
+  verify = Verify({1, 2}, 3, v1::VERIFY_MODE_BLOCK);
+  EXPECT_EQ(verify.positions_size(), 3);
+  EXPECT_EQ(verify.rewind().position(), 6u);
 }
 
 // A rewind behind what the server keeps is refused by name, as any cut, and a replay answers it.

@@ -301,9 +301,60 @@ TEST_F(StepRowTest, TreeOfDrafts) {
   }
   tree.set_parents(2, -1);
   ExpectRefused(Reason::kContradiction, "step.rows[2].verify_tree.draft_tokens[2]");
-  tree.set_parents(2, 0);
+}
+
+// One distribution for the root and one for each draft that others follow.
+TEST_F(StepRowTest, TreeWithProbabilities) {
+  const std::string path = "step.rows[2].verify_tree";
+  v1::VerifyTree& tree = *row_.mutable_verify_tree();
+  row_.set_tensor_row(0);
+  for (const uint32_t token : {5u, 6u, 5u}) tree.add_draft_tokens(token);
+  for (const int parent : {-1, -1, 1}) tree.add_parents(parent);
+  tree.set_mode(v1::VERIFY_MODE_REJECTION);
+  EXPECT_EQ(MustParse().kind, RowPlan::Kind::kCompare);
+  tree.set_draft_sampling(v1::DRAFT_SAMPLING_WITH_REPLACEMENT);
+  ExpectRefused(Reason::kContradiction, path + ".draft_sampling");
+  tree.clear_draft_sampling();
   tree.set_draft_row(0);
-  ExpectRefused(Reason::kNotImplemented, "step.rows[2].verify_tree.draft_row");
+  ExpectRefused(Reason::kMissingField, path + ".draft_sampling");
+  tree.set_draft_sampling(v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT);
+  ExpectRefused(Reason::kMissingField, "step.draft_probabilities");
+  shape_.draft_payload = 2;
+  shape_.draft_rows = 3;
+  tree.set_draft_row(1);
+  const RowPlan dense = MustParse();
+  EXPECT_EQ(dense.kind, RowPlan::Kind::kReject);
+  EXPECT_EQ(dense.draft_row, 1u);
+  EXPECT_FALSE(dense.with_replacement);
+  EXPECT_EQ(dense.DistributionOf(0), 0u);
+  EXPECT_EQ(dense.DistributionOf(2), 1u);
+  tree.set_draft_row(2);
+  ExpectRefused(Reason::kOutOfRange, path + ".draft_row");
+  tree.set_draft_row(0);
+  tree.set_mode(v1::VERIFY_MODE_COUPLED);
+  ExpectRefused(Reason::kContradiction, path + ".draft_row");
+  tree.set_mode(v1::VERIFY_MODE_REJECTION);
+  v1::SparseProbabilities& root = *tree.add_sparse_probabilities();
+  ExpectRefused(Reason::kContradiction, path + ".sparse_probabilities");
+  tree.clear_draft_row();
+  ExpectRefused(Reason::kOutOfRange, path + ".sparse_probabilities");
+  v1::SparseProbabilities& second = *tree.add_sparse_probabilities();
+  for (const uint32_t token : {5u, 7u}) root.add_tokens(token);
+  for (v1::SparseProbabilities* const list : {&root, &second}) {
+    while (list->tokens_size() < 2) list->add_tokens(5 + static_cast<uint32_t>(list->tokens_size()));
+    for (const float q : {0.25f, 0.75f}) list->add_probabilities(q);
+  }
+  ExpectRefused(Reason::kContradiction, path + ".sparse_probabilities[0]");  // of draft 6
+  root.set_tokens(1, 6);
+  EXPECT_EQ(MustParse().sparse.size(), 2u);
+  const uint64_t digest = MustParse().intent.options_digest;
+  tree.set_draft_sampling(v1::DRAFT_SAMPLING_WITH_REPLACEMENT);
+  EXPECT_TRUE(MustParse().with_replacement);
+  EXPECT_NE(MustParse().intent.options_digest, digest);
+  tree.set_draft_tokens(1, 5);
+  MustParse();
+  tree.set_draft_sampling(v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT);
+  ExpectRefused(Reason::kContradiction, path + ".draft_tokens[1]");
 }
 
 TEST_F(StepRowTest, MasksOfPositions) {

@@ -247,10 +247,10 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
     }
   });
   // ErrorReason and Cause are reached through the answer in bring_answer.
-  EXPECT_EQ(enums, (std::set<std::string>{"sortition.v1.Chain.Preset", "sortition.v1.DType", "sortition.v1.ErrorReason",
-                                          "sortition.v1.FinishReason", "sortition.v1.NanPolicy",
-                                          "sortition.v1.RequiredLogits.Cause", "sortition.v1.UnknownFields",
-                                          "sortition.v1.VerifyMode"}));
+  EXPECT_EQ(enums, (std::set<std::string>{
+                       "sortition.v1.Chain.Preset", "sortition.v1.DType", "sortition.v1.DraftSampling",
+                       "sortition.v1.ErrorReason", "sortition.v1.FinishReason", "sortition.v1.NanPolicy",
+                       "sortition.v1.RequiredLogits.Cause", "sortition.v1.UnknownFields", "sortition.v1.VerifyMode"}));
   EXPECT_EQ(messages.count("sortition.v1.Dry"), 1u);
   EXPECT_EQ(messages.count("sortition.v1.TensorSource.MemoryRegion"), 1u);
   EXPECT_GE(messages.size(), 40u);

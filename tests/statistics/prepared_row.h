@@ -60,6 +60,16 @@ class PreparedRow {
     return answer;
   }
 
+  RowOutput VerifyRounds(const NoiseKey& noise, std::span<const uint32_t> drafts, const DraftDistribution& draft) {
+    RowRequest request = RequestOf(noise, drafts[0], draft);
+    request.rivals = drafts.subspan(1);
+    std::vector<Candidate> support;
+    for (const uint32_t token : draft.sparse_tokens) support.push_back(CandidateOf(token));
+    RowOutput answer;
+    cpu::VerifyRounds(kernels_, request, row_, scale_, kept_, support, &scratch_, &answer);
+    return answer;
+  }
+
   const RowRequest& request() const { return request_; }
   // True if the filters keep a token of these bits.
   bool Keeps(uint32_t bits, uint32_t token) const { return Candidate::Of(law::Key(bits), token) >= kept_.last; }

@@ -94,6 +94,7 @@ kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) cons
   request.given = row.given;
   request.draft = row.draft;
   request.survival = row.survival;
+  request.rivals = row.rivals;
   request.sampler_state = row.sampler_state.value_or(kernels::InitialSamplerState(parameters.chain));
   return law::SampleRowReference(request);
 }

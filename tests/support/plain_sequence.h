@@ -35,6 +35,7 @@ class PlainSequence {
     kernels::DraftDistribution draft = {};
     std::optional<uint64_t> sampler_state = {};  // absent: that of a sequence's first step
     uint64_t survival = kernels::RowRequest::kNoBlock;
+    std::vector<uint32_t> rivals = {};
   };
   // Returns the output of the law's reference for a row at `position`.
   kernels::RowOutput Answer(const Row& row, uint32_t position) const;

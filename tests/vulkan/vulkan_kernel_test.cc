@@ -82,7 +82,7 @@ TEST_P(VulkanKernel, EqualsReference) {
   ASSERT_NE(started, nullptr);
   VulkanBackend backend(started.get());
   EXPECT_GE(backend.max_vocabulary(), 262'144u);
-  EXPECT_EQ(backend.features(), kAllFeatures & ~(kFeatureTempered | kFeatureMinKeep | kFeatureBlock));
+  EXPECT_EQ(backend.features(), kAllFeatures & ~(kFeatureTempered | kFeatureMinKeep | kFeatureBlock | kFeatureRounds));
   Comparison comparison(&backend);
   CompareGoldenRows(&comparison);
   CompareSmallRows(&comparison, RowKind::kPlain, 2'800);

@@ -37,6 +37,14 @@ v1::VerifyMode ModeOf(nb::handle object, const std::string& name) {
   ValueError(absl::StrCat(name, ": \"coupled\", \"rejection\", \"block\" or \"greedy\""));
 }
 
+v1::DraftSampling SamplingOf(nb::handle object, const std::string& name) {
+  if (object.is_none()) return v1::DRAFT_SAMPLING_UNSPECIFIED;
+  const auto sampling = Cast<std::string>(object, name, "a string");
+  if (sampling == "without_replacement") return v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT;
+  if (sampling == "with_replacement") return v1::DRAFT_SAMPLING_WITH_REPLACEMENT;
+  ValueError(absl::StrCat(name, ": \"without_replacement\" or \"with_replacement\""));
+}
+
 // Returns the list's element for row `index`; None without a list.
 nb::object At(nb::handle list, size_t index) { return list.is_none() ? nb::object(nb::none()) : list[index]; }
 
@@ -99,6 +107,7 @@ void Tasks::ReadDrafts(nb::handle object, size_t index) {
     for (const float value : Cast<std::vector<float>>(list[1], field, "numbers")) sparse.add_probabilities(value);
   }
   drafts.sparse_probabilities = task.sparse;
+  drafts.sampling = SamplingOf(object.attr("sampling"), name + "sampling");
   drafts.return_probabilities =
       Cast<bool>(object.attr("return_probabilities"), name + "return_probabilities", "a bool");
   if (const nb::object dense = object.attr("probabilities"); !dense.is_none()) ReadProbabilities(dense, index);
@@ -107,7 +116,7 @@ void Tasks::ReadDrafts(nb::handle object, size_t index) {
 void Tasks::ReadProbabilities(nb::handle probabilities, size_t index) {
   const std::string name = absl::StrCat("drafts[", index, "].probabilities");
   Task& task = tasks_[index];
-  const Matrix matrix = ReadMatrix(probabilities, name, task.tokens.size());
+  const Matrix matrix = ReadMatrix(probabilities, name, task.drafts.distributions());
   if (!keep_.empty() && matrix.dtype != draft_dtype_) {
     throw nb::type_error(absl::StrCat(name, ": probabilities of different types in one step").c_str());
   }

@@ -33,6 +33,10 @@ class Drafts:
     parent, which precedes it, or -1. For rejection and block, `probabilities` are the drafter's, as a matrix [tokens,
     vocabulary], or `sparse_probabilities` are those above 0, as a mapping for each draft; rejection without either
     takes the drafts as certain. `return_probabilities` requests the target's, after every filter.
+
+    A tree has one row of probabilities, or one mapping, for each place that drafts follow: the root, if drafts follow
+    it, then each such draft in order. `sampling` says how the drafts of a place were drawn, in their order:
+    "without_replacement", or "with_replacement", where a token that was drawn twice is named twice.
     """
 
     tokens: Any
@@ -41,6 +45,7 @@ class Drafts:
     probabilities: Optional[Any] = None
     sparse_probabilities: Sequence[Mapping[int, float]] = ()
     return_probabilities: bool = False
+    sampling: Optional[str] = None
 
     def __post_init__(self) -> None:
         # The native module reads plain lists.

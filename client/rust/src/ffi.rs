@@ -37,7 +37,7 @@ structs! {
     CSparse { tokens: *const u32, probabilities: *const f32, count: usize }
     CDrafts {
         tokens: *const u32, count: usize, parents: *const i32, mode: i32, return_probabilities: u32,
-        probabilities: *const c_void, sparse_probabilities: *const CSparse
+        probabilities: *const c_void, sparse_probabilities: *const CSparse, sampling: i32
     }
     CRow {
         sequence: *mut CSequence, logits: *const c_void, allowed_bits: *const u32, drafts: *const CDrafts,

@@ -22,7 +22,7 @@ pub use options::{ClientOptions, Fallback, Rows, Shard, Tls, Transport};
 pub use parameters::Parameters;
 pub use receipts::Receipts;
 pub use results::{Kind, Logprobs, Position, Results, RowResult};
-pub use row::{DraftProbabilities, Drafts, Logits, Row, SparseProbabilities, Task, VerifyMode};
+pub use row::{DraftProbabilities, DraftSampling, Drafts, Logits, Row, SparseProbabilities, Task, VerifyMode};
 pub use sequence::{step, Sequence, SequenceInfo, SequenceOptions};
 
 /// Returns the version of the library that is linked, and its law version.

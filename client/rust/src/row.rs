@@ -68,10 +68,20 @@ pub struct SparseProbabilities<'a> {
 pub enum DraftProbabilities<'a> {
     /// Every draft counts as certain.
     Certain,
-    /// A row of the whole vocabulary for each draft, adjacent.
+    /// A row of the whole vocabulary for each draft, adjacent. Of a tree: for each place that drafts follow, the root
+    /// if drafts follow it, then each such draft in order.
     Dense(Logits<'a>),
-    /// A list for each draft.
+    /// A list in place of each such row.
     Sparse(&'a [SparseProbabilities<'a>]),
+}
+
+/// How the drafts of a tree that follow the same token were drawn from the drafter's distribution, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftSampling {
+    /// Each from the tokens that were not drawn before it.
+    WithoutReplacement = 1,
+    /// Each from all tokens: one that was drawn twice is named twice.
+    WithReplacement = 2,
 }
 
 /// Drafts of the next tokens of a sequence, to be verified together.
@@ -87,13 +97,24 @@ pub struct Drafts<'a> {
     pub probabilities: DraftProbabilities<'a>,
     /// True: returns the target's probabilities after every filter.
     pub return_probabilities: bool,
+    /// Needed by a tree with probabilities.
+    pub sampling: Option<DraftSampling>,
+}
+
+/// Returns the number of the drafter's distributions.
+fn distributions(drafts: &Drafts<'_>) -> usize {
+    match drafts.parents {
+        None => drafts.tokens.len(),
+        Some(parents) => parents.iter().collect::<std::collections::BTreeSet<_>>().len(),
+    }
 }
 
 impl<'a> Drafts<'a> {
     /// A sequence of drafts that are accepted while they are the tokens that would be drawn.
     pub fn coupled(tokens: &'a [u32]) -> Drafts<'a> {
         let probabilities = DraftProbabilities::Certain;
-        Drafts { tokens, parents: None, mode: VerifyMode::Coupled, probabilities, return_probabilities: false }
+        let mode = VerifyMode::Coupled;
+        Drafts { tokens, parents: None, mode, probabilities, return_probabilities: false, sampling: None }
     }
 }
 
@@ -225,6 +246,7 @@ impl Batch {
         drafts.count = count;
         drafts.mode = given.mode as i32;
         drafts.return_probabilities = given.return_probabilities.into();
+        drafts.sampling = given.sampling.map_or(0, |sampling| sampling as i32);
         if let Some(parents) = given.parents {
             check_size(index, "task.parents", parents.len(), count)?;
             drafts.parents = parents.as_ptr();
@@ -236,13 +258,13 @@ impl Batch {
                     let field = format!("rows[{}].task.probabilities", index);
                     return Err(Error::refused("CONTRADICTION", field, "", "rows of one step have one type"));
                 }
-                check_size(index, "task.probabilities", values.len(), count * self.whole(row))?;
+                check_size(index, "task.probabilities", values.len(), distributions(given) * self.whole(row))?;
                 self.draft_dtype = values.dtype();
                 drafts.probabilities = values.as_ptr();
             }
             DraftProbabilities::Sparse(lists) => {
-                check_size(index, "task.probabilities", lists.len(), count)?;
-                let mut sparse = Vec::with_capacity(count);
+                check_size(index, "task.probabilities", lists.len(), distributions(given))?;
+                let mut sparse = Vec::with_capacity(lists.len());
                 for list in lists.iter() {
                     check_size(index, "task.probabilities", list.probabilities.len(), list.tokens.len())?;
                     let mut c = ffi::CSparse::new();

@@ -222,6 +222,11 @@ enum {
   SORTITION_VERIFY_BLOCK = 3
 };
 
+// How the drafts of a tree that follow the same token were drawn from the drafter's distribution, in their order: each
+// from the tokens that were not drawn before it, or each from all. In the second case a token that was drawn twice is
+// named twice.
+enum { SORTITION_DRAFTS_WITHOUT_REPLACEMENT = 1, SORTITION_DRAFTS_WITH_REPLACEMENT = 2 };
+
 // A drafter's probabilities of some tokens; those of the others are 0.
 typedef struct sortition_sparse_probabilities {
   size_t struct_size;
@@ -238,10 +243,12 @@ typedef struct sortition_drafts {
   const int32_t* parents;         // of a tree: for each draft, its parent's index, or -1 for the root; null: a sequence
   int32_t mode;                   // SORTITION_VERIFY_*
   uint32_t return_probabilities;  // 1: returns the target's, after every filter
-  // For a sequence verified by rejection or by blocks: `count` adjacent rows of vocabulary_size elements of the
-  // batch's draft_dtype, or `count` lists. Without both rejection takes every draft as certain.
+  // For drafts verified by rejection or by blocks: adjacent rows of vocabulary_size elements of the batch's
+  // draft_dtype, or lists. A sequence has `count` of them. A tree has one for each place that drafts follow: the root,
+  // if drafts follow it, then each such draft in order. Without both rejection takes every draft as certain.
   const void* probabilities;
   const sortition_sparse_probabilities* sparse_probabilities;
+  int32_t sampling;  // of a tree with probabilities: SORTITION_DRAFTS_*; otherwise 0
 } sortition_drafts;
 
 // The logits of one sequence, and what to do with them: draw a token, verify drafts, or score tokens.

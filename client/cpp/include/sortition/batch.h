@@ -25,11 +25,17 @@ struct Drafts {
   v1::VerifyMode mode = v1::VERIFY_MODE_COUPLED;
   std::span<const uint32_t> tokens;
   std::span<const int32_t> parents;  // of a tree: each draft's parent, -1 = the root; empty: a draft sequence
-  // For a draft sequence verified by rejection: tokens.size() adjacent rows of vocabulary_size probabilities, of the
-  // batch's draft_dtype; or a list for each draft; or neither.
+  // For rejection and blocks: distributions() adjacent rows of vocabulary_size probabilities, of the batch's
+  // draft_dtype; or as many lists; or, for rejection, neither.
   const void* probabilities = nullptr;
   std::span<const v1::SparseProbabilities> sparse_probabilities;
   bool return_probabilities = false;
+  v1::DraftSampling sampling = v1::DRAFT_SAMPLING_UNSPECIFIED;  // of a tree with probabilities, which needs it
+
+  bool has_probabilities() const { return probabilities != nullptr || !sparse_probabilities.empty(); }
+  // Returns the number of the drafter's distributions: one for each draft of a sequence; one for each place of a tree
+  // that drafts follow, in the order of `parents`' values.
+  size_t distributions() const;
 };
 
 // One row of logits for the next token of one sequence. Nothing is owned: all memory must stay alive and unchanged

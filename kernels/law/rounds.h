@@ -1,0 +1,57 @@
+// The functions of rejection in rounds (SPECULATION.md, "Rounds"), for hosts: several drafts of one position are tested
+// one after the other, each against what the rounds before have left of the target's weights.
+//
+// Every function here is pure, thread-safe and gives the same bits on every machine.
+#pragma once
+
+#include <bit>
+
+#include "kernels/law/row_law.h"
+
+namespace sortition::law {
+
+// Returns the words of a round, from 0 on. Word 1 decides the round's test. Word 0 of round 0 is the seed of the draw
+// in the drafts' place. Round 0 has the words of a row with one draft.
+inline PhiloxWords RoundWords(u32 round, const DrawKey& key) { return NoiseWords(round, kVerifyTag, key); }
+
+// Returns the biased exponent of a drafter's probability; 0 where the probability counts as 0.
+inline u32 ProbabilityExponent(u32 q) { return q >> 23 & 255u; }
+
+// Returns floor(q * 2^(170 - largest)), less than 2^44, of a probability whose exponent is at most `largest`.
+inline u64 LeftUnits(u32 q, u32 largest) {
+  const u32 exponent = ProbabilityExponent(q);
+  if (exponent == 0 || largest - exponent >= 44) return 0;
+  return (u64{(q & 0x7fffffu) | 0x800000u} << 20) >> (largest - exponent);
+}
+
+// The drafter's weights in one round, at the scale of what is left of the target's.
+class RoundDrafter {
+ public:
+  // Makes those of the whole distribution, for weights of the sum `sum`.
+  static RoundDrafter Whole(u64 sum) { return RoundDrafter(sum, 0, 0, 0); }
+  // Makes those of the tokens that are left to a drafter without replacement: `largest` is the greatest exponent among
+  // them, not 0, and `units` the sum of their LeftUnits.
+  static RoundDrafter Left(u64 sum, u32 largest, u64 units) {
+    const u32 shift = u32(std::countl_zero(units));
+    return RoundDrafter(sum, largest, shift, u64((static_cast<unsigned __int128>(sum) << 63) / (units << shift)));
+  }
+  // Makes those of a drafter with nothing left: 0 each.
+  static RoundDrafter Nothing() { return RoundDrafter(0, 0, 0, 0); }
+
+  // Returns the weight of a token of probability `q` that is left; at most the sum.
+  u64 Weight(u32 q) const {
+    if (largest_ == 0) return DraftWeight(q, sum_);
+    return u64(static_cast<unsigned __int128>(LeftUnits(q, largest_) << shift_) * scale_ >> 63);
+  }
+
+ private:
+  RoundDrafter(u64 sum, u32 largest, u32 shift, u64 scale)
+      : sum_(sum), largest_(largest), shift_(shift), scale_(scale) {}
+
+  u64 sum_;
+  u32 largest_;  // 0: the whole distribution
+  u32 shift_;
+  u64 scale_;  // floor(2^63 * sum / (units << shift))
+};
+
+}  // namespace sortition::law
