@@ -1,5 +1,6 @@
 // Options and decoders of the llama.cpp adapter, without llama.cpp.
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,31 @@ TEST(LlamaParameters, ScopeBiasAndBans) {
   EXPECT_FALSE(ToParameters(options)->has_presence_penalty());
 }
 
+TEST(LlamaParameters, ReasoningBudgetIsAPhase) {
+  SamplingOptions options;
+  options.reasoning_budget_start = {7, 8};
+  options.reasoning_budget_end = {9};
+  EXPECT_EQ(ToParameters(options)->phases_size(), 0);
+  for (const float temp : {0.0f, 0.8f}) {
+    options.temp = temp;
+    options.reasoning_budget_tokens = 20;
+    options.reasoning_budget_forced = {5, 6, 9};
+    const auto parameters = ToParameters(options);
+    ASSERT_TRUE(parameters.ok()) << parameters.status();
+    ASSERT_EQ(parameters->phases_size(), 1);
+    EXPECT_THAT(parameters->phases(0).begin(), ElementsAre(7, 8));
+    EXPECT_THAT(parameters->phases(0).end(), ElementsAre(9));
+    EXPECT_THAT(parameters->phases(0).then(), ElementsAre(5, 6, 9));
+    EXPECT_EQ(parameters->phases(0).max_tokens(), 20u);
+  }
+  options.reasoning_budget_forced = {-1};
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("reasoning_budget_forced"));
+  options.reasoning_budget_end.clear();
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("reasoning_budget_end"));
+  options.reasoning_budget_start.clear();
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("reasoning_budget_start"));
+}
+
 TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   SamplingOptions options;
   options.logit_bias = {{-1, 1}};
@@ -79,6 +105,13 @@ TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   options = {};
   options.penalty_last_n = -2;
   EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("penalty_last_n"));
+}
+
+TEST(LlamaDecoder, BannedPhrasesAreRefused) {
+  client::SequenceOptions options = Options();
+  options.parameters.add_banned_phrases()->add_tokens(3);
+  Decoder decoder(nullptr, options);
+  EXPECT_THAT(std::string(decoder.Draw(Row(0).data(), kVocabulary).status().message()), HasSubstr("banned_phrases"));
 }
 
 // Returns the text of a plain sequence whose drawn tokens are accepted, except the fourth.
@@ -262,6 +295,45 @@ TEST(LlamaDecoder, CloneContinuesMirostatOrReportsError) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("mirostat"));
   lacking->Reset();
   EXPECT_TRUE(lacking->Draw(Row(2).data(), kVocabulary).ok());
+}
+
+TEST(LlamaDecoder, DrawsAheadAreThePlainOnes) {
+  const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
+  ASSERT_TRUE(client.ok());
+  std::vector<std::unique_ptr<Decoder>> ahead, plain;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    client::SequenceOptions options = Options();
+    options.seed = seed;
+    ahead.push_back(std::make_unique<Decoder>(seed == 3 ? nullptr : client->get(), options));
+    plain.push_back(std::make_unique<Decoder>(nullptr, options));
+  }
+  for (uint32_t step = 0; step < 8; ++step) {
+    std::vector<std::vector<float>> rows;
+    for (uint32_t i = 0; i < 4; ++i) rows.push_back(Row(10 * i + step));
+    if (step == 4) rows[1][8] = NAN;
+    const std::vector<float> other = Row(99);
+    std::vector<Decoder*> decoders;
+    std::vector<const float*> given;
+    for (uint32_t i = 0; i < 4; ++i) {
+      decoders.push_back(ahead[i].get());
+      given.push_back(rows[i].data());
+    }
+    if (step == 5) Decoder::DrawAhead(decoders, std::vector<const float*>(4, other.data()), kVocabulary);  // not drawn
+    Decoder::DrawAhead(decoders, given, kVocabulary);
+    for (uint32_t i = 0; i < 4; ++i) {
+      const float* row = step == 6 && i == 2 ? other.data() : rows[i].data();  // another row than was told
+      auto drawn = ahead[i]->Draw(row, kVocabulary);
+      if (step == 4 && i == 1) {
+        EXPECT_EQ(client::ErrorOf(drawn.status())->reason, v1::LOGIT_NAN);
+        drawn = ahead[i]->Draw(other.data(), kVocabulary);
+        row = other.data();
+      }
+      const auto expected = plain[i]->Draw(row, kVocabulary);
+      ASSERT_TRUE(drawn.ok() && expected.ok());
+      EXPECT_EQ(drawn->token(), expected->token()) << "decoder " << i << ", step " << step;
+      ASSERT_TRUE(ahead[i]->Accept(drawn->token()).ok() && plain[i]->Accept(drawn->token()).ok());
+    }
+  }
 }
 
 TEST(LlamaDecoder, FailedDrawReportsReason) {

@@ -18,6 +18,16 @@ std::string FreshId(const std::string& prefix) {
   return absl::StrCat(prefix.empty() ? "llama" : prefix, "-", number.fetch_add(1, std::memory_order_relaxed));
 }
 
+absl::Status TakesNothingBack() {
+  return absl::InvalidArgumentError(
+      "banned_phrases: llama.cpp takes no accepted token back; bad_words bans the last token of each instead");
+}
+
+absl::StatusOr<v1::DrawResult> DrawOf(client::RowResult result) {
+  if (const auto* error = std::get_if<client::RowError>(&result)) return client::ToStatus(*error);
+  return std::get<v1::DrawResult>(std::move(result));
+}
+
 }  // namespace
 
 Decoder::Decoder(client::Client* client, client::SequenceOptions options)
@@ -31,6 +41,7 @@ absl::Status Decoder::Open(uint32_t vocabulary_size) {
         "a clone does not have the state of mirostat or adaptive_p, which is a sequence's of the service: clone before "
         "the first draw, or sample in process");
   }
+  if (options_.parameters.banned_phrases_size() > 0) return TakesNothingBack();
   client::SequenceOptions options = options_;
   options.request_id = FreshId(options_.request_id);
   options.vocabulary_size = vocabulary_size;
@@ -45,6 +56,10 @@ absl::Status Decoder::Open(uint32_t vocabulary_size) {
   };
   const absl::Status status = client_ != nullptr ? take(client_->Open(std::move(options)), &remote_)
                                                  : take(client::LocalSequence::Open(options), &local_);
+  if (remote_ != nullptr && remote_->policy().applied().banned_phrases_size() > 0) {
+    remote_.reset();
+    return TakesNothingBack();
+  }
   if (status.ok()) prompt_length_ = prompt_length;
   return status;
 }
@@ -66,11 +81,10 @@ absl::StatusOr<v1::DrawResult> Decoder::Step(const float* logits, uint32_t vocab
     if (!results.ok()) return results.status();
     result = std::move((*results)[0]);
   }
-  if (const auto* error = std::get_if<client::RowError>(&result)) return client::ToStatus(*error);
-  return std::get<v1::DrawResult>(std::move(result));
+  return DrawOf(std::move(result));
 }
 
-absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocabulary_size) {
+absl::Status Decoder::Prepare(uint32_t vocabulary_size) {
   if (!is_open()) {
     if (absl::Status status = Open(vocabulary_size); !status.ok()) return status;
   }
@@ -80,12 +94,48 @@ absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocab
     if (!status.ok()) return status;
     drawn_.reset();
   }
-  auto result = Step(logits, vocabulary_size);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::DrawResult> Decoder::Drawn(absl::StatusOr<v1::DrawResult> result) {
   if (result.ok()) drawn_ = result->token();
   return result;
 }
 
+absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocabulary_size) {
+  if (std::optional<Ahead> ahead = std::exchange(ahead_, std::nullopt); ahead && ahead->row == logits) {
+    return std::move(ahead->result);
+  }
+  if (absl::Status status = Prepare(vocabulary_size); !status.ok()) return status;
+  return Drawn(Step(logits, vocabulary_size));
+}
+
+void Decoder::DrawAhead(std::span<Decoder* const> decoders, std::span<const float* const> rows,
+                        uint32_t vocabulary_size) {
+  client::Batch batch{v1::DTYPE_F32, vocabulary_size, {}};
+  std::vector<size_t> places;
+  for (size_t i = 0; i < decoders.size(); ++i) {
+    Decoder& decoder = *decoders[i];
+    decoder.ahead_.reset();
+    if (decoder.client_ == nullptr) continue;
+    if (absl::Status status = decoder.Prepare(vocabulary_size); !status.ok()) {
+      decoder.ahead_ = Ahead{rows[i], status};
+      continue;
+    }
+    batch.rows.push_back({decoder.remote_.get(), rows[i]});
+    places.push_back(i);
+  }
+  if (places.empty()) return;
+  auto results = decoders[places[0]]->client_->Step(batch);
+  for (size_t j = 0; j < places.size(); ++j) {
+    Decoder& decoder = *decoders[places[j]];
+    decoder.ahead_ =
+        Ahead{rows[places[j]], decoder.Drawn(results.ok() ? DrawOf(std::move((*results)[j])) : results.status())};
+  }
+}
+
 absl::Status Decoder::Accept(uint32_t token) {
+  ahead_.reset();
   absl::Status status;
   if (!drawn_) {
     status = RewriteSequence([&](auto& sequence) { return sequence.Append({&token, 1}); });
@@ -102,6 +152,7 @@ void Decoder::Reset() {
   remote_.reset();
   local_.reset();
   drawn_.reset();
+  ahead_.reset();
   accepted_.clear();
   prompt_length_.reset();
   lacks_sampler_state_ = false;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,11 @@ class Decoder {
   // an error of the step, or of opening the sequence, the decoder is unchanged.
   absl::StatusOr<v1::DrawResult> Draw(const float* logits, uint32_t vocabulary_size);
 
+  // Draws the next tokens of several decoders of one client in one step. The next Draw of each from the same row
+  // returns its token or error at once. Decoders without a client are left out. Blocks for the step.
+  static void DrawAhead(std::span<Decoder* const> decoders, std::span<const float* const> rows,
+                        uint32_t vocabulary_size);
+
   // Appends a token to the text.
   absl::Status Accept(uint32_t token);
 
@@ -42,7 +48,11 @@ class Decoder {
   bool is_open() const { return remote_ != nullptr || local_ != nullptr; }
   // Opens the sequence with the accepted tokens. On an error nothing has changed.
   absl::Status Open(uint32_t vocabulary_size);
+  // Opens the sequence if it is not, and takes back a token that was drawn and not accepted.
+  absl::Status Prepare(uint32_t vocabulary_size);
   absl::StatusOr<v1::DrawResult> Step(const float* logits, uint32_t vocabulary_size);
+  // Notes the drawn token.
+  absl::StatusOr<v1::DrawResult> Drawn(absl::StatusOr<v1::DrawResult> result);
   // Rewrites the remote or the local sequence.
   template <typename Rewrite>
   absl::Status RewriteSequence(Rewrite rewrite);
@@ -53,6 +63,11 @@ class Decoder {
   std::optional<uint32_t> prompt_length_;  // absent until the text is opened
   bool lacks_sampler_state_ = false;       // the state stayed with the decoder that this was cloned from
   std::optional<uint32_t> drawn_;          // by the last Draw, if no token was accepted since
+  struct Ahead {
+    const float* row;
+    absl::StatusOr<v1::DrawResult> result;
+  };
+  std::optional<Ahead> ahead_;  // by DrawAhead, until Draw or Accept takes it
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<client::LocalSequence> local_;
 };

@@ -105,6 +105,10 @@ int32_t DrawToken(llama_sampler* sampler, const float* logits) {
   return drawn.ok() ? static_cast<int32_t>(drawn->token()) : -1;
 }
 
+void DrawTokensAhead(llama_sampler* const* samplers, const float* const* rows, size_t count) {
+  DrawAhead({samplers, count}, {rows, count});
+}
+
 const char* ErrorText(const llama_sampler* sampler) {
   thread_local std::string text;
   text = LastError(sampler).ok() ? "" : TextOf(LastError(sampler));
@@ -116,6 +120,7 @@ const char* ErrorText(const llama_sampler* sampler) {
 
 const sortition_llama_functions* sortition_llama(uint32_t version) {
   namespace here = sortition::engines::llama_cpp;
-  static constexpr sortition_llama_functions functions = {here::Make, here::DrawToken, here::ErrorText};
+  static constexpr sortition_llama_functions functions = {here::Make, here::DrawToken, here::DrawTokensAhead,
+                                                          here::ErrorText};
   return version == SORTITION_LLAMA_VERSION ? &functions : nullptr;
 }

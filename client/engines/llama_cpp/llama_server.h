@@ -55,6 +55,9 @@ struct sortition_llama_functions {
   // Draws from a row where it lies. Returns -1 if no token can be drawn. The token must be accepted, as after
   // llama_sampler_apply. Blocks for a step of the service.
   int32_t (*draw)(struct llama_sampler* sampler, const float* logits);
+  // Draws for several samplers, each from its row, in one step of the service. The next draw of each from the same row
+  // returns at once. Does nothing for samplers in this process.
+  void (*draw_ahead)(struct llama_sampler* const* samplers, const float* const* rows, size_t count);
   // Returns the reason why the last draw or accept failed, "" if it did not. Valid until the next call.
   const char* (*error)(const struct llama_sampler* sampler);
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "sampling.h"
 
@@ -17,6 +18,11 @@ llama_sampler* common_sampler_sortition(const common_sampler* sampler);
 // Draws the next token by Sortition's sampler. Returns LLAMA_TOKEN_NULL if none can be drawn. A grammar and a forced
 // end of the reasoning mask the row first; a row without either is drawn from where it lies.
 llama_token common_sampler_sortition_sample(common_sampler* sampler, llama_context* ctx, int index);
+
+// Draws for those of the samplers that are Sortition's and whose rows nothing masks, in one step. `indices` are the
+// outputs of `ctx` from which they will be sampled next.
+void common_sampler_sortition_ahead(const std::vector<common_sampler*>& samplers, llama_context* ctx,
+                                    const std::vector<int>& indices);
 
 // Returns the reason why the sampler has returned LLAMA_TOKEN_NULL.
 std::string common_sampler_sortition_error(const common_sampler* sampler);

@@ -91,6 +91,18 @@ absl::StatusOr<v1::DrawResult> Draw(llama_sampler* sampler, const float* logits)
   return DrawRow(&ContextOf(sampler), logits);
 }
 
+void DrawAhead(std::span<llama_sampler* const> samplers, std::span<const float* const> rows) {
+  if (samplers.empty()) return;
+  std::vector<Decoder*> decoders;
+  std::vector<const float*> those;
+  for (size_t i = 0; i < samplers.size(); ++i) {
+    if (!ContextOf(samplers[i]).accept_error.ok()) continue;
+    decoders.push_back(ContextOf(samplers[i]).decoder.get());
+    those.push_back(rows[i]);
+  }
+  Decoder::DrawAhead(decoders, those, static_cast<uint32_t>(ContextOf(samplers[0]).row.size()));
+}
+
 absl::StatusOr<v1::DrawResult> Sample(llama_sampler* sampler, llama_context* context, int32_t index) {
   const float* logits = llama_get_logits_ith(context, index);
   if (logits == nullptr) return absl::InvalidArgumentError("the context has no logits for this output");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +20,10 @@ llama_sampler* InitSampler(std::unique_ptr<Decoder> decoder, uint32_t vocabulary
 // Draws a token from a row of `vocabulary_size` logits, in place. It is not accepted yet, as after llama_sampler_apply.
 // LastError has the error, too.
 absl::StatusOr<v1::DrawResult> Draw(llama_sampler* sampler, const float* logits);
+
+// Draws for several samplers in one step of the service. The next Draw of each from the same row returns at once. Does
+// nothing for samplers in this process.
+void DrawAhead(std::span<llama_sampler* const> samplers, std::span<const float* const> rows);
 
 // Draws the token after output `index` of `context` and accepts it, as llama_sampler_sample does, but reads the logits
 // in place, without an array of candidates. `sampler` is one of InitSampler, and in no chain.
