@@ -101,18 +101,6 @@ struct DraftDistribution {
   bool with_replacement = false;
 };
 
-// The name of a row's list of edits, for a device that keeps copies of lists. A list has versions; from each version to
-// the next the edit of one token changes, or may change. (list, version) never names two different lists of edits.
-//
-// A copy of version v <= `version` becomes the row's edits as follows. Take the last (version - v + ahead) tokens of
-// `changed`. Give each of them the edit that it has in RowRequest::edits, or none if it has none there.
-struct EditOrigin {
-  uint64_t list = 0;  // unique in the process; 0: the edits have no name
-  uint64_t version = 0;
-  uint32_t ahead = 0;                      // changes after `version`; if not 0, the row's edits themselves have no name
-  std::span<const uint32_t> changed = {};  // the tokens of the last changes, the latest last; a token may come again
-};
-
 struct RowRequest {
   const void* logits = nullptr;  // `live_vocabulary` elements are read; any alignment
   DType dtype = DType::kF32;
@@ -120,7 +108,6 @@ struct RowRequest {
   const RowParameters* parameters = nullptr;
   NoiseKey noise;
   std::span<const LogitEdit> edits;  // every token < live_vocabulary
-  EditOrigin edit_origin;            // changes no bit of the answer
   // Masks; a token must pass each that is present.
   bool has_allowed_tokens = false;
   std::span<const uint32_t> allowed_tokens;  // sorted, distinct, < live_vocabulary
@@ -157,6 +144,7 @@ enum class RowError : uint8_t {
   kDraftNoProbability,  // a live id's probability in a dense draft distribution is not in [0, 1]
   kDraftSum,            // those probabilities do not sum to 1
   kDraftImpossible,     // that of the draft itself is 0
+  kTooManyEdits,        // a sequence on a device has no room to count its last token; no kernel of a row alone says so
 };
 
 // One token of a distribution: its logit (after changes in the processed distribution) as canonical f32 bits.

@@ -52,18 +52,27 @@ void PrintTables(const v1::ServerInformation& information) {
     devices.push_back({device.name(), WordOf(device.kind()), WordOf(device.state()),
                        FigureOf(device, absl::StrCat(device.max_batch_rows())), device.hardware()});
   }
+  // Where all devices can do all, there is no table.
+  std::vector<std::vector<std::string>> lacks = {{"DEVICE", "LACKS"}};
+  for (const auto& device : information.devices()) {
+    if (device.lacks_size() > 0) lacks.push_back({device.name(), absl::StrJoin(device.lacks(), " ")});
+  }
   std::vector<std::vector<std::string>> limits = {{"LIMIT", "VALUE", "UNIT", "MEANING"}};
   for (const auto& limit : information.limits()) {
     limits.push_back({limit.name(), absl::StrCat(limit.value()), limit.unit(), limit.description()});
   }
-  std::vector<std::vector<std::string>> parameters = {{"PARAMETER", "RANGE", "DEFAULT", "SCOPE", "BUILT", "MEANING"}};
+  std::vector<std::vector<std::string>> parameters = {
+      {"PARAMETER", "RANGE", "DEFAULT", "SCOPE", "IN PHASES", "BUILT", "MEANING"}};
   for (const auto& parameter : information.parameters()) {
     parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), WordOf(parameter.scope()),
-                          parameter.implemented() ? "yes" : "no", parameter.description()});
+                          parameter.in_phases() ? "yes" : "no", parameter.implemented() ? "yes" : "no",
+                          parameter.description()});
   }
   std::vector<std::vector<std::string>> policy;
   if (information.has_policy()) policy = PolicyOf(information);
-  for (const auto& table : {devices, limits, parameters}) std::printf("\n%s", FormatTable(table).c_str());
+  std::printf("\n%s", FormatTable(devices).c_str());
+  if (lacks.size() > 1) std::printf("\n%s", FormatTable(lacks).c_str());
+  for (const auto& table : {limits, parameters}) std::printf("\n%s", FormatTable(table).c_str());
   if (!policy.empty()) std::printf("\n%s", FormatTable(policy).c_str());
 }
 

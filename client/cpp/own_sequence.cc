@@ -2,6 +2,7 @@
 #include "client/cpp/own_sequence.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -176,6 +177,32 @@ void OwnSequence::Abandon() {
   run_ = nullptr;
   if (state_ != nullptr) state_->EndLoan();
   draw_ = {};
+}
+
+OwnSequence::StreamStart OwnSequence::StartOnStream() const {
+  StreamStart start = {spec_, {spec_->seed, position_, spec_->choice_index}, sampler_state_, {}, {}};
+  std::map<uint32_t, kernels::LogitEdit> edits;
+  for (const kernels::LogitEdit& edit : spec_->listed_edits) edits[edit.token] = edit;
+  if (state_ != nullptr) {
+    const service::SequenceSnapshot counted = state_->Snapshot();
+    for (size_t i = 0; i < counted.tokens.size(); ++i) {
+      const uint32_t token = counted.tokens[i];
+      if (spec_->repetition_penalty != 1) {
+        edits[token].token = token;
+        edits[token].flags |= kernels::LogitEdit::kRepeated;
+      }
+      if (counted.in_output[i] != 0) start.counts.push_back({token, counted.in_output[i]});
+    }
+  }
+  for (const auto& [token, edit] : edits) start.edits.push_back(edit);
+  std::ranges::sort(start.counts, {}, &TokenCount::token);
+  return start;
+}
+
+RowResult OwnSequence::TakeDrawn(uint32_t row, const kernels::RowOutput& output) {
+  draw_.row = row;
+  draw_.mask = {};
+  return EndDraw(output);
 }
 
 bool OwnSequence::IsPlainDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) const {

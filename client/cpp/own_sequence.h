@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "client/cpp/local_run.h"
 #include "client/cpp/rewinds.h"
+#include "client/sortition/sampler.h"
 #include "kernels/row.h"
 #include "service/sequence/checkpoint.h"
 #include "service/sequence/look_ahead.h"
@@ -54,6 +55,18 @@ class OwnSequence {
   RowResult End();
   // There is no answer: the sequence is as it was.
   void Abandon();
+
+  // The state from which a device continues by itself (client/sortition/sampler.h).
+  struct StreamStart {
+    std::shared_ptr<const service::SequenceSpec> spec;
+    kernels::NoiseKey noise;
+    uint64_t sampler_state = 0;
+    std::vector<kernels::LogitEdit> edits;  // without penalties
+    std::vector<TokenCount> counts;
+  };
+  StreamStart StartOnStream() const;
+  // Takes the output of the draw at this position, which the device made as row `row`. Advances by it.
+  RowResult TakeDrawn(uint32_t row, const kernels::RowOutput& output);
 
   uint32_t vocabulary_size() const { return spec_->vocabulary; }
   uint64_t seed() const { return spec_->seed; }  // a secret

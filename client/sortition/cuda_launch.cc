@@ -1,4 +1,4 @@
-// Uploads inputs, launches kernels, and downloads outputs.
+// Uploads inputs and launches kernels.
 #include <algorithm>
 #include <cstring>
 
@@ -25,8 +25,7 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
   input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
-  // Their address after the changes are merged.
-  input.edits = PointerTo<const kernels::LogitEdit>(EditsAddress(index, row.has_new_edits() ? 1 - row.half : row.half));
+  input.edits = PointerTo<const kernels::LogitEdit>(memory_ + EditsOffset(index));
   // Tokens beyond the batch's vocabulary are padding.
   input.edit_count = uint32_t(std::ranges::lower_bound(row.edits, batch_.vocabulary, {}, &kernels::LogitEdit::token) -
                               row.edits.begin());
@@ -89,6 +88,7 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   if (!current.status().ok()) return current.status();
   Stage& stage = stages_[next_stage_++ % stages_.size()];
   SORTITION_CUDA_RETURN_IF_ERROR(api(), EventSynchronize(stage.done));
+  is_uploaded_ = false;
   needed_ = {};
   for (uint32_t row = 0; row < batch_.rows; ++row) {
     const RowInput input = InputOf(row);
@@ -111,6 +111,7 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
     if (!status.ok()) break;
     rows_[row].has_new_state = false;
   }
+  if (status.ok()) status = MoveSequences(stage, stream);
   if (!status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api(), EventRecord(stage.done, stream));
   is_uploaded_ = true;
@@ -131,55 +132,8 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
       batch_.rows, kernels::cuda::GroupsOf(batch_.vocabulary), context_->hardware().multiprocessors);
   view.section_groups = geometry.section_groups;
-  return context_->Launch(view, batch_.rows, geometry.sections, needed_, stream);
-}
-
-absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs) {
-  if (absl::Status status = CheckStream(stream, false); !status.ok()) return status;
-  if (outputs.empty()) return absl::OkStatus();
-  if (!is_uploaded_ || outputs.size() > batch_.rows) {
-    return absl::FailedPreconditionError(absl::StrCat("Download of ", outputs.size(), " rows that were not sampled"));
-  }
-  const CurrentContext current(*context_);
-  if (!current.status().ok()) return current.status();
-  const auto rows = uint32_t(outputs.size());
-  std::vector<RawOutput> raw(rows);
-  std::vector<ChainedOutput> chained(needed_.chain ? rows : 0);
-  std::vector<TopToken> raw_tops(uint64_t{limits_.top} * rows);
-  std::vector<TopToken> processed_tops(raw_tops.size());
-  const auto fetch = [&]<typename T>(std::vector<T>* to, devices::cuda::DevicePointer from) -> absl::Status {
-    if (to->empty()) return absl::OkStatus();
-    SORTITION_CUDA_RETURN_IF_ERROR(api(), MemcpyDtoHAsync(to->data(), from, sizeof(T) * to->size(), stream));
-    return absl::OkStatus();
-  };
-  if (absl::Status status = fetch(&raw, OutputsAddress()); !status.ok()) return status;
-  if (absl::Status status = fetch(&chained, memory_ + ChainedOutputsOffset()); !status.ok()) return status;
-  if (absl::Status status = fetch(&raw_tops, TopsAddress(true)); !status.ok()) return status;
-  if (absl::Status status = fetch(&processed_tops, TopsAddress(false)); !status.ok()) return status;
-  SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
-  // Kept tokens are copied as many as there are, up to the room for them.
-  std::vector<std::vector<kernels::TokenBits>> kept(rows);
-  bool has_kept = false;
-  for (uint32_t row = 0; row < rows; ++row) {
-    if (!rows_[row].parameters.kept_tokens || raw[row].error != kernels::RowError::kNone) continue;
-    kept[row].resize(raw[row].kept);
-    has_kept = true;
-    if (absl::Status status = fetch(&kept[row], memory_ + KeptOffset() + KeptBytes() * row); !status.ok())
-      return status;
-  }
-  if (has_kept) SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
-  for (uint32_t row = 0; row < rows; ++row) {
-    kernels::cuda::OutputView view;
-    view.output = &raw[row];
-    view.raw_top = raw_tops.data() + uint64_t{limits_.top} * row;
-    view.processed_top = processed_tops.data() + uint64_t{limits_.top} * row;
-    if (IsChained(row)) {
-      view.chained = &chained[row];
-      view.kept = kept[row].data();
-    }
-    outputs[row] = kernels::cuda::OutputOf(rows_[row].parameters, view);
-  }
-  return absl::OkStatus();
+  absl::Status status = context_->Launch(view, batch_.rows, geometry.sections, needed_, stream);
+  return status.ok() && has_sequences_ ? Advance(true, stream) : status;
 }
 
 }  // namespace sortition

@@ -27,11 +27,16 @@ Status CudaSampler::SetSamplerState(uint32_t row, uint64_t state) {
 Status CudaSampler::SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits) {
   return ToPublic(state_->SetEdits(row, edits));
 }
-Status CudaSampler::ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes) {
-  return ToPublic(state_->ChangeEdits(row, changes));
+Status CudaSampler::SetSequence(uint32_t row, const law::SamplingParameters& parameters,
+                                std::span<const TokenCount> counts) {
+  return ToPublic(state_->SetSequence(row, parameters, counts));
 }
 Status CudaSampler::Upload(CUstream_st* stream) { return ToPublic(state_->Upload(stream)); }
 Status CudaSampler::Sample(CUstream_st* stream) { return ToPublic(state_->Sample(stream)); }
+Status CudaSampler::Fetch(CUstream_st* stream, CudaTicket* ticket) { return ToPublic(state_->Fetch(stream, ticket)); }
+Status CudaSampler::Await(CudaTicket ticket, std::vector<kernels::RowOutput>* outputs) {
+  return ToPublic(state_->Await(ticket, outputs));
+}
 Status CudaSampler::Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs) {
   return ToPublic(state_->Download(stream, outputs));
 }

@@ -45,7 +45,7 @@ absl::Status CudaSampler::State::Open() {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   SORTITION_CUDA_RETURN_IF_ERROR(api(), MemAlloc(&memory_, Bytes()));
-  SORTITION_CUDA_RETURN_IF_ERROR(api(), MemsetD8(memory_ + StatesOffset(), 0, ScratchOffset() - StatesOffset()));
+  SORTITION_CUDA_RETURN_IF_ERROR(api(), MemsetD8(memory_ + SequencesOffset(), 0, ScratchOffset() - SequencesOffset()));
   for (Stage& stage : stages_) {
     void* memory = nullptr;
     SORTITION_CUDA_RETURN_IF_ERROR(api(), MemHostAlloc(&memory, StatesOffset(), 0));
@@ -60,6 +60,10 @@ CudaSampler::State::~State() {
   for (const Stage& stage : stages_) {
     if (stage.done != nullptr) api().EventDestroy(stage.done);
     if (stage.memory != nullptr) api().MemFreeHost(stage.memory);
+  }
+  for (const Copy& copy : copies_) {
+    if (copy.done != nullptr) api().EventDestroy(copy.done);
+    if (copy.memory != nullptr) api().MemFreeHost(copy.memory);
   }
   if (memory_ != 0) api().MemFree(memory_);
 }
@@ -166,14 +170,21 @@ absl::Status CudaSampler::State::SetRow(uint32_t row, const kernels::RowParamete
   if (parameters.tempered_logprob || parameters.kept_log_mass) {
     return absl::InvalidArgumentError("parameters: tempered_logprob and kept_log_mass are the CpuSampler's alone");
   }
-  rows_[row].parameters = parameters;
-  rows_[row].noise = noise;
-  rows_[row].is_set = true;
+  Row& one = rows_[row];
+  one.parameters = parameters;
+  one.noise = noise;
+  one.is_set = true;
+  if (one.has_sequence) {
+    one.has_sequence = false;
+    one.has_new_sequence = true;
+    one.edits.clear();
+  }
   return SetSamplerState(row, kernels::InitialSamplerState(parameters.chain));
 }
 
 absl::Status CudaSampler::State::SetTask(uint32_t row, kernels::RowTask task) {
   if (absl::Status status = CheckRow(row); !status.ok()) return status;
+  if (absl::Status status = CheckNoSequence(row, "SetTask"); !status.ok()) return status;
   rows_[row].task = task;
   is_uploaded_ = false;
   return absl::OkStatus();
@@ -181,6 +192,7 @@ absl::Status CudaSampler::State::SetTask(uint32_t row, kernels::RowTask task) {
 
 absl::Status CudaSampler::State::SetSamplerState(uint32_t row, uint64_t state) {
   if (absl::Status status = CheckRow(row); !status.ok()) return status;
+  if (absl::Status status = CheckNoSequence(row, "SetSamplerState"); !status.ok()) return status;
   rows_[row].sampler_state = state;
   rows_[row].has_new_state = true;
   is_uploaded_ = false;

@@ -36,9 +36,13 @@ struct CudaSampler::State {
   absl::Status SetTask(uint32_t row, kernels::RowTask task);
   absl::Status SetSamplerState(uint32_t row, uint64_t state);
   absl::Status SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits);
-  absl::Status ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes);
+  absl::Status SetSequence(uint32_t row, const law::SamplingParameters& parameters, std::span<const TokenCount> counts);
   absl::Status Upload(CUstream_st* stream);
   absl::Status Sample(CUstream_st* stream);
+  // Returns an error for the null stream, and for one that captures a graph unless it may.
+  absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
+  absl::Status Fetch(CUstream_st* stream, CudaTicket* ticket);
+  absl::Status Await(CudaTicket ticket, std::vector<kernels::RowOutput>* outputs);
   absl::Status Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs);
 
  private:
@@ -50,26 +54,36 @@ struct CudaSampler::State {
   struct Row {
     kernels::RowParameters parameters;
     kernels::NoiseKey noise;
-    std::vector<kernels::LogitEdit> edits;    // as set, without edits that change nothing
-    std::vector<kernels::LogitEdit> changes;  // since the last upload; empty if the whole list is new
-    bool is_list_new = false;
-    uint32_t edits_there = 0;  // number of edits on the device, in half `half` of the row's two
-    uint32_t half = 0;
+    std::vector<kernels::LogitEdit> edits;  // as set, without edits that change nothing
     kernels::RowTask task = kernels::RowTask::kDraw;
     uint64_t sampler_state = 0;
     bool is_set = false;
+    bool has_new_edits = false;
     bool has_new_state = false;
+    bool has_sequence = false;         // the device has the row's edits, position and state
+    bool has_new_sequence = false;     // `sequence`, or that there is none any more, is not on the device
+    kernels::cuda::Sequence sequence;  // as it begins
+  };
 
-    bool has_new_edits() const { return is_list_new || !changes.empty(); }
+  // A row of a step, as far as its output depends on it.
+  struct Sampled {
+    kernels::RowParameters parameters;
+    bool is_chained = false;
+  };
+  // The outputs of a step, copied to pinned memory.
+  struct Copy {
+    std::byte* memory = nullptr;
+    devices::cuda::EventHandle done = nullptr;
+    uint64_t ticket = 0;  // 0: free
+    std::vector<Sampled> rows;
   };
 
   State(std::shared_ptr<devices::cuda::Context> context, const CudaLimits& limits);
   absl::Status Open();
   absl::Status CheckOnDevice(const void* pointer, const char* name) const;
-  absl::Status CheckStream(CUstream_st* stream, bool may_capture) const;
   absl::Status CheckRow(uint32_t row) const;
   absl::Status CheckRows() const;  // checks that all rows of the batch are set
-  absl::Status CheckEdits(uint32_t row, std::span<const kernels::LogitEdit> edits, const char* name) const;
+  absl::Status CheckNoSequence(uint32_t row, const char* name) const;
   bool IsChained(uint32_t row) const;
   kernels::cuda::RowInput InputOf(uint32_t row) const;
   kernels::cuda::ChainedInput ChainedInputOf(uint32_t row) const;
@@ -78,50 +92,54 @@ struct CudaSampler::State {
   devices::cuda::DevicePointer TopsAddress(bool raw) const;
   // Queues a copy of a stage's bytes to the same offset in the device's memory.
   absl::Status Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const;
-  // Queues a copy of the changed edits, and the kernel that merges them into the edits on the device.
+  // Queues copies of the edits that are new.
   absl::Status MoveEdits(const Stage& stage, CUstream_st* stream);
+  // Queues the copies of new sequences, and the kernel that makes the uploaded inputs those of all sequences.
+  absl::Status MoveSequences(const Stage& stage, CUstream_st* stream);
+  absl::Status Advance(bool follows_draw, CUstream_st* stream) const;
   const devices::cuda::Api& api() const { return context_->api(); }
 
-  // Layout of the device's memory, which is one allocation. First, laid out as a stage: inputs, merges and their
-  // changes (adjacent, as many as there are), chained inputs, sampler states. Then: rows' states, scratch, two halves
-  // of edits (a merge reads one and writes the other), outputs, chained outputs, kept tokens, first tokens of the raw
-  // and of the processed distributions. Offsets are in bytes.
-  uint64_t MergesOffset() const { return uint64_t{sizeof(kernels::cuda::RowInput)} * limits_.rows; }
-  uint64_t RowEditsBytes() const { return uint64_t{sizeof(kernels::LogitEdit)} * limits_.edits; }
-  uint64_t ChainedOffset() const {
-    return MergesOffset() + (sizeof(kernels::cuda::EditMerge) + RowEditsBytes()) * limits_.rows;
+  // Layout of the device's memory, which is one allocation. First, laid out as a stage: inputs, edits, chained inputs,
+  // sampler states, sequences. Then: rows' states, scratch, outputs, chained outputs, first tokens of the raw and of
+  // the processed distributions, kept tokens. Offsets are in bytes. A Copy has the outputs, chained outputs and first
+  // tokens, as the device has them.
+  uint64_t EditsOffset(uint32_t row) const {
+    return uint64_t{sizeof(kernels::cuda::RowInput)} * limits_.rows +
+           uint64_t{sizeof(kernels::LogitEdit)} * limits_.edits * row;
   }
+  uint64_t ChainedOffset() const { return EditsOffset(limits_.rows); }
   uint64_t SamplerStatesOffset() const {
     return ChainedOffset() + uint64_t{sizeof(kernels::cuda::ChainedInput)} * limits_.rows;
   }
-  uint64_t StatesOffset() const { return SamplerStatesOffset() + sizeof(uint64_t) * limits_.rows; }
+  uint64_t SequencesOffset() const { return SamplerStatesOffset() + sizeof(uint64_t) * limits_.rows; }
+  uint64_t StatesOffset() const { return SequencesOffset() + uint64_t{sizeof(kernels::cuda::Sequence)} * limits_.rows; }
   uint64_t ScratchOffset() const { return StatesOffset() + uint64_t{sizeof(kernels::cuda::RowState)} * limits_.rows; }
   uint64_t ScratchBytes() const;  // of a row
-  uint64_t EditsOffset() const { return ScratchOffset() + ScratchBytes() * limits_.rows; }
-  devices::cuda::DevicePointer EditsAddress(uint32_t row, uint32_t half) const {
-    return memory_ + EditsOffset() + RowEditsBytes() * (2 * uint64_t{row} + half);
-  }
-  uint64_t OutputsOffset() const { return EditsOffset() + 2 * RowEditsBytes() * limits_.rows; }
+  uint64_t OutputsOffset() const { return ScratchOffset() + ScratchBytes() * limits_.rows; }
   uint64_t ChainedOutputsOffset() const {
     return OutputsOffset() + uint64_t{sizeof(kernels::cuda::RawOutput)} * limits_.rows;
   }
-  uint64_t KeptOffset() const {
+  uint64_t TopsOffset() const {
     return ChainedOutputsOffset() + uint64_t{sizeof(kernels::cuda::ChainedOutput)} * limits_.rows;
   }
-  uint64_t KeptBytes() const { return uint64_t{sizeof(kernels::TokenBits)} * limits_.kept; }  // of a row
-  uint64_t TopsOffset() const { return KeptOffset() + KeptBytes() * limits_.rows; }
   uint64_t TopsBytes() const { return uint64_t{sizeof(kernels::cuda::TopToken)} * limits_.top; }  // of a distribution
-  uint64_t Bytes() const { return TopsOffset() + 2 * TopsBytes() * limits_.rows; }
+  uint64_t KeptOffset() const { return (TopsOffset() + 2 * TopsBytes() * limits_.rows + 7) / 8 * 8; }
+  uint64_t KeptBytes() const { return uint64_t{sizeof(kernels::TokenBits)} * limits_.kept; }  // of a row
+  uint64_t Bytes() const { return KeptOffset() + KeptBytes() * limits_.rows; }
+  uint64_t CopyBytes() const { return KeptOffset() - OutputsOffset(); }
 
   const std::shared_ptr<devices::cuda::Context> context_;
   const CudaLimits limits_;
   devices::cuda::DevicePointer memory_ = 0;
   std::array<Stage, 4> stages_;
   size_t next_stage_ = 0;
+  std::array<Copy, kMostTickets> copies_;
+  uint64_t last_ticket_ = 0;
   CudaBatch batch_;
   std::vector<Row> rows_;
   bool is_uploaded_ = false;
   kernels::cuda::LaterKernels needed_;  // as uploaded
+  bool has_sequences_ = false;          // as uploaded
 };
 
 }  // namespace sortition

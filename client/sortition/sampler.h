@@ -95,11 +95,22 @@ class SORTITION_PUBLIC CpuSampler {
   const std::unique_ptr<Memory> memory_;
 };
 
+// The number of times that a token was drawn.
+struct TokenCount {
+  uint32_t token = 0;
+  uint32_t count = 0;
+};
+
+// A copy of a step's outputs that is under way to the host.
+struct CudaTicket {
+  uint64_t number = 0;
+};
+
 // Upper bounds for which a CudaSampler allocates memory.
 struct CudaLimits {
   uint32_t rows = 256;           // at most 65,535
   uint32_t vocabulary = 131072;  // live tokens of a row
-  uint32_t edits = 0;            // tokens of a row with a penalty, bias or ban
+  uint32_t edits = 0;            // tokens of a row with a penalty, bias or ban; of a sequence also those it draws
   uint32_t top = 0;              // first tokens of each distribution
   uint32_t kept = 0;             // kept tokens of a row that requests their list
 };
@@ -141,9 +152,27 @@ struct CudaBatch {
 //
 // `Sample` is one kernel, plus one if a row needs sums over the whole vocabulary, plus one if a row has a sampler
 // chain, requests its entropy or kept tokens, scores or verifies. It may be captured into a graph: replays read the
-// current logits, masks and positions, and everything else as `Upload` left it. Penalties change by SetEdits or
-// ChangeEdits and Upload, which copies only the changes. The states of mirostat and adaptive-p stay on the GPU: every
-// Sample that does not fail the row continues from the state after the previous one.
+// current logits, masks and positions, and everything else as `Upload` left it. Penalties, biases and
+// bans come by SetEdits and Upload, which copies those of changed rows. The states of mirostat and adaptive-p stay on
+// the GPU: every Sample that does not fail the row continues from the state after the previous one.
+//
+// Sequences. After SetSequence the device carries a row from draw to draw. Each Sample counts the drawn token in the
+// row's penalties and adds 1 to its position, on the device. So the next Sample may be queued before the host has seen
+// the token, any number of times, and a captured Sample does the same at each replay.
+//
+// - Order: the n-th Sample after the Upload is draw n of the sequence. Work in the same stream sees the tokens in that
+//   order. Fetch and Await bring each step's outputs to the host, as late as the caller likes.
+// - Lifetime: the device's counts, positions and sampler states last until SetRow of the row and the Upload after it.
+// An
+//   Upload for other rows leaves them as they are, also while steps are in progress.
+// - Errors: a draw that fails (kernels::RowError) ends its row's sequence and no other. All later draws of the row are
+//   void: each answers with the error of the draw that ended it and with token -1, counts nothing, and leaves the
+//   position as it is. SetRow and Upload begin anew.
+// - kTooManyEdits: the token of the draw before was drawn and is valid, but CudaLimits::edits has no room to count it.
+//   The draws after it are void.
+// - The host is needed for options that depend on the order of tokens: DRY, penalties over a window, banned sequences
+// of
+//   tokens, phases, drafts. A row with them has no sequence: the caller waits for the token and calls SetEdits.
 //
 // Not thread-safe. A sampler's work must be in one stream at a time, because it shares memory. A sampler must not be
 // destroyed while its work is in progress.
@@ -163,7 +192,8 @@ class SORTITION_PUBLIC CudaSampler {
 
   // Sets the batch's addresses. The calls from here to Upload change only the host's memory.
   Status Bind(const CudaBatch& batch);
-  // Sets a row. `parameters` are compiled. The next Sample starts with the first state of its sampler chain.
+  // Sets a row. `parameters` are compiled. The next Sample starts with the first state of its sampler chain. Ends the
+  // row's sequence, and with it the row's edits.
   Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
   // Sets a row's task, initially kDraw. Others need CudaBatch::given.
   Status SetTask(uint32_t row, kernels::RowTask task);
@@ -171,15 +201,24 @@ class SORTITION_PUBLIC CudaSampler {
   Status SetSamplerState(uint32_t row, uint64_t state);
   // Sets all edits of the row, sorted by token, at most one a token. They stay until the next call.
   Status SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits);
-  // Changes the row's edits of these tokens, sorted by token, at most one a token. Each replaces the token's edit or is
-  // added; an edit that changes nothing (no flags, bias or penalty) removes the token's. `Upload` copies only these, 16
-  // bytes each, and a kernel merges them into the row's other edits, which stay on the GPU.
-  Status ChangeEdits(uint32_t row, std::span<const kernels::LogitEdit> changes);
+  // Starts a sequence with the row's position, edits and sampler state, set before. `counts`: of the tokens drawn so
+  // far that penalties count, sorted by token. Of `parameters`, the three penalties are used. Where all are off, no
+  // edits are needed. The row's edits must have no penalty. SetEdits, SetTask and SetSamplerState of the row
+  // are kFailedPrecondition until SetRow.
+  Status SetSequence(uint32_t row, const law::SamplingParameters& parameters, std::span<const TokenCount> counts = {});
 
   // Queues the copies of all changes on the stream, before the launches that are to use them. Blocks only while four
   // earlier uploads are in progress.
   Status Upload(CUstream_st* stream);
   Status Sample(CUstream_st* stream);
+
+  // Queues copies of the outputs of the last Sample to the host, and does not wait. At most kMostTickets are under way:
+  // kResourceExhausted. kFailedPrecondition if a row requests its kept tokens, or if the stream captures.
+  static constexpr uint32_t kMostTickets = 4;
+  Status Fetch(CUstream_st* stream, CudaTicket* ticket);
+  // Returns the outputs of a ticket, once, for all rows of its batch. Blocks until its copies are done, not for later
+  // work. Tickets may be awaited in any order.
+  Status Await(CudaTicket ticket, std::vector<kernels::RowOutput>* outputs);
 
   // Copies the outputs of the last Sample for the first `outputs.size()` rows. Blocks until the stream is done.
   Status Download(CUstream_st* stream, std::span<kernels::RowOutput> outputs);

@@ -27,7 +27,7 @@ absl::StatusOr<std::shared_ptr<Context>> Context::OfDevice(int device) {
 }
 
 Context::~Context() {
-  for (const ModuleHandle module : {sample_module_, chain_module_, edits_module_}) {
+  for (const ModuleHandle module : {sample_module_, chain_module_, sequence_module_}) {
     if (module == nullptr) continue;
     const CurrentContext current(*this);
     api_.ModuleUnload(module);
@@ -41,7 +41,7 @@ absl::Status Context::Open(const kernels::cuda::Images& images) {
   if (!current.status().ok()) return current.status();
   SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&sample_module_, images.sample.data()));
   SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&chain_module_, images.chain.data()));
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&edits_module_, images.edits.data()));
+  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&sequence_module_, images.sequence.data()));
   const struct {
     FunctionHandle* function;
     ModuleHandle module;
@@ -49,7 +49,7 @@ absl::Status Context::Open(const kernels::cuda::Images& images) {
   } kernels[] = {{&read_, sample_module_, kernels::cuda::kReadKernel},
                  {&weigh_, sample_module_, kernels::cuda::kWeighKernel},
                  {&chain_, chain_module_, kernels::cuda::kChainKernel},
-                 {&merge_, edits_module_, kernels::cuda::kMergeKernel}};
+                 {&advance_, sequence_module_, kernels::cuda::kAdvanceKernel}};
   for (const auto& [function, module, name] : kernels) {
     SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleGetFunction(function, module, name));
     // Makes the driver load the kernel now; it would otherwise do so at the first launch, or during a graph's capture.
@@ -75,10 +75,10 @@ absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint3
   return absl::OkStatus();
 }
 
-absl::Status Context::Merge(const kernels::cuda::EditMerge* merges, uint32_t count, StreamHandle stream) const {
-  void* arguments[] = {&merges};
+absl::Status Context::Advance(kernels::cuda::SequenceView view, uint32_t rows, StreamHandle stream) const {
+  void* arguments[] = {&view};
   SORTITION_CUDA_RETURN_IF_ERROR(
-      api_, LaunchKernel(merge_, 1, count, 1, kernels::cuda::kThreads, 1, 1, 0, stream, arguments, nullptr));
+      api_, LaunchKernel(advance_, 1, rows, 1, kernels::cuda::kThreads, 1, 1, 0, stream, arguments, nullptr));
   return absl::OkStatus();
 }
 

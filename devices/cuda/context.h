@@ -40,9 +40,9 @@ class Context {
   absl::Status Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t sections,
                       kernels::cuda::LaterKernels needed, StreamHandle stream) const;
 
-  // Enqueues a kernel that changes edits in place, one block for each of `merges`, which lie in device memory and are
-  // at most 65,535. The context must be current. Does not wait; may be captured into a graph.
-  absl::Status Merge(const kernels::cuda::EditMerge* merges, uint32_t count, StreamHandle stream) const;
+  // Enqueues a kernel that advances the sequences of `rows` rows. The context must be current. Does not wait; may be
+  // captured into a graph.
+  absl::Status Advance(kernels::cuda::SequenceView view, uint32_t rows, StreamHandle stream) const;
 
  private:
   Context(const Api& api, const Hardware& hardware) : api_(api), hardware_(hardware) {}
@@ -53,11 +53,11 @@ class Context {
   ContextHandle handle_ = nullptr;
   ModuleHandle sample_module_ = nullptr;
   ModuleHandle chain_module_ = nullptr;
-  ModuleHandle edits_module_ = nullptr;
+  ModuleHandle sequence_module_ = nullptr;
   FunctionHandle read_ = nullptr;
   FunctionHandle weigh_ = nullptr;
   FunctionHandle chain_ = nullptr;
-  FunctionHandle merge_ = nullptr;
+  FunctionHandle advance_ = nullptr;
 };
 
 // Makes a context current in this thread during its life.

@@ -35,9 +35,8 @@ absl::Status CudaDevice::Open(const cuda::Api& api, const cuda::Hardware& hardwa
   auto context = Context::Create(api, hardware, options_.images);
   if (!context.ok()) return context.status();
   context_ = *std::move(context);
-  const auto cache = std::make_shared<cuda::EditCache>(context_, options_.max_edit_cache_bytes);
   for (uint32_t i = 0; i < options_.batches_in_flight; ++i) {
-    auto lane = Lane::Create(context_, options_.max_batch_bytes, cache);
+    auto lane = Lane::Create(context_, options_.max_batch_bytes);
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }

@@ -23,9 +23,8 @@ struct CudaDeviceOptions {
   std::string name = "cuda0";
   uint32_t max_batch_rows = 1024;
   uint32_t batches_in_flight = 2;
-  uint64_t max_batch_bytes = 512 << 20;       // of device memory; a batch that needs more runs in chunks
-  uint64_t max_edit_cache_bytes = 256 << 20;  // more device memory, for the edit cache; 0: none
-  uint32_t memory = kHostMemory;              // DeviceDescription::memory; kHostMemory: it imports none
+  uint64_t max_batch_bytes = 512 << 20;  // of device memory; a batch that needs more runs in chunks
+  uint32_t memory = kHostMemory;         // DeviceDescription::memory; kHostMemory: it imports none
   kernels::cuda::Images images = kernels::cuda::CompiledImages();
   // Called once, on a thread of the device, when this process has lost the device; only a new process can use it again.
   std::function<void(const absl::Status&)> lost = nullptr;

@@ -67,11 +67,10 @@ absl::Status CopyLines(const Api& api, const Copy2D& lines, StreamHandle stream)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes,
-                                                   std::shared_ptr<EditCache> cache) {
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(std::shared_ptr<Context> context, uint64_t most_bytes) {
   const CurrentContext current(*context);
   if (!current.status().ok()) return current.status();
-  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes, std::move(cache)));
+  std::unique_ptr<Lane> lane(new Lane(std::move(context), most_bytes));
   if (absl::Status status = lane->Open(); !status.ok()) return status;
   return lane;
 }
@@ -112,14 +111,9 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
   rows = by_list.rows();
   const size_t before = outputs->size();
   uint64_t most_bytes = most_bytes_;
-  EditCache* cache = cache_.get();
   while (!rows.empty()) {
     size_t taken = 0;
-    const absl::Status status = RunChunk(rows, most_bytes, cache, &taken, outputs, nanoseconds);
-    if (absl::IsResourceExhausted(status) && cache != nullptr) {
-      cache = nullptr;  // the failed run has dropped the cache
-      continue;
-    }
+    const absl::Status status = RunChunk(rows, most_bytes, &taken, outputs, nanoseconds);
     if (absl::IsResourceExhausted(status) && taken > 1) {
       most_bytes /= 2;
       continue;
@@ -143,21 +137,17 @@ absl::Status Lane::WaitFor(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, EditCache* cache, size_t* taken,
+absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, size_t* taken,
                             std::vector<kernels::RowOutput>* outputs, uint64_t* nanoseconds) {
   // For rows that are copied to the device, the request's own pointer only has to be non-null.
   std::vector<kernels::RowRequest> requests;
   requests.reserve(rows.size());
-  EditCache::Lease cached(cache, stream_);
   Chunk chunk;
   for (const DeviceRow& row : rows) {
     requests.push_back(row.request);
     requests.back().logits = row.segments.front().data;
-    const kernels::cuda::EditPath edits = cached.PathOf(row.request);
     // The first row is always taken, however much memory it needs.
-    if (chunk.Add(requests.back(), chunk.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row), edits)) continue;
-    cached.TakeBack();
-    break;
+    if (!chunk.Add(requests.back(), chunk.rows() == 0 ? ~uint64_t{0} : most_bytes, PathOf(row))) break;
   }
   *taken = chunk.rows();
   if (absl::Status status = Reserve(chunk); !status.ok()) return status;
@@ -175,7 +165,6 @@ absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
   if (absl::Status status = DownloadKept(chunk); !status.ok()) return status;
-  cached.Keep();
   for (uint32_t row = 0; row < chunk.rows(); ++row) outputs->push_back(chunk.OutputOf(row, host_download_->data()));
   return absl::OkStatus();
 }
@@ -198,10 +187,6 @@ absl::Status Lane::Submit(const Chunk& chunk, std::span<const DeviceRow> rows) {
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
   const kernels::cuda::BatchView view =
       chunk.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
-  if (chunk.merges() != 0) {
-    absl::Status status = context_->Merge(chunk.MergesAt(upload_->address()), chunk.merges(), stream_);
-    if (!status.ok()) return status;
-  }
   absl::Status status =
       context_->Launch(view, chunk.rows(), chunk.geometry(multiprocessors).sections, chunk.needed(), stream_);
   if (!status.ok()) return status;

@@ -40,15 +40,6 @@ void WriteMask(const RowRequest& request, uint32_t* words) {
   }
 }
 
-// Checks the changes of an edit path. Edits that are sent whole have been checked before.
-void CheckChanges(const RowRequest& request, const EditPath& edits) {
-  SORTITION_CHECK(request.edits.empty() || request.edits.back().token < request.live_vocabulary);
-  SORTITION_CHECK(!edits.changes.empty() || edits.from_count == request.edits.size());
-  for (size_t i = 1; i < edits.changes.size(); ++i) {
-    SORTITION_CHECK(edits.changes[i - 1].token < edits.changes[i].token);
-  }
-}
-
 template <typename T>
 T* Pointer(uint64_t address) {
   return reinterpret_cast<T*>(address);
@@ -56,31 +47,24 @@ T* Pointer(uint64_t address) {
 
 }  // namespace
 
-uint64_t Chunk::MergesOffset() const { return RoundedUp(InputsBytes()); }
-
-uint64_t Chunk::ExtrasOffset() const { return MergesOffset() + RoundedUp(MergesBytes()); }
+uint64_t Chunk::ExtrasOffset() const { return RoundedUp(InputsBytes()); }
 
 uint64_t Chunk::ScratchOffset() const { return RoundedUp(StatesBytes()); }
 
 uint64_t Chunk::TokensOffset() const { return RoundedUp(OutputsBytes()); }
 
-bool Chunk::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path, const EditPath& edits) {
-  // A list of which the device has nearly all is not read for it.
-  CheckAllButEdits(request);
-  edits.is_merged ? CheckChanges(request, edits) : CheckEdits(request);
+bool Chunk::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path) {
+  CheckRow(request);
   SORTITION_CHECK(path != LogitsPath::kNone || reinterpret_cast<uintptr_t>(request.logits) % kLogitsAlignment == 0);
   const RowParameters& parameters = *request.parameters;
   const bool is_chained = IsChained(parameters, request.task, !request.requested.empty());
   const RowInput input = InputOf(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
   const uint32_t groups = GroupsOf(request.live_vocabulary);
-  const bool merges = !edits.changes.empty();
   Sizes sizes = sizes_;
   Place place = {};
   const auto take = [](uint64_t* area, uint64_t bytes) { return std::exchange(*area, *area + RoundedUp(bytes)); };
   place.mask = take(&sizes.extras, HasMask(request) ? 4 * MaskWords(request) : 0);
-  place.edits = take(&sizes.extras, edits.is_merged ? edits.changes.size_bytes() : request.edits.size_bytes());
-  place.moved = take(&sizes.scratch, 4 * edits.changes.size());
-  place.merged = take(&sizes.scratch, merges && edits.to == 0 ? request.edits.size_bytes() : 0);
+  place.edits = take(&sizes.extras, request.edits.size_bytes());
   place.path = path;
   if (path == LogitsPath::kUpload) place.logits = take(&sizes.logits, LogitsBytes(request));
   if (path == LogitsPath::kCopy) place.logits = take(&sizes.copies, LogitsBytes(request));
@@ -102,8 +86,8 @@ bool Chunk::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path,
     place.kept = take(&sizes.kept, sizeof(TokenBits) * kept);
   }
   const uint64_t a_row = sizeof(RowInput) + sizeof(RowState) + sizeof(RawOutput);
-  const uint64_t taken = a_row * (rows() + 1) + sizeof(EditMerge) * (merges_ + merges) + sizes.extras + sizes.logits +
-                         sizes.scratch + sizes.copies + sizes.tokens + sizes.kept;
+  const uint64_t taken =
+      a_row * (rows() + 1) + sizes.extras + sizes.logits + sizes.scratch + sizes.copies + sizes.tokens + sizes.kept;
   if (taken > most_bytes) return false;
 
   sizes_ = sizes;
@@ -112,8 +96,6 @@ bool Chunk::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path,
   requests_.push_back(&request);
   inputs_.push_back(input);
   places_.push_back(place);
-  edit_paths_.push_back(edits);
-  merges_ += merges;
   return true;
 }
 
@@ -130,7 +112,6 @@ Chunk::Range Chunk::CopyOf(uint32_t row) const {
 void Chunk::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work,
                         uint64_t device_download) const {
   const uint64_t extras = ExtrasOffset();
-  uint32_t merges = 0;
   for (uint32_t row = 0; row < rows(); ++row) {
     const RowRequest& request = *requests_[row];
     const Place& place = places_[row];
@@ -147,13 +128,7 @@ void Chunk::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
       WriteMask(request, reinterpret_cast<uint32_t*>(upload + extras + place.mask));
     }
     input.edit_count = uint32_t(request.edits.size());
-    if (const EditPath& edits = edit_paths_[row]; edits.is_merged && edits.changes.empty()) {
-      input.edits = Pointer<const LogitEdit>(edits.from);
-    } else if (edits.is_merged) {
-      const uint64_t to = edits.to != 0 ? edits.to : device_work + ScratchOffset() + place.merged;
-      input.edits = Pointer<const LogitEdit>(to);
-      WriteMerge(row, merges++, to, upload, device_upload, device_work);
-    } else if (!request.edits.empty()) {
+    if (!request.edits.empty()) {
       input.edits = Pointer<const LogitEdit>(device_upload + extras + place.edits);
       std::memcpy(upload + extras + place.edits, request.edits.data(), request.edits.size_bytes());
     }
@@ -166,25 +141,6 @@ void Chunk::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
     }
     std::memcpy(upload + sizeof(RowInput) * row, &input, sizeof(input));
   }
-}
-
-void Chunk::WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
-                       uint64_t device_work) const {
-  const Place& place = places_[row];
-  const EditPath& edits = edit_paths_[row];
-  EditMerge merge;
-  merge.from = Pointer<const LogitEdit>(edits.from);
-  merge.from_count = edits.from_count;
-  merge.changes = Pointer<const LogitEdit>(device_upload + ExtrasOffset() + place.edits);
-  merge.change_count = uint32_t(edits.changes.size());
-  merge.moved = Pointer<uint32_t>(device_work + ScratchOffset() + place.moved);
-  merge.to = Pointer<LogitEdit>(to);
-  std::memcpy(upload + MergesOffset() + sizeof(EditMerge) * number, &merge, sizeof(merge));
-  std::memcpy(upload + ExtrasOffset() + place.edits, edits.changes.data(), edits.changes.size_bytes());
-}
-
-const EditMerge* Chunk::MergesAt(uint64_t device_upload) const {
-  return Pointer<const EditMerge>(device_upload + MergesOffset());
 }
 
 ChainedInput Chunk::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload,

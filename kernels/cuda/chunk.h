@@ -19,22 +19,11 @@ enum class LogitsPath {
   kNone,    // they are there
 };
 
-// Path of a row's edits to the kernels' input: all of them from the host, or only changes, which are merged with a list
-// that the device has.
-struct EditPath {
-  bool is_merged = false;
-  uint64_t from = 0;  // the device's, `from_count` edits; not written by any row's merge
-  uint32_t from_count = 0;
-  std::span<const LogitEdit> changes = {};  // as EditMerge has them, alive as `request`; none: `from` is read
-  uint64_t to = 0;                          // the device's, with room for the row's; 0: in the work
-};
-
 // Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
 //
-// Three buffers. The upload is what the host writes: inputs, merges, masks, edits or their changes, what chained rows
-// ask for, then logits. The work is the device's own: states, scratch and merged edits, then the logits that it
-// copies. The download is what the host reads: outputs, then tokens; of kept ones, at the end, only as many as there
-// are.
+// Three buffers. The upload is what the host writes: inputs, masks, edits, what chained rows ask for, then
+// logits. The work is the device's own: states and scratch, then the logits that it copies. The download is what the
+// host reads: outputs, then tokens; of kept ones, at the end, only as many as there are.
 class Chunk {
  public:
   struct Sizes {          // bytes
@@ -48,9 +37,8 @@ class Chunk {
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
   // changes. `request` and all it refers to stay alive and unchanged. Of kNone, `request.logits` is where the device
-  // has them. Of edits that are merged the changes alone are checked, not what the device has.
-  bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload,
-           const EditPath& edits = {});
+  // has them.
+  bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload);
 
   uint32_t rows() const { return uint32_t(requests_.size()); }
   uint64_t upload_bytes() const { return LogitsOffset() + sizes_.logits; }
@@ -75,10 +63,6 @@ class Chunk {
   // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
   void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
 
-  // Edits to merge before the other kernels run, `merges()` of them; the address is that of the upload on the device.
-  uint32_t merges() const { return merges_; }
-  const EditMerge* MergesAt(uint64_t device_upload) const;
-
   // The argument of the kernels.
   BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
                    uint32_t multiprocessors) const;
@@ -94,9 +78,7 @@ class Chunk {
   struct Place {
     LogitsPath path;
     uint64_t mask;
-    uint64_t edits;   // or changes
-    uint64_t merged;  // in the scratch
-    uint64_t moved;
+    uint64_t edits;
     uint64_t logits;
     uint64_t scratch;
     uint64_t processed_top;
@@ -113,17 +95,12 @@ class Chunk {
     uint64_t kept;
   };
 
-  // Puts what the row's merge needs into the host's `upload`; the device has the result at `to`.
-  void WriteMerge(uint32_t row, uint32_t number, uint64_t to, std::byte* upload, uint64_t device_upload,
-                  uint64_t device_work) const;
   ChainedInput ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload, uint64_t device_download) const;
 
   uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
   uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
-  uint64_t MergesBytes() const { return uint64_t{sizeof(EditMerge)} * merges_; }
   uint64_t OutputsBytes() const { return uint64_t{sizeof(RawOutput)} * rows(); }
-  uint64_t MergesOffset() const;  // in the upload
-  uint64_t ExtrasOffset() const;
+  uint64_t ExtrasOffset() const;  // in the upload
   uint64_t LogitsOffset() const { return ExtrasOffset() + sizes_.extras; }
   uint64_t ScratchOffset() const;  // in the work
   uint64_t CopiesOffset() const { return ScratchOffset() + sizes_.scratch; }
@@ -133,10 +110,8 @@ class Chunk {
   std::vector<const RowRequest*> requests_;
   std::vector<RowInput> inputs_;
   std::vector<Place> places_;
-  std::vector<EditPath> edit_paths_;
   Sizes sizes_;
   uint32_t largest_groups_ = 1;
-  uint32_t merges_ = 0;
   LaterKernels needed_;
 };
 

@@ -20,13 +20,13 @@
 
 IMAGE(SortitionCudaSampleImage, "sample.fatbin");
 IMAGE(SortitionCudaChainImage, "chain.fatbin");
-IMAGE(SortitionCudaEditsImage, "edit.fatbin");
+IMAGE(SortitionCudaSequenceImage, "sequence.fatbin");
 
 namespace sortition::kernels::cuda {
 Images CompiledImages() {
   return {{SortitionCudaSampleImage, SortitionCudaSampleImageEnd},
           {SortitionCudaChainImage, SortitionCudaChainImageEnd},
-          {SortitionCudaEditsImage, SortitionCudaEditsImageEnd}};
+          {SortitionCudaSequenceImage, SortitionCudaSequenceImageEnd}};
 }
 }  // namespace sortition::kernels::cuda
 

@@ -11,17 +11,17 @@ namespace sortition::kernels::cuda {
 struct Images {
   std::span<const std::byte> sample;
   std::span<const std::byte> chain;
-  std::span<const std::byte> edits;
+  std::span<const std::byte> sequence;
 };
 
 // Empty in a build without nvcc.
 Images CompiledImages();
 
-// The kernels' names in them. Each of a batch's, in the order in which they run, takes a BatchView; SortitionMerge
-// takes a pointer to an EditMerge for each block.
+// The kernels' names in them. Each of a batch's, in the order in which they run, takes a BatchView. SortitionAdvance
+// takes a SequenceView.
 inline constexpr char kReadKernel[] = "SortitionRead";
 inline constexpr char kWeighKernel[] = "SortitionWeigh";
-inline constexpr char kChainKernel[] = "SortitionChain";  // of Images::chain
-inline constexpr char kMergeKernel[] = "SortitionMerge";  // of Images::edits
+inline constexpr char kChainKernel[] = "SortitionChain";      // of Images::chain
+inline constexpr char kAdvanceKernel[] = "SortitionAdvance";  // of Images::sequence
 
 }  // namespace sortition::kernels::cuda

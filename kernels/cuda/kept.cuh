@@ -143,7 +143,10 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   const u32 count = ListGroups(row, list, [&](u32 group) { return maxima[group] >= KeyOfRank(limit); });
   for (u32 i = Thread(); i < count; i += kThreads) maxima[list[i]] = 0;
   __syncthreads();
-  VisitGroups(chain.view, list, count, [&](u32 key, u32 token) {
+  // Each thread clears the bits of the tokens that it visits. Threads share words, so they are read by loads that may
+  // meet the atomics.
+  const volatile u32* const shared_words = visible;
+  VisitVisible(shared_words, list, count, [&](u32 key, u32 token) {
     if (RankOf(key, token) >= limit) {
       atomicAnd(&visible[token / 32], ~(1u << (token % 32)));
     } else {

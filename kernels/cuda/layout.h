@@ -103,22 +103,31 @@ struct ChainedOutput {
   uint32_t accepted = 0;
 };
 
-// In the flags of a change of edits: its token has none any more.
-inline constexpr uint32_t kEditGone = 1u << 31;
+// In the flags of an edit of a row with a sequence: the bits from this one on count how often its token was drawn.
+inline constexpr uint32_t kDrawnShift = 2;
+inline constexpr uint32_t kMostDrawn = (1u << 29) - 1;
 
-// True if an edit has an effect.
-SORTITION_HOST_DEVICE inline bool EditChanges(const LogitEdit& edit) {
-  return edit.flags != 0 || edit.bias != 0 || edit.penalty != 0;
-}
+// A sequence in device memory: what the device carries from one draw of a row to the next.
+struct Sequence {
+  LogitEdit* edits = nullptr;  // sorted by token; null: the row has no sequence
+  double minus_frequency = 0;  // a token drawn n times has the penalty minus_frequency * n - presence
+  double presence = 0;
+  uint32_t edit_count = 0;
+  uint32_t most_edits = 0;           // room
+  uint32_t position = 0;             // of the next draw
+  uint32_t counts = 0;               // 1: drawn tokens are counted in `edits`
+  RowError error = RowError::kNone;  // of the draw that ended the sequence; every later draw is void
+  uint32_t error_token = 0;
+};
 
-// A row's edits, and changes of them. All lists are sorted by token, no token twice; no two overlap.
-struct EditMerge {
-  const LogitEdit* from = nullptr;
-  const LogitEdit* changes = nullptr;
-  LogitEdit* to = nullptr;    // room for all
-  uint32_t* moved = nullptr;  // scratch of the merge, `change_count` words
-  uint32_t from_count = 0;
-  uint32_t change_count = 0;
+// The argument of the kernel that advances sequences.
+struct SequenceView {
+  Sequence* sequences = nullptr;  // one a row
+  RowInput* inputs = nullptr;
+  RawOutput* outputs = nullptr;
+  int32_t* tokens = nullptr;
+  float* logprobs = nullptr;  // null: not wanted
+  uint32_t follows_draw = 0;  // 0: the inputs alone are made those of the sequences
 };
 
 // State that blocks leave for one another, zeros before the first batch. Each launch leaves it ready for the next.

@@ -122,7 +122,9 @@ struct View {
   u32 edit_count;
 };
 
-__device__ inline u32 VisibleBits(const u32* visible, u32 first) {
+// `Word` is const u32, or const volatile u32 where other threads clear bits of other tokens at the same time.
+template <typename Word>
+__device__ u32 VisibleBits(Word* visible, u32 first) {
   return visible == nullptr ? 0xffffffffu : visible[first / 32] >> (first % 32);
 }
 
@@ -162,10 +164,10 @@ __device__ void VisitEdited(const Row& row, const View& view, Visit visit) {
   }
 }
 
-// Calls visit(key, token) for every live token of `count` listed groups that shows what was sent. Those of a call in
-// turn of one thread lie in one group as long as they can.
-template <typename Visit>
-__device__ void VisitGroups(const View& view, const u16* list, u32 count, Visit visit) {
+// Calls visit(key, token) for every live token of `count` listed groups that shows what was sent: `visible_words`.
+// Those of a call in turn of one thread lie in one group as long as they can.
+template <typename Word, typename Visit>
+__device__ void VisitVisible(Word* visible_words, const u16* list, u32 count, Visit visit) {
   const u32 vocabulary = OnChip().input.vocabulary;
   WithElements(OnChip().input.dtype, [&](auto elements) {
     using E = decltype(elements);
@@ -183,7 +185,7 @@ __device__ void VisitGroups(const View& view, const u16* list, u32 count, Visit 
       first_of_next = first_of(i + kThreads);
       next = E::LoadBefore(logits, first_of_next, vocabulary, vocabulary);
       if (first >= vocabulary) continue;
-      const u32 visible = VisibleBits(view.visible, first);
+      const u32 visible = VisibleBits(visible_words, first);
 #pragma unroll
       for (u32 j = 0; j < E::kPerQuad; ++j) {
         const u32 key = Key(Canonical(E::Bits(quad, j)));
@@ -191,6 +193,11 @@ __device__ void VisitGroups(const View& view, const u16* list, u32 count, Visit 
       }
     }
   });
+}
+
+template <typename Visit>
+__device__ void VisitGroups(const View& view, const u16* list, u32 count, Visit visit) {
+  VisitVisible(view.visible, list, count, visit);
 }
 
 // Appends to `list`, in no particular order, the groups i < row.groups that `take(i)`; returns their number.

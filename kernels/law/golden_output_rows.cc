@@ -46,6 +46,8 @@ std::string NameOf(RowError error) {
       return "draft_sum";
     case RowError::kDraftImpossible:
       return "draft_impossible";
+    case RowError::kTooManyEdits:
+      break;
   }
   __builtin_unreachable();
 }

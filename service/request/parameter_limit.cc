@@ -167,6 +167,10 @@ bool Fits(double bound, const FieldDescriptor& field) {
 
 }  // namespace
 
+void SetField(const std::string& field, double value, v1::SamplingParameters* parameters) {
+  SetNumber(FindField(*parameters->GetDescriptor(), field), value, parameters);
+}
+
 absl::Status CheckLimit(const v1::ParameterLimit& limit) {
   if (limit.field().empty()) return absl::InvalidArgumentError("limits: field: must be set");
   const Path path = FindField(*v1::SamplingParameters::descriptor(), limit.field());

@@ -16,6 +16,9 @@ namespace sortition::service {
 // other.
 absl::Status CheckLimit(const v1::ParameterLimit& limit);
 
+// Sets a number to a value that fits its type.
+void SetField(const std::string& field, double value, v1::SamplingParameters* parameters);
+
 // Returns true if the parameters set a value beyond the limit. Law's defaults of absent fields do not count. `limit` is
 // one that CheckLimit accepts, here and below.
 bool SetsBeyond(const v1::ParameterLimit& limit, const v1::SamplingParameters& parameters);

@@ -78,10 +78,59 @@ constexpr ParameterDescription kParameters[] = {
     {"draw_salt", "0..65535", "0", "Another draw at the same position", true, true},
     {"mask", "mask_row, uploaded_mask_id, allowed_tokens; banned_tokens", "none",
      "Tokens that can be drawn in this step, and tokens that cannot", true, true},
+    {"score", "1..max_score_tokens tokens; requested, race", "none",
+     "Log probabilities of given tokens in place of a draw (prompt logprobs)", true, true},
+    {"verify_draft", "modes GREEDY, REJECTION, COUPLED, BLOCK; 1..max_draft_tokens tokens", "none",
+     "Verifies a sequence of drafts in place of a draw (Leviathan et al. 2023; blocks: Sun et al. 2024)", true, true},
+    {"verify_tree", "modes GREEDY, REJECTION, COUPLED; 1..max_draft_tokens tokens", "none",
+     "Verifies a tree of drafts in place of a draw", true, true},
+};
+
+struct NamedFeature {
+  std::string_view name;
+  kernels::Features feature;
+};
+using kernels::FeatureOf;
+using kernels::StageKind;
+constexpr NamedFeature kNamedFeatures[] = {
+    {"temperature", FeatureOf(StageKind::kTemperature)},
+    {"top_k", FeatureOf(StageKind::kTopK)},
+    {"top_p", FeatureOf(StageKind::kTopP)},
+    {"min_p", FeatureOf(StageKind::kMinP)},
+    {"entropy", kernels::kFeatureEntropy},
+    {"kept_set", kernels::kFeatureKeptSet},
+    {"logprob_token_ids", kernels::kFeatureRequested},
+    {"typical_p", FeatureOf(StageKind::kTypicalP)},
+    {"top_n_sigma", FeatureOf(StageKind::kTopNSigma)},
+    {"epsilon_cutoff", FeatureOf(StageKind::kEpsilonCutoff)},
+    {"eta_cutoff", FeatureOf(StageKind::kEtaCutoff)},
+    {"top_a", FeatureOf(StageKind::kTopA)},
+    {"top_h", FeatureOf(StageKind::kTopH)},
+    {"p_less", FeatureOf(StageKind::kPLess)},
+    {"xtc", FeatureOf(StageKind::kXtc)},
+    {"dynamic_temperature", FeatureOf(StageKind::kDynamicTemperature)},
+    {"mirostat", FeatureOf(StageKind::kMirostat1) | FeatureOf(StageKind::kMirostat2)},
+    {"adaptive_p", FeatureOf(StageKind::kAdaptiveP)},
+    {"quadratic_smoothing", FeatureOf(StageKind::kQuadraticSmoothing)},
+    {"tempered_logprobs", kernels::kFeatureTempered},
+    {"kept_log_mass", kernels::kFeatureTempered},
+    {"min_k", FeatureOf(StageKind::kMinK)},
+    {"min_keep", kernels::kFeatureMinKeep},
+    {"score", kernels::kFeatureScore},
+    {"VERIFY_MODE_REJECTION", kernels::kFeatureVerify},
+    {"VERIFY_MODE_BLOCK", kernels::kFeatureVerify | kernels::kFeatureBlock},
 };
 
 }  // namespace
 
 std::span<const ParameterDescription> Parameters() { return kParameters; }
+
+std::vector<std::string_view> NamesOf(kernels::Features features) {
+  std::vector<std::string_view> names;
+  for (const NamedFeature& named : kNamedFeatures) {
+    if ((named.feature & features) != 0) names.push_back(named.name);
+  }
+  return names;
+}
 
 }  // namespace sortition::service

@@ -4,6 +4,9 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
+
+#include "kernels/features.h"
 
 namespace sortition::service {
 
@@ -17,5 +20,8 @@ struct ParameterDescription {
 };
 
 std::span<const ParameterDescription> Parameters();
+
+// Returns the options, verify modes and tasks that need one of these features, by their names in the contract.
+std::vector<std::string_view> NamesOf(kernels::Features features);
 
 }  // namespace sortition::service

@@ -39,14 +39,33 @@ absl::Status CheckDefaults(const v1::SamplingParameters& defaults, const Limits&
   return absl::OkStatus();
 }
 
-absl::Status CheckLimits(const v1::Policy& policy) {
+// Returns an error if the law has no such value of a limited field: with VIOLATION_APPLY no open would succeed.
+absl::Status CheckBounds(const v1::ParameterLimit& limit, const Limits& limits) {
+  for (const auto& [has, bound] : {std::pair(limit.has_min(), limit.min()), std::pair(limit.has_max(), limit.max())}) {
+    if (!has) continue;
+    v1::SamplingParameters parameters;
+    SetField(limit.field(), bound, &parameters);
+    SequenceSpec spec;
+    spec.live_vocabulary = limits.max_vocabulary;
+    const auto refusal = CompileParameters(parameters, limits, "", &spec);
+    if (!refusal || refusal->reason != Reason::kOutOfRange || refusal->field != "." + limit.field()) continue;
+    return Wrong(absl::StrCat("limits: ", limit.field()),
+                 absl::StrCat(bound, " is no value of the field, which is ", refusal->limit));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLimits(const v1::Policy& policy, const Limits& limits) {
   std::set<std::string> fields;
   for (const v1::ParameterLimit& limit : policy.limits()) {
     if (absl::Status status = CheckLimit(limit); !status.ok()) return status;
+    if (absl::Status status = CheckBounds(limit, limits); !status.ok()) return status;
     const std::string where = absl::StrCat("limits: ", limit.field());
     if (!fields.insert(limit.field()).second) return Wrong(where, "is limited twice");
     const bool is_watermark = limit.field() == "watermark" || absl::StartsWith(limit.field(), "watermark.");
     if (is_watermark && policy.has_watermark()) return Wrong(where, "the policy itself sets the watermark");
+    const bool is_greedy = limit.field() == "temperature" && limit.has_max() && limit.max() == 0;
+    if (is_greedy && policy.has_watermark()) return Wrong(where, "greedy tokens carry no mark of the watermark");
     if (SetsBeyond(limit, policy.defaults())) return Wrong(where, "the policy's own default is beyond the limit");
   }
   return absl::OkStatus();
@@ -60,7 +79,7 @@ absl::Status CheckPolicy(const v1::Policy& policy, const Limits& limits, bool wr
     return Wrong("watermark.keys", "a required watermark needs the path of its keys");
   }
   if (absl::Status status = CheckDefaults(policy.defaults(), limits); !status.ok()) return status;
-  return CheckLimits(policy);
+  return CheckLimits(policy, limits);
 }
 
 absl::StatusOr<std::vector<MarkKey>> ReadKeys(const std::string& path, const FileReader& read) {

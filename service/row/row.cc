@@ -157,10 +157,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   if (!plan_.masks.empty()) {
     const size_t at = MaskOf(index);
     const PositionMask& mask = plan_.masks[at];
-    if (!mask.banned_tokens.empty()) {
-      kernel.edits = banned_edits_[index];
-      kernel.edit_origin = {};
-    }
+    if (!mask.banned_tokens.empty()) kernel.edits = banned_edits_[index];
     if (mask.has_allowed_tokens) {
       kernel.has_allowed_tokens = true;
       kernel.allowed_tokens = AllowedIn(PhaseAt(index), at);
@@ -384,10 +381,11 @@ Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row) {
     case kernels::RowError::kDraftImpossible:
       return {Reason::kContradiction, field, "",
               absl::StrCat("token id ", output.error_token, " was drafted with probability 0")};
+    case kernels::RowError::kTooManyEdits:
     case kernels::RowError::kNone:
       break;
   }
-  SORTITION_CHECK(!"an error");
+  SORTITION_CHECK(!"an error of a row");
   return {};
 }
 

@@ -12,7 +12,7 @@ namespace {
 using Edits = std::shared_ptr<const std::vector<kernels::LogitEdit>>;
 
 PositionView ViewOf(SequenceState* state, Edits edits) {
-  return {std::move(edits), state->edit_log(), state->watermark_seed(), state->forced_token(), state->phase()};
+  return {std::move(edits), state->watermark_seed(), state->forced_token(), state->phase()};
 }
 
 // A walk over the tree.
@@ -69,17 +69,15 @@ PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
   views.push_back(ViewOf(state, state->LendEdits()));
   if (tree.tokens.empty()) return views;
   state->LeaveLoan();
-  SequenceState::NamedEdits named = state->LeaveNames();
   {
     Walk walk(state, tree);
     for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
       walk.GoTo(index);
-      Edits edits = state->CopyEdits(views.back().edit_log);
+      Edits edits = state->CopyEdits(*views.back().edits);
       views.push_back(ViewOf(state, edits != nullptr ? std::move(edits) : views.back().edits));
       views.back().ends_result = state->text_end().is_last();
     }
   }
-  state->ReturnTo(std::move(named));
   return views;
 }
 

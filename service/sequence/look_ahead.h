@@ -8,7 +8,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
-#include "service/sequence/edit_log.h"
 #include "service/sequence/sequence_state.h"
 
 namespace sortition::service {
@@ -25,7 +24,6 @@ struct TokenTree {
 // The options' view of the history at one position.
 struct PositionView {
   std::shared_ptr<const std::vector<kernels::LogitEdit>> edits;
-  EditLog edit_log;                    // of the edits
   std::optional<uint64_t> noise_seed;  // of a watermark: replaces the sequence's seed, and the position is 0
   std::optional<uint32_t> forced;      // token that is emitted in any case; the edits do not matter then
   uint32_t phase = kNoPhase;           // its options hold

@@ -14,7 +14,6 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
     row.noise.position = 0;
   }
   row.edits = view != nullptr ? std::span<const kernels::LogitEdit>(*view->edits) : options.listed_edits;
-  if (view != nullptr) row.edit_origin = view->edit_log.origin();
   row.has_allowed_tokens = options.has_allowed_tokens;
   row.allowed_tokens = options.allowed_tokens;
   row.requested = spec.logprob_token_ids;
@@ -24,7 +23,6 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
 void ForceToken(const PositionView* view, kernels::RowRequest* row) {
   if (view == nullptr || !view->forced) return;
   row->edits = {};
-  row->edit_origin = {};
   row->has_allowed_tokens = true;
   row->allowed_tokens = {&*view->forced, 1};
   row->allowed_bits = nullptr;

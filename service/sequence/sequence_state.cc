@@ -108,15 +108,14 @@ SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog 
       phases_(std::move(phases)),
       counted_phase_(phase()),
       counts_(std::make_shared<PenaltyCounts>(spec_->history.scope, counted(), counts)),
-      index_(std::move(index)),
-      named_phase_(phase()) {}
+      index_(std::move(index)) {}
 
 uint64_t SequenceState::bytes() const {
   return sizeof(*this) + log_.bytes() + phases_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
-         (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0) + step_changes_.capacity() * sizeof(StepChange);
+         (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0);
 }
 
-void SequenceState::ChangeForStep() {
+std::vector<StepChange> SequenceState::ChangesForStep() {
   if (phase() != counted_phase_) {
     const RowOptions& options = spec_->Within(phase());
     if (!options.SameEdits(counted())) {
@@ -125,50 +124,30 @@ void SequenceState::ChangeForStep() {
     }
     counted_phase_ = phase();
   }
-  if (phase() != named_phase_) {
-    if (!spec_->Within(phase()).SameEdits(spec_->Within(named_phase_))) {
-      edit_log_ = EditLog::OfNewList();
-      step_changes_.clear();
-    }
-    named_phase_ = phase();
-  }
-  std::vector<StepChange> changes = ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
-  PushDifferences(step_changes_, changes, &edit_log_);
-  step_changes_ = std::move(changes);
+  return ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
 }
 
-std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const EditLog& known) {
-  ChangeForStep();
-  if (edit_log_.SameEdits(known)) return nullptr;
-  if (step_changes_.empty()) return std::make_shared<std::vector<LogitEdit>>(counts_->edits());
+std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const std::vector<LogitEdit>& known) {
+  const std::vector<StepChange> changes = ChangesForStep();
+  if (changes.empty()) {
+    return counts_->edits() == known ? nullptr : std::make_shared<std::vector<LogitEdit>>(counts_->edits());
+  }
   auto merged = std::make_shared<std::vector<LogitEdit>>();
-  merged->reserve(counts_->edits().size() + step_changes_.size());
-  MergeChanges(spec_->history.scope, counted(), *counts_, step_changes_, merged.get());
-  return merged;
+  merged->reserve(counts_->edits().size() + changes.size());
+  MergeChanges(spec_->history.scope, counted(), *counts_, changes, merged.get());
+  return *merged == known ? nullptr : merged;
 }
 
 std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
-  ChangeForStep();
-  if (step_changes_.empty()) {
+  const std::vector<StepChange> changes = ChangesForStep();
+  if (changes.empty()) {
     lent_ = true;
     return {counts_, &counts_->edits()};
   }
   if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<LogitEdit>>();
-  MergeChanges(spec_->history.scope, counted(), *counts_, step_changes_, merged_.get());
+  MergeChanges(spec_->history.scope, counted(), *counts_, changes, merged_.get());
   merged_lent_ = true;
   return merged_;
-}
-
-SequenceState::NamedEdits SequenceState::LeaveNames() {
-  NamedEdits named = {edit_log_, step_changes_, named_phase_};
-  edit_log_.Leave();
-  return named;
-}
-
-void SequenceState::ReturnTo(NamedEdits named) {
-  edit_log_ = named.edit_log;
-  step_changes_ = std::move(named.changes);
-  named_phase_ = named.phase;
 }
 
 std::optional<uint64_t> SequenceState::watermark_seed() const {
@@ -209,7 +188,6 @@ void SequenceState::Append(uint32_t token) {
 void SequenceState::Count(uint32_t position, int32_t change) {
   if (!InScope(*spec_, prompt_length_, position)) return;
   OwnCounts().Add(spec_->history.scope, counted(), log_.at(position), position >= prompt_length_, change);
-  edit_log_.Push(log_.at(position));
 }
 
 void SequenceState::Push(uint32_t token) {
@@ -278,8 +256,6 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   }
   child->merged_ = nullptr;
   child->merged_lent_ = false;
-  child->edit_log_ = EditLog::OfNewList();
-  child->named_phase_ = child->counted_phase_;
   if (!SamePhases(*spec, *spec_)) {
     const std::vector<Phase>& phases = spec->history.phases;
     child->phases_ = phases.empty() ? PhaseTrack() : PhaseTrack::Of(phases, log_, prompt_length_);

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "kernels/row.h"
-#include "service/sequence/edit_log.h"
 #include "service/sequence/history_index.h"
 #include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_snapshot.h"
@@ -78,20 +77,8 @@ class SequenceState {
   std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits();
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
-  // Returns a copy of the same edits; null if they are those of the log `known`.
-  std::shared_ptr<const std::vector<kernels::LogitEdit>> CopyEdits(const EditLog& known);
-  // Log of the edits that were lent or copied last; valid until the next rewrite.
-  const EditLog& edit_log() const { return edit_log_; }
-
-  // Brackets rewrites that are all reverted: the edits, lent again, have their earlier name. What was lent or copied in
-  // between has none.
-  struct NamedEdits {
-    EditLog edit_log;
-    std::vector<StepChange> changes;
-    uint32_t phase = kNoPhase;
-  };
-  NamedEdits LeaveNames();
-  void ReturnTo(NamedEdits named);
+  // Returns a copy of the same edits; null if they equal `known`.
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> CopyEdits(const std::vector<kernels::LogitEdit>& known);
 
   // The token that is emitted next in any case, if the options force one.
   std::optional<uint32_t> forced_token() const { return phases_.Forced(spec_->history.phases, position()); }
@@ -135,8 +122,8 @@ class SequenceState {
 
   PenaltyCounts& OwnCounts();
   HistoryIndex& OwnIndex();
-  // Finds counts_ under the options of the phase and step_changes_ for the next row.
-  void ChangeForStep();
+  // Finds counts_ under the options of the phase, and returns the changes for the next row.
+  std::vector<StepChange> ChangesForStep();
   const RowOptions& counted() const { return spec_->Within(counted_phase_); }
   void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);
@@ -158,9 +145,6 @@ class SequenceState {
   // Edits of the last step that changed more than the counts.
   std::shared_ptr<std::vector<kernels::LogitEdit>> merged_;
   bool merged_lent_ = false;
-  EditLog edit_log_ = EditLog::OfNewList();
-  uint32_t named_phase_;                  // under whose options edit_log_ names edits
-  std::vector<StepChange> step_changes_;  // in the edits that were lent or copied last
 };
 
 }  // namespace sortition::service

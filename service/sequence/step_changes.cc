@@ -74,19 +74,4 @@ void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const Pe
   edits->insert(edits->end(), base, counts.edits().end());
 }
 
-void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* edit_log) {
-  auto a = one.begin();
-  auto b = other.begin();
-  while (a != one.end() || b != other.end()) {
-    if (b == other.end() || (a != one.end() && a->token < b->token)) {
-      edit_log->Push((a++)->token);
-    } else if (a == one.end() || b->token < a->token) {
-      edit_log->Push((b++)->token);
-    } else {
-      if (*a != *b) edit_log->Push(a->token);
-      ++a, ++b;
-    }
-  }
-}
-
 }  // namespace sortition::service

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/row.h"
-#include "service/sequence/edit_log.h"
 #include "service/sequence/history_index.h"
 #include "service/sequence/penalty_counts.h"
 #include "service/sequence/sequence_spec.h"
@@ -17,7 +16,6 @@ struct StepChange {
   uint32_t token = 0;
   bool banned = false;
   double dry = 0;  // subtracted from the logit
-  bool operator==(const StepChange&) const = default;
 };
 
 // Returns the changes by ascending token, each token once. `index` is null if the options need none.
@@ -27,8 +25,5 @@ std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const Token
 // Sets `edits` to those of `counts`, which has this scope and these options, with `changes`; reuses its memory.
 void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
                   const std::vector<StepChange>& changes, std::vector<kernels::LogitEdit>* edits);
-
-// Pushes the tokens that the two steps change differently.
-void PushDifferences(const std::vector<StepChange>& one, const std::vector<StepChange>& other, EditLog* edit_log);
 
 }  // namespace sortition::service

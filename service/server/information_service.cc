@@ -76,6 +76,8 @@ void AddParameter(const service::ParameterDescription& description, v1::ServerIn
                                                : v1::ParameterInformation::SCOPE_SEQUENCE);
   parameter->set_description(std::string(description.description));
   parameter->set_implemented(description.implemented);
+  const bool in_phases = v1::PhaseParameters::descriptor()->FindFieldByName(parameter->name()) != nullptr;
+  parameter->set_in_phases(in_phases && !description.is_per_step);
 }
 
 // Adds the tenant's policy. The path of its keys is the operator's own.
@@ -171,6 +173,9 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
     information->set_launch_nanoseconds(status.costs.launch * 1e9);
     information->set_row_nanoseconds(status.costs.row * 1e9);
     information->set_byte_nanoseconds(status.costs.byte * 1e9);
+    for (const std::string_view name : service::NamesOf(kernels::kAllFeatures & ~description.features)) {
+      information->add_lacks(std::string(name));
+    }
   }
   for (const service::MissingDevice& device : engine_.missing_devices()) AddMissing(device, response);
   for (const service::LimitDescription& limit : service::DescribeLimits(engine_.limits())) AddLimit(limit, response);

@@ -137,6 +137,27 @@ TEST_F(CompactRowsTest, LackingSumsAreStatedFromThenOn) {
   EXPECT_TRUE(row->has_sum());
 }
 
+// The service takes no sum at the row's temperature where the phase decides which one that is.
+TEST_F(CompactRowsTest, PhasesOfOtherHeatStateUnitSumAlone) {
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.prompt = {1, 2};
+  options.parameters.mutable_tempered_logprobs()->set_top(1);
+  options.parameters.mutable_raw_logprobs()->set_top(1);
+  v1::Phase& phase = *options.parameters.add_phases();
+  phase.set_max_tokens(3);
+  phase.add_then(4);
+  phase.mutable_parameters()->set_temperature(0.5f);
+  const auto opened = harness.Open(std::move(options));
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true);
+  ASSERT_TRUE(opened.status->ok()) << *opened.status;
+  harness.Submit({opened.record});
+  const auto row = TakeCompact();
+  ASSERT_TRUE(row.has_value());
+  EXPECT_TRUE(row->has_unit_sum());
+  EXPECT_FALSE(row->has_sum());
+}
+
 // 1, 3, 7, ... rows go whole after refusals in a row; a decided one starts anew.
 TEST_F(CompactRowsTest, SequenceThatNeedsWholeRowsSendsThem) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);

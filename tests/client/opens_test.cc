@@ -73,6 +73,26 @@ TEST_F(OpensTest, OpenSequenceIsOpenedAtOnce) {
   EXPECT_TRUE(harness.stream(0).sent.empty());
 }
 
+// A policy whose mark needs the history is taken back while the history is on its way.
+TEST_F(OpensTest, UnneededHistoryIsLeftOut) {
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.prompt = {1, 2};
+  const auto opened = harness.Open(sequence);
+  harness.RefuseOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)),
+                     StateHarness::MakeError(absl::StatusCode::kFailedPrecondition, v1::HISTORY_REQUIRED));
+  const v1::OpenSequence second = harness.TakeOpen(harness.stream(0));
+  EXPECT_EQ(second.history().tokens_size(), 2);
+  v1::Error error = StateHarness::MakeError(absl::StatusCode::kInvalidArgument, v1::CONTRADICTION);
+  error.set_field("open.history");
+  harness.RefuseOpen(harness.stream(0), second, error);
+  const v1::OpenSequence third = harness.TakeOpen(harness.stream(0));
+  EXPECT_FALSE(third.has_history());
+  harness.AcceptOpen(harness.stream(0), third, false);
+  ASSERT_TRUE(*opened.over);
+  EXPECT_TRUE(opened.status->ok()) << *opened.status;
+}
+
 TEST_F(OpensTest, CloseWhileOpeningClosesOnceOpen) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";

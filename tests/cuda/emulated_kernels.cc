@@ -2,8 +2,8 @@
 #include "tests/cuda/emulator/built_ins.h"
 // The kernels see those names.
 #include "kernels/cuda/chain.cu"
-#include "kernels/cuda/edit.cu"
 #include "kernels/cuda/sample.cu"
+#include "kernels/cuda/sequence.cu"
 #include "tests/cuda/emulated_kernels.h"
 
 namespace sortition::testing {
@@ -24,10 +24,11 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
   });
 }
 
-void RunEmulatedMerge(const kernels::cuda::EditMerge* merges, uint32_t rows, uint64_t seed, std::vector<MemoryRange>*) {
+void RunEmulatedAdvance(const kernels::cuda::SequenceView& view, uint32_t rows, uint64_t seed,
+                        std::vector<MemoryRange>*) {
   const emulator::LaunchOptions options = {
       .blocks_x = 1, .blocks_y = rows, .threads = kernels::cuda::kThreads, .seed = seed};
-  emulator::Launch(options, [&] { kernels::cuda::SortitionMerge(merges); });
+  emulator::Launch(options, [&] { kernels::cuda::SortitionAdvance(view); });
 }
 
 }  // namespace sortition::testing

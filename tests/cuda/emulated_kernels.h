@@ -32,7 +32,7 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
                  uint64_t seed, std::vector<MemoryRange>* memory = nullptr);
 
 // Likewise, of so many rows.
-void RunEmulatedMerge(const kernels::cuda::EditMerge* merges, uint32_t rows, uint64_t seed,
-                      std::vector<MemoryRange>* memory = nullptr);
+void RunEmulatedAdvance(const kernels::cuda::SequenceView& view, uint32_t rows, uint64_t seed,
+                        std::vector<MemoryRange>* memory = nullptr);
 
 }  // namespace sortition::testing

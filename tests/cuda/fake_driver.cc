@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kSampleImage[] = "the emulated kernels of sample.cu";
 constexpr char kChainImage[] = "the emulated kernel of chain.cu";
-constexpr char kEditsImage[] = "the emulated kernel of edit.cu";
+constexpr char kSequenceImage[] = "the emulated kernel of sequence.cu";
 // Kernels, by the handles of their functions less 1, and the images that have them.
 constexpr struct {
   const char* name;
@@ -32,7 +32,7 @@ constexpr struct {
 } kKernels[] = {{kernels::cuda::kReadKernel, kSampleImage, CudaKernel::kRead},
                 {kernels::cuda::kWeighKernel, kSampleImage, CudaKernel::kWeigh},
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain},
-                {kernels::cuda::kMergeKernel, kEditsImage, std::nullopt}};
+                {kernels::cuda::kAdvanceKernel, kSequenceImage, std::nullopt}};
 
 // Returns the result of a wait for the device.
 Result AfterKernels() {
@@ -116,7 +116,7 @@ Result FakeCtxSynchronize() {
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {
-    const bool is_known = image == kSampleImage || image == kChainImage || image == kEditsImage;
+    const bool is_known = image == kSampleImage || image == kChainImage || image == kSequenceImage;
     if (!is_known && !state->options.takes_any_image) return Result::kInvalidImage;
     ++state->modules;
     *module = reinterpret_cast<ModuleHandle>(reinterpret_cast<uintptr_t>(image));
@@ -151,11 +151,11 @@ Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_
   const auto& kernel = kKernels[reinterpret_cast<uintptr_t>(function) - 1];
   // The driver keeps the arguments, too.
   kernels::cuda::BatchView view;
-  const kernels::cuda::EditMerge* merges = nullptr;
+  kernels::cuda::SequenceView sequences;
   if (kernel.kernel) {
     view = *static_cast<const kernels::cuda::BatchView*>(arguments[0]);
   } else {
-    merges = *static_cast<const kernels::cuda::EditMerge* const*>(arguments[0]);
+    sequences = *static_cast<const kernels::cuda::SequenceView*>(arguments[0]);
   }
   const auto run = [=, &kernel] {
     uint64_t seed = 0;
@@ -165,19 +165,20 @@ Result FakeLaunchKernel(FunctionHandle function, unsigned grid_x, unsigned grid_
       ++state->launches_of[kernel.name];
     }
     const std::lock_guard lock(state->launch_mutex);
-    if (!kernel.kernel) return RunEmulatedMerge(merges, grid_y, seed);
+    if (!kernel.kernel) return RunEmulatedAdvance(sequences, grid_y, seed);
     RunEmulated(*kernel.kernel, view, grid_y, grid_x, seed);
   };
-  bool is_captured = false;
+  bool is_later = false;
   const Result before = Call("LaunchKernel", [&] {
     SORTITION_CHECK(!current_contexts.empty() && extra == nullptr && shared_bytes == 0);
     SORTITION_CHECK(grid_z == 1 && block_x == kernels::cuda::kThreads && block_y == 1 && block_z == 1);
     SORTITION_CHECK(grid_x >= 1 && grid_y >= 1 && grid_y <= 65535 && (kernel.kernel || grid_x == 1));
-    is_captured = stream != nullptr && stream == state->capturing;
-    if (is_captured) state->captured.emplace_back(run);
+    Work* const later = LaterWork(stream);
+    is_later = later != nullptr;
+    if (is_later) later->emplace_back(run);
     return kOk;
   });
-  if (before == kOk && !is_captured) run();
+  if (before == kOk && !is_later) run();
   return before;
 }
 Result FakeStreamCreate(StreamHandle* stream, unsigned) {
@@ -206,7 +207,8 @@ Result FakeStreamSynchronize(StreamHandle stream) {
   }
   if (work) work(stream);
   while (awaited && !IsWritten(*awaited)) std::this_thread::yield();
-  return FakeEventSynchronize(nullptr);
+  DoDeferred(SIZE_MAX);
+  return Call("StreamSynchronize", [] { return AfterKernels(); });
 }
 Result FakeStreamIsCapturing(StreamHandle stream, int* status) {
   const std::lock_guard lock(state->mutex);
@@ -249,6 +251,7 @@ Result FakeEventDestroy(EventHandle) {
 Result FakeEventRecord(EventHandle event, StreamHandle stream) {
   return Call("EventRecord", [&] {
     state->recorded[event] = stream;
+    state->before_of[event] = state->deferred.size();
     return kOk;
   });
 }
@@ -259,12 +262,30 @@ Result FakeStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flag
     return kOk;
   });
 }
-Result FakeEventSynchronize(EventHandle) {
+Result FakeEventSynchronize(EventHandle event) {
+  size_t before = 0;
+  {
+    const std::lock_guard lock(state->mutex);
+    before = state->before_of[event];
+  }
+  DoDeferred(before);
   return Call("EventSynchronize", [] { return AfterKernels(); });
 }
 Result FakeEventElapsedTime(float* milliseconds, EventHandle, EventHandle) {
   *milliseconds = 0.5f;
   return kOk;
+}
+
+void DoDeferred(size_t count) {
+  for (;;) {
+    std::function<void()> work;
+    {
+      const std::lock_guard lock(state->mutex);
+      if (state->done >= std::min(count, state->deferred.size())) return;
+      work = std::move(state->deferred[state->done++]);
+    }
+    work();
+  }
 }
 }  // namespace fake_cuda
 
@@ -287,6 +308,7 @@ FakeCudaDriver::~FakeCudaDriver() {
   EXPECT_TRUE(state->pinned.empty());
   EXPECT_TRUE(state->registered.empty());
   EXPECT_TRUE(state->writers.empty()) << "nobody has waited for them";
+  EXPECT_EQ(state->done, state->deferred.size()) << "deferred work was never done";
   EXPECT_EQ(state->streams, 0);
   EXPECT_EQ(state->events, 0);
   EXPECT_EQ(state->graphs, 0);
@@ -317,6 +339,22 @@ void FakeCudaDriver::FailKernel(Result error) {
 void FakeCudaDriver::SetCapturing(bool is_capturing) {
   const std::lock_guard lock(state->mutex);
   state->is_capturing = is_capturing;
+}
+
+void FakeCudaDriver::Defer() {
+  const std::lock_guard lock(state->mutex);
+  state->is_deferring = true;
+}
+
+void FakeCudaDriver::Enqueue(StreamHandle stream, std::function<void()> work) {
+  {
+    const std::lock_guard lock(state->mutex);
+    if (fake_cuda::Work* const later = fake_cuda::LaterWork(stream); later != nullptr) {
+      later->push_back(std::move(work));
+      return;
+    }
+  }
+  work();
 }
 
 void FakeCudaDriver::SetWork(std::function<void(StreamHandle)> work) {
@@ -362,7 +400,7 @@ bool FakeCudaDriver::is_waiting(StreamHandle stream) const {
 
 kernels::cuda::Images FakeCudaDriver::Images() {
   return {std::as_bytes(std::span(fake_cuda::kSampleImage)), std::as_bytes(std::span(fake_cuda::kChainImage)),
-          std::as_bytes(std::span(fake_cuda::kEditsImage))};
+          std::as_bytes(std::span(fake_cuda::kSequenceImage))};
 }
 
 void* FakeCudaDriver::Allocate(uint64_t bytes, int device) {

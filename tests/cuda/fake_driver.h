@@ -47,6 +47,12 @@ class FakeCudaDriver {
   // The result must not outlive the driver.
   std::function<void()> Capture(devices::cuda::StreamHandle stream, const std::function<void()>& work);
 
+  // From now on what streams are given is done, in order, when the host waits for a stream or an event, and no further
+  // than it waits for. The driver then looks like one stream.
+  void Defer();
+  // Puts work of a test's into a stream.
+  void Enqueue(devices::cuda::StreamHandle stream, std::function<void()> work);
+
   // Sets the work of streams, which they do whenever the host waits for one.
   void SetWork(std::function<void(devices::cuda::StreamHandle)> work);
 

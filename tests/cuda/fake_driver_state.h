@@ -57,6 +57,10 @@ struct State {
   StreamHandle capturing = nullptr;  // the one whose work goes into `captured`
   Work captured;
   int graphs = 0;
+  bool is_deferring = false;  // what streams are given is done when the host waits for it
+  Work deferred;
+  size_t done = 0;                          // of `deferred`
+  std::map<EventHandle, size_t> before_of;  // how much of `deferred` was there when the event was recorded last
   std::function<void(StreamHandle)> work;
   std::map<EventHandle, StreamHandle> recorded;  // where each event was last
   std::set<StreamHandle> awaited;
@@ -71,8 +75,9 @@ inline int DeviceOf(ContextHandle context) { return int(reinterpret_cast<uintptr
 
 // Waits and allocations, which no graph can have.
 inline bool IsForbiddenInCapture(std::string_view function) {
-  constexpr std::string_view kForbidden[] = {"CtxSynchronize", "EventSynchronize", "MemAlloc",      "MemHostAlloc",
-                                             "MemcpyDtoH",     "MemsetD8",         "ModuleLoadData"};
+  constexpr std::string_view kForbidden[] = {"CtxSynchronize", "EventSynchronize", "StreamSynchronize",
+                                             "MemAlloc",       "MemHostAlloc",     "MemcpyDtoH",
+                                             "MemsetD8",       "ModuleLoadData"};
   return std::ranges::find(kForbidden, function) != std::end(kForbidden);
 }
 
@@ -97,18 +102,28 @@ Result Call(const char* function, Body body) {
   return body();
 }
 
+// Where work of this stream goes that is not done at once; null: it is. Under the lock.
+inline Work* LaterWork(StreamHandle stream) {
+  if (stream != nullptr && stream == state->capturing) return &state->captured;
+  return state->is_deferring ? &state->deferred : nullptr;
+}
+
 // The same for a stream's work, which becomes part of a graph if the stream captures one. `body` keeps no references.
 template <typename Body>
 Result Put(const char* function, StreamHandle stream, Body body) {
   return Call(function, [&] {
-    if (stream == nullptr || stream != state->capturing) return body();
-    state->captured.emplace_back([body] {
+    Work* const later = LaterWork(stream);
+    if (later == nullptr) return body();
+    later->emplace_back([body] {
       const std::lock_guard lock(state->mutex);
       SORTITION_CHECK(body() == kOk);
     });
     return kOk;
   });
 }
+
+// Does the first `count` of all deferred work, as far as it is not done. Without the lock.
+void DoDeferred(size_t count);
 
 // Under the lock.
 Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address);

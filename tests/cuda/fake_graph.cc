@@ -44,9 +44,15 @@ Result FakeGraphInstantiate(void** executable, void* graph, unsigned long long f
     return kOk;
   });
 }
-Result FakeGraphLaunch(void* executable, StreamHandle) {
-  const Result before = Call("GraphLaunch", [] { return kOk; });
-  if (before != kOk) return before;
+Result FakeGraphLaunch(void* executable, StreamHandle stream) {
+  bool is_later = false;
+  const Result before = Call("GraphLaunch", [&] {
+    Work* const later = LaterWork(stream);
+    is_later = later != nullptr;
+    if (is_later) std::ranges::copy(*static_cast<Work*>(executable), std::back_inserter(*later));
+    return kOk;
+  });
+  if (before != kOk || is_later) return before;
   for (const auto& work : *static_cast<Work*>(executable)) work();
   return kOk;
 }

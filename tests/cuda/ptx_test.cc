@@ -164,13 +164,18 @@ TEST(CudaAssembly, ChainKernelMeetsExpectations) {
   }
 }
 
-TEST(CudaAssembly, EditsKernelMeetsExpectations) {
-  const std::vector<Assembly> assemblies = AssembliesOf("edit");
+TEST(CudaAssembly, SequenceKernelMeetsExpectations) {
+  const std::vector<Assembly> assemblies = AssembliesOf("sequence");
   if (assemblies.empty()) GTEST_SKIP() << kNoAssembly;
   for (const Assembly& assembly : assemblies) {
     SCOPED_TRACE(assembly.architecture);
-    for (const auto& [function, ptx] : assembly.functions) EXPECT_TRUE(FloatingPointOf(ptx).empty()) << function;
-    ExpectNoSpillsInHotLoops(assembly.report, 64, std::regex("^SortitionMerge"), 1);
+    // A penalty, as the host computes it: each operation is rounded once.
+    const std::set<std::string> penalty = {"mul.rn.f64",     "sub.rn.f64",     "add.rn.f64",    "neg.f64",
+                                           "cvt.rn.f64.s64", "cvt.rn.f64.u32", "cvt.rn.f32.f64"};
+    for (const auto& [function, ptx] : assembly.functions) {
+      for (const std::string& name : FloatingPointOf(ptx)) EXPECT_TRUE(penalty.contains(name)) << name;
+    }
+    ExpectNoSpillsInHotLoops(assembly.report, 64, std::regex("^SortitionAdvance"), 1);
   }
 }
 

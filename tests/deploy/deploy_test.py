@@ -21,7 +21,8 @@ KUBERNETES_VERSIONS = ("1.33", "1.34", "1.37")
 # Objects that the oldest of these versions do not know.
 UNKNOWN = {("ResourceClaimTemplate", "1.33")}
 # apiVersion and kind say which schema there is.
-NOTICED = (kubernetes_validate.ValidationError, kubernetes_validate.InvalidSchemaError, KeyError)
+NOTICED = (jsonschema.ValidationError, kubernetes_validate.ValidationError, kubernetes_validate.InvalidSchemaError,
+           KeyError)
 # Schema of the Prometheus operator's PodMonitor, as far as the manifest uses it; Kubernetes' own schemas lack it.
 POD_MONITOR = {
     "type": "object", "additionalProperties": False, "required": ["apiVersion", "kind", "metadata", "spec"],
@@ -37,6 +38,38 @@ POD_MONITOR = {
                     "type": "object", "additionalProperties": False,
                     "properties": {"port": {"type": "string"}, "path": {"type": "string"},
                                    "interval": {"type": "string", "pattern": r"^\d+(ms|s|m)$"}}}},
+            },
+        },
+    },
+}
+# Schema of KEDA's ScaledObject, as far as the manifest uses it.
+SCALED_OBJECT = {
+    "type": "object", "additionalProperties": False, "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "keda.sh/v1alpha1"}, "kind": {"const": "ScaledObject"},
+        "metadata": {"type": "object"},
+        "spec": {
+            "type": "object", "additionalProperties": False, "required": ["scaleTargetRef", "triggers"],
+            "properties": {
+                "scaleTargetRef": {"type": "object", "additionalProperties": False, "required": ["name"],
+                                   "properties": {"name": {"type": "string"}}},
+                **{name: {"type": "integer"} for name in ("pollingInterval", "minReplicaCount", "maxReplicaCount")},
+                # Its content has Kubernetes' own schema (validate).
+                "advanced": {"type": "object", "additionalProperties": False, "properties": {
+                    "horizontalPodAutoscalerConfig": {
+                        "type": "object", "additionalProperties": False, "required": ["behavior"],
+                        "properties": {"behavior": {"type": "object"}}}}},
+                # KEDA takes every value of a trigger as text.
+                "triggers": {"type": "array", "items": {
+                    "type": "object", "additionalProperties": False, "required": ["type", "metadata"],
+                    "properties": {
+                        "type": {"enum": ["prometheus", "cpu"]},
+                        "metricType": {"enum": ["AverageValue", "Value", "Utilization"]},
+                        "metadata": {"type": "object", "additionalProperties": False, "properties": {
+                            name: {"type": "string"} for name in ("serverAddress", "query", "threshold", "value")}}},
+                    "if": {"properties": {"type": {"const": "prometheus"}}},
+                    "then": {"properties": {"metadata": {"required": ["serverAddress", "query", "threshold"]}}},
+                    "else": {"properties": {"metadata": {"required": ["value"]}}}}},
             },
         },
     },
@@ -66,9 +99,21 @@ def quantity(text):
     return int(number) << {"Gi": 30, "Mi": 20, None: 0}[unit]
 
 
+def autoscaler_of(scaled):
+    """The HorizontalPodAutoscaler that KEDA makes of a ScaledObject, but for its metrics."""
+    spec = scaled["spec"]
+    return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": scaled["metadata"],
+            "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", **spec["scaleTargetRef"]},
+                     "minReplicas": spec["minReplicaCount"], "maxReplicas": spec["maxReplicaCount"],
+                     **spec["advanced"]["horizontalPodAutoscalerConfig"]}}
+
+
 def validate(made, version):
     if made["kind"] == "PodMonitor":
         jsonschema.validate(made, POD_MONITOR)
+    elif made["kind"] == "ScaledObject":
+        jsonschema.validate(made, SCALED_OBJECT)
+        kubernetes_validate.validate(autoscaler_of(made), version, strict=True)
     else:
         kubernetes_validate.validate(made, version, strict=True)
 
@@ -118,7 +163,7 @@ class SchemaTest(unittest.TestCase):
         """In every mapping whose keys Kubernetes defines, a key with one letter more is noticed."""
         free = {"labels", "annotations", "matchLabels", "data", "limits", "requests", "nodeSelector"}
         renderings = manifests.rendered()
-        for made in renderings["remote"] + renderings["same-gpu"]:
+        for made in renderings["remote"] + renderings["keda"] + renderings["same-gpu"]:
             for path in paths(made):
                 if path and path[-1] in free or (made["kind"], path) == ("Service", ("spec", "selector")):
                     continue
@@ -207,6 +252,24 @@ class ManifestTest(unittest.TestCase):
         (rule,) = yaml.safe_load(read("monitoring/prometheus-adapter.yaml"))["rules"]
         (pods,) = [metric["pods"] for metric in autoscaler["spec"]["metrics"] if metric["type"] == "Pods"]
         self.assertEqual(pods["metric"]["name"], rule["seriesQuery"].split("{")[0])
+
+    def test_keda_scales_by_the_autoscalers_rule(self):
+        workload, _ = manifests.pod_of(self.renderings["keda"])
+        self.assertNotIn("replicas", workload["spec"])
+        by_kind = {made["kind"]: made for name in ("remote", "keda") for made in self.renderings[name]}
+        scaled, autoscaler = by_kind["ScaledObject"], by_kind["HorizontalPodAutoscaler"]
+        self.assertEqual(scaled["spec"]["scaleTargetRef"]["name"], workload["metadata"]["name"])
+        (pods,) = [metric["pods"] for metric in autoscaler["spec"]["metrics"] if metric["type"] == "Pods"]
+        (cpu,) = [metric["resource"] for metric in autoscaler["spec"]["metrics"] if metric["type"] == "Resource"]
+        queue, processors = scaled["spec"]["triggers"]
+        self.assertEqual((queue["metricType"], queue["metadata"]["threshold"]),
+                         (pods["target"]["type"], pods["target"]["averageValue"]))
+        self.assertEqual((processors["metricType"], processors["metadata"]["value"]),
+                         (cpu["target"]["type"], str(cpu["target"]["averageUtilization"])))
+        self.assertIn(pods["metric"]["name"], queue["metadata"]["query"])
+        made = autoscaler_of(scaled)["spec"]
+        self.assertEqual({key: made[key] for key in ("minReplicas", "maxReplicas", "behavior")},
+                         {key: autoscaler["spec"][key] for key in ("minReplicas", "maxReplicas", "behavior")})
 
     def test_the_drain_fits_the_termination(self):
         for _, _, pod, _, flags in self.each():

@@ -8,9 +8,10 @@ import kustomize
 ROOT = os.environ["TEST_SOURCE_DIR"]
 KUBERNETES = os.path.join(ROOT, "deploy/kubernetes")
 OVERLAYS = sorted(os.listdir(os.path.join(KUBERNETES, "overlays")))
-# The components of the sidecar and of its GPU are part of their overlays.
+# The other components are part of overlays.
 OPTIONAL = {
     "remote": ("pod-monitor", "nvidia", "amd"),
+    "keda": ("pod-monitor", "nvidia", "amd"),
     "node": ("pod-monitor", "nvidia", "amd"),
     "sidecar": ("pod-monitor",),
     "same-gpu": ("pod-monitor",),

@@ -27,6 +27,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Ended {
   int code = 0;
@@ -69,9 +70,13 @@ TEST_F(SortitionctlTest, InfoShowsEveryLimitAndParameter) {
   for (const service::LimitDescription& limit : service::DescribeLimits({}))
     EXPECT_THAT(info.output, HasSubstr(std::string(limit.name)));
   for (const service::ParameterDescription& parameter : service::Parameters()) {
-    EXPECT_THAT(info.output, ContainsRegex("\n[a-z.]*" + std::string(parameter.name) + " .*" +
-                                           (parameter.implemented ? " yes " : " no ")));
+    const bool in_phases = v1::PhaseParameters::descriptor()->FindFieldByName(std::string(parameter.name)) != nullptr;
+    EXPECT_THAT(info.output, ContainsRegex("\n" + std::string(parameter.name) + " .* (sequence|step) +" +
+                                           (in_phases ? "yes +" : "no +") + (parameter.implemented ? "yes " : "no ")));
   }
+  EXPECT_THAT(info.output, ContainsRegex("\nverify_draft +modes GREEDY, REJECTION, COUPLED, BLOCK"));
+  EXPECT_THAT(info.output, ContainsRegex("\nphases +at most 8"));
+  EXPECT_THAT(info.output, Not(HasSubstr("LACKS")));  // the CPU can do all
   EXPECT_THAT(info.output, ContainsRegex("max_streams +77 +streams"));
   EXPECT_THAT(info.output, ContainsRegex("cpu0 +cpu"));
 

@@ -7,13 +7,16 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "client/demo/worker/child_process.h"
 #include "client/demo/worker/server_process.h"
 #include "service/receipt/receipt_key.h"
 #include "sortition/client.h"
@@ -22,7 +25,9 @@
 namespace sortition::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint32_t kPolicyVocabulary = 512;
 constexpr uint64_t kFirstKey = 11, kSecondKey = 12;
@@ -148,6 +153,76 @@ TEST_F(PoliciesTest, KilledServerAndNewKeyChangeNoToken) {
   EXPECT_EQ(Refused(client.get(), sequence->get()).field, "open.watermark_key_id");
 }
 
+// A process that continues the text of another one hands over what the policy did to it.
+TEST_F(PoliciesTest, NewProcessKeepsTheMark) {
+  Write("keys", "first 11\n");
+  WriteRules(Marked() + R"(, "defaults": {"topK": 40})");
+  const auto draw = [](client::Client* client, client::Sequence* sequence, int count) {
+    for (int i = 0; i < count; ++i) ASSERT_NO_FATAL_FAILURE(Draw(client, sequence));
+  };
+  std::vector<uint32_t> right, begun;
+  v1::PolicyEffect policy;
+  {
+    const auto server = Start();
+    const auto client = Connect(server->address());
+    const auto whole = client->Open(Options("whole")), first = client->Open(Options("first"));
+    ASSERT_TRUE(whole.ok() && first.ok()) << whole.status() << first.status();
+    ASSERT_NO_FATAL_FAILURE(draw(client.get(), whole->get(), 60));
+    ASSERT_NO_FATAL_FAILURE(draw(client.get(), first->get(), 20));
+    right = (*whole)->tokens();
+    begun = (*first)->tokens();
+    policy = (*first)->policy();
+    EXPECT_EQ(policy.applied().ShortDebugString(), "top_k: 40");
+  }
+  Write("keys", "second 12\nfirst 11\n");
+  WriteRules(Marked() + R"(, "defaults": {"topK": 10})");
+  const auto server = Start();
+  const auto client = Connect(server->address());
+  client::SequenceOptions options = Options("again");
+  options.policy = policy;
+  const auto open = [&] {
+    auto sequence = client->Open(options);
+    const auto output = std::span(begun).subspan(options.prompt.size());
+    if (sequence.ok()) EXPECT_TRUE((*sequence)->Append(output).ok());
+    return sequence;
+  };
+  const auto sequence = open();
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  ASSERT_NO_FATAL_FAILURE(draw(client.get(), sequence->get(), 40));
+  EXPECT_EQ((*sequence)->tokens(), right);
+  // Without it the policy of now holds.
+  options.request_id = "other";
+  options.policy.reset();
+  const auto other = open();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ((*other)->policy().watermark_key_id(), "second");
+  EXPECT_EQ((*other)->policy().applied().ShortDebugString(), "top_k: 10");
+  // A mark of another kind is refused, though its key has the same name.
+  WriteRules(R"("watermark": {"keys": ")" + At("keys") + R"(", "skipRepeatedContexts": true})");
+  const auto changed = Start();
+  options.request_id = "changed";
+  options.policy = policy;
+  EXPECT_THAT(Connect(changed->address())->Open(options).status().ToString(), HasSubstr("open.parameters.watermark"));
+}
+
+TEST_F(PoliciesTest, InfoShowsTheCallersPolicy) {
+  Write("keys", "second 12\nfirst 11\n");
+  WriteRules(Marked() + R"(, "defaults": {"topK": 40}, "limits": [{"field": "temperature", "max": 1.5},
+      {"field": "dry", "banned": true, "violation": "VIOLATION_APPLY"}])");
+  const auto server = Start();
+  const auto info =
+      demo::ChildProcess::Start({SORTITIONCTL, {"info", "--server=" + server->address()}, At("info"), std::nullopt});
+  ASSERT_TRUE(info.ok()) << info.status();
+  ASSERT_TRUE((*info)->Wait(absl::Seconds(60)).ok());
+  std::ostringstream output;
+  output << std::ifstream(At("info")).rdbuf();
+  EXPECT_THAT(output.str(), ContainsRegex("\nwatermark +keys second first +refused"));
+  EXPECT_THAT(output.str(), ContainsRegex("\ndefaults +.*\"top_?[kK]\": ?40"));
+  EXPECT_THAT(output.str(), ContainsRegex("\ntemperature +<= 1.5 +refused"));
+  EXPECT_THAT(output.str(), ContainsRegex("\ndry +absent +applied"));
+  EXPECT_THAT(output.str(), Not(HasSubstr(At("keys"))));
+}
+
 TEST_F(PoliciesTest, ClientCannotTurnItOff) {
   Write("keys", "first 11\n");
   WriteRules(Marked() + R"(, "defaults": {"topK": 40},
@@ -184,6 +259,25 @@ TEST_F(PoliciesTest, ChangedPolicyRefusesWhatItWouldChange) {
   ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
   ASSERT_NO_FATAL_FAILURE(restart(R"("defaults": {"topP": 0.5})"));
   EXPECT_THAT(Refused(client.get(), sequence->get()).message, HasSubstr("policy has changed"));
+}
+
+// Nothing looked at the tokens of a text that began without a mark, so that they were not kept.
+TEST_F(PoliciesTest, LaterMarkEndsATextWithoutHistory) {
+  WriteRules(R"("defaults": {"topK": 3})");
+  auto server = Start();
+  const int port = server->port();
+  const auto client = Connect(server->address());
+  const auto sequence = client->Open(Options("text"));
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
+  Write("keys", "first 11\n");
+  WriteRules(Marked());
+  server->process().Signal(SIGKILL);
+  ASSERT_TRUE(server->process().Wait(absl::Seconds(60)).ok());
+  server = Start({}, port);
+  const client::RowError error = Refused(client.get(), sequence->get());
+  EXPECT_EQ(error.reason, v1::CONTRADICTION);
+  EXPECT_EQ(error.field, "open.watermark_key_id");
 }
 
 TEST_F(PoliciesTest, RequiredReceiptsAreWritten) {

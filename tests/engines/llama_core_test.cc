@@ -73,6 +73,31 @@ TEST(LlamaParameters, ScopeBiasAndBans) {
   EXPECT_FALSE(ToParameters(options)->has_presence_penalty());
 }
 
+TEST(LlamaParameters, ReasoningBudgetIsAPhase) {
+  SamplingOptions options;
+  options.reasoning_budget_start = {7, 8};
+  options.reasoning_budget_end = {9};
+  EXPECT_EQ(ToParameters(options)->phases_size(), 0);
+  for (const float temp : {0.0f, 0.8f}) {
+    options.temp = temp;
+    options.reasoning_budget_tokens = 20;
+    options.reasoning_budget_forced = {5, 6, 9};
+    const auto parameters = ToParameters(options);
+    ASSERT_TRUE(parameters.ok()) << parameters.status();
+    ASSERT_EQ(parameters->phases_size(), 1);
+    EXPECT_THAT(parameters->phases(0).begin(), ElementsAre(7, 8));
+    EXPECT_THAT(parameters->phases(0).end(), ElementsAre(9));
+    EXPECT_THAT(parameters->phases(0).then(), ElementsAre(5, 6, 9));
+    EXPECT_EQ(parameters->phases(0).max_tokens(), 20u);
+  }
+  options.reasoning_budget_forced = {-1};
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("reasoning_budget_forced"));
+  options.reasoning_budget_end.clear();
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("reasoning_budget_end"));
+  options.reasoning_budget_start.clear();
+  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("reasoning_budget_start"));
+}
+
 TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   SamplingOptions options;
   options.logit_bias = {{-1, 1}};
@@ -80,6 +105,13 @@ TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   options = {};
   options.penalty_last_n = -2;
   EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("penalty_last_n"));
+}
+
+TEST(LlamaDecoder, BannedPhrasesAreRefused) {
+  client::SequenceOptions options = Options();
+  options.parameters.add_banned_phrases()->add_tokens(3);
+  Decoder decoder(nullptr, options);
+  EXPECT_THAT(std::string(decoder.Draw(Row(0).data(), kVocabulary).status().message()), HasSubstr("banned_phrases"));
 }
 
 // Returns the text of a plain sequence whose drawn tokens are accepted, except the fourth.

@@ -170,15 +170,28 @@ class TransformersTest(unittest.TestCase):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 generate(model, SortitionSampler(self.client), do_sample=True, **options)
 
+    def test_banned_phrases_are_refused_by_name(self):
+        with self.assertRaisesRegex(ValueError, "banned_phrases"):
+            SortitionSampler(self.client, banned_phrases=[{"tokens": [3]}])
+
+    def test_phases_hold_within(self):
+        tokens = generate(MODELS["llama torch.float32"],
+                          SortitionSampler(self.client, seed=3, phases=[{"max_tokens": 2, "then": [7, 8, 9]}]),
+                          do_sample=True)
+        self.assertEqual(tokens[0, prompts()["input_ids"].shape[1] + 2:][:3].tolist(), [7, 8, 9])
+
     def test_extra_processor_settings_are_refused_by_name(self):
         ignores = transformers.RepetitionPenaltyLogitsProcessor(1.5, prompt_ignore_length=4)
-        for chain, name in (([transformers.TopPLogitsWarper(0.5, min_tokens_to_keep=3)], "min_tokens_to_keep 3"),
+        least = transformers.TopPLogitsWarper(0.5, min_tokens_to_keep=3)
+        for chain, name in (([least, transformers.MinPLogitsWarper(0.5)], "min_tokens_to_keep: 3 of top_p, 1 of min_p"),
+                            ([transformers.TopKLogitsWarper(2), least], "min_tokens_to_keep: 3, where top_k keeps 2"),
                             ([transformers.MinPLogitsWarper(0.5, filter_value=-50.0)], "filter_value -50"),
                             ([transformers.TopKLogitsWarper(5), transformers.TopKLogitsWarper(7)], "TopK.* twice"),
                             ([ignores, transformers.NoRepeatNGramLogitsProcessor(2)], "prompt_ignore_length")):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 Plan(chain, True)
         self.assertEqual(Plan([transformers.TopKLogitsWarper(2, min_tokens_to_keep=3)], True).parameters, {"top_k": 3})
+        self.assertEqual(Plan([least], True).parameters, {"top_p": 0.5, "min_keep": 3})
         self.assertEqual(Plan([transformers.TemperatureLogitsWarper(0.5)], False).parameters, {"temperature": 0.0})
 
     def test_step_uses_the_device_logits_moved_to(self):

@@ -79,10 +79,7 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   const kernels::LogitEdit twice[] = {{.token = 4}, {.token = 4}};
   EXPECT_THAT(sampler->SetEdits(0, twice).message, HasSubstr("edits[1]"));
   EXPECT_THAT(sampler->SetEdits(0, std::vector<kernels::LogitEdit>(3)).message, HasSubstr("at most 2"));
-  const kernels::LogitEdit three[] = {{.token = 1, .flags = 1}, {.token = 2, .flags = 1}, {.token = 3, .flags = 1}};
-  EXPECT_THAT(sampler->ChangeEdits(0, twice).message, HasSubstr("changes[1]"));
-  EXPECT_THAT(sampler->ChangeEdits(0, three).message, HasSubstr("would have 3 edits, at most 2"));
-  EXPECT_EQ(sampler->ChangeEdits(kRows, {}).code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(sampler->SetEdits(kRows, {}).code, StatusCode::kInvalidArgument);
 
   for (uint32_t i = 0; i < kRows; ++i) ASSERT_TRUE(sampler->SetRow(i, RowParameters(), {}).ok());
   EXPECT_THAT(sampler->Upload(kStream).message, HasSubstr("row 0 has a task that needs batch.given"));

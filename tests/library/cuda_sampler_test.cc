@@ -165,6 +165,53 @@ TEST_F(CudaLibrary, ScoresAndVerifies) {
   EXPECT_GE(accepted, 1);
 }
 
+TEST_F(CudaLibrary, SetEditsApplies) {
+  MakeRows();
+  const auto sampler = Create(Limits());
+  ASSERT_TRUE(sampler->Bind(batch_).ok());
+  SetRows(sampler.get());
+  ASSERT_TRUE(sampler->Upload(kStream).ok());
+  for (int step = 1; step < 6; ++step) {
+    std::vector<kernels::RowRequest> requests = Requests();
+    std::vector<kernels::LogitEdit> edits;
+    for (int i = 0; i < step; ++i) edits.push_back({.token = uint32_t(37 * i), .bias = BiasBits(float(step))});
+    requests[2].edits = edits;
+    ASSERT_TRUE(sampler->SetEdits(2, edits).ok());
+    EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
+    const uint64_t before = driver_.uploaded_bytes();
+    ASSERT_TRUE(sampler->Upload(kStream).ok());
+    EXPECT_LE(driver_.uploaded_bytes() - before,
+              (sizeof(kernels::cuda::RowInput) + sizeof(kernels::cuda::ChainedInput)) * kRows +
+                  sizeof(kernels::LogitEdit) * edits.size())
+        << "no other row's edits";
+    ASSERT_TRUE(sampler->Sample(kStream).ok());
+    ExpectRight(sampler.get(), requests);
+  }
+}
+
+// Edits whose upload failed are copied with the next upload.
+TEST_F(CudaLibrary, EditsSurviveFailedUpload) {
+  MakeRows();
+  const auto sampler = Create(Limits());
+  ASSERT_TRUE(sampler->Bind(batch_).ok());
+  SetRows(sampler.get());
+  ASSERT_TRUE(sampler->Upload(kStream).ok());
+  std::vector<kernels::RowRequest> requests = Requests();
+  std::vector<kernels::LogitEdit> edits(requests[2].edits.begin(), requests[2].edits.end());
+  for (const char* const function : {"MemcpyHtoDAsync", "EventRecord"}) {
+    const uint32_t token = edits.empty() ? 0 : edits.back().token + 1;
+    edits.push_back({.token = token, .bias = BiasBits(3)});
+    ASSERT_TRUE(sampler->SetEdits(2, edits).ok());
+    driver_.Fail(function, devices::cuda::Result::kOutOfMemory);
+    EXPECT_EQ(sampler->Upload(kStream).code, StatusCode::kResourceExhausted) << function;
+    EXPECT_EQ(sampler->Sample(kStream).code, StatusCode::kFailedPrecondition);
+    ASSERT_TRUE(sampler->Upload(kStream).ok());
+    ASSERT_TRUE(sampler->Sample(kStream).ok());
+    requests[2].edits = edits;
+    ExpectRight(sampler.get(), requests);
+  }
+}
+
 // A captured step, replayed over other logits, positions, masks and penalties.
 TEST_F(CudaLibrary, GraphReadsMemoryAtReplay) {
   MakeRows();
@@ -187,7 +234,7 @@ TEST_F(CudaLibrary, GraphReadsMemoryAtReplay) {
   for (uint32_t step = 0; step < 3; ++step) {
     if (step == 2) {
       edits.push_back({.token = edits.empty() ? 0 : edits.back().token + 1, .bias = BiasBits(4)});
-      ASSERT_TRUE(sampler->ChangeEdits(3, {&edits.back(), 1}).ok());
+      ASSERT_TRUE(sampler->SetEdits(3, edits).ok());
       ASSERT_TRUE(sampler->Upload(kStream).ok());
     }
     requests[3].edits = edits;

@@ -53,6 +53,12 @@ def autoscaling():
     return query.replace("{<<.LabelMatchers>>}", "")
 
 
+def keda():
+    """The query by which KEDA scales."""
+    with open(os.path.join(ROOT, "deploy/kubernetes/overlays/keda/scaled-object.yaml"), encoding="utf-8") as file:
+        return yaml.safe_load(file)["spec"]["triggers"][0]["metadata"]["query"]
+
+
 def everything():
     """(where it stands, expression)."""
     yield from ((f"{name}: {title}", expression) for name, title, expression in panels())

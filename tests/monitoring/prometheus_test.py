@@ -100,6 +100,7 @@ class PrometheusTest(unittest.TestCase):
 
     def test_the_autoscaler_has_data(self):
         self.check("prometheus-adapter.yaml", expressions.autoscaling())
+        self.check("scaled-object.yaml", expressions.keda().replace('{pod!=""}', ""))
 
     def test_nothing_fires_over_a_healthy_server(self):
         firing = [alert["labels"]["alertname"] for alert in self.prometheus.ask("alerts")["alerts"]

@@ -13,7 +13,7 @@ constexpr uint64_t kSectorBytes = 32;
 constexpr uint32_t kBanks = 32;
 
 AccessKind KindOf(const Instruction& instruction, bool is_same) {
-  if (instruction.kind == Kind::kLoad) return AccessKind::kRead;
+  if (instruction.kind == Kind::kLoad) return instruction.is_volatile ? AccessKind::kStrongRead : AccessKind::kRead;
   if (instruction.kind == Kind::kAtomic) return AccessKind::kAtomic;
   return is_same ? AccessKind::kSameWrite : AccessKind::kWrite;
 }

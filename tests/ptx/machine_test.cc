@@ -254,6 +254,16 @@ TEST(PtxMachine, RaceOnSharedMemoryIsReported) {
   }
 }
 
+TEST(PtxMachine, AtomicsMeetVolatileReadsAlone) {
+  const auto clear_bits = [](const std::string& load) {
+    std::vector<uint64_t> words(1);
+    return RunBody("ld." + load + "global.u32 %r4, [%rd1]; atom.global.and.b32 %r5, [%rd1], %r4;", &words,
+                   {.threads = 64});
+  };
+  EXPECT_THAT(Texts(clear_bits("volatile.")), ::testing::IsEmpty());
+  EXPECT_TRUE(Has(clear_bits(""), Finding::kRace));
+}
+
 TEST(PtxMachine, MissingThreadsAtBarrierAreReported) {
   std::vector<uint64_t> words(32);
   const std::string body = "setp.eq.s32 %p1, %r1, 3; @%p1 bra End; bar.sync 0; End:";

@@ -189,6 +189,8 @@ void Parser::ParseMemory(const std::vector<std::string>& parts, Instruction* ins
       instruction->space = *space;
     } else if (parts[i] == "nc" && is_load) {
       instruction->is_constant = true;
+    } else if (parts[i] == "volatile" && is_load) {
+      instruction->is_volatile = true;
     } else if (parts[i] == "v2" || parts[i] == "v4") {
       instruction->count = parts[i] == "v2" ? 2 : 4;
     } else {

@@ -73,6 +73,7 @@ struct Instruction {
   uint8_t registers_size = 0;      // bytes of one in a register
   bool is_signed = false;          // a load extends the sign
   bool is_constant = false;        // ld.global.nc
+  bool is_volatile = false;        // a load that may meet atomic operations
   bool address_is_narrow = false;  // 32 bits
   bool has_guard = false;
   bool guard_is_negated = false;

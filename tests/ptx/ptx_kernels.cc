@@ -71,9 +71,9 @@ void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32
       memory);
 }
 
-void RunEmulatedMerge(const kernels::cuda::EditMerge* merges, uint32_t rows, uint64_t seed,
-                      std::vector<MemoryRange>* memory) {
-  Run("edit", kernels::cuda::kMergeKernel, std::as_bytes(std::span(&merges, 1)), rows, 1, seed, memory);
+void RunEmulatedAdvance(const kernels::cuda::SequenceView& view, uint32_t rows, uint64_t seed,
+                        std::vector<MemoryRange>* memory) {
+  Run("sequence", kernels::cuda::kAdvanceKernel, std::as_bytes(std::span(&view, 1)), rows, 1, seed, memory);
 }
 
 }  // namespace sortition::testing

@@ -37,26 +37,26 @@ std::string Conflict(const char* now, const char* before, uint32_t block, uint32
          std::to_string(thread);
 }
 
+bool IsRead(AccessKind kind) { return kind == AccessKind::kRead || kind == AccessKind::kStrongRead; }
+
 // Compares the access with the last ones, as `is_before(block, thread, time)` orders them, and notes it.
 template <typename IsBefore>
-std::string Note(const Accessor& accessor, ByteShadow* cells, uint32_t bytes, AccessKind kind, bool is_global,
+std::string Note(const Accessor& accessor, ByteShadow* cells, uint32_t bytes, AccessKind kind,
                  const IsBefore& is_before) {
   std::string conflict;
   for (uint32_t i = 0; i < bytes; ++i) {
     ByteShadow& cell = cells[i];
-    const bool may_meet_writes =
-        kind == AccessKind::kSameWrite || (cell.is_atomic && kind == AccessKind::kAtomic) ||
-        (cell.is_atomic && kind == AccessKind::kRead && is_global && cell.writing_block == accessor.block);
+    const bool may_meet_writes = kind == AccessKind::kSameWrite ||
+                                 (cell.is_atomic && (kind == AccessKind::kAtomic || kind == AccessKind::kStrongRead));
     if (cell.written != 0 && !may_meet_writes && conflict.empty() &&
         !is_before(cell.writing_block, cell.writer, cell.written)) {
-      conflict = Conflict(kind == AccessKind::kRead ? "a read" : "a write", "a write", cell.writing_block, cell.writer);
+      conflict = Conflict(IsRead(kind) ? "a read" : "a write", "a write", cell.writing_block, cell.writer);
     }
     if (kind == AccessKind::kRead && cell.earlier != 0 && conflict.empty() &&
         !is_before(cell.earlier_block, cell.earlier_writer, cell.earlier)) {
       conflict = Conflict("a read", "an atomic operation", cell.earlier_block, cell.earlier_writer);
     }
-    const bool may_meet_reads =
-        kind == AccessKind::kRead || (kind == AccessKind::kAtomic && is_global && cell.reading_block == accessor.block);
+    const bool may_meet_reads = IsRead(kind) || (kind == AccessKind::kAtomic && cell.is_read_strong);
     if (cell.read != 0 && !may_meet_reads && conflict.empty()) {
       // Several readers are any threads but this one.
       const uint32_t reader = cell.is_read_by_several && cell.reader == accessor.thread ? ~0u : cell.reader;
@@ -64,8 +64,9 @@ std::string Note(const Accessor& accessor, ByteShadow* cells, uint32_t bytes, Ac
         conflict = Conflict("a write", "a read", cell.reading_block, cell.reader);
       }
     }
-    if (kind == AccessKind::kRead) {
+    if (IsRead(kind)) {
       const bool is_same_time = cell.read == accessor.now && cell.reading_block == accessor.block;
+      cell.is_read_strong = kind == AccessKind::kStrongRead && (!is_same_time || cell.is_read_strong);
       cell.is_read_by_several = is_same_time && (cell.is_read_by_several || cell.reader != accessor.thread);
       cell.read = accessor.now;
       cell.reader = uint16_t(accessor.thread);
@@ -169,13 +170,13 @@ std::string BlockShadow::AccessShared(uint32_t thread, uint32_t address, uint32_
   const auto is_before = [accessor = AccessorOf(thread)](uint32_t, uint32_t other, Time time) {
     return IsBeforeInBlock(accessor, other, time);
   };
-  if ((kind == AccessKind::kRead || kind == AccessKind::kAtomic) &&
+  if ((IsRead(kind) || kind == AccessKind::kAtomic) &&
       std::any_of(cells, cells + bytes, [](const ByteShadow& cell) { return cell.written == 0; })) {
     *finding = Finding::kUnwritten;
     return "shared memory that the block has not written";
   }
   *finding = Finding::kRace;
-  return Note(AccessorOf(thread), cells, bytes, kind, false, is_before);
+  return Note(AccessorOf(thread), cells, bytes, kind, is_before);
 }
 
 void GlobalShadow::BeginLaunch() {
@@ -190,7 +191,7 @@ std::string GlobalShadow::Access(const BlockShadow& block, const Accessor& acces
     if (other_block == accessor.block) return IsBeforeInBlock(accessor, other, time);
     return block.Knows(accessor.thread, other_block, other, time);
   };
-  return Note(accessor, cells, bytes, kind, true, is_before);
+  return Note(accessor, cells, bytes, kind, is_before);
 }
 
 }  // namespace sortition::testing::ptx

@@ -3,9 +3,8 @@
 // Two accesses conflict if different threads make them, one writes, not both are atomic, and neither is known to come
 // first. Order comes from the barrier of a block, the barrier of a whole warp, the order of launches, and, between
 // blocks, from a fence before an atomic operation and a fence after another one at the same address. Other warp-wide
-// functions order no memory. Two writes of the same value do not conflict. In global memory, a read does not conflict
-// with an atomic operation of the same block: a GPU reads an aligned word as a whole, and kernels clear bits of words
-// that others look at. Only the last reader and the last writer of a byte are known. Not thread-safe.
+// functions order no memory. Two writes of the same value do not conflict, and a volatile read does not conflict with
+// an atomic operation. Only the last reader and the last writer of a byte are known. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -53,9 +52,10 @@ struct ByteShadow {
   uint16_t earlier_writer = 0, earlier_block = 0;
   Time earlier = 0;
   bool is_read_by_several = false;  // threads of the block since `read`
+  bool is_read_strong = false;      // every read since `read` was volatile
 };
 
-enum class AccessKind : uint8_t { kRead, kWrite, kSameWrite, kAtomic };
+enum class AccessKind : uint8_t { kRead, kStrongRead, kWrite, kSameWrite, kAtomic };
 
 // A thread that accesses memory, with the times of the barriers that it has passed.
 struct Accessor {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -91,7 +92,9 @@ TEST_F(SequenceTableTest, StepLookaheadHasRoomOrIsRefused) {
   intent.position = 2000;
   const auto begin = [&](uint32_t drafts) {
     intent.history_hash = opened.at.history_hash;
-    const TokenTree ahead = TokenTree::Chain(std::vector<uint32_t>(drafts, 7));
+    std::vector<uint32_t> tokens(drafts);  // each changes the edits
+    std::iota(tokens.begin(), tokens.end(), 0);
+    const TokenTree ahead = TokenTree::Chain(std::move(tokens));
     return std::get<StepGrant>(opened.sequence->Begin({1, 1}, intent, ahead)).ticket;
   };
   uint64_t ticket = begin(20);

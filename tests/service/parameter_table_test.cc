@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -17,7 +18,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-const std::set<std::string> kStepParameters = {"draw_salt", "mask"};
+const std::set<std::string> kStepParameters = {"draw_salt", "mask", "score", "verify_draft", "verify_tree"};
 
 TEST(ParameterTable, NamesEqualContractsFields) {
   std::set<std::string> sequence_names;
@@ -35,6 +36,20 @@ TEST(ParameterTable, NamesEqualContractsFields) {
   EXPECT_EQ(sequence_names, fields);
   EXPECT_EQ(step_names, kStepParameters);
   for (const std::string& name : step_names) EXPECT_NE(v1::StepRow::descriptor()->FindFieldByName(name), nullptr);
+}
+
+TEST(ParameterTable, EveryFeatureHasAName) {
+  EXPECT_TRUE(NamesOf(kernels::kNoFeatures).empty());
+  for (int bit = 0; bit < 64; ++bit) {
+    const kernels::Features feature = kernels::Features{1} << bit;
+    EXPECT_EQ(NamesOf(feature).empty(), (feature & kernels::kAllFeatures) == 0) << bit;
+  }
+  // A name is an option, a task or a verify mode of the contract.
+  for (const std::string_view name : NamesOf(kernels::kAllFeatures)) {
+    v1::VerifyMode mode;
+    const auto is_listed = [&](const ParameterDescription& parameter) { return parameter.name == name; };
+    EXPECT_TRUE(std::ranges::any_of(Parameters(), is_listed) || v1::VerifyMode_Parse(std::string(name), &mode)) << name;
+  }
 }
 
 // Sets a field, and everything below it, to something that is not its off value.

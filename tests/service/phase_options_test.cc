@@ -125,6 +125,36 @@ TEST(PhaseOptions, PhaseThatMasksAllIsRefused) {
                       "p.phases[0].parameters.banned_token_ids");
 }
 
+// A prompt, or a caller that appends tokens, can have a tag that the output cannot draw.
+TEST(PhaseOptions, MaskedTagsAreTaken) {
+  MustCompilePhases("banned_token_ids: 1 phases { begin: 1 end: 5 }");
+  MustCompilePhases("banned_token_ids: 5 phases { begin: 1 end: [4, 5] }");
+  MustCompilePhases("phases { begin: 1 end: 4 parameters { allowed_token_ids: [2, 3] } }");
+}
+
+// Tags of which each ends where the other begins are told apart by the tokens that follow.
+TEST(PhaseOptions, OverlappingTagsAreTakenInOrder) {
+  MustCompilePhases("phases { begin: [1, 2] end: 9 } phases { begin: [2, 3] end: 9 }");
+  MustCompilePhases("phases { begin: [1, 2] end: [2, 1] }");
+  MustCompilePhases("phases { begin: 1 end: 1 }");
+}
+
+// In a message an empty list is no list: the sequence's holds within.
+TEST(PhaseOptions, EmptyListsAreInherited) {
+  const std::string outside = "banned_token_ids: 3 allowed_token_ids: [1, 2] logit_bias { token: 5 bias: 1 } ";
+  v1::SamplingParameters parameters = ParsedPhases(outside + "phases { end: 2 parameters { top_k: 4 } }");
+  parameters.mutable_phases(0)->mutable_parameters()->mutable_banned_token_ids()->Clear();
+  SequenceSpec spec;
+  ASSERT_FALSE(CompilePhased(parameters, &spec));
+  const SequenceSpec plain = MustCompilePhases(outside);
+  EXPECT_EQ(spec.Within(1).listed_edits, plain.listed_edits);
+  EXPECT_EQ(spec.Within(1).allowed_tokens, plain.allowed_tokens);
+  // A list of one entry that changes nothing replaces it by none.
+  const SequenceSpec none = MustCompilePhases(
+      "logit_bias { token: 5 bias: 1 } phases { end: 2 parameters { logit_bias { token: 5 bias: 0 } } }");
+  EXPECT_TRUE(none.Within(1).listed_edits.empty() || none.Within(1).listed_edits[0].bias == 0);
+}
+
 TEST(PhaseOptions, OtherParametersAreUnknown) {
   v1::SamplingParameters inner = ParsedPhases("dry { multiplier: 1 }");
   v1::SamplingParameters parameters = ParsedPhases("phases { begin: 1 end: 2 }");

@@ -82,6 +82,23 @@ TEST_F(PolicyFile, ContradictingLimitsAreNamed) {
   ExpectError(limit(R"("dry", "banned": true)", R"("defaults": {"dry": {"multiplier": 1}}, )"), "own default");
   ExpectError(limit(R"("watermark", "banned": true)", R"("watermark": {"keys": "keys"}, )"), "sets the watermark");
   ExpectError(limit(R"("top_k", "max": 1}, {"field": "top_k", "min": 1)"), "limits: top_k: is limited twice");
+  ExpectError(limit(R"("temperature", "max": 0)", R"("watermark": {"keys": "keys"}, )"), "greedy tokens carry no mark");
+}
+
+// A value that a limit would put in force is one that an open can have.
+TEST_F(PolicyFile, BoundOutOfRangeIsNamed) {
+  const auto limit = [&](const std::string& members) {
+    return ParseRules(R"("limits": [{"field": )" + members + "}]");
+  };
+  ExpectError(limit(R"("top_p", "max": 0)"), "limits: top_p: 0 is no value of the field, which is");
+  ExpectError(limit(R"("temperature", "min": 0.001)"), "limits: temperature: 0.001 is no value");
+  ExpectError(limit(R"("temperature", "max": 1000)"), "limits: temperature: 1000 is no value");
+  ExpectError(limit(R"("dry.base", "max": 0.5)"), "limits: dry.base: 0.5 is no value");
+  ExpectError(limit(R"("min_keep", "min": 2000)"), "limits: min_keep: 2000 is no value");
+  for (const char* const members : {R"("temperature", "min": 0, "max": 100)", R"("top_k", "max": 50)",
+                                    R"("min_tokens", "max": 9)", R"("mirostat.tau", "max": 20)"}) {
+    EXPECT_TRUE(limit(members).ok()) << limit(members).status();
+  }
 }
 
 TEST_F(PolicyFile, KeyLinesAreChecked) {

@@ -10,7 +10,6 @@
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "tests/simulation/draw.h"
-#include "tests/support/plain_edit_cache.h"
 
 namespace sortition::simulation {
 
@@ -58,12 +57,9 @@ class Replica::SimulatedDevice final : public devices::Device {
         bytes.insert(bytes.end(), segment.data, segment.data + segment.size);
       }
       row.request.logits = bytes.data();
-      SORTITION_CHECK(std::ranges::equal(cache_.EditsOf(row.request), row.request.edits));
       kernels::cpu::Scratch scratch;
       kernels::cpu::SampleRow(row.request, &scratch, &result.outputs.emplace_back());
     }
-    replica_.tally_.cached_edit_rows += cache_.changed() - counted_;
-    counted_ = cache_.changed();
     if (plant == Plant::kSwappedRows && result.outputs.size() > 1) {
       std::swap(result.outputs[0].token, result.outputs[1].token);
     }
@@ -78,8 +74,6 @@ class Replica::SimulatedDevice final : public devices::Device {
                                                 .batches_in_flight = 2,
                                                 .features = kernels::kAllFeatures};
   const std::shared_ptr<Pending> pending_ = std::make_shared<Pending>();
-  testing::PlainEditCache cache_;
-  uint64_t counted_ = 0;  // of its rows, in the tally
 };
 
 class Replica::TallyObserver final : public service::NullObserver {

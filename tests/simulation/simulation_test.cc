@@ -48,7 +48,6 @@ TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   EXPECT_GT(tally.missing_shards, worlds / 16);
   EXPECT_GT(tally.compact_rows, 5 * worlds);
   EXPECT_GT(tally.required_rows, worlds / 2);
-  EXPECT_GT(tally.cached_edit_rows, 10 * worlds);
   EXPECT_GT(tally.marked_texts, worlds);
   EXPECT_GT(tally.bounded_texts, worlds);
   EXPECT_GT(tally.policy_changes, worlds);

@@ -97,19 +97,18 @@ struct Tally {
   uint64_t freed_sequences = 0;  // by their closes
   uint64_t missing_shards = 0;   // rows refused because some had not come in time
   uint64_t compact_rows = 0;
-  uint64_t required_rows = 0;     // of these: ROW_REQUIRED
-  uint64_t cached_edit_rows = 0;  // whose edits a device had but for changes
-  uint64_t marked_texts = 0;      // by a key of the operator
-  uint64_t bounded_texts = 0;     // whose parameters the operator's policy has changed
-  uint64_t policy_changes = 0;    // files that replicas have read while they ran
-  uint64_t bad_policies = 0;      // files that they could not use
-  uint64_t late_starts = 0;       // of replicas that had to wait for a usable file
-  uint64_t ended_texts = 0;       // by a policy that would change their tokens
-  uint64_t tested_drafts = 0;     // accepted by rejection
-  uint64_t block_drafts = 0;      // accepted in blocks
-  uint64_t banned_rows = 0;       // whose caller banned tokens
-  uint64_t phase_tokens = 0;      // of steps that end within a phase
-  uint64_t faults[16] = {};       // by kind
+  uint64_t required_rows = 0;   // of these: ROW_REQUIRED
+  uint64_t marked_texts = 0;    // by a key of the operator
+  uint64_t bounded_texts = 0;   // whose parameters the operator's policy has changed
+  uint64_t policy_changes = 0;  // files that replicas have read while they ran
+  uint64_t bad_policies = 0;    // files that they could not use
+  uint64_t late_starts = 0;     // of replicas that had to wait for a usable file
+  uint64_t ended_texts = 0;     // by a policy that would change their tokens
+  uint64_t tested_drafts = 0;   // accepted by rejection
+  uint64_t block_drafts = 0;    // accepted in blocks
+  uint64_t banned_rows = 0;     // whose caller banned tokens
+  uint64_t phase_tokens = 0;    // of steps that end within a phase
+  uint64_t faults[16] = {};     // by kind
 
   Tally& operator+=(const Tally& other);
   std::string Describe() const;

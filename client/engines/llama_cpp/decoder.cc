@@ -18,6 +18,11 @@ std::string FreshId(const std::string& prefix) {
   return absl::StrCat(prefix.empty() ? "llama" : prefix, "-", number.fetch_add(1, std::memory_order_relaxed));
 }
 
+absl::Status TakesNothingBack() {
+  return absl::InvalidArgumentError(
+      "banned_phrases: llama.cpp takes no accepted token back; bad_words bans the last token of each instead");
+}
+
 absl::StatusOr<v1::DrawResult> DrawOf(client::RowResult result) {
   if (const auto* error = std::get_if<client::RowError>(&result)) return client::ToStatus(*error);
   return std::get<v1::DrawResult>(std::move(result));
@@ -36,6 +41,7 @@ absl::Status Decoder::Open(uint32_t vocabulary_size) {
         "a clone does not have the state of mirostat or adaptive_p, which is a sequence's of the service: clone before "
         "the first draw, or sample in process");
   }
+  if (options_.parameters.banned_phrases_size() > 0) return TakesNothingBack();
   client::SequenceOptions options = options_;
   options.request_id = FreshId(options_.request_id);
   options.vocabulary_size = vocabulary_size;
@@ -50,6 +56,10 @@ absl::Status Decoder::Open(uint32_t vocabulary_size) {
   };
   const absl::Status status = client_ != nullptr ? take(client_->Open(std::move(options)), &remote_)
                                                  : take(client::LocalSequence::Open(options), &local_);
+  if (remote_ != nullptr && remote_->policy().applied().banned_phrases_size() > 0) {
+    remote_.reset();
+    return TakesNothingBack();
+  }
   if (status.ok()) prompt_length_ = prompt_length;
   return status;
 }

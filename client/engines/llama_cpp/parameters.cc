@@ -64,6 +64,29 @@ absl::Status SetBias(const SamplingOptions& options, v1::SamplingParameters* par
   return absl::OkStatus();
 }
 
+// Copies the tokens of the option `name`.
+absl::Status SetTokens(const char* name, const std::vector<int32_t>& tokens,
+                       google::protobuf::RepeatedField<uint32_t>* copy) {
+  for (const int32_t token : tokens) {
+    if (token < 0) return absl::InvalidArgumentError(absl::StrCat(name, ": no token has the id ", token));
+    copy->Add(static_cast<uint32_t>(token));
+  }
+  return absl::OkStatus();
+}
+
+// A budget is a phase that holds the sequence's own parameters. llama.cpp ignores one without tags.
+absl::Status SetBudget(const SamplingOptions& options, v1::SamplingParameters* parameters) {
+  if (options.reasoning_budget_tokens < 0) return absl::OkStatus();
+  if (options.reasoning_budget_start.empty()) return absl::InvalidArgumentError("reasoning_budget_start: is empty");
+  if (options.reasoning_budget_end.empty()) return absl::InvalidArgumentError("reasoning_budget_end: is empty");
+  v1::Phase& phase = *parameters->add_phases();
+  phase.set_max_tokens(static_cast<uint32_t>(options.reasoning_budget_tokens));
+  absl::Status status = SetTokens("reasoning_budget_start", options.reasoning_budget_start, phase.mutable_begin());
+  status.Update(SetTokens("reasoning_budget_end", options.reasoning_budget_end, phase.mutable_end()));
+  status.Update(SetTokens("reasoning_budget_forced", options.reasoning_budget_forced, phase.mutable_then()));
+  return status;
+}
+
 // llama.cpp's default order of the samplers that have a counterpart.
 constexpr std::array<std::string_view, 8> kDefaultOrder = {"penalties", "top_n_sigma", "top_k", "typ_p",
                                                            "top_p",     "min_p",       "xtc",   "temperature"};
@@ -166,6 +189,7 @@ absl::StatusOr<v1::SamplingParameters> ParametersOf(const SamplingOptions& optio
   v1::SamplingParameters parameters;
   SetPenalties(options, &parameters);
   if (absl::Status status = SetBias(options, &parameters); !status.ok()) return status;
+  if (absl::Status status = SetBudget(options, &parameters); !status.ok()) return status;
   if (options.temp <= 0) {  // greedy: filters do not matter
     parameters.set_temperature(0);
     return parameters;

@@ -33,7 +33,13 @@ struct SamplingOptions {
   float mirostat_eta = 0.1f;
   float adaptive_target = -1.0f;  // < 0: off
   float adaptive_decay = 0.9f;
+  // Holds for top_p, min_p, typical_p and XTC. Refused beside top_n_sigma and a smaller top_k, which ignore it there.
   int32_t min_keep = 0;
+  // Budget of a thought between two tags, as tokens. -1: none.
+  int32_t reasoning_budget_tokens = -1;
+  std::vector<int32_t> reasoning_budget_start;
+  std::vector<int32_t> reasoning_budget_end;
+  std::vector<int32_t> reasoning_budget_forced;  // emitted when the budget is used up; empty: the end
   // llama.cpp's names of samplers, first applied first. A sampler that is not in the list is off. Absent: llama.cpp's
   // default order, with adaptive_p where its target is set.
   std::optional<std::vector<std::string>> samplers;

@@ -184,10 +184,14 @@ Sequence* Wrap(std::unique_ptr<client::Sequence> opened) {
 }
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
-               std::optional<uint32_t> start_position, uint32_t turns, bool receipts) {
+               std::optional<uint32_t> start_position, uint32_t turns, bool receipts,
+               const std::optional<nb::bytes>& policy) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
   options.turns = turns;
+  if (policy && !options.policy.emplace().ParseFromArray(policy->data(), static_cast<int>(policy->size()))) {
+    throw nb::value_error("policy: the bytes are no sortition.v1.PolicyEffect");
+  }
   if (receipts) options.receipts = std::make_shared<client::ReceiptLog>();
   const std::shared_ptr<client::ReceiptLog> log = options.receipts;
   auto client = self.share();
@@ -198,6 +202,13 @@ Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prom
   }));
   sequence->receipts = log;
   return sequence;
+}
+
+// Returns the effect of the operator's policy as a message of the Python package.
+nb::object PolicyOf(const Sequence& self) {
+  const std::string bytes = self.get().policy().SerializeAsString();
+  const nb::object kind = nb::module_::import_("sortition.v1.sampling_pb2").attr("PolicyEffect");
+  return kind.attr("FromString")(nb::bytes(bytes.data(), bytes.size()));
 }
 
 client::ReceiptLog& ReceiptsOf(const Sequence& self) {
@@ -355,6 +366,9 @@ void BindClient(nb::module_& module) {
       .def_prop_ro(
           "turns", [](const Sequence& self) { return self.get().turns(); },
           "Number of times that the text was cut or scored, for a rank that continues it in a new process.")
+      .def_prop_ro("policy", &PolicyOf, nb::sig("def policy(self) -> sortition.v1.sampling_pb2.PolicyEffect"),
+                   "What the policy of the service's operator has changed: `applied` parameters, names of `removed` "
+                   "fields, `watermark_key_id` of the key that marks the text. Empty without a policy.")
       .def(
           "replace_last", [](Sequence& self, uint32_t token) { Check(self.get().ReplaceLast(token)); },
           nb::arg("token"))
@@ -405,7 +419,7 @@ void BindClient(nb::module_& module) {
           },
           nb::arg("device"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"),
-           nb::arg("receipts"))
+           nb::arg("receipts"), nb::arg("policy").none())
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
            nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),

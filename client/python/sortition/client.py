@@ -16,6 +16,7 @@ from sortition.describe import describe, token_list
 from sortition.options import Retry, Shard, Transport
 from sortition.step import Drafts, Result, banned_lists, packed_masks, raised, scored_lists, stream_of_step
 from sortition.v1.parameters_pb2 import SamplingParameters
+from sortition.v1.sampling_pb2 import PolicyEffect
 
 
 class Client:
@@ -61,19 +62,21 @@ class Client:
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
              model: str = "", start_position: Optional[int] = None, turns: int = 0,
              parameters: Optional[SamplingParameters] = None, receipts: bool = False,
-             **sampling: Any) -> _native.Sequence:
+             policy: Optional[PolicyEffect] = None, **sampling: Any) -> _native.Sequence:
         """Makes a sequence known to the service. Blocks for a round trip.
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
         `parameters`. Without a `request_id` the client makes one, but a rank must give it. A rank that continues a text
         in a new process passes `turns` of the other ranks' sequences, if it is not 0. With `receipts` the service says
-        how each token was drawn: Sequence.take_receipts and seed_line.
+        how each token was drawn: Sequence.take_receipts and seed_line. A process that continues a text which another
+        one has begun passes `policy` of that one's sequence: then the operator's policy changes no token of it.
         """
         if turns and self._shard is None:
             raise ValueError("turns: with a shard only")
         message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
                            live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
-        return self._native.open(message, token_list(prompt), start_position, turns, receipts)
+        return self._native.open(message, token_list(prompt), start_position, turns, receipts,
+                                 None if policy is None else policy.SerializeToString())
 
     def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,

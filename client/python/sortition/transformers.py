@@ -25,6 +25,7 @@ from sortition.logits import LogitsTransfer
 from sortition.step import Drafts, pack_mask
 
 MOST_DRAFTS = 64  # of one step
+_NOTHING_BACK = "banned_phrases: generate takes no token back; bad_words_ids bans the last token of each instead"
 # Processors with a single number: its attribute, and the parameter with the same meaning.
 _PLAIN = {
     processors.RepetitionPenaltyLogitsProcessor: ("penalty", "repetition_penalty"),
@@ -51,8 +52,11 @@ class Plan:
         self.parameters: Dict[str, Any] = {} if do_sample else {"temperature": 0.0}
         self.ignored_prefix: Any = 0  # number of tokens at the start of all rows, or of each row, that are not history
         self._masks: List[Callable[[int, torch.Tensor, numpy.ndarray], None]] = []
+        self._least: Dict[str, int] = {}  # min_tokens_to_keep of each filter, by its parameter
         for processor in processor_list:
             self._add(processor)
+        if any(least > 1 for least in self._least.values()):
+            self._keep_least()
         if torch.as_tensor(self.ignored_prefix).any() and _READ_THE_PROMPT & self.parameters.keys():
             raise ValueError("prompt_ignore_length hides the prompt from no_repeat_ngram_size and bad_words_ids, too:"
                              " generate without one of them")
@@ -72,7 +76,9 @@ class Plan:
         kind = type(processor)
         if kind in _PLAIN:
             attribute, parameter = _PLAIN[kind]
-            _refuse_details(processor, parameter)
+            _refuse_filter_value(processor, parameter)
+            if parameter in _FILTERS and parameter != "top_k":  # top_k's number includes it
+                self._least[parameter] = getattr(processor, "min_tokens_to_keep", 1)
             if parameter == "temperature" and self.parameters.get(parameter) == 0:
                 return  # greedy: the first token stays first
             if parameter in self.parameters:
@@ -99,6 +105,17 @@ class Plan:
         elif kind not in _WITHOUT_EFFECT:
             raise ValueError(f"{kind.__name__} has no counterpart in Sortition: generate without it")
 
+    def _keep_least(self) -> None:
+        """Sets min_keep, which is one number for all filters of a sequence."""
+        numbers = set(self._least.values())
+        if len(numbers) > 1:
+            said = ", ".join(f"{least} of {name}" for name, least in self._least.items())
+            raise ValueError(f"min_tokens_to_keep: {said}, where Sortition has one number for all filters")
+        least = numbers.pop()
+        if 0 < self.parameters.get("top_k", 0) < least:
+            raise ValueError(f"min_tokens_to_keep: {least}, where top_k keeps {self.parameters['top_k']}")
+        self.parameters["min_keep"] = least
+
     def _ban(self, tokens: List[int]) -> None:
         banned = self.parameters.setdefault("banned_token_ids", [])
         banned += [token for token in dict.fromkeys(tokens) if token not in banned]
@@ -120,13 +137,9 @@ class Plan:
             self.parameters.setdefault("logit_bias", []).append({"token": int(tokens[0]), "bias": float(bias)})
 
 
-def _refuse_details(processor: Any, parameter: str) -> None:
-    """Converts the options that a filter has besides its number."""
+def _refuse_filter_value(processor: Any, parameter: str) -> None:
     if parameter in _FILTERS and processor.filter_value != -float("inf"):
         raise ValueError(f"{type(processor).__name__}: filter_value {processor.filter_value}, where Sortition has -inf")
-    if parameter != "top_k" and getattr(processor, "min_tokens_to_keep", 1) > 1:  # for top_k the number includes it
-        raise ValueError(f"{type(processor).__name__}: min_tokens_to_keep {processor.min_tokens_to_keep}, where"
-                         " Sortition keeps one token at least")
 
 
 def _ids(tokens: Any) -> List[int]:
@@ -154,6 +167,8 @@ class SortitionSampler:
     def __init__(self, sampler: Union[Client, Sampler], *, seed: Optional[int] = None,
                  on_step: Optional[Callable[[List[Optional[Draw]]], None]] = None, timeout: Optional[float] = None,
                  **sampling: Any):
+        if sampling.get("banned_phrases") or getattr(sampling.get("parameters"), "banned_phrases", None):
+            raise ValueError(_NOTHING_BACK)
         self._sampler = sampler
         self._logits = LogitsTransfer(sampler)
         self._seed = seed
@@ -282,6 +297,8 @@ class SortitionSampler:
             allowed=None if allowed is None else [allowed if drafts else allowed[0]], timeout=self._timeout)
         if isinstance(result, Error):
             raise result
+        if result.rewind is not None:
+            raise ValueError(_NOTHING_BACK)
         if self._on_step is not None:
             self._on_step([result])
         return list(result.tokens) if drafts else [result.token]
@@ -309,6 +326,8 @@ class SortitionSampler:
         for row, result in zip(live, results):
             if isinstance(result, Error):
                 raise result
+            if result.rewind is not None:  # by an operator's policy
+                raise ValueError(_NOTHING_BACK)
             draws[row] = result
         if self._on_step is not None:
             self._on_step(draws)

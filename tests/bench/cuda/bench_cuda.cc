@@ -116,8 +116,10 @@ class Input {
       stream->Upload(memory_ + row_bytes * row, logits.row(source), row_bytes);
       sources_.push_back(source);
     }
-    auto state = CudaSampler::State::Create(
-        context, {.rows = what.rows, .vocabulary = what.vocabulary, .edits = what.edits, .top = 0});
+    auto state = CudaSampler::State::Create(context, {.rows = what.rows,
+                                                      .vocabulary = what.vocabulary,
+                                                      .edits = what.edits == 0 ? 0 : what.edits + kDrawnEdits,
+                                                      .top = 0});
     SORTITION_CHECK(state.ok());
     sampler_ = std::make_unique<CudaSampler>(*std::move(state));
     Set(what, row_bytes, number);
@@ -135,16 +137,30 @@ class Input {
   uint64_t bytes() const { return bytes_; }
   void Sample() { CheckSuccess(sampler_->Sample(stream_.handle())); }
 
-  // Does the host's part of a decoding step: one more token is counted in every row, either by a change of its edits or
-  // by sending all of them.
-  void Step(bool sends_all) {
+  // Does the host's part of a decoding step: one more token is counted in every row, whose edits are sent.
+  void StepWithLists() {
     kernels::LogitEdit& edit = edits_[++steps_ % edits_.size()];
-    edit.penalty = law::PenaltyBits(0.1f, 0.2f, uint32_t(6 + steps_ % 50));
-    for (uint32_t row = 0; row < requests_.size(); ++row) {
-      CheckSuccess(sends_all ? sampler_->SetEdits(row, edits_) : sampler_->ChangeEdits(row, {&edit, 1}));
-    }
+    edit.penalty = law::PenaltyBits(kFrequency, kPresence, uint32_t(6 + steps_ % 50));
+    for (uint32_t row = 0; row < requests_.size(); ++row) CheckSuccess(sampler_->SetEdits(row, edits_));
     CheckSuccess(sampler_->Upload(stream_.handle()));
     Sample();
+  }
+
+  // From now on Sample counts the drawn tokens on the device.
+  void StartSequences() {
+    std::vector<TokenCount> counts;
+    for (size_t i = 0; i < edits_.size(); ++i) {
+      counts.push_back({edits_[i].token, uint32_t(1 + i % 5)});
+      edits_[i].penalty = law::PenaltyBits(kFrequency, kPresence, counts[i].count);
+    }
+    for (uint32_t row = 0; row < requests_.size(); ++row) {
+      CheckSuccess(sampler_->SetRow(row, parameters_[row], requests_[row].noise));
+      CheckSuccess(sampler_->SetEdits(row, {}));
+      CheckSuccess(sampler_->SetSequence(
+          row, {.repetition_penalty = kRepetition, .frequency_penalty = kFrequency, .presence_penalty = kPresence},
+          counts));
+    }
+    CheckSuccess(sampler_->Upload(stream_.handle()));
   }
 
   // The first rows are the reference's.
@@ -162,13 +178,18 @@ class Input {
   }
 
  private:
+  static constexpr float kRepetition = 1.1f;
+  static constexpr float kFrequency = 0.1f;
+  static constexpr float kPresence = 0.2f;
+  static constexpr uint32_t kDrawnEdits = 4000;
+
   void Set(const Case& what, uint64_t row_bytes, uint32_t number) {
     std::vector<uint32_t> mask;
     if (what.edits != 0) {
       for (uint32_t i = 0; i < what.edits; ++i) {
         edits_.push_back({.token = i * (what.vocabulary / what.edits),
                           .flags = kernels::LogitEdit::kRepeated,
-                          .penalty = law::PenaltyBits(0.1f, 0.2f, 1 + i % 5)});
+                          .penalty = law::PenaltyBits(kFrequency, kPresence, 1 + i % 5)});
       }
       mask.resize((what.vocabulary + 31) / 32, 0xffffbfffu);
       mask_ = stream_.Allocate(4 * mask.size());
@@ -186,7 +207,7 @@ class Input {
     parameters_.resize(what.rows);
     for (uint32_t row = 0; row < what.rows; ++row) {
       law::SamplingParameters options = what.options[(row + number) % what.options.size()];
-      if (what.edits != 0) options.repetition_penalty = 1.1f;
+      if (what.edits != 0) options.repetition_penalty = kRepetition;
       CheckSuccess(Compile({.parameters = options, .raw_logprob = what.logprob}, &parameters_[row]));
       kernels::RowRequest request;
       request.dtype = kernels::DType::kBF16;
@@ -241,15 +262,25 @@ void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* 
   report->Add({what.name, sampled, "us", copied / 2});
   std::cerr << what.name << ": " << sampled << " us\n";
   if (!what.times_steps) return;
-  for (const auto& [name, sends_all] : {std::pair{"changes", false}, {"lists", true}}) {
-    const auto step = [&, sends_all = sends_all] {
-      for (const auto& input : inputs) input->Step(sends_all);
-    };
-    const double took = stream->TimeCalls(step, rounds) / count;
-    inputs[0]->CheckAnswers(logits);
-    report->Add({absl::StrCat(what.name, "_step_", name), took, "us", sampled});
-    std::cerr << what.name << "_step_" << name << ": " << took << " us\n";
-  }
+  const auto add = [&](const char* name, double took) {
+    report->Add({absl::StrCat(what.name, "_step_", name), took / count, "us", sampled});
+    std::cerr << what.name << "_step_" << name << ": " << took / count << " us\n";
+  };
+  const double lists = stream->TimeCalls(
+      [&] {
+        for (const auto& input : inputs) input->StepWithLists();
+      },
+      rounds);
+  inputs[0]->CheckAnswers(logits);
+  add("lists", lists);
+  for (const auto& input : inputs) input->StartSequences();
+  inputs[0]->Sample();
+  inputs[0]->CheckAnswers(logits);
+  add("sequence", stream->TimeGraph(
+                      [&] {
+                        for (const auto& input : inputs) input->Sample();
+                      },
+                      rounds));
 }
 
 int Run() {

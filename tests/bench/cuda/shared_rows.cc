@@ -40,8 +40,7 @@ void CheckSuccess(const absl::Status& status) {
 // Penalties on 2,000 tokens of every row; each step counts one of these tokens once more.
 class Penalties {
  public:
-  // `first_list` 0: the lists have no name.
-  Penalties(uint32_t rows, uint64_t first_list) : edits_(rows), first_list_(first_list) {
+  explicit Penalties(uint32_t rows) : edits_(rows) {
     for (std::vector<kernels::LogitEdit>& edits : edits_) {
       for (uint32_t i = 0; i < kEdits; ++i) edits.push_back(EditOf(i * (kVocabulary / kEdits)));
     }
@@ -50,13 +49,9 @@ class Penalties {
   void Step() {
     const auto at = size_t(++version_ * 77 % kEdits);
     for (std::vector<kernels::LogitEdit>& edits : edits_) edits[at] = EditOf(edits[at].token);
-    changed_ = edits_[0][at].token;
   }
 
-  void PutInto(uint32_t row, kernels::RowRequest* request) const {
-    request->edits = edits_[row];
-    if (first_list_ != 0) request->edit_origin = {first_list_ + row, version_, 0, {&changed_, 1}};
-  }
+  void PutInto(uint32_t row, kernels::RowRequest* request) const { request->edits = edits_[row]; }
 
  private:
   static constexpr uint32_t kEdits = 2000;
@@ -66,9 +61,7 @@ class Penalties {
   }
 
   std::vector<std::vector<kernels::LogitEdit>> edits_;
-  const uint64_t first_list_;
   uint64_t version_ = 0;
-  uint32_t changed_ = 0;
 };
 
 // One batch after another of `rows` rows, in a worker's memory, a server's device and a library's sampler.
@@ -203,24 +196,19 @@ class SharedRows {
   std::vector<std::unique_ptr<CudaSampler::State>> samplers_;
 };
 
-// Measures steps whose rows lie on the device, with penalties that the device has except for the changes, or lacks.
+// Measures steps whose rows lie on the device, with penalties that are uploaded.
 void MeasurePenalties(SharedRows* shared, uint32_t rows, Report* report) {
-  Penalties named(rows, 1);
-  Penalties nameless(rows, 0);
-  const auto step = [&](size_t input, Penalties* penalties) {
-    penalties->Step();
-    return shared->OnDevice(input, false, false, penalties);
+  Penalties penalties(rows);
+  const auto step = [&](size_t input) {
+    penalties.Step();
+    return shared->OnDevice(input, false, false, &penalties);
   };
-  for (Penalties* const penalties : {&named, &named, &nameless}) {
-    shared->CheckAnswers(1, step(1, penalties), penalties);
-  }
+  shared->CheckAnswers(1, step(1), &penalties);
   const std::vector<double> took =
       MeasureInterleaved({{"none", [&](size_t input) { shared->OnDevice(input, false, false); }},
-                          {"cached", [&](size_t input) { step(input, &named); }},
-                          {"uploaded", [&](size_t input) { step(input, &nameless); }}},
+                          {"uploaded", [&](size_t input) { step(input); }}},
                          {.inputs = shared->inputs(), .rounds = 10});
-  report->Add({absl::StrCat("shared_rows/penalties_cached_", rows), took[1], "us", took[0]});
-  report->Add({absl::StrCat("shared_rows/penalties_uploaded_", rows), took[2], "us", took[0]});
+  report->Add({absl::StrCat("shared_rows/penalties_uploaded_", rows), took[1], "us", took[0]});
 }
 
 void MeasureImport(const Context& context, devices::Device* device, Report* report) {

@@ -62,6 +62,7 @@ class LocalSequence {
   absl::Status Truncate(uint32_t position);
 
  private:
+  friend class CudaStream;
   friend class LocalCuda;
   explicit LocalSequence(std::unique_ptr<OwnSequence> own);
 

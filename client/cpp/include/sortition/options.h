@@ -11,7 +11,7 @@
 
 #include "absl/time/time.h"
 #include "sortition/receipts.h"
-#include "sortition/v1/parameters.pb.h"
+#include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {
 

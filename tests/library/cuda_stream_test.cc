@@ -1,0 +1,215 @@
+// Local sequences that a device advances on a stream, awaited three steps late, beside sequences stepped one by one.
+#include "client/cpp/cuda_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/fake_driver.h"
+
+namespace sortition::client {
+namespace {
+
+using testing::FakeCudaDriver;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kVocabulary = 600;
+constexpr uint32_t kRows = 6;
+constexpr size_t kLate = 3;
+CUstream_st* const kOwnStream = reinterpret_cast<CUstream_st*>(uintptr_t{77});
+
+SequenceOptions OptionsOf(uint32_t row, uint32_t life) {
+  SequenceOptions options;
+  options.request_id = "row-" + std::to_string(row);
+  options.vocabulary_size = kVocabulary;
+  options.seed = 40 + row + 100 * life;
+  options.prompt = {1, 2, 3, 2};
+  v1::SamplingParameters& p = options.parameters;
+  p.set_temperature(0.8f);
+  if (row != 0) p.set_repetition_penalty(1.2f);
+  if (row == 1 || row == 4) p.set_frequency_penalty(0.3f);
+  if (row == 2) p.set_presence_penalty(0.7f);
+  if (row == 1) p.mutable_raw_logprobs()->set_top(3);
+  if (row == 2) p.mutable_mirostat()->set_version(2);
+  if (row == 3) p.set_entropy(true);
+  if (row == 4) p.mutable_processed_logprobs()->set_top(5);
+  if (row == 5) p.set_top_k(20);
+  v1::LogitBias& bias = *p.add_logit_bias();
+  bias.set_token(2);
+  bias.set_bias(0.5f);
+  p.add_banned_token_ids(7);
+  return options;
+}
+
+// Writes the logits that follow a token.
+void WriteLogits(uint32_t row, int32_t token, float* logits) {
+  uint32_t state = 0x9e3779b9u * (row + 1) ^ (uint32_t(token) % 11 * 0x85ebca6bu);
+  for (uint32_t i = 0; i < kVocabulary; ++i) {
+    state = state * 1664525u + 1013904223u;
+    logits[i] = float(state >> 20) / 1024.0f + (i % 60 < 2 ? 3.0f : 0.0f);
+  }
+}
+
+class CudaStreamTest : public ::testing::Test {
+ protected:
+  CudaStreamTest() {
+    const devices::cuda::Api api = driver_.api();
+    auto context =
+        devices::cuda::Context::Create(api, devices::cuda::FindHardware(api)->at(0), FakeCudaDriver::Images());
+    if (!context.ok()) ADD_FAILURE() << context.status();
+    auto stream =
+        CudaStream::CreateOn(*std::move(context), {.rows = kRows, .vocabulary = kVocabulary, .edits = 100, .top = 5});
+    if (!stream.ok()) ADD_FAILURE() << stream.status();
+    stream_ = *std::move(stream);
+    step_.row_bytes = kRowBytes;
+    step_.dtype = v1::DTYPE_F32;
+    step_.logits = logits_ = static_cast<std::byte*>(driver_.Allocate(kRowBytes * kRows));
+    step_.tokens = static_cast<int32_t*>(driver_.Allocate(4 * kRows));
+    std::memset(logits_, 0, kRowBytes * kRows);
+  }
+
+  // Puts a sequence into the row, and a sequence of the same options beside it.
+  void Put(uint32_t row, uint32_t life) {
+    const SequenceOptions options = OptionsOf(row, life);
+    on_stream_[row] = *LocalSequence::Open(options);
+    on_host_[row] = *LocalSequence::Open(options);
+    ASSERT_TRUE(stream_->Put(row, on_stream_[row]).ok());
+    host_tokens_[row] = 2;
+    driver_.Enqueue(kOwnStream, [this, row] { step_.tokens[row] = 2; });
+  }
+
+  // Queues a forward pass and the step behind it. The model fails for `nan_row`.
+  CudaStream::Ticket Queue(uint32_t nan_row = kRows) {
+    driver_.Enqueue(kOwnStream, [this, nan_row] {
+      for (uint32_t row = 0; row < kRows; ++row) {
+        WriteLogits(row, step_.tokens[row], LogitsOf(row));
+        if (row == nan_row) std::memset(LogitsOf(row) + 9, 0xff, sizeof(float));
+      }
+    });
+    const auto ticket = stream_->Step(step_, kOwnStream);
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    return ticket.ok() ? *ticket : 0;
+  }
+
+  // Returns the result of the plain sequence's step.
+  RowResult StepOnHost(uint32_t row) {
+    std::vector<float> logits(kVocabulary);
+    WriteLogits(row, host_tokens_[row], logits.data());
+    const RowResult result = on_host_[row]->Step(v1::DTYPE_F32, {.logits = logits.data()});
+    host_tokens_[row] = static_cast<int32_t>(std::get<v1::DrawResult>(result).token());
+    return result;
+  }
+
+  float* LogitsOf(uint32_t row) { return reinterpret_cast<float*>(logits_ + kRowBytes * row); }
+
+  static constexpr size_t kRowBytes = 4096;
+  FakeCudaDriver driver_;
+  std::unique_ptr<CudaStream> stream_;
+  StreamStep step_;
+  std::byte* logits_ = nullptr;
+  std::shared_ptr<LocalSequence> on_stream_[kRows];
+  std::shared_ptr<LocalSequence> on_host_[kRows];
+  int32_t host_tokens_[kRows] = {};
+};
+
+std::string TextOf(const RowResult& result) {
+  const auto* const draw = std::get_if<v1::DrawResult>(&result);
+  return draw != nullptr ? draw->SerializeAsString() : "error: " + std::get<RowError>(result).message;
+}
+
+TEST_F(CudaStreamTest, LateResultsEqualLocalSequences) {
+  driver_.Defer();
+  for (uint32_t row = 0; row < kRows; ++row) Put(row, 0);
+  std::deque<CudaStream::Ticket> tickets;
+  uint64_t awaited = 0;
+  uint32_t failed_at = 0;
+  const auto await = [&] {
+    const auto results = stream_->Await(tickets.front());
+    tickets.pop_front();
+    ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_EQ(driver_.launches(kernels::cuda::kReadKernel), ++awaited) << "later steps are not done";
+    for (uint32_t row = 0; row < kRows; ++row) {
+      // The second sequence of row 3 began before step 10 was queued.
+      if (row == 3 && awaited >= 8 && awaited <= 10) {
+        EXPECT_FALSE((*results)[row].has_value()) << "void";
+        continue;
+      }
+      ASSERT_TRUE((*results)[row].has_value());
+      if (row == 5 && awaited > 6) {
+        EXPECT_THAT(TextOf(*(*results)[row]), HasSubstr("token id 9 is NaN"));
+        failed_at = on_stream_[5]->position();
+        continue;
+      }
+      EXPECT_EQ(TextOf(*(*results)[row]), TextOf(StepOnHost(row))) << "step " << awaited << ", row " << row;
+      EXPECT_EQ(on_stream_[row]->position(), on_host_[row]->position());
+    }
+  };
+  for (uint32_t step = 0; step < 24; ++step) {
+    if (step == 10) Put(3, 1);
+    tickets.push_back(Queue(step == 6 ? 5 : kRows));
+    if (tickets.size() > kLate) await();
+  }
+  while (!tickets.empty()) await();
+  EXPECT_EQ(failed_at, 4u + 6u) << "where it stood";
+  EXPECT_EQ(on_stream_[1]->tokens(), on_host_[1]->tokens());
+  EXPECT_EQ(driver_.calls("StreamSynchronize"), 0u);
+}
+
+TEST_F(CudaStreamTest, OptionsThatNeedTheHostAreRefused) {
+  const auto refusal = [&](auto change) {
+    SequenceOptions options = OptionsOf(1, 0);
+    change(&options.parameters);
+    auto sequence = LocalSequence::Open(options);
+    EXPECT_TRUE(sequence.ok()) << sequence.status();
+    const absl::Status status = stream_->Put(0, *std::move(sequence));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal([](auto* p) { p->mutable_dry()->set_multiplier(1); }), HasSubstr("parameters.dry"));
+  EXPECT_THAT(refusal([](auto* p) { p->set_no_repeat_ngram_size(2); }), HasSubstr("no_repeat_ngram_size"));
+  EXPECT_THAT(refusal([](auto* p) { p->mutable_penalty_scope()->set_window(9); }), HasSubstr("penalty_scope"));
+  EXPECT_THAT(refusal([](auto* p) { p->add_allowed_token_ids(9); }), HasSubstr("allowed_token_ids"));
+  EXPECT_THAT(refusal([](auto* p) {
+                v1::Phase& phase = *p->add_phases();
+                phase.set_max_tokens(4);
+                phase.add_then(9);
+              }),
+              HasSubstr("parameters.phases"));
+  EXPECT_THAT(refusal([](auto* p) {
+                auto* word = p->add_bad_words();
+                word->add_tokens(1);
+                word->add_tokens(2);
+              }),
+              HasSubstr("parameters.bad_words"));
+}
+
+TEST_F(CudaStreamTest, MistakesQueueNothing) {
+  EXPECT_EQ(stream_->Step(step_, kOwnStream).status().code(), absl::StatusCode::kFailedPrecondition);
+  Put(0, 0);
+  EXPECT_EQ(stream_->Put(kRows, on_stream_[0]).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stream_->Clear(kRows).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stream_->Step(step_, nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+  driver_.SetCapturing(true);
+  EXPECT_EQ(stream_->Step(step_, kOwnStream).status().code(), absl::StatusCode::kFailedPrecondition);
+  driver_.SetCapturing(false);
+  EXPECT_EQ(driver_.launches(), 0u);
+  CudaStream::Ticket first = Queue();
+  for (size_t i = 1; i < CudaStream::kMostTickets; ++i) Queue();
+  EXPECT_EQ(stream_->Step(step_, kOwnStream).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(stream_->Await(first + 1).status().code(), absl::StatusCode::kInvalidArgument) << "out of order";
+  const auto results = stream_->Await(first);
+  ASSERT_TRUE(results.ok());
+  EXPECT_TRUE((*results)[0].has_value());
+  EXPECT_FALSE((*results)[1].has_value()) << "an empty row";
+  ASSERT_TRUE(stream_->Clear(0).ok());
+  EXPECT_FALSE((*stream_->Await(first + 1))[0].has_value());
+}
+
+}  // namespace
+}  // namespace sortition::client
