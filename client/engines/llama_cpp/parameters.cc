@@ -163,8 +163,8 @@ bool IsDefaultOrder(const std::vector<std::string>& list) {
 }
 
 // Refuses what the list means for llama.cpp and has no counterpart.
-absl::Status CheckList(const SamplingOptions& options) {
-  for (const std::string& name : *options.samplers) {
+absl::Status CheckList(const SamplingOptions& options, const std::vector<std::string>& list) {
+  for (const std::string& name : list) {
     if (name == "infill") return absl::InvalidArgumentError("samplers: infill has no counterpart");
   }
   // llama.cpp's greedy choice is among the tokens that these leave, which may lack the most probable one.
@@ -225,7 +225,7 @@ absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& optio
   } else {
     listed.penalty_last_n = 0;  // beside mirostat llama.cpp applies none
   }
-  if (absl::Status status = CheckList(listed); !status.ok()) return status;
+  if (absl::Status status = CheckList(listed, *options.samplers); !status.ok()) return status;
   auto parameters = ParametersOf(listed);
   if (!parameters.ok() || options.mirostat != 0 || parameters->temperature() == 0) return parameters;
   if (IsDefaultOrder(*options.samplers)) return parameters;
