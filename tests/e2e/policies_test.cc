@@ -183,7 +183,7 @@ TEST_F(PoliciesTest, NewProcessKeepsTheMark) {
   const auto open = [&] {
     auto sequence = client->Open(options);
     const auto output = std::span(begun).subspan(options.prompt.size());
-    if (sequence.ok()) EXPECT_TRUE((*sequence)->Append(output).ok());
+    EXPECT_TRUE(sequence.ok() && (*sequence)->Append(output).ok());
     return sequence;
   };
   const auto sequence = open();
