@@ -220,7 +220,7 @@ TEST_P(RejectionInRounds, DistributionIsTheTargets) {
   const uint64_t sequences = Scaled(120'000);
   for (uint64_t n = 0; n < sequences; ++n) ++counts[model.DrawPairOfTree(n * 9 + uint64_t(GetParam()), n % 2 == 0)];
   ExpectCounts(counts, JointOf(model), LeastBins());
-  // Of two tokens, from a close drafter.
+  // The first three drafters are close: of two tokens more than one is accepted.
   EXPECT_TRUE(GetParam() >= 3 || model.accepted() > sequences) << model.accepted();
 }
 
