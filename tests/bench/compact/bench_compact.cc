@@ -283,7 +283,7 @@ class CompactBench {
     std::vector<Decided> rows = {{"decide", Compiled(0.8)}, {"decide_described", Compiled(0.8), true}};
     rows[1].parameters.raw_logprob = rows[1].parameters.kept_tokens = true;
     rows[1].parameters.raw_top = 5;
-    rows.push_back({"decide_chain", {}});
+    rows.emplace_back().name = "decide_chain";
     law::Compile(
         {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f, .repetition_penalty = 1.1f, .min_keep = 4},
         &rows.back().parameters);
