@@ -119,6 +119,7 @@ constexpr NamedFeature kNamedFeatures[] = {
     {"score", kernels::kFeatureScore},
     {"VERIFY_MODE_REJECTION", kernels::kFeatureVerify},
     {"VERIFY_MODE_BLOCK", kernels::kFeatureVerify | kernels::kFeatureBlock},
+    {"draft_sampling", kernels::kFeatureVerify | kernels::kFeatureRounds},
 };
 
 }  // namespace

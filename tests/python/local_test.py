@@ -81,6 +81,20 @@ class LocalTest(BothTest):
             self.sampler.step([self.both()[1]], [numpy.stack([row(1)] * 4)], drafts=[sortition.Drafts([1, 2, 3])],
                               banned=[[[], []]])
 
+    def test_bans_of_rewinds_reach_a_process_that_continues(self):
+        options = {"vocabulary_size": VOCABULARY, "seed": 3, "temperature": 0.0, "banned_phrases": [{"tokens": [7]}]}
+        logits = row(1)
+        logits[7] = 90
+        first = self.client.open(prompt=[1, 2], **options)
+        self.assertEqual(first.rewound, [])
+        self.assertEqual(self.client.draw(first, logits).rewind, (2, [7]))
+        self.assertEqual(first.rewound, [(2, 7)])
+        token = self.client.draw(first, logits).token
+        with sortition.Client(self.server.serving["listen"]) as other:
+            for rewound, drawn in ((first.rewound, token), ((), 7)):
+                continued = other.open(prompt=[1, 2], rewound=rewound, **options)
+                self.assertEqual(other.draw(continued, logits).token, drawn)
+
     def test_rewrites_and_forks(self):
         options = {"seed": 5, "repetition_penalty": 1.3, "prompt": list(range(40)), "frequency_penalty": 0.2}
         remote, local = self.both(**options)

@@ -67,7 +67,7 @@ class TasksTest(BothTest):
                 sampling = None
                 if mode == "rejection" and step % 8 == 5:  # two places of the tree have drafts
                     parents = [-1, 0, -1] if tokens[2] != tokens[0] else [-1, 0, 0]
-                    sampling = ("with_replacement", "without_replacement")[tokens[2] != tokens[0]]
+                    sampling = ("with_replacement", "without_replacement")[int(tokens[2] != tokens[0])]
                     dense = dense[:2]
                     dense[:, tokens] += 0.125
                     dense /= dense.sum(1, keepdims=True)

@@ -208,7 +208,7 @@ TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
     row.set_history_hash(state.history_hash());
     for (uint32_t i = 0; i < drafts; ++i) {
       step.AddTensorRow(F32Peak(kModelVocabulary, 1));
-      row.mutable_verify_draft()->add_draft_tokens(2);
+      row.mutable_verify_draft()->add_draft_tokens((2 + i) % kModelVocabulary);
     }
     row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
     const std::vector<v1::RowResult> results = worker.Run(step.Build());

@@ -80,8 +80,10 @@ class Browser:
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.enable", session)
         self.call("Runtime.enable", session)
+        seen = len(self._events)  # pages that were opened before have their events among these
         self.call("Page.navigate", session, url=url)
-        while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
+        while not any(event.get("method") == "Page.loadEventFired" and event.get("sessionId") == session
+                      for event in self._events[seen:]):
             self._events.append(self._next())
         return session
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/python/native/cuda_results.h"
@@ -185,10 +186,11 @@ Sequence* Wrap(std::unique_ptr<client::Sequence> opened) {
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
                std::optional<uint32_t> start_position, uint32_t turns, bool receipts,
-               const std::optional<nb::bytes>& policy) {
+               const std::optional<nb::bytes>& policy, const std::vector<std::pair<uint32_t, uint32_t>>& rewound) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
   options.turns = turns;
+  for (const auto& [position, token] : rewound) options.rewound.push_back({position, token});
   if (policy && !options.policy.emplace().ParseFromArray(policy->data(), static_cast<int>(policy->size()))) {
     throw nb::value_error("policy: the bytes are no sortition.v1.PolicyEffect");
   }
@@ -366,6 +368,15 @@ void BindClient(nb::module_& module) {
       .def_prop_ro(
           "turns", [](const Sequence& self) { return self.get().turns(); },
           "Number of times that the text was cut or scored, for a rank that continues it in a new process.")
+      .def_prop_ro(
+          "rewound",
+          [](const Sequence& self) {
+            std::vector<std::pair<uint32_t, uint32_t>> bans;
+            for (const client::BannedAt& ban : self.get().rewound()) bans.emplace_back(ban.position, ban.token);
+            return bans;
+          },
+          "Pairs of a position and a token that banned phrases have left banned there, sorted, for a process that "
+          "continues the text.")
       .def_prop_ro("policy", &PolicyOf, nb::sig("def policy(self) -> sortition.v1.sampling_pb2.PolicyEffect"),
                    "What the policy of the service's operator has changed: `applied` parameters, names of `removed` "
                    "fields, `watermark_key_id` of the key that marks the text. Empty without a policy.")
@@ -419,7 +430,7 @@ void BindClient(nb::module_& module) {
           },
           nb::arg("device"))
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"),
-           nb::arg("receipts"), nb::arg("policy").none())
+           nb::arg("receipts"), nb::arg("policy").none(), nb::arg("rewound"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
            nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),

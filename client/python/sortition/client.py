@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import threading
 import weakref
-from typing import Any, Callable, List, Optional, Sequence, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy
 
@@ -62,21 +62,24 @@ class Client:
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
              model: str = "", start_position: Optional[int] = None, turns: int = 0,
              parameters: Optional[SamplingParameters] = None, receipts: bool = False,
-             policy: Optional[PolicyEffect] = None, **sampling: Any) -> _native.Sequence:
+             policy: Optional[PolicyEffect] = None, rewound: Sequence[Tuple[int, int]] = (),
+             **sampling: Any) -> _native.Sequence:
         """Makes a sequence known to the service. Blocks for a round trip.
 
         `sampling` are fields of sortition.v1.SamplingParameters by name (temperature=0.8, top_k=40, ...), on top of
         `parameters`. Without a `request_id` the client makes one, but a rank must give it. A rank that continues a text
         in a new process passes `turns` of the other ranks' sequences, if it is not 0. With `receipts` the service says
         how each token was drawn: Sequence.take_receipts and seed_line. A process that continues a text which another
-        one has begun passes `policy` of that one's sequence: then the operator's policy changes no token of it.
+        one has begun passes `policy` of that one's sequence: then the operator's policy changes no token of it. With
+        `banned_phrases` it passes `rewound` of that sequence too: otherwise a phrase that was taken back may be drawn,
+        and taken back, once more.
         """
         if turns and self._shard is None:
             raise ValueError("turns: with a shard only")
         message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
                            live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
         return self._native.open(message, token_list(prompt), start_position, turns, receipts,
-                                 None if policy is None else policy.SerializeToString())
+                                 None if policy is None else policy.SerializeToString(), list(rewound))
 
     def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,

@@ -1,0 +1,17 @@
+// Texts with drafts, phases and ends over the CPU and an emulated CUDA device equal those of the CPU alone.
+#include <gtest/gtest.h>
+
+#include "tests/cuda/device_batch.h"
+#include "tests/support/device_texts.h"
+#include "tests/support/scale.h"
+
+namespace sortition::testing {
+namespace {
+
+TEST(CudaTexts, EqualThoseOfTheCpu) {
+  const FakeCudaDriver driver;
+  CompareTexts(StartOn(driver), std::max<uint64_t>(Scaled(200), 50));
+}
+
+}  // namespace
+}  // namespace sortition::testing
