@@ -119,7 +119,8 @@ constexpr NamedFeature kNamedFeatures[] = {
     {"score", kernels::kFeatureScore},
     {"VERIFY_MODE_REJECTION", kernels::kFeatureVerify},
     {"VERIFY_MODE_BLOCK", kernels::kFeatureVerify | kernels::kFeatureBlock},
-    {"draft_sampling", kernels::kFeatureVerify | kernels::kFeatureRounds},
+    {"DRAFT_SAMPLING_WITHOUT_REPLACEMENT", kernels::kFeatureVerify | kernels::kFeatureRounds},
+    {"DRAFT_SAMPLING_WITH_REPLACEMENT", kernels::kFeatureVerify | kernels::kFeatureRounds},
 };
 
 }  // namespace

@@ -44,11 +44,14 @@ TEST(ParameterTable, EveryFeatureHasAName) {
     const kernels::Features feature = kernels::Features{1} << bit;
     EXPECT_EQ(NamesOf(feature).empty(), (feature & kernels::kAllFeatures) == 0) << bit;
   }
-  // A name is an option, a task or a verify mode of the contract.
+  // A name is an option, a task, a verify mode or a way of drafting of the contract.
   for (const std::string_view name : NamesOf(kernels::kAllFeatures)) {
     v1::VerifyMode mode;
+    v1::DraftSampling sampling;
     const auto is_listed = [&](const ParameterDescription& parameter) { return parameter.name == name; };
-    EXPECT_TRUE(std::ranges::any_of(Parameters(), is_listed) || v1::VerifyMode_Parse(std::string(name), &mode)) << name;
+    EXPECT_TRUE(std::ranges::any_of(Parameters(), is_listed) || v1::VerifyMode_Parse(std::string(name), &mode) ||
+                v1::DraftSampling_Parse(std::string(name), &sampling))
+        << name;
   }
 }
 

@@ -197,7 +197,7 @@ TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
   testing::TestEngine engine = testing::TestEngine::OnCpu(limits);
   testing::StreamWorker worker(engine.get());
   v1::OpenSequence open = OpenOf("a", 1, kModelVocabulary);
-  open.mutable_parameters()->set_presence_penalty(1);
+  open.mutable_parameters()->set_frequency_penalty(1);
   for (uint32_t token = 0; token < kModelVocabulary; ++token) open.mutable_history()->add_tokens(token);
   open.mutable_history()->set_prompt_length(0);
   const v1::OpenedState state = worker.MustOpen(open);
