@@ -9,7 +9,8 @@ readonly build=$1 output=$2
 readonly root=${BASH_SOURCE[0]%/*}/..
 readonly most_bytes=$((64 << 20))
 readonly newest_glibc=2.36
-readonly programs=(sortitiond sortitionctl sortition_self_test bench_cuda bench_served bench_cpu bench_vulkan)
+readonly programs=(sortitiond sortitionctl sortition_self_test cuda_gpu_test bench_cuda bench_served bench_cpu
+  bench_vulkan)
 
 say() { printf 'bundle: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }

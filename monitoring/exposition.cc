@@ -23,19 +23,21 @@ std::string Metrics(const prometheus::Registry& registry, const LiveMetrics& liv
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Exposition>> Exposition::Start(const std::string& address, PrometheusObserver* observer,
-                                                              service::Engine* engine, std::function<bool()> draining,
-                                                              const std::string& certificate) {
+absl::StatusOr<std::unique_ptr<Exposition>> Exposition::Start(const std::string& address, const Sources& sources) {
   std::unique_ptr<Exposition> exposition(new Exposition);
   if (address.empty()) return exposition;
-  const auto live = std::make_shared<const LiveMetrics>(engine, draining, certificate);
+  const auto live = std::make_shared<const LiveMetrics>(sources.engine, sources.draining, sources.certificate);
   std::map<std::string, HttpPage, std::less<>> pages;
-  pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8",
-                       [registry = observer->registry(), live] { return HttpAnswer{Metrics(*registry, *live)}; }};
+  pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8", [registry = sources.observer->registry(), live] {
+                         return HttpAnswer{Metrics(*registry, *live)};
+                       }};
   pages["/"] = {"text/html; charset=utf-8", [] { return HttpAnswer{std::string(StatusPage())}; }};
-  pages["/health"] = {"text/plain", [draining] {
+  pages["/health"] = {"text/plain", [draining = sources.draining] {
                         return draining() ? HttpAnswer{"draining\n", false} : HttpAnswer{"serving\n"};
                       }};
+  if (sources.slow_steps != nullptr) {
+    pages["/slow"] = {"application/json", [slow = sources.slow_steps] { return HttpAnswer{slow->Json()}; }};
+  }
   auto server = HttpServer::Start(address, std::move(pages));
   if (!server.ok()) {
     return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ", server.status().message()));

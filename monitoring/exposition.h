@@ -1,5 +1,5 @@
 // The metrics port serves /metrics for Prometheus, /health for proxies that check replicas over HTTP (503 from the
-// first stop signal on), and / for people.
+// first stop signal on), and / for people. /slow has the slow steps, as JSON for that page.
 #pragma once
 
 #include <functional>
@@ -10,18 +10,25 @@
 #include "monitoring/http_server.h"
 #include "monitoring/metrics.h"
 #include "service/engine.h"
+#include "service/server/slow_steps.h"
 
 namespace sortition::monitoring {
 
 // Serves from construction to destruction. Its connections are few and bounded (http_server.h).
 class Exposition {
  public:
-  // `address` is that of HttpServer::Start; empty = nothing is served. `observer`, `engine` and the state that
-  // `draining` reads are not owned and outlive the exposition. `certificate` is as for LiveMetrics. The error names the
-  // address that could not be bound.
-  static absl::StatusOr<std::unique_ptr<Exposition>> Start(const std::string& address, PrometheusObserver* observer,
-                                                           service::Engine* engine, std::function<bool()> draining,
-                                                           const std::string& certificate);
+  // Nothing is owned; all of it outlives the exposition, and so does the state that `draining` reads.
+  struct Sources {
+    PrometheusObserver* observer;
+    service::Engine* engine;
+    std::function<bool()> draining;
+    std::string certificate;              // as for LiveMetrics
+    const server::SlowSteps* slow_steps;  // null: none are listed
+  };
+
+  // `address` is that of HttpServer::Start; empty = nothing is served. The error names the address that could not be
+  // bound.
+  static absl::StatusOr<std::unique_ptr<Exposition>> Start(const std::string& address, const Sources& sources);
 
   // The bound address with its port; empty if nothing is served.
   const std::string& address() const { return address_; }

@@ -1,10 +1,12 @@
 // Counters and histograms of the service's reports.
 #include "monitoring/metrics.h"
 
+#include <string>
 #include <utility>
 
 #include "kernels/check.h"
 #include "monitoring/catalogue.h"
+#include "service/request/refused_fields.h"
 #include "service/server/frame_meter.h"
 
 namespace sortition::monitoring {
@@ -79,6 +81,12 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
   auto& errors = Counters(*registry_, kErrors);
   for (const service::Reason reason : service::kAllReasons) {
     errors_[reason] = &errors.Add({{"reason", std::string(service::ReasonName(reason))}});
+  }
+  auto& fields = Counters(*registry_, kRefusedFields);
+  for (const std::string& field : service::RefusedFields()) refused_fields_.push_back(&fields.Add({{"field", field}}));
+  auto& phases = Counters(*registry_, kPhaseTokens);
+  for (size_t i = 0; i < phase_tokens_.size(); ++i) {
+    phase_tokens_[i] = &phases.Add({{"phase", std::to_string(i + 1)}});
   }
   auto& compact = Counters(*registry_, kCompactRows);
   compact_decided_ = &compact.Add({{"outcome", "decided"}});
@@ -205,7 +213,15 @@ void PrometheusObserver::StepAnswered(absl::Duration latency) { step_latency_.Ob
 
 void PrometheusObserver::TokensDrawn(uint32_t count) { tokens_.Increment(count); }
 
-void PrometheusObserver::Refused(service::Reason reason, uint32_t count) { errors_.at(reason)->Increment(count); }
+void PrometheusObserver::PhaseTokens(uint32_t phase, uint32_t count) {
+  SORTITION_CHECK(phase >= 1 && phase <= phase_tokens_.size());
+  phase_tokens_[phase - 1]->Increment(count);
+}
+
+void PrometheusObserver::Refused(service::Reason reason, std::string_view field, uint32_t count) {
+  errors_.at(reason)->Increment(count);
+  refused_fields_[service::RefusedFieldOf(field)]->Increment(count);
+}
 
 void PrometheusObserver::BatchStarted(std::string_view device, uint32_t rows, service::RouteReason reason) {
   DeviceMetrics& metrics = Device(device);
@@ -285,7 +301,10 @@ service::Observer::Totals PrometheusObserver::totals() const {
   Totals totals{.steps = Whole(steps_), .rows = Whole(rows_), .tokens = Whole(tokens_)};
   for (const prometheus::Counter* counter : compact_required_) totals.rows_required += Whole(*counter);
   totals.compact_rows = Whole(*compact_decided_) + totals.rows_required;
-  for (const auto& [reason, counter] : errors_) totals.errors += Whole(*counter);
+  for (const auto& [reason, counter] : errors_) {
+    totals.errors += Whole(*counter);
+    if (service::IsFailure(reason)) totals.failures += Whole(*counter);
+  }
   for (const auto& [name, device] : devices_) totals.batches += Whole(device.batches);
   return totals;
 }

@@ -6,6 +6,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "service/limits.h"
 #include "service/observer.h"
 
 namespace sortition::monitoring {
@@ -38,7 +40,8 @@ class PrometheusObserver final : public service::Observer {
   void Spans(service::SpanOutcome outcome, uint32_t count) override;
   void StepAnswered(absl::Duration latency) override;
   void TokensDrawn(uint32_t count) override;
-  void Refused(service::Reason reason, uint32_t count) override;
+  void PhaseTokens(uint32_t phase, uint32_t count) override;
+  void Refused(service::Reason reason, std::string_view field, uint32_t count) override;
   void BatchStarted(std::string_view device, uint32_t rows, service::RouteReason reason) override;
   void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                  absl::Duration kernel_time) override;
@@ -104,6 +107,8 @@ class PrometheusObserver final : public service::Observer {
   std::array<prometheus::Counter*, std::tuple_size_v<decltype(service::CompactRowCounts::required)>> compact_required_ =
       {};
   std::map<service::Reason, prometheus::Counter*> errors_;
+  std::vector<prometheus::Counter*> refused_fields_;  // as RefusedFields
+  std::array<prometheus::Counter*, service::kMaxPhases> phase_tokens_ = {};
   std::map<std::string, prometheus::Counter*, std::less<>> evictions_;
   std::map<std::string, prometheus::Counter*, std::less<>> connections_ended_;
   std::map<std::string, DeviceMetrics, std::less<>> devices_;

@@ -1,4 +1,4 @@
-// Runs of a step's rows on devices, for traces.
+// Runs of a step's rows on devices, for traces and the page of slow steps.
 #pragma once
 
 #include <cstddef>

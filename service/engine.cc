@@ -46,6 +46,7 @@ Engine::Engine(Options options)
       observer_(*options.observer),
       entropy_(options.entropy != nullptr ? *options.entropy : system_entropy_),
       event_log_(options.event_log == nullptr ? NoLog() : *options.event_log),
+      slow_step_(options.slow_step),
       devices_(std::move(options.devices)),
       missing_devices_(std::move(options.missing_devices)),
       clients_(limits_, options.clock),

@@ -48,6 +48,8 @@ class Engine {
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null = no log
     Entropy* entropy = nullptr;                             // not owned, outlives the engine; null = the system's
     std::optional<CheckpointKey> checkpoint_key = {};       // absent = a random key, for this engine alone
+    // The event log gets steps that take as long, or whose stream has had an answer unread for as long.
+    absl::Duration slow_step = absl::InfiniteDuration();
     RoutePolicy route = {};
     double recheck_share = 0;  // share of live rows that are compared with the reference
     const devices::SelfTest* self_test =
@@ -65,6 +67,7 @@ class Engine {
   Observer& observer() { return observer_; }
   Entropy& entropy() { return entropy_; }
   EventLog& event_log() { return event_log_; }
+  absl::Duration slow_step() const { return slow_step_; }
   ClientAccounts& clients() { return clients_; }
   SequenceTable& sequences() { return sequences_; }
   ReplayBudget& replays() { return replays_; }
@@ -89,6 +92,7 @@ class Engine {
   SystemEntropy system_entropy_;
   Entropy& entropy_;
   EventLog& event_log_;
+  const absl::Duration slow_step_;
   const std::vector<std::unique_ptr<devices::Device>> devices_;
   const std::vector<MissingDevice> missing_devices_;
   ClientAccounts clients_;

@@ -21,20 +21,26 @@ struct TracedOptions {
   bool operator==(const TracedOptions&) const = default;
 };
 
-// A step whose worker traces it and whose last row has been answered. Its times are the clock's.
-struct TracedStep {
+// A step whose last row has been answered, and that its worker traces or that was slow (Engine::Options::slow_step).
+// Its times are the clock's.
+struct NotedStep {
+  bool traced = false;
+  bool slow = false;
   std::string_view worker_session;
   std::string_view traceparent;
   std::string_view tracestate;
   uint64_t batch_id = 0;
   uint32_t rows = 0;
   uint32_t refused_rows = 0;
+  uint64_t bytes = 0;  // of the message
   absl::Time arrived;
   absl::Time ready;  // its logits were complete; `arrived` unless it was sent early
   absl::Time answered;
+  // Time for which the worker had not read an older answer of the stream when this step was answered.
+  absl::Duration unread;
   std::span<const BatchRun> runs;  // by their ends
   uint32_t runs_left_out = 0;
-  std::optional<TracedOptions> options;
+  std::optional<TracedOptions> options;  // of a step that is traced
 
   absl::Duration latency() const { return answered - ready; }
 };
@@ -53,7 +59,7 @@ enum class ReceiptEvent : uint8_t { kNotWritten, kWrittenAgain, kKeyUnreadable, 
 class EventLog {
  public:
   virtual ~EventLog() = default;
-  virtual void StepTraced(const TracedStep& step) = 0;
+  virtual void StepNoted(const NotedStep& step) = 0;
   virtual void SequenceOpened(const OpenedSequence& sequence) = 0;
   // Called when a device has joined the pool or left it.
   virtual void DeviceChanged(const DeviceEvent& event) = 0;
@@ -66,7 +72,7 @@ class EventLog {
 // Logs nothing.
 class NullEventLog : public EventLog {
  public:
-  void StepTraced(const TracedStep&) override {}
+  void StepNoted(const NotedStep&) override {}
   void SequenceOpened(const OpenedSequence&) override {}
   void DeviceChanged(const DeviceEvent&) override {}
   void ReceiptsChanged(ReceiptEvent, std::string_view) override {}

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "service/server/log.h"
 #include "service/server/process.h"
 #include "service/server/server.h"
+#include "service/server/slow_steps.h"
 #include "service/server/step_traces.h"
 #include "service/version.h"
 
@@ -79,7 +81,11 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
     if (!started_traces.ok()) return started_traces.status();
     traces = *std::move(started_traces);
   }
-  LoggedEvents event_log(log, traces.get());
+  std::optional<SlowSteps> slow_steps;
+  if (config.slow_step > absl::ZeroDuration() && !config.metrics_listen.empty()) {
+    slow_steps.emplace(config.slow_step, &clock);
+  }
+  LoggedEvents event_log(log, traces.get(), slow_steps ? &*slow_steps : nullptr);
   std::unique_ptr<service::ReceiptBook> receipts;
   if (!config.receipts.key_file.empty()) {
     auto book = service::ReceiptBook::Start(config.receipts, &observer, &event_log);
@@ -99,6 +105,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .observer = &observer,
                           .event_log = &event_log,
                           .checkpoint_key = *checkpoint_key,
+                          .slow_step = slow_steps ? config.slow_step : absl::InfiniteDuration(),
                           .route = config.route,
                           .recheck_share = config.recheck_share,
                           .self_test = &self_test,
@@ -109,8 +116,12 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
 
   auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
   if (!server.ok()) return server.status();
-  const auto exposition = monitoring::Exposition::Start(
-      config.metrics_listen, &observer, &engine, [&] { return draining.load(); }, config.tls_certificate);
+  const auto exposition =
+      monitoring::Exposition::Start(config.metrics_listen, {.observer = &observer,
+                                                            .engine = &engine,
+                                                            .draining = [&] { return draining.load(); },
+                                                            .certificate = config.tls_certificate,
+                                                            .slow_steps = slow_steps ? &*slow_steps : nullptr});
   if (!exposition.ok()) return exposition.status();
   if (absl::Status status = WritePort(config, **server); !status.ok()) return status;
   if (!checkpoint_key->has_value()) {

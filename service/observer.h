@@ -44,6 +44,7 @@ class Observer {
     uint64_t rows = 0;
     uint64_t tokens = 0;
     uint64_t errors = 0;
+    uint64_t failures = 0;  // of these: the server's (IsFailure)
     uint64_t batches = 0;
     uint64_t compact_rows = 0;
     uint64_t rows_required = 0;  // of these: ROW_REQUIRED
@@ -63,8 +64,10 @@ class Observer {
   virtual void StepAnswered(absl::Duration latency) = 0;
   // `count` rows were answered with a token.
   virtual void TokensDrawn(uint32_t count) = 0;
-  // A row, sequence or message was refused.
-  virtual void Refused(Reason reason, uint32_t count) = 0;
+  // `count` rows, whose last token was drawn in this phase of their sequence, 1 to kMaxPhases. Called for phases alone.
+  virtual void PhaseTokens(uint32_t phase, uint32_t count) = 0;
+  // `count` rows, sequences, messages or calls were refused. `field` is that of the refusal.
+  virtual void Refused(Reason reason, std::string_view field, uint32_t count) = 0;
   // A device got a batch, chosen for this reason. BatchDone follows when it has finished.
   virtual void BatchStarted(std::string_view device, uint32_t rows, RouteReason reason) = 0;
   // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
@@ -118,7 +121,8 @@ class NullObserver : public Observer {
   void CompactRows(const CompactRowCounts&) override {}
   void StepAnswered(absl::Duration) override {}
   void TokensDrawn(uint32_t) override {}
-  void Refused(Reason, uint32_t) override {}
+  void PhaseTokens(uint32_t, uint32_t) override {}
+  void Refused(Reason, std::string_view, uint32_t) override {}
   void BatchStarted(std::string_view, uint32_t, RouteReason) override {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override {}
   void BatchFailed(std::string_view) override {}

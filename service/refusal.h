@@ -71,6 +71,11 @@ inline constexpr Reason kAllReasons[] = {
 // Returns the name on the wire, such as "HISTORY_REQUIRED". A static string.
 std::string_view ReasonName(Reason reason);
 
+// Returns true if the fault is the server's, as the objective for rows counts it.
+constexpr bool IsFailure(Reason reason) {
+  return reason == Reason::kOverloaded || reason == Reason::kDeadlinePassed || reason == Reason::kDeviceFailed;
+}
+
 // Returns the google.rpc.Code of a reason.
 absl::StatusCode CodeOf(Reason reason);
 

@@ -27,7 +27,7 @@ ABSL_FLAG(std::string, tls_certificate, "", "PEM file of our own certificate cha
 ABSL_FLAG(std::string, tls_key, "", "PEM file of our own private key, for --tls");
 ABSL_FLAG(std::string, token_file, "",
           "File of the bearer token to show to the server; empty = that of the variable SORTITION_TOKEN, if any");
-ABSL_FLAG(bool, json, false, "Print JSON, with the names of the wire contract");
+ABSL_FLAG(bool, json, false, "Print JSON, with the names of the wire contract; bench writes it to a file");
 
 namespace sortition::cli {
 namespace {
@@ -102,7 +102,7 @@ absl::StatusOr<std::string> Token() {
   return token;
 }
 
-absl::StatusOr<std::unique_ptr<client::Client>> Connect() {
+absl::StatusOr<client::ClientOptions> Connection() {
   auto tls = Tls();
   if (!tls.ok()) return tls.status();
   auto token = Token();
@@ -113,7 +113,13 @@ absl::StatusOr<std::unique_ptr<client::Client>> Connect() {
   connection.transport.tls = *std::move(tls);
   connection.transport.token = *std::move(token);
   connection.retry.connect_timeout = connection.default_timeout = Timeout();
-  return client::Client::Connect(std::move(connection));
+  return connection;
+}
+
+absl::StatusOr<std::unique_ptr<client::Client>> Connect() {
+  auto connection = Connection();
+  if (!connection.ok()) return connection.status();
+  return client::Client::Connect(*std::move(connection));
 }
 
 absl::Status Prepare(grpc::ClientContext* context) {

@@ -24,7 +24,7 @@ enum class Outcome : int {
   kWrongUse = 1,     // wrong flags, arguments or input files; also the flag library's exit code
   kUnreachable = 2,  // no answer from the server, or none in time
   kRefused = 3,      // the server answered with an error, or is not serving
-  kDiffers = 4,      // verify, replay: something differs
+  kDiffers = 4,      // verify, replay: something differs; bench: a row is lost
   kIncomplete = 5,   // verify: nothing differs, but a check that was asked for was not made for all receipts
 };
 
@@ -40,6 +40,8 @@ absl::StatusOr<std::optional<client::TlsOptions>> Tls();
 // Returns the token in --token_file, or else in the variable SORTITION_TOKEN; empty if there is neither.
 absl::StatusOr<std::string> Token();
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel();
+// Returns the options of a client of that server.
+absl::StatusOr<client::ClientOptions> Connection();
 // Returns a client of that server. Blocks until it is connected, at most for Timeout().
 absl::StatusOr<std::unique_ptr<client::Client>> Connect();
 // Adds the token to a call.
@@ -55,6 +57,7 @@ Outcome Devices();
 Outcome Sample(const std::vector<std::string>& arguments);
 Outcome Watch();
 Outcome Health();
+Outcome Bench(const std::vector<std::string>& arguments);
 Outcome Admin(const std::vector<std::string>& arguments);
 Outcome Detect(const std::vector<std::string>& arguments);
 Outcome Verify(const std::vector<std::string>& arguments);

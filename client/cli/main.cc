@@ -20,6 +20,8 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl health          whether the server and its services serve; exit code 3 if one does not
   sortitionctl admin ACTION    actions of operators, over the server's --admin_listen: drain, clients, forget CLIENT,
                                self-test DEVICE, quarantine DEVICE [WHY], log-level LEVEL
+  sortitionctl bench           loads the server and measures latency and tokens a second (--target, --streams, --rate,
+                               --duration; --json FILE, --plot FILE); checks that each row gets its token
   sortitionctl watch           live counters, one line an interval (--interval, --count)
   sortitionctl detect FILE     tests a text for a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
@@ -27,7 +29,8 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl replay FILE     draws the tokens of receipts again on the server (--seeds, --logits), and compares
 
 Exit codes: 0 done, 1 wrong use, 2 no answer from the server within --timeout, 3 refused by the server; of verify: 4
-something differs, 5 a check that was asked for was not made for all receipts.)";
+something differs, 5 a check that was asked for was not made for all receipts. Of bench: 0 each row got its token, 2 a
+row got no answer, 3 a row was refused, 4 a row is lost.)";
 
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(kUsage);
@@ -39,6 +42,7 @@ int Main(int argc, char** argv) {
   const std::string command = positional.size() > 1 ? positional[1] : "";
   const std::vector<std::string> arguments(positional.begin() + (command.empty() ? 1 : 2), positional.end());
   if (command == "admin") return static_cast<int>(Admin(arguments));
+  if (command == "bench") return static_cast<int>(Bench(arguments));
   if (command == "detect") return static_cast<int>(Detect(arguments));
   if (command == "replay") return static_cast<int>(Replay(arguments));
   if (command == "verify") return static_cast<int>(Verify(arguments));

@@ -9,7 +9,7 @@
 #include "client/cli/command.h"
 #include "sortition/v1/information.grpc.pb.h"
 
-ABSL_FLAG(absl::Duration, interval, absl::Seconds(1), "watch: time between lines, 0.1 s to 60 s");
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(1), "watch, bench: time between lines, 0.1 s to 60 s");
 ABSL_FLAG(uint64_t, count, 0, "watch: lines to print; 0 = until stopped");
 
 namespace sortition::cli {

@@ -30,6 +30,9 @@ class SharedDeviceMemory final : public Client::DeviceMemory {
       : core_(std::move(core)), rows_(std::move(rows)) {}
   ~SharedDeviceMemory() override { core_->Forget(*rows_); }
   absl::Status sharing() const override { return core_->SharingOf(*rows_); }
+  bool IsStated(uint32_t vocabulary_size, uint32_t element_bytes) const override {
+    return rows_->state != nullptr && core_->CompactCountOf(vocabulary_size, element_bytes) > 0;
+  }
 
  private:
   const std::shared_ptr<ClientCore> core_;
@@ -136,14 +139,14 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
     pending->rows[i].row = batch.rows[i];
   }
   const Thread thread = polls ? Thread::kPollers : Thread::kCallers;
-  uint32_t count = 0;
-  const std::vector<PendingRow*> to_state = RowsToState(pending.get(), &count);
-  std::span<PendingRow* const> left = to_state;
+  const CompactRows to_state = CompactRowsOf(pending.get());
+  StateRowsOnDevices(*pending, to_state.count, to_state.on_devices);
+  std::span<PendingRow* const> left = to_state.here;
   const auto state_portion = [&] {
     // Half of what is left: the server takes half the time of this thread for a row, and waits for the last portion.
     const auto portion = left.first(std::min(std::max(kStatedAtOnce, left.size() / 2), left.size()));
     left = left.subspan(portion.size());
-    for (PendingRow* const row : portion) StateRow(*pending, count, row);
+    for (PendingRow* const row : portion) StateRow(*pending, to_state.count, row);
     return portion;
   };
   // The server runs the rows of a portion while this thread states those of the next one.
@@ -163,14 +166,24 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   return absl::OkStatus();
 }
 
-std::vector<PendingRow*> ClientCore::RowsToState(PendingBatch* batch, uint32_t* count) const {
-  std::vector<PendingRow*> rows;
+uint32_t ClientCore::CompactCountOf(uint32_t vocabulary_size, uint32_t element_bytes) const {
+  absl::MutexLock lock(&mutex_);
+  return state_.CompactCount(uint64_t{vocabulary_size} * element_bytes, element_bytes);
+}
+
+ClientCore::CompactRows ClientCore::CompactRowsOf(PendingBatch* batch) const {
+  CompactRows rows;
   if (batch->ready) return rows;  // the logits may not be there yet
   absl::MutexLock lock(&mutex_);
-  *count = state_.CompactCount(batch->row_bytes, ElementBytes(batch->dtype));
-  if (*count == 0) return rows;
+  rows.count = state_.CompactCount(batch->row_bytes, ElementBytes(batch->dtype));
+  if (rows.count == 0) return rows;
   for (PendingRow& row : batch->rows) {
-    if (state_.device_rows().Find(row.row.logits) == nullptr) rows.push_back(&row);
+    std::shared_ptr<const DeviceRows> device = state_.device_rows().Find(row.row.logits);
+    if (device == nullptr) {
+      rows.here.push_back(&row);
+    } else if (device->state != nullptr) {
+      rows.on_devices.push_back({&row, std::move(device)});
+    }
   }
   return rows;
 }
@@ -269,7 +282,7 @@ void ClientCore::OnMemory(SharedMemory* memory, const RetryBudget& budget) {
   for (const auto& rows : shared) memory->Import(*rows, budget);
   std::erase_if(shared, [&](const auto& rows) {
     absl::MutexLock lock(&mutex_);
-    return state_.device_rows().Find(rows->data) == rows.get();
+    return state_.device_rows().Find(rows->data) == rows;
   });
   for (const auto& rows : shared) memory->Forget(*rows);  // ended by the caller during the import
 }

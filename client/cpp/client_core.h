@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/state_rows.h"
 #include "client/cpp/stream_state.h"
 #include "client/cpp/transport.h"
 #include "client/cpp/wake_queue.h"
@@ -52,6 +53,8 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   std::vector<std::shared_ptr<SharedMemory>> memories() const;
   absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> ShareDevice(std::shared_ptr<const DeviceRows> rows);
   // As Client::DeviceMemory::sharing.
+  // Returns the number of first tokens with which such rows travel in compact form now; 0: they travel whole.
+  uint32_t CompactCountOf(uint32_t vocabulary_size, uint32_t element_bytes) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SharingOf(const DeviceRows& rows) const;
   void Forget(const DeviceRows& rows);
   void OnMemory(SharedMemory* memory, const RetryBudget& budget) override;
@@ -69,8 +72,13 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   // otherwise on the client's thread. A caller that polls next samples rows in this process itself.
   enum class Thread { kOurs, kCallers, kPollers };
   void Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the batch's rows that travel in compact form now, with `*count` first tokens.
-  std::vector<PendingRow*> RowsToState(PendingBatch* batch, uint32_t* count) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Rows of a batch that travel in compact form, with `count` first tokens.
+  struct CompactRows {
+    uint32_t count = 0;
+    std::vector<PendingRow*> here;
+    std::vector<RowOnDevice> on_devices;
+  };
+  CompactRows CompactRowsOf(PendingBatch* batch) const ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBatch(PendingBatch* batch);
   void Run();
 

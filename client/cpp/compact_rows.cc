@@ -1,22 +1,48 @@
-// The CPU's statement of a row, packed with the row's own elements.
+// Statements of rows, packed with elements of the row's type.
 #include "client/cpp/compact_rows.h"
 
 #include <algorithm>
-#include <utility>
+#include <cstring>
 
 #include "client/cpp/pending.h"
 #include "kernels/cpu/state_row.h"
+#include "kernels/law/row_law.h"
 #include "sortition/batch.h"
 
 namespace sortition::client {
 namespace {
 
+// Appends the elements of these tokens as the row has them.
 void AppendElements(std::span<const uint32_t> ids, const WholeLogits& logits, std::string* elements) {
   const size_t element = ElementBytes(logits.dtype);
   elements->reserve(elements->size() + ids.size() * element);
   for (const uint32_t id : ids) {
     elements->append(reinterpret_cast<const char*>(logits.data + (id - logits.first_token) * element), element);
   }
+}
+
+// Appends elements of the same canonical bits.
+void AppendElements(std::span<const kernels::TokenBits> tokens, v1::DType dtype, std::string* elements) {
+  const size_t element = ElementBytes(dtype);
+  const size_t before = elements->size();
+  elements->resize(before + tokens.size() * element);
+  char* to = elements->data() + before;
+  for (const kernels::TokenBits& token : tokens) {
+    const uint32_t narrow = law::Narrow(KernelType(dtype), token.bits);
+    std::memcpy(to, &narrow, element);  // the low bytes: the machine is little-endian, as the wire is
+    to += element;
+  }
+}
+
+// The sums that are stated of logits.
+struct Sums {
+  bool unit = false;
+  bool own = false;
+};
+Sums SumsOf(const WholeLogits& logits, const kernels::RowParameters& parameters, const CompactPosition::Parts& parts) {
+  if (logits.is_shard) return {};
+  return {.unit = parts.sums || parameters.raw_logprob,
+          .own = parts.own_sum && (parts.sums || parameters.tempered_logprob || parameters.kept_log_mass)};
 }
 
 }  // namespace
@@ -34,35 +60,44 @@ kernels::DType KernelType(v1::DType dtype) {
 
 std::optional<CompactPosition> CompactPosition::Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                                    const Parts& parts) {
-  CompactPosition position;
-  if (logits.live_vocabulary == 0) {
-    position.is_whole_ = true;
-    return position;
-  }
   thread_local kernels::cpu::Scratch scratch;
   thread_local kernels::StatedRow stated;
+  if (logits.live_vocabulary == 0) {
+    stated = {};
+    stated.is_whole = true;
+    return OfStated(logits, parameters, parts, stated);
+  }
   kernels::RowRequest request;
   request.logits = logits.data;
   request.dtype = KernelType(logits.dtype);
   request.live_vocabulary = logits.live_vocabulary;
   request.parameters = &parameters;
-  kernels::cpu::StatedParts wanted;
-  wanted.count = parts.count;
-  if (!logits.is_shard) {
-    wanted.unit_sum = parts.sums || parameters.raw_logprob;
-    wanted.sum = parts.own_sum && (parts.sums || parameters.tempered_logprob || parameters.kept_log_mass);
-  }
+  const Sums sums = SumsOf(logits, parameters, parts);
+  const kernels::cpu::StatedParts wanted = {.count = parts.count, .unit_sum = sums.unit, .sum = sums.own};
   if (!kernels::cpu::StateRow(request, wanted, &scratch, &stated)) return std::nullopt;
+  return OfStated(logits, parameters, parts, stated);
+}
+
+std::optional<CompactPosition> CompactPosition::OfStated(const WholeLogits& logits,
+                                                         const kernels::RowParameters& parameters, const Parts& parts,
+                                                         const kernels::StatedRow& stated) {
   if (stated.first.empty() && !logits.is_shard) return std::nullopt;
+  CompactPosition position;
   position.first_ = static_cast<uint32_t>(stated.first.size());
   position.is_whole_ = stated.is_whole;
   position.has_sums_ = parts.sums;
-  position.unit_sum_ = stated.unit_sum;
-  position.sum_ = stated.sum;
+  const Sums sums = SumsOf(logits, parameters, parts);
+  if (sums.unit) position.unit_sum_ = stated.unit_sum;
+  if (sums.own) position.sum_ = stated.sum;
   position.ids_.reserve(stated.first.size());
   for (const kernels::TokenBits& token : stated.first) position.ids_.push_back(logits.first_token + token.token);
-  AppendElements(position.ids_, logits, &position.elements_);
+  AppendElements(stated.first, logits.dtype, &position.elements_);
   return position;
+}
+
+bool CompactPosition::HasSums(const WholeLogits& logits, const kernels::RowParameters& parameters, const Parts& parts) {
+  const Sums sums = SumsOf(logits, parameters, parts);
+  return sums.unit || sums.own;
 }
 
 void CompactPosition::Add(std::span<const uint32_t> tokens, const WholeLogits& logits) {
@@ -95,30 +130,6 @@ WholeLogits LogitsAt(const PendingBatch& batch, const PendingRow& row, size_t po
   if (!batch.is_shard) return {data, batch.dtype, live};
   const auto width = static_cast<uint32_t>(batch.row_bytes / ElementBytes(batch.dtype));
   return {data, batch.dtype, std::min(width, live - std::min(live, batch.first_token)), batch.first_token, true};
-}
-
-void StateRow(const PendingBatch& batch, uint32_t count, PendingRow* row) {
-  SequenceRecord& record = *row->record;
-  if (!record.row_parameters || record.options.vocabulary_size != batch.vocabulary_size) return;
-  const kernels::RowParameters& parameters = *record.row_parameters;
-  const bool needs_sums = parameters.raw_logprob || parameters.tempered_logprob || parameters.kept_log_mass;
-  if (batch.is_shard && needs_sums) return;
-  CompactPosition::Parts parts{count, false, record.states_own_sum};
-  {
-    absl::MutexLock lock(&record.mutex);
-    if (record.habit.whole_rows > 0) {
-      --record.habit.whole_rows;
-      return;
-    }
-    parts.sums = record.habit.states_sums;
-  }
-  std::vector<CompactPosition> compact;
-  for (size_t i = 0; i < row->row.positions(); ++i) {
-    auto position = CompactPosition::Of(LogitsAt(batch, *row, i), parameters, parts);
-    if (!position) return;
-    compact.push_back(*std::move(position));
-  }
-  row->compact = std::move(compact);
 }
 
 }  // namespace sortition::client

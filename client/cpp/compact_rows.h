@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/compact_row.h"
 #include "kernels/row.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -38,6 +39,11 @@ class CompactPosition {
   // pass over the logits, and one more for each sum. Thread-safe.
   static std::optional<CompactPosition> Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                            const Parts& parts);
+  // True if the form has a sum.
+  static bool HasSums(const WholeLogits& logits, const kernels::RowParameters& parameters, const Parts& parts);
+  // Returns the form of logits that have been stated, with the sums that are wanted or more. Their `data` is not read.
+  static std::optional<CompactPosition> OfStated(const WholeLogits& logits, const kernels::RowParameters& parameters,
+                                                 const Parts& parts, const kernels::StatedRow& stated);
 
   // Adds tokens that are below the row's live vocabulary. Those that are not here are left out.
   void Add(std::span<const uint32_t> tokens, const WholeLogits& logits);

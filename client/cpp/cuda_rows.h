@@ -44,6 +44,8 @@ class CudaRows {
   // The descriptor stays owned by this object.
   devices::MemoryHandle handle() const;
   devices::MemoryIdentity identity() const { return devices::cuda::IdentityOf(hardware_); }
+  const devices::cuda::Api& api() const { return api_; }
+  const devices::cuda::Hardware& hardware() const { return hardware_; }
   // Returns the argument of Client::ShareDevice. This object must outlive the shared memory.
   DeviceRows rows() const;
 

@@ -12,9 +12,18 @@
 namespace sortition::client {
 namespace {
 
+using devices::cuda::CurrentContext;
+
+// Bytes of a row's token and logprob.
+constexpr uint64_t kResultBytes = sizeof(int32_t) + sizeof(float);
+
 absl::Status NotOnStream(const char* field) {
-  return absl::UnimplementedError(
-      absl::StrCat(field, ": a sequence on a stream does not have it; LocalSequence::Step waits for tokens, and does"));
+  RowError error;
+  error.code = absl::StatusCode::kUnimplemented;
+  error.reason = v1::NOT_IMPLEMENTED;
+  error.field = field;
+  error.message = "a sequence on a stream does not have it; LocalSequence::Step waits for tokens, and does";
+  return ToStatus(error);
 }
 
 absl::Status CheckOptions(const service::SequenceSpec& spec) {
@@ -42,6 +51,10 @@ absl::Status CheckOptions(const service::SequenceSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status NoSuchRow(uint32_t row, uint32_t rows) {
+  return absl::InvalidArgumentError(absl::StrCat("row: ", row, ", not below ", rows));
+}
+
 RowError NoRoom(uint32_t row, uint32_t token) {
   RowError error;
   error.code = absl::StatusCode::kResourceExhausted;
@@ -60,32 +73,36 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int device, const
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::CreateOn(std::shared_ptr<devices::cuda::Context> context,
                                                                  const CudaLimits& limits) {
-  auto sampler = CudaSampler::State::Create(std::move(context), limits);
+  auto sampler = CudaSampler::State::Create(context, limits, true);
   if (!sampler.ok()) return sampler.status();
-  std::unique_ptr<CudaStream> made(new CudaStream(*std::move(sampler), limits));
-  for (uint32_t row = 0; row < limits.rows; ++row) {
-    if (absl::Status status = made->SetEmpty(row); !status.ok()) return status;
-  }
+  std::unique_ptr<CudaStream> made(new CudaStream(std::move(context), *std::move(sampler), limits));
+  if (absl::Status status = made->Open(); !status.ok()) return status;
   return made;
 }
 
-CudaStream::CudaStream(std::unique_ptr<CudaSampler::State> sampler, const CudaLimits& limits)
-    : limits_(limits), sampler_(std::move(sampler)), rows_(limits.rows) {}
+CudaStream::CudaStream(std::shared_ptr<devices::cuda::Context> context, std::unique_ptr<CudaSampler::State> sampler,
+                       const CudaLimits& limits)
+    : context_(std::move(context)), limits_(limits), sampler_(std::move(sampler)), rows_(limits.rows) {}
 
-absl::Status CudaStream::SetEmpty(uint32_t row) {
-  is_changed_ = true;
-  rows_[row] = {nullptr, ++puts_};
-  kernels::RowParameters greedy;
-  greedy.greedy = true;
-  greedy.mask_nan = true;
-  return sampler_->SetRow(row, greedy, {});
+absl::Status CudaStream::Open() {
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  SORTITION_CUDA_RETURN_IF_ERROR(context_->api(), MemAlloc(&results_, kResultBytes * limits_.rows * kMostTickets));
+  return absl::OkStatus();
+}
+
+CudaStream::~CudaStream() {
+  const CurrentContext current(*context_);
+  context_->api().CtxSynchronize();
+  if (results_ != 0) context_->api().MemFree(results_);
 }
 
 absl::Status CudaStream::Put(uint32_t row, std::shared_ptr<LocalSequence> sequence) {
-  if (row >= limits_.rows) return absl::InvalidArgumentError(absl::StrCat("row: ", row, " of ", limits_.rows));
+  if (row >= limits_.rows) return NoSuchRow(row, limits_.rows);
   const OwnSequence::StreamStart start = sequence->own_->StartOnStream();
   const service::SequenceSpec& spec = *start.spec;
   if (absl::Status status = CheckOptions(spec); !status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
   const bool is_alone = std::ranges::all_of(rows_, [](const Row& one) { return one.sequence == nullptr; });
   if (spec.live_vocabulary > limits_.vocabulary || (!is_alone && spec.live_vocabulary != vocabulary_)) {
     return absl::InvalidArgumentError(
@@ -97,7 +114,6 @@ absl::Status CudaStream::Put(uint32_t row, std::shared_ptr<LocalSequence> sequen
         absl::StrCat("sequence: has ", start.edits.size(), " logit edits, and limits.edits is ", limits_.edits));
   }
   if (absl::Status status = sampler_->SetRow(row, spec.parameters, start.noise); !status.ok()) return status;
-  is_changed_ = true;
   rows_[row] = {nullptr, ++puts_};
   law::SamplingParameters penalties;
   penalties.repetition_penalty = spec.repetition_penalty;
@@ -113,57 +129,108 @@ absl::Status CudaStream::Put(uint32_t row, std::shared_ptr<LocalSequence> sequen
 }
 
 absl::Status CudaStream::Clear(uint32_t row) {
-  if (row >= limits_.rows) return absl::InvalidArgumentError(absl::StrCat("row: ", row, " of ", limits_.rows));
-  return SetEmpty(row);
+  if (row >= limits_.rows) return NoSuchRow(row, limits_.rows);
+  absl::MutexLock lock(&mutex_);
+  rows_[row] = {nullptr, ++puts_};
+  return absl::OkStatus();
 }
 
-absl::StatusOr<CudaStream::Ticket> CudaStream::Step(const StreamStep& step, CUstream_st* stream) {
+absl::Status CudaStream::CheckRows(const StreamStep& step) const {
+  if (step.rows.empty()) return absl::InvalidArgumentError("rows: a step has one at least");
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const uint32_t row = step.rows[i];
+    if (row == kNoRow || (row < limits_.rows && rows_[row].sequence != nullptr)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("rows[", i, "]: row ", row, " of the stream has no sequence"));
+  }
+  return absl::OkStatus();
+}
+
+QueuedStep CudaStream::NextBuffers() const {
+  const devices::cuda::DevicePointer at = results_ + kResultBytes * limits_.rows * (steps_ % kMostTickets);
+  return {0, PointerTo<const int32_t>(at), PointerTo<const float>(at + sizeof(int32_t) * limits_.rows)};
+}
+
+absl::StatusOr<QueuedStep> CudaStream::Step(const StreamStep& step, CUstream_st* stream) {
+  absl::MutexLock lock(&mutex_);
   if (vocabulary_ == 0) return absl::FailedPreconditionError("Step before a sequence was put into a row");
   if (queued_.size() == kMostTickets) {
     return absl::ResourceExhaustedError(absl::StrCat(kMostTickets, " tickets were not awaited yet"));
   }
+  if (absl::Status status = CheckRows(step); !status.ok()) return status;
+  if (ElementBytes(step.dtype) == 0) return absl::InvalidArgumentError("dtype: unspecified");
   if (absl::Status status = sampler_->CheckStream(stream, false); !status.ok()) return status;
-  const bool is_bound = step.logits == bound_.logits && step.row_bytes == bound_.row_bytes &&
-                        step.dtype == bound_.dtype && step.tokens == bound_.tokens && step.logprobs == bound_.logprobs;
-  if (is_changed_ || !is_bound) {
-    if (ElementBytes(step.dtype) == 0) return absl::InvalidArgumentError("dtype: unspecified");
-    is_changed_ = true;
-    bound_ = step;
-    absl::Status status = sampler_->Bind({.logits = step.logits,
-                                          .row_bytes = step.row_bytes,
-                                          .dtype = KernelType(step.dtype),
-                                          .rows = limits_.rows,
-                                          .vocabulary = vocabulary_,
-                                          .tokens = step.tokens,
-                                          .logprobs = step.logprobs});
-    if (status.ok()) status = sampler_->Upload(stream);
-    if (!status.ok()) return status;
-    is_changed_ = false;
-  }
-  if (absl::Status status = sampler_->Sample(stream); !status.ok()) return status;
+  QueuedStep made = NextBuffers();
+  absl::Status status = sampler_->Bind({.logits = step.logits,
+                                        .row_bytes = step.row_bytes,
+                                        .dtype = KernelType(step.dtype),
+                                        .rows = static_cast<uint32_t>(step.rows.size()),
+                                        .vocabulary = vocabulary_,
+                                        .tokens = const_cast<int32_t*>(made.tokens),
+                                        .logprobs = const_cast<float*>(made.logprobs)},
+                                       step.rows);
+  if (status.ok() && !sampler_->is_uploaded()) status = sampler_->Upload(stream);
+  if (status.ok()) status = sampler_->Sample(stream);
   Queued queued;
-  if (absl::Status status = sampler_->Fetch(stream, &queued.ticket); !status.ok()) return status;
-  for (const Row& row : rows_) queued.puts.push_back(row.put);
+  if (status.ok()) status = sampler_->Fetch(stream, &queued.ticket);
+  if (!status.ok()) return status;
+  for (const uint32_t row : step.rows) queued.rows.push_back({row, row == kNoRow ? 0 : rows_[row].put});
+  made.ticket = queued.ticket.number;
   queued_.push_back(std::move(queued));
-  return queued_.back().ticket.number;
+  ++steps_;
+  return made;
+}
+
+devices::cuda::EventHandle CudaStream::DoneOf(Ticket ticket) const {
+  absl::MutexLock lock(&mutex_);
+  return sampler_->DoneOf({ticket});
+}
+
+absl::StatusOr<bool> CudaStream::IsDone(Ticket ticket) const {
+  const devices::cuda::EventHandle done = DoneOf(ticket);
+  if (done == nullptr) return true;
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  const devices::cuda::Result result = context_->api().EventQuery(done);
+  if (result == devices::cuda::Result::kNotReady) return false;
+  if (absl::Status status = ToStatus(context_->api(), result, "cuEventQuery"); !status.ok()) return status;
+  return true;
+}
+
+absl::Status CudaStream::Wait(Ticket ticket) const {
+  const devices::cuda::EventHandle done = DoneOf(ticket);
+  if (done == nullptr) return absl::OkStatus();
+  const CurrentContext current(*context_);
+  if (!current.status().ok()) return current.status();
+  SORTITION_CUDA_RETURN_IF_ERROR(context_->api(), EventSynchronize(done));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::optional<RowResult>>> CudaStream::Await(Ticket ticket) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (queued_.empty() || queued_.front().ticket.number != ticket) {
+      return absl::InvalidArgumentError(absl::StrCat("ticket: ", ticket, " is not the first that was not awaited"));
+    }
+  }
+  const absl::Status done = Wait(ticket);
+  absl::MutexLock lock(&mutex_);
   if (queued_.empty() || queued_.front().ticket.number != ticket) {
-    return absl::InvalidArgumentError(absl::StrCat("ticket: ", ticket, " is not the first that was not awaited"));
+    return absl::InvalidArgumentError(absl::StrCat("ticket: ", ticket, " was awaited by another thread"));
   }
   const Queued queued = std::move(queued_.front());
   queued_.erase(queued_.begin());
+  if (!done.ok()) return done;
   std::vector<kernels::RowOutput> outputs;
   if (absl::Status status = sampler_->Await(queued.ticket, &outputs); !status.ok()) return status;
-  std::vector<std::optional<RowResult>> results(rows_.size());
-  for (uint32_t row = 0; row < rows_.size(); ++row) {
-    if (rows_[row].sequence == nullptr || rows_[row].put != queued.puts[row]) continue;
-    const kernels::RowOutput& output = outputs[row];
+  std::vector<std::optional<RowResult>> results(queued.rows.size());
+  for (uint32_t i = 0; i < results.size(); ++i) {
+    const auto [row, put] = queued.rows[i];
+    if (row == kNoRow || rows_[row].sequence == nullptr || rows_[row].put != put) continue;
+    const kernels::RowOutput& output = outputs[i];
     if (output.error == kernels::RowError::kTooManyEdits) {
-      results[row] = NoRoom(row, output.error_token);
+      results[i] = NoRoom(i, output.error_token);
     } else {
-      results[row] = rows_[row].sequence->own_->TakeDrawn(row, output);
+      results[i] = rows_[row].sequence->own_->TakeDrawn(i, output);
     }
   }
   return results;

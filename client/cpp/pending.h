@@ -82,10 +82,6 @@ struct PendingBatch {
 // Returns the logits of a row's position.
 WholeLogits LogitsAt(const PendingBatch& batch, const PendingRow& row, size_t position);
 
-// Gives a row, whose logits this process can read, its compact form with `count` first tokens, unless its sequence's
-// rows go whole now. Takes the lock of the row's sequence.
-void StateRow(const PendingBatch& batch, uint32_t count, PendingRow* row);
-
 struct PendingOpen {
   std::shared_ptr<SequenceRecord> record;
   absl::Time asked;

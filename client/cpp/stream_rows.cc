@@ -60,7 +60,7 @@ RowError TooLarge(uint64_t bytes, uint64_t most) {
 // Reads a row to the host if it lies on a device that the stream does not share. False if that fails; the row is then
 // done.
 bool StreamState::BringWithinReach(const SharedMemory* memory, PendingBatch* batch, PendingRow* row) {
-  const DeviceRows* const device = device_rows_.Find(row->row.logits);
+  const std::shared_ptr<const DeviceRows> device = device_rows_.Find(row->row.logits);
   if (device == nullptr) return true;
   const std::byte* const data = BytesOf(*row);
   const size_t bytes = row->row.positions() * batch->row_bytes;
@@ -97,18 +97,18 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
   const bool carried = !named && !links_.in_process();
   std::vector<uint32_t> ready;
   MessageSize size;
-  const DeviceRows* device = nullptr;  // device of the last row in `ready`, if it is named
-  const std::byte* next = nullptr;     // its end, if rows of a message are named and adjacent
+  std::shared_ptr<const DeviceRows> device;  // device of the last row in `ready`, if it is named
+  const std::byte* next = nullptr;           // its end, if rows of a message are named and adjacent
   for (uint32_t i = 0; i < batch->rows.size(); ++i) {
     PendingRow& row = batch->rows[i];
-    if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now) ||
-        !BringWithinReach(memory.get(), batch.get(), &row)) {
+    if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now)) {
       continue;
     }
     // The row was stated for another server, or has been asked for more.
     if (!TakesCompact(*link, row)) row.compact.clear();
+    if (row.compact.empty() && !BringWithinReach(memory.get(), batch.get(), &row)) continue;
     const MessageSize more = SizeOf(row, batch->row_bytes, carried);
-    const DeviceRows* const its_device = device_rows_.Find(row.row.logits);
+    auto its_device = row.compact.empty() ? device_rows_.Find(row.row.logits) : nullptr;
     // Another allocation of a device may begin where one ends.
     const std::byte* const data = its_device == nullptr && is_ready ? nullptr : BytesOf(row);
     const bool fits = size.rows + more.rows <= options_.limits.message_rows &&
@@ -122,7 +122,7 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
     size.rows += more.rows;
     size.bytes += more.bytes;
     size.compact_bytes += more.compact_bytes;
-    device = its_device;
+    device = std::move(its_device);
     next = data == nullptr ? nullptr : data + more.rows * batch->row_bytes;
   }
   if (!ready.empty()) SendStep(link, batch, std::move(ready), now);
@@ -256,7 +256,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
     --sent->unanswered;
     // A rank whose shard is whole sends it again where another rank's is compact.
     if (result.error().reason() == v1::ROW_REQUIRED && (!row.compact.empty() || options_.shard)) {
-      OnRowRequired(*sent->batch, &row, result.error());
+      OnRowRequired(sent->batch.get(), &row, result.error());
     } else {
       OnRowRefused(sent->batch.get(), &row, FromWire(result.error()), now);
     }
@@ -281,7 +281,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
 }
 
 // The same step follows at once: with the tokens that are required, or whole.
-void StreamState::OnRowRequired(const PendingBatch& batch, PendingRow* row, const v1::Error& error) {
+void StreamState::OnRowRequired(PendingBatch* batch, PendingRow* row, const v1::Error& error) {
   row->state = PendingRow::State::kWaiting;
   bool is_named = ++row->compact_refusals <= kMaxCompactRefusals;
   bool lacks_sums = false;
@@ -294,9 +294,10 @@ void StreamState::OnRowRequired(const PendingBatch& batch, PendingRow* row, cons
         std::ranges::all_of(required.tokens(), [&](uint32_t token) { return token < row->record->live_vocabulary(); });
   }
   if (is_named) {
+    if (!BringWithinReach(nullptr, batch, row)) return;
     for (const v1::RequiredLogits& required : error.required()) {
       row->compact[required.position()].Add({required.tokens().data(), static_cast<size_t>(required.tokens_size())},
-                                            LogitsAt(batch, *row, required.position()));
+                                            LogitsAt(*batch, *row, required.position()));
     }
     return;
   }

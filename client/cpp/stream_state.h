@@ -150,7 +150,7 @@ class StreamState {
   absl::Status OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now);
   void OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now);
   void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
-  void OnRowRequired(const PendingBatch& batch, PendingRow* row, const v1::Error& error);
+  void OnRowRequired(PendingBatch* batch, PendingRow* row, const v1::Error& error);
   void OnRejected(uint64_t stream, const v1::Rejected& rejected, absl::Time now);
 
   void Bind(SequenceRecord* record, bool bound);

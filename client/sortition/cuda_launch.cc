@@ -14,18 +14,18 @@ using kernels::cuda::RawOutput;
 using kernels::cuda::RowInput;
 using kernels::cuda::TopToken;
 
-bool CudaSampler::State::IsChained(uint32_t row) const {
-  return kernels::cuda::IsChained(rows_[row].parameters, rows_[row].task, false);
+bool CudaSampler::State::IsChained(uint32_t index) const {
+  return kernels::cuda::IsChained(RowAt(index).parameters, RowAt(index).task, false);
 }
 
 RowInput CudaSampler::State::InputOf(uint32_t index) const {
-  const Row& row = rows_[index];
+  const Row& row = RowAt(index);
   const bool is_chained = IsChained(index);
   RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary, is_chained);
   input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
-  input.edits = PointerTo<const kernels::LogitEdit>(memory_ + EditsOffset(index));
+  if (&row != &nothing_) input.edits = PointerTo<const kernels::LogitEdit>(memory_ + EditsOffset(PlaceOf(index)));
   // Tokens beyond the batch's vocabulary are padding.
   input.edit_count = uint32_t(std::ranges::lower_bound(row.edits, batch_.vocabulary, {}, &kernels::LogitEdit::token) -
                               row.edits.begin());
@@ -39,10 +39,13 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
 }
 
 ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
-  ChainedInput chained = kernels::cuda::ChainedOf(rows_[index].parameters);
-  chained.sampler_state_at = PointerTo<uint64_t>(memory_ + SamplerStatesOffset() + sizeof(uint64_t) * index);
+  const Row& row = RowAt(index);
+  ChainedInput chained = kernels::cuda::ChainedOf(row.parameters);
+  if (&row != &nothing_) {
+    chained.sampler_state_at = PointerTo<uint64_t>(memory_ + SamplerStatesOffset() + sizeof(uint64_t) * PlaceOf(index));
+  }
   chained.output = PointerTo<ChainedOutput>(memory_ + ChainedOutputsOffset() + sizeof(ChainedOutput) * index);
-  chained.task = rows_[index].task;
+  chained.task = row.task;
   if (batch_.given != nullptr) chained.given_at = batch_.given + index;
   if (batch_.accepted != nullptr) chained.accepted_at = batch_.accepted + index;
   if (batch_.draft != nullptr) {
@@ -50,7 +53,7 @@ ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
     chained.draft.dtype = batch_.draft_dtype;
     chained.draft.dense = PointerTo<const void>(AddressOf(batch_.draft) + batch_.draft_row_bytes * index);
   }
-  if (rows_[index].parameters.kept_tokens) {
+  if (row.parameters.kept_tokens) {
     chained.kept = PointerTo<kernels::TokenBits>(memory_ + KeptOffset() + KeptBytes() * index);
   }
   return chained;
@@ -72,10 +75,11 @@ absl::Status CudaSampler::State::Move(const Stage& stage, uint64_t offset, uint6
 }
 
 absl::Status CudaSampler::State::CheckRows() const {
-  for (uint32_t row = 0; row < batch_.rows; ++row) {
-    if (!rows_[row].is_set) return absl::FailedPreconditionError(absl::StrCat("row ", row, " was never set"));
-    if (rows_[row].task == kernels::RowTask::kDraw || batch_.given != nullptr) continue;
-    return absl::FailedPreconditionError(absl::StrCat("row ", row, " has a task that needs batch.given"));
+  for (uint32_t index = 0; index < batch_.rows; ++index) {
+    const Row& row = RowAt(index);
+    if (!row.is_set) return absl::FailedPreconditionError(absl::StrCat("row ", PlaceOf(index), " was never set"));
+    if (row.task == kernels::RowTask::kDraw || batch_.given != nullptr) continue;
+    return absl::FailedPreconditionError(absl::StrCat("row ", PlaceOf(index), " has a task that needs batch.given"));
   }
   return absl::OkStatus();
 }

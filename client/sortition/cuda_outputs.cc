@@ -20,8 +20,8 @@ absl::Status CudaSampler::State::Fetch(CUstream_st* stream, CudaTicket* ticket) 
   };
   bool any_tops = false;
   for (uint32_t row = 0; row < batch_.rows; ++row) {
-    any_tops = any_tops || has_tops(rows_[row]);
-    if (!rows_[row].parameters.kept_tokens) continue;
+    any_tops = any_tops || has_tops(RowAt(row));
+    if (!RowAt(row).parameters.kept_tokens) continue;
     return absl::FailedPreconditionError(absl::StrCat("row ", row, " requests its kept tokens, which Download brings"));
   }
   const auto free = std::ranges::find(copies_, uint64_t{0}, &Copy::ticket);
@@ -55,9 +55,14 @@ absl::Status CudaSampler::State::Fetch(CUstream_st* stream, CudaTicket* ticket) 
   if (!status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api(), EventRecord(free->done, stream));
   free->rows.clear();
-  for (uint32_t row = 0; row < batch_.rows; ++row) free->rows.push_back({rows_[row].parameters, IsChained(row)});
+  for (uint32_t row = 0; row < batch_.rows; ++row) free->rows.push_back({RowAt(row).parameters, IsChained(row)});
   free->ticket = ticket->number = ++last_ticket_;
   return absl::OkStatus();
+}
+
+devices::cuda::EventHandle CudaSampler::State::DoneOf(CudaTicket ticket) const {
+  const auto copy = std::ranges::find(copies_, ticket.number, &Copy::ticket);
+  return ticket.number == 0 || copy == copies_.end() ? nullptr : copy->done;
 }
 
 absl::Status CudaSampler::State::Await(CudaTicket ticket, std::vector<kernels::RowOutput>* outputs) {
@@ -112,7 +117,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   std::vector<std::vector<kernels::TokenBits>> kept(rows);
   bool has_kept = false;
   for (uint32_t row = 0; row < rows; ++row) {
-    if (!rows_[row].parameters.kept_tokens || raw[row].error != kernels::RowError::kNone) continue;
+    if (!RowAt(row).parameters.kept_tokens || raw[row].error != kernels::RowError::kNone) continue;
     kept[row].resize(raw[row].kept);
     has_kept = true;
     if (absl::Status status = fetch(&kept[row], memory_ + KeptOffset() + KeptBytes() * row); !status.ok())
@@ -128,7 +133,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
       view.chained = &chained[row];
       view.kept = kept[row].data();
     }
-    outputs[row] = kernels::cuda::OutputOf(rows_[row].parameters, view);
+    outputs[row] = kernels::cuda::OutputOf(RowAt(row).parameters, view);
   }
   return absl::OkStatus();
 }

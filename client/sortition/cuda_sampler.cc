@@ -16,7 +16,9 @@ Status CudaSampler::Create(int device, const CudaLimits& limits, std::unique_ptr
 CudaSampler::CudaSampler(std::unique_ptr<State> state) : state_(std::move(state)) {}
 CudaSampler::~CudaSampler() = default;
 
-Status CudaSampler::Bind(const CudaBatch& batch) { return ToPublic(state_->Bind(batch)); }
+Status CudaSampler::Bind(const CudaBatch& batch, std::span<const uint32_t> rows) {
+  return ToPublic(state_->Bind(batch, rows));
+}
 Status CudaSampler::SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise) {
   return ToPublic(state_->SetRow(row, parameters, noise));
 }

@@ -12,6 +12,8 @@ namespace sortition {
 using kernels::LogitEdit;
 using kernels::cuda::Sequence;
 
+static_assert(CudaSampler::kNoRow == kernels::cuda::kNoSequence);
+
 namespace {
 
 bool IsWithin(float value, float least, float most) { return value >= least && value <= most; }
@@ -92,9 +94,9 @@ absl::Status CudaSampler::State::SetSequence(uint32_t row, const law::SamplingPa
 
 absl::Status CudaSampler::State::MoveSequences(const Stage& stage, CUstream_st* stream) {
   has_sequences_ = false;
+  for (uint32_t index = 0; index < batch_.rows; ++index) has_sequences_ = has_sequences_ || RowAt(index).has_sequence;
   for (uint32_t index = 0; index < limits_.rows; ++index) {
     Row& row = rows_[index];
-    has_sequences_ = has_sequences_ || (row.has_sequence && index < batch_.rows);
     if (!row.has_new_sequence) continue;
     Sequence sequence;
     if (row.has_sequence) {
@@ -106,12 +108,19 @@ absl::Status CudaSampler::State::MoveSequences(const Stage& stage, CUstream_st* 
     if (absl::Status status = Move(stage, at, sizeof(sequence), stream); !status.ok()) return status;
     row.has_new_sequence = false;
   }
-  return has_sequences_ ? Advance(false, stream) : absl::OkStatus();
+  if (!has_sequences_) return absl::OkStatus();
+  if (!order_.empty()) {
+    const uint64_t bytes = sizeof(uint32_t) * order_.size();
+    std::memcpy(stage.memory + OrderOffset(), order_.data(), bytes);
+    if (absl::Status status = Move(stage, OrderOffset(), bytes, stream); !status.ok()) return status;
+  }
+  return Advance(false, stream);
 }
 
 absl::Status CudaSampler::State::Advance(bool follows_draw, CUstream_st* stream) const {
   kernels::cuda::SequenceView view;
   view.sequences = PointerTo<Sequence>(memory_ + SequencesOffset());
+  if (!order_.empty()) view.order = PointerTo<const uint32_t>(memory_ + OrderOffset());
   view.inputs = PointerTo<kernels::cuda::RowInput>(memory_);
   view.outputs = PointerTo<kernels::cuda::RawOutput>(OutputsAddress());
   view.tokens = batch_.tokens;

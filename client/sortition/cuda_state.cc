@@ -1,6 +1,8 @@
 // Allocates memory, and checks and stores what callers set.
 #include "client/sortition/cuda_state.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/law/row_law.h"
 
@@ -27,15 +29,20 @@ absl::Status CheckLimits(const CudaLimits& limits) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaSampler::State>> CudaSampler::State::Create(std::shared_ptr<Context> context,
-                                                                               const CudaLimits& limits) {
+                                                                               const CudaLimits& limits,
+                                                                               bool takes_null_stream) {
   if (absl::Status status = CheckLimits(limits); !status.ok()) return status;
-  std::unique_ptr<State> state(new State(std::move(context), limits));
+  std::unique_ptr<State> state(new State(std::move(context), limits, takes_null_stream));
   if (absl::Status status = state->Open(); !status.ok()) return status;
   return state;
 }
 
-CudaSampler::State::State(std::shared_ptr<Context> context, const CudaLimits& limits)
-    : context_(std::move(context)), limits_(limits), rows_(limits.rows) {}
+CudaSampler::State::State(std::shared_ptr<Context> context, const CudaLimits& limits, bool takes_null_stream)
+    : context_(std::move(context)), limits_(limits), takes_null_stream_(takes_null_stream), rows_(limits.rows) {
+  nothing_.parameters.greedy = true;
+  nothing_.parameters.mask_nan = true;
+  nothing_.is_set = true;
+}
 
 uint64_t CudaSampler::State::ScratchBytes() const {
   return uint64_t{4} * kernels::cuda::LayScratch(kernels::cuda::GroupsOf(limits_.vocabulary), limits_.edits).words;
@@ -85,7 +92,7 @@ absl::Status CudaSampler::State::CheckOnDevice(const void* pointer, const char* 
 }
 
 absl::Status CudaSampler::State::CheckStream(CUstream_st* stream, bool may_capture) const {
-  if (stream == nullptr || stream == devices::cuda::kStreamLegacy) {
+  if (!takes_null_stream_ && (stream == nullptr || stream == devices::cuda::kStreamLegacy)) {
     return absl::InvalidArgumentError("stream: the null stream waits for all others and cannot be captured");
   }
   if (may_capture) return absl::OkStatus();
@@ -100,7 +107,24 @@ absl::Status CudaSampler::State::CheckRow(uint32_t row) const {
   return absl::InvalidArgumentError(absl::StrCat("row is ", row, ", and limits.rows is ", limits_.rows));
 }
 
-absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
+absl::Status CudaSampler::State::CheckOrder(const CudaBatch& batch, std::span<const uint32_t> rows) const {
+  if (rows.empty()) return absl::OkStatus();
+  if (rows.size() != batch.rows) {
+    return absl::InvalidArgumentError(absl::StrCat("rows are ", rows.size(), ", and batch.rows is ", batch.rows));
+  }
+  std::vector<bool> is_named(limits_.rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == kNoRow) continue;
+    if (rows[i] >= limits_.rows || is_named[rows[i]]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rows[", i, "] is ", rows[i], ", named twice or not below limits.rows, ", limits_.rows));
+    }
+    is_named[rows[i]] = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaSampler::State::Bind(const CudaBatch& batch, std::span<const uint32_t> rows) {
   const uint64_t row_bytes = uint64_t{batch.vocabulary} * kernels::ElementBytes(batch.dtype);
   if (batch.rows < 1 || batch.rows > limits_.rows) {
     return absl::InvalidArgumentError(absl::StrCat("batch.rows is ", batch.rows, ", not in [1, ", limits_.rows, "]"));
@@ -114,6 +138,7 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
     return absl::InvalidArgumentError(
         "batch.logits, batch.row_bytes: rows must begin at multiples of 16 bytes and not overlap");
   }
+  if (absl::Status status = CheckOrder(batch, rows); !status.ok()) return status;
   const uint64_t words = (batch.vocabulary + 31) / 32;
   if (batch.allowed_bits != nullptr && batch.allowed_words != 0 && batch.allowed_words < words) {
     return absl::InvalidArgumentError(absl::StrCat("batch.allowed_words is below ", words));
@@ -152,8 +177,13 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch) {
     }
     if (absl::Status status = CheckOnDevice(pointer, name); !status.ok()) return status;
   }
+  // The launches take these two addresses, and no upload does.
+  CudaBatch uploaded = batch_;
+  uploaded.tokens = batch.tokens;
+  uploaded.logprobs = batch.logprobs;
+  is_uploaded_ = is_uploaded_ && uploaded == batch && std::ranges::equal(order_, rows);
   batch_ = batch;
-  is_uploaded_ = false;
+  order_.assign(rows.begin(), rows.end());
   return absl::OkStatus();
 }
 

@@ -118,6 +118,8 @@ struct CudaLimits {
 // The addresses of a batch. All pointers are addresses in the memory of the sampler's device, not of the host, and
 // multiples of 4 bytes at least. The memory must stay valid as long as launches use it.
 struct CudaBatch {
+  bool operator==(const CudaBatch&) const = default;
+
   const void* logits = nullptr;  // multiple of 16 bytes
   uint64_t row_bytes = 0;        // from one row to the next; multiple of 16
   kernels::DType dtype = kernels::DType::kBF16;
@@ -160,7 +162,8 @@ struct CudaBatch {
 // row's penalties and adds 1 to its position, on the device. So the next Sample may be queued before the host has seen
 // the token, any number of times, and a captured Sample does the same at each replay.
 //
-// - Order: the n-th Sample after the Upload is draw n of the sequence. Work in the same stream sees the tokens in that
+// - Order: the n-th Sample of a row after its Upload is draw n of the sequence. Work in the same stream sees the tokens
+// in that
 //   order. Fetch and Await bring each step's outputs to the host, as late as the caller likes.
 // - Lifetime: the device's counts, positions and sampler states last until SetRow of the row and the Upload after it.
 // An
@@ -190,8 +193,12 @@ class SORTITION_PUBLIC CudaSampler {
   CudaSampler(const CudaSampler&) = delete;
   CudaSampler& operator=(const CudaSampler&) = delete;
 
-  // Sets the batch's addresses. The calls from here to Upload change only the host's memory.
-  Status Bind(const CudaBatch& batch);
+  // Sets the batch's addresses. The calls from here to Upload change only the host's memory. A batch that differs from
+  // the one before in its tokens and logprobs alone needs no Upload.
+  // `rows`: the sampler's row for each row of the batch, distinct; empty: 0, 1, .... The sampler's other rows are not
+  // sampled, and stay as they are. kNoRow: that row of the batch has no sequence, and its outputs are unspecified.
+  static constexpr uint32_t kNoRow = UINT32_MAX;
+  Status Bind(const CudaBatch& batch, std::span<const uint32_t> rows = {});
   // Sets a row. `parameters` are compiled. The next Sample starts with the first state of its sampler chain. Ends the
   // row's sequence, and with it the row's edits.
   Status SetRow(uint32_t row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);

@@ -28,6 +28,7 @@ enum class Result : int {
   kNvlinkUncorrectable = 220,
   kUnsupportedPtxVersion = 222,
   kContained = 226,
+  kNotReady = 600,
   kIllegalAddress = 700,
   kLaunchTimeout = 702,
   kContextIsDestroyed = 709,

@@ -120,9 +120,13 @@ struct Sequence {
   uint32_t error_token = 0;
 };
 
+// In SequenceView::order: the row of the batch has no sequence.
+inline constexpr uint32_t kNoSequence = UINT32_MAX;
+
 // The argument of the kernel that advances sequences.
 struct SequenceView {
-  Sequence* sequences = nullptr;  // one a row
+  Sequence* sequences = nullptr;
+  const uint32_t* order = nullptr;  // the index of each row's sequence; null: the row's own number
   RowInput* inputs = nullptr;
   RawOutput* outputs = nullptr;
   int32_t* tokens = nullptr;

@@ -73,7 +73,9 @@ __device__ u32 CountDrawn(const Sequence& sequence, u32 token) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads) SortitionAdvance(SequenceView view) {
-  Sequence sequence = view.sequences[blockIdx.y];
+  const u32 place = view.order != nullptr ? view.order[blockIdx.y] : blockIdx.y;
+  if (place == kNoSequence) return;
+  Sequence sequence = view.sequences[place];
   if (sequence.edits == nullptr) return;
   const bool was_over = sequence.error != RowError::kNone;
   if (view.follows_draw != 0 && !was_over) {
@@ -95,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) SortitionAdvance(Sequence
   const u32 shown = PlaceOf(sequence.edits, sequence.edit_count, input.vocabulary);
   __syncthreads();
   if (Thread() != 0) return;
-  view.sequences[blockIdx.y] = sequence;
+  view.sequences[place] = sequence;
   input.edits = sequence.edits;
   input.edit_count = shown;
   input.position = sequence.position;

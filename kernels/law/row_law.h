@@ -25,6 +25,24 @@ inline u32 Widen(kernels::DType dtype, u32 element) {
   __builtin_unreachable();
 }
 
+// Returns the element of a tensor, as above, whose canonical bits are these: those of a live logit of this type.
+inline u32 Narrow(kernels::DType dtype, u32 canonical) {
+  switch (dtype) {
+    case kernels::DType::kF32:
+      return canonical;
+    case kernels::DType::kBF16:
+      return canonical >> 16;
+    case kernels::DType::kF16: {
+      const u32 sign = canonical >> 16 & 0x8000u;
+      const u32 exponent = canonical >> 23 & 255u;
+      const u32 mantissa = canonical & 0x7fffffu;
+      if (exponent > 112u) return sign | (exponent - 112u) << 10 | mantissa >> 13;
+      return exponent == 0 ? 0u : sign | (0x800000u | mantissa) >> (126u - exponent);
+    }
+  }
+  __builtin_unreachable();
+}
+
 // `max_bits`: canonical, not masked.
 inline Scale ScaleAt(const kernels::RowParameters& parameters, u32 max_bits) {
   return MakeScale(max_bits, parameters.multiplier, parameters.exponent, parameters.window);

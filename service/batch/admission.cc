@@ -57,4 +57,16 @@ std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queu
                 std::min(wait, by_limit ? limits.max_queue_time : absl::InfiniteDuration()) / 2);
 }
 
+double QueueShare(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper, absl::Time now) {
+  double share = double(queue.rows()) / limits.max_queued_rows;
+  const double most_seconds = absl::ToDoubleSeconds(limits.max_queue_time);
+  if (most_seconds == 0) return share;
+  for (const Router::Batch& open : queue.OpenBatches()) {
+    // Rows that no device can take are refused at the next look.
+    if (!keeper.CanServe(open.needs())) continue;
+    share = std::max(share, keeper.SecondsToDrain(open, now) / most_seconds);
+  }
+  return share;
+}
+
 }  // namespace sortition::service

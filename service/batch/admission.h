@@ -25,4 +25,9 @@ namespace sortition::service {
 std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper,
                                       const PendingStep& step, const std::vector<QueuedRow>& rows, absl::Time now);
 
+// Returns the used part of the two bounds, the larger one: waiting rows of max_queued_rows, and the time in which the
+// waiting rows of one kind would be served of max_queue_time, if that is set. 0 if nothing waits; above 1 if a row
+// behind all others would be refused.
+double QueueShare(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper, absl::Time now);
+
 }  // namespace sortition::service

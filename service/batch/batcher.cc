@@ -358,4 +358,9 @@ double Batcher::queue_seconds() const {
   return seconds;
 }
 
+double Batcher::queue_share() const {
+  absl::MutexLock lock(&mutex_);
+  return QueueShare(limits_, queue_, keeper_, clock_.Now());
+}
+
 }  // namespace sortition::service

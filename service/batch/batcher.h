@@ -110,6 +110,8 @@ class Batcher {
   uint32_t queued_rows() const;
   // Seconds that the waiting rows would take, by measured costs, if the open batches ran one after the other.
   double queue_seconds() const;
+  // The queue's share of the bounds by which steps are refused (QueueShare in admission.h).
+  double queue_share() const;
 
  private:
   struct Batch;

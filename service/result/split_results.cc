@@ -45,4 +45,10 @@ uint32_t TokensDrawn(const v1::StepResults& results) {
   return tokens;
 }
 
+uint32_t LastPhase(const v1::RowResult& row) {
+  if (Continues(row)) return 0;
+  if (row.has_draw()) return row.draw().phase();
+  return row.has_verify() ? row.verify().positions(row.verify().positions_size() - 1).phase() : 0;
+}
+
 }  // namespace sortition::service

@@ -21,6 +21,9 @@ uint32_t AnsweredRows(const v1::StepResults& results);
 // Returns the number of tokens drawn or accepted in the results that end in this message.
 uint32_t TokensDrawn(const v1::StepResults& results);
 
+// Returns the phase of the last token of a result that ends in this message; 0 outside of phases, or without a token.
+uint32_t LastPhase(const v1::RowResult& row);
+
 // True if another part of the row's result follows.
 bool Continues(const v1::RowResult& row);
 

@@ -43,6 +43,11 @@ double DeviceKeeper::SecondsToDrain(const Router::Batch& batch, absl::Time now) 
   return router_.SecondsToDrain(batch, now);
 }
 
+std::vector<absl::Duration> DeviceKeeper::BusyTimes(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  return router_.BusyTimes(now);
+}
+
 Costs DeviceKeeper::CostsAt(const devices::Device* device, absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   return router_.costs(device).At(now);

@@ -59,6 +59,7 @@ class DeviceKeeper {
   bool CanServe(const Router::Needs& needs) const ABSL_LOCKS_EXCLUDED(mutex_);
   bool OtherCanServe(const devices::Device* device, const Router::Needs& needs) const ABSL_LOCKS_EXCLUDED(mutex_);
   double SecondsToDrain(const Router::Batch& batch, absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<absl::Duration> BusyTimes(absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
   Costs CostsAt(const devices::Device* device, absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A batch starts on the device. Dropped or Ended must follow, with the same shape.

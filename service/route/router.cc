@@ -137,10 +137,20 @@ void Router::Finished(const devices::Device* device, const Batch& batch, bool is
   SORTITION_CHECK(ended != entry.in_flight.end());
   // Batches that overlap share the device's time: each is charged from the end of the one before it.
   if (is_measured) entry.costs.Observe(work, now - entry.worked_since, now);
+  entry.busy += now - entry.worked_since;
   entry.worked_since = now;
   entry.in_flight.erase(ended);
   entry.expected = 0;
   for (const InFlight& in_flight : entry.in_flight) entry.expected += in_flight.expected;
+}
+
+std::vector<absl::Duration> Router::BusyTimes(absl::Time now) const {
+  std::vector<absl::Duration> times;
+  times.reserve(entries_.size());
+  for (const Entry& entry : entries_) {
+    times.push_back(entry.busy + (entry.in_flight.empty() ? absl::ZeroDuration() : now - entry.worked_since));
+  }
+  return times;
 }
 
 void Router::EndBackoffs(absl::Time now) {

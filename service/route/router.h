@@ -78,6 +78,8 @@ class Router {
   const CostModel& costs(const devices::Device* device) const { return Find(device).costs; }
   std::vector<devices::Device*> DueForSelfTest(absl::Time now) const;
   std::vector<DeviceStatus> Statuses() const;
+  // Returns for each device the time since the start in which it had a batch.
+  std::vector<absl::Duration> BusyTimes(absl::Time now) const;
 
  private:
   struct InFlight {
@@ -91,6 +93,7 @@ class Router {
     std::vector<InFlight> in_flight;
     double expected = 0;                             // seconds, sum over in_flight
     absl::Time worked_since = absl::InfinitePast();  // start of the time that in_flight is charged with
+    absl::Duration busy;                             // up to worked_since
   };
 
   Entry& Find(const devices::Device* device);

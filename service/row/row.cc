@@ -277,13 +277,11 @@ std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
   return std::nullopt;
 }
 
-std::optional<FailedPosition> RowRun::EndBlock() {
+std::optional<uint32_t> RowRun::EndBlock() {
   uint32_t end = 0;
   for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
     const auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[i]);
-    if (output == nullptr || output->error != kernels::RowError::kNone) {
-      return FailedPosition{i, std::move(*outputs_[i])};
-    }
+    if (output == nullptr || output->error != kernels::RowError::kNone) return i;
     if (output->accepted) end = i;
   }
   for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
@@ -307,10 +305,10 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
   if (!plan_.compact.empty()) {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
-  std::optional<FailedPosition> failed_block;
-  if (plan_.kind == RowPlan::Kind::kBlock) failed_block = EndBlock();
-  auto walked = failed_block ? *std::move(failed_block)
-                             : Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_));
+  if (plan_.kind == RowPlan::Kind::kBlock) {
+    if (const std::optional<uint32_t> failed = EndBlock()) return WhyFailed(*failed, *outputs_[*failed]);
+  }
+  auto walked = Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_));
   if (auto* result = std::get_if<RowResult>(&walked)) {
     for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
       // The position after an accepted draft has the draft's number and one.
@@ -319,9 +317,8 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
     }
     return std::move(*result);
   }
-  FailedPosition& failed = std::get<FailedPosition>(walked);
-  if (auto* refusal = std::get_if<Refusal>(&failed.why)) return std::move(*refusal);
-  return WhyUnusable(failed);
+  const FailedPosition& failed = std::get<FailedPosition>(walked);
+  return WhyFailed(failed.index, failed.why);
 }
 
 // Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says
@@ -339,9 +336,10 @@ Refusal RowRun::WhyRequired() const {
   return all;
 }
 
-Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {
-  Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(failed.why), plan_.row);
-  const size_t mask = MaskOf(failed.index);
+Refusal RowRun::WhyFailed(uint32_t index, const PositionOutput& why) const {
+  if (const auto* const refused = std::get_if<Refusal>(&why)) return *refused;
+  Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(why), plan_.row);
+  const size_t mask = MaskOf(index);
   const bool lists_none =
       mask < plan_.masks.size() && plan_.masks[mask].has_allowed_tokens && plan_.masks[mask].allowed_tokens.empty();
   const bool allows_none = lists_none || (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
@@ -353,7 +351,7 @@ Refusal RowRun::WhyUnusable(const FailedPosition& failed) const {
     refusal.field = MaskField(plan_, mask) + ".banned_tokens";
     refusal.message = "no token is live beside the banned ones";
   }
-  if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", failed.index);
+  if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", index);
   return refusal;
 }
 

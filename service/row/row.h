@@ -128,8 +128,10 @@ class RowRun {
   // Returns the position after `index` of a block whose drafts are tested together, if one is needed.
   std::optional<Next> NextOfBlock(uint32_t index);
   // Turns the outputs of the block's positions into those of a rejection that accepts as many drafts.
-  std::optional<FailedPosition> EndBlock();
-  Refusal WhyUnusable(const FailedPosition& failed) const;
+  // Returns a position that failed, if there is one.
+  std::optional<uint32_t> EndBlock();
+  // `why` is what the position at `index` failed with.
+  Refusal WhyFailed(uint32_t index, const PositionOutput& why) const;
   Refusal WhyRequired() const;
 
   // Returns the number of the mask of position `index`; there is one for each position, or one for all.

@@ -20,6 +20,14 @@ uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, std::numeric_limits<uint32_t>::max()));
 }
 
+// Forgets tokens and phases beyond those that are kept.
+void Trim(const SequenceSpec& spec, uint32_t kept_history, TokenLog* log, PhaseTrack* phases) {
+  // Decides most calls without a look at the options.
+  if (log->length() - log->kept_from() < uint64_t{kept_history} + TokenLog::kChunkTokens) return;
+  log->Trim(KeptTokens(spec, kept_history));
+  phases->Trim(static_cast<uint32_t>(LowestTruncation(spec, *log)));
+}
+
 // Return true if equal histories give equal counts, and equal phases.
 bool SameCounts(const SequenceSpec& a, const SequenceSpec& b) {
   return a.penalises() == b.penalises() && a.history.scope.window == b.history.scope.window &&
@@ -63,17 +71,13 @@ SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32
       index_(IndexOf(*spec_, log_)) {}
 
 void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
-  const uint32_t kept = KeptTokens(*spec_, kept_history_);
   for (uint32_t token : tokens) {
     if (CountsWholeHistory(*spec_)) CountToken(*spec_, prompt_length_, log_.length(), token, &counts_);
     log_.Push(token);
     if (index_) index_->Pushed(log_);
     const std::vector<Phase>& phases = spec_->history.phases;
     if (!phases.empty()) phases_.Pushed(phases, log_, log_.length(), prompt_length_);
-    if (log_.length() % TokenLog::kChunkTokens == 0) {
-      log_.Trim(kept);
-      phases_.Trim(static_cast<uint32_t>(LowestTruncation(*spec_, log_)));
-    }
+    Trim(*spec_, kept_history_, &log_, &phases_);
   }
 }
 
@@ -101,6 +105,7 @@ SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog 
                              uint32_t kept_history, const PenaltyCounts::Counts& counts, PhaseTrack phases,
                              std::shared_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
+      penalises_(spec_->penalises()),
       kept_history_(kept_history),
       digest_(HistoryDigest(spec_->Identity())),
       prompt_length_(prompt_length),
@@ -180,8 +185,7 @@ HistoryIndex& SequenceState::OwnIndex() {
 
 void SequenceState::Append(uint32_t token) {
   Push(token);
-  log_.Trim(KeptTokens(*spec_, kept_history_));
-  if (!spec_->history.phases.empty()) phases_.Trim(lowest_truncation());
+  Trim(*spec_, kept_history_, &log_, &phases_);
 }
 
 // Counts the token at `position`, which enters or leaves the scope of penalties.
@@ -195,7 +199,7 @@ void SequenceState::Push(uint32_t token) {
   if (index_) OwnIndex().Pushed(log_);
   const std::vector<Phase>& phases = spec_->history.phases;
   if (!phases.empty()) phases_.Pushed(phases, log_, position(), prompt_length_);
-  if (!spec_->penalises()) return;
+  if (!penalises_) return;
   const uint32_t window = spec_->history.scope.window;
   const uint32_t length = position();
   Count(length - 1, +1);
@@ -226,7 +230,7 @@ void SequenceState::Truncate(uint32_t to) {
   const uint32_t window = spec_->history.scope.window;
   for (uint32_t length = position(); length > to; --length) {
     if (index_) OwnIndex().Popping(log_, length);
-    if (!spec_->penalises()) continue;
+    if (!penalises_) continue;
     Count(length - 1, -1);
     if (window != 0 && length > window) Count(length - 1 - window, +1);
   }
@@ -266,6 +270,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
     child->index_ = IndexOf(*spec, log_);
     child->index_shared_ = false;
   }
+  child->penalises_ = spec->penalises();
   child->spec_ = std::move(spec);
   child->Truncate(position);
   return child;
@@ -317,8 +322,7 @@ std::unique_ptr<SequenceState> SequenceState::FromSnapshot(std::shared_ptr<const
   const std::optional<PenaltyCounts::Counts> counts = CountsOf(snapshot, *spec, log);
   std::optional<PhaseTrack> phases = PhasesOf(snapshot, *spec, log);
   if (!counts || !phases) return nullptr;
-  log.Trim(KeptTokens(*spec, kept_history));
-  phases->Trim(static_cast<uint32_t>(LowestTruncation(*spec, log)));
+  Trim(*spec, kept_history, &log, &*phases);
   std::shared_ptr<HistoryIndex> index = IndexOf(*spec, log);
   std::unique_ptr<SequenceState> state(new SequenceState(std::move(spec), std::move(log), snapshot.prompt_length,
                                                          kept_history, *counts, *std::move(phases), std::move(index)));

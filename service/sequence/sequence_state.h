@@ -130,6 +130,7 @@ class SequenceState {
   void Truncate(uint32_t position);
 
   std::shared_ptr<const SequenceSpec> spec_;
+  bool penalises_;  // as spec_ says, which looks at every phase for it
   uint32_t kept_history_;
   uint64_t digest_;
   uint32_t prompt_length_;

@@ -34,32 +34,17 @@ class PeriodSearch {
   }
 
  private:
-  static constexpr uint32_t kBlock = 16;
-
   // Looks at the periods from `period` on, whose tokens are those of `run` from its end.
   bool FindsIn(std::span<const uint32_t> run, uint32_t period) {
-    while (!run.empty()) {
-      const size_t count = std::min<size_t>(run.size(), kBlock);
-      const std::span<const uint32_t> block = run.last(count);
-      run = run.first(run.size() - count);
-      if (HasLast(block)) {
-        for (uint32_t i = 0; i < count; ++i) {
-          if (block[count - 1 - i] == last_ && IsPeriod(period + i)) return true;
-        }
-      }
-      period += static_cast<uint32_t>(count);
+    // Counts first, because a compiler makes vector instructions of a sum and not of a search.
+    uint32_t equal = 0;
+    for (const uint32_t token : run) equal += token == last_;
+    for (size_t at = run.size(); equal > 0; ++period) {
+      if (run[--at] != last_) continue;
+      if (IsPeriod(period)) return true;
+      --equal;
     }
     return false;
-  }
-
-  bool HasLast(std::span<const uint32_t> block) const {
-    bool has = false;
-    if (block.size() == kBlock) {
-      for (size_t i = 0; i < kBlock; ++i) has |= block[i] == last_;
-    } else {
-      for (const uint32_t token : block) has |= token == last_;
-    }
-    return has;
   }
 
   // Finds the match of `period`, of which the first token is known to match. Together all calls compare each token

@@ -75,7 +75,7 @@ AdminService::AdminService(const Authorization* authorization, service::Engine* 
     : authorization_(*authorization), engine_(*engine), log_(*log), stop_(std::move(stop)) {}
 
 grpc::Status AdminService::Refuse(const Refusal& refusal) {
-  engine_.observer().Refused(refusal.reason, 1);
+  engine_.observer().Refused(refusal.reason, refusal.field, 1);
   return RefusedStatus(refusal);
 }
 

@@ -80,6 +80,7 @@ absl::Status ValidateRanges(const Config& config) {
   const DurationRange durations[] = {
       {"tls_refresh", config.tls_refresh, absl::Seconds(1), absl::Hours(24)},
       {"drain_grace", config.drain_grace, absl::ZeroDuration(), absl::Hours(24)},
+      {"slow_step", config.slow_step, absl::ZeroDuration(), absl::Hours(1)},
       {"stalled_write", limits.stalled_write, absl::Milliseconds(100), absl::Hours(24)},
       {"max_queue_time", limits.max_queue_time, absl::ZeroDuration(), absl::Hours(1)},
       {"max_stream_age", limits.max_stream_age, absl::ZeroDuration(), absl::Hours(24 * 365)},

@@ -70,6 +70,10 @@ ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
 ABSL_FLAG(uint64_t, max_received_bytes, Config().max_received_bytes,
           "Bytes of messages held, all streams together; while there are more, no stream is read");
 ABSL_FLAG(absl::Duration, drain_grace, Config().drain_grace, "How long steps in flight may take to finish at shutdown");
+ABSL_FLAG(absl::Duration, slow_step, Config().slow_step,
+          "The status page lists steps that take as long, and where their time went; 0 = none");
+ABSL_FLAG(bool, load_reports, false,
+          "Tell balancers this server's load by ORCA: in the trailers of calls, and to those that ask for reports");
 ABSL_FLAG(LogLevel, log_level, Config().log_level, "Least severe log lines to write: debug, info, warning or error");
 ABSL_FLAG(absl::Duration, max_queue_time, Limits().max_queue_time,
           "A step whose rows would wait longer for a device is refused, with advice when to retry; 0 = no bound");
@@ -172,6 +176,8 @@ Config Fill() {
   config.max_connections = absl::GetFlag(FLAGS_max_connections);
   config.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);
   config.drain_grace = absl::GetFlag(FLAGS_drain_grace);
+  config.slow_step = absl::GetFlag(FLAGS_slow_step);
+  config.load_reports = absl::GetFlag(FLAGS_load_reports);
   config.log_level = absl::GetFlag(FLAGS_log_level);
   config.recheck_share = absl::GetFlag(FLAGS_recheck_share);
 

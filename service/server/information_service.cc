@@ -26,10 +26,6 @@ namespace {
 using service::Reason;
 using service::Refusal;
 
-constexpr absl::Duration kShortestInterval = absl::Milliseconds(100);
-constexpr absl::Duration kLongestInterval = absl::Seconds(60);
-constexpr absl::Duration kDefaultInterval = absl::Seconds(1);
-
 void AddLimit(const service::LimitDescription& description, v1::ServerInformation* information) {
   v1::Limit* limit = information->add_limits();
   limit->set_name(std::string(description.name));
@@ -89,37 +85,7 @@ void AddPolicy(const service::PolicyBook& book, const std::string& tenant, v1::S
   for (const service::MarkKey& key : policy->keys) information->add_watermark_key_ids(key.id);
 }
 
-std::variant<absl::Duration, Refusal> ParseInterval(const v1::WatchCountersRequest& request) {
-  if (std::optional<Refusal> unknown = service::FindUnknown(request, "")) return *unknown;
-  if (!request.has_interval()) return kDefaultInterval;
-  const absl::Duration interval =
-      absl::Seconds(request.interval().seconds()) + absl::Nanoseconds(request.interval().nanos());
-  if (interval >= kShortestInterval && interval <= kLongestInterval) return interval;
-  return Refusal{Reason::kOutOfRange, "interval",
-                 absl::StrCat(absl::FormatDuration(kShortestInterval), "..", absl::FormatDuration(kLongestInterval)),
-                 absl::StrCat(absl::FormatDuration(interval), " is out of range")};
-}
-
 }  // namespace
-
-// Sends the counters once an interval.
-class InformationService::CounterWatch final : public Watch<v1::Counters> {
- public:
-  // The caller has added one to the service's watchers; the destructor removes it.
-  CounterWatch(InformationService* service, absl::Duration interval) : service_(*service), interval_(interval) {}
-  ~CounterWatch() override { service_.watchers_.fetch_sub(1); }
-
-  std::optional<v1::Counters> Next(absl::Time now) override {
-    if (now - last_ < interval_) return std::nullopt;
-    last_ = now;
-    return service_.ReadCounters();
-  }
-
- private:
-  InformationService& service_;
-  const absl::Duration interval_;
-  absl::Time last_ = absl::InfinitePast();
-};
 
 InformationService::InformationService(const Config& config, const Authorization* authorization,
                                        service::Engine* engine, std::function<uint32_t()> streams)
@@ -128,6 +94,7 @@ InformationService::InformationService(const Config& config, const Authorization
       engine_(*engine),
       streams_(std::move(streams)),
       started_(engine->clock().Now()),
+      watchers_(config.max_watchers),
       get_server_information_([this](auto... call) { service_.RequestGetServerInformation(call...); },
                               [this](const grpc::ServerContext& call, const v1::GetServerInformationRequest& request,
                                      v1::ServerInformation* response) { return Describe(call, request, response); }),
@@ -144,7 +111,7 @@ void InformationService::Start(CallQueue* queue) {
 std::variant<std::string, Refusal> InformationService::Authorize(const grpc::ServerContextBase& call) const {
   auto authorized = authorization_.Authorize(EvidenceOf(call), kAnyRole);
   if (const auto* refusal = std::get_if<Refusal>(&authorized)) {
-    engine_.observer().Refused(refusal->reason, 1);
+    engine_.observer().Refused(refusal->reason, refusal->field, 1);
   } else {
     Http2Guard::Instance().AddAnswer(call.peer());
   }
@@ -181,7 +148,7 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
   for (const service::LimitDescription& limit : service::DescribeLimits(engine_.limits())) AddLimit(limit, response);
   AddLimit({"max_received_bytes", config_.max_received_bytes, "bytes", "of messages held, all streams together"},
            response);
-  AddLimit({"max_watchers", config_.max_watchers, "calls", "of WatchCounters at once"}, response);
+  AddLimit({"max_watchers", config_.max_watchers, "calls", "that watch at once, of each method"}, response);
   for (const service::ParameterDescription& parameter : service::Parameters()) AddParameter(parameter, response);
   response->set_grpc_version(grpc::Version());
   if (engine_.policies() != nullptr) AddPolicy(*engine_.policies(), std::get<std::string>(tenant), response);
@@ -192,14 +159,14 @@ std::variant<grpc::Status, std::unique_ptr<Watch<v1::Counters>>> InformationServ
     const grpc::ServerContext& call, const v1::WatchCountersRequest& request) {
   const auto tenant = Authorize(call);
   if (const auto* refusal = std::get_if<Refusal>(&tenant)) return RefusedStatus(*refusal);
-  const std::variant<absl::Duration, Refusal> interval = ParseInterval(request);
+  if (const auto refusal = service::FindUnknown(request, "")) return RefusedStatus(*refusal);
+  const auto interval = ParseInterval(request.has_interval() ? &request.interval() : nullptr, "interval");
   if (const auto* refusal = std::get_if<Refusal>(&interval)) return RefusedStatus(*refusal);
-  if (watchers_.fetch_add(1) >= config_.max_watchers) {
-    watchers_.fetch_sub(1);
-    return RefusedStatus({Reason::kOverloaded, "watcher", absl::StrCat("max_watchers ", config_.max_watchers),
-                          "too many calls watch the counters", absl::Seconds(1)});
-  }
-  return std::make_unique<CounterWatch>(this, std::get<absl::Duration>(interval));
+  auto place = watchers_.Enter();
+  if (const auto* refusal = std::get_if<Refusal>(&place)) return RefusedStatus(*refusal);
+  return std::make_unique<IntervalWatch<v1::Counters>>(std::get<Watchers::Place>(std::move(place)),
+                                                       std::get<absl::Duration>(interval),
+                                                       [this] { return ReadCounters(); });
 }
 
 v1::Counters InformationService::ReadCounters() const {

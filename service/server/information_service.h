@@ -3,7 +3,6 @@
 
 #include <grpcpp/server_builder.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "service/server/authorization.h"
 #include "service/server/call_queue.h"
 #include "service/server/config.h"
+#include "service/server/interval_watch.h"
 #include "sortition/v1/information.grpc.pb.h"
 
 namespace sortition::server {
@@ -33,8 +33,6 @@ class InformationService {
   void Tick(absl::Time now) { watch_counters_.Tick(now); }
 
  private:
-  class CounterWatch;
-
   // Returns the caller's tenant.
   std::variant<std::string, service::Refusal> Authorize(const grpc::ServerContextBase& call) const;
   grpc::Status Describe(const grpc::ServerContext& call, const v1::GetServerInformationRequest& request,
@@ -48,7 +46,7 @@ class InformationService {
   service::Engine& engine_;
   const std::function<uint32_t()> streams_;
   const absl::Time started_;
-  std::atomic<uint32_t> watchers_ = 0;
+  Watchers watchers_;
   v1::InformationService::AsyncService service_;
   UnaryMethod<v1::GetServerInformationRequest, v1::ServerInformation> get_server_information_;
   WatchMethod<v1::WatchCountersRequest, v1::Counters> watch_counters_;

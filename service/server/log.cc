@@ -8,14 +8,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "service/server/json_text.h"
+#include "service/server/slow_steps.h"
 #include "service/server/step_traces.h"
 
 // gRPC logs through Abseil since 1.66, and protobuf since 22.
@@ -37,33 +37,11 @@ namespace {
 
 constexpr std::array<const char*, 4> kLevelNames = {"debug", "info", "warning", "error"};
 
-void AppendText(std::string_view text, std::string* line) {
-  line->push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      line->push_back('\\');
-      line->push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      absl::StrAppendFormat(line, "\\u%04x", static_cast<unsigned>(c));
-    } else {
-      line->push_back(c);
-    }
-  }
-  line->push_back('"');
-}
-
 struct AppendValue {
   std::string* line;
-  void operator()(std::string_view text) const { AppendText(text, line); }
+  void operator()(std::string_view text) const { AppendJsonText(text, line); }
   void operator()(int64_t number) const { absl::StrAppend(line, number); }
-  void operator()(double number) const {
-    // JSON has neither NaN nor infinities.
-    if (std::isfinite(number)) {
-      absl::StrAppend(line, number);
-    } else {
-      line->append("null");
-    }
-  }
+  void operator()(double number) const { AppendJsonNumber(number, line); }
 };
 
 }  // namespace
@@ -90,10 +68,10 @@ void Log::Write(LogLevel level, std::string_view event, std::initializer_list<Lo
   if (!suppressed) return;
   std::string line = absl::StrCat("{\"time\":\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", now, absl::UTCTimeZone()),
                                   "\",\"level\":\"", kLevelNames[static_cast<size_t>(level)], "\",\"event\":");
-  AppendText(event, &line);
+  AppendJsonText(event, &line);
   for (const LogField& field : fields) {
     line.push_back(',');
-    AppendText(field.key, &line);
+    AppendJsonText(field.key, &line);
     line.push_back(':');
     std::visit(AppendValue{&line}, field.value);
   }
@@ -135,7 +113,9 @@ constexpr size_t kNamesInLine = 2 * service::DeviceEvent::kMostSequences / Log::
 
 }  // namespace
 
-void LoggedEvents::StepTraced(const service::TracedStep& step) {
+void LoggedEvents::StepNoted(const service::NotedStep& step) {
+  if (step.slow && slow_steps_ != nullptr) slow_steps_->Add(step);
+  if (!step.traced) return;
   if (traces_ != nullptr) traces_->Add(step);
   log_.Write(LogLevel::kInfo, "step",
              {{"traceparent", step.traceparent},

@@ -21,6 +21,7 @@
 
 namespace sortition::server {
 
+class SlowSteps;
 class StepTraces;
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
@@ -87,11 +88,13 @@ class Log {
 // Writes the service's events into the log. Thread-safe.
 class LoggedEvents : public service::EventLog {
  public:
-  // `log` and `traces`, which may be null, are not owned and outlive this.
-  explicit LoggedEvents(Log* log, StepTraces* traces = nullptr) : log_(*log), traces_(traces) {}
+  // `log`, `traces` and `slow_steps`, of which the last two may be null, are not owned and outlive this.
+  explicit LoggedEvents(Log* log, StepTraces* traces = nullptr, SlowSteps* slow_steps = nullptr)
+      : log_(*log), traces_(traces), slow_steps_(slow_steps) {}
 
-  // Writes "step" at level info, for a worker that traces, and adds the step to the traces.
-  void StepTraced(const service::TracedStep& step) override;
+  // Writes "step" at level info for a step that its worker traces, and adds it to the traces. Adds a slow one to the
+  // slow steps.
+  void StepNoted(const service::NotedStep& step) override;
   // Writes "sequence_opened" at level debug.
   void SequenceOpened(const service::OpenedSequence& sequence) override;
   // "device", at level info where it joins, error where it leaves; and "touched_sequence" for the sequences to which a
@@ -105,6 +108,7 @@ class LoggedEvents : public service::EventLog {
  private:
   Log& log_;
   StepTraces* const traces_;
+  SlowSteps* const slow_steps_;
 };
 
 // Redirects the messages of gRPC and protobuf into the log, so that standard error holds only JSON lines and no client

@@ -17,6 +17,7 @@
 #include "service/request/wire_scan.h"
 #include "service/server/credentials.h"
 #include "service/server/http2_guard.h"
+#include "service/server/load_reports.h"
 #include "service/server/status_details.h"
 #include "service/stream/sample_run.h"
 
@@ -113,17 +114,23 @@ class SampleCalls::Call final : public QueueEvent {
     SORTITION_CHECK(grpc::SerializationTraits<v1::SampleResponse>::Serialize(response, &bytes, &own_buffer).ok());
     surroundings_.engine->observer().MessageSent(transport_, bytes.Length());
     Http2Guard::Instance().AddAnswer(context_.peer());
+    AddLoad();
     responder_.Finish(bytes, grpc::Status::OK, tag());
   }
 
   void Refuse(const Refusal& refusal) {
-    surroundings_.engine->observer().Refused(refusal.reason, 1);
+    surroundings_.engine->observer().Refused(refusal.reason, refusal.field, 1);
     surroundings_.log->Write(LogLevel::kWarning, "sample_refused",
                              {{"peer", context_.peer()},
                               {"tenant", tenant_},
                               {"reason", service::ReasonName(refusal.reason)},
                               {"message", refusal.message}});
+    AddLoad();
     responder_.FinishWithError(RefusedStatus(refusal), tag());
+  }
+
+  void AddLoad() {
+    if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
   }
 
   const Surroundings& surroundings_;

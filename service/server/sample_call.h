@@ -34,6 +34,7 @@ class SampleCalls {
     const Authorization* authorization;
     service::Engine* engine;
     Log* log;
+    const LoadReports* load_reports;  // null if off
     std::shared_ptr<ReceiveBudget> budget;
   };
 

@@ -114,7 +114,10 @@ Server::Server(const Config& config, std::unique_ptr<Authorization> authorizatio
       engine_(*engine),
       log_(*log),
       authorization_(std::move(authorization)),
-      streams_(config, authorization_.get(), engine, log),
+      load_reports_(config.load_reports ? std::make_unique<LoadReports>(config, authorization_.get(), engine,
+                                                                        [this] { return streams(); })
+                                        : nullptr),
+      streams_(config, authorization_.get(), engine, log, load_reports_.get()),
       information_(config, authorization_.get(), engine, [this] { return streams(); }),
       health_(&serving_),
       health_alone_(&serving_),
@@ -284,6 +287,7 @@ absl::Status Server::Listen() {
   }
   streams_.Register(&builder);
   information_.Register(&builder);
+  if (load_reports_) load_reports_->Register(&builder);
   health_.Register(&builder);
   for (uint32_t i = 0; i < config_.stream_threads; ++i) queues_.push_back(std::make_unique<CallQueue>(&builder));
 
@@ -303,6 +307,7 @@ absl::Status Server::Listen() {
   if (server_ == nullptr) return NotStarted();
   streams_.Start(queues_);
   information_.Start(queues_.front().get());
+  if (load_reports_) load_reports_->Start(queues_.front().get());
   health_.Start(queues_.front().get());
   for (const auto& queue : queues_) threads_.emplace_back([queue = queue.get()] { queue->Serve(); });
   timekeeper_.emplace(kTick, [this] { Tick(); });
@@ -321,6 +326,7 @@ void Server::Tick() {
   authorization_->Follow(now);
   streams_.Tick(now);
   information_.Tick(now);
+  if (load_reports_) load_reports_->Tick(now);
   health_.Tick(now);
   health_alone_.Tick(now);
   if (health_server_.queue != nullptr) health_server_.queue->Poll();

@@ -25,6 +25,7 @@
 #include "service/server/http2_guard.h"
 #include "service/server/information_service.h"
 #include "service/server/listen_socket.h"
+#include "service/server/load_reports.h"
 #include "service/server/log.h"
 #include "service/server/memory_server.h"
 #include "service/server/stream_set.h"
@@ -125,6 +126,7 @@ class Server {
   std::atomic<bool> serving_ = true;
   const std::shared_ptr<GuardEvents> guard_events_ = std::make_shared<GuardEvents>();
   std::vector<Http2Listener> http2_listeners_;
+  const std::unique_ptr<LoadReports> load_reports_;  // null if off
   StreamSet streams_;
   InformationService information_;
   HealthService health_;

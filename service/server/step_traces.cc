@@ -145,7 +145,7 @@ class OtlpTraces final : public StepTraces {
     provider_->Shutdown();
   }
 
-  void Add(const service::TracedStep& step) override {
+  void Add(const service::NotedStep& step) override {
     const bool was_early = step.ready > step.arrived;
     const auto count = static_cast<uint32_t>(2 + 2 * step.runs.size() + (was_early ? 1 : 0));
     if (!waiting_.Admit(count)) return;
@@ -197,7 +197,7 @@ class OtlpTraces final : public StepTraces {
   using Span = nostd::shared_ptr<trace::Span>;
 
   // The trace context has been checked (service/request/trace.h).
-  static trace::SpanContext ParentOf(const service::TracedStep& step) {
+  static trace::SpanContext ParentOf(const service::NotedStep& step) {
     namespace form = trace::propagation;
     constexpr size_t kTraceAt = form::kVersionSize + 1;
     constexpr size_t kSpanAt = kTraceAt + form::kTraceIdSize + 1;

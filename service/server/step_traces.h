@@ -39,7 +39,7 @@ class StepTraces {
   virtual ~StepTraces() = default;
 
   // Never blocks. The spans are lost, and counted, if too many wait.
-  virtual void Add(const service::TracedStep& step) = 0;
+  virtual void Add(const service::NotedStep& step) = 0;
 };
 
 }  // namespace sortition::server

@@ -10,6 +10,7 @@
 #include "kernels/check.h"
 #include "service/server/credentials.h"
 #include "service/server/http2_guard.h"
+#include "service/server/load_reports.h"
 #include "service/server/status_details.h"
 
 namespace sortition::server {
@@ -132,7 +133,7 @@ std::optional<service::Refusal> StreamCall::Authorize() {
 }
 
 void StreamCall::Refuse(const service::Refusal& refusal) {
-  observer().Refused(refusal.reason, 1);
+  observer().Refused(refusal.reason, refusal.field, 1);
   surroundings_.log->Write(LogLevel::kWarning, "stream_refused",
                            {{"peer", peer_},
                             {"tenant", tenant_},
@@ -258,6 +259,7 @@ void StreamCall::Finish(const grpc::Status& status) {
   phase_ = Phase::kFinishing;
   if (shell_) shell_->Close();
   finishing_ = true;
+  if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
   stream_.Finish(status, finished_.tag());
 }
 

@@ -31,6 +31,8 @@
 
 namespace sortition::server {
 
+class LoadReports;
+
 // Counts the bytes of received messages that streams and rows in flight still hold. Thread-safe.
 class ReceiveBudget {
  public:
@@ -89,6 +91,7 @@ class StreamCall {
     const Authorization* authorization;
     service::Engine* engine;
     Log* log;
+    const LoadReports* load_reports;  // null if off
     std::shared_ptr<ReceiveBudget> budget;
     absl::Duration drain_grace;  // of a stream that has reached its greatest age
   };

@@ -11,13 +11,15 @@ constexpr absl::Duration kLastWrites = absl::Seconds(1);
 
 }  // namespace
 
-StreamSet::StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log)
+StreamSet::StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log,
+                     const LoadReports* load_reports)
     : engine_(*engine),
       surroundings_{.host = this,
                     .service = &service_,
                     .authorization = authorization,
                     .engine = engine,
                     .log = log,
+                    .load_reports = load_reports,
                     .budget = std::make_shared<ReceiveBudget>(config.max_received_bytes),
                     .drain_grace = config.drain_grace},
       samples_({.host = this,
@@ -25,6 +27,7 @@ StreamSet::StreamSet(const Config& config, Authorization* authorization, service
                 .authorization = authorization,
                 .engine = engine,
                 .log = log,
+                .load_reports = load_reports,
                 .budget = surroundings_.budget}) {}
 
 void StreamSet::Start(const std::vector<std::unique_ptr<CallQueue>>& queues) {

@@ -26,8 +26,9 @@ namespace sortition::server {
 // Drain and AwaitNoCalls are called by one thread; the rest is thread-safe.
 class StreamSet : private StreamCall::Host, private SampleCalls::Host {
  public:
-  // `authorization`, `engine` and `log` are not owned and outlive the set.
-  StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log);
+  // `authorization`, `engine`, `log` and `load_reports`, which may be null, are not owned and outlive the set.
+  StreamSet(const Config& config, Authorization* authorization, service::Engine* engine, Log* log,
+            const LoadReports* load_reports);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // Called when the server has been started. A stream stays on the queue that accepted it.

@@ -88,7 +88,7 @@ class Outbox final : public service::SessionSink {
   bool empty() const;
   bool writing() const;
   // When the write in progress began, or since when the transport has no room; InfiniteFuture if neither holds.
-  absl::Time waiting_since() const;
+  absl::Time waiting_since() const override;
 
  private:
   struct Encoded {

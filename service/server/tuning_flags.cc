@@ -25,7 +25,8 @@ ABSL_FLAG(uint64_t, receipt_file_bytes, Config().receipts.file_bytes, "A file of
 ABSL_FLAG(uint64_t, receipt_queue_bytes, Config().receipts.queue_bytes,
           "Bytes of receipts that wait to be written; beyond it they are lost");
 ABSL_FLAG(uint32_t, stream_threads, Config().stream_threads, "Threads that read and write streams");
-ABSL_FLAG(uint32_t, max_watchers, Config().max_watchers, "Concurrent calls of WatchCounters");
+ABSL_FLAG(uint32_t, max_watchers, Config().max_watchers,
+          "Concurrent calls of each method that watches: WatchCounters, StreamCoreMetrics");
 ABSL_FLAG(uint64_t, max_message_bytes, Limits().max_message_bytes,
           "Bytes of one message of a stream, payloads included");
 ABSL_FLAG(uint64_t, stream_unanswered_bytes, Limits().stream_unanswered_bytes,

@@ -219,12 +219,12 @@ void Session::OnCancel(const v1::CancelStep& cancel) {
 void Session::Refuse(const v1::StreamRequest& message, const Refusal& refusal) {
   if (message.has_step()) return RefuseStep(message.step().batch_id(), refusal);
   sequences_.Skip(message);
-  engine_.observer().Refused(refusal.reason, 1);
+  engine_.observer().Refused(refusal.reason, refusal.field, 1);
   stream_->Send(EncodeRefused(message, messages_, refusal));
 }
 
 void Session::RefuseStep(uint64_t batch_id, const Refusal& refusal) {
-  engine_.observer().Refused(refusal.reason, 1);
+  engine_.observer().Refused(refusal.reason, refusal.field, 1);
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id);
   EncodeError(refusal, response.mutable_results()->mutable_error());

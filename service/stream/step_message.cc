@@ -57,15 +57,20 @@ void StepMessage::Answer(v1::StepResults results) {
 void StepMessage::Send(v1::StepResults results) {
   const uint32_t tokens = TokensDrawn(results);
   uint32_t refused = 0;
+  std::array<uint32_t, kMaxPhases> in_phases = {};
   for (const v1::RowResult& row : results.rows()) {
+    if (const uint32_t phase = LastPhase(row); phase != 0) ++in_phases[phase - 1];
     if (!row.has_error()) continue;
-    engine_.observer().Refused(static_cast<Reason>(row.error().reason()), 1);
+    engine_.observer().Refused(static_cast<Reason>(row.error().reason()), row.error().field(), 1);
     ++refused;
   }
   // The other shards of a row are answered with the same tokens, which count once.
   const bool is_counted = !shape_.shard || shape_.shard->index == 0;
   if (is_counted && tokens > 0) engine_.observer().TokensDrawn(tokens);
-  if (shape_.traced && refused > 0) refused_.fetch_add(refused, std::memory_order_relaxed);
+  for (uint32_t i = 0; is_counted && i < kMaxPhases; ++i) {
+    if (in_phases[i] != 0) engine_.observer().PhaseTokens(i + 1, in_phases[i]);
+  }
+  if (refused > 0) refused_.fetch_add(refused, std::memory_order_relaxed);
   const uint32_t rows = AnsweredRows(results);
   const uint32_t before = unanswered_.fetch_sub(rows);
   SORTITION_CHECK(before >= rows);
@@ -80,38 +85,44 @@ void StepMessage::Send(v1::StepResults results) {
 }
 
 void StepMessage::Finish() {
-  TracedStep traced;
-  std::vector<BatchRun> runs;
+  NotedStep noted;
   // A step that was sent before its logits were written has arrived when they are.
-  traced.ready = arrived_;
+  noted.ready = arrived_;
+  absl::InlinedVector<std::shared_ptr<PendingStep>, 1> steps;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& step : steps_) {
-      const auto held = step.lock();
-      if (held == nullptr) continue;
-      traced.ready = std::max(traced.ready, held->arrived);
-      if (shape_.traced) traced.runs_left_out += held->runs().AppendTo(&runs);
+      if (auto held = step.lock()) steps.push_back(std::move(held));
     }
   }
-  traced.answered = engine_.clock().Now();
-  engine_.observer().StepAnswered(traced.latency());
-  if (!shape_.traced) return;
+  for (const auto& step : steps) noted.ready = std::max(noted.ready, step->arrived);
+  noted.answered = engine_.clock().Now();
+  engine_.observer().StepAnswered(noted.latency());
+  noted.traced = shape_.traced;
+  if (engine_.slow_step() != absl::InfiniteDuration()) {
+    noted.unread = std::max(noted.answered - stream_->waiting_since(), absl::ZeroDuration());
+    noted.slow = std::max(noted.latency(), noted.unread) >= engine_.slow_step();
+  }
+  if (!noted.traced && !noted.slow) return;
+  std::vector<BatchRun> runs;
+  for (const auto& step : steps) noted.runs_left_out += step->runs().AppendTo(&runs);
   const v1::TraceContext& trace = step().trace();
-  traced.worker_session = stream_->worker_session;
-  traced.traceparent = trace.traceparent();
-  traced.tracestate = trace.tracestate();
-  traced.batch_id = batch_id();
-  traced.rows = rows();
-  traced.refused_rows = refused_.load(std::memory_order_relaxed);
-  traced.arrived = arrived_;
-  traced.runs = runs;
-  if (!options_differ_) traced.options = options_;
-  engine_.event_log().StepTraced(traced);
+  noted.worker_session = stream_->worker_session;
+  if (noted.traced) noted.traceparent = trace.traceparent();
+  if (noted.traced) noted.tracestate = trace.tracestate();
+  noted.batch_id = batch_id();
+  noted.rows = rows();
+  noted.refused_rows = refused_.load(std::memory_order_relaxed);
+  noted.bytes = bytes_;
+  noted.arrived = arrived_;
+  noted.runs = runs;
+  if (!options_differ_) noted.options = options_;
+  engine_.event_log().StepNoted(noted);
 }
 
 void StepMessage::Refuse(const Refusal& refusal) {
   const uint32_t count = rows();
-  engine_.observer().Refused(refusal.reason, std::max(count, 1u));
+  engine_.observer().Refused(refusal.reason, refusal.field, std::max(count, 1u));
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id());
   EncodeError(refusal, response.mutable_results()->mutable_error());

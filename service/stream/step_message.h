@@ -91,7 +91,7 @@ class StepMessage final : public ResultSink {
   std::optional<TracedOptions> options_;  // of the first row; `options_differ_`: another row has others
   bool options_differ_ = false;
   std::atomic<uint32_t> unanswered_;   // rows
-  std::atomic<uint32_t> refused_ = 0;  // rows; counted if the step is traced
+  std::atomic<uint32_t> refused_ = 0;  // rows
 
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

@@ -37,6 +37,9 @@ class SessionSink {
   // concurrently: thread-safe. Must not block and must not call back into the session. After the message has left (or
   // can never leave) the shell calls Session::OnSent with the same `release`.
   virtual void Send(v1::StreamResponse message, SentRelease release) = 0;
+  // Returns since when the oldest message that has not left waits for the worker to read; InfiniteFuture if none does,
+  // or the shell does not know. Thread-safe.
+  virtual absl::Time waiting_since() const { return absl::InfiniteFuture(); }
 };
 
 class StepMessage;
@@ -57,6 +60,9 @@ class StreamContext {
 
   // Queues a message to the worker, which leaves the window with `release`.
   void Send(v1::StreamResponse response, SentRelease release = {}) { sink_->Send(std::move(response), release); }
+
+  // As SessionSink::waiting_since.
+  absl::Time waiting_since() const { return sink_->waiting_since(); }
 
   // The window: a step is charged when it arrives and released when its answers have left.
   void Charge(uint32_t rows, uint64_t bytes);

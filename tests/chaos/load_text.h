@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "client/bench/logits.h"
 #include "sortition/v1/sampling.pb.h"
-#include "tests/bench/cpu/logits.h"
 
 namespace sortition::testing {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "client/cpp/state_rows.h"
 #include "client/cpp/stream_state.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"

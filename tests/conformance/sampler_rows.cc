@@ -10,16 +10,13 @@
 #include "client/sortition/sampler.h"
 #include "devices/cuda/context.h"
 #include "kernels/law/reference.h"
+#include "tests/conformance/on_device.h"
 #include "tests/conformance/random_row.h"
 
 namespace sortition {
 namespace {
 
 using devices::cuda::Api;
-using devices::cuda::ContextHandle;
-using devices::cuda::CurrentContext;
-using devices::cuda::DevicePointer;
-using devices::cuda::StreamHandle;
 using kernels::RandomRow;
 
 constexpr kernels::DType kDType = kernels::DType::kBF16;
@@ -31,50 +28,6 @@ bool IsGood(bool good, absl::string_view what, absl::string_view why) {
 }
 bool IsGood(const absl::Status& status, absl::string_view what) { return IsGood(status.ok(), what, status.message()); }
 bool IsGood(const Status& status, absl::string_view what) { return IsGood(status.ok(), what, status.message); }
-
-// The device's primary context, which samplers use, with a separate stream and memory.
-class OnDevice {
- public:
-  OnDevice(const Api& api, const devices::cuda::Hardware& hardware) : api_(api), device_(hardware.handle) {}
-  ~OnDevice() {
-    if (context_ == nullptr) return;
-    {
-      const CurrentContext current(api_, context_);
-      if (stream_ != nullptr) api_.StreamSynchronize(stream_);
-      if (memory_ != 0) api_.MemFree(memory_);
-      if (stream_ != nullptr) api_.StreamDestroy(stream_);
-    }
-    api_.DevicePrimaryCtxRelease(device_);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
-  absl::Status Open(uint64_t bytes) {
-    SORTITION_CUDA_RETURN_IF_ERROR(api_, DevicePrimaryCtxRetain(&context_, device_));
-    const CurrentContext current(api_, context_);
-    if (!current.status().ok()) return current.status();
-    SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamCreate(&stream_, devices::cuda::kStreamNonBlocking));
-    SORTITION_CUDA_RETURN_IF_ERROR(api_, MemAlloc(&memory_, bytes));
-    return absl::OkStatus();
-  }
-  absl::Status Upload(uint64_t offset, const std::vector<std::byte>& bytes) {
-    const CurrentContext current(api_, context_);
-    if (!current.status().ok()) return current.status();
-    SORTITION_CUDA_RETURN_IF_ERROR(api_, MemcpyHtoDAsync(memory_ + offset, bytes.data(), bytes.size(), stream_));
-    SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamSynchronize(stream_));
-    return absl::OkStatus();
-  }
-
-  StreamHandle stream() const { return stream_; }
-  void* at(uint64_t offset) const { return reinterpret_cast<void*>(memory_ + offset); }
-
- private:
-  const Api& api_;
-  const devices::cuda::DeviceHandle device_;
-  ContextHandle context_ = nullptr;
-  StreamHandle stream_ = nullptr;
-  DevicePointer memory_ = 0;
-};
 
 // Makes the random rows that a batch of the library's can have.
 std::vector<std::unique_ptr<RandomRow>> MakeRows(uint64_t seed, uint32_t vocabulary, uint32_t count) {

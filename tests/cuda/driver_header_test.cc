@@ -49,6 +49,7 @@ TEST(CudaDriver, DeclarationsEqualCudaHeader) {
 #endif
   EXPECT_EQ(int(Result::kNotSupported), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(int(Result::kSystemNotReady), CUDA_ERROR_SYSTEM_NOT_READY);
+  EXPECT_EQ(int(Result::kNotReady), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(int(Result::kSystemDriverMismatch), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
   EXPECT_EQ(int(Result::kStreamCaptureUnsupported), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(int(DeviceAttribute::kMultiprocessors), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);

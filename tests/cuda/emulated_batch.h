@@ -16,11 +16,14 @@
 
 namespace sortition::testing {
 
-// A device's memory with the emulator for a device: 16-byte aligned, noise where nothing was written.
-inline std::vector<uint64_t> Noise(uint64_t bytes) { return std::vector<uint64_t>(bytes / 8 + 2, 0xcdcdcdcdcdcdcdcd); }
+// A device's memory with the emulator for a device: aligned as a driver aligns it, noise where nothing was written.
+inline constexpr uintptr_t kAlignment = 256;
+inline std::vector<uint64_t> Noise(uint64_t bytes) {
+  return std::vector<uint64_t>((bytes + kAlignment) / 8 + 1, 0xcdcdcdcdcdcdcdcd);
+}
 inline std::byte* Aligned(std::vector<uint64_t>& memory) {
   auto* const bytes = reinterpret_cast<std::byte*>(memory.data());
-  return bytes + (16 - reinterpret_cast<uintptr_t>(bytes) % 16) % 16;
+  return bytes + (kAlignment - reinterpret_cast<uintptr_t>(bytes) % kAlignment) % kAlignment;
 }
 inline uint64_t Address(std::vector<uint64_t>& memory) { return reinterpret_cast<uint64_t>(Aligned(memory)); }
 

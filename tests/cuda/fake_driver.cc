@@ -112,6 +112,7 @@ Result FakeCtxSynchronize() {
     writers = std::exchange(state->writers, {});
   }
   for (std::thread& writer : writers) writer.join();
+  DoDeferred(SIZE_MAX);
   return Call("CtxSynchronize", [] { return AfterKernels(); });
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
@@ -270,6 +271,9 @@ Result FakeEventSynchronize(EventHandle event) {
   }
   DoDeferred(before);
   return Call("EventSynchronize", [] { return AfterKernels(); });
+}
+Result FakeEventQuery(EventHandle event) {
+  return Call("EventQuery", [&] { return state->done < state->before_of[event] ? Result::kNotReady : AfterKernels(); });
 }
 Result FakeEventElapsedTime(float* milliseconds, EventHandle, EventHandle) {
   *milliseconds = 0.5f;

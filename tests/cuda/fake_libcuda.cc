@@ -58,6 +58,32 @@ extern "C" void FakeCudaRelease() {
   driver->SetWork(nullptr);
   held->released.Notify();
 }
+// From now on streams do their work when the host waits for it; 0: at once, and what was left is done.
+extern "C" void FakeCudaDefer(int is_deferring) {
+  using namespace sortition::testing::fake_cuda;
+  {
+    const std::lock_guard lock(state->mutex);
+    state->is_deferring = is_deferring != 0;
+  }
+  if (is_deferring == 0) DoDeferred(SIZE_MAX);
+}
+// Puts work of a test's into a stream.
+extern "C" void FakeCudaEnqueue(CUstream_st* stream, void (*work)(CUstream_st* stream)) {
+  sortition::testing::fake_cuda::driver->Enqueue(stream, [stream, work] { work(stream); });
+}
+// Puts work into a stream that ends with FakeCudaRelease. To be called while streams defer their work.
+extern "C" void FakeCudaEnqueueHold(CUstream_st* stream) {
+  using namespace sortition::testing::fake_cuda;
+  held = std::make_shared<Hold>();
+  driver->Enqueue(stream, [hold = held] {
+    hold->waiting.Notify();
+    hold->released.WaitForNotification();
+  });
+}
+// Returns the number of successful calls of the function of this name in Api.
+extern "C" uint64_t FakeCudaCalls(const char* function) {
+  return sortition::testing::fake_cuda::driver->calls(function);
+}
 extern "C" void FakeCudaSetCapturing(int is_capturing) {
   sortition::testing::fake_cuda::driver->SetCapturing(is_capturing != 0);
 }

@@ -1,72 +1,17 @@
 """Envoy's configuration: TLS before it, and its limits on what a client may send. Nothing is tried again."""
 
 import os
-import socket
 import subprocess
 import tempfile
 import unittest
 
+from http2_frames import CONTINUATION, END_HEADERS, HEADERS, RESET, Http2Client, frame, literal
 from proxies import Envoy, envoy_program
 from replicas import Replicas, await_true
-from run_test import make_certificates
+from sortitiond_process import make_certificates
 
 CTL = os.environ["TEST_SORTITIONCTL"]
 DEMO = os.environ["TEST_DEMO"]
-HEADERS, RESET, SETTINGS, CONTINUATION = 1, 3, 4, 9
-END_HEADERS = 4
-
-
-def frame(kind, flags, stream, body=b""):
-    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
-
-
-def literal(name, value):
-    """A header of HPACK that no table keeps."""
-    return b"\x10" + b"".join(
-        (bytes([len(text)]) if len(text) < 127 else b"\x7f" + varint(len(text) - 127)) + text
-        for text in (name, value))
-
-
-def varint(number):
-    digits = b""
-    while number >= 128:
-        digits += bytes([number % 128 | 128])
-        number //= 128
-    return digits + bytes([number])
-
-
-class Http2Client:
-    """A connection that sends frames as they are."""
-
-    CALL = (literal(b":method", b"POST") + literal(b":scheme", b"http") + literal(b":authority", b"a")
-            + literal(b":path", b"/sortition.v1.SamplingService/Stream")
-            + literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers"))
-
-    def __init__(self, address):
-        host, port = address.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
-        self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
-
-    def send(self, data):
-        """False if the other side has ended the connection."""
-        try:
-            self._socket.sendall(data)
-        except OSError:
-            return False
-        return True
-
-    def receive_all(self):
-        """Receives until the other side ends the connection."""
-        received = b""
-        try:
-            while data := self._socket.recv(65536):
-                received += data
-        except ConnectionResetError:
-            pass
-        return received
-
-    def close(self):
-        self._socket.close()
 
 
 @unittest.skipUnless(envoy_program(), "there is no Envoy")

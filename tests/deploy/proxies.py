@@ -17,16 +17,16 @@ from sortitiond_process import free_port
 
 
 class HaProxy:
-    """HAProxy."""
+    """HAProxy. `server_options` are added to the line of each replica."""
 
-    def __init__(self, replicas):
+    def __init__(self, replicas, server_options=""):
         self.address = f"127.0.0.1:{free_port()}"
         self._folder = tempfile.TemporaryDirectory()
         self._statistics = os.path.join(self._folder.name, "statistics.sock")
         with open(os.path.join(manifests.ROOT, "deploy/haproxy/haproxy.cfg"), encoding="utf-8") as file:
             lines = [line for line in file.read().splitlines() if not line.strip().startswith("server ")]
         for number, (address, metrics) in enumerate(zip(replicas.addresses, replicas.metrics_addresses)):
-            lines.append(f"    server replica-{number} {address} port {metrics.rsplit(':', 1)[1]}")
+            lines.append(f"    server replica-{number} {address} port {metrics.rsplit(':', 1)[1]} {server_options}")
         lines += ["global", f"    stats socket {self._statistics}"]
         path = os.path.join(self._folder.name, "haproxy.cfg")
         with open(path, "w", encoding="utf-8") as file:
@@ -91,12 +91,20 @@ class Envoy:
     def up(self):
         """The addresses of the replicas that have passed their last check; None while the proxy does not answer."""
         try:
-            clusters = self._ask("clusters?format=json")
+            hosts = self._hosts()
         except OSError:
             return None
-        hosts = json.loads(clusters)["cluster_statuses"][0].get("host_statuses", [])
-        return {"{address}:{port_value}".format(**host["address"]["socket_address"]) for host in hosts
+        return {address for address, host in hosts.items()
                 if "failed_active_health_check" not in host["health_status"]}
+
+    def weights(self):
+        """From the replicas' addresses to their weights in force."""
+        return {address: host.get("weight", 1) for address, host in self._hosts().items()}
+
+    def _hosts(self):
+        """From the replicas' addresses to what the proxy says of them."""
+        hosts = json.loads(self._ask("clusters?format=json"))["cluster_statuses"][0].get("host_statuses", [])
+        return {"{address}:{port_value}".format(**host["address"]["socket_address"]): host for host in hosts}
 
     def count(self, name):
         """The value of one of the proxy's counters; None where the proxy has not made the counter yet."""

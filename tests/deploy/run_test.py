@@ -9,27 +9,11 @@ import time
 import unittest
 
 import manifests
-from sortitiond_process import ENVIRONMENT, Sortitiond, binary
+from sortitiond_process import ENVIRONMENT, Sortitiond, binary, make_certificates
 
 CTL = os.environ["TEST_SORTITIONCTL"]
 DEMO = os.environ["TEST_DEMO"]
 FAKE_CUDA = os.environ["TEST_FAKE_CUDA"]  # folder of the tests' driver; empty: this build has no CUDA kernels
-
-
-def openssl(folder, *arguments):
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def make_certificates(folder, address):
-    """An authority, and a certificate by it that serves at the address and identifies a worker."""
-    openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-            "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.crt")
-    openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=sortition",
-            "-keyout", "tls.key", "-out", "tls.csr")
-    with open(os.path.join(folder, "names"), "w", encoding="utf-8") as file:
-        file.write(f"subjectAltName=DNS:sortition,IP:{address}\n")
-    openssl(folder, "x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days",
-            "2", "-extfile", "names", "-out", "tls.crt")
 
 
 class Pod:

@@ -2,6 +2,7 @@
 // results as one line of JSON.
 //
 //   scale_worker --targets=A,B [--workers N] [--sequences N] [--vocabulary V] [--heavy] [--check] [--patient]
+//                [--tls_folder FOLDER --tls_server_name NAME]
 //
 // Every second sequence keeps a history. --heavy asks for the most expensive option, top-p without top-k over flat
 // rows. --check draws every token a second time in process and counts those that differ.
@@ -10,8 +11,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,9 +23,9 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/bench/logits.h"
 #include "sortition/client.h"
 #include "sortition/in_process.h"
-#include "tests/bench/cpu/logits.h"
 
 using Texts = std::vector<std::string>;
 
@@ -34,6 +37,9 @@ ABSL_FLAG(bool, heavy, false, "ask for what costs most");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(30), "of a step");
 ABSL_FLAG(bool, patient, false, "step again what failed at its deadline");
 ABSL_FLAG(bool, check, false, "draw every token in process, too");
+
+ABSL_FLAG(std::string, tls_folder, "", "of ca.crt, tls.crt and tls.key; empty: plain text");
+ABSL_FLAG(std::string, tls_server_name, "", "expected in the server's certificate");
 
 namespace sortition::testing {
 namespace {
@@ -105,8 +111,18 @@ struct Sampler {
   }
 };
 
+std::string ReadTlsFile(const std::string& name) {
+  std::ostringstream text;
+  text << std::ifstream(absl::GetFlag(FLAGS_tls_folder) + "/" + name).rdbuf();
+  return text.str();
+}
+
 Sampler Connect(uint32_t worker) {
   client::ClientOptions options;
+  if (!absl::GetFlag(FLAGS_tls_folder).empty()) {
+    options.transport.tls = {ReadTlsFile("ca.crt"), ReadTlsFile("tls.crt"), ReadTlsFile("tls.key"),
+                             absl::GetFlag(FLAGS_tls_server_name)};
+  }
   options.targets = absl::GetFlag(FLAGS_targets);
   std::rotate(options.targets.begin(), options.targets.begin() + worker % options.targets.size(),
               options.targets.end());

@@ -20,14 +20,16 @@ exit {status}
 class SelfTestTest(unittest.TestCase):
     OF_CUDA = ["bench_cpu", "bench_cuda", "bench_served"]
 
-    def run_self_test(self, *devices, rows_status=0, cuda=0, served=0, vulkan=0, cpu=0, mps=None, options=()):
+    def run_self_test(self, *devices, rows_status=0, gpu=0, sanitizer=None, cuda=0, served=0, vulkan=0, cpu=0, mps=None,
+                      options=()):
         """Runs the self-test over programs that find these devices and end as the numbers say."""
         with tempfile.TemporaryDirectory() as folder:
             bundle = pathlib.Path(folder)
             shutil.copy(SELF_TEST, bundle / "self-test")
             (bundle / "bin").mkdir()
             rows = ", ".join(f'{{"name": "{device}/rows"}}' for device in devices)
-            for name, said, status in (("sortition_self_test", rows, rows_status), ("bench_cuda", "cuda", cuda),
+            for name, said, status in (("sortition_self_test", rows, rows_status), ("cuda_gpu_test", "", gpu),
+                                       ("bench_cuda", "cuda", cuda),
                                        ("bench_served", "served", served), ("bench_vulkan", "vulkan", vulkan),
                                        ("bench_cpu", "cpu", cpu)):
                 program = bundle / "bin" / name
@@ -37,6 +39,9 @@ class SelfTestTest(unittest.TestCase):
             python = bundle / "python3"
             python.write_text("#!/bin/sh\nexit 1\n")
             python.chmod(0o755)
+            if sanitizer is not None:
+                (bundle / "compute-sanitizer").write_text(f"#!/bin/sh\nexit {sanitizer}\n")
+                (bundle / "compute-sanitizer").chmod(0o755)
             if mps is not None:
                 (bundle / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\nexit {mps}\n")
                 (bundle / "nvidia-cuda-mps-control").chmod(0o755)
@@ -72,6 +77,22 @@ class SelfTestTest(unittest.TestCase):
     def test_wrong_answer_fails_before_any_measurement(self):
         status, _, left = self.run_self_test("cpu0", "cuda0", rows_status=1)
         self.assertEqual((status, left), (1, ["conformance"]))
+
+    def test_wrong_stream_or_text_fails_before_any_measurement(self):
+        status, _, left = self.run_self_test("cpu0", "cuda0", gpu=1)
+        self.assertEqual((status, left), (1, ["conformance"]))
+        self.assertEqual(self.run_self_test("cpu0", gpu=1)[0], 0)
+
+    def test_sanitizer_that_finds_or_is_not_there_fails(self):
+        cuda = ["cpu0", "cuda0"]
+        self.assertEqual(self.run_self_test(*cuda, sanitizer=0, options=["--sanitizer"])[0], 0)
+        self.assertEqual(self.run_self_test(*cuda, sanitizer=9, options=["--sanitizer"])[0], 1)
+        status, said, _ = self.run_self_test(*cuda, options=["--sanitizer=/nowhere/compute-sanitizer"])
+        self.assertEqual(status, 1)
+        self.assertIn("there is no /nowhere/compute-sanitizer", said)
+        status, said, _ = self.run_self_test("cpu0", sanitizer=9, options=["--sanitizer"])
+        self.assertEqual(status, 0)
+        self.assertIn("compute-sanitizer was not run: there is no CUDA device", said)
 
     def test_no_bench_measures_nothing(self):
         self.assertEqual(self.run_self_test("cpu0", cpu=1, options=["--no-bench"])[2], ["conformance"])

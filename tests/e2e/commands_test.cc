@@ -2,10 +2,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,31 +26,6 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Ended {
-  int code = 0;
-  std::string output;  // stdout and stderr
-};
-
-std::string ReadFile(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-// `part` tells apart programs that one test runs at once.
-Ended RunProgram(const std::string& program, const std::vector<std::string>& arguments, const std::string& part = "") {
-  const std::string path =
-      ::testing::TempDir() + "output-" + ::testing::UnitTest::GetInstance()->current_test_info()->name() + part;
-  std::filesystem::remove(path);
-  const auto process = demo::ChildProcess::Start({program, arguments, path, std::nullopt});
-  EXPECT_TRUE(process.ok()) << process.status();
-  const auto code = (*process)->Wait(absl::Seconds(60));
-  EXPECT_TRUE(code.ok()) << code.status();
-  return {code.ok() ? *code : -1, ReadFile(path)};
-}
-
-void WriteFile(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
 class SortitionctlTest : public ::testing::Test {
  protected:
@@ -103,6 +76,20 @@ TEST(SortitionctlMissingDevicesTest, AbsentDevicesAreShownAsMissing) {
   const std::string info = run("info");
   EXPECT_THAT(info, ContainsRegex("\ncpu0 +cpu +serving +[0-9]+ "));
   EXPECT_THAT(info, ContainsRegex("\ncuda:no-such +cuda +missing +-"));
+}
+
+TEST(SortitionctlTargetTest, XdsWithoutBootstrapIsNamed) {
+  const std::string row = ::testing::TempDir() + "xds-row.f32";
+  WriteFile(row, std::string(8, '\0'));
+  unsetenv("GRPC_XDS_BOOTSTRAP");
+  unsetenv("GRPC_XDS_BOOTSTRAP_CONFIG");
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"sample", row, "--dtype=f32"}, {"health"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--server=xds:///sortition", "--timeout=5s"});
+    const Ended ended = RunProgram(SORTITIONCTL, arguments, command[0]);
+    EXPECT_EQ(ended.code, 2) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("GRPC_XDS_BOOTSTRAP")) << ended.output;
+  }
 }
 
 TEST_F(SortitionctlTest, HealthPrintsOneLinePerService) {

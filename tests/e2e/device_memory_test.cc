@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "client/cpp/cuda_ready.h"
 #include "client/cpp/cuda_results.h"
 #include "client/cpp/cuda_rows.h"
+#include "client/cpp/cuda_statements.h"
 #include "devices/cuda/api.h"
 #include "devices/cuda/hardware.h"
 #include "sortition/in_process.h"
@@ -79,7 +81,8 @@ class DeviceMemoryTest : public ::testing::Test {
   }
 
   // Twenty steps of three rows. The fake device's memory is the host's, so that the test can write there.
-  void StepAll(client::Client* client, const client::CudaRows& rows) {
+  void StepAll(client::Client* client, const client::CudaRows& rows,
+               const v1::SamplingParameters& parameters = Usual()) {
     std::vector<std::unique_ptr<client::Sequence>> sequences;
     std::vector<ReferenceSequence> references;
     for (int i = 0; i < 3; ++i) {
@@ -87,8 +90,7 @@ class DeviceMemoryTest : public ::testing::Test {
       options.request_id = absl::StrCat("r", i);
       options.vocabulary_size = kDeviceVocabulary;
       options.seed = kSeed;
-      options.parameters.set_top_p(0.9f);
-      options.parameters.set_frequency_penalty(0.5f);
+      options.parameters = parameters;
       auto opened = client->Open(options);
       ASSERT_TRUE(opened.ok()) << opened.status();
       sequences.push_back(*std::move(opened));
@@ -113,7 +115,27 @@ class DeviceMemoryTest : public ::testing::Test {
     }
   }
 
+  static v1::SamplingParameters Usual() {
+    v1::SamplingParameters parameters;
+    parameters.set_top_p(0.9f);
+    parameters.set_frequency_penalty(0.5f);
+    return parameters;
+  }
+  // Shares rows that the device states, and counts those that are read to the host.
+  std::shared_ptr<const client::Client::DeviceMemory> ShareStated(client::Client* client,
+                                                                  const client::CudaRows& rows) {
+    client::DeviceRows device = client::WithStatements(rows);
+    device.read = [this, read = device.read](uint64_t offset, std::span<std::byte> to) {
+      rows_read_ += static_cast<int>(to.size() / kRowBytes);
+      return read(offset, to);
+    };
+    auto memory = client->ShareDevice(std::move(device));
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return *std::move(memory);
+  }
+
   const std::string socket_ = absl::StrCat(::testing::TempDir(), "sortition_", getpid(), ".sock");
+  std::atomic<int> rows_read_ = 0;
 };
 
 TEST_F(DeviceMemoryTest, RowsOnServersGpuAreNamedNotSent) {
@@ -124,6 +146,79 @@ TEST_F(DeviceMemoryTest, RowsOnServersGpuAreNamedNotSent) {
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
   StepAll(client.get(), *rows);
+}
+
+// A server elsewhere: of each row the first tokens leave the device, and no row does.
+TEST_F(DeviceMemoryTest, RowsForServersElsewhereAreStatedThere) {
+  const auto server = StartServer();
+  client::ClientOptions options = QuickOptions({server->address()});
+  options.transport.shared_memory_bytes = 0;
+  options.rows = {.form = client::RowOptions::Form::kAuto, .count = 64};
+  const auto client = Connect(options);
+  const auto rows = MakeRows();
+  const auto memory = ShareStated(client.get(), *rows);
+  EXPECT_FALSE(memory->sharing().ok());
+  v1::SamplingParameters parameters = Usual();
+  parameters.set_top_k(20);
+  StepAll(client.get(), *rows, parameters);
+  EXPECT_EQ(rows_read_, 0);
+  // Sums are stated where an option needs them.
+  parameters.mutable_raw_logprobs()->set_top(3);
+  parameters.mutable_tempered_logprobs();
+  parameters.set_frequency_penalty(0);
+  StepAll(client.get(), *rows, parameters);
+  EXPECT_EQ(rows_read_, 0);
+  // A token that the server asks for is read with its row. The row then follows with it in compact form.
+  v1::LogitBias* const bias = parameters.add_logit_bias();
+  bias->set_token(kDeviceVocabulary - 1);
+  bias->set_bias(3.0f);
+  StepAll(client.get(), *rows, parameters);
+  EXPECT_GT(rows_read_, 0);
+  EXPECT_LE(rows_read_, 60);
+}
+
+// Rows whose distances differ, which fail or which the device cannot state are answered as others.
+TEST_F(DeviceMemoryTest, RowsThatDeviceDoesNotStateGoWhole) {
+  const auto server = StartServer();
+  client::ClientOptions options = QuickOptions({server->address()});
+  options.transport.shared_memory_bytes = 0;
+  options.rows = {.form = client::RowOptions::Form::kCompact, .count = 64};
+  const auto client = Connect(options);
+  const auto rows = MakeRows();
+  const auto memory = ShareStated(client.get(), *rows);
+  auto* const data = static_cast<std::byte*>(rows->data());
+  v1::SamplingParameters parameters = Usual();
+  parameters.set_top_k(20);
+  // The third one begins at no multiple of 16 bytes. The fourth one has a logit that fails it.
+  const std::vector<uint64_t> offsets = {0, 2 * kRowBytes, 5 * kRowBytes + 2, 8 * kRowBytes, 7 * kRowBytes};
+  std::vector<std::unique_ptr<client::Sequence>> sequences;
+  client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {}};
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    client::SequenceOptions sequence;
+    sequence.request_id = absl::StrCat("r", i);
+    sequence.vocabulary_size = kDeviceVocabulary;
+    sequence.seed = kSeed;
+    sequence.parameters = parameters;
+    sequences.push_back(*client->Open(sequence));
+    std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, i);
+    if (i == 3) std::memset(row.data() + 100, 0xff, 2);
+    std::memcpy(data + offsets[i], row.data(), row.size());
+    batch.rows.push_back({sequences.back().get(), data + offsets[i]});
+  }
+  const auto outcomes = client->Step(batch);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    if (i == 3) {
+      ASSERT_TRUE(std::holds_alternative<client::RowError>((*outcomes)[i]));
+      EXPECT_EQ(std::get<client::RowError>((*outcomes)[i]).reason, v1::LOGIT_NAN);
+      continue;
+    }
+    const auto* const draw = std::get_if<v1::DrawResult>(&(*outcomes)[i]);
+    ASSERT_NE(draw, nullptr) << i << client::Describe(std::get<client::RowError>((*outcomes)[i]));
+    ReferenceSequence reference(parameters, kSeed, 0, kDeviceVocabulary, kDeviceVocabulary, std::vector<uint32_t>());
+    EXPECT_EQ(draw->token(), reference.Step(v1::DTYPE_BF16, data + offsets[i]).token()) << i;
+  }
+  EXPECT_EQ(rows_read_, 2);
 }
 
 // As in a pod: a worker and a server share the device and a folder, and no other namespace.

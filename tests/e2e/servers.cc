@@ -1,4 +1,4 @@
-// Starting servers and connecting to them.
+// Starting servers and programs, and connecting to them.
 #include "tests/e2e/servers.h"
 
 #include <arpa/inet.h>
@@ -6,6 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -19,6 +22,39 @@ std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>&
   SORTITION_CHECK(server.ok());
   return *std::move(server);
 }
+
+namespace {
+
+std::string OutputPath(const std::string& part) {
+  return ::testing::TempDir() + "output-" + ::testing::UnitTest::GetInstance()->current_test_info()->name() + part;
+}
+
+}  // namespace
+
+std::unique_ptr<demo::ChildProcess> StartProgram(const std::string& program, const std::vector<std::string>& arguments,
+                                                 const std::string& part) {
+  std::filesystem::remove(OutputPath(part));
+  auto process = demo::ChildProcess::Start({program, arguments, OutputPath(part), std::nullopt});
+  EXPECT_TRUE(process.ok()) << process.status();
+  SORTITION_CHECK(process.ok());
+  return *std::move(process);
+}
+
+std::string OutputOf(const std::string& part) { return ReadFile(OutputPath(part)); }
+
+Ended RunProgram(const std::string& program, const std::vector<std::string>& arguments, const std::string& part) {
+  const auto code = StartProgram(program, arguments, part)->Wait(kLongestWait);
+  EXPECT_TRUE(code.ok()) << code.status();
+  return {code.ok() ? *code : -1, OutputOf(part)};
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
 int UnusedPort() {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);

@@ -5,16 +5,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 tests/engines/setup.sh
 cmake --build --preset release --parallel "${JOBS:-2}" --target \
-  sortitiond example_worker llama_cpp_check sortition_llama_server row_answers
+  sortitiond example_worker llama_cpp_check sortition_fake_libcuda sortition_llama_server row_answers
 
 readonly python=$PWD/build/engines/venv/bin/python3
 export TEST_SORTITIOND=$PWD/build/release/bin/sortitiond
 export TEST_EXAMPLE_WORKER=$PWD/build/release/bin/example_worker
 export TEST_LLAMA_CPP_CHECK=$PWD/build/release/bin/llama_cpp_check
+export TEST_FAKE_CUDA=$PWD/build/release/fake_cuda  # loaded by vllm_stream_test alone
 export TEST_SOURCE_DIR=$PWD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/tests/server:$PWD/tests/python
 
 failed=()
-for file in tests/engines/{vllm,vllm_runner_2,vllm_runner_2_drafts}_test.py; do
+for file in tests/engines/{vllm,vllm_runner_2,vllm_runner_2_drafts,vllm_stream}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/vllm/bin/python3 "$file" || failed+=("$file")
 done

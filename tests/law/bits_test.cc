@@ -6,11 +6,25 @@
 #include <limits>
 
 #include "kernels/law/law.h"
+#include "kernels/law/row_law.h"
 #include "tests/law/float_bits.h"
 #include "tests/support/scale.h"
 
 namespace sortition::law {
 namespace {
+
+// Every live element comes back, but for those that are flushed to 0.
+TEST(Bits, NarrowedElementsHaveTheSameBits) {
+  for (const kernels::DType dtype : {kernels::DType::kF16, kernels::DType::kBF16}) {
+    for (uint32_t element = 0; element < 0x10000; ++element) {
+      const uint32_t wide = Widen(dtype, element);
+      if (IsNan(wide) || IsTooLarge(wide) || Canonical(wide) == kMaskedBits) continue;
+      const uint32_t narrow = Narrow(dtype, Canonical(wide));
+      ASSERT_EQ(narrow, Flush(wide) == 0 ? 0 : element) << element;
+    }
+  }
+  EXPECT_EQ(Narrow(kernels::DType::kF32, 0x3f812345u), 0x3f812345u);
+}
 
 TEST(Bits, WidenF16IsExactForEveryF16) {
   for (uint32_t h = 0; h < 1u << 16; ++h) {

@@ -67,10 +67,7 @@ class CudaStreamTest : public ::testing::Test {
         CudaStream::CreateOn(*std::move(context), {.rows = kRows, .vocabulary = kVocabulary, .edits = 100, .top = 5});
     if (!stream.ok()) ADD_FAILURE() << stream.status();
     stream_ = *std::move(stream);
-    step_.row_bytes = kRowBytes;
-    step_.dtype = v1::DTYPE_F32;
-    step_.logits = logits_ = static_cast<std::byte*>(driver_.Allocate(kRowBytes * kRows));
-    step_.tokens = static_cast<int32_t*>(driver_.Allocate(4 * kRows));
+    logits_ = static_cast<std::byte*>(driver_.Allocate(kRowBytes * kRows));
     std::memset(logits_, 0, kRowBytes * kRows);
   }
 
@@ -81,20 +78,31 @@ class CudaStreamTest : public ::testing::Test {
     on_host_[row] = *LocalSequence::Open(options);
     ASSERT_TRUE(stream_->Put(row, on_stream_[row]).ok());
     host_tokens_[row] = 2;
-    driver_.Enqueue(kOwnStream, [this, row] { step_.tokens[row] = 2; });
+    driver_.Enqueue(kOwnStream, [this, row] { last_[row] = 2; });
   }
 
-  // Queues a forward pass and the step behind it. The model fails for `nan_row`.
-  CudaStream::Ticket Queue(uint32_t nan_row = kRows) {
-    driver_.Enqueue(kOwnStream, [this, nan_row] {
-      for (uint32_t row = 0; row < kRows; ++row) {
-        WriteLogits(row, step_.tokens[row], LogitsOf(row));
-        if (row == nan_row) std::memset(LogitsOf(row) + 9, 0xff, sizeof(float));
+  StreamStep StepOf(std::span<const uint32_t> rows) const { return {logits_, kRowBytes, v1::DTYPE_F32, rows}; }
+
+  // Queues a forward pass for these rows, and the step behind it. The model fails for `nan_row`.
+  CudaStream::Ticket Queue(const std::vector<uint32_t>& rows, uint32_t nan_row = kRows) {
+    driver_.Enqueue(kOwnStream, [this, rows, nan_row] {
+      for (uint32_t i = 0; i < rows.size(); ++i) {
+        if (rows[i] == CudaStream::kNoRow) std::memset(LogitsOf(i), 0xff, kRowBytes);
+        if (rows[i] == CudaStream::kNoRow) continue;
+        WriteLogits(rows[i], last_[rows[i]], LogitsOf(i));
+        if (rows[i] == nan_row) std::memset(LogitsOf(i) + 9, 0xff, sizeof(float));
       }
     });
-    const auto ticket = stream_->Step(step_, kOwnStream);
-    EXPECT_TRUE(ticket.ok()) << ticket.status();
-    return ticket.ok() ? *ticket : 0;
+    const auto queued = stream_->Step(StepOf(rows), kOwnStream);
+    EXPECT_TRUE(queued.ok()) << queued.status();
+    if (!queued.ok()) return 0;
+    // The next forward pass takes the tokens where they are.
+    driver_.Enqueue(kOwnStream, [this, rows, tokens = queued->tokens] {
+      for (uint32_t i = 0; i < rows.size(); ++i) {
+        if (rows[i] != CudaStream::kNoRow) last_[rows[i]] = tokens[i];
+      }
+    });
+    return queued->ticket;
   }
 
   // Returns the result of the plain sequence's step.
@@ -106,15 +114,15 @@ class CudaStreamTest : public ::testing::Test {
     return result;
   }
 
-  float* LogitsOf(uint32_t row) { return reinterpret_cast<float*>(logits_ + kRowBytes * row); }
+  float* LogitsOf(uint32_t index) { return reinterpret_cast<float*>(logits_ + kRowBytes * index); }
 
   static constexpr size_t kRowBytes = 4096;
   FakeCudaDriver driver_;
   std::unique_ptr<CudaStream> stream_;
-  StreamStep step_;
   std::byte* logits_ = nullptr;
   std::shared_ptr<LocalSequence> on_stream_[kRows];
   std::shared_ptr<LocalSequence> on_host_[kRows];
+  int32_t last_[kRows] = {};  // tokens, by the device
   int32_t host_tokens_[kRows] = {};
 };
 
@@ -123,42 +131,84 @@ std::string TextOf(const RowResult& result) {
   return draw != nullptr ? draw->SerializeAsString() : "error: " + std::get<RowError>(result).message;
 }
 
+// The rows of a step: in another order every four steps, some of them idle, some with logits that no row draws from.
+std::vector<uint32_t> RowsOf(uint32_t step) {
+  std::vector<uint32_t> rows;
+  for (uint32_t i = 0; i < kRows; ++i) {
+    const uint32_t row = (i + step / 4) % kRows;
+    if (step < 4 || (step + row) % 5 != 0) rows.push_back(row);
+  }
+  if (step % 3 == 2 && rows.size() < kRows) rows.insert(rows.begin() + 1, CudaStream::kNoRow);
+  return rows;
+}
+
 TEST_F(CudaStreamTest, LateResultsEqualLocalSequences) {
   driver_.Defer();
   for (uint32_t row = 0; row < kRows; ++row) Put(row, 0);
-  std::deque<CudaStream::Ticket> tickets;
+  struct Late {
+    CudaStream::Ticket ticket;
+    uint32_t step;
+    std::vector<uint32_t> rows;
+  };
+  std::deque<Late> queued;
   uint64_t awaited = 0;
-  uint32_t failed_at = 0;
   const auto await = [&] {
-    const auto results = stream_->Await(tickets.front());
-    tickets.pop_front();
+    const Late late = std::move(queued.front());
+    queued.pop_front();
+    const auto is_done = stream_->IsDone(late.ticket);
+    ASSERT_TRUE(is_done.ok()) << is_done.status();
+    EXPECT_FALSE(*is_done);
+    const auto results = stream_->Await(late.ticket);
     ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_TRUE(*stream_->IsDone(late.ticket));
     EXPECT_EQ(driver_.launches(kernels::cuda::kReadKernel), ++awaited) << "later steps are not done";
-    for (uint32_t row = 0; row < kRows; ++row) {
-      // The second sequence of row 3 began before step 10 was queued.
-      if (row == 3 && awaited >= 8 && awaited <= 10) {
-        EXPECT_FALSE((*results)[row].has_value()) << "void";
+    ASSERT_EQ(results->size(), late.rows.size());
+    for (uint32_t i = 0; i < late.rows.size(); ++i) {
+      const uint32_t row = late.rows[i];
+      const auto& result = (*results)[i];
+      // The second sequence of row 3 began before step 10 was queued, and step 7 was the last that had been awaited.
+      if (row == CudaStream::kNoRow || (row == 3 && late.step >= 7 && late.step < 10)) {
+        EXPECT_FALSE(result.has_value()) << "step " << late.step << ", row " << row;
         continue;
       }
-      ASSERT_TRUE((*results)[row].has_value());
-      if (row == 5 && awaited > 6) {
-        EXPECT_THAT(TextOf(*(*results)[row]), HasSubstr("token id 9 is NaN"));
-        failed_at = on_stream_[5]->position();
+      ASSERT_TRUE(result.has_value()) << "step " << late.step << ", row " << row;
+      if (row == 5 && late.step >= 6) {
+        EXPECT_THAT(TextOf(*result), HasSubstr("token id 9 is NaN"));
         continue;
       }
-      EXPECT_EQ(TextOf(*(*results)[row]), TextOf(StepOnHost(row))) << "step " << awaited << ", row " << row;
+      EXPECT_EQ(TextOf(*result), TextOf(StepOnHost(row))) << "step " << late.step << ", row " << row;
       EXPECT_EQ(on_stream_[row]->position(), on_host_[row]->position());
     }
   };
-  for (uint32_t step = 0; step < 24; ++step) {
+  for (uint32_t step = 0; step < 30; ++step) {
     if (step == 10) Put(3, 1);
-    tickets.push_back(Queue(step == 6 ? 5 : kRows));
-    if (tickets.size() > kLate) await();
+    const std::vector<uint32_t> rows = RowsOf(step);
+    queued.push_back({Queue(rows, step == 6 ? 5 : kRows), step, rows});
+    if (queued.size() > kLate) await();
   }
-  while (!tickets.empty()) await();
-  EXPECT_EQ(failed_at, 4u + 6u) << "where it stood";
+  while (!queued.empty()) await();
+  EXPECT_EQ(on_stream_[5]->position(), on_host_[5]->position()) << "where it stood";
   EXPECT_EQ(on_stream_[1]->tokens(), on_host_[1]->tokens());
+  EXPECT_GT(on_stream_[1]->tokens().size(), 24u);
   EXPECT_EQ(driver_.calls("StreamSynchronize"), 0u);
+  stream_.reset();  // waits for what is left
+}
+
+// The tokens of steps have different addresses, which no upload needs.
+TEST_F(CudaStreamTest, SameRowsUploadOnce) {
+  Put(0, 0);
+  Put(1, 0);
+  stream_->Await(Queue({1, 0})).status().IgnoreError();
+  const uint64_t uploaded = driver_.uploaded_bytes();
+  for (uint32_t step = 0; step < 2 * CudaStream::kMostTickets; ++step) {
+    ASSERT_TRUE(stream_->Await(Queue({1, 0})).ok());
+    EXPECT_EQ(driver_.uploaded_bytes(), uploaded);
+  }
+  // Many hosts have their work in the default stream.
+  const auto queued = stream_->Step(StepOf(std::vector<uint32_t>{0, 1}), nullptr);
+  ASSERT_TRUE(queued.ok()) << queued.status();
+  ASSERT_TRUE(stream_->Await(queued->ticket).ok());
+  EXPECT_GT(driver_.uploaded_bytes(), uploaded);
 }
 
 TEST_F(CudaStreamTest, OptionsThatNeedTheHostAreRefused) {
@@ -190,23 +240,29 @@ TEST_F(CudaStreamTest, OptionsThatNeedTheHostAreRefused) {
 }
 
 TEST_F(CudaStreamTest, MistakesQueueNothing) {
-  EXPECT_EQ(stream_->Step(step_, kOwnStream).status().code(), absl::StatusCode::kFailedPrecondition);
+  const std::vector<uint32_t> rows = {0, CudaStream::kNoRow};
+  const auto code = [&](std::vector<uint32_t> some) { return stream_->Step(StepOf(some), kOwnStream).status().code(); };
+  EXPECT_EQ(code(rows), absl::StatusCode::kFailedPrecondition);
   Put(0, 0);
   EXPECT_EQ(stream_->Put(kRows, on_stream_[0]).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(stream_->Clear(kRows).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(stream_->Step(step_, nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({0, 0}), absl::StatusCode::kInvalidArgument) << "named twice";
+  EXPECT_EQ(code({0, 1}), absl::StatusCode::kInvalidArgument) << "no sequence";
+  EXPECT_EQ(code({kRows}), absl::StatusCode::kInvalidArgument);
   driver_.SetCapturing(true);
-  EXPECT_EQ(stream_->Step(step_, kOwnStream).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(rows), absl::StatusCode::kFailedPrecondition);
   driver_.SetCapturing(false);
   EXPECT_EQ(driver_.launches(), 0u);
-  CudaStream::Ticket first = Queue();
-  for (size_t i = 1; i < CudaStream::kMostTickets; ++i) Queue();
-  EXPECT_EQ(stream_->Step(step_, kOwnStream).status().code(), absl::StatusCode::kResourceExhausted);
+  const CudaStream::Ticket first = Queue(rows);
+  for (size_t i = 1; i < CudaStream::kMostTickets; ++i) Queue(rows);
+  EXPECT_EQ(code(rows), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(stream_->Await(first + 1).status().code(), absl::StatusCode::kInvalidArgument) << "out of order";
+  EXPECT_TRUE(stream_->Wait(first + 1).ok());
   const auto results = stream_->Await(first);
   ASSERT_TRUE(results.ok());
   EXPECT_TRUE((*results)[0].has_value());
-  EXPECT_FALSE((*results)[1].has_value()) << "an empty row";
+  EXPECT_FALSE((*results)[1].has_value());
   ASSERT_TRUE(stream_->Clear(0).ok());
   EXPECT_FALSE((*stream_->Await(first + 1))[0].has_value());
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <string>
 
 namespace sortition::monitoring {
@@ -96,28 +97,53 @@ TEST_F(MetricsTest, StreamsAndMessagesCountByTransport) {
 }
 
 TEST_F(MetricsTest, RefusalsEvictionsAndReplays) {
-  observer_.Refused(service::Reason::kLogitNan, 2);
+  observer_.Refused(service::Reason::kLogitNan, "step.rows[1].logits", 2);
   observer_.SequencesEvicted("bytes", 7);
   observer_.HistoryReplayed(100);
   observer_.HistoryReplayed(11);
   const std::string text = Text();
   EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"LOGIT_NAN\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"OVERLOADED\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"logits\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"temperature\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_evictions_total{cause=\"bytes\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_replays_total 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_replayed_tokens_total 111\n"));
 }
 
+TEST_F(MetricsTest, HostileFieldsAddNoSeries) {
+  const auto lines = [this] {
+    const std::string text = Text();
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const auto before = lines();
+  for (const char* field : {"\"} 1\nforged 1\n{x=\"", "no_such_field", "<b>", "\xff"}) {
+    observer_.Refused(service::Reason::kUnknownField, field, 1);
+  }
+  EXPECT_EQ(lines(), before);
+  EXPECT_THAT(Text(), HasSubstr("\nsortition_refused_fields_total{field=\"other\"} 4\n"));
+}
+
+TEST_F(MetricsTest, PhasesCountByNumber) {
+  observer_.PhaseTokens(1, 3);
+  observer_.PhaseTokens(8, 2);
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_phase_tokens_total{phase=\"1\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_phase_tokens_total{phase=\"2\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_phase_tokens_total{phase=\"8\"} 2\n"));
+}
+
 TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
   observer_.StepReceived(3, 0);
   observer_.TokensDrawn(3);
-  observer_.Refused(service::Reason::kLogitNan, 2);
-  observer_.Refused(service::Reason::kOverloaded, 1);
+  observer_.Refused(service::Reason::kLogitNan, "step.rows[1].logits", 2);
+  observer_.Refused(service::Reason::kOverloaded, "step", 1);
   for (const char* device : {"cpu0", "cpu1"}) {
     observer_.BatchStarted(device, 1, service::RouteReason::kOnly);
     observer_.BatchDone(device, 1, {}, {});
   }
   const service::Observer::Totals totals = observer_.totals();
+  EXPECT_EQ(totals.failures, 1u);
   EXPECT_EQ(totals.steps, 1u);
   EXPECT_EQ(totals.rows, 3u);
   EXPECT_EQ(totals.tokens, 3u);

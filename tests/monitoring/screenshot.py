@@ -16,14 +16,14 @@ from browser import Browser  # noqa: E402
 from sortitiond_process import Sortitiond  # noqa: E402
 
 OPEN_S = 32
-WIDTH, HEIGHT = 1120, 1010
+WIDTH, HEIGHT = 1120, 1440
 
 
 def main():
     build, picture = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder, Sortitiond(
             f"{build}/bin/sortitiond", f"--listen=127.0.0.1:0,unix:{folder}/sortition.sock",
-            "--metrics_listen=127.0.0.1:0", "--cpu_threads=2") as server:
+            "--metrics_listen=127.0.0.1:0", "--cpu_threads=2", "--slow_step=4ms") as server:
         tcp, unix = server.serving["listen"].split(",")
         row = os.path.join(folder, "row.f32")
         with open(row, "wb") as file:

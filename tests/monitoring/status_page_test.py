@@ -1,15 +1,24 @@
 """The status page in a real browser shows what the server says, and says so when the server is gone."""
 
 import html
+import http.server
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
 import unittest
+import urllib.error
 import urllib.request
 
 from sortitiond_process import ENVIRONMENT, Sortitiond, binary
+
+sys.path.append(os.path.join(os.environ["TEST_SOURCE_DIR"], "tests/support"))
+
+from browser import Browser  # noqa: E402
 
 DEMO = os.environ["TEST_DEMO"]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
@@ -97,6 +106,128 @@ class CompactRowsTest(unittest.TestCase):
                 finally:
                     worker.kill()
         self.assertRegex(text_of(document, "bounds"), r"Compact rows, share required again [\d.]+( k)?/s, [\d.]+ %")
+
+
+# Runs on the page once it has rows of slow steps.
+AWAIT_SLOW = """(async () => {
+  while (!document.querySelectorAll("#slow tbody tr").length) await new Promise((done) => setTimeout(done, 50));
+})()"""
+
+
+class SlowStepsTest(unittest.TestCase):
+    def test_steps_and_their_parts_are_shown(self):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--slow_step=1us") as server:
+            subprocess.run([DEMO, f"--connect={server.serving['listen']}", "--sequences=8", "--tokens=20"],
+                           env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+            with urllib.request.urlopen(f"http://{server.serving['metrics']}/slow", timeout=20) as response:
+                slow = json.load(response)
+            with Browser() as browser:
+                session = browser.open(f"http://{server.serving['metrics']}/")
+                browser.evaluate(session, AWAIT_SLOW)
+                shown = browser.evaluate(session, "document.querySelectorAll('#slow tbody tr').length")
+                counts = browser.evaluate(session, "document.getElementById('slow-counts').textContent")
+                gap = browser.evaluate(session, """(() => {
+                  const bar = document.querySelector("#slow .parts"), pieces = [...bar.children];
+                  return bar.clientWidth - pieces.reduce((sum, one) => sum + one.getBoundingClientRect().width, 0);
+                })()""")
+        self.assertEqual(shown, min(len(slow["steps"]), 20))
+        self.assertGreaterEqual(sum(slow["counts"].values()), 20)
+        self.assertIn("in the last 10 minutes", counts)
+        self.assertLess(gap, 5, "the parts fill the bar")
+        self.assertIn("cpu0", [step["devices"] for step in slow["steps"]])
+        for step in slow["steps"]:
+            self.assertIn(step["devices"], ("cpu0", ""))  # none: all of its rows were answered without a device
+            self.assertGreater(step["queue"] + step["device"] + step["answer"], 0)
+
+    def test_off_the_section_is_not_there(self):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--slow_step=0") as server, Browser() as browser:
+            with self.assertRaises(urllib.error.HTTPError) as raised:
+                urllib.request.urlopen(f"http://{server.serving['metrics']}/slow", timeout=20)
+            raised.exception.close()
+            self.assertEqual(raised.exception.code, 404)
+            session = browser.open(f"http://{server.serving['metrics']}/")
+            self.assertTrue(browser.evaluate(session, "document.getElementById('slow-section').hidden"))
+
+
+class HostileTest(unittest.TestCase):
+    """The page as it is, before a server that says what a hostile worker or driver could have it say."""
+
+    NAME = '<img src=x onerror="document.title=1">\u202e\x1b[31m</td></table><script>document.title=1</script>'
+
+    @classmethod
+    def setUpClass(cls):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
+            with urllib.request.urlopen(f"http://{server.serving['metrics']}/", timeout=20) as response:
+                page = response.read()
+            metrics = server.metrics()
+        label = cls.NAME.replace("\\", "\\\\").replace('"', '\\"')
+        metrics = re.sub(r'hardware="[^"]*"', lambda _: f'hardware="{label}"', metrics)
+        step = {"cause": cls.NAME, "worker_session": cls.NAME * 8, "devices": cls.NAME, "batch_id": "1", "rows": 1,
+                "refused_rows": 1, "bytes": 9e15, "ago": 1, "logits": 0, "queue": 1, "device": 0, "answer": 0,
+                "wire": 0}
+        slow = {"slow_seconds": 0.065, "minutes": 10, "steps": [step] * 20,
+                "counts": {"queue": 10**15, "device": 0, "answer": 0, "wire": 0}}
+        answers = {"/": ("text/html", page), "/metrics": ("text/plain", metrics.encode()),
+                   "/slow": ("application/json", json.dumps(slow).encode())}
+
+        class Fake(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                kind, body = answers.get(self.path, ("text/plain", b""))
+                self.send_response(200 if body else 404)
+                self.send_header("Content-Type", kind + "; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        cls.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Fake)
+        thread = threading.Thread(target=cls.server.serve_forever)
+        thread.start()
+        cls.addClassCleanup(thread.join)
+        cls.addClassCleanup(cls.server.server_close)
+        cls.addClassCleanup(cls.server.shutdown)
+
+    def open(self, width=1120):
+        browser = self.enterContext(Browser(width, 800))
+        session = browser.open(f"http://127.0.0.1:{self.server.server_port}/")
+        browser.evaluate(session, AWAIT_SLOW)
+        return browser, session
+
+    def test_names_stay_texts(self):
+        browser, session = self.open()
+        self.assertEqual(browser.evaluate(session, "document.title"), "Sortition")
+        self.assertEqual(browser.evaluate(session, "document.querySelectorAll('main img, main script').length"), 0)
+        self.assertEqual(browser.evaluate(session, "document.querySelector('#slow bdi').textContent"), self.NAME * 8)
+
+    def test_a_phone_scrolls_in_one_direction(self):
+        browser, session = self.open()
+        browser.call("Emulation.setDeviceMetricsOverride", session, width=360, height=740, deviceScaleFactor=2,
+                     mobile=True)
+        self.assertLessEqual(browser.evaluate(session, "document.documentElement.scrollWidth"), 360)
+
+    def test_the_dark_scheme_is_followed(self):
+        browser, session = self.open()
+        ground = "getComputedStyle(document.body).backgroundColor"
+        schemes = {}
+        for scheme in ("light", "dark"):
+            browser.call("Emulation.setEmulatedMedia", session,
+                         features=[{"name": "prefers-color-scheme", "value": scheme}])
+            schemes[scheme] = browser.evaluate(session, ground)
+        self.assertEqual(schemes, {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 28)"})
+
+    def test_the_keyboard_reaches_every_part(self):
+        browser, session = self.open()
+        reached = set()
+        for _ in range(20):
+            for kind in ("keyDown", "keyUp"):
+                browser.call("Input.dispatchKeyEvent", session, type=kind, key="Tab", code="Tab",
+                             windowsVirtualKeyCode=9)
+            reached.add(browser.evaluate(
+                session, "document.activeElement.ariaLabel || document.activeElement.textContent"))
+        self.assertLessEqual({"Devices", "Slow steps", "What the parts mean", "Queue and sequences", "Transports",
+                              "Refusals", "Process", "Limits", "metrics", "slow"}, reached)
 
 
 class GoneTest(unittest.TestCase):

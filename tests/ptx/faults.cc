@@ -8,29 +8,75 @@
 namespace sortition::testing::ptx {
 namespace {
 
+constexpr int kGigabyte = 1 << 30;
+
+bool Has(const std::string& line, std::string_view text) { return line.find(text) != std::string::npos; }
+
+// An access of shared or global memory. `first` and `rest` are what stands before and after its offset.
+struct MemoryAccess {
+  std::string first, rest;
+  bool stores = false;
+  int offset = 0;
+  int bytes = 0;
+};
+
+bool ReadAccess(const std::string& line, MemoryAccess* access) {
+  static const std::regex kAccess(R"(^(\s*(?:@!?%p\d+ )?(ld|st)(?:\.volatile)?(?:\.shared|\.global)?(?:\.nc)?)"
+                                  R"((?:\.v(\d))?\.[a-z]+(\d+)\s.*\[(?:%r|_Z)[^\]+]*)(?:\+(-?\d+))?(\].*)$)");
+  std::smatch match;
+  if (!(Has(line, "ld.") || Has(line, "st.")) || !std::regex_match(line, match, kAccess)) return false;
+  access->first = match[1];
+  access->stores = match[2] == "st";
+  access->bytes = (match[3].matched ? std::stoi(match[3]) : 1) * std::stoi(match[4]) / 8;
+  access->offset = match[5].matched ? std::stoi(match[5]) : 0;
+  access->rest = match[6];
+  return true;
+}
+
+// Moves the access by so many bytes.
+std::string Moved(const MemoryAccess& access, int bytes) {
+  return access.first + "+" + std::to_string(access.offset + bytes) + access.rest;
+}
+
 // Changes the line if it is a place of that kind.
 bool Change(FaultKind kind, std::string* line) {
   static const std::regex kMeets(R"(^(\s*(?:shfl|vote|redux)\.sync\..*, )[^,;]+;\s*$)");
-  static const std::regex kAccess(
-      R"(^(\s*(?:ld|st)(?:\.shared|\.global)?(?:\.nc)?\.([a-z]+)(\d+)\s.*\[%r[^\]+]*)(\+(\d+))?(\].*)$)");
+  static const std::regex kComputes(
+      R"(^\s*(?:add|sub|and|or|xor|shl|shr|mul|mad|setp|selp|mov)\.[a-z0-9_.]+\s.*;\s*$)");
   std::smatch match;
+  MemoryAccess access;
   switch (kind) {
     case FaultKind::kBarrier:
-      if (line->find("bar.sync") == std::string::npos) return false;
+      if (!Has(*line, "bar.sync")) return false;
       line->clear();
       return true;
     case FaultKind::kFence:
-      if (line->find("membar.gl") == std::string::npos) return false;
+      if (!Has(*line, "membar.gl")) return false;
       line->clear();
       return true;
     case FaultKind::kMask:
-      if (!std::regex_match(*line, match, kMeets)) return false;
+      if (!Has(*line, ".sync.") || !std::regex_match(*line, match, kMeets)) return false;
       *line = match[1].str() + std::to_string(0xfffffffe) + ";";
       return true;
     case FaultKind::kIndex:
-      if (!std::regex_match(*line, match, kAccess)) return false;
-      const int offset = match[5].matched ? std::stoi(match[5]) : 0;
-      *line = match[1].str() + "+" + std::to_string(offset + std::stoi(match[3]) / 8) + match[6].str();
+      if (!ReadAccess(*line, &access)) return false;
+      *line = Moved(access, access.bytes);
+      return true;
+    case FaultKind::kStore:
+      if (!ReadAccess(*line, &access) || !access.stores) return false;
+      line->clear();
+      return true;
+    case FaultKind::kAlignment:
+      if (!ReadAccess(*line, &access) || access.bytes == 1) return false;
+      *line = Moved(access, 1);
+      return true;
+    case FaultKind::kBounds:
+      if (!ReadAccess(*line, &access)) return false;
+      *line = Moved(access, kGigabyte);
+      return true;
+    case FaultKind::kUnknown:
+      if (!std::regex_match(*line, match, kComputes)) return false;
+      *line = "\tlop3.b32 \t%r1, %r1, %r1, %r1, 150;";
       return true;
   }
   return false;
@@ -48,6 +94,14 @@ const char* NameOf(FaultKind kind) {
       return "mask wrong";
     case FaultKind::kIndex:
       return "index off by one";
+    case FaultKind::kStore:
+      return "store removed";
+    case FaultKind::kAlignment:
+      return "access off by one byte";
+    case FaultKind::kBounds:
+      return "access off by a gigabyte";
+    case FaultKind::kUnknown:
+      return "unknown instruction";
   }
   return "?";
 }
@@ -56,27 +110,41 @@ std::string Fault::name() const {
   return std::string(NameOf(kind)) + ", place " + std::to_string(nth) + " of " + function + " in " + module + ".cu";
 }
 
-std::string Plant(const std::string& text, const Fault& fault, uint32_t* line_number) {
+ModuleLines::ModuleLines(const std::string& text) {
+  static const std::regex kHeading(R"(^(?:\.visible |\.weak )?\.(?:entry|func)(?:\s*\([^)]*\))?\s+(\w+))");
   std::istringstream lines(text);
-  std::string result;
+  std::smatch match;
   std::string heading;
   bool is_inside = false;
-  bool is_planted = false;
-  uint32_t met = 0;
-  uint32_t number = 0;
-  for (std::string line; std::getline(lines, line); result += line + "\n") {
-    ++number;
-    if (line.starts_with(".func") || line.starts_with(".visible")) heading = line;
-    if (line == "{") is_inside = heading.find(fault.function) != std::string::npos;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(".") && std::regex_search(line, match, kHeading)) heading = match[1];
     if (line == "}") is_inside = false;
-    if (!is_inside || is_planted) continue;
-    std::string changed = line;
-    if (!Change(fault.kind, &changed) || met++ != fault.nth) continue;
-    line = changed;
-    *line_number = number;
-    is_planted = true;
+    functions_.push_back(is_inside ? heading : "");
+    if (line == "{") is_inside = true;
+    lines_.push_back(line);
   }
-  return is_planted ? result : "";
+}
+
+std::vector<ModuleLines::Place> ModuleLines::Places(FaultKind kind, const std::string& function) const {
+  std::vector<Place> places;
+  for (uint32_t i = 0; i < lines_.size(); ++i) {
+    if (functions_[i].empty() || !Has(functions_[i], function)) continue;
+    std::string line = lines_[i];
+    if (!Change(kind, &line)) continue;
+    const bool is_next = !places.empty() && places.back().function == functions_[i];
+    places.push_back({i + 1, functions_[i], is_next ? places.back().nth + 1 : 0});
+  }
+  return places;
+}
+
+std::string ModuleLines::With(FaultKind kind, uint32_t line) const {
+  std::string text;
+  for (uint32_t i = 0; i < lines_.size(); ++i) {
+    std::string changed = lines_[i];
+    if (i + 1 == line) Change(kind, &changed);
+    text += changed + "\n";
+  }
+  return text;
 }
 
 }  // namespace sortition::testing::ptx

@@ -8,11 +8,14 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/law/reference.h"
 #include "tests/cuda/emulated_batch.h"
+#include "tests/cuda/emulated_sequences.h"
 #include "tests/ptx/modules.h"
 #include "tests/ptx/ptx_kernels.h"
 #include "tests/support/scale.h"
@@ -20,37 +23,51 @@
 namespace sortition::testing::ptx {
 namespace {
 
-// Rows that reach what the faults break, with their outputs.
-class Rows {
+constexpr char kDiffers[] = "outputs differ";
+
+// Rows and sequences that reach what the faults break, with their outputs.
+class Subjects {
  public:
-  Rows() {
+  Subjects() {
     Add(RowKind::kPlain, 24, 5'000);
     Add(RowKind::kPlain, 8, 500);
     Add(RowKind::kChained, 16, 500);
     Add(RowKind::kChainedTasks, 8, 500);
   }
 
-  // Returns how the machine's run of the module is found to be wrong, or nothing.
-  std::string Judge(const std::string& module, Machine* machine) {
+  // Returns how the machine's run of the module is found to be wrong; empty if it is right.
+  std::vector<std::string> Judge(const std::string& module, Machine* machine) {
     UseMachine(module, machine);
-    std::string found;
-    for (size_t first = 0; first < rows_.size() && found.empty(); first += kBatch) {
-      EmulatedBatch batch;
-      for (size_t i = first; i < first + kBatch; ++i) batch.AddRow(rows_[i]->request());
-      batch.Lay();
-      batch.Launch(64, first);
-      if (!machine->reports().empty()) {
-        found = machine->reports()[0].text();
-      } else if (!IsExpected(&batch, first)) {
-        found = "outputs differ";
-      }
-    }
+    const bool is_right = module == "sequence" ? AreSequencesRight(*machine) : AreRowsRight(*machine);
     UseMachine(module, nullptr);
+    std::vector<std::string> found;
+    for (const Report& report : machine->reports()) found.push_back(report.text());
+    if (found.empty() && !is_right) found.push_back(kDiffers);
     return found;
   }
 
  private:
   static constexpr size_t kBatch = 8;
+  static constexpr int kSteps = 12;
+
+  bool AreRowsRight(const Machine& machine) {
+    for (size_t first = 0; first < rows_.size(); first += kBatch) {
+      EmulatedBatch batch;
+      for (size_t i = first; i < first + kBatch; ++i) batch.AddRow(rows_[i]->request());
+      batch.Lay();
+      batch.Launch(64, first);
+      if (!machine.reports().empty() || !IsExpected(&batch, first)) return false;
+    }
+    return true;
+  }
+
+  static bool AreSequencesRight(const Machine& machine) {
+    CountedSequences sequences;
+    for (int step = 0; step < kSteps; ++step) {
+      if (!sequences.Step().empty() || !machine.reports().empty()) return false;
+    }
+    return true;
+  }
 
   bool IsExpected(EmulatedBatch* batch, size_t first) {
     try {
@@ -72,7 +89,19 @@ class Rows {
   std::vector<kernels::RowOutput> expected_;
 };
 
-// Each of these is found. Where a kernel has changed so much that a place is another, SurveyOfPlaces names new ones.
+Subjects& TheSubjects() {
+  static auto* const subjects = new Subjects();
+  return *subjects;
+}
+
+// The module with the fault, judged.
+std::vector<std::string> Judge(const std::string& module, const std::string& text) {
+  const Program program = Parse(text);
+  Machine machine(program);
+  return TheSubjects().Judge(module, &machine);
+}
+
+// Each of these is found. Where a kernel has changed so much that a place is another, PtxSurvey names new ones.
 const Fault kNamedFaults[] = {
     {FaultKind::kBarrier, "sample", "SortitionRead", 0},
     {FaultKind::kBarrier, "sample", "FinishRead", 12},
@@ -98,66 +127,157 @@ const Fault kNamedFaults[] = {
     {FaultKind::kMask, "chain", "RaceOfRowINS1_10ByDistance", 17},
     {FaultKind::kIndex, "sample", "SortitionRead", 0},
     {FaultKind::kIndex, "sample", "WeighSectionE", 109},
-    {FaultKind::kIndex, "sample", "FinishWeigh", 36},
-    {FaultKind::kIndex, "sample", "ReadTilesILNS0_5DTypeE0", 38},
-    {FaultKind::kIndex, "sample", "BoundOfNth", 7},
+    {FaultKind::kIndex, "sample", "DescribeListE", 23},
+    {FaultKind::kIndex, "sample", "BoundOfNth", 12},
+    {FaultKind::kIndex, "sample", "LayChanges", 13},
     {FaultKind::kIndex, "chain", "SortitionChain", 0},
-    {FaultKind::kIndex, "chain", "KeepNearest", 19},
+    {FaultKind::kIndex, "chain", "SumKeptE", 45},
+    {FaultKind::kIndex, "chain", "SortList", 21},
+    {FaultKind::kIndex, "chain", "KeepNearest", 21},
+    {FaultKind::kIndex, "chain", "KeepDepth", 13},
+    {FaultKind::kIndex, "sequence", "SortitionAdvance", 10},
 };
 
-TEST(PtxFaults, RowsOfFaultsAreRightWithoutOne) {
-  Rows rows;
-  for (const char* module : {"sample", "chain"}) {
+// Plants the fault and expects that it is found: as `as`, part of a report; empty: anyhow.
+void ExpectFound(const Fault& fault, const std::string& as = "") {
+  const ModuleLines lines(ModuleText(fault.module));
+  const std::vector<ModuleLines::Place> places = lines.Places(fault.kind, fault.function);
+  ASSERT_LT(fault.nth, places.size()) << fault.name();
+  const uint32_t line = places[fault.nth].line;
+  const std::vector<std::string> found = Judge(fault.module, lines.With(fault.kind, line));
+  const auto is_it = [&](const std::string& how) { return how.find(as) != std::string::npos; };
+  const auto how = std::ranges::find_if(found, is_it);
+  ASSERT_NE(how, found.end()) << fault.name() << ", line " << line << ": "
+                              << (found.empty() ? "not found" : "found otherwise: " + found[0]);
+  std::printf("planted: %s, line %u: %s\n", fault.name().c_str(), line, how->c_str());
+}
+
+// A share of the named faults of the kind, at least one.
+void ExpectNamedFound(FaultKind kind) {
+  std::vector<Fault> faults;
+  std::ranges::copy_if(kNamedFaults, std::back_inserter(faults),
+                       [&](const Fault& fault) { return fault.kind == kind; });
+  const uint64_t tried = Scaled(faults.size());
+  for (uint64_t i = 0; i < tried; ++i) ExpectFound(faults[i * faults.size() / tried]);
+}
+
+TEST(PtxFaults, SubjectsAreRightWithoutOne) {
+  for (const char* module : {"sample", "chain", "sequence"}) {
     Machine machine(Module(module));
-    EXPECT_EQ(rows.Judge(module, &machine), "") << module;
+    EXPECT_EQ(TheSubjects().Judge(module, &machine), std::vector<std::string>()) << module;
   }
 }
 
-TEST(PtxFaults, NamedFaultsAreFound) {
-  Rows rows;
-  // A share of the faults, at least four, is spread over all of them.
-  const uint64_t tried = std::max<uint64_t>(4, Scaled(std::size(kNamedFaults)));
-  for (uint64_t i = 0; i < tried; ++i) {
-    const Fault& fault = kNamedFaults[i * std::size(kNamedFaults) / tried];
-    uint32_t line = 0;
-    const std::string text = Plant(ModuleText(fault.module), fault, &line);
-    ASSERT_FALSE(text.empty()) << fault.name();
-    const Program program = Parse(text);
-    Machine machine(program);
-    const std::string found = rows.Judge(fault.module, &machine);
-    EXPECT_FALSE(found.empty()) << fault.name();
-    std::printf("%s, line %u: %s\n", fault.name().c_str(), line, found.c_str());
+TEST(PtxFaults, RemovedBarriersAreFound) { ExpectNamedFound(FaultKind::kBarrier); }
+TEST(PtxFaults, RemovedFencesAreFound) { ExpectNamedFound(FaultKind::kFence); }
+TEST(PtxFaults, WrongMasksAreFound) { ExpectNamedFound(FaultKind::kMask); }
+TEST(PtxFaults, WrongIndexesAreFound) { ExpectNamedFound(FaultKind::kIndex); }
+
+TEST(PtxFaults, RaceInSharedMemoryIsFound) {
+  ExpectFound({FaultKind::kBarrier, "sample", "BoundOfNth", 1}, "race at");
+  ExpectFound({FaultKind::kBarrier, "sample", "BoundOfNth", 1}, "shared memory: ");
+}
+TEST(PtxFaults, RaceInGlobalMemoryIsFound) {
+  ExpectFound({FaultKind::kFence, "sample", "SortitionRead", 0}, "race at");
+  ExpectFound({FaultKind::kFence, "sample", "SortitionRead", 0}, "global memory: ");
+}
+TEST(PtxFaults, UnwrittenReadIsFound) {
+  ExpectFound({FaultKind::kStore, "sample", "SortitionRead", 0}, NameOf(Finding::kUnwritten));
+}
+TEST(PtxFaults, MisalignedAccessIsFound) {
+  ExpectFound({FaultKind::kAlignment, "sample", "SortitionRead", 0}, NameOf(Finding::kMisaligned));
+  ExpectFound({FaultKind::kAlignment, "sequence", "SortitionAdvance", 1}, NameOf(Finding::kMisaligned));
+}
+TEST(PtxFaults, AccessOutOfBoundsIsFound) {
+  ExpectFound({FaultKind::kBounds, "sample", "SortitionRead", 0}, NameOf(Finding::kOutOfBounds));
+  ExpectFound({FaultKind::kBounds, "sequence", "SortitionAdvance", 1}, NameOf(Finding::kOutOfBounds));
+}
+
+TEST(PtxFaults, UnknownInstructionFailsTheRun) {
+  for (const char* const module : {"sample", "chain", "sequence"}) {
+    const ModuleLines lines(ModuleText(module));
+    const uint32_t line = lines.Places(FaultKind::kUnknown, "")[5].line;
+    try {
+      Judge(module, lines.With(FaultKind::kUnknown, line));
+      ADD_FAILURE() << module << " ran";
+    } catch (const Unknown& unknown) {
+      EXPECT_NE(std::string(unknown.what()).find("line " + std::to_string(line) + ": instruction lop3.b32"),
+                std::string::npos)
+          << unknown.what();
+      std::printf("planted: unknown instruction in %s.cu, line %u: %s\n", module, line, unknown.what());
+    }
   }
 }
 
-// Tries places where such a fault can be planted, as PTX_SURVEY names it: KIND MODULE FUNCTION STRIDE. It says
-// which are found; a barrier that another one makes superfluous is not.
-TEST(PtxFaults, SurveyOfPlaces) {
-  const char* const survey = std::getenv("PTX_SURVEY");
-  if (survey == nullptr) GTEST_SKIP() << "PTX_SURVEY is not set";
-  int kind = 0;
-  char module[32] = "";
-  char function[256] = "";
-  unsigned stride = 1;
-  ASSERT_EQ(std::sscanf(survey, "%d %31s %255s %u", &kind, module, function, &stride), 4);
-  Rows rows;
+// Returns the lines of the module that the subjects reach.
+std::set<uint32_t> LinesReached(const std::string& module) {
+  Machine machine(Module(module));
+  TheSubjects().Judge(module, &machine);
+  std::set<uint32_t> lines;
+  for (size_t pc = 0; pc < machine.counts().size(); ++pc) {
+    if (machine.counts()[pc].lanes != 0) lines.insert(Module(module).code[pc].line);
+  }
+  return lines;
+}
+
+// Plants faults of a kind at places that are spread over those of a module that the subjects reach, as many as
+// PTX_SURVEY says (default 8), and says which are found. A fault that changes nothing that matters is not: a barrier
+// that another one makes superfluous, an element that equals its neighbour.
+struct Survey {
+  FaultKind kind;
+  uint32_t least;  // percent of the faults that are found, over all modules
+};
+class PtxSurvey : public ::testing::TestWithParam<Survey> {
+ protected:
+  struct Share {
+    uint32_t found = 0;
+    uint32_t tried = 0;
+    size_t places = 0;
+  };
+
+  Share Try(FaultKind kind, const std::string& module) {
+    const char* const text = std::getenv("PTX_SURVEY");
+    const size_t most = text == nullptr ? 8 : std::strtoull(text, nullptr, 10);
+    const ModuleLines lines(ModuleText(module));
+    std::vector<ModuleLines::Place> places = lines.Places(kind, "");
+    const std::set<uint32_t> reached = LinesReached(module);
+    std::erase_if(places, [&](const ModuleLines::Place& place) { return !reached.contains(place.line); });
+    Share share = {.places = places.size()};
+    for (size_t i = 0; i < std::min(most, places.size()); ++i) {
+      const ModuleLines::Place& place = places[i * places.size() / std::min(most, places.size())];
+      const std::vector<std::string> how = Judge(module, lines.With(kind, place.line));
+      ++share.tried;
+      share.found += how.empty() ? 0 : 1;
+      std::printf("%s, %s.cu, place %u of %s, line %u: %s\n", NameOf(kind), module.c_str(), place.nth,
+                  place.function.c_str(), place.line, how.empty() ? "not found" : how[0].c_str());
+    }
+    std::printf("survey: %s in %s.cu: %u of %u found, of %zu places reached\n", NameOf(kind), module.c_str(),
+                share.found, share.tried, share.places);
+    return share;
+  }
+};
+
+TEST_P(PtxSurvey, FindsItsShare) {
   uint32_t found = 0;
-  uint32_t places = 0;
-  for (uint32_t nth = 0;; nth += stride) {
-    const Fault fault = {FaultKind(kind), module, function, nth};
-    uint32_t line = 0;
-    const std::string text = Plant(ModuleText(module), fault, &line);
-    if (text.empty()) break;
-    const Program program = Parse(text);
-    Machine machine(program);
-    const std::string how = rows.Judge(module, &machine);
-    ++places;
-    found += how.empty() ? 0 : 1;
-    std::printf("%u, line %u: %s\n", nth, line, how.c_str());
+  uint32_t tried = 0;
+  for (const char* const module : {"sample", "chain", "sequence"}) {
+    const Share share = Try(GetParam().kind, module);
+    found += share.found;
+    tried += share.tried;
   }
-  std::printf("%u of %u found\n", found, places);
-  EXPECT_GT(places, 0u);
+  EXPECT_GE(tried, 4u);
+  EXPECT_GE(100 * found, GetParam().least * tried);
 }
+INSTANTIATE_TEST_SUITE_P(Kinds, PtxSurvey,
+                         ::testing::Values(Survey{FaultKind::kBarrier, 50}, Survey{FaultKind::kFence, 100},
+                                           Survey{FaultKind::kMask, 100}, Survey{FaultKind::kIndex, 40},
+                                           Survey{FaultKind::kStore, 50}, Survey{FaultKind::kAlignment, 100},
+                                           Survey{FaultKind::kBounds, 100}),
+                         [](const ::testing::TestParamInfo<Survey>& info) {
+                           std::string name = NameOf(info.param.kind);
+                           std::erase(name, ' ');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace sortition::testing::ptx

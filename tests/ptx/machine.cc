@@ -192,7 +192,7 @@ void Machine::RunWarp(Warp* warp, uint64_t steps, bool drifts) {
     }
     Count& count = counts_[pc];
     ++count.warps;
-    count.lanes += uint32_t(std::popcount(mask));
+    count.lanes += mask == kAllLanes ? kLanes : uint32_t(std::popcount(mask));
     if (instruction.kind == Kind::kCompute) {
       if (mask != 0) instruction.apply(warp->registers, instruction, mask);
       ++split.pc;
@@ -282,7 +282,12 @@ void Machine::Meet(Warp* warp, size_t current, const Instruction& instruction) {
   Split& split = warp->splits[current];
   const uint32_t* const wanted = warp->registers.row<uint32_t>(instruction.operands[instruction.mask_operand]);
   uint32_t ready = 0;
-  for (uint32_t rest = split.mask; rest != 0; rest &= rest - 1) {
+  // Mostly the whole warp meets.
+  if (split.mask == kAllLanes && std::all_of(wanted, wanted + kLanes, [](uint32_t w) { return w == kAllLanes; })) {
+    instruction.apply(warp->registers, instruction, kAllLanes);
+    ready = kAllLanes;
+  }
+  for (uint32_t rest = split.mask & ~ready; rest != 0; rest &= rest - 1) {
     const auto lane = uint32_t(std::countr_zero(rest));
     const uint32_t members = wanted[lane];
     const char* wrong = (members >> lane & 1) == 0     ? "a lane is not in its own mask"

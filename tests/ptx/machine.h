@@ -33,10 +33,11 @@ struct LaunchOptions {
 
 // Costs of an instruction.
 struct Count {
-  uint64_t warps = 0;      // times that a warp issued it
-  uint64_t lanes = 0;      // lanes that took part
-  uint64_t sectors = 0;    // of 32 bytes of global memory
-  uint64_t conflicts = 0;  // passes over shared memory beyond the first
+  uint64_t warps = 0;          // times that a warp issued it
+  uint64_t lanes = 0;          // lanes that took part
+  uint64_t sectors = 0;        // of 32 bytes of global memory
+  uint64_t table_sectors = 0;  // of these, those of the module's variables
+  uint64_t conflicts = 0;      // passes over shared memory beyond the first
 };
 
 // Not thread-safe. Memory of launches is the host's, and is seen by all threads at once.

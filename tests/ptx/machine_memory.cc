@@ -21,6 +21,12 @@ AccessKind KindOf(const Instruction& instruction, bool is_same) {
 // Extends a value of `size` bytes to a lane's register.
 void Put(const Registers& registers, uint32_t row, uint32_t lane, const Instruction& instruction,
          const std::byte* from) {
+  if (instruction.size == instruction.registers_size) {
+    if (instruction.size == 4) std::memcpy(&registers.row<uint32_t>(row)[lane], from, 4);
+    if (instruction.size == 8) std::memcpy(&registers.row<uint64_t>(row)[lane], from, 8);
+    if (instruction.size == 2) std::memcpy(&registers.row<uint16_t>(row)[lane], from, 2);
+    return;
+  }
   uint64_t bits = 0;
   std::memcpy(&bits, from, instruction.size);
   if (instruction.is_signed) {
@@ -32,9 +38,41 @@ void Put(const Registers& registers, uint32_t row, uint32_t lane, const Instruct
   if (instruction.registers_size == 8) registers.row<uint64_t>(row)[lane] = bits;
 }
 
+// Copies 1, 2, 4 or 8 bytes.
+void Copy(std::byte* to, const std::byte* from, uint32_t size) {
+  if (size == 4) {
+    std::memcpy(to, from, 4);
+  } else if (size == 8) {
+    std::memcpy(to, from, 8);
+  } else {
+    std::memcpy(to, from, size);
+  }
+}
+
 // A register's value in a lane lies at its beginning: the host is little-endian.
 const std::byte* ValueOf(const Registers& registers, uint32_t row, uint32_t lane, uint32_t size) {
   return registers.row<std::byte>(row) + size_t{lane} * size;
+}
+
+template <typename T>
+bool AreSameAs(const std::byte* a, const std::byte* b) {
+  T of_a, of_b;
+  std::memcpy(&of_a, a, sizeof(T));
+  std::memcpy(&of_b, b, sizeof(T));
+  return of_a == of_b;
+}
+
+bool AreSame(const std::byte* a, const std::byte* b, uint32_t size) {
+  switch (size) {
+    case 1:
+      return *a == *b;
+    case 2:
+      return AreSameAs<uint16_t>(a, b);
+    case 4:
+      return AreSameAs<uint32_t>(a, b);
+    default:
+      return AreSameAs<uint64_t>(a, b);
+  }
 }
 
 // True if a store leaves the memory as it is.
@@ -42,7 +80,7 @@ bool IsSame(const Registers& registers, const Instruction& instruction, uint32_t
   if (instruction.kind != Kind::kStore) return false;
   for (uint32_t i = 0; i < instruction.count; ++i) {
     const std::byte* const value = ValueOf(registers, instruction.operands[i], lane, instruction.registers_size);
-    if (std::memcmp(at + i * instruction.size, value, instruction.size) != 0) return false;
+    if (!AreSame(at + i * instruction.size, value, instruction.size)) return false;
   }
   return true;
 }
@@ -71,7 +109,7 @@ void Combine(const Instruction& instruction, const Registers& registers, uint32_
 
 void Machine::Access(Warp* warp, uint32_t pc, const Instruction& instruction, uint32_t mask) {
   const Registers& registers = warp->registers;
-  uint64_t addresses[kLanes];
+  uint64_t addresses[kLanes] = {};
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const auto lane = uint32_t(std::countr_zero(rest));
     const uint64_t base = instruction.address_is_narrow ? registers.row<uint32_t>(instruction.address)[lane]
@@ -88,8 +126,8 @@ void Machine::Access(Warp* warp, uint32_t pc, const Instruction& instruction, ui
         break;
       case Kind::kStore:
         for (uint32_t i = 0; i < instruction.count; ++i) {
-          std::memcpy(at + i * instruction.size,
-                      ValueOf(registers, instruction.operands[i], lane, instruction.registers_size), instruction.size);
+          const std::byte* const value = ValueOf(registers, instruction.operands[i], lane, instruction.registers_size);
+          Copy(at + i * instruction.size, value, instruction.size);
         }
         break;
       default:
@@ -165,11 +203,8 @@ std::byte* Machine::PlaceInGlobal(Warp* warp, uint32_t lane, uint32_t pc, const 
   };
   const auto range = std::ranges::find_if(*memory_, [&](const MemoryRange& r) { return has(r.begin, r.bytes); });
   if (range == memory_->end()) {
-    const bool is_variable =
-        instruction.kind == Kind::kLoad && std::ranges::any_of(program_.globals, [&](const auto& g) {
-          return has(reinterpret_cast<uint64_t>(g->data()), 8 * g->size());
-        });
-    if (is_variable) return place;
+    const auto is_there = [&](const Variable& variable) { return variable.Has(address, bytes); };
+    if (instruction.kind == Kind::kLoad && std::ranges::any_of(program_.variables, is_there)) return place;
     Complain(*warp, lane, pc, Finding::kOutOfBounds, address, "none of the launch's memory");
     throw LaunchEnds();
   }
@@ -181,18 +216,17 @@ std::byte* Machine::PlaceInGlobal(Warp* warp, uint32_t lane, uint32_t pc, const 
   if (range->shadow == nullptr) range->shadow = std::make_shared<RangeShadow>(range->bytes, range->is_written);
   const uint64_t at = address - range->begin;
   uint8_t* const written = &range->shadow->written[at];
-  ByteShadow* const cells = &range->shadow->cells[at];
   if (instruction.kind != Kind::kStore && std::find(written, written + bytes, 0) != written + bytes) {
     Complain(*warp, lane, pc, Finding::kUnwritten, address, "global memory that has not been written");
   }
-  if (instruction.is_constant && std::any_of(cells, cells + bytes, [this](const ByteShadow& cell) {
-        return cell.written > global_shadow_.launched();
-      })) {
+  const auto is_new = [this](const ByteShadow& cell) { return cell.written > global_shadow_.launched(); };
+  if (instruction.is_constant && range->shadow->cells.Any(at, bytes, is_new)) {
     Complain(*warp, lane, pc, Finding::kReadOnly, address, "ld.global.nc of what this launch has written");
   }
   if (instruction.kind != Kind::kLoad) std::fill_n(written, bytes, uint8_t{1});
   const AccessKind kind = KindOf(instruction, IsSame(warp->registers, instruction, lane, place));
-  const std::string conflict = global_shadow_.Access(shadow, shadow.AccessorOf(thread), cells, bytes, kind);
+  const std::string conflict =
+      global_shadow_.Access(shadow, shadow.AccessorOf(thread), &range->shadow->cells, at, bytes, kind);
   if (!conflict.empty()) Complain(*warp, lane, pc, Finding::kRace, address, "global memory: " + conflict);
   return place;
 }
@@ -209,7 +243,10 @@ void Machine::CountAccess(uint32_t pc, const Instruction& instruction, uint32_t 
       sectors.push_back(addresses[std::countr_zero(rest)] / kSectorBytes);
     }
     std::ranges::sort(sectors);
-    counts_[pc].sectors += uint64_t(std::unique(sectors.begin(), sectors.end()) - sectors.begin());
+    const auto count = uint64_t(std::unique(sectors.begin(), sectors.end()) - sectors.begin());
+    counts_[pc].sectors += count;
+    const auto is_there = [&](const Variable& variable) { return variable.Has(some, bytes); };
+    if (std::ranges::any_of(program_.variables, is_there)) counts_[pc].table_sectors += count;
     return;
   }
   if (instruction.space != Space::kShared && !(is_generic && some < kLocalWindow)) return;

@@ -33,6 +33,7 @@ struct Options {
   uint64_t seed = 0;
   std::string functions = "";
   bool is_written = true;
+  std::vector<Count>* counts = nullptr;  // by instruction, with transactions
 };
 
 // Runs the body over `words` and returns what was reported.
@@ -47,7 +48,9 @@ std::vector<Report> RunBody(const std::string& body, std::vector<uint64_t>* word
   launch.threads = options.threads;
   launch.seed = options.seed;
   launch.max_steps = 100'000;
+  machine.CountTransactions();
   machine.Launch("Test", std::as_bytes(std::span(&argument, 1)), launch, &memory);
+  if (options.counts != nullptr) *options.counts = machine.counts();
   return machine.reports();
 }
 
@@ -270,18 +273,81 @@ TEST(PtxMachine, MissingThreadsAtBarrierAreReported) {
   EXPECT_TRUE(Has(RunBody(body, &words, {.threads = 64}), Finding::kBarrier));
 }
 
-TEST(PtxMachine, BoundsAndAlignmentAreReported) {
+// Two threads write the halves of a word, and others read the whole.
+std::string Halves(const std::string& barrier) {
+  return std::string(kOwnWord) +
+         "mov.u32 %r3, room; shl.b32 %r4, %r1, 1; add.s32 %r5, %r3, %r4; cvt.u16.u32 %rs1, %r1;\n"
+         "st.shared.u16 [%r5], %rs1;\n" +
+         barrier +
+         "xor.b32 %r6, %r1, 32; and.b32 %r6, %r6, 62; shl.b32 %r6, %r6, 1; add.s32 %r7, %r3, %r6;\n"
+         "ld.shared.u32 %r8, [%r7]; cvt.u64.u32 %rd6, %r8; st.global.u64 [%rd3], %rd6;";
+}
+
+TEST(PtxMachine, HalvesOfWordsAreApart) {
+  std::vector<uint64_t> words(64);
+  EXPECT_THAT(Texts(RunBody(Halves("bar.sync 0;\n"), &words, {.threads = 64})), ::testing::IsEmpty());
+  for (uint64_t i = 0; i < 64; ++i) EXPECT_EQ(words[i], ((i ^ 32) & 62) * 0x10001 + 0x10000);
+  const std::vector<Report> reports = RunBody(Halves(""), &words, {.threads = 64});
+  EXPECT_TRUE(Has(reports, Finding::kRace) || Has(reports, Finding::kUnwritten));
+}
+
+TEST(PtxMachine, RaceOnGlobalMemoryIsReported) {
+  std::vector<uint64_t> words(64);
+  const std::string body = "cvt.u64.u32 %rd2, %r1; st.global.u64 [%rd1], %rd2;";
+  const std::vector<Report> reports = RunBody(body, &words, {.threads = 64});
+  ASSERT_TRUE(Has(reports, Finding::kRace));
+  EXPECT_THAT(reports[0].detail, HasSubstr("global memory: a write is not ordered after a write of block 0"));
+}
+
+// Local memory of 16 bytes, from %rd4 in its space and from %rd5 in general.
+constexpr char kLocal[] = ".local .align 8 .b8 depot[16]; mov.u64 %rd4, depot; cvta.local.u64 %rd5, %rd4;";
+
+TEST(PtxMachine, AccessOutOfBoundsIsReported) {
   std::vector<uint64_t> words(31);
   EXPECT_TRUE(Has(RunBody(std::string(kOwnWord) + "st.global.u64 [%rd3], %rd3;", &words), Finding::kOutOfBounds));
-  EXPECT_TRUE(Has(RunBody("ld.global.u64 %rd4, [%rd1+4];", &words), Finding::kMisaligned));
   EXPECT_TRUE(Has(RunBody("ld.shared.u32 %r4, [room+1024];", &words), Finding::kOutOfBounds));
+  EXPECT_TRUE(Has(RunBody(std::string(kLocal) + "st.u32 [%rd5+16], %r1;", &words), Finding::kOutOfBounds));
+}
+
+TEST(PtxMachine, MisalignedAccessIsReported) {
+  std::vector<uint64_t> words(31);
+  EXPECT_TRUE(Has(RunBody("ld.global.u64 %rd4, [%rd1+4];", &words), Finding::kMisaligned));
+  EXPECT_TRUE(Has(RunBody("st.shared.u32 [room+2], %r1;", &words), Finding::kMisaligned));
+}
+
+TEST(PtxMachine, UnwrittenReadIsReported) {
+  std::vector<uint64_t> words(31);
   EXPECT_TRUE(Has(RunBody("ld.shared.u32 %r4, [room];", &words), Finding::kUnwritten));
   EXPECT_TRUE(Has(RunBody("ld.global.u32 %r4, [%rd1];", &words, {.is_written = false}), Finding::kUnwritten));
-  const std::string local = ".local .align 8 .b8 depot[16]; mov.u64 %rd4, depot; cvta.local.u64 %rd5, %rd4;";
-  EXPECT_TRUE(Has(RunBody(local + "st.u32 [%rd5+16], %r1;", &words), Finding::kOutOfBounds));
-  EXPECT_TRUE(Has(RunBody(local + "ld.u32 %r4, [%rd5+8];", &words), Finding::kUnwritten));
-  EXPECT_THAT(Texts(RunBody(local + "st.local.u32 [%rd4+8], %r1; ld.u32 %r4, [%rd5+8];", &words)),
+  EXPECT_TRUE(Has(RunBody(std::string(kLocal) + "ld.u32 %r4, [%rd5+8];", &words), Finding::kUnwritten));
+  EXPECT_THAT(Texts(RunBody(std::string(kLocal) + "st.local.u32 [%rd4+8], %r1; ld.u32 %r4, [%rd5+8];", &words)),
               ::testing::IsEmpty());
+}
+
+// A block does not see what the block before it left in shared memory.
+TEST(PtxMachine, SharedMemoryBeginsUnwritten) {
+  std::vector<uint64_t> words(1);
+  const std::string body =
+      "setp.ne.u32 %p1, %r2, 0; @%p1 bra Read; st.shared.u32 [room], %r1; Read: "
+      "ld.shared.u32 %r4, [room];";
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    EXPECT_TRUE(Has(RunBody(body, &words, {.blocks = 2, .seed = seed}), Finding::kUnwritten));
+  }
+}
+
+// Wherever the host's memory has them.
+TEST(PtxMachine, TablesBeginWhereSectorsDo) {
+  std::vector<uint64_t> words(32);
+  std::vector<Count> counts;
+  const std::string tables =
+      ".global .align 4 .b8 pad[4] = {1};\n.global .align 4 .b8 first[128] = {7};\n.global .align 4 .b8 last[128];\n";
+  const std::string body =
+      "shl.b32 %r3, %r1, 2; cvt.u64.u32 %rd2, %r3; mov.u64 %rd4, first; add.s64 %rd5, %rd4, %rd2;\n"
+      "ld.global.nc.u32 %r4, [%rd5]; mov.u64 %rd6, last; add.s64 %rd7, %rd6, %rd2; ld.global.nc.u32 %r5, [%rd7];";
+  EXPECT_THAT(Texts(RunBody(body, &words, {.functions = tables, .counts = &counts})), ::testing::IsEmpty());
+  uint64_t sectors = 0;
+  for (const Count& count : counts) sectors += count.table_sectors;
+  EXPECT_EQ(sectors, 2u * 128 / 32);
 }
 
 TEST(PtxMachine, EndlessLoopIsReported) {

@@ -8,8 +8,6 @@
 
 namespace sortition::testing::ptx {
 
-inline constexpr const char* kModules[] = {"sample", "chain", "edit"};
-
 // Returns the PTX of this module for the architecture that the build makes. Throws if the file cannot be read.
 std::string ModuleText(std::string_view name);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace sortition::testing::ptx {
 namespace {
@@ -120,9 +121,10 @@ void Parser::ParseVariable(std::string_view space) {
     program_.local_valid.resize(address, 0);
     program_.local_valid.resize(address + bytes, 1);
   } else {
-    program_.globals.push_back(std::make_unique<std::vector<uint64_t>>((bytes + 7) / 8 + 1));
-    auto* const to = reinterpret_cast<std::byte*>(program_.globals.back()->data());
-    address = reinterpret_cast<uint64_t>(to);
+    std::vector<Variable::Line> memory(bytes / sizeof(Variable::Line) + 1);
+    program_.variables.push_back({std::move(memory), bytes});
+    address = program_.variables.back().begin();
+    auto* const to = reinterpret_cast<std::byte*>(address);
     if (Take("=")) {
       Expect("{");
       for (uint32_t i = 0; !Take("}"); ++i) {

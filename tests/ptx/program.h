@@ -108,6 +108,20 @@ struct SpecialRows {
   uint32_t tid_x = 0, ctaid_x = 0, ctaid_y = 0;
 };
 
+// A variable of the module in global memory, which is only read. It begins where a sector of memory does, as the linker
+// lays the kernels' tables: where it lay in the host's memory by chance, counts would differ from run to run.
+struct Variable {
+  struct alignas(128) Line {
+    std::byte bytes[128];
+  };
+  std::vector<Line> memory;  // does not move
+  uint64_t bytes = 0;
+  uint64_t begin() const { return reinterpret_cast<uint64_t>(memory.data()); }
+  bool Has(uint64_t address, uint64_t size) const {
+    return address - begin() < bytes && size <= bytes - (address - begin());
+  }
+};
+
 // Immutable after Parse; several machines may use one.
 struct Program {
   std::vector<Instruction> code;
@@ -118,8 +132,7 @@ struct Program {
   uint32_t parameter_bytes = 0;      // of a lane
   uint32_t shared_bytes = 0;         // of a block
   std::vector<uint8_t> local_valid;  // by byte of a lane's local memory: a variable has it
-  // Variables of the module. Blocks of memory do not move.
-  std::vector<std::unique_ptr<std::vector<uint64_t>>> globals;
+  std::vector<Variable> variables;
   std::map<std::string, uint32_t> labels;  // by FUNCTION:LABEL, the instruction
 
   const Function& entry(std::string_view name) const;

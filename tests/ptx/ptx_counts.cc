@@ -9,9 +9,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "kernels/law/parameters.h"
-#include "tests/bench/cpu/logits.h"
-#include "tests/bench/report.h"
 #include "tests/cuda/emulated_batch.h"
 #include "tests/ptx/modules.h"
 #include "tests/ptx/ptx_kernels.h"
@@ -76,6 +76,7 @@ Count Sum(const std::vector<Count>& counts, uint32_t first, uint32_t end) {
     sum.warps += counts[pc].warps;
     sum.lanes += counts[pc].lanes;
     sum.sectors += counts[pc].sectors;
+    sum.table_sectors += counts[pc].table_sectors;
     sum.conflicts += counts[pc].conflicts;
   }
   return sum;
@@ -112,6 +113,7 @@ class Table {
     report_->Add({name_ + "/" + module, Each(sum), kUnit, {}});
     report_->Add({name_ + "/" + module + "/lanes", double(sum.lanes) / double(kLanes * sum.warps), "active", {}});
     report_->Add({name_ + "/" + module + "/sectors", 32 * double(sum.sectors) / tokens_, "bytes/token", {}});
+    report_->Add({name_ + "/" + module + "/tables", 32 * double(sum.table_sectors) / tokens_, "bytes/token", {}});
     report_->Add({name_ + "/" + module + "/conflicts", double(sum.conflicts) / tokens_, "passes/token", {}});
   }
   // An instruction of a warp is one of each of its 32 lanes.

@@ -41,11 +41,11 @@ bool IsRead(AccessKind kind) { return kind == AccessKind::kRead || kind == Acces
 
 // Compares the access with the last ones, as `is_before(block, thread, time)` orders them, and notes it.
 template <typename IsBefore>
-std::string Note(const Accessor& accessor, ByteShadow* cells, uint32_t bytes, AccessKind kind,
+std::string Note(const Accessor& accessor, ByteShadows* shadows, uint64_t at, uint32_t bytes, AccessKind kind,
                  const IsBefore& is_before) {
   std::string conflict;
-  for (uint32_t i = 0; i < bytes; ++i) {
-    ByteShadow& cell = cells[i];
+  shadows->Change(at, bytes, [&](ByteShadow* shadow) {
+    ByteShadow& cell = *shadow;
     const bool may_meet_writes = kind == AccessKind::kSameWrite ||
                                  (cell.is_atomic && (kind == AccessKind::kAtomic || kind == AccessKind::kStrongRead));
     if (cell.written != 0 && !may_meet_writes && conflict.empty() &&
@@ -84,7 +84,7 @@ std::string Note(const Accessor& accessor, ByteShadow* cells, uint32_t bytes, Ac
       cell.writing_block = uint16_t(accessor.block);
       cell.is_atomic = kind == AccessKind::kAtomic;
     }
-  }
+  });
   return conflict;
 }
 
@@ -121,9 +121,9 @@ std::string Report::text() const {
 void BlockShadow::Begin(GlobalShadow* global, uint32_t block, uint32_t threads, uint32_t shared_bytes) {
   global_ = global;
   block_ = block;
-  now_ = barrier_ = global->Tick();
+  now_ = barrier_ = began_ = global->Tick();
   warp_barriers_.assign(threads / 32, now_);
-  shared_.assign(shared_bytes, {});
+  if (shared_.bytes() < shared_bytes) shared_ = ByteShadows(shared_bytes);
   threads_.clear();
   known_.clear();
 }
@@ -166,17 +166,15 @@ bool BlockShadow::Knows(uint32_t thread, uint32_t other_block, uint32_t other_th
 
 std::string BlockShadow::AccessShared(uint32_t thread, uint32_t address, uint32_t bytes, AccessKind kind,
                                       Finding* finding) {
-  ByteShadow* const cells = &shared_[address];
-  const auto is_before = [accessor = AccessorOf(thread)](uint32_t, uint32_t other, Time time) {
-    return IsBeforeInBlock(accessor, other, time);
-  };
-  if ((IsRead(kind) || kind == AccessKind::kAtomic) &&
-      std::any_of(cells, cells + bytes, [](const ByteShadow& cell) { return cell.written == 0; })) {
+  const Accessor accessor = AccessorOf(thread);
+  const auto is_before = [&](uint32_t, uint32_t other, Time time) { return IsBeforeInBlock(accessor, other, time); };
+  const auto is_unwritten = [this](const ByteShadow& cell) { return cell.written < began_; };
+  if ((IsRead(kind) || kind == AccessKind::kAtomic) && shared_.Any(address, bytes, is_unwritten)) {
     *finding = Finding::kUnwritten;
     return "shared memory that the block has not written";
   }
   *finding = Finding::kRace;
-  return Note(AccessorOf(thread), cells, bytes, kind, is_before);
+  return Note(accessor, &shared_, address, bytes, kind, is_before);
 }
 
 void GlobalShadow::BeginLaunch() {
@@ -184,14 +182,14 @@ void GlobalShadow::BeginLaunch() {
   released_.clear();
 }
 
-std::string GlobalShadow::Access(const BlockShadow& block, const Accessor& accessor, ByteShadow* cells, uint32_t bytes,
-                                 AccessKind kind) const {
+std::string GlobalShadow::Access(const BlockShadow& block, const Accessor& accessor, ByteShadows* shadows, uint64_t at,
+                                 uint32_t bytes, AccessKind kind) const {
   const auto is_before = [&](uint32_t other_block, uint32_t other, Time time) {
     if (time < launched_) return true;
     if (other_block == accessor.block) return IsBeforeInBlock(accessor, other, time);
     return block.Knows(accessor.thread, other_block, other, time);
   };
-  return Note(accessor, cells, bytes, kind, is_before);
+  return Note(accessor, shadows, at, bytes, kind, is_before);
 }
 
 }  // namespace sortition::testing::ptx

@@ -7,6 +7,7 @@
 // an atomic operation. Only the last reader and the last writer of a byte are known. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -42,6 +43,7 @@ struct Report {
 // Times are ticks of one clock, which barriers and launches advance.
 using Time = uint32_t;
 
+// Four bytes from a multiple of four on share the first one's until one of them is accessed alone.
 struct ByteShadow {
   Time written = 0;  // 0: not yet
   Time read = 0;
@@ -53,6 +55,46 @@ struct ByteShadow {
   Time earlier = 0;
   bool is_read_by_several = false;  // threads of the block since `read`
   bool is_read_strong = false;      // every read since `read` was volatile
+  bool is_split = false;            // of the first of four: each has its own
+};
+
+// The shadows of memory, by byte. Not thread-safe.
+class ByteShadows {
+ public:
+  ByteShadows() = default;
+  explicit ByteShadows(uint64_t bytes) : cells_((bytes + kWord - 1) / kWord * kWord) {}
+  uint64_t bytes() const { return cells_.size(); }
+
+  // Calls see(shadow) for each shadow of the bytes, until it returns true; returns whether it has.
+  template <typename See>
+  bool Any(uint64_t at, uint32_t bytes, const See& see) const {
+    for (uint64_t i = at; i < at + bytes;) {
+      const ByteShadow& first = cells_[i / kWord * kWord];
+      if (see(first.is_split ? cells_[i] : first)) return true;
+      i = first.is_split ? i + 1 : (i / kWord + 1) * kWord;
+    }
+    return false;
+  }
+
+  // Calls change(shadow) for each shadow of the bytes, which no other byte shares afterwards.
+  template <typename ChangeOne>
+  void Change(uint64_t at, uint32_t bytes, const ChangeOne& change) {
+    for (uint64_t i = at; i < at + bytes;) {
+      const uint64_t word = i / kWord * kWord;
+      const bool is_whole = i == word && i + kWord <= at + bytes;
+      if (!cells_[word].is_split && !is_whole) {
+        cells_[word].is_split = true;
+        std::fill_n(&cells_[word + 1], kWord - 1, cells_[word]);
+      }
+      const bool is_split = cells_[word].is_split;
+      change(&cells_[i]);
+      i += is_split ? 1 : kWord;
+    }
+  }
+
+ private:
+  static constexpr uint64_t kWord = 4;
+  std::vector<ByteShadow> cells_;
 };
 
 enum class AccessKind : uint8_t { kRead, kStrongRead, kWrite, kSameWrite, kAtomic };
@@ -103,7 +145,8 @@ class BlockShadow {
   Time now_ = 0;
   Time barrier_ = 0;
   std::vector<Time> warp_barriers_;
-  std::vector<ByteShadow> shared_;
+  ByteShadows shared_;  // of earlier blocks, too: what is older than this block's beginning does not count
+  Time began_ = 0;
   std::map<uint32_t, ThreadState> threads_;  // those that have fenced or synchronized
   Knowledge known_;
 };
@@ -113,9 +156,9 @@ class GlobalShadow {
  public:
   void BeginLaunch();
   Time Tick() { return ++clock_; }
-  // Looks at bytes of memory that has a shadow, `cells`.
-  std::string Access(const BlockShadow& block, const Accessor& accessor, ByteShadow* cells, uint32_t bytes,
-                     AccessKind kind) const;
+  // Looks at bytes of memory that has shadows.
+  std::string Access(const BlockShadow& block, const Accessor& accessor, ByteShadows* shadows, uint64_t at,
+                     uint32_t bytes, AccessKind kind) const;
   Time launched() const { return launched_; }
   std::map<uint64_t, Knowledge>& released() { return released_; }
 

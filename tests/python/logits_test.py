@@ -127,6 +127,16 @@ class NotShared(TransferTest):
         self.assertIn(transfer.note, logged.output[0])
         self.assertEqual(len(logged.records), 1)
 
+    @needs_kernels
+    def test_first_tokens_leave_the_device_for_a_server_elsewhere(self):
+        elsewhere = sortition.Transport("grpc", shared_memory_bytes=0)
+        client = sortition.Client(self.server.serving["listen"], rows="compact(64)", transport=elsewhere)
+        self.addCleanup(client.close)
+        transfer = LogitsTransfer(client)
+        with self.assertLogs("sortition", "INFO"):
+            self.assert_same_tokens(client, transfer)
+        self.assertEqual((transfer.path, transfer.note), ("device", ""))
+
     def test_a_device_without_such_memory(self):
         transfer = LogitsTransfer(self.connect())
         with self.assertLogs("sortition", "WARNING"):

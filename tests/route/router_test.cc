@@ -46,6 +46,21 @@ TEST(Router, ChoosesEarliestExpectedFinish) {
   EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Milliseconds(5)).device, &fast);
 }
 
+TEST(Router, BusyTimesCountTimeWithABatchOnce) {
+  FakeDevice one({.name = "one", .batches_in_flight = 8});
+  FakeDevice other({.name = "other"});
+  Router router({&one, &other});
+  const auto at = [](int seconds) { return kStart + absl::Seconds(seconds); };
+  router.Started(&one, BatchOf(10), at(0));
+  router.Started(&one, BatchOf(20), at(1));
+  const std::vector<absl::Duration> running = {absl::Seconds(2), absl::ZeroDuration()};
+  EXPECT_EQ(router.BusyTimes(at(2)), running);
+  router.Finished(&one, BatchOf(10), true, at(3));
+  router.Finished(&one, BatchOf(20), false, at(5));
+  const std::vector<absl::Duration> idle = {absl::Seconds(5), absl::ZeroDuration()};
+  EXPECT_EQ(router.BusyTimes(at(9)), idle);
+}
+
 TEST(Router, BatchWaitsForBusyButFasterDevice) {
   FakeDevice slow({.name = "slow"});
   FakeDevice fast({.name = "fast"});

@@ -15,6 +15,8 @@ namespace {
 
 constexpr uint8_t kAck = 1;
 constexpr uint32_t kInitialWindowSetting = 4;
+// gRPC's own setting: the client takes binary headers that are not base64.
+constexpr std::string_view kTakesBinary("\xfe\x03\0\0\0\1", 6);
 
 uint32_t Number(std::string_view bytes) {
   uint32_t number = 0;
@@ -26,6 +28,7 @@ uint32_t Number(std::string_view bytes) {
 
 Http2Client::Http2Client(const std::string& address) : fd_(ConnectSocket(address)) {
   Send(Http2Start());
+  Send(Http2Frame(FrameType::kSettings, 0, 0, kTakesBinary));
   Receive(5'000);
 }
 
@@ -46,10 +49,12 @@ void Http2Client::Send(std::string_view bytes) {
   }
 }
 
-void Http2Client::Call(uint32_t stream, std::string_view path) {
-  Send(Http2Frame(FrameType::kHeaders, kEndHeaders, stream, CallHeaders(path)));
+void Http2Client::Call(uint32_t stream, std::string_view path, std::string_view more) {
+  Send(Http2Frame(FrameType::kHeaders, kEndHeaders, stream, CallHeaders(path).append(more)));
   windows_[stream] = initial_window_;
 }
+
+void Http2Client::HalfClose(uint32_t stream) { Send(Http2Frame(FrameType::kData, kEndStream, stream, "")); }
 
 size_t Http2Client::SendData(uint32_t stream, std::string_view bytes) {
   const auto found = windows_.find(stream);
@@ -86,7 +91,8 @@ bool Http2Client::Receive(int milliseconds) {
 
 void Http2Client::Take(uint8_t type, uint8_t flags, uint32_t stream, std::string_view payload) {
   const auto is = [type](FrameType wanted) { return type == static_cast<uint8_t>(wanted); };
-  if (is(FrameType::kReset)) {
+  if (is(FrameType::kHeaders)) headers_.append(payload);
+  if (is(FrameType::kReset) || ((is(FrameType::kHeaders) || is(FrameType::kData)) && (flags & kEndStream) != 0)) {
     windows_.erase(stream);
   } else if (is(FrameType::kWindowUpdate)) {
     if (stream == 0) window_ += Number(payload);

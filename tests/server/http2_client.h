@@ -19,14 +19,19 @@ class Http2Client {
   Http2Client& operator=(const Http2Client&) = delete;
 
   bool connected() const { return fd_ >= 0; }
-  // Begins a call to `path` on stream `stream`, odd and rising.
-  void Call(uint32_t stream, std::string_view path);
+  // Begins a call to `path` on stream `stream`, odd and rising. `more` are headers beside those of every call.
+  void Call(uint32_t stream, std::string_view path, std::string_view more = "");
   // Sends as much of `bytes` on `stream` as the server's windows admit; how much. 0 too if the stream has ended.
   size_t SendData(uint32_t stream, std::string_view bytes);
+  // Sends the end of what the client says.
+  void HalfClose(uint32_t stream);
   // Takes what the server says, waiting at most `milliseconds` for its first word. False if nothing came.
   bool Receive(int milliseconds);
   // The server has ended the stream.
   bool ended(uint32_t stream) const { return !windows_.contains(stream); }
+  // Headers and trailers of the connection's calls so far, as HPACK has them. gRPC writes them in plain letters, and
+  // binary ones as they are.
+  const std::string& headers() const { return headers_; }
 
  private:
   void Send(std::string_view bytes);
@@ -34,6 +39,7 @@ class Http2Client {
 
   int fd_;
   std::string received_;
+  std::string headers_;
   int64_t initial_window_ = 65535;
   int64_t window_ = 65535;               // of the connection
   std::map<uint32_t, int64_t> windows_;  // of streams that have not ended

@@ -18,6 +18,7 @@ enum class FrameType : uint8_t {
   kWindowUpdate = 8,
   kContinuation = 9
 };
+inline constexpr uint8_t kEndStream = 1;
 inline constexpr uint8_t kEndHeaders = 4;
 
 inline std::string Http2Frame(FrameType type, uint8_t flags, uint32_t stream, std::string_view payload) {

@@ -93,6 +93,22 @@ def tls_flags(folder):
     return f"--tls_key={key}", f"--tls_certificate={certificate}"
 
 
+def make_certificates(folder, address):
+    """An authority (ca.crt), and a certificate by it that serves as "sortition" and at the address, and identifies a
+    worker (tls.crt, tls.key)."""
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.crt")
+    openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=sortition",
+            "-keyout", "tls.key", "-out", "tls.csr")
+    with open(os.path.join(folder, "names"), "w", encoding="utf-8") as file:
+        file.write(f"subjectAltName=DNS:sortition,IP:{address}\n")
+    openssl("x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-extfile", "names", "-out", "tls.crt")
+
+
 def binary():
     """The server to test, as CTest names it."""
     return os.environ["TEST_SORTITIOND"]

@@ -74,6 +74,27 @@ TEST_F(AdmissionTest, TooLongExpectedWaitIsRefusedAtOnce) {
   EXPECT_NEAR(absl::ToDoubleMilliseconds(refusal->retry_after), 50, 3);
 }
 
+TEST_F(AdmissionTest, QueueShareIsOneWhereTimeRefuses) {
+  limits_.max_queue_time = absl::Milliseconds(100);
+  EXPECT_EQ(batcher().queue_share(), 0);
+  Submit({0, 0}, 10);  // runs
+  EXPECT_EQ(batcher().queue_share(), 0);
+  Submit({0, 0}, 50);
+  EXPECT_NEAR(batcher().queue_share(), 0.5, 0.05);
+  Fill({0, 0});
+  EXPECT_NEAR(batcher().queue_share(), 1, 0.05);
+}
+
+TEST_F(AdmissionTest, QueueShareIsOneWhereRowsRefuse) {
+  limits_.max_queue_time = absl::ZeroDuration();
+  limits_.max_queued_rows = 100;
+  Submit({0, 0}, 10);
+  Submit({0, 0}, 79);
+  EXPECT_NEAR(batcher().queue_share(), 0.79, 1e-9);
+  EXPECT_FALSE(Submit({1, 1}, 16).has_value());
+  EXPECT_NEAR(batcher().queue_share(), 0.95, 1e-9);
+}
+
 TEST_F(AdmissionTest, StepWithEmptyQueueIsAlwaysTaken) {
   limits_.max_queue_time = absl::Milliseconds(100);
   EXPECT_FALSE(Submit({0, 0}, 5000).has_value());

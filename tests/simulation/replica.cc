@@ -87,7 +87,7 @@ class Replica::TallyObserver final : public service::NullObserver {
     tally_.required_rows += required;
   }
   void HistoryReplayed(uint32_t tokens) override { tally_.replayed_tokens += tokens; }
-  void Refused(service::Reason reason, uint32_t count) override {
+  void Refused(service::Reason reason, std::string_view, uint32_t count) override {
     if (reason == service::Reason::kSuperseded) tally_.superseded += count;
     if (reason == service::Reason::kOverloaded) tally_.overloaded += count;
     if (reason == service::Reason::kHistoryRequired) tally_.history_required += count;

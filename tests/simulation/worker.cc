@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/state_rows.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/simulation/draw.h"
 

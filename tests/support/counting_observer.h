@@ -37,9 +37,10 @@ class CountingObserver : public service::NullObserver {
     absl::MutexLock lock(&mutex_);
     totals_.tokens += count;
   }
-  void Refused(service::Reason reason, uint32_t count) override {
+  void Refused(service::Reason reason, std::string_view, uint32_t count) override {
     absl::MutexLock lock(&mutex_);
     totals_.errors += count;
+    if (service::IsFailure(reason)) totals_.failures += count;
     refused_[reason] += count;
   }
   void BatchDone(std::string_view, uint32_t, absl::Duration queue_wait, absl::Duration) override {

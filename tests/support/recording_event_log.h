@@ -14,7 +14,7 @@ namespace sortition::testing {
 // Thread-safe.
 class RecordingEventLog : public service::NullEventLog {
  public:
-  void StepTraced(const service::TracedStep& step) override {
+  void StepNoted(const service::NotedStep& step) override {
     std::string text(step.worker_session);
     absl::StrAppend(&text, " ", step.batch_id, " rows=", step.rows, " refused=", step.refused_rows,
                     " latency=", absl::FormatDuration(step.latency()), " ");

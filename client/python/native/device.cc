@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/cuda_statements.h"
 #include "client/python/native/module.h"
 #include "client/python/native/results.h"
 #include "sortition/batch.h"
@@ -58,10 +59,17 @@ absl::Status DeviceMemory::sharing() const {
   return rows->memory->sharing();
 }
 
+bool DeviceMemory::IsStated(uint32_t vocabulary_size, uint32_t element_bytes) const {
+  const std::shared_ptr<const SharedRows> rows = rows_;
+  if (rows == nullptr) return false;
+  nb::gil_scoped_release released;
+  return rows->memory->IsStated(vocabulary_size, element_bytes);
+}
+
 DeviceMemory SharedRowsTable::Share(std::shared_ptr<client::Client> client, const CudaRows& rows) {
   const std::shared_ptr<const client::CudaRows> kept = rows.rows;
   auto made = MadeWithoutGil([&] {
-    auto memory = client->ShareDevice(kept->rows());
+    auto memory = client->ShareDevice(client::WithStatements(*kept));
     client.reset();
     return memory;
   });
@@ -127,6 +135,10 @@ void BindDevice(nb::module_& module) {
       .def_prop_ro(
           "note", [](const DeviceMemory& self) { return std::string(self.sharing().message()); },
           "Why they are not shared.")
+      .def(
+          "is_stated", &DeviceMemory::IsStated, nb::arg("vocabulary_size"), nb::arg("itemsize"),
+          "Whether the device states such rows in compact form for the stream in use: then first tokens leave it, and\n"
+          "rows only where the server asks for more. `itemsize` is the bytes of a logit.")
       .def("close", &DeviceMemory::Close, "Steps that are under way keep the memory until they are over.")
       .def(
           "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> DeviceMemory"))

@@ -37,8 +37,9 @@ class DeviceMemory {
   DeviceMemory(DeviceMemory&&) = default;
   ~DeviceMemory() { Close(); }
 
-  // As client::Client::DeviceMemory::sharing.
+  // As in client::Client::DeviceMemory.
   absl::Status sharing() const;
+  bool IsStated(uint32_t vocabulary_size, uint32_t element_bytes) const;
   void Close();
 
  private:

@@ -1,6 +1,9 @@
 // Binds sequences that are sampled on the calling thread.
+#include "client/python/native/local.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,9 +12,7 @@
 #include <memory>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "client/cpp/local_cuda.h"
+#include "absl/strings/str_cat.h"
 #include "client/python/native/module.h"
 #include "client/python/native/results.h"
 #include "client/python/native/tasks.h"
@@ -21,64 +22,78 @@
 namespace nb = nanobind;
 
 namespace sortition::python {
-namespace {
 
-// A sequence with a lock: steps run without the GIL, so two threads of Python may use it at the same time.
-class LocalHandle {
- public:
-  LocalHandle(std::unique_ptr<client::LocalSequence> handle, std::string request_id)
-      : request_id_(std::move(request_id)), vocabulary_size_(handle->vocabulary_size()), handle_(std::move(handle)) {}
+LocalHandle::LocalHandle(std::unique_ptr<client::LocalSequence> handle, std::string request_id)
+    : request_id_(std::move(request_id)), vocabulary_size_(handle->vocabulary_size()), handle_(std::move(handle)) {}
 
-  const std::string& request_id() const { return request_id_; }
-  uint32_t vocabulary_size() const { return vocabulary_size_; }
-
-  // Run `use`, which must not touch Python, under the lock. Locked is called without the GIL, With with it.
-  template <typename Use>
-  auto Locked(Use use) const {
-    absl::MutexLock lock(&mutex_);
-    return use(*handle_);
-  }
-  template <typename Use>
-  auto With(Use use) const {
-    nb::gil_scoped_release released;
-    return Locked(std::move(use));
-  }
-
-  // Steps rows in a device's memory, for distinct handles. Called without the GIL.
-  static absl::StatusOr<std::vector<client::RowResult>> StepOn(client::LocalCuda* cuda, v1::DType dtype,
-                                                               const std::vector<const LocalHandle*>& handles,
-                                                               const std::vector<client::Row>& rows,
-                                                               CUstream_st* stream,
-                                                               v1::DType draft_dtype) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    // All are locked, in one order, to avoid deadlock.
-    std::vector<const LocalHandle*> sorted = handles;
-    std::ranges::sort(sorted);
-    std::vector<client::LocalSequence*> sequences;
-    for (const LocalHandle* handle : handles) sequences.push_back(handle->handle_.get());
-    for (const LocalHandle* handle : sorted) handle->mutex_.Lock();
-    auto results = cuda->Step(dtype, sequences, rows, stream, draft_dtype);
-    for (const LocalHandle* handle : sorted) handle->mutex_.Unlock();
-    return results;
-  }
-
- private:
-  const std::string request_id_;
-  const uint32_t vocabulary_size_;
-  mutable absl::Mutex mutex_;
-  const std::unique_ptr<client::LocalSequence> handle_ ABSL_PT_GUARDED_BY(mutex_);
-};
-
-LocalHandle* Wrap(absl::StatusOr<std::unique_ptr<client::LocalSequence>> opened, std::string request_id) {
-  if (!opened.ok()) Raise(opened.status());
-  return new LocalHandle(*std::move(opened), std::move(request_id));
+absl::Status LocalHandle::CheckFree() const {
+  if (!is_on_stream_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "sequence \"", request_id_, "\" is in a row of a CudaStream, which steps it until the row is cleared"));
 }
 
-LocalHandle* Open(nb::bytes message, std::vector<uint32_t> prompt, std::optional<uint32_t> start_position) {
+client::RowResult LocalHandle::Step(v1::DType dtype, const client::Row& row,
+                                    const client::LocalStepOptions& options) const {
+  absl::MutexLock lock(&mutex_);
+  if (const absl::Status status = CheckFree(); !status.ok()) {
+    client::RowError error;
+    error.code = status.code();
+    error.message = std::string(status.message());
+    return error;
+  }
+  return handle_->Step(dtype, row, options);
+}
+
+absl::StatusOr<std::vector<client::RowResult>> LocalHandle::StepOn(
+    client::LocalCuda* cuda, v1::DType dtype, const std::vector<const LocalHandle*>& handles,
+    const std::vector<client::Row>& rows, CUstream_st* stream, v1::DType draft_dtype) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const Lock lock(handles);
+  std::vector<client::LocalSequence*> sequences;
+  for (const LocalHandle* handle : handles) {
+    if (absl::Status status = handle->CheckFree(); !status.ok()) return status;
+    sequences.push_back(handle->handle_.get());
+  }
+  return cuda->Step(dtype, sequences, rows, stream, draft_dtype);
+}
+
+absl::Status LocalHandle::PutOn(client::CudaStream* stream, uint32_t row) const {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = CheckFree(); !status.ok()) return status;
+  absl::Status status = stream->Put(row, handle_);
+  is_on_stream_ = status.ok();
+  return status;
+}
+
+void LocalHandle::Leave() const {
+  absl::MutexLock lock(&mutex_);
+  is_on_stream_ = false;
+}
+
+LocalHandle::Lock::Lock(std::vector<const LocalHandle*> handles) ABSL_NO_THREAD_SAFETY_ANALYSIS
+    : handles_(std::move(handles)) {
+  std::ranges::sort(handles_);
+  for (const LocalHandle* handle : handles_) handle->mutex_.Lock();
+}
+
+LocalHandle::Lock::~Lock() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (const LocalHandle* handle : handles_) handle->mutex_.Unlock();
+}
+
+namespace {
+
+std::shared_ptr<LocalHandle> Wrap(absl::StatusOr<std::unique_ptr<client::LocalSequence>> opened,
+                                  std::string request_id) {
+  if (!opened.ok()) Raise(opened.status());
+  return std::make_shared<LocalHandle>(*std::move(opened), std::move(request_id));
+}
+
+std::shared_ptr<LocalHandle> Open(nb::bytes message, std::vector<uint32_t> prompt,
+                                  std::optional<uint32_t> start_position) {
   const client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
   return Wrap(client::LocalSequence::Open(options), options.request_id);
 }
 
-LocalHandle* Fork(const LocalHandle& parent, nb::bytes message, std::optional<uint32_t> position) {
+std::shared_ptr<LocalHandle> Fork(const LocalHandle& parent, nb::bytes message, std::optional<uint32_t> position) {
   client::SequenceOptions options = ParseSequence(message, {}, std::nullopt);
   std::string request_id = options.request_id;
   return Wrap(parent.With([&](client::LocalSequence& from) { return from.Fork(std::move(options), position); }),
@@ -142,8 +157,7 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb:
     results.reserve(count);
     for (uint32_t i = 0; i < count; ++i) {
       const client::LocalStepOptions options{tasks.draft_dtype(), i};
-      results.push_back(
-          handles[i]->Locked([&](client::LocalSequence& self) { return self.Step(rows.dtype, steps[i], options); }));
+      results.push_back(handles[i]->Step(rows.dtype, steps[i], options));
     }
   }
   if (!status.ok()) Raise(status);
@@ -165,7 +179,7 @@ nb::object Step(nb::handle self, nb::handle logits, nb::handle allowed, uint32_t
 
 template <typename Rewrite>
 void Apply(const LocalHandle& self, Rewrite rewrite) {
-  const absl::Status status = self.With(rewrite);
+  const absl::Status status = self.Change(rewrite);
   if (!status.ok()) Raise(status);
 }
 

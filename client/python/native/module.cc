@@ -10,6 +10,7 @@
 #include "client/python/native/device.h"
 #include "client/python/native/ready.h"
 #include "client/python/native/results.h"
+#include "client/python/native/stream.h"
 #include "kernels/law/version.h"
 #include "service/version.h"
 
@@ -49,4 +50,5 @@ NB_MODULE(_native, module) {
   sortition::python::BindReady(module);
   sortition::python::BindClient(module);
   sortition::python::BindLocal(module);
+  sortition::python::BindStream(module);
 }

@@ -6,9 +6,12 @@ import itertools
 from typing import Any, List, Optional, Sequence
 
 from sortition import _native
+from sortition._native import CudaStep, CudaStream
 from sortition.describe import describe, token_list
 from sortition.step import Drafts, Result, banned_lists, packed_masks, raised, scored_lists, stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
+
+__all__ = ["CudaStep", "CudaStream", "Sampler"]
 
 
 class Sampler:

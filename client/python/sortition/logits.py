@@ -36,8 +36,8 @@ class LogitsTransfer:
     """Moves matrices of logits to memory from which `sampler`, a Client or a local Sampler, takes them. For one thread.
 
     `path` is the way of the last step's logits: "device" (copied within their GPU, to memory that the server reads
-    there), "host", or "" before the first step. `note` is the reason why logits of a GPU took the host. Changes are
-    logged.
+    there, or of which first tokens are sent to it), "host", or "" before the first step. `note` is the reason why
+    logits of a GPU took the host. Changes are logged.
     """
 
     def __init__(self, sampler: Any):
@@ -54,7 +54,7 @@ class LogitsTransfer:
         if not logits.is_cuda:
             self._take("host", "")
             return logits.cpu()
-        why_not = self._share(logits.device.index, logits.numel() * logits.element_size())
+        why_not = self._share(logits)
         if why_not:
             self._take("host", why_not)
             return logits.cpu()
@@ -63,16 +63,19 @@ class LogitsTransfer:
         there.copy_(logits)  # on the stream that the step waits for
         return there
 
-    def _share(self, device: int, size: int) -> str:
-        """Makes the server share `size` bytes. Returns the reason if it does not, otherwise an empty string."""
+    def _share(self, logits: Any) -> str:
+        """Shares memory for these logits. Returns why they have to take the host, otherwise an empty string."""
         if self._client is None:
             return "they are sampled in this process"
+        device, size = logits.device.index, logits.numel() * logits.element_size()
         if self._rows is None or self._rows.device != device or self._rows.bytes < size:
             if not self._refused:
                 self._allocate(device, size)
             if self._refused:
                 return self._refused
-        return "" if self._memory.shared else self._memory.note
+        if self._memory.shared or self._memory.is_stated(logits.shape[-1], logits.element_size()):
+            return ""
+        return self._memory.note
 
     def _allocate(self, device: int, size: int) -> None:
         before = self._rows.bytes if self._rows is not None and self._rows.device == device else 0
@@ -94,6 +97,6 @@ class LogitsTransfer:
             return
         self.path, self.note = path, note
         if path == "device":
-            _log.info("logits stay in the GPU's memory, where the server reads them")
+            _log.info("logits stay in the GPU's memory")
         elif note:
             _log.warning("logits of a GPU are copied to the host at each step: %s", note)

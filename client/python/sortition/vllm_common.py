@@ -224,6 +224,10 @@ class Drawer:
         self._kind = logprobs_mode.split("_", maxsplit=1)[0]
         self.kept = kept
 
+    def prepare(self, request: Request, vocabulary: int) -> None:
+        """As Request.prepare."""
+        request.prepare(self._sampler, vocabulary, self._kind, self.kept)
+
     def draw(self, requests: Sequence[Request], logits: torch.Tensor, *,
              drafts: Optional[Sequence[Sequence[int]]] = None) -> List[Any]:
         """Returns a Draw for each request, or the Error that ends it, from its row of logits.
@@ -239,7 +243,7 @@ class Drawer:
             if request.error is not None:
                 continue
             try:
-                request.prepare(self._sampler, vocabulary, self._kind, self.kept)
+                self.prepare(request, vocabulary)
             except Error as error:
                 request.error = error
                 lost = error if error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else None

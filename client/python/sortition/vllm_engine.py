@@ -39,18 +39,37 @@ def once(wrap: Any) -> Any:
     return wrap_once
 
 
+def _name_failed(plain: Any, failed: Dict[Any, Error]) -> None:
+    setattr(plain, _FAILED, {row if isinstance(row, str) else plain.req_ids[row]: str(error)
+                             for row, error in failed.items()})
+
+
+def _name_later(output: Any, late: Any) -> None:
+    """Makes an asynchronous output name the rows that failed when it is asked for its tokens, and so waits for them."""
+    get_output = output.get_output
+
+    def with_failed() -> Any:
+        plain = get_output()
+        _name_failed(plain, late.failed())
+        return plain
+
+    output.get_output = with_failed
+
+
 @once
 def _handing_over(sample_tokens: Any) -> Any:
     def with_failed(self: Any, *arguments: Any, **options: Any) -> Any:
         output = sample_tokens(self, *arguments, **options)
+        late = getattr(self.sampler, "late", None)
+        if late is not None:
+            self.sampler.late = None
+            _name_later(output, late)
         failed: Dict[Any, Error] = getattr(self.sampler, "failed", None) or {}
         if failed:
             self.sampler.failed = {}
             # An asynchronous output has the plain one inside.
-            plain = next((getattr(output, name) for name in ("_model_runner_output", "model_runner_output")
-                          if hasattr(output, name)), output)
-            setattr(plain, _FAILED, {row if isinstance(row, str) else plain.req_ids[row]: str(error)
-                                     for row, error in failed.items()})
+            _name_failed(next((getattr(output, name) for name in ("_model_runner_output", "model_runner_output")
+                               if hasattr(output, name)), output), failed)
         return output
 
     return with_failed

@@ -16,6 +16,7 @@ from sortition.errors import Error
 from sortition.kept import kept_sets
 from sortition.vllm_common import (Drawer, Request, make_sampler, refuse_speculation, thinking_of, tokens_of,
                                     tracker_class)
+from sortition.vllm_stream import LateLogprobs, LateStep, StreamDrawer, remember_texts
 
 
 class Slots:
@@ -25,18 +26,22 @@ class Slots:
         self._states, self._config = states, config  # vLLM's RequestState, which assigns slots, and its configuration
         self.requests: Dict[int, Tuple[str, Request]] = {}  # by slot, with vLLM's request id
 
-    def add(self, slot: int, params: Any, seed: Optional[int]) -> None:
-        """Replaces the request in the slot. A request without an id only warms kernels up, and is not added."""
+    def add(self, slot: int, params: Any, seed: Optional[int], texts: Dict[str, List[int]]) -> None:
+        """Replaces the request in the slot. A request without an id only warms kernels up, and is not added.
+
+        `texts`: of requests whose text is known here, by id.
+        """
         self._drop(slot)
         name = self._states.index_to_req_id.get(slot)
         if name is None:
             return
-        request = Request(params, None, [], thinking_of(self._config))
+        text, prompt = texts.pop(name, []), int(self._states.prompt_len.np[slot])
+        request = Request(params, text[:prompt], text[prompt:], thinking_of(self._config))
         request.seed = seed
         self.requests[slot] = (name, request)
 
-    def of(self, slots: List[int]) -> List[Request]:
-        """Returns the requests, with their texts updated from the device. Blocks. Empty if no slot has a request."""
+    def known(self, slots: List[int]) -> List[Request]:
+        """Returns the requests, with the texts that were known last. Empty if no slot has a request."""
         names = self._states.index_to_req_id
         for slot in [slot for slot, (name, _) in self.requests.items() if names.get(slot) != name]:
             self._drop(slot)
@@ -45,6 +50,13 @@ class Slots:
             return []
         if len(requests) != len(slots):
             raise RuntimeError("vLLM's batch has requests that its sampler was not told of")
+        return requests
+
+    def of(self, slots: List[int]) -> List[Request]:
+        """Returns the requests, with their texts updated from the device. Blocks. Empty if no slot has a request."""
+        requests = self.known(slots)
+        if not requests:
+            return []
         texts = self._states.all_token_ids.gpu
         where = torch.tensor(slots, device=texts.device)
         lengths = self._states.total_len.gpu[where].long()
@@ -108,15 +120,19 @@ def sampler_class() -> Any:
     class SortitionSampler(base.Sampler):
         """vLLM's sampler, which keeps its records and its type of result, but does not draw.
 
-        `failed` has the errors of the last batch, by vLLM's request id.
+        `failed` has the errors of the last batch, by vLLM's request id, or `late` is the step that has them.
         """
 
         def __init__(self, vllm_config: Any, **options: Any):
             _refuse_options(vllm_config, options, tracker)
             super().__init__(vllm_config, **options)
             self.slots = Slots(self.req_states, vllm_config)
-            self.drawer = Drawer(make_sampler(), self.logprobs_mode, kept=getattr(self, "return_sampling_mask", False))
+            sampler = make_sampler()
+            self.drawer = Drawer(sampler, self.logprobs_mode, kept=getattr(self, "return_sampling_mask", False))
             self.failed: Dict[str, Error] = {}
+            self.late: Optional[LateStep] = None
+            self.stream = StreamDrawer.make(vllm_config, self.req_states, options["device"], self.drawer, sampler)
+            self._texts = remember_texts(self.req_states) if self.stream is not None else {}
             parallel = getattr(vllm_config, "parallel_config", None)
             self._alike = getattr(parallel, "tensor_parallel_size", 1) > 1
 
@@ -125,14 +141,44 @@ def sampler_class() -> Any:
             seed = sampling_params.seed
             if seed is None and self._alike:  # the other processes of the group have the same seed
                 seed = int(self.sampling_states.seeds.np[req_idx]) % 2**64
-            self.slots.add(req_idx, sampling_params, seed)
+            self.slots.add(req_idx, sampling_params, seed, self._texts)
 
         def __call__(self, logits: torch.Tensor, input_batch: Any) -> Any:
-            indices = input_batch.idx_mapping_np
-            requests = self.slots.of(indices.tolist())
+            slots = input_batch.idx_mapping_np.tolist()
+            requests = self.slots.known(slots)
             if not requests:  # a run that warms up, or measures the memory needed
                 return super().__call__(logits, input_batch)
-            return self.draw(requests, logits, input_batch)
+            if self.stream is not None:
+                return self._queue(slots, requests, logits, input_batch)
+            return self.draw(self.slots.of(slots), logits, input_batch)
+
+        def _queue(self, slots: List[int], requests: List[Request], logits: torch.Tensor, batch: Any) -> Any:
+            """Queues a draw for the batch's requests. Waits only for those that need the host."""
+            if logits.shape[0] != len(requests):
+                raise RuntimeError("vLLM's batch has other rows of logits than its requests")
+
+            def by_host(rows: List[int]) -> List[Any]:
+                drawing = self.slots.of([slots[row] for row in rows])
+                answers = self.drawer.draw(drawing, logits if len(rows) == len(requests) else logits[rows])
+                for request, answer in zip(drawing, answers):
+                    request.output += [0] if isinstance(answer, Error) else tokens_of(answer)
+                return answers
+
+            # The others have more prompt to come. Where nothing is drafted, this bound is the length.
+            ends = batch.seq_lens_cpu_upper_bound.numpy()[:len(requests)]
+            whole = ends >= self.req_states.prefill_len.np[slots]
+            tokens, self.late, used = self.stream.queue(
+                logits, slots, [request if draws else None for request, draws in zip(requests, whole)],
+                [self.slots.requests[slot][0] for slot in slots], by_host)
+            dimensions = self.get_logprobs_dims(batch.idx_mapping_np)
+            lengths = batch.seq_lens[:len(requests)]
+            counts = (lengths >= self.req_states.prefill_len.gpu[batch.idx_mapping.long()]).to(lengths.dtype)
+            return base.SamplerOutput(
+                sampled_token_ids=tokens,
+                logprobs_tensors=None if dimensions is None else LateLogprobs(self.late, requests, self.drawer,
+                                                                              max(dimensions), used),
+                num_nans=base.get_num_nans(logits) if self.compute_nans else None,
+                num_sampled=counts, num_rejected=torch.zeros_like(counts))
 
         def draw(self, requests: List[Request], logits: torch.Tensor, batch: Any,
                  drafts: Optional[List[List[int]]] = None, slots: int = 1) -> Any:

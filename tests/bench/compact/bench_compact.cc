@@ -30,6 +30,8 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "client/cpp/compact_rows.h"
 #include "client/demo/byte_pair.h"
 #include "client/demo/corpus.h"
@@ -42,10 +44,8 @@
 #include "kernels/law/parameters.h"
 #include "sortition/client.h"
 #include "tests/bench/cpu/baselines.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/model.h"
-#include "tests/bench/report.h"
 #include "tests/bench/wire/cores.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");

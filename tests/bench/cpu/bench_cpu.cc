@@ -15,13 +15,13 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
 #include "tests/bench/cpu/baselines.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
-#include "tests/bench/report.h"
 #include "tests/support/run_batch.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");

@@ -1,10 +1,14 @@
 // The benchmarks' rows have what their shapes are named for.
-#include "tests/bench/cpu/logits.h"
+#include "client/bench/logits.h"
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <set>
+
+#include "kernels/law/row_law.h"
 
 namespace sortition::bench {
 namespace {
@@ -28,6 +32,21 @@ TEST(BenchRows, TiesHoldManyTokensInEveryType) {
   EXPECT_LE(DistinctValues(Shape::kTies, kernels::DType::kF32), 80u);
   EXPECT_GE(DistinctValues(Shape::kPeaked, kernels::DType::kBF16), 800u);
   EXPECT_GE(DistinctValues(Shape::kPeaked, kernels::DType::kF32), 18'000u);
+}
+
+TEST(BenchRows, HalfRowsAreTheNearestToFloatRows) {
+  const Logits floats(Shape::kPeaked, kernels::DType::kF32, 1, kVocabulary);
+  const Logits halves(Shape::kPeaked, kernels::DType::kF16, 1, kVocabulary);
+  for (uint32_t id = 0; id < kVocabulary; ++id) {
+    float value;
+    uint16_t bits;
+    std::memcpy(&value, floats.row(0) + size_t{id} * 4, 4);
+    std::memcpy(&bits, halves.row(0) + size_t{id} * 2, 2);
+    const auto near = [](uint32_t half) { return std::bit_cast<float>(law::Widen(kernels::DType::kF16, half)); };
+    const float distance = std::fabs(near(bits) - value);
+    EXPECT_LE(distance, std::fabs(near(bits + 1u) - value)) << value;
+    EXPECT_LE(distance, std::fabs(near(bits - 1u) - value)) << value;
+  }
 }
 
 TEST(BenchRows, RowsOfAShapeDiffer) {

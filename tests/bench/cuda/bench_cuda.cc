@@ -11,14 +11,14 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "client/sortition/cuda_state.h"
 #include "kernels/check.h"
 #include "kernels/cuda/image.h"
 #include "kernels/law/reference.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/cuda/graph.h"
 #include "tests/bench/cuda/shared_rows.h"
-#include "tests/bench/report.h"
 
 ABSL_FLAG(std::string, json, "", "File for the results");
 ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");

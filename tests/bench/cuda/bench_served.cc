@@ -17,6 +17,8 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "client/cpp/cuda_ready.h"
 #include "client/cpp/cuda_rows.h"
 #include "client/demo/worker/server_process.h"
@@ -25,10 +27,8 @@
 #include "kernels/cuda/image.h"
 #include "kernels/law/reference.h"
 #include "sortition/client.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/bench/model.h"
-#include "tests/bench/report.h"
 
 ABSL_FLAG(std::string, json, "", "File for the results");
 ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");

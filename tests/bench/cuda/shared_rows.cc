@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
 #include "client/cpp/cuda_rows.h"
 #include "client/sortition/cuda_state.h"
 #include "devices/cuda/cuda_device.h"
 #include "kernels/check.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 #include "tests/support/run_batch.h"
 

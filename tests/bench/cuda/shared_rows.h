@@ -3,8 +3,8 @@
 
 #include <memory>
 
+#include "client/bench/report.h"
 #include "devices/cuda/context.h"
-#include "tests/bench/report.h"
 
 namespace sortition::bench {
 

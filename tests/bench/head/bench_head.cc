@@ -20,6 +20,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/report.h"
 #include "client/demo/byte_pair.h"
 #include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
@@ -27,7 +28,6 @@
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "tests/bench/head/fused_head.h"
-#include "tests/bench/report.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");

@@ -9,11 +9,11 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/chain.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
-#include "tests/bench/report.h"
 #include "tests/bench/samplers/history.h"
 #include "tests/bench/samplers/verify.h"
 

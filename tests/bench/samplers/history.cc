@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
 #include "service/limits.h"
 #include "service/sequence/sequence_state.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 
 namespace sortition::bench {

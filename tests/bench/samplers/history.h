@@ -1,7 +1,7 @@
 // Samplers that look at the history, and masks.
 #pragma once
 
-#include "tests/bench/report.h"
+#include "client/bench/report.h"
 
 namespace sortition::bench {
 

@@ -1,8 +1,8 @@
 // Cost of verifying drafts beside drawing tokens.
 #pragma once
 
-#include "tests/bench/cpu/logits.h"
-#include "tests/bench/report.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 
 namespace sortition::bench {
 

@@ -5,7 +5,7 @@
 //
 // step_N and step_N_p99: latency of one step of N rows (median and 99th percentile), from the call to its return, one
 // step at a time. rows_per_second_N: the same steps as a rate; its baseline is the rate at which the raw connection
-// carries the rows.
+// carries the rows. observe_step: cost of metrics for each step; the baseline is a step of one row.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,11 +18,12 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
+#include "monitoring/metrics.h"
 #include "sortition/client.h"
-#include "tests/bench/cpu/logits.h"
-#include "tests/bench/report.h"
 #include "tests/bench/service/raw_tcp.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
@@ -100,6 +101,24 @@ Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::
   return times;
 }
 
+// Returns the microseconds of metrics of one step of one row.
+double ObserveStep() {
+  monitoring::PrometheusObserver observer({{.name = "cpu0", .kind = "cpu", .hardware = "any"}});
+  constexpr int kSteps = 200000;
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < kSteps; ++i) {
+    const absl::Duration varied = absl::Microseconds(20 + i % 1000);
+    observer.MessageReceived(service::Transport::kTcp, 256000);
+    observer.StepReceived(1, 256000);
+    observer.BatchStarted("cpu0", 1, service::RouteReason::kOnly);
+    observer.BatchDone("cpu0", 1, varied, varied);
+    observer.TokensDrawn(1);
+    observer.StepAnswered(varied);
+    observer.MessageSent(service::Transport::kTcp, 24);
+  }
+  return MicrosecondsSince(start) / kSteps;
+}
+
 std::string ServerBinary() {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string();
 }
@@ -129,6 +148,7 @@ int Run(RawTcpPeer* raw) {
     report.Add({name + "_p99", Percentile(times.step, 99), "us", Percentile(times.raw, 99)});
     report.Add({absl::StrCat("rows_per_second_", rows), 1e6 * static_cast<double>(rows) / step, "rows/s",
                 1e6 * static_cast<double>(rows) / floor});
+    if (rows == 1) report.Add({"observe_step", ObserveStep(), "us", step});
   }
   return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
 }

@@ -20,10 +20,10 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/report.h"
 #include "kernels/check.h"
 #include "service/sequence/sequence_table.h"
 #include "tests/bench/interleaved.h"
-#include "tests/bench/report.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");

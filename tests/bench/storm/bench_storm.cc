@@ -28,11 +28,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
+#include "client/bench/report.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
 #include "service/limits.h"
 #include "sortition/client.h"
-#include "tests/bench/report.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 

@@ -26,14 +26,14 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "client/cli/receipt_check.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
 #include "service/receipt/receipt_key.h"
 #include "sortition/client.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
-#include "tests/bench/report.h"
 #include "tests/bench/wire/cores.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");

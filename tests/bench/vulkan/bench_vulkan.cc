@@ -9,11 +9,11 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
+#include "client/bench/report.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/check.h"
 #include "kernels/law/parameters.h"
-#include "tests/bench/cpu/logits.h"
-#include "tests/bench/report.h"
 #include "tests/bench/vulkan/max_pass.h"
 #include "tests/support/run_batch.h"
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "client/bench/logits.h"
 #include "devices/vulkan/buffer.h"
 #include "devices/vulkan/commands.h"
 #include "devices/vulkan/context.h"
-#include "tests/bench/cpu/logits.h"
 
 namespace sortition::bench {
 

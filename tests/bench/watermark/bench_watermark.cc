@@ -22,13 +22,13 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/report.h"
 #include "client/demo/byte_pair.h"
 #include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
 #include "kernels/check.h"
 #include "sortition/local_sequence.h"
 #include "sortition/watermark.h"
-#include "tests/bench/report.h"
 
 ABSL_FLAG(std::string, json, "", "file for the results as JSON");
 ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");

@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "client/bench/logits.h"
 #include "kernels/check.h"
 #include "sortition/client.h"
 #include "sortition/in_process.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/model.h"
 
 namespace sortition::bench {

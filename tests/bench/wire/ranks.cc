@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "client/bench/logits.h"
 #include "kernels/check.h"
 #include "sortition/client.h"
-#include "tests/bench/cpu/logits.h"
 #include "tests/bench/interleaved.h"
 
 namespace sortition::bench {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tests/bench/report.h"
+#include "client/bench/report.h"
 
 namespace sortition::bench {
 

@@ -141,6 +141,9 @@ class Client {
     // while there is no stream or its server has not answered. May change with every stream. Thread-safe; does not
     // block.
     virtual absl::Status sharing() const = 0;
+    // Returns true if the device states such rows in compact form for the stream in use (docs/rows.md): then first
+    // tokens leave the device, and rows only where the server asks for more. Thread-safe; does not block.
+    virtual bool IsStated(uint32_t vocabulary_size, uint32_t element_bytes) const = 0;
   };
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> ShareDevice(DeviceRows rows);
 

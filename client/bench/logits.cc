@@ -1,13 +1,11 @@
 // Making of rows.
-#include "tests/bench/cpu/logits.h"
+#include "client/bench/logits.h"
 
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
-
-#include "kernels/check.h"
 
 namespace sortition::bench {
 namespace {
@@ -18,6 +16,26 @@ constexpr size_t kDistinctRows =
 uint32_t RoundedToBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+}
+
+uint32_t RoundedToF16(float x) {
+  const uint32_t sign = x < 0 ? 0x8000 : 0;
+  const float size = std::fabs(x);
+  if (size < 0x1p-14f) return sign | uint32_t(std::nearbyint(size * 0x1p24f));  // subnormal
+  const uint32_t bits = std::bit_cast<uint32_t>(size);
+  return sign | ((bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13);
+}
+
+uint32_t BitsOf(kernels::DType dtype, float x) {
+  switch (dtype) {
+    case kernels::DType::kF32:
+      return std::bit_cast<uint32_t>(x);
+    case kernels::DType::kF16:
+      return RoundedToF16(x);
+    case kernels::DType::kBF16:
+      return RoundedToBf16(x) >> 16;
+  }
+  __builtin_unreachable();
 }
 
 void Fill(Shape shape, uint64_t seed, std::vector<float>* row) {
@@ -42,7 +60,6 @@ void Fill(Shape shape, uint64_t seed, std::vector<float>* row) {
 
 Logits::Logits(Shape shape, kernels::DType dtype, size_t count, uint32_t vocabulary)
     : dtype_(dtype), count_(count), vocabulary_(vocabulary), lines_a_row_((row_bytes() + 63) / 64) {
-  SORTITION_CHECK(dtype == kernels::DType::kF32 || dtype == kernels::DType::kBF16);
   lines_.reset(new CacheLine[lines_a_row_ * count]());
   std::vector<float> values(vocabulary);
   for (size_t index = 0; index < count; ++index) {
@@ -53,8 +70,7 @@ Logits::Logits(Shape shape, kernels::DType dtype, size_t count, uint32_t vocabul
     }
     Fill(shape, index, &values);
     for (uint32_t id = 0; id < vocabulary; ++id) {
-      const uint32_t bits =
-          dtype == kernels::DType::kF32 ? std::bit_cast<uint32_t>(values[id]) : RoundedToBf16(values[id]) >> 16;
+      const uint32_t bits = BitsOf(dtype, values[id]);
       std::memcpy(bytes + size_t{id} * kernels::ElementBytes(dtype), &bits, kernels::ElementBytes(dtype));
     }
   }

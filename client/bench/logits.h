@@ -18,7 +18,7 @@ enum class Shape {
 };
 
 // `count` rows of `vocabulary` logits, each different, in memory that starts at a cache line; row strides are whole
-// cache lines, too. A pure function of its arguments. f16 is not needed here and not supported.
+// cache lines, too. A pure function of its arguments.
 class Logits {
  public:
   Logits(Shape shape, kernels::DType dtype, size_t count, uint32_t vocabulary);

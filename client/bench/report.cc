@@ -1,5 +1,5 @@
 // Forms of a report.
-#include "tests/bench/report.h"
+#include "client/bench/report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,20 +24,9 @@ std::string JsonString(const std::string& text) {
 }
 
 std::string JsonNumber(std::optional<double> value) {
-  return value.has_value() && std::isfinite(*value) ? absl::StrFormat("%.6g", *value) : "null";
-}
-
-std::string XmlText(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
-}
-
-bool WriteFile(const std::string& name, const std::string& content) {
-  if (name.empty()) return true;
-  std::ofstream file(name);
-  file << content;
-  file.close();
-  if (!file) std::cerr << "cannot write " << name << "\n";
-  return bool(file);
+  if (!value.has_value() || !std::isfinite(*value)) return "null";
+  const bool count = *value == std::trunc(*value) && std::fabs(*value) < 0x1p53;  // written exactly
+  return absl::StrFormat(count ? "%.0f" : "%.6g", *value);
 }
 
 }  // namespace
@@ -102,6 +91,19 @@ std::string Report::Svg() const {
   return svg;
 }
 
+std::string XmlText(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+}
+
+bool WriteFile(const std::string& name, const std::string& content) {
+  if (name.empty()) return true;
+  std::ofstream file(name);
+  file << content;
+  file.close();
+  if (!file) std::cerr << "cannot write " << name << "\n";
+  return bool(file);
+}
+
 std::string MachineName() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -114,7 +116,7 @@ std::string MachineName() {
 int Publish(const Report& report, const std::string& json_file, const std::string& plot_file) {
   std::cout << report.Table() << std::flush;
   const bool json = WriteFile(json_file, report.Json());
-  const bool plot = plot_file.empty() || WriteFile(plot_file, report.Svg());
+  const bool plot = WriteFile(plot_file, report.Svg());
   return json && plot ? 0 : 1;
 }
 

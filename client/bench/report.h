@@ -45,6 +45,12 @@ class Report {
   std::vector<Result> results_;
 };
 
+// Returns text as an SVG holds it.
+std::string XmlText(const std::string& text);
+
+// Writes a file, unless its name is empty. Returns false if it could not, which it says on standard error.
+bool WriteFile(const std::string& name, const std::string& content);
+
 // The processor's name as the operating system reports it, or "unknown".
 std::string MachineName();
 
