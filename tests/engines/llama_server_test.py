@@ -100,15 +100,17 @@ class LlamaServerTest(unittest.TestCase):
                 self.assertEqual(list(texts), self.alone)
 
     def test_speculation_keeps_texts(self):
-        with Server(self.model, "in_process", "--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2",
-                    "--spec-ngram-simple-size-m", "4") as server:
-            self.assertEqual(self.together(server), self.alone)
-            # Three tokens follow one another, so that a lookup finds some.
-            options = {"temperature": 1.0, "seed": 4, "n_predict": 60,
-                       "logit_bias": [[token, 50] for token in (70, 71, 72)]}
-            status, answer = server.answer(**options)
-            self.assertEqual((status, answer["tokens"]), (200, self.ours.tokens(**options)))
-            self.assertGreater(answer["timings"]["draft_n"], 0)
+        drafters = {"lookup": ("ngram-simple", "--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "4"),
+                    "model": ("draft-simple", "--spec-draft-model", self.model, "--spec-draft-n-max", "4")}
+        for name, arguments in drafters.items():
+            with self.subTest(name), Server(self.model, "in_process", "--spec-type", *arguments) as server:
+                self.assertEqual(self.together(server), self.alone)
+                # Three tokens follow one another, so that drafters find some.
+                options = {"temperature": 1.0, "seed": 4, "n_predict": 60,
+                           "logit_bias": [[token, 50] for token in (70, 71, 72)]}
+                status, answer = server.answer(**options)
+                self.assertEqual((status, answer["tokens"]), (200, self.ours.tokens(**options)))
+                self.assertGreater(answer["timings"]["draft_n"], 0)
 
     def test_orders_of_samplers_are_served(self):
         order = {"samplers": ["temperature", "min_p", "top_k"], "temperature": 2.0, "min_p": 0.2, "top_k": 5, **BAN}

@@ -74,3 +74,66 @@ def make_lora(folder, model, rank=4):
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "bias": "none",
         "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": model}), encoding="utf-8")
     return str(path)
+
+
+def _block(prefix, hidden, kv, generator):
+    """Returns a decoder layer's weights whose outputs are 0, so that the layer changes nothing."""
+    def random(rows, columns):
+        return torch.randn(rows, columns, generator=generator) * 0.2
+
+    return {f"{prefix}self_attn.q_proj.weight": random(hidden, hidden),
+            f"{prefix}self_attn.k_proj.weight": random(kv, hidden),
+            f"{prefix}self_attn.v_proj.weight": random(kv, hidden),
+            f"{prefix}self_attn.o_proj.weight": torch.zeros(hidden, hidden),
+            f"{prefix}mlp.gate_proj.weight": random(hidden, hidden),
+            f"{prefix}mlp.up_proj.weight": random(hidden, hidden),
+            f"{prefix}mlp.down_proj.weight": torch.zeros(hidden, hidden),
+            f"{prefix}post_attention_layernorm.weight": torch.ones(hidden)}
+
+
+def _copies(hidden, width, first):
+    """Returns the weights of a projection that takes the columns from `first` on, with some noise."""
+    weights = torch.randn(hidden, width, generator=torch.Generator().manual_seed(7)) * 0.02
+    weights[0] = 0.0  # stays positive: _never_draw_poison
+    weights[:, first:first + hidden] += torch.eye(hidden)
+    return weights
+
+
+def make_eagle(folder, model):
+    """Writes an EAGLE drafter for a model of `make`. It proposes mostly the token that the model would draw again."""
+    config = json.loads((pathlib.Path(model) / "config.json").read_text(encoding="utf-8"))
+    hidden = config["hidden_size"]
+    kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    weights = _block("layers.0.", hidden, kv, torch.Generator().manual_seed(6))
+    weights["fc.weight"] = _copies(hidden, 2 * hidden, hidden)
+    path = pathlib.Path(folder)
+    path.mkdir()
+    safetensors.torch.save_file(weights, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}), encoding="utf-8")
+    return str(path)
+
+
+def make_mtp(folder, hidden=128):
+    """Writes a MiMo of random weights, which has a layer that drafts (multi-token prediction) as that of make_eagle."""
+    config = transformers.Qwen2Config(
+        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=CONTEXT, initializer_range=0.2,
+        bos_token_id=None, eos_token_id=END, tie_word_embeddings=False)
+    torch.manual_seed(8)
+    model = transformers.Qwen2ForCausalLM(config)
+    path = pathlib.Path(folder)
+    model.save_pretrained(path)
+    prefix, kv = "model.mtp_layers.0.", hidden // 2
+    weights = {**model.state_dict(), **_block(prefix, hidden, kv, torch.Generator().manual_seed(6)),
+               f"{prefix}input_proj.weight": _copies(hidden, 2 * hidden, 0),
+               **{f"{prefix}self_attn.{name}_proj.bias": torch.zeros(rows)
+                  for name, rows in (("q", hidden), ("k", kv), ("v", kv))},
+               **{f"{prefix}{name}_layernorm.weight": torch.ones(hidden)
+                  for name in ("token", "hidden", "final", "input")}}
+    safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in weights.items()},
+                                path / "model.safetensors")
+    written = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    written.update(architectures=["MiMoForCausalLM"], num_nextn_predict_layers=1)
+    (path / "config.json").write_text(json.dumps(written), encoding="utf-8")
+    _tokenizer(path)
+    return str(path)

@@ -39,7 +39,7 @@ REQUESTS = {
     "grammar": ([9, 9], {"temperature": 1.0, "seed": 3, "json": SCHEMA, "max_tokens": 60}),
 }
 NAMED = ([9, 9], {"temperature": 0.9, "seed": 4, "logprob_token_ids": [3, 1, 200]})
-# vLLM itself refuses these beside speculation.
+# Beside speculation vLLM without the plugin refuses these.
 BIASED = ([5, 6], {"temperature": 0.0, "logit_bias": {"65": 4.0}}), ([5], {"seed": 1, "min_p": 0.1})
 # With a part of the refusal.
 REFUSED = {
@@ -62,25 +62,39 @@ ABORTED = ([5, 6], {"temperature": 0.8, "repetition_penalty": 1.2, "seed": 3, "i
 # one batch, so all here have it.
 WITH_LORA = [(prompt, {**options, "lora": LORA}) for prompt, options in (REQUESTS["greedy"], REQUESTS["plain"])]
 
+# Texts for which there is no room at once. Their prompts take several steps.
+LONG = [([1 + number] * 3 + list(range(97)), {"temperature": 0.9, "seed": number, "repetition_penalty": 1.3,
+                                              "presence_penalty": 0.4, "ignore_eos": True, "max_tokens": 40})
+        for number in range(8)]
+CROWDED = {"block_size": 32, "num_gpu_blocks_override": 20, "max_num_batched_tokens": 48}
+
 THINKS = ([7, small_model.THINK], {"temperature": 0.9, "seed": 5, "thinking_token_budget": 5, "ignore_eos": True})
 REASONING = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
 
 
-def environment(setting):
-    return {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+def environment(setting, generation=1):
+    """`generation`: of vLLM's model runner. Triton's interpreter runs the kernels of the second."""
+    made = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_USE_V2_MODEL_RUNNER": str(generation - 1),
             "SORTITION_VLLM": setting}
+    if generation == 2:
+        path = [str(HERE / "triton_on_cpu"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # What torch compiles for Triton would not go through its interpreter.
+        made.update(TRITON_INTERPRET="1", TORCHDYNAMO_DISABLE="1", PYTHONPATH=os.pathsep.join(path))
+    return made
 
 
-def task(setting, batches, **engine):
-    return {"setting": setting, "engine": {"model": MODEL, "max_logprobs": -1, **engine},
+def task(setting, batches, generation=1, **engine):
+    return {"setting": setting, "generation": generation, "engine": {"model": MODEL, "max_logprobs": -1, **engine},
             "batches": [[[prompt, {"max_tokens": STEPS, **options}] for prompt, options in batch]
                         if isinstance(batch, (list, tuple)) else batch for batch in batches]}
 
 
-def run_llm(tasks):
-    done = subprocess.run([sys.executable, HERE / "vllm_texts.py"], input=json.dumps(tasks), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(tasks[0]["setting"]),
-                          check=False)
+def run_llm(one):
+    """Runs a task in a separate process. Returns its batches of answers and its metrics, or how it failed."""
+    done = subprocess.run([sys.executable, HERE / "vllm_texts.py"], input=json.dumps(one), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+                          env=environment(one["setting"], one["generation"]))
     if done.returncode != 0:
         raise AssertionError(done.stderr[-4000:])
     return json.loads(done.stdout)
@@ -99,7 +113,10 @@ def everything():
     with Sortitiond(*command) as server:
         tasks = {
             "plugin": task("in_process", [first, second + refused, [THINKS], BIASED, [NAMED], CHOICES,
-                                          [ABORTED, *first]], reasoning_config=REASONING, async_scheduling=False),
+                                          [ABORTED, *first], LONG, *([request] for request in first)],
+                           reasoning_config=REASONING, async_scheduling=False),
+            "crowded": task("in_process", [LONG], **CROWDED),
+            "two ranks": task("in_process", [first], tensor_parallel_size=2),
             "lora": task("in_process", [WITH_LORA, *([request] for request in WITH_LORA)], enable_lora=True),
             "asynchronous": task("in_process", [first, [THINKS]], reasoning_config=REASONING, async_scheduling=True),
             "lookup": task("in_process", [first, second, BIASED, [THINKS]], speculative_config=NGRAM,
@@ -108,9 +125,9 @@ def everything():
                                 reasoning_config=REASONING),
             "lost service": task(listen, [pair, {"kill": server.pid}, pair, {"start": command}, pair, pair]),
         }
-        made = {name: run_llm([one])[0] for name, one in tasks.items()}
-    (made["own"],) = run_llm([task("", [first, [whole], BIASED])])
-    (made["own lora"],) = run_llm([task("", [WITH_LORA], enable_lora=True)])
+        made = {name: run_llm(one) for name, one in tasks.items()}
+    made["own"] = run_llm(task("", [first, [whole], BIASED]))
+    made["own lora"] = run_llm(task("", [WITH_LORA], enable_lora=True))
     return made
 
 
@@ -197,6 +214,21 @@ class Llm(unittest.TestCase):
         self.assertIsNone(aborted)
         self.assertEqual([answer["tokens"] for answer in others], list(tokens(answers("plugin")[0]).values()))
 
+    def test_texts_do_not_depend_on_their_batch(self):
+        made, _, _ = answers("plugin")
+        alone = everything()["plugin"]["batches"][-len(REQUESTS):]
+        self.assertEqual([answer["tokens"] for (answer,) in alone], list(tokens(made).values()))
+
+    def test_preemption_and_prompts_in_parts_keep_texts(self):
+        crowded = everything()["crowded"]
+        expected = everything()["plugin"]["batches"][7]
+        self.assertEqual([answer["tokens"] for answer in crowded["batches"][0]],
+                         [answer["tokens"] for answer in expected])
+        self.assertGreater(crowded["metrics"]["vllm:num_preemptions"], 0)
+
+    def test_ranks_draw_the_texts_of_one(self):
+        self.assertEqual(tokens(answers("two ranks")[0]), tokens(answers("plugin")[0]))
+
     def test_adapters_have_texts_of_their_model(self):
         (own, _), = everything()["own lora"]["batches"]
         (greedy, sampled), *alone = everything()["lora"]["batches"]
@@ -209,7 +241,8 @@ class Llm(unittest.TestCase):
 
     def test_lookup_keeps_texts(self):
         made, (second, biased, _), metrics = answers("lookup")
-        self.assertTrue(all("speculative" in answer["refused"] for answer in biased))
+        self.assertEqual([answer["tokens"] for answer in biased],
+                         [answer["tokens"] for answer in answers("plugin")[1][2]])
         self.assertEqual(tokens(made), tokens(answers("plugin")[0]))
         self.assertEqual(second[2]["finish"], "error")
         self.assertGreater(metrics["vllm:spec_decode_num_draft_tokens"], 0)
@@ -235,8 +268,8 @@ class Llm(unittest.TestCase):
 class Example(unittest.TestCase):
     def test_the_text_is_the_same_across_a_killed_server(self):
         example = HERE.parents[1] / "client/examples/vllm_same_text.py"
-        done = subprocess.run([sys.executable, example, MODEL, binary()], env=environment(""), text=True, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        done = subprocess.run([sys.executable, example, MODEL, binary(), "float32"], text=True, check=False,
+                              env=environment(""), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr[-4000:])
         self.assertRegex(done.stdout, r"generation 1: \[\d+, .*\]\nthe server killed: \[\d+, ")
 

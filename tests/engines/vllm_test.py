@@ -260,6 +260,8 @@ class Logic(unittest.TestCase):
             for place in ("offline", "online")}
         refusal = type("VLLMValidationError", (ValueError,), {"__init__": lambda self, text, parameter: None})
         beams["vllm.exceptions"] = types.SimpleNamespace(VLLMValidationError=refusal)
+        params = type("SamplingParams", (), {"_validate_spec_decode": lambda self, speculative_config: 1 / 0})
+        beams["vllm.sampling_params"] = types.SimpleNamespace(SamplingParams=params)
         modules = {**runners, **beams, plugin.__name__: plugin, runner_2.__name__: runner_2,
                    "vllm": types.SimpleNamespace(__version__="0.33.0"), "vllm.v1.engine": None, "vllm.v1.request": None,
                    "vllm.v1.core.sched.scheduler": scheduler}
@@ -271,6 +273,7 @@ class Logic(unittest.TestCase):
             plugin.register()
             with self.assertRaises(refusal):
                 beams["vllm.entrypoints.generate.beam_search.online"].BeamSearchOnlineMixin().beam_search("a prompt")
+            params()._validate_spec_decode(object())
             wrapped = [first.GPUModelRunner.sample_tokens, scheduler.Scheduler.update_from_output]
             plugin.register()
             modules["vllm"].__version__ = "0.34.1"

@@ -1,4 +1,4 @@
-"""Runs vLLM's LLM as a process: reads engine options and batches of requests as JSON, writes answers as JSON.
+"""Runs vLLM's LLM as a process: reads engine options and batches of requests as JSON, writes the answers as JSON.
 
 A request is a prompt (token ids) and sampling options; "json" is a schema of its text, "lora" the folder of an
 adapter. "abort" is the number of steps after which the request is given up. An answer has the tokens, or the text of
@@ -33,7 +33,8 @@ def answer_of(output):
     logprobs = None if best.logprobs is None else [
         {str(token): [part.logprob, part.rank] for token, part in position.items()} for position in best.logprobs]
     return {"tokens": list(best.token_ids), "texts": [list(other.token_ids) for other in output.outputs],
-            "text": best.text, "finish": best.finish_reason, "stop": best.stop_reason, "logprobs": logprobs}
+            "text": best.text, "finish": best.finish_reason, "stop": best.stop_reason, "logprobs": logprobs,
+            "masks": getattr(getattr(best, "sampling_mask", None), "token_ids", None)}
 
 
 def run(engine, requests):
@@ -80,15 +81,14 @@ def run_engine(task, started):
 
 
 def main():
-    tasks = json.load(sys.stdin)
+    task = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM and its parts write to standard output, too
-    started, made = [], []
-    for task in tasks:
-        try:
-            made.append(run_engine(task, started))
-        except Exception:
-            made.append({"failed": traceback.format_exc()})
+    started = []
+    try:
+        made = run_engine(task, started)
+    except Exception:
+        made = {"failed": traceback.format_exc()}
     json.dump(made, answers)
     answers.flush()
     for process in started:

@@ -16,7 +16,8 @@ import torch
 from sortition.errors import Error
 from sortition.vllm_common import (Drawer, Request, make_sampler, refuse_speculation, settings, tokens_of,
                                    tracker_class)
-from sortition.vllm_engine import check_version, end_failed_requests, once, refuse_beam_search
+from sortition.vllm_engine import (check_version, end_failed_requests, once, refuse_beam_search,
+                                   serve_options_beside_drafts)
 
 
 def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
@@ -166,3 +167,4 @@ def register() -> None:
         runners.append(runner_2.GPUModelRunner)
     end_failed_requests(*runners)
     refuse_beam_search()
+    serve_options_beside_drafts()

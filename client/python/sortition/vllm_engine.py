@@ -113,6 +113,22 @@ def end_failed_requests(*runners: Any) -> None:
 
 
 @once
+def _serving_drafts(validate: Any) -> Any:
+    del validate  # refuses min_p and logit_bias beside drafts, which vLLM's own verification does not look at
+
+    def served(self: Any, speculative_config: Any) -> None:
+        del self, speculative_config
+
+    return served
+
+
+def serve_options_beside_drafts() -> None:
+    """Makes vLLM admit each option beside speculation: the law looks at all of them at each draft."""
+    params = importlib.import_module("vllm.sampling_params").SamplingParams
+    params._validate_spec_decode = _serving_drafts(params._validate_spec_decode)
+
+
+@once
 def _refusing_beams(beam_search: Any) -> Any:
     def refused(self: Any, *arguments: Any, **options: Any) -> Any:
         del self, arguments, options

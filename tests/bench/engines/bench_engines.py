@@ -7,11 +7,11 @@ Rows: a vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40,
 medians, in microseconds a row. Texts (vllm_16_*, hf_32_*, llama_server_32): tokens a second of whole engines, see
 texts.py; --plot draws them (picture.py), and their table is printed.
 
-py_inprocess: sortition.local, one row; the baseline is the same step in C++. py_shm: the service over shared memory,
-with one row that lies there; the baseline is the C++ client's step. vs_llamacpp_*: the adapter in process, and the
-service over shared memory with 8 rows a step; the baseline is llama.cpp's chain with its copy of the logits. vs_hf_*/N:
-N rows of a torch tensor, in process and over shared memory with the copy into it; the baseline is Transformers'
-processors and torch's draw. vllm_masks_512: from 512 drawn rows to vLLM's sampling masks, by vLLM's own Python.
+py_inprocess: sortition.local, one row; the baseline is the same step in C++. py_shm: the service over shared memory
+and a ring, as clients choose by themselves, with one row that lies there; the baseline is the C++ client's step.
+vs_llamacpp_*: the adapter in process, and the service as in py_shm with 8 rows a step; the baseline is llama.cpp's
+chain with its copy of the logits. vs_hf_*/N: N rows of a torch tensor, in process and as in py_shm with the copy into
+shared memory; the baseline is Transformers' processors and torch's draw. vllm_masks_512: from 512 drawn rows to vLLM's sampling masks, by vLLM's own Python.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def tokens_of(outcomes):
 def from_python(matrix, native, listen, rounds):
     sampler = sortition.local.Sampler()
     local = sampler.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
-    client = sortition.Client(listen, transport="grpc", rows="full")
+    client = sortition.Client(listen, rows="full")
     remote = client.open(vocabulary_size=VOCABULARY, seed=7, **LLAMA_ORDER)
     shared = client.allocate_rows(1, VOCABULARY)
 
@@ -131,7 +131,7 @@ def beside_transformers(matrix, listen, rounds, rows):
     history = torch.randint(VOCABULARY, (rows, 64))
     logits = torch.from_numpy(matrix)
     sampler = sortition.local.Sampler()
-    client = sortition.Client(listen, transport="grpc", rows="full")
+    client = sortition.Client(listen, rows="full")
     local, remote = ([opener.open(vocabulary_size=VOCABULARY, prompt=history[row], seed=row, **HF_ORDER)
                       for row in range(rows)] for opener in (sampler, client))
 

@@ -68,7 +68,6 @@ class Remote : public Contender {
   Remote(const char* target, uint32_t vocabulary, uint32_t rows) : vocabulary_(vocabulary) {
     client::ClientOptions options;
     options.targets = {target};
-    options.transport.kind = client::TransportKind::kGrpc;
     options.rows.form = client::RowOptions::Form::kFull;
     client_ = *client::Client::Connect(options);
     for (uint32_t row = 0; row < rows; ++row) {

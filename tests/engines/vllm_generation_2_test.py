@@ -1,0 +1,172 @@
+"""vLLM's model runner of generation 2 runs small models of random weights, with the plugin: on a CPU, by Triton's
+interpreter.
+
+Its texts are those of generation 1, which vllm_served_test compares with vLLM's own.
+"""
+
+import functools
+import math
+import os
+import subprocess
+import sys
+import unittest
+
+import small_model
+import vllm_served_test as first_generation
+from vllm_served_test import (ABORTED, BIASED, CHOICES, CROWDED, DRAFT_MODEL, LONG, MODEL, NAMED, NGRAM, POISONED,
+                              REASONING, REFUSED, REQUESTS, THINKS, task)
+
+from sortitiond_process import Sortitiond, binary, free_port
+
+FOLDER = first_generation.FOLDER.name
+MTP_MODEL = small_model.make_mtp(os.path.join(FOLDER, "mtp"))
+EAGLE = {"method": "eagle", "model": small_model.make_eagle(os.path.join(FOLDER, "eagle"), MODEL),
+         "num_speculative_tokens": 3}
+MTP = {"method": "mtp", "num_speculative_tokens": 1}
+# A text in which a drafter that repeats the last token is right.
+REPEATED = ([5, 6], {"temperature": 1.0, "seed": 4, "logit_bias": {"65": 30.0}})
+# vLLM returns masks of sampled texts alone.
+MASKED = [(prompt, options) for prompt, options in [*REQUESTS.values(), REPEATED]
+          if options["temperature"] > 0 and "json" not in options]
+KINDS = ("lookup", "draft model", "eagle")
+
+
+@functools.lru_cache(maxsize=None)
+def everything():
+    """Runs a process for each engine. Returns what each engine answered, by its name."""
+    first = list(REQUESTS.values())
+    refused = [([5], options) for options in REFUSED.values()]
+    second = [([9], {"temperature": 0.0, "logprobs": -1, "max_tokens": 2}), POISONED, REQUESTS["full"], *refused]
+    usual = [first, [THINKS], [*BIASED, REPEATED]]
+    listen = f"127.0.0.1:{free_port()}"
+    command = [str(binary()), f"--listen={listen}", "--metrics_listen=127.0.0.1:0"]
+    masks = {"return_sampling_mask": True, "logprobs_mode": "processed_logprobs"}
+
+    def second_generation(batches, setting="in_process", **engine):
+        return task(setting, batches, 2, **{"reasoning_config": REASONING, **engine})
+
+    with Sortitiond(*command) as server:
+        tasks = {
+            "generation 1": task("in_process", [*usual, second, [NAMED], CHOICES, LONG], reasoning_config=REASONING),
+            "generation 2": second_generation([*usual, second, [NAMED], CHOICES, LONG, [ABORTED, *first],
+                                               *([request] for request in first)], async_scheduling=True),
+            "lookup": second_generation(usual, speculative_config=NGRAM),
+            "draft model": second_generation(usual, speculative_config=DRAFT_MODEL),
+            "eagle": second_generation(usual, speculative_config=EAGLE),
+            "without mtp": second_generation([MASKED], model=MTP_MODEL),
+            "mtp": second_generation([MASKED], model=MTP_MODEL, speculative_config=MTP),
+            "masks": second_generation([MASKED], **masks),
+            "masks of drafts": second_generation([MASKED], speculative_config=DRAFT_MODEL, **masks),
+            "crowded": second_generation([LONG], async_scheduling=False, **CROWDED),
+            "two ranks": second_generation([first], tensor_parallel_size=2),
+            "lost service": second_generation([MASKED, {"kill": server.pid}, MASKED, {"start": command}, MASKED],
+                                              setting=f"{listen},in_process"),
+        }
+        return {name: first_generation.run_llm(one) for name, one in tasks.items()}
+
+
+def batches(name):
+    done = everything()[name]
+    if "failed" in done:
+        raise AssertionError(done["failed"])
+    return done["batches"]
+
+
+def texts(batch):
+    return [None if answer is None else answer.get("tokens") for answer in batch]
+
+
+class Generation2(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        everything()
+
+    def test_texts_are_those_of_generation_1(self):
+        for ours, theirs in zip(batches("generation 2")[:7], batches("generation 1")[:7]):
+            self.assertEqual(texts(ours), texts(theirs))
+
+    def test_texts_do_not_depend_on_their_batch(self):
+        made, *others = batches("generation 2")
+        self.assertEqual([answer["tokens"] for (answer,) in others[-len(REQUESTS):]], texts(made))
+        aborted, *rest = others[6]
+        self.assertIsNone(aborted)
+        self.assertEqual(texts(rest), texts(made))
+
+    def test_speculation_keeps_texts(self):
+        expected = batches("generation 2")
+        for kind in KINDS:
+            with self.subTest(kind):
+                for found, plain in zip(batches(kind), expected):
+                    self.assertEqual(texts(found), texts(plain))
+                metrics = everything()[kind]["metrics"]
+                self.assertGreater(metrics["vllm:spec_decode_num_accepted_tokens"], 20)
+
+    def test_multi_token_prediction_keeps_texts(self):
+        self.assertEqual(texts(batches("mtp")[0]), texts(batches("without mtp")[0]))
+        self.assertGreater(everything()["mtp"]["metrics"]["vllm:spec_decode_num_accepted_tokens"], 5)
+
+    def test_logprobs_are_those_of_generation_1(self):
+        ours, theirs = batches("generation 2"), batches("generation 1")
+        pairs = [(ours[0][place], theirs[0][place]) for place, options in enumerate(REQUESTS.values())
+                 if "logprobs" in options[1]] + [(ours[3][0], theirs[3][0]), (ours[4][0], theirs[4][0])]
+        for found, expected in pairs:
+            self.assertEqual(len(found["logprobs"]), len(found["tokens"]))
+            for one, other in zip(found["logprobs"], expected["logprobs"]):
+                self.assertEqual(one.keys(), other.keys())
+                for token in other:
+                    self.assertAlmostEqual(one[token][0], other[token][0], places=3)
+        self.assertEqual(len(ours[3][0]["logprobs"][0]), small_model.VOCABULARY)
+
+    def test_masks_are_the_tokens_that_the_options_keep(self):
+        """Under a draft model, too, they are those of the drawn tokens' positions."""
+        (plain,), (drafted,) = batches("masks"), batches("masks of drafts")
+        for (_, options), one, other in zip(MASKED, plain, drafted):
+            self.assertEqual((other["tokens"], other["masks"]), (one["tokens"], one["masks"]))
+            self.assertEqual(len(one["masks"]), len(one["tokens"]))
+            for token, mask in zip(one["tokens"], one["masks"]):
+                self.assertIn(token, mask)
+                self.assertLessEqual(len(mask), options.get("top_k", small_model.VOCABULARY))
+        self.assertEqual(texts(plain), texts(batches("lost service")[0]))
+        self.assertGreater(everything()["masks of drafts"]["metrics"]["vllm:spec_decode_num_accepted_tokens"], 5)
+
+    def test_bad_options_are_refused_and_a_bad_row_ends_one_request(self):
+        _, poisoned, full, *refused = batches("generation 2")[3]
+        self.assertEqual((poisoned["finish"], poisoned["tokens"]), ("error", []))
+        self.assertIn("LOGIT_NAN", poisoned["stop"])
+        self.assertEqual(full["tokens"], batches("generation 2")[0][list(REQUESTS).index("full")]["tokens"])
+        for text, answer in zip(REFUSED, refused):
+            self.assertIn(text, answer.get("refused", answer))
+
+    def test_named_logprobs_and_thinking_budgets_are_served(self):
+        (named,) = batches("generation 2")[4]
+        for token, position in zip(named["tokens"], named["logprobs"]):
+            self.assertEqual(set(position), {"3", "1", "200", str(token)})
+            self.assertTrue(all(math.isfinite(part[0]) for part in position.values()))
+        (thinks,) = batches("generation 2")[1]
+        self.assertEqual(thinks["tokens"].index(small_model.ANSWER), 5)
+
+    def test_preemption_and_prompts_in_parts_keep_texts(self):
+        self.assertEqual(texts(batches("crowded")[0]), texts(batches("generation 2")[6]))
+        self.assertGreater(everything()["crowded"]["metrics"]["vllm:num_preemptions"], 0)
+
+    def test_ranks_draw_the_texts_of_one(self):
+        self.assertEqual(texts(batches("two ranks")[0]), texts(batches("generation 2")[0]))
+
+    def test_a_lost_service_keeps_texts(self):
+        before, without, after = (texts(batch) for batch in batches("lost service"))
+        self.assertEqual([without, after], [before, before])
+
+
+class Example(unittest.TestCase):
+    def test_the_text_is_the_same_in_both_generations(self):
+        example = first_generation.HERE.parents[1] / "client/examples/vllm_same_text.py"
+        done = subprocess.run([sys.executable, example, MODEL, binary(), "float32"], text=True, check=False,
+                              env=first_generation.environment("", 2), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr[-4000:])
+        self.assertRegex(done.stdout, r"generation 1: \[\d+, .*\]\ngeneration 2: \[\d+, .*\]\nthe server killed: \[\d+")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
