@@ -79,7 +79,7 @@ def environment(setting, generation=1):
             "SORTITION_VLLM": setting}
     if generation == 2:
         path = [str(HERE / "triton_on_cpu"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        # What torch compiles for Triton would not go through its interpreter.
+        # Keeps torch from compiling for Triton: the interpreter does not run that.
         made.update(TRITON_INTERPRET="1", TORCHDYNAMO_DISABLE="1", PYTHONPATH=os.pathsep.join(path))
     return made
 

@@ -11,7 +11,8 @@ py_inprocess: sortition.local, one row; the baseline is the same step in C++. py
 and a ring, as clients choose by themselves, with one row that lies there; the baseline is the C++ client's step.
 vs_llamacpp_*: the adapter in process, and the service as in py_shm with 8 rows a step; the baseline is llama.cpp's
 chain with its copy of the logits. vs_hf_*/N: N rows of a torch tensor, in process and as in py_shm with the copy into
-shared memory; the baseline is Transformers' processors and torch's draw. vllm_masks_512: from 512 drawn rows to vLLM's sampling masks, by vLLM's own Python.
+shared memory; the baseline is Transformers' processors and torch's draw. vllm_masks_512: from 512 drawn rows to vLLM's
+sampling masks, by vLLM's own Python.
 """
 
 import argparse
