@@ -114,18 +114,21 @@ def make_eagle(folder, model):
 
 
 def make_mtp(folder, hidden=128):
-    """Writes a MiMo of random weights, which has a layer that drafts (multi-token prediction) as that of make_eagle."""
+    """Writes a MiMo of random weights, with a layer that drafts (multi-token prediction): mostly the last token again.
+    """
     config = transformers.Qwen2Config(
         vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=CONTEXT, initializer_range=0.2,
         bos_token_id=None, eos_token_id=END, tie_word_embeddings=False)
     torch.manual_seed(8)
     model = transformers.Qwen2ForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.model.embed_tokens.weight)  # an embedding's likeliest token is its own
     path = pathlib.Path(folder)
     model.save_pretrained(path)
     prefix, kv = "model.mtp_layers.0.", hidden // 2
     weights = {**model.state_dict(), **_block(prefix, hidden, kv, torch.Generator().manual_seed(6)),
-               f"{prefix}input_proj.weight": _copies(hidden, 2 * hidden, 0),
+               f"{prefix}input_proj.weight": _copies(hidden, 2 * hidden, hidden),
                **{f"{prefix}self_attn.{name}_proj.bias": torch.zeros(rows)
                   for name, rows in (("q", hidden), ("k", kv), ("v", kv))},
                **{f"{prefix}{name}_layernorm.weight": torch.ones(hidden)
