@@ -205,7 +205,7 @@ class Runner2(unittest.TestCase):
         tracker, text = plugin.RequestTracker(None, "cpu", False), []
         tracker.update_state(BatchUpdate(batch_size=1, removed=[], moved=[],
                                          added=[(0, SamplingParams(**options), [3, 7], text)]))
-        metadata = types.SimpleNamespace(logitsprocs=LogitsProcessors([tracker]), max_num_logprobs=None)
+        metadata = types.SimpleNamespace(logitsprocs=LogitsProcessors([tracker]), max_num_logprobs=None, generators={})
         sampler = plugin.SortitionSampler()
         for _ in range(12):
             made = sampler(logits_of("a", 2 + len(text))[None], metadata)

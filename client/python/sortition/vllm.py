@@ -28,6 +28,8 @@ def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
         return None
     if rows is None or any(row not in rows.requests for row in range(count)):
         raise RuntimeError("vLLM's batch has requests that Sortition's sampler was not told of")
+    # The law has the seeds. vLLM turns these back where a prompt is read in parts, which ends the engine on a CPU.
+    metadata.generators.clear()
     return [rows.requests[row] for row in range(count)]
 
 
