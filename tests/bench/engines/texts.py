@@ -18,8 +18,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY = 128256
 # By engine: its Python's variable, rows at once, tokens of a round and rounds, for each case.
 ENGINES = {
-    "vllm": ("ENGINES_VLLM_PYTHON", 16, {"full": (9, 5), "greedy": (25, 9)}),
-    "transformers": ("ENGINES_PYTHON", 32, {"full": (9, 5)}),
+    "vllm": ("ENGINES_VLLM_PYTHON", 16, {"full": (25, 5), "greedy": (25, 9)}),
+    "transformers": ("ENGINES_PYTHON", 32, {"full": (25, 3)}),
     "llama_server": ("", 32, {"full": (25, 7)}),
 }
 PREFIX = {"vllm": "vllm_16", "transformers": "hf_32", "llama_server": "llama_server_32"}
