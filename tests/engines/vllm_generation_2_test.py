@@ -29,6 +29,10 @@ REPEATED = ([5, 6], {"temperature": 1.0, "seed": 4, "logit_bias": {"65": 30.0}})
 MASKED = [(prompt, {"top_k": 50, **options}) for prompt, options in [*REQUESTS.values(), REPEATED]
           if options["temperature"] > 0 and "json" not in options]
 KINDS = ("lookup", "draft model", "eagle")
+# A drafter that is the model itself, and samples: nearly every draft is accepted, if its probabilities are known.
+SAMPLING = {**DRAFT_MODEL, "draft_sample_method": "probabilistic"}
+SAMPLED = [([5, number], {"temperature": 1.0, "seed": number, "ignore_eos": True}) for number in range(6)]
+GREEDY = [REQUESTS["greedy"], REQUESTS["greedy with penalties"]]
 
 FIRST = list(REQUESTS.values())
 USUAL = [FIRST, [THINKS], [*BIASED, REPEATED]]
@@ -53,6 +57,9 @@ ENGINES = {
     "mtp": second_generation([MASKED], model=MTP_MODEL, speculative_config=MTP),
     "masks": second_generation([MASKED], **MASKS),
     "masks of drafts": second_generation([MASKED], speculative_config=DRAFT_MODEL, **MASKS),
+    "sampled drafts": second_generation([SAMPLED, GREEDY], speculative_config=SAMPLING),
+    "sampled blocks": second_generation([SAMPLED, GREEDY],
+                                        speculative_config={**SAMPLING, "rejection_sample_method": "block"}),
     "crowded": second_generation([LONG], async_scheduling=False, **CROWDED),
     "two ranks": second_generation([FIRST], tensor_parallel_size=2),
 }
@@ -78,6 +85,10 @@ def batches(name):
 
 def accepted(name):
     return engine(name)["metrics"]["vllm:spec_decode_num_accepted_tokens"]
+
+
+def proposed(name):
+    return engine(name)["metrics"]["vllm:spec_decode_num_draft_tokens"]
 
 
 def texts(batch):
@@ -107,6 +118,15 @@ class Generation2(unittest.TestCase):
     def test_multi_token_prediction_keeps_texts(self):
         self.assertEqual(texts(batches("mtp")[0]), texts(batches("without mtp")[0]))
         self.assertGreater(accepted("mtp"), 5)
+
+    def test_sampled_drafts_are_verified_with_their_probabilities(self):
+        for kind in ("sampled drafts", "sampled blocks"):
+            with self.subTest(kind):
+                sampled, greedy = batches(kind)
+                self.assertEqual([len(answer["tokens"]) for answer in sampled], [first_generation.STEPS] * len(SAMPLED))
+                self.assertEqual(texts(greedy), texts(batches("generation 2")[0][:2]))
+                self.assertGreater(accepted(kind), 0.8 * proposed(kind))
+        self.assertLess(accepted("draft model"), 0.6 * proposed("draft model"))
 
     def test_logprobs_are_those_of_generation_1(self):
         ours, theirs = batches("generation 2"), batches("generation 1")

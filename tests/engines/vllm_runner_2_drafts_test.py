@@ -46,8 +46,11 @@ class Drafting(plain.Runner):
         super().__init__(sampler_class, speculative_config=speculation(), **options)
         self.rejection = rejection_class(self.sampler, speculation(), plain.CPU)
 
-    def verify(self, drafts, invalid=(), poisoned=(), chunked=()):
-        """`drafts` are tokens by request's name. Drafts in `invalid`, as (name, index), break a grammar."""
+    def verify(self, drafts, invalid=(), poisoned=(), chunked=(), draft_logits=None):
+        """`drafts` are tokens by request's name. Drafts in `invalid`, as (name, index), break a grammar.
+
+        `draft_logits`: of a drafter that samples, by slot.
+        """
         names = list(drafts)
         batch = self.batch(names, chunked)
         lengths = [int(length) for length in batch.seq_lens]
@@ -77,7 +80,7 @@ class Drafting(plain.Runner):
         bad = torch.zeros(len(tokens), dtype=torch.bool)
         bad[[starts[name] + 1 + index for name, index in invalid]] = True
         sampler = self.rejection if batch.num_draft_tokens else self.sampler
-        output = sampler(torch.stack(rows), batch, *((None, bad) if batch.num_draft_tokens else ()))
+        output = sampler(torch.stack(rows), batch, *((draft_logits, bad) if batch.num_draft_tokens else ()))
         post_update(batch.idx_mapping, self.states.num_computed_tokens.gpu, self.states.last_sampled_tokens,
                     self.sampler.penalties_state.output_bin_counts, output.sampled_token_ids, output.num_sampled,
                     output.num_rejected, None, self.states.all_token_ids.gpu, self.states.total_len.gpu)
@@ -188,6 +191,26 @@ class Drafts(unittest.TestCase):
         lists = output.sampling_mask_tensors.tolists(counts)
         self.assertEqual(len(lists.slice_request(0, 1).token_ids), 0)
         self.assertEqual(len(lists.slice_request(2, 1).token_ids), 5)
+
+    def test_sampled_drafts_are_verified_with_their_probabilities(self):
+        """The drafter knows the first 150 tokens alone. Greedy requests are verified without its probabilities."""
+        drafts, width = {"full": [1, 2], "greedy": [3]}, 150
+        drafter = torch.randn((plain.SLOTS, STEPS, width), generator=torch.Generator().manual_seed(2)) * 2
+        for method, mode in (("standard", "rejection"), ("block", "block")):
+            runner = self.runner({name: OPTIONS[name] for name in drafts})
+            runner.rejection = vllm_runner_2.rejection_sampler_class()(
+                runner.sampler, speculation(rejection_sample_method=method), plain.CPU)
+            runner.verify({name: [] for name in drafts})
+            first, sampler = {name: runner.text(name) for name in drafts}, runner.sampler.drawer._sampler
+            with mock.patch.object(sampler, "step", wraps=sampler.step) as step:
+                runner.verify(drafts, draft_logits=drafter)
+            tasks = step.call_args.kwargs["drafts"]
+            self.assertEqual([task.mode for task in tasks], [mode, "coupled"])
+            slot = runner.states.req_id_to_index["full"]
+            expected = torch.softmax(drafter[slot, :2] / OPTIONS["full"]["temperature"], -1)
+            torch.testing.assert_close(tasks[0].probabilities[:, :width], expected)
+            self.assertEqual(float(tasks[0].probabilities[:, width:].sum()), 0.0)
+            self.assertTrue(all(len(runner.text(name)) > len(first[name]) for name in drafts))
 
     def test_a_grammar_ends_drafts(self):
         expected, _ = self.write(["full"], 6, lambda *_: [])

@@ -149,10 +149,28 @@ class Logic(unittest.TestCase):
             self.rows.update(fake_update(added=[(0, fake_params(**options), [1, 2], output)]))
             while len(output) < 5:
                 rows = logits(*range(len(output), len(output) + 1 + len(drafts)))
-                (drawn,) = self.drawer.draw([self.rows.requests[0]], rows, drafts=[drafts] if drafts else None)
+                (drawn,) = self.drawer.draw([self.rows.requests[0]], rows,
+                                           drafts=[common.Proposal(drafts)] if drafts else None)
                 output += drawn.tokens if drafts else [drawn.token]
             texts.append(output[:5])
         self.assertEqual(*texts)
+
+    def test_sampled_drafts_are_verified_with_their_probabilities(self):
+        options = {"temperature": 1.3, "presence_penalty": 0.5}
+        rows, proposed = logits(*range(4)), torch.softmax(logits(*range(10, 13)), -1)
+        drafts, answers = [int(row.multinomial(1, generator=torch.Generator().manual_seed(3))) for row in proposed], []
+        for method, mode in (("standard", "rejection"), ("block", "block")):
+            self.assertEqual(common.mode_of(types.SimpleNamespace(rejection_sample_method=method)), mode)
+            self.rows.update(fake_update(added=[(0, fake_params(**options), [1, 2], [])]))
+            (found,) = self.drawer.draw([self.rows.requests[0]], rows,
+                                        drafts=[common.Proposal(drafts, mode, proposed.double())])
+            sequence = self.sampler.open(vocabulary_size=VOCABULARY, prompt=[1, 2], seed=1, **options)
+            expected = self.sampler.verify(sequence, rows, sortition.Drafts(drafts, mode, probabilities=proposed))
+            self.assertEqual(found.tokens, expected.tokens)
+            answers.append(found.tokens)
+        (coupled,) = self.drawer.draw([self.rows.requests[0]], rows, drafts=[common.Proposal(drafts)])
+        self.assertNotEqual(answers, [coupled.tokens] * 2)
+        self.assertIsNone(common.Proposal([], "rejection", proposed).task())
 
     def test_a_spent_thinking_budget_forces_its_end(self):
         reasoning = types.SimpleNamespace(reasoning_start_token_ids=[1, 2], reasoning_end_token_ids=[7, 8, 9],

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from sortition.errors import Error
-from sortition.vllm_common import (Drawer, Request, make_sampler, refuse_speculation, settings, tokens_of,
-                                   tracker_class)
+from sortition.vllm_common import (Drawer, Proposal, Request, make_sampler, mode_of, refuse_speculation, settings,
+                                   tokens_of, tracker_class)
 from sortition.vllm_engine import (check_version, end_failed_requests, once, refuse_beam_search,
                                    serve_options_beside_drafts)
 
@@ -79,7 +79,14 @@ def _rejection_sampler_class() -> Any:
     outputs = importlib.import_module("vllm.v1.outputs")
 
     class SortitionRejectionSampler(base):
-        """Verifies drafts in coupled mode: the text is the one without speculation, for every drafter."""
+        """Verifies drafts in coupled mode: the text is the one without speculation, for every drafter.
+
+        Those that a drafter has sampled are verified with its probabilities.
+        """
+
+        def __init__(self, sampler: Any, spec_config: Any = None, *more: Any, **options: Any):
+            super().__init__(sampler, spec_config, *more, **options)
+            self.mode = mode_of(spec_config)
 
         def forward(self, metadata: Any, draft_probs: Optional[torch.Tensor], logits: torch.Tensor,
                     sampling_metadata: Any) -> Any:
@@ -88,14 +95,16 @@ def _rejection_sampler_class() -> Any:
             if requests is None:
                 return super().forward(metadata, draft_probs, logits, sampling_metadata)
             proposed, starts, rows = metadata.draft_token_ids.tolist(), [], []
-            drafts: List[List[int]] = []
-            for count in counts:
-                start, own = sum(counts[:len(starts)]) + len(starts), proposed[:count]
-                proposed = proposed[count:]
+            drafts: List[Proposal] = []
+            for request, count in zip(requests, counts):
+                first = sum(counts[:len(starts)])
+                start, own = first + len(starts), proposed[first:first + count]
                 # vLLM replaces drafts that a grammar does not allow by -1.
-                drafts.append(own[:own.index(-1)] if -1 in own else own)
+                own = own[:own.index(-1)] if -1 in own else own
+                sampled = draft_probs is not None and not request.greedy
+                drafts.append(Proposal(own, self.mode, draft_probs[first:first + len(own)] if sampled else None))
                 starts.append(start)
-                rows += range(start, start + len(drafts[-1]) + 1)
+                rows += range(start, start + len(own) + 1)
             used = logits if len(rows) == logits.shape[0] else logits[torch.tensor(rows, device=logits.device)]
             answers = self.sampler.drawer.draw(requests, used, drafts=drafts)
             self.sampler.failed = _errors(answers)

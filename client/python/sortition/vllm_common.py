@@ -58,6 +58,10 @@ class Request:
         self._thinking = thinking
         self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
 
+    @property
+    def greedy(self) -> bool:
+        return self.params.temperature < _GREEDY_BELOW
+
     def prepare(self, sampler: Any, vocabulary: int, kind: str, kept: bool) -> None:
         """Makes the sequence's history vLLM's, and opens it first. Raises Error. `kind`: of log probabilities."""
         if self.sequence is None:
@@ -181,6 +185,31 @@ def refuse_speculation(config: Any) -> None:
         raise NotImplementedError("enable_adaptive_verification has no counterpart in Sortition's plugin")
 
 
+def mode_of(speculation: Any) -> str:
+    """Returns how drafts are verified that a drafter has sampled, by vLLM's configuration of speculation."""
+    return "block" if getattr(speculation, "rejection_sample_method", "standard") == "block" else "rejection"
+
+
+class Proposal:
+    """A request's drafts of one step, and how they are verified: coupled, unless there are the probabilities with
+    which the drafter sampled them."""
+
+    def __init__(self, tokens: List[int], mode: str = "coupled", probabilities: Optional[torch.Tensor] = None):
+        """`probabilities`: [len(tokens), vocabulary]."""
+        self.tokens, self._mode, self._probabilities = tokens, mode, probabilities
+
+    @property
+    def positions(self) -> int:
+        return 1 + len(self.tokens)
+
+    def task(self) -> Optional[Drafts]:
+        if not self.tokens:
+            return None
+        if self._probabilities is None:
+            return Drafts(self.tokens)
+        return Drafts(self.tokens, mode=self._mode, probabilities=self._probabilities.float().cpu().contiguous())
+
+
 class Rows:
     """The requests in the rows of the batch. Applies vLLM's updates in the prescribed order."""
 
@@ -229,13 +258,13 @@ class Drawer:
         request.prepare(self._sampler, vocabulary, self._kind, self.kept)
 
     def draw(self, requests: Sequence[Request], logits: torch.Tensor, *,
-             drafts: Optional[Sequence[Sequence[int]]] = None) -> List[Any]:
+             drafts: Optional[Sequence[Proposal]] = None) -> List[Any]:
         """Returns a Draw for each request, or the Error that ends it, from its row of logits.
 
         A request with `drafts` has a row for each draft and one more, and gets a Verify.
         """
         vocabulary = logits.shape[1]
-        positions = [1 + len(drafts[index]) if drafts else 1 for index in range(len(requests))]
+        positions = [drafts[index].positions if drafts else 1 for index in range(len(requests))]
         lost: Optional[Error] = None
         for request in requests:
             if request.error is None and lost is not None and request.sequence is None:
@@ -256,11 +285,11 @@ class Drawer:
             moved = moved.contiguous()  # the rows of one sequence lie together
         if len(live) < len(requests):
             starts = [sum(positions[:index]) for index in live]
-            moved = [moved[start:start + positions[index]] if drafts and drafts[index] else moved[start]
+            moved = [moved[start:start + positions[index]] if positions[index] > 1 else moved[start]
                      for start, index in zip(starts, live)]
         results = self._sampler.step(
             [requests[index].sequence for index in live], moved,
-            drafts=[Drafts(drafts[index]) if drafts[index] else None for index in live] if drafts else None,
+            drafts=[drafts[index].task() for index in live] if drafts else None,
             allowed=masks if any(mask is not None for mask in masks) else None)
         answers: List[Any] = [request.error for request in requests]
         for index, result in zip(live, results):

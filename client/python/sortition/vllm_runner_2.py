@@ -14,8 +14,8 @@ import torch
 
 from sortition.errors import Error
 from sortition.kept import kept_sets
-from sortition.vllm_common import (Drawer, Request, make_sampler, refuse_speculation, thinking_of, tokens_of,
-                                    tracker_class)
+from sortition.vllm_common import (Drawer, Proposal, Request, make_sampler, mode_of, refuse_speculation, thinking_of,
+                                   tokens_of, tracker_class)
 from sortition.vllm_stream import LateLogprobs, LateStep, StreamDrawer, remember_texts
 
 
@@ -181,7 +181,7 @@ def sampler_class() -> Any:
                 num_sampled=counts, num_rejected=torch.zeros_like(counts))
 
         def draw(self, requests: List[Request], logits: torch.Tensor, batch: Any,
-                 drafts: Optional[List[List[int]]] = None, slots: int = 1) -> Any:
+                 drafts: Optional[List[Proposal]] = None, slots: int = 1) -> Any:
             """Draws for the batch's requests. With `drafts` of each, verifies them into `slots` tokens a request."""
             starts = batch.cu_num_logits.tolist()
             if len(starts) != len(requests) + 1 or starts[-1] != logits.shape[0]:
@@ -191,7 +191,7 @@ def sampler_class() -> Any:
             rows = whole.nonzero().flatten().tolist()  # the other requests have more prompt to come
             drawing = [requests[row] for row in rows]
             places = [start + place for start, row in ((starts[row], row) for row in rows)
-                      for place in range(1 + (len(drafts[row]) if drafts else 0))]
+                      for place in range(drafts[row].positions if drafts else 1)]
             used = logits if len(places) == logits.shape[0] else logits[places]
             draws = self.drawer.draw(drawing, used,
                                      drafts=[drafts[row] for row in rows] if drafts else None) if rows else []
@@ -235,7 +235,14 @@ def rejection_sampler_class() -> Any:
     base = importlib.import_module("vllm.v1.worker.gpu.spec_decode.rejection_sampler").RejectionSampler
 
     class SortitionRejectionSampler(base):
-        """Verifies drafts in coupled mode: the text is the one without speculation, for every drafter."""
+        """Verifies drafts in coupled mode: the text is the one without speculation, for every drafter.
+
+        Those that a drafter has sampled are verified with its probabilities.
+        """
+
+        def __init__(self, sampler: Any, spec_config: Any, *more: Any, **options: Any):
+            super().__init__(sampler, spec_config, *more, **options)
+            self.mode = mode_of(spec_config)
 
         def __call__(self, logits: torch.Tensor, input_batch: Any, draft_logits: Optional[torch.Tensor] = None,
                      invalid_drafts: Optional[torch.Tensor] = None) -> Any:
@@ -243,8 +250,19 @@ def rejection_sampler_class() -> Any:
             requests = sampler.slots.of(input_batch.idx_mapping_np.tolist())
             if not requests:  # a run that warms up, or measures the memory needed
                 return super().__call__(logits, input_batch, draft_logits, invalid_drafts)
-            drafts = self._drafts(input_batch, invalid_drafts)
+            slots, width = input_batch.idx_mapping_np.tolist(), logits.shape[1]
+            drafts = [Proposal(own, self.mode, self._probabilities(slot, request, len(own), draft_logits, width))
+                      for slot, request, own in zip(slots, requests, self._drafts(input_batch, invalid_drafts))]
             return sampler.draw(requests, logits, input_batch, drafts, self.num_speculative_steps + 1)
+
+        def _probabilities(self, slot: int, request: Request, count: int, draft_logits: Optional[torch.Tensor],
+                           vocabulary: int) -> Optional[torch.Tensor]:
+            """Returns those with which the drafter sampled; None if it took the likeliest tokens."""
+            if draft_logits is None or request.greedy:
+                return None
+            # The drafter has scaled by the temperature alone, and may know fewer tokens.
+            rows = draft_logits[slot, :count, :vocabulary].float() / request.params.temperature
+            return torch.nn.functional.pad(rows.softmax(-1), (0, vocabulary - rows.shape[1]))
 
         def _drafts(self, batch: Any, invalid: Optional[torch.Tensor]) -> List[List[int]]:
             """Returns each request's drafts, up to the first that a grammar does not allow or that is none."""
