@@ -14,7 +14,7 @@ import unittest
 import small_model
 import vllm_served_test as first_generation
 from vllm_served_test import (ABORTED, BIASED, CHOICES, CROWDED, DRAFT_MODEL, LONG, MODEL, NAMED, NGRAM, POISONED,
-                              REASONING, REFUSED, REQUESTS, THINKS, task)
+                              REASONING, REFUSED, REQUESTS, SAMPLED, SAMPLING, THINKS, task)
 
 from sortitiond_process import Sortitiond, binary, free_port
 
@@ -29,9 +29,6 @@ REPEATED = ([5, 6], {"temperature": 1.0, "seed": 4, "logit_bias": {"65": 30.0}})
 MASKED = [(prompt, {"top_k": 50, **options}) for prompt, options in [*REQUESTS.values(), REPEATED]
           if options["temperature"] > 0 and "json" not in options]
 KINDS = ("lookup", "draft model", "eagle")
-# A drafter that is the model itself, and samples: nearly every draft is accepted, if its probabilities are known.
-SAMPLING = {**DRAFT_MODEL, "draft_sample_method": "probabilistic"}
-SAMPLED = [([5, number], {"temperature": 1.0, "seed": number, "ignore_eos": True}) for number in range(6)]
 GREEDY = [REQUESTS["greedy"], REQUESTS["greedy with penalties"]]
 
 FIRST = list(REQUESTS.values())

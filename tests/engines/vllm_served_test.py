@@ -52,7 +52,9 @@ PENALTY_BELOW = {"repetition_penalty": 0.001}
 POISONED = ([small_model.POISON, 3], {"temperature": 0.8, "seed": 1})
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT_MODEL = {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3}
-
+# A drafter that is the model itself, and samples: nearly every draft is accepted, if its probabilities are known.
+SAMPLING = {**DRAFT_MODEL, "draft_sample_method": "probabilistic"}
+SAMPLED = [([5, number], {"temperature": 1.0, "seed": number, "ignore_eos": True}) for number in range(6)]
 
 # Three texts of one request, and each alone. vLLM gives them the seed and the ones after it.
 CHOICES = [(REPEATS, {"temperature": 0.8, "seed": 7, "n": 3}),
@@ -123,6 +125,7 @@ def everything():
                            reasoning_config=REASONING),
             "draft model": task("in_process", [first, [THINKS]], speculative_config=DRAFT_MODEL,
                                 reasoning_config=REASONING),
+            "sampled drafts": task("in_process", [SAMPLED, [REQUESTS["greedy"]]], speculative_config=SAMPLING),
             "lost service": task(listen, [pair, {"kill": server.pid}, pair, {"start": command}, pair, pair]),
         }
         made = {name: run_llm(one) for name, one in tasks.items()}
@@ -253,6 +256,12 @@ class Llm(unittest.TestCase):
         self.assertEqual(tokens(made), tokens(plain))
         self.assertGreater(metrics["vllm:spec_decode_num_accepted_tokens"], 20)
         self.assert_logprobs_equal(made["full"]["logprobs"], plain["full"]["logprobs"])
+
+    def test_sampled_drafts_are_verified_with_their_probabilities(self):
+        done = everything()["sampled drafts"]
+        self.assertEqual(done["batches"][1][0]["tokens"], answers("plugin")[0]["greedy"]["tokens"])
+        self.assertGreater(done["metrics"]["vllm:spec_decode_num_accepted_tokens"],
+                           0.8 * done["metrics"]["vllm:spec_decode_num_draft_tokens"])
 
     def test_a_lost_service_ends_requests_only(self):
         """Nothing answers for longer than a step waits. Afterwards requests are served again."""
