@@ -298,9 +298,8 @@ TransportInUse ClientCore::transport_in_use() const {
   return transport == nullptr ? TransportInUse{.note = "no stream"} : transport->in_use();
 }
 
-void ClientCore::OnResponse(uint64_t stream, v1::StreamResponse response) {
-  Update(Thread::kOurs,
-         [&](StreamState& state, absl::Time now) { state.OnResponse(stream, std::move(response), now); });
+void ClientCore::OnResponse(uint64_t stream, const v1::StreamResponse& response) {
+  Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnResponse(stream, response, now); });
 }
 
 void ClientCore::OnLocalOpened(uint64_t stream, uint64_t epoch, LocalOpenResult result) {

@@ -5,7 +5,9 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/request/strictness.h"
 #include "service/result/encode.h"
 #include "service/result/split_results.h"
 
@@ -27,6 +29,10 @@ StepMessage::StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, 
   }
 }
 
+StepMessage::~StepMessage() {
+  stream_->Reuse(std::unique_ptr<v1::Step>(frame_.message.release_step()), frame_.message_bytes);
+}
+
 void StepMessage::SetShape(StepShape shape) {
   shape_ = std::move(shape);
   if (shape_.logits_payload) logits_.emplace(payloads_[*shape_.logits_payload]);
@@ -36,10 +42,15 @@ void StepMessage::SetShape(StepShape shape) {
 }
 
 const Refusal* StepMessage::FindSetTwice(uint32_t index) const {
-  for (const SetTwice& twice : frame_.set_twice) {
+  for (const SetTwice& twice : frame_.scan.set_twice) {
     if (twice.row == index) return &twice.refusal;
   }
   return nullptr;
+}
+
+std::optional<Refusal> StepMessage::FindUnknownInRow(uint32_t index) const {
+  if (!frame_.scan.may_have_unknown) return std::nullopt;
+  return FindUnknown(row(index), absl::StrCat("step.rows[", index, "]"));
 }
 
 void StepMessage::NoteOptions(const SequenceSpec& spec) {
@@ -49,16 +60,17 @@ void StepMessage::NoteOptions(const SequenceSpec& spec) {
   options_ = options;
 }
 
-void StepMessage::Answer(v1::StepResults results) {
-  results.set_batch_id(batch_id());
-  for (v1::StepResults& message : SplitResults(std::move(results))) Send(std::move(message));
+void StepMessage::Answer(v1::StepResults* results) {
+  results->set_batch_id(batch_id());
+  if (IsOneMessage(*results)) return Send(results);
+  for (v1::StepResults& message : SplitResults(std::move(*results))) Send(&message);
 }
 
-void StepMessage::Send(v1::StepResults results) {
-  const uint32_t tokens = TokensDrawn(results);
+void StepMessage::Send(v1::StepResults* results) {
+  const uint32_t tokens = TokensDrawn(*results);
   uint32_t refused = 0;
   std::array<uint32_t, kMaxPhases> in_phases = {};
-  for (const v1::RowResult& row : results.rows()) {
+  for (const v1::RowResult& row : results->rows()) {
     if (const uint32_t phase = LastPhase(row); phase != 0) ++in_phases[phase - 1];
     if (!row.has_error()) continue;
     engine_.observer().Refused(static_cast<Reason>(row.error().reason()), row.error().field(), 1);
@@ -71,7 +83,7 @@ void StepMessage::Send(v1::StepResults results) {
     if (in_phases[i] != 0) engine_.observer().PhaseTokens(i + 1, in_phases[i]);
   }
   if (refused > 0) refused_.fetch_add(refused, std::memory_order_relaxed);
-  const uint32_t rows = AnsweredRows(results);
+  const uint32_t rows = AnsweredRows(*results);
   const uint32_t before = unanswered_.fetch_sub(rows);
   SORTITION_CHECK(before >= rows);
   const bool is_last = before == rows;
@@ -80,8 +92,9 @@ void StepMessage::Send(v1::StepResults results) {
   const SentRelease release{rows, is_last ? bytes_ : 0};
   if (stream_->closed()) return stream_->OnSent(release);  // the worker is gone
   v1::StreamResponse response;
-  *response.mutable_results() = std::move(results);
-  stream_->Send(std::move(response), release);
+  response.unsafe_arena_set_allocated_results(results);  // lent, wherever it lies
+  stream_->Send(response, release);
+  response.unsafe_arena_release_results();
 }
 
 void StepMessage::Finish() {
@@ -126,7 +139,7 @@ void StepMessage::Refuse(const Refusal& refusal) {
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id());
   EncodeError(refusal, response.mutable_results()->mutable_error());
-  stream_->Send(std::move(response), SentRelease{count, bytes_});
+  stream_->Send(response, SentRelease{count, bytes_});
 }
 
 void StepMessage::Attach(const std::shared_ptr<PendingStep>& step) {

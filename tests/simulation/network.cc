@@ -58,8 +58,8 @@ class Network::ConnectionSink final : public service::SessionSink {
  public:
   ConnectionSink(Network* network, std::weak_ptr<Connection> connection)
       : network_(*network), connection_(std::move(connection)) {}
-  void Send(v1::StreamResponse response, service::SentRelease release) override {
-    if (const auto connection = connection_.lock()) network_.SendAnswer(connection, std::move(response), release);
+  void Send(const v1::StreamResponse& response, service::SentRelease release) override {
+    if (const auto connection = connection_.lock()) network_.SendAnswer(connection, response, release);
   }
 
  private:
