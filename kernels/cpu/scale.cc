@@ -68,11 +68,6 @@ uint32_t FirstKeyNear(float guess, uint32_t min_key, uint32_t max_key, Within wi
   return high;
 }
 
-// The number next to the smallest one that truncates to the fixed-point integer, or one beside it.
-float NumberAt(int64_t fixed_point, const law::Scale& scale) {
-  return float(fixed_point > 0 ? fixed_point : fixed_point - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
-}
-
 // The distance a from the curve's maximum, in temperatures, where the curve has fallen to `fallen`: square * a^2 + cube
 // * a^3 = fallen. Nearly.
 double WhereFallen(double fallen, const CurveFloats& curve) {
@@ -86,6 +81,21 @@ double WhereFallen(double fallen, const CurveFloats& curve) {
     if (slope > 0) a -= (a * a * (curve.square + curve.cube * a) - fallen) / slope;
   }
   return a;
+}
+
+// Returns the number next to the smallest one whose fixed-point integer is `reach` below the largest's, or one beside
+// it.
+float NumberBelow(uint64_t reach, const law::Scale& scale) {
+  const int64_t least = int64_t{int32_t(scale.max)} - int64_t(reach);
+  return float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
+}
+
+// Returns about the number that the row's curve, if it has one, brings there.
+float NumberBelow(uint64_t reach, const RowScale& row) {
+  if (!row.curve.is_on) return NumberBelow(reach, row.scale);
+  // The curve falls from 0.
+  const double fallen = std::ldexp(double(reach), int(row.scale.e0) - 157);
+  return float(row.curve.max - WhereFallen(fallen, row.curve) / row.curve.inverse);
 }
 
 }  // namespace
@@ -135,36 +145,27 @@ RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {
 }
 
 uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const law::Scale& scale) {
-  const float guess = NumberAt(int64_t{int32_t(scale.max)} - int64_t(law::ReachOf(bound, scale)), scale);
-  return FirstKeyNear(guess, 1, max_key,
+  return FirstKeyNear(NumberBelow(law::ReachOf(bound, scale), scale), 1, max_key,
                       [&](uint32_t key) { return law::IsWithin(law::Distance(law::KeyBits(key), scale), bound); });
 }
 
 uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const RowScale& row) {
   if (!row.curve.is_on) return FirstKeyWithin(bound, max_key, row.scale);
-  // The curve falls from 0, the scale's largest.
-  const double fallen = double(bound.farthest) * row.logits_per_unit;
-  const double guess = row.curve.max - WhereFallen(fallen, row.curve) / row.curve.inverse;
-  return FirstKeyNear(float(guess), law::kLowestKey, max_key, [&](uint32_t key) {
+  const float guess = NumberBelow(law::ReachOf(bound, row.scale), row);
+  return FirstKeyNear(guess, law::kLowestKey, max_key, [&](uint32_t key) {
     const float curved = CurvedFloat(Float(law::Flush(law::KeyBits(key))), row.curve);
     return law::IsWithin(law::Distance(std::bit_cast<uint32_t>(curved), row.scale), bound);
   });
 }
 
 uint32_t FirstKeyWithinDepth(law::Bound bound, uint32_t max_key, const RowScale& unit) {
-  const auto depth_of = [&](uint32_t key) {
+  const law::Scale of_depths = {.multiplier = 1u << 30, .e0 = unit.scale.e0, .shift = 30, .max = unit.scale.max};
+  const float guess = NumberBelow(law::ReachOf(bound, of_depths), unit);
+  return FirstKeyNear(guess, law::kLowestKey, max_key, [&](uint32_t key) {
     const uint32_t bits = law::Flush(law::KeyBits(key));
-    return law::Depth(unit.curve.is_on ? law::Curved(bits, unit.curve.bits) : bits, unit.scale);
-  };
-  float guess;
-  if (unit.curve.is_on) {
-    const double fallen = std::ldexp(double(bound.farthest), int(unit.scale.e0) - 157);
-    guess = float(unit.curve.max - WhereFallen(fallen, unit.curve) / unit.curve.inverse);
-  } else {
-    guess = NumberAt(int64_t{int32_t(unit.scale.max)} - int64_t{bound.farthest}, unit.scale);
-  }
-  return FirstKeyNear(guess, law::kLowestKey, max_key,
-                      [&](uint32_t key) { return law::IsWithin(depth_of(key), bound); });
+    const uint32_t curved = unit.curve.is_on ? law::Curved(bits, unit.curve.bits) : bits;
+    return law::IsWithin(law::Depth(curved, unit.scale), bound);
+  });
 }
 
 }  // namespace sortition::kernels::cpu

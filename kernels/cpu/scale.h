@@ -65,7 +65,7 @@ inline float LogitBelow(float logit, float distance, const RowScale& scale) {
 // too. The bound is below law::kDeadFromDistance.
 uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const law::Scale& scale);
 
-// The same of a row whose largest key is `max_key`, with its curve if it has one.
+// law::FirstKeyKept of distances in a row whose largest key is `max_key`, with its curve if it has one.
 uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const RowScale& row);
 
 // law::FirstKeyKept of depths (law::kCutDepth), in a few steps; `unit` is of the unit shape.

@@ -99,8 +99,7 @@ HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reade
 #endif
 }
 
-// Step() writes the largest key of each of kStep groups, and raises `*largest` to them. The keys are made here, while
-// the next elements are on their way.
+// Step() writes f32 bits of the largest of each of kStep groups.
 //
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
 struct Reader32 {
@@ -108,14 +107,13 @@ struct Reader32 {
 
   HWY_INLINE Reader32() {}
 
-  HWY_INLINE void Step(const std::byte* elements, uint32_t* keys, V32* largest) {
-    const V32 maxima = KeyOf(hn::BitCast(D32(), ConsecutiveGroups(elements, &floats)));
-    *largest = hn::Max(*largest, maxima);  // lanes behind the step's are lanes of its groups, too
+  HWY_INLINE void Step(const std::byte* elements, uint32_t* bits) {
+    const V32 maxima = hn::BitCast(D32(), ConsecutiveGroups(elements, &floats));
     if constexpr (kStep == kLanes) {
-      hn::StoreU(maxima, D32(), keys);
+      hn::StoreU(maxima, D32(), bits);
     } else {
       const hn::Half<D32> half;
-      hn::StoreU(hn::LowerHalf(half, maxima), half, keys);
+      hn::StoreU(hn::LowerHalf(half, maxima), half, bits);
     }
   }
   HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements, 0); }
@@ -136,7 +134,7 @@ struct Reader16 {
 
   HWY_INLINE Reader16() : positive(kType == DType::kF16 ? 0xfc00 : 0xff80) {}
 
-  HWY_INLINE void Step(const std::byte* elements, uint32_t* keys, V32* largest) {
+  HWY_INLINE void Step(const std::byte* elements, uint32_t* bits) {
     using D = Positive16::D;
     const D d;
     auto maxima = ConsecutiveGroups(elements, &positive);
@@ -147,9 +145,7 @@ struct Reader16 {
     alignas(64) int16_t halves[hn::MaxLanes(d)];
     hn::Store(maxima, d, halves);
     for (uint32_t i = 0; i < kStep; i += kLanes) {
-      const V32 made = KeyOf(LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i)));
-      *largest = hn::Max(*largest, made);
-      hn::StoreU(made, D32(), keys + i);
+      hn::StoreU(LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i)), D32(), bits + i);
     }
   }
   HWY_INLINE void Look(const std::byte* elements) { positive.LoadGroup(elements, 0); }
@@ -157,6 +153,18 @@ struct Reader16 {
 
   Positive16 positive;
 };
+
+// Bits to keys, `count` of them; returns the largest.
+HWY_INLINE uint32_t MakeKeys(uint32_t* bits, uint32_t count) {
+  const D32 d;
+  V32 max = hn::Zero(d);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const V32 keys = KeyOf(hn::LoadU(d, bits + i));
+    hn::StoreU(keys, d, bits + i);
+    max = hn::Max(max, keys);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, max));
+}
 
 // Asks for the lines of some bytes, evenly over a number of steps.
 class Ahead {
@@ -183,7 +191,6 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
 
   std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
   constexpr uint32_t kStep = decltype(reader)::kStep;
-  V32 largest = hn::Zero(D32());
   uint32_t group = 0;
   const bool is_copied = !row.copy.segments.empty();
   RowCopier copier(row.copy);
@@ -193,23 +200,23 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
     first.Step();
     second.Step();
     if (is_copied) Fetch(group * kGroupBytes, kStep * kGroupBytes, &copier);
-    reader.Step(elements + group * kGroupBytes, maxima + group, &largest);
+    reader.Step(elements + group * kGroupBytes, maxima + group);
   }
   if (is_copied) Fetch(group * kGroupBytes, (in_place - group) * kGroupBytes, &copier);
   if (group < in_place && in_place >= kStep) {
     group = in_place - kStep;  // some of them again
-    reader.Step(elements + group * kGroupBytes, maxima + group, &largest);
+    reader.Step(elements + group * kGroupBytes, maxima + group);
     group = in_place;
   }
-  for (uint32_t i = group; i < (groups + 63) / 64 * 64; ++i) maxima[i] = 0;
+  for (uint32_t i = group; i < (groups + 63) / 64 * 64; ++i) maxima[i] = law::kMaskedBits;
+  uint32_t max_key = MakeKeys(maxima, (groups + 63) / 64 * 64);
   for (; group < groups; ++group) {
     reader.Look(ElementsOfGroup(row, group));
     V32 max = hn::Zero(D32());
     ForKeysOfGroup<kType>(row, group, [&](uint32_t, V32 keys) HWY_ATTR { max = hn::Max(max, keys); });
     maxima[group] = hn::GetLane(hn::MaxOfLanes(D32(), max));
-    largest = hn::Max(largest, max);
+    max_key = HWY_MAX(max_key, maxima[group]);
   }
-  const uint32_t max_key = hn::GetLane(hn::MaxOfLanes(D32(), largest));
   return {max_key, max_key >= kTooLargeKey || reader.FoundNan()};
 }
 

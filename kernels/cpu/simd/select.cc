@@ -5,8 +5,6 @@
 //
 #include "hwy/highway.h"
 //
-#include <bit>
-
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -77,18 +75,10 @@ uint32_t SelectAtLeast(const uint32_t* values, uint32_t count, uint32_t floor, u
   const D32 d;
   const V32 least = hn::Set(d, floor);
   uint32_t selected = 0;
-  for (uint32_t begin = 0; begin < count; begin += 64) {
-    uint64_t found = 0;
-    for (uint32_t i = 0; i < 64; i += kLanes) found |= BitsOf(AtLeast(hn::LoadU(d, values + begin + i), least)) << i;
-    if (count - begin < 64) found &= (uint64_t{1} << (count - begin)) - 1;
-    // Mostly few of them are.
-    if (std::popcount(found) <= 8) {
-      for (; found != 0; found &= found - 1) indices[selected++] = begin + uint32_t(std::countr_zero(found));
-    } else {
-      for (uint32_t i = 0; i < 64; i += kLanes) {
-        selected += StoreWhere(MaskOf(uint32_t(found >> i)), CountFrom(begin + i), indices + selected);
-      }
-    }
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    M32 mask = AtLeast(hn::LoadU(d, values + i), least);
+    if (i + kLanes > count) mask = hn::And(mask, hn::FirstN(d, count - i));
+    selected += StoreWhere(mask, CountFrom(i), indices + selected);
   }
   return selected;
 }
