@@ -15,8 +15,9 @@
 namespace sortition::client {
 namespace {
 
-// The least number of rows whose compact forms are made before the next message is sent. Fewer cost more messages.
-constexpr size_t kStatedAtOnce = 8;
+// The least number of rows whose compact forms are made before the next message is sent. A message costs both ends
+// about as much as four rows.
+constexpr size_t kStatedAtOnce = 32;
 
 std::string RandomSession() {
   std::random_device random;

@@ -42,7 +42,7 @@ uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint3
   count = (count + 63) / 64 * 64;
   // Maxima of maxima will do while there are several times n of them: seldom are two of the largest in one.
   uint32_t folded = count;
-  while (folded / 2 >= 4 * n) folded /= 2;
+  while (folded / 2 >= 3 * n) folded /= 2;
   folded = (folded + kLanes - 1) / kLanes * kLanes;
   V32 least = hn::Set(d, ~0u);
   V32 most = hn::Zero(d);
