@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/request/strictness.h"
+#include "service/request/trace.h"
 #include "service/result/encode.h"
 #include "service/result/split_results.h"
 
@@ -73,7 +74,9 @@ void StepMessage::Send(v1::StepResults* results) {
   for (const v1::RowResult& row : results->rows()) {
     if (const uint32_t phase = LastPhase(row); phase != 0) ++in_phases[phase - 1];
     if (!row.has_error()) continue;
-    engine_.observer().Refused(static_cast<Reason>(row.error().reason()), row.error().field(), 1);
+    const auto reason = static_cast<Reason>(row.error().reason());
+    engine_.observer().Refused(reason, row.error().field(), 1);
+    refused_for_.store(reason, std::memory_order_relaxed);
     ++refused;
   }
   // The other shards of a row are answered with the same tokens, which count once.
@@ -119,16 +122,21 @@ void StepMessage::Finish() {
   if (!noted.traced && !noted.slow) return;
   std::vector<BatchRun> runs;
   for (const auto& step : steps) noted.runs_left_out += step->runs().AppendTo(&runs);
+  noted.runs = runs;
+  noted.refused_rows = refused_.load(std::memory_order_relaxed);
+  if (noted.refused_rows > 0) noted.refused_for = ReasonName(refused_for_.load(std::memory_order_relaxed));
+  Note(noted);
+}
+
+void StepMessage::Note(NotedStep noted) {
   const v1::TraceContext& trace = step().trace();
   noted.worker_session = stream_->worker_session;
   if (noted.traced) noted.traceparent = trace.traceparent();
   if (noted.traced) noted.tracestate = trace.tracestate();
   noted.batch_id = batch_id();
   noted.rows = rows();
-  noted.refused_rows = refused_.load(std::memory_order_relaxed);
   noted.bytes = bytes_;
   noted.arrived = arrived_;
-  noted.runs = runs;
   if (!options_differ_) noted.options = options_;
   engine_.event_log().StepNoted(noted);
 }
@@ -136,6 +144,16 @@ void StepMessage::Finish() {
 void StepMessage::Refuse(const Refusal& refusal) {
   const uint32_t count = rows();
   engine_.observer().Refused(refusal.reason, refusal.field, std::max(count, 1u));
+  // The step may have been refused before its trace context was looked at.
+  if (step().has_trace() && !CheckTrace(step().trace()) && IsSampled(step().trace())) {
+    NotedStep noted;
+    noted.traced = true;
+    noted.ready = arrived_;
+    noted.answered = engine_.clock().Now();
+    noted.refused_rows = count;
+    noted.refused_for = ReasonName(refusal.reason);
+    Note(noted);
+  }
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id());
   EncodeError(refusal, response.mutable_results()->mutable_error());

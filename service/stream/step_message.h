@@ -79,6 +79,8 @@ class StepMessage final : public ResultSink {
  private:
   void Send(v1::StepResults* results);
   void Finish();
+  // Tells the event log of the step, with what is known of it since its arrival.
+  void Note(NotedStep noted);
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
@@ -93,8 +95,9 @@ class StepMessage final : public ResultSink {
   std::optional<PayloadView> drafts_;
   std::optional<TracedOptions> options_;  // of the first row; `options_differ_`: another row has others
   bool options_differ_ = false;
-  std::atomic<uint32_t> unanswered_;   // rows
-  std::atomic<uint32_t> refused_ = 0;  // rows
+  std::atomic<uint32_t> unanswered_;      // rows
+  std::atomic<uint32_t> refused_ = 0;     // rows
+  std::atomic<Reason> refused_for_ = {};  // of one of them
 
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
