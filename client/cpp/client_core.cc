@@ -15,8 +15,9 @@
 namespace sortition::client {
 namespace {
 
-// The least number of rows whose compact forms are made before the next message is sent. Fewer cost more messages.
-constexpr size_t kStatedAtOnce = 8;
+// The least number of rows whose compact forms are made before the next message is sent. A message costs both ends
+// about as much as four rows.
+constexpr size_t kStatedAtOnce = 32;
 
 std::string RandomSession() {
   std::random_device random;
@@ -298,9 +299,8 @@ TransportInUse ClientCore::transport_in_use() const {
   return transport == nullptr ? TransportInUse{.note = "no stream"} : transport->in_use();
 }
 
-void ClientCore::OnResponse(uint64_t stream, v1::StreamResponse response) {
-  Update(Thread::kOurs,
-         [&](StreamState& state, absl::Time now) { state.OnResponse(stream, std::move(response), now); });
+void ClientCore::OnResponse(uint64_t stream, const v1::StreamResponse& response) {
+  Update(Thread::kOurs, [&](StreamState& state, absl::Time now) { state.OnResponse(stream, response, now); });
 }
 
 void ClientCore::OnLocalOpened(uint64_t stream, uint64_t epoch, LocalOpenResult result) {
