@@ -17,14 +17,14 @@ from rows import VOCABULARY, row, serve
 ROUNDS = 5
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 # How the collector behaves; None: the server has none. The worker traces each step, or none in "not sampled".
-CASES = {"no collector": None, "not sampled": "take", "takes them": "take", "refuses": "refuse",
+CASES = {"no collector": None, "not sampled": "drop", "takes them": "drop", "refuses": "refuse",
          "answers late": "sleep", "is not there": "dead"}
 
 
 def times(case, steps):
     """Microseconds of each step."""
     mode = CASES[case]
-    with Collector("take" if mode in (None, "dead") else mode) as collector:
+    with Collector("drop" if mode in (None, "dead") else mode) as collector:
         if mode == "dead":
             collector.end()
         flags = [f"--otlp_endpoint={collector.address}"] if mode else []

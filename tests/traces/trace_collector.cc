@@ -1,6 +1,7 @@
 // A collector of traces for tests: trace_collector MODE [ADDRESS [FOLDER]]. It prints its address, then each span as a
-// line of JSON, until its standard input ends. MODE "take" takes spans, "refuse" answers with an error, and "sleep"
-// takes none in time. ADDRESS is 127.0.0.1:0 by default. FOLDER has tls.crt and tls.key, by which it serves TLS.
+// line of JSON, until its standard input ends. MODE "take" takes spans, "drop" takes them and prints none, "refuse"
+// answers with an error, and "sleep" takes none in time. ADDRESS is 127.0.0.1:0 by default. FOLDER has tls.crt and
+// tls.key, by which it serves TLS.
 #include <google/protobuf/util/json_util.h>
 #include <grpcpp/grpcpp.h>
 
@@ -33,6 +34,7 @@ class Collector final : public otlp::TraceService::Service {
 
   grpc::Status Export(grpc::ServerContext* context, const otlp::ExportTraceServiceRequest* request,
                       otlp::ExportTraceServiceResponse*) override {
+    if (mode_ == "drop") return grpc::Status::OK;
     if (mode_ == "refuse") return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the collector is full"};
     std::unique_lock lock(mutex_);
     if (mode_ == "sleep") never_.wait_until(lock, context->deadline(), [] { return false; });
