@@ -5,7 +5,6 @@
 //
 #include "hwy/highway.h"
 //
-#include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
