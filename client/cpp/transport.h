@@ -12,7 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/cpp/local_sampler.h"
-#include "google/protobuf/arena.h"
+#include "service/arena_message.h"
 #include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -55,7 +55,7 @@ class ReceivedResponse {
   }
 
   google::protobuf::Arena arena_{Options()};
-  v1::StreamResponse& message_ = *google::protobuf::Arena::CreateMessage<v1::StreamResponse>(&arena_);
+  v1::StreamResponse& message_ = *service::NewInArena<v1::StreamResponse>(&arena_);
 };
 
 // Receives the events of a connector's streams. Outlives the connector. Calls are made on the connector's threads and,

@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "google/protobuf/arena.h"
 #include "kernels/check.h"
+#include "service/arena_message.h"
 #include "service/receipt/receipt_book.h"
 #include "service/result/encode_result.h"
 #include "service/result/receipts_of.h"
@@ -109,7 +109,7 @@ class StepInFlight::Answers {
   }
 
   google::protobuf::Arena arena_;
-  v1::StepResults& results_ = *google::protobuf::Arena::CreateMessage<v1::StepResults>(&arena_);
+  v1::StepResults& results_ = *NewInArena<v1::StepResults>(&arena_);
 };
 
 StepInFlight::~StepInFlight() = default;
