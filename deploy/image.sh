@@ -2,10 +2,11 @@
 # Builds the image without a Docker engine and tests it: size, user, labels, bill of materials, and a real sampling
 # stream from a container whose root is read-only. Needs root, because containers are made of mounts.
 #
-#   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--output TRANSPORT:DESTINATION]
+#   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--traces] [--output TRANSPORT:DESTINATION]
 #
 # DEMO is a sortition_demo, the worker of the trial. --cuda makes the variant with CUDA kernels, by the compiler in
-# FOLDER/bin/nvcc. --output copies the image, e.g. to oci-archive:sortition.tar or to a registry (docker://...).
+# FOLDER/bin/nvcc, --traces the one that sends traces. --output copies the image, e.g. to oci-archive:sortition.tar or
+# to a registry (docker://...).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,8 +21,13 @@ fail() { say "$*"; exit 1; }
 
 demo=${1:?the first argument is the path of sortition_demo}
 shift
-driver_packages='' cuda='' output=''
+driver_packages='' cuda='' traces='' output=''
 while (($# > 0)); do
+  if [[ $1 == --traces ]]; then
+    traces=1
+    shift
+    continue
+  fi
   case $1 in
     --driver-packages) driver_packages=${2:?$1 takes package names} ;;
     --cuda) cuda=${2:?$1 takes a folder} ;;
@@ -66,11 +72,11 @@ make_cuda() {
 
 build_image() {
   version=$(sed -n 's/^project(Sortition VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-  image=localhost/sortition:$version${cuda:+-cuda}
+  image=localhost/sortition:$version${cuda:+-cuda}${traces:+-traces}
   say "building $image"
   buildah build --layers --pull-never --ignorefile deploy/Dockerfile.dockerignore --file deploy/Dockerfile \
     --build-arg BASE="$base" ${cuda:+--build-arg CUDA="$cuda_image"} \
-    --build-arg JOBS="${JOBS:-2}" --build-arg DRIVER_PACKAGES="$driver_packages" \
+    --build-arg JOBS="${JOBS:-2}" --build-arg DRIVER_PACKAGES="$driver_packages" --build-arg TRACES="$traces" \
     --build-arg VERSION="$version" --build-arg REVISION="$(git_log %H)" \
     --build-arg CREATED="$(git_log %cd)" \
     --tag "$image" . >"$work/build.log" 2>&1 || {
@@ -151,7 +157,8 @@ try_stream() {
   local root=$1
   say "trial: a container with a read-only root"
   : >"$work/server.log"
-  start_container "$root" --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0
+  # A build without traces refuses the flag. Nothing listens there, which a server with traces does not mind.
+  start_container "$root" --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0 ${traces:+--otlp_endpoint=127.0.0.1:1}
   await_serving
   # The demo compares every token with the one drawn in its own process.
   "$demo" --connect="$address" --check | tail -n 4

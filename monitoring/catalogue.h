@@ -16,9 +16,10 @@ inline constexpr MetricName kCompactRows = {"sortition_compact_rows_total",
 inline constexpr MetricName kTokens = {"sortition_tokens_total", "Tokens that rows were answered with."};
 inline constexpr MetricName kErrors = {"sortition_errors_total",
                                        "Rows, sequences, messages and calls refused, by reason."};
-inline constexpr MetricName kRefusedFields = {
-    "sortition_refused_fields_total",
-    "The same refusals, by the field at fault: a name of the contract; other, or none."};
+inline constexpr MetricName kRefusedFields = {"sortition_refused_fields_total",
+                                              "The same refusals, by reason and the field at fault: a name of the "
+                                              "contract; other, or none. A pair is there once it "
+                                              "has been refused."};
 inline constexpr MetricName kPhaseTokens = {
     "sortition_phase_tokens_total",
     "Rows whose last token was drawn in a phase, by the phase's number in its sequence."};

@@ -77,13 +77,13 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
       policies_failing_(Gauges(*registry_, kPoliciesFailing).Add({})),
       step_latency_(Histograms(*registry_, kStepLatency).Add({}, kSecondsBounds)),
       ready_wait_(Histograms(*registry_, kReadyWait).Add({}, kSecondsBounds)),
-      queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)) {
+      queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)),
+      refused_fields_(Counters(*registry_, kRefusedFields)) {
   auto& errors = Counters(*registry_, kErrors);
   for (const service::Reason reason : service::kAllReasons) {
     errors_[reason] = &errors.Add({{"reason", std::string(service::ReasonName(reason))}});
+    refused_pairs_.try_emplace(reason, service::RefusedFields().size());
   }
-  auto& fields = Counters(*registry_, kRefusedFields);
-  for (const std::string& field : service::RefusedFields()) refused_fields_.push_back(&fields.Add({{"field", field}}));
   auto& phases = Counters(*registry_, kPhaseTokens);
   for (size_t i = 0; i < phase_tokens_.size(); ++i) {
     phase_tokens_[i] = &phases.Add({{"phase", std::to_string(i + 1)}});
@@ -220,7 +220,19 @@ void PrometheusObserver::PhaseTokens(uint32_t phase, uint32_t count) {
 
 void PrometheusObserver::Refused(service::Reason reason, std::string_view field, uint32_t count) {
   errors_.at(reason)->Increment(count);
-  refused_fields_[service::RefusedFieldOf(field)]->Increment(count);
+  RefusedPair(reason, service::RefusedFieldOf(field)).Increment(count);
+}
+
+prometheus::Counter& PrometheusObserver::RefusedPair(service::Reason reason, size_t field) {
+  std::atomic<prometheus::Counter*>& pair = refused_pairs_.at(reason)[field];
+  prometheus::Counter* counter = pair.load(std::memory_order_acquire);
+  if (counter == nullptr) {
+    // Threads that come here together get the same counter.
+    counter = &refused_fields_.Add(
+        {{"reason", std::string(service::ReasonName(reason))}, {"field", service::RefusedFields()[field]}});
+    pair.store(counter, std::memory_order_release);
+  }
+  return *counter;
 }
 
 void PrometheusObserver::BatchStarted(std::string_view device, uint32_t rows, service::RouteReason reason) {

@@ -7,6 +7,7 @@
 #include <prometheus/registry.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -20,8 +21,8 @@
 
 namespace sortition::monitoring {
 
-// Every label value exists from the start, at 0. Thread-safe. A call costs a few atomic additions, and a briefly held
-// lock if it feeds a histogram.
+// Every label value exists from the start, at 0, except pairs of reason and field. Thread-safe. A call costs a few
+// atomic additions, and a briefly held lock if it feeds a histogram.
 class PrometheusObserver final : public service::Observer {
  public:
   // `devices`: all devices that will report.
@@ -83,6 +84,8 @@ class PrometheusObserver final : public service::Observer {
 
   void AddDevices(const std::vector<devices::DeviceDescription>& devices);
   void AddTransports();
+  // Returns the counter of a pair of reason and field, and makes it if there is none.
+  prometheus::Counter& RefusedPair(service::Reason reason, size_t field);
   // Returns the metrics of a device, which is one of the constructor's.
   DeviceMetrics& Device(std::string_view name);
 
@@ -107,7 +110,9 @@ class PrometheusObserver final : public service::Observer {
   std::array<prometheus::Counter*, std::tuple_size_v<decltype(service::CompactRowCounts::required)>> compact_required_ =
       {};
   std::map<service::Reason, prometheus::Counter*> errors_;
-  std::vector<prometheus::Counter*> refused_fields_;  // as RefusedFields
+  prometheus::Family<prometheus::Counter>& refused_fields_;
+  // By reason, then as RefusedFields; null until a pair is refused.
+  std::map<service::Reason, std::vector<std::atomic<prometheus::Counter*>>> refused_pairs_;
   std::array<prometheus::Counter*, service::kMaxPhases> phase_tokens_ = {};
   std::map<std::string, prometheus::Counter*, std::less<>> evictions_;
   std::map<std::string, prometheus::Counter*, std::less<>> connections_ended_;

@@ -21,8 +21,8 @@ struct TracedOptions {
   bool operator==(const TracedOptions&) const = default;
 };
 
-// A step whose last row has been answered, and that its worker traces or that was slow (Engine::Options::slow_step).
-// Its times are the clock's.
+// A step whose last row has been answered, or that was refused as a whole. Its worker traces it, or it was slow
+// (Engine::Options::slow_step). Its times are the clock's.
 struct NotedStep {
   bool traced = false;
   bool slow = false;
@@ -32,7 +32,8 @@ struct NotedStep {
   uint64_t batch_id = 0;
   uint32_t rows = 0;
   uint32_t refused_rows = 0;
-  uint64_t bytes = 0;  // of the message
+  std::string_view refused_for;  // the reason of a row that was refused; empty if none was
+  uint64_t bytes = 0;            // of the message
   absl::Time arrived;
   absl::Time ready;  // its logits were complete; `arrived` unless it was sent early
   absl::Time answered;

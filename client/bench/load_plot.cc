@@ -12,6 +12,7 @@ namespace sortition::bench {
 namespace {
 
 constexpr size_t kMostPoints = 600;
+constexpr double kMostMarks = 8;  // of an axis of time
 constexpr double kLeft = 80;
 constexpr double kWidth = 700;
 constexpr double kHeight = 180;
@@ -110,21 +111,21 @@ std::string PlotLoad(const std::string& title, const std::vector<LatencyCurve>& 
   Panel p99{"99th percentile of each interval over seconds, ms", {}, 1, {{"", {}}}};
   for (const LoadInterval& point : Thinned(intervals)) {
     tokens.curves[0].second.emplace_back(point.end_seconds, point.tokens_per_second);
-    p99.curves[0].second.emplace_back(point.end_seconds, static_cast<double>(point.p99) / 1e6);
+    // The warm-up has no latency.
+    if (point.p99 > 0) p99.curves[0].second.emplace_back(point.end_seconds, static_cast<double>(point.p99) / 1e6);
   }
   for (Panel* panel : {&tokens, &p99}) {
     if (!intervals.empty()) panel->most_x = std::max(intervals.back().end_seconds, 0.1);
-    for (int i = 0; i <= 4; ++i) {
-      const double x = panel->most_x * i / 4;
-      panel->marks.emplace_back(x, absl::StrFormat("%.4g", x));
-    }
+    const double step = RoundUp(panel->most_x / kMostMarks);
+    for (int i = 0; i * step <= panel->most_x; ++i)
+      panel->marks.emplace_back(i * step, absl::StrFormat("%g", i * step));
   }
   constexpr double kTop = 60;
   std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" font-family=\"sans-serif\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" font-family=\"sans-serif\" "
       "font-size=\"13\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
       "<text x=\"8\" y=\"20\">%s</text>\n",
-      kLeft + kWidth + 40, kTop + 3 * (kHeight + kGap), XmlText(title));
+      kLeft + kWidth + 40, kTop + 3 * (kHeight + kGap) - kGap / 2, XmlText(title));
   Draw(LatencyPanel(curves), kTop, &svg);
   Draw(tokens, kTop + kHeight + kGap, &svg);
   Draw(p99, kTop + 2 * (kHeight + kGap), &svg);

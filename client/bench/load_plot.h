@@ -13,7 +13,7 @@ namespace sortition::bench {
 struct LoadInterval {
   double end_seconds = 0;  // since the load's start
   double tokens_per_second = 0;
-  uint64_t p99 = 0;  // nanoseconds; of the interval's steps
+  uint64_t p99 = 0;  // nanoseconds; of the interval's steps; 0: none was measured
 };
 
 // A curve of latency.

@@ -58,4 +58,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace sortition::cli
 
-int main(int argc, char** argv) { return sortition::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  const int code = sortition::cli::Main(argc, argv);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "sortitionctl: cannot write the output\n");
+  return code != 0 ? code : static_cast<int>(sortition::cli::Outcome::kWrongUse);
+}

@@ -61,7 +61,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   TransportInUse transport_in_use() const;
   std::vector<std::string> ignored_fields() const;
 
-  void OnResponse(uint64_t stream, v1::StreamResponse response) override;
+  void OnResponse(uint64_t stream, const v1::StreamResponse& response) override;
   void OnLocalOpened(uint64_t stream, uint64_t epoch, LocalOpenResult result) override;
   void OnLocalResults(uint64_t stream, uint64_t batch_id, std::vector<LocalResult> results) override;
   void OnEnded(uint64_t stream, absl::Status status) override;

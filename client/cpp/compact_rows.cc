@@ -21,17 +21,30 @@ void AppendElements(std::span<const uint32_t> ids, const WholeLogits& logits, st
   }
 }
 
-// Appends elements of the same canonical bits.
-void AppendElements(std::span<const kernels::TokenBits> tokens, v1::DType dtype, std::string* elements) {
-  const size_t element = ElementBytes(dtype);
-  const size_t before = elements->size();
-  elements->resize(before + tokens.size() * element);
-  char* to = elements->data() + before;
+// Writes elements of the same canonical bits, one behind the other.
+template <kernels::DType kType>
+void WriteElements(std::span<const kernels::TokenBits> tokens, char* to) {
   for (const kernels::TokenBits& token : tokens) {
-    const uint32_t narrow = law::Narrow(KernelType(dtype), token.bits);
-    std::memcpy(to, &narrow, element);  // the low bytes: the machine is little-endian, as the wire is
-    to += element;
+    const uint32_t narrow = law::Narrow(kType, token.bits);
+    std::memcpy(to, &narrow,
+                kernels::ElementBytes(kType));  // the low bytes: the machine and the wire are little-endian
+    to += kernels::ElementBytes(kType);
   }
+}
+std::string ElementsOf(std::span<const kernels::TokenBits> tokens, v1::DType dtype) {
+  std::string elements(tokens.size() * ElementBytes(dtype), '\0');
+  switch (KernelType(dtype)) {
+    case kernels::DType::kF32:
+      WriteElements<kernels::DType::kF32>(tokens, elements.data());
+      break;
+    case kernels::DType::kF16:
+      WriteElements<kernels::DType::kF16>(tokens, elements.data());
+      break;
+    case kernels::DType::kBF16:
+      WriteElements<kernels::DType::kBF16>(tokens, elements.data());
+      break;
+  }
+  return elements;
 }
 
 // The sums that are stated of logits.
@@ -89,9 +102,10 @@ std::optional<CompactPosition> CompactPosition::OfStated(const WholeLogits& logi
   const Sums sums = SumsOf(logits, parameters, parts);
   if (sums.unit) position.unit_sum_ = stated.unit_sum;
   if (sums.own) position.sum_ = stated.sum;
-  position.ids_.reserve(stated.first.size());
-  for (const kernels::TokenBits& token : stated.first) position.ids_.push_back(logits.first_token + token.token);
-  AppendElements(stated.first, logits.dtype, &position.elements_);
+  position.ids_.resize(stated.first.size());
+  std::ranges::transform(stated.first, position.ids_.begin(),
+                         [&](const kernels::TokenBits& token) { return logits.first_token + token.token; });
+  position.elements_ = ElementsOf(stated.first, logits.dtype);
   return position;
 }
 

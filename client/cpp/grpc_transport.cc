@@ -145,7 +145,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
   void ReadNext();
   // Takes up the memory that the welcome offers, on a separate thread, and passes the welcome on. If the server moves
   // the stream to a ring, the call ends, and the ring's welcome follows.
-  void TakeUp(v1::StreamResponse welcome);
+  void TakeUp(const v1::StreamResponse& welcome);
   absl::Status ShareMemory(const v1::Welcome& welcome);
   // Returns the reason why the stream must not move to a ring; empty if it may.
   std::string WhyNoRing() const;
@@ -266,14 +266,15 @@ void GrpcStream::OnRead(bool ok) {
     ++pending_;
   }
   if (!ok) return rpc()->Finish(&status_, &finish_);
-  v1::StreamResponse response;
+  ReceivedResponse received;
+  v1::StreamResponse& response = received.message();
   if (!grpc::SerializationTraits<v1::StreamResponse>::Deserialize(&received_, &response).ok()) {
     CancelCall();  // invalid message: the next read fails
   } else if (response.has_welcome() && connector_.shared_memory_bytes_ > 0 && !memory_thread_.joinable()) {
-    memory_thread_ = std::thread([this, welcome = std::move(response)]() mutable { TakeUp(std::move(welcome)); });
+    memory_thread_ = std::thread([this, welcome = response] { TakeUp(welcome); });
     return;
   } else {
-    events_.OnResponse(number_, std::move(response));
+    events_.OnResponse(number_, response);
   }
   ReadNext();
 }
@@ -283,7 +284,7 @@ void GrpcStream::ReadNext() {
   rpc()->Read(&received_, &read_);
 }
 
-void GrpcStream::TakeUp(v1::StreamResponse welcome) {
+void GrpcStream::TakeUp(const v1::StreamResponse& welcome) {
   const absl::Status shared = ShareMemory(welcome.welcome());
   if (moved() != nullptr) {
     HalfClose();
@@ -292,7 +293,7 @@ void GrpcStream::TakeUp(v1::StreamResponse welcome) {
       absl::MutexLock lock(&mutex_);
       in_use_.note = std::string(shared.message());
     }
-    events_.OnResponse(number_, std::move(welcome));
+    events_.OnResponse(number_, welcome);
   }
   ReadNext();
 }

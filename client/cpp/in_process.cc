@@ -141,15 +141,17 @@ class StepJob final : public WorkPool::Job {
         step_(std::move(step)),
         unfinished_(static_cast<uint32_t>(step_.rows.size())),
         reported_(service::SteadyClock().Now()) {
+    sequences_.reserve(step_.rows.size());
     for (const LocalRow& row : step_.rows) sequences_.push_back(stream_->Find(row.record.get()));
+    results_.reserve(step_.rows.size());
   }
 
   void Run(uint32_t piece) override {
-    RowResult result = stream_->RunRow(sequences_[piece].get(), step_, piece);
+    LocalResult result{piece, stream_->RunRow(sequences_[piece].get(), step_, piece)};
     std::vector<LocalResult> report;
     {
       absl::MutexLock lock(&mutex_);
-      results_.push_back({piece, std::move(result)});
+      results_.push_back(std::move(result));
       const absl::Time now = service::SteadyClock().Now();
       if (--unfinished_ > 0 && now - reported_ < kReportAfter) return;
       // Released before the last report, so that the report ends the batch.

@@ -70,10 +70,11 @@ std::variant<std::unique_ptr<LocalRun>, service::Refusal> LocalRun::Begin(
   DescribeTask(row, &message);
   NameTensors(row, &tensors, &message);
   static const service::Limits limits;
-  auto parsed = service::ParseStepRow(message, static_cast<int>(options.row),
-                                      ShapeOf(*spec, dtype, row, tensors, options), *spec, limits);
-  if (auto* refusal = std::get_if<service::Refusal>(&parsed)) return std::move(*refusal);
-  service::RowPlan& plan = std::get<service::RowPlan>(parsed);
+  service::RowPlan plan;
+  if (auto refusal = service::ParseStepRow(message, static_cast<int>(options.row),
+                                           ShapeOf(*spec, dtype, row, tensors, options), *spec, limits, &plan)) {
+    return *std::move(refusal);
+  }
   plan.sampler_state = place.sampler_state;
   service::StepGrant grant;
   if (place.state != nullptr) {
@@ -83,7 +84,7 @@ std::variant<std::unique_ptr<LocalRun>, service::Refusal> LocalRun::Begin(
   std::vector<service::RowMaskBits> masks = MasksOf(row, spec->vocabulary);
   masks.resize(plan.masks.size());  // a mask may only ban tokens
   return std::unique_ptr<LocalRun>(
-      new LocalRun(service::RowRun({.spec = std::move(spec)}, std::move(plan), std::move(masks), std::move(grant)),
+      new LocalRun(service::RowRun({{.spec = std::move(spec)}, std::move(plan), std::move(masks), std::move(grant)}),
                    dtype, row, options));
 }
 

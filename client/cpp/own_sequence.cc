@@ -230,11 +230,14 @@ RowResult OwnSequence::EndDraw(const kernels::RowOutput& answer) {
   if (state_ != nullptr) state_->EndLoan();
   const uint32_t phase = draw_.views.empty() ? service::kNoPhase : draw_.views.front().phase;
   draw_.views.clear();
-  if (answer.error != kernels::RowError::kNone) return ToRowError(WhyNotDrawn(answer));
+  RowResult outcome;  // a draw
+  if (answer.error != kernels::RowError::kNone) {
+    outcome = ToRowError(WhyNotDrawn(answer));
+    return outcome;
+  }
   Advance(answer);
   last_checkpoint_ = {sampler_state_, position_, history_hash().value_or(0)};
-  RowResult outcome;
-  v1::DrawResult& draw = outcome.emplace<v1::DrawResult>();
+  v1::DrawResult& draw = std::get<v1::DrawResult>(outcome);
   service::EncodeDraw(answer, *spec_, phase, history_hash(), &draw);
   for (const kernels::TokenBits& token : answer.kept_tokens) draw.add_kept_tokens(token.token);
   const service::TextEnd end = state_ != nullptr ? state_->text_end() : service::TextEnd();
@@ -251,7 +254,7 @@ service::Refusal OwnSequence::WhyNotDrawn(const kernels::RowOutput& answer) cons
     plan.masks.emplace_back().mask_row = 0;
     masks.push_back(service::RowMaskBits::Lent(draw_.mask));
   }
-  service::RowRun run({.spec = spec_}, std::move(plan), std::move(masks), {});
+  service::RowRun run({{.spec = spec_}, std::move(plan), std::move(masks), {}});
   run.Take(0, answer);
   return std::get<service::Refusal>(run.Commit());
 }

@@ -38,7 +38,6 @@ struct PendingRow {
   uint64_t replays_on = 0;
   v1::RowResult partial;            // the parts of a result that have arrived
   std::optional<RowError> missing;  // the last refusal of a row in shards: names the shards that had not arrived
-  RowResult result;
 };
 
 // Guarded by the lock of StreamState's owner, except EndUse and Finish.
@@ -53,7 +52,8 @@ struct PendingBatch {
   v1::DType draft_dtype = v1::DTYPE_F32;
   std::optional<ReadyWord> ready;
   std::vector<PendingRow> rows;
-  uint32_t unfinished = 0;  // rows that are not done
+  std::vector<RowResult> results;  // of rows that are done; StreamState::Submit makes room for all
+  uint32_t unfinished = 0;         // rows that are not done
   absl::Time asked;
   absl::Time deadline;
   int32_t priority = 0;
@@ -71,12 +71,10 @@ struct PendingBatch {
   bool EndUse() { return uses.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
   // Delivers the results. To be called once, after the last use.
-  void Finish() {
-    std::vector<RowResult> results;
-    results.reserve(rows.size());
-    for (PendingRow& row : rows) results.push_back(std::move(row.result));
-    std::move(done)(std::move(results));
-  }
+  void Finish() { std::move(done)(std::move(results)); }
+
+  // Returns the place of a row's result.
+  RowResult& ResultOf(const PendingRow& row) { return results[static_cast<size_t>(&row - rows.data())]; }
 };
 
 // Returns the logits of a row's position.

@@ -199,12 +199,12 @@ absl::Status RingStream::Read() {
 bool RingStream::ReadSome() {
   const RingStatus status = rings_->reader.Take(&bytes_);
   if (status == RingStatus::kNotNow || !over_.ok()) return false;
-  v1::StreamResponse response;
-  if (status == RingStatus::kBroken || !response.ParseFromString(bytes_)) {
+  ReceivedResponse response;
+  if (status == RingStatus::kBroken || !response.message().ParseFromString(bytes_)) {
     over_ = Broken();
     return false;
   }
-  events_.OnResponse(number_, std::move(response));
+  events_.OnResponse(number_, response.message());
   return true;
 }
 

@@ -104,7 +104,7 @@ void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
   taken->drafts += static_cast<uint32_t>(row.drafts->distributions());
 }
 
-RowResult ResultOf(v1::RowResult result) {
+RowResult ResultOf(v1::RowResult&& result) {
   switch (result.kind_case()) {
     case v1::RowResult::kVerify:
       result.mutable_verify()->clear_continues();
@@ -116,6 +116,22 @@ RowResult ResultOf(v1::RowResult result) {
       result.mutable_draw()->clear_continues();
       return std::move(*result.mutable_draw());
   }
+}
+
+RowResult ResultOf(const v1::RowResult& result) {
+  RowResult copy;
+  switch (result.kind_case()) {
+    case v1::RowResult::kVerify:
+      copy.emplace<v1::VerifyResult>(result.verify()).clear_continues();
+      break;
+    case v1::RowResult::kScore:
+      copy.emplace<v1::ScoreResult>(result.score()).clear_continues();
+      break;
+    default:
+      std::get<v1::DrawResult>(copy) = result.draw();
+      std::get<v1::DrawResult>(copy).clear_continues();
+  }
+  return copy;
 }
 
 }  // namespace sortition::client

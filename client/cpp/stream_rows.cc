@@ -232,20 +232,19 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
       SentStep{batch, std::move(rows), count, link->messages, std::move(watch), std::move(leases), memory != nullptr};
 }
 
-void StreamState::OnResults(uint64_t stream, v1::StepResults results, absl::Time now) {
+void StreamState::OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now) {
   if (results.has_error()) return OnStepRefused(results.batch_id(), FromWire(results.error()), now);
   const auto it = sent_steps_.find(results.batch_id());
   if (it == sent_steps_.end()) return;  // the step was given up, or the answer is repeated
-  for (v1::RowResult& result : *results.mutable_rows()) {
-    if (absl::Status status = OnRowResult(&it->second, &result, now); !status.ok()) {
+  for (const v1::RowResult& result : results.rows()) {
+    if (absl::Status status = OnRowResult(&it->second, result, now); !status.ok()) {
       return links_.Break(stream, status, now);
     }
   }
   if (it->second.unanswered == 0) sent_steps_.erase(it);
 }
 
-absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now) {
-  const v1::RowResult& result = *taken;
+absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& result, absl::Time now) {
   if (result.row() >= sent->rows.size()) return absl::InternalError("a result for a row that the step does not have");
   uint32_t& index = sent->rows[result.row()];
   if (index == SentStep::kAnswered) return absl::OkStatus();  // a repeated result
@@ -268,7 +267,8 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
   if (result.kind_case() != asked) return absl::InternalError("the result of a row is of another kind than its task");
   const bool continues = result.draw().continues() || result.score().continues() || result.verify().continues();
   if (ReceiptLog* const log = row.record->options.receipts.get()) log->OnRecords(result.receipts());
-  AppendPart(std::move(*taken), &row.partial);
+  const bool is_whole = !continues && row.partial.kind_case() == v1::RowResult::KIND_NOT_SET;
+  if (!is_whole) AppendPart(result, &row.partial);
   if (continues) return absl::OkStatus();
   index = SentStep::kAnswered;
   --sent->unanswered;
@@ -276,7 +276,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, v1::RowResult* taken, absl
     absl::MutexLock lock(&row.record->mutex);
     row.record->habit.refusals = 0;
   }
-  FinishRow(sent->batch.get(), &row, ResultOf(std::move(row.partial)));
+  FinishRow(sent->batch.get(), &row, is_whole ? ResultOf(result) : ResultOf(std::move(row.partial)));
   return absl::OkStatus();
 }
 

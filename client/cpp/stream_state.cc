@@ -54,6 +54,7 @@ void StreamState::Open(std::unique_ptr<PendingOpen> open, absl::Time now) {
 void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
   batch->asked = now;
   batch->unfinished = static_cast<uint32_t>(batch->rows.size());
+  batch->results.resize(batch->rows.size());
   for (PendingRow& row : batch->rows) {
     bool taken;
     {
@@ -67,7 +68,7 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
     }
     if (taken) {
       row.state = PendingRow::State::kDone;
-      row.result =
+      batch->ResultOf(row) =
           RowError{absl::StatusCode::kFailedPrecondition, v1::STEP_IN_FLIGHT, "rows.sequence", "1 step at a time",
                    absl::StrCat("a step of ", row.record->options.request_id, " is not over")};
       --batch->unfinished;
@@ -120,7 +121,7 @@ void StreamState::SendClose(Link* link, const SequenceRecord& record) {
   links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
-void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl::Time now) {
+void StreamState::OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now) {
   if (!links_.IsLive(stream)) return;
   links_.OnHeard(stream, now);
   switch (response.kind_case()) {
@@ -151,7 +152,7 @@ void StreamState::OnResponse(uint64_t stream, v1::StreamResponse response, absl:
       break;
     case v1::StreamResponse::kResults:
       links_.OnAnswer(stream);
-      OnResults(stream, std::move(*response.mutable_results()), now);
+      OnResults(stream, response.results(), now);
       break;
     case v1::StreamResponse::kRejected:
       OnRejected(stream, response.rejected(), now);
@@ -309,7 +310,7 @@ absl::Time StreamState::next_event(absl::Time now) const {
   return next;
 }
 
-void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult result) {
+void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult&& result) {
   {
     absl::MutexLock lock(&row->record->mutex);
     row->record->in_flight = false;
@@ -329,7 +330,7 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult resu
       history.Scored();
     }
   }
-  row->result = std::move(result);
+  batch->ResultOf(*row) = std::move(result);
   row->state = PendingRow::State::kDone;
   --batch->unfinished;
 }

@@ -73,7 +73,7 @@ class StreamState {
   // pending open is answered. Otherwise the service forgets it by itself.
   void Close(SequenceRecord* record);
   void OnTime(absl::Time now) { Advance(now); }
-  void OnResponse(uint64_t stream, v1::StreamResponse response, absl::Time now);
+  void OnResponse(uint64_t stream, const v1::StreamResponse& response, absl::Time now);
   void OnLocalOpened(uint64_t stream, uint64_t epoch, const LocalOpenResult& result, absl::Time now);
   void OnLocalResults(uint64_t stream, uint64_t batch_id, std::vector<LocalResult> results, absl::Time now);
   void OnEnded(uint64_t stream, const absl::Status& status, absl::Time now);
@@ -145,9 +145,8 @@ class StreamState {
   void OnOpenAnswered(uint64_t epoch, const LocalOpenResult& answer, absl::Time now);
   void OnOpenAccepted(const SentOpen& sent, const OpenedSequence& state);
   void OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now);
-  void OnResults(uint64_t stream, v1::StepResults results, absl::Time now);
-  // May move parts of `*taken` out.
-  absl::Status OnRowResult(SentStep* sent, v1::RowResult* taken, absl::Time now);
+  void OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now);
+  absl::Status OnRowResult(SentStep* sent, const v1::RowResult& result, absl::Time now);
   void OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now);
   void OnRowRefused(PendingBatch* batch, PendingRow* row, const RowError& error, absl::Time now);
   void OnRowRequired(PendingBatch* batch, PendingRow* row, const v1::Error& error);
@@ -166,7 +165,7 @@ class StreamState {
   bool LeavesSharedBytes(const SentStep& sent) const;
   Remedy RemedyOf(const RowError& error) const;
 
-  void FinishRow(PendingBatch* batch, PendingRow* row, RowResult result);
+  void FinishRow(PendingBatch* batch, PendingRow* row, RowResult&& result);
   // Ends the pending opens of `record` (null: of all sequences) whose deadline is not after `until`.
   void FinishOpens(const SequenceRecord* record, const absl::Status& status, absl::Time until = absl::InfiniteFuture());
   void SendClose(Link* link, const SequenceRecord& record);

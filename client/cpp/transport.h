@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/cpp/local_sampler.h"
+#include "service/arena_message.h"
 #include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -40,6 +41,23 @@ struct OutgoingMessage {
   }
 };
 
+// A message from the server, whose parts are freed together.
+class ReceivedResponse {
+ public:
+  v1::StreamResponse& message() { return message_; }
+
+ private:
+  static google::protobuf::ArenaOptions Options() {
+    google::protobuf::ArenaOptions options;
+    options.start_block_size = 4 << 10;
+    options.max_block_size = 64 << 10;
+    return options;
+  }
+
+  google::protobuf::Arena arena_{Options()};
+  v1::StreamResponse& message_ = *service::NewInArena<v1::StreamResponse>(&arena_);
+};
+
 // Receives the events of a connector's streams. Outlives the connector. Calls are made on the connector's threads and,
 // among the calls to a transport, from within Poll alone. Events of one stream arrive in order. Thread-safe.
 class StreamEvents {
@@ -48,7 +66,8 @@ class StreamEvents {
   // The stream has memory shared with its server, which Transport::memory returns from now on. Called before the
   // welcome. May block until the budget is used up.
   virtual void OnMemory(SharedMemory*, const RetryBudget&) {}
-  virtual void OnResponse(uint64_t stream, v1::StreamResponse response) = 0;
+  // `response` lives until this returns.
+  virtual void OnResponse(uint64_t stream, const v1::StreamResponse& response) = 0;
   // Answers of a stream's LocalSampler.
   virtual void OnLocalOpened(uint64_t /*stream*/, uint64_t /*epoch*/, LocalOpenResult) {}
   virtual void OnLocalResults(uint64_t /*stream*/, uint64_t /*batch_id*/, std::vector<LocalResult>) {}

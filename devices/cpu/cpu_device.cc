@@ -32,8 +32,8 @@ const kernels::cpu::Target& Named(std::string_view name) {
 using Memory = kernels::cpu::Array<std::byte>;
 
 // `memory` holds a copy of rows that cannot be read in place.
-kernels::RowOutput Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* memory,
-                          kernels::cpu::Scratch* scratch) {
+void Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* memory, kernels::cpu::Scratch* scratch,
+            kernels::RowOutput* output) {
   kernels::RowRequest request = row.request;
   const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
   kernels::cpu::RowCopy copy;
@@ -44,9 +44,7 @@ kernels::RowOutput Answer(const kernels::cpu::Target& target, const DeviceRow& r
     copy = {row.segments, memory->Reserve(bytes)};
     request.logits = copy.to;
   }
-  kernels::RowOutput output;
-  kernels::cpu::SampleRow(target, request, copy, scratch, &output);
-  return output;
+  kernels::cpu::SampleRow(target, request, copy, scratch, output);
 }
 
 }  // namespace
@@ -84,34 +82,42 @@ void CpuDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   batch->done = std::move(done);
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(!stopping_);
-  queue_.push_back({std::move(batch)});
+  queue_.push_back(std::move(batch));
 }
 
-CpuDevice::Work CpuDevice::TakeRow() {
+std::shared_ptr<CpuDevice::Batch> CpuDevice::AwaitBatch() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &CpuDevice::WorkOrStop));
-  if (queue_.empty()) return {};
-  Work& front = queue_.front();
-  const Work taken = front;
-  if (taken.row == 0) taken.batch->start = std::chrono::steady_clock::now();
-  if (++front.row == taken.batch->rows.size()) queue_.pop_front();
-  return taken;
+  return queue_.empty() ? nullptr : queue_.front();
+}
+
+void CpuDevice::RemoveFront() {
+  absl::MutexLock lock(&mutex_);
+  queue_.pop_front();
 }
 
 void CpuDevice::Run() {
   Memory memory;
   kernels::cpu::Scratch scratch;
-  for (Work work = TakeRow(); work.batch != nullptr; work = TakeRow()) {
-    Batch& batch = *work.batch;
-    batch.outputs[work.row] = Answer(target_, batch.rows[work.row], &memory, &scratch);
-    // The last thread sees the outputs of all others: each decrement releases what was written before it.
-    if (batch.unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
-    BatchOutput result;
-    result.outputs = std::move(batch.outputs);
-    result.kernel_nanoseconds =
-        uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - batch.start).count());
-    std::exchange(batch.done, nullptr)(std::move(result));
+  while (const std::shared_ptr<Batch> batch = AwaitBatch()) {
+    const size_t rows = batch->rows.size();
+    for (size_t row; (row = batch->next_row.fetch_add(1, std::memory_order_relaxed)) < rows;) {
+      if (row == 0) batch->start = std::chrono::steady_clock::now();
+      // It is the front, since the one before it was removed. The other threads take the next one.
+      if (row + 1 == rows) RemoveFront();
+      Answer(target_, batch->rows[row], &memory, &scratch, &batch->outputs[row]);
+      // The last thread sees what all others wrote: each decrement releases what was written before it.
+      if (batch->unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) == 1) Finish(batch.get());
+    }
   }
+}
+
+void CpuDevice::Finish(Batch* batch) {
+  BatchOutput result;
+  result.outputs = std::move(batch->outputs);
+  result.kernel_nanoseconds =
+      uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - batch->start).count());
+  std::exchange(batch->done, nullptr)(std::move(result));
 }
 
 }  // namespace sortition::devices

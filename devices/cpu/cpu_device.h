@@ -52,22 +52,23 @@ class CpuDevice final : public Device {
     std::vector<DeviceRow> rows;
     Done done;
     std::vector<kernels::RowOutput> outputs;
+    std::atomic<size_t> next_row = 0;  // to be taken; at the end or behind it: none is left
     std::atomic<size_t> unfinished_rows;
-    std::chrono::steady_clock::time_point start;  // written when the first row is taken
-  };
-  struct Work {
-    std::shared_ptr<Batch> batch;  // null: the thread ends
-    size_t row = 0;
+    std::chrono::steady_clock::time_point start;  // written by the thread that takes the first row
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  Work TakeRow() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the oldest batch with rows that no thread has taken; null: the thread ends.
+  std::shared_ptr<Batch> AwaitBatch() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes the oldest batch, whose last row has been taken.
+  void RemoveFront() ABSL_LOCKS_EXCLUDED(mutex_);
+  static void Finish(Batch* batch);
   bool WorkOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
 
   const kernels::cpu::Target& target_;
   DeviceDescription description_;
   absl::Mutex mutex_;
-  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);  // batches with untaken rows, each at its first
+  std::deque<std::shared_ptr<Batch>> queue_ ABSL_GUARDED_BY(mutex_);  // batches with untaken rows
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -197,10 +197,7 @@ void Chain::KeepNotAfter(Candidate last) {
   }
 }
 
-uint32_t Chain::FloorWithin(law::Bound bound) const {
-  if (!shape_.is_curved) return FirstKeyWithin(bound, shape_.scale);
-  return law::FirstKeyKept(law::kCutWithin, bound, row_.max_key, shape_);
-}
+uint32_t Chain::FloorWithin(law::Bound bound) const { return FirstKeyWithin(bound, row_.max_key, scale_); }
 
 void Chain::KeepFirst(uint32_t count) {
   if (is_listed_) {
@@ -230,7 +227,7 @@ void Chain::KeepDepth(const law::StageWords& stage) {
   const RowScale scale = ScaleOf(unit, row_.max_key);
   const auto floor = [&](const law::StageSums& levels) {
     const law::Bound bound = law::BoundOf(stage, levels, request_.sampler_state);
-    return law::FirstKeyKept(law::kCutDepth, bound, row_.max_key, unit);
+    return FirstKeyWithinDepth(bound, row_.max_key, scale);
   };
   if (!is_listed_ && last_ == kLastLive && !scale.curve.is_on) {
     // The deviation of the levels, which are off by a half at most, lies between two nearly equal ones. Seldom does a

@@ -100,7 +100,8 @@ std::optional<Decision> DecideDraw(const Target& target, const RowRequest& reque
     return Answer(kernels, request, row, scale, first, {&alone, 1}, first.token(), scratch);
   }
   const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
-  const uint32_t floor = min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), scale.scale) : 1;
+  const uint32_t floor =
+      min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), first.key(), scale.scale) : 1;
   // The tokens that min-p keeps, at most so many as top-k.
   Candidate* const listed = scratch->kept.Reserve(row.first.size() + ChangedTokens::kMostRaised);
   size_t count = 0;

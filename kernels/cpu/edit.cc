@@ -45,13 +45,14 @@ uint32_t ExactGroups(const RowRequest& request) {
   return std::max({first, parameters.processed_top, parameters.tempered_top});
 }
 
-// The maxima of a masked row: exact of `exact` groups at least that come first, or of all; of the others, that lie
-// below them, perhaps those of masked tokens. `maxima` has the unmasked row's.
-void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch* scratch, uint32_t* maxima) {
-  kernels.MaskWholeGroups(row.sent_words, row.groups, maxima);
+// Makes the maxima of a masked row from those of the unmasked one: exact of `exact` groups at least that come first, or
+// of all; of the others, that lie below them, perhaps those of masked tokens.
+void MaskMaxima(const Kernels& kernels, const Row& row, const uint32_t* unmasked, uint32_t exact, Scratch* scratch,
+                uint32_t* maxima) {
+  kernels.MaskWholeGroups(row.sent_words, unmasked, row.groups, maxima);
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  // Looks among several times as many groups, since a mask hides some.
-  for (uint64_t leading = 4 * uint64_t{exact};; leading *= 4) {
+  // Looks among more groups, since a mask hides some.
+  for (uint64_t leading = 2 * uint64_t{exact} + 16;; leading *= 4) {
     const bool all = leading >= row.groups;
     uint32_t* const folded = scratch->folded.Reserve(row.groups);
     const uint32_t level = all ? 1 : kernels.LowerBoundOfNth(maxima, row.groups, uint32_t(leading), 1, folded);
@@ -63,8 +64,12 @@ void MaskMaxima(const Kernels& kernels, const Row& row, uint32_t exact, Scratch*
     }
     uint32_t* const keys = scratch->folded.Reserve(count);
     kernels.LargestSentKeys(row, groups, count, keys);
-    for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = keys[i];
-    if (level == 1 || kernels.SelectAtLeast(maxima, row.groups, level, groups) >= exact) return;
+    uint32_t still = reached - count;
+    for (uint32_t i = 0; i < count; ++i) {
+      maxima[groups[i]] = keys[i];
+      still += keys[i] >= level;
+    }
+    if (level == 1 || still >= exact) return;
   }
 }
 
@@ -138,8 +143,8 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
   const bool masked = IsMasked(request);
   if (edits.empty() && !masked) return true;
 
+  const size_t padded = (raw.groups + 63) / 64 * 64;
   uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
-  std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, maxima);
   uint64_t* const words = scratch->sent_words.Reserve(raw.groups);
   FillAllowedWords(request, raw.groups, words);
   if (masked) row->sent_words = words;
@@ -159,13 +164,14 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
   }
   row->maxima = maxima;
   if (masked) {
-    MaskMaxima(kernels, *row, ExactGroups(request), scratch, maxima);
+    MaskMaxima(kernels, *row, raw.maxima, ExactGroups(request), scratch, maxima);
     RaiseMaxima(row->edited, maxima);
     row->reached = maxima;
     row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
   } else {
     uint32_t* const reached = scratch->reached.Reserve(raw.groups);
-    std::copy_n(raw.maxima, (raw.groups + 63) / 64 * 64, reached);
+    std::copy_n(raw.maxima, padded, maxima);
+    std::copy_n(raw.maxima, padded, reached);
     MoveMaxima(edited, maxima, reached);
     row->max_key = SettleFirst(kernels, *row, scratch, maxima, reached);
     row->reached = reached;

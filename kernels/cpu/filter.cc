@@ -105,7 +105,8 @@ Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, c
             Scratch* scratch) {
   const RowParameters& parameters = *request.parameters;
   const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
-  const uint32_t floor = min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), scale.scale) : 1;
+  const uint32_t floor =
+      min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), row.max_key, scale.scale) : 1;
   if (parameters.top_k != 0 && parameters.top_k < request.live_vocabulary) {
     std::span<Candidate> first = SelectFirst(kernels, row, parameters.top_k, floor, scratch, &scratch->kept);
     if (parameters.top_p != 0) first = TopPOfCandidates(kernels, parameters.top_p, scale, first, scratch);

@@ -17,13 +17,15 @@ namespace {
 constexpr law::Bound kLive = {law::kDeadFromDistance - 1};
 constexpr law::Bound kWeighted = {law::kWeightlessFromDistance - 1};
 
-// `max` is the largest logit that `scale` is for.
-RowScale LinearScale(const law::Scale& scale, double max) {
+// `max_bits` is the largest logit that `scale` is for.
+RowScale LinearScale(const law::Scale& scale, uint32_t max_bits) {
+  const double max = std::bit_cast<float>(max_bits);
+  const uint32_t max_key = law::Key(max_bits);
   RowScale row;
   row.scale = scale;
   row.to_fixed_point = std::bit_cast<float>((127 + 157 - row.scale.e0) << 23);
-  row.first_live_key = FirstKeyWithin(kLive, row.scale);
-  row.first_weighted_key = FirstKeyWithin(kWeighted, row.scale);
+  row.first_live_key = FirstKeyWithin(kLive, max_key, row.scale);
+  row.first_weighted_key = FirstKeyWithin(kWeighted, max_key, row.scale);
   const double per_unit =
       std::ldexp(double(uint64_t{1} << row.scale.shift) / row.scale.multiplier, int(row.scale.e0) - 157);
   row.logits_per_unit = float(per_unit * (1 + 0x1p-20));
@@ -32,6 +34,69 @@ RowScale LinearScale(const law::Scale& scale, double max) {
 }
 
 float Float(uint32_t bits) { return std::bit_cast<float>(bits); }
+
+// Returns the smallest of the keys `min_key` to `max_key` that `within` is true of. It is of `max_key`, and of every
+// key above one that it is of. Takes few steps from a guess that is near.
+template <typename Within>
+uint32_t FirstKeyNear(float guess, uint32_t min_key, uint32_t max_key, Within within) {
+  uint32_t high = std::clamp(law::Key(std::bit_cast<uint32_t>(guess)), min_key, max_key);
+  uint32_t low = min_key - 1;
+  uint32_t step = 1;
+  if (within(high)) {
+    for (; high - low > step; step *= 2) {
+      if (!within(high - step)) {
+        low = high - step;
+        break;
+      }
+      high -= step;
+    }
+  } else {
+    low = high;
+    high = max_key;
+    for (; high - low > step; step *= 2) {
+      if (within(low + step)) {
+        high = low + step;
+        break;
+      }
+      low += step;
+    }
+  }
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    (within(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+// The distance a from the curve's maximum, in temperatures, where the curve has fallen to `fallen`: square * a^2 + cube
+// * a^3 = fallen. Nearly.
+double WhereFallen(double fallen, const CurveFloats& curve) {
+  if (fallen <= 0) return 0;
+  // From where one of the terms alone has fallen so far, which is beyond it, the steps lead back.
+  double a = std::numeric_limits<double>::infinity();
+  if (curve.square > 0) a = std::sqrt(fallen / curve.square);
+  if (curve.cube > 0) a = std::min(a, std::cbrt(fallen / curve.cube));
+  for (int i = 0; i < 4; ++i) {
+    const double slope = a * (2.0 * curve.square + 3.0 * curve.cube * a);
+    if (slope > 0) a -= (a * a * (curve.square + curve.cube * a) - fallen) / slope;
+  }
+  return a;
+}
+
+// Returns the number next to the smallest one whose fixed-point integer is `reach` below the largest's, or one beside
+// it.
+float NumberBelow(uint64_t reach, const law::Scale& scale) {
+  const int64_t least = int64_t{int32_t(scale.max)} - int64_t(reach);
+  return float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
+}
+
+// Returns about the number that the row's curve, if it has one, brings there.
+float NumberBelow(uint64_t reach, const RowScale& row) {
+  if (!row.curve.is_on) return NumberBelow(reach, row.scale);
+  // The curve falls from 0.
+  const double fallen = std::ldexp(double(reach), int(row.scale.e0) - 157);
+  return float(row.curve.max - WhereFallen(fallen, row.curve) / row.curve.inverse);
+}
 
 }  // namespace
 
@@ -53,29 +118,9 @@ float CurvedLogitBelow(float logit, float distance, const RowScale& scale) {
   return curve.max - a / curve.inverse * 1.001f - std::abs(curve.max) * 0x1p-20f;
 }
 
-namespace {
-
-// law::FirstKeyKept of distances, with the curve in floats.
-uint32_t FirstCurvedWithin(law::Bound bound, uint32_t max_key, const RowScale& row) {
-  uint32_t low = law::kLowestKey;
-  uint32_t high = max_key;
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    const float curved = CurvedFloat(Float(law::Flush(law::KeyBits(middle))), row.curve);
-    if (law::IsWithin(law::Distance(std::bit_cast<uint32_t>(curved), row.scale), bound)) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return high;
-}
-
-}  // namespace
-
 RowScale ScaleOf(const law::Temperature& temperature, uint32_t max_key) {
   SORTITION_CHECK(max_key != 0);
-  return LinearScale(law::ScaleOf(law::KeyBits(max_key), temperature), Float(law::KeyBits(max_key)));
+  return LinearScale(law::ScaleOf(law::KeyBits(max_key), temperature), law::KeyBits(max_key));
 }
 
 RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
@@ -84,7 +129,7 @@ RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
 
 RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {
   SORTITION_CHECK(max_key != 0);
-  RowScale row = LinearScale(shape.scale, Float(law::ShapedBits(law::KeyBits(max_key), shape)));
+  RowScale row = LinearScale(shape.scale, law::ShapedBits(law::KeyBits(max_key), shape));
   if (!shape.is_curved) return row;
   row.curve = {true,
                shape.curve,
@@ -94,21 +139,33 @@ RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {
                Float(shape.curve.cube),
                Float(law::KeyBits(row.first_live_key - 1)),
                Float(law::KeyBits(row.first_weighted_key - 1))};
-  row.first_live_key = FirstCurvedWithin(kLive, max_key, row);
-  row.first_weighted_key = FirstCurvedWithin(kWeighted, max_key, row);
+  row.first_live_key = FirstKeyWithin(kLive, max_key, row);
+  row.first_weighted_key = FirstKeyWithin(kWeighted, max_key, row);
   return row;
 }
 
-uint32_t FirstKeyWithin(law::Bound bound, const law::Scale& scale) {
-  const int64_t least = int64_t{int32_t(scale.max)} - int64_t(law::ReachOf(bound, scale));
-  // The float next to the smallest number that truncates to `least`, or one beside it.
-  const float edge = float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
-  const auto within = [&](uint32_t key) { return law::IsWithin(law::Distance(law::KeyBits(key), scale), bound); };
-  const uint32_t bits = std::bit_cast<uint32_t>(edge);
-  uint32_t key = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  while (!within(key)) ++key;
-  while (within(key - 1)) --key;
-  return key;
+uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const law::Scale& scale) {
+  return FirstKeyNear(NumberBelow(law::ReachOf(bound, scale), scale), 1, max_key,
+                      [&](uint32_t key) { return law::IsWithin(law::Distance(law::KeyBits(key), scale), bound); });
+}
+
+uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const RowScale& row) {
+  if (!row.curve.is_on) return FirstKeyWithin(bound, max_key, row.scale);
+  const float guess = NumberBelow(law::ReachOf(bound, row.scale), row);
+  return FirstKeyNear(guess, law::kLowestKey, max_key, [&](uint32_t key) {
+    const float curved = CurvedFloat(Float(law::Flush(law::KeyBits(key))), row.curve);
+    return law::IsWithin(law::Distance(std::bit_cast<uint32_t>(curved), row.scale), bound);
+  });
+}
+
+uint32_t FirstKeyWithinDepth(law::Bound bound, uint32_t max_key, const RowScale& unit) {
+  const law::Scale of_depths = {.multiplier = 1u << 30, .e0 = unit.scale.e0, .shift = 30, .max = unit.scale.max};
+  const float guess = NumberBelow(law::ReachOf(bound, of_depths), unit);
+  return FirstKeyNear(guess, law::kLowestKey, max_key, [&](uint32_t key) {
+    const uint32_t bits = law::Flush(law::KeyBits(key));
+    const uint32_t curved = unit.curve.is_on ? law::Curved(bits, unit.curve.bits) : bits;
+    return law::IsWithin(law::Depth(curved, unit.scale), bound);
+  });
 }
 
 }  // namespace sortition::kernels::cpu

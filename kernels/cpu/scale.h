@@ -61,7 +61,14 @@ inline float LogitBelow(float logit, float distance, const RowScale& scale) {
   return logit - (distance * scale.logits_per_unit + scale.slack);
 }
 
-// law::FirstKeyKept of distances without a curve, in a few steps. The bound is below law::kDeadFromDistance.
-uint32_t FirstKeyWithin(law::Bound bound, const law::Scale& scale);
+// law::FirstKeyKept of distances without a curve, in a few steps; keys below that of the smallest live logit count,
+// too. The bound is below law::kDeadFromDistance.
+uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const law::Scale& scale);
+
+// law::FirstKeyKept of distances in a row whose largest key is `max_key`, with its curve if it has one.
+uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const RowScale& row);
+
+// law::FirstKeyKept of depths (law::kCutDepth), in a few steps; `unit` is of the unit shape.
+uint32_t FirstKeyWithinDepth(law::Bound bound, uint32_t max_key, const RowScale& unit);
 
 }  // namespace sortition::kernels::cpu

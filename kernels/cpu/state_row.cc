@@ -19,26 +19,44 @@ namespace {
 TokenBits BitsOf(Candidate candidate) { return {candidate.token(), law::KeyBits(candidate.key())}; }
 
 // Puts candidates, which stand by ascending id, into the law's order. Returns them, in one of the two places. Sorts by
-// the digits of their keys that differ: first tokens have few, which comparisons would not use.
-std::span<const Candidate> InOrder(std::span<Candidate> candidates, Array<Candidate>* memory) {
-  constexpr uint32_t kDigit = 9;
+// the digits that tell their keys from the largest one: first tokens have few, which comparisons would not use.
+std::span<const Candidate> InOrder(std::span<Candidate> candidates, Scratch* scratch) {
   if (candidates.empty()) return candidates;
+  uint32_t smallest = ~0u;
+  uint32_t largest = 0;
   uint32_t differing = 0;
-  for (const Candidate& candidate : candidates) differing |= candidate.key() ^ candidates[0].key();
+  for (const Candidate& candidate : candidates) {
+    smallest = std::min(smallest, candidate.key());
+    largest = std::max(largest, candidate.key());
+    differing |= candidate.key() ^ candidates[0].key();
+  }
+  constexpr int kDigit = 11;
+  uint32_t places[1 << kDigit];
   Candidate* from = candidates.data();
-  Candidate* to = memory->Reserve(candidates.size());
-  while (differing != 0) {
-    const auto shift = uint32_t(std::countr_zero(differing));
+  Candidate* to = scratch->kept.Reserve(candidates.size());
+  int shift = differing == 0 ? 0 : std::countr_zero(differing);
+  for (uint32_t left = (largest - smallest) >> shift; left != 0; left >>= kDigit, shift += kDigit) {
     const uint32_t mask = (1u << kDigit) - 1;
-    const auto digit = [&](const Candidate& candidate) { return ~candidate.key() >> shift & mask; };
-    uint32_t places[(1u << kDigit) + 1] = {};
-    for (size_t i = 0; i < candidates.size(); ++i) ++places[digit(from[i]) + 1];
-    for (uint32_t i = 1; i <= mask; ++i) places[i] += places[i - 1];
-    for (size_t i = 0; i < candidates.size(); ++i) to[places[digit(from[i])]++] = from[i];
+    const auto digit = [&](size_t i) { return (largest - from[i].key()) >> shift & mask; };
+    const uint32_t digits = std::min(left, mask) + 1;
+    std::fill_n(places, digits, 0);
+    for (size_t i = 0; i < candidates.size(); ++i) ++places[digit(i)];
+    uint32_t place = 0;
+    for (uint32_t i = 0; i < digits; ++i) place += std::exchange(places[i], place);
+    for (size_t i = 0; i < candidates.size(); ++i) to[places[digit(i)]++] = from[i];
     std::swap(from, to);
-    differing &= ~(mask << shift);
   }
   return {from, candidates.size()};
+}
+
+// States further tokens: those of `named` that are not among the first ones.
+void StateNamed(const RowRequest& request, std::span<const uint32_t> named, StatedRow* stated) {
+  const auto candidate = [](TokenBits token) { return Candidate::Of(law::Key(token.bits), token.token); };
+  for (const uint32_t token : named) {
+    SORTITION_CHECK(token < request.live_vocabulary);
+    const TokenBits sent = {token, law::Canonical(SentBits(request, token))};
+    if (stated->first.empty() || candidate(sent) < candidate(stated->first.back())) stated->others.push_back(sent);
+  }
 }
 
 uint64_t SumAt(const Kernels& kernels, const Row& row, const law::Temperature& temperature, Scratch* scratch) {
@@ -62,20 +80,13 @@ bool StateRow(const Target& target, const RowRequest& request, const StatedParts
   // One token more shows whether the list is whole.
   std::span<const Candidate> first;
   if (row.max_key != 0) {
-    first = InOrder(SelectAbout(kernels, row, parts.count + 1, law::kLowestKey, scratch, &scratch->leading),
-                    &scratch->kept);
+    first = InOrder(SelectAbout(kernels, row, parts.count + 1, law::kLowestKey, scratch, &scratch->leading), scratch);
   }
   stated->is_whole = first.size() <= parts.count;
   first = first.first(std::min<size_t>(first.size(), parts.count));
   stated->first.resize(first.size());
   std::ranges::transform(first, stated->first.begin(), BitsOf);
-
-  for (const uint32_t token : parts.named) {
-    SORTITION_CHECK(token < request.live_vocabulary);
-    const TokenBits sent = {token, law::Canonical(SentBits(request, token))};
-    const Candidate candidate = Candidate::Of(law::Key(sent.bits), token);
-    if (first.empty() || candidate < first.back()) stated->others.push_back(sent);
-  }
+  StateNamed(request, parts.named, stated);
   if (row.max_key == 0) return true;
   if (parts.unit_sum) stated->unit_sum = SumAt(kernels, row, law::UnitTemperature(), scratch);
   const auto temperature = law::StatedTemperature(*request.parameters);

@@ -1,6 +1,8 @@
 // Sums: of what was sent, group by group, and of the edited tokens.
 #include "kernels/cpu/sums.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/select.h"
 #include "kernels/law/row_law.h"
 
@@ -21,7 +23,8 @@ uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, co
     return WeighList(kernels, CollectNotAfter(kernels, row, last, scratch, &scratch->leading), scale, scratch);
   }
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
+  const uint32_t floor = std::max(last.key(), scale.first_weighted_key);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   uint64_t sum = kernels.SumWeights(row, groups, count, last, scale);
   for (const Candidate& candidate : row.edited) {
     if (candidate >= last) sum += law::Weight(DistanceOfKey(candidate.key(), scale));

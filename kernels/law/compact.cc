@@ -207,24 +207,36 @@ std::string_view WhyNotStated(u32 live_vocabulary, TokenBits token) {
   return {};
 }
 
-// Every token is below the live vocabulary.
+// Every token is below the live vocabulary. Looks for the place of a token only if there is one that is listed twice.
 std::optional<Unsound> FindListedTwice(u32 live_vocabulary, const CompactRow& row) {
-  thread_local std::vector<u64> seen;  // a bit for each token; all 0 between calls
-  seen.resize(std::max<size_t>(seen.size(), (live_vocabulary + 63) / 64));
+  thread_local std::vector<u64> memory;  // a bit for each token; all 0 between calls
+  if (memory.size() * 64 < live_vocabulary) memory.resize((live_vocabulary + 63) / 64);
+  u64* const seen = memory.data();
+  const auto clear = [&] {
+    for (const std::span<const TokenBits> tokens : {row.first, row.others}) {
+      for (const TokenBits& token : tokens) seen[token.token / 64] = 0;
+    }
+  };
+  const auto was_seen = [&](u32 token) {
+    const u64 before = seen[token / 64];
+    seen[token / 64] = before | u64{1} << token % 64;
+    return before >> token % 64 & 1;
+  };
+  u64 is_twice = 0;
+  for (const std::span<const TokenBits> tokens : {row.first, row.others}) {
+    for (const TokenBits& token : tokens) is_twice |= was_seen(token.token);
+  }
+  clear();
   std::optional<Unsound> unsound;
+  if (is_twice == 0) return unsound;
   const auto find = [&](std::span<const TokenBits> tokens, Claim claim) {
     for (size_t i = 0; i < tokens.size() && !unsound; ++i) {
-      const u64 bit = u64{1} << (tokens[i].token % 64);
-      u64& word = seen[tokens[i].token / 64];
-      if ((word & bit) != 0) unsound = Unsound{claim, i, "is listed twice"};
-      word |= bit;
+      if (was_seen(tokens[i].token) != 0) unsound = Unsound{claim, i, "is listed twice"};
     }
   };
   find(row.first, Claim::kFirst);
   find(row.others, Claim::kOthers);
-  for (const std::span<const TokenBits> tokens : {row.first, row.others}) {
-    for (const TokenBits& token : tokens) seen[token.token / 64] = 0;
-  }
+  clear();
   return unsound;
 }
 

@@ -27,14 +27,14 @@ namespace {
 // Groups outputs by step, so that each step is called once.
 class OutputsByStep {
  public:
-  // `queued`: the row joined the queue.
-  void Add(std::shared_ptr<PendingStep> step, absl::Time queued, QueuedOutput output) {
+  // `queued`: the row joined the queue. `rows`: as many may follow of the step.
+  void Add(const std::shared_ptr<PendingStep>& step, absl::Time queued, size_t rows, QueuedOutput&& output) {
     // Rows of one step mostly follow each other, so the last step is tried first.
-    if (steps_.empty()) steps_.push_back({step, queued, {}});
+    if (steps_.empty()) AddStep(step, queued, rows);
     if (steps_[last_].step != step) {
       if (places_.empty()) places_.emplace(steps_[0].step.get(), 0);
       last_ = places_.try_emplace(step.get(), steps_.size()).first->second;
-      if (last_ == steps_.size()) steps_.push_back({std::move(step), queued, {}});
+      if (last_ == steps_.size()) AddStep(step, queued, rows);
     }
     steps_[last_].outputs.push_back(std::move(output));
   }
@@ -51,6 +51,11 @@ class OutputsByStep {
     absl::Time queued;
     std::vector<QueuedOutput> outputs;
   };
+  void AddStep(const std::shared_ptr<PendingStep>& step, absl::Time queued, size_t rows) {
+    steps_.push_back({step, queued, {}});
+    steps_.back().outputs.reserve(rows);
+  }
+
   std::vector<StepOutputs> steps_;
   absl::flat_hash_map<const PendingStep*, size_t> places_;  // in steps_
   size_t last_ = 0;
@@ -94,9 +99,8 @@ void Batcher::Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow>
 void Batcher::AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since) {
   undelivered_rows_ += static_cast<uint32_t>(rows.size());
   step->waiting_rows_ += static_cast<uint32_t>(rows.size());
-  for (QueuedRow& row : rows) {
-    queue_.Add({step, std::move(row), step->owner, step->priority, next_number_++, since});
-  }
+  const auto its = std::make_shared<Submission>(step, std::move(rows), step->owner, step->priority, since);
+  for (QueuedRow& row : its->rows) queue_.Add({its, &row, NeedsOf(row.row), next_number_++});
 }
 
 void Batcher::Dispatch() {
@@ -144,9 +148,9 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
 
 void Batcher::RefuseUnservable(Rejects* rejects) {
   queue_.EraseIf([&](WaitingRow& waiting) {
-    if (keeper_.CanServe(NeedsOf(waiting.row.row))) return false;
-    --waiting.step->waiting_rows_;
-    rejects->push_back({std::move(waiting.step), waiting.row.index,
+    if (keeper_.CanServe(waiting.needs)) return false;
+    --waiting.step()->waiting_rows_;
+    rejects->push_back({waiting.step(), waiting.row->index,
                         Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
                                 absl::Milliseconds(100)}});
     return true;
@@ -162,16 +166,15 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
          costs.Seconds({static_cast<uint32_t>(batch->rows.size()), batch->shape.bytes, moves}) < most) {
     std::optional<WaitingRow> waiting = queue_.TakeFor(description, batch->shape.memory);
     if (!waiting) break;
-    --waiting->step->waiting_rows_;
-    if (std::optional<Refusal> refusal = WhyNot(*waiting->step, now)) {
-      rejects->push_back({std::move(waiting->step), waiting->row.index, std::move(*refusal)});
+    --waiting->step()->waiting_rows_;
+    if (std::optional<Refusal> refusal = WhyNot(*waiting->step(), now)) {
+      rejects->push_back({waiting->step(), waiting->row->index, std::move(*refusal)});
       continue;
     }
-    const Router::Needs needs = NeedsOf(waiting->row.row);
-    batch->shape.vocabulary = std::max(batch->shape.vocabulary, needs.vocabulary);
-    batch->shape.features |= needs.features;
-    batch->shape.bytes += BytesOf(waiting->row.row);
-    batch->queue_wait = std::max(batch->queue_wait, now - waiting->since);
+    batch->shape.vocabulary = std::max(batch->shape.vocabulary, waiting->needs.vocabulary);
+    batch->shape.features |= waiting->needs.features;
+    batch->shape.bytes += BytesOf(waiting->row->row);
+    batch->queue_wait = std::max(batch->queue_wait, now - waiting->its->since);
     if (keeper_.DrawRecheck()) batch->checked.push_back(static_cast<uint32_t>(batch->rows.size()));
     batch->rows.push_back(*std::move(waiting));
   }
@@ -193,10 +196,10 @@ Batcher::Rejects Batcher::TakeCopies(Batch* batch) {
     const bool is_checked = next_checked != batch->checked.end() && *next_checked == &waiting - batch->rows.data();
     if (is_checked) ++next_checked;
     // The device and the reference must read the same bytes.
-    if (moves || (is_checked && waiting.row.row.may_change)) {
+    if (moves || (is_checked && waiting.row->row.may_change)) {
       if (absl::Status status = TakeCopy(&waiting); !status.ok()) {
         rejects.push_back(
-            {std::move(waiting.step), waiting.row.index,
+            {waiting.step(), waiting.row->index,
              Refusal{Reason::kDeviceFailed, "", "", std::string(status.message()), absl::Milliseconds(100)}});
         continue;
       }
@@ -226,7 +229,7 @@ void Batcher::Run(std::unique_ptr<Batch> batch) {
   // The batch keeps its rows: they may have to be checked, or run again.
   std::vector<devices::DeviceRow> rows;
   rows.reserve(batch->rows.size());
-  for (const WaitingRow& waiting : batch->rows) rows.push_back(waiting.row.row);
+  for (const WaitingRow& waiting : batch->rows) rows.push_back(waiting.row->row);
   devices::Device* device = batch->device;
   observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()), batch->reason);
   batch->started = clock_.Now();
@@ -247,7 +250,7 @@ void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output) 
   }
   RunAside([this, batch = std::move(batch), output = std::move(output)]() mutable {
     std::vector<DeviceKeeper::CheckedRow> checked;
-    for (const uint32_t row : batch->checked) checked.push_back({&batch->rows[row].row.row, &output.outputs[row]});
+    for (const uint32_t row : batch->checked) checked.push_back({&batch->rows[row].row->row, &output.outputs[row]});
     absl::Status status = keeper_.Recheck(batch->device, checked);
     Settle(std::move(batch), std::move(output), std::move(status));
   });
@@ -264,7 +267,7 @@ void Batcher::RunAside(absl::AnyInvocable<void()> task) {
 void Batcher::Settle(std::unique_ptr<Batch> batch, devices::BatchOutput output, absl::Status status) {
   DeviceKeeper::EndedBatch ended = {batch->device, batch->shape, batch->rows.size() - batch->checked.size(), {}};
   if (keeper_.RemembersSequences()) {
-    for (const WaitingRow& waiting : batch->rows) ended.sequences.push_back(waiting.row.sequence);
+    for (const WaitingRow& waiting : batch->rows) ended.sequences.emplace_back(waiting.row->sequence);
   }
   status = keeper_.Ended(ended, std::move(status));
   if (status.ok()) return Answer(std::move(batch), std::move(output));
@@ -277,9 +280,11 @@ void Batcher::Answer(std::unique_ptr<Batch> batch, devices::BatchOutput output) 
   const uint32_t rows = static_cast<uint32_t>(batch->rows.size());
   OutputsByStep outputs;
   for (uint32_t i = 0; i < rows; ++i) {
-    WaitingRow& waiting = batch->rows[i];
-    outputs.Add(std::move(waiting.step), waiting.since, {waiting.row.index, std::move(output.outputs[i])});
+    const WaitingRow& waiting = batch->rows[i];
+    outputs.Add(waiting.step(), waiting.its->since, waiting.its->rows.size(),
+                {waiting.row->index, std::move(output.outputs[i])});
   }
+  batch->rows.clear();  // when all rows are delivered the batcher may be destroyed, and what steps refer to
   outputs.ForEach([&](PendingStep& step, absl::Time queued, std::vector<QueuedOutput> its) {
     step.runs_.Add(
         {batch->device->description().name, static_cast<uint32_t>(its.size()), queued, batch->started, batch->ended});
@@ -296,17 +301,18 @@ void Batcher::RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
     for (auto waiting = batch->rows.rbegin(); waiting != batch->rows.rend(); ++waiting) {
-      if (++waiting->attempts >= kMostAttempts || !keeper_.OtherCanServe(batch->device, NeedsOf(waiting->row.row))) {
+      if (++waiting->attempts >= kMostAttempts || !keeper_.OtherCanServe(batch->device, waiting->needs)) {
         rejects.push_back(
-            {std::move(waiting->step), waiting->row.index,
+            {waiting->step(), waiting->row->index,
              Refusal{Reason::kDeviceFailed, "", "", std::string(why.message()), absl::Milliseconds(100)}});
         continue;
       }
-      ++waiting->step->waiting_rows_;
+      ++waiting->step()->waiting_rows_;
       queue_.Add(std::move(*waiting));
       ++again;
     }
   }
+  batch->rows.clear();
   if (again != 0) observer_.RowsRerun(device, again);
   Dispatch();
   Deliver(std::move(rejects));
@@ -317,7 +323,8 @@ void Batcher::Deliver(Rejects rejects) {
   const uint32_t rows = static_cast<uint32_t>(rejects.size());
   OutputsByStep outputs;
   for (Reject& reject : rejects) {
-    outputs.Add(std::move(reject.step), absl::InfinitePast(), {reject.index, std::move(reject.refusal)});
+    outputs.Add(std::exchange(reject.step, nullptr), absl::InfinitePast(), 1,
+                {reject.index, std::move(reject.refusal)});
   }
   outputs.ForEach([](PendingStep& step, absl::Time, std::vector<QueuedOutput> its) { step.Deliver(std::move(its)); });
   absl::MutexLock lock(&mutex_);
@@ -331,10 +338,10 @@ void Batcher::Sweep() {
     const absl::Time now = clock_.Now();
     keeper_.EndBackoffs(now);
     queue_.EraseIf([&](WaitingRow& waiting) {
-      std::optional<Refusal> refusal = WhyNot(*waiting.step, now);
+      std::optional<Refusal> refusal = WhyNot(*waiting.step(), now);
       if (!refusal) return false;
-      --waiting.step->waiting_rows_;
-      rejects.push_back({std::move(waiting.step), waiting.row.index, std::move(*refusal)});
+      --waiting.step()->waiting_rows_;
+      rejects.push_back({waiting.step(), waiting.row->index, std::move(*refusal)});
       return true;
     });
   }

@@ -27,7 +27,7 @@ void Uncount(Backlog* backlog, uint64_t work) {
 uint64_t WorkOf(const devices::DeviceRow& row) { return kRowWork + BytesOf(row); }
 
 void FairQueue::Add(WaitingRow row) {
-  const uint64_t work = WorkOf(row.row.row);
+  const uint64_t work = WorkOf(row.row->row);
   Count(&all_, work);
   if (row.attempts > 0) {
     const auto place = std::upper_bound(again_.begin(), again_.end(), row.number,
@@ -35,15 +35,15 @@ void FairQueue::Add(WaitingRow row) {
     again_.insert(place, std::move(row));
     return;
   }
-  const bool alone = tenants_.empty() && (alone_.empty() || IsAlone(row.owner));
+  const bool alone = tenants_.empty() && (alone_.empty() || IsAlone(row.its->owner));
   if (!alone && !alone_.empty()) LeaveAlone();
   Stream* stream = &alone_;
   if (alone) {
-    alone_owner_ = row.owner;
+    alone_owner_ = row.its->owner;
   } else {
-    Tenant& tenant = tenants_.Join(row.owner.tenant);
+    Tenant& tenant = tenants_.Join(row.its->owner.tenant);
     Count(&tenant.backlog, work);
-    stream = &tenant.streams.Join(row.owner.stream);
+    stream = &tenant.streams.Join(row.its->owner.stream);
   }
   Count(&stream->backlog, work);
   SORTITION_CHECK(stream->rows.empty() || stream->rows.back().number < row.number);
@@ -65,20 +65,20 @@ WaitingRow FairQueue::Take() {
   if (!again_.empty()) {
     WaitingRow row = std::move(again_.front());
     again_.pop_front();
-    Uncount(&all_, WorkOf(row.row.row));
+    Uncount(&all_, WorkOf(row.row->row));
     return row;
   }
   if (!alone_.empty()) {
     WaitingRow row = std::move(alone_.rows.front());
     alone_.rows.pop_front();
-    for (Backlog* backlog : {&all_, &alone_.backlog}) Uncount(backlog, WorkOf(row.row.row));
+    for (Backlog* backlog : {&all_, &alone_.backlog}) Uncount(backlog, WorkOf(row.row->row));
     return row;
   }
   Tenant& tenant = tenants_.front();
   Stream& stream = tenant.streams.front();
   WaitingRow row = std::move(stream.rows.front());
   stream.rows.pop_front();
-  const uint64_t work = WorkOf(row.row.row);
+  const uint64_t work = WorkOf(row.row->row);
   for (Backlog* backlog : {&all_, &tenant.backlog, &stream.backlog}) Uncount(backlog, work);
   tenant.streams.Charge(work);
   tenants_.Charge(work);
@@ -88,7 +88,7 @@ WaitingRow FairQueue::Take() {
 void FairQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
   const auto erase = [&](std::deque<WaitingRow>* rows, std::initializer_list<Backlog*> backlogs) {
     std::erase_if(*rows, [&](WaitingRow& row) {
-      const uint64_t work = WorkOf(row.row.row);
+      const uint64_t work = WorkOf(row.row->row);
       if (!is_out(row)) return false;
       for (Backlog* backlog : backlogs) Uncount(backlog, work);
       return true;

@@ -13,7 +13,8 @@ RowQueue::RowQueue(std::vector<const devices::Device*> devices) : devices_(std::
 }
 
 bool RowQueue::IsBefore(const WaitingRow& a, const WaitingRow& b) {
-  return a.priority > b.priority || (a.priority == b.priority && a.number < b.number);
+  const int32_t first = a.its->priority, second = b.its->priority;
+  return first > second || (first == second && a.number < b.number);
 }
 
 uint64_t RowQueue::AbleToTake(const Router::Needs& needs) const {
@@ -25,21 +26,20 @@ uint64_t RowQueue::AbleToTake(const Router::Needs& needs) const {
 }
 
 void RowQueue::Add(WaitingRow row) {
-  const uint64_t able = AbleToTake(NeedsOf(row.row.row));
-  const uint32_t memory = row.row.row.memory;
+  const uint64_t able = AbleToTake(row.needs);
+  const uint32_t memory = row.row->row.memory;
   auto open = std::find_if(open_.begin(), open_.end(),
                            [&](const OpenBatch& other) { return other.able == able && other.memory == memory; });
   if (open == open_.end()) open = open_.insert(open_.end(), {able, memory, 0, {}});
   ++open->count;
   ++rows_;
-  FairQueue& rows = open->rows[row.priority];
+  FairQueue& rows = open->rows[row.its->priority];
   rows.Add(std::move(row));
 }
 
 Router::Batch RowQueue::OpenBatch::Whole() const {
-  const devices::DeviceRow& first = front().row.row;
-  const Router::Needs needs = NeedsOf(first);
-  return {count, count * BytesOf(first), needs.vocabulary, memory, needs.features};
+  const WaitingRow& first = front();
+  return {count, count * BytesOf(first.row->row), first.needs.vocabulary, memory, first.needs.features};
 }
 
 std::vector<Router::Batch> RowQueue::OpenBatches() const {
@@ -55,7 +55,7 @@ std::vector<Router::Batch> RowQueue::OpenBatches() const {
 std::optional<WaitingRow> RowQueue::TakeFor(const devices::DeviceDescription& device, uint32_t memory) {
   auto first = open_.end();
   for (auto open = open_.begin(); open != open_.end(); ++open) {
-    if (open->memory != memory || !Router::CanTake(device, NeedsOf(open->front().row.row))) continue;
+    if (open->memory != memory || !Router::CanTake(device, open->front().needs)) continue;
     if (first == open_.end() || IsBefore(open->front(), first->front())) first = open;
   }
   if (first == open_.end()) return std::nullopt;

@@ -107,7 +107,7 @@ void UnreadySteps::Settle(Waiting waiting) {
   auto refusal = batcher_.Submit(waiting.step, std::move(waiting.rows));
   if (!refusal) return;
   waiting.rows.clear();
-  for (const uint32_t index : indexes) waiting.rows.push_back({index, "", {}});
+  for (const uint32_t index : indexes) waiting.rows.emplace_back().index = index;
   Refuse(waiting, *refusal);
 }
 

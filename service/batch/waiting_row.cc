@@ -12,7 +12,7 @@ uint64_t BytesOf(const devices::DeviceRow& row) {
 }
 
 absl::Status TakeCopy(WaitingRow* waiting) {
-  devices::DeviceRow& row = waiting->row.row;
+  devices::DeviceRow& row = waiting->row->row;
   uint64_t bytes = 0;
   for (const devices::ByteSegment& segment : row.segments) bytes += segment.size;
   auto copy = std::make_shared<std::vector<std::byte>>(bytes);

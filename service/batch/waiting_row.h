@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -21,21 +22,31 @@ struct QueueOwner {
   uint64_t stream = 0;
 };
 
+// All that a row refers to stays alive as long as its step does.
 struct QueuedRow {
   uint32_t index = 0;
-  std::string sequence;    // request id
-  devices::DeviceRow row;  // all it refers to stays alive as long as its step does
+  std::string_view sequence = {};  // request id
+  devices::DeviceRow row = {};
+};
+
+// Rows of a step that joined the queue together. They stay where they are until the last of them is delivered.
+struct Submission {
+  std::shared_ptr<PendingStep> step;
+  std::vector<QueuedRow> rows;
+  QueueOwner owner = {};
+  int32_t priority = 0;
+  absl::Time since = absl::InfinitePast();  // time of arrival
 };
 
 struct WaitingRow {
-  std::shared_ptr<PendingStep> step;
-  QueuedRow row;
-  QueueOwner owner = {};
-  int32_t priority = 0;
+  std::shared_ptr<Submission> its;  // has `row`
+  QueuedRow* row = nullptr;
+  Router::Needs needs = {};                    // NeedsOf the row
   uint64_t number = 0;                         // by order of arrival
-  absl::Time since = absl::InfinitePast();     // time of arrival
   uint32_t attempts = 0;                       // devices that failed the row
   std::shared_ptr<const void> copy = nullptr;  // owns the row's bytes after TakeCopy
+
+  const std::shared_ptr<PendingStep>& step() const { return its->step; }
 };
 
 uint64_t BytesOf(const devices::DeviceRow& row);

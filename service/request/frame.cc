@@ -82,13 +82,14 @@ Refusal Malformed(std::string message) { return Refusal{Reason::kMalformedMessag
 }  // namespace
 
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
-                                         std::shared_ptr<const void> owner) {
+                                         std::shared_ptr<const void> owner, NewStep new_step) {
   Frame frame;
   frame.owner = std::move(owner);
   for (const devices::ByteSegment& segment : segments) frame.bytes += segment.size;
 
   SegmentReader reader(segments);
   std::string small;  // every field but the payloads
+  bool is_step = false;
   const auto copy = [&](devices::ByteSegment run) { small.append(reinterpret_cast<const char*>(run.data), run.size); };
   while (!reader.AtEnd()) {
     std::string key;
@@ -110,6 +111,7 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
       frame.payloads.push_back(std::move(payload));
       continue;
     }
+    is_step |= field == v1::StreamRequest::kStepFieldNumber && wire_type == kLengthDelimited;
     small += key;
     uint64_t value = 0;
     bool complete = false;
@@ -135,9 +137,11 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
     return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", kMaxMessageParts, " parts"),
                    "has more messages and strings within it"};
   }
-  if (!frame.message.ParseFromString(small)) return Malformed("not a sortition.v1.StreamRequest");
-  frame.set_twice = FindSetTwiceInStream(small);
-  for (SetTwice& twice : frame.set_twice) {
+  frame.message_bytes = small.size();
+  if (is_step) frame.message.set_allocated_step(new_step().release());
+  if (!frame.message.MergeFromString(small)) return Malformed("not a sortition.v1.StreamRequest");
+  frame.scan = ScanStream(small);
+  for (SetTwice& twice : frame.scan.set_twice) {
     // No answer tells which of two kinds it is for.
     if (!absl::StrContains(twice.refusal.field, '.')) return std::move(twice.refusal);
   }

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "devices/device.h"
 #include "service/refusal.h"
 #include "service/request/wire_scan.h"
@@ -40,15 +41,20 @@ struct Frame {
   std::vector<Payload> payloads;  // the message's field `payloads`, in order
   // Keeps the payloads' bytes alive. A user of a payload holds a reference.
   std::shared_ptr<const void> owner;
-  uint64_t bytes = 0;               // size of the whole encoded message
-  std::vector<SetTwice> set_twice;  // by the encoding: what protobuf has dropped from `message`
+  uint64_t bytes = 0;          // size of the whole encoded message
+  uint64_t message_bytes = 0;  // the same without payloads
+  StreamScan scan;             // of the encoding: what protobuf has dropped from `message`, or may have kept aside
 };
 
+// Makes an empty Step, for DecodeFrame: maybe one that has memory from an earlier use.
+using NewStep = absl::FunctionRef<std::unique_ptr<v1::Step>()>;
+inline std::unique_ptr<v1::Step> MakeStep() { return std::make_unique<v1::Step>(); }
+
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
-// live as long as `owner`. Refuses what is no message of the contract with MALFORMED_MESSAGE, and more than
-// kMaxPayloads payloads or kMaxMessageParts parts (wire_scan.h) with TOO_MANY, and two kinds with CONTRADICTION.
-// Thread-safe.
+// live as long as `owner`. A step is parsed into one of `new_step`. Refuses what is no message of the contract with
+// MALFORMED_MESSAGE, and more than kMaxPayloads payloads or kMaxMessageParts parts (wire_scan.h) with TOO_MANY, and two
+// kinds with CONTRADICTION. Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
-                                         std::shared_ptr<const void> owner);
+                                         std::shared_ptr<const void> owner, NewStep new_step = MakeStep);
 
 }  // namespace sortition::service

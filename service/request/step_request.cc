@@ -12,7 +12,6 @@
 #include "service/request/compact_row.h"
 #include "service/request/position_request.h"
 #include "service/request/region_payloads.h"
-#include "service/request/strictness.h"
 #include "service/request/trace.h"
 
 namespace sortition::service {
@@ -290,18 +289,15 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
   return shape;
 }
 
-std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
-                                            const SequenceSpec& spec, const Limits& limits) {
+std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape, const SequenceSpec& spec,
+                                    const Limits& limits, RowPlan* out) {
   const auto field = [index](absl::string_view name) { return FieldName(index, name); };
-  if (auto refusal = FindUnknown(row, "")) {
-    refusal->field = field(refusal->field).Text();
-    return *std::move(refusal);
-  }
+  const bool is_stateful = spec.stateful();
   const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
   if (!row.checkpoint().empty() && !keeps_sampler_state) {
     return Refusal{Reason::kContradiction, field("checkpoint").Text(), "", "no sampler of this sequence keeps a state"};
   }
-  if (!spec.stateful()) {
+  if (!is_stateful) {
     const std::pair<bool, const char*> of_history[] = {{row.has_history_hash(), "history_hash"},
                                                        {row.has_truncate_to(), "truncate_to"},
                                                        {!row.append_tokens().empty(), "append_tokens"}};
@@ -315,13 +311,13 @@ std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, c
   }
   if (row.step_id() == 0) return MissingField(field("step_id"));
 
-  RowPlan plan;
+  RowPlan& plan = *out;
   plan.row = static_cast<uint32_t>(index);
   StepIntent& intent = plan.intent;
   intent.step_id = row.step_id();
   intent.position = row.position();
   if (row.has_history_hash()) intent.history_hash = row.history_hash();
-  if (spec.stateful() && !intent.history_hash) return MissingField(field("history_hash"));
+  if (is_stateful && !intent.history_hash) return MissingField(field("history_hash"));
   if (row.has_truncate_to()) intent.truncate_to = row.truncate_to();
   const bool is_compact = !row.compact().empty();
   if (is_compact && row.has_tensor_row()) {
@@ -329,24 +325,28 @@ std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, c
   }
   const uint32_t first_row = shape.first_rows[static_cast<size_t>(index)];
   const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : first_row;
-  const std::optional<Refusal> checks[] = {
-      CheckRange<uint32_t>(intent.position, 0, limits.max_history - 1, field("position")),
-      CheckRange<uint32_t>(row.draw_salt(), 0, kMaxDrawSalt, field("draw_salt")),
-      is_compact ? std::nullopt : CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row")),
-      CheckCount(row.append_tokens_size(), limits.max_history, field("append_tokens")),
-  };
-  for (const std::optional<Refusal>& refusal : checks) {
-    if (refusal) return *refusal;
+  if (auto refusal = CheckRange<uint32_t>(intent.position, 0, limits.max_history - 1, field("position"))) {
+    return refusal;
+  }
+  if (auto refusal = CheckRange<uint32_t>(row.draw_salt(), 0, kMaxDrawSalt, field("draw_salt"))) {
+    return refusal;
+  }
+  if (!is_compact) {
+    auto refusal = CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row"));
+    if (refusal) return refusal;
+  }
+  if (auto refusal = CheckCount(row.append_tokens_size(), limits.max_history, field("append_tokens"))) {
+    return refusal;
   }
   for (int i = 0; i < row.append_tokens_size(); ++i) {
     if (auto refusal = CheckToken(row.append_tokens(i), spec.live_vocabulary, field("append_tokens"), i))
-      return *refusal;
+      return refusal;
   }
   intent.append_tokens.assign(row.append_tokens().begin(), row.append_tokens().end());
   plan.draw_salt = row.draw_salt();
   plan.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
   plan.tensor_row = tensor_row;
-  if (auto refusal = ParsePositions(row, index, shape, spec, limits, &plan)) return *refusal;
+  if (auto refusal = ParsePositions(row, index, shape, spec, limits, &plan)) return refusal;
   // The check of the first one has been made above.
   if (!is_compact && plan.positions() > shape.tensor_rows - tensor_row) {
     return Refusal{
@@ -358,8 +358,9 @@ std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, c
     return Refusal{Reason::kOutOfRange, field("position").Text(),
                    absl::StrCat("<= ", limits.max_history, " - ", plan.positions()), "the text would become too long"};
   }
-  intent.options_digest = DigestOptions(plan);
-  return plan;
+  // Only a sequence with state remembers a step, to compare a retry with it.
+  if (is_stateful) intent.options_digest = DigestOptions(plan);
+  return std::nullopt;
 }
 
 }  // namespace sortition::service

@@ -55,10 +55,10 @@ struct StepShape {
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
-// Makes the plan of one row, as far as the message and its sequence's spec decide it: packed masks, checkpoints and
-// compact rows are not looked up. A refusal here, also of an unknown field or enum value, concerns this row alone.
-// Thread-safe.
-std::variant<RowPlan, Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape,
-                                            const SequenceSpec& spec, const Limits& limits);
+// Sets `*plan`, which is new, to the plan of one row, as far as the message and its sequence's spec decide it: packed
+// masks, checkpoints and compact rows are not looked up. A refusal here concerns this row alone. The row holds nothing
+// unknown. Thread-safe.
+std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape, const SequenceSpec& spec,
+                                    const Limits& limits, RowPlan* plan);
 
 }  // namespace sortition::service

@@ -11,8 +11,10 @@ namespace sortition::service {
 
 std::optional<Refusal> CheckFrame(const Frame& frame, const Limits& limits) {
   if (auto refusal = CheckByteCount(frame.bytes, limits.max_message_bytes, "message")) return refusal;
-  if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
-  for (const SetTwice& twice : frame.set_twice) {
+  if (frame.scan.may_have_unknown) {
+    if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
+  }
+  for (const SetTwice& twice : frame.scan.set_twice) {
     if (!twice.row || (twice.is_task && IsPlacedByRow(frame.message.step(), *twice.row))) return twice.refusal;
   }
   if (frame.message.has_step() || frame.message.has_upload_mask() || frame.payloads.empty()) return std::nullopt;

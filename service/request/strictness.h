@@ -21,7 +21,7 @@ namespace sortition::service {
 // StreamRequest. Thread-safe.
 std::optional<Refusal> FindUnknown(const google::protobuf::Message& message, absl::string_view path);
 
-// As FindUnknown for a message of a stream, but leaves the rows of a step to ParseStepRow, so that a bad row fails
+// As FindUnknown for a message of a stream, but leaves the rows of a step to StepMessage, so that a bad row fails
 // alone. Rows are judged here if the step cannot be understood without them: if the row may take any number of tensor
 // rows, since its task is unknown or unreadable, and a later row does not say where its logits are. Thread-safe.
 std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message);

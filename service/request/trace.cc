@@ -14,6 +14,7 @@ namespace {
 
 constexpr absl::string_view kPath = "step.trace.traceparent";
 constexpr size_t kVersionAt = 0, kTraceIdAt = 3, kParentIdAt = 36, kFlagsAt = 53;
+constexpr size_t kTraceIdBytes = 32;
 constexpr size_t kBytes = 55;  // of version 00; later versions may only append "-..."
 
 bool IsHex(absl::string_view digits) { return digits.find_first_not_of("0123456789abcdef") == absl::string_view::npos; }
@@ -27,8 +28,8 @@ bool IsTraceparent(absl::string_view text) {
   const absl::string_view version = text.substr(kVersionAt, 2);
   const bool ends = text.size() == kBytes || (version != "00" && text[kBytes] == '-');
   return ends && IsHex(version) && version != "ff" && text[kTraceIdAt - 1] == '-' && text[kParentIdAt - 1] == '-' &&
-         text[kFlagsAt - 1] == '-' && IsId(text.substr(kTraceIdAt, 32)) && IsId(text.substr(kParentIdAt, 16)) &&
-         IsHex(text.substr(kFlagsAt, 2));
+         text[kFlagsAt - 1] == '-' && IsId(text.substr(kTraceIdAt, kTraceIdBytes)) &&
+         IsId(text.substr(kParentIdAt, 16)) && IsHex(text.substr(kFlagsAt, 2));
 }
 
 }  // namespace
@@ -48,5 +49,7 @@ bool IsSampled(const v1::TraceContext& trace) {
   const int digit = last <= '9' ? last - '0' : last - 'a' + 10;
   return (digit & 1) != 0;
 }
+
+std::string_view TraceIdOf(std::string_view traceparent) { return traceparent.substr(kTraceIdAt, kTraceIdBytes); }
 
 }  // namespace sortition::service

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "service/refusal.h"
 #include "sortition/v1/sampling.pb.h"
@@ -13,5 +14,8 @@ std::optional<Refusal> CheckTrace(const v1::TraceContext& trace);
 
 // Returns true if the caller records this trace (bit 0 of the flags). `trace` has passed CheckTrace.
 bool IsSampled(const v1::TraceContext& trace);
+
+// Returns the 32 digits of the trace id within a traceparent that has passed CheckTrace.
+std::string_view TraceIdOf(std::string_view traceparent);
 
 }  // namespace sortition::service

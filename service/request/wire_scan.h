@@ -1,4 +1,5 @@
-// Reads from a message's encoding what its parsed form hides: how much it grows to, and what it sets twice.
+// Reads from a message's encoding what its parsed form hides or shows at a higher cost: how much it grows to, what it
+// sets twice, and whether it has something unknown.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,17 @@ struct SetTwice {
 // most 64 fields and oneofs. Thread-safe.
 std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const google::protobuf::Descriptor& type);
 
-// As above for a StreamRequest, but continues after the rows of a step, which fail alone: returns the first such field
-// of each row, and the first beside them, which is the last entry.
-std::vector<SetTwice> FindSetTwiceInStream(absl::string_view encoded);
+// Holds what the encoding of a StreamRequest has that a sender must not send.
+struct StreamScan {
+  // The first field of each row of a step that the row sets twice, and the first such field beside the rows, which is
+  // the last entry and ends the scan.
+  std::vector<SetTwice> set_twice;
+  // False: every field and enum value is known, and every field has its wire form: FindUnknown (strictness.h) would
+  // find nothing. True: one may be unknown, or the scan has left out a part, or there was none.
+  bool may_have_unknown = true;
+};
+
+// Scans the encoding of a StreamRequest, once. As FindSetTwice in all else.
+StreamScan ScanStream(absl::string_view encoded);
 
 }  // namespace sortition::service

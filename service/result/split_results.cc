@@ -6,12 +6,12 @@
 
 namespace sortition::service {
 
+bool IsOneMessage(const v1::StepResults& results) {
+  return results.rows_size() <= 1 || results.ByteSizeLong() <= kAnswerBytes;
+}
+
 std::vector<v1::StepResults> SplitResults(v1::StepResults results) {
   std::vector<v1::StepResults> messages;
-  if (results.rows_size() <= 1 || results.ByteSizeLong() <= kAnswerBytes) {
-    messages.push_back(std::move(results));
-    return messages;
-  }
   uint64_t bytes = kAnswerBytes;
   for (v1::RowResult& row : *results.mutable_rows()) {
     const uint64_t more = row.ByteSizeLong();

@@ -11,8 +11,10 @@ namespace sortition::service {
 // Most bytes of a message with several rows. gRPC clients accept 4 MiB by default.
 inline constexpr uint64_t kAnswerBytes = 1u << 20;
 
-// Returns the rows in the same order, in messages of one row or of at most kAnswerBytes. Does not copy if one message
-// is enough.
+// Returns true if the rows fit one message: it has one row, or at most kAnswerBytes.
+bool IsOneMessage(const v1::StepResults& results);
+
+// Returns the rows in the same order, in messages of one row or of at most kAnswerBytes.
 std::vector<v1::StepResults> SplitResults(v1::StepResults results);
 
 // Returns the number of rows whose results end in this message.

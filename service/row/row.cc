@@ -83,11 +83,11 @@ std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence
   return *std::move(refusal);
 }
 
-RowRun::RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> masks, StepGrant grant)
-    : sequence_(std::move(sequence)),
-      plan_(std::move(plan)),
-      masks_(std::move(masks)),
-      grant_(std::move(grant)),
+RowRun::RowRun(GrantedRow&& row)
+    : sequence_(std::move(row.sequence)),
+      plan_(std::move(row.plan)),
+      masks_(std::move(row.masks)),
+      grant_(std::move(row.grant)),
       more_(MoreParameters(plan_, spec())),
       runs_in_order_(plan_.positions() > 1 &&
                      (plan_.kind == RowPlan::Kind::kBlock || kernels::KeepsSamplerState(spec().parameters.chain))),
@@ -200,8 +200,8 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   return kernel;
 }
 
-RowRun::Progress RowRun::Take(uint32_t index, PositionOutput output) {
-  outputs_[index] = std::move(output);
+RowRun::Progress RowRun::Take(uint32_t index, PositionOutput&& output) {
+  outputs_[index].emplace(std::move(output));
   --missing_;
   if (!runs_in_order_) return {missing_ == 0, std::nullopt};
   if (plan_.kind == RowPlan::Kind::kBlock) {

@@ -63,15 +63,21 @@ struct CompactAllowance {
   uint64_t left = uint64_t{1} << 22;
 };
 
+// A row with all that it runs with.
+struct GrantedRow {
+  RowSequence sequence;  // without `state` if the caller keeps the history itself, and its views are in the grant
+  RowPlan plan;
+  std::vector<RowMaskBits> masks;  // one for each of plan.masks, empty unless that mask is packed
+  StepGrant grant;                 // GrantRow's
+};
+
 // A row that has been granted. Its owner calls Commit or Abort once, which also releases the masks.
 //
 // Not thread-safe; distinct rows may be used by distinct threads at once, also rows of one sequence table. May be moved
 // until the first RequestAt.
 class RowRun {
  public:
-  // `masks` has an entry for each of plan.masks, empty unless that mask is packed. `grant` is GrantRow's. A caller that
-  // keeps the history itself passes a sequence without `state`, and the views of that history in the grant.
-  RowRun(RowSequence sequence, RowPlan plan, std::vector<RowMaskBits> masks, StepGrant grant);
+  explicit RowRun(GrantedRow&& row);
 
   const SequenceSpec& spec() const { return *sequence_.spec; }
   const RowPlan& plan() const { return plan_; }
@@ -103,7 +109,7 @@ class RowRun {
     std::optional<Next> next;  // if runs_in_order(): the next position to ask for
   };
   // Takes the output of a position that was asked for.
-  Progress Take(uint32_t index, PositionOutput output);
+  Progress Take(uint32_t index, PositionOutput&& output);
 
   // Returns the dense draft probabilities of DraftRowAt(index), until the next call; null without them.
   using DenseAt = absl::FunctionRef<const void*(uint32_t index)>;

@@ -4,10 +4,12 @@
 #include <google/protobuf/stubs/common.h>
 #include <grpc/support/log.h>
 #include <grpcpp/version_info.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -98,12 +100,29 @@ std::optional<uint64_t> Log::Admit(std::string_view event, absl::Time now) {
   return std::exchange(rate.suppressed, 0);
 }
 
-void Log::ToStandardError(std::string_view line) {
+void LineWriter::Write(std::string_view line) {
+  pollfd look = {.fd = descriptor_, .events = POLLOUT, .revents = 0};
+  if (poll(&look, 1, 0) == 0) {
+    lost_.fetch_add(1);
+    return;
+  }
+  std::string noted;
+  if (const uint64_t lost = lost_.exchange(0); lost > 0) {
+    noted = line;
+    noted.resize(noted.size() - std::strlen("}\n"));
+    absl::StrAppend(&noted, ",\"lost\":", lost, "}\n");
+    line = noted;
+  }
   while (!line.empty()) {
-    const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
-    if (written < 0) return;  // no process reads it any more
+    const ssize_t written = write(descriptor_, line.data(), line.size());
+    if (written < 0) return;  // no process reads it any more, or the disk is full
     line.remove_prefix(static_cast<size_t>(written));
   }
+}
+
+void Log::ToStandardError(std::string_view line) {
+  static LineWriter writer(STDERR_FILENO);
+  writer.Write(line);
 }
 
 namespace {
@@ -124,6 +143,7 @@ void LoggedEvents::StepNoted(const service::NotedStep& step) {
               {"batch_id", step.batch_id},
               {"rows", step.rows},
               {"refused_rows", step.refused_rows},
+              {"refused_for", step.refused_for},
               {"latency_seconds", absl::ToDoubleSeconds(step.latency())}});
 }
 

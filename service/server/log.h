@@ -43,7 +43,22 @@ struct LogField {
   std::variant<std::string_view, int64_t, double> value;
 };
 
-// Thread-safe. A line is written as a whole; writing may block on the sink.
+// Writes lines to a descriptor, and waits for no reader: a line for which a pipe has no room is lost. The next one that
+// is written has the number of those as "lost". Thread-safe.
+class LineWriter {
+ public:
+  // `descriptor` is not owned.
+  explicit LineWriter(int descriptor) : descriptor_(descriptor) {}
+
+  // `line` is a JSON object with its newline.
+  void Write(std::string_view line);
+
+ private:
+  const int descriptor_;
+  std::atomic<uint64_t> lost_ = 0;
+};
+
+// Thread-safe. A line is written as a whole; writing may block on the sink, if it is another than standard error.
 class Log {
  public:
   // Takes one line, with its newline.
@@ -66,6 +81,7 @@ class Log {
   // Sets the least level of lines that are written. Returns the previous one.
   LogLevel SetLeast(LogLevel least) { return least_.exchange(least, std::memory_order_relaxed); }
 
+  // By a LineWriter.
   static void ToStandardError(std::string_view line);
 
  private:

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/limits.h"
+#include "service/request/trace.h"
 #include "service/server/json_text.h"
 
 namespace sortition::server {
@@ -84,6 +85,7 @@ void SlowSteps::Add(const service::NotedStep& noted) {
     step.devices.append(run.device);
     devices.push_back(run.device);
   }
+  if (noted.traced) step.trace_id = service::TraceIdOf(noted.traceparent);
   step.batch_id = noted.batch_id;
   step.rows = noted.rows;
   step.refused_rows = noted.refused_rows;
@@ -119,6 +121,8 @@ std::string SlowSteps::Json() const {
     AppendJsonText(step.worker_session, &out);
     out.append(",\"devices\":");
     AppendJsonText(step.devices, &out);
+    out.append(",\"trace_id\":");
+    AppendJsonText(step.trace_id, &out);
     // A number of JSON has 53 bits.
     absl::StrAppend(&out, ",\"batch_id\":\"", step.batch_id, "\"");
     AppendNumber("rows", step.rows, &out);

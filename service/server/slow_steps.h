@@ -52,7 +52,8 @@ class SlowSteps {
     Cause cause = Cause::kAnswer;
     StepParts parts;
     std::string worker_session;
-    std::string devices;  // names, by commas
+    std::string devices;   // names, by commas
+    std::string trace_id;  // empty if the worker does not trace the step
     uint64_t batch_id = 0;
     uint32_t rows = 0;
     uint32_t refused_rows = 0;

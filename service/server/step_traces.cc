@@ -156,6 +156,10 @@ class OtlpTraces final : public StepTraces {
     whole->SetAttribute("sortition.rows", step.rows);
     whole->SetAttribute("sortition.refused_rows", step.refused_rows);
     if (step.runs_left_out != 0) whole->SetAttribute("sortition.batches_left_out", step.runs_left_out);
+    if (!step.refused_for.empty()) whole->SetAttribute("error.type", View(step.refused_for));
+    if (!step.refused_for.empty() && step.refused_rows == step.rows) {
+      whole->SetStatus(trace::StatusCode::kError, View(step.refused_for));
+    }
     if (step.options) {
       whole->SetAttribute("gen_ai.request.temperature", double{step.options->temperature});
       whole->SetAttribute("gen_ai.request.top_p", double{step.options->top_p});

@@ -21,7 +21,7 @@ uint64_t ByteCount(const StreamTransport::Bytes& message) {
 Outbox::Outbox(std::unique_ptr<StreamTransport> transport, service::Transport kind, service::Engine* engine)
     : transport_(std::move(transport)), kind_(kind), engine_(*engine) {}
 
-void Outbox::Send(v1::StreamResponse message, service::SentRelease release) {
+void Outbox::Send(const v1::StreamResponse& message, service::SentRelease release) {
   Encoded encoded{transport_->Encode(message), 0, release};
   encoded.bytes = ByteCount(encoded.message);
   bool urgent;
@@ -138,7 +138,7 @@ StreamShell::StreamShell(const Options& options, std::unique_ptr<StreamTransport
 void StreamShell::TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner,
                               uint64_t bytes) {
   options_.engine->observer().MessageReceived(options_.transport, bytes);
-  auto decoded = service::DecodeFrame(segments, std::move(owner));
+  auto decoded = service::DecodeFrame(segments, std::move(owner), [this] { return session_.NewStep(); });
   if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
     session_.OnRejectedFrame(*refusal);
     return;

@@ -63,7 +63,7 @@ class Outbox final : public service::SessionSink {
   // `engine` is not owned and outlives the box. `kind` names the transport for metrics.
   Outbox(std::unique_ptr<StreamTransport> transport, service::Transport kind, service::Engine* engine);
 
-  void Send(v1::StreamResponse message, service::SentRelease release) override;
+  void Send(const v1::StreamResponse& message, service::SentRelease release) override;
 
   // The messages that have left since the last call of Flush or OnWritten.
   struct Sent {

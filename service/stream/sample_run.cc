@@ -23,8 +23,9 @@ Refusal RefusalOf(const v1::Error& error) {
 
 Frame FrameOf(v1::StreamRequest message) {
   Frame frame;
-  frame.bytes = message.ByteSizeLong();
+  frame.bytes = frame.message_bytes = message.ByteSizeLong();
   frame.message = std::move(message);
+  frame.scan.may_have_unknown = false;  // it was made here
   return frame;
 }
 
@@ -60,7 +61,7 @@ class SampleRun::Collector final : public SessionSink {
     Finish(std::nullopt);
   }
 
-  void Send(v1::StreamResponse message, SentRelease) override {
+  void Send(const v1::StreamResponse& message, SentRelease) override {
     std::optional<Refusal> refusal;
     {
       absl::MutexLock lock(&mutex_);
@@ -70,7 +71,7 @@ class SampleRun::Collector final : public SessionSink {
         refusal = RefusalOf(message.results().error());
         waiting_ = 0;
       }
-      for (v1::RowResult& row : *message.mutable_results()->mutable_rows()) TakeResult(std::move(row));
+      for (const v1::RowResult& row : message.results().rows()) TakeResult(row);
       if (waiting_ > 0) return;
     }
     Finish(std::move(refusal));
@@ -92,15 +93,16 @@ class SampleRun::Collector final : public SessionSink {
     SetError(error, row);
   }
 
-  void TakeResult(v1::RowResult result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void TakeResult(const v1::RowResult& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int row = step_rows_.at(result.row());
     const bool is_last = !Continues(result);
     if (result.has_error()) {
       SetError(result.error(), row);
     } else {
       // Later parts have kept tokens alone, which protobuf appends.
-      result.mutable_draw()->clear_continues();
-      response_.mutable_rows(row)->mutable_draw()->MergeFrom(result.draw());
+      v1::DrawResult& own = *response_.mutable_rows(row)->mutable_draw();
+      own.MergeFrom(result.draw());
+      own.clear_continues();
     }
     if (is_last) --waiting_;
   }

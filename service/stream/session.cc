@@ -57,7 +57,7 @@ void Session::BeginFrame(Frame frame) {
   ++messages_;
   sequences_.EndPause();
   const v1::StreamRequest& message = frame.message;
-  DropIgnored(&frame.message);
+  DropIgnored(&frame);
   std::optional<Refusal> refusal = CheckFrame(frame, engine_.limits());
   if (!refusal && !greeted_ && !message.has_hello()) {
     refusal = Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
@@ -133,19 +133,19 @@ void Session::Continue() {
 }
 
 // The welcome has the fields of the hello, every other message a notice before its answer.
-void Session::DropIgnored(v1::StreamRequest* message) {
+void Session::DropIgnored(Frame* frame) {
   if (!greeted_) {
-    const bool ignores = UnknownFieldsOf(message->hello()) == v1::UNKNOWN_FIELDS_IGNORE;
+    const bool ignores = UnknownFieldsOf(frame->message.hello()) == v1::UNKNOWN_FIELDS_IGNORE;
     ignored_fields_ = ignores ? std::make_optional<IgnoredFields>() : std::nullopt;
   }
-  if (!ignored_fields_) return;
-  std::vector<std::string> fields = ignored_fields_->Drop(message);
+  if (!ignored_fields_ || !frame->scan.may_have_unknown) return;
+  std::vector<std::string> fields = ignored_fields_->Drop(&frame->message);
   if (!greeted_) {
     ignored_in_hello_ = std::move(fields);
   } else if (!fields.empty()) {
     v1::StreamResponse response;
     response.mutable_ignored_fields()->mutable_fields()->Assign(fields.begin(), fields.end());
-    stream_->Send(std::move(response));
+    stream_->Send(response);
   }
 }
 
@@ -170,7 +170,7 @@ std::optional<Refusal> Session::OnHello(const v1::Hello& hello) {
   welcome->set_max_compact_bytes(limits.max_compact_bytes);
   welcome->set_server_instance(engine_.regions().instance());
   welcome->mutable_ignored_fields()->Assign(ignored_in_hello_.begin(), ignored_in_hello_.end());
-  stream_->Send(std::move(response));
+  stream_->Send(response);
   return std::nullopt;
 }
 
@@ -195,7 +195,7 @@ std::optional<Refusal> Session::OnUploadMask(const v1::UploadMask& upload, std::
   if (auto refusal = masks_.Upload(upload, payloads)) return refusal;
   v1::StreamResponse response;
   response.mutable_mask_uploaded()->set_mask_id(upload.mask_id());
-  stream_->Send(std::move(response));
+  stream_->Send(response);
   return std::nullopt;
 }
 
@@ -228,7 +228,7 @@ void Session::RefuseStep(uint64_t batch_id, const Refusal& refusal) {
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id);
   EncodeError(refusal, response.mutable_results()->mutable_error());
-  stream_->Send(std::move(response));
+  stream_->Send(response);
 }
 
 void Session::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
@@ -236,7 +236,7 @@ void Session::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
     v1::StreamResponse response;
     response.mutable_draining()->set_cause(cause);
     SetDuration(grace, response.mutable_draining()->mutable_grace());
-    stream_->Send(std::move(response));
+    stream_->Send(response);
   }
   if (cause == v1::DrainingNotice::CAUSE_SHUTDOWN) shards_.ShutDown();
 }

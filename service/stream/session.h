@@ -44,6 +44,9 @@ class Session {
   // Takes a message that could not be decoded. Same rules as OnFrame.
   void OnRejectedFrame(const Refusal& refusal);
 
+  // Returns an empty message for DecodeFrame, with the memory of a step that is over if there is one. Thread-safe.
+  std::unique_ptr<v1::Step> NewStep() { return stream_->NewStep(); }
+
   // A message given to the sink has left or has been dropped. Thread-safe.
   void OnSent(const SentRelease& release) { stream_->OnSent(release); }
 
@@ -68,7 +71,7 @@ class Session {
 
  private:
   // Removes the unknown fields that the worker has asked to ignore, and reports those that occur for the first time.
-  void DropIgnored(v1::StreamRequest* message);
+  void DropIgnored(Frame* frame);
   std::optional<Refusal> OnHello(const v1::Hello& hello);
   std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);

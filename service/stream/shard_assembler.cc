@@ -9,7 +9,6 @@
 #include "kernels/law/compact.h"
 #include "service/request/checks.h"
 #include "service/request/compact_row.h"
-#include "service/request/strictness.h"
 #include "service/result/split_results.h"
 #include "service/stream/step_in_flight.h"
 
@@ -29,7 +28,7 @@ class StreamShards final : public ShardMessage {
 
   void Answer(v1::StepResults results) override {
     for (const v1::RowResult& row : results.rows()) Drop(row.row());
-    message_->Answer(std::move(results));
+    message_->Answer(&results);
   }
   void Drop(uint32_t row) override {
     if (rows_.empty() || rows_[row].run == nullptr) return;
@@ -54,13 +53,13 @@ class SharedAnswers final : public ResultSink {
   // Before the row is answered.
   void SetOthers(uint32_t row, std::vector<RowShard> others) { others_[row] = std::move(others); }
 
-  void Answer(v1::StepResults results) override {
+  void Answer(v1::StepResults* results) override {
     const ShardShape& shard = *first_->shape().shard;
     ShardAnswers answers;
-    for (int i = 0; i < results.rows_size();) {
-      const uint32_t index = results.rows(i).row();
+    for (int i = 0; i < results->rows_size();) {
+      const uint32_t index = results->rows(i).row();
       std::vector<v1::RowResult> parts;
-      for (; i < results.rows_size() && results.rows(i).row() == index; ++i) parts.push_back(results.rows(i));
+      for (; i < results->rows_size() && results->rows(i).row() == index; ++i) parts.push_back(results->rows(i));
       if (const auto others = others_.find(index); others != others_.end()) {
         for (const RowShard& other : others->second) {
           for (const v1::RowResult& part : parts) answers.Add(other, part);
@@ -72,7 +71,7 @@ class SharedAnswers final : public ResultSink {
                             ShardTable::Source::kComputed);
     }
     answers.Send();
-    first_->Answer(std::move(results));
+    first_->Answer(results);
   }
 
  private:
@@ -214,7 +213,7 @@ void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message, std::
     rows[index].run = std::move(runs[index]);
     if (rows[index].run != nullptr || rows[index].held.rows_size() > 0) waiting.push_back(index);
   }
-  if (settled.rows_size() > 0) SharedAnswers(&engine_, message).Answer(std::move(settled));
+  if (settled.rows_size() > 0) SharedAnswers(&engine_, message).Answer(&settled);
   Add(std::make_shared<StreamShards>(message, std::move(rows)), waiting, *message);
 }
 
@@ -228,7 +227,7 @@ void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
     const std::string field = absl::StrCat("step.rows[", index, "].request_id");
     if (const Refusal* const refusal = message->FindSetTwice(index)) {
       AddRefusal(index, row.step_id(), *refusal, &refused);
-    } else if (auto refusal = FindUnknown(row, absl::StrCat("step.rows[", index, "]"))) {
+    } else if (auto refusal = message->FindUnknownInRow(index)) {
       AddRefusal(index, row.step_id(), *refusal, &refused);
     } else if (auto refusal = CheckName(row.request_id(), field)) {
       AddRefusal(index, row.step_id(), *refusal, &refused);
@@ -240,7 +239,7 @@ void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
       rows.push_back(index);
     }
   }
-  if (refused.rows_size() > 0) message->Answer(std::move(refused));
+  if (refused.rows_size() > 0) message->Answer(&refused);
   Add(std::make_shared<StreamShards>(message, std::vector<FirstShardRow>()), rows, *message);
 }
 
@@ -276,14 +275,14 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     sink.SetOthers(index, std::move(others));
     FirstShardRow row = first->Take(index);
     if (row.run == nullptr) {
-      sink.Answer(std::move(row.held));
+      sink.Answer(&row.held);
       continue;
     }
     const auto refuse = [&](const Refusal& refusal) {
       row.run->Abort();
       v1::StepResults refused;
       AddRefusal(index, message->row(index).step_id(), refusal, &refused);
-      sink.Answer(std::move(refused));
+      sink.Answer(&refused);
     };
     const auto compact = std::ranges::count_if(shards, IsCompact);
     if (compact != 0) {
@@ -295,7 +294,7 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
         v1::StepResults answer;
         AnswerCompactRow(*message, engine_.checkpoint_key(), row.run.get(), &allowance, &answer);
         engine_.observer().CompactRows(CountCompact(answer, 1));
-        sink.Answer(std::move(answer));
+        sink.Answer(&answer);
       }
       continue;
     }
@@ -320,7 +319,7 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     for (const uint32_t index : of_message.rows) {
       AddRefusal(index, message->row(index).step_id(), *refusal, &refused);
     }
-    of_message.sink->Answer(std::move(refused));
+    of_message.sink->Answer(&refused);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "service/arena_message.h"
 #include "service/receipt/receipt_book.h"
 #include "service/result/encode_result.h"
 #include "service/result/receipts_of.h"
@@ -11,6 +12,10 @@
 
 namespace sortition::service {
 namespace {
+
+// Memory for the answers of rows that are plain draws. Others take more blocks of the same size.
+constexpr size_t kArenaBytes = 512;
+constexpr size_t kArenaRowBytes = 256;
 
 // Returns row `row` of a step's draft probabilities. `memory` holds the bytes of one that came in pieces.
 const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uint64_t stride,
@@ -90,6 +95,25 @@ void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowR
   Commit(message, key, run, out);
 }
 
+class StepInFlight::Answers {
+ public:
+  explicit Answers(size_t rows) : arena_(Options(rows)) { results_.mutable_rows()->Reserve(static_cast<int>(rows)); }
+  v1::StepResults& results() { return results_; }
+
+ private:
+  static google::protobuf::ArenaOptions Options(size_t rows) {
+    google::protobuf::ArenaOptions options;
+    options.start_block_size = kArenaBytes + kArenaRowBytes * rows;
+    options.max_block_size = options.start_block_size;
+    return options;
+  }
+
+  google::protobuf::Arena arena_;
+  v1::StepResults& results_ = *NewInArena<v1::StepResults>(&arena_);
+};
+
+StepInFlight::~StepInFlight() = default;
+
 StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr<ResultSink> sink, Batcher* batcher,
                            const CheckpointKey* key, bool early)
     : message_(std::move(message)), sink_(std::move(sink)), batcher_(*batcher), key_(*key), early_(early) {
@@ -98,101 +122,99 @@ StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr
   deadline = arrived + shape.timeout;
   priority = shape.priority;
   owner = message_->stream().owner();
+  rows_.reserve(message_->rows());
+  first_.reserve(message_->rows());
+  queued_.reserve(message_->rows());
 }
 
-void StepInFlight::AddRow(RowRun&& run, SetLogits set_logits) {
+void StepInFlight::AddPositions(Row& row, SetLogits set_logits) {
+  SORTITION_CHECK(rows_.size() <= message_->rows());
   const StepShape& shape = message_->shape();
-  rows_.push_back(std::make_unique<Row>(std::move(run)));
-  Row& row = *rows_.back();
-  const std::string& request_id = message_->row(row.run.plan().row).request_id();
-  row.positions.resize(row.run.plan().positions());
-  for (uint32_t index = 0; index < row.positions.size(); ++index) {
-    Position& position = row.positions[index];
-    position.queued.index = static_cast<uint32_t>(queued_.size());
-    position.queued.sequence = request_id;
-    set_logits(index, &position.queued.row);
+  const RowRun& run = row.run;
+  for (uint32_t index = 0; index < run.plan().positions(); ++index) {
+    QueuedRow& queued = (index < run.first_positions() ? first_ : row.following).emplace_back();
+    queued.index = static_cast<uint32_t>(queued_.size());
+    queued.sequence = message_->row(run.plan().row).request_id();
+    set_logits(index, &queued.row);
     const std::byte* dense = nullptr;
-    if (const std::optional<uint32_t> draft_row = row.run.DraftRowAt(index)) {
-      dense = DraftProbabilities(*message_->drafts(), *draft_row, shape.draft_stride, &position.draft);
+    if (const std::optional<uint32_t> draft_row = run.DraftRowAt(index)) {
+      std::vector<std::byte>& memory = row.drafts.emplace_back();
+      dense = DraftProbabilities(*message_->drafts(), *draft_row, shape.draft_stride, &memory);
     }
-    position.queued.row.request = row.run.RequestAt(index, shape.dtype, dense, shape.draft_dtype);
+    queued.row.request = run.RequestAt(index, shape.dtype, dense, shape.draft_dtype);
     queued_.emplace_back(&row, index);
   }
 }
 
 std::vector<QueuedRow> StepInFlight::TakeRows() {
-  {
-    absl::MutexLock lock(&mutex_);
-    not_gathered_ = rows_.size();
-  }
-  std::vector<QueuedRow> rows;
-  rows.reserve(queued_.size());
-  for (const auto& [row, position] : queued_) {
-    if (position < row->run.first_positions()) rows.push_back(std::move(row->positions[position].queued));
-  }
-  return rows;
+  absl::MutexLock lock(&mutex_);
+  not_gathered_ = rows_.size();
+  return std::move(first_);
 }
 
 void StepInFlight::AbortRows() {
-  for (auto& row : rows_) row->run.Abort();
+  for (Row& row : rows_) row.run.Abort();
 }
 
 void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
-  v1::StepResults results;
-  results.mutable_rows()->Reserve(static_cast<int>(outputs.size()));
+  auto answers = std::make_unique<Answers>(outputs.size());
   const bool wanted = !message_->stream().closed();
   std::vector<QueuedRow> following;
   for (QueuedOutput& output : outputs) {
     const auto [row, position] = queued_[output.index];
-    const RowRun::Progress progress = Take(row, position, std::move(output.output));
+    const RowRun::Progress progress = Take(&row->run, position, std::move(output.output));
     if (progress.next && wanted) {
-      QueuedRow& next = row->positions[progress.next->index].queued;
+      QueuedRow& next = row->following[progress.next->index - row->run.first_positions()];
       progress.next->Set(&next.row.request);
       following.push_back(std::move(next));
     } else if (progress.next || progress.is_complete) {
-      End(row, wanted, &results);
+      End(&row->run, wanted, &answers->results());
     }
   }
   // Devices continue while the answers are written.
   const bool more_follow = !following.empty();
   if (more_follow) batcher_.Continue(shared_from_this(), std::move(following));
-  results = Gather(std::move(results), more_follow);
-  if (results.rows_size() > 0) sink_->Answer(std::move(results));
+  answers = Gather(std::move(answers), more_follow);
+  if (answers != nullptr && answers->results().rows_size() > 0) sink_->Answer(&answers->results());
 }
 
-RowRun::Progress StepInFlight::Take(Row* row, uint32_t position, PositionOutput output) {
+RowRun::Progress StepInFlight::Take(RowRun* run, uint32_t position, PositionOutput&& output) {
   // The batcher has one position at a time of a row that has one or that runs in order.
-  if (row->run.first_positions() == 1) return row->run.Take(position, std::move(output));
+  if (run->first_positions() == 1) return run->Take(position, std::move(output));
   absl::MutexLock lock(&mutex_);
-  return row->run.Take(position, std::move(output));
+  return run->Take(position, std::move(output));
 }
 
 // A row of a stream that has ended is answered, too: the answer closes the stream's window.
-void StepInFlight::End(Row* row, bool wanted, v1::StepResults* out) {
-  const RowPlan& plan = row->run.plan();
+void StepInFlight::End(RowRun* run, bool wanted, v1::StepResults* out) {
+  const RowPlan& plan = run->plan();
   if (!wanted) {
-    row->run.Abort();
+    run->Abort();
     const Refusal ended{Reason::kStepCancelled, "", "", "the stream of the step has ended"};
     return AddRefusal(plan.row, plan.intent.step_id, ended, out);
   }
-  Commit(*message_, key_, &row->run, out);
+  Commit(*message_, key_, run, out);
 }
 
 // An answer waits for the rows that a device has, but not for rows that are still queued: those may take any time, and
 // may pass their deadline.
-v1::StepResults StepInFlight::Gather(v1::StepResults results, bool more_follow) {
-  if (early_) return results;
+std::unique_ptr<StepInFlight::Answers> StepInFlight::Gather(std::unique_ptr<Answers> answers, bool more_follow) {
+  if (early_) return answers;
+  v1::StepResults& results = answers->results();
   const uint32_t rows = AnsweredRows(results);
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(rows <= not_gathered_);
   not_gathered_ -= rows;
-  const bool is_all = held_.rows_size() == 0 && not_gathered_ == 0;
-  if (is_all) return results;
+  if (held_ == nullptr && not_gathered_ == 0) return answers;
   held_bytes_ += results.ByteSizeLong();
-  for (v1::RowResult& row : *results.mutable_rows()) *held_.add_rows() = std::move(row);
-  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kAnswerBytes) return {};
+  if (held_ == nullptr) {
+    held_ = std::move(answers);
+  } else {
+    held_->results().mutable_rows()->MergeFrom(results.rows());
+  }
+  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kAnswerBytes) return nullptr;
   held_bytes_ = 0;
-  return std::exchange(held_, {});
+  return std::move(held_);
 }
 
 }  // namespace sortition::service

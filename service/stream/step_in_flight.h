@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
@@ -39,11 +38,13 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   // they finish; otherwise together, as Gather says.
   StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr<ResultSink> sink, Batcher* batcher,
                const CheckpointKey* key, bool early);
+  ~StepInFlight() override;
 
   // Building, by one thread.
   // Sets where the logits of a position lie: the segments of a device's row, and whose memory they are.
   using SetLogits = absl::FunctionRef<void(uint32_t position, devices::DeviceRow* row)>;
-  void AddRow(RowRun&& run, SetLogits set_logits);
+  void AddRow(GrantedRow&& row, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(row)), set_logits); }
+  void AddRow(RowRun&& run, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(run)), set_logits); }
   // Returns the rows to submit, which refer to memory of this object. Positions that run in order follow later.
   std::vector<QueuedRow> TakeRows();
   // Gives up a step that was not submitted: the sequences are as they were.
@@ -52,32 +53,35 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   void Deliver(std::vector<QueuedOutput> outputs) override;
 
  private:
-  struct Position {
-    std::vector<std::byte> draft;  // draft probabilities, if they came in pieces
-    QueuedRow queued;
-  };
   struct Row {
-    explicit Row(RowRun&& its_run) : run(std::move(its_run)) {}
+    template <typename From>
+    explicit Row(From&& from) : run(std::forward<From>(from)) {}
     RowRun run;  // guarded by the step's mutex where outputs of several positions may be delivered at once
-    absl::InlinedVector<Position, 1> positions;
+    std::vector<QueuedRow> following;            // its positions after first_positions()
+    std::vector<std::vector<std::byte>> drafts;  // draft probabilities that came in pieces
   };
 
-  RowRun::Progress Take(Row* row, uint32_t position, PositionOutput output);
+  void AddPositions(Row& row, SetLogits set_logits);
+
+  RowRun::Progress Take(RowRun* run, uint32_t position, PositionOutput&& output);
   // Ends a row and appends its answer.
-  void End(Row* row, bool wanted, v1::StepResults* out);
-  // Adds answers to those that are held, and returns the answers that leave now.
-  v1::StepResults Gather(v1::StepResults results, bool more_follow);
+  void End(RowRun* run, bool wanted, v1::StepResults* out);
+  // Answers, whose parts are freed together.
+  class Answers;
+  // Adds answers to those that are held. Returns the answers that leave now; null if there are none.
+  std::unique_ptr<Answers> Gather(std::unique_ptr<Answers> answers, bool more_follow);
 
   const std::shared_ptr<StepMessage> message_;
   const std::shared_ptr<ResultSink> sink_;
   Batcher& batcher_;
   const CheckpointKey& key_;
   const bool early_;
-  std::vector<std::unique_ptr<Row>> rows_;         // fixed once submitted
+  std::vector<Row> rows_;                          // has room for all from the start; fixed once submitted
+  std::vector<QueuedRow> first_;                   // the rows' first positions, until TakeRows
   std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
 
   absl::Mutex mutex_;
-  v1::StepResults held_ ABSL_GUARDED_BY(mutex_);  // answers that wait for those of other rows
+  std::unique_ptr<Answers> held_ ABSL_GUARDED_BY(mutex_);  // answers that wait for those of other rows
   uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t not_gathered_ ABSL_GUARDED_BY(mutex_) = 0;  // rows
 };

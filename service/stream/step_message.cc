@@ -5,7 +5,10 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/request/strictness.h"
+#include "service/request/trace.h"
 #include "service/result/encode.h"
 #include "service/result/split_results.h"
 
@@ -27,6 +30,10 @@ StepMessage::StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, 
   }
 }
 
+StepMessage::~StepMessage() {
+  stream_->Reuse(std::unique_ptr<v1::Step>(frame_.message.release_step()), frame_.message_bytes);
+}
+
 void StepMessage::SetShape(StepShape shape) {
   shape_ = std::move(shape);
   if (shape_.logits_payload) logits_.emplace(payloads_[*shape_.logits_payload]);
@@ -36,10 +43,15 @@ void StepMessage::SetShape(StepShape shape) {
 }
 
 const Refusal* StepMessage::FindSetTwice(uint32_t index) const {
-  for (const SetTwice& twice : frame_.set_twice) {
+  for (const SetTwice& twice : frame_.scan.set_twice) {
     if (twice.row == index) return &twice.refusal;
   }
   return nullptr;
+}
+
+std::optional<Refusal> StepMessage::FindUnknownInRow(uint32_t index) const {
+  if (!frame_.scan.may_have_unknown) return std::nullopt;
+  return FindUnknown(row(index), absl::StrCat("step.rows[", index, "]"));
 }
 
 void StepMessage::NoteOptions(const SequenceSpec& spec) {
@@ -49,19 +61,22 @@ void StepMessage::NoteOptions(const SequenceSpec& spec) {
   options_ = options;
 }
 
-void StepMessage::Answer(v1::StepResults results) {
-  results.set_batch_id(batch_id());
-  for (v1::StepResults& message : SplitResults(std::move(results))) Send(std::move(message));
+void StepMessage::Answer(v1::StepResults* results) {
+  results->set_batch_id(batch_id());
+  if (IsOneMessage(*results)) return Send(results);
+  for (v1::StepResults& message : SplitResults(std::move(*results))) Send(&message);
 }
 
-void StepMessage::Send(v1::StepResults results) {
-  const uint32_t tokens = TokensDrawn(results);
+void StepMessage::Send(v1::StepResults* results) {
+  const uint32_t tokens = TokensDrawn(*results);
   uint32_t refused = 0;
   std::array<uint32_t, kMaxPhases> in_phases = {};
-  for (const v1::RowResult& row : results.rows()) {
+  for (const v1::RowResult& row : results->rows()) {
     if (const uint32_t phase = LastPhase(row); phase != 0) ++in_phases[phase - 1];
     if (!row.has_error()) continue;
-    engine_.observer().Refused(static_cast<Reason>(row.error().reason()), row.error().field(), 1);
+    const auto reason = static_cast<Reason>(row.error().reason());
+    engine_.observer().Refused(reason, row.error().field(), 1);
+    refused_for_.store(reason, std::memory_order_relaxed);
     ++refused;
   }
   // The other shards of a row are answered with the same tokens, which count once.
@@ -71,7 +86,7 @@ void StepMessage::Send(v1::StepResults results) {
     if (in_phases[i] != 0) engine_.observer().PhaseTokens(i + 1, in_phases[i]);
   }
   if (refused > 0) refused_.fetch_add(refused, std::memory_order_relaxed);
-  const uint32_t rows = AnsweredRows(results);
+  const uint32_t rows = AnsweredRows(*results);
   const uint32_t before = unanswered_.fetch_sub(rows);
   SORTITION_CHECK(before >= rows);
   const bool is_last = before == rows;
@@ -80,8 +95,9 @@ void StepMessage::Send(v1::StepResults results) {
   const SentRelease release{rows, is_last ? bytes_ : 0};
   if (stream_->closed()) return stream_->OnSent(release);  // the worker is gone
   v1::StreamResponse response;
-  *response.mutable_results() = std::move(results);
-  stream_->Send(std::move(response), release);
+  response.unsafe_arena_set_allocated_results(results);  // lent, wherever it lies
+  stream_->Send(response, release);
+  response.unsafe_arena_release_results();
 }
 
 void StepMessage::Finish() {
@@ -106,16 +122,21 @@ void StepMessage::Finish() {
   if (!noted.traced && !noted.slow) return;
   std::vector<BatchRun> runs;
   for (const auto& step : steps) noted.runs_left_out += step->runs().AppendTo(&runs);
+  noted.runs = runs;
+  noted.refused_rows = refused_.load(std::memory_order_relaxed);
+  if (noted.refused_rows > 0) noted.refused_for = ReasonName(refused_for_.load(std::memory_order_relaxed));
+  Note(noted);
+}
+
+void StepMessage::Note(NotedStep noted) {
   const v1::TraceContext& trace = step().trace();
   noted.worker_session = stream_->worker_session;
   if (noted.traced) noted.traceparent = trace.traceparent();
   if (noted.traced) noted.tracestate = trace.tracestate();
   noted.batch_id = batch_id();
   noted.rows = rows();
-  noted.refused_rows = refused_.load(std::memory_order_relaxed);
   noted.bytes = bytes_;
   noted.arrived = arrived_;
-  noted.runs = runs;
   if (!options_differ_) noted.options = options_;
   engine_.event_log().StepNoted(noted);
 }
@@ -123,10 +144,20 @@ void StepMessage::Finish() {
 void StepMessage::Refuse(const Refusal& refusal) {
   const uint32_t count = rows();
   engine_.observer().Refused(refusal.reason, refusal.field, std::max(count, 1u));
+  // The step may have been refused before its trace context was looked at.
+  if (step().has_trace() && !CheckTrace(step().trace()) && IsSampled(step().trace())) {
+    NotedStep noted;
+    noted.traced = true;
+    noted.ready = arrived_;
+    noted.answered = engine_.clock().Now();
+    noted.refused_rows = count;
+    noted.refused_for = ReasonName(refusal.reason);
+    Note(noted);
+  }
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id());
   EncodeError(refusal, response.mutable_results()->mutable_error());
-  stream_->Send(std::move(response), SentRelease{count, bytes_});
+  stream_->Send(response, SentRelease{count, bytes_});
 }
 
 void StepMessage::Attach(const std::shared_ptr<PendingStep>& step) {

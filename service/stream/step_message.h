@@ -29,8 +29,8 @@ namespace sortition::service {
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
-  // Answers rows of a step message, which the results number as the message does.
-  virtual void Answer(v1::StepResults results) = 0;
+  // Answers rows of a step message, which the results number as the message does. May move parts of `*results` out.
+  virtual void Answer(v1::StepResults* results) = 0;
 };
 
 // Built by one thread; thread-safe from then on. Each row is answered once.
@@ -39,6 +39,7 @@ class StepMessage final : public ResultSink {
   // `engine` is not owned and outlives the message. `region` are the payloads of the regions that the message names.
   StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, Frame frame, RegionPayloads region,
               absl::Time arrived);
+  ~StepMessage() override;
 
   // Before anything that needs the shape.
   void SetShape(StepShape shape);
@@ -52,6 +53,8 @@ class StepMessage final : public ResultSink {
   void NoteOptions(const SequenceSpec& spec);
   // Returns why row `index` is refused for a field that its encoding sets twice; null if none is.
   const Refusal* FindSetTwice(uint32_t index) const;
+  // Returns why row `index` is refused for what this server does not know in it.
+  std::optional<Refusal> FindUnknownInRow(uint32_t index) const;
   // Memory that the message holds: its own bytes and what was copied for it.
   uint64_t bytes() const { return bytes_; }
   absl::Time arrived() const { return arrived_; }
@@ -64,7 +67,7 @@ class StepMessage final : public ResultSink {
   const std::optional<PayloadView>& drafts() const { return drafts_; }
 
   // Answers rows in messages of bounded size. With the last row's answer the message leaves the stream's window.
-  void Answer(v1::StepResults results) override;
+  void Answer(v1::StepResults* results) override;
   // Refuses the message as a whole, of which no row has been answered.
   void Refuse(const Refusal& refusal);
 
@@ -74,8 +77,10 @@ class StepMessage final : public ResultSink {
   void Cancel();
 
  private:
-  void Send(v1::StepResults results);
+  void Send(v1::StepResults* results);
   void Finish();
+  // Tells the event log of the step, with what is known of it since its arrival.
+  void Note(NotedStep noted);
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
@@ -90,8 +95,9 @@ class StepMessage final : public ResultSink {
   std::optional<PayloadView> drafts_;
   std::optional<TracedOptions> options_;  // of the first row; `options_differ_`: another row has others
   bool options_differ_ = false;
-  std::atomic<uint32_t> unanswered_;   // rows
-  std::atomic<uint32_t> refused_ = 0;  // rows
+  std::atomic<uint32_t> unanswered_;      // rows
+  std::atomic<uint32_t> refused_ = 0;     // rows
+  std::atomic<Reason> refused_for_ = {};  // of one of them
 
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

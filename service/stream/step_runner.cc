@@ -43,6 +43,7 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
 template <typename Begin>
 void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
   absl::flat_hash_map<absl::string_view, int> uses;
+  uses.reserve(message.rows());
   for (const v1::StepRow& row : message.step().rows()) ++uses[row.request_id()];
   for (uint32_t index = 0; index < message.rows(); ++index) {
     const v1::StepRow& row = message.row(index);
@@ -103,13 +104,13 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
   v1::StepResults now;
   std::vector<std::unique_ptr<RowRun>> compact;
   ForEachRow(*message, &now, [&](uint32_t index) {
-    std::optional<RowRun> run = BeginRow(message.get(), index, &rewrites, &now);
-    if (!run) return;
-    if (!run->plan().compact.empty()) return compact.push_back(std::make_unique<RowRun>(*std::move(run)));
+    GrantedRow row;
+    if (!BeginRow(message.get(), index, &rewrites, &row, &now)) return;
+    if (!row.plan.compact.empty()) return compact.push_back(std::make_unique<RowRun>(std::move(row)));
     const PayloadView& logits = message->logits();
-    const uint64_t first_row = run->plan().tensor_row;
-    const uint64_t bytes = uint64_t{run->spec().live_vocabulary} * kernels::ElementBytes(shape.dtype);
-    step->AddRow(*std::move(run), [&](uint32_t position, devices::DeviceRow* row) {
+    const uint64_t first_row = row.plan.tensor_row;
+    const uint64_t bytes = uint64_t{row.sequence.spec->live_vocabulary} * kernels::ElementBytes(shape.dtype);
+    step->AddRow(std::move(row), [&](uint32_t position, devices::DeviceRow* row) {
       row->segments = logits.Slice((first_row + position) * shape.row_stride, bytes);
       row->may_change = logits.may_change();
       row->imported = logits.imported();
@@ -133,7 +134,7 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
     AnswerCompactRow(*message, engine_.checkpoint_key(), run.get(), &allowance, &now);
   }
   if (!compact.empty()) engine_.observer().CompactRows(CountCompact(now, compact.size()));
-  if (now.rows_size() > 0) message->Answer(std::move(now));
+  if (now.rows_size() > 0) message->Answer(&now);
 }
 
 void StepRunner::RunShards(const std::shared_ptr<StepMessage>& message) {
@@ -148,19 +149,19 @@ void StepRunner::RunShards(const std::shared_ptr<StepMessage>& message) {
       *repeated.add_rows() = std::move(part);
     }
     if (!kept.empty()) return;
-    std::optional<RowRun> run = BeginRow(message.get(), index, &rewrites, &now);
-    if (run) runs[index] = std::make_unique<RowRun>(*std::move(run));
+    GrantedRow row;
+    if (BeginRow(message.get(), index, &rewrites, &row, &now)) runs[index] = std::make_unique<RowRun>(std::move(row));
   });
-  if (repeated.rows_size() > 0) message->Answer(std::move(repeated));
+  if (repeated.rows_size() > 0) message->Answer(&repeated);
   shards_.AddFirst(message, std::move(runs), std::move(now));
 }
 
-std::optional<RowRun> StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites,
-                                           v1::StepResults* now) {
+bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
+                          v1::StepResults* now) {
   const v1::StepRow& row = message->row(index);
   const auto refuse = [&](const Refusal& refusal) {
     AddRefusal(index, row.step_id(), refusal, now);
-    return std::nullopt;
+    return false;
   };
   if (const Refusal* const refusal = message->FindSetTwice(index)) return refuse(*refusal);
   const RowSequence* const sequence = sequences_.Find(row.request_id());
@@ -168,12 +169,14 @@ std::optional<RowRun> StepRunner::BeginRow(StepMessage* message, uint32_t index,
     return refuse({Reason::kUnknownSequence, absl::StrCat("step.rows[", index, "].request_id"), "",
                    "this stream has not opened the sequence"});
   }
+  if (const auto refusal = message->FindUnknownInRow(index)) return refuse(*refusal);
   const SequenceSpec& spec = *sequence->spec;
   message->NoteOptions(spec);
-  auto parsed = ParseStepRow(row, static_cast<int>(index), message->shape(), spec, engine_.limits());
-  if (auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
-  RowPlan& plan = std::get<RowPlan>(parsed);
-  std::vector<RowMaskBits> masks;
+  RowPlan& plan = granted->plan;
+  std::vector<RowMaskBits>& masks = granted->masks;
+  if (auto refusal = ParseStepRow(row, static_cast<int>(index), message->shape(), spec, engine_.limits(), &plan)) {
+    return refuse(*refusal);
+  }
   if (auto refusal = FindMasks(*message, &plan, &masks)) return refuse(*refusal);
   if (auto refusal = OpenCheckpoint(row, spec, &plan)) return refuse(*refusal);
   if (!row.compact().empty()) {
@@ -189,8 +192,8 @@ std::optional<RowRun> StepRunner::BeginRow(StepMessage* message, uint32_t index,
     }
     HashMasks(masks, spec.live_vocabulary, &plan);
   }
-  auto granted = GrantRow(*sequence, plan, rewrites);
-  if (auto* refusal = std::get_if<Refusal>(&granted)) {
+  auto answer = GrantRow(*sequence, plan, rewrites);
+  if (auto* refusal = std::get_if<Refusal>(&answer)) {
     // A replica that takes over many sequences tells each worker when its turn is.
     if (refusal->reason == Reason::kHistoryRequired) {
       refusal->retry_after =
@@ -198,12 +201,13 @@ std::optional<RowRun> StepRunner::BeginRow(StepMessage* message, uint32_t index,
     }
     return refuse(*refusal);
   }
-  if (auto* result = std::get_if<RowResult>(&granted)) {
+  if (auto* result = std::get_if<RowResult>(&answer)) {
     EncodeRowResult(*message, engine_.checkpoint_key(), plan, spec, sequence->receipts.get(), *result, now);
-    return std::nullopt;
+    return false;
   }
-  return std::optional<RowRun>(std::in_place, *sequence, std::move(plan), std::move(masks),
-                               std::move(std::get<StepGrant>(granted)));
+  granted->sequence = *sequence;
+  granted->grant = std::move(std::get<StepGrant>(answer));
+  return true;
 }
 
 std::optional<Refusal> StepRunner::FindMasks(const StepMessage& message, RowPlan* plan,

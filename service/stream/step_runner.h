@@ -41,9 +41,9 @@ class StepRunner {
   // Judges what concerns all rows, and sets the message's shape. `*ready` is set if the logits are not there yet.
   std::optional<Refusal> Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
                                std::optional<ReadyWord>* ready);
-  // Plans and grants row `index`. If it does not run, its answer is appended to `*now`.
-  std::optional<RowRun> BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites,
-                                 v1::StepResults* now);
+  // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `*now`.
+  bool BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
+                v1::StepResults* now);
   void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready);
   void RunShards(const std::shared_ptr<StepMessage>& message);
   // Finds the packed masks of the row's positions. Each becomes part of the digest by which retries are compared.

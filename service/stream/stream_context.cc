@@ -10,6 +10,11 @@
 namespace sortition::service {
 namespace {
 
+// Steps whose messages are reused: a stream seldom has more in flight. A message keeps the memory that its parts took,
+// some ten times its bytes.
+constexpr size_t kMostSpare = 2;
+constexpr uint64_t kMostSpareBytes = 16 << 10;
+
 uint64_t NextStreamId() {
   static std::atomic<uint64_t> next = 1;
   return next.fetch_add(1, std::memory_order_relaxed);
@@ -74,6 +79,25 @@ std::shared_ptr<StepMessage> StreamContext::Find(uint64_t batch_id) const {
   return it == steps_.end() ? nullptr : it->second.lock();
 }
 
+std::unique_ptr<v1::Step> StreamContext::NewStep() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!spare_.empty()) {
+      std::unique_ptr<v1::Step> step = std::move(spare_.back());
+      spare_.pop_back();
+      return step;
+    }
+  }
+  return std::make_unique<v1::Step>();
+}
+
+void StreamContext::Reuse(std::unique_ptr<v1::Step> step, uint64_t bytes) {
+  if (bytes > kMostSpareBytes) return;
+  step->Clear();
+  absl::MutexLock lock(&mutex_);
+  if (!closed_ && spare_.size() < kMostSpare) spare_.push_back(std::move(step));
+}
+
 bool StreamContext::Drain() {
   absl::MutexLock lock(&mutex_);
   return !std::exchange(draining_, true);
@@ -92,6 +116,7 @@ std::vector<std::shared_ptr<StepMessage>> StreamContext::Close() {
   std::vector<std::shared_ptr<StepMessage>> steps;
   absl::MutexLock lock(&mutex_);
   if (std::exchange(closed_, true)) return steps;
+  spare_.clear();
   for (const auto& [batch_id, step] : steps_) {
     if (auto held = step.lock()) steps.push_back(std::move(held));
   }

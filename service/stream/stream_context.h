@@ -35,8 +35,8 @@ class SessionSink {
   virtual ~SessionSink() = default;
   // Queues one message to the worker. Called from the thread of Session::BeginFrame and from device threads, also
   // concurrently: thread-safe. Must not block and must not call back into the session. After the message has left (or
-  // can never leave) the shell calls Session::OnSent with the same `release`.
-  virtual void Send(v1::StreamResponse message, SentRelease release) = 0;
+  // can never leave) the shell calls Session::OnSent with the same `release`. `message` lives until Send returns.
+  virtual void Send(const v1::StreamResponse& message, SentRelease release) = 0;
   // Returns since when the oldest message that has not left waits for the worker to read; InfiniteFuture if none does,
   // or the shell does not know. Thread-safe.
   virtual absl::Time waiting_since() const { return absl::InfiniteFuture(); }
@@ -59,7 +59,7 @@ class StreamContext {
   CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
 
   // Queues a message to the worker, which leaves the window with `release`.
-  void Send(v1::StreamResponse response, SentRelease release = {}) { sink_->Send(std::move(response), release); }
+  void Send(const v1::StreamResponse& response, SentRelease release = {}) { sink_->Send(response, release); }
 
   // As SessionSink::waiting_since.
   absl::Time waiting_since() const { return sink_->waiting_since(); }
@@ -77,6 +77,11 @@ class StreamContext {
   void Unregister(uint64_t batch_id);
   // Returns null if no such step waits for answers.
   std::shared_ptr<StepMessage> Find(uint64_t batch_id) const;
+
+  // Returns an empty message, with the memory of one that was given to Reuse if there is one.
+  std::unique_ptr<v1::Step> NewStep();
+  // Takes the message of a step that is over, which had so many bytes.
+  void Reuse(std::unique_ptr<v1::Step> step, uint64_t bytes);
 
   // Returns true the first time.
   bool Drain();
@@ -98,6 +103,7 @@ class StreamContext {
   uint64_t unanswered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t unanswered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, std::weak_ptr<StepMessage>> steps_ ABSL_GUARDED_BY(mutex_);  // by batch_id
+  std::vector<std::unique_ptr<v1::Step>> spare_ ABSL_GUARDED_BY(mutex_);                     // empty messages
 };
 
 }  // namespace sortition::service

@@ -120,7 +120,7 @@ void StreamSequences::AnswerOpened(const OpenRequest& request, v1::OpenedState s
   response.mutable_opened()->set_request_id(request.request_id);
   response.mutable_opened()->set_epoch(request.epoch);
   *response.mutable_opened()->mutable_state() = std::move(state);
-  stream_->Send(std::move(response));
+  stream_->Send(response);
 }
 
 std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& request,
@@ -291,7 +291,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
   v1::StreamResponse response;
   response.mutable_forked()->set_request_id(child.request_id());
   *response.mutable_forked()->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
-  stream_->Send(std::move(response));
+  stream_->Send(response);
   return std::nullopt;
 }
 
@@ -313,7 +313,7 @@ std::optional<Refusal> StreamSequences::OnExport(const v1::ExportSequence& messa
     response.mutable_exported()->set_request_id(message.request_id());
     response.mutable_exported()->set_state(bytes.substr(offset, kSnapshotPieceBytes));
     response.mutable_exported()->set_continues(offset + kSnapshotPieceBytes < bytes.size());
-    stream_->Send(std::move(response));
+    stream_->Send(response);
   }
   return std::nullopt;
 }
@@ -339,7 +339,7 @@ std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) 
   response.mutable_closed()->set_request_id(id);
   response.mutable_closed()->set_epoch(epoch);
   response.mutable_closed()->set_was_known(was_known);
-  stream_->Send(std::move(response));
+  stream_->Send(response);
   return std::nullopt;
 }
 

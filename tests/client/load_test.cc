@@ -15,6 +15,7 @@ namespace sortition::bench {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(HistogramTest, PercentilesAreWithinOnePercent) {
   std::mt19937_64 random(5);
@@ -100,6 +101,16 @@ TEST(LoadPlotTest, CurvesAreDrawnWithAtMost600Points) {
   EXPECT_THAT(svg, HasSubstr("99.9%"));
   EXPECT_LT(svg.size(), 40000u);
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
+}
+
+TEST(LoadPlotTest, MarksAreRoundAndWarmUpHasNoLatency) {
+  const std::vector<LoadInterval> intervals = {{0.5, 100, 0}, {1.5, 100, 2000000}, {3.501, 100, 3000000}};
+  const std::string svg = PlotLoad("load", {}, intervals);
+  for (const char* mark : {">0.5<", ">1<", ">3.5<"}) EXPECT_THAT(svg, HasSubstr(mark));
+  EXPECT_THAT(svg, Not(HasSubstr("3.501")));
+  const std::string last = svg.substr(svg.rfind("points=\""));
+  const std::string points = last.substr(0, last.find('/'));
+  EXPECT_EQ(std::count(points.begin(), points.end(), ','), 2);
 }
 
 }  // namespace

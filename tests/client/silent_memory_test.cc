@@ -80,7 +80,7 @@ class FakeSamplingService final : public v1::SamplingService::Service {
 };
 
 struct Events final : client::StreamEvents {
-  void OnResponse(uint64_t stream, v1::StreamResponse) override { welcomed.at(stream).Notify(); }
+  void OnResponse(uint64_t stream, const v1::StreamResponse&) override { welcomed.at(stream).Notify(); }
   void OnEnded(uint64_t stream, absl::Status) override { ended.at(stream).Notify(); }
   std::array<absl::Notification, 2> welcomed, ended;
 };

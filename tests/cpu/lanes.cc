@@ -42,14 +42,20 @@ void DistanceLanes(const uint32_t* keys, const RowScale& row, uint32_t* t) {
 }
 
 void WeightLanes(const uint32_t* keys, const RowScale& row, uint64_t* weights) {
-  const ScaleLanes scale(row, TooSmall::kToWeigh);
-  const Powers powers;
+  const Weigher weigher(row);
   for (uint32_t i = 0; i < kBatch; i += kLanes) {
-    V64 even_t, even, odd;
-    const V32 t = Distance(Floats(KeyBits(hn::Max(At(keys, i), scale.least_key))), scale, &even_t);
-    Weights(t, even_t, powers, &even, &odd);
+    const auto [even, odd] = weigher(weigher.Numbers(At(keys, i)));
     hn::StoreInterleaved2(even, odd, D64(), weights + i);
   }
+}
+
+void WeightLanesOfNumbers(const uint32_t* bits, const RowScale& row, uint64_t* weights) {
+  WithWeigher(row, [&](const auto& weigher) HWY_ATTR {
+    for (uint32_t i = 0; i < kBatch; i += kLanes) {
+      const auto [even, odd] = weigher(Floats(At(bits, i)));
+      hn::StoreInterleaved2(even, odd, D64(), weights + i);
+    }
+  });
 }
 
 void NoiseLanesOf(const uint32_t* pairs, uint32_t tag, const law::DrawKey& key, uint32_t* words) {
@@ -104,8 +110,8 @@ uint32_t LanesWhereOdd(const uint64_t* wide, uint64_t* listed) {
 }  // namespace
 
 Lanes TableOf(const char* name) {
-  return {name,         &LoadLanes,    &KeyLanes,     &KeyBitsLanes, &DistanceLanes,
-          &WeightLanes, &NoiseLanesOf, &ChangedLanes, &LanesWhere,   &LanesWhereOdd};
+  return {name,          &LoadLanes,    &KeyLanes,   &KeyBitsLanes, &DistanceLanes, &WeightLanes, &WeightLanesOfNumbers,
+          &NoiseLanesOf, &ChangedLanes, &LanesWhere, &LanesWhereOdd};
 }
 
 }  // namespace sortition::kernels::cpu::HWY_NAMESPACE

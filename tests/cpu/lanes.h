@@ -20,6 +20,8 @@ struct Lanes {
   void (*key_bits)(const uint32_t* keys, uint32_t* bits);
   void (*distance)(const uint32_t* keys, const RowScale& scale, uint32_t* t);
   void (*weight)(const uint32_t* keys, const RowScale& scale, uint64_t* weights);  // keys of distances below 49 octaves
+  // By the weigher that serves the row; numbers as they were sent, masked ones and such that weigh nothing among them.
+  void (*weight_of_number)(const uint32_t* bits, const RowScale& scale, uint64_t* weights);
   // Both words of each of kBatch / 2 pairs, as NoiseWords gives them: x, y, z, w in four arrays of kBatch / 2 elements.
   void (*noise)(const uint32_t* pairs, uint32_t tag, const law::DrawKey& key, uint32_t* words);
   // 1 in `large` where a logit became too large.

@@ -105,6 +105,10 @@ TEST_P(LanesTest, DistanceAndWeight) {
     GetParam().distance(keys.data(), scale, t.data());
     std::array<uint64_t, kBatch> weights;
     GetParam().weight(keys.data(), scale, weights.data());
+    Batch bits;
+    for (uint32_t i = 0; i < kBatch; ++i) bits[i] = law::KeyBits(keys[i]);
+    std::array<uint64_t, kBatch> weights_of_numbers;
+    GetParam().weight_of_number(bits.data(), scale, weights_of_numbers.data());
     for (uint32_t i = 0; i < kBatch; ++i) {
       const uint32_t expected = law::Distance(law::KeyBits(keys[i]), scale.scale);
       if (expected == law::kDead) {
@@ -115,6 +119,7 @@ TEST_P(LanesTest, DistanceAndWeight) {
         ASSERT_GE(keys[i], scale.first_live_key);
       }
       ASSERT_EQ(weights[i], law::Weight(expected)) << keys[i];
+      ASSERT_EQ(weights_of_numbers[i], law::Weight(expected)) << keys[i];
     }
   }
 }

@@ -30,10 +30,55 @@ TEST(RowScale, FirstKeyWithinIsFirst) {
     const law::Scale scale = law::ScaleAt(parameters, law::KeyBits(max_key));
     const uint32_t farthest = uint32_t(random() % law::kDeadFromDistance) >> (random() % 32);
     const law::Bound bound = law::MakeBound(farthest);
-    const uint32_t first = FirstKeyWithin(bound, scale);
+    const uint32_t first = FirstKeyWithin(bound, max_key, scale);
     ASSERT_LE(first, max_key);
     ASSERT_TRUE(IsWithin(first, bound, scale)) << max << " " << farthest;
     ASSERT_FALSE(IsWithin(first - 1, bound, scale)) << max << " " << farthest;
+  }
+}
+
+// A shape with a curve, or without one, at the temperature or smoothed; and some bound.
+struct Shaped {
+  law::Shape shape;
+  uint32_t max_key;
+  law::Bound bound;
+};
+Shaped RandomShape(std::mt19937_64* random) {
+  const auto number = [&] { return std::ldexp(float((*random)() % 1000 + 1), int((*random)() % 24) - 16); };
+  RowParameters parameters;
+  law::Compile({.temperature = 0.5f + float((*random)() % 8)}, &parameters);
+  const float max = float(int32_t((*random)() % 131007) - 65503) / float(1 << ((*random)() % 24));
+  const uint32_t max_bits = law::CanonicalBits(max);
+  law::Shape shape = law::PlainShape(max_bits);
+  shape.temperature = {parameters.multiplier, parameters.exponent, parameters.window};
+  shape.scale = law::ScaleFrom(max_bits, shape);
+  if ((*random)() % 4 != 0) {
+    const uint32_t square = (*random)() % 4 == 0 ? 0 : std::bit_cast<uint32_t>(number());
+    const uint32_t cube = square != 0 && (*random)() % 2 == 0 ? 0 : std::bit_cast<uint32_t>(number());
+    shape = law::SmoothedShape(shape, max_bits, square, cube);
+  }
+  const uint32_t farthest = uint32_t((*random)() % law::kDeadFromDistance) >> ((*random)() % 32);
+  return {shape, law::Key(max_bits), law::MakeBound(farthest)};
+}
+
+TEST(RowScale, FirstKeyOfShapesIsTheLaws) {
+  std::mt19937_64 random(11);
+  for (uint64_t n = 0; n < sortition::testing::Scaled(300'000); ++n) {
+    const auto [shape, max_key, bound] = RandomShape(&random);
+    const uint32_t expected = law::FirstKeyKept(law::kCutWithin, bound, max_key, shape);
+    const uint32_t first = FirstKeyWithin(bound, max_key, ScaleOf(shape, max_key));
+    ASSERT_EQ(std::max(first, law::kLowestKey), expected) << n;
+  }
+}
+
+TEST(RowScale, FirstKeyWithinDepthIsTheLaws) {
+  std::mt19937_64 random(12);
+  for (uint64_t n = 0; n < sortition::testing::Scaled(300'000); ++n) {
+    const auto [shape, max_key, bound] = RandomShape(&random);
+    const law::Shape unit = law::UnitShape(shape, law::KeyBits(max_key));
+    ASSERT_EQ(FirstKeyWithinDepth(bound, max_key, ScaleOf(unit, max_key)),
+              law::FirstKeyKept(law::kCutDepth, bound, max_key, unit))
+        << n;
   }
 }
 

@@ -4,6 +4,7 @@ import socket
 
 DATA, HEADERS, RESET, SETTINGS, CONTINUATION = 0, 1, 3, 4, 9
 END_STREAM, END_HEADERS = 1, 4
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def frame(kind, flags, stream, body=b""):
@@ -36,7 +37,7 @@ class Http2Client:
     def __init__(self, address):
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=30)
-        self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
+        self.send(PREFACE + frame(SETTINGS, 0, 0))
 
     def send(self, data):
         """False if the other side has ended the connection."""
@@ -61,12 +62,16 @@ class Http2Client:
         message = b"\x0a\x08" + bytes(8) + b"\x10\x01\x18\x02\x2a\x00"  # logits, dtype, vocabulary_size, a row
         self.send(frame(HEADERS, END_HEADERS, 1, self.SAMPLE)
                   + frame(DATA, END_STREAM, 1, b"\0" + len(message).to_bytes(4, "big") + message))
+        self.await_end()
+
+    def await_end(self):
+        """Waits for the end of the first call: by an answer, by a reset, or with the connection."""
         received = self._socket.makefile("rb")
-        while True:
-            head = received.read(9)
+        while len(head := received.read(9)) == 9:
             length, kind, flags, stream = int.from_bytes(head[:3], "big"), head[3], head[4], head[5:]
             received.read(length)
-            if stream == b"\0\0\0\x01" and kind == HEADERS and flags & END_STREAM:
+            ends = kind == RESET or (kind in (HEADERS, DATA) and flags & END_STREAM)
+            if stream == b"\0\0\0\x01" and ends:
                 return
 
     def close(self):

@@ -17,9 +17,10 @@ from sortitiond_process import free_port
 
 
 class HaProxy:
-    """HAProxy. `server_options` are added to the line of each replica."""
+    """HAProxy. `server_options` are added to the line of each replica, `bind_options` to that of the listener. `change`
+    may alter the configuration, a text."""
 
-    def __init__(self, replicas, server_options=""):
+    def __init__(self, replicas, server_options="", bind_options="", change=lambda text: text):
         self.address = f"127.0.0.1:{free_port()}"
         self._folder = tempfile.TemporaryDirectory()
         self._statistics = os.path.join(self._folder.name, "statistics.sock")
@@ -30,19 +31,29 @@ class HaProxy:
         lines += ["global", f"    stats socket {self._statistics}"]
         path = os.path.join(self._folder.name, "haproxy.cfg")
         with open(path, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines).replace("bind :50050", f"bind {self.address}") + "\n")
+            text = "\n".join(lines).replace("bind :50050 proto h2", f"bind {self.address} {bind_options or 'proto h2'}")
+            file.write(change(text) + "\n")
         self._process = subprocess.Popen(["haproxy", "-q", "-db", "-f", path])
         await_true("the proxy", lambda: self._up() == {f"replica-{number}" for number in replicas.running})
 
-    def _up(self):
-        """The replicas that have passed their last check, once all have been checked."""
+    def _statistic_rows(self):
+        """A row for each listener, replica and group of replicas; none while the proxy does not answer."""
         with socket.socket(socket.AF_UNIX) as connection:
             if connection.connect_ex(self._statistics) != 0:
-                return None
+                return []
             connection.sendall(b"show stat\n")
             text = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
-        rows = [row for row in csv.DictReader(text.lstrip("# ").splitlines()) if row["svname"].startswith("replica-")]
-        if any(row["check_status"].removeprefix("* ") in ("INI", "") for row in rows):
+        return list(csv.DictReader(text.lstrip("# ").splitlines()))
+
+    def count(self, name):
+        """A counter of what was passed on to replicas."""
+        (row,) = [row for row in self._statistic_rows() if row["svname"] == "BACKEND"]
+        return int(row[name])
+
+    def _up(self):
+        """The replicas that have passed their last check, once all have been checked."""
+        rows = [row for row in self._statistic_rows() if row["svname"].startswith("replica-")]
+        if not rows or any(row["check_status"].removeprefix("* ") in ("INI", "") for row in rows):
             return None
         return {row["svname"] for row in rows if row["status"].startswith("UP")}
 

@@ -2,7 +2,7 @@
 // results as one line of JSON.
 //
 //   scale_worker --targets=A,B [--workers N] [--sequences N] [--vocabulary V] [--heavy] [--check] [--patient]
-//                [--tls_folder FOLDER --tls_server_name NAME]
+//                [--pause TIME] [--tls_folder FOLDER --tls_server_name NAME]
 //
 // Every second sequence keeps a history. --heavy asks for the most expensive option, top-p without top-k over flat
 // rows. --check draws every token a second time in process and counts those that differ.
@@ -23,6 +23,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "client/bench/logits.h"
 #include "sortition/client.h"
 #include "sortition/in_process.h"
@@ -37,6 +38,7 @@ ABSL_FLAG(bool, heavy, false, "ask for what costs most");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(30), "of a step");
 ABSL_FLAG(bool, patient, false, "step again what failed at its deadline");
 ABSL_FLAG(bool, check, false, "draw every token in process, too");
+ABSL_FLAG(absl::Duration, pause, absl::ZeroDuration(), "between two steps");
 
 ABSL_FLAG(std::string, tls_folder, "", "of ca.crt, tls.crt and tls.key; empty: plain text");
 ABSL_FLAG(std::string, tls_server_name, "", "expected in the server's certificate");
@@ -154,6 +156,7 @@ void Work(uint32_t worker, const bench::Logits& pool, const std::atomic<bool>& s
         ++found->tokens;
       }
     }
+    absl::SleepFor(absl::GetFlag(FLAGS_pause));
     if (again == nullptr || found->failed > 0) continue;
     const auto expected = again->Step(pool, step);
     for (size_t i = 0; i < outcomes.size(); ++i) {

@@ -247,6 +247,16 @@ TEST_F(BenchTest, WrongUseExitsWith1AndReason) {
   expect({"--json", "/nonexistent/results.json"}, "cannot write /nonexistent/results.json");
 }
 
+TEST_F(BenchTest, ResultsOnAFullDiskAreAnError) {
+  const auto server = StartServer();
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--json", "/dev/full"}, std::vector<std::string>{"--plot=/dev/full"}}) {
+    const Ended ended = Run(*server, flags);
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.output, HasSubstr("cannot write /dev/full"));
+  }
+}
+
 TEST_F(BenchTest, NoServerEndsWith2) {
   const Ended ended = RunProgram(
       SORTITIONCTL, {"bench", absl::StrCat("--target=127.0.0.1:", UnusedPort()), "--vocabulary=100", "--timeout=2s"});

@@ -92,6 +92,30 @@ TEST(SortitionctlTargetTest, XdsWithoutBootstrapIsNamed) {
   }
 }
 
+TEST_F(SortitionctlTest, OutputOnAFullDiskIsAnError) {
+  for (const std::string command : {"info", "health", "watch --count=1"}) {
+    const Ended ended = RunProgram("/bin/sh", {"-c", absl::StrCat("exec ", SORTITIONCTL, " ", command,
+                                                                  " --server=", server->address(), " >/dev/full")});
+    EXPECT_EQ(ended.code, 1) << command;
+    EXPECT_THAT(ended.output, HasSubstr("sortitionctl: cannot write the output")) << command;
+  }
+}
+
+TEST(SortitiondLogTest, ServerWithItsLogOnAFullDiskServes) {
+  const std::string address = absl::StrCat("127.0.0.1:", UnusedPort());
+  const auto server = StartProgram(
+      "/bin/sh", {"-c", absl::StrCat("exec ", SORTITIOND, " --listen=", address, " --metrics_listen= 2>/dev/full")});
+  const absl::Time deadline = absl::Now() + kLongestWait;
+  const std::vector<std::string> health = {"health", "--server=" + address, "--timeout=2s"};
+  while (RunProgram(SORTITIONCTL, health, "health").code != 0) ASSERT_LT(absl::Now(), deadline);
+  const std::string row = ::testing::TempDir() + "full-disk-row.f32";
+  WriteFile(row, std::string(8, '\0'));
+  EXPECT_EQ(RunProgram(SORTITIONCTL, {"sample", row, "--dtype=f32", "--server=" + address}, "sample").code, 0);
+  server->Signal(SIGTERM);
+  const auto code = server->Wait(kLongestWait);
+  EXPECT_TRUE(code.ok() && *code == 0);
+}
+
 TEST_F(SortitionctlTest, HealthPrintsOneLinePerService) {
   const Ended health = Run({"health"});
   EXPECT_EQ(health.code, 0);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "service/request/strictness.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/messages.h"
 #include "tests/support/recording_sink.h"
@@ -42,6 +43,9 @@ void ExpectEqual(const Frame& frame, v1::StreamRequest parsed) {
   }
   parsed.clear_payloads();
   if (frame.message.SerializeAsString() != parsed.SerializeAsString()) Fail("another message");
+  const bool has_unknown = service::FindUnknown(parsed, "").has_value();
+  if (has_unknown && !frame.scan.may_have_unknown) Fail("something unknown was not seen");
+  if (!has_unknown && frame.scan.may_have_unknown && frame.scan.set_twice.empty()) Fail("nothing is unknown");
 }
 
 void Compare(const std::variant<Frame, Refusal>& decoded, const std::string& bytes) {

@@ -7,11 +7,16 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
+#include <vector>
+
+#include "service/request/refused_fields.h"
 
 namespace sortition::monitoring {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class MetricsTest : public ::testing::Test {
  protected:
@@ -104,14 +109,37 @@ TEST_F(MetricsTest, RefusalsEvictionsAndReplays) {
   const std::string text = Text();
   EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"LOGIT_NAN\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"OVERLOADED\"} 0\n"));
-  EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"logits\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"temperature\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"logits\",reason=\"LOGIT_NAN\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_evictions_total{cause=\"bytes\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_replays_total 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_replayed_tokens_total 111\n"));
 }
 
+TEST_F(MetricsTest, FieldsOfRefusalsCountByReason) {
+  EXPECT_THAT(Text(), Not(HasSubstr("\nsortition_refused_fields_total")));
+  observer_.Refused(service::Reason::kOutOfRange, "open.parameters.temperature", 1);
+  observer_.Refused(service::Reason::kMissingField, "open.parameters.temperature", 3);
+  observer_.Refused(service::Reason::kOutOfRange, "rows[7].parameters.temperature", 1);
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"temperature\",reason=\"OUT_OF_RANGE\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"temperature\",reason=\"MISSING_FIELD\"} 3\n"));
+}
+
+TEST_F(MetricsTest, ThreadsShareThePairOfReasonAndField) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this] {
+      for (const std::string& field : service::RefusedFields()) {
+        observer_.Refused(service::Reason::kOutOfRange, field, 1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(Text(), HasSubstr("\nsortition_refused_fields_total{field=\"top_p\",reason=\"OUT_OF_RANGE\"} 4\n"));
+}
+
 TEST_F(MetricsTest, HostileFieldsAddNoSeries) {
+  observer_.Refused(service::Reason::kUnknownField, "unknown", 1);
   const auto lines = [this] {
     const std::string text = Text();
     return std::count(text.begin(), text.end(), '\n');
@@ -121,7 +149,7 @@ TEST_F(MetricsTest, HostileFieldsAddNoSeries) {
     observer_.Refused(service::Reason::kUnknownField, field, 1);
   }
   EXPECT_EQ(lines(), before);
-  EXPECT_THAT(Text(), HasSubstr("\nsortition_refused_fields_total{field=\"other\"} 4\n"));
+  EXPECT_THAT(Text(), HasSubstr("\nsortition_refused_fields_total{field=\"other\",reason=\"UNKNOWN_FIELD\"} 5\n"));
 }
 
 TEST_F(MetricsTest, PhasesCountByNumber) {

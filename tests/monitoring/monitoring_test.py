@@ -13,7 +13,7 @@ import yaml
 
 import expressions
 from expressions import ROOT
-from sortitiond_process import Sortitiond, binary, tls_flags
+from sortitiond_process import Sortitiond, binary, refuse_row, tls_flags
 
 METRIC = re.compile(r"\b(?:sortition|process)_\w+")
 # Labels in a selector, and those that a grouping or matching names.
@@ -46,6 +46,8 @@ class ServedTest(unittest.TestCase):
     def setUpClass(cls):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         with Sortitiond(binary(), *Sortitiond.LOOPBACK, *tls_flags(folder)) as server:
+            address = server.serving["listen"].replace("127.0.0.1", "localhost")
+            refuse_row(address, folder, "--tls", f"--tls_ca={folder}/tls.crt")
             cls.text = server.metrics()
             cls.address = server.serving["metrics"]
             cls.answers = {}

@@ -13,7 +13,7 @@ import urllib.request
 import yaml
 
 import expressions
-from sortitiond_process import ENVIRONMENT, Sortitiond, binary, free_port, tls_flags
+from sortitiond_process import ENVIRONMENT, Sortitiond, binary, free_port, refuse_row, tls_flags
 
 DEMO = os.environ["TEST_DEMO"]
 DEADLINE_S = 60
@@ -74,6 +74,7 @@ class PrometheusTest(unittest.TestCase):
         server = cls.enterClassContext(Sortitiond(
             binary(), f"--listen=127.0.0.1:0,{socket_path}", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1",
             *tls_flags(folder)))
+        refuse_row(socket_path, folder)
         for rows in ("full", "compact(64)"):
             worker = subprocess.Popen(
                 [DEMO, f"--connect={socket_path}", f"--rows={rows}", "--sequences=8", "--tokens=100000"],

@@ -83,6 +83,17 @@ TEST_F(SlowStepsTest, TenMinutesLaterNothingIsLeft) {
   EXPECT_THAT(slow_.Json(), HasSubstr("\"steps\":[]"));
 }
 
+TEST_F(SlowStepsTest, TracedStepHasItsTraceId) {
+  service::NotedStep step;
+  step.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  step.arrived = step.ready = step.answered = clock_.Now();
+  slow_.Add(step);
+  EXPECT_THAT(slow_.Json(), HasSubstr("\"trace_id\":\"\"")) << "not traced";
+  step.traced = true;
+  slow_.Add(step);
+  EXPECT_THAT(slow_.Json(), HasSubstr("\"trace_id\":\"4bf92f3577b34da6a3ce929d0e0e4736\""));
+}
+
 TEST_F(SlowStepsTest, HostileNamesAreTextsOfBoundedLength) {
   Add(80, 10, "</script>\"\\\n\x1b[31m\xe2\x80\xae\xc2\x9b");
   EXPECT_THAT(slow_.Json(), HasSubstr("\"</script>\\\"\\\\\\u000a\\u001b[31m\\u202e\\u009b\""));

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,8 @@ import unittest
 import urllib.error
 import urllib.request
 
-from sortitiond_process import ENVIRONMENT, Sortitiond, binary
+import screenshot
+from sortitiond_process import ENVIRONMENT, Sortitiond, binary, refuse_row
 
 sys.path.append(os.path.join(os.environ["TEST_SOURCE_DIR"], "tests/support"))
 
@@ -92,6 +94,21 @@ class StatusPageTest(unittest.TestCase):
             self.assertIn(name, limits)
 
 
+class RefusalsTest(unittest.TestCase):
+    def test_reason_and_field_are_shown(self):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server, tempfile.TemporaryDirectory() as folder:
+            refuse_row(server.serving["listen"], folder)
+            document, complaints = browse(f"http://{server.serving['metrics']}/", "--dump-dom")
+        self.assertEqual(complaints, [])
+        self.assertEqual(text_of(document, "refusals"),
+                         "Reason Field at fault Since the start A second LOGIT_NAN rows 1 0")
+
+    def test_without_refusals_it_says_so(self):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
+            document, _ = browse(f"http://{server.serving['metrics']}/", "--dump-dom")
+        self.assertEqual(text_of(document, "refusals"), "None since the start.")
+
+
 class CompactRowsTest(unittest.TestCase):
     def test_their_rate_is_shown_while_they_come(self):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
@@ -162,9 +179,9 @@ class HostileTest(unittest.TestCase):
             metrics = server.metrics()
         label = cls.NAME.replace("\\", "\\\\").replace('"', '\\"')
         metrics = re.sub(r'hardware="[^"]*"', lambda _: f'hardware="{label}"', metrics)
-        step = {"cause": cls.NAME, "worker_session": cls.NAME * 8, "devices": cls.NAME, "batch_id": "1", "rows": 1,
-                "refused_rows": 1, "bytes": 9e15, "ago": 1, "logits": 0, "queue": 1, "device": 0, "answer": 0,
-                "wire": 0}
+        step = {"cause": cls.NAME, "worker_session": cls.NAME * 8, "devices": cls.NAME, "trace_id": cls.NAME,
+                "batch_id": "1", "rows": 1, "refused_rows": 1, "bytes": 9e15, "ago": 1, "logits": 0, "queue": 1,
+                "device": 0, "answer": 0, "wire": 0}
         slow = {"slow_seconds": 0.065, "minutes": 10, "steps": [step] * 20,
                 "counts": {"queue": 10**15, "device": 0, "answer": 0, "wire": 0}}
         answers = {"/": ("text/html", page), "/metrics": ("text/plain", metrics.encode()),
@@ -228,6 +245,27 @@ class HostileTest(unittest.TestCase):
                 session, "document.activeElement.ariaLabel || document.activeElement.textContent"))
         self.assertLessEqual({"Devices", "Slow steps", "What the parts mean", "Queue and sequences", "Transports",
                               "Refusals", "Process", "Limits", "metrics", "slow"}, reached)
+
+
+class PictureTest(unittest.TestCase):
+    """The documentation's pictures, which screenshot.py takes."""
+
+    def test_pictures_in_the_docs_show_this_page(self):
+        for name in screenshot.SCHEMES.values():
+            with open(os.path.join(os.environ["TEST_SOURCE_DIR"], "docs", name), "rb") as file:
+                self.assertEqual(screenshot.hash_of(file.read()), screenshot.page_hash(),
+                                 f"docs/{name} shows an older page: take it again, as docs/testing.md says")
+
+    def test_picture_is_taken(self):
+        pictures = screenshot.take(os.path.dirname(binary()), open_s=3)
+        self.assertEqual(set(pictures), set(screenshot.SCHEMES))
+        self.assertEqual(len(set(pictures.values())), len(pictures), "the schemes differ")
+        for png in pictures.values():
+            self.assertEqual(screenshot.hash_of(png), screenshot.page_hash())
+            (header,) = [content for kind, content in screenshot.chunks(png) if kind == b"IHDR"]
+            width, height = struct.unpack_from(">II", header)
+            self.assertEqual(width, screenshot.WIDTH)
+            self.assertGreater(height, 600)
 
 
 class GoneTest(unittest.TestCase):

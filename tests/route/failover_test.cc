@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -137,7 +139,8 @@ class World {
     step->arrived = now();
     std::vector<QueuedRow> rows;
     for (uint32_t i = 0; i < wanted.size(); ++i) {
-      rows.push_back({i, absl::StrCat("request", wanted[i]), AllRows().rows[wanted[i]].device_row});
+      rows.push_back(
+          {i, *names_.insert(absl::StrCat("request", wanted[i])).first, AllRows().rows[wanted[i]].device_row});
     }
     EXPECT_FALSE(batcher_->Submit(step, std::move(rows)).has_value());
     return step;
@@ -170,6 +173,7 @@ class World {
   Events events_;
   RecheckObserver observer_;
   std::vector<std::unique_ptr<ScriptedFakeDevice>> devices_;
+  std::set<std::string> names_;  // that queued rows refer to
   std::unique_ptr<Batcher> batcher_;
   uint64_t wrong_tokens_ = 0;
   uint64_t refused_ = 0;

@@ -1,7 +1,10 @@
 // Log lines: JSON, levels and the bound on lines a second.
 #include "service/server/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <limits>
 #include <set>
@@ -96,6 +99,38 @@ TEST_F(LogTest, SequencesOfAWrongDeviceAreNamed) {
     for (const auto name : absl::StrSplit(JsonText(*parsed, "request_ids"), ' ')) named.insert(std::string(name));
   }
   EXPECT_EQ(named, std::set<std::string>(event.sequences.begin(), event.sequences.end()));
+}
+
+// A reader that stands still, such as a container's runtime, does not stop the server.
+TEST(LineWriterTest, LinesForWhichAPipeHasNoRoomAreLostAndCounted) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  LineWriter writer(ends[1]);
+  const std::string line = "{\"text\":\"" + std::string(1000, 'x') + "\"}\n";
+  constexpr size_t kLines = 1000;
+  ASSERT_LT(fcntl(ends[1], F_GETPIPE_SZ), static_cast<int>(kLines * line.size()));
+  for (size_t i = 0; i < kLines; ++i) writer.Write(line);
+  std::string read_out;
+  const auto drain = [&] {
+    int there = 0;
+    while (ioctl(ends[0], FIONREAD, &there) == 0 && there > 0) {
+      std::string part(static_cast<size_t>(there), '\0');
+      part.resize(static_cast<size_t>(read(ends[0], part.data(), part.size())));
+      read_out += part;
+    }
+  };
+  drain();
+  ASSERT_EQ(read_out.size() % line.size(), 0u) << "lines are whole";
+  const size_t written = read_out.size() / line.size();
+  EXPECT_GT(written, 0u);
+  ASSERT_LT(written, kLines);
+  read_out.clear();
+  writer.Write("{\"a\":1}\n");
+  writer.Write("{\"a\":1}\n");
+  drain();
+  EXPECT_EQ(read_out, absl::StrCat("{\"a\":1,\"lost\":", kLines - written, "}\n{\"a\":1}\n"));
+  close(ends[0]);
+  close(ends[1]);
 }
 
 }  // namespace

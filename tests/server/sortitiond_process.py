@@ -70,6 +70,17 @@ class Sortitiond:
             return response.read().decode()
 
 
+def refuse_row(address, folder, *flags):
+    """Has the server refuse a row of logits that are no numbers. Writes the row into the folder."""
+    row = os.path.join(folder, "nan.f32")
+    with open(row, "wb") as file:
+        file.write(b"\0\0\xc0\x7f" * 8)
+    refused = subprocess.run([os.environ["TEST_SORTITIONCTL"], "sample", row, "--dtype=f32", f"--server={address}",
+                              *flags], capture_output=True, text=True, check=False)
+    if "LOGIT_NAN" not in refused.stderr:
+        raise RuntimeError(f"the row is not refused: {refused.stderr}")
+
+
 def free_port():
     """A loopback port that is free at the moment, and that the kernel gives to no connection meanwhile."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:

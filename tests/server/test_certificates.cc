@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -40,16 +42,23 @@ TestCertificates::TestCertificates(const std::string& name)
       authority_path_(TestPath(name + "_authority.pem")),
       server_certificate_path_(TestPath(name + "_server.pem")),
       server_key_path_(TestPath(name + "_server.key")) {
-  const Pair server = Make("localhost", &authority_);
   WriteFile(authority_path_, CertificatePem(authority_));
-  WriteFile(server_certificate_path_, CertificatePem(server));
-  WriteFile(server_key_path_, KeyPem(server));
+  RenewServer();
 }
 
 TestCertificates::~TestCertificates() {
   unlink(authority_path_.c_str());
   unlink(server_certificate_path_.c_str());
   unlink(server_key_path_.c_str());
+}
+
+void TestCertificates::RenewServer(long valid_seconds) const {
+  const Pair server = Make("localhost", &authority_, valid_seconds);
+  for (const auto& [path, pem] :
+       {std::pair(server_certificate_path_, CertificatePem(server)), std::pair(server_key_path_, KeyPem(server))}) {
+    WriteFile(path + ".next", pem);
+    std::filesystem::rename(path + ".next", path);
+  }
 }
 
 TestCertificates::Pair TestCertificates::Make(const std::string& name, const Pair* issuer, long valid_seconds) {

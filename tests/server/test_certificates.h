@@ -21,6 +21,9 @@ class TestCertificates {
   const std::string& server_certificate_path() const { return server_certificate_path_; }
   const std::string& server_key_path() const { return server_key_path_; }
 
+  // Replaces the server's certificate and its key, as an operator or an agent does.
+  void RenewServer(long valid_seconds = kValidSeconds) const;
+
   // Trusts the authority; shows a certificate for `identity`, none if it is empty. The identity is a DNS name, or
   // subject alternative names as OpenSSL's configuration has them ("DNS:a.test,URI:spiffe://test/a").
   std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::string& identity,

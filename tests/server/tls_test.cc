@@ -180,6 +180,38 @@ TEST_F(TlsTest, CertificateThatEndsStopsNewConnections) {
   EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
 }
 
+// The server's own certificate ends in service: new connections fail until it is renewed, and need no restart then. A
+// stream that is open continues throughout.
+TEST_F(TlsTest, ServersCertificateThatEndsIsRenewedInService) {
+  const TestCertificates ending("ending");
+  ending.RenewServer(4);
+  Config config = TestConfig();
+  config.tls_certificate = ending.server_certificate_path();
+  config.tls_key = ending.server_key_path();
+  config.tls_refresh = absl::Seconds(1);
+  TestServer server(config);
+  const auto credentials = ending.ClientCredentials("");
+  TestStream open(Connect(server, credentials));
+  open.Greet();
+  open.OpenSequence("r");
+  uint64_t step = 0;
+  const auto await_welcome = [&](bool wanted) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    bool welcomes = !wanted;
+    while (welcomes != wanted && absl::Now() < deadline) {
+      EXPECT_TRUE(open.SendStep("r", ++step));
+      EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
+      welcomes = Welcomes(server, credentials);
+    }
+    return welcomes == wanted;
+  };
+  ASSERT_TRUE(await_welcome(false));
+  EXPECT_LE(CertificateEnd(config.tls_certificate).value_or(absl::InfiniteFuture()), absl::Now());
+  ending.RenewServer();
+  EXPECT_TRUE(await_welcome(true));
+  EXPECT_GT(CertificateEnd(config.tls_certificate).value_or(absl::InfinitePast()), absl::Now());
+}
+
 TEST_F(TlsTest, EndOfCertificateIsRead) {
   const std::optional<absl::Time> end = CertificateEnd(certificates_.server_certificate_path());
   ASSERT_TRUE(end.has_value());

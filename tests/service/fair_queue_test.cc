@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,16 +25,18 @@ class FairQueueTest : public ::testing::Test {
   }
   WaitingRow Row(QueueOwner owner, uint32_t vocabulary) {
     WaitingRow row;
-    row.owner = owner;
+    row.its = std::make_shared<Submission>();
+    row.its->owner = owner;
+    row.row = &row.its->rows.emplace_back();
     row.number = next_number_++;
-    row.row.row.request.dtype = kernels::DType::kF32;
-    row.row.row.request.live_vocabulary = vocabulary;
+    row.row->row.request.dtype = kernels::DType::kF32;
+    row.row->row.request.live_vocabulary = vocabulary;
     return row;
   }
   // Takes rows and returns their streams, a letter each: 'a' is stream 0.
   std::string Take(uint32_t count) {
     std::string taken;
-    for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().owner.stream);
+    for (uint32_t i = 0; i < count; ++i) taken += char('a' + queue_.Take().its->owner.stream);
     return taken;
   }
 
@@ -60,7 +63,7 @@ TEST_F(FairQueueTest, StreamsTakeTurns) {
 TEST_F(FairQueueTest, SharesCountWork) {
   Add({0, 0}, 3, kTwice);
   Add({0, 1}, 6);
-  ASSERT_EQ(WorkOf(Row({}, kTwice).row.row), 2 * WorkOf(Row({}, kSmall).row.row));
+  ASSERT_EQ(WorkOf(Row({}, kTwice).row->row), 2 * WorkOf(Row({}, kSmall).row->row));
   EXPECT_EQ(Take(9), "abbabbabb");
 }
 
@@ -102,7 +105,7 @@ TEST_F(FairQueueTest, ReturnedRowsGoFirstUncharged) {
   Add({0, 1}, 4);
   std::vector<WaitingRow> failed;
   for (int i = 0; i < 3; ++i) failed.push_back(queue_.Take());
-  EXPECT_EQ(failed[1].owner.stream, 1u);
+  EXPECT_EQ(failed[1].its->owner.stream, 1u);
   for (auto row = failed.rbegin(); row != failed.rend(); ++row) {
     row->attempts = 1;
     queue_.Add(std::move(*row));
@@ -117,7 +120,7 @@ TEST_F(FairQueueTest, RowsAreRemovedAnywhere) {
   Add({0, 0}, 3);
   Add({1, 1}, 3);
   Add({1, 2}, 3);
-  queue_.EraseIf([](WaitingRow& row) { return row.owner.stream == 1 || row.number == 0; });
+  queue_.EraseIf([](WaitingRow& row) { return row.its->owner.stream == 1 || row.number == 0; });
   EXPECT_EQ(queue_.rows(), 5u);
   EXPECT_EQ(Take(5), "acacc");
   EXPECT_TRUE(queue_.empty());
@@ -128,7 +131,7 @@ TEST_F(FairQueueTest, RowsAreRemovedAnywhere) {
 
 // Work is counted in rows here.
 TEST_F(FairQueueTest, WorkAheadCountsOwnAndEqualShares) {
-  const double row = double(WorkOf(Row({}, kSmall).row.row));
+  const double row = double(WorkOf(Row({}, kSmall).row->row));
   const auto ahead = [&](QueueOwner owner) { return queue_.StandingOf(owner).WorkAhead() / row; };
   Add({0, 0}, 900);
   EXPECT_EQ(ahead({0, 0}), 900);
@@ -145,7 +148,7 @@ TEST_F(FairQueueTest, WorkAheadCountsOwnAndEqualShares) {
 }
 
 TEST_F(FairQueueTest, LightStreamsCountForLittle) {
-  const double row = double(WorkOf(Row({}, kSmall).row.row));
+  const double row = double(WorkOf(Row({}, kSmall).row->row));
   Add({0, 0}, 1000);
   for (uint64_t i = 0; i < 80; ++i) {
     Add({0, 1 + i % 8}, 1);
@@ -161,7 +164,7 @@ TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
     FairQueue queue;
     std::map<uint64_t, uint32_t> waiting;                    // rows of each stream
     std::map<std::pair<uint64_t, uint64_t>, int64_t> ahead;  // lead of the first, in work, since both wait
-    const auto largest = int64_t(WorkOf(Row({}, 4 * kSmall).row.row));
+    const auto largest = int64_t(WorkOf(Row({}, 4 * kSmall).row->row));
     for (int event = 0; event < 400; ++event) {
       const uint64_t stream = random() % 5;
       if (random() % 2 == 0) {
@@ -171,11 +174,11 @@ TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
       }
       if (queue.empty()) continue;
       const WaitingRow row = queue.Take();
-      const uint64_t taken = row.owner.stream;
+      const uint64_t taken = row.its->owner.stream;
       for (uint64_t other = 0; other < 5; ++other) {
         if (other == taken || waiting[other] == 0) continue;
-        ahead[{taken, other}] += int64_t(WorkOf(row.row.row));
-        ahead[{other, taken}] -= int64_t(WorkOf(row.row.row));
+        ahead[{taken, other}] += int64_t(WorkOf(row.row->row));
+        ahead[{other, taken}] -= int64_t(WorkOf(row.row->row));
         ASSERT_LE(ahead[std::make_pair(taken, other)], 2 * largest) << "seed " << seed;
       }
       if (--waiting[taken] != 0) continue;

@@ -100,6 +100,40 @@ TEST(Frame, SegmentsOfOneByte) {
   EXPECT_EQ(Whole(MustDecode(Deliver(bytes, cuts))).SerializeAsString(), bytes);
 }
 
+// A step that was used before has memory, and nothing else.
+TEST(Frame, MemoryOfAnEarlierStepDoesNotMatter) {
+  const auto reuse = [] {
+    auto used = std::make_unique<v1::Step>(SomeStep().step());
+    used->mutable_rows(0)->mutable_verify_draft()->add_draft_tokens(3);
+    used->set_answer_early(true);
+    used->Clear();
+    return used;
+  };
+  StepBuilder builder(7, 50, kernels::DType::kF16);
+  std::mt19937_64 random(3);
+  builder.AddRow("s", 1, 0, testing::RandomLogits(kernels::DType::kF16, 50, &random));
+  for (const v1::StreamRequest& message : {builder.Build(), SomeStep()}) {
+    const std::string bytes = message.SerializeAsString();
+    const Delivery delivery = Deliver(bytes);
+    const Decoded decoded = DecodeFrame(delivery.segments, delivery.bytes, reuse);
+    ASSERT_TRUE(std::holds_alternative<Frame>(decoded));
+    EXPECT_EQ(Whole(std::get<Frame>(decoded)).SerializeAsString(), bytes);
+  }
+}
+
+// Only a step takes one.
+TEST(Frame, OtherMessagesTakeNoStep) {
+  const auto fail = []() -> std::unique_ptr<v1::Step> {
+    ADD_FAILURE();
+    return std::make_unique<v1::Step>();
+  };
+  v1::StreamRequest hello;
+  hello.mutable_hello()->set_worker_session("w");
+  const Delivery delivery = Deliver(hello.SerializeAsString());
+  const Decoded decoded = DecodeFrame(delivery.segments, delivery.bytes, fail);
+  EXPECT_TRUE(std::get<Frame>(decoded).message.has_hello());
+}
+
 TEST(Frame, EmptySegmentsAnywhere) {
   const std::string bytes = SomeStep().SerializeAsString();
   std::vector<size_t> cuts;

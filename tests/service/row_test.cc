@@ -53,7 +53,7 @@ class RowTest : public ::testing::Test {
   RowRun Granted(const RowPlan& plan) {
     auto granted = GrantRow(sequence_, plan, nullptr);
     EXPECT_TRUE(std::holds_alternative<StepGrant>(granted));
-    return RowRun(sequence_, plan, {}, std::move(std::get<StepGrant>(granted)));
+    return RowRun({sequence_, plan, {}, std::move(std::get<StepGrant>(granted))});
   }
 
   SteadyClock clock_;

@@ -29,7 +29,11 @@ class StepRowTest : public ::testing::Test {
     row_.set_history_hash(77);
   }
 
-  std::variant<RowPlan, Refusal> Parse(int index = 2) { return ParseStepRow(row_, index, shape_, spec_, limits_); }
+  std::variant<RowPlan, Refusal> Parse(int index = 2) {
+    RowPlan plan;
+    if (auto refusal = ParseStepRow(row_, index, shape_, spec_, limits_, &plan)) return *std::move(refusal);
+    return plan;
+  }
   RowPlan MustParse() {
     auto parsed = Parse();
     if (auto* refusal = std::get_if<Refusal>(&parsed)) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "service/request/wire_scan.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 
@@ -26,6 +27,7 @@ void AddUnknown(Message* message) {
 
 void ExpectUnknown(const Message& message, Reason reason, const std::string& field) {
   const std::optional<Refusal> refusal = FindUnknown(message, "");
+  EXPECT_TRUE(ScanStream(message.SerializeAsString()).may_have_unknown) << field;
   ASSERT_TRUE(refusal.has_value()) << field;
   EXPECT_EQ(refusal->reason, reason) << field;
   EXPECT_EQ(refusal->field, field);
@@ -233,6 +235,7 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
   VisitAll(&root, &root, "", &seen, [&](Message* at, const FieldDescriptor* field, const std::string& path) {
     const Reflection& reflection = *at->GetReflection();
     ASSERT_FALSE(FindUnknown(root, "").has_value()) << path;
+    ASSERT_FALSE(ScanStream(root.SerializeAsString()).may_have_unknown) << path;
     if (field == nullptr) {
       AddUnknown(at);
       ExpectUnknown(root, Reason::kUnknownField, path + ".#1234");

@@ -100,8 +100,31 @@ TEST_F(SessionTrace, SampledStepIsLoggedWhenAnswered) {
   engine_.fake().FinishAll();
   worker_.Results(7, 2);
   ASSERT_EQ(engine_.event_log().steps().size(), 1u);
-  EXPECT_EQ(engine_.event_log().steps()[0], absl::StrCat("worker 7 rows=2 refused=1 latency=3ms ", kSampled,
-                                                         " vendor=1 runs=1 temperature=1 top_p=1 top_k=0"));
+  EXPECT_EQ(engine_.event_log().steps()[0],
+            absl::StrCat("worker 7 rows=2 refused=1 latency=3ms ", kSampled,
+                         " vendor=1 runs=1 refused_for=UNKNOWN_SEQUENCE temperature=1 top_p=1 top_k=0"));
+}
+
+TEST_F(SessionTrace, StepRefusedAsAWholeIsNoted) {
+  worker_.MustOpen(OpenOf("good", 1, kVocabulary));
+  v1::StreamRequest step = Step(kSampled);
+  step.mutable_step()->set_priority(kMaxPriority + 1);
+  worker_.Send(step);
+  EXPECT_EQ(worker_.StepError(7).reason(), v1::OUT_OF_RANGE);
+  ASSERT_EQ(engine_.event_log().steps().size(), 1u);
+  EXPECT_EQ(engine_.event_log().steps()[0], absl::StrCat("worker 7 rows=2 refused=2 latency=0 ", kSampled,
+                                                         " vendor=1 runs=0 refused_for=OUT_OF_RANGE"));
+}
+
+TEST_F(SessionTrace, RefusedStepWithoutSampledContextIsNotNoted) {
+  worker_.MustOpen(OpenOf("good", 1, kVocabulary));
+  for (const char* traceparent : {kNotSampled, "00-trace", "01"}) {
+    v1::StreamRequest step = Step(traceparent);
+    step.mutable_step()->set_priority(kMaxPriority + 1);
+    worker_.Send(step);
+    EXPECT_FALSE(worker_.StepError(7).field().empty());
+  }
+  EXPECT_TRUE(engine_.event_log().steps().empty());
 }
 
 TEST_F(SessionTrace, OptionsThatDifferAreLeftOut) {

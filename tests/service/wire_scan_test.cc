@@ -1,8 +1,9 @@
-// Messages that would grow out of all proportion when parsed, and fields that are set twice.
+// Messages that would grow out of all proportion when parsed, fields that are set twice, and unknown ones.
 #include "service/request/wire_scan.h"
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <functional>
 #include <string>
 
@@ -147,7 +148,7 @@ TEST(SetTwice, RowsOfAStepAreFoundApart) {
   const std::string two_salts("\x60\x01\x60\x01\x60\x01", 6);
   const std::string two_tasks = Field(5, "") + Field(6, "");
   const std::string rows = Field(3, two_salts) + Field(3, "") + Field(3, two_tasks);
-  std::vector<SetTwice> found = FindSetTwiceInStream(Field(3, rows));
+  std::vector<SetTwice> found = ScanStream(Field(3, rows)).set_twice;
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].refusal.field, "step.rows[0].draw_salt");
   EXPECT_EQ(found[0].row, 0u);
@@ -155,7 +156,7 @@ TEST(SetTwice, RowsOfAStepAreFoundApart) {
   EXPECT_EQ(found[1].refusal.field, "step.rows[2].score");
   EXPECT_EQ(found[1].row, 2u);
   EXPECT_TRUE(found[1].is_task);
-  found = FindSetTwiceInStream(Field(3, rows + std::string("\x08\x01\x08\x01", 4)));
+  found = ScanStream(Field(3, rows + std::string("\x08\x01\x08\x01", 4))).set_twice;
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[2].refusal.field, "step.batch_id");
   EXPECT_FALSE(found[2].row.has_value());
@@ -166,6 +167,42 @@ TEST(SetTwice, DamagedBytesEndTheSearch) {
   for (size_t length = 0; length < step.size() - 1; ++length) EXPECT_EQ(PathOf(step.substr(0, length)), "");
   for (const char* bytes : {"\xff", "\x1c", "\x1a\xff\xff\xff\xff\x7f", "\x0b\x0b\x0b"}) EXPECT_EQ(PathOf(bytes), "");
   EXPECT_EQ(PathOf(step), "step.rows[0].draw_salt");
+}
+
+bool MayHaveUnknown(const std::string& encoded) { return ScanStream(encoded).may_have_unknown; }
+
+TEST(StreamScan, UnknownFieldsAreSeenAtAnyDepth) {
+  EXPECT_FALSE(MayHaveUnknown(""));
+  EXPECT_FALSE(MayHaveUnknown(Field(3, Field(3, "\x10\x05"))));
+  EXPECT_TRUE(MayHaveUnknown(Field(14, "")));
+  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, "\x10\x05\x68\x01"))));
+  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, Field(13, Field(12, ""))))));
+  // A group.
+  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, "\x9b\x06\x08\x01\x9c\x06"))));
+}
+
+TEST(StreamScan, FieldsInAnotherWireFormAreSeen) {
+  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(1, "x")))) << "batch_id as bytes";
+  EXPECT_TRUE(MayHaveUnknown(Field(3, std::string("\x18\x01", 2)))) << "rows as a varint";
+  // append_tokens, packed and not.
+  EXPECT_FALSE(MayHaveUnknown(Field(3, Field(3, Field(11, "\x05\x06")))));
+  EXPECT_FALSE(MayHaveUnknown(Field(3, Field(3, "\x58\x05\x58\x06"))));
+  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, std::string("\x5d\x05\x00\x00\x00", 5)))));
+}
+
+TEST(StreamScan, EnumValuesAreSeen) {
+  const auto dtype = [](int value) {
+    return Encoded([&](auto* m) { m->mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(value)); });
+  };
+  for (const int known : {0, 1, 2, 3}) EXPECT_FALSE(MayHaveUnknown(dtype(known))) << known;
+  for (const int unknown : {4, 63, 64, 1000, -1, INT32_MIN}) EXPECT_TRUE(MayHaveUnknown(dtype(unknown))) << unknown;
+}
+
+TEST(StreamScan, WhatIsNotScannedMayBeUnknown) {
+  EXPECT_TRUE(StreamScan().may_have_unknown);
+  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, std::string("\x60\x01\x60\x01", 4))))) << "set twice";
+  EXPECT_TRUE(MayHaveUnknown("\xff"));
+  EXPECT_TRUE(MayHaveUnknown(Field(3, "\x1a\x05\x10")));
 }
 
 }  // namespace

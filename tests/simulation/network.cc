@@ -18,6 +18,15 @@
 #include "tests/simulation/uploads.h"
 
 namespace sortition::simulation {
+namespace {
+
+// Rows of an answer that are required whole, or with further tokens.
+uint64_t RequiredIn(const v1::StreamResponse& response) {
+  return static_cast<uint64_t>(std::ranges::count_if(
+      response.results().rows(), [](const v1::RowResult& row) { return row.error().reason() == v1::ROW_REQUIRED; }));
+}
+
+}  // namespace
 
 struct Network::Connection {
   uint64_t id = 0;
@@ -58,8 +67,8 @@ class Network::ConnectionSink final : public service::SessionSink {
  public:
   ConnectionSink(Network* network, std::weak_ptr<Connection> connection)
       : network_(*network), connection_(std::move(connection)) {}
-  void Send(v1::StreamResponse response, service::SentRelease release) override {
-    if (const auto connection = connection_.lock()) network_.SendAnswer(connection, std::move(response), release);
+  void Send(const v1::StreamResponse& response, service::SentRelease release) override {
+    if (const auto connection = connection_.lock()) network_.SendAnswer(connection, response, release);
   }
 
  private:
@@ -299,7 +308,7 @@ void Network::SendAnswer(const std::shared_ptr<Connection>& connection, v1::Stre
     return;  // the client knows nothing of it
   }
   if (connection->cut || connection->deaf || connection->worker_gone) {
-    ++tally_.lost_messages;
+    CountLost(response);
     return;
   }
   if (response.has_welcome() && timeline_.Now() < replicas_[connection->replica]->other_law_until) {
@@ -312,10 +321,15 @@ void Network::SendAnswer(const std::shared_ptr<Connection>& connection, v1::Stre
                [this, connection, response = std::move(response)] { Arrive(connection.get(), response); });
 }
 
+void Network::CountLost(const v1::StreamResponse& response) {
+  ++tally_.lost_messages;
+  tally_.lost_required += RequiredIn(response);
+}
+
 void Network::Arrive(Connection* connection, const v1::StreamResponse& response) {
   const auto events = connection->events.lock();
   if (connection->cut || connection->deaf || connection->worker_gone || events == nullptr) {
-    ++tally_.lost_messages;
+    CountLost(response);
     return;
   }
   log_([&] {
@@ -339,6 +353,7 @@ void Network::Arrive(Connection* connection, const v1::StreamResponse& response)
   events->OnResponse(connection->number, response);
   if (timeline_.Now() < repeat_until_[connection->worker] && !connection->worker_gone) {
     ++tally_.repeated_answers;
+    tally_.repeated_required += RequiredIn(response);
     events->OnResponse(connection->number, response);
   }
 }

@@ -56,6 +56,7 @@ class Network {
   void SendRequest(const std::shared_ptr<Connection>& connection, client::OutgoingMessage message);
   void SendAnswer(const std::shared_ptr<Connection>& connection, v1::StreamResponse response,
                   service::SentRelease release);
+  void CountLost(const v1::StreamResponse& response);
   void Arrive(Connection* connection, const v1::StreamResponse& response);
   void Pump(Connection* connection);
   static service::Frame Decode(std::vector<std::byte> bytes);

@@ -36,7 +36,7 @@ void Process::Stop() {
   released_.clear();
 }
 
-void Process::OnResponse(uint64_t stream, v1::StreamResponse response) {
+void Process::OnResponse(uint64_t stream, const v1::StreamResponse& response) {
   Update([&](client::StreamState& state, absl::Time now) { state.OnResponse(stream, response, now); });
 }
 

@@ -40,7 +40,7 @@ class Process final : public client::StreamEvents, public std::enable_shared_fro
   // Dies; what it had in flight is not heard of again.
   void Stop();
 
-  void OnResponse(uint64_t stream, v1::StreamResponse response) override;
+  void OnResponse(uint64_t stream, const v1::StreamResponse& response) override;
   void OnEnded(uint64_t stream, absl::Status status) override;
 
  private:

@@ -48,6 +48,8 @@ TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   EXPECT_GT(tally.missing_shards, worlds / 16);
   EXPECT_GT(tally.compact_rows, 5 * worlds);
   EXPECT_GT(tally.required_rows, worlds / 2);
+  EXPECT_GT(tally.lost_required, worlds / 64);
+  EXPECT_GT(tally.repeated_required, worlds / 64);
   EXPECT_GT(tally.marked_texts, worlds);
   EXPECT_GT(tally.bounded_texts, worlds);
   EXPECT_GT(tally.policy_changes, worlds);

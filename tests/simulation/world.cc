@@ -115,6 +115,8 @@ Tally& Tally::operator+=(const Tally& other) {
   missing_shards += other.missing_shards;
   compact_rows += other.compact_rows;
   required_rows += other.required_rows;
+  lost_required += other.lost_required;
+  repeated_required += other.repeated_required;
   marked_texts += other.marked_texts;
   bounded_texts += other.bounded_texts;
   policy_changes += other.policy_changes;
@@ -140,10 +142,11 @@ std::string Tally::Describe() const {
       mask_uploads, " masks uploaded or released, ", checkpoints, " checkpoints, ", zombie_tokens,
       " tokens of zombies, ", rank_tokens, " tokens of ranks, ", kept_answers, " kept answers, ", brought_answers,
       " answers brought, ", freed_sequences, " sequences freed, ", missing_shards, " rows without all shards, ",
-      compact_rows, " compact rows, ", required_rows, " required, ", marked_texts, " texts marked, ", bounded_texts,
-      " bounded, ", policy_changes, " policies read, ", bad_policies, " bad ones, ", late_starts, " late starts, ",
-      ended_texts, " texts ended, ", tested_drafts, " drafts accepted by tests, ", block_drafts, " in blocks, ",
-      banned_rows, " rows with bans, ", phase_tokens, " steps in phases; faults:");
+      compact_rows, " compact rows, ", required_rows, " required (", lost_required, " unheard, ", repeated_required,
+      " told twice), ", marked_texts, " texts marked, ", bounded_texts, " bounded, ", policy_changes,
+      " policies read, ", bad_policies, " bad ones, ", late_starts, " late starts, ", ended_texts, " texts ended, ",
+      tested_drafts, " drafts accepted by tests, ", block_drafts, " in blocks, ", banned_rows, " rows with bans, ",
+      phase_tokens, " steps in phases; faults:");
   for (int kind = 0; kind < Fault::kKinds; ++kind) {
     absl::StrAppend(&text, kind == 0 ? " " : ", ", faults[kind], " ", NameOf(static_cast<Fault::Kind>(kind)));
   }

@@ -97,7 +97,9 @@ struct Tally {
   uint64_t freed_sequences = 0;  // by their closes
   uint64_t missing_shards = 0;   // rows refused because some had not come in time
   uint64_t compact_rows = 0;
-  uint64_t required_rows = 0;   // of these: ROW_REQUIRED
+  uint64_t required_rows = 0;  // of these: ROW_REQUIRED
+  uint64_t lost_required = 0;  // ROW_REQUIREDs that did not reach their worker
+  uint64_t repeated_required = 0;
   uint64_t marked_texts = 0;    // by a key of the operator
   uint64_t bounded_texts = 0;   // whose parameters the operator's policy has changed
   uint64_t policy_changes = 0;  // files that replicas have read while they ran

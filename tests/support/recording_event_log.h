@@ -20,6 +20,7 @@ class RecordingEventLog : public service::NullEventLog {
                     " latency=", absl::FormatDuration(step.latency()), " ");
     text.append(step.traceparent).append(" ").append(step.tracestate);
     absl::StrAppend(&text, " runs=", step.runs.size());
+    if (!step.refused_for.empty()) text.append(" refused_for=").append(step.refused_for);
     if (step.options) {
       absl::StrAppend(&text, " temperature=", step.options->temperature, " top_p=", step.options->top_p,
                       " top_k=", step.options->top_k);

@@ -6,9 +6,9 @@
 
 namespace sortition::testing {
 
-void RecordingSink::Send(v1::StreamResponse message, service::SentRelease release) {
+void RecordingSink::Send(const v1::StreamResponse& message, service::SentRelease release) {
   absl::MutexLock lock(&mutex_);
-  messages_.push_back(std::move(message));
+  messages_.push_back(message);
   releases_.push_back(release);
 }
 

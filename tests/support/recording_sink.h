@@ -18,7 +18,7 @@ class RecordingSink : public service::SessionSink {
   static constexpr absl::Duration kLongestWait = absl::Seconds(60);
   using Wanted = std::function<bool(const v1::StreamResponse&)>;
 
-  void Send(v1::StreamResponse message, service::SentRelease release) override;
+  void Send(const v1::StreamResponse& message, service::SentRelease release) override;
 
   // Takes the first message that is `wanted` out of the record, waiting until one comes.
   std::optional<v1::StreamResponse> Await(const Wanted& wanted);

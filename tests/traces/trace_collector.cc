@@ -1,13 +1,17 @@
-// A collector of traces for tests: trace_collector MODE. It prints its address, then each span as a line of JSON, until
-// its standard input ends. MODE "take" takes spans, "refuse" answers with an error, and "sleep" takes none in time.
+// A collector of traces for tests: trace_collector MODE [ADDRESS [FOLDER]]. It prints its address, then each span as a
+// line of JSON, until its standard input ends. MODE "take" takes spans, "drop" takes them and prints none, "refuse"
+// answers with an error, and "sleep" takes none in time. ADDRESS is 127.0.0.1:0 by default. FOLDER has tls.crt and
+// tls.key, by which it serves TLS.
 #include <google/protobuf/util/json_util.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -30,6 +34,7 @@ class Collector final : public otlp::TraceService::Service {
 
   grpc::Status Export(grpc::ServerContext* context, const otlp::ExportTraceServiceRequest* request,
                       otlp::ExportTraceServiceResponse*) override {
+    if (mode_ == "drop") return grpc::Status::OK;
     if (mode_ == "refuse") return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the collector is full"};
     std::unique_lock lock(mutex_);
     if (mode_ == "sleep") never_.wait_until(lock, context->deadline(), [] { return false; });
@@ -50,11 +55,24 @@ class Collector final : public otlp::TraceService::Service {
   std::condition_variable never_;
 };
 
-int Main(const std::string& mode) {
+std::string ContentOf(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& folder) {
+  if (folder.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options;
+  options.pem_key_cert_pairs.push_back({ContentOf(folder + "/tls.key"), ContentOf(folder + "/tls.crt")});
+  return grpc::SslServerCredentials(options);
+}
+
+int Main(const std::string& mode, const std::string& address, const std::string& folder) {
   Collector collector(mode);
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(address, CredentialsOf(folder), &port);
   builder.RegisterService(&collector);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return 1;
@@ -68,4 +86,7 @@ int Main(const std::string& mode) {
 }  // namespace
 }  // namespace sortition::testing
 
-int main(int argc, char** argv) { return argc == 2 ? sortition::testing::Main(argv[1]) : 2; }
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 4) return 2;
+  return sortition::testing::Main(argv[1], argc > 2 ? argv[2] : "127.0.0.1:0", argc > 3 ? argv[3] : "");
+}

@@ -1,62 +1,26 @@
 """Spans of traced steps, from a Python worker through the server to a collector that records them."""
 
-import base64
 import json
 import os
 import re
-import subprocess
+import tempfile
+import time
 import unittest
 
 import numpy
 import sortition
 
+import picture
+from collector import Collector
 from rows import VOCABULARY, row, serve
-from sortitiond_process import Sortitiond, binary
+from sortitiond_process import Sortitiond, binary, free_port, make_certificates
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
 SEED = 8_446_744_073_709_551_557
-
-
-def attributes_of(message):
-    return {attribute["key"]: (float if kind in ("intValue", "doubleValue") else str)(value)
-            for attribute in message.get("attributes", ()) for kind, value in attribute["value"].items()}
-
-
-def span_of(line):
-    """A line of the collector, as plain values: ids in hexadecimal, times in nanoseconds."""
-    line = json.loads(line)
-    span = line["span"]
-    ids = {name: base64.b64decode(span[key]).hex()
-           for name, key in (("trace", "traceId"), ("span", "spanId"), ("parent", "parentSpanId"))}
-    return {**ids, "name": span["name"], "start": int(span["startTimeUnixNano"]), "end": int(span["endTimeUnixNano"]),
-            "attributes": attributes_of(span), "resource": attributes_of(line["resource"])}
-
-
-class Collector:
-    """The recording collector; a context manager."""
-
-    def __init__(self, mode):
-        self._process = subprocess.Popen([os.environ["TEST_TRACE_COLLECTOR"], mode], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True)
-        self.address = self._process.stdout.readline().strip()
-
-    def spans(self, count):
-        """The next spans; waits for them."""
-        return [span_of(self._process.stdout.readline()) for _ in range(count)]
-
-    def end(self):
-        """Ends the collector. Returns the spans that were not read yet."""
-        rest, _ = self._process.communicate()
-        return [span_of(line) for line in rest.splitlines()]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        if self._process.returncode is None:
-            self.end()
+# The time that a collector has to take one message: a step that waited for it would take as long.
+COLLECTOR_S = 2
 
 
 def spans_counted(server, outcome):
@@ -65,8 +29,8 @@ def spans_counted(server, outcome):
 
 
 class TracesTest(unittest.TestCase):
-    def start(self, endpoint):
-        server = serve(f"--otlp_endpoint={endpoint}")
+    def start(self, endpoint, **environment):
+        server = serve(f"--otlp_endpoint={endpoint}", environment=environment)
         self.addCleanup(server.__exit__)
         client = self.enterContext(sortition.Client(server.serving["listen"]))
         return server, client
@@ -74,10 +38,21 @@ class TracesTest(unittest.TestCase):
     def draw(self, client, steps, traceparent=TRACEPARENT, **options):
         sequence = client.open(vocabulary_size=VOCABULARY, seed=SEED, **options)
         tokens = []
+        self.slowest = 0
         for step in range(steps):
+            begun = time.monotonic()
             (result,) = client.step([sequence], numpy.stack([row(step)]), traceparent=traceparent)
+            self.slowest = max(self.slowest, time.monotonic() - begun)
+            self.assertIsInstance(result, sortition.Draw, result)
             tokens.append(result.token)
         return tokens
+
+    def draw_until(self, client, condition):
+        """Draws until the condition holds."""
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            self.draw(client, 1)
 
     def test_step_of_a_python_worker_is_a_trace(self):
         collector = self.enterContext(Collector("take"))
@@ -150,6 +125,7 @@ class TracesTest(unittest.TestCase):
                 drawn = self.draw(client, 600)
                 tokens = tokens or drawn
                 self.assertEqual(drawn, tokens)
+                self.assertLess(self.slowest, COLLECTOR_S, "no step waits for the collector")
                 if mode != "take":
                     # At most 2,048 spans wait.
                     self.assertGreater(spans_counted(server, "lost"), 0)
@@ -157,6 +133,62 @@ class TracesTest(unittest.TestCase):
                 client.close()
                 server.terminate()
                 self.assertEqual(server.wait(timeout=20), 0)
+
+    def test_collector_that_comes_late_gets_later_spans(self):
+        address = f"127.0.0.1:{free_port()}"
+        server, client = self.start(address)
+        self.draw_until(client, lambda: spans_counted(server, "lost") > 0)
+        with Collector("take", address) as collector:
+            self.draw_until(client, lambda: spans_counted(server, "exported") > 0)
+            self.assertIn("step", {span["name"] for span in collector.spans(4)})
+
+    def test_collector_by_tls(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        make_certificates(folder, "127.0.0.1")
+        with self.subTest("its authority is trusted"), Collector("take", "127.0.0.1:0", folder) as collector:
+            server, client = self.start(f"https://{collector.address}",
+                                        OTEL_EXPORTER_OTLP_CERTIFICATE=f"{folder}/ca.crt")
+            self.draw(client, 1)
+            self.assertEqual(len(collector.spans(4)), 4)
+        with self.subTest("its authority is unknown"), Collector("take", "127.0.0.1:0", folder) as collector:
+            server, client = self.start(f"https://{collector.address}")
+            self.draw_until(client, lambda: spans_counted(server, "lost") > 0)
+            self.assertEqual(spans_counted(server, "exported"), 0)
+            self.assertLess(self.slowest, COLLECTOR_S)
+
+    def test_step_that_is_refused_is_a_trace(self):
+        collector = self.enterContext(Collector("take"))
+        _, client = self.start(collector.address)
+        sequence = client.open(vocabulary_size=VOCABULARY, seed=SEED)
+        (result,) = client.step([sequence], numpy.full((1, VOCABULARY), numpy.nan, numpy.float32),
+                                traceparent=TRACEPARENT)
+        self.assertEqual(result.reason, "LOGIT_NAN")
+        (step,) = [span for span in collector.spans(4) if span["name"] == "step"]
+        self.assertEqual((step["error"], step["attributes"]["error.type"]), ("LOGIT_NAN", "LOGIT_NAN"))
+
+    def test_picture_in_the_docs_has_the_spans_of_a_step(self):
+        def names(text):
+            return re.findall(r'class="name"[^>]*>(\w+)<', text)
+
+        drawn = picture.draw(picture.record())
+        self.assertEqual(names(drawn), ["worker", "step", "queue", "device", "answer"])
+        with open(os.path.join(os.environ["TEST_SOURCE_DIR"], "docs/trace.svg"), encoding="utf-8") as file:
+            self.assertEqual(names(file.read()), names(drawn))
+
+    def test_malformed_context_is_refused_by_name(self):
+        collector = self.enterContext(Collector("take"))
+        server, client = self.start(collector.address)
+        sequence = client.open(vocabulary_size=VOCABULARY, seed=SEED)
+        for context in ("00", f"00-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-01-more", f"00-{'0' * 32}-{SPAN}-01",
+                        f"ff-{TRACE}-{SPAN}-01", f"00-{TRACE.upper()}-{SPAN}-01", "<script>", "x" * 300):
+            with self.subTest(context):
+                (result,) = client.step([sequence], numpy.stack([row(0)]), traceparent=context)
+                self.assertEqual(result.field, "step.trace.traceparent")
+        self.assertEqual(len(self.draw(client, 1)), 1, "the stream continues")
+        self.assertEqual(len(collector.spans(4)), 4)
+        server.terminate()
+        self.assertEqual(server.wait(timeout=20), 0)
+        self.assertEqual(collector.end(), [])
 
     def test_endpoint_that_is_no_address_is_refused(self):
         for endpoint in ("collector", "collector:0", "collector:70000", "http://collector:4317/v1/traces", ":4317"):

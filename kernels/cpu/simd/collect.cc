@@ -52,44 +52,43 @@ HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
 #endif
 }
 
-// ListTokensBetween for positive numbers of 16 bits, whose bits are at least `least` and below `end`. Seldom more than
-// one of a group is.
-HWY_INLINE uint32_t ListHalvesBetween(const Row& row, uint32_t group, uint32_t least, uint32_t end, uint32_t* tokens) {
+// Collects for positive numbers of 16 bits, whose bits are at least `least` and below `end`. Seldom more than one of a
+// group is.
+template <DType kType>
+HWY_INLINE uint32_t CollectHalves(const Row& row, const uint32_t* groups, uint32_t count, uint32_t least, uint32_t end,
+                                  Candidate* candidates) {
   const hn::ScalableTag<int16_t> d;
   constexpr uint32_t kHalves = hn::MaxLanes(d);
-  const auto* const elements = reinterpret_cast<const int16_t*>(ElementsOfGroup(row, group));
   const auto before_least = hn::Set(d, int16_t(least - 1));
   const auto from_end = hn::Set(d, int16_t(end));
-  uint64_t found = 0;
-  for (uint32_t i = 0; i < law::kGroupSize; i += kHalves) {
-    const auto x = hn::LoadU(d, elements + i);
-    found |= Bits16(d, hn::And(hn::Gt(x, before_least), hn::Lt(x, from_end))) << i;
+  uint32_t collected = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::byte* const elements = ElementsOfGroup(row, groups[i]);
+    uint64_t found = 0;
+    for (uint32_t at = 0; at < law::kGroupSize; at += kHalves) {
+      const auto x = hn::LoadU(d, reinterpret_cast<const int16_t*>(elements) + at);
+      found |= Bits16(d, hn::And(hn::Gt(x, before_least), hn::Lt(x, from_end))) << at;
+    }
+    if (row.sent_words != nullptr) found &= row.sent_words[groups[i]];
+    for (; found != 0; found &= found - 1) {
+      const auto at = uint32_t(std::countr_zero(found));
+      uint16_t element;
+      std::memcpy(&element, elements + at * sizeof(element), sizeof(element));
+      // The number's f32 bits are canonical, and it is above 0.
+      const uint32_t key = law::Widen(kType, element) | 0x80000000u;
+      candidates[collected++] = Candidate::Of(key, groups[i] * law::kGroupSize + at);
+    }
   }
-  if (row.sent_words != nullptr) found &= row.sent_words[group];
-  uint32_t listed = 0;
-  for (; found != 0; found &= found - 1) {
-    tokens[listed++] = group * law::kGroupSize + uint32_t(std::countr_zero(found));
-  }
-  return listed;
+  return collected;
 }
 
 // Lists the tokens of groups that show what was sent and have a key from `floor` up to, but not including, `ceiling`.
 template <DType kType>
 HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                                uint32_t* ids) {
-  uint32_t collected = 0;
-  if constexpr (kType != DType::kF32) {
-    if (SentFrom(floor) > 0) {
-      const uint32_t least = LeastFrom<kType>(SentFrom(floor));
-      const uint32_t end = LeastFrom<kType>(SentFrom(ceiling));
-      for (uint32_t i = 0; i < count; ++i) {
-        collected += ListHalvesBetween(row, groups[i], least, end, ids + collected);
-      }
-      return collected;
-    }
-  }
   const VF32 least = hn::Set(DF32(), SentFrom(floor));
   const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
+  uint32_t collected = 0;
   for (uint32_t i = 0; i < count; ++i) {
     collected += ListTokensBetween<kType>(row, groups[i], least, end, ids + collected);
   }
@@ -101,6 +100,12 @@ HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t 
 uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                        Candidate* candidates) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    if constexpr (kType != DType::kF32) {
+      if (SentFrom(floor) > 0) {
+        return CollectHalves<kType>(row, groups, count, LeastFrom<kType>(SentFrom(floor)),
+                                    LeastFrom<kType>(SentFrom(ceiling)), candidates);
+      }
+    }
     const D32 d;
     // Ids first, in the first half of the candidates' memory; from the last to the first they become candidates.
     auto* const ids = reinterpret_cast<uint32_t*>(candidates);

@@ -5,7 +5,6 @@
 //
 #include "hwy/highway.h"
 //
-#include "kernels/cpu/sent_from.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 //
@@ -15,16 +14,11 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-template <MomentsWanted kWanted>
+template <MomentsWanted kWanted, class Weigher>
 class Adder {
  public:
-  explicit HWY_INLINE Adder(const RowScale& row)
-      : scale_(row, TooSmall::kToWeigh),
-        least_(hn::BitCast(DF32(), KeyBits(scale_.least_key))),
-        first_(hn::Set(DF32(), SentFrom(row.first_weighted_key))) {
-    for (V64& v : sums_) v = hn::Zero(D64());
-    for (V64& v : others_) v = hn::Zero(D64());
-  }
+  explicit HWY_INLINE Adder(const Weigher& weigher)
+      : weigher_(weigher), sums_(hn::Zero(D64()), hn::Zero(D64())), others_(sums_) {}
 
   // Numbers, none above the row's largest; those too small to weigh anything add nothing.
   HWY_INLINE void AddFloats(VF32 x) {
@@ -35,13 +29,13 @@ class Adder {
   // Those that are not to be added are 0.
   HWY_INLINE void AddKeys(V32 keys) {
     if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32()))));
-    Add(Floats(KeyBits(hn::Max(keys, scale_.least_key))));
+    Add(weigher_.Numbers(keys));
   }
 
   HWY_INLINE Moments Get() const {
     Moments moments;
-    moments.sum = SumOf(hn::Add(sums_[0], sums_[1]));
-    const uint64_t other = SumOf(hn::Add(others_[0], others_[1]));
+    moments.sum = SumOf(hn::Add(sums_.even, sums_.odd));
+    const uint64_t other = SumOf(hn::Add(others_.even, others_.odd));
     if (kHasMoment) moments.moment = other;
     moments.count = count_;
     if (kWanted == MomentsWanted::kSquare) moments.square = other;
@@ -53,35 +47,28 @@ class Adder {
   static constexpr bool kHasMoment = kWanted == MomentsWanted::kMoment || kCounts;
 
   HWY_INLINE void Add(VF32 x) {
-    V64 t_of[2], mantissas[2], shifts[2];
-    const V32 t = Distance(hn::Max(x, least_), scale_, &t_of[0]);
-    WeightMantissas(t, powers_, &mantissas[0], &mantissas[1]);
-    WeightShifts(t, t_of[0], &shifts[0], &shifts[1]);
+    EvenOdd mantissas, shifts;
+    const EvenOdd t = weigher_.Mantissas(x, &mantissas, &shifts);
+    AddHalf(t.even, mantissas.even, shifts.even, &sums_.even, &others_.even);
+    AddHalf(t.odd, mantissas.odd, shifts.odd, &sums_.odd, &others_.odd);
+  }
+
+  static HWY_INLINE void AddHalf(V64 t, V64 mantissas, V64 shifts, V64* sum, V64* other) {
+    const V64 weights = hn::Shr(mantissas, shifts);
+    *sum = hn::Add(*sum, weights);
     if constexpr (kHasMoment) {
-      // Those without weight have no moment.
-      const V32 weighed = hn::IfThenElseZero(hn::RebindMask(D32(), hn::Ge(x, first_)), t);
-      t_of[0] = Wide(weighed);
-      t_of[1] = Wide(OddToEven(weighed));
+      const V64 distance = Weigher::DistanceOf(t, shifts);
+      const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas)), Narrow(distance));
+      *other = hn::Add(*other, hn::Shr(product, shifts));
     }
-    for (int i = 0; i < 2; ++i) {
-      const V64 weights = hn::Shr(mantissas[i], shifts[i]);
-      sums_[i] = hn::Add(sums_[i], weights);
-      if constexpr (kHasMoment) {
-        const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas[i])), Narrow(t_of[i]));
-        others_[i] = hn::Add(others_[i], hn::Shr(product, shifts[i]));
-      }
-      if constexpr (kWanted == MomentsWanted::kSquare) {
-        const V32 w = Narrow(hn::ShiftRight<13>(weights));
-        others_[i] = hn::Add(others_[i], hn::ShiftRight<20>(hn::MulEven(w, w)));
-      }
+    if constexpr (kWanted == MomentsWanted::kSquare) {
+      const V32 w = Narrow(hn::ShiftRight<13>(weights));
+      *other = hn::Add(*other, hn::ShiftRight<20>(hn::MulEven(w, w)));
     }
   }
 
-  ScaleLanes scale_;
-  VF32 least_, first_;
-  Powers powers_;
-  V64 sums_[2];
-  V64 others_[2];
+  const Weigher weigher_;
+  EvenOdd sums_, others_;
   uint32_t count_ = 0;
 };
 
@@ -92,10 +79,12 @@ HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count,
   const bool all =
       scale.first_weighted_key > kMaskedKey &&
       (kWanted == MomentsWanted::kMomentAndCount ? last == kLastLive : last.key() < scale.first_weighted_key);
-  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    Adder<kWanted> adder(scale);
-    AddTokens<kType>(row, groups, count, last, all, &adder);
-    return adder.Get();
+  return WithWeigher(scale, [&]<class Weigher>(const Weigher& weigher) HWY_ATTR {
+    return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+      Adder<kWanted, Weigher> adder(weigher);
+      AddTokens<kType>(row, groups, count, last, all, &adder);
+      return adder.Get();
+    });
   });
 }
 
@@ -103,7 +92,7 @@ template <MomentsWanted kWanted>
 HWY_INLINE Moments OfCandidates(const Candidate* candidates, uint32_t count, const RowScale& scale) {
   const D32 d;
   const D64 d64;
-  Adder<kWanted> adder(scale);
+  Adder<kWanted, Weigher> adder{Weigher(scale)};
   for (uint32_t i = 0; i < count; i += kLanes) {
     const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
     const V32 loaded = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));

@@ -25,14 +25,17 @@ HWY_INLINE uint32_t CountAtLeast(const uint32_t* keys, uint32_t count, uint32_t 
 
 }  // namespace
 
-void MaskWholeGroups(const uint64_t* words, uint32_t groups, uint32_t* keys) {
+void MaskWholeGroups(const uint64_t* words, const uint32_t* keys, uint32_t groups, uint32_t* masked) {
   const D32 d;
   const D64 d64;
   for (uint32_t i = 0; i < groups; i += kLanes) {
     const V32 first = Narrow(hn::LoadU(d64, words + i));
     const V32 second = Narrow(hn::LoadU(d64, words + i + kLanes / 2));
     const V32 any = hn::Or(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));
-    hn::StoreU(hn::IfThenZeroElse(hn::Eq(any, hn::Zero(d)), hn::LoadU(d, keys + i)), d, keys + i);
+    hn::StoreU(hn::IfThenZeroElse(hn::Eq(any, hn::Zero(d)), hn::LoadU(d, keys + i)), d, masked + i);
+  }
+  for (uint32_t i = (groups + kLanes - 1) / kLanes * kLanes; i % 64 != 0; i += kLanes) {
+    hn::StoreU(hn::Zero(d), d, masked + i);
   }
 }
 
@@ -42,7 +45,7 @@ uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint3
   count = (count + 63) / 64 * 64;
   // Maxima of maxima will do while there are several times n of them: seldom are two of the largest in one.
   uint32_t folded = count;
-  while (folded / 2 >= 4 * n) folded /= 2;
+  while (folded / 2 >= 3 * n) folded /= 2;
   folded = (folded + kLanes - 1) / kLanes * kLanes;
   V32 least = hn::Set(d, ~0u);
   V32 most = hn::Zero(d);

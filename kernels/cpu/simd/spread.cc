@@ -17,41 +17,45 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr uint32_t kVectors = law::kGroupSize / kLanes;
-// So many groups' logits are added as floats: 64 to a lane, each time off by 2^-24 of what there is at most.
+constexpr uint32_t kChains = 8;
+// So many groups' logits are added as floats: at most 64 to a lane, each time off by 2^-24 of what there is at most.
 constexpr uint32_t kGroupsAtOnce = kLanes;
-static_assert(kSpreadError == kGroupsAtOnce * kVectors * 0x1p-24);
+static_assert(kVectors * 2 % kChains == 0 || kVectors % kChains == 0);
+static_assert(kGroupsAtOnce * kVectors / kChains + kChains <= 64 && kSpreadError == 64 * 0x1p-24);
 
 class SpreadAdder {
  public:
   HWY_INLINE explicit SpreadAdder(float lowest)
-      : lowest_(hn::Set(DF32(), lowest)), sum_(hn::Zero(D())), squares_(sum_) {}
+      : lowest_(hn::Set(DF32(), lowest)),
+        square_of_lowest_(hn::Set(DF32(), HWY_MIN(lowest * lowest, 65504.0f * 65504.0f))),
+        sum_(hn::Zero(D())),
+        squares_(sum_) {}
 
-  // Groups of which every token shows what was sent. False if one of those is masked: then nothing was added.
+  // `count` vectors of consecutive tokens, a multiple of kChains. False if the sums of squares do not show that none is
+  // below the lowest, which masked ones are: then nothing was added.
   template <DType kType>
-  HWY_INLINE bool AddWhole(const Row& row, const uint32_t* groups, uint32_t count) {
-    constexpr uint32_t kChains = 4;
-    static_assert(kVectors % kChains == 0);
+  HWY_INLINE bool AddWhole(const std::byte* elements, uint32_t count) {
     const DF32 d;
-    VF32 s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    VF32 q0 = s0, q1 = s0, q2 = s0, q3 = s0;
-    VF32 least = s0;
-    for (uint32_t i = 0; i < count; ++i) {
-      const std::byte* const elements = ElementsOfGroup(row, groups[i]);
-      for (uint32_t v = 0; v < kVectors; v += kChains) {
-        const auto x = [&](uint32_t chain) HWY_ATTR {
-          return Floats(LoadBits<kType>(elements + (v + chain) * kLanes * ElementBytes(kType)));
-        };
-        const VF32 x0 = x(0), x1 = x(1), x2 = x(2), x3 = x(3);
-        least = hn::Min(hn::Min(least, hn::Min(x0, x1)), hn::Min(x2, x3));
-        AddTo(hn::Max(x0, lowest_), &s0, &q0);
-        AddTo(hn::Max(x1, lowest_), &s1, &q1);
-        AddTo(hn::Max(x2, lowest_), &s2, &q2);
-        AddTo(hn::Max(x3, lowest_), &s3, &q3);
-      }
+    // An addition waits for the one before it, so there are several chains.
+    VF32 s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
+    VF32 q0 = s0, q1 = s0, q2 = s0, q3 = s0, q4 = s0, q5 = s0, q6 = s0, q7 = s0;
+    const auto x = [&](uint32_t i)
+                       HWY_ATTR { return Floats(LoadBits<kType>(elements + i * kLanes * ElementBytes(kType))); };
+    for (uint32_t i = 0; i < count; i += kChains) {
+      AddTo(x(i), &s0, &q0);
+      AddTo(x(i + 1), &s1, &q1);
+      AddTo(x(i + 2), &s2, &q2);
+      AddTo(x(i + 3), &s3, &q3);
+      AddTo(x(i + 4), &s4, &q4);
+      AddTo(x(i + 5), &s5, &q5);
+      AddTo(x(i + 6), &s6, &q6);
+      AddTo(x(i + 7), &s7, &q7);
     }
-    if (!hn::AllTrue(d, hn::Gt(least, hn::Set(d, -65504.0f)))) return false;
-    Flush(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), hn::Add(hn::Add(q0, q1), hn::Add(q2, q3)));
-    count_ += count * law::kGroupSize;
+    const VF32 most = hn::Max(hn::Max(hn::Max(q0, q1), hn::Max(q2, q3)), hn::Max(hn::Max(q4, q5), hn::Max(q6, q7)));
+    if (!hn::AllTrue(d, hn::Lt(most, square_of_lowest_))) return false;
+    Flush(hn::Add(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), hn::Add(hn::Add(s4, s5), hn::Add(s6, s7))),
+          hn::Add(hn::Add(hn::Add(q0, q1), hn::Add(q2, q3)), hn::Add(hn::Add(q4, q5), hn::Add(q6, q7))));
+    count_ += count * kLanes;
     return true;
   }
 
@@ -90,10 +94,19 @@ class SpreadAdder {
                                          hn::PromoteTo(D(), hn::UpperHalf(half, squares))));
   }
 
-  const VF32 lowest_;
+  const VF32 lowest_, square_of_lowest_;
   hn::Vec<D> sum_, squares_;
   uint32_t count_ = 0;
 };
+
+// True if the listed groups follow one another where the row lies, and every token of them shows what was sent.
+HWY_INLINE bool AreWhole(const Row& row, const uint32_t* groups, uint32_t count) {
+  const uint32_t last = groups[count - 1];
+  if (last - groups[0] != count - 1 || last >= GroupsInPlace(row)) return false;
+  uint64_t sent = ~uint64_t{0};
+  for (uint32_t i = 0; row.sent_words != nullptr && i < count; ++i) sent &= row.sent_words[groups[i]];
+  return sent == ~uint64_t{0};
+}
 
 }  // namespace
 
@@ -102,10 +115,11 @@ Spread SumSpread(const Row& row, const uint32_t* groups, uint32_t count, float l
     SpreadAdder adder(lowest);
     for (uint32_t i = 0; i < count; i += kGroupsAtOnce) {
       const uint32_t some = HWY_MIN(kGroupsAtOnce, count - i);
-      uint64_t sent = ~uint64_t{0};
-      for (uint32_t j = 0; row.sent_words != nullptr && j < some; ++j) sent &= row.sent_words[groups[i + j]];
-      if (sent == ~uint64_t{0} && adder.AddWhole<kType>(row, groups + i, some)) continue;
-      adder.AddLive<kType>(row, groups + i, some);
+      if (some % 2 == 0 && AreWhole(row, groups + i, some) &&
+          adder.template AddWhole<kType>(ElementsOfGroup(row, groups[i]), some * kVectors)) {
+        continue;
+      }
+      adder.template AddLive<kType>(row, groups + i, some);
     }
     return adder.Get();
   });

@@ -15,33 +15,24 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
+template <class Weigher>
 class Adder {
  public:
-  explicit HWY_INLINE Adder(const RowScale& row)
-      : scale_(row, TooSmall::kToWeigh),
-        least_(hn::BitCast(DF32(), KeyBits(scale_.least_key))),
-        even_(hn::Zero(D64())),
-        odd_(hn::Zero(D64())) {}
+  explicit HWY_INLINE Adder(const Weigher& weigher)
+      : weigher_(weigher), even_(hn::Zero(D64())), odd_(hn::Zero(D64())) {}
 
-  // Numbers, none above the row's largest. Those too small to weigh anything are raised to one that is just too small,
-  // so that distances stay short.
   HWY_INLINE void AddFloats(VF32 x) {
-    V64 even;
-    const V32 t = Distance(hn::Max(x, least_), scale_, &even);
-    V64 even_weights, odd_weights;
-    Weights(t, even, powers_, &even_weights, &odd_weights);
-    even_ = hn::Add(even_, even_weights);
-    odd_ = hn::Add(odd_, odd_weights);
+    const EvenOdd weights = weigher_(x);
+    even_ = hn::Add(even_, weights.even);
+    odd_ = hn::Add(odd_, weights.odd);
   }
 
-  HWY_INLINE void AddKeys(V32 keys) { AddFloats(Floats(KeyBits(hn::Max(keys, scale_.least_key)))); }
+  HWY_INLINE void AddKeys(V32 keys) { AddFloats(weigher_.Numbers(keys)); }
 
   HWY_INLINE uint64_t Sum() const { return SumOf(hn::Add(even_, odd_)); }
 
  private:
-  ScaleLanes scale_;
-  VF32 least_;
-  Powers powers_;
+  const Weigher weigher_;
   V64 even_, odd_;
 };
 
@@ -50,44 +41,43 @@ class Adder {
 uint64_t SumWeights(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
   // True if tokens after `last`, and masked ones, weigh nothing: then a group may be read as it is.
   const bool all = last.key() < scale.first_weighted_key && scale.first_weighted_key > kMaskedKey;
-  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    Adder adder(scale);
-    AddTokens<kType>(row, groups, count, last, all, &adder);
-    return adder.Sum();
+  return WithWeigher(scale, [&]<class Weigher>(const Weigher& weigher) HWY_ATTR {
+    return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+      Adder<Weigher> adder(weigher);
+      AddTokens<kType>(row, groups, count, last, all, &adder);
+      return adder.Sum();
+    });
   });
 }
 
 uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t high,
-                      const RowScale& row_scale, uint64_t* above) {
+                      const RowScale& scale, uint64_t* above) {
   const DF32 df;
   const D32 d;
   const D64 d64;
-  const ScaleLanes scale(row_scale, TooSmall::kToWeigh);
-  const VF32 weightless = hn::BitCast(df, KeyBits(scale.least_key));
-  const VF32 first = hn::Set(df, SentFrom(HWY_MAX(floor, row_scale.first_weighted_key)));
+  const VF32 first = hn::Set(df, SentFrom(HWY_MAX(floor, scale.first_weighted_key)));
   const VF32 upper = hn::Set(df, SentFrom(high));
-  const Powers powers;
   V64 sums[2] = {hn::Zero(d64), hn::Zero(d64)};
   V64 upper_sums[2] = {hn::Zero(d64), hn::Zero(d64)};
-  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t group = groups[i];
-      const std::byte* const elements = ElementsOfGroup(row, group);
-      const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[group];
-      for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
-        const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
-        const auto shown = hn::RebindMask(df, MaskOf(uint32_t(sent >> offset)));
-        const VF32 counted = hn::IfThenElse(hn::And(shown, hn::Ge(x, first)), x, weightless);
-        V64 even_t, even, odd;
-        const V32 t = Distance(counted, scale, &even_t);
-        Weights(t, even_t, powers, &even, &odd);
-        sums[0] = hn::Add(sums[0], even);
-        sums[1] = hn::Add(sums[1], odd);
-        const V32 is_upper = hn::VecFromMask(d, hn::RebindMask(d, hn::Ge(counted, upper)));
-        upper_sums[0] = hn::Add(upper_sums[0], hn::And(even, Wide(hn::DupEven(is_upper))));
-        upper_sums[1] = hn::Add(upper_sums[1], hn::And(odd, Wide(hn::DupOdd(is_upper))));
+  WithWeigher(scale, [&](const auto& weigher) HWY_ATTR {
+    WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint32_t group = groups[i];
+        const std::byte* const elements = ElementsOfGroup(row, group);
+        const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[group];
+        for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+          const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
+          const auto shown = hn::RebindMask(df, MaskOf(uint32_t(sent >> offset)));
+          const VF32 counted = hn::IfThenElse(hn::And(shown, hn::Ge(x, first)), x, weigher.weightless());
+          const auto [even, odd] = weigher(counted);
+          sums[0] = hn::Add(sums[0], even);
+          sums[1] = hn::Add(sums[1], odd);
+          const V32 is_upper = hn::VecFromMask(d, hn::RebindMask(d, hn::Ge(counted, upper)));
+          upper_sums[0] = hn::Add(upper_sums[0], hn::And(even, Wide(hn::DupEven(is_upper))));
+          upper_sums[1] = hn::Add(upper_sums[1], hn::And(odd, Wide(hn::DupOdd(is_upper))));
+        }
       }
-    }
+    });
   });
   *above = SumOf(hn::Add(upper_sums[0], upper_sums[1]));
   return SumOf(hn::Add(sums[0], sums[1]));
@@ -96,16 +86,13 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
 uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowScale& row, uint64_t* weights) {
   const D32 d;
   const D64 d64;
-  const ScaleLanes scale(row, TooSmall::kToWeigh);
-  const Powers powers;
+  const Weigher weigher(row);
   uint64_t sum = 0;
   for (uint32_t i = 0; i < count; i += kLanes) {
     const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
     const V32 loaded = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
     const V32 keys = hn::IfThenElseZero(hn::FirstN(d, count - i), loaded);  // what lies behind the list is no key
-    V64 even_t, even, odd;
-    const V32 t = Distance(Floats(KeyBits(hn::Max(keys, scale.least_key))), scale, &even_t);
-    Weights(t, even_t, powers, &even, &odd);
+    const auto [even, odd] = weigher(weigher.Numbers(keys));
     hn::StoreInterleaved2(even, odd, d64, weights + i);
   }
   for (uint32_t i = 0; i < count; ++i) sum += weights[i];

@@ -9,12 +9,14 @@
 // bytes_K: bytes of a whole row; the baseline is the bytes that it adds to a step in compact form with K first tokens.
 // step_tcp_N: a step of N whole rows within the stream, over TCP; the baseline is the same step of compact rows of 256
 // tokens, the work of producing them included. step_tcp_N_K: the same for K first tokens. server_rows_core: compact
-// rows that a second of the server's processor time answers, in steps of 64; the baseline is whole rows. produce: the
-// time to state 256 tokens of a row that lies in the second-level cache; the baseline is a plain pass for the largest
-// of bf16 numbers. produce_sums: the same with both sums. decide: the time in which the law's reference decides such a
-// row, with the penalties; the baseline is the server's kernel. decide_described: the same with a mask, raw logprobs
-// and the kept set. decide_chain, decide_score, decide_draft: the same for a chain whose filters keep 4 tokens at
-// least, for a given token's logprob, and for a draft that is tested.
+// rows that a second of the server's processor time answers, in steps of 64; the baseline is whole rows. read_tcp_N: a
+// step of N whole rows; the baseline is a plain pass for the largest number over these rows, as the client finds them.
+// Every producer reads its rows, so no ratio of step_tcp_N is above this one. produce: the time to state 256 tokens of
+// a row that lies in the second-level cache; the baseline is a plain pass for the largest of bf16 numbers.
+// produce_sums: the same with both sums. decide: the time in which the law's reference decides such a row, with the
+// penalties; the baseline is the server's kernel. decide_described: the same with a mask, raw logprobs and the kept
+// set. decide_chain, decide_score, decide_draft: the same for a chain whose filters keep 4 tokens at least, for a given
+// token's logprob, and for a draft that is tested.
 //
 // refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
 // demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
@@ -202,6 +204,11 @@ class CompactBench {
                                 ++steps[1];
                               }});
       }
+      contenders.push_back({"read", [&](size_t input) {
+                              for (size_t row = input * rows; row < (input + 1) * rows; ++row) {
+                                MaxPassBf16(reinterpret_cast<const int16_t*>(logits_.row(row)), kVocabulary);
+                              }
+                            }});
       const size_t inputs = logits_.count() / rows;
       const size_t rounds = std::max<size_t>(absl::GetFlag(FLAGS_rounds) * rows / 8, 2);
       const auto medians = MeasureInterleaved(
@@ -210,6 +217,7 @@ class CompactBench {
         if (kCounts[i] == kCount) report_.Add({absl::StrCat("step_tcp_", rows), medians[0], "us", medians[i + 1]});
         report_.Add({absl::StrCat("step_tcp_", rows, "_", kCounts[i]), medians[0], "us", medians[i + 1]});
       }
+      report_.Add({absl::StrCat("read_tcp_", rows), medians[0], "us", medians.back()});
       if (rows == 1) continue;
       const auto rows_a_second = [&](size_t i) { return steps[i] * static_cast<double>(rows) / seconds[i]; };
       report_.Add({"server_rows_core", rows_a_second(1), "rows/s", rows_a_second(0)});

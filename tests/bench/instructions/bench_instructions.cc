@@ -27,7 +27,8 @@
 
 ABSL_FLAG(std::string, json, "", "write the results to this file");
 ABSL_FLAG(std::string, plot, "", "write a picture of the ratios to this SVG file");
-ABSL_FLAG(uint32_t, rows, 64, "rows of a step, of 64 floats each");
+ABSL_FLAG(uint32_t, rows, 64, "rows of a step");
+ABSL_FLAG(uint32_t, vocabulary, 64, "floats of a row");
 ABSL_FLAG(std::string, work, "", "for this program's own processes: the way of the steps");
 ABSL_FLAG(std::string, target, "", "for them: the server's address");
 ABSL_FLAG(uint32_t, steps, 0, "for them: the number of steps");
@@ -48,7 +49,6 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace sortition::bench {
 namespace {
 
-constexpr uint32_t kVocabulary = 64;
 constexpr uint32_t kFewSteps = 100;
 constexpr uint32_t kManySteps = 1100;
 
@@ -57,13 +57,14 @@ TransportKind KindOf(const std::string& way) { return way == "ring" ? TransportK
 // The kernels alone, on the rows of so many steps.
 int Sample() {
   const uint32_t rows = absl::GetFlag(FLAGS_rows), steps = absl::GetFlag(FLAGS_steps);
-  const Logits logits(Shape::kPeaked, kernels::DType::kF32, rows, kVocabulary);
+  const uint32_t vocabulary = absl::GetFlag(FLAGS_vocabulary);
+  const Logits logits(Shape::kPeaked, kernels::DType::kF32, rows, vocabulary);
   kernels::RowParameters parameters;
   law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &parameters);
   kernels::cpu::Scratch scratch;
   kernels::RowOutput output;
   kernels::RowRequest request;
-  request.live_vocabulary = kVocabulary;
+  request.live_vocabulary = vocabulary;
   request.parameters = &parameters;
   for (uint32_t step = 0; step < steps; ++step) {
     for (uint32_t row = 0; row < rows; ++row) {
@@ -80,14 +81,15 @@ int Sample() {
 int Work() {
   const std::string way = absl::GetFlag(FLAGS_work);
   const uint32_t rows = absl::GetFlag(FLAGS_rows), steps = absl::GetFlag(FLAGS_steps);
-  const Logits logits(Shape::kPeaked, kernels::DType::kF32, rows, kVocabulary);
+  const uint32_t vocabulary = absl::GetFlag(FLAGS_vocabulary);
+  const Logits logits(Shape::kPeaked, kernels::DType::kF32, rows, vocabulary);
   Worker worker(absl::GetFlag(FLAGS_target), KindOf(way), 2 << 20, /*row_memory=*/way != "tcp");
-  worker.Open(rows, kVocabulary, ModelParameters());
+  worker.Open(rows, vocabulary, ModelParameters());
   const client::Client::RowMemory placed = Place(logits, &worker.client());
   uint64_t before = 0;
   for (uint32_t step = 0; step < steps; ++step) {
     if (step == steps / 2) before = allocations.load();
-    worker.Step(v1::DTYPE_F32, kVocabulary, placed.data.get(), rows, logits.row_bytes());
+    worker.Step(v1::DTYPE_F32, vocabulary, placed.data.get(), rows, logits.row_bytes());
   }
   const double counted = static_cast<double>(allocations.load() - before);
   std::cout << "allocations " << counted / (rows * (steps - steps / 2)) << "\n";
@@ -186,8 +188,8 @@ class Suite {
   std::string RunWorker(const std::string& before, const std::string& way, const demo::ServerProcess* server,
                         uint32_t steps) {
     const std::string target = server == nullptr ? "" : way == "ring" ? memory_ : server->address();
-    return Output(absl::StrCat(before, program_, " --work=", way, " --target=", target, " --steps=", steps,
-                               " --rows=", absl::GetFlag(FLAGS_rows)));
+    return Output(absl::StrCat(before, program_, " --work=", way, " --target=", target, " --steps=", steps, " --rows=",
+                               absl::GetFlag(FLAGS_rows), " --vocabulary=", absl::GetFlag(FLAGS_vocabulary)));
   }
 
   double kernels_ = 0;  // instructions of a row

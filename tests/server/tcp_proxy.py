@@ -3,12 +3,17 @@
 import socket
 import struct
 import threading
+import time
 
 
 class TcpProxy:
-    """Carries bytes from a free port to the target, "host:port"; a context manager."""
+    """Carries bytes from a free port to the target, "host:port"; a context manager. As a balancer it resets connections
+    over which no byte has come for `idle_s`."""
 
-    def __init__(self, target):
+    def __init__(self, target, idle_s=None):
+        self._idle_s = idle_s
+        self._moved = {}  # from pairs to the time of their last byte; guarded by _lock
+        self.cut = 0  # connections that were reset for `idle_s`
         host, port = target.rsplit(":", 1)
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -31,14 +36,18 @@ class TcpProxy:
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
-            for side in pair:
-                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                # Wakes the thread that reads from it.
-                try:
-                    side.shutdown(socket.SHUT_RD)
-                except OSError:
-                    pass
-                side.close()
+            self._end(pair)
+
+    @staticmethod
+    def _end(pair):
+        for side in pair:
+            side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # Wakes the thread that reads from it.
+            try:
+                side.shutdown(socket.SHUT_RD)
+            except OSError:
+                pass
+            side.close()
 
     def silence(self):
         """Keeps present connections open, and loses all bytes that are sent over them."""
@@ -58,16 +67,34 @@ class TcpProxy:
                 continue
             for side in (client, server):
                 side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pair = (client, server)
             with self._lock:
-                self._pairs.append((client, server))
-            for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+                self._pairs.append(pair)
+                self._moved[pair] = time.monotonic()
+            for source, sink in (pair, pair[::-1]):
+                threading.Thread(target=self._carry, args=(pair, source, sink), daemon=True).start()
+            if self._idle_s:
+                threading.Thread(target=self._watch, args=(pair,), daemon=True).start()
 
-    def _carry(self, source, sink):
+    def _watch(self, pair):
+        while True:
+            with self._lock:
+                if pair not in self._pairs:
+                    return
+                left = self._moved[pair] + self._idle_s - time.monotonic()
+                if left <= 0:
+                    self._pairs.remove(pair)
+                    self.cut += 1
+                    break
+            time.sleep(left)
+        self._end(pair)
+
+    def _carry(self, pair, source, sink):
         try:
             while data := source.recv(1 << 16):
                 with self._lock:
                     lost = id(source) in self._silenced
+                    self._moved[pair] = time.monotonic()
                 if not lost:
                     sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
