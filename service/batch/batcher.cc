@@ -99,7 +99,7 @@ void Batcher::Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow>
 void Batcher::AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since) {
   undelivered_rows_ += static_cast<uint32_t>(rows.size());
   step->waiting_rows_ += static_cast<uint32_t>(rows.size());
-  const auto its = std::make_shared<Submission>(step, std::move(rows), step->owner, step->priority, since);
+  const auto its = std::make_shared<Submission>(Submission{step, std::move(rows), step->owner, step->priority, since});
   for (QueuedRow& row : its->rows) queue_.Add({its, &row, NeedsOf(row.row), next_number_++});
 }
 
