@@ -53,11 +53,13 @@ class Prometheus:
         return [float(sample["value"][1]) for sample in self.ask("query", query=expression)["result"]]
 
     def await_data(self, expression):
+        """The values of an instant query, as soon as it has some. A scrape that takes too long leaves none until the
+        next one."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             try:
-                if self.query(expression):
-                    return
+                if values := self.query(expression):
+                    return values
             except OSError:
                 pass  # it is still starting
             if self._process.poll() is not None:
@@ -87,8 +89,10 @@ class PrometheusTest(unittest.TestCase):
             cls.prometheus.await_data(rule["record"])
 
     def check(self, where, expression):
-        values = self.prometheus.query(expression)
-        self.assertTrue(values, f"{where}: no data for {expression}")
+        try:
+            values = self.prometheus.await_data(expression)
+        except TimeoutError as error:
+            self.fail(f"{where}: {error}")
         self.assertTrue(all(map(math.isfinite, values)), f"{where}: {values} for {expression}")
 
     def test_every_panel_has_data(self):
