@@ -35,8 +35,8 @@ RowScale LinearScale(const law::Scale& scale, uint32_t max_bits) {
 
 float Float(uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// Returns the smallest of the keys `min_key` to `max_key` that `within` is true of. It is of `max_key`, and of every
-// key above one that it is of. Takes few steps from a guess that is near.
+// Returns the smallest key from `min_key` to `max_key` for which `within` is true. It must be true for `max_key`, and
+// for every key above one for which it is true. A near guess makes the search short.
 template <typename Within>
 uint32_t FirstKeyNear(float guess, uint32_t min_key, uint32_t max_key, Within within) {
   uint32_t high = std::clamp(law::Key(std::bit_cast<uint32_t>(guess)), min_key, max_key);
@@ -68,11 +68,11 @@ uint32_t FirstKeyNear(float guess, uint32_t min_key, uint32_t max_key, Within wi
   return high;
 }
 
-// The distance a from the curve's maximum, in temperatures, where the curve has fallen to `fallen`: square * a^2 + cube
-// * a^3 = fallen. Nearly.
+// Returns nearly the distance a, in temperatures, from the curve's maximum to where it has fallen by `fallen`. It
+// solves square * a^2 + cube * a^3 = fallen.
 double WhereFallen(double fallen, const CurveFloats& curve) {
   if (fallen <= 0) return 0;
-  // From where one of the terms alone has fallen so far, which is beyond it, the steps lead back.
+  // Newton's steps begin where one term alone has fallen so far. That is beyond the solution.
   double a = std::numeric_limits<double>::infinity();
   if (curve.square > 0) a = std::sqrt(fallen / curve.square);
   if (curve.cube > 0) a = std::min(a, std::cbrt(fallen / curve.cube));
