@@ -30,8 +30,8 @@ struct DeviceRow {
   absl::InlinedVector<ByteSegment, 2> segments;
   uint32_t memory = kHostMemory;             // where the segments lie
   const ImportedMemory* imported = nullptr;  // that memory, if another process allocated it; one segment
-  // Another process may write to the segments meanwhile: the device reads each byte once and computes with what it has
-  // read. For a row that changes while it is read, the output of any mixture of the two is right.
+  // Another process may write to the segments meanwhile: the device computes with a copy. For a row that changes while
+  // it is read, the output of any mixture of the two is right.
   bool may_change = false;
 };
 

@@ -1,6 +1,7 @@
 // Reading, and what is done about rows with a NaN or a logit that is too large.
 #include "kernels/cpu/read.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -11,12 +12,6 @@ namespace sortition::kernels::cpu {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors are read as they lie in memory");
-
-// -Inf in the element type.
-uint32_t MinusInfinity(DType dtype) {
-  if (dtype == DType::kF32) return 0xff800000u;
-  return dtype == DType::kF16 ? 0xfc00u : 0xff80u;
-}
 
 // Sets `row->last_group`.
 void LayLastGroup(uint32_t vocabulary, Scratch* scratch, Row* row) {
@@ -87,11 +82,24 @@ Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
   return row;
 }
 
+LazyCopy CopyLazily(Scratch* scratch, const Row& row) {
+  SORTITION_CHECK(!row.copy.segments.empty() && row.groups >= LazyCopy::kLeastGroups);
+  uint64_t* const copied = scratch->copied.Reserve(row.groups / 64 + 1);
+  std::fill_n(copied, row.groups / 64 + 1, 0);
+  LazyCopy lazy(row.copy, copied);
+  if (GroupsInPlace(row) != row.groups) lazy.Mark(row.groups - 1);
+  return lazy;
+}
+
 bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer) {
   uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
   Reading reading = kernels.ReadMaxima(*row, maxima);
   row->copy = {};
-  if (reading.suspect) {
+  if (row->lazy != nullptr) {
+    row->lazy->maxima = maxima;
+    row->lazy->has_failed = reading.suspect;
+    if (reading.suspect) return false;
+  } else if (reading.suspect) {
     FindError(request, answer);
     if (answer->error != RowError::kNone) return false;
     row->elements = WithoutNans(request, &scratch->numbers);

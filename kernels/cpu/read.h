@@ -12,8 +12,12 @@ namespace sortition::kernels::cpu {
 // is incoming goes to request.logits.
 Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch);
 
+// Returns the copy of a row's groups that are looked at, none yet, for row.lazy. LayRow laid the row, which has
+// segments and LazyCopy::kLeastGroups or more.
+LazyCopy CopyLazily(Scratch* scratch, const Row& row);
+
 // Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`
-// say which.
+// say which. Also false if the row is copied lazily and that has failed.
 bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer);
 
 // f32 bits, not canonical, of the tensor's element `index`.

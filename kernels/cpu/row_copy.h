@@ -11,22 +11,26 @@
 namespace sortition::kernels::cpu {
 
 // A row's elements before and after the copy. Before, they lie in pieces that begin and end anywhere, or in memory that
-// another process may change. The first pass over the row copies them, and from then on only the copy is read.
-// FindPlainFirst copies only the elements that are read again.
+// another process may change. What decides is read from the copy alone. The first pass over the row copies all of it,
+// or groups are copied when they are first looked at (lazy_copy.h). FindPlainFirst copies only what it reads again.
 struct RowCopy {
   std::span<const ByteSegment> segments;  // none: the elements need no copy
   std::byte* to = nullptr;
 };
 
-// Copies the bytes of such a row, forwards. Not thread-safe.
+// Finds and copies the bytes of such a row. Takes the least time where it goes forwards. Not thread-safe.
 class RowCopier {
  public:
   // The row has segments.
-  explicit RowCopier(const RowCopy& copy) : to_(copy.to), segment_(copy.segments.data()) {}
+  explicit RowCopier(const RowCopy& copy)
+      : to_(copy.to), segments_(copy.segments.data()), segment_(copy.segments.data()) {}
 
-  // Returns the bytes of the row from `begin` to the end of their segment: at least one. `begin` is not below that of
-  // an earlier call.
+  // Returns the bytes of the row from `begin` to the end of their segment: at least one.
   std::span<const std::byte> Run(size_t begin) {
+    if (begin < passed_) {
+      segment_ = segments_;
+      passed_ = 0;
+    }
     while (begin - passed_ >= segment_->size) {
       passed_ += segment_->size;
       ++segment_;
@@ -46,11 +50,20 @@ class RowCopier {
     }
   }
 
+  // Returns these bytes where they lie, if that is in one segment, or else their copy.
+  const std::byte* InOnePiece(size_t begin, size_t bytes) {
+    const std::span<const std::byte> run = Run(begin);
+    if (run.size() >= bytes) return run.data();
+    Copy(begin, bytes);
+    return to_ + begin;
+  }
+
   // The start of the copy.
   std::byte* to() const { return to_; }
 
  private:
   std::byte* const to_;
+  const ByteSegment* const segments_;
   const ByteSegment* segment_;
   size_t passed_ = 0;  // bytes of the row before the segment
 };

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "kernels/cpu/candidate.h"
+#include "kernels/cpu/lazy_copy.h"
 #include "kernels/cpu/row_copy.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
@@ -23,6 +24,7 @@ struct Row {
   uint32_t groups;
   // The copy of the groups that lie at `elements`, its destination. A last group that is filled up has been copied.
   RowCopy copy;
+  LazyCopy* lazy = nullptr;  // null where the copy is of the whole row, or none is needed
   // Memory that is read after the row: ReadMaxima prefetches it.
   std::span<const std::byte> read_next[2];
 
@@ -42,6 +44,12 @@ struct Row {
   std::span<const Candidate> edited;  // live tokens whose logit is not the one that was sent; token ascending
 };
 
+// Returns -Inf in the element type.
+inline uint32_t MinusInfinity(DType dtype) {
+  if (dtype == DType::kF32) return 0xff800000u;
+  return dtype == DType::kF16 ? 0xfc00u : 0xff80u;
+}
+
 inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + law::kGroupSize - 1) / law::kGroupSize; }
 
 // Returns the number of groups that lie at `elements`.
@@ -50,7 +58,8 @@ inline uint32_t GroupsInPlace(const Row& row) {
   return row.last_group == row.elements + last ? row.groups : row.groups - 1;
 }
 
-inline const std::byte* ElementsOfGroup(const Row& row, uint32_t group) {
+// Where the group's elements lie, or will lie: a lazy copy may not have them yet.
+inline const std::byte* PlaceOfGroup(const Row& row, uint32_t group) {
   if (group + 1 == row.groups) return row.last_group;
   return row.elements + size_t{group} * law::kGroupSize * ElementBytes(row.dtype);
 }

@@ -22,16 +22,18 @@ namespace sortition::kernels::cpu {
 namespace {
 
 // The token as it was sent.
-Candidate Sent(const RowRequest& request, uint32_t token) {
+Candidate Sent(const Kernels& kernels, const RowRequest& request, const Row& row, uint32_t token) {
+  const uint32_t group = token / law::kGroupSize;
+  if (row.lazy != nullptr && !row.lazy->Has(group)) kernels.CopyGroup(row, group);
   return Candidate::Of(law::Key(law::Canonical(SentBits(request, token))), token);
 }
 
 // The token as the changes left it; its key is 0 where they mask it.
-Candidate Changed(const RowRequest& request, const Row& row, uint32_t token) {
+Candidate Changed(const Kernels& kernels, const RowRequest& request, const Row& row, uint32_t token) {
   const auto edited = std::ranges::lower_bound(row.edited, token, {}, &Candidate::token);
   if (edited != row.edited.end() && edited->token() == token) return *edited;
   const bool shown = row.sent_words == nullptr || (row.sent_words[token / 64] >> (token % 64) & 1) != 0;
-  return shown ? Sent(request, token) : Candidate::Of(0, token);
+  return shown ? Sent(kernels, request, row, token) : Candidate::Of(0, token);
 }
 
 // The requested tokens as `place` gives them.
@@ -50,14 +52,14 @@ void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const 
     answer->kept = CountKept(kernels, row, kept, scratch);
   }
   if (parameters.processed_logprob) {
-    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    const auto changed = [&](uint32_t token) { return Changed(kernels, request, row, token); };
     Describe(kernels, row, scale, kept, changed(answer->token), parameters.processed_top,
              Requested(request, scratch, changed), scratch, &answer->processed);
   }
   if (parameters.entropy) answer->entropy = SumEntropy(kernels, row, scale, kept, scratch);
   if (parameters.kept_tokens) ListKept(kernels, row, kept, scratch, &answer->kept_tokens);
   if (request.wants_race_place) {
-    const Candidate given = Changed(request, row, request.given);
+    const Candidate given = Changed(kernels, request, row, request.given);
     answer->race = FindRacePlace(kernels, row, scale, kept, law::KeyOf(request.noise), given, scratch);
   }
 }
@@ -73,7 +75,7 @@ void DescribeTempered(const Kernels& kernels, const RowRequest& request, const R
   const RowParameters& parameters = *request.parameters;
   const RowScale scale = TemperedScale(request, row.max_key, *answer);
   if (parameters.tempered_logprob) {
-    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    const auto changed = [&](uint32_t token) { return Changed(kernels, request, row, token); };
     Describe(kernels, row, scale, Kept(), changed(answer->token), parameters.tempered_top,
              Requested(request, scratch, changed), scratch, &answer->tempered);
   }
@@ -83,14 +85,15 @@ void DescribeTempered(const Kernels& kernels, const RowRequest& request, const R
 }
 
 // `first` is the changed row's first token.
-void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Scratch* scratch, RowOutput* answer) {
+void SampleGreedy(const Kernels& kernels, const RowRequest& request, const Row& row, Candidate first, Scratch* scratch,
+                  RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   answer->token = request.task == RowTask::kScore ? request.given : first.token();
   const bool is_rival = std::ranges::find(request.rivals, first.token()) != request.rivals.end();
   answer->accepted = request.task == RowTask::kVerify && (request.given == first.token() || is_rival);
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer->kept = 1;
   if (parameters.processed_logprob) {
-    const auto changed = [&](uint32_t token) { return Changed(request, row, token); };
+    const auto changed = [&](uint32_t token) { return Changed(kernels, request, row, token); };
     DescribePointMass(first, changed(answer->token), parameters.processed_top, Requested(request, scratch, changed),
                       &answer->processed);
   }
@@ -100,20 +103,37 @@ void SampleGreedy(const RowRequest& request, const Row& row, Candidate first, Sc
   if (request.wants_race_place && answer->token == first.token()) answer->race = {1, 0};
 }
 
+// True if a sum over the whole row is asked for.
+bool WantsSum(const RowParameters& parameters) {
+  return parameters.raw_logprob || parameters.tempered_logprob || parameters.kept_log_mass;
+}
+
 // True if only the first token of the row as it was sent is needed.
 bool IsPlainGreedy(const RowRequest& request) {
-  const RowParameters& parameters = *request.parameters;
-  const bool sums = parameters.raw_logprob || parameters.tempered_logprob || parameters.kept_log_mass;
-  return parameters.greedy && !sums && request.edits.empty() && !IsMasked(request);
+  return request.parameters->greedy && !WantsSum(*request.parameters) && request.edits.empty() && !IsMasked(request);
 }
 
 // True if the request names other tokens than the first.
 bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kDraw || !request.requested.empty(); }
 
+// True if few of the row's groups are looked at: then it takes less time to copy these than the whole row.
+bool LooksAtFewGroups(const RowRequest& request) {
+  constexpr uint32_t kFew = 16;  // one in so many
+  const RowParameters& parameters = *request.parameters;
+  const uint32_t groups = GroupsOf(request.live_vocabulary);
+  if (groups < LazyCopy::kLeastGroups || request.edits.size() > groups / kFew) return false;
+  if (WantsSum(parameters) || !parameters.chain.empty()) return false;
+  if (parameters.greedy || (parameters.top_k != 0 && parameters.top_k <= groups / kFew)) return true;
+  const bool describes_kept = parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens ||
+                              parameters.entropy || request.wants_race_place;
+  return parameters.top_p == 0 && request.task == RowTask::kDraw && !describes_kept;
+}
+
 // The token that the caller expects, if the race can begin with it.
-std::optional<Candidate> Likely(const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept) {
+std::optional<Candidate> Likely(const Kernels& kernels, const RowRequest& request, const Row& row,
+                                const RowScale& scale, const Kept& kept) {
   if (request.likely == RowRequest::kNoToken) return std::nullopt;
-  const Candidate likely = Changed(request, row, request.likely);
+  const Candidate likely = Changed(kernels, request, row, request.likely);
   if (likely.key() < scale.first_live_key || !kept.Has(likely)) return std::nullopt;
   return likely;
 }
@@ -123,21 +143,21 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& ro
                 const Kept& kept, Scratch* scratch, RowOutput* answer) {
   switch (request.task) {
     case RowTask::kDraw:
-      answer->token =
-          Draw(kernels, row, scale, kept, law::KeyOf(request.noise), Likely(request, row, scale, kept), scratch);
+      answer->token = Draw(kernels, row, scale, kept, law::KeyOf(request.noise),
+                           Likely(kernels, request, row, scale, kept), scratch);
       break;
     case RowTask::kScore:
       answer->token = request.given;
       break;
     case RowTask::kVerify: {
-      const Candidate draft = Changed(request, row, request.given);
+      const Candidate draft = Changed(kernels, request, row, request.given);
       if (request.survival == RowRequest::kNoBlock && request.rivals.empty()) {
         Verify(kernels, request, row, scale, kept, draft, scratch, answer);
         break;
       }
       const std::span<const uint32_t> listed = request.draft.sparse_tokens;
       Candidate* const support = scratch->requested.Reserve(listed.size());
-      for (size_t i = 0; i < listed.size(); ++i) support[i] = Changed(request, row, listed[i]);
+      for (size_t i = 0; i < listed.size(); ++i) support[i] = Changed(kernels, request, row, listed[i]);
       if (request.rivals.empty()) {
         VerifyBlock(kernels, request, row, scale, kept, draft, {support, listed.size()}, scratch, answer);
       } else {
@@ -168,31 +188,16 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
     const RowScale scale = TemperedScale(request, changed.max_key, *answer);
     answer->mass.kept = WeighKept(kernels, chain.row(), scale, kept, scratch);
   }
-  const Candidate chosen = Changed(request, chain.row(), answer->token);
+  const Candidate chosen = Changed(kernels, request, chain.row(), answer->token);
   const bool is_kept = chosen.key() != 0 && kept.Has(chosen);
   answer->sampler_state = is_kept ? chain.NextState(chosen) : request.sampler_state;
   law::ShowProcessed(chain.shape(), answer);
 }
 
-}  // namespace
-
-void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
-               RowOutput* answer) {
-  CheckAllButEdits(request);
-  const Kernels& kernels = target.kernels;
+// Samples a row that LayRow laid.
+void SampleLaid(const Kernels& kernels, const RowRequest& request, Row raw, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
-  *answer = RowOutput();
-
-  Row raw = LayRow(request, copy, scratch);
   Row row;
-  // A row that is copied keeps only its first token after this pass.
-  if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
-    Candidate first;
-    if (kernels.FindPlainFirst(raw, &first)) {
-      if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
-      return SampleGreedy(request, raw, first, scratch, answer);
-    }
-  }
   if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
   CheckEdits(request);  // not before: the row's reading has fetched them
   if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
@@ -202,7 +207,7 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
   }
   if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
   if (parameters.greedy) {
-    SampleGreedy(request, row, First(kernels, row), scratch, answer);
+    SampleGreedy(kernels, request, row, First(kernels, row), scratch, answer);
   } else if (!parameters.chain.empty()) {
     SampleChained(kernels, request, row, scratch, answer);
   } else {
@@ -215,10 +220,38 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
   }
   if (parameters.raw_logprob) {
     const RowScale scale = ScaleOf(RowParameters(), raw.max_key);
-    const auto sent = [&](uint32_t token) { return Sent(request, token); };
+    const auto sent = [&](uint32_t token) { return Sent(kernels, request, raw, token); };
     Describe(kernels, raw, scale, Kept(), sent(answer->token), parameters.raw_top, Requested(request, scratch, sent),
              scratch, &answer->raw);
   }
+}
+
+}  // namespace
+
+void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
+               RowOutput* answer) {
+  CheckAllButEdits(request);
+  const Kernels& kernels = target.kernels;
+  *answer = RowOutput();
+
+  Row raw = LayRow(request, copy, scratch);
+  // A row that is copied keeps only its first token after this pass.
+  if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
+    Candidate first;
+    if (kernels.FindPlainFirst(raw, &first)) {
+      if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
+      return SampleGreedy(kernels, request, raw, first, scratch, answer);
+    }
+  }
+  if (!copy.segments.empty() && LooksAtFewGroups(request)) {
+    LazyCopy lazy = CopyLazily(scratch, raw);
+    raw.lazy = &lazy;
+    SampleLaid(kernels, request, raw, scratch, answer);
+    if (!lazy.has_failed) return;
+    raw.lazy = nullptr;
+    *answer = RowOutput();
+  }
+  SampleLaid(kernels, request, raw, scratch, answer);
 }
 
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer) {

@@ -16,6 +16,7 @@ struct Scratch {
   Array<std::byte> numbers;     // the tensor without its NaNs
   Array<std::byte> last_group;  // its last group, filled up
   Array<uint32_t> raw_maxima;   // largest key of each group, unchanged logits
+  Array<uint64_t> copied;       // LazyCopy's
 
   Array<uint64_t> sent_words;      // one word a group, one bit a token
   Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and edits

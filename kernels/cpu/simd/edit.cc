@@ -82,6 +82,9 @@ bool EditTokens(const Row& row, const RowParameters& parameters, std::span<const
     edited->live_count = 0;
     edited->moved_count = 0;
     const auto count = uint32_t(edits.size());
+    if (row.lazy != nullptr) {
+      for (const LogitEdit& edit : edits) ElementsOfGroup(row, edit.token / law::kGroupSize);
+    }
     bool fine = true;
     uint32_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {

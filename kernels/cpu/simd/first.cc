@@ -126,9 +126,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   uint32_t end = begin + Search::kGroups;
   for (uint32_t group = blocks * Search::kGroups; group < row.groups; ++group) {
     reader->LoadGroup(ElementsOfGroup(row, group), 0);
-    V32 max = hn::Zero(D32());
-    ForKeysOfGroup<kType>(row, group, [&](uint32_t, V32 keys) HWY_ATTR { max = hn::Max(max, keys); });
-    const uint32_t max_key = hn::GetLane(hn::MaxOfLanes(D32(), max));
+    const uint32_t max_key = LargestKey<kType>(ElementsOfGroup(row, group));
     if (max_key <= key) continue;
     key = max_key;
     begin = group;

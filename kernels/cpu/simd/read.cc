@@ -182,42 +182,82 @@ class Ahead {
   const size_t lines_a_step_;
 };
 
+// The groups of a row before its maxima are known.
+class UnreadGroups {
+ public:
+  HWY_INLINE UnreadGroups(const Row& row, size_t group_bytes)
+      : elements_(row.elements),
+        group_bytes_(group_bytes),
+        is_copied_(!row.copy.segments.empty()),
+        is_lazy_(row.lazy != nullptr),
+        copier_(row.copy) {}
+
+  // Where so many groups lie in one piece.
+  HWY_INLINE const std::byte* At(uint32_t group, uint32_t count) {
+    const size_t begin = group * group_bytes_;
+    if (HWY_UNLIKELY(is_lazy_)) return copier_.InOnePiece(begin, count * group_bytes_);
+    if (HWY_UNLIKELY(is_copied_)) Fetch(begin, count * group_bytes_, &copier_);
+    return elements_ + begin;
+  }
+
+ private:
+  const std::byte* const elements_;
+  const size_t group_bytes_;
+  const bool is_copied_, is_lazy_;
+  RowCopier copier_;
+};
+
 template <DType kType>
 HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
   const uint32_t groups = row.groups;
-  const std::byte* const elements = row.elements;
   const uint32_t in_place = GroupsInPlace(row);
 
   std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
   constexpr uint32_t kStep = decltype(reader)::kStep;
   uint32_t group = 0;
-  const bool is_copied = !row.copy.segments.empty();
-  RowCopier copier(row.copy);
+  UnreadGroups unread(row, kGroupBytes);
   Ahead first(row.read_next[0], in_place / kStep);
   Ahead second(row.read_next[1], in_place / kStep);
   for (; group + kStep <= in_place; group += kStep) {
     first.Step();
     second.Step();
-    if (is_copied) Fetch(group * kGroupBytes, kStep * kGroupBytes, &copier);
-    reader.Step(elements + group * kGroupBytes, maxima + group);
+    reader.Step(unread.At(group, kStep), maxima + group);
   }
-  if (is_copied) Fetch(group * kGroupBytes, (in_place - group) * kGroupBytes, &copier);
   if (group < in_place && in_place >= kStep) {
     group = in_place - kStep;  // some of them again
-    reader.Step(elements + group * kGroupBytes, maxima + group);
+    reader.Step(unread.At(group, kStep), maxima + group);
     group = in_place;
   }
+  if (group < in_place) unread.At(group, in_place - group);
   for (uint32_t i = group; i < (groups + 63) / 64 * 64; ++i) maxima[i] = law::kMaskedBits;
   uint32_t max_key = MakeKeys(maxima, (groups + 63) / 64 * 64);
   for (; group < groups; ++group) {
-    reader.Look(ElementsOfGroup(row, group));
-    V32 max = hn::Zero(D32());
-    ForKeysOfGroup<kType>(row, group, [&](uint32_t, V32 keys) HWY_ATTR { max = hn::Max(max, keys); });
-    maxima[group] = hn::GetLane(hn::MaxOfLanes(D32(), max));
+    const std::byte* const elements = PlaceOfGroup(row, group);
+    reader.Look(elements);
+    maxima[group] = LargestKey<kType>(elements);
     max_key = HWY_MAX(max_key, maxima[group]);
   }
   return {max_key, max_key >= kTooLargeKey || reader.FoundNan()};
+}
+
+// True if the group has a NaN among its elements.
+template <DType kType>
+HWY_INLINE bool HasNan(const std::byte* elements) {
+  if constexpr (kType == DType::kF32) {
+    Floats32 reader;
+    reader.LoadGroup(elements, 0);
+    return reader.FoundNan();
+  } else {
+    const D16 d;
+    const V16 infinity = hn::Set(d, kType == DType::kF16 ? 0x7c00 : 0x7f80);
+    V16 most = hn::Zero(d);
+    for (size_t i = 0; i < law::kGroupSize; i += hn::MaxLanes(d)) {
+      const V16 v = hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements) + i);
+      most = hn::Max(most, hn::And(v, hn::Set(d, 0x7fff)));
+    }
+    return !hn::AllFalse(d, hn::Gt(most, infinity));
+  }
 }
 
 // A group's tokens that show what was sent, any element type widened to f32.
@@ -261,6 +301,19 @@ void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uin
       const VF32 maxima = WholeGroups<Floats32>(ListedLoads<kType>(row, groups + i, count - i));
       hn::StoreU(KeyOf(hn::BitCast(D32(), maxima)), D32(), keys + i);
     }
+  });
+}
+
+void CopyGroup(const Row& row, uint32_t group) {
+  LazyCopy& lazy = *row.lazy;
+  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    constexpr size_t kBytes = law::kGroupSize * ElementBytes(kType);
+    const size_t begin = group * kBytes;
+    lazy.copier.Copy(begin, kBytes);
+    lazy.Mark(group);
+    std::byte* const copy = lazy.copier.to() + begin;
+    const uint32_t key = lazy.maxima[group];
+    if (HasNan<kType>(copy) || LargestKey<kType>(copy) != key) ReplaceChanged(kType, key, copy, &lazy);
   });
 }
 

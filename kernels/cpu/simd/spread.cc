@@ -99,10 +99,11 @@ class SpreadAdder {
   uint32_t count_ = 0;
 };
 
-// True if the listed groups follow one another where the row lies, and every token of them shows what was sent.
+// True if the listed groups follow one another where the row lies, and every token of them shows what was sent. Those
+// of a lazy copy do not.
 HWY_INLINE bool AreWhole(const Row& row, const uint32_t* groups, uint32_t count) {
   const uint32_t last = groups[count - 1];
-  if (last - groups[0] != count - 1 || last >= GroupsInPlace(row)) return false;
+  if (last - groups[0] != count - 1 || last >= GroupsInPlace(row) || row.lazy != nullptr) return false;
   uint64_t sent = ~uint64_t{0};
   for (uint32_t i = 0; row.sent_words != nullptr && i < count; ++i) sent &= row.sent_words[groups[i]];
   return sent == ~uint64_t{0};
