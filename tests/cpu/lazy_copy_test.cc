@@ -49,7 +49,7 @@ class SentRow {
 };
 
 // Reads a row lazily, changes it, and lists a group's tokens.
-class LazyCopyTest : public testing::Test {
+class LazyCopyTest : public ::testing::Test {
  protected:
   // Calls check(sent row, list); list() returns the group's live tokens, whether the copy has failed, and the largest
   // key that was read of the group.
@@ -57,7 +57,7 @@ class LazyCopyTest : public testing::Test {
   void OnAll(Check check) {
     for (const Target* target : RunnableTargets()) {
       for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-        SCOPED_TRACE(testing::Message() << target->name << ", type " << int(dtype));
+        SCOPED_TRACE(::testing::Message() << target->name << ", type " << int(dtype));
         SentRow sent(dtype);
         std::vector<std::byte> room(sent.bytes() + 64);
         RowRequest request;
