@@ -393,7 +393,7 @@ typedef struct sortition_client_options {
   uint64_t backoff_max_ns;         // to this; 0: 5 s
   uint64_t fallback_stay_ns;       // SORTITION_NEVER: does not stay; 0: 5 min
   uint64_t shared_memory_bytes;    // shared with a server on this machine; SORTITION_NEVER: none; 0: 64 MiB
-  uint64_t ring_spin_ns;           // polling before a caller sleeps, on a ring; SORTITION_NEVER: none; 0: 500 us
+  uint64_t ring_spin_ns;           // polling before a caller sleeps, on a ring; SORTITION_NEVER: none; 0: 1 ms
   uint64_t message_bytes;          // of a message, at most; 0: 2 MiB
   uint64_t history_window_tokens;  // of histories that are sent but not answered; 0: 262144
   uint32_t message_rows;           // of a message, at most; 0: 256

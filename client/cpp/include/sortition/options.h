@@ -82,7 +82,7 @@ struct TransportOptions {
   // Longest time for which a caller that waits for its step over a ring polls before it sleeps. It polls only if the
   // last answer came within this time. Costs a core while it polls: up to the whole wait of each step. Zero = never
   // polls.
-  absl::Duration ring_spin = absl::Microseconds(500);
+  absl::Duration ring_spin = absl::Milliseconds(1);
 };
 
 // The form in which rows travel to a server. Tokens do not depend on it (docs/rows.md).
