@@ -32,10 +32,12 @@ class BlockSearch {
   static constexpr uint32_t kGroups = kBytes / kGroupBytes;  // of a block
 
   // So many blocks from `first` on, in the row's order.
+  template <bool kFar>
   HWY_INLINE void Read(const std::byte* elements, uint32_t first, uint32_t blocks, Reader* reader) {
     V now = hn::Set(DU(), U(first));
     const V one = hn::Set(DU(), 1);
     for (uint32_t i = 0; i < blocks; ++i, elements += kBytes) {
+      if constexpr (kFar) PrefetchFar(elements, kBytes);
       auto max = LoadGroup(elements, 0, reader);
 #pragma GCC unroll 16
       for (uint32_t group = 1; group < kGroups; ++group) max = Reader::Larger(max, LoadGroup(elements, group, reader));
@@ -82,19 +84,19 @@ class BlockSearch {
   V block_;
 };
 
-// Blocks that lie in one segment are read there; the others are fetched.
+// Blocks that lie in one segment are read there; the others are copied.
 template <class Search, class Reader>
-HWY_INLINE void ReadCopied(uint32_t blocks, RowCopier* copier, Search* search, Reader* reader) {
+HWY_INLINE void ReadFar(uint32_t blocks, RowCopier* copier, Search* search, Reader* reader) {
   for (uint32_t block = 0; block < blocks;) {
     const size_t begin = block * Search::kBytes;
     const std::span<const std::byte> run = copier->Run(begin);
     const auto whole = uint32_t(HWY_MIN(run.size() / Search::kBytes, size_t{blocks - block}));
     if (whole != 0) {
-      search->Read(run.data(), block, whole, reader);
+      search->template Read<true>(run.data(), block, whole, reader);
       block += whole;
     } else {
       copier->Copy(begin, Search::kBytes);
-      search->Read(copier->to() + begin, block++, 1, reader);
+      search->template Read<true>(copier->to() + begin, block++, 1, reader);
     }
   }
 }
@@ -103,15 +105,15 @@ template <DType kType, class Reader>
 HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   using Search = BlockSearch<kType, Reader>;
   const uint32_t blocks = (row.groups - 1) / Search::kGroups;  // the last group may lie elsewhere
-  const bool is_copied = !row.copy.segments.empty();
+  const bool is_copied = row.copy.to != nullptr;
   Search search;
-  if (is_copied) {
-    RowCopier copier(row.copy);
-    ReadCopied(blocks, &copier, &search, reader);
-    const size_t read = blocks * Search::kBytes;
-    copier.Copy(read, GroupsInPlace(row) * Search::kGroupBytes - read);
+  if (row.copy.segments.empty()) {
+    search.template Read<false>(row.elements, 0, blocks, reader);
   } else {
-    search.Read(row.elements, 0, blocks, reader);
+    RowCopier copier(row.copy);
+    ReadFar(blocks, &copier, &search, reader);
+    const size_t read = blocks * Search::kBytes;
+    if (is_copied) copier.Copy(read, GroupsInPlace(row) * Search::kGroupBytes - read);
   }
   if (blocks == 0) return false;
   uint32_t bits;

@@ -188,22 +188,30 @@ class UnreadGroups {
   HWY_INLINE UnreadGroups(const Row& row, size_t group_bytes)
       : elements_(row.elements),
         group_bytes_(group_bytes),
-        is_copied_(!row.copy.segments.empty()),
-        is_lazy_(row.lazy != nullptr),
+        is_far_(!row.copy.segments.empty()),
+        is_copied_(row.copy.to != nullptr && row.lazy == nullptr),
         copier_(row.copy) {}
 
   // Where so many groups lie in one piece.
   HWY_INLINE const std::byte* At(uint32_t group, uint32_t count) {
     const size_t begin = group * group_bytes_;
-    if (HWY_UNLIKELY(is_lazy_)) return copier_.InOnePiece(begin, count * group_bytes_);
-    if (HWY_UNLIKELY(is_copied_)) Fetch(begin, count * group_bytes_, &copier_);
-    return elements_ + begin;
+    return HWY_UNLIKELY(is_far_) ? FarAt(begin, count * group_bytes_) : elements_ + begin;
   }
 
  private:
+  HWY_INLINE const std::byte* FarAt(size_t begin, size_t bytes) {
+    if (is_copied_) {
+      Fetch(begin, bytes, &copier_);
+      return elements_ + begin;
+    }
+    const std::byte* const at = copier_.InOnePiece(begin, bytes);
+    PrefetchFar(at, bytes);
+    return at;
+  }
+
   const std::byte* const elements_;
   const size_t group_bytes_;
-  const bool is_copied_, is_lazy_;
+  const bool is_far_, is_copied_;
   RowCopier copier_;
 };
 
