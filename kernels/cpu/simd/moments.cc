@@ -17,20 +17,28 @@ namespace {
 template <MomentsWanted kWanted, class Weigher>
 class Adder {
  public:
+  using Distances = GroupDistances;
+
   explicit HWY_INLINE Adder(const Weigher& weigher)
       : weigher_(weigher), sums_(hn::Zero(D64()), hn::Zero(D64())), others_(sums_) {}
 
   // Numbers, none above the row's largest; those too small to weigh anything add nothing.
-  HWY_INLINE void AddFloats(VF32 x) {
+  HWY_INLINE void Measure(VF32 x, uint32_t offset, Distances* group) {
     if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(DF32(), hn::Gt(x, hn::Set(DF32(), -65504.0f))));
-    Add(x);
+    group->Put(weigher_.Distances(x), offset);
   }
 
   // Those that are not to be added are 0.
-  HWY_INLINE void AddKeys(V32 keys) {
+  HWY_INLINE void MeasureKeys(V32 keys, uint32_t offset, Distances* group) {
     if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32()))));
-    Add(weigher_.Numbers(keys));
+    group->Put(weigher_.Distances(weigher_.Numbers(keys)), offset);
   }
+
+  HWY_INLINE void Add(const Distances& group) {
+    for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) Add(group.At(offset));
+  }
+
+  HWY_INLINE void AddKeys(V32 keys) { Add(weigher_.Distances(weigher_.Numbers(keys))); }
 
   HWY_INLINE Moments Get() const {
     Moments moments;
@@ -46,19 +54,19 @@ class Adder {
   static constexpr bool kCounts = kWanted == MomentsWanted::kMomentAndCount;
   static constexpr bool kHasMoment = kWanted == MomentsWanted::kMoment || kCounts;
 
-  HWY_INLINE void Add(VF32 x) {
+  HWY_INLINE void Add(EvenOdd t) {
     EvenOdd mantissas, shifts;
-    const EvenOdd t = weigher_.Mantissas(x, &mantissas, &shifts);
-    AddHalf(t.even, mantissas.even, shifts.even, &sums_.even, &others_.even);
-    AddHalf(t.odd, mantissas.odd, shifts.odd, &sums_.odd, &others_.odd);
+    weigher_.Mantissas(t, &mantissas, &shifts);
+    const EvenOdd weighed = Weigher::DistancesOfWeighed(t, shifts);
+    AddHalf(weighed.even, mantissas.even, shifts.even, &sums_.even, &others_.even);
+    AddHalf(weighed.odd, mantissas.odd, shifts.odd, &sums_.odd, &others_.odd);
   }
 
-  static HWY_INLINE void AddHalf(V64 t, V64 mantissas, V64 shifts, V64* sum, V64* other) {
+  static HWY_INLINE void AddHalf(V64 weighed, V64 mantissas, V64 shifts, V64* sum, V64* other) {
     const V64 weights = hn::Shr(mantissas, shifts);
     *sum = hn::Add(*sum, weights);
     if constexpr (kHasMoment) {
-      const V64 distance = Weigher::DistanceOf(t, shifts);
-      const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas)), Narrow(distance));
+      const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas)), Narrow(weighed));
       *other = hn::Add(*other, hn::Shr(product, shifts));
     }
     if constexpr (kWanted == MomentsWanted::kSquare) {
