@@ -1,0 +1,91 @@
+// SumWeights adds up the law's weights on every target.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/read.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/target.h"
+#include "kernels/law/parameters.h"
+#include "tests/support/scale.h"
+
+namespace sortition::kernels::cpu {
+namespace {
+
+using sortition::testing::Scaled;
+
+// Compares the sums of the logits' weights on every target with the law's, group by group or all at once.
+void ExpectLawsSums(const std::vector<float>& logits, float max, float temperature, uint32_t groups_a_sum) {
+  RowParameters parameters;
+  law::Compile({.temperature = temperature}, &parameters);
+  RowRequest request;
+  request.logits = logits.data();
+  request.live_vocabulary = uint32_t(logits.size());
+  request.parameters = &parameters;
+  const RowScale scale = ScaleOf(parameters, law::Key(law::Canonical(std::bit_cast<uint32_t>(max))));
+  std::vector<uint32_t> groups(GroupsOf(request.live_vocabulary));
+  std::iota(groups.begin(), groups.end(), 0u);
+  for (uint32_t first = 0; first < groups.size(); first += groups_a_sum) {
+    const uint32_t count = std::min(groups_a_sum, uint32_t(groups.size()) - first);
+    uint64_t expected = 0;
+    for (size_t id = size_t{first} * law::kGroupSize; id < size_t{first + count} * law::kGroupSize; ++id) {
+      if (id >= logits.size()) break;
+      expected += law::Weight(law::Distance(law::Canonical(std::bit_cast<uint32_t>(logits[id])), scale.scale));
+    }
+    for (const Target* target : RunnableTargets()) {
+      Scratch scratch;
+      const Row row = LayRow(request, {}, &scratch);
+      ASSERT_EQ(target->kernels.SumWeights(row, groups.data() + first, count, kLastLive, scale), expected)
+          << target->name << " max " << max << " temperature " << temperature << " group " << first;
+    }
+  }
+}
+
+// At this temperature a logit is an octave, and distances are 2^28 times the difference of logits, in units of 2^-26.
+// Logits of few bits below the binary point meet every fraction of an octave that is a multiple of 2^-24.
+TEST(SumWeights, EveryFractionOfAnOctave) {
+  constexpr uint32_t kFractions = 1 << 24;
+  constexpr uint32_t kTokens = 1 << 16;
+  const uint64_t rows = Scaled(kFractions / kTokens);
+  for (const float octaves : {0.0f, 1.0f, 14.0f, 29.0f}) {
+    for (uint64_t n = 0; n < rows; ++n) {
+      std::vector<float> logits(kTokens);
+      const auto first = uint32_t(n * (kFractions / kTokens / rows)) * kTokens;
+      for (uint32_t i = 0; i < kTokens; ++i) logits[i] = -float(first + i) * 0x1p-24f;
+      ASSERT_NO_FATAL_FAILURE(ExpectLawsSums(logits, octaves, 1.442695f, kTokens / law::kGroupSize));
+    }
+  }
+}
+
+TEST(SumWeights, RowsOfEveryKind) {
+  std::mt19937_64 random(11);
+  for (uint64_t n = 0; n < Scaled(2'000); ++n) {
+    static constexpr float kTemperatures[] = {0.01f, 0.1f, 0.7f, 1, 1.5f, 10, 100};
+    const float temperature = kTemperatures[random() % 7];
+    const float max = std::ldexp(float(int32_t(random() % 2'000'001) - 1'000'000), int(random() % 20) - 24);
+    std::vector<float> logits(1 + random() % 1000);
+    std::exponential_distribution<float> below(1 / (temperature * float(1 << (random() % 7))));
+    for (float& logit : logits) {
+      logit = max - below(random);
+      if (random() % 16 == 0) logit = std::min(max, -std::numeric_limits<float>::infinity());
+      if (random() % 16 == 1) logit = std::min(max, -float(random() % 70'000));
+      if (random() % 16 == 2) logit = max;
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectLawsSums(logits, max, temperature, 1));
+  }
+}
+
+// The largest sums that 2^20 - 1 tokens have.
+TEST(SumWeights, EqualTokens) {
+  const std::vector<float> logits((1 << 20) - 1, 3.5f);
+  ExpectLawsSums(logits, 3.5f, 1, uint32_t(logits.size() / law::kGroupSize + 1));
+}
+
+}  // namespace
+}  // namespace sortition::kernels::cpu
