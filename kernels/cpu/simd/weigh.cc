@@ -61,7 +61,7 @@ class DoubleAdder {
 
   explicit HWY_INLINE DoubleAdder(const RowScale& row)
       : scale_(row, TooSmall::kToWeigh),
-        least_(Floats(KeyBits(scale_.least_key))),
+        weightless_(hn::Set(D32(), FirstBelow(row.scale))),
         curve_top_(hn::BitCast(D64(), hn::Set(DF64(), 0x1p28))),
         origin_(hn::Set(DF64(), 0x1p52)),
         sum_(hn::Zero(D64())),
@@ -71,8 +71,10 @@ class DoubleAdder {
   }
 
   HWY_INLINE void Measure(VF32 x, uint32_t offset, Distances* group) const {
+    // A number that is too small for fixed point becomes -2^31, from which on nothing weighs anything.
+    const V32 below = hn::Min(FixedPointBelow(x, scale_), weightless_);
     V64 even;
-    hn::Store(Distance(hn::Max(x, least_), scale_, &even), D32(), group->t + offset);
+    hn::Store(DistanceOf(below, scale_, &even), D32(), group->t + offset);
   }
   HWY_INLINE void MeasureKeys(V32 keys, uint32_t offset, Distances* group) const {
     Measure(Floats(KeyBits(hn::Max(keys, scale_.least_key))), offset, group);
@@ -104,6 +106,11 @@ class DoubleAdder {
   using DF64 = hn::ScalableTag<double>;
   using VF64 = hn::Vec<DF64>;
 
+  // What is so far below the maximum, in fixed point, weighs nothing, and is less than 64 octaves below.
+  static uint32_t FirstBelow(const law::Scale& scale) {
+    return uint32_t((uint64_t{46} << (26 + scale.shift)) / scale.multiplier);
+  }
+
   // Takes the lanes 0, 2, ...
   static HWY_INLINE VF64 PowersOf(const uint32_t* t) {
     const auto power = [t](uint32_t lane) { return &kScaledPowers[t[lane] >> 21]; };
@@ -111,7 +118,8 @@ class DoubleAdder {
 #if SORTITION_X86_BITS == 128
     return VF64{low};
 #else
-    return VF64{_mm256_set_m128d(_mm_loadh_pd(_mm_load_sd(power(4)), power(6)), low)};
+    const __m256d high = _mm256_blend_pd(_mm256_broadcast_sd(power(4)), _mm256_broadcast_sd(power(6)), 8);
+    return VF64{_mm256_blend_pd(_mm256_castpd128_pd256(low), high, 12)};
 #endif
   }
 
@@ -124,7 +132,7 @@ class DoubleAdder {
   HWY_INLINE V64 Mantissa(VF64 sum) const { return hn::Sub(hn::BitCast(D64(), sum), hn::BitCast(D64(), origin_)); }
 
   const ScaleLanes scale_;
-  const VF32 least_;
+  const V32 weightless_;
   V64 curve_top_;
   VF64 origin_;
   V64 sum_;
@@ -167,6 +175,20 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
   V64 upper_sums[2] = {hn::Zero(d64), hn::Zero(d64)};
   WithWeigher(scale, [&](const auto& weigher) HWY_ATTR {
     WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+      GroupDistances distances[2];  // in turn, as AddTokens has them
+      const auto add = [&](uint32_t i) HWY_ATTR {
+        const std::byte* const elements = PlaceOfGroup(row, groups[i]);
+        for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+          const auto [even, odd] = weigher.Weights(distances[i % 2].At(offset));
+          sums[0] = hn::Add(sums[0], even);
+          sums[1] = hn::Add(sums[1], odd);
+          // Those that do not count weigh nothing, so it does not matter what they hold.
+          const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
+          const V32 is_upper = hn::VecFromMask(d, hn::RebindMask(d, hn::Ge(x, upper)));
+          upper_sums[0] = hn::Add(upper_sums[0], hn::And(even, Wide(hn::DupEven(is_upper))));
+          upper_sums[1] = hn::Add(upper_sums[1], hn::And(odd, Wide(hn::DupOdd(is_upper))));
+        }
+      };
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t group = groups[i];
         const std::byte* const elements = ElementsOfGroup(row, group);
@@ -175,14 +197,11 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
           const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
           const auto shown = hn::RebindMask(df, MaskOf(uint32_t(sent >> offset)));
           const VF32 counted = hn::IfThenElse(hn::And(shown, hn::Ge(x, first)), x, weigher.weightless());
-          const auto [even, odd] = weigher(counted);
-          sums[0] = hn::Add(sums[0], even);
-          sums[1] = hn::Add(sums[1], odd);
-          const V32 is_upper = hn::VecFromMask(d, hn::RebindMask(d, hn::Ge(counted, upper)));
-          upper_sums[0] = hn::Add(upper_sums[0], hn::And(even, Wide(hn::DupEven(is_upper))));
-          upper_sums[1] = hn::Add(upper_sums[1], hn::And(odd, Wide(hn::DupOdd(is_upper))));
+          distances[i % 2].Put(weigher.Distances(counted), offset);
         }
+        if (i > 0) add(i - 1);
       }
+      if (count > 0) add(count - 1);
     });
   });
   *above = SumOf(hn::Add(upper_sums[0], upper_sums[1]));
