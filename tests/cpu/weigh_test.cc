@@ -1,4 +1,4 @@
-// SumWeights adds up the law's weights on every target.
+// SumWeights and SumMoments add up the law's weights and moments on every target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 using sortition::testing::Scaled;
 
-// Compares the sums of the logits' weights on every target with the law's, group by group or all at once.
+// Compares the sums over the logits' weights and moments on every target with the law's, some groups at a time.
 void ExpectLawsSums(const std::vector<float>& logits, float max, float temperature, uint32_t groups_a_sum) {
   RowParameters parameters;
   law::Compile({.temperature = temperature}, &parameters);
@@ -33,23 +33,39 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
   std::iota(groups.begin(), groups.end(), 0u);
   for (uint32_t first = 0; first < groups.size(); first += groups_a_sum) {
     const uint32_t count = std::min(groups_a_sum, uint32_t(groups.size()) - first);
-    uint64_t expected = 0;
-    for (size_t id = size_t{first} * law::kGroupSize; id < size_t{first + count} * law::kGroupSize; ++id) {
-      if (id >= logits.size()) break;
-      expected += law::Weight(law::Distance(law::Canonical(std::bit_cast<uint32_t>(logits[id])), scale.scale));
+    const size_t end = std::min(size_t{first + count} * law::kGroupSize, logits.size());
+    Moments expected = {};
+    for (size_t id = size_t{first} * law::kGroupSize; id < end; ++id) {
+      const uint32_t bits = law::Canonical(std::bit_cast<uint32_t>(logits[id]));
+      const uint32_t t = law::Distance(bits, scale.scale);
+      expected.sum += law::Weight(t);
+      expected.moment += law::Moment(t);
+      expected.square += law::SquaredWeight(t);
+      expected.count += bits != law::kMaskedBits;
     }
     for (const Target* target : RunnableTargets()) {
       Scratch scratch;
       const Row row = LayRow(request, {}, &scratch);
-      ASSERT_EQ(target->kernels.SumWeights(row, groups.data() + first, count, kLastLive, scale), expected)
-          << target->name << " max " << max << " temperature " << temperature << " group " << first;
+      const auto moments = [&](MomentsWanted wanted) {
+        return target->kernels.SumMoments(row, &groups[first], count, kLastLive, scale, wanted);
+      };
+      SCOPED_TRACE(::testing::Message() << target->name << " max " << max << " temperature " << temperature << " group "
+                                        << first);
+      ASSERT_EQ(target->kernels.SumWeights(row, &groups[first], count, kLastLive, scale), expected.sum);
+      ASSERT_EQ(moments(MomentsWanted::kSum).sum, expected.sum);
+      const Moments counted = moments(MomentsWanted::kMomentAndCount);
+      ASSERT_EQ(counted.sum, expected.sum);
+      ASSERT_EQ(counted.moment, expected.moment);
+      ASSERT_EQ(counted.count, expected.count);
+      ASSERT_EQ(moments(MomentsWanted::kMoment).moment, expected.moment);
+      ASSERT_EQ(moments(MomentsWanted::kSquare).square, expected.square);
     }
   }
 }
 
 // At this temperature a logit is an octave, and distances are 2^28 times the difference of logits, in units of 2^-26.
 // Logits of few bits below the binary point meet every fraction of an octave that is a multiple of 2^-24.
-TEST(SumWeights, EveryFractionOfAnOctave) {
+TEST(Weighing, EveryFractionOfAnOctave) {
   constexpr uint32_t kFractions = 1 << 24;
   constexpr uint32_t kTokens = 1 << 16;
   const uint64_t rows = Scaled(kFractions / kTokens);
@@ -63,7 +79,7 @@ TEST(SumWeights, EveryFractionOfAnOctave) {
   }
 }
 
-TEST(SumWeights, RowsOfEveryKind) {
+TEST(Weighing, RowsOfEveryKind) {
   std::mt19937_64 random(11);
   for (uint64_t n = 0; n < Scaled(2'000); ++n) {
     static constexpr float kTemperatures[] = {0.01f, 0.1f, 0.7f, 1, 1.5f, 10, 100};
@@ -82,7 +98,7 @@ TEST(SumWeights, RowsOfEveryKind) {
 }
 
 // The largest sums that 2^20 - 1 tokens have.
-TEST(SumWeights, EqualTokens) {
+TEST(Weighing, EqualTokens) {
   const std::vector<float> logits((1 << 20) - 1, 3.5f);
   ExpectLawsSums(logits, 3.5f, 1, uint32_t(logits.size() / law::kGroupSize + 1));
 }

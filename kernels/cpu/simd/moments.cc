@@ -25,20 +25,20 @@ class Adder {
   // Numbers, none above the row's largest; those too small to weigh anything add nothing.
   HWY_INLINE void Measure(VF32 x, uint32_t offset, Distances* group) {
     if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(DF32(), hn::Gt(x, hn::Set(DF32(), -65504.0f))));
-    group->Put(weigher_.Distances(x), offset);
+    group->Put(DistancesOf(x), offset);
   }
 
   // Those that are not to be added are 0.
   HWY_INLINE void MeasureKeys(V32 keys, uint32_t offset, Distances* group) {
     if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32()))));
-    group->Put(weigher_.Distances(weigher_.Numbers(keys)), offset);
+    group->Put(DistancesOf(weigher_.Numbers(keys)), offset);
   }
 
   HWY_INLINE void Add(const Distances& group) {
-    for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) Add(group.At(offset));
+    for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) AddVector(group.At(offset));
   }
 
-  HWY_INLINE void AddKeys(V32 keys) { Add(weigher_.Distances(weigher_.Numbers(keys))); }
+  HWY_INLINE void AddKeys(V32 keys) { AddVector(DistancesOf(weigher_.Numbers(keys))); }
 
   HWY_INLINE Moments Get() const {
     Moments moments;
@@ -54,19 +54,23 @@ class Adder {
   static constexpr bool kCounts = kWanted == MomentsWanted::kMomentAndCount;
   static constexpr bool kHasMoment = kWanted == MomentsWanted::kMoment || kCounts;
 
-  HWY_INLINE void Add(EvenOdd t) {
-    EvenOdd mantissas, shifts;
-    weigher_.Mantissas(t, &mantissas, &shifts);
-    const EvenOdd weighed = Weigher::DistancesOfWeighed(t, shifts);
-    AddHalf(weighed.even, mantissas.even, shifts.even, &sums_.even, &others_.even);
-    AddHalf(weighed.odd, mantissas.odd, shifts.odd, &sums_.odd, &others_.odd);
+  HWY_INLINE EvenOdd DistancesOf(VF32 x) const {
+    return kHasMoment ? weigher_.DistancesForMoments(x) : weigher_.Distances(x);
   }
 
-  static HWY_INLINE void AddHalf(V64 weighed, V64 mantissas, V64 shifts, V64* sum, V64* other) {
+  HWY_INLINE void AddVector(EvenOdd t) {
+    EvenOdd mantissas, shifts;
+    weigher_.Mantissas(t, &mantissas, &shifts);
+    const EvenOdd factors = Weigher::Factors(t, shifts);
+    AddHalf(factors.even, mantissas.even, shifts.even, &sums_.even, &others_.even);
+    AddHalf(factors.odd, mantissas.odd, shifts.odd, &sums_.odd, &others_.odd);
+  }
+
+  static HWY_INLINE void AddHalf(V64 factors, V64 mantissas, V64 shifts, V64* sum, V64* other) {
     const V64 weights = hn::Shr(mantissas, shifts);
     *sum = hn::Add(*sum, weights);
     if constexpr (kHasMoment) {
-      const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas)), Narrow(weighed));
+      const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas)), Narrow(factors));
       *other = hn::Add(*other, hn::Shr(product, shifts));
     }
     if constexpr (kWanted == MomentsWanted::kSquare) {

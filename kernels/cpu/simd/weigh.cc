@@ -106,7 +106,7 @@ class DoubleAdder {
   using DF64 = hn::ScalableTag<double>;
   using VF64 = hn::Vec<DF64>;
 
-  // What is so far below the maximum, in fixed point, weighs nothing, and is less than 64 octaves below.
+  // Returns how far below the maximum, in fixed point, a number weighs nothing; that is less than 64 octaves.
   static uint32_t FirstBelow(const law::Scale& scale) {
     return uint32_t((uint64_t{46} << (26 + scale.shift)) / scale.multiplier);
   }
