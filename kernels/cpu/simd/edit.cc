@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
+#include "kernels/law/row_law.h"
 //
 #include "kernels/cpu/simd/load.inc"
 
@@ -30,24 +31,49 @@ struct Constants {
   V32 repetition, inverse_repetition, repeated_flag;
 };
 
-// Up to kLanes edits; there are kLanes to be read. False if one makes its token too large.
+// What edits need of the row, for so many of them at a time. Loads of single elements fill it: gathers take longer on
+// AMD's processors, and nothing waits for these.
+struct Gathered {
+  static constexpr uint32_t kMost = 128;
+  static_assert(kMost % kLanes == 0);
+
+  HWY_INLINE Gathered() {}
+
+  alignas(64) uint32_t sent[kMost];    // f32 bits, not canonical
+  alignas(64) uint32_t maxima[kMost];  // the groups' largest keys
+  alignas(64) uint32_t masked[kMost];  // 0 where no mask hides the token
+};
+
+// Clears the bits of the edits' tokens in `sent_words`, where those that no mask hides are set.
 template <DType kType>
-HWY_INLINE bool EditSome(const Row& row, const Constants& constants, const LogitEdit* edits, uint32_t count,
-                         Edited* edited) {
+HWY_INLINE void Gather(const Row& row, std::span<const LogitEdit> edits, uint64_t* sent_words, Gathered* gathered) {
+  for (size_t i = 0; i < edits.size(); ++i) {
+    const uint32_t token = edits[i].token;
+    const uint32_t group = token / law::kGroupSize;
+    const uint64_t bit = uint64_t{1} << (token % 64);
+    const uint64_t word = sent_words[group];
+    sent_words[group] = word & ~bit;
+    gathered->masked[i] = (word & bit) == 0;
+    gathered->maxima[i] = row.maxima[group];
+    uint32_t element = 0;
+    std::memcpy(&element, ElementsOfGroup(row, group) + token % law::kGroupSize * ElementBytes(kType),
+                ElementBytes(kType));
+    gathered->sent[i] = law::Widen(kType, element);
+  }
+}
+
+// `count` edits, at most kLanes, of which `gathered` has those from `first` on; there are kLanes to be read. False if
+// one makes its token too large.
+HWY_INLINE bool EditSome(const Constants& constants, const LogitEdit* edits, uint32_t count, const Gathered& gathered,
+                         uint32_t first, Edited* edited) {
   const D32 d;
   const V32 zero = hn::Zero(d);
   V32 token, flags, bias, penalty;
   hn::LoadInterleaved4(d, reinterpret_cast<const uint32_t*>(edits), token, flags, bias, penalty);
-  M32 banned = hn::TestBit(flags, hn::Set(d, uint32_t{LogitEdit::kBanned}));
-  if (row.sent_words != nullptr) {
-    uint32_t masked = 0;
-    for (uint32_t i = 0; i < count; ++i) {
-      masked |= uint32_t(~row.sent_words[edits[i].token / 64] >> (edits[i].token % 64) & 1) << i;
-    }
-    banned = hn::Or(banned, MaskOf(masked));
-  }
+  const M32 masked = hn::Ne(hn::Load(d, gathered.masked + first), zero);
+  const M32 banned = hn::Or(masked, hn::TestBit(flags, hn::Set(d, uint32_t{LogitEdit::kBanned})));
 
-  const V32 sent = KeyOf(GatherBits<kType>(row, token, count));
+  const V32 sent = KeyOf(hn::Load(d, gathered.sent + first));
   const V32 bits = hn::IfThenElse(hn::Eq(sent, zero), hn::Set(d, law::kMaskedBits), KeyBits(sent));
   const M32 repeated = hn::Ne(hn::And(flags, constants.repeated_flag), zero);
   M32 large = hn::Ne(zero, zero);
@@ -64,12 +90,11 @@ HWY_INLINE bool EditSome(const Row& row, const Constants& constants, const Logit
   edited->live_count += StoreWhere(is_live, key, live_keys);
   hn::StoreInterleaved2(hn::Not(hn::Load(d, tokens)), hn::Load(d, live_keys), d, live);
 
-  const V32 group = hn::ShiftRight<6>(token);
-  const V32 maxima = hn::GatherIndex(d, row.maxima, Signed(group));
+  const V32 maxima = hn::Load(d, gathered.maxima + first);
   const M32 gone = hn::And(hn::Eq(sent, maxima), hn::Ne(sent, zero));
   const M32 moved = hn::And(valid, hn::Or(gone, hn::Gt(key, maxima)));
   StoreWhere(moved, key, edited->moved_keys + edited->moved_count);
-  edited->moved_count += StoreWhere(moved, group, edited->moved_groups + edited->moved_count);
+  edited->moved_count += StoreWhere(moved, hn::ShiftRight<6>(token), edited->moved_groups + edited->moved_count);
   return hn::AllFalse(d, hn::And(hn::AndNot(banned, large), valid));
 }
 
@@ -81,21 +106,23 @@ bool EditTokens(const Row& row, const RowParameters& parameters, std::span<const
     const Constants constants(parameters);
     edited->live_count = 0;
     edited->moved_count = 0;
-    const auto count = uint32_t(edits.size());
-    if (row.lazy != nullptr) {
-      for (const LogitEdit& edit : edits) ElementsOfGroup(row, edit.token / law::kGroupSize);
-    }
     bool fine = true;
-    uint32_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) {
-      fine &= EditSome<kType>(row, constants, &edits[i], kLanes, edited);
+    Gathered gathered;
+    while (!edits.empty()) {
+      const auto some = edits.first(std::min<size_t>(edits.size(), Gathered::kMost));
+      Gather<kType>(row, some, sent_words, &gathered);
+      const auto count = uint32_t(some.size());
+      const uint32_t whole = count / kLanes * kLanes;
+      for (uint32_t i = 0; i < whole; i += kLanes) {
+        fine &= EditSome(constants, &some[i], kLanes, gathered, i, edited);
+      }
+      if (whole < count) {
+        alignas(64) LogitEdit last[kLanes] = {};
+        std::ranges::copy(some.subspan(whole), last);
+        fine &= EditSome(constants, last, count - whole, gathered, whole, edited);
+      }
+      edits = edits.subspan(some.size());
     }
-    if (i < count) {
-      alignas(64) LogitEdit some[kLanes] = {};
-      std::copy_n(&edits[i], count - i, some);
-      fine &= EditSome<kType>(row, constants, some, count - i, edited);
-    }
-    for (const LogitEdit& edit : edits) sent_words[edit.token / 64] &= ~(uint64_t{1} << (edit.token % 64));
     return fine;
   });
 }

@@ -21,13 +21,13 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// Blocks of 2 KB are told apart on the way: each lane keeps the first block that has its largest number.
+// Blocks of 512 bytes are told apart on the way: each lane keeps the first block that has its largest number.
 template <DType kType, class Reader>
 class BlockSearch {
  public:
   HWY_INLINE BlockSearch() : largest_(Lowest()), block_(hn::Zero(DU())) {}
 
-  static constexpr size_t kBytes = 2048;  // of a block
+  static constexpr size_t kBytes = kBodyBytes;  // of a block
   static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
   static constexpr uint32_t kGroups = kBytes / kGroupBytes;  // of a block
 
@@ -38,9 +38,9 @@ class BlockSearch {
     const V one = hn::Set(DU(), 1);
     for (uint32_t i = 0; i < blocks; ++i, elements += kBytes) {
       if constexpr (kFar) PrefetchFar(elements, kBytes);
-      auto max = LoadGroup(elements, 0, reader);
+      auto max = LoadAhead(elements, 0, reader);
 #pragma GCC unroll 16
-      for (uint32_t group = 1; group < kGroups; ++group) max = Reader::Larger(max, LoadGroup(elements, group, reader));
+      for (uint32_t group = 1; group < kGroups; ++group) max = Reader::Larger(max, LoadAhead(elements, group, reader));
       const auto larger = hn::RebindMask(DU(), hn::Gt(max, largest_));
       block_ = hn::IfThenElse(larger, now, block_);
       largest_ = Reader::Larger(largest_, max);
@@ -72,12 +72,6 @@ class BlockSearch {
 
   static HWY_INLINE typename Reader::V Lowest() {
     return hn::Set(D(), T(std::is_same_v<T, float> ? -std::numeric_limits<float>::infinity() : -32768));
-  }
-
-  static HWY_INLINE typename Reader::V LoadGroup(const std::byte* block, uint32_t group, Reader* reader) {
-    const std::byte* const at = block + group * kGroupBytes;
-    for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(at + kPrefetchBytes + line);
-    return reader->LoadGroup(at, group);
   }
 
   typename Reader::V largest_;

@@ -17,16 +17,16 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
 namespace {
 
-// Lane i of each run of kGroups lanes stands for a part of group first + i, of which load(group) gives a vector;
-// kGroups lanes fill at most a block of 128 bits.
-template <size_t kGroups, class Reader, typename Load>
+// Lane i of each run of kGroups lanes stands for a part of group first + i. load(group) gives a vector of such runs for
+// the kLoaded groups from `group` on; kGroups lanes fill at most a block of 128 bits.
+template <size_t kGroups, size_t kLoaded, class Reader, typename Load>
 HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
-  if constexpr (kGroups == 1) {
+  if constexpr (kGroups == kLoaded) {
     return load(first);
   } else {
     constexpr size_t kHalf = kGroups / 2;
-    const auto a = PartsOfGroups<kHalf, Reader>(first, load);
-    const auto b = PartsOfGroups<kHalf, Reader>(first + kHalf, load);
+    const auto a = PartsOfGroups<kHalf, kLoaded, Reader>(first, load);
+    const auto b = PartsOfGroups<kHalf, kLoaded, Reader>(first + kHalf, load);
     const typename Reader::D d;
     const hn::Repartition<hwy::UnsignedFromSize<kHalf * Reader::kBytes>, typename Reader::D> runs;
     const auto ra = hn::BitCast(runs, a);
@@ -37,23 +37,23 @@ HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
 }
 
 // Lane i stands for the whole of group i.
-template <class Reader, typename Load>
+template <size_t kLoaded, class Reader, typename Load>
 HWY_INLINE typename Reader::V WholeGroups(Load load) {
   const typename Reader::D d;
   constexpr size_t kBlock = 16 / Reader::kBytes;  // lanes, and groups, of 128 bits
   constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
   static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
   // Block by block, by name: what a loop makes lies in memory.
-  const auto a = PartsOfGroups<kBlock, Reader>(0, load);
+  const auto a = PartsOfGroups<kBlock, kLoaded, Reader>(0, load);
   if constexpr (kBlocks == 1) {
     return a;
   } else if constexpr (kBlocks == 2) {
-    const auto b = PartsOfGroups<kBlock, Reader>(kBlock, load);
+    const auto b = PartsOfGroups<kBlock, kLoaded, Reader>(kBlock, load);
     return Reader::Larger(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
   } else {
-    const auto b = PartsOfGroups<kBlock, Reader>(kBlock, load);
-    const auto c = PartsOfGroups<kBlock, Reader>(2 * kBlock, load);
-    const auto e = PartsOfGroups<kBlock, Reader>(3 * kBlock, load);
+    const auto b = PartsOfGroups<kBlock, kLoaded, Reader>(kBlock, load);
+    const auto c = PartsOfGroups<kBlock, kLoaded, Reader>(2 * kBlock, load);
+    const auto e = PartsOfGroups<kBlock, kLoaded, Reader>(3 * kBlock, load);
     const auto ac = Reader::Larger(hn::ConcatLowerLower(d, c, a), hn::ConcatUpperUpper(d, c, a));  // blocks a a c c
     const auto be = Reader::Larger(hn::ConcatLowerLower(d, e, b), hn::ConcatUpperUpper(d, e, b));  // blocks b b e e
     return Reader::Larger(hn::OddEvenBlocks(be, ac),
@@ -61,126 +61,119 @@ HWY_INLINE typename Reader::V WholeGroups(Load load) {
   }
 }
 
-// The same for consecutive groups, the first of which lies at `elements`. (A lambda would not always be inlined.)
+// Consecutive groups, the first of which lies at `elements`. (A lambda would not always be inlined.)
 template <class Reader>
-struct ConsecutiveLoads {
-  HWY_INLINE ConsecutiveLoads(const std::byte* first, Reader* by) : elements(first), reader(by) {}
-  HWY_INLINE typename Reader::V operator()(size_t group) const {
-    constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
-    const std::byte* const at = elements + group * kGroupBytes;
-    for (size_t line = 0; line < kGroupBytes; line += 64) Prefetch(at + kPrefetchBytes + line);
-    return reader->LoadGroup(at, group);
-  }
+struct GroupLoads {
+  static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
+
+  HWY_INLINE GroupLoads(const std::byte* first, Reader* by) : elements(first), reader(by) {}
+  HWY_INLINE typename Reader::V operator()(size_t group) const { return LoadAhead(elements, group, reader); }
 
   const std::byte* elements;
   Reader* reader;
 };
 
-// So many groups a step, of at most 2 KB: a processor that sees a load's addresses advance in larger steps does not
-// fetch ahead for it.
+// Reads kStep consecutive groups, kBodyBytes of them in each turn of a loop: it keeps the parts of their maxima in
+// memory, and puts these together afterwards.
 template <class Reader>
-constexpr uint32_t kStepOf = hn::MaxLanes(typename Reader::D()) / (hn::MaxLanes(D32()) > 8 ? 2 : 1);
+class StepOfGroups {
+ public:
+  static constexpr uint32_t kStep = hn::MaxLanes(typename Reader::D());
 
-// The first kStepOf lanes stand for one group each.
-template <class Reader>
-HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
-  const ConsecutiveLoads<Reader> load(elements, reader);
-#if SORTITION_X86_BITS == 512
-  using V = typename Reader::V;
-  const typename Reader::D d;
-  constexpr size_t kBlock = 16 / Reader::kBytes;
-  const V a = PartsOfGroups<kBlock, Reader>(0, load);
-  const V b = PartsOfGroups<kBlock, Reader>(kBlock, load);
-  const V parts = Reader::Larger(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));  // blocks a a b b
-  const V32 whole = hn::BitCast(D32(), Reader::Larger(parts, hn::SwapAdjacentBlocks(parts)));
-  return hn::BitCast(d, V32{_mm512_shuffle_i32x4(whole.raw, whole.raw, 0b1000)});
-#else
-  return WholeGroups<Reader>(load);
+  HWY_INLINE StepOfGroups() {}
+
+  // Lane i is the largest of group i. The first group lies at `elements`; `is_far` as in UnreadGroups.
+  HWY_INLINE typename Reader::V Read(const std::byte* elements, bool is_far, Reader* reader) {
+    const typename Reader::D d;
+    Reader by = *reader;  // in registers
+    T* to = parts_;
+    for (const std::byte* const end = elements + kStep * kGroupBytes; elements != end; elements += kBodyBytes) {
+      if (HWY_UNLIKELY(is_far)) PrefetchFar(elements, kBodyBytes);
+      hn::Store(PartsOfGroups<kBodyGroups, 1, Reader>(0, GroupLoads<Reader>(elements, &by)), d, to);
+      to += kStep;
+#if HWY_ARCH_X86
+      asm volatile("" : "+r"(elements));  // or the compiler would make one body of all turns
 #endif
-}
+    }
+    *reader = by;
+    return WholeGroups<kBodyGroups, Reader>(Parts(parts_));
+  }
 
-// Step() writes f32 bits of the largest of each of kStep groups.
+ private:
+  using T = hn::TFromD<typename Reader::D>;
+  static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
+  static constexpr uint32_t kBodyGroups = kBodyBytes / kGroupBytes;
+
+  struct Parts {
+    HWY_INLINE explicit Parts(const T* of) : parts(of) {}
+    HWY_INLINE typename Reader::V operator()(size_t group) const {
+      return hn::Load(typename Reader::D(), parts + group / kBodyGroups * kStep);
+    }
+    const T* parts;
+  };
+
+  alignas(64) T parts_[kStep / kBodyGroups * kStep];
+};
+
+// Step() gives f32 bits of the largest of each of kStep groups to keep(i, bits): those from i on.
 //
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
 struct Reader32 {
-  static constexpr uint32_t kStep = kStepOf<Floats32>;
+  static constexpr uint32_t kStep = StepOfGroups<Floats32>::kStep;
 
   HWY_INLINE Reader32() {}
 
-  HWY_INLINE void Step(const std::byte* elements, uint32_t* bits) {
-    const V32 maxima = hn::BitCast(D32(), ConsecutiveGroups(elements, &floats));
-    if constexpr (kStep == kLanes) {
-      hn::StoreU(maxima, D32(), bits);
-    } else {
-      const hn::Half<D32> half;
-      hn::StoreU(hn::LowerHalf(half, maxima), half, bits);
-    }
+  template <typename Keep>
+  HWY_INLINE void Step(const std::byte* elements, bool is_far, Keep keep) {
+    keep(0, hn::BitCast(D32(), step.Read(elements, is_far, &floats)));
   }
   HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements, 0); }
   bool FoundNan() const { return floats.FoundNan(); }
 
   Floats32 floats;
+  StepOfGroups<Floats32> step;
 };
 
 // Elsewhere, for it is seldom needed: in its place it would keep from registers what is always needed.
 HWY_NOINLINE Negative16::V MaximaOfNegatives(const std::byte* elements) {
   Negative16 negatives;
-  return ConsecutiveGroups(elements, &negatives);
+  StepOfGroups<Negative16> step;
+  return step.Read(elements, false, &negatives);
 }
 
 template <DType kType>
 struct Reader16 {
-  static constexpr uint32_t kStep = kStepOf<Positive16>;
+  static constexpr uint32_t kStep = StepOfGroups<Positive16>::kStep;
 
   HWY_INLINE Reader16() : positive(kType == DType::kF16 ? 0xfc00 : 0xff80) {}
 
-  HWY_INLINE void Step(const std::byte* elements, uint32_t* bits) {
+  template <typename Keep>
+  HWY_INLINE void Step(const std::byte* elements, bool is_far, Keep keep) {
     using D = Positive16::D;
     const D d;
-    auto maxima = ConsecutiveGroups(elements, &positive);
-    const auto negative = hn::Lt(maxima, hn::Zero(d));  // of lanes behind the step's too, which are lanes of its groups
+    auto maxima = step.Read(elements, is_far, &positive);
+    const auto negative = hn::Lt(maxima, hn::Zero(d));
     if (HWY_UNLIKELY(!hn::AllFalse(d, negative))) {
       maxima = hn::IfThenElse(negative, hn::BitCast(d, MaximaOfNegatives(elements)), maxima);
     }
-    alignas(64) int16_t halves[hn::MaxLanes(d)];
+    alignas(64) int16_t halves[kStep];
     hn::Store(maxima, d, halves);
     for (uint32_t i = 0; i < kStep; i += kLanes) {
-      hn::StoreU(LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i)), D32(), bits + i);
+      keep(i, LoadBits<kType>(reinterpret_cast<const std::byte*>(halves + i)));
     }
   }
   HWY_INLINE void Look(const std::byte* elements) { positive.LoadGroup(elements, 0); }
   bool FoundNan() const { return positive.FoundNan(); }
 
   Positive16 positive;
+  StepOfGroups<Positive16> step;
 };
 
-// Bits to keys, `count` of them; returns the largest.
-HWY_INLINE uint32_t MakeKeys(uint32_t* bits, uint32_t count) {
-  const D32 d;
-  V32 max = hn::Zero(d);
-  for (uint32_t i = 0; i < count; i += kLanes) {
-    const V32 keys = KeyOf(hn::LoadU(d, bits + i));
-    hn::StoreU(keys, d, bits + i);
-    max = hn::Max(max, keys);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, max));
+// Asks for a part of the lines of some bytes: that of so many equal parts.
+HWY_INLINE void FetchPart(std::span<const std::byte> bytes, size_t part, size_t parts) {
+  const size_t lines = (bytes.size() + 63) / 64;
+  for (size_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line) Prefetch(bytes.data() + 64 * line);
 }
-
-// Asks for the lines of some bytes, evenly over a number of steps.
-class Ahead {
- public:
-  HWY_INLINE Ahead(std::span<const std::byte> bytes, size_t steps)
-      : at_(bytes.data()), end_(bytes.data() + bytes.size()), lines_a_step_(bytes.size() / 64 / (steps + 1) + 1) {}
-
-  HWY_INLINE void Step() {
-    for (size_t i = 0; i < lines_a_step_ && at_ < end_; ++i, at_ += 64) Prefetch(at_);
-  }
-
- private:
-  const std::byte* at_;
-  const std::byte* const end_;
-  const size_t lines_a_step_;
-};
 
 // The groups of a row before its maxima are known.
 class UnreadGroups {
@@ -188,64 +181,72 @@ class UnreadGroups {
   HWY_INLINE UnreadGroups(const Row& row, size_t group_bytes)
       : elements_(row.elements),
         group_bytes_(group_bytes),
-        is_far_(!row.copy.segments.empty()),
+        is_incoming_(!row.copy.segments.empty()),
         is_copied_(row.copy.to != nullptr && row.lazy == nullptr),
         copier_(row.copy) {}
+
+  // True if the lines of what At gives have to be asked for far ahead: something else has written them.
+  HWY_INLINE bool is_far() const { return is_incoming_ && !is_copied_; }
 
   // Where so many groups lie in one piece.
   HWY_INLINE const std::byte* At(uint32_t group, uint32_t count) {
     const size_t begin = group * group_bytes_;
-    return HWY_UNLIKELY(is_far_) ? FarAt(begin, count * group_bytes_) : elements_ + begin;
+    return HWY_UNLIKELY(is_incoming_) ? IncomingAt(begin, count * group_bytes_) : elements_ + begin;
   }
 
  private:
-  HWY_INLINE const std::byte* FarAt(size_t begin, size_t bytes) {
-    if (is_copied_) {
-      Fetch(begin, bytes, &copier_);
-      return elements_ + begin;
-    }
-    const std::byte* const at = copier_.InOnePiece(begin, bytes);
-    PrefetchFar(at, bytes);
-    return at;
+  HWY_INLINE const std::byte* IncomingAt(size_t begin, size_t bytes) {
+    if (!is_copied_) return copier_.InOnePiece(begin, bytes);
+    Fetch(begin, bytes, &copier_);
+    return elements_ + begin;
   }
 
   const std::byte* const elements_;
   const size_t group_bytes_;
-  const bool is_far_, is_copied_;
+  const bool is_incoming_, is_copied_;
   RowCopier copier_;
 };
 
 template <DType kType>
 HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
+  const D32 d;
   const uint32_t groups = row.groups;
   const uint32_t in_place = GroupsInPlace(row);
 
   std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
   constexpr uint32_t kStep = decltype(reader)::kStep;
-  uint32_t group = 0;
   UnreadGroups unread(row, kGroupBytes);
-  Ahead first(row.read_next[0], in_place / kStep);
-  Ahead second(row.read_next[1], in_place / kStep);
-  for (; group + kStep <= in_place; group += kStep) {
-    first.Step();
-    second.Step();
-    reader.Step(unread.At(group, kStep), maxima + group);
+  const bool is_far = unread.is_far();
+  V32 max = hn::Zero(d);
+  const auto read_step = [&](uint32_t group) HWY_ATTR {
+    reader.Step(unread.At(group, kStep), is_far, [&](uint32_t i, V32 bits) HWY_ATTR {
+      const V32 keys = KeyOf(bits);
+      hn::StoreU(keys, d, maxima + group + i);
+      max = hn::Max(max, keys);
+    });
+  };
+  uint32_t group = 0;
+  // What is read next is asked for between parts of the row, so that it does not come all at once.
+  constexpr uint32_t kParts = 16;
+  for (uint32_t part = 0; part < kParts; ++part) {
+    for (const std::span<const std::byte> next : row.read_next) FetchPart(next, part, kParts);
+    const uint32_t end = in_place / kStep * (part + 1) / kParts * kStep;
+    for (; group < end; group += kStep) read_step(group);
   }
   if (group < in_place && in_place >= kStep) {
-    group = in_place - kStep;  // some of them again
-    reader.Step(unread.At(group, kStep), maxima + group);
+    read_step(in_place - kStep);  // some of them again
     group = in_place;
   }
   if (group < in_place) unread.At(group, in_place - group);
-  for (uint32_t i = group; i < (groups + 63) / 64 * 64; ++i) maxima[i] = law::kMaskedBits;
-  uint32_t max_key = MakeKeys(maxima, (groups + 63) / 64 * 64);
+  uint32_t max_key = hn::GetLane(hn::MaxOfLanes(d, max));
   for (; group < groups; ++group) {
     const std::byte* const elements = PlaceOfGroup(row, group);
     reader.Look(elements);
     maxima[group] = LargestKey<kType>(elements);
     max_key = HWY_MAX(max_key, maxima[group]);
   }
+  for (; group % 64 != 0; ++group) maxima[group] = 0;
   return {max_key, max_key >= kTooLargeKey || reader.FoundNan()};
 }
 
@@ -306,7 +307,7 @@ struct ListedLoads {
 void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     for (uint32_t i = 0; i < count; i += kLanes) {
-      const VF32 maxima = WholeGroups<Floats32>(ListedLoads<kType>(row, groups + i, count - i));
+      const VF32 maxima = WholeGroups<1, Floats32>(ListedLoads<kType>(row, groups + i, count - i));
       hn::StoreU(KeyOf(hn::BitCast(D32(), maxima)), D32(), keys + i);
     }
   });

@@ -77,23 +77,31 @@ uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint3
 uint32_t SelectAtLeast(const uint32_t* values, uint32_t count, uint32_t floor, uint32_t* indices) {
   const D32 d;
   const V32 least = hn::Set(d, floor);
-  uint32_t selected = 0;
-  for (uint32_t i = 0; i < count; i += kLanes) {
-    M32 mask = AtLeast(hn::LoadU(d, values + i), least);
-    if (i + kLanes > count) mask = hn::And(mask, hn::FirstN(d, count - i));
-    selected += StoreWhere(mask, CountFrom(i), indices + selected);
+  const uint32_t whole = count / kLanes * kLanes;
+  V32 index = hn::Iota(d, 0);
+  uint32_t* to = indices;
+  for (uint32_t i = 0; i < whole; i += kLanes) {
+    to += StoreWhere(AtLeast(hn::LoadU(d, values + i), least), index, to);
+    index = hn::Add(index, hn::Set(d, kLanes));
   }
-  return selected;
+  const M32 rest = hn::And(AtLeast(hn::LoadU(d, values + whole), least), hn::FirstN(d, count - whole));
+  to += StoreWhere(rest, index, to);
+  return uint32_t(to - indices);
 }
 
 uint32_t FindMax(const uint32_t* values, uint32_t count) {
   const D32 d;
   const uint32_t whole = count / kLanes * kLanes;
-  V32 max = hn::Zero(d);
-  for (uint32_t i = 0; i < whole; i += kLanes) max = hn::Max(max, hn::LoadU(d, values + i));
   const M32 rest = hn::FirstN(d, count - whole);
-  max = hn::Max(max, hn::IfThenElseZero(rest, hn::LoadU(d, values + whole)));
-  const V32 largest = hn::MaxOfLanes(d, max);
+  V32 max = hn::IfThenElseZero(rest, hn::LoadU(d, values + whole));
+  V32 other = max;
+  uint32_t at = 0;
+  for (; at + 2 * kLanes <= whole; at += 2 * kLanes) {
+    max = hn::Max(max, hn::LoadU(d, values + at));
+    other = hn::Max(other, hn::LoadU(d, values + at + kLanes));
+  }
+  if (at < whole) max = hn::Max(max, hn::LoadU(d, values + at));
+  const V32 largest = hn::MaxOfLanes(d, hn::Max(max, other));
   uint32_t i = 0;
   while (hn::AllFalse(d, hn::Eq(hn::LoadU(d, values + i), largest))) i += kLanes;
   return i + uint32_t(hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, values + i), largest)));
