@@ -219,25 +219,23 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   UnreadGroups unread(row, kGroupBytes);
   const bool is_far = unread.is_far();
   V32 max = hn::Zero(d);
-  const auto read_step = [&](uint32_t group) HWY_ATTR {
-    reader.Step(unread.At(group, kStep), is_far, [&](uint32_t i, V32 bits) HWY_ATTR {
-      const V32 keys = KeyOf(bits);
-      hn::StoreU(keys, d, maxima + group + i);
-      max = hn::Max(max, keys);
-    });
-  };
-  uint32_t group = 0;
-  // What is read next is asked for between parts of the row, so that it does not come all at once.
-  constexpr uint32_t kParts = 16;
-  for (uint32_t part = 0; part < kParts; ++part) {
-    for (const std::span<const std::byte> next : row.read_next) FetchPart(next, part, kParts);
-    const uint32_t end = in_place / kStep * (part + 1) / kParts * kStep;
-    for (; group < end; group += kStep) read_step(group);
+  // The last step may read groups of the one before it again.
+  const uint32_t steps = in_place < kStep ? 0 : (in_place + kStep - 1) / kStep;
+  const uint32_t parts = row.read_next[0].empty() && row.read_next[1].empty() ? 1 : 16;
+  uint32_t step = 0;
+  for (uint32_t part = 0; part < parts; ++part) {
+    // What is read next is asked for between parts of the row, so that it does not come all at once.
+    for (const std::span<const std::byte> next : row.read_next) FetchPart(next, part, parts);
+    for (const uint32_t end = steps * (part + 1) / parts; step < end; ++step) {
+      const uint32_t first = HWY_MIN(step * kStep, in_place - kStep);
+      reader.Step(unread.At(first, kStep), is_far, [&](uint32_t i, V32 bits) HWY_ATTR {
+        const V32 keys = KeyOf(bits);
+        hn::StoreU(keys, d, maxima + first + i);
+        max = hn::Max(max, keys);
+      });
+    }
   }
-  if (group < in_place && in_place >= kStep) {
-    read_step(in_place - kStep);  // some of them again
-    group = in_place;
-  }
+  uint32_t group = steps == 0 ? 0 : in_place;
   if (group < in_place) unread.At(group, in_place - group);
   uint32_t max_key = hn::GetLane(hn::MaxOfLanes(d, max));
   for (; group < groups; ++group) {
