@@ -59,10 +59,6 @@ uint32_t SentBits(const RowRequest& request, size_t index) {
   return law::Widen(request.dtype, element);
 }
 
-ByteSegment WholeRow(const RowRequest& request) {
-  return {static_cast<const std::byte*>(request.logits), request.live_vocabulary * ElementBytes(request.dtype)};
-}
-
 Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
   Row row = {};
   if (!copy.segments.empty()) {

@@ -8,9 +8,6 @@
 
 namespace sortition::kernels::cpu {
 
-// The bytes at request.logits.
-ByteSegment WholeRow(const RowRequest& request);
-
 // The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`. A row that
 // is incoming goes to request.logits.
 Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch);

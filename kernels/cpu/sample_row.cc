@@ -259,8 +259,7 @@ void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch
 }
 
 void SampleRow(const RowRequest& request, Scratch* scratch, RowOutput* answer) {
-  const ByteSegment row = WholeRow(request);
-  SampleRow(BestTarget(), request, {.segments = {&row, 1}}, scratch, answer);
+  SampleRow(BestTarget(), request, scratch, answer);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -19,10 +19,10 @@ namespace sortition::kernels::cpu {
 void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
                RowOutput* answer);
 
-// Samples a row that lies at request.logits, and best in this core's caches.
+// Samples a row that lies at request.logits.
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer);
 
-// Samples on the best target a row that lies at request.logits and that something else than this core has written.
+// Samples on the best target.
 void SampleRow(const RowRequest& request, Scratch* scratch, RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

@@ -73,8 +73,7 @@ bool StateRow(const Target& target, const RowRequest& request, const StatedParts
   stated->first.clear();
   stated->others.clear();
   stated->unit_sum = stated->sum = std::nullopt;
-  const ByteSegment whole = WholeRow(request);
-  Row row = LayRow(request, {.segments = {&whole, 1}}, scratch);
+  Row row = LayRow(request, RowCopy(), scratch);
   RowOutput failure;
   if (!ReadRow(kernels, request, scratch, &row, &failure)) return false;
 
