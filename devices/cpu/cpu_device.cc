@@ -36,10 +36,15 @@ void Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* me
             kernels::RowOutput* output) {
   kernels::RowRequest request = row.request;
   const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
-  const bool stays = row.segments.size() == 1 && !row.may_change;
-  std::byte* const to = stays ? nullptr : memory->Reserve(bytes);
-  request.logits = stays ? row.segments[0].data : to;
-  kernels::cpu::SampleRow(target, request, {row.segments, to}, scratch, output);
+  kernels::cpu::RowCopy copy;
+  if (row.segments.size() == 1 && !row.may_change) {
+    SORTITION_CHECK(row.segments[0].size >= bytes);
+    request.logits = row.segments[0].data;
+  } else {
+    copy = {row.segments, memory->Reserve(bytes)};
+    request.logits = copy.to;
+  }
+  kernels::cpu::SampleRow(target, request, copy, scratch, output);
 }
 
 }  // namespace

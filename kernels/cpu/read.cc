@@ -62,14 +62,13 @@ uint32_t SentBits(const RowRequest& request, size_t index) {
 Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
   Row row = {};
   if (!copy.segments.empty()) {
+    SORTITION_CHECK(copy.to == request.logits);
     const size_t bytes = ElementBytes(request.dtype);
     size_t there = 0;
     for (const ByteSegment& segment : copy.segments) there += segment.size;
     SORTITION_CHECK(there >= request.live_vocabulary * bytes);
-    SORTITION_CHECK(request.logits == (copy.to != nullptr ? copy.to : copy.segments[0].data));
-    SORTITION_CHECK(copy.to != nullptr || copy.segments.size() == 1);
     const uint32_t loose = request.live_vocabulary % law::kGroupSize;
-    if (copy.to != nullptr) RowCopier(copy).Copy((request.live_vocabulary - loose) * bytes, loose * bytes);
+    RowCopier(copy).Copy((request.live_vocabulary - loose) * bytes, loose * bytes);
     row.copy = copy;
   }
   row.elements = static_cast<const std::byte*>(request.logits);
@@ -84,7 +83,7 @@ Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
 }
 
 LazyCopy CopyLazily(Scratch* scratch, const Row& row) {
-  SORTITION_CHECK(row.copy.to != nullptr && row.groups >= LazyCopy::kLeastGroups);
+  SORTITION_CHECK(!row.copy.segments.empty() && row.groups >= LazyCopy::kLeastGroups);
   uint64_t* const copied = scratch->copied.Reserve(row.groups / 64 + 1);
   std::fill_n(copied, row.groups / 64 + 1, 0);
   LazyCopy lazy(row.copy, copied);

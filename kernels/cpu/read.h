@@ -12,8 +12,8 @@ namespace sortition::kernels::cpu {
 // is incoming goes to request.logits.
 Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch);
 
-// Returns the copy of a row's groups that are looked at, none yet, for row.lazy. LayRow laid the row, which is
-// copied and has LazyCopy::kLeastGroups or more.
+// Returns the copy of a row's groups that are looked at, none yet, for row.lazy. LayRow laid the row, which has
+// segments and LazyCopy::kLeastGroups or more.
 LazyCopy CopyLazily(Scratch* scratch, const Row& row);
 
 // Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`

@@ -10,13 +10,12 @@
 
 namespace sortition::kernels::cpu {
 
-// A row that something else than this core has written, before and after its copy. Before, the elements lie in pieces
-// that begin and end anywhere, or in memory that another process may change. What decides is read from the copy alone.
-// The first pass over the row copies all of it, or groups are copied when they are first looked at (lazy_copy.h).
-// FindPlainFirst copies only what it reads again.
+// A row's elements before and after the copy. Before, they lie in pieces that begin and end anywhere, or in memory that
+// another process may change. What decides is read from the copy alone. The first pass over the row copies all of it,
+// or groups are copied when they are first looked at (lazy_copy.h). FindPlainFirst copies only what it reads again.
 struct RowCopy {
-  std::span<const ByteSegment> segments;  // none: the row may lie in this core's caches
-  std::byte* to = nullptr;                // null: the row is not copied; then it has at most one segment
+  std::span<const ByteSegment> segments;  // none: the elements need no copy
+  std::byte* to = nullptr;
 };
 
 // Finds and copies the bytes of such a row. Takes the least time where it goes forwards. Not thread-safe.

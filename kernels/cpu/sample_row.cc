@@ -236,14 +236,14 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
 
   Row raw = LayRow(request, copy, scratch);
   // A row that is copied keeps only its first token after this pass.
-  if (IsPlainGreedy(request) && (copy.to == nullptr || !NamesTokens(request))) {
+  if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
     Candidate first;
     if (kernels.FindPlainFirst(raw, &first)) {
       if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
       return SampleGreedy(kernels, request, raw, first, scratch, answer);
     }
   }
-  if (copy.to != nullptr && LooksAtFewGroups(request)) {
+  if (!copy.segments.empty() && LooksAtFewGroups(request)) {
     LazyCopy lazy = CopyLazily(scratch, raw);
     raw.lazy = &lazy;
     SampleLaid(kernels, request, raw, scratch, answer);

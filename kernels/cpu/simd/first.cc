@@ -32,12 +32,10 @@ class BlockSearch {
   static constexpr uint32_t kGroups = kBytes / kGroupBytes;  // of a block
 
   // So many blocks from `first` on, in the row's order.
-  template <bool kFar>
   HWY_INLINE void Read(const std::byte* elements, uint32_t first, uint32_t blocks, Reader* reader) {
     V now = hn::Set(DU(), U(first));
     const V one = hn::Set(DU(), 1);
     for (uint32_t i = 0; i < blocks; ++i, elements += kBytes) {
-      if constexpr (kFar) PrefetchFar(elements, kBytes);
       auto max = LoadAhead(elements, 0, reader);
 #pragma GCC unroll 16
       for (uint32_t group = 1; group < kGroups; ++group) max = Reader::Larger(max, LoadAhead(elements, group, reader));
@@ -80,17 +78,17 @@ class BlockSearch {
 
 // Blocks that lie in one segment are read there; the others are copied.
 template <class Search, class Reader>
-HWY_INLINE void ReadFar(uint32_t blocks, RowCopier* copier, Search* search, Reader* reader) {
+HWY_INLINE void ReadCopied(uint32_t blocks, RowCopier* copier, Search* search, Reader* reader) {
   for (uint32_t block = 0; block < blocks;) {
     const size_t begin = block * Search::kBytes;
     const std::span<const std::byte> run = copier->Run(begin);
     const auto whole = uint32_t(HWY_MIN(run.size() / Search::kBytes, size_t{blocks - block}));
     if (whole != 0) {
-      search->template Read<true>(run.data(), block, whole, reader);
+      search->Read(run.data(), block, whole, reader);
       block += whole;
     } else {
       copier->Copy(begin, Search::kBytes);
-      search->template Read<true>(copier->to() + begin, block++, 1, reader);
+      search->Read(copier->to() + begin, block++, 1, reader);
     }
   }
 }
@@ -99,15 +97,15 @@ template <DType kType, class Reader>
 HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   using Search = BlockSearch<kType, Reader>;
   const uint32_t blocks = (row.groups - 1) / Search::kGroups;  // the last group may lie elsewhere
-  const bool is_copied = row.copy.to != nullptr;
+  const bool is_copied = !row.copy.segments.empty();
   Search search;
-  if (row.copy.segments.empty()) {
-    search.template Read<false>(row.elements, 0, blocks, reader);
-  } else {
+  if (is_copied) {
     RowCopier copier(row.copy);
-    ReadFar(blocks, &copier, &search, reader);
+    ReadCopied(blocks, &copier, &search, reader);
     const size_t read = blocks * Search::kBytes;
-    if (is_copied) copier.Copy(read, GroupsInPlace(row) * Search::kGroupBytes - read);
+    copier.Copy(read, GroupsInPlace(row) * Search::kGroupBytes - read);
+  } else {
+    search.Read(row.elements, 0, blocks, reader);
   }
   if (blocks == 0) return false;
   uint32_t bits;

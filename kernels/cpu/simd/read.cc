@@ -82,13 +82,12 @@ class StepOfGroups {
 
   HWY_INLINE StepOfGroups() {}
 
-  // Lane i is the largest of group i. The first group lies at `elements`; `is_far` as in UnreadGroups.
-  HWY_INLINE typename Reader::V Read(const std::byte* elements, bool is_far, Reader* reader) {
+  // Lane i is the largest of group i. The first group lies at `elements`.
+  HWY_INLINE typename Reader::V Read(const std::byte* elements, Reader* reader) {
     const typename Reader::D d;
     Reader by = *reader;  // in registers
     T* to = parts_;
     for (const std::byte* const end = elements + kStep * kGroupBytes; elements != end; elements += kBodyBytes) {
-      if (HWY_UNLIKELY(is_far)) PrefetchFar(elements, kBodyBytes);
       hn::Store(PartsOfGroups<kBodyGroups, 1, Reader>(0, GroupLoads<Reader>(elements, &by)), d, to);
       to += kStep;
 #if HWY_ARCH_X86
@@ -124,8 +123,8 @@ struct Reader32 {
   HWY_INLINE Reader32() {}
 
   template <typename Keep>
-  HWY_INLINE void Step(const std::byte* elements, bool is_far, Keep keep) {
-    keep(0, hn::BitCast(D32(), step.Read(elements, is_far, &floats)));
+  HWY_INLINE void Step(const std::byte* elements, Keep keep) {
+    keep(0, hn::BitCast(D32(), step.Read(elements, &floats)));
   }
   HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements, 0); }
   bool FoundNan() const { return floats.FoundNan(); }
@@ -138,7 +137,7 @@ struct Reader32 {
 HWY_NOINLINE Negative16::V MaximaOfNegatives(const std::byte* elements) {
   Negative16 negatives;
   StepOfGroups<Negative16> step;
-  return step.Read(elements, false, &negatives);
+  return step.Read(elements, &negatives);
 }
 
 template <DType kType>
@@ -148,10 +147,10 @@ struct Reader16 {
   HWY_INLINE Reader16() : positive(kType == DType::kF16 ? 0xfc00 : 0xff80) {}
 
   template <typename Keep>
-  HWY_INLINE void Step(const std::byte* elements, bool is_far, Keep keep) {
+  HWY_INLINE void Step(const std::byte* elements, Keep keep) {
     using D = Positive16::D;
     const D d;
-    auto maxima = step.Read(elements, is_far, &positive);
+    auto maxima = step.Read(elements, &positive);
     const auto negative = hn::Lt(maxima, hn::Zero(d));
     if (HWY_UNLIKELY(!hn::AllFalse(d, negative))) {
       maxima = hn::IfThenElse(negative, hn::BitCast(d, MaximaOfNegatives(elements)), maxima);
@@ -181,29 +180,22 @@ class UnreadGroups {
   HWY_INLINE UnreadGroups(const Row& row, size_t group_bytes)
       : elements_(row.elements),
         group_bytes_(group_bytes),
-        is_incoming_(!row.copy.segments.empty()),
-        is_copied_(row.copy.to != nullptr && row.lazy == nullptr),
+        is_copied_(!row.copy.segments.empty()),
+        is_lazy_(row.lazy != nullptr),
         copier_(row.copy) {}
-
-  // True if the lines of what At gives have to be asked for far ahead: something else has written them.
-  HWY_INLINE bool is_far() const { return is_incoming_ && !is_copied_; }
 
   // Where so many groups lie in one piece.
   HWY_INLINE const std::byte* At(uint32_t group, uint32_t count) {
     const size_t begin = group * group_bytes_;
-    return HWY_UNLIKELY(is_incoming_) ? IncomingAt(begin, count * group_bytes_) : elements_ + begin;
-  }
-
- private:
-  HWY_INLINE const std::byte* IncomingAt(size_t begin, size_t bytes) {
-    if (!is_copied_) return copier_.InOnePiece(begin, bytes);
-    Fetch(begin, bytes, &copier_);
+    if (HWY_UNLIKELY(is_lazy_)) return copier_.InOnePiece(begin, count * group_bytes_);
+    if (HWY_UNLIKELY(is_copied_)) Fetch(begin, count * group_bytes_, &copier_);
     return elements_ + begin;
   }
 
+ private:
   const std::byte* const elements_;
   const size_t group_bytes_;
-  const bool is_incoming_, is_copied_;
+  const bool is_copied_, is_lazy_;
   RowCopier copier_;
 };
 
@@ -217,7 +209,6 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
   constexpr uint32_t kStep = decltype(reader)::kStep;
   UnreadGroups unread(row, kGroupBytes);
-  const bool is_far = unread.is_far();
   V32 max = hn::Zero(d);
   // The last step may read groups of the one before it again.
   const uint32_t steps = in_place < kStep ? 0 : (in_place + kStep - 1) / kStep;
@@ -228,7 +219,7 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
     for (const std::span<const std::byte> next : row.read_next) FetchPart(next, part, parts);
     for (const uint32_t end = steps * (part + 1) / parts; step < end; ++step) {
       const uint32_t first = HWY_MIN(step * kStep, in_place - kStep);
-      reader.Step(unread.At(first, kStep), is_far, [&](uint32_t i, V32 bits) HWY_ATTR {
+      reader.Step(unread.At(first, kStep), [&](uint32_t i, V32 bits) HWY_ATTR {
         const V32 keys = KeyOf(bits);
         hn::StoreU(keys, d, maxima + first + i);
         max = hn::Max(max, keys);

@@ -126,9 +126,7 @@ std::vector<LogitEdit> Penalties(const Logits& logits, size_t row, const law::Sa
 class Sampling {
  public:
   explicit Sampling(const Case& what)
-      : target_(*what.target),
-        from_memory_(what.from_memory),
-        logits_(what.shape, what.dtype, what.from_memory ? kRowsInMemory : kRows, kVocabulary) {
+      : target_(*what.target), logits_(what.shape, what.dtype, what.from_memory ? kRowsInMemory : kRows, kVocabulary) {
     law::Compile(what.options, &parameters_);
     parameters_.raw_logprob = what.raw_logprob;
     parameters_.raw_top = what.raw_logprob ? 5 : 0;
@@ -151,16 +149,12 @@ class Sampling {
   }
 
   void Sample(size_t row) {
-    const kernels::ByteSegment segment = {reinterpret_cast<const std::byte*>(logits_.row(row)), logits_.row_bytes()};
-    kernels::cpu::RowCopy copy;
-    if (from_memory_) copy.segments = {&segment, 1};
-    kernels::cpu::SampleRow(target_, Request(row), copy, &scratch_, &answer_);
+    kernels::cpu::SampleRow(target_, Request(row), &scratch_, &answer_);
     asm volatile("" ::"r"(answer_.token));
   }
 
  private:
   const kernels::cpu::Target& target_;
-  const bool from_memory_;
   Logits logits_;
   RowParameters parameters_;
   std::vector<std::vector<LogitEdit>> edits_;  // by row; empty if the case has none
