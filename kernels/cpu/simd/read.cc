@@ -73,76 +73,72 @@ struct GroupLoads {
   Reader* reader;
 };
 
-// Reads kStep consecutive groups, kBodyBytes of them in each turn of a loop: it keeps the parts of their maxima in
-// memory, and puts these together afterwards.
+// The parts that bodies of `groups` groups each have left.
 template <class Reader>
-class StepOfGroups {
- public:
-  static constexpr uint32_t kStep = hn::MaxLanes(typename Reader::D());
+struct PartLoads {
+  using D = typename Reader::D;
 
-  HWY_INLINE StepOfGroups() {}
-
-  // Lane i is the largest of group i. The first group lies at `elements`.
-  HWY_INLINE typename Reader::V Read(const std::byte* elements, Reader* reader) {
-    const typename Reader::D d;
-    Reader by = *reader;  // in registers
-    T* to = parts_;
-    for (const std::byte* const end = elements + kStep * kGroupBytes; elements != end; elements += kBodyBytes) {
-      hn::Store(PartsOfGroups<kBodyGroups, 1, Reader>(0, GroupLoads<Reader>(elements, &by)), d, to);
-      to += kStep;
-#if HWY_ARCH_X86
-      asm volatile("" : "+r"(elements));  // or the compiler would make one body of all turns
-#endif
-    }
-    *reader = by;
-    return WholeGroups<kBodyGroups, Reader>(Parts(parts_));
+  HWY_INLINE PartLoads(const hn::TFromD<D>* left, size_t groups) : parts(left), groups_a_body(groups) {}
+  HWY_INLINE typename Reader::V operator()(size_t group) const {
+    return hn::Load(D(), parts + group / groups_a_body * hn::MaxLanes(D()));
   }
 
- private:
-  using T = hn::TFromD<typename Reader::D>;
-  static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
-  static constexpr uint32_t kBodyGroups = kBodyBytes / kGroupBytes;
-
-  struct Parts {
-    HWY_INLINE explicit Parts(const T* of) : parts(of) {}
-    HWY_INLINE typename Reader::V operator()(size_t group) const {
-      return hn::Load(typename Reader::D(), parts + group / kBodyGroups * kStep);
-    }
-    const T* parts;
-  };
-
-  alignas(64) T parts_[kStep / kBodyGroups * kStep];
+  const hn::TFromD<D>* parts;
+  size_t groups_a_body;
 };
+
+// So many groups are read a step.
+template <class Reader>
+constexpr uint32_t kStepOf = hn::MaxLanes(typename Reader::D());
+
+// Lane i is the largest of group i of kStepOf consecutive ones, the first of which lies at `elements`. Each turn of a
+// loop reads kBodyBytes and keeps the parts of their maxima in memory; these are put together afterwards.
+template <class Reader>
+HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
+  using T = hn::TFromD<typename Reader::D>;
+  const typename Reader::D d;
+  constexpr uint32_t kStep = kStepOf<Reader>;
+  constexpr size_t kStepBytes = kStep * law::kGroupSize * Reader::kBytes;
+  constexpr uint32_t kBodyGroups = kStep * kBodyBytes / kStepBytes;
+  alignas(64) T parts[kStepBytes / kBodyBytes * kStep];
+  T* to = parts;
+  for (const std::byte* const end = elements + kStepBytes; elements != end; elements += kBodyBytes) {
+    hn::Store(PartsOfGroups<kBodyGroups, 1, Reader>(0, GroupLoads<Reader>(elements, reader)), d, to);
+    to += kStep;
+#if HWY_ARCH_X86
+    asm volatile("" : "+r"(to));  // or the compiler would make one body of all turns
+#endif
+  }
+  return WholeGroups<kBodyGroups, Reader>(PartLoads<Reader>(parts, kBodyGroups));
+}
 
 // Step() gives f32 bits of the largest of each of kStep groups to keep(i, bits): those from i on.
 //
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
 struct Reader32 {
-  static constexpr uint32_t kStep = StepOfGroups<Floats32>::kStep;
+  static constexpr uint32_t kStep = kStepOf<Floats32>;
 
   HWY_INLINE Reader32() {}
 
   template <typename Keep>
   HWY_INLINE void Step(const std::byte* elements, Keep keep) {
-    keep(0, hn::BitCast(D32(), step.Read(elements, &floats)));
+    keep(0, hn::BitCast(D32(), ConsecutiveGroups(elements, &floats)));
   }
   HWY_INLINE void Look(const std::byte* elements) { floats.LoadGroup(elements, 0); }
-  bool FoundNan() const { return floats.FoundNan(); }
+  HWY_INLINE bool FoundNan() const { return floats.FoundNan(); }
 
   Floats32 floats;
-  StepOfGroups<Floats32> step;
 };
 
 // Elsewhere, for it is seldom needed: in its place it would keep from registers what is always needed.
 HWY_NOINLINE Negative16::V MaximaOfNegatives(const std::byte* elements) {
   Negative16 negatives;
-  StepOfGroups<Negative16> step;
-  return step.Read(elements, &negatives);
+  return ConsecutiveGroups(elements, &negatives);
 }
 
 template <DType kType>
 struct Reader16 {
-  static constexpr uint32_t kStep = StepOfGroups<Positive16>::kStep;
+  static constexpr uint32_t kStep = kStepOf<Positive16>;
 
   HWY_INLINE Reader16() : positive(kType == DType::kF16 ? 0xfc00 : 0xff80) {}
 
@@ -150,7 +146,7 @@ struct Reader16 {
   HWY_INLINE void Step(const std::byte* elements, Keep keep) {
     using D = Positive16::D;
     const D d;
-    auto maxima = step.Read(elements, &positive);
+    auto maxima = ConsecutiveGroups(elements, &positive);
     const auto negative = hn::Lt(maxima, hn::Zero(d));
     if (HWY_UNLIKELY(!hn::AllFalse(d, negative))) {
       maxima = hn::IfThenElse(negative, hn::BitCast(d, MaximaOfNegatives(elements)), maxima);
@@ -162,16 +158,16 @@ struct Reader16 {
     }
   }
   HWY_INLINE void Look(const std::byte* elements) { positive.LoadGroup(elements, 0); }
-  bool FoundNan() const { return positive.FoundNan(); }
+  HWY_INLINE bool FoundNan() const { return positive.FoundNan(); }
 
   Positive16 positive;
-  StepOfGroups<Positive16> step;
 };
 
 // Asks for a part of the lines of some bytes: that of so many equal parts.
 HWY_INLINE void FetchPart(std::span<const std::byte> bytes, size_t part, size_t parts) {
   const size_t lines = (bytes.size() + 63) / 64;
-  for (size_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line) Prefetch(bytes.data() + 64 * line);
+  for (size_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line)
+    Prefetch(bytes.data() + 64 * line);
 }
 
 // The groups of a row before its maxima are known.
