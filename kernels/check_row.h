@@ -30,8 +30,10 @@ inline void CheckDraftOf(const RowRequest& request) {
 inline void CheckEdits(const RowRequest& request) {
   SORTITION_CHECK(request.edits.empty() || request.edits.back().token < request.live_vocabulary);
   bool ascend = true;  // one check behind the loop: rows with penalties pay for it
-  for (size_t i = 1; i < request.edits.size(); ++i) {
-    ascend &= request.edits[i - 1].token < request.edits[i].token;
+  int64_t before = -1;
+  for (const LogitEdit& edit : request.edits) {
+    ascend &= before < edit.token;
+    before = edit.token;
   }
   SORTITION_CHECK(ascend);
 }

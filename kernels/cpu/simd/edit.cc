@@ -39,25 +39,26 @@ struct Gathered {
 
   HWY_INLINE Gathered() {}
 
-  alignas(64) uint32_t sent[kMost];    // f32 bits, not canonical
-  alignas(64) uint32_t maxima[kMost];  // the groups' largest keys
-  alignas(64) uint32_t masked[kMost];  // 0 where no mask hides the token
+  alignas(64) uint32_t sent[kMost];     // f32 bits, not canonical
+  alignas(64) uint32_t maxima[kMost];   // the groups' largest keys
+  alignas(64) uint32_t allowed[kMost];  // bit 0: no mask hides the token
 };
 
-// Clears the bits of the edits' tokens in `sent_words`, where those that no mask hides are set.
+// Clears the bits of the edits' tokens in `sent_words`, where those that no mask hides are set. The tokens' groups have
+// been looked at.
 template <DType kType>
 HWY_INLINE void Gather(const Row& row, std::span<const LogitEdit> edits, uint64_t* sent_words, Gathered* gathered) {
+  const std::byte* const elements = row.elements;
+  const uint32_t* const maxima = row.maxima;
   for (size_t i = 0; i < edits.size(); ++i) {
     const uint32_t token = edits[i].token;
     const uint32_t group = token / law::kGroupSize;
-    const uint64_t bit = uint64_t{1} << (token % 64);
     const uint64_t word = sent_words[group];
-    sent_words[group] = word & ~bit;
-    gathered->masked[i] = (word & bit) == 0;
-    gathered->maxima[i] = row.maxima[group];
+    sent_words[group] = word & ~(uint64_t{1} << (token % 64));
+    gathered->allowed[i] = uint32_t(word >> (token % 64));
+    gathered->maxima[i] = maxima[group];
     uint32_t element = 0;
-    std::memcpy(&element, ElementsOfGroup(row, group) + token % law::kGroupSize * ElementBytes(kType),
-                ElementBytes(kType));
+    std::memcpy(&element, elements + size_t{token} * ElementBytes(kType), ElementBytes(kType));
     gathered->sent[i] = law::Widen(kType, element);
   }
 }
@@ -70,8 +71,8 @@ HWY_INLINE bool EditSome(const Constants& constants, const LogitEdit* edits, uin
   const V32 zero = hn::Zero(d);
   V32 token, flags, bias, penalty;
   hn::LoadInterleaved4(d, reinterpret_cast<const uint32_t*>(edits), token, flags, bias, penalty);
-  const M32 masked = hn::Ne(hn::Load(d, gathered.masked + first), zero);
-  const M32 banned = hn::Or(masked, hn::TestBit(flags, hn::Set(d, uint32_t{LogitEdit::kBanned})));
+  const M32 allowed = hn::TestBit(hn::Load(d, gathered.allowed + first), hn::Set(d, 1u));
+  const M32 banned = hn::Or(hn::Not(allowed), hn::TestBit(flags, hn::Set(d, uint32_t{LogitEdit::kBanned})));
 
   const V32 sent = KeyOf(hn::Load(d, gathered.sent + first));
   const V32 bits = hn::IfThenElse(hn::Eq(sent, zero), hn::Set(d, law::kMaskedBits), KeyBits(sent));
@@ -106,6 +107,9 @@ bool EditTokens(const Row& row, const RowParameters& parameters, std::span<const
     const Constants constants(parameters);
     edited->live_count = 0;
     edited->moved_count = 0;
+    if (row.lazy != nullptr) {
+      for (const LogitEdit& edit : edits) ElementsOfGroup(row, edit.token / law::kGroupSize);
+    }
     bool fine = true;
     Gathered gathered;
     while (!edits.empty()) {
@@ -133,14 +137,17 @@ uint32_t CopyBetween(const Candidate* candidates, uint32_t count, uint32_t floor
   const uint32_t lanes = kLanes / 2;
   const V64 least = hn::Set(d, uint64_t{floor} << 32);
   const V64 end = hn::Set(d, uint64_t{ceiling} << 32);
-  uint32_t copied = 0;
-  for (uint32_t i = 0; i < count; i += lanes) {
-    const V64 ranks = hn::LoadU(d, reinterpret_cast<const uint64_t*>(candidates + i));
-    auto inside = hn::AndNot(hn::Lt(ranks, least), hn::Lt(ranks, end));
-    if (i + lanes > count) inside = hn::And(inside, hn::FirstN(d, count - i));
-    copied += StoreWhere(inside, ranks, reinterpret_cast<uint64_t*>(between + copied));
-  }
-  return copied;
+  const auto* const from = reinterpret_cast<const uint64_t*>(candidates);
+  auto* const first = reinterpret_cast<uint64_t*>(between);
+  uint64_t* to = first;
+  const auto copy = [&](uint32_t at, hn::Mask<D64> valid) HWY_ATTR {
+    const V64 ranks = hn::LoadU(d, from + at);
+    to += StoreWhere(hn::And(valid, hn::AndNot(hn::Lt(ranks, least), hn::Lt(ranks, end))), ranks, to);
+  };
+  const uint32_t whole = count / lanes * lanes;
+  for (uint32_t i = 0; i < whole; i += lanes) copy(i, hn::Eq(least, least));
+  if (whole < count) copy(whole, hn::FirstN(d, count - whole));
+  return uint32_t(to - first);
 }
 
 }  // namespace sortition::kernels::cpu::HWY_NAMESPACE

@@ -84,8 +84,10 @@ uint32_t SelectAtLeast(const uint32_t* values, uint32_t count, uint32_t floor, u
     to += StoreWhere(AtLeast(hn::LoadU(d, values + i), least), index, to);
     index = hn::Add(index, hn::Set(d, kLanes));
   }
-  const M32 rest = hn::And(AtLeast(hn::LoadU(d, values + whole), least), hn::FirstN(d, count - whole));
-  to += StoreWhere(rest, index, to);
+  if (whole < count) {
+    const M32 rest = hn::FirstN(d, count - whole);
+    to += StoreWhere(hn::And(AtLeast(hn::LoadU(d, values + whole), least), rest), index, to);
+  }
   return uint32_t(to - indices);
 }
 
