@@ -13,6 +13,7 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kAllGroups = ~0u;
+constexpr uint32_t kFewMoved = 16;  // groups; to read more takes longer than to keep two bounds for each
 
 // Fills `words`, one a group and one bit a token: set where every mask allows it. Bits past the vocabulary have no
 // meaning.
@@ -137,6 +138,22 @@ uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, u
   return max_key;
 }
 
+// Reads the groups that edits have moved, which are few, and gives each its largest key. Returns the row's.
+uint32_t SettleMoved(const Kernels& kernels, const Row& raw, const Row& row, const Edited& edited, Scratch* scratch,
+                     uint32_t* maxima) {
+  uint32_t* const largest = scratch->folded.Reserve(edited.moved_count);
+  kernels.LargestSentKeys(row, edited.moved_groups, edited.moved_count, largest);
+  bool has_first_moved = false;
+  uint32_t max_key = 0;
+  for (uint32_t i = 0; i < edited.moved_count; ++i) {
+    const uint32_t group = edited.moved_groups[i];
+    has_first_moved |= raw.maxima[group] == raw.max_key;
+    maxima[group] = std::max(largest[i], LargestEditedKey(row, group));
+    max_key = std::max(max_key, maxima[group]);
+  }
+  return has_first_moved ? maxima[kernels.FindMax(maxima, row.groups)] : std::max(max_key, raw.max_key);
+}
+
 void RaiseMaxima(std::span<const Candidate> edited, uint32_t* maxima) {
   for (const Candidate& candidate : edited) {
     uint32_t& max = maxima[candidate.token() / law::kGroupSize];
@@ -178,6 +195,10 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
     RaiseMaxima(row->edited, maxima);
     row->reached = maxima;
     row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
+  } else if (edited.moved_count <= kFewMoved) {
+    std::copy_n(raw.maxima, padded, maxima);
+    row->max_key = SettleMoved(kernels, raw, *row, edited, scratch, maxima);
+    row->reached = maxima;
   } else {
     uint32_t* const reached = scratch->reached.Reserve(raw.groups);
     std::copy_n(raw.maxima, padded, maxima);
