@@ -19,7 +19,7 @@ namespace {
 constexpr uint32_t kVectors = law::kGroupSize / kLanes;
 constexpr uint32_t kChains = 8;
 // So many groups' logits are added as floats: at most 64 to a lane, each time off by 2^-24 of what there is at most.
-constexpr uint32_t kGroupsAtOnce = kLanes;
+constexpr uint32_t kGroupsAtOnce = 4 * kLanes;
 static_assert(kVectors * 2 % kChains == 0 || kVectors % kChains == 0);
 static_assert(kGroupsAtOnce * kVectors / kChains + kChains <= 64 && kSpreadError == 64 * 0x1p-24);
 
@@ -82,6 +82,7 @@ class SpreadAdder {
   using D = hn::Repartition<double, DF32>;
 
   static HWY_INLINE void AddTo(VF32 x, VF32* sum, VF32* squares) {
+    LoadOnce(&x);
     *sum = hn::Add(*sum, x);
     *squares = hn::MulAdd(x, x, *squares);
   }
