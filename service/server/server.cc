@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/memory/packet.h"
 #include "service/server/credentials.h"
+#include "service/server/http2_window.h"
 
 namespace sortition::server {
 
@@ -44,7 +45,8 @@ namespace {
 
 // Calls other than streams that one connection may have open at once: for health, reflection and information.
 constexpr uint32_t kOtherCalls = 64;
-constexpr int kUnreadStreamBytes = 1 << 20;
+// Holds a row of 128,256 f32. Larger ones let so much lie in sockets that it leaves the processor's caches.
+constexpr uint32_t kUnreadStreamBytes = 1 << 19;
 constexpr int kFrameBytes = 1 << 20;
 constexpr int kReadChunkBytes = 1 << 18;
 // Threads for reflection and operators' calls.
@@ -65,9 +67,8 @@ void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(limits.max_streams + kOtherCalls));
-  // Bounds what the transport holds of a stream that is not read. gRPC's own estimate of a window has no such bound.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadStreamBytes);
+  // Bounds what the transport holds of a stream that is not read.
+  SetHttp2Window(kUnreadStreamBytes, builder);
   // Lets a message of a megabyte come in a few frames and reads instead of a hundred.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
   builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadChunkBytes);

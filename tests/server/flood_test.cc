@@ -214,7 +214,8 @@ TEST(FloodTest, EndlessMessagesAreBoundedTogether) {
     moves |= client->Receive(moves ? 0 : 500);
     std::erase_if(left, [&](const auto& entry) { return client->ended(entry.first) || entry.second == 0; });
   }
-  // 64 MB of messages, 64 streams with a megabyte unread each, and what gRPC takes until it has ended enough calls.
+  // 64 MB of messages, 64 streams with half a megabyte unread each, and what gRPC takes until it has ended enough
+  // calls.
   ExpectMemoryBelow(MemoryOf(process.pid(), "VmHWM") - before, 640);
   if (kRefusesWhenShort) {
     client.reset();
