@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -69,6 +70,9 @@ class Device {
   // refer to must stay alive and unchanged until `done` has been called. `done` is called exactly once, on a thread of
   // the device, and must not block for long; it may call Submit.
   virtual void Submit(std::vector<DeviceRow> rows, Done done) = 0;
+  // As Submit, but a device whose kernels can run on any thread runs the batch on the caller's, and calls `done` there
+  // before this returns. That saves the wake-up of another thread.
+  virtual void RunHere(std::vector<DeviceRow> rows, Done done) { Submit(std::move(rows), std::move(done)); }
 
   // Maps device memory that another process shares, so that rows can lie in it. UNIMPLEMENTED if the device takes no
   // handles of this kind; INVALID_ARGUMENT if its driver does not know the memory. Blocks for as long as the driver

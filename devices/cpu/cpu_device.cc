@@ -29,22 +29,30 @@ const kernels::cpu::Target& Named(std::string_view name) {
   return *target;
 }
 
-using Memory = kernels::cpu::Array<std::byte>;
-
-// `memory` holds a copy of rows that cannot be read in place.
-void Answer(const kernels::cpu::Target& target, const DeviceRow& row, Memory* memory, kernels::cpu::Scratch* scratch,
-            kernels::RowOutput* output) {
-  kernels::RowRequest request = row.request;
-  const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
-  kernels::cpu::RowCopy copy;
-  if (row.segments.size() == 1 && !row.may_change) {
-    SORTITION_CHECK(row.segments[0].size >= bytes);
-    request.logits = row.segments[0].data;
-  } else {
-    copy = {row.segments, memory->Reserve(bytes)};
-    request.logits = copy.to;
+// The memory of one thread that samples rows.
+class Worker {
+ public:
+  void Answer(const kernels::cpu::Target& target, const DeviceRow& row, kernels::RowOutput* output) {
+    kernels::RowRequest request = row.request;
+    const size_t bytes = size_t{request.live_vocabulary} * kernels::ElementBytes(request.dtype);
+    kernels::cpu::RowCopy copy;
+    if (row.segments.size() == 1 && !row.may_change) {
+      SORTITION_CHECK(row.segments[0].size >= bytes);
+      request.logits = row.segments[0].data;
+    } else {
+      copy = {row.segments, memory_.Reserve(bytes)};
+      request.logits = copy.to;
+    }
+    kernels::cpu::SampleRow(target, request, copy, &scratch_, output);
   }
-  kernels::cpu::SampleRow(target, request, copy, scratch, output);
+
+ private:
+  kernels::cpu::Array<std::byte> memory_;  // holds a copy of rows that cannot be read in place
+  kernels::cpu::Scratch scratch_;
+};
+
+uint64_t NanosecondsSince(std::chrono::steady_clock::time_point start) {
+  return uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
 }  // namespace
@@ -85,6 +93,18 @@ void CpuDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   queue_.push_back(std::move(batch));
 }
 
+void CpuDevice::RunHere(std::vector<DeviceRow> rows, Done done) {
+  SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
+  // A thread that runs batches keeps its memory for the next one.
+  thread_local Worker worker;
+  const auto start = std::chrono::steady_clock::now();
+  BatchOutput result;
+  result.outputs.resize(rows.size());
+  for (size_t row = 0; row < rows.size(); ++row) worker.Answer(target_, rows[row], &result.outputs[row]);
+  result.kernel_nanoseconds = NanosecondsSince(start);
+  done(std::move(result));
+}
+
 std::shared_ptr<CpuDevice::Batch> CpuDevice::AwaitBatch() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &CpuDevice::WorkOrStop));
@@ -97,15 +117,14 @@ void CpuDevice::RemoveFront() {
 }
 
 void CpuDevice::Run() {
-  Memory memory;
-  kernels::cpu::Scratch scratch;
+  Worker worker;
   while (const std::shared_ptr<Batch> batch = AwaitBatch()) {
     const size_t rows = batch->rows.size();
     for (size_t row; (row = batch->next_row.fetch_add(1, std::memory_order_relaxed)) < rows;) {
       if (row == 0) batch->start = std::chrono::steady_clock::now();
       // It is the front, since the one before it was removed. The other threads take the next one.
       if (row + 1 == rows) RemoveFront();
-      Answer(target_, batch->rows[row], &memory, &scratch, &batch->outputs[row]);
+      worker.Answer(target_, batch->rows[row], &batch->outputs[row]);
       // The last thread sees what all others wrote: each decrement releases what was written before it.
       if (batch->unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) == 1) Finish(batch.get());
     }
@@ -115,8 +134,7 @@ void CpuDevice::Run() {
 void CpuDevice::Finish(Batch* batch) {
   BatchOutput result;
   result.outputs = std::move(batch->outputs);
-  result.kernel_nanoseconds =
-      uint64_t(std::chrono::nanoseconds(std::chrono::steady_clock::now() - batch->start).count());
+  result.kernel_nanoseconds = NanosecondsSince(batch->start);
   std::exchange(batch->done, nullptr)(std::move(result));
 }
 

@@ -45,6 +45,7 @@ class CpuDevice final : public Device {
 
   const DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void RunHere(std::vector<DeviceRow> rows, Done done) override;
 
  private:
   // Shared by the threads that sample its rows; the one that finishes the last row calls `done`.

@@ -17,6 +17,7 @@ struct Batcher::Batch {
   Router::Batch shape;
   std::vector<WaitingRow> rows;
   std::vector<uint32_t> checked;                     // rows that are compared with the reference
+  bool is_short = false;                             // a free submitter runs it
   absl::Duration queue_wait = absl::ZeroDuration();  // wait of its oldest row
   absl::Time started;                                // the device got it
   absl::Time ended;                                  // the device had finished it
@@ -78,13 +79,14 @@ Batcher::~Batcher() {
   mutex_.Await(absl::Condition(&done));
 }
 
-std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows) {
+std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows,
+                                       Submitter submitter) {
   {
     absl::MutexLock lock(&mutex_);
     if (auto refusal = WhyNotAdmitted(limits_, queue_, keeper_, *step, rows, clock_.Now())) return refusal;
     AddRows(step, std::move(rows), step->arrived);
   }
-  Dispatch();
+  Dispatch(submitter);
   return std::nullopt;
 }
 
@@ -103,7 +105,7 @@ void Batcher::AddRows(const std::shared_ptr<PendingStep>& step, std::vector<Queu
   for (QueuedRow& row : its->rows) queue_.Add({its, &row, NeedsOf(row.row), next_number_++});
 }
 
-void Batcher::Dispatch() {
+void Batcher::Dispatch(Submitter submitter) {
   for (;;) {
     std::unique_ptr<Batch> batch;
     Rejects rejects;
@@ -113,7 +115,7 @@ void Batcher::Dispatch() {
     }
     Deliver(std::move(rejects));
     if (batch == nullptr) return;
-    Start(std::move(batch));
+    Start(std::move(batch), submitter);
   }
 }
 
@@ -179,6 +181,10 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
     batch->rows.push_back(*std::move(waiting));
   }
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
+  const double alone = costs.Seconds({batch->shape.rows, batch->shape.bytes, moves}) - costs.launch;
+  const double together = alone / description.batches_in_flight;  // on as many threads, of which each has rows
+  batch->is_short =
+      alone <= absl::ToDoubleSeconds(kLongestHere) && alone <= together + absl::ToDoubleSeconds(kHandOver);
 }
 
 bool Batcher::IsMoved(const Batch& batch) {
@@ -212,13 +218,13 @@ Batcher::Rejects Batcher::TakeCopies(Batch* batch) {
   return rejects;
 }
 
-void Batcher::Start(std::unique_ptr<Batch> batch) {
-  if (!IsMoved(*batch)) return Run(std::move(batch));
+void Batcher::Start(std::unique_ptr<Batch> batch, Submitter submitter) {
+  if (!IsMoved(*batch)) return Run(std::move(batch), submitter);
   // The copy goes through the driver of another device and takes long; this thread serves a stream or a device.
-  RunAside([this, batch = std::move(batch)]() mutable { Run(std::move(batch)); });
+  RunAside([this, batch = std::move(batch)]() mutable { Run(std::move(batch), Submitter::kBusy); });
 }
 
-void Batcher::Run(std::unique_ptr<Batch> batch) {
+void Batcher::Run(std::unique_ptr<Batch> batch, Submitter submitter) {
   Rejects rejects = TakeCopies(batch.get());
   if (batch->rows.empty()) {
     keeper_.Dropped(batch->device, batch->shape);
@@ -233,9 +239,11 @@ void Batcher::Run(std::unique_ptr<Batch> batch) {
   devices::Device* device = batch->device;
   observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()), batch->reason);
   batch->started = clock_.Now();
-  device->Submit(std::move(rows), [this, batch = std::move(batch)](devices::BatchOutput output) mutable {
+  const bool here = submitter == Submitter::kFree && batch->is_short;
+  auto done = [this, batch = std::move(batch)](devices::BatchOutput output) mutable {
     Finish(std::move(batch), std::move(output));
-  });
+  };
+  here ? device->RunHere(std::move(rows), std::move(done)) : device->Submit(std::move(rows), std::move(done));
 }
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output) {

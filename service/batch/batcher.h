@@ -3,8 +3,9 @@
 //
 // An open batch is a set of waiting rows that the same devices can take; rows that arrive join it (row_queue.h). It
 // closes when the router chooses a device for it: rows of the highest priority go first, and within a priority each
-// tenant gets its share. If the device fails, or gives a wrong output, the rows return to their old places in the
-// queue, for another device. The device keeper decides which devices serve (service/route/device_keeper.h).
+// tenant gets its share. A thread that has nothing else to do runs a short one for the device. If the device fails, or
+// gives a wrong output, the rows return to their old places in the queue, for another device. The device keeper decides
+// which devices serve (service/route/device_keeper.h).
 //
 // A step whose rows would wait for too long is refused at once (admission.h).
 #pragma once
@@ -76,6 +77,12 @@ struct BatcherOptions {
   std::function<void(absl::AnyInvocable<void()>)> run_aside = nullptr;
 };
 
+// The thread that submits a step, by what else it has to do.
+enum class Submitter {
+  kBusy,
+  kFree,  // nothing: it runs a batch itself, if that is sooner than to hand it to a device's thread
+};
+
 // Thread-safe; never blocks for long.
 class Batcher {
  public:
@@ -84,6 +91,10 @@ class Batcher {
   // A batch takes no more rows once it is expected to take this long, or nine times the fixed cost of a batch if that
   // is longer. Rows that arrive meanwhile, of other tenants or of higher priority, wait no longer than that.
   static constexpr absl::Duration kLongestBatch = absl::Milliseconds(10);
+  // About the time that it takes to wake up a device's thread and to be woken up by it.
+  static constexpr absl::Duration kHandOver = absl::Microseconds(50);
+  // The longest batch that a free submitter runs itself. Messages of other streams wait for the same thread.
+  static constexpr absl::Duration kLongestHere = absl::Microseconds(100);
 
   // `devices`, `clock` and `observer` are not owned and outlive the batcher. All devices serve from the start: the
   // caller has run their self-tests, or reports a failed one with DeviceKeeper::SetSelfTested.
@@ -94,7 +105,8 @@ class Batcher {
 
   // Takes all rows of a step, or none: OVERLOADED with retry advice if they do not fit the queue or would wait in it
   // for too long. Delivers the rows of a step that was taken to `step`, maybe before Submit returns.
-  std::optional<Refusal> Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
+  std::optional<Refusal> Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows,
+                                Submitter submitter = Submitter::kBusy);
   // Takes rows that depend on the output that is being delivered: at most one for each row delivered, whose place it
   // takes, so none is refused. Called by PendingStep::Deliver alone.
   void Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
@@ -124,14 +136,14 @@ class Batcher {
 
   void AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Dispatch() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Dispatch(Submitter submitter = Submitter::kBusy) ABSL_LOCKS_EXCLUDED(mutex_);
   std::unique_ptr<Batch> Close(absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> WhyNot(const PendingStep& step, absl::Time now) const;
   void FillBatch(Batch* batch, absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Refuses the queued rows that no device can take.
   void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Start(std::unique_ptr<Batch> batch);
-  void Run(std::unique_ptr<Batch> batch);
+  void Start(std::unique_ptr<Batch> batch, Submitter submitter);
+  void Run(std::unique_ptr<Batch> batch, Submitter submitter);
   void RunAside(absl::AnyInvocable<void()> task);
   // True if the rows lie in the memory of another device than the one that is to sample them.
   static bool IsMoved(const Batch& batch);

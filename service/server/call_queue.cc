@@ -15,7 +15,12 @@ CallQueue::~CallQueue() {
 void CallQueue::Serve() {
   void* event;
   bool ok;
-  while (queue_->Next(&event, &ok)) static_cast<QueueEvent*>(event)->Run(ok);
+  for (;;) {
+    const auto found = queue_->AsyncNext(&event, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+    was_alone_ = found == grpc::CompletionQueue::TIMEOUT;
+    if (was_alone_ ? !queue_->Next(&event, &ok) : found == grpc::CompletionQueue::SHUTDOWN) return;
+    static_cast<QueueEvent*>(event)->Run(ok);
+  }
 }
 
 void CallQueue::Poll() {

@@ -51,6 +51,8 @@ class CallQueue {
 
   // Runs events as they come. Blocks until the queue has been shut down.
   void Serve();
+  // True if no other event had come beside the one that runs. Called by events that Serve runs.
+  bool was_alone() const { return was_alone_; }
   // Runs the events that have come. Does not block. For a queue without a thread, whose calls may wait for the next
   // Poll.
   void Poll();
@@ -67,6 +69,7 @@ class CallQueue {
  private:
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   bool shut_down_ = false;
+  bool was_alone_ = false;  // used by the thread in Serve
   absl::Mutex mutex_;
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -162,7 +162,7 @@ bool RingStream::TakeMessage() {
   auto owner = std::make_shared<const std::string>(std::move(message_));
   const devices::ByteSegment segment{reinterpret_cast<const std::byte*>(owner->data()), owner->size()};
   const uint64_t bytes = owner->size();
-  shell_.TakeMessage({&segment, 1}, std::move(owner), bytes);
+  shell_.TakeMessage({&segment, 1}, std::move(owner), bytes, /*alone=*/!reader_.HasMore());
   return true;
 }
 

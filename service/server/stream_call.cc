@@ -187,7 +187,7 @@ void StreamCall::TakeMessage() {
   auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
   const std::span<const devices::ByteSegment> segments = message->segments();
   const uint64_t bytes = message->bytes();
-  shell_->TakeMessage(segments, std::move(message), bytes);
+  shell_->TakeMessage(segments, std::move(message), bytes, queue_->was_alone());
   BackOff();
 }
 

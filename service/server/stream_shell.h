@@ -135,8 +135,10 @@ class StreamShell {
 
   // True if the worker's window and the waiting answers allow another message.
   bool MayRead() const { return session_.WantsFrames() && outbox_->HasRoom(); }
-  // Takes one message, in stream order. `segments` are its bytes and live as long as `owner`.
-  void TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner, uint64_t bytes);
+  // Takes one message, in stream order. `segments` are its bytes and live as long as `owner`. `alone`: the
+  // caller's thread has nothing else to do, as far as it knows.
+  void TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner, uint64_t bytes,
+                   bool alone);
   // While this is not zero, the driver calls Continue after a pause this long, before it takes the next message.
   absl::Duration back_off() const { return session_.back_off(); }
   void Continue() { session_.Continue(); }
@@ -178,6 +180,7 @@ class StreamShell {
   const Options options_;
   const absl::Time opened_;
   std::string worker_session_;  // from the hello
+  bool was_alone_ = false;      // the last message was
   const std::shared_ptr<Outbox> outbox_;
   service::Session session_;
   absl::Mutex mutex_;

@@ -53,7 +53,7 @@ void Session::OnRejectedFrame(const Refusal& refusal) {
   Refuse(v1::StreamRequest(), refusal);
 }
 
-void Session::BeginFrame(Frame frame) {
+void Session::BeginFrame(Frame frame, Submitter thread) {
   ++messages_;
   sequences_.EndPause();
   const v1::StreamRequest& message = frame.message;
@@ -83,7 +83,7 @@ void Session::BeginFrame(Frame frame) {
       }
       break;
     case v1::StreamRequest::kStep:
-      return steps_.OnStep(std::move(frame), memory_.get());
+      return steps_.OnStep(std::move(frame), memory_.get(), thread);
     case v1::StreamRequest::kCancel:
       OnCancel(message.cancel());
       break;

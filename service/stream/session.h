@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "service/batch/batcher.h"
 #include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
@@ -38,8 +39,9 @@ class Session {
   // block, but takes as long as a long history takes.
   void OnFrame(Frame frame);
   // Takes a message in pieces of about a millisecond's work, for shells whose thread serves other streams: while
-  // back_off() is not zero, Continue is to be called before any other of these. Same rules as OnFrame.
-  void BeginFrame(Frame frame);
+  // back_off() is not zero, Continue is to be called before any other of these. Same rules as OnFrame. `thread`: the
+  // caller's.
+  void BeginFrame(Frame frame, Submitter thread = Submitter::kBusy);
   void Continue();
   // Takes a message that could not be decoded. Same rules as OnFrame.
   void OnRejectedFrame(const Refusal& refusal);

@@ -57,7 +57,7 @@ void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
 
 }  // namespace
 
-void StepRunner::OnStep(Frame frame, const MemoryConnection* memory) {
+void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter thread) {
   const absl::Time now = engine_.clock().Now();
   auto found = FindRegionPayloads(frame.message.step(), memory);
   const uint64_t received_bytes = frame.bytes;
@@ -72,7 +72,7 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory) {
   const std::optional<ShardShape>& shard = message->shape().shard;
   if (shard && shard->index != 0) return shards_.AddOther(message);
   if (shard) return RunShards(message);
-  RunWhole(message, std::move(ready));
+  RunWhole(message, std::move(ready), thread);
 }
 
 std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
@@ -95,7 +95,8 @@ std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryCo
   return std::nullopt;
 }
 
-void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready) {
+void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready,
+                          Submitter thread) {
   const StepShape& shape = message->shape();
   const auto step = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
                                                    message->step().answer_early());
@@ -120,7 +121,7 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
   std::vector<QueuedRow> queued = step->TakeRows();
   if (!queued.empty()) {
     auto refusal = ready ? engine_.unready_steps().Add(*std::move(ready), step, std::move(queued))
-                         : engine_.batcher().Submit(step, std::move(queued));
+                         : engine_.batcher().Submit(step, std::move(queued), thread);
     if (refusal) {
       step->AbortRows();
       for (const auto& run : compact) run->Abort();

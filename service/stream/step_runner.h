@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "service/batch/batcher.h"
 #include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/memory/region_table.h"
@@ -34,8 +35,9 @@ class StepRunner {
         shards_(*shards) {}
 
   // Takes a step message. Each of its rows, or the message as a whole, is answered once through the stream, maybe
-  // before this returns. `memory` has the regions that the step may name; null if the stream has none.
-  void OnStep(Frame frame, const MemoryConnection* memory);
+  // before this returns. `memory` has the regions that the step may name; null if the stream has none. `thread`: the
+  // caller's.
+  void OnStep(Frame frame, const MemoryConnection* memory, Submitter thread);
 
  private:
   // Judges what concerns all rows, and sets the message's shape. `*ready` is set if the logits are not there yet.
@@ -44,7 +46,7 @@ class StepRunner {
   // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `*now`.
   bool BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
                 v1::StepResults* now);
-  void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready);
+  void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready, Submitter thread);
   void RunShards(const std::shared_ptr<StepMessage>& message);
   // Finds the packed masks of the row's positions. Each becomes part of the digest by which retries are compared.
   std::optional<Refusal> FindMasks(const StepMessage& message, RowPlan* plan, std::vector<RowMaskBits>* masks) const;

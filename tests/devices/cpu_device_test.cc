@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
@@ -83,6 +85,19 @@ TEST(CpuDevice, AnswersInBatchOrder) {
   ASSERT_EQ(result.outputs.size(), 100u);
   for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(result.outputs[i].token, i);
   EXPECT_GT(result.kernel_nanoseconds, 0u);
+}
+
+TEST(CpuDevice, RunsABatchOnTheCallersThread) {
+  CpuDevice device({.threads = 1});
+  const Logits a(3), b(99);
+  std::vector<uint32_t> tokens;
+  const auto caller = std::this_thread::get_id();
+  device.RunHere(BatchOf({&a, &b}), [&](const BatchOutput& result) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    EXPECT_TRUE(result.status.ok());
+    for (const kernels::RowOutput& output : result.outputs) tokens.push_back(output.token);
+  });
+  EXPECT_EQ(tokens, (std::vector<uint32_t>{3, 99}));
 }
 
 TEST(CpuDevice, BadRowFailsAlone) {

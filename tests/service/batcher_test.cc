@@ -24,6 +24,46 @@ TEST_F(BatcherTest, IdleDeviceStartsAtOnce) {
   EXPECT_EQ(observer_.totals().batches, 1u);
 }
 
+TEST_F(BatcherTest, FreeSubmitterRunsAShortBatchItself) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 8, .runs_here = true});
+  const auto here = Step();
+  ASSERT_FALSE(batcher().Submit(here, RowsAt(10, 2), Submitter::kFree).has_value());
+  EXPECT_EQ(here->Token(1), 11u);
+  // A busy one hands it over, and so does one whose rows have to wait for the device.
+  const auto busy = Submit(20, 1);
+  const auto behind = Step();
+  ASSERT_FALSE(batcher().Submit(behind, RowsAt(30, 1), Submitter::kFree).has_value());
+  EXPECT_EQ(device.held(), 1u);
+  EXPECT_EQ(behind->delivered(), 0u);
+  device.Finish();
+  EXPECT_EQ(busy->Token(0), 20u);
+  EXPECT_EQ(behind->delivered(), 0u) << "the device's thread hands it over, too";
+  device.Finish();
+  EXPECT_EQ(behind->Token(0), 30u);
+}
+
+TEST_F(BatcherTest, LongBatchIsHandedOver) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 1000, .runs_here = true});
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, RowsAt(0, 100), Submitter::kFree).has_value());
+  EXPECT_EQ(device.held(), 1u);
+  EXPECT_EQ(step->delivered(), 0u);
+  device.Finish();
+  EXPECT_EQ(step->Token(99), 99u);
+}
+
+TEST_F(BatcherTest, BatchThatThreadsDoSoonerTogetherIsHandedOver) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 1000, .batches_in_flight = 4, .runs_here = true});
+  const auto many = Step();
+  ASSERT_FALSE(batcher().Submit(many, RowsAt(10, 4), Submitter::kFree).has_value());
+  EXPECT_EQ(device.held(), 1u);
+  const auto few = Step();
+  ASSERT_FALSE(batcher().Submit(few, RowsAt(0, 2), Submitter::kFree).has_value());
+  EXPECT_EQ(few->Token(1), 1u);
+  device.Finish();
+  EXPECT_EQ(many->Token(3), 13u);
+}
+
 TEST_F(BatcherTest, RowsArrivingWhileBusyShareABatch) {
   FakeDevice& device = AddDevice({.max_batch_rows = 8});
   const auto first = Submit(10, 1);

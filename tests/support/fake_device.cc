@@ -46,6 +46,11 @@ void FakeDevice::Submit(std::vector<devices::DeviceRow> rows, Done done) {
   SORTITION_CHECK(held_.size() <= options_.batches_in_flight);
 }
 
+void FakeDevice::RunHere(std::vector<devices::DeviceRow> rows, Done done) {
+  if (!options_.runs_here) return Submit(std::move(rows), std::move(done));
+  Answer({std::move(rows), std::move(done)});
+}
+
 absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> FakeDevice::Import(const devices::MemoryHandle& handle) {
   return ImportFakeMemory(handle, options_.memory, options_.read);
 }

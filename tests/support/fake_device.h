@@ -31,6 +31,7 @@ class FakeDevice : public devices::Device {
     uint32_t batches_in_flight = 1;
     kernels::Features features = kernels::kAllFeatures;
     bool synchronous = false;
+    bool runs_here = false;  // RunHere answers at once; false: as Submit
     std::function<kernels::RowOutput(const devices::DeviceRow&)> sample = SampleByReference;
   };
 
@@ -39,6 +40,7 @@ class FakeDevice : public devices::Device {
 
   const devices::DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<devices::DeviceRow> rows, Done done) override;
+  void RunHere(std::vector<devices::DeviceRow> rows, Done done) override;
   absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> Import(const devices::MemoryHandle& handle) override;
 
   // Batches held.
