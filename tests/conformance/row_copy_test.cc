@@ -226,5 +226,53 @@ TEST(RowCopy, CopyOfAChangingRowIsSampled) {
   scribbler.join();
 }
 
+// The last step of the first pass may read groups of the step before it again. Here one of these has the row's largest
+// token, on and off.
+TEST(RowCopy, GroupThatIsReadTwiceMayChange) {
+  constexpr uint32_t kVocabulary = 72 * law::kGroupSize;  // no multiple of a step's groups, which are up to 32
+  constexpr size_t kBytes = kVocabulary * sizeof(uint32_t);
+  const TwiceMapped memory(kBytes);
+  ASSERT_TRUE(memory.ok());
+  std::memcpy(memory.writer(), Logits(3, kVocabulary).data(), kBytes);
+  std::atomic<bool> over = false;
+  std::thread scribbler([&] {
+    const float values[] = {-8, 9};
+    for (int turn = 0; !over; ++turn) {
+      for (const uint32_t group : {45, 50, 60, 63}) {  // as elements of either size
+        const auto token = reinterpret_cast<std::atomic_uint32_t*>(memory.writer()) + group * law::kGroupSize / 2;
+        token->store(std::bit_cast<uint32_t>(values[turn % 2]), std::memory_order_relaxed);
+        token[group * law::kGroupSize / 2].store(std::bit_cast<uint32_t>(values[turn % 2]), std::memory_order_relaxed);
+      }
+    }
+  });
+  RowParameters drawn;
+  law::Compile({.temperature = 0.8f, .top_k = 50}, &drawn);
+  RowParameters described = drawn;
+  described.raw_logprob = true;
+  constexpr std::byte kBefore{0xff};
+  std::vector<std::byte> room(kBytes);
+  const ByteSegment segment = {memory.reader(), kBytes};
+  cpu::Scratch scratch;
+  for (uint64_t n = 0; n < testing::Scaled(1000); ++n) {
+    for (const cpu::Target* target : cpu::RunnableTargets()) {
+      RowRequest request;
+      request.dtype = n % 2 == 0 ? DType::kBF16 : DType::kF32;
+      request.live_vocabulary = kVocabulary;
+      request.parameters = n / 2 % 2 == 0 ? &drawn : &described;
+      request.noise = {n, 0, 0};
+      request.logits = room.data();
+      RowOutput answer;
+      std::ranges::fill(room, kBefore);
+      cpu::SampleRow(*target, request, {{&segment, 1}, room.data()}, &scratch, &answer);
+      const std::vector<std::byte> row = RowReadFrom(room, kBefore, request, scratch);
+      request.logits = row.data();
+      EXPECT_EQ(answer, law::SampleRowReference(request)) << target->name << " " << n;
+    }
+    if (HasFailure()) break;
+  }
+  over = true;
+  scribbler.join();
+}
+
 }  // namespace
 }  // namespace sortition::kernels

@@ -180,6 +180,8 @@ class UnreadGroups {
         is_lazy_(row.lazy != nullptr),
         copier_(row.copy) {}
 
+  HWY_INLINE bool may_change() const { return is_copied_; }
+
   // Where so many groups lie in one piece.
   HWY_INLINE const std::byte* At(uint32_t group, uint32_t count) {
     const size_t begin = group * group_bytes_;
@@ -224,6 +226,12 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   }
   uint32_t group = steps == 0 ? 0 : in_place;
   if (group < in_place) unread.At(group, in_place - group);
+  if (unread.may_change() && steps * kStep != in_place) {
+    // A group that was read twice may have had a larger key before.
+    max = hn::Zero(d);
+    for (uint32_t i = 0; i < steps * kStep; i += kLanes)
+      max = hn::Max(max, hn::LoadU(d, maxima + HWY_MIN(i, in_place - kLanes)));
+  }
   uint32_t max_key = hn::GetLane(hn::MaxOfLanes(d, max));
   for (; group < groups; ++group) {
     const std::byte* const elements = PlaceOfGroup(row, group);
