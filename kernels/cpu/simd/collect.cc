@@ -24,17 +24,21 @@ namespace {
 // infinity. Such numbers have the order of their bits.
 template <DType kType>
 uint32_t LeastFrom(float number) {
-  uint32_t low = 0;
-  uint32_t high = kType == DType::kF16 ? 0x7c00 : 0x7f80;
-  while (low < high) {
-    const uint32_t middle = (low + high) / 2;
-    if (std::bit_cast<float>(law::Widen(kType, middle)) >= number) {
-      high = middle;
-    } else {
-      low = middle + 1;
+  if constexpr (kType == DType::kBF16) {
+    return (std::bit_cast<uint32_t>(number) + 0xffff) >> 16;
+  } else {
+    uint32_t low = 0;
+    uint32_t high = 0x7c00;
+    while (low < high) {
+      const uint32_t middle = (low + high) / 2;
+      if (std::bit_cast<float>(law::Widen(kType, middle)) >= number) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
     }
+    return low;
   }
-  return low;
 }
 
 // Bit i is lane i of the mask, for lanes of 16 bits.
@@ -52,16 +56,15 @@ HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
 #endif
 }
 
-// Collects for positive numbers of 16 bits, whose bits are at least `least` and below `end`. Seldom more than one of a
-// group is.
-template <DType kType>
-HWY_INLINE uint32_t CollectHalves(const Row& row, const uint32_t* groups, uint32_t count, uint32_t least, uint32_t end,
-                                  Candidate* candidates) {
+// Lists the tokens of groups that show what was sent and are positive numbers of 16 bits, whose bits are at least
+// `least` and below `end`.
+HWY_INLINE uint32_t ListHalves(const Row& row, const uint32_t* groups, uint32_t count, uint32_t least, uint32_t end,
+                               uint32_t* ids) {
   const hn::ScalableTag<int16_t> d;
   constexpr uint32_t kHalves = hn::MaxLanes(d);
   const auto before_least = hn::Set(d, int16_t(least - 1));
   const auto from_end = hn::Set(d, int16_t(end));
-  uint32_t collected = 0;
+  uint32_t listed = 0;
   for (uint32_t i = 0; i < count; ++i) {
     const std::byte* const elements = ElementsOfGroup(row, groups[i]);
     uint64_t found = 0;
@@ -70,29 +73,28 @@ HWY_INLINE uint32_t CollectHalves(const Row& row, const uint32_t* groups, uint32
       found |= Bits16(d, hn::And(hn::Gt(x, before_least), hn::Lt(x, from_end))) << at;
     }
     if (row.sent_words != nullptr) found &= row.sent_words[groups[i]];
-    for (; found != 0; found &= found - 1) {
-      const auto at = uint32_t(std::countr_zero(found));
-      uint16_t element;
-      std::memcpy(&element, elements + at * sizeof(element), sizeof(element));
-      // The number's f32 bits are canonical, and it is above 0.
-      const uint32_t key = law::Widen(kType, element) | 0x80000000u;
-      candidates[collected++] = Candidate::Of(key, groups[i] * law::kGroupSize + at);
-    }
+    listed += ListFound(found, groups[i] * law::kGroupSize, ids + listed);
   }
-  return collected;
+  return listed;
 }
 
 // Lists the tokens of groups that show what was sent and have a key from `floor` up to, but not including, `ceiling`.
 template <DType kType>
 HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                                uint32_t* ids) {
+  if constexpr (kType != DType::kF32) {
+    if (SentFrom(floor) > 0) {
+      return ListHalves(row, groups, count, LeastFrom<kType>(SentFrom(floor)), LeastFrom<kType>(SentFrom(ceiling)),
+                        ids);
+    }
+  }
   const VF32 least = hn::Set(DF32(), SentFrom(floor));
   const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
-  uint32_t collected = 0;
+  uint32_t listed = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    collected += ListTokensBetween<kType>(row, groups[i], least, end, ids + collected);
+    listed += ListTokensBetween<kType>(row, groups[i], least, end, ids + listed);
   }
-  return collected;
+  return listed;
 }
 
 }  // namespace
@@ -100,12 +102,6 @@ HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t 
 uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                        Candidate* candidates) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    if constexpr (kType != DType::kF32) {
-      if (SentFrom(floor) > 0) {
-        return CollectHalves<kType>(row, groups, count, LeastFrom<kType>(SentFrom(floor)),
-                                    LeastFrom<kType>(SentFrom(ceiling)), candidates);
-      }
-    }
     const D32 d;
     // Ids first, in the first half of the candidates' memory; from the last to the first they become candidates.
     auto* const ids = reinterpret_cast<uint32_t*>(candidates);
