@@ -13,7 +13,7 @@ namespace sortition::kernels::cpu {
 inline constexpr auto kScaledPowers = [] {
   std::array<double, 1 << 11> table = {};
   double unit = 0x1p-15;
-  for (uint32_t i = 0; i < table.size(); ++i) {
+  for (uint32_t i = 0; i < law::kWeightlessFromDistance >> 21; ++i) {
     table[i] = law::kPowers[i % 32] * unit;
     if (i % 32 == 31) unit /= 2;
   }

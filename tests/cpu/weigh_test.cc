@@ -1,4 +1,4 @@
-// SumWeights and SumMoments add up the law's weights and moments on every target.
+// Sums over rows are those of the law's weights and moments, on every target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +20,8 @@ namespace {
 
 using sortition::testing::Scaled;
 
+uint32_t KeyOf(float logit) { return law::Key(law::Canonical(std::bit_cast<uint32_t>(logit))); }
+
 // Compares the sums over the logits' weights and moments on every target with the law's, some groups at a time.
 void ExpectLawsSums(const std::vector<float>& logits, float max, float temperature, uint32_t groups_a_sum) {
   RowParameters parameters;
@@ -28,17 +30,20 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
   request.logits = logits.data();
   request.live_vocabulary = uint32_t(logits.size());
   request.parameters = &parameters;
-  const RowScale scale = ScaleOf(parameters, law::Key(law::Canonical(std::bit_cast<uint32_t>(max))));
+  const RowScale scale = ScaleOf(parameters, KeyOf(max));
   std::vector<uint32_t> groups(GroupsOf(request.live_vocabulary));
   std::iota(groups.begin(), groups.end(), 0u);
   for (uint32_t first = 0; first < groups.size(); first += groups_a_sum) {
     const uint32_t count = std::min(groups_a_sum, uint32_t(groups.size()) - first);
     const size_t end = std::min(size_t{first + count} * law::kGroupSize, logits.size());
     Moments expected = {};
+    const uint32_t high = std::max(1u, KeyOf(logits[(first * law::kGroupSize + end) / 2]));
+    uint64_t above = 0;
     for (size_t id = size_t{first} * law::kGroupSize; id < end; ++id) {
       const uint32_t bits = law::Canonical(std::bit_cast<uint32_t>(logits[id]));
       const uint32_t t = law::Distance(bits, scale.scale);
       expected.sum += law::Weight(t);
+      if (law::Key(bits) >= high) above += law::Weight(t);
       expected.moment += law::Moment(t);
       expected.square += law::SquaredWeight(t);
       expected.count += bits != law::kMaskedBits;
@@ -52,6 +57,9 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
       SCOPED_TRACE(::testing::Message() << target->name << " max " << max << " temperature " << temperature << " group "
                                         << first);
       ASSERT_EQ(target->kernels.SumWeights(row, &groups[first], count, kLastLive, scale), expected.sum);
+      uint64_t split_above;
+      ASSERT_EQ(target->kernels.SplitWeights(row, &groups[first], count, 1, high, scale, &split_above), expected.sum);
+      ASSERT_EQ(split_above, above);
       ASSERT_EQ(moments(MomentsWanted::kSum).sum, expected.sum);
       const Moments counted = moments(MomentsWanted::kMomentAndCount);
       ASSERT_EQ(counted.sum, expected.sum);
@@ -69,7 +77,7 @@ TEST(Weighing, EveryFractionOfAnOctave) {
   constexpr uint32_t kFractions = 1 << 24;
   constexpr uint32_t kTokens = 1 << 16;
   const uint64_t rows = Scaled(kFractions / kTokens);
-  for (const float octaves : {0.0f, 1.0f, 14.0f, 29.0f}) {
+  for (const float octaves : {0.0f, 14.0f, 29.0f}) {
     for (uint64_t n = 0; n < rows; ++n) {
       std::vector<float> logits(kTokens);
       const auto first = uint32_t(n * (kFractions / kTokens / rows)) * kTokens;

@@ -14,6 +14,25 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
+// The sums that there are beside the weights'.
+struct Wants {
+  bool moment, square, count;
+};
+constexpr Wants WantsOf(MomentsWanted wanted) {
+  return {wanted == MomentsWanted::kMoment || wanted == MomentsWanted::kMomentAndCount,
+          wanted == MomentsWanted::kSquare, wanted == MomentsWanted::kMomentAndCount};
+}
+
+template <MomentsWanted kWanted>
+HWY_INLINE Moments MomentsOf(uint64_t sum, uint64_t other, uint32_t count) {
+  constexpr Wants kWants = WantsOf(kWanted);
+  return {.sum = sum, .moment = kWants.moment ? other : 0, .square = kWants.square ? other : 0, .count = count};
+}
+
+// Returns how many are live, or not left out.
+HWY_INLINE uint32_t LiveIn(VF32 x) { return uint32_t(hn::CountTrue(DF32(), hn::Gt(x, hn::Set(DF32(), -65504.0f)))); }
+HWY_INLINE uint32_t LiveIn(V32 keys) { return uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32())))); }
+
 template <MomentsWanted kWanted, class Weigher>
 class Adder {
  public:
@@ -24,13 +43,13 @@ class Adder {
 
   // Numbers, none above the row's largest; those too small to weigh anything add nothing.
   HWY_INLINE void Measure(VF32 x, uint32_t offset, Distances* group) {
-    if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(DF32(), hn::Gt(x, hn::Set(DF32(), -65504.0f))));
+    if constexpr (kWants.count) count_ += LiveIn(x);
     group->Put(DistancesOf(x), offset);
   }
 
   // Those that are not to be added are 0.
   HWY_INLINE void MeasureKeys(V32 keys, uint32_t offset, Distances* group) {
-    if constexpr (kCounts) count_ += uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32()))));
+    if constexpr (kWants.count) count_ += LiveIn(keys);
     group->Put(DistancesOf(weigher_.Numbers(keys)), offset);
   }
 
@@ -40,22 +59,15 @@ class Adder {
 
   HWY_INLINE void AddKeys(V32 keys) { AddVector(DistancesOf(weigher_.Numbers(keys))); }
 
-  HWY_INLINE Moments Get() const {
-    Moments moments;
-    moments.sum = SumOf(hn::Add(sums_.even, sums_.odd));
-    const uint64_t other = SumOf(hn::Add(others_.even, others_.odd));
-    if (kHasMoment) moments.moment = other;
-    moments.count = count_;
-    if (kWanted == MomentsWanted::kSquare) moments.square = other;
-    return moments;
+  HWY_INLINE Moments End() const {
+    return MomentsOf<kWanted>(SumOf(hn::Add(sums_.even, sums_.odd)), SumOf(hn::Add(others_.even, others_.odd)), count_);
   }
 
  private:
-  static constexpr bool kCounts = kWanted == MomentsWanted::kMomentAndCount;
-  static constexpr bool kHasMoment = kWanted == MomentsWanted::kMoment || kCounts;
+  static constexpr Wants kWants = WantsOf(kWanted);
 
   HWY_INLINE EvenOdd DistancesOf(VF32 x) const {
-    return kHasMoment ? weigher_.DistancesForMoments(x) : weigher_.Distances(x);
+    return kWants.moment ? weigher_.DistancesForMoments(x) : weigher_.Distances(x);
   }
 
   HWY_INLINE void AddVector(EvenOdd t) {
@@ -69,11 +81,11 @@ class Adder {
   static HWY_INLINE void AddHalf(V64 factors, V64 mantissas, V64 shifts, V64* sum, V64* other) {
     const V64 weights = hn::Shr(mantissas, shifts);
     *sum = hn::Add(*sum, weights);
-    if constexpr (kHasMoment) {
+    if constexpr (kWants.moment) {
       const V64 product = hn::MulEven(Narrow(hn::ShiftRight<28>(mantissas)), Narrow(factors));
       *other = hn::Add(*other, hn::Shr(product, shifts));
     }
-    if constexpr (kWanted == MomentsWanted::kSquare) {
+    if constexpr (kWants.square) {
       const V32 w = Narrow(hn::ShiftRight<13>(weights));
       *other = hn::Add(*other, hn::ShiftRight<20>(hn::MulEven(w, w)));
     }
@@ -84,6 +96,74 @@ class Adder {
   uint32_t count_ = 0;
 };
 
+#if SORTITION_X86_BITS == 256 || SORTITION_X86_BITS == 128
+// The same in doubles.
+template <MomentsWanted kWanted>
+class DoubleAdder {
+ public:
+  using Distances = DoubleDistances;
+
+  explicit HWY_INLINE DoubleAdder(const RowScale& row)
+      : weigher_(row), sums_(hn::Zero(D64())), others_(hn::Zero(D64())) {}
+
+  HWY_INLINE void Measure(VF32 x, uint32_t offset, Distances* group) {
+    if constexpr (kWants.count) count_ += LiveIn(x);
+    group->Put(weigher_.Distances(x), offset);
+  }
+  HWY_INLINE void MeasureKeys(V32 keys, uint32_t offset, Distances* group) {
+    if constexpr (kWants.count) count_ += LiveIn(keys);
+    group->Put(weigher_.Distances(weigher_.Numbers(keys)), offset);
+  }
+
+  HWY_INLINE void Add(const Distances& group) {
+    auto even_sum = weigher_.origin();
+    auto odd_sum = weigher_.origin();
+    auto even_other = weigher_.origin();
+    auto odd_other = weigher_.origin();
+    for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+      const uint32_t* const t = group.t + offset;
+      const V32 lanes = hn::Load(D32(), t);
+      const auto curves = weigher_.CurvesOf(t);
+      AddHalf(lanes, hn::Mul(weigher_.PowersOf(t), curves.even), &even_sum, &even_other);
+      AddHalf(OddToEven(lanes), hn::Mul(weigher_.PowersOf(t + 1), curves.odd), &odd_sum, &odd_other);
+    }
+    sums_ = hn::Add(sums_, hn::Add(weigher_.WholeOf(even_sum), weigher_.WholeOf(odd_sum)));
+    others_ = hn::Add(others_, hn::Add(weigher_.WholeOf(even_other), weigher_.WholeOf(odd_other)));
+  }
+
+  HWY_INLINE Moments End() {
+    weigher_.End(&sums_, &others_);
+    return MomentsOf<kWanted>(SumOf(sums_), SumOf(others_), count_);
+  }
+
+ private:
+  using DF64 = DoubleWeigher::DF64;
+  using VF64 = DoubleWeigher::VF64;
+  static constexpr Wants kWants = WantsOf(kWanted);
+
+  // Takes t in the even lanes, and weights before they are rounded down.
+  HWY_INLINE void AddHalf(V32 t, VF64 weights, VF64* sum, VF64* other) const {
+    const DF64 d;
+    *sum = hn::Add(*sum, weights);
+    if constexpr (kWants.moment) {
+      // A mantissa's upper 31 bits, shifted down as the weight is: a weight that is not 0 has all of 2^58 to 2^59.
+      const VF64 mantissa = hn::And(weights, hn::BitCast(d, hn::Set(D64(), ~uint64_t{0} << 22)));
+      // 2^-28 t, from the bits of 2^24 + 2^-28 t.
+      const VF64 shifted = hn::BitCast(d, hn::OddEven(hn::Set(D32(), (1023u + 24u) << 20), t));
+      *other = hn::MulAdd(mantissa, hn::Sub(shifted, hn::Set(d, 0x1p24)), *other);
+    }
+    if constexpr (kWants.square) {
+      const VF64 w = hn::Sub(hn::MulAdd(weights, hn::Set(d, 0x1p-13), weigher_.origin()), weigher_.origin());
+      *other = hn::MulAdd(hn::Mul(w, hn::Set(d, 0x1p-20)), w, *other);
+    }
+  }
+
+  const DoubleWeigher weigher_;
+  V64 sums_, others_;
+  uint32_t count_ = 0;
+};
+#endif
+
 template <MomentsWanted kWanted>
 HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count, Candidate last,
                          const RowScale& scale) {
@@ -91,12 +171,16 @@ HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count,
   const bool all =
       scale.first_weighted_key > kMaskedKey &&
       (kWanted == MomentsWanted::kMomentAndCount ? last == kLastLive : last.key() < scale.first_weighted_key);
-  return WithWeigher(scale, [&]<class Weigher>(const Weigher& weigher) HWY_ATTR {
-    return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-      Adder<kWanted, Weigher> adder(weigher);
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    const auto sum = [&](auto adder) HWY_ATTR {
       AddTokens<kType>(row, groups, count, last, all, &adder);
-      return adder.Get();
-    });
+      return adder.End();
+    };
+#if SORTITION_X86_BITS == 256 || SORTITION_X86_BITS == 128
+    if (DoubleWeigher::Serves(scale)) return sum(DoubleAdder<kWanted>(scale));
+#endif
+    return WithWeigher(
+        scale, [&]<class Weigher>(const Weigher& weigher) HWY_ATTR { return sum(Adder<kWanted, Weigher>(weigher)); });
   });
 }
 
@@ -110,7 +194,7 @@ HWY_INLINE Moments OfCandidates(const Candidate* candidates, uint32_t count, con
     const V32 loaded = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
     adder.AddKeys(hn::IfThenElseZero(hn::FirstN(d, count - i), loaded));
   }
-  return adder.Get();
+  return adder.End();
 }
 
 }  // namespace
