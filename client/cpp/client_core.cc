@@ -109,8 +109,13 @@ absl::StatusOr<std::unique_ptr<Sequence>> ClientCore::OpenRecord(std::shared_ptr
     status = std::move(answer);
     answered.Notify();
   };
-  Update(Thread::kCallers, [&](StreamState& state, absl::Time now) { state.Open(std::move(open), now); });
+  Update(Thread::kCallers, [&](StreamState& state, absl::Time now) {
+    mutex_.AssertHeld();
+    ++unfinished_;
+    state.Open(std::move(open), now);
+  });
   answered.WaitForNotification();
+  CountFinished();
   if (!status.ok()) {
     Close(record);
     return status;
@@ -158,7 +163,7 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   if (has_more) pending->uses.fetch_add(1, std::memory_order_relaxed);
   Update(thread, [&](StreamState& state, absl::Time now) {
     mutex_.AssertHeld();
-    ++unfinished_batches_;
+    ++unfinished_;
     state.Submit(pending, now);
   });
   while (!left.empty()) {
@@ -207,7 +212,7 @@ void ClientCore::Shutdown() {
   connectors.clear();  // waits for the streams' last events, which take the lock
   {
     absl::MutexLock lock(&mutex_);
-    const auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return unfinished_batches_ == 0; };
+    const auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return unfinished_ == 0; };
     mutex_.Await(absl::Condition(&over));
   }
   wake_queue_->Stop();
@@ -220,12 +225,18 @@ bool ClientCore::in_process() const {
 }
 
 void ClientCore::Poll(absl::FunctionRef<bool()> done) {
-  std::shared_ptr<Transport> transport;
+  const std::shared_ptr<ClientCore> self = shared_from_this();
+  std::shared_ptr<Poller> poller;
   {
     absl::MutexLock lock(&mutex_);
-    transport = state_.links().current_transport();
+    const std::shared_ptr<Transport> transport = state_.links().current_transport();
+    if (transport != nullptr) poller = transport->poller();
   }
-  if (transport != nullptr) transport->Poll(done);
+  if (poller == nullptr) return;
+  poller->Poll(done, [this] {
+    absl::MutexLock lock(&mutex_);
+    return unfinished_ > 0;
+  });
 }
 
 std::shared_ptr<SharedMemory> ClientCore::memory() const {
@@ -330,8 +341,7 @@ void ClientCore::Update(Thread thread, absl::FunctionRef<void(StreamState&, absl
     wake_queue_->SetTime(state_.next_event(now));
   }
   for (const std::shared_ptr<Transport>& transport : transports) {
-    if (transport == nullptr || (thread == Thread::kPollers && transport->sampler() != nullptr)) continue;
-    transport->Flush();
+    if (transport != nullptr) transport->Flush(thread == Thread::kPollers);
   }
   for (const std::unique_ptr<PendingOpen>& open : finished.opens) std::move(open->done)(std::move(open->status));
   for (std::shared_ptr<PendingBatch>& batch : finished.batches) {
@@ -345,8 +355,12 @@ void ClientCore::Update(Thread thread, absl::FunctionRef<void(StreamState&, absl
 
 void ClientCore::FinishBatch(PendingBatch* batch) {
   batch->Finish();
+  CountFinished();
+}
+
+void ClientCore::CountFinished() {
   absl::MutexLock lock(&mutex_);
-  --unfinished_batches_;
+  --unfinished_;
 }
 
 void ClientCore::Run() {

@@ -45,7 +45,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
 
   const ClientOptions& options() const { return options_; }
   bool in_process() const;
-  // Calls Transport::Poll of the stream in use.
+  // Polls for the stream in use until `done` is true or nothing is to be gained by it.
   void Poll(absl::FunctionRef<bool()> done);
   // Returns the shared memory of the stream in use; null if there is none.
   std::shared_ptr<SharedMemory> memory() const;
@@ -69,7 +69,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
  private:
   absl::StatusOr<std::unique_ptr<Sequence>> OpenRecord(std::shared_ptr<SequenceRecord> record);
   // Changes the state, sends the messages that result, and delivers what ended: on this thread if it is the client's,
-  // otherwise on the client's thread. A caller that polls next samples rows in this process itself.
+  // otherwise on the client's thread. Pollers are callers that call Poll next.
   enum class Thread { kOurs, kCallers, kPollers };
   void Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) ABSL_LOCKS_EXCLUDED(mutex_);
   // Rows of a batch that travel in compact form, with `count` first tokens.
@@ -80,6 +80,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   };
   CompactRows CompactRowsOf(PendingBatch* batch) const ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBatch(PendingBatch* batch);
+  void CountFinished();
   void Run();
 
   const ClientOptions options_;
@@ -87,7 +88,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   mutable absl::Mutex mutex_;
   StreamState state_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<std::string> request_ids_ ABSL_GUARDED_BY(mutex_);
-  uint64_t unfinished_batches_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // batches, and opens that callers wait for
   std::thread thread_;
 };
 

@@ -43,6 +43,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
  public:
   GrpcStream(GrpcConnector* connector, uint64_t number, StreamEvents* events, const std::string& target)
       : connector_(*connector),
+        queue_(connector->events_),
         number_(number),
         events_(*events),
         call_(std::make_shared<Call>(MakeChannel(target, connector->channel_))),
@@ -54,7 +55,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
   void Start() {
     absl::MutexLock lock(&mutex_);
     self_ = shared_from_this();
-    call_->rpc = call_->stub.PrepareCall(&call_->context, kMethod, &connector_.queue_);
+    call_->rpc = call_->stub.PrepareCall(&call_->context, kMethod, queue_->get());
     pending_ = 1;
     call_->rpc->StartCall(&start_);
   }
@@ -74,12 +75,17 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     messages_.push_back(std::move(message));
   }
 
-  void Flush() override {
-    if (const std::shared_ptr<Transport> ring = moved()) return ring->Flush();
+  void Flush(bool polls) override {
+    if (const std::shared_ptr<Transport> ring = moved()) return ring->Flush(polls);
+    if (Write()) polls ? queue_->Expect() : queue_->Attend();
+  }
+
+  // Begins to write the next message; false if there is none, or not yet.
+  bool Write() {
     OutgoingMessage message;
     {
       absl::MutexLock lock(&mutex_);
-      if (!started_ || writing_ || ended_ || messages_.empty()) return;
+      if (!started_ || writing_ || ended_ || messages_.empty()) return false;
       message = std::move(messages_.front());
       messages_.pop_front();
       writing_ = true;
@@ -87,16 +93,19 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     }
     // Not under the lock: a write may take long and may release slices. There is only one at a time.
     rpc()->Write(ToByteBuffer(std::move(message)), &write_);
+    return true;
   }
 
   void Cancel() override {
     cancelled_.request_stop();
     CancelCall();
+    queue_->Attend();
     if (const std::shared_ptr<Transport> ring = moved()) ring->Cancel();
   }
 
-  void Poll(absl::FunctionRef<bool()> done) override {
-    if (const std::shared_ptr<Transport> ring = moved()) ring->Poll(done);
+  std::shared_ptr<Poller> poller() override {
+    const std::shared_ptr<Transport> ring = moved();
+    return ring != nullptr ? ring->poller() : queue_;
   }
   uint64_t max_message_bytes() override {
     const std::shared_ptr<Transport> ring = moved();
@@ -139,7 +148,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     Operation operation;
   };
 
-  // Run on the connector's thread.
+  // Run by one thread at a time, which reads the connector's events.
   void OnOperation(Operation operation, bool ok);
   void OnRead(bool ok);
   void ReadNext();
@@ -170,14 +179,15 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     if (const std::shared_ptr<Call> call = this->call()) call->context.TryCancel();
   }
 
-  GrpcConnector& connector_;
+  GrpcConnector& connector_;  // lives until the stream is over
+  const std::shared_ptr<EventQueue> queue_;
   const uint64_t number_;
   StreamEvents& events_;
   std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);
   const absl::Time memory_by_;
   std::stop_source cancelled_;
-  grpc::ByteBuffer received_;  // used by the connector's thread
-  grpc::Status status_;        // used by the connector's thread
+  grpc::ByteBuffer received_;  // used by OnOperation
+  grpc::Status status_;        // used by OnOperation
   std::thread memory_thread_;  // runs TakeUp, between the welcome and the next read
   Tag start_{this, Operation::kStart};
   Tag read_{this, Operation::kRead};
@@ -209,7 +219,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
       }
       if (ok) {
         rpc()->Read(&received_, &read_);
-        Flush();
+        Write();
       } else {
         rpc()->Finish(&status_, &finish_);
       }
@@ -227,7 +237,7 @@ void GrpcStream::OnOperation(Operation operation, bool ok) {
       if (moved() != nullptr) {
         HalfClose();
       } else {
-        Flush();
+        Write();
       }
       break;
     }
@@ -276,7 +286,9 @@ void GrpcStream::OnRead(bool ok) {
   } else {
     events_.OnResponse(number_, response);
   }
-  ReadNext();
+  // gRPC tells the server at once that there is room for the next message, which wakes up a thread there. Behind the
+  // caller's next step that thread is awake.
+  queue_->BeginLater([this] { ReadNext(); });
 }
 
 void GrpcStream::ReadNext() {
@@ -342,7 +354,7 @@ void GrpcStream::MoveTo(RingConnector::Opened opened) {
     moved_ = connector_.rings_->Start(std::move(opened), number_, &events_);
     moved_->Send({.segments = {{hello_, {}}}, .hold = nullptr});
   }
-  moved()->Flush();
+  moved()->Flush(/*polls=*/false);
   if (cancelled_.stop_requested()) moved()->Cancel();
 }
 
@@ -371,7 +383,10 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
       token_(options.transport.token),
       channel_{MakeCredentials(options.transport.tls), options.transport.tls ? options.transport.tls->server_name : "",
                options.transport.keepalive, options.transport.tls.has_value()},
-      thread_([this] { Run(); }) {
+      events_(std::make_shared<EventQueue>([](void* tag, bool ok) {
+        const GrpcStream::Tag* operation = static_cast<GrpcStream::Tag*>(tag);
+        operation->stream->OnOperation(operation->operation, ok);
+      })) {
   KeepGrpcRunning();
   // A memory socket checks users, not tokens and certificates.
   if (kind_ == TransportKind::kAuto && shared_memory_bytes_ > 0 && !channel_.secure && token_.empty())
@@ -379,13 +394,13 @@ GrpcConnector::GrpcConnector(const ClientOptions& options)
 }
 
 GrpcConnector::~GrpcConnector() {
+  events_->Attend();
   {
     absl::MutexLock lock(&mutex_);
     const auto none_live = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return live_streams_ == 0; };
     mutex_.Await(absl::Condition(&none_live));
   }
-  queue_.Shutdown();
-  thread_.join();
+  events_->Stop();
 }
 
 std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, StreamEvents* events) {
@@ -396,16 +411,8 @@ std::shared_ptr<Transport> GrpcConnector::Start(size_t target, uint64_t stream, 
   }
   auto call = std::make_shared<GrpcStream>(this, stream, events, targets_[target]);
   call->Start();
+  events_->Attend();
   return CancelledWithLast(std::move(call));
-}
-
-void GrpcConnector::Run() {
-  void* tag;
-  bool ok;
-  while (queue_.Next(&tag, &ok)) {
-    const GrpcStream::Tag* operation = static_cast<GrpcStream::Tag*>(tag);
-    operation->stream->OnOperation(operation->operation, ok);
-  }
 }
 
 void GrpcConnector::OnStreamOver() {

@@ -7,20 +7,19 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/event_queue.h"
 #include "client/cpp/grpc_channel.h"
 #include "client/cpp/ring_transport.h"
 #include "client/cpp/transport.h"
-#include "grpcpp/completion_queue.h"
 #include "sortition/options.h"
 
 namespace sortition::client {
 
-// Starts gRPC streams, with one thread and one completion queue for all.
+// Starts gRPC streams, with one queue of events for all, which waiting callers read themselves.
 //
 // A separate thread gets the memory that a stream shares with its server, and then passes the welcome on, so that a
 // slow server delays no other stream. Each stream has a separate channel: ending a stream closes its connection, and
@@ -36,7 +35,6 @@ class GrpcConnector final : public Connector {
 
  private:
   friend class GrpcStream;
-  void Run();
   void OnStreamOver();
 
   const std::vector<std::string> targets_;
@@ -48,10 +46,9 @@ class GrpcConnector final : public Connector {
   const ChannelOptions channel_;
   std::optional<RingConnector> rings_;  // set if streams may move to a ring
   std::atomic<bool> stays_ = false;     // set when a message did not fit a ring: later streams do not move
-  grpc::CompletionQueue queue_;
   absl::Mutex mutex_;
   uint32_t live_streams_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::thread thread_;
+  const std::shared_ptr<EventQueue> events_;
 };
 
 }  // namespace sortition::client

@@ -66,6 +66,7 @@ struct Opened {
 };
 
 class InProcessStream final : public Transport,
+                              public Poller,
                               public LocalSampler,
                               public std::enable_shared_from_this<InProcessStream> {
  public:
@@ -74,8 +75,12 @@ class InProcessStream final : public Transport,
 
   LocalSampler* sampler() override { return this; }
   void Send(OutgoingMessage) override { SORTITION_CHECK(!"a message to a sampler in this process"); }
-  void Flush() override { pool_.Start(); }
-  void Poll(absl::FunctionRef<bool()> done) override { pool_.Help(done); }
+  // A caller that polls next samples the rows itself.
+  void Flush(bool polls) override {
+    if (!polls) pool_.Start();
+  }
+  std::shared_ptr<Poller> poller() override { return shared_from_this(); }
+  void Poll(absl::FunctionRef<bool()> done, absl::FunctionRef<bool()>) override { pool_.Help(done); }
   void Cancel() override;
   TransportInUse in_use() override { return {.in_process = true, .note = ""}; }
 

@@ -32,7 +32,7 @@ absl::Status Broken() { return absl::InternalError("the server has written an in
 }  // namespace
 
 // One stream. It is kept alive until its thread has ended.
-class RingStream final : public Transport {
+class RingStream final : public Transport, public Poller, public std::enable_shared_from_this<RingStream> {
  public:
   // A memory socket's target, or a ring that is already open.
   using Origin = std::variant<std::string, RingConnector::Opened>;
@@ -55,7 +55,7 @@ class RingStream final : public Transport {
     if (!ended_) messages_.push_back(std::move(message));
   }
 
-  void Flush() override {
+  void Flush(bool) override {
     std::vector<OutgoingMessage> written;  // destroyed after the lock is released
     absl::MutexLock lock(&mutex_);
     Write(&written);
@@ -71,7 +71,8 @@ class RingStream final : public Transport {
     return memory_;
   }
 
-  void Poll(absl::FunctionRef<bool()> done) override;
+  std::shared_ptr<Poller> poller() override { return shared_from_this(); }
+  void Poll(absl::FunctionRef<bool()> done, absl::FunctionRef<bool()> awaited) override;
   uint64_t max_message_bytes() override { return service::kMostRingMessageBytes; }
   TransportInUse in_use() override { return {.kind = TransportKind::kRing, .row_memory = true, .note = ""}; }
 
@@ -163,7 +164,7 @@ absl::Status RingStream::Connect() {
   }
   events_.OnMemory(memory.get(), budget);
   connected_.store(true, std::memory_order_release);
-  Flush();
+  Flush(/*polls=*/false);
   return absl::OkStatus();
 }
 
@@ -188,7 +189,7 @@ absl::Status RingStream::Read() {
       continue;
     }
     if (!memory->IsConnected()) return absl::UnavailableError("the server ended the stream");
-    Flush();
+    Flush(/*polls=*/false);
     // Not under the lock, so that a caller that begins to poll can read.
     asleep_.store(true, std::memory_order_seq_cst);
     rings_->reader.Sleep(HasUnwritten() ? kShortSleep : kSleep);
@@ -208,7 +209,7 @@ bool RingStream::ReadSome() {
   return true;
 }
 
-void RingStream::Poll(absl::FunctionRef<bool()> done) {
+void RingStream::Poll(absl::FunctionRef<bool()> done, absl::FunctionRef<bool()>) {
   if (!connected_.load(std::memory_order_acquire)) return;
   const int64_t start = Nanoseconds();
   const int64_t end = start + absl::ToInt64Nanoseconds(spins_.Next());

@@ -19,7 +19,7 @@ namespace sortition::client {
 
 class RingStream;
 
-// Starts streams over rings, with a thread for each. The thread sleeps while a caller in Transport::Poll reads the
+// Starts streams over rings, with a thread for each. The thread sleeps while a caller in Poller::Poll reads the
 // answers itself. Targets are memory sockets, "unix:PATH".
 class RingConnector final : public Connector {
  public:

@@ -59,7 +59,7 @@ class ReceivedResponse {
 };
 
 // Receives the events of a connector's streams. Outlives the connector. Calls are made on the connector's threads and,
-// among the calls to a transport, from within Poll alone. Events of one stream arrive in order. Thread-safe.
+// among the calls to a transport, from within Poller::Poll alone. Events of one stream arrive in order. Thread-safe.
 class StreamEvents {
  public:
   virtual ~StreamEvents() = default;
@@ -75,6 +75,16 @@ class StreamEvents {
   virtual void OnEnded(uint64_t stream, absl::Status status) = 0;
 };
 
+// Work of a waiting caller for a stream, on its own thread: it reads answers, or samples rows. Thread-safe. Does not
+// keep the stream from being cancelled.
+class Poller {
+ public:
+  virtual ~Poller() = default;
+  // Works at most until `done` is true. `awaited` tells at the end whether others wait for the stream who do not poll.
+  // Called without locks. Events may be delivered from within it.
+  virtual void Poll(absl::FunctionRef<bool()> done, absl::FunctionRef<bool()> awaited) = 0;
+};
+
 // Thread-safe. May be destroyed at any time: the stream is then cancelled.
 class Transport {
  public:
@@ -85,13 +95,13 @@ class Transport {
   // Queues a message. Never blocks and starts no work that could call back. The message is dropped if the stream has
   // ended, or ends because the message does not fit it.
   virtual void Send(OutgoingMessage message) = 0;
-  // Sends queued messages as far as possible without blocking. Called without locks after every round of Send.
-  virtual void Flush() = 0;
+  // Sends queued messages as far as possible without blocking. Called without locks after every round of Send. `polls`:
+  // the caller polls next.
+  virtual void Flush(bool polls) = 0;
   // Ends the stream. OnEnded follows, and every `hold` is released soon.
   virtual void Cancel() = 0;
-  // Works for the stream on the caller's thread, at most until `done` is true: reads answers, or samples rows. Does
-  // nothing for transports that gain nothing by it. Called without locks. Events may be delivered from within it.
-  virtual void Poll(absl::FunctionRef<bool()>) {}
+  // Returns what a caller that waits does for the stream; null if it has nothing to gain. Constant as memory() is.
+  virtual std::shared_ptr<Poller> poller() { return nullptr; }
   // Returns the memory shared with the server, null if there is none. Constant after the server's welcome, except for
   // DropMemory.
   virtual std::shared_ptr<SharedMemory> memory() { return nullptr; }

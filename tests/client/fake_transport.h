@@ -62,7 +62,7 @@ class FakeConnector final : public client::Connector {
       SORTITION_CHECK(std::holds_alternative<service::Frame>(frame));
       stream_->sent.push_back(std::move(std::get<service::Frame>(frame)));
     }
-    void Flush() override {}
+    void Flush(bool) override {}
     client::LocalSampler* sampler() override { return stream_->sampler; }
     std::shared_ptr<client::SharedMemory> memory() override { return stream_->memory; }
     client::TransportInUse in_use() override { return stream_->in_use; }

@@ -98,7 +98,7 @@ TEST(SilentMemoryTest, OnlyItsStreamWaitsUntilCancelled) {
     v1::StreamRequest hello;
     hello.mutable_hello()->set_worker_session("worker");
     streams[stream]->Send(client::EncodeMessage(hello, {}, nullptr));
-    streams[stream]->Flush();
+    streams[stream]->Flush(/*polls=*/false);
     if (stream == 0) service.offered.WaitForNotification();
   }
   EXPECT_TRUE(events.welcomed[1].WaitForNotificationWithTimeout(kLong));

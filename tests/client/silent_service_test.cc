@@ -49,7 +49,7 @@ class SilentConnector final : public client::Connector {
       }
       tasks_.Post([stream = stream_, &events = events_, response] { events.OnResponse(stream, response); });
     }
-    void Flush() override {}
+    void Flush(bool) override {}
     void Cancel() override {
       if (std::exchange(cancelled_, true)) return;
       kept_.clear();

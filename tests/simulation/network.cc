@@ -82,7 +82,7 @@ class Network::ConnectionTransport final : public client::Transport {
       : network_(*network), connection_(std::move(connection)) {}
   ~ConnectionTransport() override { Cancel(); }
   void Send(client::OutgoingMessage message) override { network_.SendRequest(connection_, std::move(message)); }
-  void Flush() override {}
+  void Flush(bool) override {}
   void Cancel() override { network_.LeaveAtWorker(connection_); }
 
  private:

@@ -109,9 +109,9 @@ class Client {
   // the batch itself is invalid; then nothing has happened.
   absl::StatusOr<std::vector<RowResult>> Step(const Batch& batch, const StepOptions& options = {});
 
-  // Does the same without blocking. `done` is called exactly once: on a thread of the client's or, over a ring and
-  // in process, on a thread that is in Step. It must not block and may step again. The rows' memory and the sequences
-  // must live until then. If the batch itself is invalid, the status says so and `done` is not called.
+  // Does the same without blocking. `done` is called exactly once: on a thread of the client's or on one that is in
+  // Step. It must not block and may step again. The rows' memory and the sequences must live until then. If the batch
+  // itself is invalid, the status says so and `done` is not called.
   using StepDone = absl::AnyInvocable<void(std::vector<RowResult>)>;
   absl::Status StepAsync(const Batch& batch, const StepOptions& options, StepDone done);
 
