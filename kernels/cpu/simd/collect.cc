@@ -56,6 +56,9 @@ HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
 #endif
 }
 
+// Few groups are those of the row's largest tokens.
+HWY_INLINE Expected ExpectedOf(uint32_t groups) { return groups <= 256 ? Expected::kFew : Expected::kSome; }
+
 // Lists the tokens of groups that show what was sent and are positive numbers of 16 bits, whose bits are at least
 // `least` and below `end`.
 HWY_INLINE uint32_t ListHalves(const Row& row, const uint32_t* groups, uint32_t count, uint32_t least, uint32_t end,
@@ -73,7 +76,7 @@ HWY_INLINE uint32_t ListHalves(const Row& row, const uint32_t* groups, uint32_t 
       found |= Bits16(d, hn::And(hn::Gt(x, before_least), hn::Lt(x, from_end))) << at;
     }
     if (row.sent_words != nullptr) found &= row.sent_words[groups[i]];
-    listed += ListFound(found, groups[i] * law::kGroupSize, ids + listed);
+    listed += ListFound(found, groups[i] * law::kGroupSize, ExpectedOf(count), ids + listed);
   }
   return listed;
 }
@@ -92,7 +95,7 @@ HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t 
   const VF32 end = hn::Set(DF32(), SentFrom(ceiling));
   uint32_t listed = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    listed += ListTokensBetween<kType>(row, groups[i], least, end, ids + listed);
+    listed += ListTokensBetween<kType>(row, groups[i], least, end, ExpectedOf(count), ids + listed);
   }
   return listed;
 }

@@ -131,7 +131,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   const VF32 no_end = hn::Set(DF32(), std::numeric_limits<float>::infinity());
   uint32_t tokens[law::kGroupSize + kLanes];
   for (uint32_t group = begin; group < end; ++group) {
-    if (ListTokensBetween<kType>(row, group, least, no_end, tokens) == 0) continue;
+    if (ListTokensBetween<kType>(row, group, least, no_end, Expected::kFew, tokens) == 0) continue;
     *first = Candidate::Of(key, tokens[0]);
     return true;
   }

@@ -171,7 +171,7 @@ void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_
       // The group's noise is the least that its tokens meet, and a promise has units of eight distances.
       const float max = std::bit_cast<float>(law::KeyBits(row.maxima[group]));
       const float least = HWY_MAX(least_live, LogitBelow(max, float(spare + 2) * 8, row_scale));
-      end += ListTokensBetween<kType>(row, group, hn::Set(DF32(), least), no_end, tokens + end);
+      end += ListTokensBetween<kType>(row, group, hn::Set(DF32(), least), no_end, Expected::kFew, tokens + end);
     }
     racers->count = end;
     for (uint32_t i = begin; i < end; i += kLanes) {

@@ -213,7 +213,7 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
   const uint32_t parts = row.read_next[0].empty() && row.read_next[1].empty() ? 1 : 16;
   uint32_t step = 0;
   for (uint32_t part = 0; part < parts; ++part) {
-    // What is read next is asked for between parts of the row, so that it does not come all at once.
+    // Asks between parts of the row for what is read next, so that it does not come all at once.
     for (const std::span<const std::byte> next : row.read_next) FetchPart(next, part, parts);
     for (const uint32_t end = steps * (part + 1) / parts; step < end; ++step) {
       const uint32_t first = HWY_MIN(step * kStep, in_place - kStep);
