@@ -31,8 +31,8 @@ struct Constants {
   V32 repetition, inverse_repetition, repeated_flag;
 };
 
-// Holds what edits need of the row, for so many of them at a time. Loads of single elements fill it: gather instructions
-// take longer on AMD's processors.
+// Holds what edits need of the row, for so many of them at a time. Loads of single elements fill it: instructions that
+// gather take longer on AMD's processors.
 struct Gathered {
   static constexpr uint32_t kMost = 128;
   static_assert(kMost % kLanes == 0);
