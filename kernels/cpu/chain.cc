@@ -182,10 +182,10 @@ void Chain::List() {
 }
 
 void Chain::ListIfShort() {
-  if (is_listed_) return;
-  uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
-  const size_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, last_.key(), groups);
-  if (count * law::kGroupSize <= Kept::kMostListed) List();
+  const auto few = CollectIfFew(kernels_, row_, last_.key(), scratch_, &scratch_->kept);
+  if (!few) return;
+  list_ = few->first(kernels_.MoveNotAfter(few->data(), uint32_t(few->size()), last_));
+  is_listed_ = true;
 }
 
 void Chain::KeepNotAfter(Candidate last) {
@@ -235,18 +235,23 @@ void Chain::KeepDepth(const law::StageWords& stage) {
     const auto [count, least, most] = SquaredDeviations(scale);
     const uint32_t first = floor({count, 0, most});
     const uint32_t last = floor({count, 0, least});
-    if (first == last || CollectBetween(kernels_, row_, first, last, scratch_, &scratch_->leading).empty())
+    if (const auto few = CollectIfFew(kernels_, row_, first, scratch_, &scratch_->kept)) {
+      if (std::ranges::none_of(*few, [&](Candidate c) { return c.key() < last; })) {
+        list_ = *few;
+        is_listed_ = true;
+        return;
+      }
+    } else if (CollectBetween(kernels_, row_, first, last, scratch_, &scratch_->leading).empty()) {
       return KeepFrom(last);
+    }
   }
   KeepFrom(floor(LevelsOfKept(unit, scale)));
 }
 
 Chain::Deviations Chain::SquaredDeviations(const RowScale& scale) const {
-  uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
-  const uint32_t listed = kernels_.SelectAtLeast(row_.maxima, row_.groups, last_.key(), groups);
   const double a_level = 0x1p10 / double(scale.to_fixed_point);  // in logits
   const double lowest = -0x1p21 * a_level;
-  Spread spread = kernels_.SumSpread(row_, groups, listed, float(lowest));
+  Spread spread = kernels_.SumSpread(row_, float(lowest));
   for (const Candidate& candidate : row_.edited) {
     const double x = std::max(double(std::bit_cast<float>(law::KeyBits(candidate.key()))), lowest);
     ++spread.count;

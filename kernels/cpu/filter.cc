@@ -92,10 +92,7 @@ Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Brack
 Kept KeepFrom(const Kernels& kernels, const Row& row, uint32_t floor, Scratch* scratch) {
   Kept kept;
   kept.last = Candidate::Of(floor, ~0u);
-  uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  const size_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
-  if (count * law::kGroupSize > Kept::kMostListed) return kept;
-  kept.listed = CollectBetween(kernels, row, floor, kNoCeiling, scratch, &scratch->kept);
+  if (const auto few = CollectIfFew(kernels, row, floor, scratch, &scratch->kept)) kept.listed = *few;
   return kept;
 }
 

@@ -110,6 +110,7 @@ bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch
   row->maxima = maxima;
   row->reached = maxima;
   row->max_key = reading.max_key;
+  row->spread = reading.spread;
   return true;
 }
 

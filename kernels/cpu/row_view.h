@@ -11,6 +11,7 @@
 #include "kernels/cpu/candidate.h"
 #include "kernels/cpu/lazy_copy.h"
 #include "kernels/cpu/row_copy.h"
+#include "kernels/cpu/spread.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
@@ -27,6 +28,8 @@ struct Row {
   LazyCopy* lazy = nullptr;  // null where the copy is of the whole row, or none is needed
   // Memory that is read after the row: ReadMaxima prefetches it.
   std::span<const std::byte> read_next[2];
+  bool sums_logits = false;  // ReadMaxima may sum the logits, too, for `spread`
+  SentSpread spread = {};    // which holds where sent_words is null
 
   // Two keys per group, 0 where nothing is live; then zeros to a multiple of 64. No token of the group has a larger key
   // than its `maxima`, and some live token has one that is not smaller than its `reached`, where that is not 0. None is

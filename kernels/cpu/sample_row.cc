@@ -113,6 +113,16 @@ bool IsPlainGreedy(const RowRequest& request) {
   return request.parameters->greedy && !WantsSum(*request.parameters) && request.edits.empty() && !IsMasked(request);
 }
 
+// True if a stage sums levels of all tokens as they were sent.
+bool SumsSentLevels(const RowRequest& request) {
+  if (IsMasked(request) || !request.edits.empty()) return false;
+  for (const Stage& stage : request.parameters->chain) {
+    if (law::SumsOf(uint32_t(stage.kind)) == law::kSumLevels) return true;
+    if (stage.kind != StageKind::kTemperature) return false;
+  }
+  return false;
+}
+
 // True if the request names other tokens than the first.
 bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kDraw || !request.requested.empty(); }
 
@@ -251,6 +261,7 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
     raw.lazy = nullptr;
     *answer = RowOutput();
   }
+  raw.sums_logits = SumsSentLevels(request);
   SampleLaid(kernels, request, raw, scratch, answer);
 }
 

@@ -7,14 +7,32 @@
 
 namespace sortition::kernels::cpu {
 
-std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
-                                    Scratch* scratch, Array<Candidate>* memory) {
-  uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
+namespace {
+
+// CollectBetween from the listed groups and the edited tokens.
+std::span<Candidate> CollectFrom(const Kernels& kernels, const Row& row, const uint32_t* groups, uint32_t count,
+                                 uint32_t floor, uint32_t ceiling, Array<Candidate>* memory) {
   Candidate* const candidates = memory->Reserve(size_t{count} * law::kGroupSize + row.edited.size());
   const uint32_t sent = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
   const auto edited = uint32_t(row.edited.size());
   return {candidates, sent + kernels.CopyBetween(row.edited.data(), edited, floor, ceiling, candidates + sent)};
+}
+
+}  // namespace
+
+std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+                                    Scratch* scratch, Array<Candidate>* memory) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
+  return CollectFrom(kernels, row, groups, count, floor, ceiling, memory);
+}
+
+std::optional<std::span<Candidate>> CollectIfFew(const Kernels& kernels, const Row& row, uint32_t floor,
+                                                 Scratch* scratch, Array<Candidate>* memory) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
+  if (count * law::kGroupSize > Kept::kMostListed) return std::nullopt;
+  return CollectFrom(kernels, row, groups, count, floor, kNoCeiling, memory);
 }
 
 Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling, size_t count,

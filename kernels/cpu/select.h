@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/cpu/row_view.h"
@@ -17,6 +18,10 @@ inline constexpr uint32_t kNoCeiling = ~0u;
 // >= 1. Reads the groups that have a key >= `floor`.
 std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
                                     Scratch* scratch, Array<Candidate>* memory);
+
+// Those of a key >= `floor` if the groups that have one are few: at most Kept::kMostListed tokens. Nothing otherwise.
+std::optional<std::span<Candidate>> CollectIfFew(const Kernels& kernels, const Row& row, uint32_t floor,
+                                                 Scratch* scratch, Array<Candidate>* memory);
 
 // All tokens that are not after `last`, likewise.
 std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch,

@@ -119,6 +119,17 @@ TEST_F(CpuKernel, EqualsReferenceInPlacesOfTheRace) {
   }
 }
 
+// Top-n-sigma's sums come from the first pass where nothing changes the row and no logit is masked or too small.
+TEST_F(CpuKernel, EqualsReferenceIfSigmaFiltersFirst) {
+  Comparison comparison(backends());
+  const uint64_t rows = Scaled(6'000);
+  for (uint64_t seed = 1; seed <= rows; ++seed) {
+    auto row = std::make_unique<kernels::RandomRow>(650'000'000 + seed, 1 + uint32_t(seed * 7919 % 9'000));
+    row->FilterBySigmaFirst();
+    comparison.Add(std::move(row));
+  }
+}
+
 TEST_F(CpuKernel, EqualsReferenceOnGoldenRows) {
   Comparison comparison(backends());
   CompareGoldenRows(&comparison);

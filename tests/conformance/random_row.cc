@@ -229,6 +229,16 @@ void RandomRow::MakeMasks() {
   request_.allowed_bits = allowed_bits_.data();
 }
 
+void RandomRow::FilterBySigmaFirst() {
+  law::SamplingParameters options;
+  options.temperature = OneOf({0.2f, 0.8f, 1.0f, 3.0f});
+  options.top_n_sigma = OneOf({0.01f, 0.5f, 1.0f, 1.5f, 3.0f, 100.0f});
+  if (OneIn(3)) options.top_k = 1 + Below(60);
+  if (OneIn(3)) options.top_p = 0.9f;
+  options.repetition_penalty = 1.1f;
+  law::Compile(options, &parameters_);
+}
+
 void RandomRow::AskForMore() {
   parameters_.entropy = OneIn(2);
   parameters_.kept_tokens = OneIn(3);

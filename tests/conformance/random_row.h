@@ -37,6 +37,9 @@ class RandomRow {
   // Gives half of the verifications against a drafter's probabilities, which are of no block, further drafts.
   void AskForRounds();
 
+  // Makes top-n-sigma the first filter, before others or alone. Not of a row that has a chain.
+  void FilterBySigmaFirst();
+
   // Lets the filters of a chain keep a number of tokens at least.
   void KeepAtLeast();
 

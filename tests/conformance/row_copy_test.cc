@@ -85,6 +85,16 @@ TEST(RowCopy, EqualsReference) {
   }
 }
 
+// The sums of top-n-sigma may come from the first pass, which copies.
+TEST(RowCopy, RowsFilteredBySigmaEqualReference) {
+  for (uint64_t seed = testing::Scaled(1'000); seed > 0; --seed) {
+    RandomRow row(9'000'000 + seed, 1 + seed * 7919 % 9000);
+    row.FilterBySigmaFirst();
+    ExpectArrives(row.request(), row.description());
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(RowCopy, EqualsReferenceOnGoldenRows) {
   for (const law::GoldenRow& row : law::GoldenRows()) {
     const std::vector<std::byte> tensor = law::TensorOf(row);

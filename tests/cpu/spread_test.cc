@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <vector>
 
@@ -36,6 +35,21 @@ Exact ExactOf(const std::vector<float>& logits, float lowest) {
   return exact;
 }
 
+void ExpectNear(const Spread& spread, const Exact& exact) {
+  EXPECT_EQ(spread.count, exact.count);
+  EXPECT_LE(std::fabs(spread.sum - exact.sum), kSpreadError * exact.sizes);
+  EXPECT_LE(std::fabs(spread.squares - exact.squares), kSpreadError * exact.squares);
+}
+
+RowRequest RequestOf(const std::vector<float>& logits) {
+  static const RowParameters parameters;
+  RowRequest request;
+  request.logits = logits.data();
+  request.live_vocabulary = uint32_t(logits.size());
+  request.parameters = &parameters;
+  return request;
+}
+
 TEST(Spread, WithinErrorOnEveryTarget) {
   constexpr uint32_t kVocabulary = 64 * 100;
   constexpr float kLowest = -16;
@@ -47,21 +61,40 @@ TEST(Spread, WithinErrorOnEveryTarget) {
       const bool masked = std::uniform_real_distribution<float>(0, 1)(random) < masked_share;
       logit = masked ? -std::numeric_limits<float>::infinity() : normal(random);
     }
-    const Exact exact = ExactOf(logits, kLowest);
-    const RowParameters parameters;
-    RowRequest request;
-    request.logits = logits.data();
-    request.live_vocabulary = kVocabulary;
-    request.parameters = &parameters;
+    const RowRequest request = RequestOf(logits);
     for (const Target* target : RunnableTargets()) {
+      SCOPED_TRACE(target->name);
       Scratch scratch;
       const Row row = LayRow(request, {}, &scratch);
-      std::vector<uint32_t> groups(row.groups);
-      std::iota(groups.begin(), groups.end(), 0u);
-      const Spread spread = target->kernels.SumSpread(row, groups.data(), row.groups, kLowest);
-      EXPECT_EQ(spread.count, exact.count) << target->name;
-      EXPECT_LE(std::fabs(spread.sum - exact.sum), kSpreadError * exact.sizes) << target->name;
-      EXPECT_LE(std::fabs(spread.squares - exact.squares), kSpreadError * exact.squares) << target->name;
+      ExpectNear(target->kernels.SumSpread(row, kLowest), ExactOf(logits, kLowest));
+    }
+  }
+}
+
+// Logits that are masked or too small, in the first groups or behind those that the first pass sums.
+TEST(Spread, OfFirstPassWithinErrorOnEveryTarget) {
+  constexpr float kLowest = -32;
+  std::mt19937_64 random(6);
+  std::normal_distribution<float> normal(-1, 2);
+  std::vector<float> logits(64 * 100 + 10);
+  for (float& logit : logits) logit = normal(random);
+  for (const size_t odd_token : {size_t{0}, size_t{5000}, logits.size() - 1}) {
+    for (const float odd : {0.0f, kLowest, -33.0f, -1e9f, -std::numeric_limits<float>::infinity()}) {
+      std::vector<float> row_logits = logits;
+      row_logits[odd_token] = odd;
+      const RowRequest request = RequestOf(row_logits);
+      for (const Target* target : RunnableTargets()) {
+        SCOPED_TRACE(::testing::Message() << target->name << ", " << odd << " at " << odd_token);
+        Scratch scratch;
+        RowOutput answer;
+        Row row = LayRow(request, {}, &scratch);
+        row.sums_logits = true;
+        ASSERT_TRUE(ReadRow(target->kernels, request, &scratch, &row, &answer));
+        ASSERT_GE(row.spread.groups, 100 - 16);
+        const bool is_summed = odd_token < row.spread.groups * law::kGroupSize;
+        EXPECT_EQ(row.spread.largest_square < kLowest * kLowest, !is_summed || odd == 0);
+        ExpectNear(target->kernels.SumSpread(row, kLowest), ExactOf(row_logits, kLowest));
+      }
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "kernels/cpu/racers.h"
 #include "kernels/cpu/row_view.h"
 #include "kernels/cpu/scale.h"
+#include "kernels/cpu/spread.h"
 #include "kernels/law/law.h"
 #include "kernels/row.h"
 
@@ -17,7 +18,8 @@ namespace sortition::kernels::cpu {
 // The result of ReadMaxima.
 struct Reading {
   uint32_t max_key;
-  bool suspect;  // the row holds a NaN or a logit that is too large: no key is of meaning
+  bool suspect;            // the row holds a NaN or a logit that is too large: no key is of meaning
+  SentSpread spread = {};  // of no group where Row::sums_logits does not ask for it
 };
 
 // The lists that EditTokens fills; they have room for all edits.
@@ -46,15 +48,6 @@ struct Levels {
   int64_t sum = 0;
   uint64_t squares = 0;
 };
-
-// An estimate of Levels, from logits as floats that are not below some lowest one. In exact arithmetic the sum would
-// differ by at most kSpreadError times the sum of their sizes, and the squares by that share.
-struct Spread {
-  uint32_t count = 0;
-  double sum = 0;
-  double squares = 0;
-};
-inline constexpr double kSpreadError = 0x1p-18;
 
 // The number of probabilities that SumProbabilities takes at a time: a multiple of every target's lanes.
 inline constexpr uint32_t kDraftStep = 64;

@@ -11,11 +11,17 @@
 #include "kernels/cpu/simd/load.inc"
 //
 #include "kernels/cpu/simd/readers.inc"
+//
+#include "kernels/cpu/simd/spread.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
 namespace {
+
+// A reader's elements may have fewer.
+template <class Reader>
+constexpr size_t kLaneBytes = sizeof(hn::TFromD<typename Reader::D>);
 
 // Lane i of each run of kGroups lanes stands for a part of group first + i. load(group) gives a vector of such runs for
 // the kLoaded groups from `group` on; kGroups lanes fill at most a block of 128 bits.
@@ -28,7 +34,7 @@ HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
     const auto a = PartsOfGroups<kHalf, kLoaded, Reader>(first, load);
     const auto b = PartsOfGroups<kHalf, kLoaded, Reader>(first + kHalf, load);
     const typename Reader::D d;
-    const hn::Repartition<hwy::UnsignedFromSize<kHalf * Reader::kBytes>, typename Reader::D> runs;
+    const hn::Repartition<hwy::UnsignedFromSize<kHalf * kLaneBytes<Reader>>, typename Reader::D> runs;
     const auto ra = hn::BitCast(runs, a);
     const auto rb = hn::BitCast(runs, b);
     return Reader::Larger(hn::BitCast(d, hn::InterleaveLower(runs, ra, rb)),
@@ -40,7 +46,7 @@ HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
 template <size_t kLoaded, class Reader, typename Load>
 HWY_INLINE typename Reader::V WholeGroups(Load load) {
   const typename Reader::D d;
-  constexpr size_t kBlock = 16 / Reader::kBytes;  // lanes, and groups, of 128 bits
+  constexpr size_t kBlock = 16 / kLaneBytes<Reader>;  // lanes, and groups, of 128 bits
   constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
   static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
   // Block by block, by name: what a loop makes lies in memory.
@@ -117,6 +123,7 @@ HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reade
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
 struct Reader32 {
   static constexpr uint32_t kStep = kStepOf<Floats32>;
+  static constexpr bool kSums = false;
 
   HWY_INLINE Reader32() {}
 
@@ -139,6 +146,7 @@ HWY_NOINLINE Negative16::V MaximaOfNegatives(const std::byte* elements) {
 template <DType kType>
 struct Reader16 {
   static constexpr uint32_t kStep = kStepOf<Positive16>;
+  static constexpr bool kSums = false;
 
   HWY_INLINE Reader16() : positive(kType == DType::kF16 ? 0xfc00 : 0xff80) {}
 
@@ -161,6 +169,57 @@ struct Reader16 {
   HWY_INLINE bool FoundNan() const { return positive.FoundNan(); }
 
   Positive16 positive;
+};
+
+// True if the group has a NaN among its elements.
+template <DType kType>
+HWY_INLINE bool HasNan(const std::byte* elements) {
+  if constexpr (kType == DType::kF32) {
+    Floats32 reader;
+    reader.LoadGroup(elements, 0);
+    return reader.FoundNan();
+  } else {
+    const D16 d;
+    const V16 infinity = hn::Set(d, kType == DType::kF16 ? 0x7c00 : 0x7f80);
+    V16 most = hn::Zero(d);
+    for (size_t i = 0; i < law::kGroupSize; i += hn::MaxLanes(d)) {
+      const V16 v = hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements) + i);
+      most = hn::Max(most, hn::And(v, hn::Set(d, 0x7fff)));
+    }
+    return !hn::AllFalse(d, hn::Gt(most, infinity));
+  }
+}
+
+// Sums what its steps read, and what it looks at not.
+template <DType kType>
+struct SummingReader {
+  static constexpr uint32_t kStep = kStepOf<SummedFloats<kType>>;
+  static constexpr bool kSums = true;
+
+  HWY_INLINE SummingReader() : largest_squares(hn::Zero(DF32())) {}
+
+  template <typename Keep>
+  HWY_INLINE void Step(const std::byte* elements, Keep keep) {
+    keep(0, hn::BitCast(D32(), ConsecutiveGroups(elements, &floats)));
+    if (++steps % (SummedFloats<kType>::kMostGroups / kStep) == 0) Flush();
+  }
+  HWY_INLINE void Look(const std::byte* elements) { saw_nan |= HasNan<kType>(elements); }
+
+  HWY_INLINE void Flush() {
+    largest_squares = hn::Max(largest_squares, floats.LargestSquares());
+    floats.MoveTo(&totals);
+  }
+  HWY_INLINE SentSpread Sums() {
+    Flush();
+    const uint32_t groups = steps * kStep;
+    return {groups, totals.Of(groups * law::kGroupSize), hn::GetLane(hn::MaxOfLanes(DF32(), largest_squares))};
+  }
+
+  SummedFloats<kType> floats;
+  SpreadTotals totals;
+  VF32 largest_squares;
+  uint32_t steps = 0;
+  bool saw_nan = false;
 };
 
 // Asks for a part of the lines of some bytes: that of so many equal parts.
@@ -197,19 +256,19 @@ class UnreadGroups {
   RowCopier copier_;
 };
 
-template <DType kType>
-HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
+template <DType kType, class Reader>
+HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
   const D32 d;
   const uint32_t groups = row.groups;
   const uint32_t in_place = GroupsInPlace(row);
 
-  std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>> reader;
-  constexpr uint32_t kStep = decltype(reader)::kStep;
+  Reader reader;
+  constexpr uint32_t kStep = Reader::kStep;
   UnreadGroups unread(row, kGroupBytes);
   V32 max = hn::Zero(d);
-  // The last step may read groups of the one before it again.
-  const uint32_t steps = in_place < kStep ? 0 : (in_place + kStep - 1) / kStep;
+  // The last step may read groups of the one before it again, if they are not summed.
+  const uint32_t steps = Reader::kSums || in_place < kStep ? in_place / kStep : (in_place + kStep - 1) / kStep;
   const uint32_t parts = row.read_next[0].empty() && row.read_next[1].empty() ? 1 : 16;
   uint32_t step = 0;
   for (uint32_t part = 0; part < parts; ++part) {
@@ -224,9 +283,9 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
       });
     }
   }
-  uint32_t group = steps == 0 ? 0 : in_place;
+  uint32_t group = HWY_MIN(steps * kStep, in_place);
   if (group < in_place) unread.At(group, in_place - group);
-  if (unread.may_change() && steps * kStep != in_place) {
+  if (unread.may_change() && steps * kStep > in_place) {
     // A group that was read twice may have had a larger key before.
     max = hn::Zero(d);
     for (uint32_t i = 0; i < steps * kStep; i += kLanes)
@@ -240,26 +299,14 @@ HWY_INLINE Reading ReadMaximaAs(const Row& row, uint32_t* maxima) {
     max_key = HWY_MAX(max_key, maxima[group]);
   }
   for (; group % 64 != 0; ++group) maxima[group] = 0;
-  return {max_key, max_key >= kTooLargeKey || reader.FoundNan()};
-}
-
-// True if the group has a NaN among its elements.
-template <DType kType>
-HWY_INLINE bool HasNan(const std::byte* elements) {
-  if constexpr (kType == DType::kF32) {
-    Floats32 reader;
-    reader.LoadGroup(elements, 0);
-    return reader.FoundNan();
+  Reading reading = {max_key, max_key >= kTooLargeKey};
+  if constexpr (Reader::kSums) {
+    reading.spread = reader.Sums();
+    reading.suspect |= reader.saw_nan || reading.spread.spread.squares != reading.spread.spread.squares;
   } else {
-    const D16 d;
-    const V16 infinity = hn::Set(d, kType == DType::kF16 ? 0x7c00 : 0x7f80);
-    V16 most = hn::Zero(d);
-    for (size_t i = 0; i < law::kGroupSize; i += hn::MaxLanes(d)) {
-      const V16 v = hn::LoadU(d, reinterpret_cast<const uint16_t*>(elements) + i);
-      most = hn::Max(most, hn::And(v, hn::Set(d, 0x7fff)));
-    }
-    return !hn::AllFalse(d, hn::Gt(most, infinity));
+    reading.suspect |= reader.FoundNan();
   }
+  return reading;
 }
 
 // A group's tokens that show what was sent, any element type widened to f32.
@@ -320,7 +367,12 @@ void CopyGroup(const Row& row, uint32_t group) {
 }
 
 Reading ReadMaxima(const Row& row, uint32_t* maxima) {
-  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR { return ReadMaximaAs<kType>(row, maxima); });
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    if constexpr (kType != DType::kF16) {
+      if (row.sums_logits && row.lazy == nullptr) return ReadMaximaBy<kType, SummingReader<kType>>(row, maxima);
+    }
+    return ReadMaximaBy<kType, std::conditional_t<kType == DType::kF32, Reader32, Reader16<kType>>>(row, maxima);
+  });
 }
 
 }  // namespace sortition::kernels::cpu::HWY_NAMESPACE
