@@ -222,12 +222,24 @@ struct SummingReader {
   bool saw_nan = false;
 };
 
-// Asks for a part of the lines of some bytes: that of so many equal parts.
-HWY_INLINE void FetchPart(std::span<const std::byte> bytes, size_t part, size_t parts) {
-  const size_t lines = (bytes.size() + 63) / 64;
-  for (size_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line)
-    Prefetch(bytes.data() + 64 * line);
-}
+// Memory that is read after the row. Its lines are asked for in equal parts, so that they do not come all at once.
+class LinesAhead {
+ public:
+  static constexpr uint32_t kParts = 16;
+
+  HWY_INLINE explicit LinesAhead(std::span<const std::byte> bytes)
+      : left_(bytes), bytes_a_part_((bytes.size() / 64 + kParts) / kParts * 64) {}
+
+  HWY_INLINE void AskForPart() {
+    const std::span<const std::byte> part = left_.first(HWY_MIN(bytes_a_part_, left_.size()));
+    for (size_t at = 0; at < part.size(); at += 64) Prefetch(part.data() + at);
+    left_ = left_.subspan(part.size());
+  }
+
+ private:
+  std::span<const std::byte> left_;
+  const size_t bytes_a_part_;
+};
 
 // The groups of a row before its maxima are known.
 class UnreadGroups {
@@ -269,12 +281,13 @@ HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
   V32 max = hn::Zero(d);
   // The last step may read groups of the one before it again, if they are not summed.
   const uint32_t steps = Reader::kSums || in_place < kStep ? in_place / kStep : (in_place + kStep - 1) / kStep;
-  const uint32_t parts = row.read_next[0].empty() && row.read_next[1].empty() ? 1 : 16;
-  uint32_t step = 0;
-  for (uint32_t part = 0; part < parts; ++part) {
-    // Asks between parts of the row for what is read next, so that it does not come all at once.
-    for (const std::span<const std::byte> next : row.read_next) FetchPart(next, part, parts);
-    for (const uint32_t end = steps * (part + 1) / parts; step < end; ++step) {
+  LinesAhead edits(row.read_next[0]), mask(row.read_next[1]);
+  const bool reads_next = !row.read_next[0].empty() || !row.read_next[1].empty();
+  const uint32_t steps_a_part = reads_next ? steps / LinesAhead::kParts + 1 : steps;
+  for (uint32_t step = 0; step < steps;) {
+    edits.AskForPart();
+    mask.AskForPart();
+    for (const uint32_t end = HWY_MIN(steps, step + steps_a_part); step < end; ++step) {
       const uint32_t first = HWY_MIN(step * kStep, in_place - kStep);
       reader.Step(unread.At(first, kStep), [&](uint32_t i, V32 bits) HWY_ATTR {
         const V32 keys = KeyOf(bits);
