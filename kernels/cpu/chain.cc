@@ -23,7 +23,11 @@ constexpr uint32_t kNearest = ~0u - 1;  // no candidate's rank may be the larges
 void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* row) {
   const std::span<Candidate> head = CollectBetween(kernels, *row, first.key(), kNoCeiling, scratch, &scratch->leading);
   uint64_t* const words = scratch->sent_words.Reserve(row->groups);
-  if (row->sent_words == nullptr) std::fill_n(words, row->groups, ~uint64_t{0});
+  if (row->sent_words == nullptr) {
+    std::fill_n(words, row->groups, ~uint64_t{0});
+  } else if (row->sent_words != words) {
+    std::copy_n(row->sent_words, row->groups, words);
+  }
   const size_t padded = (row->groups + 63) / 64 * 64;
   uint32_t* const maxima = scratch->changed_maxima.Reserve(row->groups);
   uint32_t* const reached = scratch->reached.Reserve(row->groups);
@@ -46,6 +50,8 @@ void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* ro
       std::remove_if(edited, edited + row->edited.size(), [&](Candidate c) { return c > first; });
   row->edited = {edited, size_t(kept_end - edited)};
   row->sent_words = words;
+  row->listed = {};
+  row->listed_floor = kNoCeiling;
   row->maxima = maxima;
   row->reached = reached;
   uint32_t* const largest = scratch->folded.Reserve(count);

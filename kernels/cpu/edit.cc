@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "kernels/check.h"
+#include "kernels/cpu/filter.h"
 #include "kernels/cpu/read.h"
+#include "kernels/cpu/select.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -36,6 +38,14 @@ void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* word
   }
 }
 
+// The mask as FillAllowedWords gives it, where it lies, or null where it has to be filled.
+const uint64_t* WordsInPlace(const RowRequest& request) {
+  if (request.has_allowed_tokens || !request.edits.empty()) return nullptr;
+  const bool is_aligned = std::bit_cast<uintptr_t>(request.allowed_bits) % alignof(uint64_t) == 0;
+  const bool is_whole = (request.live_vocabulary + 31) / 32 % 2 == 0;
+  return is_aligned && is_whole ? reinterpret_cast<const uint64_t*>(request.allowed_bits) : nullptr;
+}
+
 // So many groups that come first, by their maxima, have to have exact ones: as many as selection asks for.
 uint32_t ExactGroups(const RowRequest& request) {
   constexpr uint32_t kForTopP = 256;  // not needed, but where its search is at its best
@@ -46,31 +56,53 @@ uint32_t ExactGroups(const RowRequest& request) {
   return std::max({first, parameters.processed_top, parameters.tempered_top});
 }
 
-// Makes the maxima of a masked row from those of the unmasked one: exact of `exact` groups at least that come first, or
-// of all; of the others, that lie below them, perhaps those of masked tokens.
-void MaskMaxima(const Kernels& kernels, const Row& row, const uint32_t* unmasked, uint32_t exact, Scratch* scratch,
-                uint32_t* maxima) {
-  kernels.MaskWholeGroups(row.sent_words, unmasked, row.groups, maxima);
-  uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  // Looks among more groups, since a mask hides some.
-  for (uint64_t leading = 2 * uint64_t{exact} + 16;; leading *= 4) {
-    const bool all = leading >= row.groups;
-    uint32_t* const folded = scratch->folded.Reserve(row.groups);
-    const uint32_t level = all ? 1 : kernels.LowerBoundOfNth(maxima, row.groups, uint32_t(leading), 1, folded);
-    const uint32_t reached = kernels.SelectAtLeast(maxima, row.groups, level, groups);
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < reached; ++i) {
-      groups[count] = groups[i];
-      count += row.sent_words[groups[i]] != ~uint64_t{0};
+// The smallest key that min-p keeps where the other filters look at nothing below it; 1 elsewhere.
+uint32_t FloorOf(const RowParameters& parameters, uint32_t max_key) {
+  if (parameters.greedy || !parameters.chain.empty() || parameters.tempered_top != 0) return 1;
+  const law::Temperature temperature = {parameters.multiplier, parameters.exponent, parameters.window};
+  return FloorOfMinP(parameters, max_key, law::ScaleOf(law::KeyBits(max_key), temperature));
+}
+
+// Gives a masked row its maxima, from those of the unmasked one: exact of the groups that come first, as many as the
+// filters look at, or of all; of the others, that lie below them, perhaps those of masked tokens. Lists the tokens of
+// the first groups if these are not all.
+void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scratch, uint32_t* maxima, Row* row) {
+  kernels.MaskWholeGroups(row->sent_words, row->maxima, row->groups, maxima);
+  row->maxima = row->reached = maxima;
+  uint32_t* const groups = scratch->groups.Reserve(row->groups);
+  const uint32_t exact = ExactGroups(request);
+  // Looks at more groups, since a mask hides some. At few at first if min-p may keep nothing of others.
+  constexpr uint64_t kMore = 16;
+  const uint64_t enough = 2 * uint64_t{exact} + kMore;
+  for (uint64_t leading = FloorOf(*request.parameters, row->max_key) > 1 ? kMore : enough;;
+       leading = std::max(enough, 4 * leading)) {
+    uint32_t* const folded = scratch->folded.Reserve(row->groups);
+    const uint32_t level =
+        leading < row->groups ? kernels.LowerBoundOfNth(maxima, row->groups, uint32_t(leading), 1, folded) : 1;
+    uint32_t count = kernels.SelectAtLeast(maxima, row->groups, level, groups);
+    if (level == 1) {
+      count = uint32_t(std::remove_if(groups, groups + count, [&](uint32_t g) { return ~row->sent_words[g] == 0; }) -
+                       groups);
+      uint32_t* const keys = scratch->folded.Reserve(count);
+      kernels.LargestSentKeys(*row, groups, count, keys);
+      for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = keys[i];
+      row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
+      return;
     }
-    uint32_t* const keys = scratch->folded.Reserve(count);
-    kernels.LargestSentKeys(row, groups, count, keys);
-    uint32_t still = reached - count;
-    for (uint32_t i = 0; i < count; ++i) {
-      maxima[groups[i]] = keys[i];
-      still += keys[i] >= level;
+    Candidate* const tokens = scratch->listed.Reserve(size_t{count} * law::kGroupSize);
+    row->listed = {tokens, kernels.CollectTokens(*row, groups, count, level, kNoCeiling, tokens)};
+    row->listed_floor = level;
+    for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = level - 1;
+    uint32_t reached = 0;
+    uint32_t max_key = 0;
+    for (const Candidate& token : row->listed) {
+      uint32_t& max = maxima[token.token() / law::kGroupSize];
+      reached += max < level;
+      max = std::max(max, token.key());
+      max_key = std::max(max_key, token.key());
     }
-    if (level == 1 || still >= exact) return;
+    row->max_key = max_key;
+    if (reached >= exact || (reached != 0 && FloorOf(*request.parameters, max_key) >= level)) return;
   }
 }
 
@@ -154,10 +186,11 @@ uint32_t SettleMoved(const Kernels& kernels, const Row& raw, const Row& row, con
   return has_first_moved ? maxima[kernels.FindMax(maxima, row.groups)] : std::max(max_key, raw.max_key);
 }
 
-void RaiseMaxima(std::span<const Candidate> edited, uint32_t* maxima) {
-  for (const Candidate& candidate : edited) {
+void RaiseMaxima(uint32_t* maxima, Row* row) {
+  for (const Candidate& candidate : row->edited) {
     uint32_t& max = maxima[candidate.token() / law::kGroupSize];
     max = std::max(max, candidate.key());
+    row->max_key = std::max(row->max_key, candidate.key());
   }
 }
 
@@ -172,6 +205,11 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
 
   const size_t padded = (raw.groups + 63) / 64 * 64;
   uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
+  if (const uint64_t* const in_place = WordsInPlace(request)) {
+    row->sent_words = in_place;
+    MaskMaxima(kernels, request, scratch, maxima, row);
+    return true;
+  }
   uint64_t* const words = scratch->sent_words.Reserve(raw.groups);
   FillAllowedWords(request, raw.groups, words);
   if (masked) row->sent_words = words;
@@ -189,13 +227,13 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
     row->sent_words = words;
     row->edited = {edited.live, edited.live_count};
   }
-  row->maxima = maxima;
   if (masked) {
-    MaskMaxima(kernels, *row, raw.maxima, ExactGroups(request), scratch, maxima);
-    RaiseMaxima(row->edited, maxima);
-    row->reached = maxima;
-    row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
-  } else if (edited.moved_count <= kFewMoved) {
+    MaskMaxima(kernels, request, scratch, maxima, row);
+    RaiseMaxima(maxima, row);
+    return true;
+  }
+  row->maxima = maxima;
+  if (edited.moved_count <= kFewMoved) {
     std::copy_n(raw.maxima, padded, maxima);
     row->max_key = SettleMoved(kernels, raw, *row, edited, scratch, maxima);
     row->reached = maxima;

@@ -45,6 +45,10 @@ struct Row {
   // token is masked, or is one of `edited`.
   const uint64_t* sent_words;
   std::span<const Candidate> edited;  // live tokens whose logit is not the one that was sent; token ascending
+
+  // The tokens that show what was sent and have a key >= listed_floor, where they have been listed.
+  std::span<const Candidate> listed = {};
+  uint32_t listed_floor = ~0u;
 };
 
 // Returns -Inf in the element type.

@@ -22,6 +22,7 @@ struct Scratch {
   Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and edits
   Array<uint32_t> reached;         // Row's, if it is not `maxima`
   Array<Candidate> edited;
+  Array<Candidate> listed;     // Row's
   Array<uint32_t> moved_keys;  // Edited's
 
   Array<uint32_t> folded;    // maxima of maxima

@@ -18,10 +18,21 @@ std::span<Candidate> CollectFrom(const Kernels& kernels, const Row& row, const u
   return {candidates, sent + kernels.CopyBetween(row.edited.data(), edited, floor, ceiling, candidates + sent)};
 }
 
+// CollectBetween from the row's listed and edited tokens.
+std::span<Candidate> CopyListed(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+                                Array<Candidate>* memory) {
+  Candidate* const candidates = memory->Reserve(row.listed.size() + row.edited.size());
+  uint32_t count = 0;
+  for (const std::span<const Candidate> tokens : {row.listed, row.edited})
+    count += kernels.CopyBetween(tokens.data(), uint32_t(tokens.size()), floor, ceiling, candidates + count);
+  return {candidates, count};
+}
+
 }  // namespace
 
 std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
                                     Scratch* scratch, Array<Candidate>* memory) {
+  if (floor >= row.listed_floor) return CopyListed(kernels, row, floor, ceiling, memory);
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   return CollectFrom(kernels, row, groups, count, floor, ceiling, memory);
@@ -29,6 +40,8 @@ std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint
 
 std::optional<std::span<Candidate>> CollectIfFew(const Kernels& kernels, const Row& row, uint32_t floor,
                                                  Scratch* scratch, Array<Candidate>* memory) {
+  if (floor >= row.listed_floor && row.listed.size() <= Kept::kMostListed)
+    return CopyListed(kernels, row, floor, kNoCeiling, memory);
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   if (count * law::kGroupSize > Kept::kMostListed) return std::nullopt;
@@ -51,8 +64,10 @@ namespace {
 // Returns the first `count` tokens and up to `more` that come next.
 std::span<Candidate> SelectUpTo(const Kernels& kernels, const Row& row, uint32_t count, uint32_t more, uint32_t floor,
                                 Scratch* scratch, Array<Candidate>* memory) {
+  const bool are_listed = row.listed.size() >= count || floor >= row.listed_floor;
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
-  const uint32_t from = kernels.LowerBoundOfNth(row.reached, row.groups, count, floor, folded);
+  const uint32_t from = are_listed ? std::max(floor, row.listed_floor)
+                                   : kernels.LowerBoundOfNth(row.reached, row.groups, count, floor, folded);
   const std::span<Candidate> candidates = CollectBetween(kernels, row, from, kNoCeiling, scratch, memory);
   if (candidates.size() <= size_t{count} + more) return candidates;
   const Candidate last = kernels.NthCandidate(candidates.data(), uint32_t(candidates.size()), count);

@@ -28,15 +28,16 @@ HWY_INLINE uint32_t CountAtLeast(const uint32_t* keys, uint32_t count, uint32_t 
 void MaskWholeGroups(const uint64_t* words, const uint32_t* keys, uint32_t groups, uint32_t* masked) {
   const D32 d;
   const D64 d64;
-  for (uint32_t i = 0; i < groups; i += kLanes) {
+  const uint32_t whole = groups / kLanes * kLanes;
+  for (uint32_t i = 0; i < whole; i += kLanes) {
     const V32 first = Narrow(hn::LoadU(d64, words + i));
     const V32 second = Narrow(hn::LoadU(d64, words + i + kLanes / 2));
     const V32 any = hn::Or(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));
     hn::StoreU(hn::IfThenZeroElse(hn::Eq(any, hn::Zero(d)), hn::LoadU(d, keys + i)), d, masked + i);
   }
-  for (uint32_t i = (groups + kLanes - 1) / kLanes * kLanes; i % 64 != 0; i += kLanes) {
-    hn::StoreU(hn::Zero(d), d, masked + i);
-  }
+  uint32_t i = whole;
+  for (; i < groups; ++i) masked[i] = words[i] == 0 ? 0 : keys[i];  // reads no word beyond the last
+  for (; i % 64 != 0; ++i) masked[i] = 0;
 }
 
 uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint32_t floor, uint32_t* buffer) {
