@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kernels/check.h"
-#include "kernels/cpu/filter.h"
 #include "kernels/cpu/read.h"
 #include "kernels/cpu/select.h"
 #include "kernels/law/row_law.h"
@@ -56,11 +55,17 @@ uint32_t ExactGroups(const RowRequest& request) {
   return std::max({first, parameters.processed_top, parameters.tempered_top});
 }
 
-// The smallest key that min-p keeps where the other filters look at nothing below it; 1 elsewhere.
-uint32_t FloorOf(const RowParameters& parameters, uint32_t max_key) {
-  if (parameters.greedy || !parameters.chain.empty() || parameters.tempered_top != 0) return 1;
+// True if min-p keeps tokens above some key, and the other filters look at none below.
+bool MinPEndsSearch(const RowParameters& parameters) {
+  return parameters.min_p_distance != RowParameters::kMinPOff && !parameters.greedy && parameters.chain.empty() &&
+         parameters.tempered_top == 0;
+}
+
+// True if min-p keeps a token of this key where `max_key` is the largest.
+bool MinPKeeps(const RowParameters& parameters, uint32_t key, uint32_t max_key) {
   const law::Temperature temperature = {parameters.multiplier, parameters.exponent, parameters.window};
-  return FloorOfMinP(parameters, max_key, law::ScaleOf(law::KeyBits(max_key), temperature));
+  const law::Scale scale = law::ScaleOf(law::KeyBits(max_key), temperature);
+  return law::IsWithin(law::Distance(law::KeyBits(key), scale), law::MakeBound(parameters.min_p_distance));
 }
 
 // Gives a masked row its maxima, from those of the unmasked one: exact of the groups that come first, as many as the
@@ -71,11 +76,11 @@ void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scra
   row->maxima = row->reached = maxima;
   uint32_t* const groups = scratch->groups.Reserve(row->groups);
   const uint32_t exact = ExactGroups(request);
-  // Looks at more groups, since a mask hides some. At few at first if min-p may keep nothing of others.
+  // Looks at more groups, since a mask hides some; at few at first if min-p may keep nothing of others.
   constexpr uint64_t kMore = 16;
   const uint64_t enough = 2 * uint64_t{exact} + kMore;
-  for (uint64_t leading = FloorOf(*request.parameters, row->max_key) > 1 ? kMore : enough;;
-       leading = std::max(enough, 4 * leading)) {
+  const bool by_min_p = MinPEndsSearch(*request.parameters);
+  for (uint64_t leading = by_min_p ? kMore : enough;; leading = std::max(enough, 4 * leading)) {
     uint32_t* const folded = scratch->folded.Reserve(row->groups);
     const uint32_t level =
         leading < row->groups ? kernels.LowerBoundOfNth(maxima, row->groups, uint32_t(leading), 1, folded) : 1;
@@ -102,7 +107,7 @@ void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scra
       max_key = std::max(max_key, token.key());
     }
     row->max_key = max_key;
-    if (reached >= exact || (reached != 0 && FloorOf(*request.parameters, max_key) >= level)) return;
+    if (reached >= exact || (by_min_p && reached != 0 && !MinPKeeps(*request.parameters, level - 1, max_key))) return;
   }
 }
 

@@ -88,8 +88,6 @@ Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Brack
   }
 }
 
-bool HasMinP(const RowParameters& parameters) { return parameters.min_p_distance != RowParameters::kMinPOff; }
-
 // The tokens of a key >= `floor`.
 Kept KeepFrom(const Kernels& kernels, const Row& row, uint32_t floor, Scratch* scratch) {
   Kept kept;
@@ -100,21 +98,19 @@ Kept KeepFrom(const Kernels& kernels, const Row& row, uint32_t floor, Scratch* s
 
 }  // namespace
 
-uint32_t FloorOfMinP(const RowParameters& parameters, uint32_t max_key, const law::Scale& scale) {
-  return HasMinP(parameters) ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), max_key, scale) : 1;
-}
-
 Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
             Scratch* scratch) {
   const RowParameters& parameters = *request.parameters;
-  const uint32_t floor = FloorOfMinP(parameters, row.max_key, scale.scale);
+  const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
+  const uint32_t floor =
+      min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), row.max_key, scale.scale) : 1;
   if (parameters.top_k != 0 && parameters.top_k < request.live_vocabulary) {
     std::span<Candidate> first = SelectFirst(kernels, row, parameters.top_k, floor, scratch, &scratch->kept);
     if (parameters.top_p != 0) first = TopPOfCandidates(kernels, parameters.top_p, scale, first, scratch);
     return Kept::Of(first);
   }
   if (parameters.top_p != 0) return TopPOfRow(kernels, parameters.top_p, floor, row, scale, scratch);
-  return HasMinP(parameters) ? KeepFrom(kernels, row, floor, scratch) : Kept();
+  return min_p ? KeepFrom(kernels, row, floor, scratch) : Kept();
 }
 
 std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, const RowScale& scale,

@@ -17,9 +17,6 @@ namespace sortition::kernels::cpu {
 // only top-p without top-k looks at the whole row.
 Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, Scratch* scratch);
 
-// Returns the smallest key that min-p keeps where `max_key` is the largest; 1 where min-p is off.
-uint32_t FloorOfMinP(const RowParameters& parameters, uint32_t max_key, const law::Scale& scale);
-
 // Top-p keeps the shortest prefix of the order that has a share of the weights. `top_p` is RowParameters', and not 0.
 
 // Moves the kept candidates to the front and returns them.

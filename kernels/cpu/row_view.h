@@ -36,7 +36,7 @@ struct Row {
   // above max_key, and until a chain masks a head, a group that has it in `maxima` has such a token.
   //
   // In a masked row they are one array, and `reached` may be too large, but only below the groups that come first, as
-  // many as the request's filters look for.
+  // many as the request's filters look at.
   const uint32_t* maxima;
   const uint32_t* reached;
   uint32_t max_key;  // the largest live token's

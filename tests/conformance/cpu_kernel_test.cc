@@ -142,7 +142,7 @@ TEST_F(CpuKernel, EqualsReferenceIfTopPKeepsMany) {
 
 TEST_F(CpuKernel, EqualsReferenceIfMaskHidesLargest) {
   Comparison comparison(backends());
-  CompareWhereAMaskHidesTheLargest(&comparison, 400);
+  CompareWhereAMaskHidesTheLargest(&comparison, 1'000);
 }
 
 TEST_F(CpuKernel, EqualsReferenceIfSampleMisleads) {

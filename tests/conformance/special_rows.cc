@@ -98,6 +98,7 @@ void CompareWhereAMaskHidesTheLargest(Comparison* comparison, uint64_t rows) {
     }
     static constexpr uint32_t kTopK[] = {0, 1, 5, 50};
     row->parameters.top_k = kTopK[n % 4];
+    if (n / 4 % 2 == 1) row->parameters.min_p_distance = 1u << (24 + random() % 6);  // up to 8 octaves
     row->parameters.greedy = n % 5 == 0;
     row->parameters.repetition = law::CanonicalBits(1.25f);
     row->parameters.inverse_repetition = law::CanonicalBits(0.8f);

@@ -225,7 +225,7 @@ struct SummingReader {
 // Memory that is read after the row. Its lines are asked for in equal parts, so that they do not come all at once.
 class LinesAhead {
  public:
-  static constexpr uint32_t kParts = 16;
+  static constexpr uint32_t kParts = 32;
 
   HWY_INLINE explicit LinesAhead(std::span<const std::byte> bytes)
       : left_(bytes), bytes_a_part_((bytes.size() / 64 + kParts) / kParts * 64) {}

@@ -35,9 +35,8 @@ void MaskWholeGroups(const uint64_t* words, const uint32_t* keys, uint32_t group
     const V32 any = hn::Or(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));
     hn::StoreU(hn::IfThenZeroElse(hn::Eq(any, hn::Zero(d)), hn::LoadU(d, keys + i)), d, masked + i);
   }
-  uint32_t i = whole;
-  for (; i < groups; ++i) masked[i] = words[i] == 0 ? 0 : keys[i];  // reads no word beyond the last
-  for (; i % 64 != 0; ++i) masked[i] = 0;
+  for (uint32_t i = groups; i < (groups + 63) / 64 * 64; i += kLanes) hn::StoreU(hn::Zero(d), d, masked + i);
+  for (uint32_t i = whole; i < groups; ++i) masked[i] = words[i] == 0 ? 0 : keys[i];  // reads no word beyond the last
 }
 
 uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint32_t floor, uint32_t* buffer) {
