@@ -68,47 +68,59 @@ bool MinPKeeps(const RowParameters& parameters, uint32_t key, uint32_t max_key) 
   return law::IsWithin(law::Distance(law::KeyBits(key), scale), law::MakeBound(parameters.min_p_distance));
 }
 
+// Lists a masked row's tokens of a key >= `level`, which is above 1. Their groups' maxima become exact, the others'
+// are below it. Returns how many such groups there are.
+uint32_t ListFrom(const Kernels& kernels, uint32_t level, Scratch* scratch, uint32_t* maxima, Row* row) {
+  uint32_t* const groups = scratch->groups.Reserve(row->groups);
+  const uint32_t count = kernels.SelectAtLeast(maxima, row->groups, level, groups);
+  Candidate* const tokens = scratch->listed.Reserve(size_t{count} * law::kGroupSize);
+  row->listed = {tokens, kernels.CollectTokens(*row, groups, count, level, kNoCeiling, tokens)};
+  row->listed_floor = level;
+  for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = level - 1;
+  uint32_t reached = 0;
+  uint32_t max_key = 0;
+  for (const Candidate& token : row->listed) {
+    uint32_t& max = maxima[token.token() / law::kGroupSize];
+    reached += max < level;
+    max = std::max(max, token.key());
+    max_key = std::max(max_key, token.key());
+  }
+  row->max_key = max_key;
+  return reached;
+}
+
+// Makes all of a masked row's maxima exact.
+void ReadMasked(const Kernels& kernels, Scratch* scratch, uint32_t* maxima, Row* row) {
+  uint32_t* const groups = scratch->groups.Reserve(row->groups);
+  uint32_t* const end = groups + kernels.SelectAtLeast(maxima, row->groups, 1, groups);
+  const auto is_whole = [&](uint32_t group) { return row->sent_words[group] == ~uint64_t{0}; };
+  const auto count = uint32_t(std::remove_if(groups, end, is_whole) - groups);
+  uint32_t* const keys = scratch->folded.Reserve(count);
+  kernels.LargestSentKeys(*row, groups, count, keys);
+  for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = keys[i];
+  row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
+}
+
 // Gives a masked row its maxima, from those of the unmasked one: exact of the groups that come first, as many as the
 // filters look at, or of all; of the others, that lie below them, perhaps those of masked tokens. Lists the tokens of
 // the first groups if these are not all.
 void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scratch, uint32_t* maxima, Row* row) {
   kernels.MaskWholeGroups(row->sent_words, row->maxima, row->groups, maxima);
   row->maxima = row->reached = maxima;
-  uint32_t* const groups = scratch->groups.Reserve(row->groups);
   const uint32_t exact = ExactGroups(request);
   // Looks at more groups, since a mask hides some; at few at first if min-p may keep nothing of others.
   constexpr uint64_t kMore = 16;
   const uint64_t enough = 2 * uint64_t{exact} + kMore;
   const bool by_min_p = MinPEndsSearch(*request.parameters);
-  for (uint64_t leading = by_min_p ? kMore : enough;; leading = std::max(enough, 4 * leading)) {
+  for (uint64_t leading = by_min_p ? kMore : enough; leading < row->groups; leading = std::max(enough, 4 * leading)) {
     uint32_t* const folded = scratch->folded.Reserve(row->groups);
-    const uint32_t level =
-        leading < row->groups ? kernels.LowerBoundOfNth(maxima, row->groups, uint32_t(leading), 1, folded) : 1;
-    uint32_t count = kernels.SelectAtLeast(maxima, row->groups, level, groups);
-    if (level == 1) {
-      count = uint32_t(std::remove_if(groups, groups + count, [&](uint32_t g) { return ~row->sent_words[g] == 0; }) -
-                       groups);
-      uint32_t* const keys = scratch->folded.Reserve(count);
-      kernels.LargestSentKeys(*row, groups, count, keys);
-      for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = keys[i];
-      row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
-      return;
-    }
-    Candidate* const tokens = scratch->listed.Reserve(size_t{count} * law::kGroupSize);
-    row->listed = {tokens, kernels.CollectTokens(*row, groups, count, level, kNoCeiling, tokens)};
-    row->listed_floor = level;
-    for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = level - 1;
-    uint32_t reached = 0;
-    uint32_t max_key = 0;
-    for (const Candidate& token : row->listed) {
-      uint32_t& max = maxima[token.token() / law::kGroupSize];
-      reached += max < level;
-      max = std::max(max, token.key());
-      max_key = std::max(max_key, token.key());
-    }
-    row->max_key = max_key;
-    if (reached >= exact || (by_min_p && reached != 0 && !MinPKeeps(*request.parameters, level - 1, max_key))) return;
+    const uint32_t level = kernels.LowerBoundOfNth(maxima, row->groups, uint32_t(leading), 1, folded);
+    if (level == 1) break;
+    const uint32_t reached = ListFrom(kernels, level, scratch, maxima, row);
+    if (reached >= exact) return;
+    if (by_min_p && reached != 0 && !MinPKeeps(*request.parameters, level - 1, row->max_key)) return;
   }
+  ReadMasked(kernels, scratch, maxima, row);
 }
 
 // True if no mask hides the token that an edit names.
