@@ -153,7 +153,7 @@ void MoveMaxima(const Edited& edited, uint32_t* maxima, uint32_t* reached) {
 }
 
 uint32_t LargestEditedKey(const Row& row, uint32_t group) {
-  // The first of the group, found without branches: what they would wait for is as likely as not.
+  // Finds the first of the group without branches, for the processor would mispredict half of them.
   const Candidate* at = row.edited.data();
   for (size_t left = row.edited.size(); left != 0;) {
     const size_t half = (left + 1) / 2;

@@ -13,7 +13,7 @@ namespace sortition::server {
 // gRPC before 1.74 takes the size for streams alone and leaves the connection 64 KB, so that a client waits for word
 // from the server within each row of 128,256 bf16, and again behind each message. There its estimates are replaced by
 // `bytes`, for all connections of the process, through the hook that its own tests have. A connection then gets its
-// window after its first message, and gRPC, as for any estimate, a ping's answer from the client behind messages.
+// window after its first message. Behind messages gRPC pings the client, as it does for its estimates.
 void SetHttp2Window(uint32_t bytes, grpc::ServerBuilder* builder);
 
 }  // namespace sortition::server

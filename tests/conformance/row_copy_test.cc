@@ -186,6 +186,29 @@ std::vector<std::byte> RowReadFrom(const std::vector<std::byte>& room, std::byte
   return row;
 }
 
+// Samples a row that a thread changes meanwhile, as the n-th on a target; returns the answer. Expects it to be that of
+// the row which the copy stands for, unless the row is greedy.
+RowOutput SampleChangingRow(const cpu::Target& target, const ByteSegment& segment, const RowParameters& parameters,
+                            uint64_t n, RowRequest* request) {
+  constexpr std::byte kBefore{0xff};
+  std::vector<std::byte> room(segment.size, kBefore);
+  cpu::Scratch scratch;
+  request->dtype = n % 2 == 0 ? DType::kBF16 : DType::kF32;
+  request->live_vocabulary = uint32_t(segment.size / sizeof(uint32_t));
+  request->parameters = &parameters;
+  request->noise = {n, 0, 0};
+  request->logits = room.data();
+  RowOutput answer;
+  cpu::SampleRow(target, *request, {{&segment, 1}, room.data()}, &scratch, &answer);
+  if (!parameters.greedy) {
+    const std::vector<std::byte> row = RowReadFrom(room, kBefore, *request, scratch);
+    request->logits = row.data();
+    EXPECT_EQ(answer, law::SampleRowReference(*request)) << target.name << " " << n;
+  }
+  request->logits = nullptr;
+  return answer;
+}
+
 // A byte that is read a second time after it has changed shows in an answer that is not the copy's.
 TEST(RowCopy, CopyOfAChangingRowIsSampled) {
   constexpr uint32_t kVocabulary = 20'011;
@@ -207,28 +230,12 @@ TEST(RowCopy, CopyOfAChangingRowIsSampled) {
   RowParameters greedy;
   greedy.greedy = true;
   const RowParameters* const kinds[] = {&described, &drawn, &unfiltered, &greedy};
-  constexpr std::byte kBefore{0xff};
-  std::vector<std::byte> room(kBytes);
   const ByteSegment segment = {memory.reader(), kBytes};
-  cpu::Scratch scratch;
   for (uint64_t n = 0; n < testing::Scaled(100); ++n) {
     for (const cpu::Target* target : cpu::RunnableTargets()) {
       RowRequest request;
-      request.dtype = n % 2 == 0 ? DType::kBF16 : DType::kF32;
-      request.live_vocabulary = kVocabulary;
-      request.parameters = kinds[n / 2 % 4];
-      request.noise = {n, 0, 0};
-      request.logits = room.data();
-      RowOutput answer;
-      std::ranges::fill(room, kBefore);
-      cpu::SampleRow(*target, request, {{&segment, 1}, room.data()}, &scratch, &answer);
-      if (request.parameters->greedy) {
-        ExpectAmongTheFirst(request, contents, answer);
-      } else {
-        const std::vector<std::byte> row = RowReadFrom(room, kBefore, request, scratch);
-        request.logits = row.data();
-        EXPECT_EQ(answer, law::SampleRowReference(request)) << target->name << " " << n;
-      }
+      const RowOutput answer = SampleChangingRow(*target, segment, *kinds[n / 2 % 4], n, &request);
+      if (request.parameters->greedy) ExpectAmongTheFirst(request, contents, answer);
     }
     if (HasFailure()) break;
   }
@@ -259,24 +266,11 @@ TEST(RowCopy, GroupThatIsReadTwiceMayChange) {
   law::Compile({.temperature = 0.8f, .top_k = 50}, &drawn);
   RowParameters described = drawn;
   described.raw_logprob = true;
-  constexpr std::byte kBefore{0xff};
-  std::vector<std::byte> room(kBytes);
   const ByteSegment segment = {memory.reader(), kBytes};
-  cpu::Scratch scratch;
   for (uint64_t n = 0; n < testing::Scaled(1000); ++n) {
     for (const cpu::Target* target : cpu::RunnableTargets()) {
       RowRequest request;
-      request.dtype = n % 2 == 0 ? DType::kBF16 : DType::kF32;
-      request.live_vocabulary = kVocabulary;
-      request.parameters = n / 2 % 2 == 0 ? &drawn : &described;
-      request.noise = {n, 0, 0};
-      request.logits = room.data();
-      RowOutput answer;
-      std::ranges::fill(room, kBefore);
-      cpu::SampleRow(*target, request, {{&segment, 1}, room.data()}, &scratch, &answer);
-      const std::vector<std::byte> row = RowReadFrom(room, kBefore, request, scratch);
-      request.logits = row.data();
-      EXPECT_EQ(answer, law::SampleRowReference(request)) << target->name << " " << n;
+      SampleChangingRow(*target, segment, n / 2 % 2 == 0 ? drawn : described, n, &request);
     }
     if (HasFailure()) break;
   }

@@ -190,7 +190,7 @@ HWY_INLINE bool HasNan(const std::byte* elements) {
   }
 }
 
-// Sums what its steps read, and what it looks at not.
+// Sums what its steps read. What Look sees is not summed.
 template <DType kType>
 struct SummingReader {
   static constexpr uint32_t kStep = kStepOf<SummedFloats<kType>>;
