@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/cpu/one_edit.h"
 #include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
 
@@ -14,29 +15,10 @@ Candidate AsSent(const TokenBits& token) { return Candidate::Of(law::Key(token.b
 
 }  // namespace
 
-// The processor cannot guess branches here.
-const LogitEdit* FindEdit(std::span<const LogitEdit> edits, uint32_t token) {
-  if (edits.empty()) return nullptr;
-  const LogitEdit* first = edits.data();
-  for (size_t count = edits.size(); count > 1;) {
-    const size_t half = count / 2;
-    first += first[half].token <= token ? half : 0;
-    count -= half;
-  }
-  return first->token == token ? first : nullptr;
-}
-
 void Fetch(std::span<const LogitEdit> edits) {
   constexpr size_t kMostBytes = size_t{64} << 10;  // of more, most lines would be fetched in vain
   const auto* const bytes = reinterpret_cast<const char*>(edits.data());
   for (size_t at = 0; at < edits.size_bytes() && at < kMostBytes; at += 64) __builtin_prefetch(bytes + at);
-}
-
-uint32_t ChangedBits(const RowParameters& parameters, const LogitEdit& edit, uint32_t bits) {
-  if ((edit.flags & LogitEdit::kBanned) != 0) return law::kMaskedBits;
-  const bool repeated = (edit.flags & LogitEdit::kRepeated) != 0;
-  return law::Changed(bits, edit.bias, repeated ? parameters.repetition : 0,
-                      repeated ? parameters.inverse_repetition : 0, edit.penalty);
 }
 
 ChangedTokens::ChangedTokens(const RowRequest& request, const CompactRow& row, Scratch* scratch)
@@ -48,8 +30,7 @@ ChangedTokens::ChangedTokens(const RowRequest& request, const CompactRow& row, S
 bool ChangedTokens::Raise(std::vector<uint32_t>* unknown) {
   size_t count = 0;
   for (const LogitEdit& edit : request_.edits) {
-    const bool rises = int32_t(edit.bias) > 0 || int32_t(edit.penalty) > 0;
-    if (!rises || (edit.flags & LogitEdit::kBanned) != 0 || !law::IsAllowed(request_, edit.token)) continue;
+    if (!MayRaise(edit) || (edit.flags & LogitEdit::kBanned) != 0 || !law::IsAllowed(request_, edit.token)) continue;
     if (++count > kMostRaised) return false;
     const TokenBits* const known = FindKnown(edit.token);
     if (known == nullptr) {

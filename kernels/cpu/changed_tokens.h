@@ -14,13 +14,7 @@
 
 namespace sortition::kernels::cpu {
 
-// Returns the token's edit, or null. O(log edits), without branches.
-const LogitEdit* FindEdit(std::span<const LogitEdit> edits, uint32_t token);
-
-// Returns the token's bits after its edit; law::IsTooLarge holds where they fail the row.
-uint32_t ChangedBits(const RowParameters& parameters, const LogitEdit& edit, uint32_t bits);
-
-// Fetches a list of edits, in the order of memory: FindEdit would wait for each line that it looks at.
+// Fetches a list of edits, in the order of memory: FindEdit (one_edit.h) would wait for each line that it looks at.
 void Fetch(std::span<const LogitEdit> edits);
 
 // The changed tokens that stand at or before the last of the first tokens, one after the other in order.

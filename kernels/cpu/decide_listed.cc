@@ -12,14 +12,13 @@
 
 #include "kernels/cpu/candidate.h"
 #include "kernels/cpu/changed_tokens.h"
+#include "kernels/cpu/one_edit.h"
 #include "kernels/law/compact.h"
 #include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
 namespace {
-
-constexpr uint32_t kOneBits = 0x3f800000u;  // f32 bits
 
 // Returns the number of tokens that the masks allow, or a part of them that is at least `enough`.
 size_t CountAllowed(const RowRequest& request, size_t enough) {
@@ -64,8 +63,7 @@ class ListedRun {
     has_many_ = HasManyUnknown(request_, row_);
     if (!has_many_ || row_.unit_sum || row_.sum) MarkKnown();
     if (!has_many_ && CountUnknown() == 0) return RunWhole();
-    const bool widens = parameters_.repetition != 0 && parameters_.repetition < kOneBits;
-    if (widens || row_.first.empty()) return std::nullopt;
+    if (RepetitionRaises(parameters_) || row_.first.empty()) return std::nullopt;
     Fetch(request_.edits);
     ChangedTokens tokens(request_, row_, scratch_);
     std::vector<uint32_t> raised;

@@ -10,6 +10,7 @@
 #include "kernels/cpu/decide_listed.h"
 #include "kernels/cpu/describe.h"
 #include "kernels/cpu/filter.h"
+#include "kernels/cpu/one_edit.h"
 #include "kernels/cpu/race.h"
 #include "kernels/cpu/scale.h"
 #include "kernels/law/compact.h"
@@ -18,8 +19,6 @@
 
 namespace sortition::kernels::cpu {
 namespace {
-
-constexpr uint32_t kOne = 0x3f800000u;  // f32 bits
 
 // True if what is asked beside the token follows from the kept tokens, or is stated.
 bool IsKnown(const RowParameters& parameters, const CompactRow& row) {
@@ -30,9 +29,9 @@ bool IsKnown(const RowParameters& parameters, const CompactRow& row) {
 // True if the draw is one that DecideDraw decides, as far as the options say.
 bool IsPlainDraw(const RowRequest& request, const CompactRow& row) {
   const RowParameters& parameters = *request.parameters;
-  const bool widens = parameters.repetition != 0 && parameters.repetition < kOne;
   const bool names_tokens = !request.requested.empty() || request.wants_race_place;
-  if (request.task != RowTask::kDraw || !parameters.chain.empty() || widens || names_tokens) return false;
+  if (request.task != RowTask::kDraw || !parameters.chain.empty() || RepetitionRaises(parameters) || names_tokens)
+    return false;
   if (row.is_whole || row.first.empty() || !IsKnown(parameters, row)) return false;
   return HasManyUnknown(request, row);
 }

@@ -2,10 +2,11 @@
 #include "kernels/cpu/edit.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "kernels/check.h"
+#include "kernels/cpu/allowed_words.h"
+#include "kernels/cpu/list_first.h"
+#include "kernels/cpu/one_edit.h"
 #include "kernels/cpu/read.h"
 #include "kernels/cpu/select.h"
 #include "kernels/law/row_law.h"
@@ -15,35 +16,6 @@ namespace {
 
 constexpr uint32_t kAllGroups = ~0u;
 constexpr uint32_t kFewMoved = 16;  // groups; to read more takes longer than to keep two bounds for each
-
-// Fills `words`, one a group and one bit a token: set where every mask allows it. Bits past the vocabulary have no
-// meaning.
-void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* words) {
-  static_assert(std::endian::native == std::endian::little, "two 32-bit words lie in memory like one of 64 bits");
-  const size_t bytes = size_t{(request.live_vocabulary + 31) / 32} * sizeof(uint32_t);
-  words[groups - 1] = 0;  // of which the bits may fill half
-  if (!request.has_allowed_tokens) {
-    if (request.allowed_bits == nullptr) {
-      std::fill_n(words, groups, ~uint64_t{0});
-    } else {
-      std::memcpy(words, request.allowed_bits, bytes);
-    }
-    return;
-  }
-  std::fill_n(words, groups, 0);
-  for (const uint32_t token : request.allowed_tokens) {
-    const bool allowed = request.allowed_bits == nullptr || (request.allowed_bits[token / 32] >> (token % 32) & 1) != 0;
-    words[token / 64] |= uint64_t{allowed} << (token % 64);
-  }
-}
-
-// The mask as FillAllowedWords gives it, where it lies, or null where it has to be filled.
-const uint64_t* WordsInPlace(const RowRequest& request) {
-  if (request.has_allowed_tokens || !request.edits.empty()) return nullptr;
-  const bool is_aligned = std::bit_cast<uintptr_t>(request.allowed_bits) % alignof(uint64_t) == 0;
-  const bool is_whole = (request.live_vocabulary + 31) / 32 % 2 == 0;
-  return is_aligned && is_whole ? reinterpret_cast<const uint64_t*>(request.allowed_bits) : nullptr;
-}
 
 // So many groups that come first, by their maxima, have to have exact ones: as many as selection asks for.
 uint32_t ExactGroups(const RowRequest& request) {
@@ -55,26 +27,16 @@ uint32_t ExactGroups(const RowRequest& request) {
   return std::max({first, parameters.processed_top, parameters.tempered_top});
 }
 
-// True if min-p keeps tokens above some key, and the other filters look at none below.
-bool MinPEndsSearch(const RowParameters& parameters) {
-  return parameters.min_p_distance != RowParameters::kMinPOff && !parameters.greedy && parameters.chain.empty() &&
-         parameters.tempered_top == 0;
-}
-
-// True if min-p keeps a token of this key where `max_key` is the largest.
-bool MinPKeeps(const RowParameters& parameters, uint32_t key, uint32_t max_key) {
-  const law::Temperature temperature = {parameters.multiplier, parameters.exponent, parameters.window};
-  const law::Scale scale = law::ScaleOf(law::KeyBits(max_key), temperature);
-  return law::IsWithin(law::Distance(law::KeyBits(key), scale), law::MakeBound(parameters.min_p_distance));
-}
-
-// Lists a masked row's tokens of a key >= `level`, which is above 1. Their groups' maxima become exact, the others'
-// are below it. Returns how many such groups there are.
+// Lists a masked and edited row's tokens of a key >= `level`, which is above 1. Their groups' maxima become exact, the
+// others' are below it. Returns how many such groups there are.
 uint32_t ListFrom(const Kernels& kernels, uint32_t level, Scratch* scratch, uint32_t* maxima, Row* row) {
   uint32_t* const groups = scratch->groups.Reserve(row->groups);
   const uint32_t count = kernels.SelectAtLeast(maxima, row->groups, level, groups);
-  Candidate* const tokens = scratch->listed.Reserve(size_t{count} * law::kGroupSize);
-  row->listed = {tokens, kernels.CollectTokens(*row, groups, count, level, kNoCeiling, tokens)};
+  const auto edited = uint32_t(row->edited.size());
+  Candidate* const tokens = scratch->listed.Reserve(size_t{count} * law::kGroupSize + edited);
+  const uint32_t sent = kernels.CollectTokens(*row, groups, count, level, kNoCeiling, tokens);
+  const uint32_t more = kernels.CopyBetween(row->edited.data(), edited, level, kNoCeiling, tokens + sent);
+  row->listed = {tokens, sent + more};
   row->listed_floor = level;
   for (uint32_t i = 0; i < count; ++i) maxima[groups[i]] = level - 1;
   uint32_t reached = 0;
@@ -108,17 +70,13 @@ void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scra
   kernels.MaskWholeGroups(row->sent_words, row->maxima, row->groups, maxima);
   row->maxima = row->reached = maxima;
   const uint32_t exact = ExactGroups(request);
-  // Looks at more groups, since a mask hides some; at few at first if min-p may keep nothing of others.
+  // Looks at more groups, since a mask hides some.
   constexpr uint64_t kMore = 16;
-  const uint64_t enough = 2 * uint64_t{exact} + kMore;
-  const bool by_min_p = MinPEndsSearch(*request.parameters);
-  for (uint64_t leading = by_min_p ? kMore : enough; leading < row->groups; leading = std::max(enough, 4 * leading)) {
+  for (uint64_t leading = 2 * uint64_t{exact} + kMore; leading < row->groups; leading *= 4) {
     uint32_t* const folded = scratch->folded.Reserve(row->groups);
     const uint32_t level = kernels.LowerBoundOfNth(maxima, row->groups, uint32_t(leading), 1, folded);
     if (level == 1) break;
-    const uint32_t reached = ListFrom(kernels, level, scratch, maxima, row);
-    if (reached >= exact) return;
-    if (by_min_p && reached != 0 && !MinPKeeps(*request.parameters, level - 1, row->max_key)) return;
+    if (ListFrom(kernels, level, scratch, maxima, row) >= exact) return;
   }
   ReadMasked(kernels, scratch, maxima, row);
 }
@@ -131,12 +89,9 @@ bool IsAllowed(const Row& masked, const LogitEdit& edit) {
 // The first token that its edit makes too large. Of the law's text: this runs once, for a row that has failed.
 uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
   for (const LogitEdit& edit : request.edits) {
-    if (!IsAllowed(masked, edit) || (edit.flags & LogitEdit::kBanned) != 0) continue;
-    const bool repeated = (edit.flags & LogitEdit::kRepeated) != 0;
-    const uint32_t bits = law::Changed(law::Canonical(SentBits(request, edit.token)), edit.bias,
-                                       repeated ? request.parameters->repetition : 0,
-                                       repeated ? request.parameters->inverse_repetition : 0, edit.penalty);
-    if (law::IsTooLarge(bits)) return edit.token;
+    if (!IsAllowed(masked, edit)) continue;
+    const uint32_t sent = law::Canonical(SentBits(request, edit.token));
+    if (law::IsTooLarge(ChangedBits(*request.parameters, edit, sent))) return edit.token;
   }
   CheckFailed("some edit makes its token too large", __FILE__, __LINE__);
 }
@@ -219,10 +174,13 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
   const std::span<const LogitEdit> edits = request.edits;
   const bool masked = IsMasked(request);
   if (edits.empty() && !masked) return true;
+  const EditsSeen seen = kernels.LookAtEdits(edits);
+  SORTITION_CHECK(seen.ascend && (edits.empty() || edits.back().token < request.live_vocabulary));
+  if (ListFirst(kernels, request, raw, seen.may_raise, scratch, row)) return true;
 
   const size_t padded = (raw.groups + 63) / 64 * 64;
   uint32_t* const maxima = scratch->changed_maxima.Reserve(raw.groups);
-  if (const uint64_t* const in_place = WordsInPlace(request)) {
+  if (const uint64_t* const in_place = edits.empty() ? AllowedWordsInPlace(request) : nullptr) {
     row->sent_words = in_place;
     MaskMaxima(kernels, request, scratch, maxima, row);
     return true;

@@ -36,7 +36,7 @@ struct Row {
   // above max_key, and until a chain masks a head, a group that has it in `maxima` has such a token.
   //
   // In a masked row they are one array, and `reached` may be too large, but only below the groups that come first, as
-  // many as the request's filters look at.
+  // many as the request's filters look at. A row of which only the listed tokens are known has neither.
   const uint32_t* maxima;
   const uint32_t* reached;
   uint32_t max_key;  // the largest live token's
@@ -46,9 +46,11 @@ struct Row {
   const uint64_t* sent_words;
   std::span<const Candidate> edited;  // live tokens whose logit is not the one that was sent; token ascending
 
-  // The tokens that show what was sent and have a key >= listed_floor, where they have been listed.
+  // The tokens of a key >= listed_floor, edited ones, too, where they have been listed.
   std::span<const Candidate> listed = {};
   uint32_t listed_floor = ~0u;
+
+  bool IsOnlyListed() const { return maxima == nullptr; }
 };
 
 // Returns -Inf in the element type.

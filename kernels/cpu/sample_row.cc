@@ -5,10 +5,12 @@
 #include <optional>
 
 #include "kernels/check_row.h"
+#include "kernels/cpu/allowed_words.h"
 #include "kernels/cpu/chain.h"
 #include "kernels/cpu/describe.h"
 #include "kernels/cpu/edit.h"
 #include "kernels/cpu/filter.h"
+#include "kernels/cpu/list_first.h"
 #include "kernels/cpu/race.h"
 #include "kernels/cpu/race_place.h"
 #include "kernels/cpu/read.h"
@@ -16,6 +18,7 @@
 #include "kernels/cpu/sums.h"
 #include "kernels/cpu/verify.h"
 #include "kernels/law/chain.h"
+#include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
@@ -30,6 +33,10 @@ Candidate Sent(const Kernels& kernels, const RowRequest& request, const Row& row
 
 // The token as the changes left it; its key is 0 where they mask it.
 Candidate Changed(const Kernels& kernels, const RowRequest& request, const Row& row, uint32_t token) {
+  if (row.IsOnlyListed()) {
+    const uint32_t sent = law::KeyBits(Sent(kernels, request, row, token).key());
+    return Candidate::Of(law::Key(law::ChangedBits(request, {token, sent})), token);
+  }
   const auto edited = std::ranges::lower_bound(row.edited, token, {}, &Candidate::token);
   if (edited != row.edited.end() && edited->token() == token) return *edited;
   const bool shown = row.sent_words == nullptr || (row.sent_words[token / 64] >> (token % 64) & 1) != 0;
@@ -131,7 +138,8 @@ bool LooksAtFewGroups(const RowRequest& request) {
   constexpr uint32_t kFew = 16;  // one in so many
   const RowParameters& parameters = *request.parameters;
   const uint32_t groups = GroupsOf(request.live_vocabulary);
-  if (groups < LazyCopy::kLeastGroups || request.edits.size() > groups / kFew) return false;
+  if (groups < LazyCopy::kLeastGroups) return false;
+  if (request.edits.size() > groups / kFew && !LooksAtFirst(request)) return false;
   if (WantsSum(parameters) || !parameters.chain.empty()) return false;
   if (parameters.greedy || (parameters.top_k != 0 && parameters.top_k <= groups / kFew)) return true;
   const bool describes_kept = parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens ||
@@ -209,7 +217,6 @@ void SampleLaid(const Kernels& kernels, const RowRequest& request, Row raw, Scra
   const RowParameters& parameters = *request.parameters;
   Row row;
   if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
-  CheckEdits(request);  // not before: the row's reading has fetched them
   if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
   if (row.max_key == 0) {
     answer->error = RowError::kNoLiveToken;

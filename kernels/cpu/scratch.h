@@ -7,6 +7,7 @@
 #include "kernels/cpu/array.h"
 #include "kernels/cpu/candidate.h"
 #include "kernels/cpu/racers.h"
+#include "kernels/row.h"
 
 namespace sortition::kernels::cpu {
 
@@ -18,7 +19,10 @@ struct Scratch {
   Array<uint32_t> raw_maxima;   // largest key of each group, unchanged logits
   Array<uint64_t> copied;       // LazyCopy's
 
-  Array<uint64_t> sent_words;      // one word a group, one bit a token
+  Array<uint64_t> sent_words;  // one word a group, one bit a token
+  Array<uint64_t> mask;        // likewise
+  Array<uint32_t> first_edit;  // of each group, its first edit
+  Array<LogitEdit> some_edits;
   Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and edits
   Array<uint32_t> reached;         // Row's, if it is not `maxima`
   Array<Candidate> edited;

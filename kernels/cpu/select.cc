@@ -18,14 +18,12 @@ std::span<Candidate> CollectFrom(const Kernels& kernels, const Row& row, const u
   return {candidates, sent + kernels.CopyBetween(row.edited.data(), edited, floor, ceiling, candidates + sent)};
 }
 
-// CollectBetween from the row's listed and edited tokens.
+// CollectBetween from the row's listed tokens.
 std::span<Candidate> CopyListed(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
                                 Array<Candidate>* memory) {
-  Candidate* const candidates = memory->Reserve(row.listed.size() + row.edited.size());
-  uint32_t count = 0;
-  for (const std::span<const Candidate> tokens : {row.listed, row.edited})
-    count += kernels.CopyBetween(tokens.data(), uint32_t(tokens.size()), floor, ceiling, candidates + count);
-  return {candidates, count};
+  const auto count = uint32_t(row.listed.size());
+  Candidate* const candidates = memory->Reserve(count);
+  return {candidates, kernels.CopyBetween(row.listed.data(), count, floor, ceiling, candidates)};
 }
 
 }  // namespace
@@ -65,6 +63,7 @@ namespace {
 std::span<Candidate> SelectUpTo(const Kernels& kernels, const Row& row, uint32_t count, uint32_t more, uint32_t floor,
                                 Scratch* scratch, Array<Candidate>* memory) {
   const bool are_listed = row.listed.size() >= count || floor >= row.listed_floor;
+  SORTITION_CHECK(are_listed || !row.IsOnlyListed());
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
   const uint32_t from = are_listed ? std::max(floor, row.listed_floor)
                                    : kernels.LowerBoundOfNth(row.reached, row.groups, count, floor, folded);
@@ -93,6 +92,7 @@ std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Can
 }
 
 Candidate First(const Kernels& kernels, const Row& row) {
+  if (!row.listed.empty()) return std::ranges::max(row.listed);
   const uint32_t group = kernels.FindMax(row.maxima, row.groups);
   // Its tokens of the largest key come in the order of their ids.
   Candidate ties[law::kGroupSize + Array<Candidate>::kPadding];

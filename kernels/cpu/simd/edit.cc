@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/one_edit.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/law.inc"
 #include "kernels/law/row_law.h"
@@ -100,6 +101,32 @@ HWY_INLINE bool EditSome(const Constants& constants, const LogitEdit* edits, uin
 }
 
 }  // namespace
+
+EditsSeen LookAtEdits(std::span<const LogitEdit> edits) {
+  const D32 d;
+  const DI32 di;
+  constexpr size_t kEdits = kLanes / 4;  // of a vector
+  const auto* const fields = reinterpret_cast<const uint32_t*>(edits.data());
+  M32 descend = hn::Ne(hn::Zero(d), hn::Zero(d));  // of tokens, where the lane has one
+  auto most = hn::Zero(di);                        // of biases and penalties, where the lane has one
+  size_t i = 1;
+  for (; i + kEdits <= edits.size(); i += kEdits) {
+    const V32 some = hn::LoadU(d, fields + 4 * i);
+    descend = hn::Or(descend, hn::Not(hn::Lt(hn::LoadU(d, fields + 4 * (i - 1)), some)));
+    most = hn::Max(most, hn::BitCast(di, some));
+  }
+  alignas(64) int32_t largest[kLanes];
+  hn::Store(most, di, largest);
+  const V32 field = hn::And(hn::Iota(d, 0), hn::Set(d, 3));
+  bool ascend = hn::AllFalse(d, hn::And(descend, hn::Eq(field, hn::Zero(d))));
+  bool may_raise = !edits.empty() && MayRaise(edits[0]);
+  for (size_t lane = 0; lane < kLanes; lane += 4) may_raise |= largest[lane + 2] > 0 || largest[lane + 3] > 0;
+  for (; i < edits.size(); ++i) {
+    ascend &= edits[i - 1].token < edits[i].token;
+    may_raise |= MayRaise(edits[i]);
+  }
+  return {ascend, may_raise};
+}
 
 bool EditTokens(const Row& row, const RowParameters& parameters, std::span<const LogitEdit> edits, uint64_t* sent_words,
                 Edited* edited) {

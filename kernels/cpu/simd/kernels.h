@@ -22,6 +22,12 @@ struct Reading {
   SentSpread spread = {};  // of no group where Row::sums_logits does not ask for it
 };
 
+// The result of LookAtEdits.
+struct EditsSeen {
+  bool ascend;     // their tokens do
+  bool may_raise;  // MayRaise (one_edit.h) is true of one
+};
+
 // The lists that EditTokens fills; they have room for all edits.
 struct Edited {
   Candidate* live;

@@ -1,0 +1,25 @@
+// The first tokens of a changed row, for requests that look at no others.
+#pragma once
+
+#include "kernels/cpu/row_view.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/row.h"
+
+namespace sortition::kernels::cpu {
+
+// True if only first tokens of the changed row are looked at: so many, or those that min-p keeps.
+bool LooksAtFirst(const RowRequest& request);
+
+// Fills `*row` with `raw` after the request's changes, but only with the tokens that the request looks at, and some
+// more: its other tokens are unknown, and it has no maxima. Edits in groups whose largest logits are below those of
+// the listed tokens are not applied: what they move down is not looked at.
+//
+// Returns false, and leaves `*row` as it is, where that does not work: the request looks at others, the listed tokens
+// are too few, or an edit fails the row. O(edits), O(vocabulary / 64) words, and the groups that hold the tokens.
+//
+// `may_raise`: an edit may move its token up, the repetition penalty aside.
+bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw, bool may_raise, Scratch* scratch,
+               Row* row);
+
+}  // namespace sortition::kernels::cpu
