@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,8 +72,8 @@ class Device {
   // the device, and must not block for long; it may call Submit.
   virtual void Submit(std::vector<DeviceRow> rows, Done done) = 0;
   // As Submit, but a device whose kernels can run on any thread runs the batch on the caller's, and calls `done` there
-  // before this returns. That saves the wake-up of another thread.
-  virtual void RunHere(std::vector<DeviceRow> rows, Done done) { Submit(std::move(rows), std::move(done)); }
+  // before this returns. That saves the wake-up of another thread, and a copy of the rows.
+  virtual void RunHere(std::span<const DeviceRow* const> rows, Done done);
 
   // Maps device memory that another process shares, so that rows can lie in it. UNIMPLEMENTED if the device takes no
   // handles of this kind; INVALID_ARGUMENT if its driver does not know the memory. Blocks for as long as the driver
@@ -82,6 +83,13 @@ class Device {
  protected:
   Device() = default;
 };
+
+inline void Device::RunHere(std::span<const DeviceRow* const> rows, Done done) {
+  std::vector<DeviceRow> copies;
+  copies.reserve(rows.size());
+  for (const DeviceRow* const row : rows) copies.push_back(*row);
+  Submit(std::move(copies), std::move(done));
+}
 
 inline absl::StatusOr<std::shared_ptr<const ImportedMemory>> Device::Import(const MemoryHandle&) {
   return absl::UnimplementedError("the device takes no memory of other processes");

@@ -93,14 +93,14 @@ void CpuDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   queue_.push_back(std::move(batch));
 }
 
-void CpuDevice::RunHere(std::vector<DeviceRow> rows, Done done) {
+void CpuDevice::RunHere(std::span<const DeviceRow* const> rows, Done done) {
   SORTITION_CHECK(!rows.empty() && rows.size() <= description_.max_batch_rows);
   // A thread that runs batches keeps its memory for the next one.
   thread_local Worker worker;
   const auto start = std::chrono::steady_clock::now();
   BatchOutput result;
   result.outputs.resize(rows.size());
-  for (size_t row = 0; row < rows.size(); ++row) worker.Answer(target_, rows[row], &result.outputs[row]);
+  for (size_t row = 0; row < rows.size(); ++row) worker.Answer(target_, *rows[row], &result.outputs[row]);
   result.kernel_nanoseconds = NanosecondsSince(start);
   done(std::move(result));
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -45,7 +46,7 @@ class CpuDevice final : public Device {
 
   const DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<DeviceRow> rows, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void RunHere(std::vector<DeviceRow> rows, Done done) override;
+  void RunHere(std::span<const DeviceRow* const> rows, Done done) override;
 
  private:
   // Shared by the threads that sample its rows; the one that finishes the last row calls `done`.

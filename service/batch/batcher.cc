@@ -17,7 +17,8 @@ struct Batcher::Batch {
   Router::Batch shape;
   std::vector<WaitingRow> rows;
   std::vector<uint32_t> checked;                     // rows that are compared with the reference
-  bool is_short = false;                             // a free submitter runs it
+  absl::Duration here = absl::ZeroDuration();        // time that the submitter takes to run it
+  bool is_sooner_here = false;                       // that is less than a hand-over and the device's threads take
   absl::Duration queue_wait = absl::ZeroDuration();  // wait of its oldest row
   absl::Time started;                                // the device got it
   absl::Time ended;                                  // the device had finished it
@@ -25,11 +26,24 @@ struct Batcher::Batch {
 
 namespace {
 
+// Returns the longest batch that the submitter runs itself.
+absl::Duration LongestFor(Submitter submitter) {
+  switch (submitter) {
+    case Submitter::kBusy:
+      break;
+    case Submitter::kFree:
+      return Batcher::kLongestHere;
+    case Submitter::kOwned:
+      return Batcher::kLongestOwned;
+  }
+  return -absl::InfiniteDuration();
+}
+
 // Groups outputs by step, so that each step is called once.
 class OutputsByStep {
  public:
   // `queued`: the row joined the queue. `rows`: as many may follow of the step.
-  void Add(const std::shared_ptr<PendingStep>& step, absl::Time queued, size_t rows, QueuedOutput&& output) {
+  void Add(const std::shared_ptr<PendingStep>& step, absl::Time queued, size_t rows, const QueuedOutput& output) {
     // Rows of one step mostly follow each other, so the last step is tried first.
     if (steps_.empty()) AddStep(step, queued, rows);
     if (steps_[last_].step != step) {
@@ -37,12 +51,12 @@ class OutputsByStep {
       last_ = places_.try_emplace(step.get(), steps_.size()).first->second;
       if (last_ == steps_.size()) AddStep(step, queued, rows);
     }
-    steps_[last_].outputs.push_back(std::move(output));
+    steps_[last_].outputs.push_back(output);
   }
   // Calls `each` with each step, the time at which its first row joined the queue, and its outputs.
   template <typename Each>
   void ForEach(Each each) {
-    for (auto& [step, queued, outputs] : steps_) each(*step, queued, std::move(outputs));
+    for (const auto& [step, queued, outputs] : steps_) each(*step, queued, outputs);
     steps_.clear();
   }
 
@@ -140,6 +154,7 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
     batch->device = choice.device;
     batch->reason = choice.reason;
     batch->shape.memory = open.memory;
+    batch->rows.reserve(std::min(open.rows, choice.device->description().max_batch_rows));
     FillBatch(batch.get(), now, rejects);
     if (batch->rows.empty()) continue;  // all rows were refused
     keeper_.Started(batch->device, batch->shape, now);
@@ -183,8 +198,8 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
   const double alone = costs.Seconds({batch->shape.rows, batch->shape.bytes, moves}) - costs.launch;
   const double together = alone / description.batches_in_flight;  // on as many threads, of which each has rows
-  batch->is_short =
-      alone <= absl::ToDoubleSeconds(kLongestHere) && alone <= together + absl::ToDoubleSeconds(kHandOver);
+  batch->here = absl::Seconds(alone);
+  batch->is_sooner_here = alone <= together + absl::ToDoubleSeconds(kHandOver);
 }
 
 bool Batcher::IsMoved(const Batch& batch) {
@@ -233,17 +248,21 @@ void Batcher::Run(std::unique_ptr<Batch> batch, Submitter submitter) {
   }
   Deliver(std::move(rejects));
   // The batch keeps its rows: they may have to be checked, or run again.
-  std::vector<devices::DeviceRow> rows;
+  std::vector<const devices::DeviceRow*> rows;
   rows.reserve(batch->rows.size());
-  for (const WaitingRow& waiting : batch->rows) rows.push_back(waiting.row->row);
+  for (const WaitingRow& waiting : batch->rows) rows.push_back(&waiting.row->row);
   devices::Device* device = batch->device;
   observer_.BatchStarted(device->description().name, static_cast<uint32_t>(rows.size()), batch->reason);
   batch->started = clock_.Now();
-  const bool here = submitter == Submitter::kFree && batch->is_short;
+  const bool here = batch->is_sooner_here && batch->here <= LongestFor(submitter);
   auto done = [this, batch = std::move(batch)](devices::BatchOutput output) mutable {
     Finish(std::move(batch), std::move(output));
   };
-  here ? device->RunHere(std::move(rows), std::move(done)) : device->Submit(std::move(rows), std::move(done));
+  if (here) return device->RunHere(rows, std::move(done));
+  std::vector<devices::DeviceRow> copies;
+  copies.reserve(rows.size());
+  for (const devices::DeviceRow* const row : rows) copies.push_back(*row);
+  device->Submit(std::move(copies), std::move(done));
 }
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output) {
@@ -289,14 +308,13 @@ void Batcher::Answer(std::unique_ptr<Batch> batch, devices::BatchOutput output) 
   OutputsByStep outputs;
   for (uint32_t i = 0; i < rows; ++i) {
     const WaitingRow& waiting = batch->rows[i];
-    outputs.Add(waiting.step(), waiting.its->since, waiting.its->rows.size(),
-                {waiting.row->index, std::move(output.outputs[i])});
+    outputs.Add(waiting.step(), waiting.its->since, waiting.its->rows.size(), {waiting.row->index, &output.outputs[i]});
   }
   batch->rows.clear();  // when all rows are delivered the batcher may be destroyed, and what steps refer to
-  outputs.ForEach([&](PendingStep& step, absl::Time queued, std::vector<QueuedOutput> its) {
+  outputs.ForEach([&](PendingStep& step, absl::Time queued, std::span<const QueuedOutput> its) {
     step.runs_.Add(
         {batch->device->description().name, static_cast<uint32_t>(its.size()), queued, batch->started, batch->ended});
-    step.Deliver(std::move(its));
+    step.Deliver(its);
   });
   absl::MutexLock lock(&mutex_);
   undelivered_rows_ -= rows;
@@ -331,10 +349,9 @@ void Batcher::Deliver(Rejects rejects) {
   const uint32_t rows = static_cast<uint32_t>(rejects.size());
   OutputsByStep outputs;
   for (Reject& reject : rejects) {
-    outputs.Add(std::exchange(reject.step, nullptr), absl::InfinitePast(), 1,
-                {reject.index, std::move(reject.refusal)});
+    outputs.Add(std::exchange(reject.step, nullptr), absl::InfinitePast(), 1, {reject.index, nullptr, &reject.refusal});
   }
-  outputs.ForEach([](PendingStep& step, absl::Time, std::vector<QueuedOutput> its) { step.Deliver(std::move(its)); });
+  outputs.ForEach([](PendingStep& step, absl::Time, std::span<const QueuedOutput> its) { step.Deliver(its); });
   absl::MutexLock lock(&mutex_);
   undelivered_rows_ -= rows;
 }

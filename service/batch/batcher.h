@@ -15,7 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <variant>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -34,19 +34,21 @@
 
 namespace sortition::service {
 
-// The kernels' output for one queued row, or the reason why no device was given it.
+// The kernels' output for one queued row, or the reason why no device was given it. Not owned; one of the two is null.
 struct QueuedOutput {
-  uint32_t index = 0;  // as given in QueuedRow
-  std::variant<kernels::RowOutput, Refusal> output;
+  uint32_t index = 0;                    // as given in QueuedRow
+  kernels::RowOutput* output = nullptr;  // may be moved from
+  const Refusal* refusal = nullptr;
 };
 
 // A step some of whose rows wait or run. Implemented by the stream.
 class PendingStep {
  public:
   virtual ~PendingStep() = default;
-  // Takes outputs of the step's rows. The batcher delivers every row exactly once, possibly in several calls from
-  // several threads at once, and holds no lock meanwhile. Must not block for long; may call Batcher::Continue.
-  virtual void Deliver(std::vector<QueuedOutput> outputs) = 0;
+  // Takes outputs of the step's rows, which live until it returns. The batcher delivers every row exactly once,
+  // possibly in several calls from several threads at once, and holds no lock meanwhile. Must not block for long; may
+  // call Batcher::Continue.
+  virtual void Deliver(std::span<const QueuedOutput> outputs) = 0;
 
   // Has rows that have not started yet answered with STEP_CANCELLED. Thread-safe.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -77,10 +79,12 @@ struct BatcherOptions {
   std::function<void(absl::AnyInvocable<void()>)> run_aside = nullptr;
 };
 
-// The thread that submits a step, by what else it has to do.
+// The thread that submits a step, by what else it has to do. One that has nothing to do runs a batch itself, if that is
+// sooner than to hand it to a device's thread.
 enum class Submitter {
   kBusy,
-  kFree,  // nothing: it runs a batch itself, if that is sooner than to hand it to a device's thread
+  kFree,   // nothing now, but it serves other streams, too: it runs a short batch
+  kOwned,  // nothing now, and it serves one stream alone: it runs longer ones
 };
 
 // Thread-safe; never blocks for long.
@@ -95,6 +99,8 @@ class Batcher {
   static constexpr absl::Duration kHandOver = absl::Microseconds(50);
   // The longest batch that a free submitter runs itself. Messages of other streams wait for the same thread.
   static constexpr absl::Duration kLongestHere = absl::Microseconds(100);
+  // The same for a submitter that one stream owns, whose own messages wait. In a longer batch a hand-over costs little.
+  static constexpr absl::Duration kLongestOwned = absl::Milliseconds(1);
 
   // `devices`, `clock` and `observer` are not owned and outlive the batcher. All devices serve from the start: the
   // caller has run their self-tests, or reports a failed one with DeviceKeeper::SetSelfTested.

@@ -26,7 +26,7 @@ void Uncount(Backlog* backlog, uint64_t work) {
 
 uint64_t WorkOf(const devices::DeviceRow& row) { return kRowWork + BytesOf(row); }
 
-void FairQueue::Add(WaitingRow row) {
+void FairQueue::Add(WaitingRow&& row) {
   const uint64_t work = WorkOf(row.row->row);
   Count(&all_, work);
   if (row.attempts > 0) {

@@ -40,7 +40,7 @@ uint64_t WorkOf(const devices::DeviceRow& row);
 class FairQueue {
  public:
   // Rows of a stream must arrive in the order of their numbers, except those that were tried before.
-  void Add(WaitingRow row);
+  void Add(WaitingRow&& row);
   bool empty() const { return all_.rows == 0; }
   uint32_t rows() const { return all_.rows; }
   const WaitingRow& front() const;

@@ -25,7 +25,7 @@ uint64_t RowQueue::AbleToTake(const Router::Needs& needs) const {
   return able;
 }
 
-void RowQueue::Add(WaitingRow row) {
+void RowQueue::Add(WaitingRow&& row) {
   const uint64_t able = AbleToTake(row.needs);
   const uint32_t memory = row.row->row.memory;
   auto open = std::find_if(open_.begin(), open_.end(),
@@ -60,7 +60,7 @@ std::optional<WaitingRow> RowQueue::TakeFor(const devices::DeviceDescription& de
   }
   if (first == open_.end()) return std::nullopt;
   const auto rows = first->rows.begin();
-  WaitingRow row = rows->second.Take();
+  std::optional<WaitingRow> row = rows->second.Take();
   if (rows->second.empty()) first->rows.erase(rows);
   if (--first->count == 0) open_.erase(first);
   --rows_;

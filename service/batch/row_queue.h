@@ -24,7 +24,7 @@ class RowQueue {
   // `devices`: at most 64; not owned.
   explicit RowQueue(std::vector<const devices::Device*> devices);
 
-  void Add(WaitingRow row);
+  void Add(WaitingRow&& row);
   uint32_t rows() const { return rows_; }
 
   // Returns the open batches, ordered by their next rows. Each is described as if all its rows were like its next one.

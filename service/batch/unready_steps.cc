@@ -113,8 +113,8 @@ void UnreadySteps::Settle(Waiting waiting) {
 
 void UnreadySteps::Refuse(const Waiting& waiting, const Refusal& refusal) {
   std::vector<QueuedOutput> outputs;
-  for (const QueuedRow& row : waiting.rows) outputs.push_back({row.index, refusal});
-  waiting.step->Deliver(std::move(outputs));
+  for (const QueuedRow& row : waiting.rows) outputs.push_back({row.index, nullptr, &refusal});
+  waiting.step->Deliver(outputs);
 }
 
 }  // namespace sortition::service

@@ -297,13 +297,12 @@ std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const Ste
   if (!row.checkpoint().empty() && !keeps_sampler_state) {
     return Refusal{Reason::kContradiction, field("checkpoint").Text(), "", "no sampler of this sequence keeps a state"};
   }
-  if (!is_stateful) {
-    const std::pair<bool, const char*> of_history[] = {{row.has_history_hash(), "history_hash"},
-                                                       {row.has_truncate_to(), "truncate_to"},
-                                                       {!row.append_tokens().empty(), "append_tokens"}};
-    for (const auto& [is_set, name] : of_history) {
-      if (is_set) return Refusal{Reason::kContradiction, field(name).Text(), "", "the sequence keeps no state"};
-    }
+  const char* const of_history = row.has_history_hash()         ? "history_hash"
+                                 : row.has_truncate_to()        ? "truncate_to"
+                                 : !row.append_tokens().empty() ? "append_tokens"
+                                                                : nullptr;
+  if (!is_stateful && of_history != nullptr) {
+    return Refusal{Reason::kContradiction, field(of_history).Text(), "", "the sequence keeps no state"};
   }
   if (spec.vocabulary != shape.vocabulary) {
     return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),

@@ -200,8 +200,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   return kernel;
 }
 
-RowRun::Progress RowRun::Take(uint32_t index, PositionOutput&& output) {
-  outputs_[index].emplace(std::move(output));
+RowRun::Progress RowRun::Taken(uint32_t index) {
   --missing_;
   if (!runs_in_order_) return {missing_ == 0, std::nullopt};
   if (plan_.kind == RowPlan::Kind::kBlock) {
@@ -243,18 +242,19 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAll
 }
 
 std::variant<RowResult, Refusal> RowRun::Commit() {
-  auto finished = Finish();
-  RowResult* const result = std::get_if<RowResult>(&finished);
-  if (result == nullptr || plan_.kind == RowPlan::Kind::kScore || sequence_.state == nullptr) {
+  std::variant<RowResult, Refusal> ended;
+  auto& result = std::get<RowResult>(ended);
+  std::optional<Refusal> why = Finish(&result);
+  if (why || plan_.kind == RowPlan::Kind::kScore || sequence_.state == nullptr) {
     Abort();
-    if (result == nullptr && sequence_.state != nullptr && sequence_.state->retired())
-      return Sequence::ClosedInFlight();
-    return finished;
+    if (why && sequence_.state != nullptr && sequence_.state->retired()) return Sequence::ClosedInFlight();
+    if (why) return *std::move(why);
+    return ended;
   }
-  auto committed = sequence_.state->Commit(grant_.ticket, std::move(*result));
+  ended = sequence_.state->Commit(grant_.ticket, std::move(result));
   sequence_.table->Touch(*sequence_.key, sequence_.state.get());
   masks_.clear();
-  return committed;
+  return ended;
 }
 
 void RowRun::Abort() {
@@ -301,24 +301,21 @@ std::optional<uint32_t> RowRun::EndBlock() {
   return std::nullopt;
 }
 
-std::variant<RowResult, Refusal> RowRun::Finish() {
+std::optional<Refusal> RowRun::Finish(RowResult* result) {
   if (!plan_.compact.empty()) {
     if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
   if (plan_.kind == RowPlan::Kind::kBlock) {
     if (const std::optional<uint32_t> failed = EndBlock()) return WhyFailed(*failed, *outputs_[*failed]);
   }
-  auto walked = Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_));
-  if (auto* result = std::get_if<RowResult>(&walked)) {
-    for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
-      // The position after an accepted draft has the draft's number and one.
-      const bool follows_path = plan_.verifies() && i > 0;
-      result->phases.push_back(PhaseAt(follows_path ? result->path[i - 1] + 1 : i));
-    }
-    return std::move(*result);
+  const auto failed = Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_), result);
+  if (failed) return WhyFailed(failed->index, failed->why);
+  for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
+    // The position after an accepted draft has the draft's number and one.
+    const bool follows_path = plan_.verifies() && i > 0;
+    result->phases.push_back(PhaseAt(follows_path ? result->path[i - 1] + 1 : i));
   }
-  const FailedPosition& failed = std::get<FailedPosition>(walked);
-  return WhyFailed(failed.index, failed.why);
+  return std::nullopt;
 }
 
 // Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says

@@ -108,8 +108,12 @@ class RowRun {
     bool is_complete = false;  // no further output is needed
     std::optional<Next> next;  // if runs_in_order(): the next position to ask for
   };
-  // Takes the output of a position that was asked for.
-  Progress Take(uint32_t index, PositionOutput&& output);
+  // Takes the output of a position that was asked for: a PositionOutput, or what one is made of.
+  template <typename Output>
+  Progress Take(uint32_t index, Output&& output) {
+    outputs_[index].emplace(std::forward<Output>(output));
+    return Taken(index);
+  }
 
   // Returns the dense draft probabilities of DraftRowAt(index), until the next call; null without them.
   using DenseAt = absl::FunctionRef<const void*(uint32_t index)>;
@@ -123,6 +127,7 @@ class RowRun {
   void Abort();
 
  private:
+  Progress Taken(uint32_t index);
   uint32_t PhaseAt(uint32_t index) const { return grant_.views.empty() ? kNoPhase : grant_.views[index].phase; }
   const kernels::RowParameters& ParametersIn(uint32_t phase) const {
     return more_.empty() ? spec().Within(phase).parameters : more_[phase];
@@ -130,7 +135,8 @@ class RowRun {
   // Returns the tokens of the list `number` that the sequence allows in `phase`.
   std::span<const uint32_t> AllowedIn(uint32_t phase, size_t number) const;
   void CutToAllowed();
-  std::variant<RowResult, Refusal> Finish();
+  // Fills `*result`, which is empty. Returns why there is none.
+  std::optional<Refusal> Finish(RowResult* result);
   // Returns the position after `index` of a block whose drafts are tested together, if one is needed.
   std::optional<Next> NextOfBlock(uint32_t index);
   // Turns the outputs of the block's positions into those of a rejection that accepts as many drafts.

@@ -67,14 +67,13 @@ std::optional<uint32_t> PositionAfter(const RowPlan& plan, const WalkEnds& ends,
   return *accepted + 1;
 }
 
-std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const WalkEnds& ends,
-                                             absl::Span<std::optional<PositionOutput>> outputs) {
+std::optional<FailedPosition> Walk(const RowPlan& plan, const WalkEnds& ends,
+                                   absl::Span<std::optional<PositionOutput>> outputs, RowResult* result) {
   SORTITION_CHECK(outputs.size() == plan.positions());
-  RowResult result;
   for (uint32_t draft = 0; draft < plan.drafts(); ++draft) {
     const uint32_t position = PositionBefore(plan, draft);
     const kernels::RowOutput* const served = outputs[position] ? ServedBy(*outputs[position]) : nullptr;
-    result.matched.push_back(served != nullptr && AcceptedAfter(plan, position, *served) == draft);
+    result->matched.push_back(served != nullptr && AcceptedAfter(plan, position, *served) == draft);
   }
   for (std::optional<uint32_t> position = 0; position;) {
     SORTITION_CHECK(outputs[*position].has_value());
@@ -82,11 +81,11 @@ std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const WalkEnds
     const kernels::RowOutput* const served = ServedBy(output);
     if (served == nullptr) return FailedPosition{*position, std::move(output)};
     const std::optional<uint32_t> accepted = AcceptedAfter(plan, *position, *served);
-    if (accepted) result.path.push_back(*accepted);
+    if (accepted) result->path.push_back(*accepted);
     position = PositionAfter(plan, ends, *position, output);
-    result.outputs.push_back(std::move(std::get<kernels::RowOutput>(output)));
+    result->outputs.push_back(std::move(std::get<kernels::RowOutput>(output)));
   }
-  return result;
+  return std::nullopt;
 }
 
 }  // namespace sortition::service

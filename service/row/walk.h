@@ -32,12 +32,12 @@ struct WalkEnds {
   bool At(uint32_t token, uint32_t position) const;
 };
 
-// Walks from position 0 along the accepted drafts and returns the result, without its history hash and its end. The
-// walk ends at the first position whose draft is rejected, and at an accepted draft that `ends` names.
-// Outputs behind that end are ignored and may be errors or absent. `outputs` has one entry for each position and is
-// moved from. Pure.
-std::variant<RowResult, FailedPosition> Walk(const RowPlan& plan, const WalkEnds& ends,
-                                             absl::Span<std::optional<PositionOutput>> outputs);
+// Walks from position 0 along the accepted drafts and fills `*result`, which is empty, without its history hash and its
+// end. The walk ends at the first position whose draft is rejected, and at an accepted draft that `ends` names. Outputs
+// behind that end are ignored and may be errors or absent. `outputs` has one entry for each position and is moved from.
+// Returns the position that failed, if the result needs one; `*result` is then of no use. Pure.
+std::optional<FailedPosition> Walk(const RowPlan& plan, const WalkEnds& ends,
+                                   absl::Span<std::optional<PositionOutput>> outputs, RowResult* result);
 
 // Returns the position that the walk visits after `position`, whose output is `output`; absent if the walk ends there.
 // Pure.

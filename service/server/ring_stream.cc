@@ -162,7 +162,8 @@ bool RingStream::TakeMessage() {
   auto owner = std::make_shared<const std::string>(std::move(message_));
   const devices::ByteSegment segment{reinterpret_cast<const std::byte*>(owner->data()), owner->size()};
   const uint64_t bytes = owner->size();
-  shell_.TakeMessage({&segment, 1}, std::move(owner), bytes, /*alone=*/!reader_.HasMore());
+  shell_.TakeMessage({&segment, 1}, std::move(owner), bytes,
+                     reader_.HasMore() ? service::Submitter::kBusy : service::Submitter::kOwned);
   return true;
 }
 

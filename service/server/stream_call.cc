@@ -187,7 +187,8 @@ void StreamCall::TakeMessage() {
   auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
   const std::span<const devices::ByteSegment> segments = message->segments();
   const uint64_t bytes = message->bytes();
-  shell_->TakeMessage(segments, std::move(message), bytes, queue_->was_alone());
+  shell_->TakeMessage(segments, std::move(message), bytes,
+                      queue_->was_alone() ? service::Submitter::kFree : service::Submitter::kBusy);
   BackOff();
 }
 

@@ -136,7 +136,7 @@ StreamShell::StreamShell(const Options& options, std::unique_ptr<StreamTransport
 }
 
 void StreamShell::TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner,
-                              uint64_t bytes, bool alone) {
+                              uint64_t bytes, service::Submitter thread) {
   options_.engine->observer().MessageReceived(options_.transport, bytes);
   auto decoded = service::DecodeFrame(segments, std::move(owner), [this] { return session_.NewStep(); });
   if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
@@ -147,9 +147,9 @@ void StreamShell::TakeMessage(std::span<const devices::ByteSegment> segments, st
   if (frame.message.has_hello()) LogHello(frame.message.hello());
   // The first of several steps comes alone, too, and those behind it must not wait until its rows have run. So the last
   // message decides with it.
-  alone = alone && session_.Idle();
+  const bool alone = thread != service::Submitter::kBusy && session_.Idle();
   const bool free = std::exchange(was_alone_, alone) && alone;
-  session_.BeginFrame(std::move(frame), free ? service::Submitter::kFree : service::Submitter::kBusy);
+  session_.BeginFrame(std::move(frame), free ? thread : service::Submitter::kBusy);
 }
 
 bool StreamShell::Flush() {

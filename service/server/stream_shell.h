@@ -135,10 +135,10 @@ class StreamShell {
 
   // True if the worker's window and the waiting answers allow another message.
   bool MayRead() const { return session_.WantsFrames() && outbox_->HasRoom(); }
-  // Takes one message, in stream order. `segments` are its bytes and live as long as `owner`. `alone`: the
-  // caller's thread has nothing else to do, as far as it knows.
+  // Takes one message, in stream order. `segments` are its bytes and live as long as `owner`. `thread`: the caller's,
+  // as far as it knows.
   void TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner, uint64_t bytes,
-                   bool alone);
+                   service::Submitter thread);
   // While this is not zero, the driver calls Continue after a pause this long, before it takes the next message.
   absl::Duration back_off() const { return session_.back_off(); }
   void Continue() { session_.Continue(); }

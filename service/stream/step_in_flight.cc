@@ -156,13 +156,13 @@ void StepInFlight::AbortRows() {
   for (Row& row : rows_) row.run.Abort();
 }
 
-void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
+void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
   auto answers = std::make_unique<Answers>(outputs.size());
   const bool wanted = !message_->stream().closed();
   std::vector<QueuedRow> following;
-  for (QueuedOutput& output : outputs) {
+  for (const QueuedOutput& output : outputs) {
     const auto [row, position] = queued_[output.index];
-    const RowRun::Progress progress = Take(&row->run, position, std::move(output.output));
+    const RowRun::Progress progress = Take(&row->run, position, output);
     if (progress.next && wanted) {
       QueuedRow& next = row->following[progress.next->index - row->run.first_positions()];
       progress.next->Set(&next.row.request);
@@ -178,11 +178,15 @@ void StepInFlight::Deliver(std::vector<QueuedOutput> outputs) {
   if (answers != nullptr && answers->results().rows_size() > 0) sink_->Answer(&answers->results());
 }
 
-RowRun::Progress StepInFlight::Take(RowRun* run, uint32_t position, PositionOutput&& output) {
+RowRun::Progress StepInFlight::Take(RowRun* run, uint32_t position, const QueuedOutput& output) {
+  const auto take = [&] {
+    return output.output != nullptr ? run->Take(position, std::move(*output.output))
+                                    : run->Take(position, *output.refusal);
+  };
   // The batcher has one position at a time of a row that has one or that runs in order.
-  if (run->first_positions() == 1) return run->Take(position, std::move(output));
+  if (run->first_positions() == 1) return take();
   absl::MutexLock lock(&mutex_);
-  return run->Take(position, std::move(output));
+  return take();
 }
 
 // A row of a stream that has ended is answered, too: the answer closes the stream's window.

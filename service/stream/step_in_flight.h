@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,7 +51,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   // Gives up a step that was not submitted: the sequences are as they were.
   void AbortRows();
 
-  void Deliver(std::vector<QueuedOutput> outputs) override;
+  void Deliver(std::span<const QueuedOutput> outputs) override;
 
  private:
   struct Row {
@@ -63,7 +64,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
 
   void AddPositions(Row& row, SetLogits set_logits);
 
-  RowRun::Progress Take(RowRun* run, uint32_t position, PositionOutput&& output);
+  RowRun::Progress Take(RowRun* run, uint32_t position, const QueuedOutput& output);
   // Ends a row and appends its answer.
   void End(RowRun* run, bool wanted, v1::StepResults* out);
   // Answers, whose parts are freed together.

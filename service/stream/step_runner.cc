@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/receipt/receipt_book.h"
@@ -42,12 +42,15 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
 // Calls `begin` for each row of a step, but refuses rows of a sequence that several rows name.
 template <typename Begin>
 void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
-  absl::flat_hash_map<absl::string_view, int> uses;
-  uses.reserve(message.rows());
-  for (const v1::StepRow& row : message.step().rows()) ++uses[row.request_id()];
+  absl::flat_hash_set<absl::string_view> named;
+  absl::flat_hash_set<absl::string_view> twice;  // mostly empty
+  named.reserve(message.rows());
+  for (const v1::StepRow& row : message.step().rows()) {
+    if (!named.insert(row.request_id()).second) twice.insert(row.request_id());
+  }
   for (uint32_t index = 0; index < message.rows(); ++index) {
     const v1::StepRow& row = message.row(index);
-    if (uses[row.request_id()] > 1) {
+    if (!twice.empty() && twice.contains(row.request_id())) {
       AddRefusal(index, row.step_id(), DuplicateRow(index), now);
     } else {
       begin(index);

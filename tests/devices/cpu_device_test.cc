@@ -92,7 +92,9 @@ TEST(CpuDevice, RunsABatchOnTheCallersThread) {
   const Logits a(3), b(99);
   std::vector<uint32_t> tokens;
   const auto caller = std::this_thread::get_id();
-  device.RunHere(BatchOf({&a, &b}), [&](const BatchOutput& result) {
+  const std::vector<DeviceRow> rows = BatchOf({&a, &b});
+  const std::vector<const DeviceRow*> batch = {&rows[0], &rows[1]};
+  device.RunHere(batch, [&](const BatchOutput& result) {
     EXPECT_EQ(std::this_thread::get_id(), caller);
     EXPECT_TRUE(result.status.ok());
     for (const kernels::RowOutput& output : result.outputs) tokens.push_back(output.token);

@@ -16,7 +16,7 @@ using BatcherFollowing = BatcherTest;
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}
-  void Deliver(std::vector<QueuedOutput> outputs) override {
+  void Deliver(std::span<const QueuedOutput> outputs) override {
     std::vector<QueuedRow> rows;
     for (const QueuedOutput& output : outputs) {
       if (output.index + 1 == length_) continue;
@@ -24,7 +24,7 @@ class FollowedStep : public RecordingStep, public std::enable_shared_from_this<F
       rows.back().index = output.index + 1;
     }
     if (!rows.empty()) batcher_.Continue(shared_from_this(), std::move(rows));
-    RecordingStep::Deliver(std::move(outputs));
+    RecordingStep::Deliver(outputs);
   }
 
  private:

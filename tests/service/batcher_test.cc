@@ -52,6 +52,23 @@ TEST_F(BatcherTest, LongBatchIsHandedOver) {
   EXPECT_EQ(step->Token(99), 99u);
 }
 
+TEST_F(BatcherTest, SubmitterOfOneStreamRunsALongerBatchItself) {
+  AddDevice({.max_batch_rows = 1000, .runs_here = true});
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, RowsAt(0, 40), Submitter::kOwned).has_value());
+  EXPECT_EQ(step->Token(39), 39u);
+}
+
+TEST_F(BatcherTest, SubmitterOfOneStreamHandsOverALongBatch) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 1000, .runs_here = true});
+  const auto step = Step();
+  ASSERT_FALSE(batcher().Submit(step, RowsAt(0, 100), Submitter::kOwned).has_value());
+  EXPECT_EQ(device.held(), 1u);
+  EXPECT_EQ(step->delivered(), 0u);
+  device.Finish();
+  EXPECT_EQ(step->Token(99), 99u);
+}
+
 TEST_F(BatcherTest, BatchThatThreadsDoSoonerTogetherIsHandedOver) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1000, .batches_in_flight = 4, .runs_here = true});
   const auto many = Step();
@@ -425,7 +442,7 @@ TEST_F(BatcherTest, QueueWaitIsThatOfOldestRow) {
 class ResubmittingStep : public PendingStep {
  public:
   explicit ResubmittingStep(Batcher* batcher) : batcher_(*batcher) {}
-  void Deliver(std::vector<QueuedOutput> outputs) override {
+  void Deliver(std::span<const QueuedOutput> outputs) override {
     EXPECT_EQ(outputs.size(), 1u);
     if (++rounds == 5) return;
     EXPECT_FALSE(batcher_.Submit(shared, RowsAt(static_cast<uint32_t>(rounds), 1)).has_value());

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -17,12 +20,12 @@ namespace sortition::service {
 // Thread-safe. Fails the test if a row is delivered twice.
 class RecordingStep : public PendingStep {
  public:
-  void Deliver(std::vector<QueuedOutput> outputs) override {
+  void Deliver(std::span<const QueuedOutput> outputs) override {
     absl::MutexLock lock(&mutex_);
     ++calls_;
-    for (QueuedOutput& output : outputs) {
-      EXPECT_TRUE(outputs_.try_emplace(output.index, std::move(output.output)).second)
-          << "row " << output.index << " was delivered twice";
+    for (const QueuedOutput& output : outputs) {
+      const auto kept = output.output != nullptr ? Kept(std::move(*output.output)) : Kept(*output.refusal);
+      EXPECT_TRUE(outputs_.try_emplace(output.index, kept).second) << "row " << output.index << " was delivered twice";
     }
   }
 
@@ -61,8 +64,9 @@ class RecordingStep : public PendingStep {
   }
 
  private:
+  using Kept = std::variant<kernels::RowOutput, Refusal>;
   mutable absl::Mutex mutex_;
-  std::map<uint32_t, std::variant<kernels::RowOutput, Refusal>> outputs_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, Kept> outputs_ ABSL_GUARDED_BY(mutex_);
   uint32_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -46,9 +46,11 @@ void FakeDevice::Submit(std::vector<devices::DeviceRow> rows, Done done) {
   SORTITION_CHECK(held_.size() <= options_.batches_in_flight);
 }
 
-void FakeDevice::RunHere(std::vector<devices::DeviceRow> rows, Done done) {
-  if (!options_.runs_here) return Submit(std::move(rows), std::move(done));
-  Answer({std::move(rows), std::move(done)});
+void FakeDevice::RunHere(std::span<const devices::DeviceRow* const> rows, Done done) {
+  if (!options_.runs_here) return Device::RunHere(rows, std::move(done));
+  Batch batch{{}, std::move(done)};
+  for (const devices::DeviceRow* const row : rows) batch.rows.push_back(*row);
+  Answer(std::move(batch));
 }
 
 absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> FakeDevice::Import(const devices::MemoryHandle& handle) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ class FakeDevice : public devices::Device {
 
   const devices::DeviceDescription& description() const override { return description_; }
   void Submit(std::vector<devices::DeviceRow> rows, Done done) override;
-  void RunHere(std::vector<devices::DeviceRow> rows, Done done) override;
+  void RunHere(std::span<const devices::DeviceRow* const> rows, Done done) override;
   absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> Import(const devices::MemoryHandle& handle) override;
 
   // Batches held.

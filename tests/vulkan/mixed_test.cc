@@ -22,9 +22,9 @@ using kernels::RandomRow;
 class KeptStep : public PendingStep {
  public:
   explicit KeptStep(size_t rows) : answers(rows), done_(int(rows)) {}
-  void Deliver(std::vector<QueuedOutput> outputs) override {
-    for (QueuedOutput& output : outputs) {
-      answers[output.index] = std::get<kernels::RowOutput>(std::move(output.output));
+  void Deliver(std::span<const QueuedOutput> outputs) override {
+    for (const QueuedOutput& output : outputs) {
+      answers[output.index] = std::move(*output.output);
       done_.DecrementCount();
     }
   }

@@ -75,7 +75,7 @@ void MeasureCost(Report* report) {
 class Step : public service::PendingStep {
  public:
   explicit Step(uint32_t rows) : left_(rows) {}
-  void Deliver(std::vector<service::QueuedOutput> outputs) override {
+  void Deliver(std::span<const service::QueuedOutput> outputs) override {
     absl::MutexLock lock(&mutex_);
     left_ -= uint32_t(outputs.size());
   }
