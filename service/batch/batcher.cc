@@ -95,28 +95,51 @@ Batcher::~Batcher() {
 
 std::optional<Refusal> Batcher::Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows,
                                        Submitter submitter) {
+  std::unique_ptr<Batch> batch;
+  Rejects rejects;
   {
     absl::MutexLock lock(&mutex_);
-    if (auto refusal = WhyNotAdmitted(limits_, queue_, keeper_, *step, rows, clock_.Now())) return refusal;
-    AddRows(step, std::move(rows), step->arrived);
+    const absl::Time now = clock_.Now();
+    if (auto refusal = WhyNotAdmitted(limits_, queue_, keeper_, *step, rows, now)) return refusal;
+    batch = AddRows(step, std::move(rows), step->arrived, now, &rejects);
   }
+  Deliver(std::move(rejects));
+  if (batch != nullptr) Start(std::move(batch), submitter);
   Dispatch(submitter);
   return std::nullopt;
 }
 
 void Batcher::Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows) {
+  std::unique_ptr<Batch> batch;
+  Rejects rejects;
   {
     absl::MutexLock lock(&mutex_);
-    AddRows(step, std::move(rows), clock_.Now());
+    const absl::Time now = clock_.Now();
+    batch = AddRows(step, std::move(rows), now, now, &rejects);
   }
+  Deliver(std::move(rejects));
+  if (batch != nullptr) Start(std::move(batch), Submitter::kBusy);
   Dispatch();
 }
 
-void Batcher::AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since) {
+std::unique_ptr<Batcher::Batch> Batcher::AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows,
+                                                 absl::Time since, absl::Time now, Rejects* rejects) {
   undelivered_rows_ += static_cast<uint32_t>(rows.size());
   step->waiting_rows_ += static_cast<uint32_t>(rows.size());
   const auto its = std::make_shared<Submission>(Submission{step, std::move(rows), step->owner, step->priority, since});
-  for (QueuedRow& row : its->rows) queue_.Add({its, &row, NeedsOf(row.row), next_number_++});
+  auto next = its->rows.begin();
+  const auto take = [&]() -> std::optional<WaitingRow> {
+    if (next == its->rows.end()) return std::nullopt;
+    QueuedRow& row = *next++;
+    return WaitingRow{its, &row, NeedsOf(row.row), next_number_++};
+  };
+  std::unique_ptr<Batch> batch;
+  if (const auto alike = queue_.rows() == 0 ? WholeIfAlike(its->rows) : std::nullopt) {
+    const Router::Choice choice = keeper_.Choose(*alike, now);
+    if (choice.device != nullptr) batch = FillBatch(choice, *alike, now, take, rejects);
+  }
+  while (auto left = take()) queue_.Add(*std::move(left));
+  return batch;
 }
 
 void Batcher::Dispatch(Submitter submitter) {
@@ -150,15 +173,10 @@ std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects)
     }
     const Router::Choice choice = keeper_.Choose(open, now);
     if (choice.device == nullptr) continue;
-    auto batch = std::make_unique<Batch>();
-    batch->device = choice.device;
-    batch->reason = choice.reason;
-    batch->shape.memory = open.memory;
-    batch->rows.reserve(std::min(open.rows, choice.device->description().max_batch_rows));
-    FillBatch(batch.get(), now, rejects);
-    if (batch->rows.empty()) continue;  // all rows were refused
-    keeper_.Started(batch->device, batch->shape, now);
-    return batch;
+    const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return queue_.TakeFor(choice.device->description(), open.memory);
+    };
+    if (auto batch = FillBatch(choice, open, now, take, rejects)) return batch;
   }
   return nullptr;
 }
@@ -174,14 +192,20 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
   });
 }
 
-void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
-  const devices::DeviceDescription& description = batch->device->description();
+std::unique_ptr<Batcher::Batch> Batcher::FillBatch(const Router::Choice& choice, const Router::Batch& open,
+                                                   absl::Time now, Take take, Rejects* rejects) {
+  const devices::DeviceDescription& description = choice.device->description();
+  auto batch = std::make_unique<Batch>();
+  batch->device = choice.device;
+  batch->reason = choice.reason;
+  batch->shape.memory = open.memory;
+  batch->rows.reserve(std::min(open.rows, description.max_batch_rows));
   const bool moves = batch->shape.memory != description.memory;
   const Costs costs = keeper_.CostsAt(batch->device, now);
   const double most = costs.launch + std::max(absl::ToDoubleSeconds(kLongestBatch), 9 * costs.launch);
   while (batch->rows.size() < description.max_batch_rows &&
          costs.Seconds({static_cast<uint32_t>(batch->rows.size()), batch->shape.bytes, moves}) < most) {
-    std::optional<WaitingRow> waiting = queue_.TakeFor(description, batch->shape.memory);
+    std::optional<WaitingRow> waiting = take();
     if (!waiting) break;
     --waiting->step()->waiting_rows_;
     if (std::optional<Refusal> refusal = WhyNot(*waiting->step(), now)) {
@@ -195,11 +219,14 @@ void Batcher::FillBatch(Batch* batch, absl::Time now, Rejects* rejects) {
     if (keeper_.DrawRecheck()) batch->checked.push_back(static_cast<uint32_t>(batch->rows.size()));
     batch->rows.push_back(*std::move(waiting));
   }
+  if (batch->rows.empty()) return nullptr;  // all rows were refused
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
   const double alone = costs.Seconds({batch->shape.rows, batch->shape.bytes, moves}) - costs.launch;
   const double together = alone / description.batches_in_flight;  // on as many threads, of which each has rows
   batch->here = absl::Seconds(alone);
   batch->is_sooner_here = alone <= together + absl::ToDoubleSeconds(kHandOver);
+  keeper_.Started(batch->device, batch->shape, now);
+  return batch;
 }
 
 bool Batcher::IsMoved(const Batch& batch) {

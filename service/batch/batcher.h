@@ -3,9 +3,10 @@
 //
 // An open batch is a set of waiting rows that the same devices can take; rows that arrive join it (row_queue.h). It
 // closes when the router chooses a device for it: rows of the highest priority go first, and within a priority each
-// tenant gets its share. A thread that has nothing else to do runs a short one for the device. If the device fails, or
-// gives a wrong output, the rows return to their old places in the queue, for another device. The device keeper decides
-// which devices serve (service/route/device_keeper.h).
+// tenant gets its share. Rows that find none waiting and a device with room are a batch at once. A thread that has
+// nothing else to do runs a short batch for the device. If the device fails, or gives a wrong output, the rows return to
+// their old places in the queue, for another device. The device keeper decides which devices serve
+// (service/route/device_keeper.h).
 //
 // A step whose rows would wait for too long is refused at once (admission.h).
 #pragma once
@@ -20,6 +21,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -140,12 +142,18 @@ class Batcher {
   };
   using Rejects = std::vector<Reject>;
 
-  void AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows, absl::Time since)
+  // Takes rows that have arrived. Where none wait and a device has room, they go past the queue: returns their batch.
+  // Otherwise, and if some are left, they join the queue.
+  std::unique_ptr<Batch> AddRows(const std::shared_ptr<PendingStep>& step, std::vector<QueuedRow> rows,
+                                 absl::Time since, absl::Time now, Rejects* rejects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dispatch(Submitter submitter = Submitter::kBusy) ABSL_LOCKS_EXCLUDED(mutex_);
   std::unique_ptr<Batch> Close(absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> WhyNot(const PendingStep& step, absl::Time now) const;
-  void FillBatch(Batch* batch, absl::Time now, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes rows by `take` as long as the device of `choice` takes more into one batch. Returns null if it got none.
+  using Take = absl::FunctionRef<std::optional<WaitingRow>()>;
+  std::unique_ptr<Batch> FillBatch(const Router::Choice& choice, const Router::Batch& open, absl::Time now, Take take,
+                                   Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Refuses the queued rows that no device can take.
   void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Start(std::unique_ptr<Batch> batch, Submitter submitter);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -56,5 +57,9 @@ uint64_t BytesOf(const devices::DeviceRow& row);
 absl::Status TakeCopy(WaitingRow* waiting);
 
 Router::Needs NeedsOf(const devices::DeviceRow& row);
+
+// Describes rows, at least one, as one batch. Absent unless they lie in one memory and have equal needs. Each counts as
+// many bytes as the first.
+std::optional<Router::Batch> WholeIfAlike(const std::vector<QueuedRow>& rows);
 
 }  // namespace sortition::service

@@ -35,6 +35,7 @@ class Router {
   struct Needs {
     uint32_t vocabulary = 0;
     kernels::Features features = kernels::kNoFeatures;
+    bool operator==(const Needs&) const = default;
   };
   // Describes a batch: totals, and the requirements of its most demanding row.
   struct Batch {
