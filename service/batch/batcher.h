@@ -4,8 +4,8 @@
 // An open batch is a set of waiting rows that the same devices can take; rows that arrive join it (row_queue.h). It
 // closes when the router chooses a device for it: rows of the highest priority go first, and within a priority each
 // tenant gets its share. Rows that find none waiting and a device with room are a batch at once. A thread that has
-// nothing else to do runs a short batch for the device. If the device fails, or gives a wrong output, the rows return to
-// their old places in the queue, for another device. The device keeper decides which devices serve
+// nothing else to do runs a short batch for the device. If the device fails, or gives a wrong output, the rows return
+// to their old places in the queue, for another device. The device keeper decides which devices serve
 // (service/route/device_keeper.h).
 //
 // A step whose rows would wait for too long is refused at once (admission.h).
