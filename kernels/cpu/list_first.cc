@@ -147,7 +147,10 @@ bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw
   if (number == 0 || raw.max_key == 0) return false;
   const RowParameters& parameters = *request.parameters;
   const bool has_min_p = HasMinP(request);
-  const auto kept_of = [&](uint32_t max_key) { return has_min_p ? FirstKeyOfMinP(parameters, max_key) : 1; };
+  const uint32_t kept_as_sent = has_min_p ? FirstKeyOfMinP(parameters, raw.max_key) : 1;
+  const auto kept_of = [&](uint32_t max_key) {
+    return max_key == raw.max_key || !has_min_p ? kept_as_sent : FirstKeyOfMinP(parameters, max_key);
+  };
   FirstLister lister(kernels, request, raw, may_raise || RepetitionRaises(parameters), scratch);
 
   // A mask hides many tokens, edits few: without a mask the first level is one for the row as it was sent.
@@ -155,7 +158,7 @@ bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw
   const bool masked = IsMasked(request);
   uint32_t groups = masked ? 2 * number + kMore : number + kMore;
   if (number == kAllOfMinP || (masked && has_min_p)) groups = kMore;
-  uint32_t level = masked ? 1 : kept_of(raw.max_key);
+  uint32_t level = masked ? 1 : kept_as_sent;
   if (masked || number != kAllOfMinP) level = lister.LevelOf(groups, level);
   for (;;) {
     const std::optional<std::span<Candidate>> known = lister.ListFrom(level);

@@ -4,25 +4,37 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/row.h"
 
 namespace sortition::service {
 
-ContextIndex::ContextIndex(uint32_t least, uint32_t depth) : least_(least), depth_(depth), nodes_(1) {
+ContextIndex::ContextIndex(uint32_t least, uint32_t depth)
+    : least_(least), depth_(depth), root_edge_(std::clamp(least, 1u, 2u)), nodes_(1) {
   SORTITION_CHECK(least <= depth);
 }
 
+uint64_t ContextIndex::Edge(uint32_t node, const TokenLog& log, uint32_t position) const {
+  const uint32_t depth = nodes_[node].depth;
+  const uint64_t next = At(log, position, depth);
+  static_assert(kernels::kMaxVocabulary < uint32_t{1} << 31);
+  if (EdgeTokens(node) == 2) return uint64_t{1} << 63 | uint64_t{At(log, position, depth + 1)} << 32 | next;
+  return uint64_t{node} << 32 | next;
+}
+
 void ContextIndex::Descend(const TokenLog& log, uint32_t position, Walk* walk) const {
-  walk->path.assign(1, kRoot);
+  walk->path.clear();
+  walk->path.push_back(kRoot);
   walk->partial = kNone;
   walk->matched = 0;
   while (walk->matched < depth_) {
-    const auto it = children_.find(Edge(walk->path.back(), At(log, position, walk->matched)));
+    const auto it = children_.find(Edge(walk->path.back(), log, position));
     if (it == children_.end()) return;
     const Node& child = nodes_[it->second];
-    uint32_t matched = walk->matched + 1;
-    while (matched < child.depth && At(log, position, matched) == At(log, child.position, matched)) ++matched;
-    walk->matched = matched;
-    if (matched < child.depth) {
+    walk->matched += EdgeTokens(walk->path.back());
+    const uint32_t left = child.depth - walk->matched;
+    const uint32_t more = log.CommonEnd(position - walk->matched, child.position - walk->matched, left);
+    walk->matched += more;
+    if (more < left) {
       walk->partial = it->second;
       return;
     }
@@ -30,7 +42,7 @@ void ContextIndex::Descend(const TokenLog& log, uint32_t position, Walk* walk) c
   }
 }
 
-void ContextIndex::Find(const TokenLog& log, uint32_t position, std::vector<Found>* found) const {
+void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found) const {
   if (empty()) return;
   Walk walk;
   Descend(log, position, &walk);
@@ -81,7 +93,7 @@ uint32_t ContextIndex::LeafFor(const TokenLog& log, uint32_t position) {
   nodes_[leaf].depth = depth_;
   nodes_[leaf].position = position;
   LinkChild(parent, leaf);
-  children_[Edge(parent, At(log, position, walk_.matched))] = leaf;
+  children_[Edge(parent, log, position)] = leaf;
   walk_.path.push_back(leaf);
   return leaf;
 }
@@ -98,8 +110,8 @@ uint32_t ContextIndex::Split(const TokenLog& log, uint32_t child, uint32_t depth
   UnlinkChild(child);
   LinkChild(parent, middle);
   LinkChild(middle, child);
-  children_[Edge(parent, At(log, position, nodes_[parent].depth))] = middle;
-  children_[Edge(middle, At(log, position, depth))] = child;
+  children_[Edge(parent, log, position)] = middle;
+  children_[Edge(middle, log, position)] = child;
   return middle;
 }
 
@@ -151,7 +163,7 @@ void ContextIndex::Remove(const TokenLog& log, uint32_t position) {
 uint32_t ContextIndex::Prune(const TokenLog& log, uint32_t leaf, uint32_t position) {
   if (leaf == kRoot) return kNone;
   const uint32_t parent = nodes_[leaf].parent;
-  children_.erase(Edge(parent, At(log, position, nodes_[parent].depth)));
+  children_.erase(Edge(parent, log, position));
   UnlinkChild(leaf);
   FreeNode(leaf);
   walk_.path.pop_back();
@@ -160,8 +172,8 @@ uint32_t ContextIndex::Prune(const TokenLog& log, uint32_t leaf, uint32_t positi
   const uint32_t left = nodes_[only].position;
   if (parent == kRoot || nodes_[only].next != kNone) return left;
   const uint32_t above = nodes_[parent].parent;
-  children_.erase(Edge(parent, At(log, left, nodes_[parent].depth)));
-  children_[Edge(above, At(log, left, nodes_[above].depth))] = only;
+  children_.erase(Edge(parent, log, left));
+  children_[Edge(above, log, left)] = only;
   UnlinkChild(only);
   UnlinkChild(parent);
   LinkChild(above, only);

@@ -3,7 +3,8 @@
 // A position's context is the `depth` tokens before it; its follower is the token at it. The contexts, read backwards,
 // are the leaves of a compressed trie, and each node counts the followers of all positions below it. So a walk down
 // from the root finds the followers of a context of any length, in time proportional to `depth` plus the number found,
-// however long the history is.
+// however long the history is. An edge from the root has two tokens, if no shorter contexts are looked for: then most
+// walks end at once, for most pairs of tokens are new.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,10 @@ class ContextIndex {
     uint32_t length = 0;  // of the longest context that the token followed, `least` to `depth`
     bool operator==(const Found&) const = default;
   };
+  using AllFound = absl::InlinedVector<Found, 16>;
   // Appends the tokens that followed the contexts that end before `position`, which has `depth` tokens before it. A
   // token is found with its longest context, and may be found again with shorter ones.
-  void Find(const TokenLog& log, uint32_t position, std::vector<Found>* found) const;
+  void Find(const TokenLog& log, uint32_t position, AllFound* found) const;
 
   uint64_t bytes() const;  // without the object itself
 
@@ -75,9 +77,13 @@ class ContextIndex {
     uint32_t matched = 0;      // tokens
   };
 
-  static uint64_t Edge(uint32_t node, uint32_t token) { return uint64_t{node} << 32 | token; }
   // Returns token number `back` of the context before `position`; 0 is the last.
   static uint32_t At(const TokenLog& log, uint32_t position, uint32_t back) { return log.at(position - 1 - back); }
+
+  // Returns the key of the edge that leaves `node` towards the context before `position`.
+  uint64_t Edge(uint32_t node, const TokenLog& log, uint32_t position) const;
+  // Returns how many tokens an edge from `node` has at least.
+  uint32_t EdgeTokens(uint32_t node) const { return node == kRoot ? root_edge_ : 1; }
 
   Link& LinkOf(uint32_t position) { return links_[position - first_]; }
   void Descend(const TokenLog& log, uint32_t position, Walk* walk) const;
@@ -98,9 +104,10 @@ class ContextIndex {
 
   const uint32_t least_;
   const uint32_t depth_;
+  const uint32_t root_edge_;  // tokens, 1 or 2
   std::vector<Node> nodes_;
   std::vector<uint32_t> free_;
-  absl::flat_hash_map<uint64_t, uint32_t> children_;  // by Edge(parent, the first token of the child's own part)
+  absl::flat_hash_map<uint64_t, uint32_t> children_;  // by the edge from their parent
   uint32_t first_ = 0;                                // the oldest position
   std::deque<Link> links_;                            // by position, from first_
   uint64_t follower_bytes_ = 0;                       // of followers stored outside their nodes

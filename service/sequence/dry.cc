@@ -51,23 +51,31 @@ void Dry::Popping(const TokenLog& log, uint32_t length) {
   if (start > Start(length - 1) && start - 1 + reach_ < length - 1) index_.AddOldest(log, start - 1 + reach_);
 }
 
-void Dry::FindAtStart(const TokenLog& log, std::vector<Found>* found) const {
+void Dry::FindAtStart(const TokenLog& log, ContextIndex::AllFound* found) const {
   const uint32_t length = log.length();
   const uint32_t start = Start(length);
   const uint32_t last = log.at(length - 1);
-  const uint64_t end = std::min<uint64_t>(uint64_t{start} + reach_, length);
-  for (uint32_t position = start + least_; position < end; ++position) {
-    if (log.at(position - 1) != last) continue;
-    uint32_t matched = 1;
-    while (matched < position - start && log.at(position - 1 - matched) == log.at(length - 1 - matched)) ++matched;
-    if (matched >= least_) found->push_back({log.at(position), matched});
+  const auto end = static_cast<uint32_t>(std::min<uint64_t>(uint64_t{start} + reach_, length));
+  for (uint32_t position = start + least_; position < end;) {
+    const std::span<const uint32_t> run = log.StartingAt(position - 1);
+    const std::span<const uint32_t> before = run.first(std::min<size_t>(run.size(), end - position));
+    // Counts first, because a compiler makes vector instructions of a sum and not of a search.
+    uint32_t equal = 0;
+    for (const uint32_t token : before) equal += token == last;
+    for (uint32_t at = position; equal != 0; ++at) {
+      if (before[at - position] != last) continue;
+      --equal;
+      const uint32_t matched = log.CommonEnd(at, length, at - start);
+      if (matched >= least_) found->push_back({log.at(at), matched});
+    }
+    position += static_cast<uint32_t>(before.size());
   }
 }
 
-std::vector<DryTerm> Dry::Terms(const TokenLog& log, const DryOptions& options) const {
+DryTermList Dry::Terms(const TokenLog& log, const DryOptions& options) const {
   const uint32_t length = log.length();
   if (length <= least_) return {};
-  std::vector<Found> found;
+  ContextIndex::AllFound found;
   index_.Find(log, length, &found);
   FindAtStart(log, &found);
   if (found.empty()) return {};
@@ -78,7 +86,7 @@ std::vector<DryTerm> Dry::Terms(const TokenLog& log, const DryOptions& options) 
   std::ranges::sort(found, [](const Found& a, const Found& b) {
     return a.token != b.token ? a.token < b.token : a.length > b.length;
   });
-  std::vector<DryTerm> terms;
+  DryTermList terms;
   for (const Found& one : found) {
     if (!terms.empty() && terms.back().token == one.token) continue;
     if (!IsBreaker(options, one.token)) {

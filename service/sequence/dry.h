@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "service/sequence/context_index.h"
 #include "service/sequence/history_options.h"
 #include "service/sequence/token_log.h"
@@ -16,6 +16,7 @@ struct DryTerm {
   double term = 0;  // to subtract from its logit
   bool operator==(const DryTerm&) const = default;
 };
+using DryTermList = absl::InlinedVector<DryTerm, 16>;
 
 // Index of one history, updated with each token. The time of a step is proportional to the longest repetition that
 // counts and the tokens found, not to the history. Not thread-safe. `options` outlive it and are on. Every call must
@@ -31,7 +32,7 @@ class Dry {
   void Popping(const TokenLog& log, uint32_t length);
 
   // Returns the tokens that DRY penalises at `log`'s next position, by ascending token.
-  std::vector<DryTerm> Terms(const TokenLog& log, const DryOptions& options) const;
+  DryTermList Terms(const TokenLog& log, const DryOptions& options) const;
 
   uint64_t bytes() const { return index_.bytes(); }  // without the object itself
 
@@ -39,7 +40,7 @@ class Dry {
   // Returns the window's start in a history of `length` tokens.
   uint32_t Start(uint32_t length) const { return window_ != 0 && length > window_ ? length - window_ : 0; }
   // Finds repetitions that start too close to the window's start for the index to have their contexts.
-  void FindAtStart(const TokenLog& log, std::vector<ContextIndex::Found>* found) const;
+  void FindAtStart(const TokenLog& log, ContextIndex::AllFound* found) const;
 
   uint32_t window_;
   uint32_t least_;

@@ -15,8 +15,8 @@ void HistoryIndex::Contexts::Popping(const TokenLog& log, uint32_t tokens) {
   if (tokens > length) index.RemoveNewest(log);
 }
 
-std::vector<ContextIndex::Found> HistoryIndex::Contexts::Find(const TokenLog& log) const {
-  std::vector<ContextIndex::Found> found;
+ContextIndex::AllFound HistoryIndex::Contexts::Find(const TokenLog& log) const {
+  ContextIndex::AllFound found;
   if (log.length() >= length) index.Find(log, log.length(), &found);
   return found;
 }
@@ -39,14 +39,14 @@ void HistoryIndex::Popping(const TokenLog& log, uint32_t length) {
   if (marked_) marked_->Popping(log, length);
 }
 
-std::vector<DryTerm> HistoryIndex::DryTerms(const TokenLog& log, const HistoryOptions& options) const {
-  return dry_ ? dry_->Terms(log, options.dry) : std::vector<DryTerm>();
+DryTermList HistoryIndex::DryTerms(const TokenLog& log, const HistoryOptions& options) const {
+  return dry_ ? dry_->Terms(log, options.dry) : DryTermList();
 }
 
 std::vector<uint32_t> HistoryIndex::RepeatedNgrams(const TokenLog& log) const {
   std::vector<uint32_t> tokens;
   if (!ngrams_) return tokens;
-  const std::vector<ContextIndex::Found> found = ngrams_->Find(log);
+  const ContextIndex::AllFound found = ngrams_->Find(log);
   tokens.reserve(found.size());
   for (const ContextIndex::Found& one : found) tokens.push_back(one.token);
   return tokens;

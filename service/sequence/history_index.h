@@ -31,7 +31,7 @@ class HistoryIndex {
   // Call before the last of the first `length` tokens is cut off; later tokens are cut off already.
   void Popping(const TokenLog& log, uint32_t length);
 
-  std::vector<DryTerm> DryTerms(const TokenLog& log, const HistoryOptions& options) const;
+  DryTermList DryTerms(const TokenLog& log, const HistoryOptions& options) const;
   // Returns the tokens that would complete an n-gram that occurred before, in no order.
   std::vector<uint32_t> RepeatedNgrams(const TokenLog& log) const;
   // Returns true if the watermark's context, the last tokens, has stood before with a token after it. False for an
@@ -47,7 +47,7 @@ class HistoryIndex {
     void Pushed(const TokenLog& log);
     void Popping(const TokenLog& log, uint32_t length);
     // Returns the tokens that followed the last ones.
-    std::vector<ContextIndex::Found> Find(const TokenLog& log) const;
+    ContextIndex::AllFound Find(const TokenLog& log) const;
 
     uint32_t length;
     ContextIndex index;

@@ -120,7 +120,7 @@ uint64_t SequenceState::bytes() const {
          (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0);
 }
 
-std::vector<StepChange> SequenceState::ChangesForStep() {
+StepChanges SequenceState::ChangesForStep() {
   if (phase() != counted_phase_) {
     const RowOptions& options = spec_->Within(phase());
     if (!options.SameEdits(counted())) {
@@ -133,7 +133,7 @@ std::vector<StepChange> SequenceState::ChangesForStep() {
 }
 
 std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const std::vector<LogitEdit>& known) {
-  const std::vector<StepChange> changes = ChangesForStep();
+  const StepChanges changes = ChangesForStep();
   if (changes.empty()) {
     return counts_->edits() == known ? nullptr : std::make_shared<std::vector<LogitEdit>>(counts_->edits());
   }
@@ -144,7 +144,7 @@ std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const std
 }
 
 std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
-  const std::vector<StepChange> changes = ChangesForStep();
+  const StepChanges changes = ChangesForStep();
   if (changes.empty()) {
     lent_ = true;
     return {counts_, &counts_->edits()};

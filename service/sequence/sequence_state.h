@@ -123,7 +123,7 @@ class SequenceState {
   PenaltyCounts& OwnCounts();
   HistoryIndex& OwnIndex();
   // Finds counts_ under the options of the phase, and returns the changes for the next row.
-  std::vector<StepChange> ChangesForStep();
+  StepChanges ChangesForStep();
   const RowOptions& counted() const { return spec_->Within(counted_phase_); }
   void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);

@@ -17,8 +17,7 @@ bool EndsWith(const TokenLog& log, uint32_t from, const TokenString& word) {
   return true;
 }
 
-void BanBadWords(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
-                 std::vector<StepChange>* changes) {
+void BanBadWords(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length, StepChanges* changes) {
   const uint32_t from = options.bad_words_in_prompt ? 0 : prompt_length;
   if (options.bad_words.empty() || log.length() == from) return;
   const auto last_but_one = [](const TokenString& word) { return word[word.size() - 2]; };
@@ -31,9 +30,9 @@ void BanBadWords(const HistoryOptions& options, const TokenLog& log, uint32_t pr
 
 }  // namespace
 
-std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
-                                      const HistoryIndex* index) {
-  std::vector<StepChange> changes;
+StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
+                          const HistoryIndex* index) {
+  StepChanges changes;
   if (index != nullptr) {
     for (const DryTerm& term : index->DryTerms(log, options)) {
       changes.push_back({.token = term.token, .dry = term.term});
@@ -59,7 +58,7 @@ std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const Token
 }
 
 void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
-                  const std::vector<StepChange>& changes, std::vector<LogitEdit>* edits) {
+                  const StepChanges& changes, std::vector<LogitEdit>* edits) {
   edits->clear();
   auto base = counts.edits().begin();
   auto count = counts.counts().begin();

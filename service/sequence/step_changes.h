@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
 #include "service/sequence/history_index.h"
 #include "service/sequence/penalty_counts.h"
@@ -17,13 +18,14 @@ struct StepChange {
   bool banned = false;
   double dry = 0;  // subtracted from the logit
 };
+using StepChanges = absl::InlinedVector<StepChange, 16>;
 
 // Returns the changes by ascending token, each token once. `index` is null if the options need none.
-std::vector<StepChange> ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
-                                      const HistoryIndex* index);
+StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
+                          const HistoryIndex* index);
 
 // Sets `edits` to those of `counts`, which has this scope and these options, with `changes`; reuses its memory.
 void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
-                  const std::vector<StepChange>& changes, std::vector<kernels::LogitEdit>* edits);
+                  const StepChanges& changes, std::vector<kernels::LogitEdit>* edits);
 
 }  // namespace sortition::service

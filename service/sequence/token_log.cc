@@ -1,20 +1,24 @@
 // Chunks of tokens, each with the hash of the tokens before it.
 #include "service/sequence/token_log.h"
 
+#include <algorithm>
+
 #include "kernels/check.h"
 
 namespace sortition::service {
 
-uint32_t TokenLog::at(uint32_t position) const {
-  const uint32_t chunk = (position - kept_from_) / kChunkTokens;
-  const Chunk& holder = chunk < full_.size() ? *full_[chunk] : open_;
-  return holder.tokens[position % kChunkTokens];
-}
-
-std::span<const uint32_t> TokenLog::EndingAt(uint32_t end) const {
-  const uint32_t chunk = (end - 1 - kept_from_) / kChunkTokens;
-  const Chunk& holder = chunk < full_.size() ? *full_[chunk] : open_;
-  return {holder.tokens, (end - 1) % kChunkTokens + 1};
+uint32_t TokenLog::CommonEnd(uint32_t a, uint32_t b, uint32_t most) const {
+  uint32_t common = 0;
+  while (common < most) {
+    const std::span<const uint32_t> of_a = EndingAt(a - common);
+    const std::span<const uint32_t> of_b = EndingAt(b - common);
+    const uint32_t end =
+        common + std::min({static_cast<uint32_t>(of_a.size()), static_cast<uint32_t>(of_b.size()), most - common});
+    for (const uint32_t *x = &of_a.back(), *y = &of_b.back(); common < end; ++common, --x, --y) {
+      if (*x != *y) return common;
+    }
+  }
+  return common;
 }
 
 void TokenLog::Push(uint32_t token) {

@@ -26,7 +26,7 @@ std::map<uint32_t, uint32_t> Searched(const std::vector<uint32_t>& tokens, uint3
   return longest;
 }
 
-std::map<uint32_t, uint32_t> Longest(const std::vector<Found>& found) {
+std::map<uint32_t, uint32_t> Longest(const ContextIndex::AllFound& found) {
   std::map<uint32_t, uint32_t> longest;
   for (const Found& one : found) longest[one.token] = std::max(longest[one.token], one.length);
   return longest;
@@ -81,7 +81,7 @@ TEST_P(ContextIndexTest, EqualsPlainSearch) {
       push(random() % shape.alphabet);
     }
     if (tokens.size() < shape.depth) continue;
-    std::vector<Found> found;
+    ContextIndex::AllFound found;
     index.Find(log, log.length(), &found);
     const uint32_t length = log.length();
     const auto searched = Searched(tokens, start(length) + shape.depth, length, shape.least, shape.depth);

@@ -225,10 +225,8 @@ struct SummingReader {
 // Memory that is read after the row. Its lines are asked for in equal parts, so that they do not come all at once.
 class LinesAhead {
  public:
-  static constexpr uint32_t kParts = 32;
-
-  HWY_INLINE explicit LinesAhead(std::span<const std::byte> bytes)
-      : left_(bytes), bytes_a_part_((bytes.size() / 64 + kParts) / kParts * 64) {}
+  HWY_INLINE LinesAhead(std::span<const std::byte> bytes, uint32_t parts)
+      : left_(bytes), bytes_a_part_((bytes.size() / 64 + parts) / parts * 64) {}
 
   HWY_INLINE void AskForPart() {
     const std::span<const std::byte> part = left_.first(HWY_MIN(bytes_a_part_, left_.size()));
@@ -281,9 +279,10 @@ HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
   V32 max = hn::Zero(d);
   // The last step may read groups of the one before it again, if they are not summed.
   const uint32_t steps = Reader::kSums || in_place < kStep ? in_place / kStep : (in_place + kStep - 1) / kStep;
-  LinesAhead edits(row.read_next[0]), mask(row.read_next[1]);
-  const bool reads_next = !row.read_next[0].empty() || !row.read_next[1].empty();
-  const uint32_t steps_a_part = reads_next ? steps / LinesAhead::kParts + 1 : steps;
+  const size_t lines = HWY_MAX(row.read_next[0].size(), row.read_next[1].size()) / 64 + 1;
+  const auto parts = uint32_t(HWY_MIN(lines, size_t{32}));
+  LinesAhead edits(row.read_next[0], parts), mask(row.read_next[1], parts);
+  const uint32_t steps_a_part = steps / parts + 1;
   for (uint32_t step = 0; step < steps;) {
     edits.AskForPart();
     mask.AskForPart();
