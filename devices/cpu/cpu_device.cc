@@ -78,6 +78,7 @@ CpuDevice::~CpuDevice() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  Wake(threads_.size());
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -88,9 +89,22 @@ void CpuDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   batch->unfinished_rows = rows.size();
   batch->rows = std::move(rows);
   batch->done = std::move(done);
-  absl::MutexLock lock(&mutex_);
-  SORTITION_CHECK(!stopping_);
-  queue_.push_back(std::move(batch));
+  const size_t threads = batch->outputs.size();
+  {
+    absl::MutexLock lock(&mutex_);
+    SORTITION_CHECK(!stopping_);
+    queue_.push_back(std::move(batch));
+  }
+  Wake(threads);
+}
+
+void CpuDevice::Wake(size_t threads) {
+  {
+    absl::MutexLock lock(&mutex_);
+    threads = std::min(threads, sleeping_);
+    sleeping_ -= threads;
+  }
+  if (threads != 0) wakes_.release(ptrdiff_t(threads));
 }
 
 void CpuDevice::RunHere(std::span<const DeviceRow* const> rows, Done done) {
@@ -106,9 +120,15 @@ void CpuDevice::RunHere(std::span<const DeviceRow* const> rows, Done done) {
 }
 
 std::shared_ptr<CpuDevice::Batch> CpuDevice::AwaitBatch() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &CpuDevice::WorkOrStop));
-  return queue_.empty() ? nullptr : queue_.front();
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!queue_.empty()) return queue_.front();
+      if (stopping_) return nullptr;
+      ++sleeping_;
+    }
+    wakes_.acquire();
+  }
 }
 
 void CpuDevice::RemoveFront() {

@@ -144,6 +144,17 @@ TEST(CpuDevice, CallbackMaySubmit) {
   EXPECT_EQ(result.outputs.at(0).token, 2u);
 }
 
+TEST(CpuDevice, ThreadsThatSleepWakeForEveryBatch) {
+  CpuDevice device({.threads = 3});
+  const Logits logits(42);
+  for (int n = 0; n < 300; ++n) {
+    for (const BatchOutput& result :
+         {RunBatch(&device, BatchOf({&logits})), RunBatch(&device, BatchOf({&logits, &logits, &logits, &logits}))}) {
+      for (const kernels::RowOutput& answer : result.outputs) EXPECT_EQ(answer.token, 42u);
+    }
+  }
+}
+
 TEST(CpuDevice, ThreadsSubmitConcurrently) {
   constexpr int kThreads = 4;
   constexpr int kBatches = 200;
