@@ -239,43 +239,43 @@ class LinesAhead {
   const size_t bytes_a_part_;
 };
 
-// The groups of a row before its maxima are known.
-class UnreadGroups {
- public:
-  HWY_INLINE UnreadGroups(const Row& row, size_t group_bytes)
-      : elements_(row.elements),
-        group_bytes_(group_bytes),
-        is_copied_(!row.copy.segments.empty()),
-        is_lazy_(row.lazy != nullptr),
-        copier_(row.copy) {}
+// The groups of a row before its maxima are known, where they lie in one piece.
+struct GroupsAsSent {
+  HWY_INLINE GroupsAsSent(const std::byte* first, size_t bytes) : elements(first), group_bytes(bytes) {}
+  HWY_INLINE const std::byte* At(uint32_t group, uint32_t) const { return elements + group * group_bytes; }
 
-  HWY_INLINE bool may_change() const { return is_copied_; }
+  const std::byte* const elements;
+  const size_t group_bytes;
+};
+
+// The same, where they are copied, or lie in several pieces.
+class GroupsElsewhere {
+ public:
+  HWY_INLINE GroupsElsewhere(const Row& row, size_t group_bytes)
+      : group_bytes_(group_bytes), is_lazy_(row.lazy != nullptr), copier_(row.copy) {}
 
   // Where so many groups lie in one piece.
   HWY_INLINE const std::byte* At(uint32_t group, uint32_t count) {
     const size_t begin = group * group_bytes_;
-    if (HWY_UNLIKELY(is_lazy_)) return copier_.InOnePiece(begin, count * group_bytes_);
-    if (HWY_UNLIKELY(is_copied_)) Fetch(begin, count * group_bytes_, &copier_);
-    return elements_ + begin;
+    if (is_lazy_) return copier_.InOnePiece(begin, count * group_bytes_);
+    Fetch(begin, count * group_bytes_, &copier_);
+    return copier_.to() + begin;
   }
 
  private:
-  const std::byte* const elements_;
   const size_t group_bytes_;
-  const bool is_copied_, is_lazy_;
+  const bool is_lazy_;
   RowCopier copier_;
 };
 
-template <DType kType, class Reader>
-HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
-  constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
+template <DType kType, class Reader, class Groups>
+HWY_INLINE Reading ReadMaximaOf(const Row& row, Groups unread, uint32_t* maxima) {
   const D32 d;
   const uint32_t groups = row.groups;
   const uint32_t in_place = GroupsInPlace(row);
 
   Reader reader;
   constexpr uint32_t kStep = Reader::kStep;
-  UnreadGroups unread(row, kGroupBytes);
   V32 max = hn::Zero(d);
   // The last step may read groups of the one before it again, if they are not summed.
   const uint32_t steps = Reader::kSums || in_place < kStep ? in_place / kStep : (in_place + kStep - 1) / kStep;
@@ -297,7 +297,7 @@ HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
   }
   uint32_t group = HWY_MIN(steps * kStep, in_place);
   if (group < in_place) unread.At(group, in_place - group);
-  if (unread.may_change() && steps * kStep > in_place) {
+  if (!row.copy.segments.empty() && steps * kStep > in_place) {
     // A group that was read twice may have had a larger key before.
     max = hn::Zero(d);
     for (uint32_t i = 0; i < steps * kStep; i += kLanes)
@@ -319,6 +319,18 @@ HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
     reading.suspect |= reader.FoundNan();
   }
   return reading;
+}
+
+template <DType kType, class Reader>
+HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
+  constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
+  const std::span<const ByteSegment> segments = row.copy.segments;
+  const bool is_in_one_piece = segments.empty() || (row.lazy != nullptr && segments.size() == 1);
+  if (HWY_UNLIKELY(!is_in_one_piece)) {
+    return ReadMaximaOf<kType, Reader>(row, GroupsElsewhere(row, kGroupBytes), maxima);
+  }
+  const std::byte* const elements = segments.empty() ? row.elements : segments[0].data;
+  return ReadMaximaOf<kType, Reader>(row, GroupsAsSent(elements, kGroupBytes), maxima);
 }
 
 // A group's tokens that show what was sent, any element type widened to f32.
