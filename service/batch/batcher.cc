@@ -128,7 +128,7 @@ std::unique_ptr<Batcher::Batch> Batcher::AddRows(const std::shared_ptr<PendingSt
   step->waiting_rows_ += static_cast<uint32_t>(rows.size());
   const auto its = std::make_shared<Submission>(Submission{step, std::move(rows), step->owner, step->priority, since});
   auto next = its->rows.begin();
-  const auto take = [&]() -> std::optional<WaitingRow> {
+  const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> std::optional<WaitingRow> {
     if (next == its->rows.end()) return std::nullopt;
     QueuedRow& row = *next++;
     return WaitingRow{its, &row, NeedsOf(row.row), next_number_++};
