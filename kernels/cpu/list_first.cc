@@ -98,7 +98,7 @@ class FirstLister {
   }
 
  private:
-  // Notes where each group's edits begin. Entries of groups without edits are what they were.
+  // Notes where each group's edits begin. The entry of a group without edits may be any number.
   void IndexEdits() {
     uint32_t* const index = scratch_.first_edit.Reserve(raw_.groups);
     for (size_t i = request_.edits.size(); i != 0; --i) index[request_.edits[i - 1].token / law::kGroupSize] = i - 1;

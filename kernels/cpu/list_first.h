@@ -8,7 +8,8 @@
 
 namespace sortition::kernels::cpu {
 
-// True if only first tokens of the changed row are looked at: so many, or those that min-p keeps.
+// True if the request looks at no other tokens of its changed row than the first: a number of them, or those that min-p
+// keeps.
 bool LooksAtFirst(const RowRequest& request);
 
 // Fills `*row` with `raw` after the request's changes, but only with the tokens that the request looks at, and some
