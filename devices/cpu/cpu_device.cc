@@ -77,8 +77,9 @@ CpuDevice::~CpuDevice() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    ++changes_;
   }
-  Wake(threads_.size());
+  changes_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -89,22 +90,16 @@ void CpuDevice::Submit(std::vector<DeviceRow> rows, Done done) {
   batch->unfinished_rows = rows.size();
   batch->rows = std::move(rows);
   batch->done = std::move(done);
-  const size_t threads = batch->outputs.size();
+  const size_t threads = threads_.size();
+  const size_t able = std::min(batch->outputs.size(), threads);  // those that it has rows for
   {
     absl::MutexLock lock(&mutex_);
     SORTITION_CHECK(!stopping_);
     queue_.push_back(std::move(batch));
+    ++changes_;
   }
-  Wake(threads);
-}
-
-void CpuDevice::Wake(size_t threads) {
-  {
-    absl::MutexLock lock(&mutex_);
-    threads = std::min(threads, sleeping_);
-    sleeping_ -= threads;
-  }
-  if (threads != 0) wakes_.release(ptrdiff_t(threads));
+  if (able == threads) return changes_.notify_all();
+  for (size_t i = 0; i < able; ++i) changes_.notify_one();
 }
 
 void CpuDevice::RunHere(std::span<const DeviceRow* const> rows, Done done) {
@@ -121,13 +116,14 @@ void CpuDevice::RunHere(std::span<const DeviceRow* const> rows, Done done) {
 
 std::shared_ptr<CpuDevice::Batch> CpuDevice::AwaitBatch() {
   for (;;) {
+    uint32_t seen;
     {
       absl::MutexLock lock(&mutex_);
       if (!queue_.empty()) return queue_.front();
       if (stopping_) return nullptr;
-      ++sleeping_;
+      seen = changes_;
     }
-    wakes_.acquire();
+    changes_.wait(seen);
   }
 }
 

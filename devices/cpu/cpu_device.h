@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <semaphore>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,9 +62,6 @@ class CpuDevice final : public Device {
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the oldest batch with rows that no thread has taken, and sleeps until there is one; null: the thread ends.
   std::shared_ptr<Batch> AwaitBatch() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Wakes up to so many threads that sleep, all at once: one that the mutex woke up would be awake before the next one
-  // is woken.
-  void Wake(size_t threads) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the oldest batch, whose last row has been taken.
   void RemoveFront() ABSL_LOCKS_EXCLUDED(mutex_);
   static void Finish(Batch* batch);
@@ -75,8 +71,9 @@ class CpuDevice final : public Device {
   absl::Mutex mutex_;
   std::deque<std::shared_ptr<Batch>> queue_ ABSL_GUARDED_BY(mutex_);  // batches with untaken rows
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  size_t sleeping_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that acquire `wakes_` next, and for which it is not released
-  std::counting_semaphore<> wakes_{0};
+  // Grows with each change of what is above; threads sleep on it. A mutex would wake one thread, and the next one only
+  // when that is awake.
+  std::atomic<uint32_t> changes_ = 0;
   std::vector<std::thread> threads_;
 };
 
