@@ -84,11 +84,16 @@ class Device {
   Device() = default;
 };
 
-inline void Device::RunHere(std::span<const DeviceRow* const> rows, Done done) {
+// Returns copies of a batch's rows, for Device::Submit.
+inline std::vector<DeviceRow> CopiesOf(std::span<const DeviceRow* const> rows) {
   std::vector<DeviceRow> copies;
   copies.reserve(rows.size());
   for (const DeviceRow* const row : rows) copies.push_back(*row);
-  Submit(std::move(copies), std::move(done));
+  return copies;
+}
+
+inline void Device::RunHere(std::span<const DeviceRow* const> rows, Done done) {
+  Submit(CopiesOf(rows), std::move(done));
 }
 
 inline absl::StatusOr<std::shared_ptr<const ImportedMemory>> Device::Import(const MemoryHandle&) {

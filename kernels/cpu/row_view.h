@@ -41,8 +41,8 @@ struct Row {
   const uint32_t* reached;
   uint32_t max_key;  // the largest live token's
 
-  // Null where every token shows the logit that was sent. Otherwise one word a group, one bit a token: clear where a
-  // token is masked, or is one of `edited`.
+  // Null where every token shows the logit that was sent, or only the listed ones are known. Otherwise one word a
+  // group, one bit a token: clear where a token is masked, or is one of `edited`.
   const uint64_t* sent_words;
   std::span<const Candidate> edited;  // live tokens whose logit is not the one that was sent; token ascending
 

@@ -285,11 +285,7 @@ void Batcher::Run(std::unique_ptr<Batch> batch, Submitter submitter) {
   auto done = [this, batch = std::move(batch)](devices::BatchOutput output) mutable {
     Finish(std::move(batch), std::move(output));
   };
-  if (here) return device->RunHere(rows, std::move(done));
-  std::vector<devices::DeviceRow> copies;
-  copies.reserve(rows.size());
-  for (const devices::DeviceRow* const row : rows) copies.push_back(*row);
-  device->Submit(std::move(copies), std::move(done));
+  here ? device->RunHere(rows, std::move(done)) : device->Submit(devices::CopiesOf(rows), std::move(done));
 }
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output) {

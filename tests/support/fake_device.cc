@@ -48,9 +48,7 @@ void FakeDevice::Submit(std::vector<devices::DeviceRow> rows, Done done) {
 
 void FakeDevice::RunHere(std::span<const devices::DeviceRow* const> rows, Done done) {
   if (!options_.runs_here) return Device::RunHere(rows, std::move(done));
-  Batch batch{{}, std::move(done)};
-  for (const devices::DeviceRow* const row : rows) batch.rows.push_back(*row);
-  Answer(std::move(batch));
+  Answer({devices::CopiesOf(rows), std::move(done)});
 }
 
 absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> FakeDevice::Import(const devices::MemoryHandle& handle) {

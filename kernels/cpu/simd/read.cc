@@ -279,8 +279,9 @@ HWY_INLINE Reading ReadMaximaOf(const Row& row, Groups unread, uint32_t* maxima)
   V32 max = hn::Zero(d);
   // The last step may read groups of the one before it again, if they are not summed.
   const uint32_t steps = Reader::kSums || in_place < kStep ? in_place / kStep : (in_place + kStep - 1) / kStep;
+  constexpr size_t kMostParts = 32;
   const size_t lines = HWY_MAX(row.read_next[0].size(), row.read_next[1].size()) / 64 + 1;
-  const auto parts = uint32_t(HWY_MIN(lines, size_t{32}));
+  const auto parts = uint32_t(HWY_MIN(lines, kMostParts));
   LinesAhead edits(row.read_next[0], parts), mask(row.read_next[1], parts);
   const uint32_t steps_a_part = steps / parts + 1;
   for (uint32_t step = 0; step < steps;) {
