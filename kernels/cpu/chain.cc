@@ -309,8 +309,10 @@ void Chain::KeepTerms(const law::StageWords& stage) {
 }
 
 void Chain::DropHead(const law::StageWords& stage) {
+  const law::StageSums sums = SumsOfKept(stage);
+  if (!law::HasHead(stage, sums)) return;
   // The last of the tokens that are within the bound, which are the first ones.
-  const uint32_t floor = FloorWithin(law::BoundOf(stage, SumsOfKept(stage), request_.sampler_state));
+  const uint32_t floor = FloorWithin(law::BoundOf(stage, sums, request_.sampler_state));
   if (is_listed_) {
     Candidate last = *std::ranges::max_element(list_);
     for (const Candidate& candidate : list_) {

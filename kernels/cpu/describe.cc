@@ -2,6 +2,7 @@
 #include "kernels/cpu/describe.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <utility>
 
@@ -29,7 +30,78 @@ std::span<Candidate> AllKept(const Kernels& kernels, const Row& row, const Kept&
 }
 
 // From this number of tokens on, ranks are counted in one pass over the kept tokens for all of them together.
-constexpr size_t kFewRanks = 8;
+constexpr size_t kFewRanks = 16;
+
+// Counts candidates between given ones by a table over the span of their logits. Most lie in a bucket without a given
+// one, and need no comparison.
+class PlaceTable {
+ public:
+  // `sorted` ascends, is not empty, and outlives this.
+  explicit PlaceTable(std::span<const Candidate> sorted) : sorted_(sorted) {
+    // Outliers do not widen the span: they lie in its first and last bucket.
+    const size_t outliers = sorted.size() / 64;
+    const size_t buckets = kBucketsForEach * sorted.size() + 1;
+    lowest_ = LogitOf(sorted[outliers]);
+    const float span = LogitOf(sorted[sorted.size() - 1 - outliers]) - lowest_;
+    last_ = float(buckets - 1);
+    scale_ = span > 0 ? last_ / span : 0;
+    starts_.resize(buckets + 1);
+    size_t at = 0;
+    for (uint32_t bucket = 0; bucket <= buckets; ++bucket) {
+      while (at < sorted.size() && BucketOf(sorted[at]) < bucket) ++at;
+      starts_[bucket] = uint32_t(at);
+    }
+  }
+
+  // Returns by i = 0 ... the number of given candidates: how many of `candidates` are not below i of the given ones and
+  // below the next. Uses `memory`.
+  std::vector<uint32_t> Count(std::span<const Candidate> candidates, Array<Candidate>* memory) const {
+    std::vector<uint32_t> counts(sorted_.size() + 1);
+    // Candidates that share a bucket with a given one.
+    Candidate* const close = memory->Reserve(candidates.size() + 1);
+    size_t close_count = 0;
+    uint32_t buckets[kBlock];
+    for (size_t from = 0; from < candidates.size(); from += kBlock) {
+      const std::span<const Candidate> block = candidates.subspan(from, std::min(kBlock, candidates.size() - from));
+      for (size_t i = 0; i < block.size(); ++i) buckets[i] = BucketOf(block[i]);
+      for (size_t i = 0; i < block.size(); ++i) {
+        const uint32_t start = starts_[buckets[i]];
+        const uint32_t is_close = start != starts_[buckets[i] + 1];
+        counts[start] += 1 - is_close;
+        close[close_count] = block[i];
+        close_count += is_close;
+      }
+    }
+    for (const Candidate& candidate : std::span(close, close_count)) {
+      const uint32_t bucket = BucketOf(candidate);
+      const auto end = sorted_.begin() + starts_[bucket + 1];
+      ++counts[size_t(std::upper_bound(sorted_.begin() + starts_[bucket], end, candidate) - sorted_.begin())];
+    }
+    return counts;
+  }
+
+ private:
+  static constexpr size_t kBucketsForEach = 16;  // given candidate
+  static constexpr size_t kBlock = 256;
+
+  // Without branches, which no processor could foresee.
+  static float LogitOf(Candidate candidate) {
+    const uint32_t key = candidate.key();
+    return std::bit_cast<float>(key ^ (~uint32_t(int32_t(key) >> 31) | 0x80000000u));
+  }
+
+  // Never falls from a candidate to a greater one, since rounding never changes an order.
+  uint32_t BucketOf(Candidate candidate) const {
+    const float bucket = (LogitOf(candidate) - lowest_) * scale_;
+    return uint32_t(int32_t(std::min(std::max(bucket, 0.0f), last_)));
+  }
+
+  std::span<const Candidate> sorted_;
+  float lowest_ = 0;
+  float scale_ = 0;
+  float last_ = 0;                // the last bucket
+  std::vector<uint32_t> starts_;  // by bucket, the index of the first candidate of it or of a later one
+};
 
 // The places of all `tokens`, that each rank is counted for.
 void FillPlaces(const Kernels& kernels, const Row& row, const Kept& kept, std::span<const Candidate> tokens,
@@ -47,16 +119,15 @@ void FillPlaces(const Kernels& kernels, const Row& row, const Kept& kept, std::s
     return;
   }
   std::sort(known.begin(), known.end());
-  std::vector<uint32_t> passed(known.size());  // tokens that come before or are this one, but after the one before
-  for (const Candidate& candidate : AllKept(kernels, row, kept, scratch)) {
-    const auto at = std::upper_bound(known.begin(), known.end(), candidate,
-                                     [](Candidate c, const auto& entry) { return c < entry.first; });
-    if (at != known.begin()) ++passed[size_t(at - known.begin()) - 1];
-  }
+  std::vector<Candidate> sorted;
+  for (const auto& entry : known) sorted.push_back(entry.first);
+  // passed[i]: the tokens from known token i - 1 on to the one after it.
+  const std::vector<uint32_t> passed =
+      PlaceTable(sorted).Count(AllKept(kernels, row, kept, scratch), &scratch->leading);
   uint32_t rank = 0;
   for (size_t i = known.size(); i > 0; --i) {
     const auto& [token, index] = known[i - 1];
-    rank += passed[i - 1];
+    rank += passed[i];
     (*places)[index] = {law::KeyBits(token.key()), rank};
   }
 }

@@ -78,8 +78,9 @@ __device__ __noinline__ void KeepTerms(Chain& chain, const StageWords& stage) {
 
 // Drops all before the last of the tokens within the bound, which are the first ones.
 __device__ __noinline__ void DropHead(Chain& chain, const StageWords& stage) {
-  const Bound bound = BoundOf(stage, SumKept(chain, SumsOf(stage.kind)), chain.state);
-  const u32 floor = FirstKeyWithin(kCutWithin, bound, chain.max_key, chain.shape);
+  const StageSums sums = SumKept(chain, SumsOf(stage.kind));
+  if (!HasHead(stage, sums)) return;
+  const u32 floor = FirstKeyWithin(kCutWithin, BoundOf(stage, sums, chain.state), chain.max_key, chain.shape);
   u64 last = ~u64{0};
   VisitKept(chain, [&](u64 rank) {
     if (KeyOfRank(rank) >= floor) last = min(last, rank);

@@ -136,7 +136,7 @@ void Compile(const SamplingParameters& parameters, kernels::RowParameters* compi
   if (temperature != 0) compiled->chain = CompileChain(parameters);
   const bool chained = !IsPlain(compiled->chain);
   CompileTemperature(chained ? 1 : temperature, compiled);
-  compiled->top_k = chained ? 0 : parameters.top_k;
+  compiled->top_k = chained || parameters.top_k == 0 ? 0 : std::max(parameters.top_k, parameters.min_keep);
   compiled->top_p = chained ? 0 : TopPUnits(parameters.top_p);
   compiled->min_p_distance = chained ? kernels::RowParameters::kMinPOff : MinPDistance(parameters.min_p);
   if (!chained) compiled->chain.clear();

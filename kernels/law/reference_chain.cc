@@ -122,6 +122,7 @@ std::optional<RowRequiredReason> ReferenceChain::Cut(const StageWords& stage) {
       KeepNearest(MeanDistance(sums.first, sums.second), ThresholdOf(stage, sums), LeastCount(stage));
       return {};
     case kCutHead:
+      if (!HasHead(stage, sums)) return {};
       return DropHead(BoundOf(stage, sums, state), LeastCount(stage));
     case kCutFallOff:
       return KeepFirst(MirostatCount(sums, state, request_.live_vocabulary));

@@ -133,7 +133,11 @@ void DecideCut() {
     SearchToken(kTokens, g_chain.count);
   } else {
     if (g_cut == kCutHead) SetLastAside();
-    KeepWithin();
+    if (g_cut == kCutHead && !HasHead(g_stage, Sums())) {
+      g_last = g_first;  // the head is the first token alone, so nothing is dropped
+    } else {
+      KeepWithin();
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/decide_row.h"
 #include "kernels/law/block.h"
+#include "service/row/masking_options.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
@@ -165,6 +166,7 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
     const std::span<const uint32_t> words = masks_[at].words();
     kernel.allowed_bits = words.empty() ? nullptr : words.data();
   }
+  ForceToken(view, &kernel);
   if (plan_.kind == RowPlan::Kind::kScore) {
     kernel.task = kernels::RowTask::kScore;
     kernel.given = plan_.scored[index];
@@ -172,7 +174,6 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
     if (!plan_.requested.empty()) kernel.requested = plan_.requested[index];
     return kernel;
   }
-  ForceToken(view, &kernel);
   const std::optional<uint32_t> draft = plan_.FirstDraftAfter(index);
   if (!draft) return kernel;
   kernel.given = plan_.ahead.tokens[*draft];
@@ -347,6 +348,9 @@ Refusal RowRun::WhyFailed(uint32_t index, const PositionOutput& why) const {
              !plan_.masks[mask].banned_tokens.empty()) {
     refusal.field = MaskField(plan_, mask) + ".banned_tokens";
     refusal.message = "no token is live beside the banned ones";
+  }
+  if (refusal.reason == Reason::kNoLiveToken) {
+    refusal.message += MaskingOptions(plan_, mask, spec(), grant_.views.empty() ? nullptr : &grant_.views[index]);
   }
   if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", index);
   return refusal;

@@ -23,8 +23,12 @@ uint32_t OutputPhase(const std::vector<Phase>& phases) {
   return found == phases.end() ? kNoPhase : 1 + static_cast<uint32_t>(found - phases.begin());
 }
 
-// Returns the number of tokens after which a phase with a budget is over.
-uint64_t MostTokens(const Phase& phase) { return uint64_t{*phase.max_tokens} + phase.then.size(); }
+// Returns the position of the first token of `then`, if nothing ends the phase before. The prompt is given: a budget
+// that ends within it ends with it. `phase` has a budget and began at `begin`.
+uint64_t BudgetEnd(const Phase& phase, uint32_t begin, uint32_t prompt_length) {
+  const uint64_t end = uint64_t{begin} + *phase.max_tokens;
+  return begin <= prompt_length ? std::max<uint64_t>(end, prompt_length) : end;
+}
 
 }  // namespace
 
@@ -52,9 +56,8 @@ void PhaseTrack::Pushed(const std::vector<Phase>& phases, const TokenLog& log, u
     }
   } else {
     const Phase& phase = phases[at.phase - 1];
-    const uint32_t tokens = length - at.position;
-    const bool is_then = phase.max_tokens && tokens > *phase.max_tokens;
-    const bool is_over = is_then ? tokens == MostTokens(phase) : is_at_end(phase.end);
+    const uint64_t then = phase.max_tokens ? BudgetEnd(phase, at.position, prompt_length) : length;
+    const bool is_over = length > then ? length == then + phase.then.size() : is_at_end(phase.end);
     if (is_over) marks_.push_back({length, kNoPhase});
   }
   BeginOutput(phases, length, prompt_length);
@@ -84,12 +87,14 @@ const PhaseTrack::Mark& PhaseTrack::At(uint32_t position) const {
   return *(after - 1);
 }
 
-std::optional<uint32_t> PhaseTrack::Forced(const std::vector<Phase>& phases, uint32_t position) const {
+std::optional<uint32_t> PhaseTrack::Forced(const std::vector<Phase>& phases, uint32_t position,
+                                           uint32_t prompt_length) const {
   if (now().phase == kNoPhase) return std::nullopt;
   const Phase& phase = phases[now().phase - 1];
-  const uint32_t tokens = position - now().position;
-  if (!phase.max_tokens || tokens < *phase.max_tokens) return std::nullopt;
-  return phase.then[tokens - *phase.max_tokens];
+  if (!phase.max_tokens) return std::nullopt;
+  const uint64_t then = BudgetEnd(phase, now().position, prompt_length);
+  if (position < then) return std::nullopt;
+  return phase.then[position - then];
 }
 
 uint32_t PhaseTrack::Lookback(const std::vector<Phase>& phases) {
@@ -103,7 +108,7 @@ bool PhaseTrack::IsPossible(const std::vector<Phase>& phases, Mark mark, uint32_
   if (mark.phase == kNoPhase) return position != prompt_length || OutputPhase(phases) == kNoPhase;
   const Phase& phase = phases[mark.phase - 1];
   if (phase.begin.empty() ? mark.position != prompt_length : mark.position < phase.begin.size()) return false;
-  return !phase.max_tokens || position - mark.position < MostTokens(phase);
+  return !phase.max_tokens || position < BudgetEnd(phase, mark.position, prompt_length) + phase.then.size();
 }
 
 }  // namespace sortition::service

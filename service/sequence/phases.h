@@ -90,7 +90,7 @@ class PhaseTrack {
   const Mark& now() const { return marks_.back(); }
   const Mark& At(uint32_t position) const;
   // Returns the token that is emitted at `position`, the history's end, in place of a drawn one, if there is one.
-  std::optional<uint32_t> Forced(const std::vector<Phase>& phases, uint32_t position) const;
+  std::optional<uint32_t> Forced(const std::vector<Phase>& phases, uint32_t position, uint32_t prompt_length) const;
 
   // Number of tokens before a position that must be known to continue from it.
   static uint32_t Lookback(const std::vector<Phase>& phases);

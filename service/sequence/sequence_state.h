@@ -81,15 +81,17 @@ class SequenceState {
   std::shared_ptr<const std::vector<kernels::LogitEdit>> CopyEdits(const std::vector<kernels::LogitEdit>& known);
 
   // The token that is emitted next in any case, if the options force one.
-  std::optional<uint32_t> forced_token() const { return phases_.Forced(spec_->history.phases, position()); }
+  std::optional<uint32_t> forced_token() const {
+    return phases_.Forced(spec_->history.phases, position(), prompt_length_);
+  }
   // The phase that holds at the next position.
   uint32_t phase() const { return phases_.now().phase; }
 
   // Returns what the text ends in, as a function of the history.
   TextEnd text_end() const { return EndOf(spec_->history, log_, prompt_length_); }
 
-  // Value that replaces the seed of the next draw's noise, at position 0; absent where no watermark marks it.
-  std::optional<uint64_t> watermark_seed() const;
+  // The noise of the next draw; absent where no watermark marks it.
+  std::optional<kernels::NoiseKey> marked_noise() const;
 
   // Appends a drawn token.
   void Append(uint32_t token);

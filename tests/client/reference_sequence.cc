@@ -80,7 +80,7 @@ kernels::RowOutput ReferenceSequence::Answer(const Ask& ask) const {
   request.live_vocabulary = live_vocabulary_;
   request.parameters = &row;
   request.noise = Noise(ask.draw_salt);
-  if (place.forced && ask.forces) {
+  if (place.forced) {
     request.has_allowed_tokens = true;
     request.allowed_tokens = {&*place.forced, 1};
   } else {
@@ -188,16 +188,11 @@ v1::ScoreResult ReferenceSequence::Score(v1::DType dtype, const std::byte* logit
   ReferenceSequence then = *this;
   v1::ScoreResult score;
   for (const uint32_t token : given) {
-    const kernels::RowOutput answer = then.Answer({dtype,
-                                                   logits,
-                                                   0,
-                                                   allowed_bits,
-                                                   {},
-                                                   kernels::RowTask::kScore,
-                                                   token,
-                                                   {},
-                                                   kernels::RowRequest::kNoBlock,
-                                                   false});
+    const kernels::RowOutput answer = then.Answer({.dtype = dtype,
+                                                   .logits = logits,
+                                                   .allowed_bits = allowed_bits,
+                                                   .task = kernels::RowTask::kScore,
+                                                   .given = token});
     const uint32_t phase = PlainPlaceAfter(parameters_, then.tokens_, prompt_length_).phase;
     const kernels::RowParameters row = PlainRowParameters(PlainWithin(parameters_, phase));
     v1::Position& position = *score.add_positions();

@@ -59,7 +59,6 @@ class ReferenceSequence {
     uint32_t given = 0;
     std::span<const float> draft = {};  // of kVerify: the drafter's probabilities
     uint64_t survival = kernels::RowRequest::kNoBlock;
-    bool forces = true;  // a token that a phase emits
   };
   kernels::RowOutput Answer(const Ask& ask) const;
   // Returns the noise at the end of the tokens.

@@ -157,6 +157,26 @@ TEST_P(Semantics, TopKCutsTiesByLowestId) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(answer.processed.top[i].token, i + 1);
 }
 
+TEST_P(Semantics, MinKeepHoldsWhereTopKIsTheOnlyFilter) {
+  EXPECT_EQ(Sample(Request({2, 1, 0}, {.top_k = 1, .min_keep = 2})).kept, 2u);
+  EXPECT_EQ(Sample(Request({2, 1, 0}, {.top_k = 2, .min_keep = 1})).kept, 2u);
+  EXPECT_EQ(Sample(Request({2, 1, 0}, {.top_k = 1, .min_keep = 1000})).kept, 3u);
+  EXPECT_EQ(Sample(Request({2, 1, 0}, {.min_keep = 2})).kept, 3u);
+}
+
+TEST_P(Semantics, XtcDropsNothingWhereNoTokenReachesItsThreshold) {
+  const auto kept = [&](std::vector<float> logits, float threshold) {
+    return Sample(Request(std::move(logits), {.xtc_probability = 1, .xtc_threshold = threshold})).kept;
+  };
+  EXPECT_EQ(kept({0, 0, 0}, 0.4f), 3u);
+  EXPECT_EQ(kept({0, 0, 0}, 0.3f), 1u);
+  EXPECT_EQ(kept({1, 1, 0}, 0.45f), 3u);  // 0.42 twice
+  EXPECT_EQ(kept({1, 1, 0}, 0.4f), 2u);
+  EXPECT_EQ(kept({2, 1, 0}, 0.5f), 3u);
+  EXPECT_EQ(kept(std::vector<float>(5000, 1), 0.01f), 5000u);
+  EXPECT_EQ(kept(std::vector<float>(5000, 1), 0.0001f), 1u);
+}
+
 TEST_P(Semantics, TopPKeepsShortestPrefixReachingP) {
   for (const auto& [p, kept] : {std::pair{0.2499f, 1u}, {0.25f, 1u}, {0.2501f, 2u}, {0.5f, 2u}, {0.7501f, 4u}}) {
     EXPECT_EQ(Sample(Request({0, 0, 0, 0}, {.top_p = p})).kept, kept) << p;
@@ -221,6 +241,32 @@ TEST_P(Semantics, MaskSparingDrawnTokenKeepsDraw) {
     request.row.has_allowed_tokens = true;
     request.row.allowed_tokens = allowed;
     EXPECT_EQ(Sample(request).token, token) << position;
+  }
+}
+
+// Ties, outliers and clusters of named tokens: their ranks are counted together by a table over the order.
+TEST_P(Semantics, RanksOfManyNamedTokensAreEachOnesOwn) {
+  std::vector<float> logits(3000);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = i % 3 == 0 ? 1.5f : i % 3 == 1 ? float(i) * 1e-3f : -float(i % 7);
+  }
+  logits[17] = 60000;
+  logits[18] = -60000;
+  for (const uint32_t step : {1u, 3u, 100u, 299u, 400u}) {
+    Request request(logits, {.top_k = 2000});
+    std::vector<uint32_t> named;
+    for (uint32_t i = 0; i < 1000; ++i) named.push_back(i * step % 3000);
+    request.row.requested = named;
+    const RowOutput answer = Sample(request);
+    for (size_t i = 0; i < named.size(); ++i) {
+      const float own = logits[named[i]];
+      uint32_t rank = 1;
+      for (uint32_t id = 0; id < logits.size(); ++id) {
+        rank += logits[id] > own || (logits[id] == own && id < named[i]);
+      }
+      ASSERT_EQ(answer.raw.requested[i].rank, rank) << named[i];
+      ASSERT_EQ(answer.processed.requested[i].rank, rank > 2000 ? 0 : rank) << named[i];
+    }
   }
 }
 

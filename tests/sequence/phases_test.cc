@@ -77,6 +77,20 @@ TEST(Phases, BudgetEmitsThen) {
             (Places{"0", "1 then 2", "1 then 3", "0", "1 then 2"}));
 }
 
+// A prompt that ends in a thought, as chat templates write it, with no budget left for one.
+TEST(Phases, PromptThatUsedTheBudgetUpIsFollowedByAllOfThen) {
+  const std::string text = "phases { begin: 3 end: 4 max_tokens: 0 then: [2, 1, 4] }";
+  EXPECT_EQ(PlacesOf(text, {3, 0, 2, 1, 4, 0}, 2), (Places{"1 then 2", "1 then 1", "1 then 4", "0", "0"}));
+  EXPECT_EQ(PlacesOf(text, {3, 0, 0, 0, 0, 2, 1, 4}, 5), (Places{"1 then 2", "1 then 1", "1 then 4", "0"}));
+  // An end in the prompt still ends it, behind the budget too.
+  EXPECT_EQ(PlacesOf(text, {3, 0, 4, 0}, 4), (Places{"0"}));
+  EXPECT_EQ(PlacesOf(text, {3, 0, 0, 4}, 4), (Places{"0"}));
+  // What is left of a budget begins with the output.
+  const std::string some = "phases { begin: 3 end: 4 max_tokens: 3 then: [2, 4] }";
+  EXPECT_EQ(PlacesOf(some, {3, 0, 0, 0, 2, 4}, 3), (Places{"1", "1 then 2", "1 then 4", "0"}));
+  EXPECT_EQ(PlacesOf(some, {3, 0, 0, 0, 0, 2, 4}, 5), (Places{"1 then 2", "1 then 4", "0"}));
+}
+
 TEST(Phases, EmptyBeginIsTheOutputsStart) {
   EXPECT_EQ(PlacesOf("phases { max_tokens: 1 then: 4 }", {0, 1, 2, 4, 0}, 2), (Places{"1", "1 then 4", "0", "0"}));
 }

@@ -66,6 +66,30 @@ TEST_F(SessionScore, FilteredTokenScoresMinusInfinity) {
   EXPECT_EQ(score.positions(0).raw().rank(), 2u);
 }
 
+// A thought's end that a budget forces has the logprob with which it is drawn.
+TEST_F(SessionScore, ForcedTokenIsCertainAndOthersAreImpossible) {
+  v1::Phase& phase = *open_.mutable_parameters()->add_phases();
+  phase.add_begin(1);
+  phase.set_max_tokens(0);
+  phase.add_then(2);
+  open_.mutable_parameters()->mutable_raw_logprobs();
+  open_.mutable_parameters()->add_banned_token_ids(2);
+  open_.mutable_history()->add_tokens(1);
+  worker_.MustOpen(open_);
+  const PlainSequence plain(open_);
+  for (const uint32_t given : {2u, 3u}) {
+    StepBuilder step(given, kModelVocabulary);
+    v1::StepRow& row = step.AddRow("a", given, 1, F32Bytes(std::vector<float>(kModelVocabulary)));
+    row.set_history_hash(plain.hash());
+    row.mutable_score()->add_tokens(given);
+    const v1::ScoreResult score = RunOne(step).score();
+    ASSERT_EQ(score.positions_size(), 1);
+    EXPECT_EQ(score.positions(0).processed().logprob(), given == 2 ? 0 : -std::numeric_limits<float>::infinity());
+    EXPECT_EQ(score.positions(0).raw().rank(), given + 1);
+    EXPECT_EQ(score.positions(0).phase(), 1u);
+  }
+}
+
 // Answers larger than a message come in pieces; what was filtered out has the probability 0 exactly.
 TEST_F(SessionScore, KeptSetsAndProbabilitiesArriveInPieces) {
   constexpr uint32_t kLarge = 150'000;

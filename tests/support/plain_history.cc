@@ -143,14 +143,18 @@ PlainPlace PlainPlaceAfter(const v1::SamplingParameters& p, const std::vector<ui
            std::equal(tag.begin(), tag.end(), tokens.begin() + static_cast<ptrdiff_t>(length - size));
   };
   const auto then_of = [](const v1::Phase& phase) { return phase.then().empty() ? phase.end() : phase.then(); };
+  const auto budget_end = [&](const v1::Phase& phase, size_t since) {
+    if (!phase.has_max_tokens()) return tokens.size() + 1;
+    const size_t end = since + phase.max_tokens();
+    return since <= prompt_length ? std::max<size_t>(end, prompt_length) : end;
+  };
   uint32_t now = 0;
   size_t since = 0;
   for (size_t length = 0; length <= tokens.size(); ++length) {
     if (now != 0 && length > since) {
       const v1::Phase& phase = p.phases(static_cast<int>(now) - 1);
-      const size_t used = length - since;
-      const size_t budget = phase.has_max_tokens() ? phase.max_tokens() : tokens.size();
-      const bool over = used > budget ? used == budget + static_cast<size_t>(then_of(phase).size())
+      const size_t then = budget_end(phase, since);
+      const bool over = length > then ? length == then + static_cast<size_t>(then_of(phase).size())
                                       : !phase.end().empty() && ends_with(since, length, phase.end());
       if (over) now = 0, since = length;
     } else if (now == 0) {
@@ -169,10 +173,8 @@ PlainPlace PlainPlaceAfter(const v1::SamplingParameters& p, const std::vector<ui
   PlainPlace place = {now, {}};
   if (now == 0) return place;
   const v1::Phase& phase = p.phases(static_cast<int>(now) - 1);
-  const size_t used = tokens.size() - since;
-  if (phase.has_max_tokens() && used >= phase.max_tokens()) {
-    place.forced = then_of(phase).at(static_cast<int>(used - phase.max_tokens()));
-  }
+  const size_t then = budget_end(phase, since);
+  if (tokens.size() >= then) place.forced = then_of(phase).at(static_cast<int>(tokens.size() - then));
   return place;
 }
 
@@ -243,7 +245,7 @@ kernels::NoiseKey PlainNoise(const v1::SamplingParameters& p, const std::vector<
     // The last context is there; an earlier one is a repetition.
     if (std::ranges::search(tokens, context).begin() != tokens.end() - static_cast<std::ptrdiff_t>(width)) return own;
   }
-  return law::WatermarkNoise(mark.key(), context, own.stream);
+  return law::WatermarkNoise(mark.key(), context);
 }
 
 }  // namespace sortition::testing

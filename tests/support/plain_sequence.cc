@@ -74,8 +74,7 @@ kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) cons
     const bool in_step = !row.allowed || std::find(row.allowed->begin(), row.allowed->end(), id) != row.allowed->end();
     if (listed && in_mask && in_step) allowed.insert(id);
   }
-  const bool draws = row.task != kernels::RowTask::kScore;
-  const std::optional<uint32_t> forced = draws ? place.forced : std::nullopt;
+  const std::optional<uint32_t>& forced = place.forced;
   if (forced) allowed = {*forced};
   const std::vector<uint32_t> allowed_tokens(allowed.begin(), allowed.end());
 

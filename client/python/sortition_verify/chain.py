@@ -201,9 +201,9 @@ class Kept:
     def xtc(self, chance, distance, _c, least):
         key, position, stream = self.noise
         coin = int(philox(np.zeros(1, U64), position, stream, TAG_XTC, key)[0][0])
-        if coin <= chance:
-            bound = within(distance - log_of_sum(self.weight_sum()))
-            dropped = int(np.count_nonzero(self.t <= U64(bound))) - 1
+        log_sum = log_of_sum(self.weight_sum())
+        if coin <= chance and log_sum <= distance:
+            dropped = int(np.count_nonzero(self.t <= U64(within(distance - log_sum)))) - 1
             if len(self.t) - dropped >= least:
                 self.slice(dropped, len(self.t))
 

@@ -151,7 +151,8 @@ def compile_options(options: Dict[str, Any], order: Sequence[str] = ORDERS["vllm
         compiled.multiplier, compiled.exponent, compiled.window = temperature_constants(t)
         compiled.temperature = t
         compiled.min_p_distance = threshold_distance(p["min_p"])
-        compiled.top_k, compiled.top_p = p["top_k"], mass_units(p["top_p"])
+        compiled.top_k = max(p["top_k"], p["min_keep"]) if p["top_k"] else 0
+        compiled.top_p = mass_units(p["top_p"])
     else:
         compiled.chain = chain
     repetition = p["repetition_penalty"]

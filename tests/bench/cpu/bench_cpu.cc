@@ -55,6 +55,7 @@ struct Case {
   Baseline baseline = Baseline::kMax;
   bool penalties = false;
   bool raw_logprob = false;
+  uint32_t named = 0;  // logprob_token_ids
   bool from_memory = false;
 };
 
@@ -73,6 +74,16 @@ std::vector<Case> CasesOfBestTarget() {
       {.name = "temperature_flat", .options = {.temperature = 0.8f}, .shape = Shape::kFlat},
       {.name = "token_bf16", .options = Usual(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
       {.name = "logprobs_f32", .options = Usual(), .baseline = Baseline::kExpSum, .raw_logprob = true},
+      {.name = "logprobs_f32_named_20",
+       .options = Usual(),
+       .baseline = Baseline::kExpSum,
+       .raw_logprob = true,
+       .named = 20},
+      {.name = "logprobs_f32_named_1000",
+       .options = Usual(),
+       .baseline = Baseline::kExpSum,
+       .raw_logprob = true,
+       .named = 1000},
       {.name = "top_p_unbounded", .options = {.top_p = 0.95f}, .baseline = Baseline::kExpSum},
       {.name = "top_p_unbounded_flat",
        .options = {.top_p = 0.95f},
@@ -130,6 +141,8 @@ class Sampling {
     law::Compile(what.options, &parameters_);
     parameters_.raw_logprob = what.raw_logprob;
     parameters_.raw_top = what.raw_logprob ? 5 : 0;
+    std::mt19937_64 random(1);
+    for (uint32_t i = 0; i < what.named; ++i) named_.push_back(uint32_t(random() % kVocabulary));
     if (what.penalties) {
       for (size_t row = 0; row < kRows; ++row) edits_.push_back(Penalties(logits_, row, what.options));
     }
@@ -145,6 +158,7 @@ class Sampling {
     request.parameters = &parameters_;
     request.noise = {.seed = 1234, .position = position_++, .stream = 0};
     if (!edits_.empty()) request.edits = edits_[row];
+    request.requested = named_;
     return request;
   }
 
@@ -158,6 +172,7 @@ class Sampling {
   Logits logits_;
   RowParameters parameters_;
   std::vector<std::vector<LogitEdit>> edits_;  // by row; empty if the case has none
+  std::vector<uint32_t> named_;
   kernels::cpu::Scratch scratch_;
   RowOutput answer_;
   uint32_t position_ = 0;
