@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import tempfile
@@ -109,11 +108,3 @@ class Browser:
             parts.append(part)
         text, self._read = b"".join(parts).split(b"\0", 1)
         return json.loads(text)
-
-
-def browse(text, script):
-    """The texts of the <output> elements of a page by id, once a script has run in it and one of them is not empty."""
-    with tempfile.TemporaryDirectory() as folder, Browser() as browser:
-        file = pathlib.Path(folder) / "page.html"
-        file.write_text(text, encoding="utf-8")
-        return browser.evaluate(browser.open(f"file://{file}"), READ_OUTPUTS % script)

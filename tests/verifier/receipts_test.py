@@ -12,16 +12,10 @@ import tempfile
 import unittest
 
 import numpy as np
-import page_picture
 import receipt_maker as maker
 from sortition_verify import ed25519, records, verify
 
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
-sys.path[:0] = [str(SOURCE / "client/verifier"), str(SOURCE / "tests/support")]
-
-from browser import CHROMIUM, browse  # noqa: E402
-from page import page  # noqa: E402
-
 TRUSTED = maker.public_key(maker.KEY)
 OTHER_KEY = bytes([2]) * 32
 found_names = set()
@@ -359,105 +353,6 @@ class VectorsTest(unittest.TestCase):
             self.assertEqual(maker.words_of(records.parameters_of(given["words"])), given["words"])
             self.assertEqual(maker.words_of(given["json"]), given["words"])
         self.assertGreater(len(VECTORS["parameters"]), 5)
-
-
-@unittest.skipUnless(CHROMIUM, "there is no Chromium")
-class PageTest(unittest.TestCase):
-    def run_files(self, files):
-        """The page's reports on (bytes, seeds, keys, tolerance, rows), and masks where there are any."""
-        given = [{"data": base64.b64encode(data).decode(), "seeds": seeds, "keys": keys, "tolerance": tolerance,
-                  "rows": [[position, bits.tolist()] for position, bits in rows.items()], "masks": sum(masks, [])}
-                 for data, seeds, keys, tolerance, rows, *masks in files]
-        script = f"""
-          (async () => {{
-            const said = [];
-            for (const {{ data, seeds, keys, tolerance, rows, masks }} of {json.dumps(given)}) {{
-              const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
-              const check = new ReceiptCheck({{ keys, seeds, masks, rows: new Map(rows), prompt: [3, 1, 4],
-                tolerance: tolerance ?? undefined }});
-              await check.read(new Blob([bytes]));
-              said.push([check.receipts, check.signed, check.drawn, check.compared, check.problems, check.text()]);
-            }}
-            at("receipts").textContent = JSON.stringify(said);
-          }})().catch((error) => {{ at("receipts").textContent = JSON.stringify(error.stack); }});"""
-        return json.loads(browse(page([]), script)["receipts"])
-
-    def test_page_holds_the_vectors(self):
-        files = [(bytes.fromhex(file["records"]), file["seeds"], file["keys"], None, {}) for file in VECTORS["files"]]
-        for file, said in zip(VECTORS["files"], self.run_files(files), strict=True):
-            problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
-                        for problem in said[4]]
-            self.assertEqual((said[:3], problems), expected(file), f"{file['name']}: {said[5]}")
-
-    def test_page_holds_the_vectors_of_masks(self):
-        files = [(bytes.fromhex(item["file"]["records"]), item["file"]["seeds"], item["file"]["keys"], None,
-                  given_with(item)[0], item["masks"]) for item in MASKS["files"]]
-        for item, said in zip(MASKS["files"], self.run_files(files), strict=True):
-            problems = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
-                        for problem in said[4]]
-            found = (said[:3], problems), said[3]
-            self.assertEqual(found, (expected(item["file"]), item["compared"]), f"{item['file']['name']}: {said[5]}")
-        self.assertIn("a mask is packed bits in hexadecimal", self.run_files([(b"", [], [], None, {}, ["0f0"])]))
-
-    def test_page_and_python_report_the_same(self):
-        chain = maker.Chain().draw(6)
-        parts, seeds, keys = chain.records, [maker.seed_line(chain)], [TRUSTED.hex()]
-        signature = maker.signature(maker.KEY, chain)
-        whole = b"".join(parts) + signature
-        rows = chain.rows
-        far = {position: maker.law.float_bits(bits.view(np.float32)[::-1].copy()) for position, bits in rows.items()}
-        files = [(whole, seeds, keys, None, rows), (whole, seeds, keys, None, far), (whole, seeds, keys, 0.5, far),
-                 (whole, [], keys, 0.5, far), (whole, ["42 00", "43 " + maker.SALT.hex()], [], None, {}),
-                 (b"".join(parts) + maker.signature(OTHER_KEY, chain), seeds, keys, None, {})]
-        for data in (whole[:-1], whole[:-300], b"", whole + maker.record(9, b"x"), whole + b"\x02" + b"\xff" * 4):
-            files.append((data, seeds, keys, None, {}))
-        for order in ([0, 1, 3, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6], [0, 4, 5, 6], [1], [0, 1, 2, 2, 3, 4, 5, 6], [0]):
-            files.append((b"".join(parts[place] for place in order) + signature, seeds, keys, None, {}))
-        generator = np.random.default_rng(4)
-        for _ in range(80):
-            changed = bytearray(whole)
-            changed[int(generator.integers(0, len(whole)))] ^= 1 << int(generator.integers(0, 8))
-            files.append((bytes(changed), seeds, keys, None, {}))
-        for parameters in ({"temperature": 0.0}, {"quadratic_smoothing": {"factor": 0.25}},
-                           {"adaptive_p": {"target": 0.25}},
-                           {"dynamic_temperature": {"range": 0.5}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
-                           {"mirostat": {"version": 1}},
-                           {"repetition_penalty": 1.25, "frequency_penalty": 0.5, "no_repeat_ngram_size": 2,
-                            "dry": {"multiplier": 1.0, "allowed_length": 1}, "chain": {"preset": "PRESET_LLAMA_CPP"}},
-                           {"stop_token_ids": [1, 2, 3], "min_tokens": 2, "bad_words": [{"tokens": [5]}],
-                            "presence_penalty": -1.0, "penalty_scope": {"frequency_counts_prompt": True}},
-                           {"logit_bias": [{"token": 3, "bias": 2.0}], "banned_token_ids": [4],
-                            "allowed_token_ids": [1, 2, 3, 4, 9]},
-                           {"typical_p": 0.5, "chain": {"explicit": {"samplers": ["typical_p"]}}}, PHASES):
-            other = maker.Chain(parameters=parameters, flags=int(len(files) % 3 == 0)).draw(3).draw(1, method=3)
-            files.append((other.file(), [maker.seed_line(other)], keys, None, other.rows))
-        other = maker.Chain(parameters=PHASES).draw(1).draw(1, phase=0).draw(1, phase=3).draw(1, phase=2)
-        files.append((other.file(), [maker.seed_line(other)], keys, None, other.rows))
-        for words in ([99, 1, 4], [1, 1], [1, 1, 0x7FC00000], [3, 1, 0]):
-            files.append((maker.Chain(words=words).draw(1).file(), seeds, keys, None, {}))
-        files.append((maker.Chain(law_version=2).draw(1).file(), seeds, keys, None, {}))
-        for number, (given, said) in enumerate(zip(files, self.run_files(files), strict=True)):
-            data, seeds, keys, tolerance, rows = given
-            trusted = [bytes.fromhex(key) for key in keys]
-            report = verify(io.BytesIO(data), trusted, seeds, rows or None, (3, 1, 4), tolerance)
-            problems = [(problem.name, problem.chain and problem.chain.hex(), problem.index, problem.line)
-                        for problem in report.problems]
-            theirs = [(problem["problem"], problem.get("chain"), problem.get("index"), problem.get("line"))
-                      for problem in said[4]]
-            counts = [report.receipts, report.signed, report.drawn, report.rows]
-            self.assertEqual((said[:4], theirs), (counts, problems), f"{number}: {said[5]}")
-
-    def test_dropped_files_get_a_verdict(self):
-        chain = maker.Chain(parameters={"temperature": 0.7, "top_k": 8}).draw(3)
-        position = min(chain.rows)
-        files = {"receipts.bin": chain.file(), "row.npy": page_picture.npy(chain.rows[position])}
-        script = (f"at('keys').value = '{TRUSTED.hex()}'; at('seeds').value = '{maker.seed_line(chain)}';"
-                  f"at('position').value = '{position}';") + page_picture.dropped(files)
-        self.assertEqual(browse(page([]), script)["receipts"].splitlines(),
-                         ["3 receipts in 1 chains", "signature and chain: 3 hold", "draw: 3 hold",
-                          "row: 1 hold; not checked: 2 without logits", "no problem found"])
-        said = browse(page([]), script.replace(f"'{position}'", "''"))["receipts"]
-        self.assertEqual(said, "which position are these logits of? It is a number")
 
 
 class CommandTest(unittest.TestCase):

@@ -1,12 +1,10 @@
-"""Implementations of the law that share no code with the kernels: in numpy, and in a page that a browser opens alone.
+"""An implementation of the law that shares no code with the kernels, in numpy.
 
 Published vectors are frozen: their files never change by a byte, and reference and CPU kernels answer them as ever.
 """
 
-import base64
 import copy
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -31,12 +29,10 @@ FROZEN = {
 }
 RANDOM_ROWS = 300
 
-sys.path[:0] = [str(SOURCE / "client/python"), str(SOURCE / "client/verifier"), str(SOURCE / "tests/support")]
+sys.path.insert(0, str(SOURCE / "client/python"))
 
 import many_rows  # noqa: E402
 import sortition_verify as verify  # noqa: E402
-from browser import CHROMIUM, browse  # noqa: E402
-from page import VECTORS, page  # noqa: E402
 from sortition_verify import functions, options, vectors  # noqa: E402
 
 
@@ -211,76 +207,29 @@ class NumpyTest(unittest.TestCase):
 
 
 class RandomRowsTest(unittest.TestCase):
-    def test_both_verifiers_equal_the_reference(self):
+    def test_verifier_equals_the_reference(self):
         rows = many_rows.made(RANDOM_ROWS, 20261123, 70)
         self.assertEqual(rows.count("\n"), RANDOM_ROWS)
-        for name, says in many_rows.VERIFIERS.items():
-            said = says(rows)
-            self.assertTrue(many_rows.hold(said, RANDOM_ROWS), f"{name}: {said}")
+        said = many_rows.says(rows)
+        self.assertTrue(many_rows.hold(said, RANDOM_ROWS), said)
 
     def test_random_histories_compact_rows_and_records(self):
         for task in (["histories", "200", "20261123"], ["marks", "200", "20261123"], ["compact", "200", "20261123"],
                      ["records", "300", "20261123", "40"]):
             rows = subprocess.run([ROWS, *task], capture_output=True, text=True, check=True).stdout
-            for name, says in many_rows.VERIFIERS.items():
-                said = says(rows)
-                self.assertTrue(many_rows.hold(said, rows.count("\n")), f"{task[0]}, {name}: {said}")
+            said = many_rows.says(rows)
+            self.assertTrue(many_rows.hold(said, rows.count("\n")), f"{task[0]}: {said}")
 
     def test_a_wrong_history_is_found(self):
         rows = subprocess.run([ROWS, "histories", "20", "7"], capture_output=True, text=True, check=True).stdout
-        for name, says in many_rows.VERIFIERS.items():
-            self.assertTrue(many_rows.hold(says(rows), 20), name)
-            for place in ('"stream": ', '"output": ['):
-                wrong = rows.replace(place, place + ("9" if place.endswith(" ") else "1, "), 1)
-                self.assertFalse(many_rows.hold(says(wrong), 20), f"{name}, {place}")
+        self.assertTrue(many_rows.hold(many_rows.says(rows), 20))
+        for place in ('"stream": ', '"output": ['):
+            wrong = rows.replace(place, place + ("9" if place.endswith(" ") else "1, "), 1)
+            self.assertFalse(many_rows.hold(many_rows.says(wrong), 20), place)
 
     def test_a_wrong_row_among_many_is_found(self):
         rows = many_rows.made(20, 7, 30).replace('"answer": {"token": ', '"answer": {"token": 4', 1)
-        for name, says in many_rows.VERIFIERS.items():
-            self.assertFalse(many_rows.hold(says(rows), 20), name)
-
-
-@unittest.skipUnless(CHROMIUM, "there is no Chromium")
-class PageTest(unittest.TestCase):
-    def test_page_holds_every_published_row(self):
-        count = sum(len(published(name)["rows"]) for name in VECTORS)
-        said = browse(page(), "at('run').click();")
-        self.assertEqual(said["verdict"], f"{count} rows, 0 differ")
-
-    def test_page_names_a_wrong_answer(self):
-        text = page(["law_1_rows.json"])
-        token = '"answer": {"token": '
-        wrong = text[:text.index(token)] + token + "4" + text[text.index(token) + len(token):]
-        self.assertRegex(browse(wrong, "at('run').click();")["verdict"], r"^\d+ rows, 1 differ: \{'temperature'")
-
-    def test_page_draws_a_row_of_a_file(self):
-        logits = np.random.default_rng(5).normal(size=1000).astype(np.float32) * 3
-        asked = {"temperature": 0.7, "top_p": 0.9, "typical_p": 0.95}
-        row = verify.Row(bits=verify.float_bits(logits), compiled=verify.compile_options(asked), seed=2**63 + 5,
-                         position=9)
-        got = verify.answer(row)
-        request = json.dumps({"options": asked, "seed": str(2**63 + 5), "position": 9, "top": 2})
-        said = browse(page([]), self.drop(logits, request))["drawn"].splitlines()
-        self.assertEqual(said[0], f"token {got.token}")
-        bits, rank = got.processed.bits_and_rank(got.token)
-        self.assertIn(f"processed: {len(got.processed.ids)} tokens, token {got.token} rank {rank} logprob", said[4])
-        self.assertIn(f"(0x{got.processed.logprob_bits(bits):08x})", said[4])
-
-    def test_page_says_what_is_wrong_with_a_file(self):
-        said = browse(page([]), self.drop(np.zeros((2, 3), np.float32), "{}"))["drawn"]
-        self.assertEqual(said, "a shape of (2,3): one row only")
-        said = browse(page([]), self.drop(np.zeros(3, np.float64), "{}"))["drawn"]
-        self.assertTrue(said.startswith("elements of type <f8: float32"), said)
-
-    @staticmethod
-    def drop(logits, request):
-        file = io.BytesIO()
-        np.save(file, logits)
-        data = base64.b64encode(file.getvalue()).decode()
-        return (f"const bytes = Uint8Array.from(atob('{data}'), (c) => c.charCodeAt(0));"
-                "const box = new DataTransfer();"
-                f"box.items.add(new File([bytes], 'row.npy')); at('row').files = box.files;"
-                f"at('request').value = {json.dumps(request)}; at('draw').click();")
+        self.assertFalse(many_rows.hold(many_rows.says(rows), 20))
 
 
 if __name__ == "__main__":
