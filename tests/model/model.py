@@ -1,0 +1,134 @@
+"""Compares real servers with a model of the contract: model.py [--seconds=N] [--seed=S] [--plant=NAME] [--least=N]
+
+Worlds are random, from seeds. Each answer is compared. The first difference is made small and printed, and the exit
+status is 1. It is 1, too, where two options have met fewer times than `--least`.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import queue
+import random
+import sys
+import tempfile
+import time
+import traceback
+
+PLANTS = ("min_p", "budget", "scope")
+POLICIES = 60
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plant", choices=PLANTS)
+    parser.add_argument("--least", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--table", action="store_true", help="print the table of pairs")
+    return parser.parse_args()
+
+
+def work(number, arguments, addresses, tenants, seconds, results):
+    """One process; what it raises is a difference, too."""
+    try:
+        play_worlds(number, arguments, addresses, tenants, seconds, results)
+    except Exception:  # pylint: disable=broad-except
+        results.put(("difference", arguments.seed, traceback.format_exc()))
+
+
+def play_worlds(number, arguments, addresses, tenants, seconds, results):
+    """Plays worlds and reports what it has met."""
+    import grpc
+    import pairs as table
+    from steps import Stepper
+    from play import Difference
+    from worlds import make_world
+
+    plants = (arguments.plant,) if arguments.plant else ()
+    channels = [grpc.insecure_channel(address) for address in addresses]
+    met, chosen, start = table.Pairs(), random.Random(arguments.seed * 2 + number), time.monotonic()
+    seed, count = arguments.seed * 1000003 + number, dict(worlds=0, sequences=0, steps=0, required=0)
+    refused, limit = {}, seconds
+    while time.monotonic() - start < limit:
+        world = make_world(seed, tenants, met.least(chosen, 16))
+        player = Stepper(channels, world, f"world-{seed}", plants, met)
+        try:
+            player.run()
+        except (KeyError, IndexError, ValueError, AttributeError, AssertionError, TypeError) as e:
+            raise RuntimeError(f"seed {seed}") from e
+        except Difference as difference:
+            results.put(("difference", seed, report(channels, world, difference, plants)))
+            return
+        finally:
+            player.close()
+        count["worlds"] += 1
+        count["sequences"] += len(player.texts)
+        count["steps"] += player.steps
+        count["required"] += player.required
+        for reason, times in player.refused.items():
+            refused[reason] = refused.get(reason, 0) + times
+        seed += arguments.processes
+    results.put(("done", count, refused, met.met))
+
+
+def report(channels, world, difference, plants):
+    import shrink
+    small = shrink.Shrinker(channels, world, difference, plants).run()
+    log = []
+    found = shrink.difference_of(channels, small, plants, log) or difference
+    return "\n".join([*log, f"world: {small}", str(found)])
+
+
+def main():
+    arguments = parse()
+    import pairs as table
+    import policies
+    from wire import Servers
+    context = multiprocessing.get_context("spawn")
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tenants = {"free": None, **policies.make_policies(arguments.seed, folder, POLICIES)}
+        rules = policies.file_of(tenants)
+        servers = stack.enter_context(Servers(os.environ["TEST_SORTITIOND"], folder, rules, tenants,
+                                              arguments.seconds * 4))
+        results = context.Queue()
+        addresses = [servers.address(number) for number in range(2)]
+        workers = [context.Process(target=work,
+                                   args=(number, arguments, addresses, tenants, arguments.seconds, results))
+                   for number in range(arguments.processes)]
+        for worker in workers:
+            worker.start()
+        met, total, refused = table.Pairs(), {}, {}
+        try:
+            for _ in workers:
+                kind, *said = results.get(timeout=arguments.seconds * 4 + 600)
+                if kind == "difference":
+                    print(f"seed {said[0]}\n{said[1]}")
+                    return 1
+                count, reasons, matrix = said
+                met.met += matrix
+                for name, value in count.items():
+                    total[name] = total.get(name, 0) + value
+                for name, value in reasons.items():
+                    refused[name] = refused.get(name, 0) + value
+        except queue.Empty:
+            print("a process has not ended in time")
+            return 1
+        finally:
+            for worker in workers:
+                worker.terminate()
+                worker.join()
+    took = time.monotonic() - start
+    for (reason, field), times in sorted(refused.items()):
+        print(f"{times:8} {reason} {field}")
+    print("\n".join(met.table(arguments.least)))
+    print(", ".join(f"{value} {name}" for name, value in total.items()), f"in {took:.0f} s")
+    return 1 if met.below(arguments.least) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

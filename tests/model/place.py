@@ -1,0 +1,174 @@
+"""One position of a sequence: from logits, history and options to a token and to what is said of it.
+
+The arithmetic of a row is that of sortition_verify, the law in numpy from its pages. This file adds which edits, bans,
+masks and noise a position has, and what its answer says.
+"""
+
+import math
+
+import numpy as np
+
+import drafts
+from sortition_verify import chain as stages
+from sortition_verify import history as law_history
+from sortition_verify import row as law
+from sortition_verify.functions import MASKED, U32, U64, UNIT_TEMPERATURE, Scale, floats, weights
+from sortition_verify.options import first_state
+from sortition_verify.parameters import compile_parameters, within
+
+KINDS = ("raw", "processed", "tempered")
+MOST_SCORED = 1 << 20
+
+
+class Rules:
+    """The parameters that hold in one phase, compiled."""
+
+    def __init__(self, p, phase, plants=()):
+        self.p = within(p, phase)
+        self.compiled, self.mask_nan = compile_parameters(self.p)
+        self.allowed = self.p.get("allowed_token_ids") or None
+        self.state = first_state(self.compiled.chain)
+        if "min_p" in plants and self.p.get("min_p"):
+            self.compiled.min_p_distance -= 1 << 20
+            self.compiled.chain = [[1, stage[1] - (1 << 20), *stage[2:]] if stage[0] == 1 else stage
+                                   for stage in self.compiled.chain]
+        if "scope" in plants and "penalty_scope" in self.p:
+            self.p = {**self.p, "penalty_scope": {**self.p["penalty_scope"], "window": 0}}
+
+    @property
+    def keeps_state(self):
+        chain = self.compiled.chain
+        return bool(chain) and chain[-1][0] in stages.STATEFUL
+
+
+class Situation:
+    """All that decides a position beside its logits."""
+
+    def __init__(self, rules, tokens, prompt, forced, seed, stream, mask, state):
+        self.rules, self.tokens, self.prompt, self.forced = rules, tokens, prompt, forced
+        self.seed, self.stream, self.mask = seed, stream, mask
+        self.state = rules.state if state is None else state
+
+    def row(self, bits):
+        rules, p = self.rules, self.rules.p
+        if self.forced is not None:
+            allowed, edits = [self.forced], []
+        else:
+            allowed = allowed_by(rules.allowed, self.mask, len(bits))
+            edits = law_history.edits(p, self.tokens, self.prompt)
+        mark = law_history.watermark_noise(p, self.tokens)
+        seed, position, stream = self.seed, len(self.tokens), self.stream
+        if mark is not None:
+            (low, high), position, _ = mark
+            seed, stream = high << 32 | low, 0
+        return law.Row(bits=bits, compiled=rules.compiled, seed=seed, position=position, stream=stream,
+                       mask_nan=rules.mask_nan, edits=edits, allowed_tokens=allowed, state=self.state)
+
+
+def allowed_by(listed, mask, count):
+    """The ids that the sequence's list and the step's mask leave; None: all. `mask` is an array of bools or None."""
+    if mask is None:
+        return listed
+    allowed = mask.copy()
+    if listed is not None:
+        own = np.zeros(count, bool)
+        own[listed] = True
+        allowed &= own
+    return np.flatnonzero(allowed)
+
+
+class Place:
+    """A position with its logits: what is kept, and the draws among it."""
+
+    def __init__(self, situation, bits):
+        """Raises law.RowError if the row fails."""
+        row = self.row = situation.row(bits)
+        self.raw_bits = law.raw_logits(row)
+        changed = law.changed_logits(row, self.raw_bits)
+        if (changed == U32(MASKED)).all():
+            raise law.RowError("no_live_token", 0)
+        ids = law.in_order(changed)
+        self.greedy, self.kept = row.compiled.greedy, None
+        if self.greedy:
+            ids, self.t, self.dynamic = ids[:1], np.zeros(1, U64), 0
+            self.processed = law.Distribution(ids, changed[ids], int(changed[ids[0]]), self.t, 1.0)
+        else:
+            kept = self.kept = stages.Kept(ids, changed[ids], len(changed), row.noise(), row.state)
+            for stage in row.compiled.stages():
+                kept.run(stage)
+            ids, self.t, self.dynamic = kept.ids, kept.drawn_distances(), kept.dynamic
+            shown, first = kept.shown_bits()
+            self.processed = law.Distribution(ids, shown, first, self.t, kept.shown)
+        self.ids, self.changed = ids, changed
+        self.rules = situation.rules
+
+    def draw(self):
+        return law.drawn_among(self.ids, self.t, self.row.noise())
+
+    def weights(self):
+        return weights(self.t)
+
+    def accepts(self, token, draft):
+        """Tests a draft by rejection: (accepted, the token that stands there)."""
+        self.row.verify, self.row.draft = token, draft or law.Draft()
+        token, accepted = law.verified(self.row, self.ids, self.t)
+        return accepted, token
+
+    def state_after(self, token):
+        if not self.rules.keeps_state:
+            return None
+        return self.kept.next_state(self.row.compiled.chain[-1], self.processed.place(token))
+
+    def answer(self, token):
+        raw = law.distribution_of(self.raw_bits)
+        return law.Answer(token, raw, self.processed, changed=self.changed, kept=self.ids, drawn=self.t, row=self.row,
+                          dynamic_temperature=self.dynamic)
+
+    def fill(self, out, token, requested=None):
+        """Writes what the parameters ask for about a token into a DrawResult or a Position."""
+        p = self.rules.p
+        answer = self.answer(token)
+        ids = p.get("logprob_token_ids", []) if requested is None else requested
+        for kind in KINDS:
+            options = p.get(f"{kind}_logprobs")
+            if options is not None:
+                fill_logprobs(getattr(out, kind), getattr(answer, kind), token, options.get("top", 0), ids)
+        if p.get("entropy"):
+            out.entropy = number(self.processed.entropy()[2])
+        if p.get("kept_log_mass"):
+            out.kept_log_mass = number(answer.kept_mass()[2])
+        asked = p.get("kept_set", {})
+        if asked.get("count"):
+            out.kept_count = len(self.ids)
+        if asked.get("tokens"):
+            out.kept_tokens.extend(np.sort(self.ids).tolist())
+
+    def probabilities(self):
+        """Gives those of all live tokens, as little-endian f32."""
+        out = np.zeros(len(self.changed), "<f4")
+        w = self.weights()
+        if self.kept is not None and self.kept.adapted is not None:
+            # The weights are those of the bits that answers show (CHAIN.md, section 4), their sum is that of the draw.
+            w = weights(Scale(0, UNIT_TEMPERATURE).distances(self.processed.bits))
+        out[self.ids] = w.astype(np.float64) / float(self.processed.weight_sum)
+        return out.tobytes()
+
+    def fill_race(self, out, token):
+        rank, _, margin = law.race_place(self.ids, self.t, self.row.noise(), token)
+        out.race.rank, out.race.margin = rank, margin
+
+
+def number(bits):
+    return float(floats([bits])[0])
+
+
+def fill_logprobs(out, distribution, token, top, requested):
+    bits, rank = distribution.bits_and_rank(token)
+    out.logprob, out.rank = number(distribution.logprob_bits(bits)), rank
+    for at, first in enumerate(distribution.ids[:top]):
+        out.top_tokens.append(int(first))
+        out.top_logprobs.append(number(distribution.logprob_bits(int(distribution.bits[at]))))
+    for asked in requested:
+        bits, rank = distribution.bits_and_rank(asked)
+        out.requested_logprobs.append(number(distribution.logprob_bits(bits)))
+        out.requested_ranks.append(rank)

@@ -1,0 +1,169 @@
+"""Random worlds: a few sequences of one vocabulary, and the events of their workers. A world is plain data."""
+
+import random
+
+import rows as made
+from parameters import Taste, make_parameters
+
+TASKS = ("draw", "draw", "draw", "draw", "score", "verify", "verify", "tree")
+MODES = ("REJECTION", "COUPLED", "GREEDY", "BLOCK")
+
+
+class Maker:
+    """Makes the world of a seed. `wanted` are options that its sequences and steps shall have."""
+
+    def __init__(self, seed, tenants, wanted, sequences, steps):
+        self.random = random.Random(seed)
+        r = self.random
+        self.vocabulary = r.choice([2, 3, 4, 5, 8, 12, 16, 24, 32, 33, 64, 65, r.randrange(2, 65), 128, 300])
+        self.live = self.vocabulary if r.random() < 0.7 else r.randint(1, self.vocabulary)
+        self.wanted, self.count, self.steps = list(wanted), sequences, steps
+        tenant = r.choice(sorted(tenants)) if r.random() < 0.5 else "free"
+        self.world = {"seed": seed, "tenant": tenant, "policy": tenants[tenant],
+                      "vocabulary": self.vocabulary, "live": self.live, "sequences": [], "events": []}
+        self.events = self.world["events"]
+
+    def make(self):
+        r = self.random
+        for _ in range(self.count):
+            self.world["sequences"].append(self.sequence())
+        open_texts, waiting = [], list(range(self.count))
+        for number in waiting[:max(1, self.count - 2)]:
+            self.events.append(("open", number, 0, r.choice([1, 1, 1, 3])))
+            open_texts.append(number)
+        waiting = waiting[len(open_texts):]
+        for _ in range(self.steps):
+            self.events.append(("step", self.step(open_texts)))
+            self.disturb(open_texts, waiting)
+        for number in open_texts:
+            if r.random() < 0.5:
+                self.events.append(("end", number, r.random() < 0.5))
+        return self.world
+
+    def disturb(self, open_texts, waiting):
+        r = self.random
+        number = r.choice(open_texts)
+        if waiting and r.random() < 0.15:
+            child = waiting.pop()
+            self.events.append(("fork", number, child, r.choice([None, r.random(), 1.0])))
+            open_texts.append(child)
+        if r.random() < 0.15:
+            self.events.append(("move", number, r.randrange(2), r.choice([1, 1, 2, 5]), r.random() < 0.4))
+        if r.random() < 0.05:
+            self.events.append(("end", number, r.random() < 0.5))
+            self.events.append(("move", number, r.randrange(2), 1, False))
+        for _ in range(2):
+            if r.random() < 0.3:
+                self.events.append(("retry", r.choice(open_texts), r.choice(["same", "same", "form", "salt", "stale",
+                                                                             "ban"])))
+
+    # --- sequences
+
+    def sequence(self):
+        r = self.random
+        taste = Taste(r, self.live, r.choice([0.03, 0.1, 0.2, 0.3]))
+        focus = [name for _ in range(2) if self.wanted for name in self.wanted.pop()]
+        wanted = [path.removeprefix("open.parameters.") for path in focus if path.startswith("open.parameters.")]
+        parameters = make_parameters(taste, wanted)
+        opened = {"seed": r.choice([0, 1, r.getrandbits(64)])}
+        if r.random() < 0.4 or "open.choice_index" in focus:
+            opened["choice_index"] = r.choice([0, 1, 65535, r.randrange(65536)])
+        if r.random() < 0.3:
+            opened["model"] = "a-model"
+        marked = bool((self.world["policy"] or {}).get("watermark"))
+        if r.random() < (0.5 if marked else 0.01):
+            opened["watermark_key_id"] = r.choice(["first", "second", "third", "third", "none"])
+        if marked:
+            parameters.pop("watermark", None)
+        return {"parameters": parameters, "open": opened, "states_live": r.random() < 0.3,
+                "prompt": taste.tokens(0, 12), "focus": focus}
+
+    # --- steps
+
+    def step(self, open_texts):
+        r = self.random
+        many = r.random() < 0.8
+        chosen = [number for number in open_texts if many or r.random() < 0.4] or open_texts[:1]
+        return {"dtype": r.choice(sorted(made.SIZES)), "draft_dtype": r.choice(sorted(made.SIZES)),
+                "stride": r.random() < 0.2, "priority": r.choice([None, None, None, -100, 0, 100, 7]),
+                "timeout": r.random() < 0.2, "early": r.random() < 0.3, "tensor_rows": r.random() < 0.3,
+                "rows": [self.row(number) for number in chosen]}
+
+    def row(self, number):
+        r = self.random
+        task = r.choice(TASKS)
+        parameters = self.world["sequences"][number]["parameters"]
+        taste = Taste(r, self.live, 0.2)
+        plan = {"s": number, "task": task, "seed": r.getrandbits(40), "style": r.choice(made.STYLES),
+                "fault": r.choice(made.FAULTS) if r.random() < 0.015 else None, "fault_at": r.randrange(6),
+                "salt": r.choice([0, 1, 65535]) if r.random() < 0.1 else None, "skip": r.choice([1, 1, 1, 2, 9]),
+                "jump": r.choice([0, 0, 0, 5]), "checkpoint": "right" if r.random() < 0.9 else "none",
+                "says_draw": r.random() < 0.5, "tensor_row": r.random() < 0.15, "wrong": None, "cut": None,
+                "append": [], "tokens": [], "parents": [], "mode": None, "drafter": None, "replaced": False, "requested": None,
+                "race": False, "probabilities": False, "mask": None, "masks": None, "compact": None}
+        if r.random() < 0.01:
+            plan["wrong"] = r.choice(["position", "history_hash"])
+        if r.random() < 0.08:
+            plan["cut"] = r.choice([1, 1, 2, 5, 1000])
+        if r.random() < 0.08:
+            plan["append"] = taste.tokens(1, 3)
+        if r.random() < 0.3:
+            plan["mask"] = self.mask(taste)
+        if task == "score":
+            self.score(plan, taste, parameters)
+        elif task in ("verify", "tree"):
+            self.drafts(plan, taste, parameters)
+        if r.random() < 0.15:
+            plan["compact"] = {"first": r.choice([0, 1, 2, 5, 20, self.live, 1000]), "others": taste.tokens(0, 6),
+                               "sums": r.random() < 0.6}
+        return plan
+
+    def mask(self, taste):
+        r = self.random
+        form = r.choice([None, "mask_row", "uploaded_mask_id", "allowed_tokens"])
+        allowed = [token for token in range(self.live) if r.random() < 0.7]
+        return {"form": form, "allowed": allowed if form else [],
+                "banned": taste.several(1, 3) if form is None or r.random() < 0.4 else []}
+
+    def score(self, plan, taste, parameters):
+        plan["tokens"] = taste.tokens(1, 4)
+        plan["race"] = self.random.random() < 0.5
+        if self.random.random() < 0.4 and any(f"{kind}_logprobs" in parameters
+                                              for kind in ("raw", "processed", "tempered")):
+            plan["requested"] = [taste.several(0, 3) for _ in plan["tokens"]]
+
+    def drafts(self, plan, taste, parameters):
+        r = self.random
+        greedy = parameters.get("temperature") == 0
+        plan["mode"] = r.choice(MODES)
+        if r.random() < 0.95:
+            if plan["mode"] == "GREEDY" and not greedy:
+                plan["mode"] = "COUPLED"
+            if plan["mode"] == "BLOCK" and (greedy or plan["task"] == "tree"):
+                plan["mode"] = "REJECTION"
+        plan["probabilities"] = r.random() < 0.3
+        if plan["mode"] == "BLOCK" or plan["mode"] == "REJECTION" and r.random() < 0.6:
+            plan["drafter"] = r.choice(["dense", "sparse"])
+        if plan["task"] == "verify":
+            plan["tokens"] = taste.tokens(1, 4)
+        else:
+            self.tree(plan, taste)
+        if r.random() < 0.3:
+            plan["mask"], plan["masks"] = None, []
+            for _ in range(len(plan["tokens"]) + 1):
+                plan["masks"].append(self.mask(taste) if r.random() < 0.6 else
+                                     {"form": None, "allowed": [], "banned": []})
+
+    def tree(self, plan, taste):
+        r = self.random
+        plan["replaced"] = bool(plan["drafter"]) and r.random() < 0.5
+        for _ in range(r.randint(1, 6)):
+            parent, token = r.randint(-1, len(plan["tokens"]) - 1), taste.token()
+            twice = (parent, token) in zip(plan["parents"], plan["tokens"])
+            if not twice or plan["replaced"]:
+                plan["parents"].append(parent)
+                plan["tokens"].append(token)
+
+
+def make_world(seed, tenants, wanted=(), sequences=8, steps=40):
+    return Maker(seed, tenants, wanted, sequences, steps).make()
