@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
 namespace sortition::service {
@@ -12,9 +11,8 @@ namespace {
 
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
-Refusal Beyond(std::string field, const char* limit, uint64_t most, absl::Duration retry_after) {
-  return {Reason::kClientLimit, std::move(field), absl::StrCat(limit, " ", most), "one client may have no more",
-          retry_after};
+Refusal Beyond(std::string field, const Bound& limit, absl::Duration retry_after) {
+  return {Reason::kClientLimit, std::move(field), limit.Text(), "one client may have no more", retry_after};
 }
 
 }  // namespace
@@ -38,8 +36,8 @@ ClientAccount::ClientAccount(std::string identity, const Limits& limits, const C
 
 std::optional<Refusal> ClientAccount::TakeStream() {
   absl::MutexLock lock(&mutex_);
-  const uint32_t most = limits_.client_streams;
-  if (most != 0 && use_.streams >= most) return Beyond("stream", "client_streams", most, kRetryAfter);
+  const Bound most = Bounds(limits_).client_streams();
+  if (most.value != 0 && use_.streams >= most.value) return Beyond("stream", most, kRetryAfter);
   ++use_.streams;
   return std::nullopt;
 }
@@ -52,12 +50,13 @@ void ClientAccount::GiveBackStream() {
 
 std::optional<Refusal> ClientAccount::TakeRegion(uint64_t bytes, const std::string& field) {
   absl::MutexLock lock(&mutex_);
-  if (const uint32_t most = limits_.client_regions; most != 0 && use_.regions >= most) {
-    return Beyond(field, "client_regions", most, kRetryAfter);
+  const Bounds bounds(limits_);
+  if (const Bound most = bounds.client_regions(); most.value != 0 && use_.regions >= most.value) {
+    return Beyond(field, most, kRetryAfter);
   }
-  if (const uint64_t most = limits_.client_memory_bytes;
-      most != 0 && (bytes > most || use_.memory_bytes > most - bytes)) {
-    return Beyond(field, "client_memory_bytes", most, kRetryAfter);
+  if (const Bound most = bounds.client_memory_bytes();
+      most.value != 0 && (bytes > most.value || use_.memory_bytes > most.value - bytes)) {
+    return Beyond(field, most, kRetryAfter);
   }
   ++use_.regions;
   use_.memory_bytes += bytes;
@@ -79,7 +78,8 @@ std::optional<Refusal> ClientAccount::Charge(uint32_t rows, uint64_t bytes, cons
     if (allowance->rate == 0) continue;
     allowance->Refill(now);
     if (allowance->left > 0) continue;
-    return Beyond(field, allowance == &rows_ ? "client_rows_per_second" : "client_bytes_per_second", allowance->rate,
+    const Bounds bounds(limits_);
+    return Beyond(field, allowance == &rows_ ? bounds.client_rows_per_second() : bounds.client_bytes_per_second(),
                   allowance->UntilPositive());
   }
   rows_.left -= rows;
@@ -127,7 +127,7 @@ std::variant<std::shared_ptr<ClientAccount>, Refusal> ClientAccounts::Enter(cons
     absl::erase_if(accounts_,
                    [](const auto& entry) { return entry.second.use_count() == 1 && entry.second->settled(); });
     if (accounts_.size() >= limits_.max_clients) {
-      return Refusal{Reason::kOverloaded, "identity", absl::StrCat("max_clients ", limits_.max_clients),
+      return Refusal{Reason::kOverloaded, "identity", Bounds(limits_).max_clients().Text(),
                      "as many clients are connected as there may be", kRetryAfter};
     }
   }

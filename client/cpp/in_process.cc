@@ -42,11 +42,9 @@ std::optional<service::Refusal> CheckStep(const LocalStep& step) {
   static const service::Limits limits;
   uint64_t rows = 0;
   for (const LocalRow& row : step.rows) rows += row.row.positions();
-  if (auto refusal = service::CheckCount(rows, limits.max_step_positions, "step.rows")) return refusal;
-  if (auto refusal =
-          service::CheckRange(step.priority, -service::kMaxPriority, service::kMaxPriority, "step.priority")) {
-    return refusal;
-  }
+  const service::Bound most = service::Bounds(limits).max_step_positions();
+  if (auto refusal = service::CheckCount(rows, most, "step.rows")) return refusal;
+  if (auto refusal = service::CheckPriority(step.priority)) return refusal;
   if (step.traceparent.empty()) return std::nullopt;
   v1::TraceContext trace;
   trace.set_traceparent(step.traceparent);

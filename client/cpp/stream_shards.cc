@@ -29,7 +29,7 @@ void StreamState::BringAnswers(Link* link) {
     v1::StreamRequest request;
     {
       absl::MutexLock lock(&record->mutex);
-      if (record->last_answer->result().ByteSizeLong() > service::kAnswerBytes) continue;
+      if (record->last_answer->result().ByteSizeLong() > service::kMaxAnswerBytes) continue;
       *request.mutable_bring_answer() = *record->last_answer;
     }
     links_.Send(link, EncodeMessage(request, {}, nullptr));

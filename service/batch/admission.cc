@@ -32,7 +32,7 @@ std::optional<Refusal> WhyNoRows(const Limits& limits, const RowQueue& queue, co
       if (own.stream == 0 || own.stream + count <= MostOf(most_of_tenant - siblings)) return std::nullopt;
     }
   }
-  return NoRoom(absl::StrCat("max_queued_rows ", most),
+  return NoRoom(Bounds(limits).max_queued_rows().Text(),
                 absl::StrCat(queue.rows(), " rows are waiting for a device, ", own.stream, " of them this stream's"),
                 absl::Milliseconds(20));
 }
@@ -52,7 +52,7 @@ std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queu
   const bool by_deadline = step.deadline > now && wait > step.deadline - now;
   if (!by_limit && !by_deadline) return std::nullopt;
   const auto milliseconds = [](absl::Duration time) { return absl::StrCat(absl::ToInt64Milliseconds(time), " ms"); };
-  return NoRoom(by_limit ? absl::StrCat("max_queue_time ", milliseconds(limits.max_queue_time)) : "step.timeout",
+  return NoRoom(by_limit ? Bounds(limits).max_queue_time().Text() : "step.timeout",
                 absl::StrCat("its rows would wait about ", milliseconds(wait), " for a device"),
                 std::min(wait, by_limit ? limits.max_queue_time : absl::InfiniteDuration()) / 2);
 }

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "kernels/check.h"
 #include "service/batch/admission.h"
+#include "service/request/parameter_table.h"
 
 namespace sortition::service {
 
@@ -185,9 +186,12 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
   queue_.EraseIf([&](WaitingRow& waiting) {
     if (keeper_.CanServe(waiting.needs)) return false;
     --waiting.step()->waiting_rows_;
+    const kernels::Features missing = keeper_.Lacking(waiting.needs.features);
     rejects->push_back({waiting.step(), waiting.row->index,
-                        Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
-                                absl::Milliseconds(100)}});
+                        missing != kernels::kNoFeatures
+                            ? Refusal{Reason::kNotImplemented, "", "", DevicesLack(missing)}
+                            : Refusal{Reason::kDeviceFailed, "", "", "no device serves that is able to take the row",
+                                      absl::Milliseconds(100)}});
     return true;
   });
 }

@@ -41,7 +41,7 @@ std::optional<Refusal> UnreadySteps::Add(ReadyWord word, std::shared_ptr<Pending
   }
   absl::MutexLock lock(&mutex_);
   if (waiting_.size() >= limits_.max_unready_steps) {
-    return Refusal{Reason::kOverloaded, "step.logits.ready", absl::StrCat("max_unready_steps ", waiting_.size()),
+    return Refusal{Reason::kOverloaded, "step.logits.ready", Bounds(limits_).max_unready_steps().Text(),
                    "so many steps wait for their logits", limits_.max_queue_time};
   }
   waiting_.push_back(std::move(waiting));
@@ -92,11 +92,12 @@ std::vector<UnreadySteps::Waiting> UnreadySteps::Take(absl::Time now) {
 void UnreadySteps::Settle(Waiting waiting) {
   PendingStep& step = *waiting.step;
   if (!waiting.word.IsSet() && !step.cancelled()) {
-    return Refuse(
-        waiting,
-        Refusal{Reason::kDeadlinePassed, "step.logits.ready", absl::FormatDuration(waiting.deadline - waiting.since),
-                absl::StrCat("the word at ", waiting.word.offset(), " of region ", waiting.word.region_id(), " is ",
-                             waiting.word.Read(), ", and not ", waiting.word.value(), " yet")});
+    const bool by_limit = waiting.deadline == waiting.since + limits_.ready_wait;
+    return Refuse(waiting,
+                  Refusal{Reason::kDeadlinePassed, "step.logits.ready",
+                          by_limit ? Bounds(limits_).ready_wait().Text() : "step.timeout",
+                          absl::StrCat("the word at ", waiting.word.offset(), " of region ", waiting.word.region_id(),
+                                       " is ", waiting.word.Read(), ", and not ", waiting.word.value(), " yet")});
   }
   // Read after the word: the step cannot have waited less than its worker took to write.
   const absl::Time now = clock_.Now();

@@ -1,12 +1,7 @@
 // Counts the memory of masks.
 #include "service/memory/mask_memory.h"
 
-#include "absl/hash/hash.h"
-#include "absl/types/span.h"
-
 namespace sortition::service {
-
-uint64_t MaskDigest(std::span<const uint32_t> words) { return absl::HashOf(absl::MakeConstSpan(words)); }
 
 std::shared_ptr<const UploadedMask> MaskMemory::Hold(UploadedMask mask) {
   const uint64_t bytes = mask.bytes();

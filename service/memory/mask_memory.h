@@ -14,13 +14,8 @@ namespace sortition::service {
 struct UploadedMask {
   uint32_t vocabulary = 0;
   std::vector<uint32_t> words;  // ceil(vocabulary / 32), least significant bit first, 1 = allowed
-  uint64_t digest = 0;          // MaskDigest(words)
   uint64_t bytes() const { return words.size() * sizeof(uint32_t); }
 };
-
-// Digest of a mask's content, part of the digest of a step's options: a retry may send the same mask in another way.
-// Differs between processes.
-uint64_t MaskDigest(std::span<const uint32_t> words);
 
 // Counts the bytes of uploaded masks, of all streams together. Thread-safe. Masks may outlive it.
 class MaskMemory {
@@ -54,7 +49,6 @@ class RowMaskBits {
     if (uploaded_ != nullptr) return uploaded_->words;
     return lent_.empty() ? std::span<const uint32_t>(own_) : lent_;
   }
-  uint64_t digest() const { return uploaded_ != nullptr ? uploaded_->digest : MaskDigest(words()); }
   // Returns true if there is a mask and it allows no token below `live_vocabulary`.
   bool AllowsNone(uint32_t live_vocabulary) const;
 

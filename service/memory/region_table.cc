@@ -2,6 +2,7 @@
 #include "service/memory/region_table.h"
 
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,12 @@ std::string RandomBytes(size_t count, Entropy* entropy) {
     std::memcpy(bytes.data() + i, &word, sizeof(word));
   }
   return bytes;
+}
+
+std::optional<Refusal> CheckRegion(uint64_t bytes, const Bound& most, const char* field) {
+  if (bytes != 0 && bytes <= most.value) return std::nullopt;
+  return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".bytes"), bytes == 0 ? "> 0" : most.Text(),
+                 absl::StrCat(bytes, " bytes are no region")};
 }
 
 }  // namespace
@@ -62,17 +69,21 @@ struct MemoryConnection::Releases {
   uint32_t regions ABSL_GUARDED_BY(mutex) = 0;
   std::vector<uint64_t> released ABSL_GUARDED_BY(mutex);
 
-  bool Take(const Charge& more, const Limits& limits) {
-    const auto fits = [](uint64_t used, uint64_t more, uint64_t most) { return more <= most && used <= most - more; };
+  // Returns the limit that would be exceeded, if any; then it takes nothing.
+  std::optional<Bound> Take(const Charge& more, const Bounds& bounds) {
     absl::MutexLock lock(&mutex);
-    if (regions >= limits.connection_regions || !fits(used.bytes, more.bytes, limits.connection_memory_bytes) ||
-        !fits(used.device_bytes, more.device_bytes, limits.connection_device_bytes)) {
-      return false;
+    const std::tuple<uint64_t, uint64_t, Bound> parts[] = {
+        {regions, 1, bounds.connection_regions()},
+        {used.bytes, more.bytes, bounds.connection_memory_bytes()},
+        {used.device_bytes, more.device_bytes, bounds.connection_device_bytes()},
+    };
+    for (const auto& [has, wants, most] : parts) {
+      if (wants > most.value || has > most.value - wants) return most;
     }
     used.bytes += more.bytes;
     used.device_bytes += more.device_bytes;
     ++regions;
-    return true;
+    return std::nullopt;
   }
   void GiveBack(const Charge& less) {
     absl::MutexLock lock(&mutex);
@@ -122,15 +133,12 @@ MemoryConnection::MemoryConnection(const Limits& limits, std::string token, std:
 MemoryConnection::~MemoryConnection() { Close(); }
 
 std::optional<Refusal> MemoryConnection::Take(const Charge& charge, const char* field) {
-  if (!releases_->Take(charge, limits_)) {
-    return Full(field,
-                absl::StrCat("connection_memory_bytes ", limits_.connection_memory_bytes, ", connection_device_bytes ",
-                             limits_.connection_device_bytes, ", connection_regions ", limits_.connection_regions),
-                "this connection has as much as it may have");
+  if (const std::optional<Bound> exceeded = releases_->Take(charge, Bounds(limits_))) {
+    return Full(field, exceeded->Text(), "this connection has as much as it may have");
   }
   if (!accounts_->Take(charge.bytes, limits_.max_memory_bytes)) {
     releases_->GiveBack(charge);
-    return Full(field, absl::StrCat("max_memory_bytes ", limits_.max_memory_bytes),
+    return Full(field, Bounds(limits_).max_memory_bytes().Text(),
                 "all connections together have as much as they may have");
   }
   if (client_ == nullptr) return std::nullopt;
@@ -167,11 +175,8 @@ void MemoryConnection::Add(std::shared_ptr<const Region> region) {
 
 std::variant<MemoryConnection::Ring, Refusal> MemoryConnection::Make(uint64_t bytes, SealedMemory::Access access,
                                                                      const char* field) {
-  const uint64_t most = limits_.connection_memory_bytes;
-  if (bytes == 0 || bytes > most) {
-    return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".bytes"), absl::StrCat("1..", most),
-                   absl::StrCat(bytes, " bytes are no region")};
-  }
+  const Bound most = Bounds(limits_).connection_memory_bytes();
+  if (auto refusal = CheckRegion(bytes, most, field)) return *std::move(refusal);
   const Charge charge = {.bytes = SealedMemory::WholePages(bytes)};
   if (auto refusal = Take(charge, field)) return *std::move(refusal);
   auto memory = SealedMemory::Make(bytes, access);
@@ -195,11 +200,8 @@ std::variant<MemoryConnection::Registered, Refusal> MemoryConnection::Register(u
 
 std::variant<uint64_t, Refusal> MemoryConnection::Import(devices::Device* device, const devices::MemoryHandle& handle) {
   constexpr char kField[] = "register_device_region";
-  const uint64_t most = limits_.connection_device_bytes;
-  if (handle.bytes == 0 || handle.bytes > most) {
-    return Refusal{Reason::kOutOfRange, absl::StrCat(kField, ".bytes"), absl::StrCat("1..", most),
-                   absl::StrCat(handle.bytes, " bytes are no region")};
-  }
+  const Bound most = Bounds(limits_).connection_device_bytes();
+  if (auto refusal = CheckRegion(handle.bytes, most, kField)) return *std::move(refusal);
   const Charge charge = {.device_bytes = handle.bytes};
   if (auto refusal = Take(charge, kField)) return *std::move(refusal);
   auto memory = device->Import(handle);
@@ -271,8 +273,7 @@ std::variant<std::shared_ptr<MemoryConnection>, Refusal> RegionTable::Connect(st
   {
     absl::MutexLock accounts_lock(&accounts_->mutex);
     if (accounts_->use.connections >= limits_.max_memory_connections) {
-      return Full("", absl::StrCat("max_memory_connections ", limits_.max_memory_connections),
-                  "as many clients are connected as there may be");
+      return Full("", Bounds(limits_).max_memory_connections().Text(), "as many clients are connected as there may be");
     }
     ++accounts_->use.connections;
   }

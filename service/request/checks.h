@@ -50,21 +50,48 @@ std::optional<Refusal> CheckRange(T value, T low, T high, const FieldName& field
                  absl::StrCat(value, " is out of range")};
 }
 
+// Checks a range that ends at a limit, whose name the refusal has.
+inline std::optional<Refusal> CheckRange(uint64_t value, uint64_t low, const Bound& high, const FieldName& field) {
+  auto refusal = CheckRange(value, low, high.value, field);
+  if (refusal && value > high.value) refusal->limit = high.Text();
+  return refusal;
+}
+
+// Checks the priority of a step.
+inline std::optional<Refusal> CheckPriority(int32_t priority) {
+  if (priority >= -kMaxPriority && priority <= kMaxPriority) return std::nullopt;
+  return Refusal{Reason::kOutOfRange, "step.priority", Bounds::max_priority().Text(),
+                 absl::StrCat(priority, " is out of range")};
+}
+
+// Check counts of bytes and of elements. A `most` that is a limit is named.
 inline std::optional<Refusal> CheckByteCount(uint64_t count, uint64_t most, const FieldName& field) {
   if (count <= most) return std::nullopt;
   return Refusal{Reason::kTooMany, field.Text(), absl::StrCat("<= ", most, " bytes"),
                  absl::StrCat("has ", count, " bytes")};
 }
 
-// Checks a required name of at most kMaxNameBytes bytes.
-inline std::optional<Refusal> CheckName(absl::string_view name, const FieldName& field) {
-  if (name.empty()) return MissingField(field.Text());
-  return CheckByteCount(name.size(), kMaxNameBytes, field);
+inline std::optional<Refusal> CheckByteCount(uint64_t count, const Bound& most, const FieldName& field) {
+  auto refusal = CheckByteCount(count, most.value, field);
+  if (refusal) refusal->limit = most.Text();
+  return refusal;
 }
 
 inline std::optional<Refusal> CheckCount(uint64_t count, uint64_t most, const FieldName& field) {
   if (count <= most) return std::nullopt;
   return Refusal{Reason::kTooMany, field.Text(), absl::StrCat("<= ", most), absl::StrCat("has ", count)};
+}
+
+inline std::optional<Refusal> CheckCount(uint64_t count, const Bound& most, const FieldName& field) {
+  auto refusal = CheckCount(count, most.value, field);
+  if (refusal) refusal->limit = most.Text();
+  return refusal;
+}
+
+// Checks a required name.
+inline std::optional<Refusal> CheckName(absl::string_view name, const FieldName& field) {
+  if (name.empty()) return MissingField(field.Text());
+  return CheckByteCount(name.size(), Bounds::max_name_bytes(), field);
 }
 
 inline std::optional<Refusal> CheckToken(uint32_t token, uint32_t live_vocabulary, const FieldName& field, int index) {

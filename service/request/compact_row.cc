@@ -78,9 +78,11 @@ std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::stri
 }
 
 // A shard states its own tokens, and no sums: their scale is that of the whole row's largest logit.
-std::optional<Refusal> WhyNotOfShard(const kernels::StatedRow& row, const std::string& field, const StepShape& shape) {
-  if (row.unit_sum || row.sum) {
-    return Refusal{Reason::kContradiction, field + (row.sum ? ".sum" : ".unit_sum"), "", "a shard states no sums"};
+std::optional<Refusal> WhyNotOfShard(const v1::CompactRow& message, const kernels::StatedRow& row,
+                                     const std::string& field, const StepShape& shape) {
+  if (message.has_unit_sum() || message.has_sum()) {
+    return Refusal{Reason::kContradiction, field + (message.has_sum() ? ".sum" : ".unit_sum"), "",
+                   "a shard states no sums"};
   }
   const uint64_t begin = shape.shard->first_token;
   const uint64_t end = begin + shape.width;
@@ -94,7 +96,26 @@ std::optional<Refusal> WhyNotOfShard(const kernels::StatedRow& row, const std::s
   return std::nullopt;
 }
 
-std::optional<Refusal> WhyUnsound(const kernels::StatedRow& row, const std::string& field, const SequenceSpec& spec) {
+// Takes the sum of `message`. At temperature 1 it is the unit sum.
+std::optional<Refusal> TakeSum(const v1::CompactRow& message, const std::string& field, const SequenceSpec& spec,
+                               kernels::StatedRow* row) {
+  if (!message.has_sum()) return std::nullopt;
+  if (!StatesOneSum(spec)) {
+    return Refusal{Reason::kContradiction, field + ".sum", "",
+                   "the sequence's temperature is dynamic, or a phase has another"};
+  }
+  const law::Temperature own = *SumTemperature(spec), unit = law::UnitTemperature();
+  if (own.multiplier != unit.multiplier || own.exponent != unit.exponent || own.window != unit.window) {
+    row->sum = message.sum();
+  } else if (!row->unit_sum) {
+    row->unit_sum = message.sum();
+  }
+  return std::nullopt;
+}
+
+// `unit_sum`: the field that the row's unit sum is of.
+std::optional<Refusal> WhyUnsound(const kernels::StatedRow& row, const std::string& field, const SequenceSpec& spec,
+                                  const char* unit_sum) {
   const auto unsound = law::FindUnsound(spec.parameters, spec.live_vocabulary, row.row());
   if (!unsound) return std::nullopt;
   const std::string why(unsound->why);
@@ -109,7 +130,7 @@ std::optional<Refusal> WhyUnsound(const kernels::StatedRow& row, const std::stri
                      absl::StrCat("token ", unsound->index, " ", why)};
     }
     case law::Unsound::Claim::kUnitSum:
-      return Refusal{Reason::kOutOfRange, field + ".unit_sum", "what the listed tokens allow", why};
+      return Refusal{Reason::kOutOfRange, absl::StrCat(field, unit_sum), "what the listed tokens allow", why};
     case law::Unsound::Claim::kSum:
       return Refusal{Reason::kOutOfRange, field + ".sum", "what the listed tokens allow", why};
   }
@@ -121,28 +142,26 @@ std::optional<Refusal> ReadRow(const v1::CompactRow& message, const std::string&
                                kernels::StatedRow* row) {
   if (TokensOf(message) > limits.max_compact_tokens) {
     return Refusal{Reason::kTooMany, message.first() > limits.max_compact_tokens ? field + ".first" : field + ".others",
-                   absl::StrCat("max_compact_tokens ", limits.max_compact_tokens),
+                   Bounds(limits).max_compact_tokens().Text(),
                    absl::StrCat("the row lists ", TokensOf(message), " tokens")};
   }
   if (message.first() == 0 && !message.is_whole()) return MissingField(field + ".first");
   if (auto refusal = ReadTokens(message, field, shape, pairs, spec.parameters, row)) return refusal;
   row->is_whole = message.is_whole();
   if (message.has_unit_sum()) row->unit_sum = message.unit_sum();
-  if (message.has_sum()) row->sum = message.sum();
-  if (message.has_sum() && !law::StatedTemperature(spec.parameters)) {
-    return Refusal{Reason::kContradiction, field + ".sum", "", "the sequence's sampler chain has no temperature"};
-  }
-  if (message.has_sum() && !StatesOneSum(spec)) {
-    return Refusal{Reason::kContradiction, field + ".sum", "", "the sequence's phases have other temperatures"};
-  }
+  if (auto refusal = TakeSum(message, field, spec, row)) return refusal;
   if (message.first() == 0 && (message.has_unit_sum() || message.has_sum())) {
     return Refusal{Reason::kContradiction, field + (message.has_sum() ? ".sum" : ".unit_sum"), "",
                    "the row has no live token"};
   }
   if (shape.shard) {
-    if (auto refusal = WhyNotOfShard(*row, field, shape)) return refusal;
+    if (auto refusal = WhyNotOfShard(message, *row, field, shape)) return refusal;
   }
-  return WhyUnsound(*row, field, spec);
+  auto unsound = WhyUnsound(*row, field, spec, message.has_unit_sum() ? ".unit_sum" : ".sum");
+  if (!unsound && message.has_sum() && (row->sum ? row->sum : row->unit_sum) != message.sum()) {
+    return Refusal{Reason::kOutOfRange, field + ".sum", "unit_sum", "the sequence's weights are at temperature 1"};
+  }
+  return unsound;
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
     if (field == kPayloadsField && wire_type == kLengthDelimited) {
       uint64_t size;
       Payload payload;
-      if (auto refusal = CheckCount(frame.payloads.size() + 1, kMaxPayloads, "payloads")) return *refusal;
+      if (auto refusal = CheckCount(frame.payloads.size() + 1, Bounds::max_payloads(), "payloads")) return *refusal;
       if (!reader.ReadVarint(kLengthBytes, &size, &key) ||
           !reader.Take(size, [&](devices::ByteSegment run) { payload.segments.push_back(run); })) {
         return Malformed("truncated payload");
@@ -134,7 +134,7 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
     if (!complete) return Malformed("truncated field");
   }
   if (!HasAtMostParts(small, *v1::StreamRequest::descriptor(), kMaxMessageParts)) {
-    return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", kMaxMessageParts, " parts"),
+    return Refusal{Reason::kTooMany, "message", Bounds::max_message_parts().Text(),
                    "has more messages and strings within it"};
   }
   frame.message_bytes = small.size();

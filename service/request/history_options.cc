@@ -167,18 +167,18 @@ class Checker {
       const auto& string = strings[i].tokens();
       const std::string field = absl::StrCat(Field(name), "[", i, "]");
       if (string.empty()) return MissingField(field + ".tokens");
-      if (auto refusal = CheckCount(string.size(), kMaxStringTokens, field + ".tokens")) return refusal;
+      if (auto refusal = CheckCount(string.size(), Bounds::max_string_tokens(), field + ".tokens")) return refusal;
       if (auto refusal = Live(string, field + ".tokens")) return refusal;
       if (!distinct.insert(Tokens(string)).second) {
         return Refusal{Reason::kContradiction, field, "", "is listed twice"};
       }
       tokens += static_cast<uint64_t>(string.size());
     }
-    return CheckCount(tokens, limits_.max_listed_tokens, Field(name));
+    return CheckCount(tokens, Bounds(limits_).max_listed_tokens(), Field(name));
   }
 
   std::optional<Refusal> UpToHistory(uint32_t value, absl::string_view name) const {
-    return CheckRange<uint32_t>(value, 0, limits_.max_history, Field(name));
+    return CheckRange(value, 0, Bounds(limits_).max_history(), Field(name));
   }
 
  private:
@@ -186,7 +186,7 @@ class Checker {
     return {Reason::kOutOfRange, Field(name), std::move(limit), absl::StrCat(value, " is out of range")};
   }
   std::optional<Refusal> Live(const google::protobuf::RepeatedField<uint32_t>& tokens, const std::string& field) const {
-    if (auto refusal = CheckCount(tokens.size(), limits_.max_listed_tokens, field)) return refusal;
+    if (auto refusal = CheckCount(tokens.size(), Bounds(limits_).max_listed_tokens(), field)) return refusal;
     for (int i = 0; i < tokens.size(); ++i) {
       if (auto refusal = CheckToken(tokens[i], live_vocabulary_, field, i)) return refusal;
     }
@@ -205,10 +205,8 @@ std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& p, cons
   const Checker check(limits, path, live_vocabulary);
   if (auto refusal = check.Scope(p.penalty_scope())) return refusal;
   if (auto refusal = check.Dry(p.dry())) return refusal;
-  if (auto refusal =
-          CheckRange<uint32_t>(p.no_repeat_ngram_size(), 0, kMaxStringTokens, check.Field("no_repeat_ngram_size"))) {
-    return refusal;
-  }
+  const std::string ngram = check.Field("no_repeat_ngram_size");
+  if (auto refusal = CheckRange(p.no_repeat_ngram_size(), 0, Bounds::max_string_tokens(), ngram)) return refusal;
   if (auto refusal = check.Stops(p)) return refusal;
   if (auto refusal = check.Strings(p.bad_words(), "bad_words")) return refusal;
   if (auto refusal = CheckPhases(p, limits, path, live_vocabulary)) return refusal;

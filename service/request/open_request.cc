@@ -19,8 +19,9 @@ namespace {
 std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSpec& spec, const Limits& limits,
                                     const std::string& path, HistoryPiece* piece) {
   const uint64_t end = uint64_t{message.offset()} + static_cast<uint64_t>(message.tokens_size());
-  if (auto refusal = CheckCount(end, limits.max_history, path + ".tokens")) return refusal;
-  if (auto refusal = CheckCount(message.prompt_length(), limits.max_history, path + ".prompt_length")) return refusal;
+  const Bound most = Bounds(limits).max_history();
+  if (auto refusal = CheckCount(end, most, path + ".tokens")) return refusal;
+  if (auto refusal = CheckCount(message.prompt_length(), most, path + ".prompt_length")) return refusal;
   for (int i = 0; i < message.tokens_size(); ++i) {
     if (auto refusal = CheckToken(message.tokens(i), spec.live_vocabulary, path + ".tokens", i)) return refusal;
   }
@@ -72,10 +73,10 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
       message.has_live_vocabulary_size() ? message.live_vocabulary_size() : message.vocabulary_size();
   spec->choice_index = message.choice_index();
   const std::optional<Refusal> checks[] = {
-      CheckRange<uint32_t>(spec->vocabulary, 1, limits.max_vocabulary, field("vocabulary_size")),
+      CheckRange(spec->vocabulary, 1, Bounds(limits).max_vocabulary(), field("vocabulary_size")),
       CheckRange<uint32_t>(spec->live_vocabulary, 1, spec->vocabulary, field("live_vocabulary_size")),
-      CheckRange<uint32_t>(spec->choice_index, 0, kMaxChoiceIndex, field("choice_index")),
-      CheckByteCount(message.model().size(), kMaxNameBytes, field("model")),
+      CheckRange(spec->choice_index, 0, Bounds::max_choice_index(), field("choice_index")),
+      CheckByteCount(message.model().size(), Bounds::max_name_bytes(), field("model")),
   };
   for (const std::optional<Refusal>& refusal : checks) {
     if (refusal) return *refusal;

@@ -135,4 +135,14 @@ std::vector<std::string_view> NamesOf(kernels::Features features) {
   return names;
 }
 
+std::string DevicesLack(kernels::Features features) {
+  std::string message = "no device of this server has";
+  const char* separator = " ";
+  for (const std::string_view name : NamesOf(features)) {
+    message.append(separator).append(name);
+    separator = ", ";
+  }
+  return message;
+}
+
 }  // namespace sortition::service

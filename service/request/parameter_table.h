@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,5 +24,8 @@ std::span<const ParameterDescription> Parameters();
 
 // Returns the options, verify modes and tasks that need one of these features, by their names in the contract.
 std::vector<std::string_view> NamesOf(kernels::Features features);
+
+// Returns the message of a refusal for features that no device of the server has.
+std::string DevicesLack(kernels::Features features);
 
 }  // namespace sortition::service

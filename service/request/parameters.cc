@@ -31,7 +31,7 @@ class Compiler {
          {&Compiler::Scalars, &Compiler::History, &Compiler::Logprobs, &Compiler::Lists, &Compiler::Phases}) {
       if (std::optional<Refusal> refusal = (this->*step)()) return refusal;
     }
-    return std::nullopt;
+    return WhyNoToken(parameters_, spec_, path_, spec_.live_vocabulary);
   }
 
  private:
@@ -151,8 +151,8 @@ class Compiler {
 
   std::optional<Refusal> Lists() {
     absl::flat_hash_map<uint32_t, LogitEdit> edits;
-    if (auto refusal = CheckCount(parameters_.logit_bias_size(), limits_.max_listed_tokens, Field("logit_bias")))
-      return refusal;
+    const Bound listed = Bounds(limits_).max_listed_tokens();
+    if (auto refusal = CheckCount(parameters_.logit_bias_size(), listed, Field("logit_bias"))) return refusal;
     for (int i = 0; i < parameters_.logit_bias_size(); ++i) {
       const v1::LogitBias& entry = parameters_.logit_bias(i);
       const std::string field = absl::StrCat(Field("logit_bias"), "[", i, "]");
@@ -192,7 +192,7 @@ class Compiler {
   template <typename Repeated>
   std::optional<Refusal> TokenSet(const Repeated& tokens, absl::string_view name, std::vector<uint32_t>* sorted) {
     const std::string field = Field(name);
-    if (auto refusal = CheckCount(tokens.size(), limits_.max_listed_tokens, field)) return refusal;
+    if (auto refusal = CheckCount(tokens.size(), Bounds(limits_).max_listed_tokens(), field)) return refusal;
     for (int i = 0; i < tokens.size(); ++i) {
       if (auto refusal = CheckToken(tokens[i], spec_.live_vocabulary, field, i)) return refusal;
     }

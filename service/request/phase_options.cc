@@ -22,7 +22,7 @@ Refusal Contradicts(std::string field, std::string why) {
 
 bool Contains(const PhaseTokens& tokens, const PhaseTokens& part) { return !std::ranges::search(tokens, part).empty(); }
 
-std::optional<Refusal> CheckPhaseTokens(const PhaseTokens& tokens, uint64_t most, uint32_t live_vocabulary,
+std::optional<Refusal> CheckPhaseTokens(const PhaseTokens& tokens, const Bound& most, uint32_t live_vocabulary,
                                         const std::string& field) {
   if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), most, field)) return refusal;
   for (int i = 0; i < tokens.size(); ++i) {
@@ -62,20 +62,32 @@ std::optional<Refusal> CheckBegin(const v1::SamplingParameters& p, int index, co
   return std::nullopt;
 }
 
+// Returns true if the lists leave no token.
+bool MaskAll(const RowOptions& options, uint32_t live_vocabulary) {
+  const auto banned = [](const kernels::LogitEdit& edit) { return (edit.flags & kernels::LogitEdit::kBanned) != 0; };
+  const auto is_banned = [&](uint32_t token) {
+    const auto edit = std::ranges::lower_bound(options.listed_edits, token, {}, &kernels::LogitEdit::token);
+    return edit != options.listed_edits.end() && edit->token == token && banned(*edit);
+  };
+  if (options.has_allowed_tokens) return std::ranges::all_of(options.allowed_tokens, is_banned);
+  return std::ranges::count_if(options.listed_edits, banned) == live_vocabulary;
+}
+
 }  // namespace
 
 std::optional<Refusal> CheckPhases(const v1::SamplingParameters& p, const Limits& limits, absl::string_view path,
                                    uint32_t live_vocabulary) {
   const std::string phases = absl::StrCat(path, ".phases");
-  if (auto refusal = CheckCount(static_cast<uint64_t>(p.phases_size()), kMaxPhases, phases)) return refusal;
+  if (auto refusal = CheckCount(static_cast<uint64_t>(p.phases_size()), Bounds::max_phases(), phases)) return refusal;
+  const Bound listed = Bounds(limits).max_listed_tokens();
   uint64_t tokens = 0;
   for (int i = 0; i < p.phases_size(); ++i) {
     const v1::Phase& phase = p.phases(i);
     const std::string field = absl::StrCat(phases, "[", i, "]");
     const std::optional<Refusal> checks[] = {
-        CheckPhaseTokens(phase.begin(), kMaxTagTokens, live_vocabulary, field + ".begin"),
-        CheckPhaseTokens(phase.end(), kMaxTagTokens, live_vocabulary, field + ".end"),
-        CheckPhaseTokens(phase.then(), limits.max_listed_tokens, live_vocabulary, field + ".then"),
+        CheckPhaseTokens(phase.begin(), Bounds::max_tag_tokens(), live_vocabulary, field + ".begin"),
+        CheckPhaseTokens(phase.end(), Bounds::max_tag_tokens(), live_vocabulary, field + ".end"),
+        CheckPhaseTokens(phase.then(), listed, live_vocabulary, field + ".then"),
         CheckEnd(phase, limits, field),
         CheckBegin(p, i, field + ".begin"),
     };
@@ -84,7 +96,7 @@ std::optional<Refusal> CheckPhases(const v1::SamplingParameters& p, const Limits
     }
     tokens += static_cast<uint64_t>(phase.begin_size() + phase.end_size() + phase.then_size());
   }
-  return CheckCount(tokens, limits.max_listed_tokens, phases);
+  return CheckCount(tokens, listed, phases);
 }
 
 std::vector<Phase> CompilePhases(const v1::SamplingParameters& p) {
@@ -126,26 +138,37 @@ std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& opti
                                   uint32_t live_vocabulary) {
   const v1::PhaseParameters& within = phase.parameters();
   if (within.allowed_token_ids().empty() && within.banned_token_ids().empty()) return std::nullopt;
-  const auto banned = [](const kernels::LogitEdit& edit) { return (edit.flags & kernels::LogitEdit::kBanned) != 0; };
-  const auto is_banned = [&](uint32_t token) {
-    const auto edit = std::ranges::lower_bound(options.listed_edits, token, {}, &kernels::LogitEdit::token);
-    return edit != options.listed_edits.end() && edit->token == token && banned(*edit);
-  };
-  const bool leaves_none = options.has_allowed_tokens
-                               ? std::ranges::all_of(options.allowed_tokens, is_banned)
-                               : std::ranges::count_if(options.listed_edits, banned) == live_vocabulary;
-  if (!leaves_none) return std::nullopt;
+  if (!MaskAll(options, live_vocabulary)) return std::nullopt;
   const absl::string_view name = within.allowed_token_ids().empty() ? ".banned_token_ids" : ".allowed_token_ids";
   return Contradicts(absl::StrCat(path, name), "the phase masks every token");
 }
 
+std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
+                                  absl::string_view path, uint32_t live_vocabulary) {
+  if (!parameters.phases().empty() || !MaskAll(options, live_vocabulary)) return std::nullopt;
+  const absl::string_view name = !parameters.allowed_token_ids().empty()  ? ".allowed_token_ids"
+                                 : !parameters.banned_token_ids().empty() ? ".banned_token_ids"
+                                                                          : ".bad_words";
+  return Contradicts(absl::StrCat(path, name), "the sequence masks every token");
+}
+
+std::optional<law::Temperature> SumTemperature(const RowOptions& options) {
+  if (auto stated = law::StatedTemperature(options.parameters)) return stated;
+  const auto is_dynamic = [](const kernels::Stage& stage) {
+    return stage.kind == kernels::StageKind::kDynamicTemperature;
+  };
+  if (std::ranges::any_of(options.parameters.chain, is_dynamic)) return std::nullopt;
+  return law::UnitTemperature();  // a chain has no stage for it
+}
+
 bool StatesOneSum(const SequenceSpec& spec) {
   const auto words = [](const RowOptions& options) {
-    const auto stated = law::StatedTemperature(options.parameters);
-    return stated ? std::tuple(true, stated->multiplier, stated->exponent, stated->window)
-                  : std::tuple(false, 0u, 0, 0u);
+    const auto temperature = SumTemperature(options);
+    return temperature ? std::tuple(true, temperature->multiplier, temperature->exponent, temperature->window)
+                       : std::tuple(false, 0u, 0, 0u);
   };
-  return !spec.AnyOptions([&](const RowOptions& options) { return words(options) != words(spec); });
+  return SumTemperature(spec) &&
+         !spec.AnyOptions([&](const RowOptions& options) { return words(options) != words(spec); });
 }
 
 }  // namespace sortition::service

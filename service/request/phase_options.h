@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/law/compact.h"
 #include "service/limits.h"
 #include "service/refusal.h"
 #include "service/sequence/phases.h"
@@ -31,8 +32,17 @@ v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters
 std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
                                   uint32_t live_vocabulary);
 
-// Returns true if CompactRow.sum has one meaning in the whole text: the temperature of a phase is that of the sequence.
+// Does the same for the lists of a sequence without phases. With phases they may hold nowhere: a phase may begin at
+// once, and another where it ends. Thread-safe.
+std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
+                                  absl::string_view path, uint32_t live_vocabulary);
+
+// Returns the temperature at which CompactRow.sum is meant, however the options compile; absent if it is dynamic.
 // Thread-safe.
+std::optional<law::Temperature> SumTemperature(const RowOptions& options);
+
+// Returns true if CompactRow.sum has one meaning in the whole text: there is a temperature, and that of each phase is
+// the same. Thread-safe.
 bool StatesOneSum(const SequenceSpec& spec);
 
 }  // namespace sortition::service

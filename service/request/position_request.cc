@@ -16,7 +16,7 @@ namespace sortition::service {
 namespace {
 
 template <typename Tokens>
-std::optional<Refusal> CheckTokens(const Tokens& tokens, uint32_t most, const SequenceSpec& spec,
+std::optional<Refusal> CheckTokens(const Tokens& tokens, const Bound& most, const SequenceSpec& spec,
                                    const std::string& field) {
   if (tokens.empty()) return MissingField(field);
   if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), most, field)) return refusal;
@@ -70,12 +70,19 @@ std::optional<Refusal> ParseMode(v1::VerifyMode mode, const SequenceSpec& spec, 
   }
 }
 
+// Returns why the operator's policy takes no drafts that are accepted by their probability: these carry no mark.
+std::optional<Refusal> WhyNoTest(const RowPlan& plan, const SequenceSpec& spec, const std::string& path) {
+  if (!plan.has_test() || spec.history.watermark_id == 0) return std::nullopt;
+  return Refusal{Reason::kContradiction, path + ".mode", "VERIFY_MODE_GREEDY or VERIFY_MODE_COUPLED",
+                 "the operator's policy marks the text, and a draft that its probability accepts carries no mark"};
+}
+
 // `drafts` were drawn from the message's distribution.
 std::optional<Refusal> ParseSparse(const v1::SparseProbabilities& message, std::span<const uint32_t> drafts,
                                    const std::string& field, const SequenceSpec& spec, const Limits& limits,
                                    SparseDraft* sparse) {
   const std::string tokens = field + ".tokens";
-  if (auto refusal = CheckTokens(message.tokens(), limits.max_listed_tokens, spec, tokens)) return refusal;
+  if (auto refusal = CheckTokens(message.tokens(), Bounds(limits).max_listed_tokens(), spec, tokens)) return refusal;
   if (message.probabilities_size() != message.tokens_size()) {
     return Refusal{Reason::kOutOfRange, field + ".probabilities", absl::StrCat(message.tokens_size(), " entries"),
                    absl::StrCat("has ", message.probabilities_size(), " entries; there is one for each token")};
@@ -180,8 +187,10 @@ std::optional<Refusal> ParseSampling(const v1::VerifyTree& tree, const std::stri
 
 std::optional<Refusal> ParseChain(const v1::VerifyDraft& chain, const std::string& path, const StepShape& shape,
                                   const SequenceSpec& spec, const Limits& limits, RowPlan* plan) {
-  if (auto refusal = CheckTokens(chain.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
+  const Bound most = Bounds::max_draft_tokens();
+  if (auto refusal = CheckTokens(chain.draft_tokens(), most, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(chain.mode(), spec, path, plan)) return refusal;
+  if (auto refusal = WhyNoTest(*plan, spec, path)) return refusal;
   plan->ahead = TokenTree::Chain({chain.draft_tokens().begin(), chain.draft_tokens().end()});
   plan->return_probabilities = chain.return_probabilities();
   return ParseDraftProbabilities(chain, path, shape, spec, limits, plan);
@@ -189,10 +198,12 @@ std::optional<Refusal> ParseChain(const v1::VerifyDraft& chain, const std::strin
 
 std::optional<Refusal> ParseTree(const v1::VerifyTree& tree, const std::string& path, const StepShape& shape,
                                  const SequenceSpec& spec, const Limits& limits, RowPlan* plan) {
-  if (auto refusal = CheckTokens(tree.draft_tokens(), kMaxDraftTokens, spec, path + ".draft_tokens")) return refusal;
+  const Bound most = Bounds::max_draft_tokens();
+  if (auto refusal = CheckTokens(tree.draft_tokens(), most, spec, path + ".draft_tokens")) return refusal;
   if (auto refusal = ParseMode(tree.mode(), spec, path, plan)) return refusal;
   if (plan->kind == RowPlan::Kind::kBlock) return Contradiction(path + ".mode", "the drafts of a tree are no block");
   if (auto refusal = ParseSampling(tree, path, plan)) return refusal;
+  if (auto refusal = WhyNoTest(*plan, spec, path)) return refusal;
   plan->is_tree = true;
   plan->return_probabilities = tree.return_probabilities();
   if (tree.parents_size() != tree.draft_tokens_size()) {
@@ -240,7 +251,7 @@ std::optional<Refusal> ParseRequested(const v1::Score& score, const std::string&
 
 std::optional<Refusal> ParseScore(const v1::Score& score, const std::string& path, const SequenceSpec& spec,
                                   RowPlan* plan) {
-  if (auto refusal = CheckTokens(score.tokens(), kMaxScoreTokens, spec, path + ".tokens")) return refusal;
+  if (auto refusal = CheckTokens(score.tokens(), Bounds::max_score_tokens(), spec, path + ".tokens")) return refusal;
   plan->kind = RowPlan::Kind::kScore;
   plan->scored.assign(score.tokens().begin(), score.tokens().end());
   plan->ahead = TokenTree::Chain({score.tokens().begin(), score.tokens().end() - 1});
@@ -257,7 +268,8 @@ std::optional<Refusal> ParseScore(const v1::Score& score, const std::string& pat
 // Takes a list of live tokens as a sorted set.
 std::optional<Refusal> TakeTokens(const google::protobuf::RepeatedField<uint32_t>& tokens, const std::string& field,
                                   const SequenceSpec& spec, const Limits& limits, std::vector<uint32_t>* set) {
-  if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), limits.max_listed_tokens, field)) return refusal;
+  const Bound most = Bounds(limits).max_listed_tokens();
+  if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), most, field)) return refusal;
   for (int i = 0; i < tokens.size(); ++i) {
     if (auto refusal = CheckToken(tokens[i], spec.live_vocabulary, field, i)) return refusal;
   }

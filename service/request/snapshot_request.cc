@@ -13,7 +13,7 @@ std::variant<SequenceSnapshot, Refusal> ParseSnapshot(const std::string& bytes, 
                                                       absl::string_view path) {
   v1::SequenceSnapshot message;
   if (!HasAtMostParts({bytes.data(), bytes.size()}, *message.GetDescriptor(), kMaxMessageParts)) {
-    return Refusal{Reason::kTooMany, std::string(path), absl::StrCat("<= ", kMaxMessageParts, " parts"),
+    return Refusal{Reason::kTooMany, std::string(path), Bounds::max_message_parts().Text(),
                    "has more fields that no snapshot has"};
   }
   if (!message.ParseFromString(bytes)) {
@@ -24,7 +24,7 @@ std::variant<SequenceSnapshot, Refusal> ParseSnapshot(const std::string& bytes, 
   const uint64_t length = uint64_t{message.kept_from()} + static_cast<uint64_t>(message.kept_size());
   const std::optional<Refusal> checks[] = {
       CheckRange<uint32_t>(message.format(), kSnapshotFormat, kSnapshotFormat, field("format")),
-      CheckCount(length, limits.max_history, field("kept")),
+      CheckCount(length, Bounds(limits).max_history(), field("kept")),
   };
   for (const std::optional<Refusal>& refusal : checks) {
     if (refusal) return *refusal;

@@ -47,9 +47,9 @@ std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits,
   const v1::VocabularyShard& shard = message.logits().shard();
   const uint32_t total = shard.total_vocabulary_size();
   const std::optional<Refusal> checks[] = {
-      CheckRange<uint32_t>(shard.count(), 2, kMaxShards, "step.logits.shard.count"),
+      CheckRange(shard.count(), 2, Bounds::max_shards(), "step.logits.shard.count"),
       CheckRange<uint32_t>(shard.index(), 0, shard.count() - 1, "step.logits.shard.index"),
-      CheckRange<uint32_t>(total, 1, limits.max_vocabulary, "step.logits.shard.total_vocabulary_size"),
+      CheckRange(total, 1, Bounds(limits).max_vocabulary(), "step.logits.shard.total_vocabulary_size"),
       CheckRange<uint32_t>(shard.first_token(), 0, total - 1, "step.logits.shard.first_token"),
   };
   for (const std::optional<Refusal>& refusal : checks) {
@@ -91,7 +91,7 @@ std::optional<Refusal> ParsePairs(const v1::Step& message, std::span<const Paylo
   if (!logits.has_pairs()) return MissingField("step.logits.pairs");
   const uint64_t bytes = CompactBytesOf(message, kernels::ElementBytes(shape->dtype));
   if (bytes > limits.max_compact_bytes) {
-    return Refusal{Reason::kTooMany, "step.rows", absl::StrCat("max_compact_bytes ", limits.max_compact_bytes),
+    return Refusal{Reason::kTooMany, "step.rows", Bounds(limits).max_compact_bytes().Text(),
                    absl::StrCat("the compact rows list ", bytes, " bytes")};
   }
   auto source = FindPayload(logits.pairs(), payloads, "step.logits.pairs");
@@ -108,7 +108,7 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
   if (!dtype) return MissingField("step.logits.dtype");
   shape->dtype = *dtype;
   if (auto refusal =
-          CheckRange<uint32_t>(logits.vocabulary_size(), 1, limits.max_vocabulary, "step.logits.vocabulary_size")) {
+          CheckRange(logits.vocabulary_size(), 1, Bounds(limits).max_vocabulary(), "step.logits.vocabulary_size")) {
     return refusal;
   }
   shape->vocabulary = shape->width = logits.vocabulary_size();
@@ -134,14 +134,14 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
   }
   // Each position is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
   if (positions > limits.max_step_positions) {
-    return Refusal{Reason::kTooMany, "step.rows", absl::StrCat("max_step_positions ", limits.max_step_positions),
+    return Refusal{Reason::kTooMany, "step.rows", Bounds(limits).max_step_positions().Text(),
                    absl::StrCat("the rows have ", positions, " positions; drafts and scores have several a row")};
   }
   if (auto refusal = ParsePairs(message, payloads, limits, shape)) return refusal;
   if (is_compact) return CheckNoTensor(logits);
   shape->tensor_rows = logits.has_tensor_rows() ? logits.tensor_rows() : static_cast<uint32_t>(rows);
-  if (auto refusal = CheckRange<uint32_t>(shape->tensor_rows, 1, limits.max_step_positions, "step.logits.tensor_rows"))
-    return refusal;
+  const Bound most_rows = Bounds(limits).max_step_positions();
+  if (auto refusal = CheckRange(shape->tensor_rows, 1, most_rows, "step.logits.tensor_rows")) return refusal;
 
   auto source = FindPayload(logits.source(), payloads, "step.logits.source");
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
@@ -166,8 +166,8 @@ std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Paylo
   if (auto* refusal = std::get_if<Refusal>(&source)) return *refusal;
   shape->mask_payload = std::get<size_t>(source);
   shape->mask_rows = message.masks().rows();
-  if (auto refusal = CheckRange<uint32_t>(shape->mask_rows, 1, limits.max_step_positions, "step.masks.rows"))
-    return refusal;
+  const Bound most_rows = Bounds(limits).max_step_positions();
+  if (auto refusal = CheckRange(shape->mask_rows, 1, most_rows, "step.masks.rows")) return refusal;
   shape->mask_stride = uint64_t{(shape->vocabulary + 31) / 32} * 4;
   const uint64_t want = shape->mask_stride * shape->mask_rows;
   const uint64_t have = payloads[*shape->mask_payload].size;
@@ -189,9 +189,8 @@ std::optional<Refusal> ParseDrafts(const v1::Step& message, std::span<const Payl
   shape->draft_payload = std::get<size_t>(source);
   shape->draft_dtype = *dtype;
   shape->draft_rows = drafts.rows();
-  if (auto refusal =
-          CheckRange<uint32_t>(shape->draft_rows, 1, limits.max_step_positions, "step.draft_probabilities.rows"))
-    return refusal;
+  const Bound most_rows = Bounds(limits).max_step_positions();
+  if (auto refusal = CheckRange(shape->draft_rows, 1, most_rows, "step.draft_probabilities.rows")) return refusal;
   shape->draft_stride = uint64_t{shape->vocabulary} * kernels::ElementBytes(*dtype);
   const uint64_t want = shape->draft_stride * shape->draft_rows;
   const uint64_t have = payloads[*shape->draft_payload].size;
@@ -255,16 +254,13 @@ std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
   return std::nullopt;
 }
 
-// Everything of a step beside its id, its tensors and what they hold that decides its answer.
+// Everything of a step beside its id, its tensors, what they hold and its masks that decides its answer.
 uint64_t DigestOptions(const RowPlan& plan) {
   const StepIntent& intent = plan.intent;
   uint64_t digest =
       absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, plan.draw_salt,
                    plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.with_replacement, plan.ahead.tokens,
                    plan.ahead.parents, plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
-  for (const PositionMask& mask : plan.masks) {
-    digest = absl::HashOf(digest, mask.is_packed(), mask.has_allowed_tokens, mask.allowed_tokens, mask.banned_tokens);
-  }
   for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
   return digest;
 }
@@ -275,7 +271,7 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
                                                 const Limits& limits) {
   StepShape shape;
   if (message.rows_size() == 0) return MissingField("step.rows");
-  if (auto refusal = CheckRange(message.priority(), -kMaxPriority, kMaxPriority, "step.priority")) return *refusal;
+  if (auto refusal = CheckPriority(message.priority())) return *refusal;
   shape.priority = message.priority();
   if (message.has_trace()) {
     if (auto refusal = CheckTrace(message.trace())) return *refusal;
@@ -324,17 +320,14 @@ std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const Ste
   }
   const uint32_t first_row = shape.first_rows[static_cast<size_t>(index)];
   const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : first_row;
-  if (auto refusal = CheckRange<uint32_t>(intent.position, 0, limits.max_history - 1, field("position"))) {
-    return refusal;
-  }
-  if (auto refusal = CheckRange<uint32_t>(row.draw_salt(), 0, kMaxDrawSalt, field("draw_salt"))) {
+  if (auto refusal = CheckRange(row.draw_salt(), 0, Bounds::max_draw_salt(), field("draw_salt"))) {
     return refusal;
   }
   if (!is_compact) {
     auto refusal = CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row"));
     if (refusal) return refusal;
   }
-  if (auto refusal = CheckCount(row.append_tokens_size(), limits.max_history, field("append_tokens"))) {
+  if (auto refusal = CheckCount(row.append_tokens_size(), Bounds(limits).max_history(), field("append_tokens"))) {
     return refusal;
   }
   for (int i = 0; i < row.append_tokens_size(); ++i) {
@@ -353,9 +346,10 @@ std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const Ste
         absl::StrCat("<= ", shape.tensor_rows, " - ", plan.positions()),
         absl::StrCat("the row takes ", plan.positions(), " tensor rows; the tensor has ", shape.tensor_rows)};
   }
-  if (plan.positions() > limits.max_history - intent.position) {
-    return Refusal{Reason::kOutOfRange, field("position").Text(),
-                   absl::StrCat("<= ", limits.max_history, " - ", plan.positions()), "the text would become too long"};
+  const uint64_t end = uint64_t{intent.position} + plan.positions();
+  if (end > limits.max_history) {
+    return Refusal{Reason::kOutOfRange, field("position").Text(), Bounds(limits).max_history().Text(),
+                   absl::StrCat("the text would have ", end, " tokens")};
   }
   // Only a sequence with state remembers a step, to compare a retry with it.
   if (is_stateful) intent.options_digest = DigestOptions(plan);

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
 #include "service/request/strictness.h"
 #include "service/result/split_results.h"
@@ -10,7 +11,7 @@
 namespace sortition::service {
 
 std::optional<Refusal> CheckFrame(const Frame& frame, const Limits& limits) {
-  if (auto refusal = CheckByteCount(frame.bytes, limits.max_message_bytes, "message")) return refusal;
+  if (auto refusal = CheckByteCount(frame.bytes, Bounds(limits).max_message_bytes(), "message")) return refusal;
   if (frame.scan.may_have_unknown) {
     if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
   }
@@ -23,12 +24,15 @@ std::optional<Refusal> CheckFrame(const Frame& frame, const Limits& limits) {
 
 std::optional<Refusal> CheckHello(const v1::Hello& hello) {
   if (auto refusal = CheckName(hello.worker_session(), "hello.worker_session")) return refusal;
-  return CheckByteCount(hello.client().size(), kMaxNameBytes, "hello.client");
+  return CheckByteCount(hello.client().size(), Bounds::max_name_bytes(), "hello.client");
 }
 
 std::optional<Refusal> CheckClose(const v1::CloseSequence& close) {
   if (auto refusal = CheckName(close.request_id(), "close.request_id")) return refusal;
-  return CheckRange<uint32_t>(close.shard_index(), 0, kMaxShards - 1, "close.shard_index");
+  // An index is one less than the number of shards that it needs.
+  auto refusal = CheckRange(uint64_t{close.shard_index()} + 1, 1, Bounds::max_shards(), "close.shard_index");
+  if (refusal) refusal->message = absl::StrCat("there is no shard ", close.shard_index());
+  return refusal;
 }
 
 std::variant<OpenRequest, Refusal> ParseFork(const v1::ForkSequence& fork, const Limits& limits, Entropy* entropy) {
@@ -57,7 +61,8 @@ std::variant<OpenRequest, Refusal> ParseImport(const v1::ImportSequence& message
 std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring) {
   if (auto refusal = CheckName(bring.asked().request_id(), "bring_answer.asked.request_id")) return refusal;
   const v1::RowResult& result = bring.result();
-  if (auto refusal = CheckByteCount(result.ByteSizeLong(), kAnswerBytes, "bring_answer.result")) return refusal;
+  const Bound most = Bounds::max_answer_bytes();
+  if (auto refusal = CheckByteCount(result.ByteSizeLong(), most, "bring_answer.result")) return refusal;
   const bool answers = (result.has_draw() || result.has_score() || result.has_verify()) && !Continues(result) &&
                        result.step_id() == bring.asked().step_id();
   if (answers) return std::nullopt;
@@ -65,10 +70,8 @@ std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring) {
 }
 
 std::optional<Refusal> CheckUploadMask(const v1::UploadMask& upload, const Limits& limits) {
-  if (auto refusal =
-          CheckRange<uint32_t>(upload.vocabulary_size(), 1, limits.max_vocabulary, "upload_mask.vocabulary_size")) {
-    return refusal;
-  }
+  const Bound most = Bounds(limits).max_vocabulary();
+  if (auto refusal = CheckRange(upload.vocabulary_size(), 1, most, "upload_mask.vocabulary_size")) return refusal;
   return CheckRange<uint32_t>(upload.mask().rows(), 1, 1, "upload_mask.mask.rows");
 }
 

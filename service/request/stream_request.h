@@ -27,7 +27,7 @@ std::variant<OpenRequest, Refusal> ParseFork(const v1::ForkSequence& fork, const
 std::variant<OpenRequest, Refusal> ParseImport(const v1::ImportSequence& message, const Limits& limits,
                                                Entropy* entropy);
 
-// Refuses what is not the whole answer of the step that it names, or has more than kAnswerBytes.
+// Refuses what is not the whole answer of the step that it names, or has more than kMaxAnswerBytes.
 std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring);
 
 // Refuses a mask that is not one row of a vocabulary in range.

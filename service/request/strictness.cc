@@ -251,7 +251,7 @@ void IgnoredFields::DropFrom(Message* message, const std::string& path, std::vec
     if (InWrongForm(*message, field) != nullptr || MayBeMember(*message, field)) continue;
     std::string name = Join(path, absl::StrCat("#", field.number()));
     if (!paths_.contains(name)) {
-      if (paths_.size() == kMostPaths) continue;
+      if (paths_.size() == kMaxIgnoredFields) continue;
       paths_.insert(name);
       first->push_back(std::move(name));
     }

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
+#include "service/limits.h"
 #include "service/refusal.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -33,12 +34,9 @@ bool IsPlacedByRow(const v1::Step& step, uint32_t row);
 // The unknown fields that one stream ignores (UNKNOWN_FIELDS_IGNORE). Not thread-safe.
 class IgnoredFields {
  public:
-  // Paths that are reported for one stream; further ones are not ignored.
-  static constexpr size_t kMostPaths = 64;
-
   // Removes the unknown fields of `*message` and of all messages below it. Keeps those that may be a member of an unset
-  // oneof, known ones in another wire form, and those beyond kMostPaths: FindUnknown refuses them. Returns the paths
-  // that occur for the first time, without indexes: "step.rows[].mask.#7".
+  // oneof, known ones in another wire form, and those of paths beyond kMaxIgnoredFields: FindUnknown refuses them.
+  // Returns the paths that occur for the first time, without indexes: "step.rows[].mask.#7".
   std::vector<std::string> Drop(google::protobuf::Message* message);
 
  private:

@@ -36,9 +36,8 @@ bool IsTraceparent(absl::string_view text) {
 
 std::optional<Refusal> CheckTrace(const v1::TraceContext& trace) {
   if (auto refusal = CheckName(trace.traceparent(), kPath)) return refusal;
-  if (auto refusal = CheckByteCount(trace.tracestate().size(), kMaxTraceStateBytes, "step.trace.tracestate")) {
-    return refusal;
-  }
+  const Bound most = Bounds::max_trace_state_bytes();
+  if (auto refusal = CheckByteCount(trace.tracestate().size(), most, "step.trace.tracestate")) return refusal;
   if (IsTraceparent(trace.traceparent())) return std::nullopt;
   return Refusal{Reason::kOutOfRange, std::string(kPath), "W3C trace context",
                  "is not version-traceid-parentid-flags in lower-case hexadecimal digits"};

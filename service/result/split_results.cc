@@ -7,15 +7,15 @@
 namespace sortition::service {
 
 bool IsOneMessage(const v1::StepResults& results) {
-  return results.rows_size() <= 1 || results.ByteSizeLong() <= kAnswerBytes;
+  return results.rows_size() <= 1 || results.ByteSizeLong() <= kMaxAnswerBytes;
 }
 
 std::vector<v1::StepResults> SplitResults(v1::StepResults results) {
   std::vector<v1::StepResults> messages;
-  uint64_t bytes = kAnswerBytes;
+  uint64_t bytes = kMaxAnswerBytes;
   for (v1::RowResult& row : *results.mutable_rows()) {
     const uint64_t more = row.ByteSizeLong();
-    if (bytes + more > kAnswerBytes) {
+    if (bytes + more > kMaxAnswerBytes) {
       messages.emplace_back().set_batch_id(results.batch_id());
       bytes = 0;
     }

@@ -1,20 +1,18 @@
-// Splits results into messages of a size that every client accepts.
+// Splits results into messages of a size that every client accepts: gRPC clients take 4 MiB by default.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "service/limits.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
-// Most bytes of a message with several rows. gRPC clients accept 4 MiB by default.
-inline constexpr uint64_t kAnswerBytes = 1u << 20;
-
-// Returns true if the rows fit one message: it has one row, or at most kAnswerBytes.
+// Returns true if the rows fit one message: it has one row, or at most kMaxAnswerBytes.
 bool IsOneMessage(const v1::StepResults& results);
 
-// Returns the rows in the same order, in messages of one row or of at most kAnswerBytes.
+// Returns the rows in the same order, in messages of one row or of at most kMaxAnswerBytes.
 std::vector<v1::StepResults> SplitResults(v1::StepResults results);
 
 // Returns the number of rows whose results end in this message.

@@ -38,6 +38,16 @@ bool DeviceKeeper::OtherCanServe(const devices::Device* device, const Router::Ne
   return router_.OtherCanServe(device, needs);
 }
 
+kernels::Features DeviceKeeper::Lacking(kernels::Features features) const {
+  absl::MutexLock lock(&mutex_);
+  return router_.Lacking(features);
+}
+
+uint32_t DeviceKeeper::widest_vocabulary() const {
+  absl::MutexLock lock(&mutex_);
+  return router_.widest_vocabulary();
+}
+
 double DeviceKeeper::SecondsToDrain(const Router::Batch& batch, absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   return router_.SecondsToDrain(batch, now);

@@ -58,6 +58,8 @@ class DeviceKeeper {
   Router::Choice Choose(const Router::Batch& batch, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   bool CanServe(const Router::Needs& needs) const ABSL_LOCKS_EXCLUDED(mutex_);
   bool OtherCanServe(const devices::Device* device, const Router::Needs& needs) const ABSL_LOCKS_EXCLUDED(mutex_);
+  kernels::Features Lacking(kernels::Features features) const ABSL_LOCKS_EXCLUDED(mutex_);
+  uint32_t widest_vocabulary() const ABSL_LOCKS_EXCLUDED(mutex_);
   double SecondsToDrain(const Router::Batch& batch, absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<absl::Duration> BusyTimes(absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
   Costs CostsAt(const devices::Device* device, absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -2,6 +2,7 @@
 #include "service/route/router.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -27,9 +28,25 @@ bool Router::CanTake(const devices::DeviceDescription& device, const Needs& need
 }
 
 bool Router::IsAble(const Entry& entry, const Needs& needs) const {
-  const devices::DeviceDescription& description = entry.device->description();
-  return entry.health.serves() && !entry.health.backs_off() && CanTake(description, needs) &&
-         (policy_.kind != RoutePolicy::Kind::kPinned || description.name == policy_.device);
+  return entry.health.serves() && !entry.health.backs_off() && CanTake(entry.device->description(), needs) &&
+         IsEligible(entry);
+}
+
+kernels::Features Router::Lacking(kernels::Features features) const {
+  kernels::Features fewest = features;
+  for (const Entry& entry : entries_) {
+    const kernels::Features lacking = features & ~entry.device->description().features;
+    if (IsEligible(entry) && std::popcount(lacking) < std::popcount(fewest)) fewest = lacking;
+  }
+  return fewest;
+}
+
+uint32_t Router::widest_vocabulary() const {
+  uint32_t widest = 0;
+  for (const Entry& entry : entries_) {
+    if (IsEligible(entry)) widest = std::max(widest, entry.device->description().max_vocabulary);
+  }
+  return widest;
 }
 
 bool Router::OtherCanServe(const devices::Device* device, const Needs& needs) const {

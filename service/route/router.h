@@ -56,6 +56,12 @@ class Router {
 
   static bool CanTake(const devices::DeviceDescription& device, const Needs& needs);
 
+  // Returns which of these features are lacked by the device that lacks the fewest, none if a device has all, whichever
+  // devices serve now.
+  kernels::Features Lacking(kernels::Features features) const;
+  // Returns the width of the widest rows that a device takes, likewise.
+  uint32_t widest_vocabulary() const;
+
   // Returns no device if the batch has to wait.
   Choice Choose(const Batch& batch, absl::Time now);
   // Returns true if any serving device can take such rows, now or later.
@@ -99,6 +105,10 @@ class Router {
 
   Entry& Find(const devices::Device* device);
   const Entry& Find(const devices::Device* device) const;
+  // Returns true if the policy gives the device rows.
+  bool IsEligible(const Entry& entry) const {
+    return policy_.kind != RoutePolicy::Kind::kPinned || entry.device->description().name == policy_.device;
+  }
   bool IsAble(const Entry& entry, const Needs& needs) const;
   // Returns true if only the devices whose memory holds the logits may have the batch: when one of them can take it.
   bool StaysInMemory(const Batch& batch) const;

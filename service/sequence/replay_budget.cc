@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-
 namespace sortition::service {
 namespace {
 
@@ -18,10 +16,10 @@ constexpr absl::Duration kPruneEvery = absl::Milliseconds(10);
 }  // namespace
 
 ReplayBudget::ReplayBudget(const Limits& limits, const Clock* clock, Entropy* entropy)
-    : tokens_per_second_(static_cast<double>(limits.replay_tokens_per_second)), clock_(*clock), entropy_(*entropy) {}
+    : rate_(Bounds(limits).replay_tokens_per_second()), clock_(*clock), entropy_(*entropy) {}
 
 absl::Duration ReplayBudget::Cost(uint64_t tokens) const {
-  return absl::Seconds(static_cast<double>(tokens) / tokens_per_second_);
+  return absl::Seconds(static_cast<double>(tokens) / static_cast<double>(rate_.value));
 }
 
 std::optional<Refusal> ReplayBudget::Admit(const Owner& owner, uint64_t tokens, bool open_ended) {
@@ -29,9 +27,8 @@ std::optional<Refusal> ReplayBudget::Admit(const Owner& owner, uint64_t tokens, 
   absl::MutexLock lock(&mutex_);
   if (spent_until_ <= clock_.Now() + kBurst) return std::nullopt;
   if (open_ended) tokens = std::max(tokens, static_cast<uint64_t>(usual_tokens_));
-  return Refusal{Reason::kOverloaded, "open.history",
-                 absl::StrCat("replay_tokens_per_second ", static_cast<uint64_t>(tokens_per_second_)),
-                 "other histories come first", Reserve(owner, tokens)};
+  return Refusal{Reason::kOverloaded, "open.history", rate_.Text(), "other histories come first",
+                 Reserve(owner, tokens)};
 }
 
 void ReplayBudget::Spend(uint64_t tokens, bool rows_wait) {

@@ -51,7 +51,7 @@ class ReplayBudget {
   // Forgets streams that need not wait any more. Looks at all streams, so it is called rarely.
   void Prune(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const double tokens_per_second_;
+  const Bound rate_;
   const Clock& clock_;
   Entropy& entropy_;
   absl::Mutex mutex_;

@@ -82,7 +82,7 @@ std::optional<Refusal> Sequence::CheckRewrites(const StepIntent& intent, Rewrite
     return HistoryRequired("truncate_to", KeptPositions(*state_), KeptTokens(*state_));
   }
   if (intent.append_tokens.size() > kept_history_) {
-    return HistoryRequired("append_tokens", absl::StrCat("<= ", kept_history_, " tokens"),
+    return HistoryRequired("append_tokens", Bound{"kept_history", kept_history_}.Text(),
                            absl::StrCat("has ", intent.append_tokens.size(),
                                         " tokens; so many are sent in an open, as part of the history"));
   }
@@ -90,11 +90,9 @@ std::optional<Refusal> Sequence::CheckRewrites(const StepIntent& intent, Rewrite
   const uint64_t rewritten = removed + intent.append_tokens.size();
   const uint64_t cost = state_->rewrite_cost();
   if (allowance == nullptr || rewritten == 0 || allowance->Take(rewritten * cost)) return std::nullopt;
-  return HistoryRequired(
-      removed > 0 ? "truncate_to" : "append_tokens", absl::StrCat("<= ", allowance->left() / cost, " tokens rewritten"),
-      absl::StrCat("the row rewrites ", rewritten, " tokens, each of which counts ", cost, " times; one message may ",
-                   "rewrite ", RewriteAllowance::kTokens, ", and the rows before this one have used ",
-                   RewriteAllowance::kTokens - allowance->left()));
+  return HistoryRequired(removed > 0 ? "truncate_to" : "append_tokens", Bounds::max_rewritten_tokens().Text(),
+                         absl::StrCat("the row rewrites ", rewritten, " tokens, each of which counts ", cost,
+                                      " times; the rows of the message before this one have left ", allowance->left()));
 }
 
 std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,

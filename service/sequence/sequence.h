@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/row.h"
+#include "service/limits.h"
 #include "service/refusal.h"
 #include "service/sequence/look_ahead.h"
 #include "service/sequence/row_result.h"
@@ -52,23 +53,21 @@ struct StepIntent {
   uint64_t options_digest = 0;  // of all else that may change the result
 };
 
-// Bound on the tokens that the steps of one message may cut off histories and append to them: some 10 ms of work, in
+// Bounds the tokens that the steps of one message may cut off histories and append to them: some 10 ms of work, in
 // which the thread serves no other stream. The first row that rewrites is always allowed; longer rewrites are
 // histories, which are taken in pieces.
 class RewriteAllowance {
  public:
-  static constexpr uint32_t kTokens = 16'384;
-
   // `cost`: tokens, by SequenceState::rewrite_cost(). Returns false, and takes nothing, if it is too much.
   bool Take(uint64_t cost) {
-    if (cost > left_ && left_ < kTokens) return false;
+    if (cost > left_ && left_ < kMaxRewrittenTokens) return false;
     left_ -= std::min(cost, left_);
     return true;
   }
   uint64_t left() const { return left_; }
 
  private:
-  uint64_t left_ = kTokens;
+  uint64_t left_ = kMaxRewrittenTokens;
 };
 
 // Grant: the right to run a step, with what it sees at each position. The ticket identifies its result.

@@ -4,13 +4,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "service/limits.h"
 
 namespace sortition::service {
 namespace {
 
 // Bytes of a sequence beside its own object: list and map nodes, the key, allocation headers.
 constexpr uint64_t kEntryBytes = 208;
+
+Refusal NoRoom(const Bound& limit) {
+  return {Reason::kOverloaded, "open", limit.Text(), "no idle sequence can be forgotten to make room",
+          absl::Milliseconds(100)};
+}
 
 }  // namespace
 
@@ -35,7 +40,7 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
     if (!Account(key, sequence.get(), guarded_until) && replays) {
       // The sequence is larger than all that could be forgotten for it.
       Close(key, owner.epoch);
-      return NoRoom();
+      return NoRoom(Bounds(limits_).max_state_bytes());
     }
     if (auto* refusal = std::get_if<Refusal>(&taken)) return std::move(*refusal);
     return Opened{std::move(sequence), std::get<SequencePosition>(taken)};
@@ -51,10 +56,13 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
     return Refusal{Reason::kHistoryRequired, "open.history", "", "the server does not know this sequence"};
   }
   if (!MakeRoomOfTenant(key.tenant)) {
-    return Refusal{Reason::kClientLimit, "open", absl::StrCat("client_sequences ", limits_.client_sequences),
+    return Refusal{Reason::kClientLimit, "open", Bounds(limits_).client_sequences().Text(),
                    "no idle sequence of this client can be forgotten to make room", absl::Milliseconds(100)};
   }
-  if (!MakeRoom(1)) return NoRoom();
+  if (!MakeRoom(1)) {
+    return NoRoom(entries_.size() < limits_.max_sequences ? Bounds(limits_).max_state_bytes()
+                                                          : Bounds(limits_).max_sequences());
+  }
   return Add(key, std::make_shared<Sequence>(owner, spec, limits_.kept_history))->sequence;
 }
 
@@ -80,12 +88,6 @@ SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std:
   return entries_.begin();
 }
 
-Refusal SequenceTable::NoRoom() const {
-  return {Reason::kOverloaded, "open",
-          absl::StrCat("max_sequences ", limits_.max_sequences, ", max_state_bytes ", limits_.max_state_bytes),
-          "no idle sequence can be forgotten to make room", absl::Milliseconds(100)};
-}
-
 bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until) {
   const uint64_t bytes = sequence->bytes() + kEntryBytes;
   absl::MutexLock lock(&mutex_);
@@ -104,7 +106,7 @@ bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Ti
 
 std::optional<Refusal> SequenceTable::MakeRoomAhead(const SequenceKey& key, Sequence* sequence) {
   if (Account(key, sequence, absl::InfinitePast())) return std::nullopt;
-  return Refusal{Reason::kOverloaded, "", absl::StrCat("max_state_bytes ", limits_.max_state_bytes),
+  return Refusal{Reason::kOverloaded, "", Bounds(limits_).max_state_bytes().Text(),
                  "no idle sequence can be forgotten to make room for what the row's positions see",
                  absl::Milliseconds(100)};
 }
@@ -128,7 +130,7 @@ std::optional<Refusal> SequenceTable::Hold(const std::string& tenant, uint64_t b
     if (MakeRoom(0)) return std::nullopt;
     Held(tenant, -static_cast<int64_t>(bytes));
   }
-  return Refusal{Reason::kOverloaded, field, absl::StrCat("max_state_bytes ", limits_.max_state_bytes),
+  return Refusal{Reason::kOverloaded, field, Bounds(limits_).max_state_bytes().Text(),
                  "options of open sequences and what has come of histories and states take too much of it",
                  absl::Milliseconds(100)};
 }

@@ -119,7 +119,6 @@ class SequenceTable {
                                                              bool may_add);
   // Returns false if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
-  Refusal NoRoom() const;
   TenantAccount& AccountOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseIfEmpty(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Held(const std::string& tenant, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -85,7 +85,7 @@ grpc::Status AdminService::Begin(const grpc::ServerContext& context, const googl
   std::optional<Refusal> refusal;
   if (const auto* unauthorized = std::get_if<Refusal>(&authorized)) refusal = *unauthorized;
   if (!refusal) refusal = service::FindUnknown(request, "");
-  if (!refusal) refusal = service::CheckByteCount(target.size(), service::kMaxNameBytes, field);
+  if (!refusal) refusal = service::CheckByteCount(target.size(), service::Bounds::max_name_bytes(), field);
   if (refusal) {
     log_.Write(LogLevel::kWarning, "admin_refused",
                {{"action", action},
@@ -132,7 +132,7 @@ grpc::Status AdminService::QuarantineDevice(grpc::ServerContext* context, const 
                                             v1::QuarantineDeviceResponse*) {
   if (grpc::Status status = Begin(*context, *request, "quarantine", "device", request->device()); !status.ok())
     return status;
-  if (auto refusal = service::CheckByteCount(request->reason().size(), service::kMaxNameBytes, "reason")) {
+  if (auto refusal = service::CheckByteCount(request->reason().size(), service::Bounds::max_name_bytes(), "reason")) {
     return Refuse(*refusal);
   }
   const absl::Status held = engine_.batcher().keeper().Hold(request->device(), request->reason());

@@ -31,12 +31,12 @@ absl::Status ValidateRanges(const Config& config) {
   constexpr uint64_t kMostMessageBytes = (uint64_t{1} << 30) - 1;
   const NumberRange numbers[] = {
       {"cpu_threads", config.cpu_threads, 0, 1024},
-      {"max_connections", config.max_connections, 0, 1000000},
+      {"max_connections", limits.max_connections, 0, 1000000},
       {"stream_threads", config.stream_threads, 1, 64},
-      {"max_watchers", config.max_watchers, 1, 10000},
+      {"max_watchers", limits.max_watchers, 1, 10000},
       {"receipt_file_bytes", config.receipts.file_bytes, 1024, kTera},
       {"receipt_queue_bytes", config.receipts.queue_bytes, 1 << 20, kTera},
-      {"max_received_bytes", config.max_received_bytes, 1024, kTera},
+      {"max_received_bytes", limits.max_received_bytes, 1024, kTera},
       {"max_message_bytes", limits.max_message_bytes, 1024, kMostMessageBytes},
       {"max_streams", limits.max_streams, 1, 1000000},
       {"stream_unanswered_bytes", limits.stream_unanswered_bytes, 1024, kTera},
@@ -103,9 +103,9 @@ absl::Status ValidateRanges(const Config& config) {
 // Checks that one message or step of the largest allowed size fits the bounds on many.
 absl::Status ValidateRelations(const Config& config) {
   const service::Limits& limits = config.limits;
-  if (config.max_received_bytes < limits.stream_unanswered_bytes) {
+  if (limits.max_received_bytes < limits.stream_unanswered_bytes) {
     return Wrong("max_received_bytes",
-                 absl::StrCat(config.max_received_bytes,
+                 absl::StrCat(limits.max_received_bytes,
                               " is less than --stream_unanswered_bytes=", limits.stream_unanswered_bytes));
   }
   if (limits.max_memory_bytes < limits.connection_memory_bytes) {

@@ -56,13 +56,7 @@ struct Config {
   // Receipts are made if there is a key.
   service::ReceiptSettings receipts;
 
-  // Connections open at once, without those to the listeners for health and operators; 0 = as many as descriptors
-  // allow.
-  uint32_t max_connections = 0;
   uint32_t stream_threads = 1;  // threads that read and write streams
-  uint32_t max_watchers = 64;   // concurrent calls of each method that watches
-  // Bytes of received messages in memory, all streams together. While they hold more, no stream is read.
-  uint64_t max_received_bytes = uint64_t{4} << 30;
   absl::Duration drain_grace = absl::Seconds(30);
   bool load_reports = false;  // by ORCA (load_reports.h)
   // A step that takes as long is listed on the status page (slow_steps.h); 0 = none is.

@@ -62,12 +62,12 @@ ABSL_FLAG(bool, receipt_all, false, "Write a receipt of every token, whether or 
 ABSL_FLAG(bool, receipt_required, false,
           "While receipts cannot be written, refuse the rows that need one; otherwise they are answered, and receipts "
           "are lost");
-ABSL_FLAG(uint32_t, max_connections, Config().max_connections,
+ABSL_FLAG(uint32_t, max_connections, Config().limits.max_connections,
           "Connections open at once, to --listen and --memory_listen together; 0 = as many as descriptors allow");
 ABSL_FLAG(uint32_t, max_streams, Limits().max_streams, "Streams open at once");
 ABSL_FLAG(absl::Duration, max_stream_age, Limits().max_stream_age,
           "A worker is asked to reopen its stream after this; 0 = never");
-ABSL_FLAG(uint64_t, max_received_bytes, Config().max_received_bytes,
+ABSL_FLAG(uint64_t, max_received_bytes, Config().limits.max_received_bytes,
           "Bytes of messages held, all streams together; while there are more, no stream is read");
 ABSL_FLAG(absl::Duration, drain_grace, Config().drain_grace, "How long steps in flight may take to finish at shutdown");
 ABSL_FLAG(absl::Duration, slow_step, Config().slow_step,
@@ -173,8 +173,8 @@ Config Fill() {
   config.receipts.folder = absl::GetFlag(FLAGS_receipt_folder);
   config.receipts.all = absl::GetFlag(FLAGS_receipt_all);
   config.receipts.required = absl::GetFlag(FLAGS_receipt_required);
-  config.max_connections = absl::GetFlag(FLAGS_max_connections);
-  config.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);
+  config.limits.max_connections = absl::GetFlag(FLAGS_max_connections);
+  config.limits.max_received_bytes = absl::GetFlag(FLAGS_max_received_bytes);
   config.drain_grace = absl::GetFlag(FLAGS_drain_grace);
   config.slow_step = absl::GetFlag(FLAGS_slow_step);
   config.load_reports = absl::GetFlag(FLAGS_load_reports);

@@ -89,12 +89,11 @@ void AddPolicy(const service::PolicyBook& book, const std::string& tenant, v1::S
 
 InformationService::InformationService(const Config& config, const Authorization* authorization,
                                        service::Engine* engine, std::function<uint32_t()> streams)
-    : config_(config),
-      authorization_(*authorization),
+    : authorization_(*authorization),
       engine_(*engine),
       streams_(std::move(streams)),
       started_(engine->clock().Now()),
-      watchers_(config.max_watchers),
+      watchers_(config.limits),
       get_server_information_([this](auto... call) { service_.RequestGetServerInformation(call...); },
                               [this](const grpc::ServerContext& call, const v1::GetServerInformationRequest& request,
                                      v1::ServerInformation* response) { return Describe(call, request, response); }),
@@ -146,9 +145,6 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
   }
   for (const service::MissingDevice& device : engine_.missing_devices()) AddMissing(device, response);
   for (const service::LimitDescription& limit : service::DescribeLimits(engine_.limits())) AddLimit(limit, response);
-  AddLimit({"max_received_bytes", config_.max_received_bytes, "bytes", "of messages held, all streams together"},
-           response);
-  AddLimit({"max_watchers", config_.max_watchers, "calls", "that watch at once, of each method"}, response);
   for (const service::ParameterDescription& parameter : service::Parameters()) AddParameter(parameter, response);
   response->set_grpc_version(grpc::Version());
   if (engine_.policies() != nullptr) AddPolicy(*engine_.policies(), std::get<std::string>(tenant), response);

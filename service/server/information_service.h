@@ -41,7 +41,6 @@ class InformationService {
                                                                               const v1::WatchCountersRequest& request);
   v1::Counters ReadCounters() const;
 
-  const Config config_;
   const Authorization& authorization_;
   service::Engine& engine_;
   const std::function<uint32_t()> streams_;

@@ -23,10 +23,10 @@ std::variant<absl::Duration, service::Refusal> ParseInterval(const google::proto
 }
 
 std::variant<Watchers::Place, service::Refusal> Watchers::Enter() {
-  if (count_.fetch_add(1) < most_) return Place(&count_);
+  if (count_.fetch_add(1) < most_.value) return Place(&count_);
   count_.fetch_sub(1);
-  return service::Refusal{service::Reason::kOverloaded, "watcher", absl::StrCat("max_watchers ", most_),
-                          "too many calls of this method watch", absl::Seconds(1)};
+  return service::Refusal{service::Reason::kOverloaded, "watcher", most_.Text(), "too many calls of this method watch",
+                          absl::Seconds(1)};
 }
 
 }  // namespace sortition::server

@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "absl/time/time.h"
+#include "service/limits.h"
 #include "service/refusal.h"
 #include "service/server/call_queue.h"
 
@@ -25,7 +26,7 @@ std::variant<absl::Duration, service::Refusal> ParseInterval(const google::proto
 // Bounds the calls of one method that watch at once. Thread-safe.
 class Watchers {
  public:
-  explicit Watchers(uint32_t most) : most_(most) {}
+  explicit Watchers(const service::Limits& limits) : most_(service::Bounds(limits).max_watchers()) {}
 
   // Counts a call until the value is destroyed. Returns OVERLOADED, which names max_watchers, if there are as many as
   // may be. The value must not outlive this.
@@ -44,7 +45,7 @@ class Watchers {
   std::variant<Place, service::Refusal> Enter();
 
  private:
-  const uint32_t most_;
+  const service::Bound most_;
   std::atomic<uint32_t> count_ = 0;
 };
 

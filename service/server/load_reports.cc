@@ -64,7 +64,7 @@ LoadReports::LoadReports(const Config& config, const Authorization* authorizatio
       engine_(*engine),
       streams_(std::move(streams)),
       window_(std::max(1u, std::thread::hardware_concurrency())),
-      watchers_(config.max_watchers),
+      watchers_(config.limits),
       watch_([this](auto... call) { service_.RequestStreamCoreMetrics(call...); },
              [this](const grpc::ServerContext& call, const Request& request) { return Begin(call, request); }) {}
 

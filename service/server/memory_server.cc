@@ -311,14 +311,14 @@ void MemoryServer::OpenRing(Peer* peer) {
   if (peer->ring != nullptr) {
     return peer->Send(Refused({Reason::kContradiction, "open_ring", "1", "this connection has a ring"}));
   }
-  const uint32_t most = engine_.limits().max_rings;
+  const service::Bound most = service::Bounds(engine_.limits()).max_rings();
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) {
       return peer->Send(Refused({Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)}));
     }
-    if (rings_ >= most) {
-      return peer->Send(Refused({Reason::kOverloaded, "open_ring", absl::StrCat("max_rings ", most),
+    if (rings_ >= most.value) {
+      return peer->Send(Refused({Reason::kOverloaded, "open_ring", most.Text(),
                                  "as many streams over rings are open as there may be", absl::Seconds(1)}));
     }
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/limits.h"
+#include "service/request/checks.h"
 #include "service/request/wire_scan.h"
 #include "service/server/credentials.h"
 #include "service/server/http2_guard.h"
@@ -73,21 +74,20 @@ class SampleCalls::Call final : public QueueEvent {
   }
 
   std::optional<Refusal> Decode() {
-    const uint64_t most = surroundings_.engine->limits().max_message_bytes;
-    if (request_.Length() > most) {
-      return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", most, " bytes"),
-                     absl::StrCat("has ", request_.Length(), " bytes")};
+    const service::Bounds bounds(surroundings_.engine->limits());
+    if (auto refusal = service::CheckByteCount(request_.Length(), bounds.max_message_bytes(), "message")) {
+      return refusal;
     }
     if (!surroundings_.budget->HasRoom()) {
-      return Refusal{Reason::kOverloaded, "message", "max_received_bytes", "the server holds as much as it may",
-                     absl::Seconds(1)};
+      return Refusal{Reason::kOverloaded, "message", bounds.max_received_bytes().Text(),
+                     "the server holds as much as it may", absl::Seconds(1)};
     }
     grpc::Slice whole;
     if (request_.Valid() && !request_.DumpToSingleSlice(&whole).ok()) return NoMessage();
     held_ = std::make_shared<const ReceivedMessage>(&request_, surroundings_.budget);
     const absl::string_view bytes(reinterpret_cast<const char*>(whole.begin()), whole.size());
     if (!service::HasAtMostParts(bytes, *v1::SampleRequest::descriptor(), service::kMaxMessageParts)) {
-      return Refusal{Reason::kTooMany, "message", absl::StrCat("<= ", service::kMaxMessageParts, " parts"),
+      return Refusal{Reason::kTooMany, "message", service::Bounds::max_message_parts().Text(),
                      "has more fields than a message may"};
     }
     auto message = std::make_shared<v1::SampleRequest>();

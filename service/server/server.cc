@@ -77,8 +77,7 @@ void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // The shortest interval in which workers may ping.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, service::kMinPingMilliseconds);
   // Closes connections that send nothing or carry no call.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
@@ -88,7 +87,7 @@ void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
   // Covers the messages held, what streams that are not read have sent, and messages received in part. Each stream may
   // have one of the latter, so memory can still run short. gRPC then ends calls; workers open them again and lose
   // nothing.
-  quota.Resize(config.max_received_bytes + uint64_t{limits.max_streams} * kUnreadStreamBytes);
+  quota.Resize(config.limits.max_received_bytes + uint64_t{limits.max_streams} * kUnreadStreamBytes);
   builder->SetResourceQuota(quota);
 }
 
@@ -314,8 +313,8 @@ absl::Status Server::Listen() {
   timekeeper_.emplace(kTick, [this] { Tick(); });
   if (absl::Status status = CheckGuard(); !status.ok()) return status;
   accept_loop_.emplace(
-      std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); }, config_.max_connections,
-      &log_);
+      std::move(listeners), [this](uid_t user) { return authorization_->MayConnect(user); },
+      config_.limits.max_connections, &log_);
   return absl::OkStatus();
 }
 

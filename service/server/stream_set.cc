@@ -20,7 +20,7 @@ StreamSet::StreamSet(const Config& config, Authorization* authorization, service
                     .engine = engine,
                     .log = log,
                     .load_reports = load_reports,
-                    .budget = std::make_shared<ReceiveBudget>(config.max_received_bytes),
+                    .budget = std::make_shared<ReceiveBudget>(config.limits.max_received_bytes),
                     .drain_grace = config.drain_grace},
       samples_({.host = this,
                 .service = &service_,
@@ -58,9 +58,9 @@ std::optional<service::Refusal> StreamSet::Admit() {
   if (draining_) {
     return service::Refusal{service::Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)};
   }
-  const uint32_t most = engine_.limits().max_streams;
-  if (streams_ >= most) {
-    return service::Refusal{service::Reason::kOverloaded, "stream", absl::StrCat("max_streams ", most),
+  const service::Bound most = service::Bounds(engine_.limits()).max_streams();
+  if (streams_ >= most.value) {
+    return service::Refusal{service::Reason::kOverloaded, "stream", most.Text(),
                             absl::StrCat(streams_, " streams are open"), absl::Seconds(1)};
   }
   ++streams_;

@@ -25,7 +25,7 @@ ABSL_FLAG(uint64_t, receipt_file_bytes, Config().receipts.file_bytes, "A file of
 ABSL_FLAG(uint64_t, receipt_queue_bytes, Config().receipts.queue_bytes,
           "Bytes of receipts that wait to be written; beyond it they are lost");
 ABSL_FLAG(uint32_t, stream_threads, Config().stream_threads, "Threads that read and write streams");
-ABSL_FLAG(uint32_t, max_watchers, Config().max_watchers,
+ABSL_FLAG(uint32_t, max_watchers, Limits().max_watchers,
           "Concurrent calls of each method that watches: WatchCounters, StreamCoreMetrics");
 ABSL_FLAG(uint64_t, max_message_bytes, Limits().max_message_bytes,
           "Bytes of one message of a stream, payloads included");
@@ -94,7 +94,7 @@ void ReadTuningFlags(Config* config) {
   config->vulkan_cache = absl::GetFlag(FLAGS_vulkan_cache);
   config->tls_refresh = absl::GetFlag(FLAGS_tls_refresh);
   config->stream_threads = absl::GetFlag(FLAGS_stream_threads);
-  config->max_watchers = absl::GetFlag(FLAGS_max_watchers);
+  config->limits.max_watchers = absl::GetFlag(FLAGS_max_watchers);
   config->ring_spin = absl::GetFlag(FLAGS_ring_spin);
 
   Limits& limits = config->limits;

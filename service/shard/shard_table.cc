@@ -101,14 +101,17 @@ std::optional<Refusal> CheckCovers(const ShardTable::WholeRow& shards) {
                  absl::StrCat("the shards have ", covered, " of ", total, " tokens")};
 }
 
-Refusal Missing(const std::vector<RowShard>& shards) {
+Refusal Missing(const std::vector<RowShard>& shards, const Limits& limits) {
   const uint32_t count = shards.front().message->shard().count;
   std::vector<uint32_t> missing;
   for (uint32_t index = 0; index < count; ++index) {
     const auto is_it = [&](const RowShard& shard) { return shard.message->shard().index == index; };
     if (std::ranges::none_of(shards, is_it)) missing.push_back(index);
   }
-  return Refusal{Reason::kDeadlinePassed, "step.logits.shard", "",
+  const bool by_timeout = std::ranges::any_of(
+      shards, [&](const RowShard& shard) { return shard.message->shape().timeout < limits.shard_wait; });
+  return Refusal{Reason::kDeadlinePassed, "step.logits.shard",
+                 by_timeout ? "step.timeout" : Bounds(limits).shard_wait().Text(),
                  absl::StrCat("of ", count, " shards these have not come: ", absl::StrJoin(missing, ", "))};
 }
 
@@ -152,7 +155,7 @@ void ShardAnswers::Send() {
   for (auto& [message, results] : std::exchange(messages_, {})) message->Answer(std::move(results));
 }
 
-ShardTable::ShardTable(const Limits& limits, const Clock* clock) : clock_(*clock), kept_(limits) {}
+ShardTable::ShardTable(const Limits& limits, const Clock* clock) : limits_(limits), clock_(*clock), kept_(limits) {}
 
 std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
                                                   std::span<const uint32_t> rows, absl::Time deadline) {
@@ -302,7 +305,7 @@ void ShardTable::Expire() {
     kept_.Expire(now);
   }
   for (const Assembly& assembly : expired) {
-    const Refusal missing = Missing(assembly.shards);
+    const Refusal missing = Missing(assembly.shards, limits_);
     for (const RowShard& shard : assembly.shards) answers.Refuse(shard, missing);
   }
   answers.Send();

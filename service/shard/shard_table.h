@@ -92,6 +92,7 @@ class ShardTable {
   std::vector<RowShard> TakeWaiting(const SequenceKey& key, Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<RowShard> TakeWaiting(Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const Limits limits_;
   const Clock& clock_;
   mutable absl::Mutex mutex_;
   // Ordered by content, so that the order of answers is deterministic.

@@ -36,7 +36,8 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
       replays_.Completed(piece.tokens.size());
       return whole;
     }
-    if (auto refusal = CheckCount(partials_.size() + 1, limits_.stream_sequences, "open.history")) return *refusal;
+    const Bound most = Bounds(limits_).stream_sequences();
+    if (auto refusal = CheckCount(partials_.size() + 1, most, "open.history")) return *refusal;
     partials_[id] = {request->epoch,
                      std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history),
                      request->rules};
@@ -57,7 +58,7 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
     return refuse({Reason::kContradiction, "open.parameters", "",
                    "options that look at the history differ from those of its first piece"});
   }
-  if (auto refusal = CheckCount(tokens_ + piece.tokens.size(), limits_.max_history, "open.history.tokens")) {
+  if (auto refusal = CheckCount(tokens_ + piece.tokens.size(), Bounds(limits_).max_history(), "open.history.tokens")) {
     return refuse(*std::move(refusal));
   }
   partial.builder->Add(piece.tokens);

@@ -17,10 +17,11 @@ std::variant<std::optional<std::string>, Refusal> PartialSnapshots::Add(const v1
   const std::string& id = piece.open().request_id();
   if (const auto it = partials_.find(id); it != partials_.end() && it->second.epoch != piece.open().epoch()) Drop(id);
   if (!partials_.contains(id)) {
-    if (auto refusal = CheckCount(partials_.size() + 1, limits_.stream_sequences, "import_sequence")) return *refusal;
+    const Bound most = Bounds(limits_).stream_sequences();
+    if (auto refusal = CheckCount(partials_.size() + 1, most, "import_sequence")) return *refusal;
   }
-  if (auto refusal =
-          CheckByteCount(bytes_ + piece.state().size(), limits_.max_message_bytes, "import_sequence.state")) {
+  const Bound most = Bounds(limits_).max_message_bytes();
+  if (auto refusal = CheckByteCount(bytes_ + piece.state().size(), most, "import_sequence.state")) {
     Drop(id);
     return *std::move(refusal);
   }

@@ -216,7 +216,7 @@ std::unique_ptr<StepInFlight::Answers> StepInFlight::Gather(std::unique_ptr<Answ
   } else {
     held_->results().mutable_rows()->MergeFrom(results.rows());
   }
-  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kAnswerBytes) return nullptr;
+  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kMaxAnswerBytes) return nullptr;
   held_bytes_ = 0;
   return std::move(held_);
 }

@@ -10,6 +10,8 @@
 #include "service/request/compact_row.h"
 #include "service/request/region_payloads.h"
 #include "service/request/step_request.h"
+#include "service/row/mask_digest.h"
+#include "service/stream/device_needs.h"
 #include "service/stream/step_in_flight.h"
 
 namespace sortition::service {
@@ -181,7 +183,14 @@ bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance
   if (auto refusal = ParseStepRow(row, static_cast<int>(index), message->shape(), spec, engine_.limits(), &plan)) {
     return refuse(*refusal);
   }
+  if (row.compact().empty()) {
+    if (auto refusal = WhyNoDevice(engine_.batcher().keeper(), plan, spec)) return refuse(*refusal);
+  }
   if (auto refusal = FindMasks(*message, &plan, &masks)) return refuse(*refusal);
+  if (spec.stateful() && !masks.empty()) {
+    const uint64_t digest = DigestMasks(plan, masks, spec.live_vocabulary);
+    if (digest != 0) plan.intent.options_digest = absl::HashOf(plan.intent.options_digest, digest);
+  }
   if (auto refusal = OpenCheckpoint(row, spec, &plan)) return refuse(*refusal);
   if (!row.compact().empty()) {
     auto read =
@@ -229,9 +238,6 @@ std::optional<Refusal> StepRunner::FindMasks(const StepMessage& message, RowPlan
           masks_.Find(*mask.uploaded_mask_id, shape.vocabulary, absl::StrCat(MaskField(*plan, i), ".uploaded_mask_id"));
       if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
       bits = RowMaskBits(std::get<std::shared_ptr<const UploadedMask>>(std::move(found)));
-    }
-    if (mask.is_packed()) {
-      plan->intent.options_digest = absl::HashOf(plan->intent.options_digest, bits.digest());
     }
   }
   return std::nullopt;

@@ -48,7 +48,7 @@ class StepRunner {
                 v1::StepResults* now);
   void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready, Submitter thread);
   void RunShards(const std::shared_ptr<StepMessage>& message);
-  // Finds the packed masks of the row's positions. Each becomes part of the digest by which retries are compared.
+  // Finds the packed masks of the row's positions.
   std::optional<Refusal> FindMasks(const StepMessage& message, RowPlan* plan, std::vector<RowMaskBits>* masks) const;
   std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, const SequenceSpec& spec, RowPlan* plan) const;
 

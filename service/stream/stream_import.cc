@@ -36,7 +36,7 @@ std::optional<Refusal> StreamSequences::OnImport(v1::ImportSequence* import, uin
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
   request.policy = std::move(policy);
-  if (auto refusal = PrepareReceipts(message.open(), "import_sequence.open", &request)) return refusal;
+  if (auto refusal = Prepare(message.open(), "import_sequence.open", &request)) return refusal;
   auto added = partial_snapshots_.Add(message);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   const auto& whole = std::get<std::optional<std::string>>(added);

@@ -12,6 +12,7 @@
 #include "service/request/receipt_words.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"
+#include "service/stream/device_needs.h"
 
 namespace sortition::service {
 namespace {
@@ -54,7 +55,7 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   OpenRequest& request = std::get<OpenRequest>(parsed);
   request.policy = std::move(policy);
   request.rules = std::move(rules);
-  if (auto refusal = PrepareReceipts(open, "open", &request)) return refusal;
+  if (auto refusal = Prepare(open, "open", &request)) return refusal;
   if (!request.history) return FinishOpen(request, nullptr);
   std::vector<uint32_t> tokens = std::move(request.history->tokens);
   // One piece is taken before the next message.
@@ -126,7 +127,8 @@ void StreamSequences::AnswerOpened(const OpenRequest& request, v1::OpenedState s
 std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& request,
                                                              std::unique_ptr<SequenceState> state) {
   if (!sequences_.contains(request.request_id)) {
-    if (auto refusal = CheckCount(sequences_.size() + 1, engine_.limits().stream_sequences, "open")) {
+    const Bound most = Bounds(engine_.limits()).stream_sequences();
+    if (auto refusal = CheckCount(sequences_.size() + 1, most, "open")) {
       refusal->message = "close sequences that are done with";
       return *refusal;
     }
@@ -186,6 +188,12 @@ std::optional<Refusal> StreamSequences::TakePolicy(const TenantPolicy* policy, a
   if (!done.watermark_key_id().empty()) engine_.observer().PolicyActed(PolicyAction::kMarked);
   *effect = std::move(done);
   return std::nullopt;
+}
+
+std::optional<Refusal> StreamSequences::Prepare(const v1::OpenSequence& open, absl::string_view path,
+                                                OpenRequest* request) {
+  if (auto refusal = PrepareReceipts(open, path, request)) return refusal;
+  return WhyNoDevice(engine_.batcher().keeper(), open, path, *request->spec);
 }
 
 std::optional<Refusal> StreamSequences::PrepareReceipts(const v1::OpenSequence& open, absl::string_view path,
@@ -259,7 +267,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
   request.policy = std::move(policy);
-  if (auto refusal = PrepareReceipts(child, "fork.child", &request)) return refusal;
+  if (auto refusal = Prepare(child, "fork.child", &request)) return refusal;
   auto found = FindNamed(fork.parent_request_id(), "fork.parent_request_id");
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
   const RowSequence& parent = *std::get<const RowSequence*>(found);

@@ -105,7 +105,8 @@ class StreamSequences {
   // Changes an open, at `path`, as the policy says. Keeps in `*effect` what it did, if there is a policy.
   std::optional<Refusal> TakePolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
                                     std::optional<v1::PolicyEffect>* effect);
-  // Completes a request of this message, which may ask for receipts, at `path`.
+  // Completes a request of this message, at `path`. Refuses what no device is able to do.
+  std::optional<Refusal> Prepare(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
   std::optional<Refusal> PrepareReceipts(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
   // Begins the receipts of a sequence that opens.
   void BeginReceipts(const OpenRequest& request, RowSequence* sequence, v1::OpenedState* opened);

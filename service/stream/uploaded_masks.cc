@@ -27,6 +27,7 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
   if (auto refusal = CheckCount(payloads.size(), 1, "payloads")) return refusal;
   const Payload& payload = payloads[std::get<size_t>(found)];
   if (auto refusal = CheckUploadMask(upload, limits_)) return refusal;
+  const Bounds bounds(limits_);
   UploadedMask mask;
   mask.vocabulary = upload.vocabulary_size();
   mask.words.resize((uint64_t{mask.vocabulary} + 31) / 32);
@@ -37,15 +38,15 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
                    absl::StrCat("has ", payload.size, " bytes; a mask of this vocabulary needs ", want)};
   }
   if (known == masks_.end()) {
-    if (auto refusal = CheckCount(masks_.size() + 1, limits_.stream_masks, "upload_mask")) return refusal;
+    if (auto refusal = CheckCount(masks_.size() + 1, bounds.stream_masks(), "upload_mask")) return refusal;
   }
-  if (auto refusal = CheckByteCount(bytes_ - freed + want, limits_.stream_mask_bytes, "upload_mask")) return refusal;
+  const uint64_t held_bytes = bytes_ - freed + want;
+  if (auto refusal = CheckByteCount(held_bytes, bounds.stream_mask_bytes(), "upload_mask")) return refusal;
   // Read once: later changes of the worker's memory have no effect.
   PayloadView(payload).Copy(0, want, mask.words.data());
-  mask.digest = MaskDigest(mask.words);
   std::shared_ptr<const UploadedMask> held = memory_.Hold(std::move(mask));
   if (held == nullptr) {
-    return Refusal{Reason::kOverloaded, "upload_mask", absl::StrCat("max_mask_bytes ", limits_.max_mask_bytes),
+    return Refusal{Reason::kOverloaded, "upload_mask", bounds.max_mask_bytes().Text(),
                    "all streams together hold too many masks", absl::Milliseconds(100)};
   }
   masks_[upload.mask_id()] = std::move(held);

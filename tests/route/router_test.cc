@@ -166,6 +166,23 @@ TEST(Router, OnlyDevicesWithRequestedFeatures) {
   EXPECT_TRUE(router.OtherCanServe(&full, batch.needs()));
 }
 
+// A device that only rests comes back, so its rows are refused for now alone.
+TEST(Router, FeaturesAreLackedByWhatIsThereAndNotByWhatServes) {
+  constexpr kernels::Features kXtc = kernels::FeatureOf(kernels::StageKind::kXtc);
+  constexpr kernels::Features kTopK = kernels::FeatureOf(kernels::StageKind::kTopK);
+  FakeDevice plain({.name = "plain", .max_vocabulary = 100, .features = kTopK});
+  FakeDevice full({.name = "full", .max_vocabulary = 200});
+  Router router({&plain, &full});
+  EXPECT_EQ(router.Lacking(kTopK | kXtc), kernels::kNoFeatures);
+  router.health(&full).Quarantine("broken", kStart);
+  EXPECT_FALSE(router.CanServe({1, kXtc}));
+  EXPECT_EQ(router.Lacking(kTopK | kXtc), kernels::kNoFeatures);
+  EXPECT_EQ(router.widest_vocabulary(), 200u);
+  Router pinned({&plain, &full}, {Kind::kPinned, "plain"});
+  EXPECT_EQ(pinned.Lacking(kTopK | kXtc), kXtc);
+  EXPECT_EQ(pinned.widest_vocabulary(), 100u);
+}
+
 TEST(Router, RoundRobinOverDevicesWithRoom) {
   FakeDevice a({.name = "a", .batches_in_flight = 1});
   FakeDevice b({.name = "b", .batches_in_flight = 2});

@@ -41,7 +41,7 @@ TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
       {"memory_listen", "Unix socket", [](Config& c) { c.memory_listen = "127.0.0.1:1"; }},
       {"memory_listen", "1 to 107 bytes", [](Config& c) { c.memory_listen = "unix:"; }},
       {"max_memory_bytes", "--connection_memory_bytes", [](Config& c) { c.limits.max_memory_bytes = 1 << 20; }},
-      {"max_connections", "0..1000000", [](Config& c) { c.max_connections = 1000001; }},
+      {"max_connections", "0..1000000", [](Config& c) { c.limits.max_connections = 1000001; }},
       {"connection_device_bytes", "--memory_listen", [](Config& c) { c.limits.connection_device_bytes = 1 << 20; }},
       {"stream_masks", "0..10000000", [](Config& c) { c.limits.stream_masks = 10000001; }},
       {"connection_regions", "1..10000", [](Config& c) { c.limits.connection_regions = 0; }},
@@ -55,7 +55,7 @@ TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
       {"tls_client_ca", "--tls_certificate", [](Config& c) { c.tls_client_ca = "clients.pem"; }},
       {"recheck_share", "0..1", [](Config& c) { c.recheck_share = -0.1; }},
       {"stream_threads", "1..64", [](Config& c) { c.stream_threads = 0; }},
-      {"max_watchers", "1..10000", [](Config& c) { c.max_watchers = 0; }},
+      {"max_watchers", "1..10000", [](Config& c) { c.limits.max_watchers = 0; }},
       {"drain_grace", "0..24h", [](Config& c) { c.drain_grace = -absl::Seconds(1); }},
       {"drain_grace", "0..24h", [](Config& c) { c.drain_grace = absl::InfiniteDuration(); }},
       {"max_message_bytes", "1024..1073741823", [](Config& c) { c.limits.max_message_bytes = uint64_t{1} << 30; }},
@@ -67,7 +67,7 @@ TEST(ConfigTest, ErrorsNameTheFlagAndTheRange) {
       {"stream_unanswered_bytes", "--max_message_bytes", [](Config& c) { c.limits.stream_unanswered_bytes = 1 << 20; }},
       {"stream_unanswered_rows", "--max_step_positions", [](Config& c) { c.limits.stream_unanswered_rows = 10; }},
       {"max_queued_rows", "--max_step_positions", [](Config& c) { c.limits.max_queued_rows = 10; }},
-      {"max_received_bytes", "--stream_unanswered_bytes", [](Config& c) { c.max_received_bytes = 1 << 20; }},
+      {"max_received_bytes", "--stream_unanswered_bytes", [](Config& c) { c.limits.max_received_bytes = 1 << 20; }},
       {"kept_history", "--max_history", [](Config& c) { c.limits.max_history = 10; }},
   };
   for (const BadConfig& one : bad) {

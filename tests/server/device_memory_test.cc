@@ -302,7 +302,7 @@ TEST_F(NextServerTest, RefusalIsTyped) {
   std::optional<RowError> refusal;
   ASSERT_TRUE(Becomes([&] { return (refusal = client::ErrorOf(memory_->sharing())).has_value(); }));
   EXPECT_EQ(refusal->reason, v1::OUT_OF_RANGE);
-  EXPECT_EQ(refusal->limit, absl::StrCat("1..", kBytes - 1));
+  EXPECT_EQ(refusal->limit, absl::StrCat("connection_device_bytes ", kBytes - 1));
   Step();
   EXPECT_EQ(card_.reads, 10);
 }

@@ -104,7 +104,7 @@ TEST(ListenerTest, ConnectionsAreCapped) {
   config.listen = {absl::StrCat("unix:", TestSocketPath("capped"))};
   config.memory_listen = absl::StrCat("unix:", TestSocketPath("capped_memory"));
   config.health_listen = "127.0.0.1:0";
-  config.max_connections = 3;
+  config.limits.max_connections = 3;
   TestServer server(config);
   const auto connect = [&](const std::string& target, int type) {
     auto connection = client::ConnectUnix(target, type);

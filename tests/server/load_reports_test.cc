@@ -72,7 +72,9 @@ TEST(LoadWindowTest, ClockReadingsThatDisagreeStayWithinOne) {
 }
 
 TEST(IntervalWatchTest, FirstAtOnceThenOnceAnInterval) {
-  Watchers watchers(1);
+  service::Limits limits;
+  limits.max_watchers = 1;
+  Watchers watchers(limits);
   IntervalWatch<int> watch(std::get<Watchers::Place>(watchers.Enter()), absl::Milliseconds(250), [] { return 7; });
   const absl::Time start = absl::UnixEpoch();
   EXPECT_EQ(watch.Next(start), 7);
@@ -82,7 +84,9 @@ TEST(IntervalWatchTest, FirstAtOnceThenOnceAnInterval) {
 }
 
 TEST(IntervalWatchTest, PlaceIsFreeWhenItIsLeft) {
-  Watchers watchers(1);
+  service::Limits limits;
+  limits.max_watchers = 1;
+  Watchers watchers(limits);
   {
     const auto place = watchers.Enter();
     ASSERT_TRUE(std::holds_alternative<Watchers::Place>(place));
@@ -94,7 +98,7 @@ TEST(IntervalWatchTest, PlaceIsFreeWhenItIsLeft) {
 Config Reporting() {
   Config config = TestConfig();
   config.load_reports = true;
-  config.max_watchers = 1;
+  config.limits.max_watchers = 1;
   return config;
 }
 

@@ -82,7 +82,7 @@ TEST(StreamTest, OversizedMessageIsRejectedStreamStays) {
   EXPECT_EQ(response.rejected().message_index(), 2u);
   EXPECT_EQ(response.rejected().error().reason(), v1::TOO_MANY);
   EXPECT_EQ(response.rejected().error().field(), "message");
-  EXPECT_EQ(response.rejected().error().limit(), "<= 4096 bytes");
+  EXPECT_EQ(response.rejected().error().limit(), "max_message_bytes 4096");
   stream.OpenSequence("r");
   stream.HalfClose();
   EXPECT_TRUE(stream.Finish().ok());
@@ -267,7 +267,7 @@ TEST(StreamTest, FullServerReadsNoStream) {
   Config config = TestConfig();
   config.limits.max_message_bytes = 4096;
   config.limits.stream_unanswered_bytes = 4096;
-  config.max_received_bytes = 4096;
+  config.limits.max_received_bytes = 4096;
   TestServer server(config);
   server.device().Hold();
   TestStream first(server.Connect());
@@ -284,6 +284,12 @@ TEST(StreamTest, FullServerReadsNoStream) {
   ASSERT_TRUE(second.SendStep("r", 2));
   // The stream whose step came first had begun to read its next message when the budget was full; the other had not.
   EXPECT_EQ(StepsReceived(server, 3), 3u);
+  grpc::ClientContext context;
+  v1::SampleResponse response;
+  const grpc::Status status =
+      v1::SamplingService::NewStub(server.Connect())->Sample(&context, v1::SampleRequest(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DecodeStatusDetails(status.error_details()).metadata.at("limit"), "max_received_bytes 4096");
   server.device().Release();
   for (TestStream* stream : {&first, &second}) {
     EXPECT_TRUE(stream->ReceiveOne().has_results());

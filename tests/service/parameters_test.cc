@@ -302,6 +302,30 @@ TEST(Parameters, TokensTwiceInAList) {
   ExpectParametersRefused(banned, Reason::kContradiction, "p.banned_token_ids");
 }
 
+TEST(Parameters, ListsThatMaskEveryTokenAreRefusedByName) {
+  SamplingParameters allowed, banned, words;
+  for (const uint32_t token : {4u, 5u}) {
+    allowed.add_allowed_token_ids(token);
+    allowed.add_banned_token_ids(token);
+  }
+  for (uint32_t token = 0; token < kParametersVocabulary; ++token) {
+    banned.add_banned_token_ids(token);
+    words.add_bad_words()->add_tokens(token);
+  }
+  ExpectParametersRefused(allowed, Reason::kContradiction, "p.allowed_token_ids");
+  ExpectParametersRefused(banned, Reason::kContradiction, "p.banned_token_ids");
+  ExpectParametersRefused(words, Reason::kContradiction, "p.bad_words");
+  // With phases the lists may hold nowhere.
+  v1::Phase& phase = *allowed.add_phases();
+  phase.add_end(1);
+  phase.mutable_parameters()->add_allowed_token_ids(1);
+  SequenceSpec spec;
+  EXPECT_FALSE(Compile(allowed, &spec).has_value());
+  allowed.clear_phases();
+  allowed.mutable_banned_token_ids()->RemoveLast();
+  EXPECT_FALSE(Compile(allowed, &spec).has_value());
+}
+
 TEST(Parameters, TokensOutsideTheLiveVocabulary) {
   for (const uint32_t token : {kParametersVocabulary, 0xffffffffu}) {
     SamplingParameters bias, allowed, banned;

@@ -211,5 +211,17 @@ TEST(PhaseOptions, OneSumNeedsOneTemperature) {
   EXPECT_FALSE(StatesOneSum(MustCompilePhases("temperature: 0.5 phases { end: 1 parameters { temperature: 0.6 } }")));
 }
 
+// typical_p makes a chain of the options, in which temperature 1 has no stage.
+TEST(PhaseOptions, OneSumDoesNotDependOnHowOptionsCompile) {
+  for (const char* const chain : {"", "typical_p: 0.5 "}) {
+    const std::string options(chain);
+    EXPECT_TRUE(StatesOneSum(MustCompilePhases(options)));
+    EXPECT_TRUE(StatesOneSum(MustCompilePhases(options + "temperature: 0.5")));
+    EXPECT_TRUE(StatesOneSum(MustCompilePhases(options + "phases { end: 1 parameters { typical_p: 1 } }")));
+    EXPECT_FALSE(StatesOneSum(MustCompilePhases(options + "dynamic_temperature { range: 0.5 }")));
+  }
+  EXPECT_TRUE(StatesOneSum(MustCompilePhases("temperature: 0")));
+}
+
 }  // namespace
 }  // namespace sortition::service

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -130,6 +131,41 @@ TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
   row.message.mutable_step()->mutable_rows(0)->set_tensor_row(0);
   expect(row, Reason::kContradiction, "step.rows[0].tensor_row");
   EXPECT_EQ(RunOne(Stated(kVocabulary).message).draw().token(), 59u) << "a sound one";
+}
+
+// The rule looks at the temperature alone, and not at how the other options compile.
+TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
+  uint64_t epoch = 0;
+  const auto run = [&](const std::function<void(v1::SamplingParameters*)>& set, bool has_unit_sum, int64_t more) {
+    v1::OpenSequence open = OpenOf("a", ++epoch, kVocabulary);
+    set(open.mutable_parameters());
+    compact_.MustOpen(open);
+    Damaged step = Stated(10);
+    step.row().set_sum(step.row().unit_sum() + static_cast<uint64_t>(more));
+    if (!has_unit_sum) step.row().clear_unit_sum();
+    return RunOne(step.message);
+  };
+  const std::string sum = "step.rows[0].compact[0].sum";
+  const auto plain = [](auto* p) { p->set_top_k(5); };
+  const auto chain = [](auto* p) {
+    p->set_top_k(5);
+    p->set_top_n_sigma(3);
+    p->set_top_a(0.1f);
+  };
+  const auto greedy = [](auto* p) { p->set_temperature(0); };
+  for (const std::function<void(v1::SamplingParameters*)>& set :
+       {std::function<void(v1::SamplingParameters*)>(plain), {chain}, {greedy}}) {
+    for (const bool has_unit_sum : {false, true}) {
+      const v1::RowResult result = run(set, has_unit_sum, 0);
+      EXPECT_TRUE(result.has_draw() || result.error().reason() == v1::ROW_REQUIRED) << result.ShortDebugString();
+      // A sum that the listed tokens do not allow.
+      ExpectError(run(set, has_unit_sum, -(int64_t{1} << 43)), Reason::kOutOfRange, sum);
+    }
+    // Two statements of one sum.
+    ExpectError(run(set, true, 1), Reason::kOutOfRange, sum);
+  }
+  const auto dynamic = [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); };
+  ExpectError(run(dynamic, true, 0), Reason::kContradiction, sum);
 }
 
 TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {

@@ -1,6 +1,8 @@
 // Masks of a step: uploaded ones, their bounds and their end; masks that allow nothing; forced and stop tokens.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "tests/service/expect_error.h"
 #include "tests/service/stateful_stream.h"
 #include "tests/support/plain_sequence.h"
@@ -118,28 +120,62 @@ TEST_F(SessionMask, MasksAreBoundedAndEndWithStream) {
   EXPECT_FALSE(Upload(other.get(), UploadOf(2, {})).has_error());
 }
 
-// A retry may bring the same mask in another way.
-TEST_F(SessionMask, RetryIsComparedByMaskContent) {
-  v1::OpenSequence open = StatefulOpen("a", 1);
-  worker_.MustOpen(open);
+// Each form of a mask is sent first once, and then in every other form.
+TEST_F(SessionMask, RetryMayBringTheSameMaskInAnyForm) {
   ASSERT_FALSE(Upload(UploadOf(1, {5, 6}, kStatefulVocabulary)).has_error());
-  const PlainSequence plain(open);
-  const auto step = [&](uint64_t batch, std::vector<uint32_t> allowed, bool uploaded) {
-    StepBuilder builder(batch, kStatefulVocabulary);
-    v1::StepRow& row = AddPeak(&builder, "a", 1, plain, 9);
-    if (uploaded) {
-      row.mutable_mask()->set_uploaded_mask_id(1);
-    } else {
-      std::vector<bool> bits(kStatefulVocabulary);
-      for (const uint32_t token : allowed) bits[token] = true;
-      row.mutable_mask()->set_mask_row(builder.AddMask(bits));
-    }
-    return worker_.Run(builder.Build()).at(0);
+  using Form = void (*)(StepBuilder*, v1::RowMask*);
+  const auto list = [](StepBuilder*, v1::RowMask* mask) {
+    for (const uint32_t token : {6u, 5u}) mask->mutable_allowed_tokens()->add_tokens(token);
   };
-  const v1::RowResult first = step(1, {}, true);
-  ASSERT_TRUE(first.has_draw());
-  EXPECT_EQ(step(2, {5, 6}, false).draw().history_hash(), first.draw().history_hash());
-  ExpectError(step(3, {5, 7}, false).error(), Reason::kStepConflict, "step.rows[0].step_id");
+  const Form forms[] = {
+      list,
+      [](StepBuilder*, v1::RowMask* mask) { mask->set_uploaded_mask_id(1); },
+      [](StepBuilder* step, v1::RowMask* mask) {
+        std::vector<bool> bits(kStatefulVocabulary);
+        bits[5] = bits[6] = true;
+        mask->set_mask_row(step->AddMask(bits));
+      },
+      [](StepBuilder*, v1::RowMask* mask) {  // one of its tokens is banned, and one that it does not allow
+        for (const uint32_t token : {5u, 6u, 7u}) mask->mutable_allowed_tokens()->add_tokens(token);
+        for (const uint32_t token : {7u, 9u}) mask->add_banned_tokens(token);
+      },
+      [](StepBuilder*, v1::RowMask* mask) {
+        for (uint32_t token = 0; token < kStatefulVocabulary; ++token) {
+          if (token != 5 && token != 6) mask->add_banned_tokens(token);
+        }
+      },
+  };
+  uint64_t batch = 0;
+  uint64_t epoch = 0;
+  for (const Form first : forms) {
+    const v1::OpenSequence open = StatefulOpen("a", ++epoch);
+    worker_.MustOpen(open);
+    const PlainSequence plain(open);
+    const auto run = [&](Form form) {
+      StepBuilder builder(++batch, kStatefulVocabulary);
+      form(&builder, AddPeak(&builder, "a", 1, plain, 9).mutable_mask());
+      return worker_.Run(builder.Build()).at(0);
+    };
+    const v1::RowResult answer = run(first);
+    ASSERT_TRUE(answer.has_draw()) << answer.ShortDebugString();
+    for (const Form again : forms) {
+      EXPECT_EQ(run(again).draw().history_hash(), answer.draw().history_hash()) << answer.ShortDebugString();
+    }
+    const auto conflicts = [](StepBuilder*, v1::RowMask* mask) { mask->mutable_allowed_tokens()->add_tokens(5); };
+    ExpectError(run(conflicts).error(), Reason::kStepConflict, "step.rows[0].step_id");
+  }
+}
+
+// A mask that lets all tokens be drawn equals none.
+TEST_F(SessionMask, RetryWithoutMaskEqualsOneThatAllowsAll) {
+  const v1::OpenSequence open = StatefulOpen("a", 1);
+  worker_.MustOpen(open);
+  const PlainSequence plain(open);
+  const v1::RowResult answer = worker_.Run(PeakStep(1, "a", 1, plain, 9)).at(0);
+  StepBuilder builder(2, kStatefulVocabulary);
+  v1::StepRow& row = AddPeak(&builder, "a", 1, plain, 9);
+  row.mutable_mask()->set_mask_row(builder.AddMask(std::vector<bool>(kStatefulVocabulary, true)));
+  EXPECT_EQ(worker_.Run(builder.Build()).at(0).draw().SerializeAsString(), answer.draw().SerializeAsString());
 }
 
 // Padding bits do not count.
@@ -179,6 +215,55 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
   open.mutable_parameters()->add_banned_token_ids(3);
   worker_.MustOpen(open);
   ExpectError(Masked(2, 3).error(), Reason::kNoLiveToken, "step.rows[0]");
+}
+
+TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
+  uint64_t epoch = 0;
+  const auto message_of = [&](const std::function<void(v1::SamplingParameters*)>& set,
+                              const std::function<void(v1::RowMask*)>& mask) {
+    v1::OpenSequence open = StatefulOpen("a", ++epoch);
+    set(open.mutable_parameters());
+    worker_.MustOpen(open);
+    StepBuilder step(++batch_, kStatefulVocabulary);
+    mask(AddPeak(&step, "a", batch_, PlainSequence(open), 9).mutable_mask());
+    const v1::Error error = worker_.Run(step.Build()).at(0).error();
+    EXPECT_EQ(error.reason(), v1::NO_LIVE_TOKEN);
+    return error.message();
+  };
+  const auto allows_stop = [](v1::RowMask* mask) { mask->mutable_allowed_tokens()->add_tokens(9); };
+  const auto held_back = [](v1::SamplingParameters* p) {
+    p->add_stop_token_ids(9);
+    p->set_min_tokens(5);
+  };
+  EXPECT_EQ(message_of(held_back, allows_stop), "every token is masked: min_tokens, mask.allowed_tokens");
+  const auto bans_all_but_stop = [](v1::RowMask* mask) {
+    for (uint32_t token = 0; token < kStatefulVocabulary; ++token) {
+      if (token != 9) mask->add_banned_tokens(token);
+    }
+  };
+  EXPECT_EQ(message_of(held_back, bans_all_but_stop),
+            "no token is live beside the banned ones: min_tokens, mask.banned_tokens");
+  const auto lists = [](v1::SamplingParameters* p) {
+    for (const uint32_t token : {8u, 9u}) p->add_allowed_token_ids(token);
+    p->add_banned_token_ids(9);
+  };
+  EXPECT_EQ(message_of(lists, allows_stop),
+            "every token is masked: allowed_token_ids, banned_token_ids or bad_words, mask.allowed_tokens");
+  // The history ends in 2, 3.
+  const auto strings = [](v1::SamplingParameters* p) {
+    for (const uint32_t token : {3u, 9u}) {
+      p->mutable_bad_words()->empty() ? p->add_bad_words()->add_tokens(token)
+                                      : p->mutable_bad_words(0)->add_tokens(token);
+    }
+  };
+  EXPECT_EQ(message_of(strings, allows_stop), "every token is masked: bad_words, mask.allowed_tokens");
+  const auto in_phase = [](v1::SamplingParameters* p) {
+    v1::Phase& phase = *p->add_phases();
+    phase.add_end(7);
+    phase.mutable_parameters()->add_allowed_token_ids(8);
+  };
+  EXPECT_EQ(message_of(in_phase, allows_stop),
+            "every token is masked: allowed_token_ids in phase 1, mask.allowed_tokens");
 }
 
 TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {

@@ -85,6 +85,7 @@ TEST_F(SessionReady, MissingLogitsAreNamedNothingIsLost) {
   engine_.clock().Advance(engine_->limits().ready_wait);
   for (const v1::RowResult& row : worker_.Results(batch_, 2)) {
     ExpectError(row.error(), Reason::kDeadlinePassed, "step.logits.ready");
+    EXPECT_EQ(row.error().limit(), "ready_wait 10000");
   }
 }
 
@@ -160,7 +161,9 @@ TEST(SessionReadyLimits, WaitingStepsBeyondLimitAreRefused) {
   };
   worker.Send(early(1, "a"));
   worker.Send(early(2, "b"));
-  ExpectError(worker.StepError(2), Reason::kOverloaded, "step.logits.ready");
+  const v1::Error error = worker.StepError(2);
+  ExpectError(error, Reason::kOverloaded, "step.logits.ready");
+  EXPECT_EQ(error.limit(), "max_unready_steps 1");
   region.Write(0, F32Peak(kMemoryVocabulary, 7));
   std::atomic_ref(*reinterpret_cast<uint32_t*>(region.data + 1024)).store(1, std::memory_order_release);
   EXPECT_EQ(worker.Results(1, 1)[0].draw().token(), 7u);

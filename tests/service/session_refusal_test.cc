@@ -179,7 +179,7 @@ TEST(SessionLimits, MessagesOverTheLimit) {
   worker.Send(step.Build());
   const v1::Error error = worker.StepError(1);
   ExpectError(error, Reason::kTooMany, "message");
-  EXPECT_EQ(error.limit(), "<= 400 bytes");
+  EXPECT_EQ(error.limit(), "max_message_bytes 400");
   open.mutable_parameters()->mutable_allowed_token_ids()->Resize(400, 0);
   ExpectError(worker.Open(open).error(), Reason::kTooMany, "message");
   EXPECT_TRUE(worker.IsIdle());

@@ -324,6 +324,7 @@ TEST_F(SessionShards, MissingShardTimesOutByName) {
   Pass(absl::Milliseconds(1));
   for (const uint32_t worker : {0, 1}) {
     const v1::Error error = ExpectRowErrors(worker, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
+    EXPECT_EQ(error.limit(), "shard_wait 10000");
     EXPECT_THAT(error.message(), HasSubstr("not come: 2"));
     EXPECT_TRUE(workers_[worker]->IsIdle());
   }
@@ -337,7 +338,7 @@ TEST_F(SessionShards, ShorterStepTimeoutHolds) {
   request.mutable_step()->mutable_timeout()->set_nanos(1'000'000);
   workers_[1]->Send(request);
   Pass(absl::Milliseconds(1));
-  ExpectRowErrors(1, 1, 2, Reason::kDeadlinePassed, "step.logits.shard");
+  EXPECT_EQ(ExpectRowErrors(1, 1, 2, Reason::kDeadlinePassed, "step.logits.shard").limit(), "step.timeout");
 }
 
 // Its row is shard 0's: the other ranks that wait are told, too.

@@ -194,9 +194,9 @@ TEST(Strictness, IgnoredPathsAreBounded) {
   IgnoredFields ignored;
   v1::StreamRequest message = StepWithAMask();
   v1::Step& step = *message.mutable_step();
-  const int most = static_cast<int>(IgnoredFields::kMostPaths);
+  const int most = static_cast<int>(kMaxIgnoredFields);
   for (int i = 0; i <= most; ++i) step.GetReflection()->MutableUnknownFields(&step)->AddVarint(100 + i, 1);
-  EXPECT_EQ(ignored.Drop(&message).size(), IgnoredFields::kMostPaths);
+  EXPECT_EQ(ignored.Drop(&message).size(), kMaxIgnoredFields);
   ExpectUnknown(message, Reason::kUnknownField, "step.#" + std::to_string(100 + most));
 }
 

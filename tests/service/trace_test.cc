@@ -73,7 +73,7 @@ TEST(Trace, TraceStateIsBounded) {
   const std::optional<Refusal> refusal = CheckTrace(Trace(kSampled, std::string(kMaxTraceStateBytes + 1, 'a')));
   ASSERT_TRUE(refusal);
   EXPECT_EQ(refusal->field, "step.trace.tracestate");
-  EXPECT_EQ(refusal->limit, "<= 512 bytes");
+  EXPECT_EQ(refusal->limit, "max_trace_state_bytes 512");
 }
 
 class SessionTrace : public ::testing::Test {

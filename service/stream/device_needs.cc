@@ -1,0 +1,112 @@
+// Finds the features that a row needs, and the field that asks for them.
+#include "service/stream/device_needs.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "kernels/features.h"
+#include "service/request/parameter_table.h"
+
+namespace sortition::service {
+namespace {
+
+Refusal Lacked(std::string field, kernels::Features missing) {
+  return {Reason::kNotImplemented, std::move(field), "", DevicesLack(missing)};
+}
+
+bool HasField(const google::protobuf::Message& message, std::string_view name) {
+  const auto* const field = message.GetDescriptor()->FindFieldByName(std::string(name));
+  if (field == nullptr) return false;
+  return field->is_repeated() ? message.GetReflection()->FieldSize(message, field) > 0
+                              : message.GetReflection()->HasField(message, field);
+}
+
+// Returns the path of an option of `phase`, 0 outside of phases, that needs one of these features.
+std::string FieldOf(const v1::OpenSequence& open, absl::string_view path, uint32_t phase, kernels::Features missing) {
+  const std::string parameters = absl::StrCat(path, ".parameters");
+  for (const std::string_view name : NamesOf(missing)) {
+    if (phase != kNoPhase) {
+      const auto index = static_cast<int>(phase) - 1;
+      if (HasField(open.parameters().phases(index).parameters(), name)) {
+        return absl::StrCat(parameters, ".phases[", index, "].parameters.", std::string(name));
+      }
+    }
+    if (HasField(open.parameters(), name)) return absl::StrCat(parameters, ".", std::string(name));
+  }
+  return absl::StrCat(path, open.has_receipts() ? ".receipts" : ".parameters");
+}
+
+// Returns what a draw needs of its device. A receipt lists the kept tokens.
+kernels::Features FeaturesOfDraw(const SequenceSpec& spec, uint32_t phase, bool lists_kept) {
+  kernels::RowParameters parameters = spec.Within(phase).parameters;
+  parameters.kept_tokens |= lists_kept;
+  kernels::RowRequest request;
+  request.parameters = &parameters;
+  request.requested = spec.logprob_token_ids;
+  return kernels::FeaturesOf(request);
+}
+
+// Returns what the task of a row needs beside a draw.
+kernels::Features FeaturesOfTask(const RowPlan& plan) {
+  const kernels::RowParameters none;
+  constexpr std::array<uint32_t, 1> kToken = {0};
+  kernels::RowRequest request;
+  request.parameters = &none;
+  if (plan.kind == RowPlan::Kind::kScore) {
+    request.task = kernels::RowTask::kScore;
+    if (std::ranges::any_of(plan.requested, [](const auto& ids) { return !ids.empty(); })) request.requested = kToken;
+  }
+  if (plan.has_test()) request.task = kernels::RowTask::kVerify;
+  if (plan.kind == RowPlan::Kind::kBlock) {
+    request.survival = kernels::RowRequest::kCertainSurvival;
+    request.requested = kToken;  // a position's draft
+  }
+  std::vector<int32_t> parents = plan.ahead.parents;
+  std::ranges::sort(parents);
+  const bool has_rivals = std::ranges::adjacent_find(parents) != parents.end();
+  if (plan.kind == RowPlan::Kind::kReject && has_rivals) request.rivals = kToken;
+  return kernels::FeaturesOf(request);
+}
+
+// Returns the field of a row that asks for the first of these features.
+std::string FieldOf(const RowPlan& plan, kernels::Features missing) {
+  const std::string row = absl::StrCat("step.rows[", plan.row, "]");
+  if (plan.kind == RowPlan::Kind::kScore) return row + ".score";
+  if (!plan.verifies()) return row;
+  const std::string draft = row + (plan.is_tree ? ".verify_tree" : ".verify_draft");
+  if ((missing & (kernels::kFeatureVerify | kernels::kFeatureBlock)) != 0) return draft + ".mode";
+  if ((missing & kernels::kFeatureRounds) != 0) return draft + ".draft_sampling";
+  return plan.return_probabilities ? draft + ".return_probabilities" : draft;
+}
+
+}  // namespace
+
+std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const v1::OpenSequence& open, absl::string_view path,
+                                   const SequenceSpec& spec) {
+  for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
+    const kernels::Features missing = devices.Lacking(FeaturesOfDraw(spec, phase, spec.receipts));
+    if (missing != kernels::kNoFeatures) return Lacked(FieldOf(open, path, phase, missing), missing);
+  }
+  if (spec.live_vocabulary <= devices.widest_vocabulary()) return std::nullopt;
+  const char* const field = open.has_live_vocabulary_size() ? ".live_vocabulary_size" : ".vocabulary_size";
+  return Refusal{Reason::kOutOfRange, absl::StrCat(path, field), absl::StrCat("<= ", devices.widest_vocabulary()),
+                 "no device of this server takes rows as wide"};
+}
+
+std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const RowPlan& plan, const SequenceSpec& spec) {
+  const kernels::Features task = FeaturesOfTask(plan);
+  const bool lists_kept = plan.return_probabilities || (spec.receipts && plan.kind != RowPlan::Kind::kScore);
+  if (task == kernels::kNoFeatures && !plan.return_probabilities) return std::nullopt;
+  for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
+    const kernels::Features missing = devices.Lacking(task | FeaturesOfDraw(spec, phase, lists_kept));
+    if (missing != kernels::kNoFeatures) return Lacked(FieldOf(plan, missing), missing);
+  }
+  return std::nullopt;
+}
+
+}  // namespace sortition::service
