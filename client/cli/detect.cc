@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +16,6 @@
 
 ABSL_FLAG(std::string, key_file, "", "detect: a file with the watermark's key, a decimal number");
 ABSL_FLAG(uint32_t, context_width, sortition::law::kDefaultWatermarkWidth, "detect: the watermark's context_width");
-ABSL_DECLARE_FLAG(uint32_t, choice_index);  // the completion that the text may be, of several
 
 namespace sortition::cli {
 namespace {
@@ -50,7 +48,6 @@ Outcome Detect(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1) return Fail(absl::InvalidArgumentError("detect takes one file of token ids, or -"));
   client::WatermarkOptions options;
   options.context_width = absl::GetFlag(FLAGS_context_width);
-  options.choice_index = absl::GetFlag(FLAGS_choice_index);
   if (options.context_width < 1 || options.context_width > law::kMaxWatermarkWidth) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--context_width must be 1..", law::kMaxWatermarkWidth)));
   }

@@ -37,6 +37,9 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> OwnSequence::Open(const SequenceOpt
   if (options.start_position && !options.prompt.empty()) {
     return absl::InvalidArgumentError("start_position and prompt exclude each other");
   }
+  if (!options.watermark_key_id.empty()) {
+    return absl::InvalidArgumentError("watermark_key_id: a service has its operator's keys, not this process");
+  }
   if (options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
   if (options.receipts != nullptr)
     return absl::InvalidArgumentError("receipts: a service makes them, not this process");

@@ -27,6 +27,12 @@ RowError PromptNeeded() {
                   "an option looks at the history, so the prompt is needed instead"};
 }
 
+// Returns the name of the operator's key that marks the text, or that is to mark it; empty if there is none.
+const std::string& KeyIdOf(const SequenceRecord& record) {
+  const std::string& known = record.policy.watermark_key_id();
+  return known.empty() ? record.options.watermark_key_id : known;
+}
+
 // Returns the error of a sequence that the service's operator marks and that only this process could continue.
 RowError KeyNeeded() {
   return RowError{absl::StatusCode::kFailedPrecondition, v1::CONTRADICTION, "watermark_key_id", "",
@@ -72,7 +78,7 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
   if (here && !standing.needs_history) return true;
   if (now < standing.not_before) return false;
   const bool fork = CanFork(*link, *record);
-  if (link->transport->sampler() != nullptr && !record->policy.watermark_key_id().empty()) {
+  if (link->transport->sampler() != nullptr && !KeyIdOf(*record).empty()) {
     standing.not_before = now + links_.Wait(++standing.attempts);
     FailSequence(record.get(), KeyNeeded(), standing.not_before);
     return false;
@@ -146,7 +152,7 @@ v1::OpenSequence StreamState::DescribeOpen(SequenceRecord* record) {
   open.set_epoch(record->standing.epoch);
   open.set_law_version(law::kLawVersion);
   *open.mutable_parameters() = record->in_force().parameters;
-  open.set_watermark_key_id(record->policy.watermark_key_id());
+  open.set_watermark_key_id(KeyIdOf(*record));
   if (options.choice_index != 0) open.set_choice_index(options.choice_index);
   open.set_vocabulary_size(options.vocabulary_size);
   if (options.live_vocabulary_size) open.set_live_vocabulary_size(*options.live_vocabulary_size);

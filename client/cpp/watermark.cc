@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "kernels/check.h"
@@ -40,11 +39,11 @@ double UpperTail(uint64_t n, double x) {
 WatermarkEvidence DetectWatermark(const WatermarkOptions& options, std::span<const uint32_t> tokens) {
   SORTITION_CHECK(options.context_width >= 1 && options.context_width <= law::kMaxWatermarkWidth);
   WatermarkEvidence evidence;
-  absl::flat_hash_set<std::pair<uint64_t, uint32_t>> seen;
+  absl::flat_hash_set<uint64_t> seen;  // contexts, by their hashes
   for (size_t at = options.context_width; at < tokens.size(); ++at) {
     const auto context = tokens.subspan(at - options.context_width, options.context_width);
-    const kernels::NoiseKey noise = law::WatermarkNoise(options.key, context, options.choice_index);
-    if (!seen.emplace(noise.seed, tokens[at]).second) continue;
+    const kernels::NoiseKey noise = law::WatermarkNoise(options.key, context);
+    if (!seen.insert(noise.seed).second) continue;
     ++evidence.tokens;
     evidence.score += TokenEvidence(noise, tokens[at]);
   }

@@ -11,7 +11,7 @@ constexpr u32 kWatermarkTag = 0x57u;
 
 }  // namespace
 
-kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context, uint32_t stream) {
+kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context) {
   u32 low = 0;
   u32 high = 0;
   for (const uint32_t token : context) {
@@ -19,7 +19,7 @@ kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context
     low = words.x;
     high = words.y;
   }
-  return {uint64_t{high} << 32 | low, 0, stream};
+  return {uint64_t{high} << 32 | low, 0, 0};
 }
 
 }  // namespace sortition::law

@@ -1,5 +1,5 @@
-// The noise of a watermarked draw: a keyed hash of the tokens before it stands where seed and position stand otherwise
-// (WATERMARK.md). Pure and thread-safe; the same on every machine.
+// The noise of a watermarked draw: a keyed hash of the tokens before it stands where seed, position and stream stand
+// otherwise (WATERMARK.md). Pure and thread-safe; the same on every machine.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@ inline constexpr uint32_t kDefaultWatermarkWidth = 4;
 inline constexpr uint32_t kMaxWatermarkWidth = 64;
 
 // `context`: the tokens before the draw, oldest first; the last `width` of them, or fewer where there are fewer.
-// `stream` as in NoiseKey.
-kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context, uint32_t stream);
+kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context);
 
 }  // namespace sortition::law

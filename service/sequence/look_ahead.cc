@@ -12,7 +12,7 @@ namespace {
 using Edits = std::shared_ptr<const std::vector<kernels::LogitEdit>>;
 
 PositionView ViewOf(SequenceState* state, Edits edits) {
-  return {std::move(edits), state->watermark_seed(), state->forced_token(), state->phase()};
+  return {std::move(edits), state->marked_noise(), state->forced_token(), state->phase()};
 }
 
 // A walk over the tree.

@@ -24,10 +24,10 @@ struct TokenTree {
 // The options' view of the history at one position.
 struct PositionView {
   std::shared_ptr<const std::vector<kernels::LogitEdit>> edits;
-  std::optional<uint64_t> noise_seed;  // of a watermark: replaces the sequence's seed, and the position is 0
-  std::optional<uint32_t> forced;      // token that is emitted in any case; the edits do not matter then
-  uint32_t phase = kNoPhase;           // its options hold
-  bool ends_result = false;            // the tree's token before the position ends a result (TextEnd::is_last)
+  std::optional<kernels::NoiseKey> marked_noise;  // of a draw that a watermark marks, in place of the sequence's
+  std::optional<uint32_t> forced;                 // token that is emitted in any case; the edits do not matter then
+  uint32_t phase = kNoPhase;                      // its options hold
+  bool ends_result = false;  // the tree's token before the position ends a result (TextEnd::is_last)
 };
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;

@@ -9,10 +9,7 @@ kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, ui
   const RowOptions& options = spec.Within(view != nullptr ? view->phase : kNoPhase);
   row.parameters = &options.parameters;
   row.noise = {spec.seed, position, spec.choice_index | draw_salt << 16};
-  if (view != nullptr && view->noise_seed) {
-    row.noise.seed = *view->noise_seed;
-    row.noise.position = 0;
-  }
+  if (view != nullptr && view->marked_noise) row.noise = *view->marked_noise;
   row.edits = view != nullptr ? std::span<const kernels::LogitEdit>(*view->edits) : options.listed_edits;
   row.has_allowed_tokens = options.has_allowed_tokens;
   row.allowed_tokens = options.allowed_tokens;

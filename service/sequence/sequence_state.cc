@@ -155,13 +155,13 @@ std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
   return merged_;
 }
 
-std::optional<uint64_t> SequenceState::watermark_seed() const {
+std::optional<kernels::NoiseKey> SequenceState::marked_noise() const {
   const HistoryOptions& options = spec_->history;
   if (options.watermark_width == 0 || (index_ && index_->RepeatsMarkedContext(log_))) return std::nullopt;
   uint32_t context[law::kMaxWatermarkWidth];
   const uint32_t width = std::min(options.watermark_width, position());
   for (uint32_t i = 0; i < width; ++i) context[i] = log_.at(position() - width + i);
-  return law::WatermarkNoise(options.watermark_key, {context, width}, 0).seed;
+  return law::WatermarkNoise(options.watermark_key, {context, width});
 }
 
 void SequenceState::LeaveLoan() {

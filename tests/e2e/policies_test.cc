@@ -241,6 +241,89 @@ TEST_F(PoliciesTest, ClientCannotTurnItOff) {
   EXPECT_LT(PValue(kFirstKey, (*sequence)->tokens()), 1e-4);
 }
 
+// Whatever a client sets, the holder of the key finds the text.
+TEST_F(PoliciesTest, NoFieldOfAClientHidesTheMark) {
+  Write("keys", "first 11\n");
+  WriteRules(Marked());
+  const auto server = Start();
+  const auto client = Connect(server->address());
+  client::SequenceOptions options = Options("text");
+  options.choice_index = 5;
+  options.parameters.set_min_keep(2);
+  options.parameters.set_top_p(0.99f);
+  options.parameters.mutable_xtc()->set_probability(0.5f);
+  for (uint32_t token = 0; token < kPolicyVocabulary; token += 4) {  // most texts are taken back sometimes
+    options.parameters.add_banned_phrases()->add_tokens(token);
+  }
+  v1::Phase& phase = *options.parameters.add_phases();
+  phase.set_max_tokens(30);
+  phase.add_then(3);
+  phase.mutable_parameters()->set_temperature(0.8f);
+  uint32_t rewinds = 0, salt = 0;
+  std::unique_ptr<client::Sequence> sequence;
+  const auto draw = [&](uint32_t until, const client::Drafts* drafts = nullptr) {
+    while (sequence->position() < until) {
+      std::vector<float> logits = MakeLogits(sequence->position());
+      const std::vector<float> next = MakeLogits(sequence->position() + 1);
+      logits.insert(logits.end(), next.begin(), next.end());
+      client::Batch batch{v1::DTYPE_F32, kPolicyVocabulary, {{sequence.get(), logits.data(), (salt += 997) % 65536}}};
+      batch.rows[0].drafts = drafts;
+      const auto results = client->Step(batch);
+      ASSERT_TRUE(results.ok()) << results.status();
+      const auto* error = std::get_if<client::RowError>(&(*results)[0]);
+      ASSERT_EQ(error, nullptr) << error->message;
+      const auto* drawn = std::get_if<v1::DrawResult>(&(*results)[0]);
+      rewinds += drawn != nullptr && drawn->has_rewind();
+    }
+  };
+  auto opened = client->Open(options);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  sequence = *std::move(opened);
+  ASSERT_NO_FATAL_FAILURE(draw(25));
+  options.request_id = "fork";
+  options.choice_index = 9;
+  options.seed = 8;
+  options.prompt.clear();
+  auto forked = client->Fork(*sequence, options);
+  ASSERT_TRUE(forked.ok()) << forked.status();
+  sequence = *std::move(forked);
+  ASSERT_NO_FATAL_FAILURE(draw(50));
+  ASSERT_TRUE(sequence->Truncate(40).ok());
+  ASSERT_NO_FATAL_FAILURE(draw(60));
+  client::Drafts drafts;
+  const std::vector<uint32_t> proposed = {7};
+  drafts.tokens = proposed;
+  drafts.mode = v1::VERIFY_MODE_COUPLED;
+  ASSERT_NO_FATAL_FAILURE(draw(80, &drafts));
+  EXPECT_GT(rewinds, 0u);
+  EXPECT_LT(PValue(kFirstKey, sequence->tokens()), 1e-6);
+}
+
+// Completions of a prompt have the noise of their contexts alone, so each takes a key of its own.
+TEST_F(PoliciesTest, ChoicesDifferByTheirKeys) {
+  Write("keys", "first 11\nsecond 12\n");
+  WriteRules(Marked());
+  const auto server = Start();
+  const auto client = Connect(server->address());
+  std::vector<std::vector<uint32_t>> texts;
+  for (const char* const key : {"", "first", "second"}) {
+    client::SequenceOptions options = Options("choice" + std::to_string(texts.size()));
+    options.choice_index = static_cast<uint32_t>(texts.size());
+    options.seed = texts.size();
+    options.watermark_key_id = key;
+    const auto sequence = client->Open(options);
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
+    for (int i = 0; i < 60; ++i) ASSERT_NO_FATAL_FAILURE(Draw(client.get(), sequence->get()));
+    texts.push_back((*sequence)->tokens());
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_LT(PValue(kFirstKey, texts[1]), 1e-6);
+  EXPECT_LT(PValue(kSecondKey, texts[2]), 1e-6);
+  client::SequenceOptions options = Options("other");
+  options.watermark_key_id = "third";
+  EXPECT_THAT(client->Open(options).status().ToString(), HasSubstr("open.watermark_key_id"));
+}
+
 TEST_F(PoliciesTest, ChangedPolicyRefusesWhatItWouldChange) {
   WriteRules(R"("defaults": {"topK": 3})");
   auto server = Start();

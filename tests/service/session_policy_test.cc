@@ -248,6 +248,62 @@ TEST_F(SessionPolicy, ForkAndImportAreMarkedToo) {
   EXPECT_EQ(import().state().policy().watermark_key_id(), "first");
 }
 
+// A draft is kept only as the draw's own token, whose noise is the key's.
+TEST_F(SessionPolicy, MarkRefusesDraftsThatTheirProbabilityAccepts) {
+  Begin(Marked());
+  const std::vector<uint32_t> text = {1, 2};
+  constexpr uint32_t kDraft = 3;
+  const PlainSequence plain = Plain(WithHistory(Open(), text, 2), 11, 3);
+  const uint32_t right = PlainSequence(plain).Draw({.logits = LogitsAfter(text, 1)}, 2).token();
+  uint64_t epoch = 0;
+  // Fills the task of a row of one draft, and returns the result.
+  const auto run = [&](const auto& fill) {
+    const uint64_t hash = worker_->MustOpen(WithHistory(Open("a", ++epoch), text, 2)).history_hash();
+    StepBuilder step(epoch, kModelVocabulary);
+    v1::StepRow& row = step.AddRow("a", epoch, 2, LogitsAfter(text, 1));
+    step.AddTensorRow(LogitsAfter({1, 2, kDraft}, 1));
+    row.set_history_hash(hash);
+    fill(&row);
+    const auto results = worker_->Run(step.Build());
+    return results.size() == 1 ? results[0] : v1::RowResult();
+  };
+  const auto certain = [](auto* task) {
+    v1::SparseProbabilities& sparse = *task->add_sparse_probabilities();
+    sparse.add_tokens(kDraft);
+    sparse.add_probabilities(1);
+  };
+  const auto chain = [&](v1::VerifyMode mode, bool has_probabilities) {
+    return run([&](v1::StepRow* row) {
+      row->mutable_verify_draft()->set_mode(mode);
+      row->mutable_verify_draft()->add_draft_tokens(kDraft);
+      if (has_probabilities) certain(row->mutable_verify_draft());
+    });
+  };
+  const auto tree = [&](v1::VerifyMode mode, bool has_probabilities) {
+    return run([&](v1::StepRow* row) {
+      v1::VerifyTree& task = *row->mutable_verify_tree();
+      task.set_mode(mode);
+      task.add_draft_tokens(kDraft);
+      task.add_parents(-1);
+      if (!has_probabilities) return;
+      certain(&task);
+      task.set_draft_sampling(v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT);
+    });
+  };
+  for (const v1::RowResult& refused : {chain(v1::VERIFY_MODE_REJECTION, false), chain(v1::VERIFY_MODE_REJECTION, true),
+                                       chain(v1::VERIFY_MODE_BLOCK, true), tree(v1::VERIFY_MODE_REJECTION, true)}) {
+    EXPECT_EQ(refused.error().reason(), v1::CONTRADICTION);
+    EXPECT_THAT(refused.error().field(), ::testing::MatchesRegex("step.rows.0..verify_(draft|tree).mode"));
+    EXPECT_EQ(refused.error().limit(), "VERIFY_MODE_GREEDY or VERIFY_MODE_COUPLED");
+    EXPECT_THAT(refused.error().message(), HasSubstr("carries no mark"));
+  }
+  for (const v1::RowResult& drawn : {chain(v1::VERIFY_MODE_COUPLED, false), tree(v1::VERIFY_MODE_COUPLED, false),
+                                     tree(v1::VERIFY_MODE_REJECTION, false)}) {
+    ASSERT_TRUE(drawn.has_verify()) << drawn.ShortDebugString();
+    EXPECT_EQ(drawn.verify().positions(0).token(), right);
+  }
+}
+
 TEST_F(SessionPolicy, LimitIsStatedOrRefused) {
   Begin(R"("limits": [{"field": "temperature", "max": 1.5, "violation": "VIOLATION_APPLY"},
                       {"field": "top_k", "max": 20}])");

@@ -8,7 +8,10 @@
 //   verifier_rows compact ROWS SEED           random rows beside compact rows that decide them
 //   verifier_rows options                     rows with each sampling option at several values and in each preset's
 //                                             order; a row's name is its options as JSON
-//   verifier_rows filters                     rows with min_k and min_keep, likewise, and random ones
+//   verifier_rows filters                     rows with min_k and min_keep, likewise, XTC among equal first tokens, and
+//                                             random rows
+//   verifier_rows answer FILE                 the rows of FILE with the reference's answers, each on one line: for rows
+//                                             of which a part was changed by hand
 //   verifier_rows check FILE                  samples the rows of FILE again, with the reference and with the CPU
 //                                             kernels of every target; a line for each difference, exit status 1
 #include <algorithm>
@@ -137,11 +140,11 @@ std::string NameOf(const Options& options, const char* order) {
   return name + "'order': '" + order + "'}";
 }
 
-void AddOptions(Options options, const char* order, law::Preset preset, std::vector<law::GoldenRow>* rows) {
+void AddOptions(Options options, const char* order, law::Preset preset, std::vector<law::GoldenRow>* rows,
+                law::GoldenShape shape = law::GoldenShape::kModel) {
   const std::string name = NameOf(options, order);
   options.order.assign(law::PresetOrder(preset).begin(), law::PresetOrder(preset).end());
-  law::GoldenRow row =
-      law::Chained(name, law::GoldenShape::kModel, rows->size() % 2 == 0 ? DType::kF32 : DType::kBF16, 40, options);
+  law::GoldenRow row = law::Chained(name, shape, rows->size() % 2 == 0 ? DType::kF32 : DType::kBF16, 40, options);
   row.shape = law::GoldenShape::kExplicit;
   row.noise = {0x123456789abcdef0 + rows->size(), uint32_t(rows->size()), 0};
   row.edits = {{2, kernels::LogitEdit::kRepeated, law::CanonicalBits(0.5f), law::PenaltyBits(0.3f, 0.2f, 2)},
@@ -224,6 +227,13 @@ int WriteFilters() {
     AddOptions(all, "llama_cpp", law::Preset::kLlamaCpp, &rows);
     AddOptions(all, "hf", law::Preset::kHf, &rows);
   }
+  // XTC where several tokens are the likeliest, with thresholds that they reach and that they do not.
+  for (const float threshold : {0.003f, 0.03f, 0.3f, 0.5f}) {
+    for (const float temperature : {0.5f, 1.5f, 20.0f}) {
+      AddOptions({.temperature = temperature, .xtc_probability = 1, .xtc_threshold = threshold}, "vllm",
+                 law::Preset::kVllm, &rows, law::GoldenShape::kTies);
+    }
+  }
   for (const law::GoldenRow& row : rows) PrintRow(row);
   const auto is_new = [](const kernels::Stage& stage) { return stage.kind == kernels::StageKind::kMinK; };
   for (uint64_t seed = uint64_t{9} << 32, written = 0; written < 60; ++seed) {
@@ -237,13 +247,25 @@ int WriteFilters() {
   return 0;
 }
 
-int Check(const char* path) {
-  std::ifstream file(path);
+std::string TextOf(const char* path) {
   std::ostringstream read;
-  read << file.rdbuf();
-  const std::string wanted = WithoutSpaces(read.str());
+  read << std::ifstream(path).rdbuf();
+  return read.str();
+}
+
+int Answer(const char* path) {
+  for (const law::GoldenRow& row : PublishedRows(TextOf(path))) {
+    const std::vector<std::byte> tensor = law::TensorOf(row);
+    PrintRow(GoldenRowOf(law::RequestOf(row, tensor), row.name));
+  }
+  return 0;
+}
+
+int Check(const char* path) {
+  const std::string text = TextOf(path);
+  const std::string wanted = WithoutSpaces(text);
   uint64_t different = 0;
-  const std::vector<law::GoldenRow> rows = PublishedRows(read.str());
+  const std::vector<law::GoldenRow> rows = PublishedRows(text);
   for (const law::GoldenRow& row : rows) {
     if (!IsPublishedAnswer(wanted, row)) {
       std::printf("%s: the reference has another answer\n", row.name.c_str());
@@ -279,6 +301,7 @@ int main(int count, char** words) {
   using namespace sortition::testing;
   const std::string_view task = count > 1 ? words[1] : "";
   if (task == "check" && count == 3) return Check(words[2]);
+  if (task == "answer" && count == 3) return Answer(words[2]);
   if (task == "options" && count == 2) return WriteOptions();
   if (task == "filters" && count == 2) return WriteFilters();
   if (task == "make" && count == 5) return Make(NumberOf(words[2]), NumberOf(words[3]), NumberOf(words[4]));
@@ -290,6 +313,6 @@ int main(int count, char** words) {
   std::fprintf(stderr,
                "verifier_rows make ROWS SEED VOCABULARY | histories ROWS SEED | marks ROWS SEED | records ROWS SEED "
                "VOCABULARY | compact"
-               " ROWS SEED | options | filters | check FILE\n");
+               " ROWS SEED | options | filters | answer FILE | check FILE\n");
   return 2;
 }

@@ -21,9 +21,9 @@ ROWS = os.environ["TEST_VERIFIER_ROWS"]
 # Law 1. A file that differs from these is another law's.
 FROZEN = {
     "golden_outputs.json": "e2b9546f7b8997dc9d730c3be5a88b25ed03595051b9720875d19b885e9230bc",
-    "law_1_filters.json": "042b5eb416d1afe40b0331e7a393e32e978c5bc8b3fac93d8d562660012a1ded",
-    "law_1_histories.json": "6388d9d709e4c4874e9c4a59ae9e6189448ef8e86e2659549d9ddbe3166eb529",
-    "law_1_marks.json": "0b3c918877b04e6a352f41318bf0a3ab3c6bb5bdde9030d39910690a14e2cac1",
+    "law_1_filters.json": "c4172d7f8c5143751ee8178fd6dde6b5454bc4dcd565067199fd73c2a33a5d5a",
+    "law_1_histories.json": "2378adbc9c39f3ae1a87f020cf046456dfc58d164efda4826a65201020ec6445",
+    "law_1_marks.json": "01fb8b97487803c3c5584586906e48eedab21d8b4b66381692ecdddb3e99cbad",
     "law_1_records.json": "0e652774a8e97875405684f43e7369e0c19c3305cc6711c776e0781f3d593336",
     "law_1_rows.json": "9b12ea3528e0faecd438cbed471fcddd0852c3cf40f47b8ee1dc5cc64101fab0",
 }

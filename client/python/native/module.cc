@@ -34,6 +34,7 @@ client::SequenceOptions ParseSequence(nb::bytes message, std::vector<uint32_t> p
   options.vocabulary_size = open.vocabulary_size();
   if (open.has_live_vocabulary_size()) options.live_vocabulary_size = open.live_vocabulary_size();
   options.model = open.model();
+  options.watermark_key_id = open.watermark_key_id();
   options.prompt = std::move(prompt);
   options.start_position = start_position;
   return options;

@@ -28,11 +28,11 @@ def parameters_of(parameters: Optional[SamplingParameters], sampling: Dict[str, 
 
 
 def describe(request_id: str, vocabulary_size: int, *, seed: Optional[int] = None, choice_index: int = 0,
-             live_vocabulary_size: Optional[int] = None, model: str = "",
+             live_vocabulary_size: Optional[int] = None, model: str = "", watermark_key_id: str = "",
              parameters: Optional[SamplingParameters] = None, **sampling: Any) -> bytes:
     """Returns a serialized OpenSequence without history."""
     return OpenSequence(request_id=request_id, vocabulary_size=vocabulary_size, seed=seed, choice_index=choice_index,
-                        live_vocabulary_size=live_vocabulary_size, model=model,
+                        live_vocabulary_size=live_vocabulary_size, model=model, watermark_key_id=watermark_key_id,
                         parameters=parameters_of(parameters, sampling)).SerializeToString()
 
 

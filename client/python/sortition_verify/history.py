@@ -39,9 +39,10 @@ def phase_after(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) 
     for n in range(len(tokens) + 1 if phases else 0):
         read = tokens[since:n]
         if now:
-            phase, budget = phases[now - 1], phases[now - 1].get("max_tokens", len(tokens))
-            if len(read) > budget:
-                over = len(read) == budget + len(then_of(phase))
+            phase = phases[now - 1]
+            then = budget_end(phase, since, prompt)
+            if then is not None and n > then:
+                over = n == then + len(then_of(phase))
             else:
                 over = ends_with(read, phase.get("end", []))
             if over:
@@ -52,10 +53,18 @@ def phase_after(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) 
                 now, since = found[0], n
         if not now and n == prompt and [] in begins:
             now, since = begins.index([]) + 1, n
-    used = len(tokens) - since
-    if not now or used < phases[now - 1].get("max_tokens", used + 1):
+    then = budget_end(phases[now - 1], since, prompt) if now else None
+    if then is None or len(tokens) < then:
         return now, None
-    return now, then_of(phases[now - 1])[used - phases[now - 1]["max_tokens"]]
+    return now, then_of(phases[now - 1])[len(tokens) - then]
+
+
+def budget_end(phase: Dict[str, Any], begin: int, prompt: int) -> Optional[int]:
+    """The position of the first token of `then` in a phase that began at `begin`; None without a budget."""
+    if "max_tokens" not in phase:
+        return None
+    end = begin + phase["max_tokens"]
+    return max(end, prompt) if begin <= prompt else end
 
 
 def then_of(phase: Dict[str, Any]) -> List[int]:
@@ -66,8 +75,7 @@ def ends_with(tokens: List[int], tag: List[int]) -> bool:
     return bool(tag) and tokens[len(tokens) - len(tag):] == tag and len(tag) <= len(tokens)
 
 
-def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int], stream: int
-                    ) -> Optional[Tuple[Tuple[int, int], int, int]]:
+def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int]) -> Optional[Tuple[Tuple[int, int], int, int]]:
     """The key, position and stream of a row's noise with a watermark; None where no watermark marks it."""
     if "watermark" not in parameters:
         return None
@@ -82,7 +90,7 @@ def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int], stream: i
     for token in tokens[max(0, len(tokens) - width):]:
         x, y, _, _ = philox(np.full(1, first, U64), second, token, TAG_WATERMARK, (key & 0xFFFFFFFF, key >> 32))
         first, second = int(x[0]), int(y[0])
-    return (first, second), 0, stream
+    return (first, second), 0, 0
 
 
 # --- bans

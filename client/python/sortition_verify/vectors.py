@@ -131,13 +131,13 @@ def consequences(history, row):
     out = {"patches": [list(edit) for edit in edits(parameters, tokens, len(prompt))] if forced is None else []}
     if allowed:
         out["allowed_tokens"] = allowed
-    noise = watermark_noise(parameters, tokens, history["stream"])
+    noise = watermark_noise(parameters, tokens)
     if noise is None:
-        seed, position = int(row["noise"]["seed"]), len(tokens)
+        seed, position, stream = int(row["noise"]["seed"]), len(tokens), history["stream"]
     else:
-        (low, high), position, _ = noise
+        (low, high), position, stream = noise
         seed = high << 32 | low
-    out["noise"] = {"seed": str(seed), "position": position, "stream": history["stream"]}
+    out["noise"] = {"seed": str(seed), "position": position, "stream": stream}
     return out
 
 

@@ -34,7 +34,7 @@ class Key:
 class Evidence:
     """The score of a text for one key.
 
-    tokens: those that count. They have a whole context, and each pair of context and token counts once.
+    tokens: those that count. They have a whole context, which has not occurred before.
     score: sum over these tokens; near `tokens` for a text without the mark.
     p_value: probability that a text without the mark has at least this score.
     """
@@ -71,16 +71,15 @@ def read_keys(path: str) -> List[Key]:
         return parse_keys(file.read())
 
 
-def detect(tokens: Sequence[int], keys: Sequence[Key], choice_index: int = 0) -> List[Evidence]:
+def detect(tokens: Sequence[int], keys: Sequence[Key]) -> List[Evidence]:
     """The evidence for each key, in the order of the keys. Takes O(len(tokens)) for each.
 
-    `choice_index` is that of the sequence, 0 unless a prompt was completed several times. Raises ValueError for a token
-    that is no id.
+    Raises ValueError for a token that is no id.
     """
     ids = np.asarray(tokens, I64).reshape(-1)
     if ids.size and not 0 <= ids.min() <= ids.max() < MOST_VOCABULARY:
         raise ValueError(f"tokens are ids in 0..{MOST_VOCABULARY - 1}")
-    return [_evidence(ids.astype(U64), key, choice_index) for key in keys]
+    return [_evidence(ids.astype(U64), key) for key in keys]
 
 
 def joint_p_value(evidence: Sequence[Evidence]) -> float:
@@ -88,7 +87,7 @@ def joint_p_value(evidence: Sequence[Evidence]) -> float:
     return min(1.0, len(evidence) * min(found.p_value for found in evidence))
 
 
-def _evidence(ids: Any, key: Key, choice_index: int) -> Evidence:
+def _evidence(ids: Any, key: Key) -> Evidence:
     width = key.context_width
     if len(ids) <= width:
         return Evidence(key.id, 0, 0.0, 1.0)
@@ -97,18 +96,18 @@ def _evidence(ids: Any, key: Key, choice_index: int) -> Evidence:
     for place in range(width):
         first, second, _, _ = philox(first, second, contexts[:, place], TAG_WATERMARK,
                                      (key.key & 0xFFFFFFFF, key.key >> 32))
-    # Each pair of context and token once: the hash stands for the context.
-    _, kept = np.unique(np.stack([first << U64(32) | second, drawn]), axis=1, return_index=True)
-    logs = _noise_logs(drawn[kept], (first[kept], second[kept]), choice_index)
+    # The hash stands for the context. Each one counts where it occurs first.
+    _, kept = np.unique(first << U64(32) | second, return_index=True)
+    logs = _noise_logs(drawn[kept], (first[kept], second[kept]))
     noise = np.exp2(logs.astype(np.float64) * 2.0**-32) * math.log(2)
     score = float(np.sum(-np.log(-np.expm1(-noise))))
     return Evidence(key.id, len(kept), score, upper_tail(len(kept), score))
 
 
-def _noise_logs(ids: Any, key: Any, stream: int) -> Any:
-    """L of LAW.md, section 8, of token ids, each under its own key and at position 0."""
-    group = noise_words(ids >> U64(6), TAG_GROUP, (key, 0, stream))
-    a, own = neg_log2(uniforms(group)), neg_log2(uniforms(noise_words(ids, TAG_TOKEN, (key, 0, stream))))
+def _noise_logs(ids: Any, key: Any) -> Any:
+    """L of LAW.md, section 8, of token ids, each under its own key, at position 0 and in stream 0."""
+    group = noise_words(ids >> U64(6), TAG_GROUP, (key, 0, 0))
+    a, own = neg_log2(uniforms(group)), neg_log2(uniforms(noise_words(ids, TAG_TOKEN, (key, 0, 0))))
     owns = ids & U64(63) == group & U64(63)
     return np.where(owns, log2_raws(a) - I64(64 << 32), log2_raws((a + U64(63) >> U64(6)) + own) - I64(58 << 32))
 

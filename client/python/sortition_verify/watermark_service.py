@@ -3,9 +3,9 @@
     python -m sortition_verify watermark --keys=FILE [--tokenizer=FILE] --serve=127.0.0.1:8090
     python -m sortition_verify watermark --keys=FILE [--tokenizer=FILE] TEXT
 
-POST /detect takes {"tokens": [ids...]} or, with a tokenizer, {"text": "..."}, and "choice_index" if it is not 0. The
-answer is {"p_value", "tokens", "keys": [{"id", "tokens", "score", "p_value"}...]}; `p_value` allows for the number of
-keys. Errors are {"error"} with status 400, 404, 411 or 413. No answer has a key, and nothing of a text is kept.
+POST /detect takes {"tokens": [ids...]} or, with a tokenizer, {"text": "..."}. The answer is {"p_value", "tokens",
+"keys": [{"id", "tokens", "score", "p_value"}...]}; `p_value` allows for the number of keys. Errors are {"error"} with
+status 400, 404, 411 or 413. No answer has a key, and nothing of a text is kept.
 
 A tokenizer is a file of Hugging Face's `tokenizers`, which must be installed for it. It must be the model's own. A text
 cut out of a longer one can begin with other tokens than the model drew: these few are not found, and the rest is.
@@ -21,7 +21,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from sortition_verify.watermark import Key, detect, joint_p_value, read_keys
 
 MOST_BYTES = 4 << 20  # of a request
-MOST_CHOICE = 65535
 SECONDS = 20  # of silence, after which a connection is closed
 MOST_AT_ONCE = 8
 
@@ -71,18 +70,15 @@ class Detector:
 
     def answer(self, request: Any) -> Dict[str, Any]:
         """The answer to a request. Raises BadRequest, which names the field."""
-        if not isinstance(request, dict) or not set(request) <= {"tokens", "text", "choice_index"}:
-            raise BadRequest("a request is an object with tokens or text, and choice_index")
+        if not isinstance(request, dict) or not set(request) <= {"tokens", "text"}:
+            raise BadRequest("a request is an object with tokens or text")
         if ("tokens" in request) == ("text" in request):
             raise BadRequest("either tokens or text")
-        choice = request.get("choice_index", 0)
-        if type(choice) is not int or not 0 <= choice <= MOST_CHOICE:
-            raise BadRequest(f"choice_index: an integer in 0..{MOST_CHOICE}")
         tokens = request["tokens"] if "tokens" in request else self._tokens_of(request["text"])
         if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
             raise BadRequest("tokens: a list of integers")
         try:
-            found = detect(tokens, self._keys, choice)
+            found = detect(tokens, self._keys)
         except (ValueError, OverflowError) as error:
             raise BadRequest(f"tokens: {error}") from error
         rows = [{"id": one.key_id, "tokens": one.tokens, "score": one.score, "p_value": one.p_value} for one in found]
@@ -169,7 +165,6 @@ def main(words: List[str]) -> int:
     parser.add_argument("text", nargs="?", help="a file, or - for standard input: token ids, or text with --tokenizer")
     parser.add_argument("--keys", required=True, help="a file of lines: ID KEY [CONTEXT_WIDTH]")
     parser.add_argument("--tokenizer", help="the model's tokenizer.json")
-    parser.add_argument("--choice-index", type=int, default=0, help="that of the sequence; 0 unless there were several")
     parser.add_argument("--serve", metavar="HOST:PORT", help="answer over HTTP; the caller stands TLS before it")
     asked = parser.parse_args(words)
     if bool(asked.text) == bool(asked.serve):
@@ -191,7 +186,7 @@ def main(words: List[str]) -> int:
         text = file.read()
     try:
         given = {"text": text} if tokenize else {"tokens": [int(word) for word in text.replace(",", " ").split()]}
-        print(json.dumps(detector.answer({**given, "choice_index": asked.choice_index})))
+        print(json.dumps(detector.answer(given)))
     except (BadRequest, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

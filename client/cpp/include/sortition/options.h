@@ -189,3 +189,6 @@ struct SequenceOptions {
 };
 
 }  // namespace sortition::client
+  // The key of the operator's list that marks a new text, by name: completions of one prompt differ by their keys.
+  // Empty: the newest one. Refused if no policy marks the text.
+  std::string watermark_key_id = {};

@@ -9,11 +9,10 @@ namespace sortition::client {
 struct WatermarkOptions {
   uint64_t key = 0;  // of SamplingParameters.watermark; a secret
   uint32_t context_width = 4;
-  uint32_t choice_index = 0;
 };
 
 struct WatermarkEvidence {
-  uint64_t tokens = 0;  // tokens that count: those with a whole context, each pair of context and token once
+  uint64_t tokens = 0;  // tokens that count: those with a whole context that has not occurred before
   double score = 0;     // sum of their scores; near `tokens` for a text without the watermark
   double p_value = 1;   // probability that a text without the watermark has at least this score
 };
