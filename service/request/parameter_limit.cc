@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -49,7 +50,16 @@ constexpr DefaultValue kDefaults[] = {
 };
 
 // Fields whose 0 stands for all tokens: it is the largest value.
-constexpr absl::string_view kZeroIsAll[] = {"top_k", "penalty_scope.window", "dry.window"};
+constexpr absl::string_view kZeroIsAll[] = {"top_k", "top_n_sigma", "top_h", "penalty_scope.window", "dry.window"};
+
+// Filters that keep fewer tokens the lower the value is, and those that keep fewer the higher it is. top_k, which
+// counts tokens, is not among them. Nor are those that a sequence without their message does not have.
+constexpr absl::string_view kLowerKeepsFewer[] = {"top_p", "typical_p", "top_n_sigma", "top_h"};
+constexpr absl::string_view kHigherKeepsFewer[] = {"min_p", "epsilon_cutoff", "eta_cutoff", "top_a"};
+
+bool IsAmong(std::span<const absl::string_view> names, absl::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 // Returns the fields from the message down to the one that is named; empty if there is no such field.
 Path FindField(const Descriptor& message, const std::string& name) {
@@ -113,8 +123,7 @@ double NumberOf(const Message& parent, const FieldDescriptor& field, const std::
 }
 
 double RankOf(double value, const std::string& name) {
-  const bool is_all = value == 0 && std::ranges::find(kZeroIsAll, name) != std::end(kZeroIsAll);
-  return is_all ? std::numeric_limits<double>::infinity() : value;
+  return value == 0 && IsAmong(kZeroIsAll, name) ? std::numeric_limits<double>::infinity() : value;
 }
 
 // Returns a bound in the precision of its field: 0.1 bounds a float of 0.1.
@@ -158,6 +167,92 @@ absl::Status Wrong(const v1::ParameterLimit& limit, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("limits: ", limit.field(), ": ", what));
 }
 
+std::string PhaseField(absl::string_view path, int phase, absl::string_view field) {
+  return absl::StrCat(path, ".phases[", phase, "].parameters.", field);
+}
+
+// Returns why a phase sets a value beyond the limit.
+std::optional<Refusal> CheckPhases(const v1::ParameterLimit& limit, absl::string_view path,
+                                   const v1::SamplingParameters& parameters) {
+  for (int i = 0; i < parameters.phases_size(); ++i) {
+    const v1::PhaseParameters& within = parameters.phases(i).parameters();
+    const Path inner = FindField(*within.GetDescriptor(), limit.field());
+    if (inner.empty()) continue;
+    // A message that a phase sets replaces the sequence's as a whole, so its absent fields have their defaults.
+    const Side side = Compare(limit, within, inner, /*counts_defaults=*/inner.size() > 1);
+    if (side != Side::kWithin) return Beyond(limit, side, PhaseField(path, i, limit.field()));
+  }
+  return std::nullopt;
+}
+
+// Applies the limit to what the sequence sets outside of its phases.
+std::optional<Refusal> ApplyOutside(const v1::ParameterLimit& limit, absl::string_view path,
+                                    v1::SamplingParameters* parameters, v1::PolicyEffect* effect) {
+  const Path field = FindField(*parameters->GetDescriptor(), limit.field());
+  const Side side = Compare(limit, *parameters, field, /*counts_defaults=*/true);
+  if (side == Side::kWithin) return std::nullopt;
+  if (limit.violation() != v1::ParameterLimit::VIOLATION_APPLY) {
+    return Beyond(limit, side, absl::StrCat(path, ".", limit.field()));
+  }
+  if (side == Side::kBanned) {
+    Message* const parent = MutableParent(field, parameters);
+    parent->GetReflection()->ClearField(parent, field.back());
+    effect->add_removed(limit.field());
+    return std::nullopt;
+  }
+  const double bound = side == Side::kBelow ? limit.min() : limit.max();
+  SetNumber(field, bound, parameters);
+  SetNumber(field, bound, effect->mutable_applied());
+  return std::nullopt;
+}
+
+// Returns the limit of min_keep that follows from a filter's, if one does. `has_own`: the policy limits min_keep.
+std::optional<v1::ParameterLimit> LimitOfMinKeep(const v1::ParameterLimit& limit, bool has_own) {
+  const bool counts = limit.field() == "top_k" && limit.has_max();
+  const bool cuts_low = IsAmong(kLowerKeepsFewer, limit.field()) && limit.has_max() &&
+                        (limit.max() < 1 || IsAmong(kZeroIsAll, limit.field()));
+  const bool cuts_high = IsAmong(kHigherKeepsFewer, limit.field()) && limit.has_min() && limit.min() > 0;
+  if (!counts && (has_own || !(cuts_low || cuts_high))) return std::nullopt;
+  v1::ParameterLimit implied;
+  implied.set_field("min_keep");
+  implied.set_max(counts ? limit.max() : 1);
+  implied.set_violation(limit.violation());
+  return implied;
+}
+
+// Returns the limit of dynamic_temperature.range about a temperature that the limit of `temperature` allows.
+v1::ParameterLimit LimitOfRange(const v1::ParameterLimit& limit, float temperature) {
+  const auto highest = static_cast<float>(limit.has_max() ? limit.max() : std::numeric_limits<float>::max());
+  const auto lowest = static_cast<float>(limit.has_min() ? limit.min() : 0);
+  float range = std::max(highest - temperature, 0.0f);
+  if (lowest > 0) range = std::clamp(temperature - lowest, 0.0f, range);
+  const auto passes = [&] { return temperature + range > highest || (lowest > 0 && temperature - range < lowest); };
+  while (range > 0 && passes()) range = std::nextafter(range, 0.0f);
+  v1::ParameterLimit implied;
+  implied.set_field("dynamic_temperature.range");
+  implied.set_max(range);
+  implied.set_violation(limit.violation());
+  return implied;
+}
+
+std::optional<Refusal> ApplyToRange(const v1::ParameterLimit& limit, absl::string_view path,
+                                    v1::SamplingParameters* parameters, v1::PolicyEffect* effect) {
+  const float temperature = parameters->has_temperature() ? parameters->temperature() : 1;
+  if (auto refusal = ApplyOutside(LimitOfRange(limit, temperature), path, parameters, effect)) return refusal;
+  for (int i = 0; i < parameters->phases_size(); ++i) {
+    const v1::PhaseParameters& within = parameters->phases(i).parameters();
+    if (!within.has_temperature() && !within.has_dynamic_temperature()) continue;
+    const float own = within.has_temperature() ? within.temperature() : temperature;
+    const float range = within.has_dynamic_temperature() ? within.dynamic_temperature().range()
+                                                         : parameters->dynamic_temperature().range();
+    const v1::ParameterLimit implied = LimitOfRange(limit, own);
+    if (range <= static_cast<float>(implied.max())) continue;
+    const bool is_own = within.has_dynamic_temperature();
+    return Beyond(implied, Side::kAbove, PhaseField(path, i, is_own ? implied.field() : "temperature"));
+  }
+  return std::nullopt;
+}
+
 // Returns true if a bound is a value that the field can have.
 bool Fits(double bound, const FieldDescriptor& field) {
   if (!std::isfinite(bound)) return false;
@@ -187,6 +282,9 @@ absl::Status CheckLimit(const v1::ParameterLimit& limit) {
   for (const auto& [has, bound] : {std::pair(limit.has_min(), limit.min()), std::pair(limit.has_max(), limit.max())}) {
     if (has && !Fits(bound, *path.back())) return Wrong(limit, absl::StrCat(bound, " is no value of the field"));
   }
+  if (limit.has_max() && limit.max() == 0 && IsAmong(kZeroIsAll, limit.field())) {
+    return Wrong(limit, "0 is no max: it stands for all tokens");
+  }
   if (limit.has_min() && limit.has_max() && limit.min() > limit.max()) return Wrong(limit, "min is above max");
   return absl::OkStatus();
 }
@@ -198,30 +296,21 @@ bool SetsBeyond(const v1::ParameterLimit& limit, const v1::SamplingParameters& p
 
 std::optional<Refusal> ApplyLimit(const v1::ParameterLimit& limit, absl::string_view path,
                                   v1::SamplingParameters* parameters, v1::PolicyEffect* effect) {
-  const Path field = FindField(*parameters->GetDescriptor(), limit.field());
-  for (int i = 0; i < parameters->phases_size(); ++i) {
-    const v1::PhaseParameters& within = parameters->phases(i).parameters();
-    const Path inner = FindField(*within.GetDescriptor(), limit.field());
-    if (inner.empty()) continue;
-    // A message that a phase sets replaces the sequence's as a whole, so its absent fields have their defaults.
-    const Side side = Compare(limit, within, inner, /*counts_defaults=*/inner.size() > 1);
-    if (side == Side::kWithin) continue;
-    return Beyond(limit, side, absl::StrCat(path, ".phases[", i, "].parameters.", limit.field()));
+  if (auto refusal = CheckPhases(limit, path, *parameters)) return refusal;
+  return ApplyOutside(limit, path, parameters, effect);
+}
+
+std::optional<Refusal> ApplyImplied(const ParameterLimits& limits, absl::string_view path,
+                                    v1::SamplingParameters* parameters, v1::PolicyEffect* effect) {
+  const bool has_own = std::ranges::any_of(limits, [](const auto& limit) { return limit.field() == "min_keep"; });
+  for (const v1::ParameterLimit& limit : limits) {
+    std::optional<Refusal> refusal;
+    if (const auto implied = LimitOfMinKeep(limit, has_own)) refusal = ApplyLimit(*implied, path, parameters, effect);
+    if (limit.field() == "temperature" && !limit.banned()) refusal = ApplyToRange(limit, path, parameters, effect);
+    if (!refusal) continue;
+    refusal->message = absl::StrCat("the value in force passes the operator's limit of ", limit.field());
+    return refusal;
   }
-  const Side side = Compare(limit, *parameters, field, /*counts_defaults=*/true);
-  if (side == Side::kWithin) return std::nullopt;
-  if (limit.violation() != v1::ParameterLimit::VIOLATION_APPLY) {
-    return Beyond(limit, side, absl::StrCat(path, ".", limit.field()));
-  }
-  if (side == Side::kBanned) {
-    Message* const parent = MutableParent(field, parameters);
-    parent->GetReflection()->ClearField(parent, field.back());
-    effect->add_removed(limit.field());
-    return std::nullopt;
-  }
-  const double bound = side == Side::kBelow ? limit.min() : limit.max();
-  SetNumber(field, bound, parameters);
-  SetNumber(field, bound, effect->mutable_applied());
   return std::nullopt;
 }
 

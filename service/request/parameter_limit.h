@@ -1,6 +1,8 @@
 // Bounds of single sampling parameters, found by the names of their fields.
 #pragma once
 
+#include <google/protobuf/repeated_field.h>
+
 #include <optional>
 #include <string>
 
@@ -26,5 +28,12 @@ bool SetsBeyond(const v1::ParameterLimit& limit, const v1::SamplingParameters& p
 // Refuses parameters at `path` whose value in force is beyond the limit, or moves the value and says so in `*effect`.
 std::optional<Refusal> ApplyLimit(const v1::ParameterLimit& limit, absl::string_view path,
                                   v1::SamplingParameters* parameters, v1::PolicyEffect* effect);
+
+using ParameterLimits = google::protobuf::RepeatedPtrField<v1::ParameterLimit>;
+
+// As ApplyLimit, once that has been done for each of `limits`, for what passes one of them by another field:
+// dynamic_temperature.range that of temperature, min_keep that of a filter (ParameterLimit says the rules).
+std::optional<Refusal> ApplyImplied(const ParameterLimits& limits, absl::string_view path,
+                                    v1::SamplingParameters* parameters, v1::PolicyEffect* effect);
 
 }  // namespace sortition::service

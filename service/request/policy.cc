@@ -68,6 +68,11 @@ absl::Status CheckLimits(const v1::Policy& policy, const Limits& limits) {
     if (is_greedy && policy.has_watermark()) return Wrong(where, "greedy tokens carry no mark of the watermark");
     if (SetsBeyond(limit, policy.defaults())) return Wrong(where, "the policy's own default is beyond the limit");
   }
+  v1::SamplingParameters defaults = policy.defaults();
+  v1::PolicyEffect moved;
+  const auto passes = ApplyImplied(policy.limits(), "defaults", &defaults, &moved);
+  if (passes) return Wrong(passes->field, passes->message);
+  if (moved.has_applied()) return Wrong("defaults", "a default passes a limit of another field");
   return absl::OkStatus();
 }
 
@@ -202,6 +207,8 @@ std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view
     for (const v1::ParameterLimit& limit : policy->message.limits()) {
       if (auto refusal = ApplyLimit(limit, parameters, open->mutable_parameters(), effect)) return refusal;
     }
+    const auto& limits = policy->message.limits();
+    if (auto refusal = ApplyImplied(limits, parameters, open->mutable_parameters(), effect)) return refusal;
     effect->set_receipts(policy->message.receipts());
   }
   return TakeKey(policy, path, open, effect);

@@ -171,6 +171,132 @@ TEST_F(PolicyFile, PhaseCannotPassLimit) {
   EXPECT_EQ(refusal->field, "open.parameters.phases[0].parameters.temperature");
 }
 
+// Each of these bounds is one of what min_keep keeps in spite of the filter.
+TEST_F(PolicyFile, MinKeepPassesNoLimitOfAFilter) {
+  const std::map<std::string, uint32_t> most = {
+      {R"("top_k", "max": 50)", 50},          {R"("top_p", "max": 0.9)", 1},      {R"("typical_p", "max": 0.9)", 1},
+      {R"("top_n_sigma", "max": 2)", 1},      {R"("top_h", "max": 0.5)", 1},      {R"("min_p", "min": 0.1)", 1},
+      {R"("epsilon_cutoff", "min": 0.1)", 1}, {R"("eta_cutoff", "min": 0.1)", 1}, {R"("top_a", "min": 0.1)", 1}};
+  for (const auto& [members, bound] : most) {
+    for (const bool applies : {false, true}) {
+      const std::string rules =
+          R"("limits": [{"field": )" + members + (applies ? R"(, "violation": "VIOLATION_APPLY"}])" : "}]");
+      open_.Clear();
+      v1::SamplingParameters& p = *open_.mutable_parameters();
+      for (const auto set : {&v1::SamplingParameters::set_top_p, &v1::SamplingParameters::set_typical_p,
+                             &v1::SamplingParameters::set_top_n_sigma, &v1::SamplingParameters::set_top_h,
+                             &v1::SamplingParameters::set_min_p, &v1::SamplingParameters::set_epsilon_cutoff,
+                             &v1::SamplingParameters::set_eta_cutoff, &v1::SamplingParameters::set_top_a}) {
+        (p.*set)(0.5f);
+      }
+      p.set_top_k(5);
+      p.set_min_keep(bound);
+      EXPECT_FALSE(Apply(rules)) << members;
+      EXPECT_FALSE(effect_.has_applied()) << members;
+      p.set_min_keep(1000);
+      const auto refusal = Apply(rules);
+      ASSERT_EQ(refusal.has_value(), !applies) << members;
+      EXPECT_EQ(p.min_keep(), applies ? bound : 1000u) << members;
+      if (applies) {
+        EXPECT_EQ(effect_.applied().ShortDebugString(), "min_keep: " + std::to_string(bound)) << members;
+      } else {
+        EXPECT_EQ(refusal->field, "open.parameters.min_keep") << members;
+        EXPECT_EQ(refusal->limit, "<= " + std::to_string(bound)) << members;
+      }
+      p.set_min_keep(bound);
+      p.add_phases()->mutable_parameters()->set_min_keep(bound + 1);
+      const auto within = Apply(rules);
+      ASSERT_TRUE(within) << members;
+      EXPECT_EQ(within->field, "open.parameters.phases[0].parameters.min_keep") << members;
+    }
+  }
+}
+
+TEST_F(PolicyFile, OwnLimitOfMinKeepReplacesAllButThatOfTopK) {
+  const auto rules = [](const std::string& filter) {
+    return R"("limits": [{"field": )" + filter + R"(}, {"field": "min_keep", "max": 8}])";
+  };
+  open_.mutable_parameters()->set_top_p(0.5f);
+  open_.mutable_parameters()->set_top_k(3);
+  open_.mutable_parameters()->set_min_keep(8);
+  EXPECT_FALSE(Apply(rules(R"("top_p", "max": 0.9)")));
+  EXPECT_TRUE(Apply(rules(R"("top_k", "max": 5)")));
+  open_.mutable_parameters()->set_min_keep(9);
+  EXPECT_TRUE(Apply(rules(R"("top_p", "max": 0.9)")));
+  // A bound that lets the filter be off bounds nothing.
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "top_p", "max": 1}, {"field": "min_p", "min": 0}])"));
+}
+
+TEST_F(PolicyFile, FilterThatIsOffIsBeyondItsMax) {
+  for (const std::string field : {"top_n_sigma", "top_h", "top_k"}) {
+    const auto refusal = Apply(R"("limits": [{"field": ")" + field + R"(", "max": 1}])");
+    ASSERT_TRUE(refusal) << field;
+    EXPECT_EQ(refusal->field, "open.parameters." + field);
+    ExpectError(ParseRules(R"("limits": [{"field": ")" + field + R"(", "max": 0}])"), "0 is no max");
+  }
+}
+
+TEST_F(PolicyFile, DynamicTemperatureStaysWithinTheLimitOfTemperature) {
+  const std::string limit = R"("limits": [{"field": "temperature", "min": 0.5, "max": 1)";
+  const std::string refuses = limit + "}]", applies = limit + R"(, "violation": "VIOLATION_APPLY"}])";
+  v1::SamplingParameters& p = *open_.mutable_parameters();
+  p.set_temperature(0.75f);
+  p.mutable_dynamic_temperature()->set_range(0.25f);
+  p.mutable_dynamic_temperature()->set_exponent(2);
+  EXPECT_FALSE(Apply(refuses));
+  p.mutable_dynamic_temperature()->set_range(0.26f);
+  const auto refusal = Apply(refuses);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->field, "open.parameters.dynamic_temperature.range");
+  EXPECT_EQ(refusal->limit, "<= 0.25");
+  EXPECT_THAT(refusal->message, HasSubstr("limit of temperature"));
+  EXPECT_FALSE(Apply(applies));
+  EXPECT_EQ(p.dynamic_temperature().range(), 0.25f);
+  EXPECT_EQ(effect_.applied().ShortDebugString(), "dynamic_temperature { range: 0.25 }");
+  // The temperature is moved first, and leaves no range at the bound.
+  p.set_temperature(5);
+  EXPECT_FALSE(Apply(applies));
+  EXPECT_EQ(effect_.applied().ShortDebugString(), "temperature: 1 dynamic_temperature { range: 0 }");
+  // Below 0 there is nothing: without a least temperature the highest one alone counts.
+  p.set_temperature(0.6f);
+  p.mutable_dynamic_temperature()->set_range(0.9f);
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "temperature", "max": 1.5}])"));
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "temperature", "min": 0.5}])"));
+}
+
+TEST_F(PolicyFile, PhaseAndRangePassNoLimitOfTemperatureTogether) {
+  const std::string rules = R"("limits": [{"field": "temperature", "max": 1, "violation": "VIOLATION_APPLY"}])";
+  v1::SamplingParameters& p = *open_.mutable_parameters();
+  p.set_temperature(0.5f);
+  p.mutable_dynamic_temperature()->set_range(0.5f);
+  v1::PhaseParameters& within = *p.add_phases()->mutable_parameters();
+  EXPECT_FALSE(Apply(rules));
+  within.set_temperature(0.75f);
+  auto refusal = Apply(rules);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->field, "open.parameters.phases[0].parameters.temperature");
+  within.mutable_dynamic_temperature()->set_range(0.25f);
+  EXPECT_FALSE(Apply(rules));
+  within.clear_temperature();
+  within.mutable_dynamic_temperature()->set_range(0.75f);
+  refusal = Apply(rules);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->field, "open.parameters.phases[0].parameters.dynamic_temperature.range");
+}
+
+TEST_F(PolicyFile, DefaultThatPassesALimitByAnotherFieldIsNamed) {
+  ExpectError(ParseRules(R"("defaults": {"minKeep": 9}, "limits": [{"field": "top_k", "max": 5}])"),
+              "defaults.min_keep");
+  ExpectError(ParseRules(R"("defaults": {"temperature": 0.75, "dynamicTemperature": {"range": 0.5}},
+                            "limits": [{"field": "temperature", "max": 1, "violation": "VIOLATION_APPLY"}])"),
+              "a default passes a limit of another field");
+}
+
+// A phase can set no field that decides the noise.
+TEST_F(PolicyFile, PhaseHasNoWatermark) {
+  EXPECT_EQ(v1::PhaseParameters::descriptor()->FindFieldByName("watermark"), nullptr);
+}
+
 TEST_F(PolicyFile, NewSequenceTakesFirstKey) {
   EXPECT_FALSE(Apply(R"("watermark": {"keys": "keys", "skipRepeatedContexts": true})"));
   EXPECT_EQ(open_.watermark_key_id(), "new");
