@@ -111,6 +111,8 @@ absl::Status Replayer::Begin(const CheckedChain& chain, const service::Receipt& 
   options.parameters = *chain.parameters;
   options.parameters.mutable_processed_logprobs();
   options.parameters.mutable_kept_set()->set_tokens(true);
+  // What rewinds did to the draws is in their receipts, as salt and mask.
+  options.parameters.clear_banned_phrases();
   options.seed = *chain.seed;
   options.choice_index = chain.spec->choice_index;
   options.vocabulary_size = vocabulary_;

@@ -153,6 +153,7 @@ std::variant<OwnSequence::Requests, RowError> OwnSequence::Begin(v1::DType dtype
                                                                  const LocalStepOptions& options) {
   if (IsPlainDraw(dtype, given, options)) return Requests{BeginDraw(dtype, given, options)};
   Row row = given;
+  row.draw_salt = rewinds_.Salt(given.draw_salt);
   const std::vector<std::vector<uint32_t>> bans = BansWith(given, rewinds_.At(position_));
   if (!bans.empty()) row.banned_tokens = bans;
   if (absl::Status status = CheckRow(row); !status.ok()) {
@@ -183,7 +184,8 @@ void OwnSequence::Abandon() {
 }
 
 OwnSequence::StreamStart OwnSequence::StartOnStream() const {
-  StreamStart start = {spec_, {spec_->seed, position_, spec_->choice_index}, sampler_state_, {}, {}};
+  StreamStart start = {
+      spec_, service::RowOf(*spec_, nullptr, position_, rewinds_.Salt(0)).noise, sampler_state_, {}, {}};
   std::map<uint32_t, kernels::LogitEdit> edits;
   for (const kernels::LogitEdit& edit : spec_->listed_edits) edits[edit.token] = edit;
   if (state_ != nullptr) {
@@ -220,7 +222,7 @@ kernels::RowRequest OwnSequence::BeginDraw(v1::DType dtype, const Row& row, cons
   draw_.mask = {row.allowed_bits, row.masks() * ((size_t{spec_->vocabulary} + 31) / 32)};
   if (state_ != nullptr) draw_.views = service::LookAhead(state_.get(), {});
   const service::PositionView* const view = draw_.views.empty() ? nullptr : &draw_.views.front();
-  kernels::RowRequest request = service::RowOf(*spec_, view, position_, row.draw_salt);
+  kernels::RowRequest request = service::RowOf(*spec_, view, position_, rewinds_.Salt(row.draw_salt));
   request.logits = row.logits;
   request.dtype = KernelType(dtype);
   request.allowed_bits = row.allowed_bits;

@@ -1,34 +1,44 @@
-// A sorted list of positions and tokens.
+// A counter, and a sorted list of positions and tokens.
 #include "client/cpp/rewinds.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "service/limits.h"
+
 namespace sortition::client {
 
-Rewinds::Rewinds(std::vector<BannedAt> bans) : bans_(std::move(bans)) {
-  std::ranges::sort(bans_);
-  bans_.erase(std::ranges::unique(bans_).begin(), bans_.end());
+Rewinds::Rewinds(Rewound rewound) : rewound_(std::move(rewound)) {
+  std::vector<BannedAt>& bans = rewound_.bans;
+  std::ranges::sort(bans);
+  bans.erase(std::ranges::unique(bans).begin(), bans.end());
 }
 
 bool Rewinds::Ban(uint32_t position, uint32_t token) {
   const BannedAt entry = {position, token};
-  const auto at = std::ranges::lower_bound(bans_, entry);
-  if (at != bans_.end() && *at == entry) return false;
-  bans_.insert(at, entry);
+  std::vector<BannedAt>& bans = rewound_.bans;
+  const auto at = std::ranges::lower_bound(bans, entry);
+  if (at != bans.end() && *at == entry) return false;
+  bans.insert(at, entry);
+  ++rewound_.count;
   return true;
+}
+
+uint32_t Rewinds::Salt(uint32_t own) const {
+  return own > service::kMaxDrawSalt ? own : (own + rewound_.count) % (service::kMaxDrawSalt + 1);
 }
 
 std::vector<uint32_t> Rewinds::At(uint32_t position) const {
   std::vector<uint32_t> tokens;
-  for (const BannedAt& entry : std::ranges::equal_range(bans_, position, {}, &BannedAt::position)) {
+  for (const BannedAt& entry : std::ranges::equal_range(rewound_.bans, position, {}, &BannedAt::position)) {
     tokens.push_back(entry.token);
   }
   return tokens;
 }
 
 void Rewinds::Truncate(uint32_t position) {
-  bans_.erase(std::ranges::upper_bound(bans_, position, {}, &BannedAt::position), bans_.end());
+  std::vector<BannedAt>& bans = rewound_.bans;
+  bans.erase(std::ranges::upper_bound(bans, position, {}, &BannedAt::position), bans.end());
 }
 
 std::vector<std::vector<uint32_t>> BansWith(const Row& row, const std::vector<uint32_t>& rewound) {

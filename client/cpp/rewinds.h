@@ -1,8 +1,9 @@
-// Bans that rewinds have left in a text, and how they reach a row: the client's half of banned phrases.
+// What rewinds have left in a text, and how it reaches a row: the client's half of banned phrases.
 //
 // The service names a phrase that a text ends in, and forgets it with the cut. The client bans the phrase's first token
-// at its position, and says so with every step that draws there. So the service has nothing to remember: a server that
-// lost the sequence gets its history and this step, and draws the same token.
+// at its position, and says so with every step that draws there. It counts the rewinds, and adds their number to the
+// salt of every later step, so that no draw meets the noise of one that was taken back. So the service has nothing to
+// remember: a server that lost the sequence gets its history and this step, and draws the same token.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +20,22 @@ namespace sortition::client {
 class Rewinds {
  public:
   Rewinds() = default;
-  explicit Rewinds(std::vector<BannedAt> bans);
+  explicit Rewinds(Rewound rewound);
 
-  const std::vector<BannedAt>& all() const { return bans_; }
-  // Bans `token` at `position`. Returns false if it is banned there already: it was drawn all the same, because an
-  // option emits it in any case, and would be drawn again.
+  const Rewound& all() const { return rewound_; }
+  // Counts a rewind, and bans `token` at `position`. Returns false, and counts nothing, if it is banned there already:
+  // it was drawn all the same, because an option emits it in any case, and would be drawn again.
   bool Ban(uint32_t position, uint32_t token);
-  bool IsAt(uint32_t position) const { return !bans_.empty() && !At(position).empty(); }
+  // Returns the salt of a step to which the caller gives `own`. One that is out of range stays as it is.
+  uint32_t Salt(uint32_t own) const;
+  bool IsAt(uint32_t position) const { return !rewound_.bans.empty() && !At(position).empty(); }
   // Returns the tokens that are banned at `position`, ascending.
   std::vector<uint32_t> At(uint32_t position) const;
   // Forgets the bans behind `position`: the text before them has changed.
   void Truncate(uint32_t position);
 
  private:
-  std::vector<BannedAt> bans_;  // sorted
+  Rewound rewound_;  // its bans are sorted
 };
 
 // Returns the lists for Row::banned_tokens that hold the row's own bans and `rewound` at its first position. Empty if

@@ -54,7 +54,7 @@ uint32_t Sequence::turns() const {
   return record_->history.turns();
 }
 
-std::vector<BannedAt> Sequence::rewound() const {
+Rewound Sequence::rewound() const {
   absl::MutexLock lock(&record_->mutex);
   return record_->history.rewinds().all();
 }

@@ -62,7 +62,9 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
       taken = std::exchange(row.record->in_flight, true);
       if (!taken) {
         row.step_id = NextStepId(row.record.get());
-        row.bans = BansWith(row.row, row.record->history.rewinds().At(row.record->history.position()));
+        const Rewinds& rewinds = row.record->history.rewinds();
+        row.row.draw_salt = rewinds.Salt(row.row.draw_salt);
+        row.bans = BansWith(row.row, rewinds.At(row.record->history.position()));
         if (!row.bans.empty()) row.row.banned_tokens = row.bans;
       }
     }

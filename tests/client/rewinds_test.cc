@@ -5,6 +5,7 @@
 #include "client/cpp/row_message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/client/state_harness.h"
 
 namespace sortition::client {
 namespace {
@@ -13,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST(RewindsTest, BansAddUpAndEndWithTheirText) {
-  Rewinds rewinds({{9, 4}, {3, 7}, {9, 4}});
+  Rewinds rewinds({2, {{9, 4}, {3, 7}, {9, 4}}});
   EXPECT_TRUE(rewinds.Ban(9, 2));
   EXPECT_FALSE(rewinds.Ban(9, 4));
   EXPECT_THAT(rewinds.At(9), ElementsAre(2, 4));
@@ -23,7 +24,20 @@ TEST(RewindsTest, BansAddUpAndEndWithTheirText) {
   EXPECT_TRUE(rewinds.IsAt(9));
   rewinds.Truncate(8);
   EXPECT_FALSE(rewinds.IsAt(9));
-  EXPECT_EQ(rewinds.all(), (std::vector<BannedAt>{{3, 7}}));
+  EXPECT_EQ(rewinds.all(), (Rewound{3, {{3, 7}}}));
+}
+
+TEST(RewindsTest, EachRewindAddsOneToTheSaltAndNoCutTakesOneAway) {
+  Rewinds rewinds;
+  EXPECT_EQ(rewinds.Salt(7), 7u);
+  EXPECT_TRUE(rewinds.Ban(9, 4));
+  EXPECT_EQ(rewinds.Salt(7), 8u);
+  EXPECT_FALSE(rewinds.Ban(9, 4));
+  EXPECT_TRUE(rewinds.Ban(9, 5));
+  rewinds.Truncate(0);
+  EXPECT_EQ(rewinds.Salt(65534), 0u);
+  EXPECT_EQ(rewinds.Salt(65536), 65536u) << "what is out of range is refused as the caller's";
+  EXPECT_EQ(Rewinds({65536 + 3, {}}).Salt(1), 4u);
 }
 
 TEST(RewindsTest, HistoryIsCutOnce) {
@@ -42,7 +56,60 @@ TEST(RewindsTest, HistoryIsCutOnce) {
   history.Drawn(phrase);
   history.Rewind(3, 5);
   EXPECT_THAT(history.tokens(), ElementsAre(1, 2, 3, 5, 6));
-  EXPECT_EQ(History::ForkOf(history, 4).rewinds().all(), std::vector<BannedAt>());
+  EXPECT_EQ(history.rewinds().all().count, 1u);
+  EXPECT_EQ(History::ForkOf(history, 4).rewinds().all(), Rewound());
+}
+
+// The salt is a field of the step, so that a server which knows nothing of the rewind draws as any other.
+TEST(RewindsTest, EveryServerGetsTheSaltOfTheRewinds) {
+  testing::StateHarness harness(testing::HarnessOptions({"a", "b"}));
+  harness.Welcome(harness.stream(0));
+  client::SequenceOptions options;
+  options.request_id = "text";
+  options.prompt = {1, 2};
+  options.parameters.set_repetition_penalty(1.5f);  // the fake hashes this option of those with a history
+  const auto opened = harness.Open(options);
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), true);
+  harness.Submit({opened.record});
+  const v1::Step first = harness.TakeStep(harness.stream(0));
+  EXPECT_EQ(first.rows(0).draw_salt(), 0u);
+  v1::StreamResponse answer = testing::StateHarness::Draw(first, 0, 5);
+  v1::Rewind& rewind = *answer.mutable_results()->mutable_rows(0)->mutable_draw()->mutable_rewind();
+  rewind.set_position(2);
+  rewind.add_tokens(5);
+  harness.Respond(harness.stream(0), answer);
+
+  const auto results = harness.Submit({opened.record});
+  const v1::StepRow sent = harness.TakeStep(harness.stream(0)).rows(0);
+  EXPECT_EQ(sent.draw_salt(), 1u);
+  // The answer is lost with the server. Another one gets the history, and the same step.
+  harness.End(harness.stream(0));
+  harness.Welcome(harness.stream(1));
+  EXPECT_EQ(harness.stream(1).target, 1u);
+  harness.RefuseOpen(harness.stream(1), harness.TakeOpen(harness.stream(1)),
+                     testing::StateHarness::MakeError(absl::StatusCode::kFailedPrecondition, v1::HISTORY_REQUIRED));
+  const v1::OpenSequence again = harness.TakeOpen(harness.stream(1));
+  EXPECT_THAT(again.history().tokens(), ElementsAre(1, 2));
+  harness.AcceptOpen(harness.stream(1), again, true);
+  const v1::Step step = harness.TakeStep(harness.stream(1));
+  EXPECT_EQ(step.rows(0).draw_salt(), 1u);
+  EXPECT_EQ(step.rows(0).step_id(), sent.step_id());
+  EXPECT_EQ(step.rows(0).history_hash(), sent.history_hash());
+  EXPECT_THAT(step.rows(0).mask().banned_tokens(), ElementsAre(5));
+  harness.AnswerRow(harness.stream(1), step, 0, 6);
+  ASSERT_EQ(results->times, 1);
+  // It holds for all later steps, and for a process that continues the text.
+  harness.Submit({opened.record});
+  EXPECT_EQ(harness.TakeStep(harness.stream(1)).rows(0).draw_salt(), 1u);
+  options.request_id = "continued";
+  {
+    absl::MutexLock lock(&opened.record->mutex);
+    options.rewound = opened.record->history.rewinds().all();
+  }
+  const auto continued = harness.Open(options);
+  harness.AcceptOpen(harness.stream(1), harness.TakeOpen(harness.stream(1)), true);
+  harness.Submit({continued.record});
+  EXPECT_EQ(harness.TakeStep(harness.stream(1)).rows(0).draw_salt(), 1u);
 }
 
 TEST(RewindsTest, BansReachTheFirstPosition) {

@@ -225,6 +225,51 @@ TEST_F(ReceiptsTest, RowsAgainAndReplay) {
   EXPECT_THAT(ended.output, HasSubstr("are no rows of 200 bytes"));
 }
 
+// Bans and salts of the draws after a rewind are in their receipts, so the draws are checked and drawn again.
+TEST_F(ReceiptsTest, DrawsAfterRewindsAreReplayed) {
+  constexpr uint32_t kVocabulary = 32;
+  constexpr size_t kTokens = 40;
+  ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
+  auto server = demo::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto client = client::Client::Connect({.targets = {(*server)->address()}});
+  ASSERT_TRUE(client.ok()) << client.status();
+  client::SequenceOptions options;
+  options.request_id = "a";
+  options.vocabulary_size = kVocabulary;
+  options.prompt = {1, 2};
+  for (uint32_t token = 0; token < 8; ++token) options.parameters.add_banned_phrases()->add_tokens(token);
+  const auto log = options.receipts = std::make_shared<client::ReceiptLog>();
+  auto sequence = (*client)->Open(options);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  const std::vector<float> logits(kTokens * kVocabulary);
+  std::vector<uint32_t> masks;
+  for (size_t i = 0; i < kTokens; ++i) {
+    uint32_t mask = ~0u;
+    for (const client::BannedAt& ban : (*sequence)->rewound().bans) {
+      if (ban.position == (*sequence)->position()) mask &= ~(1u << ban.token);
+    }
+    masks.push_back(mask);
+    const auto results = (*client)->Step({v1::DTYPE_F32, kVocabulary, {{sequence->get(), logits.data()}}});
+    ASSERT_TRUE(results.ok() && std::holds_alternative<v1::DrawResult>(results->front()));
+  }
+  EXPECT_GT((*sequence)->rewound().count, 0u);
+  sequence->reset();
+  ASSERT_TRUE(log->AwaitEnd(absl::Seconds(10)));
+  WriteFile(At("receipts"), log->Take());
+  WriteFile(At("seeds"), log->SeedLine());
+  WriteFile(At("logits"), {reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
+  WriteFile(At("masks"), {reinterpret_cast<const char*>(masks.data()), masks.size() * sizeof(uint32_t)});
+  for (const std::string command : {"verify", "replay"}) {
+    const Ended ended =
+        Run(SORTITIONCTL, {command, At("receipts"), "--seeds=" + At("seeds"), "--dtype=f32", "--logits=" + At("logits"),
+                           "--masks=" + At("masks"), "--prompt=1,2", "--server=" + (*server)->address()});
+    EXPECT_EQ(ended.code, 0) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr(command == "verify" ? "row: 40 of 40 tokens"
+                                                            : "40 tokens replayed, 0 differ, 0 not compared"));
+  }
+}
+
 TEST_F(ReceiptsTest, ServerNamesBadSettings) {
   const auto start = [&](const std::vector<std::string>& flags) { return Run(SORTITIOND, flags); };
   Ended ended = start({"--listen=127.0.0.1:0", "--metrics_listen=", "--receipt_key=" + At("none")});

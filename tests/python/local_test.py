@@ -86,12 +86,12 @@ class LocalTest(BothTest):
         logits = row(1)
         logits[7] = 90
         first = self.client.open(prompt=[1, 2], **options)
-        self.assertEqual(first.rewound, [])
+        self.assertEqual(first.rewound, (0, []))
         self.assertEqual(self.client.draw(first, logits).rewind, (2, [7]))
-        self.assertEqual(first.rewound, [(2, 7)])
+        self.assertEqual(first.rewound, (1, [(2, 7)]))
         token = self.client.draw(first, logits).token
         with sortition.Client(self.server.serving["listen"]) as other:
-            for rewound, drawn in ((first.rewound, token), ((), 7)):
+            for rewound, drawn in ((first.rewound, token), ((0, ()), 7)):
                 continued = other.open(prompt=[1, 2], rewound=rewound, **options)
                 self.assertEqual(other.draw(continued, logits).token, drawn)
 

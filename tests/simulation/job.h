@@ -41,7 +41,7 @@ struct Job {
   std::optional<v1::PolicyEffect> policy;  // what it did, as the client was told
   std::string checkpoint;                  // of the last answer; belongs to the text
   uint32_t turns = 0;                      // the same
-  std::vector<client::BannedAt> rewound;   // the same
+  client::Rewound rewound;                 // the same
   uint32_t step = 0;                       // the next one
   bool opening = false;
   bool open = false;

@@ -151,6 +151,9 @@ struct StepText {
   uint32_t sequence = 0;
   testing::ReferenceSequence* reference = nullptr;
   std::vector<uint32_t> banned_first;  // by rewinds, at the step's first position
+  uint32_t rewinds = 0;                // of the text before the step
+
+  uint32_t Salt(const TextStep& step) const { return (step.draw_salt + rewinds) % 65536; }
 };
 
 // Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about. In a
@@ -164,7 +167,7 @@ std::vector<v1::DrawResult> DrawStep(const StepText& text, uint32_t drafts, bool
     std::vector<uint32_t> banned = step->banned.empty() ? std::vector<uint32_t>() : step->banned[0];
     if (drawn_tokens.empty()) banned.insert(banned.end(), text.banned_first.begin(), text.banned_first.end());
     const v1::DrawResult& last = drawn_tokens.emplace_back(
-        text.reference->Step(v1::DTYPE_BF16, logits.data(), step->draw_salt,
+        text.reference->Step(v1::DTYPE_BF16, logits.data(), text.Salt(*step),
                              step->allowed_bits.empty() ? nullptr : step->allowed_bits.data(), banned));
     stopped = last.finish_reason() != 0 || last.has_rewind();
     return last.token();
@@ -238,7 +241,7 @@ std::vector<v1::DrawResult> TestStep(const StepText& text, uint32_t count, bool 
   step->verification.mode = as_block ? v1::VERIFY_MODE_BLOCK : v1::VERIFY_MODE_REJECTION;
   if (is_dense) step->verification.probabilities = step->probabilities.data();
   step->verification.sparse_probabilities = step->sparse_probabilities;
-  return text.reference->Verify(v1::DTYPE_BF16, step->logits.data(), drafts, step->draw_salt,
+  return text.reference->Verify(v1::DTYPE_BF16, step->logits.data(), drafts, text.Salt(*step),
                                 step->allowed_bits.empty() ? nullptr : step->allowed_bits.data(),
                                 step->banned.empty() ? std::vector<uint32_t>() : step->banned[0], text.banned_first);
 }
@@ -320,6 +323,7 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
   const bool has_logprobs = options.parameters.has_raw_logprobs() || options.parameters.has_processed_logprobs();
   steps_.resize(StepsOf(seed, sequence));
   TextBans bans;
+  uint32_t rewinds = 0;
   const auto cut = [&](uint32_t position) { bans.erase(bans.upper_bound(position), bans.end()); };
   for (uint32_t i = 0; i < steps_.size(); ++i) {
     TextStep& step = steps_[i];
@@ -354,8 +358,11 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
       step.banned.assign(1, banned);
     }
     const auto banned = bans.find(static_cast<uint32_t>(tokens.size()));
-    const StepText text{seed, sequence, &reference, banned == bans.end() ? std::vector<uint32_t>() : banned->second};
-    const bool may_test = drafts > 0 && !options.parameters.has_mirostat() && !options.parameters.has_adaptive_p();
+    const StepText text{seed, sequence, &reference, banned == bans.end() ? std::vector<uint32_t>() : banned->second,
+                        rewinds};
+    // An operator's mark allows no tests.
+    const bool may_test = drafts > 0 && !options.parameters.has_mirostat() && !options.parameters.has_adaptive_p() &&
+                          !options.parameters.has_watermark();
     const std::vector<v1::DrawResult> drawn = may_test && forms.OneIn(2)
                                                   ? TestStep(text, drafts, forms.OneIn(2), &forms, &step)
                                                   : DrawStep(text, drafts, is_tree, &draws, &step);
@@ -371,6 +378,7 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     // A forced token is drawn in spite of its ban, and stays.
     if (std::ranges::find(here, tokens[to]) != here.end()) continue;
     here.push_back(tokens[to]);
+    ++rewinds;
     cut(to);
     tokens.resize(to);
     reference.SetTokens(tokens, std::min(prompt_length, to));

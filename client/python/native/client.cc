@@ -180,17 +180,21 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
   return new Client(MadeWithoutGil([&] { return client::Client::Connect(std::move(options)); }), part);
 }
 
+// client::Rewound: its count, and its bans as pairs of a position and a token.
+using RewoundPairs = std::pair<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>>;
+
 Sequence* Wrap(std::unique_ptr<client::Sequence> opened) {
   return new Sequence{std::shared_ptr<client::Sequence>(opened.release(), DeleteWithoutGil())};
 }
 
 Sequence* Open(const Client& self, nb::bytes message, std::vector<uint32_t> prompt,
                std::optional<uint32_t> start_position, uint32_t turns, bool receipts,
-               const std::optional<nb::bytes>& policy, const std::vector<std::pair<uint32_t, uint32_t>>& rewound) {
+               const std::optional<nb::bytes>& policy, const RewoundPairs& rewound) {
   self.get();
   client::SequenceOptions options = ParseSequence(message, std::move(prompt), start_position);
   options.turns = turns;
-  for (const auto& [position, token] : rewound) options.rewound.push_back({position, token});
+  options.rewound.count = rewound.first;
+  for (const auto& [position, token] : rewound.second) options.rewound.bans.push_back({position, token});
   if (policy && !options.policy.emplace().ParseFromArray(policy->data(), static_cast<int>(policy->size()))) {
     throw nb::value_error("policy: the bytes are no sortition.v1.PolicyEffect");
   }
@@ -371,12 +375,13 @@ void BindClient(nb::module_& module) {
       .def_prop_ro(
           "rewound",
           [](const Sequence& self) {
-            std::vector<std::pair<uint32_t, uint32_t>> bans;
-            for (const client::BannedAt& ban : self.get().rewound()) bans.emplace_back(ban.position, ban.token);
-            return bans;
+            const client::Rewound rewound = self.get().rewound();
+            RewoundPairs pairs{rewound.count, {}};
+            for (const client::BannedAt& ban : rewound.bans) pairs.second.emplace_back(ban.position, ban.token);
+            return pairs;
           },
-          "Pairs of a position and a token that banned phrases have left banned there, sorted, for a process that "
-          "continues the text.")
+          "What banned phrases have left, for a process that continues the text: the number of rewinds, and pairs of a "
+          "position and a token that is banned there, sorted.")
       .def_prop_ro("policy", &PolicyOf, nb::sig("def policy(self) -> sortition.v1.sampling_pb2.PolicyEffect"),
                    "What the policy of the service's operator has changed: `applied` parameters, names of `removed` "
                    "fields, `watermark_key_id` of the key that marks the text. Empty without a policy.")

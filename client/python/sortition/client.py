@@ -62,7 +62,7 @@ class Client:
              seed: Optional[int] = None, choice_index: int = 0, live_vocabulary_size: Optional[int] = None,
              model: str = "", start_position: Optional[int] = None, turns: int = 0,
              parameters: Optional[SamplingParameters] = None, receipts: bool = False,
-             policy: Optional[PolicyEffect] = None, rewound: Sequence[Tuple[int, int]] = (),
+             policy: Optional[PolicyEffect] = None, rewound: Tuple[int, Sequence[Tuple[int, int]]] = (0, ()),
              **sampling: Any) -> _native.Sequence:
         """Makes a sequence known to the service. Blocks for a round trip.
 
@@ -72,14 +72,15 @@ class Client:
         how each token was drawn: Sequence.take_receipts and seed_line. A process that continues a text which another
         one has begun passes `policy` of that one's sequence: then the operator's policy changes no token of it. With
         `banned_phrases` it passes `rewound` of that sequence too: otherwise a phrase that was taken back may be drawn,
-        and taken back, once more.
+        and taken back, once more, with noise that was used. `watermark_key_id` names a key of the operator's list for a
+        new text, which else has the newest one.
         """
         if turns and self._shard is None:
             raise ValueError("turns: with a shard only")
         message = describe(request_id or self._next_id(), vocabulary_size, seed=seed, choice_index=choice_index,
                            live_vocabulary_size=live_vocabulary_size, model=model, parameters=parameters, **sampling)
         return self._native.open(message, token_list(prompt), start_position, turns, receipts,
-                                 None if policy is None else policy.SerializeToString(), list(rewound))
+                                 None if policy is None else policy.SerializeToString(), (rewound[0], list(rewound[1])))
 
     def fork(self, parent: _native.Sequence, request_id: Optional[str] = None, *, position: Optional[int] = None,
              vocabulary_size: Optional[int] = None, seed: Optional[int] = None, choice_index: int = 0,

@@ -45,7 +45,8 @@ struct Row {
   // vocabulary_size elements of the batch's type, little-endian, with any alignment. With `drafts` or `scored`:
   // positions() adjacent rows of them.
   const void* logits = nullptr;
-  // Selects another draw at the same position. 0 to 65535.
+  // Selects another draw at the same position, but for one that a watermark marks. 0 to 65535. The client adds the
+  // number of the sequence's rewinds, modulo 65536.
   uint32_t draw_salt = 0;
   // Tokens that may be drawn in this step: ceil(vocabulary_size / 32) words, least significant bit first, 1 = allowed.
   // Null: all. With drafts there is one such mask for each position, adjacent; all scored tokens share one.
@@ -119,9 +120,10 @@ struct StepOptions {
 };
 
 // A result with `rewind` ends in a banned phrase (SamplingParameters.banned_phrases). The client has taken it back: the
-// sequence is at rewind.position again, the phrase is gone from its tokens, and its next draw there cannot begin with
-// the phrase's first token. The caller drops the same tokens, which are rewind.tokens. Exception: a token that an
-// option emits in any case cannot be banned; then the sequence is not cut the second time, and the phrase stays.
+// sequence is at rewind.position again, the phrase is gone from its tokens, its next draw there cannot begin with the
+// phrase's first token, and its draws from there on have fresh noise. The caller drops the same tokens, which are
+// rewind.tokens. Exception: a token that an option emits in any case cannot be banned; then the sequence is not cut the
+// second time, and the phrase stays.
 //
 // The drawn token with the requested log probabilities; for a row with drafts, the accepted ones and the token after
 // them; for a row with scored tokens, their log probabilities; or the error.

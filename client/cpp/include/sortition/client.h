@@ -57,8 +57,8 @@ class Sequence {
   // Number of times that the text was cut or scored. It is the same on all ranks of a text (ClientOptions::shard).
   uint32_t turns() const;
 
-  // Bans that rewinds have left in the text (SequenceOptions::rewound), sorted.
-  std::vector<BannedAt> rewound() const;
+  // What rewinds have left (SequenceOptions::rewound).
+  Rewound rewound() const;
 
   // Rewrites by the caller, between steps. OUT_OF_RANGE if a token is not below the live vocabulary, or if there is
   // nothing to replace or cut. A cut into the prompt, or by more than the service keeps, costs a replay.

@@ -155,7 +155,6 @@ struct ClientOptions {
   LimitOptions limits = {};
 };
 
-// The options of a sequence, fixed when it opens. The service checks their ranges.
 // A ban of one token at one position of a text, which a rewind has left (SamplingParameters.banned_phrases).
 struct BannedAt {
   uint32_t position = 0;
@@ -163,6 +162,14 @@ struct BannedAt {
   auto operator<=>(const BannedAt&) const = default;
 };
 
+// What the rewinds of a text have left.
+struct Rewound {
+  uint32_t count = 0;               // of all its rewinds; the client adds it to the salts of its draws
+  std::vector<BannedAt> bans = {};  // that hold in the text as it stands, sorted
+  bool operator==(const Rewound&) const = default;
+};
+
+// The options of a sequence, fixed when it opens. The service checks their ranges.
 struct SequenceOptions {
   std::string request_id;  // 1 to 128 bytes, unique among the open sequences of the client
   v1::SamplingParameters parameters;
@@ -178,17 +185,17 @@ struct SequenceOptions {
   // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
   uint32_t turns = 0;
   // If a process continues a text with banned phrases that another one has begun: Sequence::rewound() of that one.
-  // Without it a phrase that was taken back may be drawn, and taken back, once more.
-  std::vector<BannedAt> rewound = {};
+  // Without it a phrase that was taken back may be drawn, and taken back, once more, with noise that was used.
+  Rewound rewound = {};
   // If a process continues a text that another one has begun under an operator's policy: Sequence::policy() of that
   // one. The text keeps its mark and its values, or is refused. Absent: the policy that is in force now holds.
   std::optional<v1::PolicyEffect> policy = std::nullopt;
+  // The key of the operator's list that marks a new text, by name: completions of one prompt differ by their keys.
+  // Empty: the newest one. Refused if no policy marks the text.
+  std::string watermark_key_id = {};
   // Set: the service makes a receipt of each token, and the client puts them here (docs/receipts.md). One log a
   // sequence. Refused with ClientOptions::in_process, which makes none. With ClientOptions::shard the log is rank 0's.
   std::shared_ptr<ReceiptLog> receipts = nullptr;
 };
 
 }  // namespace sortition::client
-  // The key of the operator's list that marks a new text, by name: completions of one prompt differ by their keys.
-  // Empty: the newest one. Refused if no policy marks the text.
-  std::string watermark_key_id = {};
