@@ -128,5 +128,15 @@ TEST(ParametersDeathTest, OutOfRangeAborts) {
   EXPECT_DEATH(Compiled({.presence_penalty = -101}), "broken invariant");
 }
 
+TEST(Temperature, DynamicOneIsLowestAtTheLeastEntropy) {
+  constexpr u64 kSum = u64{1} << 44;
+  constexpr u64 kMoment = u64{1} << 16;
+  ASSERT_EQ(EntropyOctaves(kSum, kMoment), 1u);
+  constexpr u32 kLow = 1u << 23, kSpan = 1u << 24;
+  EXPECT_EQ(DynamicTemperature(2, kSum, kMoment, kLow, kSpan, 1u << 28), kLow);
+  EXPECT_EQ(DynamicTemperature(2, kSum, kMoment * 2, kLow, kSpan, 1u << 28), kLow);
+  EXPECT_EQ(DynamicTemperature(2, 2 * kSum, 0, kLow, kSpan, 1u << 28), kLow + kSpan);
+}
+
 }  // namespace
 }  // namespace sortition::law

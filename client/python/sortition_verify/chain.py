@@ -213,7 +213,7 @@ class Kept:
             entropy = self.entropy(self.weight_sum())
             share = 0
             if entropy:
-                log = 0 if entropy == 1 else max(0, log2_raw(log2_raw(len(self.t)) >> 6) - log2_raw(entropy))
+                log = max(0, log2_raw(log2_raw(len(self.t)) >> 6) - max(0, log2_raw(entropy)))
                 octaves = log * exponent >> 34
                 share = weight(octaves) if octaves <= WORD else 0
             temperature = max(167773, low + ((share >> 13) * width >> 31))
