@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "kernels/row.h"
 
 namespace sortition::service {
 

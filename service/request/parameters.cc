@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
 #include "service/request/chain_options.h"
@@ -94,6 +95,12 @@ class Compiler {
       SequenceSpec within;
       within.live_vocabulary = spec_.live_vocabulary;
       if (auto refusal = Compiler(parameters, limits_, path, &within).RunWithin(has_lists)) {
+        // What contradicts the phase may be a field of the sequence.
+        const absl::string_view name = absl::StripPrefix(refusal->field, path + ".");
+        if (!Replaces(phase, name.substr(0, name.find_first_of(".[")))) {
+          refusal->field = Field(name);
+          absl::StrAppend(&refusal->message, ", in phases[", i, "]");
+        }
         return refusal;
       }
       if (!has_lists) {
@@ -136,8 +143,8 @@ class Compiler {
     const auto& tokens = parameters_.logprob_token_ids();
     if (tokens.empty()) return std::nullopt;
     const std::string field = Field("logprob_token_ids");
-    if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), kernels::kMaxTopLogprobs, field))
-      return refusal;
+    const Bound most = Bounds::max_top_logprobs();
+    if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), most, field)) return refusal;
     std::vector<uint32_t> sorted;
     if (auto refusal = TokenSet(tokens, "logprob_token_ids", &sorted)) return refusal;
     if (!spec_.has_logprobs()) return NoLogprobs(field);
@@ -146,7 +153,7 @@ class Compiler {
   }
 
   std::optional<Refusal> CheckTop(const v1::LogprobOptions& options, absl::string_view name) const {
-    return CheckRange<uint32_t>(options.top(), 0, kernels::kMaxTopLogprobs, Field(name));
+    return CheckRange(options.top(), 0, Bounds::max_top_logprobs(), Field(name));
   }
 
   std::optional<Refusal> Lists() {

@@ -235,7 +235,8 @@ std::optional<Refusal> ParseRequested(const v1::Score& score, const std::string&
   for (int i = 0; i < score.requested_size(); ++i) {
     const auto& tokens = score.requested(i).tokens();
     const std::string at = absl::StrCat(field, "[", i, "].tokens");
-    if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), kernels::kMaxTopLogprobs, at)) return refusal;
+    const Bound most = Bounds::max_top_logprobs();
+    if (auto refusal = CheckCount(static_cast<uint64_t>(tokens.size()), most, at)) return refusal;
     for (int j = 0; j < tokens.size(); ++j) {
       if (auto refusal = CheckToken(tokens[j], spec.live_vocabulary, at, j)) return refusal;
     }

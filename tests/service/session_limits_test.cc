@@ -272,6 +272,7 @@ const std::map<std::string, std::function<std::string()>>& Provocations() {
            row->mutable_score()->mutable_tokens()->Resize(129, 0);
          });
        }},
+      {"max_top_logprobs", [] { return OfParameters({}, [](auto* p) { p->mutable_raw_logprobs()->set_top(1001); }); }},
       {"max_priority",
        [] { return OfStep({}, [](auto* message, auto*) { message->mutable_step()->set_priority(-101); }); }},
       {"max_message_parts",
