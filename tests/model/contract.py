@@ -1,17 +1,16 @@
 """The contract as Python messages, and its options: what a table of pairs has to meet.
 
-An option is a field of an open, a step or a policy, named by its path. Options are derived from the descriptors, so a
+An option is a field of a message of the worker or of a policy, named by its path. Options are derived from the descriptors, so a
 field that is added to the contract is an option from then on. OUT_OF_SCOPE and CONSTANT name the fields that are none.
 """
 
 import itertools
 
-from sortition.v1 import errors_pb2, parameters_pb2, policies_pb2, sampling_pb2
+from sortition.v1 import errors_pb2, policies_pb2, sampling_pb2
 
 Reason = errors_pb2.ErrorReason
-OpenSequence, SamplingParameters = sampling_pb2.OpenSequence, parameters_pb2.SamplingParameters
-Step, StepRow, StepResults, RowResult = (sampling_pb2.Step, sampling_pb2.StepRow, sampling_pb2.StepResults,
-                                         sampling_pb2.RowResult)
+OpenSequence, History, Step = sampling_pb2.OpenSequence, sampling_pb2.History, sampling_pb2.Step
+RowResult = sampling_pb2.RowResult
 StreamRequest, StreamResponse = sampling_pb2.StreamRequest, sampling_pb2.StreamResponse
 Policy, PolicyEffect = policies_pb2.Policy, sampling_pb2.PolicyEffect
 
@@ -21,61 +20,69 @@ OUT_OF_SCOPE = {
     "step.logits.ready": "tests/python", "step.trace": "tests/traces",
     # Memory that worker and server share.
     **{f"{tensor}.source.region": "tests/e2e" for tensor in (
-        "step.logits", "step.masks", "step.draft_probabilities", "upload.mask")},
-    "step.logits.pairs.region": "tests/e2e",
+        "step.logits", "step.masks", "step.draft_probabilities", "upload_mask.mask")},
+    "step.logits.pairs.region": "tests/e2e", "close.shard_index": "tests/python",
 }
 # Fields that every message of their kind has, so no worlds are without them.
 CONSTANT = {
     "open.request_id", "open.epoch", "open.law_version", "open.parameters", "open.vocabulary_size", "step.batch_id",
     "step.logits", "step.logits.vocabulary_size", "step.rows", "step.rows.request_id", "step.rows.step_id",
     "step.rows.position", "policy.tenant", "policy.watermark.keys", "policy.limits.field", "step.logits.source",
+    "fork.parent_request_id", "fork.child", "close.request_id", "cancel.batch_id", "export_sequence.request_id",
+    "import_sequence.open", "import_sequence.state", "upload_mask.vocabulary_size", "upload_mask.mask_id",
+    "upload_mask.mask.source.inline.payload",
 }
-ROOTS = {"open": OpenSequence.DESCRIPTOR, "step": Step.DESCRIPTOR, "policy": policies_pb2.Policy.DESCRIPTOR}
-# The defaults of a policy are parameters, which are options already.
-FLAT = {"policy.defaults"}
+# Messages of a stream that name a sequence: the message and its fields meet the options of the sequence.
+KINDS = {field.name: field.message_type for field in StreamRequest.DESCRIPTOR.oneofs_by_name["kind"].fields
+         if field.name not in ("hello", "open", "attach_memory", "bring_answer")}
+ROOTS = {**KINDS, "open": OpenSequence.DESCRIPTOR, "policy": policies_pb2.Policy.DESCRIPTOR}
+# Fields with options that are options elsewhere, too.
+FLAT = {"policy.defaults", "fork.child", "import_sequence.open"}
 
 
 def described(path, field):
-    """The options of a field and of the fields within it: (path, the oneof or the enumeration that it excludes)."""
+    """The options of a field and of the fields within it."""
     if path in OUT_OF_SCOPE:
         return
-    group = field.containing_oneof
-    group = f"{path.rpartition('.')[0]}:{group.name}" if group is not None and len(group.fields) > 1 else None
     if field.enum_type is not None:
-        for value in field.enum_type.values:
-            if value.number:
-                yield f"{path}={value.name}", f"{path}:enum"
+        yield from (f"{path}={value.name}" for value in field.enum_type.values if value.number)
         return
     if path not in CONSTANT:
-        yield path, group
+        yield path
     if field.message_type is not None and path not in FLAT:
         for inner in field.message_type.fields:
             yield from described(f"{path}.{inner.name}", inner)
 
 
-def all_options():
-    """Every option, with the names of the groups of which it excludes the other members."""
-    found = {}
-    for root, descriptor in ROOTS.items():
-        for field in descriptor.fields:
-            for path, group in described(f"{root}.{field.name}", field):
-                found[path] = group
-    return found
+def alternatives(path, field):
+    """The fields here and within that exclude others: (path, the name of their oneof)."""
+    group = field.containing_oneof
+    if group is not None and len(group.fields) > 1:
+        yield path, f"{path.rpartition('.')[0]}:{group.name}"
+    if field.message_type is not None and path not in FLAT and path not in OUT_OF_SCOPE:
+        for inner in field.message_type.fields:
+            yield from alternatives(f"{path}.{inner.name}", inner)
 
 
-GROUPS = all_options()
-OPTIONS = sorted(GROUPS)
+FIELDS = [(f"{root}.{field.name}", field) for root, descriptor in ROOTS.items() for field in descriptor.fields]
+OPTIONS = sorted([*(kind for kind in KINDS if kind not in ("step", "upload_mask")),
+                  *(option for path, field in FIELDS for option in described(path, field))])
 INDEX = {name: number for number, name in enumerate(OPTIONS)}
+GROUPS = {path: group for start, field in FIELDS for path, group in alternatives(start, field)}
 
 
 def members(name):
-    """The oneof members that stand on an option's way: (group, member)."""
-    parts = name.split(".")
+    """The choices that an option makes: of oneofs on its way, and of an enumeration."""
+    path, _, value = name.partition("=")
+    if value:
+        yield path, value
+    parts = path.split(".")
     for count in range(2, len(parts) + 1):
-        path = ".".join(parts[:count])
-        group = GROUPS.get(path)
-        if group is not None:
-            yield group, path
+        part = ".".join(parts[:count])
+        if part in GROUPS:
+            yield GROUPS[part], part
+    if parts[0] in KINDS:
+        yield "message", "step" if parts[0] == "upload_mask" else parts[0]  # a mask meets the rows that name it
 
 
 MEMBERS = {name: dict(members(name)) for name in OPTIONS}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from contract import GROUPS, INDEX, OPTIONS, PAIRS
+from contract import INDEX, OPTIONS, PAIRS
 
 # Refusals that are the contract's answer to a pair. Other refusals say nothing about the pair.
 ANSWERS = ("CONTRADICTION",)
@@ -40,6 +40,3 @@ class Pairs:
             below = sum(count < least for count, _ in counts)
             yield f"{name:62} {int(self.met[a, a]):9} {len(counts):6} {below:6} {fewest:9}  {rarest}"
         yield f"{len(OPTIONS)} options, {len(PAIRS)} pairs, {len(self.below(least))} met fewer than {least} times"
-
-
-__all__ = ["GROUPS", "Pairs"]

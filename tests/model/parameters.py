@@ -214,8 +214,10 @@ def has(value, path, wanted):
     return not wanted or value == wanted
 
 
-def on(p, name):
+def on(p, name, live=1 << 20):
     options = {**DEFAULTS, **sampler_options(p)}
+    if name == "top_k" and options["top_k"] >= live:
+        return False
     if name == "dynamic_temperature":
         return options["dynamic_temperature_range"] != 0
     return is_on({key: single(v) if isinstance(v, float) else v for key, v in options.items()}, name)

@@ -17,14 +17,15 @@ from sortition_verify.options import first_state
 from sortition_verify.parameters import compile_parameters, within
 
 KINDS = ("raw", "processed", "tempered")
-MOST_SCORED = 1 << 20
 
 
 class Rules:
     """The parameters that hold in one phase, compiled."""
 
-    def __init__(self, p, phase, plants=()):
+    def __init__(self, p, phase, live, plants=()):
         self.p = within(p, phase)
+        if self.p.get("top_k", 0) >= live:
+            self.p["top_k"] = 0
         self.compiled, self.mask_nan = compile_parameters(self.p)
         self.allowed = self.p.get("allowed_token_ids") or None
         self.state = first_state(self.compiled.chain)

@@ -3,10 +3,11 @@
 from google.protobuf import json_format, text_format
 
 import policies
-from contract import OpenSequence, Policy, PolicyEffect, Reason, StreamRequest, numbers_of
+from contract import INDEX, History, OpenSequence, Policy, PolicyEffect, Reason, StreamRequest, numbers_of
 from refusals import refusals
 from sequence import Options, Refused
 from server import Server
+from spoils import spoil_open
 from wire import Stream
 
 LAW_VERSION = 1
@@ -28,7 +29,7 @@ class Text:
 
     def __init__(self, plan, name):
         self.plan, self.name = plan, name
-        self.server, self.epoch, self.step_id, self.salt = 0, 0, 0, 0
+        self.server, self.former, self.epoch, self.step_id = 0, 0, 0, 0
         self.tokens, self.prompt = list(plan["prompt"]), len(plan["prompt"])
         self.open, self.options, self.effect, self.numbers = None, None, None, set()
         self.checkpoint, self.older, self.last = b"", b"", None
@@ -42,9 +43,10 @@ class Player:
         if self.policy is not None:
             self.policy_numbers = numbers_of(json_format.ParseDict(self.policy, Policy()), "policy")
         self.world, self.plants, self.pairs, self.log = world, plants, pairs, log
-        self.streams = [Stream(channel, session, world["tenant"]) for channel in channels]
-        checkpoints = {}
-        self.models = [Server(checkpoints) for _ in channels]
+        # Streams 0 and 2 lead to the first server, stream 1 to the second one.
+        self.streams = [Stream(channel, session, world["tenant"]) for channel in (*channels, channels[0])]
+        checkpoints, held, peers = {}, ({}, {}), ([], [])
+        self.models = [Server(checkpoints, held[number], peers[number]) for number in (0, 1, 0)]
         self.texts, self.batch, self.masks, self.steps, self.required = {}, 0, 0, 0, 0
         self.refused = {}
 
@@ -59,6 +61,9 @@ class Player:
     def ask(self, server, request):
         self.note(server, request)
         self.streams[server].send(request)
+        return self.receive(server)
+
+    def receive(self, server):
         answer = self.streams[server].receive()
         self.note(server, answer)
         return answer
@@ -108,6 +113,9 @@ class Player:
         if text.options is None:
             text.options, found = self.options_of(text)
             text.open = self.open_message(text)
+            if text.plan["spoil"]:
+                found = [spoil_open(text.plan["spoil"], text.open), *found]
+                text.options = None
             text.numbers = numbers_of(text.open, "open") | self.policy_numbers
             return found
         return []
@@ -172,27 +180,95 @@ class Player:
         for refused in expected:
             fields = [plain(f) for f in refused.fields]
             if reason == refused.reason and (not fields or any(field.endswith(f) for f in fields)):
-                if refused.limit is None or error.limit == refused.limit:
+                if refused.limit is None or error.limit.split(" ")[-1] == refused.limit:
                     key = reason, field
                     self.refused[key] = self.refused.get(key, 0) + 1
                     return
         raise Difference(text.name, f"a refusal, {reason} {field}", error, model)
 
-    def move(self, number, server, pieces, silent):
-        """The worker goes to a server: with its history, or without and is asked for it."""
+    def alive(self, number):
+        """The text of a number if a worker has opened it, or None."""
         text = self.text(number)
-        if text.plan.get("dead") or text.options is None:
+        return None if text.options is None or text.plan.get("dead") else text
+
+    def move(self, number, server, pieces, silent):
+        """The worker goes to a stream: with its history, or without, and says it where it is not there."""
+        text = self.alive(number)
+        if text is None:
             return
+        text.former = text.server
         self.open(number, server, pieces, history=not silent)
-        if silent and text.options.stateful and text.name not in self.models[server].opened:
-            self.open(number, server, pieces)
         held = self.models[server].held.get(text.name)
-        if silent and held is not None and held.tokens != text.tokens:
+        if silent and text.options.stateful and (held is None or held.tokens != text.tokens):
             self.open(number, server, pieces)
 
-    def fork(self, parent, child, server_position):
-        text, other = self.text(parent), self.text(child)
-        if text.plan.get("dead") or text.options is None or other.options is not None:
+    def old(self, number):
+        """A former self of the worker comes late: with an epoch that is not the highest, on another stream."""
+        text = self.alive(number)
+        held = None if text is None else self.models[text.server].held.get(text.name)
+        if held is None or text.server == 1:
+            return
+        sent = StreamRequest()
+        sent.open.CopyFrom(text.open)
+        sent.open.epoch = held.epoch
+        other = 2 - text.server
+        got = self.ask(other, sent).opened
+        try:
+            self.compare_opened(text, got, self.models[other].open(text.name, held.epoch, text.options, None))
+        except Refused as refused:
+            self.compare_opened(text, got, [refused])
+
+    def carry(self, number, server, pieces):
+        """Exports a sequence and imports it elsewhere."""
+        text = self.alive(number)
+        if text is None or text.name not in self.models[text.server].opened:
+            return
+        request = StreamRequest()
+        request.export_sequence.request_id = text.name
+        state, got = b"", self.ask(text.server, request).exported
+        while got.continues:
+            state += got.state
+            got = self.receive(text.server).exported
+        try:
+            history = self.models[text.server].export(text.name)
+        except Refused as refused:
+            self.compare_refusal(text, got.error if got.HasField("error") else None, [refused], got)
+            return
+        if got.HasField("error"):
+            raise Difference(text.name, "an export", got, "")
+        self.count(text, {INDEX["export_sequence"]})
+        state += got.state
+        text.former, text.server, text.epoch = text.server, server, text.epoch + 1
+        pieces = min(pieces, len(state))
+        numbers = set()
+        for piece in range(pieces):
+            request = StreamRequest()
+            request.import_sequence.open.CopyFrom(text.open)
+            request.import_sequence.open.epoch = text.epoch
+            request.import_sequence.state = state[len(state) * piece // pieces:len(state) * (piece + 1) // pieces]
+            request.import_sequence.continues = piece + 1 < pieces
+            numbers |= numbers_of(request.import_sequence, "import_sequence")
+            if piece + 1 < pieces:
+                self.note(server, request)
+                self.streams[server].send(request)
+        got = self.ask(server, request).opened
+        self.compare_opened(text, got, self.models[server].open(text.name, text.epoch, text.options, history))
+        self.count(text, numbers | {INDEX["import_sequence"]})
+
+    def cancel(self, number):
+        """Cancels a batch that was answered, which changes nothing and is not answered."""
+        text = self.alive(number)
+        if text is None:
+            return
+        request = StreamRequest()
+        request.cancel.batch_id = self.batch
+        self.note(text.server, request)
+        self.streams[text.server].send(request)
+        self.count(text, {INDEX["cancel"]})
+
+    def fork(self, parent, child, server_position, with_history=False):
+        text, other = self.alive(parent), self.text(child)
+        if text is None or other.options is not None:
             return
         found = self.prepare(other)
         other.server, other.epoch = text.server, other.epoch + 1
@@ -206,12 +282,17 @@ class Player:
         if server_position is not None:
             position = int(server_position * len(held.tokens)) if held is not None else 0
             request.fork.position = position
+        if with_history:
+            request.fork.child.history.CopyFrom(History(tokens=[0], prompt_length=1, offset=1, continues=True))
+            found = [Refused("CONTRADICTION", "open.history"), *found]
         got = self.ask(text.server, request).forked
         try:
             expected = found or model.fork(text.name, other.name, other.epoch, other.options, position)
         except Refused as refused:
             expected = [refused]
         self.compare_opened(other, got, expected)
+        kinds = numbers_of(request.fork, "fork") | numbers_of(request.fork.child, "open") | {INDEX["fork"]}
+        self.count(other, kinds, expected[0].reason if isinstance(expected, list) else None)
         if isinstance(expected, list):
             if not other.plan.get("dead"):
                 other.plan["dead"] = True
@@ -223,21 +304,22 @@ class Player:
 
     def end(self, number, named):
         """Closes a sequence; the worker may open it again."""
-        text = self.text(number)
-        if text.plan.get("dead") or text.options is None:
+        text = self.alive(number)
+        if text is None:
             return
         request = StreamRequest()
         request.close.request_id = text.name
-        if named:
-            request.close.epoch = text.epoch
+        if named is not None:
+            request.close.epoch = text.epoch - named
         got = self.ask(text.server, request).closed
         try:
-            known = self.models[text.server].close(text.name, text.epoch if named else None)
+            known = self.models[text.server].close(text.name, None if named is None else text.epoch - named)
         except Refused as refused:
             self.compare_refusal(text, got.error if got.HasField("error") else None, [refused], got)
             return
         if got.HasField("error") or got.was_known != known:
             raise Difference(text.name, "a close", got, f"was_known: {known}")
+        self.count(text, numbers_of(request.close, "close") | {INDEX["close"]})
 
     # --- counts
 

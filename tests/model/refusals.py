@@ -16,10 +16,10 @@ def refusals(p, live):
             found.append(Refused("CONTRADICTION", *named(number, ["temperature", name])))
         if p.get("mirostat", {}).get("version") and "adaptive_p" in p:
             found.append(Refused("CONTRADICTION", "open.parameters.mirostat", "open.parameters.adaptive_p"))
-        listed = p.get("chain", {}).get("explicit", {}).get("samplers", [])
-        if listed:
+        if "explicit" in p.get("chain", {}):
+            listed = p["chain"]["explicit"].get("samplers", [])
             for name in SAMPLERS:
-                if on(inner, name) and name not in listed and not (
+                if on(inner, name, live) and name not in listed and not (
                         name in ("temperature", "dynamic_temperature")
                         and {"temperature", "dynamic_temperature"} & set(listed)):
                     found.append(Refused("CONTRADICTION", "open.parameters.chain.explicit.samplers",

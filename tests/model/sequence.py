@@ -7,7 +7,8 @@ import drafts
 import texts
 from contract import RowResult
 from place import Place, Rules, Situation
-from sortition_verify.chain import TEMPERATURE, signed
+from sortition_verify.chain import DYNAMIC_TEMPERATURE, TEMPERATURE, signed
+from sortition_verify.functions import UNIT_TEMPERATURE
 from sortition_verify.row import RowError
 
 STATE_OPTIONS = ("no_repeat_ngram_size", "min_tokens", "phases", "watermark", "banned_phrases")
@@ -36,21 +37,22 @@ class Options:
         self.opened, self.p, self.mark_id, self.plants = opened, p, mark_id, plants
         self.stateful = looks_at_history(p)
         self.digest = texts.digest(opened, p, mark_id)
-        self.rules = [Rules(p, phase, plants) for phase in range(len(p.get("phases", [])) + 1)]
+        self.rules = [Rules(p, phase, opened["live"], plants) for phase in range(len(p.get("phases", [])) + 1)]
         self.keeps_state = any(rules.keeps_state for rules in self.rules)
         self.one_temperature = self.temperature()
 
     def temperature(self):
-        """The scale of the only temperature that rows have before their filters; None where there are several."""
+        """The scale of the only temperature that rows have; None where there are several, or one that is not fixed."""
         scales = set()
         for rules in self.rules:
-            stages = [] if rules.compiled.greedy else rules.compiled.stages()
-            for number, *operands in stages:
+            found = UNIT_TEMPERATURE  # also of greedy rows
+            for number, *operands in [] if rules.compiled.greedy else rules.compiled.stages():
+                if number == DYNAMIC_TEMPERATURE:
+                    return None
                 if number == TEMPERATURE:
                     multiplier, exponent, window = operands[:3]
-                    scales.add((multiplier, signed(exponent, 32) if exponent >= 0 else exponent, window))
-            if not any(stage[0] == TEMPERATURE for stage in stages):
-                return None
+                    found = multiplier, signed(exponent, 32) if exponent >= 0 else exponent, window
+            scales.add(found)
         return scales.pop() if len(scales) == 1 else None
 
     def stream(self, salt):
@@ -84,8 +86,8 @@ class Held:
 
     def __init__(self, epoch, tokens, prompt):
         self.epoch, self.tokens, self.prompt = epoch, list(tokens), prompt
-        self.last_step, self.last_key, self.last_result = 0, None, None
-        self.last_checkpoint = None
+        self.owner = None  # the stream that has opened it last
+        self.last_step, self.last_key, self.last_run = 0, None, None
 
 
 class Run:

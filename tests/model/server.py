@@ -15,13 +15,16 @@ class Opened:
     """A sequence that a stream has opened."""
 
     def __init__(self, options, epoch):
-        self.options, self.epoch = options, epoch
+        self.options, self.epoch, self.lost = options, epoch, False
 
 
 class Server:
-    def __init__(self, checkpoints):
-        self.opened, self.held = {}, {}
-        self.checkpoints = checkpoints  # bytes: the name and the state that they stand for; of all servers
+    """One stream to a server. Streams of a server share what it holds, all servers the key of checkpoints."""
+
+    def __init__(self, checkpoints, held, peers):
+        self.opened, self.held, self.peers = {}, held, peers
+        peers.append(self)
+        self.checkpoints = checkpoints  # bytes: whose they are, the state, and its position and history hash
 
     # --- opens
 
@@ -33,13 +36,16 @@ class Server:
             self.opened[name] = Opened(options, epoch)
             return 0, None, 0
         held = self.held.get(name)
-        if held is not None and epoch < held.epoch:
+        if held is not None and (epoch < held.epoch or epoch == held.epoch and self is not held.owner):
             raise Refused("SUPERSEDED", "open.epoch", limit=str(held.epoch))
         if history is not None:
             held = self.held[name] = Held(epoch, *history)
         elif held is None:
             raise Refused("HISTORY_REQUIRED", "open.history", "open.request_id")
-        held.epoch = epoch
+        held.epoch, held.owner = epoch, self
+        for peer in self.peers:
+            if peer is not self and name in peer.opened:
+                peer.opened[name].lost = True
         self.opened[name] = Opened(options, epoch)
         return len(held.tokens), options.hash_of(held.tokens, held.prompt), held.last_step
 
@@ -67,20 +73,39 @@ class Server:
             del self.opened[name]
             return True
         epoch = opened.epoch if epoch is None else epoch
-        self.opened.pop(name, None)
+        if opened is not None and opened.epoch <= epoch:
+            del self.opened[name]
         if held is not None and held.epoch > epoch:
             raise Refused("SUPERSEDED", "close.epoch", limit=str(held.epoch))
         return self.held.pop(name, None) is not None
 
+    def export(self, name):
+        """The history of a sequence with state."""
+        if name not in self.opened:
+            raise Refused("UNKNOWN_SEQUENCE", "request_id")
+        held = self.held.get(name)
+        if not self.opened[name].options.stateful:
+            raise Refused("CONTRADICTION", "request_id")
+        if self.opened[name].lost:
+            raise Refused("SUPERSEDED")
+        if held is None:
+            raise Refused("HISTORY_REQUIRED", "request_id")
+        return held.tokens, held.prompt
+
     # --- steps
 
-    def step(self, name, ask):
-        """The result of a row; raises Refused. Nothing has changed then."""
+    def check(self, name, ask):
+        """Finds the sequence of a row, and contradictions of the row's task."""
         opened = self.opened.get(name)
         if opened is None:
             raise Refused("UNKNOWN_SEQUENCE", "request_id")
+        self.check_task(opened.options, ask)
+        return opened
+
+    def step(self, name, ask):
+        """The result of a row; raises Refused. Nothing has changed then."""
+        opened = self.check(name, ask)
         options = opened.options
-        self.check_task(options, ask)
         if not options.stateful:
             for field in ("history_hash", "truncate_to", "append_tokens"):
                 if ask.get(field) not in (None, []):
@@ -95,10 +120,10 @@ class Server:
         options, held = opened.options, self.held.get(name)
         if ask["history_hash"] is None:
             raise Refused("MISSING_FIELD", "history_hash")
+        if opened.lost:
+            raise Refused("SUPERSEDED")
         if held is None:
             raise Refused("HISTORY_REQUIRED", "request_id")
-        if opened.epoch < held.epoch:
-            raise Refused("SUPERSEDED", "request_id", "", limit=str(held.epoch))
         if held.last_step and ask["step_id"] == held.last_step:
             if key_of(ask) != held.last_key:
                 raise Refused("STEP_CONFLICT", "step_id")
@@ -134,29 +159,36 @@ class Server:
         if task == "score" and ask["requested"] and not any(kind in p for kind in LOGPROBS):
             raise Refused("CONTRADICTION", "score.requested")
         if task not in ("verify", "tree"):
+            self.check_sum(options, ask)
             return
         field = "verify_draft" if task == "verify" else "verify_tree"
         greedy = [rules.compiled.greedy for rules in options.rules]
-        if ask["mode"] == "GREEDY" and not all(greedy):
-            raise Refused("CONTRADICTION", f"{field}.mode")
-        if ask["mode"] == "BLOCK" and (any(greedy) or options.keeps_state or task == "tree"):
-            raise Refused("CONTRADICTION", f"{field}.mode")
+        wrong = ask["mode"] == "GREEDY" and not all(greedy)
+        wrong |= ask["mode"] == "BLOCK" and (any(greedy) or options.keeps_state or task == "tree")
+        wrong |= ask["mode"] in ("GREEDY", "COUPLED") and bool(ask["drafted"])
+        by_chance = ask["mode"] == "BLOCK" or ask["mode"] == "REJECTION" and (task == "verify" or bool(ask["drafted"]))
+        wrong |= options.mark_id is not None and bool(by_chance)
+        if wrong or ask["both_masks"]:
+            names = ("mode", "draft_row", "sparse_probabilities", "draft_sampling", "masks")
+            raise Refused("CONTRADICTION", *(f"{field}.{name}" for name in names))
         if ask["mode"] == "BLOCK" and not ask["drafted"]:
             raise Refused("MISSING_FIELD", f"{field}.draft_row", f"{field}.mode")
-        by_chance = ask["mode"] == "BLOCK" or ask["mode"] == "REJECTION" and (task == "verify" or ask["drafted"])
-        if options.mark_id is not None and by_chance:
-            raise Refused("CONTRADICTION", f"{field}.mode", f"{field}.draft_sampling")
-        if ask["mode"] in ("GREEDY", "COUPLED") and ask["drafted"]:
-            raise Refused("CONTRADICTION", f"{field}.draft_row", f"{field}.sparse_probabilities", f"{field}.mode")
+        self.check_sum(options, ask)
+
+    @staticmethod
+    def check_sum(options, ask):
+        if ask["states_sum"] and options.one_temperature is None:
+            raise Refused("CONTRADICTION", "compact.sum")
 
     def state_of(self, name, options, ask, held):
         """The samplers' state that a step's checkpoint stands for; None: they start anew."""
         given = ask["checkpoint"]
         if not given:
             return None
-        whose, state = self.checkpoints[given]
-        goes_on = held is not None and held.last_step and ask["truncate_to"] is None and not ask["append_tokens"]
-        if whose != name or goes_on and given != held.last_checkpoint:
+        whose, state, place = self.checkpoints[given]
+        rewrites = ask["truncate_to"] is not None or ask["append_tokens"]
+        goes_on = held is not None and ask["step_id"] == held.last_step + 1 and held.last_step and not rewrites
+        if whose != name or goes_on and place != (ask["position"], ask["history_hash"]):
             raise Refused("CHECKPOINT_REFUSED", "checkpoint")
         return state
 
@@ -170,10 +202,9 @@ class Server:
     def remember(self, name, run, given):
         """The checkpoint that came with a result."""
         if given:
-            self.checkpoints[given] = name, run.state
-        held = self.held.get(name)
-        if held is not None and run.appended:
-            held.last_checkpoint = given
+            answered = run.appended or run.ask["tokens"]
+            hash_word = run.options.hash_of(run.tokens + answered, run.prompt) if run.options.stateful else None
+            self.checkpoints[given] = name, run.state, (run.ask["position"] + len(answered), hash_word)
 
 
 def key_of(ask):

@@ -6,71 +6,36 @@ import play
 import rows as made
 from contract import Reason, RowResult, StreamRequest, numbers_of
 from drafts import Drafted
+from message import PLAIN, Message
 from play import Difference
 from sequence import Refused
 from sortition_verify.functions import UNIT_TEMPERATURE, Scale, canonical, total, weights, widen
 from sortition_verify.row import in_order
+from spoils import spoil
 
 TASKS = {"verify": "verify_draft", "tree": "verify_tree"}
 FORMS = ("mask_row", "uploaded_mask_id", "allowed_tokens")
-NUMBERS = {"f32": 1, "f16": 2, "bf16": 3}
 MODES = {"GREEDY": 1, "REJECTION": 2, "COUPLED": 3, "BLOCK": 4}
-PLAIN = dict(priority=None, timeout=False, early=False, stride=False, tensor_rows=False)
-
-
-class Message:
-    """A step in the making: its rows, tensors and payloads."""
-
-    def __init__(self, world, event, server):
-        self.world, self.event, self.server, self.dtype = world, event, server, event["dtype"]
-        self.request = StreamRequest()
-        self.step = self.request.step
-        if event["priority"] is not None:
-            self.step.priority = event["priority"]
-        if event["timeout"]:
-            self.step.timeout.seconds, self.step.timeout.nanos = 200, 5
-        self.step.answer_early = event["early"]
-        self.logits, self.masks, self.drafts, self.pairs = [], [], [], b""
-        self.stride, self.draft_dtype = event["stride"], event["draft_dtype"]
-        self.rows = []
-        self.counts_rows = event["tensor_rows"]
-        self.late = []  # rows that name their tensor rows, which come after all others
-
-    def seal(self):
-        step, width = self.step, self.world["vocabulary"]
-        size = made.SIZES[self.dtype]
-        tensor = step.logits
-        tensor.vocabulary_size = width
-        tensor.dtype = NUMBERS[self.dtype]
-        payloads = self.request.payloads
-        for row, logits in self.late:
-            row.tensor_row, self.counts_rows = len(self.logits), True
-            self.logits += logits
-        if self.logits:
-            gap = b"\x5a" * (size * 3) if self.stride else b""
-            if gap:
-                tensor.row_stride_bytes = width * size + len(gap)
-            if self.counts_rows:
-                tensor.tensor_rows = len(self.logits)
-            tensor.source.inline.payload = len(payloads)
-            payloads.append(b"".join(row.tobytes() + gap for row in self.logits))
-        if self.masks:
-            step.masks.source.inline.payload = len(payloads)
-            step.masks.rows = len(self.masks)
-            payloads.append(b"".join(self.masks))
-        if self.drafts:
-            step.draft_probabilities.source.inline.payload = len(payloads)
-            step.draft_probabilities.rows = len(self.drafts)
-            step.draft_probabilities.dtype = NUMBERS[self.draft_dtype]
-            payloads.append(b"".join(row.tobytes() for row in self.drafts))
-        if any(row.compact for row in step.rows):
-            tensor.pairs.inline.payload = len(payloads)
-            payloads.append(self.pairs)
-        return self.request
 
 
 class Stepper(play.Player):
     """A player that can step, too."""
+
+    def late(self, event, server):
+        """A step by a former self, on another stream to the same server, or where the sequence was never opened."""
+        text = self.alive(event["rows"][0]["s"])
+        if text is None or server == text.server:
+            return
+        model, now = self.models[server], text.server
+        if text.name in model.opened and not model.opened[text.name].lost:
+            return
+        text.server = server
+        message = Message(self.world, event, server)
+        self.batch += 1
+        message.step.batch_id = self.batch
+        self.add_row(message, text, event["rows"][0])
+        self.send_step(server, message)
+        text.server = now
 
     def step(self, event):
         by_server = {}
@@ -97,7 +62,7 @@ class Stepper(play.Player):
         for number, (text, row, ask) in enumerate(message.rows):
             got = results[number]
             if ask["compact"] and got.error.reason == Reason.Value("ROW_REQUIRED"):
-                self.count(text, step_numbers | row_numbers(row))
+                self.count(text, step_numbers | numbers_of(row, "step.rows"))
                 got = self.send_whole(server, text, row, ask, message)
                 got.row = number
             self.settle(message, text, row, ask, expected[number], got, step_numbers)
@@ -105,8 +70,7 @@ class Stepper(play.Player):
     def results_of(self, server, count):
         found = {}
         while len(found) < count:
-            answer = self.streams[server].receive()
-            self.note(server, answer)
+            answer = self.receive(server)
             if answer.WhichOneof("kind") != "results" or answer.results.HasField("error"):
                 raise Difference("all", "a step is refused as a whole", answer, "")
             for result in answer.results.rows:
@@ -126,17 +90,23 @@ class Stepper(play.Player):
         return self.results_of(server, 1)[0]
 
     def model_says(self, server, text, row, ask):
+        """A run, or refusals of which a server says one."""
+        model = self.models[server]
         try:
-            return self.models[server].step(text.name, ask)
+            if ask["spoilt"] is None:
+                return model.step(text.name, ask)
+            model.check(text.name, ask)
         except Refused as refused:
-            return refused
+            return [refused] if ask["spoilt"] is None else [refused, ask["spoilt"]]
+        return [ask["spoilt"]]
 
     def settle(self, message, text, row, ask, expected, got, step_numbers):
         self.steps += 1
         server = message.server
-        if isinstance(expected, Refused):
-            self.compare_refusal(text, got.error if got.WhichOneof("kind") == "error" else None, [expected], got)
-            self.count(text, step_numbers | row_numbers(row), expected.reason)
+        numbers = step_numbers | numbers_of(row, "step.rows") | ask["numbers"]
+        if isinstance(expected, list):
+            self.compare_refusal(text, got.error if got.WhichOneof("kind") == "error" else None, expected, got)
+            self.count(text, numbers, Reason.Name(got.error.reason))
             return
         kind = got.WhichOneof("kind")
         given = getattr(got, kind).checkpoint if kind != "error" else b""
@@ -152,7 +122,7 @@ class Stepper(play.Player):
         self.models[server].remember(text.name, expected, given)
         if text.last is None or text.last["ask"]["step_id"] < ask["step_id"]:
             self.advance(text, message, ask, expected, given)
-        self.count(text, step_numbers | row_numbers(row))
+        self.count(text, numbers)
 
     def advance(self, text, message, ask, run, given):
         text.last = {"server": message.server, "plan": ask["plan"], "ask": ask, "event": message.event}
@@ -237,10 +207,11 @@ class Stepper(play.Player):
         if ask["salt"] or plan["salt"] is not None:
             row.draw_salt = ask["salt"]
         row.checkpoint = ask["checkpoint"]
-        ask["plan"], ask["compact"] = plan, False
+        ask["plan"], ask["compact"], ask["states_sum"], ask["numbers"] = plan, False, False, set()
         self.add_task(message, row, ask, plan)
         self.add_masks(message, row, ask, plan)
         self.add_logits(message, text, row, ask, plan)
+        ask["spoilt"] = spoil(plan["spoil"], self.world["live"], message, text, row, ask) if plan["spoil"] else None
         message.rows.append((text, row, ask))
 
     def add_task(self, message, row, ask, plan):
@@ -295,15 +266,18 @@ class Stepper(play.Player):
         mask = dict(plan["mask"]) if plan["mask"] else {"form": None, "banned": []}
         mask["banned"] = sorted({*mask["banned"], *bans})
         count = {"draw": 1, "score": len(plan["tokens"])}.get(plan["task"], len(plan["tokens"]) + 1)
-        ask["masks"] = None
+        ask["masks"], ask["both_masks"] = None, False
         if plan["masks"] and plan["task"] in TASKS:
+            if mask["form"] or plan["mask"]:
+                self.put_mask(message, ask, row.mask, mask)
+                ask["both_masks"] = True
             listed = getattr(row, TASKS[plan["task"]]).masks
-            ask["masks"] = [self.put_mask(message, listed.add(), {**one, "banned": sorted({*one["banned"], *bans})})
+            ask["masks"] = [self.put_mask(message, ask, listed.add(), {**one, "banned": sorted({*one["banned"], *bans})})
                             for one in plan["masks"][:count]]
         elif mask["form"] or mask["banned"]:
-            ask["masks"] = [self.put_mask(message, row.mask, mask)] * count
+            ask["masks"] = [self.put_mask(message, ask, row.mask, mask)] * count
 
-    def put_mask(self, message, out, mask):
+    def put_mask(self, message, ask, out, mask):
         """Writes a mask in its form; what it allows, or None."""
         live = self.world["live"]
         allowed = np.ones(live, bool)
@@ -314,7 +288,7 @@ class Stepper(play.Player):
             out.mask_row = len(message.masks)
             message.masks.append(made.packed(allowed, self.world["vocabulary"]))
         elif mask["form"] == "uploaded_mask_id":
-            self.upload(message, allowed)
+            ask["numbers"] |= self.upload(message, allowed)
             out.uploaded_mask_id = self.masks
         elif mask["form"]:
             out.allowed_tokens.tokens.extend(mask["allowed"])
@@ -330,11 +304,12 @@ class Stepper(play.Player):
         request.upload_mask.mask_id = self.masks
         request.upload_mask.vocabulary_size = self.world["vocabulary"]
         request.upload_mask.mask.rows = 1
-        request.upload_mask.mask.source.inline.payload = 0
+        request.upload_mask.mask.source.inline.SetInParent()
         request.payloads.append(made.packed(allowed, self.world["vocabulary"]))
         got = self.ask(message.server, request).mask_uploaded
         if got.mask_id != self.masks or got.HasField("error"):
             raise Difference("all", "an uploaded mask", got, "")
+        return numbers_of(request.upload_mask, "upload_mask")
 
     def add_logits(self, message, text, row, ask, plan):
         live, width = self.world["live"], self.world["vocabulary"]
@@ -349,8 +324,10 @@ class Stepper(play.Player):
         ask["bits"] = [made.bits(one, message.dtype, live) for one in rows]
         if plan["compact"] and not plan["fault"] and not shares:
             ask["compact"] = True
+            ask["states_sum"] = plan["compact"]["sums"] and (
+                text.options.one_temperature is not None or plan["seed"] % 8 == 0)
             for elements, bits in zip(rows, ask["bits"]):
-                self.add_compact(message, text, row, elements, bits, plan["compact"])
+                self.add_compact(message, text, row, elements, bits, plan["compact"], ask["states_sum"])
         else:
             # A row that names its tensor rows leaves those unused that it would take by default.
             if plan["tensor_row"] and not shares:
@@ -358,7 +335,7 @@ class Stepper(play.Player):
             message.logits += [np.full_like(one, 0x5A5A) for one in rows] if plan["tensor_row"] else rows
 
     @staticmethod
-    def add_compact(message, text, row, elements, bits, wanted):
+    def add_compact(message, text, row, elements, bits, wanted, states_sum):
         order = in_order(canonical(bits))
         first = order[:max(1, wanted["first"])]
         listed = set(first.tolist())
@@ -370,8 +347,8 @@ class Stepper(play.Player):
         if wanted["sums"] and len(order):
             out.unit_sum = sum_at(UNIT_TEMPERATURE, bits, order)
             scale = text.options.one_temperature
-            if scale is not None:
-                out.sum = sum_at(scale, bits, order)
+            if scale is not None or states_sum:
+                out.sum = sum_at(scale or UNIT_TEMPERATURE, bits, order)
 
 
 def sum_at(scale, bits, order):
@@ -394,10 +371,6 @@ def step_without_rows(step):
     copied.CopyFrom(step)
     copied.ClearField("rows")
     return copied
-
-
-def row_numbers(row):
-    return numbers_of(row, "step.rows")
 
 
 __all__ = ["Stepper"]

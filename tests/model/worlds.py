@@ -3,6 +3,7 @@
 import random
 
 import rows as made
+import spoils
 from parameters import Taste, make_parameters
 
 TASKS = ("draw", "draw", "draw", "draw", "score", "verify", "verify", "tree")
@@ -28,7 +29,7 @@ class Maker:
         for _ in range(self.count):
             self.world["sequences"].append(self.sequence())
         open_texts, waiting = [], list(range(self.count))
-        for number in waiting[:max(1, self.count - 2)]:
+        for number in waiting[:max(1, self.count - 3)]:
             self.events.append(("open", number, 0, r.choice([1, 1, 1, 3])))
             open_texts.append(number)
         waiting = waiting[len(open_texts):]
@@ -37,7 +38,7 @@ class Maker:
             self.disturb(open_texts, waiting)
         for number in open_texts:
             if r.random() < 0.5:
-                self.events.append(("end", number, r.random() < 0.5))
+                self.events.append(("end", number, r.choice([0, None, 1])))
         return self.world
 
     def disturb(self, open_texts, waiting):
@@ -45,13 +46,21 @@ class Maker:
         number = r.choice(open_texts)
         if waiting and r.random() < 0.15:
             child = waiting.pop()
-            self.events.append(("fork", number, child, r.choice([None, r.random(), 1.0])))
+            self.events.append(("fork", number, child, r.choice([None, r.random(), 1.0]), r.random() < 0.25))
             open_texts.append(child)
         if r.random() < 0.15:
-            self.events.append(("move", number, r.randrange(2), r.choice([1, 1, 2, 5]), r.random() < 0.4))
+            self.events.append(("move", number, r.randrange(3), r.choice([1, 1, 2, 5]), r.random() < 0.4))
+        if r.random() < 0.2:
+            self.events.append(("carry", number, r.randrange(3), r.choice([1, 1, 3])))
+        if r.random() < 0.1:
+            self.events.append(("end", number, r.choice([0, 0, None, 1])))
+            self.events.append(("move", number, r.randrange(3), 1, False))
+        for chance, kind in ((0.05, "old"), (0.3, "cancel")):
+            if r.random() < chance:
+                self.events.append((kind, number))
         if r.random() < 0.05:
-            self.events.append(("end", number, r.random() < 0.5))
-            self.events.append(("move", number, r.randrange(2), 1, False))
+            event = self.step([number])
+            self.events.append(("late", event, r.randrange(3)))
         for _ in range(2):
             if r.random() < 0.3:
                 self.events.append(("retry", r.choice(open_texts), r.choice(["same", "same", "form", "salt", "stale",
@@ -73,10 +82,11 @@ class Maker:
         marked = bool((self.world["policy"] or {}).get("watermark"))
         if r.random() < (0.5 if marked else 0.01):
             opened["watermark_key_id"] = r.choice(["first", "second", "third", "third", "none"])
-        if marked:
+        if marked and r.random() < 0.95 and not has(focus, "parameters.watermark"):
             parameters.pop("watermark", None)
         return {"parameters": parameters, "open": opened, "states_live": r.random() < 0.3,
-                "prompt": taste.tokens(0, 12), "focus": focus}
+                "prompt": taste.tokens(0, 12), "focus": focus,
+                "spoil": r.choice(spoils.OPENS) if r.random() < 0.1 and self.world["policy"] is None else None}
 
     # --- steps
 
@@ -91,37 +101,46 @@ class Maker:
 
     def row(self, number):
         r = self.random
+        sequence = self.world["sequences"][number]
+        parameters = sequence["parameters"]
+        wants = [name for name in sequence["focus"] if name.startswith("step.rows.")] if r.random() < 0.7 else []
         task = r.choice(TASKS)
-        parameters = self.world["sequences"][number]["parameters"]
+        for name, part in (("score", ".score"), ("verify", ".verify_draft"), ("tree", ".verify_tree"), ("draw", ".draw")):
+            if has(wants, part + ".") or f"step.rows{part}" in wants:
+                task = name
         taste = Taste(r, self.live, 0.2)
         plan = {"s": number, "task": task, "seed": r.getrandbits(40), "style": r.choice(made.STYLES),
                 "fault": r.choice(made.FAULTS) if r.random() < 0.015 else None, "fault_at": r.randrange(6),
                 "salt": r.choice([0, 1, 65535]) if r.random() < 0.1 else None, "skip": r.choice([1, 1, 1, 2, 9]),
-                "jump": r.choice([0, 0, 0, 5]), "checkpoint": "right" if r.random() < 0.9 else "none",
+                "jump": r.choice([0, 0, 0, 5]), "checkpoint": r.choice(["right"] * 9 + ["none", "old"]),
                 "says_draw": r.random() < 0.5, "tensor_row": r.random() < 0.15, "wrong": None, "cut": None,
-                "append": [], "tokens": [], "parents": [], "mode": None, "drafter": None, "replaced": False, "requested": None,
-                "race": False, "probabilities": False, "mask": None, "masks": None, "compact": None}
+                "append": [], "tokens": [], "parents": [], "mode": None, "drafter": None, "replaced": False,
+                "requested": None, "race": False, "probabilities": False, "mask": None, "masks": None, "compact": None}
+        plan["spoil"] = r.choice(spoils.STEPS) if r.random() < 0.02 else None
         if r.random() < 0.01:
             plan["wrong"] = r.choice(["position", "history_hash"])
-        if r.random() < 0.08:
+        if r.random() < 0.08 or has(wants, ".truncate_to"):
             plan["cut"] = r.choice([1, 1, 2, 5, 1000])
-        if r.random() < 0.08:
+        if r.random() < 0.08 or has(wants, ".append_tokens"):
             plan["append"] = taste.tokens(1, 3)
-        if r.random() < 0.3:
-            plan["mask"] = self.mask(taste)
+        if r.random() < 0.3 or has(wants, ".mask."):
+            plan["mask"] = self.mask(taste, wants)
         if task == "score":
             self.score(plan, taste, parameters)
         elif task in ("verify", "tree"):
-            self.drafts(plan, taste, parameters)
-        if r.random() < 0.15:
+            self.drafts(plan, taste, parameters, wants)
+        if r.random() < 0.15 or has(wants, ".compact"):
             plan["compact"] = {"first": r.choice([0, 1, 2, 5, 20, self.live, 1000]), "others": taste.tokens(0, 6),
                                "sums": r.random() < 0.6}
         return plan
 
-    def mask(self, taste):
+    def mask(self, taste, wants=()):
         r = self.random
         form = r.choice([None, "mask_row", "uploaded_mask_id", "allowed_tokens"])
-        allowed = [token for token in range(self.live) if r.random() < 0.7]
+        for name in ("mask_row", "uploaded_mask_id", "allowed_tokens"):
+            if has(wants, f".{name}"):
+                form = name
+        allowed = [token for token in range(self.live) if r.random() < 0.8]
         return {"form": form, "allowed": allowed if form else [],
                 "banned": taste.several(1, 3) if form is None or r.random() < 0.4 else []}
 
@@ -132,7 +151,7 @@ class Maker:
                                               for kind in ("raw", "processed", "tempered")):
             plan["requested"] = [taste.several(0, 3) for _ in plan["tokens"]]
 
-    def drafts(self, plan, taste, parameters):
+    def drafts(self, plan, taste, parameters, wants):
         r = self.random
         greedy = parameters.get("temperature") == 0
         plan["mode"] = r.choice(MODES)
@@ -141,28 +160,44 @@ class Maker:
                 plan["mode"] = "COUPLED"
             if plan["mode"] == "BLOCK" and (greedy or plan["task"] == "tree"):
                 plan["mode"] = "REJECTION"
+        for name in MODES:
+            if has(wants, f"VERIFY_MODE_{name}"):
+                plan["mode"] = name
+        drafted = has(wants, ".draft_row") or has(wants, ".sparse") or has(wants, ".draft_sampling")
+        if drafted and plan["mode"] not in ("REJECTION", "BLOCK") and not has(wants, ".mode="):
+            plan["mode"] = "REJECTION"
         plan["probabilities"] = r.random() < 0.3
-        if plan["mode"] == "BLOCK" or plan["mode"] == "REJECTION" and r.random() < 0.6:
+        if drafted or plan["mode"] == "BLOCK" or plan["mode"] == "REJECTION" and r.random() < 0.6:
             plan["drafter"] = r.choice(["dense", "sparse"])
+            if has(wants, ".draft_row") != has(wants, ".sparse"):
+                plan["drafter"] = "dense" if has(wants, ".draft_row") else "sparse"
         if plan["task"] == "verify":
             plan["tokens"] = taste.tokens(1, 4)
         else:
+            plan["replaced"] = bool(plan["drafter"]) and r.random() < 0.5
+            if plan["drafter"] and has(wants, "_REPLACEMENT"):
+                plan["replaced"] = has(wants, "WITH_REPLACEMENT")
             self.tree(plan, taste)
-        if r.random() < 0.3:
-            plan["mask"], plan["masks"] = None, []
+        if r.random() < 0.3 or has(wants, ".masks"):
+            if r.random() < 0.95 and not (has(wants, ".masks") and has(wants, ".mask.")):
+                plan["mask"] = None
+            plan["masks"] = []
             for _ in range(len(plan["tokens"]) + 1):
-                plan["masks"].append(self.mask(taste) if r.random() < 0.6 else
+                plan["masks"].append(self.mask(taste, wants) if r.random() < 0.6 else
                                      {"form": None, "allowed": [], "banned": []})
 
     def tree(self, plan, taste):
         r = self.random
-        plan["replaced"] = bool(plan["drafter"]) and r.random() < 0.5
         for _ in range(r.randint(1, 6)):
             parent, token = r.randint(-1, len(plan["tokens"]) - 1), taste.token()
             twice = (parent, token) in zip(plan["parents"], plan["tokens"])
             if not twice or plan["replaced"]:
                 plan["parents"].append(parent)
                 plan["tokens"].append(token)
+
+
+def has(names, part):
+    return any(part in name for name in names)
 
 
 def make_world(seed, tenants, wanted=(), sequences=8, steps=40):
