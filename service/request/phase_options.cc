@@ -134,6 +134,13 @@ v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& p, const v
   return within;
 }
 
+bool Replaces(const v1::Phase& phase, absl::string_view name) {
+  const v1::PhaseParameters& own = phase.parameters();
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  own.GetReflection()->ListFields(own, &set);
+  return std::ranges::any_of(set, [&](const auto* field) { return field->name() == name; });
+}
+
 std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
                                   uint32_t live_vocabulary) {
   const v1::PhaseParameters& within = phase.parameters();

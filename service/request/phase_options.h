@@ -28,6 +28,9 @@ std::vector<Phase> CompilePhases(const v1::SamplingParameters& parameters);
 // They have no phases. Thread-safe.
 v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters, const v1::Phase& phase);
 
+// Returns true if the phase sets the field `name` of PhaseParameters. Thread-safe.
+bool Replaces(const v1::Phase& phase, absl::string_view name);
+
 // Refuses, as CheckPhases does, a phase whose own lists leave no token, once they are compiled. Thread-safe.
 std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
                                   uint32_t live_vocabulary);

@@ -170,13 +170,19 @@ TEST(PhaseOptions, InnerRangesAreNamed) {
   ExpectPhasesRefused(phase + "top_p: 0 } }", Reason::kOutOfRange, "p.phases[0].parameters.top_p");
   ExpectPhasesRefused(phase + "logit_bias { token: 100 } } }", Reason::kOutOfRange,
                       "p.phases[0].parameters.logit_bias[0].token");
-  ExpectPhasesRefused("typical_p: 0.5 " + phase + "temperature: 0 } }", Reason::kContradiction,
-                      "p.phases[0].parameters.typical_p");
   ExpectPhasesRefused("chain { explicit { samplers: \"top_k\" } } " + phase + "min_p: 0.1 } }", Reason::kContradiction,
                       "p.phases[0].parameters.min_p");
 }
 
 // Each set field replaces the sequence's, an off value too; the others hold within as outside.
+TEST(PhaseOptions, FieldOfTheSequenceThatContradictsAPhaseIsNamed) {
+  const std::string greedy = "phases { begin: 1 end: 2 parameters { temperature: 0 } }";
+  ExpectPhasesRefused("xtc { probability: 1 } " + greedy, Reason::kContradiction, "p.xtc");
+  ExpectPhasesRefused("typical_p: 0.5 " + greedy, Reason::kContradiction, "p.typical_p");
+  ExpectPhasesRefused("temperature: 0 phases { begin: 1 end: 2 parameters { xtc { probability: 1 } } }",
+                      Reason::kContradiction, "p.phases[0].parameters.xtc");
+}
+
 TEST(PhaseOptions, SetFieldsReplaceTheSequences) {
   const std::string outside =
       "temperature: 0.5 top_k: 7 top_p: 0.9 presence_penalty: 1 banned_token_ids: 3 allowed_token_ids: [1, 2] "
