@@ -95,7 +95,7 @@ class Compiler {
       SequenceSpec within;
       within.live_vocabulary = spec_.live_vocabulary;
       if (auto refusal = Compiler(parameters, limits_, path, &within).RunWithin(has_lists)) {
-        // What contradicts the phase may be a field of the sequence.
+        // A field of the sequence may contradict the phase.
         const absl::string_view name = absl::StripPrefix(refusal->field, path + ".");
         if (!Replaces(phase, name.substr(0, name.find_first_of(".[")))) {
           refusal->field = Field(name);

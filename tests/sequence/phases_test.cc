@@ -85,7 +85,7 @@ TEST(Phases, PromptThatUsedTheBudgetUpIsFollowedByAllOfThen) {
   // An end in the prompt still ends it, behind the budget too.
   EXPECT_EQ(PlacesOf(text, {3, 0, 4, 0}, 4), (Places{"0"}));
   EXPECT_EQ(PlacesOf(text, {3, 0, 0, 4}, 4), (Places{"0"}));
-  // What is left of a budget begins with the output.
+  // The rest of a budget begins with the output.
   const std::string some = "phases { begin: 3 end: 4 max_tokens: 3 then: [2, 4] }";
   EXPECT_EQ(PlacesOf(some, {3, 0, 0, 0, 2, 4}, 3), (Places{"1", "1 then 2", "1 then 4", "0"}));
   EXPECT_EQ(PlacesOf(some, {3, 0, 0, 0, 0, 2, 4}, 5), (Places{"1 then 2", "1 then 4", "0"}));
