@@ -6,6 +6,7 @@ import tempfile
 import unittest
 
 import sortition
+import sortition.local
 
 from rows import VOCABULARY, row, serve
 
@@ -54,6 +55,18 @@ class PoliciesTest(unittest.TestCase):
             sequence.append(first)
             self.assertEqual(first + self.draw(later, sequence, range(4, 8)), right)
         self.assertEqual(later.open(**options).policy.watermark_key_id, "second")
+
+    def test_a_new_text_names_its_key(self):
+        self.keys.write_text("second 12\nfirst 11\n", encoding="utf-8")
+        self.write()
+        client, options = self.client(), {"vocabulary_size": VOCABULARY, "prompt": [1, 2]}
+        named = client.open(**options, watermark_key_id="first")
+        self.assertEqual(named.policy.watermark_key_id, "first")
+        self.assertEqual(client.fork(named, watermark_key_id="second").policy.watermark_key_id, "second")
+        with self.assertRaisesRegex(sortition.Error, "watermark_key_id"):
+            client.open(**options, watermark_key_id="third")
+        with self.assertRaisesRegex(sortition.Error, "watermark_key_id"):
+            sortition.local.Sampler().open(**options, watermark_key_id="first")
 
     def test_without_a_policy_there_is_no_effect(self):
         with serve() as server, sortition.Client(server.serving["listen"]) as client:

@@ -317,6 +317,18 @@ TEST_F(SessionPolicy, LimitIsStatedOrRefused) {
   EXPECT_EQ(error.limit(), "<= 20");
 }
 
+TEST_F(SessionPolicy, ChainLeavesOutNoFilterThatTheLimitTurnsOn) {
+  Begin(R"("limits": [{"field": "top_k", "max": 20, "violation": "VIOLATION_APPLY"}])");
+  v1::OpenSequence open = Open();
+  open.mutable_parameters()->mutable_chain()->mutable_explicit_()->add_samplers("temperature");
+  const v1::Error error = worker_->Open(open).error();
+  EXPECT_EQ(error.field(), "open.parameters.top_k");
+  EXPECT_THAT(error.message(), HasSubstr("not in chain.explicit.samplers"));
+  open.mutable_parameters()->mutable_chain()->mutable_explicit_()->add_samplers("top_k");
+  open.set_epoch(2);
+  EXPECT_EQ(worker_->MustOpen(open).policy().applied().top_k(), 20u);
+}
+
 // An answer of Sample could not say what was changed.
 TEST_F(SessionPolicy, SampleRefusesWhatItCannotState) {
   Begin(R"("defaults": {"topK": 4})");

@@ -339,7 +339,7 @@ typedef struct sortition_result {
   const uint32_t* path;  // of a tree: the accepted drafts, by index
   size_t path_count;
   // The banned phrase ("banned_phrases") that the text has ended in, and its position. The sequence has been cut there,
-  // and its next draw there begins with another token. Null: none.
+  // its next draw there begins with another token, and its draws from there on have fresh noise. Null: none.
   const uint32_t* rewind_tokens;
   size_t rewind_count;
   uint32_t rewind_position;
