@@ -1,7 +1,8 @@
 """The contract as Python messages, and its options: what a table of pairs has to meet.
 
-An option is a field of a message of the worker or of a policy, named by its path. Options are derived from the descriptors, so a
-field that is added to the contract is an option from then on. OUT_OF_SCOPE and CONSTANT name the fields that are none.
+An option is a field of a message of the worker or of a policy, named by its path. Options are derived from the
+descriptors, so a field that is added to the contract is an option from then on. OUT_OF_SCOPE and CONSTANT name the
+fields that are none.
 """
 
 import itertools
@@ -12,6 +13,7 @@ Reason = errors_pb2.ErrorReason
 OpenSequence, History, Step = sampling_pb2.OpenSequence, sampling_pb2.History, sampling_pb2.Step
 RowResult = sampling_pb2.RowResult
 StreamRequest, StreamResponse = sampling_pb2.StreamRequest, sampling_pb2.StreamResponse
+SampleRequest, SampleResponse = sampling_pb2.SampleRequest, sampling_pb2.SampleResponse
 Policy, PolicyEffect = policies_pb2.Policy, sampling_pb2.PolicyEffect
 
 # Parts of the contract that other suites test, with the folder of the suite.
@@ -30,14 +32,17 @@ CONSTANT = {
     "step.rows.position", "policy.tenant", "policy.watermark.keys", "policy.limits.field", "step.logits.source",
     "fork.parent_request_id", "fork.child", "close.request_id", "cancel.batch_id", "export_sequence.request_id",
     "import_sequence.open", "import_sequence.state", "upload_mask.vocabulary_size", "upload_mask.mask_id",
+    "sample.logits", "sample.vocabulary_size", "sample.rows", "sample.rows.parameters",
     "upload_mask.mask.source.inline.payload",
 }
 # Messages of a stream that name a sequence: the message and its fields meet the options of the sequence.
 KINDS = {field.name: field.message_type for field in StreamRequest.DESCRIPTOR.oneofs_by_name["kind"].fields
          if field.name not in ("hello", "open", "attach_memory", "bring_answer")}
+# A call has the options of the sequence whose parameters its rows take.
+KINDS["sample"] = sampling_pb2.SampleRequest.DESCRIPTOR
 ROOTS = {**KINDS, "open": OpenSequence.DESCRIPTOR, "policy": policies_pb2.Policy.DESCRIPTOR}
 # Fields with options that are options elsewhere, too.
-FLAT = {"policy.defaults", "fork.child", "import_sequence.open"}
+FLAT = {"policy.defaults", "fork.child", "import_sequence.open", "sample.rows.parameters"}
 
 
 def described(path, field):

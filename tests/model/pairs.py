@@ -8,6 +8,9 @@ from contract import INDEX, OPTIONS, PAIRS
 ANSWERS = ("CONTRADICTION",)
 
 
+FIRST, SECOND = np.array(PAIRS).T
+
+
 class Pairs:
     def __init__(self, met=None):
         self.met = np.zeros((len(OPTIONS), len(OPTIONS)), np.int64) if met is None else met
@@ -22,6 +25,9 @@ class Pairs:
         """Pairs that have met least so far, ties at random."""
         keyed = sorted(PAIRS, key=lambda pair: (self.met[pair], random.random()))
         return [(OPTIONS[a], OPTIONS[b]) for a, b in keyed[:count]]
+
+    def lacks(self, least):
+        return bool((self.met[FIRST, SECOND] < least).any())
 
     def below(self, least):
         return [(OPTIONS[a], OPTIONS[b], int(self.met[a, b])) for a, b in PAIRS if self.met[a, b] < least]

@@ -177,7 +177,7 @@ def make_parameters(t, wanted=()):
     p = {name: make(t) for name, make in GENERATE.items() if name in names or t.chance(t.share)}
     for path in wanted:
         insist(t, p, path)
-    complete(t, p)
+    complete(t, p, names)
     return p
 
 
@@ -227,9 +227,9 @@ def greedy_conflicts(p):
     return [name for name in NOT_GREEDY if p.get("temperature") == 0 and on(p, name)]
 
 
-def complete(t, p):
-    """Makes most contradictions go away."""
-    if "mirostat" in p and "adaptive_p" in p and t.chance(0.9):
+def complete(t, p, names):
+    """Makes most contradictions go away, but those between the wanted names."""
+    if "mirostat" in p and "adaptive_p" in p and t.chance(0.9) and not {"mirostat", "adaptive_p"} <= names:
         del p[t.pick("mirostat", "adaptive_p")]
     if t.chance(0.97):
         for place in [p, *(inner.get("parameters", {}) for inner in p.get("phases", []))]:

@@ -42,7 +42,7 @@ class Player:
         self.policy_numbers = set()
         if self.policy is not None:
             self.policy_numbers = numbers_of(json_format.ParseDict(self.policy, Policy()), "policy")
-        self.world, self.plants, self.pairs, self.log = world, plants, pairs, log
+        self.channels, self.world, self.plants, self.pairs, self.log = channels, world, plants, pairs, log
         # Streams 0 and 2 lead to the first server, stream 1 to the second one.
         self.streams = [Stream(channel, session, world["tenant"]) for channel in (*channels, channels[0])]
         checkpoints, held, peers = {}, ({}, {}), ([], [])
@@ -104,7 +104,7 @@ class Player:
         if found:
             return None, found
         words = dict(law_version=LAW_VERSION, vocabulary_size=self.world["vocabulary"], live=self.world["live"],
-                     seed=plan["open"].get("seed", plan.get("drawn_seed", 0)),
+                     seed=text.open.seed if text.open else plan["open"].get("seed", 0),
                      choice_index=plan["open"].get("choice_index", 0))
         return Options(words, p, mark_id, self.plants), []
 
@@ -135,6 +135,7 @@ class Player:
             self.note(server, request)
             self.streams[server].send(request)
         got = self.ask(server, messages[-1]).opened
+        self.learn_seed(text, got)
         expected = found
         if not found:
             try:
@@ -144,6 +145,14 @@ class Player:
         text.numbers |= {n for m in messages for n in numbers_of(m.open, "open")}
         self.compare_opened(text, got, expected)
         return got
+
+    def learn_seed(self, text, got):
+        """Takes the seed that the server has drawn for an open without one."""
+        if text.open.HasField("seed") or got.WhichOneof("kind") != "state":
+            return
+        text.open.seed = got.state.seed
+        if text.options is not None:
+            text.options, _ = self.options_of(text)
 
     def compare_opened(self, text, got, expected):
         if isinstance(expected, list):
@@ -286,6 +295,7 @@ class Player:
             request.fork.child.history.CopyFrom(History(tokens=[0], prompt_length=1, offset=1, continues=True))
             found = [Refused("CONTRADICTION", "open.history"), *found]
         got = self.ask(text.server, request).forked
+        self.learn_seed(other, got)
         try:
             expected = found or model.fork(text.name, other.name, other.epoch, other.options, position)
         except Refused as refused:

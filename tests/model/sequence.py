@@ -107,7 +107,14 @@ class Run:
 
     def place(self, drafted, index, state):
         phase, situation = self.situation(drafted, index, state)
-        return phase, Place(situation, self.ask["bits"][index])
+        try:
+            return phase, Place(situation, self.ask["bits"][index])
+        except RowError as error:
+            error.field = "step.rows"
+            if error.kind == "no_live_token":
+                # Where a token is forced, a server may name a mask that has no part there.
+                error.field = "" if situation.forced is not None else self.ask["empty"].get(index, "step.rows")
+            raise
 
     def run(self):
         """Raises RowError, with the index of the position, if the row fails."""

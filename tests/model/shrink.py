@@ -4,7 +4,7 @@ import copy
 import itertools
 
 from play import Difference
-from steps import Stepper
+from calls import Caller
 
 SESSIONS = itertools.count()
 SIMPLE_ROW = {"mask": None, "masks": None, "compact": None, "salt": None, "tensor_row": False, "cut": None,
@@ -16,7 +16,7 @@ SIMPLE_STEP = {"stride": False, "priority": None, "timeout": False, "early": Fal
 
 def difference_of(channels, world, plants, log=None):
     """The difference that a world shows, or None."""
-    player = Stepper(channels, copy.deepcopy(world), f"shrink-{next(SESSIONS)}", plants, log=log)
+    player = Caller(channels, copy.deepcopy(world), f"shrink-{next(SESSIONS)}", plants, log=log)
     try:
         player.run()
     except Difference as difference:

@@ -1,5 +1,6 @@
 """Mistakes in opens and steps that the contract says are refused."""
 
+import numpy as np
 from google.protobuf import json_format
 
 from contract import OpenSequence
@@ -28,8 +29,8 @@ OPENS = ([("OUT_OF_RANGE", f"parameters.{path}", value) for path, values in BEYO
          + [("OUT_OF_RANGE", "choice_index", 65536), ("UNSUPPORTED_LAW_VERSION", "law_version", 99),
             ("OUT_OF_RANGE", "live_vocabulary_size", 0), ("OUT_OF_RANGE", "live_vocabulary_size", 1 << 20),
             ("OUT_OF_RANGE", "vocabulary_size", 1 << 20)])
-STEPS = ("salt", "step_id", "no_hash", "hash", "cut", "append", "checkpoint", "token", "mask_row", "unknown_mask", "masks",
-         "sampling", "no_sampling", "mode", "two_forms", "sum", "tensor_row")
+STEPS = ("salt", "step_id", "no_hash", "hash", "cut", "append", "checkpoint", "token", "mask_row", "unknown_mask",
+         "masks", "sampling", "no_sampling", "mode", "two_forms", "sum", "tensor_row")
 
 
 def spoil_open(spoil, opened):
@@ -92,8 +93,10 @@ def spoil(name, live, message, text, row, ask):
     if name == "mode" and verify is not None:
         verify.ClearField("mode")
         return Refused("MISSING_FIELD", f"{field}.mode")
-    if name == "two_forms" and verify is not None and verify.sparse_probabilities and message.drafts:
-        verify.draft_row = 0
+    if name == "two_forms" and verify is not None and verify.sparse_probabilities:
+        verify.draft_row = len(message.drafts)
+        message.drafts.append(np.zeros(message.world["vocabulary"], np.float32 if message.draft_dtype == "f32"
+                                       else np.uint16))
         return Refused("CONTRADICTION", f"{field}.sparse_probabilities", f"{field}.draft_row")
     if name == "sum" and verify is not None and verify.sparse_probabilities:
         verify.sparse_probabilities[0].probabilities[0] = 1.5

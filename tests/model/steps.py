@@ -266,19 +266,24 @@ class Stepper(play.Player):
         mask = dict(plan["mask"]) if plan["mask"] else {"form": None, "banned": []}
         mask["banned"] = sorted({*mask["banned"], *bans})
         count = {"draw": 1, "score": len(plan["tokens"])}.get(plan["task"], len(plan["tokens"]) + 1)
-        ask["masks"], ask["both_masks"] = None, False
+        ask["masks"], ask["both_masks"], ask["empty"] = None, False, {}
         if plan["masks"] and plan["task"] in TASKS:
             if mask["form"] or plan["mask"]:
                 self.put_mask(message, ask, row.mask, mask)
                 ask["both_masks"] = True
             listed = getattr(row, TASKS[plan["task"]]).masks
-            ask["masks"] = [self.put_mask(message, ask, listed.add(), {**one, "banned": sorted({*one["banned"], *bans})})
-                            for one in plan["masks"][:count]]
+            made_masks = [self.put_mask(message, ask, listed.add(), {**one, "banned": sorted({*one["banned"], *bans})})
+                          for one in plan["masks"][:count]]
+            ask["masks"] = [allowed for allowed, _ in made_masks]
+            ask["empty"] = {i: f"{TASKS[plan['task']]}.masks{part}" for i, (_, part) in enumerate(made_masks)
+                            if part is not None}
         elif mask["form"] or mask["banned"]:
-            ask["masks"] = [self.put_mask(message, ask, row.mask, mask)] * count
+            allowed, part = self.put_mask(message, ask, row.mask, mask)
+            ask["masks"] = [allowed] * count
+            ask["empty"] = {} if part is None else {i: f"mask{part}" for i in range(count)}
 
     def put_mask(self, message, ask, out, mask):
-        """Writes a mask in its form; what it allows, or None."""
+        """Writes a mask in its form: (the allowed ids, the part that is named if no token is live, or None)."""
         live = self.world["live"]
         allowed = np.ones(live, bool)
         if mask["form"]:
@@ -293,10 +298,11 @@ class Stepper(play.Player):
         elif mask["form"]:
             out.allowed_tokens.tokens.extend(mask["allowed"])
             out.allowed_tokens.SetInParent()
+        part = "" if not allowed.any() else ".banned_tokens" if mask["banned"] else None
         out.banned_tokens.extend(mask["banned"])
         if mask["banned"]:
             allowed[mask["banned"]] = False
-        return allowed
+        return allowed, part
 
     def upload(self, message, allowed):
         self.masks = self.masks % 200 + 1

@@ -6,10 +6,10 @@ import queue
 
 import grpc
 
-from contract import StreamRequest, StreamResponse
+from contract import SampleRequest, SampleResponse, StreamRequest, StreamResponse
 from sortitiond_process import Sortitiond
 
-METHOD = "/sortition.v1.SamplingService/Stream"
+SERVICE = "/sortition.v1.SamplingService"
 LONGEST_STREAM_S = 300
 
 
@@ -32,7 +32,8 @@ class Servers:
         guard = ["timeout", "--signal=KILL", str(int(seconds) + 1200), binary]
         self.running, self.channels = [], []
         for _ in range(2):
-            self.running.append(Sortitiond(*guard, "--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1", *flags))
+            self.running.append(Sortitiond(*guard, "--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1",
+                                           *flags))
             self.channels.append(grpc.insecure_channel(self.address(-1)))
 
     def address(self, number):
@@ -50,12 +51,18 @@ class Servers:
             server.__exit__(None, None, None)
 
 
+def sample(channel, request, tenant):
+    """The answer of a call."""
+    call = channel.unary_unary(f"{SERVICE}/Sample", SampleRequest.SerializeToString, SampleResponse.FromString)
+    return call(request, timeout=LONGEST_STREAM_S, metadata=[("authorization", f"Bearer {token_of(tenant)}")])
+
+
 class Stream:
     """One stream: messages leave in order, and answers are read one by one."""
 
     def __init__(self, channel, session, tenant):
         self.sent = queue.SimpleQueue()
-        method = channel.stream_stream(METHOD, StreamRequest.SerializeToString, StreamResponse.FromString)
+        method = channel.stream_stream(f"{SERVICE}/Stream", StreamRequest.SerializeToString, StreamResponse.FromString)
         self.call = method(iter(self.sent.get, None), timeout=LONGEST_STREAM_S,
                            metadata=[("authorization", f"Bearer {token_of(tenant)}")])
         request = StreamRequest()

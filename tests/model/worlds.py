@@ -7,6 +7,7 @@ import spoils
 from parameters import Taste, make_parameters
 
 TASKS = ("draw", "draw", "draw", "draw", "score", "verify", "verify", "tree")
+TASK_FIELDS = (("score", ".score"), ("verify", ".verify_draft"), ("tree", ".verify_tree"), ("draw", ".draw"))
 MODES = ("REJECTION", "COUPLED", "GREEDY", "BLOCK")
 
 
@@ -19,17 +20,29 @@ class Maker:
         self.vocabulary = r.choice([2, 3, 4, 5, 8, 12, 16, 24, 32, 33, 64, 65, r.randrange(2, 65), 128, 300])
         self.live = self.vocabulary if r.random() < 0.7 else r.randint(1, self.vocabulary)
         self.wanted, self.count, self.steps = list(wanted), sequences, steps
-        tenant = r.choice(sorted(tenants)) if r.random() < 0.5 else "free"
+        tenant = self.tenant(tenants)
         self.world = {"seed": seed, "tenant": tenant, "policy": tenants[tenant],
                       "vocabulary": self.vocabulary, "live": self.live, "sequences": [], "events": []}
         self.events = self.world["events"]
+
+    def tenant(self, tenants):
+        """One without a policy half of the time, else the one whose policy has most of the wanted options."""
+        r = self.random
+        names = {name for pair in self.wanted for name in pair if name.startswith("policy.")}
+        if any("watermark_key_id" in pair for pair in self.wanted):
+            names.add("policy.watermark")
+        if not names:
+            return r.choice(sorted(tenants)) if r.random() < 0.5 else "free"
+        return max(sorted(tenants), key=lambda name: (len(names & policy_options(tenants[name])), r.random()))
 
     def make(self):
         r = self.random
         for _ in range(self.count):
             self.world["sequences"].append(self.sequence())
         open_texts, waiting = [], list(range(self.count))
-        for number in waiting[:max(1, self.count - 3)]:
+        forked = [number for number in waiting if has(self.world["sequences"][number]["focus"], "fork")]
+        waiting = [number for number in waiting if number not in forked] + forked
+        for number in waiting[:max(1, self.count - max(4, len(forked)))]:
             self.events.append(("open", number, 0, r.choice([1, 1, 1, 3])))
             open_texts.append(number)
         waiting = waiting[len(open_texts):]
@@ -46,18 +59,23 @@ class Maker:
         number = r.choice(open_texts)
         if waiting and r.random() < 0.15:
             child = waiting.pop()
-            self.events.append(("fork", number, child, r.choice([None, r.random(), 1.0]), r.random() < 0.25))
+            place = r.choice([None, r.random(), r.random(), 1.0])
+            self.events.append(("fork", number, child, place, r.random() < 0.25))
             open_texts.append(child)
         if r.random() < 0.15:
             self.events.append(("move", number, r.randrange(3), r.choice([1, 1, 2, 5]), r.random() < 0.4))
-        if r.random() < 0.2:
-            self.events.append(("carry", number, r.randrange(3), r.choice([1, 1, 3])))
-        if r.random() < 0.1:
+        focus = self.world["sequences"][number]["focus"]
+        if r.random() < 0.2 or has(focus, "import_sequence") and r.random() < 0.5:
+            self.events.append(("carry", number, r.randrange(3), r.choice([1, 3, 3, 4])))
+        if r.random() < 0.1 or has(focus, "close") and r.random() < 0.3:
             self.events.append(("end", number, r.choice([0, 0, None, 1])))
             self.events.append(("move", number, r.randrange(3), 1, False))
         for chance, kind in ((0.05, "old"), (0.3, "cancel")):
             if r.random() < chance:
                 self.events.append((kind, number))
+        if r.random() < 0.25:
+            numbers = sorted({number, r.choice(open_texts), r.choice(open_texts)})
+            self.events.append(("sample", numbers, {**self.step([]), "rows": [self.row(n) for n in numbers]}))
         if r.random() < 0.05:
             event = self.step([number])
             self.events.append(("late", event, r.randrange(3)))
@@ -74,13 +92,13 @@ class Maker:
         focus = [name for _ in range(2) if self.wanted for name in self.wanted.pop()]
         wanted = [path.removeprefix("open.parameters.") for path in focus if path.startswith("open.parameters.")]
         parameters = make_parameters(taste, wanted)
-        opened = {"seed": r.choice([0, 1, r.getrandbits(64)])}
+        opened = {"seed": r.choice([0, 1, r.getrandbits(64)])} if r.random() < 0.97 else {}
         if r.random() < 0.4 or "open.choice_index" in focus:
             opened["choice_index"] = r.choice([0, 1, 65535, r.randrange(65536)])
         if r.random() < 0.3:
             opened["model"] = "a-model"
         marked = bool((self.world["policy"] or {}).get("watermark"))
-        if r.random() < (0.5 if marked else 0.01):
+        if r.random() < (0.5 if marked else 0.01) or "open.watermark_key_id" in focus:
             opened["watermark_key_id"] = r.choice(["first", "second", "third", "third", "none"])
         if marked and r.random() < 0.95 and not has(focus, "parameters.watermark"):
             parameters.pop("watermark", None)
@@ -105,7 +123,7 @@ class Maker:
         parameters = sequence["parameters"]
         wants = [name for name in sequence["focus"] if name.startswith("step.rows.")] if r.random() < 0.7 else []
         task = r.choice(TASKS)
-        for name, part in (("score", ".score"), ("verify", ".verify_draft"), ("tree", ".verify_tree"), ("draw", ".draw")):
+        for name, part in TASK_FIELDS:
             if has(wants, part + ".") or f"step.rows{part}" in wants:
                 task = name
         taste = Taste(r, self.live, 0.2)
@@ -113,10 +131,14 @@ class Maker:
                 "fault": r.choice(made.FAULTS) if r.random() < 0.015 else None, "fault_at": r.randrange(6),
                 "salt": r.choice([0, 1, 65535]) if r.random() < 0.1 else None, "skip": r.choice([1, 1, 1, 2, 9]),
                 "jump": r.choice([0, 0, 0, 5]), "checkpoint": r.choice(["right"] * 9 + ["none", "old"]),
-                "says_draw": r.random() < 0.5, "tensor_row": r.random() < 0.15, "wrong": None, "cut": None,
-                "append": [], "tokens": [], "parents": [], "mode": None, "drafter": None, "replaced": False,
-                "requested": None, "race": False, "probabilities": False, "mask": None, "masks": None, "compact": None}
+                "says_draw": r.random() < 0.5, "tensor_row": r.random() < 0.15 or has(wants, ".tensor_row"),
+                "wrong": None, "cut": None, "append": [], "tokens": [], "parents": [], "mode": None, "drafter": None,
+                "replaced": False, "requested": None, "race": False, "probabilities": False, "mask": None,
+                "masks": None, "compact": None}
         plan["spoil"] = r.choice(spoils.STEPS) if r.random() < 0.02 else None
+        for one, other, name in ((".draft_row", ".sparse", "two_forms"), (".tensor_row", ".compact", "tensor_row")):
+            if has(wants, one) and has(wants, other):
+                plan["spoil"] = name
         if r.random() < 0.01:
             plan["wrong"] = r.choice(["position", "history_hash"])
         if r.random() < 0.08 or has(wants, ".truncate_to"):
@@ -124,7 +146,7 @@ class Maker:
         if r.random() < 0.08 or has(wants, ".append_tokens"):
             plan["append"] = taste.tokens(1, 3)
         if r.random() < 0.3 or has(wants, ".mask."):
-            plan["mask"] = self.mask(taste, wants)
+            plan["mask"] = self.mask(taste, [name for name in wants if ".mask." in name])
         if task == "score":
             self.score(plan, taste, parameters)
         elif task in ("verify", "tree"):
@@ -183,7 +205,8 @@ class Maker:
                 plan["mask"] = None
             plan["masks"] = []
             for _ in range(len(plan["tokens"]) + 1):
-                plan["masks"].append(self.mask(taste, wants) if r.random() < 0.6 else
+                plan["masks"].append(self.mask(taste, [name for name in wants if ".masks." in name])
+                                     if r.random() < 0.6 else
                                      {"form": None, "allowed": [], "banned": []})
 
     def tree(self, plan, taste):
@@ -194,6 +217,16 @@ class Maker:
             if not twice or plan["replaced"]:
                 plan["parents"].append(parent)
                 plan["tokens"].append(token)
+
+
+def policy_options(policy):
+    """The options of a policy, or of none."""
+    found = set()
+    for name, value in (policy or {}).items():
+        found.add(f"policy.{name}")
+        for item in [value] if name == "watermark" else value if name == "limits" else []:
+            found |= {f"policy.{name}.{part}" + (f"={item[part]}" if part == "violation" else "") for part in item}
+    return found
 
 
 def has(names, part):
