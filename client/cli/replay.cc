@@ -111,7 +111,7 @@ absl::Status Replayer::Begin(const CheckedChain& chain, const service::Receipt& 
   options.parameters = *chain.parameters;
   options.parameters.mutable_processed_logprobs();
   options.parameters.mutable_kept_set()->set_tokens(true);
-  // What rewinds did to the draws is in their receipts, as salt and mask.
+  // Rewinds changed the draws by salts and masks, which the receipts have.
   options.parameters.clear_banned_phrases();
   options.seed = *chain.seed;
   options.choice_index = chain.spec->choice_index;

@@ -1,4 +1,4 @@
-// What rewinds have left in a text, and how it reaches a row: the client's half of banned phrases.
+// The rewinds of a text, and how they reach a row: the client's half of banned phrases.
 //
 // The service names a phrase that a text ends in, and forgets it with the cut. The client bans the phrase's first token
 // at its position, and says so with every step that draws there. It counts the rewinds, and adds their number to the

@@ -82,7 +82,7 @@ TEST(Watermark, RepeatedContextsCountOnce) {
   std::vector<uint32_t> text;
   for (int i = 0; i < 100; ++i) text.insert(text.end(), {1, 2, 3, 4, 5});
   EXPECT_EQ(DetectWatermark({kKey}, text).tokens, 5u);
-  // Whatever follows a context when it comes again does not count: the draw there may be unmarked.
+  // A token after a context that has come before does not count: its draw may be unmarked.
   const std::vector<uint32_t> other = {1, 2, 3, 1, 2, 4, 1, 2, 5};
   EXPECT_EQ(DetectWatermark({kKey, 2}, other).tokens, 5u);
   EXPECT_EQ(DetectWatermark({kKey, 2}, other).score, DetectWatermark({kKey, 2}, std::span(other).first(8)).score);

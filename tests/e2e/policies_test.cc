@@ -241,7 +241,7 @@ TEST_F(PoliciesTest, ClientCannotTurnItOff) {
   EXPECT_LT(PValue(kFirstKey, (*sequence)->tokens()), 1e-4);
 }
 
-// Whatever a client sets, the holder of the key finds the text.
+// The holder of the key finds a text whose client sets all that might change the noise.
 TEST_F(PoliciesTest, NoFieldOfAClientHidesTheMark) {
   Write("keys", "first 11\n");
   WriteRules(Marked());
@@ -299,7 +299,7 @@ TEST_F(PoliciesTest, NoFieldOfAClientHidesTheMark) {
   EXPECT_LT(PValue(kFirstKey, sequence->tokens()), 1e-6);
 }
 
-// Completions of a prompt have the noise of their contexts alone, so each takes a key of its own.
+// Completions of a prompt have the noise of their contexts alone, so each takes another key.
 TEST_F(PoliciesTest, ChoicesDifferByTheirKeys) {
   Write("keys", "first 11\nsecond 12\n");
   WriteRules(Marked());

@@ -81,7 +81,7 @@ class DetectTest(unittest.TestCase):
         once, often = detect(plain_text(60, 3), [MARK])[0], detect(plain_text(60, 3) * 20, [MARK])[0]
         self.assertEqual(once.tokens, 56)
         self.assertEqual(often.tokens, 60)
-        # Whatever follows a context when it comes again does not count: the draw there may be unmarked.
+        # A token after a context that has come before does not count: its draw may be unmarked.
         other, key = [1, 2, 3, 1, 2, 4, 1, 2, 5], Key("a", MARK.key, 2)
         self.assertEqual(detect(other, [key])[0].tokens, 5)
         self.assertEqual(detect(other, [key])[0].score, detect(other[:8], [key])[0].score)

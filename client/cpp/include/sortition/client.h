@@ -57,7 +57,7 @@ class Sequence {
   // Number of times that the text was cut or scored. It is the same on all ranks of a text (ClientOptions::shard).
   uint32_t turns() const;
 
-  // What rewinds have left (SequenceOptions::rewound).
+  // Returns what rewinds have left (SequenceOptions::rewound).
   Rewound rewound() const;
 
   // Rewrites by the caller, between steps. OUT_OF_RANGE if a token is not below the live vocabulary, or if there is

@@ -162,7 +162,7 @@ struct BannedAt {
   auto operator<=>(const BannedAt&) const = default;
 };
 
-// What the rewinds of a text have left.
+// The remains of a text's rewinds.
 struct Rewound {
   uint32_t count = 0;               // of all its rewinds; the client adds it to the salts of its draws
   std::vector<BannedAt> bans = {};  // that hold in the text as it stands, sorted
