@@ -1,4 +1,4 @@
-"""Compares real servers with a model of the contract: model.py [--seconds=N] [--seed=S] [--plant=NAME] [--least=N]
+"""Compares real servers with a model of the contract: model.py [--seconds=N] [--seed=S] [--plant=NAME] [--world=FILE]
 
 Worlds are random, from seeds. Each answer is compared. The first difference is made small and printed, and the exit
 status is 1. It is 1, too, where two options have met fewer times than `--least`. As long as they have, the run lasts
@@ -6,6 +6,7 @@ longer, up to four times `--seconds`.
 """
 
 import argparse
+import ast
 import contextlib
 import multiprocessing
 import os
@@ -28,38 +29,37 @@ def parse():
     parser.add_argument("--plant", choices=PLANTS)
     parser.add_argument("--least", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--world", help="a file with a world, as printed after \"world: \": plays it alone")
     parser.add_argument("--table", action="store_true", help="print the table of pairs")
     return parser.parse_args()
 
 
-def work(number, arguments, addresses, tenants, seconds, results):
-    """One process; what it raises is a difference, too."""
-    try:
-        play_worlds(number, arguments, addresses, tenants, seconds, results)
-    except Exception:  # pylint: disable=broad-except
-        results.put(("difference", arguments.seed, traceback.format_exc()))
-
-
-def play_worlds(number, arguments, addresses, tenants, seconds, results):
-    """Plays worlds and reports what it has met."""
+def work(number, arguments, addresses, tenants, results):
+    """One process: plays worlds and reports what it has met."""
     import grpc
     import pairs as table
     from calls import Caller
     from play import Difference
     from worlds import make_world
 
-    plants = (arguments.plant,) if arguments.plant else ()
+    plants, seconds = (arguments.plant,) if arguments.plant else (), arguments.seconds
     channels = [grpc.insecure_channel(address) for address in addresses]
     met, chosen, start = table.Pairs(), random.Random(arguments.seed * 2 + number), time.monotonic()
     seed, count = arguments.seed * 1000003 + number, dict(worlds=0, sequences=0, steps=0, required=0)
     refused, least = {}, -(-arguments.least // arguments.processes)
     while (took := time.monotonic() - start) < seconds or took < 4 * seconds and met.lacks(least):
-        world = make_world(seed, tenants, met.least(chosen, 16))
+        if arguments.world:
+            world = ast.literal_eval(pathlib.Path(arguments.world).read_text(encoding="utf-8"))
+        else:
+            world = make_world(seed, tenants, met.least(chosen, 16))
         player = Caller(channels, world, f"world-{seed}", plants, met)
         try:
             player.run()
         except Difference as difference:
             results.put(("difference", seed, report(channels, world, difference, plants)))
+            return
+        except Exception:  # a lost connection, or a mistake of the model
+            results.put(("difference", seed, f"{traceback.format_exc()}\nworld: {world}"))
             return
         finally:
             player.close()
@@ -96,8 +96,7 @@ def main():
                                               arguments.seconds * 5))
         results = context.Queue()
         addresses = [servers.address(number) for number in range(2)]
-        workers = [context.Process(target=work,
-                                   args=(number, arguments, addresses, tenants, arguments.seconds, results))
+        workers = [context.Process(target=work, args=(number, arguments, addresses, tenants, results))
                    for number in range(arguments.processes)]
         for worker in workers:
             worker.start()

@@ -120,14 +120,14 @@ class Player:
             return found
         return []
 
-    def open(self, number, server, pieces=1, history=True, lower=False):
+    def open(self, number, server, pieces=1, history=True):
         text = self.text(number)
         found = self.prepare(text)
         text.server = server
-        text.epoch += 0 if lower else 1
+        text.epoch += 1
         sent = OpenSequence()
         sent.CopyFrom(text.open)
-        sent.epoch = text.epoch - (1 if lower else 0)
+        sent.epoch = text.epoch
         stateful = text.options is not None and text.options.stateful
         known = (list(text.tokens), text.prompt) if history and stateful else None
         messages = split(sent, known, pieces)
