@@ -35,6 +35,12 @@ class Drafted:
 
     def __init__(self, listed):
         self.listed = {int(token): int(bits) for token, bits in listed}
+        self.fails = False  # a dense row that does not sum to 1
+
+    def checked(self):
+        if self.fails:
+            raise law.RowError("draft_sum", 0)
+        return self
 
     def as_law(self):
         tokens = sorted(self.listed)
@@ -69,6 +75,7 @@ def rounds(place, tokens, drafted, replaced):
     `replaced` is true where they were drawn with replacement.
     """
     ids, noise = place.ids, place.row.noise()
+    drafted.checked()
     w = [int(value) for value in place.weights()]
     if place.greedy:
         token = int(ids[0])
@@ -114,7 +121,7 @@ def block(places, tokens, drafted):
         total = sum(w)
         s = [survival * value >> 32 for value in w]
         s_total = survival * total >> 32
-        v = [drafted[i].scaled(token, total) for token in place.ids]
+        v = [drafted[i].checked().scaled(token, total) for token in place.ids]
         rest = s_total - sum(min(a, b) for a, b in zip(s, v))
         if i == 0 or big * (rest + total - s_total) >> 64 < rest:
             left = [max(0, a - b) for a, b in zip(s, v)]

@@ -12,7 +12,8 @@ from sortition_verify.functions import UNIT_TEMPERATURE
 from sortition_verify.row import RowError
 
 STATE_OPTIONS = ("no_repeat_ngram_size", "min_tokens", "phases", "watermark", "banned_phrases")
-FAILURES = {"nan": "LOGIT_NAN", "logit_too_large": "LOGIT_TOO_LARGE", "no_live_token": "NO_LIVE_TOKEN"}
+FAILURES = {"nan": "LOGIT_NAN", "logit_too_large": "LOGIT_TOO_LARGE", "no_live_token": "NO_LIVE_TOKEN",
+            "draft_sum": "OUT_OF_RANGE"}
 
 
 class Refused(Exception):
@@ -180,7 +181,7 @@ class Run:
         """Judges a draft: (it passes, the token that stands there)."""
         if self.ask["mode"] == "REJECTION":
             drafter = self.ask["drafted"]
-            return place.accepts(draft, drafter[index].as_law() if drafter else None)
+            return place.accepts(draft, drafter[index].checked().as_law() if drafter else None)
         token = place.draw()
         return token == draft, token
 

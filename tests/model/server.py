@@ -197,7 +197,7 @@ class Server:
         try:
             run.run()
         except RowError as error:
-            raise Refused(FAILURES[error.kind], error.field) from error
+            raise Refused(FAILURES[error.kind], getattr(error, "field", "step.rows")) from error
 
     def remember(self, name, run, given):
         """The checkpoint that came with a result."""

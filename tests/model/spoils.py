@@ -30,7 +30,7 @@ OPENS = ([("OUT_OF_RANGE", f"parameters.{path}", value) for path, values in BEYO
             ("OUT_OF_RANGE", "live_vocabulary_size", 0), ("OUT_OF_RANGE", "live_vocabulary_size", 1 << 20),
             ("OUT_OF_RANGE", "vocabulary_size", 1 << 20)])
 STEPS = ("salt", "step_id", "no_hash", "hash", "cut", "append", "checkpoint", "token", "mask_row", "unknown_mask",
-         "masks", "sampling", "no_sampling", "mode", "two_forms", "sum", "tensor_row")
+         "masks", "dense", "sampling", "no_sampling", "mode", "two_forms", "sum", "tensor_row")
 
 
 def spoil_open(spoil, opened):
@@ -101,6 +101,10 @@ def spoil(name, live, message, text, row, ask):
     if name == "sum" and verify is not None and verify.sparse_probabilities:
         verify.sparse_probabilities[0].probabilities[0] = 1.5
         return Refused("OUT_OF_RANGE", f"{field}.sparse_probabilities", f"{field}.sparse_probabilities.probabilities")
+    if name == "dense" and verify is not None and verify.HasField("draft_row") and not ask["compact"]:
+        # The model says what comes of it, because failing logits come first.
+        message.drafts[verify.draft_row] = np.zeros_like(message.drafts[verify.draft_row])
+        ask["drafted"][min(ask["drafted"])].fails = True
     if name == "tensor_row" and row.compact:
         row.tensor_row = 0
         return Refused("CONTRADICTION", "tensor_row")
