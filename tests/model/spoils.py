@@ -102,7 +102,7 @@ def spoil(name, live, message, text, row, ask):
         verify.sparse_probabilities[0].probabilities[0] = 1.5
         return Refused("OUT_OF_RANGE", f"{field}.sparse_probabilities", f"{field}.sparse_probabilities.probabilities")
     if name == "dense" and verify is not None and verify.HasField("draft_row") and not ask["compact"]:
-        # The model says what comes of it, because failing logits come first.
+        # The model decides the refusal, because failing logits come first.
         message.drafts[verify.draft_row] = np.zeros_like(message.drafts[verify.draft_row])
         ask["drafted"][min(ask["drafted"])].fails = True
     if name == "tensor_row" and row.compact:
