@@ -50,7 +50,7 @@ struct SequenceRecord {
   v1::PolicyEffect policy;  // empty without a policy
   // As the service compiles them, for compact rows. Absent if an option is not acceptable: rows go whole then.
   std::optional<kernels::RowParameters> row_parameters;
-  bool states_own_sum = true;    // false if phases have other temperatures
+  bool states_own_sum = true;    // false if a temperature is dynamic or phases have other ones
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 
   uint32_t live_vocabulary() const { return options.live_vocabulary_size.value_or(options.vocabulary_size); }

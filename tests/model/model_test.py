@@ -1,4 +1,4 @@
-"""A minute of worlds has no difference and every pair of options. Each fault planted in the model is found."""
+"""Worlds of one to four minutes have no difference and every pair of options. Faults planted in the model are found."""
 
 import os
 import pathlib

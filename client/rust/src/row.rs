@@ -143,7 +143,8 @@ pub struct Row<'a> {
     pub allowed: Option<&'a [u32]>,
     /// Tokens that cannot be drawn, even if the mask allows them: with drafts at the first position, for scores at all.
     pub banned: &'a [u32],
-    /// Another value gives another draw at the same position. 0 to 65535.
+    /// Selects another draw at the same position, but for one that a watermark marks. 0 to 65535. The client adds the
+    /// number of the sequence's rewinds, modulo 65536. Scores have the caller's salt alone.
     pub draw_salt: u32,
 }
 

@@ -264,8 +264,10 @@ typedef struct sortition_row {
   const sortition_drafts* drafts;  // null: none
   const uint32_t* scored;          // tokens that follow each other; null: none. The sequence stays as it is.
   size_t scored_count;
-  uint32_t draw_salt;  // another value gives another draw at the same position; 0 to 65535
-  uint32_t reserved;   // 0
+  // Selects another draw at the same position, but for one that a watermark marks. 0 to 65535. The client adds the
+  // number of the sequence's rewinds, modulo 65536. Scores have the caller's salt alone.
+  uint32_t draw_salt;
+  uint32_t reserved;  // 0
   // Tokens that cannot be drawn in this step, even if the mask allows them: with drafts at the first position, for
   // scored tokens at all of them. Null: none.
   const uint32_t* banned_tokens;

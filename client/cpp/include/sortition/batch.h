@@ -46,7 +46,7 @@ struct Row {
   // positions() adjacent rows of them.
   const void* logits = nullptr;
   // Selects another draw at the same position, but for one that a watermark marks. 0 to 65535. The client adds the
-  // number of the sequence's rewinds, modulo 65536.
+  // number of the sequence's rewinds, modulo 65536. Scores have the caller's salt alone.
   uint32_t draw_salt = 0;
   // Tokens that may be drawn in this step: ceil(vocabulary_size / 32) words, least significant bit first, 1 = allowed.
   // Null: all. With drafts there is one such mask for each position, adjacent; all scored tokens share one.
