@@ -160,6 +160,7 @@ class Player:
             self.count(text, set(), expected[0].reason)
             if text.options is None:
                 text.plan["dead"] = True
+                self.try_second(text)
             return
         if got.WhichOneof("kind") != "state":
             raise Difference(text.name, "the sequence is open", got, expected)
@@ -180,6 +181,13 @@ class Player:
                 wanted.history_digest = options.digest
         if state.policy != wanted:
             raise Difference(text.name, "the effect of a policy", state.policy, wanted)
+
+    def try_second(self, text):
+        """A worker whose open was refused opens the sequence with other parameters."""
+        second = text.plan.get("second")
+        if second is not None:
+            text.plan = {**text.plan, "parameters": second, "second": None, "spoil": None, "dead": False}
+            self.open(int(text.name[1:]), text.server)
 
     def compare_refusal(self, text, error, expected, whole):
         model = [(refused.reason, refused.fields) for refused in expected]
@@ -304,7 +312,7 @@ class Player:
         kinds = numbers_of(request.fork, "fork") | numbers_of(request.fork.child, "open") | {INDEX["fork"]}
         self.count(other, kinds, expected[0].reason if isinstance(expected, list) else None)
         if isinstance(expected, list):
-            if not other.plan.get("dead"):
+            if other.name not in model.opened:
                 other.plan["dead"] = True
         elif other.options.stateful:
             state = model.held[other.name]

@@ -39,6 +39,8 @@ class Maker:
         r = self.random
         for _ in range(self.count):
             self.world["sequences"].append(self.sequence())
+            taste = Taste(r, self.live, 0.05)
+            self.world["sequences"][-1]["second"] = make_parameters(taste)
         open_texts, waiting = [], list(range(self.count))
         forked = [number for number in waiting if has(self.world["sequences"][number]["focus"], "fork")]
         waiting = [number for number in waiting if number not in forked] + forked
@@ -57,7 +59,7 @@ class Maker:
     def disturb(self, open_texts, waiting):
         r = self.random
         number = r.choice(open_texts)
-        if waiting and r.random() < 0.15:
+        if waiting and r.random() < 0.3:
             child = waiting.pop()
             place = r.choice([None, r.random(), r.random(), 1.0])
             self.events.append(("fork", number, child, place, r.random() < 0.25))
