@@ -177,6 +177,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Fork(const Sequence& parent, S
   if (options.start_position || !options.prompt.empty()) {
     return absl::InvalidArgumentError("a fork has the tokens of its parent, and no prompt of its own");
   }
+  if (options.rewound != Rewound()) return absl::InvalidArgumentError("rewound: a fork has those of its parent");
   if (absl::Status status = CheckSequence(options, core_->options()); !status.ok()) return status;
   return core_->Fork(parent, std::move(options), position);
 }

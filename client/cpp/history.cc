@@ -18,9 +18,12 @@ History::History(std::vector<uint32_t> prompt)
     : tokens_(std::move(prompt)), position_(static_cast<uint32_t>(tokens_.size())), prompt_length_(position_) {}
 
 History History::ForkOf(const History& parent, uint32_t position) {
-  if (!parent.keeps_tokens_) return History(position);
-  History child(std::vector<uint32_t>(parent.tokens_.begin(), parent.tokens_.begin() + position));
-  child.prompt_length_ = std::min(parent.prompt_length_, position);
+  History child(position);
+  if (parent.keeps_tokens_) {
+    child = History(std::vector<uint32_t>(parent.tokens_.begin(), parent.tokens_.begin() + position));
+    child.prompt_length_ = std::min(parent.prompt_length_, position);
+  }
+  child.rewinds_ = parent.rewinds_.OfFork();
   return child;
 }
 

@@ -99,6 +99,7 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> OwnSequence::Fork(SequenceOptions o
   if (options.start_position || !options.prompt.empty()) {
     return absl::InvalidArgumentError("a fork has the tokens of its parent, and no prompt of its own");
   }
+  if (options.rewound != Rewound()) return absl::InvalidArgumentError("rewound: a fork has those of its parent");
   const uint32_t at = position.value_or(position_);
   if (at > position_) {
     return absl::OutOfRangeError(absl::StrCat("Fork: position ", at, " is beyond the end (<= ", position_, ")"));
@@ -109,6 +110,7 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> OwnSequence::Fork(SequenceOptions o
     return absl::InvalidArgumentError("an option of the fork looks at a history that its parent does not keep");
   }
   (*child)->position_ = at;
+  (*child)->rewinds_ = rewinds_.OfFork();
   if ((*child)->stateful()) {
     (*child)->state_ = state_->Fork((*child)->spec_, at);
     SORTITION_CHECK((*child)->state_ != nullptr);
@@ -153,7 +155,7 @@ std::variant<OwnSequence::Requests, RowError> OwnSequence::Begin(v1::DType dtype
                                                                  const LocalStepOptions& options) {
   if (IsPlainDraw(dtype, given, options)) return Requests{BeginDraw(dtype, given, options)};
   Row row = given;
-  row.draw_salt = rewinds_.Salt(given.draw_salt);
+  row.draw_salt = rewinds_.Salt(given);
   const std::vector<std::vector<uint32_t>> bans = BansWith(given, rewinds_.At(position_));
   if (!bans.empty()) row.banned_tokens = bans;
   if (absl::Status status = CheckRow(row); !status.ok()) {
@@ -185,7 +187,7 @@ void OwnSequence::Abandon() {
 
 OwnSequence::StreamStart OwnSequence::StartOnStream() const {
   StreamStart start = {
-      spec_, service::RowOf(*spec_, nullptr, position_, rewinds_.Salt(0)).noise, sampler_state_, {}, {}};
+      spec_, service::RowOf(*spec_, nullptr, position_, rewinds_.Salt(Row())).noise, sampler_state_, {}, {}};
   std::map<uint32_t, kernels::LogitEdit> edits;
   for (const kernels::LogitEdit& edit : spec_->listed_edits) edits[edit.token] = edit;
   if (state_ != nullptr) {
@@ -222,7 +224,7 @@ kernels::RowRequest OwnSequence::BeginDraw(v1::DType dtype, const Row& row, cons
   draw_.mask = {row.allowed_bits, row.masks() * ((size_t{spec_->vocabulary} + 31) / 32)};
   if (state_ != nullptr) draw_.views = service::LookAhead(state_.get(), {});
   const service::PositionView* const view = draw_.views.empty() ? nullptr : &draw_.views.front();
-  kernels::RowRequest request = service::RowOf(*spec_, view, position_, rewinds_.Salt(row.draw_salt));
+  kernels::RowRequest request = service::RowOf(*spec_, view, position_, rewinds_.Salt(row));
   request.logits = row.logits;
   request.dtype = KernelType(dtype);
   request.allowed_bits = row.allowed_bits;
@@ -233,11 +235,11 @@ kernels::RowRequest OwnSequence::BeginDraw(v1::DType dtype, const Row& row, cons
 
 RowResult OwnSequence::EndDraw(const kernels::RowOutput& answer) {
   if (state_ != nullptr) state_->EndLoan();
-  const uint32_t phase = draw_.views.empty() ? service::kNoPhase : draw_.views.front().phase;
-  draw_.views.clear();
+  service::PositionViews views = std::exchange(draw_.views, {});
+  const uint32_t phase = views.empty() ? service::kNoPhase : views.front().phase;
   RowResult outcome;  // a draw
   if (answer.error != kernels::RowError::kNone) {
-    outcome = ToRowError(WhyNotDrawn(answer));
+    outcome = ToRowError(WhyNotDrawn(answer, std::move(views)));
     return outcome;
   }
   Advance(answer);
@@ -251,7 +253,7 @@ RowResult OwnSequence::EndDraw(const kernels::RowOutput& answer) {
   return outcome;
 }
 
-service::Refusal OwnSequence::WhyNotDrawn(const kernels::RowOutput& answer) const {
+service::Refusal OwnSequence::WhyNotDrawn(const kernels::RowOutput& answer, service::PositionViews views) const {
   service::RowPlan plan;
   plan.row = draw_.row;
   std::vector<service::RowMaskBits> masks;
@@ -259,7 +261,7 @@ service::Refusal OwnSequence::WhyNotDrawn(const kernels::RowOutput& answer) cons
     plan.masks.emplace_back().mask_row = 0;
     masks.push_back(service::RowMaskBits::Lent(draw_.mask));
   }
-  service::RowRun run({{.spec = spec_}, std::move(plan), std::move(masks), {}});
+  service::RowRun run({{.spec = spec_}, std::move(plan), std::move(masks), {0, std::move(views)}});
   run.Take(0, answer);
   return std::get<service::Refusal>(run.Commit());
 }

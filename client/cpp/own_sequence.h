@@ -102,7 +102,7 @@ class OwnSequence {
   RowResult EndRun();
   // Takes back the phrase that the text ends in, if it ends in one.
   void TakeBack(const service::TextEnd& end);
-  service::Refusal WhyNotDrawn(const kernels::RowOutput& answer) const;
+  service::Refusal WhyNotDrawn(const kernels::RowOutput& answer, service::PositionViews views) const;
   void Advance(const kernels::RowOutput& answer);
 
   const std::shared_ptr<const service::SequenceSpec> spec_;

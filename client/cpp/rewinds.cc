@@ -24,8 +24,9 @@ bool Rewinds::Ban(uint32_t position, uint32_t token) {
   return true;
 }
 
-uint32_t Rewinds::Salt(uint32_t own) const {
-  return own > service::kMaxDrawSalt ? own : (own + rewound_.count) % (service::kMaxDrawSalt + 1);
+uint32_t Rewinds::Salt(const Row& row) const {
+  if (!row.scored.empty() || row.draw_salt > service::kMaxDrawSalt) return row.draw_salt;
+  return (row.draw_salt + rewound_.count) % (service::kMaxDrawSalt + 1);
 }
 
 std::vector<uint32_t> Rewinds::At(uint32_t position) const {

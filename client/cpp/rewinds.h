@@ -26,8 +26,11 @@ class Rewinds {
   // Counts a rewind, and bans `token` at `position`. Returns false, and counts nothing, if it is banned there already:
   // it was drawn all the same, because an option emits it in any case, and would be drawn again.
   bool Ban(uint32_t position, uint32_t token);
-  // Returns the salt of a step to which the caller gives `own`. One that is out of range stays as it is.
-  uint32_t Salt(uint32_t own) const;
+  // Returns the rewinds of a fork: as many, so that it meets no noise of a draw that was taken back, without bans.
+  Rewinds OfFork() const { return Rewinds({rewound_.count, {}}); }
+  // Returns the salt of a row to which the caller gives its own. A score keeps that one, and so does a salt out of
+  // range.
+  uint32_t Salt(const Row& row) const;
   bool IsAt(uint32_t position) const { return !rewound_.bans.empty() && !At(position).empty(); }
   // Returns the tokens that are banned at `position`, ascending.
   std::vector<uint32_t> At(uint32_t position) const;

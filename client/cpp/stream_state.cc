@@ -63,7 +63,7 @@ void StreamState::Submit(std::shared_ptr<PendingBatch> batch, absl::Time now) {
       if (!taken) {
         row.step_id = NextStepId(row.record.get());
         const Rewinds& rewinds = row.record->history.rewinds();
-        row.row.draw_salt = rewinds.Salt(row.row.draw_salt);
+        row.row.draw_salt = rewinds.Salt(row.row);
         row.bans = BansWith(row.row, rewinds.At(row.record->history.position()));
         if (!row.bans.empty()) row.row.banned_tokens = row.bans;
       }

@@ -29,7 +29,7 @@ std::span<Candidate> AllKept(const Kernels& kernels, const Row& row, const Kept&
       size_t(std::partition(from.begin(), from.end(), [&](Candidate c) { return kept.Has(c); }) - from.begin()));
 }
 
-// From this number of tokens on, ranks are counted in one pass over the kept tokens for all of them together.
+// Ranks of more tokens are counted in one pass over the kept tokens for all of them together.
 constexpr size_t kFewRanks = 16;
 
 // Counts candidates between given ones by a table over the span of their logits. Most lie in a bucket without a given
@@ -53,8 +53,8 @@ class PlaceTable {
     }
   }
 
-  // Returns by i = 0 ... the number of given candidates: how many of `candidates` are not below i of the given ones and
-  // below the next. Uses `memory`.
+  // Returns counts by i = 0 to the number of given candidates: of the `candidates` that are given one i - 1 or greater,
+  // and less than given one i. Uses `memory`.
   std::vector<uint32_t> Count(std::span<const Candidate> candidates, Array<Candidate>* memory) const {
     std::vector<uint32_t> counts(sorted_.size() + 1);
     // Candidates that share a bucket with a given one.
@@ -112,9 +112,13 @@ void FillPlaces(const Kernels& kernels, const Row& row, const Kept& kept, std::s
     if (tokens[i].key() != 0 && kept.Has(tokens[i])) known.emplace_back(tokens[i], i);
   }
   if (known.empty()) return;
-  if (kept.listed.empty() && known.size() <= kFewRanks) {
+  if (known.size() <= kFewRanks) {
     for (const auto& [token, i] : known) {
-      (*places)[i] = {law::KeyBits(token.key()), NumberOfTokens(kernels, row, token, scratch)};
+      const Candidate last = token;
+      const uint32_t rank = kept.listed.empty()
+                                ? NumberOfTokens(kernels, row, last, scratch)
+                                : uint32_t(std::ranges::count_if(kept.listed, [&](Candidate c) { return c >= last; }));
+      (*places)[i] = {law::KeyBits(last.key()), rank};
     }
     return;
   }

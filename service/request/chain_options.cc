@@ -135,7 +135,9 @@ class Taker {
     }
     for (const Sampler sampler : law::PresetOrder(law::Preset::kVllm)) {
       if (law::IsOn(law_, sampler) && !IsListed(sampler)) {
-        return Contradiction(NameOf(sampler), "is on, but not in chain.explicit.samplers");
+        const bool is_dynamic = sampler == Sampler::kTemperature && law_.dynamic_temperature_range != 0;
+        return Contradiction(is_dynamic ? "dynamic_temperature" : NameOf(sampler),
+                             "is on, but not in chain.explicit.samplers");
       }
     }
   }

@@ -200,6 +200,11 @@ class Checker {
 
 }  // namespace
 
+std::optional<uint32_t> PenaltyWindow(const v1::SamplingParameters& parameters) {
+  if (!HasPenalty(parameters)) return std::nullopt;
+  return CompileScope(parameters).window;
+}
+
 std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& p, const Limits& limits,
                                            absl::string_view path, uint32_t live_vocabulary) {
   const Checker check(limits, path, live_vocabulary);

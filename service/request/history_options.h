@@ -11,6 +11,9 @@
 
 namespace sortition::service {
 
+// Returns the window of the penalties, 0 for all tokens. Absent: no penalty is on. Thread-safe.
+std::optional<uint32_t> PenaltyWindow(const v1::SamplingParameters& parameters);
+
 // Refuses, by its field path below `path`, an option that is out of range or contradicts another one. Thread-safe.
 std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& parameters, const Limits& limits,
                                            absl::string_view path, uint32_t live_vocabulary);

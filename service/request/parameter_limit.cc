@@ -16,6 +16,9 @@
 #include "absl/strings/str_split.h"
 #include "kernels/check.h"
 #include "kernels/law/dry.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/watermark.h"
+#include "service/request/history_options.h"
 
 namespace sortition::service {
 namespace {
@@ -47,10 +50,15 @@ constexpr DefaultValue kDefaults[] = {
     {"repetition_stop.min_length", 256},
     {"dry.base", law::kDefaultDryBase},
     {"dry.allowed_length", law::kDefaultDryAllowedLength},
+    {"min_k.tau", law::SamplingParameters().min_k_tau},
+    {"watermark.context_width", law::kDefaultWatermarkWidth},
 };
 
+// No phase has it.
+constexpr absl::string_view kScopeWindow = "penalty_scope.window";
+
 // Fields whose 0 stands for all tokens: it is the largest value.
-constexpr absl::string_view kZeroIsAll[] = {"top_k", "top_n_sigma", "top_h", "penalty_scope.window", "dry.window"};
+constexpr absl::string_view kZeroIsAll[] = {"top_k", "top_n_sigma", "top_h", kScopeWindow, "dry.window"};
 
 // Filters that keep fewer tokens the lower the value is, and those that keep fewer the higher it is. top_k, which
 // counts tokens, is not among them. Nor are those that a sequence without their message does not have.
@@ -136,12 +144,19 @@ enum class Side : uint8_t { kWithin, kBelow, kAbove, kBanned };
 // Compares the value in force, or the set value alone. A NaN is left to those who check ranges.
 Side Compare(const v1::ParameterLimit& limit, const Message& message, const Path& path, bool counts_defaults) {
   const Message* const parent = Parent(message, path);
-  if (parent == nullptr) return Side::kWithin;
   const FieldDescriptor& field = *path.back();
-  const bool has = Has(*parent, field);
+  const bool has = parent != nullptr && Has(*parent, field);
   if (limit.banned()) return has ? Side::kBanned : Side::kWithin;
   if (!has && !counts_defaults) return Side::kWithin;
-  const double value = RankOf(NumberOf(*parent, field, limit.field()), limit.field());
+  std::optional<double> number;
+  if (limit.field() == kScopeWindow) {
+    // Penalties have a window without the message too.
+    number = PenaltyWindow(static_cast<const v1::SamplingParameters&>(message));
+  } else if (parent != nullptr) {
+    number = NumberOf(*parent, field, limit.field());
+  }
+  if (!number) return Side::kWithin;
+  const double value = RankOf(*number, limit.field());
   if (limit.has_min() && value < BoundOf(limit.min(), field)) return Side::kBelow;
   if (limit.has_max() && value > BoundOf(limit.max(), field)) return Side::kAbove;
   return Side::kWithin;

@@ -43,8 +43,7 @@ std::optional<Refusal> CheckEnd(const v1::Phase& phase, const Limits& limits, co
   }
   const auto then = static_cast<uint32_t>(phase.then().empty() ? phase.end().size() : phase.then().size());
   if (uint64_t{phase.max_tokens()} + then <= limits.max_history) return std::nullopt;
-  return Refusal{Reason::kOutOfRange, field + ".max_tokens",
-                 absl::StrCat("<= max_history ", limits.max_history, " - ", then),
+  return Refusal{Reason::kOutOfRange, field + ".max_tokens", Bounds(limits).max_history().Text(),
                  absl::StrCat(phase.max_tokens(), " tokens and the ", then, " to emit are more than a history has")};
 }
 

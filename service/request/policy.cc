@@ -69,10 +69,14 @@ absl::Status CheckLimits(const v1::Policy& policy, const Limits& limits) {
     if (SetsBeyond(limit, policy.defaults())) return Wrong(where, "the policy's own default is beyond the limit");
   }
   v1::SamplingParameters defaults = policy.defaults();
+  for (const v1::ParameterLimit& limit : policy.limits()) {
+    // A least min_keep may pass the limit of another filter.
+    if (limit.field() == "min_keep" && limit.has_min()) SetField(limit.field(), limit.min(), &defaults);
+  }
   v1::PolicyEffect moved;
   const auto passes = ApplyImplied(policy.limits(), "defaults", &defaults, &moved);
   if (passes) return Wrong(passes->field, passes->message);
-  if (moved.has_applied()) return Wrong("defaults", "a default passes a limit of another field");
+  if (moved.has_applied()) return Wrong("defaults", "one, or the least min_keep, passes a limit of another field");
   return absl::OkStatus();
 }
 

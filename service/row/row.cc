@@ -337,23 +337,30 @@ Refusal RowRun::WhyRequired() const {
 Refusal RowRun::WhyFailed(uint32_t index, const PositionOutput& why) const {
   if (const auto* const refused = std::get_if<Refusal>(&why)) return *refused;
   Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(why), plan_.row);
+  const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
+  const bool is_forced = view != nullptr && view->forced;
+  if (refusal.reason == Reason::kNoLiveToken && is_forced) {
+    refusal.message = absl::StrCat("the logits mask token ", *view->forced, ", which phase ", view->phase, " forces");
+  } else if (refusal.reason == Reason::kNoLiveToken) {
+    NameMasks(index, view, &refusal);
+  }
+  if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", index);
+  return refusal;
+}
+
+void RowRun::NameMasks(uint32_t index, const PositionView* view, Refusal* refusal) const {
   const size_t mask = MaskOf(index);
   const bool lists_none =
       mask < plan_.masks.size() && plan_.masks[mask].has_allowed_tokens && plan_.masks[mask].allowed_tokens.empty();
   const bool allows_none = lists_none || (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
-  if (refusal.reason == Reason::kNoLiveToken && allows_none) {
-    refusal.field = MaskField(plan_, mask);
-    refusal.message = "the mask allows no token";
-  } else if (refusal.reason == Reason::kNoLiveToken && mask < plan_.masks.size() &&
-             !plan_.masks[mask].banned_tokens.empty()) {
-    refusal.field = MaskField(plan_, mask) + ".banned_tokens";
-    refusal.message = "no token is live beside the banned ones";
+  if (allows_none) {
+    refusal->field = MaskField(plan_, mask);
+    refusal->message = "the mask allows no token";
+  } else if (mask < plan_.masks.size() && !plan_.masks[mask].banned_tokens.empty()) {
+    refusal->field = MaskField(plan_, mask) + ".banned_tokens";
+    refusal->message = "no token is live beside the banned ones";
   }
-  if (refusal.reason == Reason::kNoLiveToken) {
-    refusal.message += MaskingOptions(plan_, mask, spec(), grant_.views.empty() ? nullptr : &grant_.views[index]);
-  }
-  if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", index);
-  return refusal;
+  refusal->message += MaskingOptions(plan_, mask, spec(), view);
 }
 
 std::string MaskField(const RowPlan& plan, size_t number) {

@@ -144,6 +144,8 @@ class RowRun {
   std::optional<uint32_t> EndBlock();
   // `why` is what the position at `index` failed with.
   Refusal WhyFailed(uint32_t index, const PositionOutput& why) const;
+  // Names the options that leave no live token at a position.
+  void NameMasks(uint32_t index, const PositionView* view, Refusal* refusal) const;
   Refusal WhyRequired() const;
 
   // Returns the number of the mask of position `index`; there is one for each position, or one for all.

@@ -23,8 +23,8 @@ uint32_t OutputPhase(const std::vector<Phase>& phases) {
   return found == phases.end() ? kNoPhase : 1 + static_cast<uint32_t>(found - phases.begin());
 }
 
-// Returns the position of the first token of `then`, if nothing ends the phase before. The prompt is given: a budget
-// that ends within it ends with it. `phase` has a budget and began at `begin`.
+// Returns the position of the first token of `then`, if nothing ends the phase before. A budget that ends within the
+// prompt ends with the prompt. `phase` has a budget and began at `begin`.
 uint64_t BudgetEnd(const Phase& phase, uint32_t begin, uint32_t prompt_length) {
   const uint64_t end = uint64_t{begin} + *phase.max_tokens;
   return begin <= prompt_length ? std::max<uint64_t>(end, prompt_length) : end;

@@ -84,7 +84,9 @@ class SampleRun::Collector final : public SessionSink {
     if (opened.has_state()) response_.set_seeds(row, opened.state().seed());
     if (opened.has_error()) SetError(opened.error(), row);
     const v1::PolicyEffect& policy = opened.state().policy();
-    if (!policy.has_applied() && policy.removed().empty()) return;
+    // The row's own options need no history: those that do were refused before.
+    const bool needs_history = opened.error().reason() == v1::HISTORY_REQUIRED;
+    if (!needs_history && !policy.has_applied() && policy.removed().empty()) return;
     // The answer has no place that could say so.
     v1::Error error;
     EncodeError({Reason::kContradiction, "open.parameters", "",

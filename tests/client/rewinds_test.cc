@@ -29,15 +29,25 @@ TEST(RewindsTest, BansAddUpAndEndWithTheirText) {
 
 TEST(RewindsTest, EachRewindAddsOneToTheSaltAndNoCutTakesOneAway) {
   Rewinds rewinds;
-  EXPECT_EQ(rewinds.Salt(7), 7u);
+  const auto row_of = [](uint32_t salt) {
+    Row row;
+    row.draw_salt = salt;
+    return row;
+  };
+  EXPECT_EQ(rewinds.Salt(row_of(7)), 7u);
   EXPECT_TRUE(rewinds.Ban(9, 4));
-  EXPECT_EQ(rewinds.Salt(7), 8u);
+  EXPECT_EQ(rewinds.Salt(row_of(7)), 8u);
   EXPECT_FALSE(rewinds.Ban(9, 4));
   EXPECT_TRUE(rewinds.Ban(9, 5));
   rewinds.Truncate(0);
-  EXPECT_EQ(rewinds.Salt(65534), 0u);
-  EXPECT_EQ(rewinds.Salt(65536), 65536u) << "what is out of range is refused as the caller's";
-  EXPECT_EQ(Rewinds({65536 + 3, {}}).Salt(1), 4u);
+  EXPECT_EQ(rewinds.Salt(row_of(65534)), 0u);
+  EXPECT_EQ(rewinds.Salt(row_of(65536)), 65536u) << "what is out of range is refused as the caller's";
+  EXPECT_EQ(Rewinds({65536 + 3, {}}).Salt(row_of(1)), 4u);
+  // A score is of tokens that were drawn before, whose salts its caller knows.
+  Row score = row_of(7);
+  const uint32_t scored[] = {1};
+  score.scored = scored;
+  EXPECT_EQ(rewinds.Salt(score), 7u);
 }
 
 TEST(RewindsTest, HistoryIsCutOnce) {
@@ -57,7 +67,7 @@ TEST(RewindsTest, HistoryIsCutOnce) {
   history.Rewind(3, 5);
   EXPECT_THAT(history.tokens(), ElementsAre(1, 2, 3, 5, 6));
   EXPECT_EQ(history.rewinds().all().count, 1u);
-  EXPECT_EQ(History::ForkOf(history, 4).rewinds().all(), Rewound());
+  EXPECT_EQ(History::ForkOf(history, 4).rewinds().all(), (Rewound{1, {}}));
 }
 
 // The salt is a field of the step, so that a server which knows nothing of the rewind draws as any other.

@@ -54,10 +54,7 @@ class Caller(Stepper):
                 raise Difference(text.name, "a call, sample", got, wanted.result)
         except Refused as refused:
             refusal = refused.reason
-            # Where the policy alone makes the row look at a history, a server may ask for that.
-            reasons = [refusal, "HISTORY_REQUIRED"] if text.effect is not None and options.stateful else [refusal]
-            self.compare_refusal(text, result.error if result.HasField("error") else None,
-                                 [Refused(reason) for reason in reasons], result)
+            self.compare_refusal(text, result.error if result.HasField("error") else None, [Refused(refusal)], result)
         one = SampleRequest()
         one.CopyFrom(request)
         del one.rows[:]

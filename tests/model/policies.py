@@ -19,7 +19,7 @@ LIMITS = {
     "typical_p": ((0.5, 0.9), 1.0), "top_n_sigma": ((0.5, 2.0), 0.0),
     "epsilon_cutoff": ((0.05, 0.3), 0.0), "top_h": ((0.4, 0.8), 0.0), "min_keep": ((1, 3), 0),
     "raw_logprobs.top": ((0, 2), 0), "dry.multiplier": ((0.5, 1.0), 0.0), "xtc.probability": ((0.5,), 0.0),
-    "mirostat.tau": ((2.0, 6.0), 5.0),
+    "mirostat.tau": ((2.0, 6.0), 5.0), "min_k.tau": ((1.0, 4.0), 3.0),
 }
 ZERO_IS_ALL = ("top_k", "top_n_sigma", "top_h")
 BANNED = ("logit_bias", "dry", "phases", "xtc", "stop_token_ids", "banned_phrases", "raw_logprobs", "chain", "top_k",
@@ -182,20 +182,19 @@ def hold_beside(policy, limit, effect):
 def raise_range(limit, effect):
     """The range of dynamic temperature within a limit of the temperature."""
     temperature = effect.p.get("temperature", 1.0)
-    spread = effect.p.get("dynamic_temperature", {}).get("range", 0.0)
+    spread, room = effect.p.get("dynamic_temperature", {}).get("range", 0.0), widest(limit, temperature)
+    if spread > room:
+        if limit["violation"] == "VIOLATION_REFUSE":
+            effect.refuse("OUT_OF_RANGE", *named(0, ["dynamic_temperature.range", "temperature"]))
+        else:
+            effect.put("dynamic_temperature.range", room)
+            spread = room
     for number, phase in enumerate(effect.p.get("phases", []), 1):
         inner = phase.get("parameters", {})
         if {"temperature", "dynamic_temperature"} & set(inner):
             own = inner["dynamic_temperature"].get("range", 0.0) if "dynamic_temperature" in inner else spread
             if own > widest(limit, inner.get("temperature", temperature)):
                 effect.refuse("OUT_OF_RANGE", *named(number, ["dynamic_temperature.range", "temperature"]))
-    room = widest(limit, temperature)
-    if room >= spread:
-        return
-    if limit["violation"] == "VIOLATION_REFUSE":
-        effect.refuse("OUT_OF_RANGE", *named(0, ["dynamic_temperature.range", "temperature"]))
-        return
-    effect.put("dynamic_temperature.range", room)
 
 
 def widest(limit, temperature):

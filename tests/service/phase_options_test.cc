@@ -174,15 +174,18 @@ TEST(PhaseOptions, InnerRangesAreNamed) {
                       "p.phases[0].parameters.min_p");
 }
 
-// Each set field replaces the sequence's, an off value too; the others hold within as outside.
 TEST(PhaseOptions, FieldOfTheSequenceThatContradictsAPhaseIsNamed) {
   const std::string greedy = "phases { begin: 1 end: 2 parameters { temperature: 0 } }";
   ExpectPhasesRefused("xtc { probability: 1 } " + greedy, Reason::kContradiction, "p.xtc");
   ExpectPhasesRefused("typical_p: 0.5 " + greedy, Reason::kContradiction, "p.typical_p");
   ExpectPhasesRefused("temperature: 0 phases { begin: 1 end: 2 parameters { xtc { probability: 1 } } }",
                       Reason::kContradiction, "p.phases[0].parameters.xtc");
+  const std::string dynamic = "phases { begin: 1 end: 2 parameters { dynamic_temperature { range: 0.5 } } }";
+  ExpectPhasesRefused("chain { explicit { samplers: 'top_k' } } " + dynamic, Reason::kContradiction,
+                      "p.phases[0].parameters.dynamic_temperature");
 }
 
+// Each set field replaces the sequence's, an off value too; the others hold within as outside.
 TEST(PhaseOptions, SetFieldsReplaceTheSequences) {
   const std::string outside =
       "temperature: 0.5 top_k: 7 top_p: 0.9 presence_penalty: 1 banned_token_ids: 3 allowed_token_ids: [1, 2] "

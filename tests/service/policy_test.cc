@@ -147,6 +147,15 @@ TEST_F(PolicyFile, AbsentFieldHasItsDefault) {
   EXPECT_FALSE(Apply(R"("limits": [{"field": "dry.base", "max": 1.5}])"));  // DRY is off as a whole
   open_.mutable_parameters()->mutable_dry()->set_multiplier(1);
   EXPECT_TRUE(Apply(R"("limits": [{"field": "dry.base", "max": 1.5}])"));
+  open_.mutable_parameters()->mutable_min_k();
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "min_k.tau", "max": 2}])"));
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "min_k.tau", "min": 1, "max": 3}])"));
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "penalty_scope.window", "max": 100}])"));  // no penalty is on
+  open_.mutable_parameters()->set_presence_penalty(1);
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "penalty_scope.window", "max": 100}])"));  // all of the history
+  open_.mutable_parameters()->mutable_chain()->set_preset(v1::Chain::PRESET_LLAMA_CPP);
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "penalty_scope.window", "max": 100}])"));  // 64 tokens
+  EXPECT_TRUE(Apply(R"("limits": [{"field": "penalty_scope.window", "min": 100}])"));
 }
 
 TEST_F(PolicyFile, AppliedLimitIsStated) {
@@ -236,7 +245,7 @@ TEST_F(PolicyFile, FilterThatIsOffIsBeyondItsMax) {
   }
 }
 
-TEST_F(PolicyFile, DynamicTemperatureStaysWithinTheLimitOfTemperature) {
+TEST_F(PolicyFile, RangeStaysWithinTheLimitOfTemperature) {
   const std::string limit = R"("limits": [{"field": "temperature", "min": 0.5, "max": 1)";
   const std::string refuses = limit + "}]", applies = limit + R"(, "violation": "VIOLATION_APPLY"}])";
   v1::SamplingParameters& p = *open_.mutable_parameters();
@@ -289,7 +298,15 @@ TEST_F(PolicyFile, DefaultThatPassesALimitByAnotherFieldIsNamed) {
               "defaults.min_keep");
   ExpectError(ParseRules(R"("defaults": {"temperature": 0.75, "dynamicTemperature": {"range": 0.5}},
                             "limits": [{"field": "temperature", "max": 1, "violation": "VIOLATION_APPLY"}])"),
-              "a default passes a limit of another field");
+              "defaults: one, or the least min_keep, passes a limit of another field");
+}
+
+TEST_F(PolicyFile, LeastMinKeepBeyondTheLimitOfAnotherFilterIsNamed) {
+  ExpectError(ParseRules(R"("limits": [{"field": "top_k", "max": 3}, {"field": "min_keep", "min": 5}])"),
+              "defaults.min_keep");
+  ExpectError(ParseRules(R"("limits": [{"field": "top_k", "max": 3, "violation": "VIOLATION_APPLY"},
+                                       {"field": "min_keep", "min": 5}])"),
+              "defaults: one, or the least min_keep, passes a limit of another field");
 }
 
 // A phase can set no field that decides the noise.

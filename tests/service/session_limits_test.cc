@@ -305,7 +305,8 @@ const std::map<std::string, std::function<std::string()>>& Provocations() {
   return provocations;
 }
 
-// Nothing is refused for these alone: they end streams and connections, forget, or make a worker wait.
+// No refusal names these: they end streams and connections, forget, or make a worker wait. A field beyond
+// max_ignored_fields is refused as an unknown one.
 const std::set<std::string>& Silent() {
   static const std::set<std::string> silent = {
       "max_connections",    "stream_unanswered_bytes", "stream_unanswered_rows", "stalled_write",

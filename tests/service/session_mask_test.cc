@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "tests/service/expect_error.h"
 #include "tests/service/stateful_stream.h"
@@ -215,6 +216,27 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
   open.mutable_parameters()->add_banned_token_ids(3);
   worker_.MustOpen(open);
   ExpectError(Masked(2, 3).error(), Reason::kNoLiveToken, "step.rows[0]");
+}
+
+// No mask of the step is applied where a phase forces a token, so none is to blame.
+TEST_F(SessionMask, NoLiveTokenNamesTheForcedTokenThatLogitsMask) {
+  v1::OpenSequence open = StatefulOpen("a", 1);
+  v1::Phase& phase = *open.mutable_parameters()->add_phases();
+  phase.add_begin(3);
+  phase.set_max_tokens(0);
+  phase.add_then(2);
+  worker_.MustOpen(open);
+  const PlainSequence plain(open);
+  std::vector<float> logits(kStatefulVocabulary);
+  logits[2] = -std::numeric_limits<float>::infinity();
+  StepBuilder step(1, kStatefulVocabulary);
+  v1::StepRow& row = step.AddRow("a", 1, plain.position(), testing::F32Bytes(logits));
+  row.set_history_hash(plain.hash());
+  row.mutable_mask()->add_banned_tokens(5);
+  const v1::Error error = worker_.Run(step.Build()).at(0).error();
+  EXPECT_EQ(error.reason(), v1::NO_LIVE_TOKEN);
+  EXPECT_EQ(error.field(), "step.rows[0]");
+  EXPECT_EQ(error.message(), "the logits mask token 2, which phase 1 forces");
 }
 
 TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
