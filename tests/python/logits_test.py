@@ -95,7 +95,7 @@ class Shared(TransferTest):
         large = FakeTensor(numpy.zeros((1, 20 << 20), numpy.float32))  # 80 MB, of 64
         self.assertIs(transfer.move(large), large.array)
         self.assertEqual(transfer.path, "host")
-        self.assertIn("(1..67108864)", transfer.note)
+        self.assertIn("(connection_device_bytes 67108864)", transfer.note)
         self.assert_same_tokens(client, transfer)
         self.assertEqual((transfer.path, transfer.note), ("device", ""))
 
