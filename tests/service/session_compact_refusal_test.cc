@@ -156,14 +156,24 @@ TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
   for (const std::function<void(v1::SamplingParameters*)>& set :
        {std::function<void(v1::SamplingParameters*)>(plain), {chain}, {greedy}}) {
     for (const bool has_unit_sum : {false, true}) {
-      const v1::RowResult result = run(set, has_unit_sum, 0);
-      EXPECT_TRUE(result.has_draw() || result.error().reason() == v1::ROW_REQUIRED) << result.ShortDebugString();
+      EXPECT_NE(run(set, has_unit_sum, 0).error().reason(), v1::OUT_OF_RANGE);
       // A sum that the listed tokens do not allow.
       ExpectError(run(set, has_unit_sum, -(int64_t{1} << 43)), Reason::kOutOfRange, sum);
     }
     // Two statements of one sum.
     ExpectError(run(set, true, 1), Reason::kOutOfRange, sum);
   }
+  // A sum in place of unit_sum decides a row that needs one.
+  const auto cutoff = [](auto* p) { p->set_epsilon_cutoff(0.9f); };
+  EXPECT_EQ(run(cutoff, true, 0).draw().token(), 59u);
+  EXPECT_EQ(run(cutoff, false, 0).draw().token(), 59u);
+  v1::OpenSequence open = OpenOf("a", ++epoch, kVocabulary);
+  cutoff(open.mutable_parameters());
+  compact_.MustOpen(open);
+  Damaged without_sums = Stated(10);
+  without_sums.row().clear_unit_sum();
+  without_sums.row().clear_sum();
+  ExpectError(RunOne(without_sums.message), Reason::kRowRequired, "step.rows[0].compact[0]");
   const auto dynamic = [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); };
   ExpectError(run(dynamic, true, 0), Reason::kContradiction, sum);
 }
