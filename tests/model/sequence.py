@@ -113,8 +113,9 @@ class Run:
         except RowError as error:
             error.field = "step.rows"
             if error.kind == "no_live_token":
-                # Where a token is forced, a server may name a mask that has no part there.
-                error.field = "" if situation.forced is not None else self.ask["empty"].get(index, "step.rows")
+                # Where a token is forced, no mask has a part.
+                masks = {} if situation.forced is not None else self.ask["empty"]
+                error.field = masks.get(index, "step.rows")
             raise
 
     def run(self):
