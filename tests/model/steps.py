@@ -83,7 +83,7 @@ class Stepper(play.Player):
         self.batch += 1
         self.required += 1
         message.step.batch_id = self.batch
-        self.write_row(message, text, dict(ask), {**ask["plan"], "compact": None})
+        self.write_row(message, text, dict(ask), {**ask["plan"], "compact": None, "spoil": None})
         request = message.seal()
         self.note(server, request)
         self.streams[server].send(request)
