@@ -166,7 +166,7 @@ TEST(Router, OnlyDevicesWithRequestedFeatures) {
   EXPECT_TRUE(router.OtherCanServe(&full, batch.needs()));
 }
 
-// A device that only rests comes back, so its rows are refused for now alone.
+// A device in quarantine may serve again, so the router lacks none of its features.
 TEST(Router, FeaturesAreLackedByWhatIsThereAndNotByWhatServes) {
   constexpr kernels::Features kXtc = kernels::FeatureOf(kernels::StageKind::kXtc);
   constexpr kernels::Features kTopK = kernels::FeatureOf(kernels::StageKind::kTopK);
