@@ -25,14 +25,16 @@ uint64_t DigestOf(PositionMask mask, std::vector<uint32_t> words, uint32_t live_
 }
 
 uint64_t DigestOfList(std::vector<uint32_t> allowed, std::vector<uint32_t> banned, uint32_t live_vocabulary) {
-  PositionMask mask{.has_allowed_tokens = true};
+  PositionMask mask;
+  mask.has_allowed_tokens = true;
   mask.allowed_tokens = std::move(allowed);
   mask.banned_tokens = std::move(banned);
   return DigestOf(std::move(mask), {}, live_vocabulary);
 }
 
 uint64_t DigestOfPacked(std::vector<uint32_t> words, std::vector<uint32_t> banned, uint32_t live_vocabulary) {
-  PositionMask mask{.mask_row = 0};
+  PositionMask mask;
+  mask.mask_row = 0;
   mask.banned_tokens = std::move(banned);
   return DigestOf(std::move(mask), std::move(words), live_vocabulary);
 }
@@ -73,7 +75,9 @@ TEST(MaskDigest, IsOfTheSetAndNotOfItsForm) {
 TEST(MaskDigest, OneMaskForAllPositionsEqualsAsManyOfThem) {
   RowPlan plan;
   plan.ahead = TokenTree::Chain({7, 8});
-  const PositionMask list{.has_allowed_tokens = true, .allowed_tokens = {5}};
+  PositionMask list;
+  list.has_allowed_tokens = true;
+  list.allowed_tokens = {5};
   const auto digest = [&](std::vector<PositionMask> masks) {
     plan.masks = std::move(masks);
     return DigestMasks(plan, std::vector<RowMaskBits>(plan.masks.size()), 100);
