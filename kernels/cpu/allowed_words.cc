@@ -11,7 +11,7 @@ static_assert(std::endian::native == std::endian::little, "two 32-bit words lie 
 
 void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* words) {
   const size_t bytes = size_t{(request.live_vocabulary + 31) / 32} * sizeof(uint32_t);
-  words[groups - 1] = 0;  // of which the bits may fill half
+  words[groups - 1] = 0;  // the bits may fill only half of it
   if (!request.has_allowed_tokens) {
     if (request.allowed_bits == nullptr) {
       std::fill_n(words, groups, ~uint64_t{0});

@@ -17,7 +17,7 @@ class Array {
   // Elements past the end of a reservation that may be written, too: a whole group.
   static constexpr size_t kPadding = 64;
 
-  // At least `count` elements that start at a cache line. Content is lost where that is more than there ever were.
+  // Returns room for `count` elements or more, at the start of a cache line. Growing loses the content.
   T* Reserve(size_t count) {
     const size_t lines = ((count + kPadding) * sizeof(T) + sizeof(Line) - 1) / sizeof(Line);
     if (lines > lines_) {

@@ -24,9 +24,9 @@ inline constexpr Candidate kLastLive = {uint64_t{1} << 32};
 
 // A prefix of the order, as every filter keeps one.
 struct Kept {
-  // Its last token, or one after that and before every token that is not kept.
+  // The last kept token, or any candidate after it and before every token that is not kept.
   Candidate last = kLastLive;
-  // All of its tokens, in no particular order, where they are few; otherwise empty.
+  // All kept tokens, in no particular order, if they are few; otherwise empty.
   std::span<Candidate> listed;
 
   // Up to this number, tokens race faster one by one than group by group.
@@ -35,7 +35,7 @@ struct Kept {
   // `candidate` is a live token.
   bool Has(Candidate candidate) const { return candidate >= last; }
 
-  // `candidates`, of which there is one at least, are the prefix.
+  // `candidates`, at least one, are the prefix.
   static Kept Of(std::span<Candidate> candidates) {
     Kept kept;
     kept.last = *std::min_element(candidates.begin(), candidates.end());

@@ -16,10 +16,10 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kLeading = 128;      // groups, about, that typical-p looks at first
-constexpr uint32_t kNearest = ~0u - 1;  // no candidate's rank may be the largest number there is
+constexpr uint32_t kNearest = ~0u - 1;  // not ~0u: no rank may be the largest number
 
-// Masks in `*row` every token before `first`, which is live. `*row` is the changed row; what it refers to then lies in
-// `scratch` alone, but for the logits. O(vocabulary / 64) and the groups of the masked tokens.
+// Masks in `*row` every token before `first`, which is live. `*row` is the changed row. Afterwards all that it refers
+// to, except the logits, lies in `scratch`. O(vocabulary / 64) and the groups of the masked tokens.
 void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* row) {
   const std::span<Candidate> head = CollectBetween(kernels, *row, first.key(), kNoCeiling, scratch, &scratch->leading);
   uint64_t* const words = scratch->sent_words.Reserve(row->groups);
@@ -32,7 +32,7 @@ void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* ro
   uint32_t* const maxima = scratch->changed_maxima.Reserve(row->groups);
   uint32_t* const reached = scratch->reached.Reserve(row->groups);
   if (row->reached != reached) std::copy_n(row->reached, padded, reached);
-  // In groups that lose no token none comes before `first`.
+  // Groups that lose no token have no key above that of `first`.
   std::transform(row->maxima, row->maxima + padded, maxima, [&](uint32_t key) { return std::min(key, first.key()); });
 
   uint32_t* const groups = scratch->groups.Reserve(head.size());
@@ -236,8 +236,8 @@ void Chain::KeepDepth(const law::StageWords& stage) {
     return FirstKeyWithinDepth(bound, row_.max_key, scale);
   };
   if (!is_listed_ && last_ == kLastLive && !scale.curve.is_on) {
-    // The deviation of the levels, which are off by a half at most, lies between two nearly equal ones. Seldom does a
-    // token lie between what those keep.
+    // Levels are off by at most a half, so the deviation lies between two nearly equal bounds. A token seldom lies
+    // between what the two bounds keep.
     const auto [count, least, most] = SquaredDeviations(scale);
     const uint32_t first = floor({count, 0, most});
     const uint32_t last = floor({count, 0, least});
@@ -266,11 +266,11 @@ Chain::Deviations Chain::SquaredDeviations(const RowScale& scale) const {
   }
   const double n = spread.count;
   const double about = std::max(spread.squares - spread.sum * spread.sum / n, 0.0);
-  const double error = 4 * kSpreadError * spread.squares;  // 3 times: of the squares, and twice of the sum's
+  const double error = 4 * kSpreadError * spread.squares;  // 3 would do: once for the squares, twice for the sum
   const double halves = 0.5 * std::sqrt(n);
   const double least = std::max(std::sqrt(std::max(about - error, 0.0)) / a_level - halves, 0.0);
   const double most = std::sqrt(about + error) / a_level + halves;
-  constexpr double kCut = 2;  // off an integer, by the law's divisions and by this one's
+  constexpr double kCut = 2;  // error of the law's divisions and of this one
   return {spread.count, uint64_t(std::max(least * least - kCut, 0.0)), uint64_t(most * most + kCut)};
 }
 
@@ -311,7 +311,7 @@ void Chain::KeepTerms(const law::StageWords& stage) {
 void Chain::DropHead(const law::StageWords& stage) {
   const law::StageSums sums = SumsOfKept(stage);
   if (!law::HasHead(stage, sums)) return;
-  // The last of the tokens that are within the bound, which are the first ones.
+  // The tokens within the bound are the first ones; finds the last of them.
   const uint32_t floor = FloorWithin(law::BoundOf(stage, sums, request_.sampler_state));
   if (is_listed_) {
     Candidate last = *std::ranges::max_element(list_);
@@ -346,8 +346,8 @@ void Chain::KeepNearest(const law::StageWords& stage) {
   const uint32_t mean = law::MeanDistance(sums.first, sums.second);
   const law::Threshold threshold = law::ThresholdOf(stage, sums);
   const uint32_t least = law::LeastCount(stage);
-  // Leading tokens, more of them until they hold all that lie as near to the mean as is needed. Every other token is at
-  // least as far as `edge`.
+  // Looks at ever more leading tokens until they hold every token as near to the mean as is needed. All others have a
+  // distance of `edge` or more.
   std::span<Candidate> leading;
   const uint32_t* t = nullptr;
   Candidate farthest;
@@ -364,12 +364,12 @@ void Chain::KeepNearest(const law::StageWords& stage) {
     }
     const auto count = uint32_t(leading.size());
     t = least > 1 ? ExactDistances(leading) : Distances(leading);
-    // By how near they are: nearer ones come first in this order.
+    // Candidates by nearness: the nearest come first.
     Candidate* const nearest = scratch_->nearest.Reserve(count);
     uint64_t* const weights = scratch_->weights.Reserve(count);
     kernels_.WeighCandidates(leading.data(), count, scale_, weights);
     uint64_t sum = 0;
-    uint32_t near = 0;  // tokens that are not dead, none of which lies beyond the edge
+    uint32_t near = 0;  // live tokens within the edge
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t gap = law::TypicalGap(t[i], mean);
       nearest[i] = Candidate::Of(kNearest - gap, i);

@@ -41,9 +41,10 @@ class Chain {
   // The sums that the stage needs; not kSumLevels and kSumFallOff.
   law::StageSums SumsOfKept(const law::StageWords& stage) const;
   uint64_t SumOfKept() const { return MomentsOfKept(MomentsWanted::kSum).sum; }
-  // Returns each candidate's distance, in scratch_->distances. That of a dead or weightless one is some such distance.
+  // Returns each candidate's distance, in scratch_->distances. A dead or weightless candidate gets some distance that
+  // is dead or weightless.
   const uint32_t* Distances(std::span<const Candidate> candidates);
-  const uint32_t* ExactDistances(std::span<const Candidate> candidates);  // those of all of them
+  const uint32_t* ExactDistances(std::span<const Candidate> candidates);  // exact for dead and weightless ones, too
 
   void KeepNotAfter(Candidate last);
   void KeepFrom(uint32_t floor) { KeepNotAfter(Candidate::Of(floor, ~0u)); }
@@ -52,7 +53,7 @@ class Chain {
   void KeepMass(uint32_t p);
   void KeepNearest(const law::StageWords& stage);
   void KeepDepth(const law::StageWords& stage);
-  // Bounds of the sum of the squared deviations of kept tokens' levels from their mean; `scale` is the unit shape's.
+  // Bounds the sum of squares of the kept tokens' deviations from their mean level. `scale` is the unit shape's.
   struct Deviations {
     uint32_t count;
     uint64_t least;
@@ -63,7 +64,7 @@ class Chain {
   void KeepTerms(const law::StageWords& stage);
   void DropHead(const law::StageWords& stage);
   void DropBefore(Candidate first);
-  // The first `number` kept tokens, or all of them if they are fewer, in order in `*memory`.
+  // Returns the first `number` kept tokens, or all if there are fewer, in order, in `*memory`.
   std::span<Candidate> FirstInOrder(uint32_t number, Array<Candidate>* memory);
   void KeepByFallOff(const law::StageWords& stage);
   void KeepBeforeCliff(const law::StageWords& stage);
@@ -81,9 +82,9 @@ class Chain {
   Row row_;  // max_key is the first kept token's
   law::Shape shape_;
   RowScale scale_;
-  uint64_t sum_ = 0;  // of the weights kept at last, where the next state needs it
+  uint64_t sum_ = 0;  // of the weights after the last stage, if the next state needs it
   bool is_listed_ = false;
-  std::span<Candidate> list_;   // if it is
+  std::span<Candidate> list_;   // if is_listed_
   Candidate last_ = kLastLive;  // otherwise
 };
 

@@ -16,7 +16,7 @@ Candidate AsSent(const TokenBits& token) { return Candidate::Of(law::Key(token.b
 }  // namespace
 
 void Fetch(std::span<const LogitEdit> edits) {
-  constexpr size_t kMostBytes = size_t{64} << 10;  // of more, most lines would be fetched in vain
+  constexpr size_t kMostBytes = size_t{64} << 10;  // most lines of a longer list would not be used
   const auto* const bytes = reinterpret_cast<const char*>(edits.data());
   for (size_t at = 0; at < edits.size_bytes() && at < kMostBytes; at += 64) __builtin_prefetch(bytes + at);
 }

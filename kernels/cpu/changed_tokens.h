@@ -26,7 +26,7 @@ void Fetch(std::span<const LogitEdit> edits);
 // its arguments. Not thread-safe.
 class ChangedTokens {
  public:
-  // More edits than these that may raise a token are not taken.
+  // Raise fails if more edits than these may raise a token.
   static constexpr size_t kMostRaised = 32;
 
   ChangedTokens(const RowRequest& request, const CompactRow& row, Scratch* scratch);
@@ -40,7 +40,7 @@ class ChangedTokens {
   static constexpr Candidate kNone = {0};
   Candidate Next();
 
-  // The place behind which tokens are that Next does not return.
+  // Returns the last place that Next looks at: no later token is returned.
   Candidate last() const { return last_; }
 
  private:
@@ -51,7 +51,7 @@ class ChangedTokens {
   const RowRequest& request_;
   const CompactRow& row_;
   const Candidate last_;
-  size_t at_ = 0;                 // in `first`
+  size_t at_ = 0;                 // index in `first`
   Candidate* const edited_;       // a heap, the first in order before all
   size_t count_ = 0;              // in it
   std::vector<uint32_t> raised_;  // ids ascending

@@ -156,8 +156,7 @@ class ListedRun {
     return edit != nullptr && IsBanned(*edit);
   }
 
-  // Returns the sum of the weights of all tokens after the changes, from the sum before them. Absent if it does not
-  // follow.
+  // Derives the sum of all weights after the changes from the sum before them. Absent if it does not follow.
   std::optional<uint64_t> SumAfterChanges(std::optional<uint64_t> sum, const law::Temperature& temperature,
                                           TokenBits largest) const {
     if (!sum || request_.has_allowed_tokens || request_.allowed_bits != nullptr) return {};
@@ -187,7 +186,7 @@ class ListedRun {
   const CompactRow& row_;
   const bool may_raise_;
   Scratch* const scratch_;
-  bool has_many_ = false;      // unknown tokens: more than a refusal names
+  bool has_many_ = false;      // more unknown tokens than a refusal names
   uint64_t* known_ = nullptr;  // a bit a token; set if it may be looked at
 };
 

@@ -101,7 +101,7 @@ std::optional<Decision> DecideDraw(const Target& target, const RowRequest& reque
   const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
   const uint32_t floor =
       min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), first.key(), scale.scale) : 1;
-  // The tokens that min-p keeps, at most so many as top-k.
+  // Lists the tokens that min-p keeps, at most top_k of them.
   Candidate* const listed = scratch->kept.Reserve(row.first.size() + ChangedTokens::kMostRaised);
   size_t count = 0;
   const auto is_full = [&] { return parameters.top_k != 0 && count == parameters.top_k; };

@@ -26,8 +26,7 @@ Decision DecideRow(const RowRequest& request, const CompactRow& row, bool may_ra
 
 // Returns the same for a draw that a few of the first tokens decide: without a sampler chain, named tokens and tempered
 // logprobs, with more unknown tokens than a refusal names, and filtered by more than a sum over the whole row. Raw
-// logprobs need the unit sum and as many first tokens as are asked for. Absent for others, and for some draws that
-// edits raise.
+// logprobs need the unit sum and raw_top first tokens. Absent for others, and for some draws that edits raise.
 std::optional<Decision> DecideDraw(const Target& target, const RowRequest& request, const CompactRow& row,
                                    bool may_raise, Scratch* scratch);
 

@@ -29,7 +29,7 @@ std::span<Candidate> AllKept(const Kernels& kernels, const Row& row, const Kept&
       size_t(std::partition(from.begin(), from.end(), [&](Candidate c) { return kept.Has(c); }) - from.begin()));
 }
 
-// Ranks of more tokens are counted in one pass over the kept tokens for all of them together.
+// Ranks of more tokens than these are counted together, in one pass over the kept tokens.
 constexpr size_t kFewRanks = 16;
 
 // Counts candidates between given ones by a table over the span of their logits. Most lie in a bucket without a given
@@ -53,8 +53,8 @@ class PlaceTable {
     }
   }
 
-  // Returns counts by i = 0 to the number of given candidates: of the `candidates` that are given one i - 1 or greater,
-  // and less than given one i. Uses `memory`.
+  // Returns a count for each i from 0 to the number of given candidates: how many of `candidates` lie in [given i - 1,
+  // given i). Uses `memory`.
   std::vector<uint32_t> Count(std::span<const Candidate> candidates, Array<Candidate>* memory) const {
     std::vector<uint32_t> counts(sorted_.size() + 1);
     // Candidates that share a bucket with a given one.
@@ -103,7 +103,7 @@ class PlaceTable {
   std::vector<uint32_t> starts_;  // by bucket, the index of the first candidate of it or of a later one
 };
 
-// The places of all `tokens`, that each rank is counted for.
+// Counts the ranks of all `tokens`.
 void FillPlaces(const Kernels& kernels, const Row& row, const Kept& kept, std::span<const Candidate> tokens,
                 Scratch* scratch, std::vector<Place>* places) {
   places->assign(tokens.size(), {law::kMaskedBits, 0});
@@ -155,7 +155,7 @@ void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, con
   distribution->weight_sum = WeighKept(kernels, row, scale, kept, scratch);
   if (kept.listed.empty()) {
     if (top == 0) return;
-    // The kept tokens come first in order, so the first of all are the first of them.
+    // Kept tokens come first in order, so the first tokens of the row are the first kept ones.
     std::span<Candidate> first = SelectFirst(kernels, row, top, kept.last.key(), scratch, &scratch->leading);
     const auto end = std::partition(first.begin(), first.end(), [&](Candidate c) { return kept.Has(c); });
     FillTop(first.first(size_t(end - first.begin())), distribution);

@@ -15,11 +15,11 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kAllGroups = ~0u;
-constexpr uint32_t kFewMoved = 16;  // groups; to read more takes longer than to keep two bounds for each
+constexpr uint32_t kFewMoved = 16;  // groups; reading more of them takes longer than keeping two bounds for each
 
-// So many groups that come first, by their maxima, have to have exact ones: as many as selection asks for.
+// Returns how many of the highest groups need exact maxima.
 uint32_t ExactGroups(const RowRequest& request) {
-  constexpr uint32_t kForTopP = 256;  // not needed, but where its search is at its best
+  constexpr uint32_t kForTopP = 256;  // any value is correct; 256 is fastest
   const RowParameters& parameters = *request.parameters;
   if (parameters.greedy) return std::max(1u, parameters.tempered_top);
   if (!parameters.chain.empty()) return kAllGroups;
@@ -27,8 +27,8 @@ uint32_t ExactGroups(const RowRequest& request) {
   return std::max({first, parameters.processed_top, parameters.tempered_top});
 }
 
-// Lists a masked and edited row's tokens of a key >= `level`, which is above 1. Their groups' maxima become exact, the
-// others' are below it. Returns how many such groups there are.
+// Lists a masked and edited row's tokens with a key >= `level`, which is above 1. Their groups' maxima become exact;
+// the other groups' are below `level`. Returns the number of groups with listed tokens.
 uint32_t ListFrom(const Kernels& kernels, uint32_t level, Scratch* scratch, uint32_t* maxima, Row* row) {
   uint32_t* const groups = scratch->groups.Reserve(row->groups);
   const uint32_t count = kernels.SelectAtLeast(maxima, row->groups, level, groups);
@@ -63,9 +63,8 @@ void ReadMasked(const Kernels& kernels, Scratch* scratch, uint32_t* maxima, Row*
   row->max_key = maxima[kernels.FindMax(maxima, row->groups)];
 }
 
-// Gives a masked row its maxima, from those of the unmasked one: exact of the groups that come first, as many as the
-// filters look at, or of all; of the others, that lie below them, perhaps those of masked tokens. Lists the tokens of
-// the first groups if these are not all.
+// Turns the unmasked row's maxima into the masked row's. They are exact for the highest groups that the filters look
+// at; lower groups may keep a masked token's maximum. Lists the tokens of the exact groups unless all groups are exact.
 void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scratch, uint32_t* maxima, Row* row) {
   kernels.MaskWholeGroups(row->sent_words, row->maxima, row->groups, maxima);
   row->maxima = row->reached = maxima;
@@ -86,7 +85,8 @@ bool IsAllowed(const Row& masked, const LogitEdit& edit) {
   return masked.sent_words == nullptr || (masked.sent_words[edit.token / 64] >> (edit.token % 64) & 1) != 0;
 }
 
-// The first token that its edit makes too large. Of the law's text: this runs once, for a row that has failed.
+// Returns the first token that its edit makes too large. Uses the law's own functions: this runs once, for a row that
+// has failed.
 uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
   for (const LogitEdit& edit : request.edits) {
     if (!IsAllowed(masked, edit)) continue;
@@ -121,7 +121,7 @@ uint32_t LargestEditedKey(const Row& row, uint32_t group) {
   return largest;
 }
 
-// Reads those groups that may hold the largest key of all; returns it.
+// Reads the groups that may hold the largest key of the row, and returns this key.
 uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, uint32_t* maxima, uint32_t* reached) {
   uint32_t max_key = reached[kernels.FindMax(reached, row.groups)];
   const uint32_t level = std::max(1u, max_key);

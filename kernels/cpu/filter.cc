@@ -17,8 +17,8 @@ namespace {
 constexpr uint32_t kLeading = 256;
 constexpr size_t kSample = 2048;
 
-// Moves the shortest prefix whose weights reach `threshold`, which those of all candidates do, to the front and returns
-// it. `weights` are theirs.
+// Moves the shortest prefix whose weights reach `threshold` to the front and returns it. `weights` are the candidates';
+// together they reach it.
 std::span<Candidate> PrefixReaching(const Kernels& kernels, law::Threshold threshold, std::span<Candidate> candidates,
                                     const uint64_t* weights) {
   const auto count = uint32_t(candidates.size());
@@ -30,7 +30,7 @@ std::span<Candidate> PrefixReaching(const Kernels& kernels, law::Threshold thres
 struct Bracket {
   uint32_t low;
   uint32_t high;
-  double share;  // of the weights between, that the prefix needs; a guess as long as the row's sum is not known
+  double share;  // share of the weights between them that the prefix needs; a guess until the row's sum is known
 };
 
 // The share of the weights between two sums that a prefix still needs after the first sum.
@@ -50,7 +50,7 @@ std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& brack
   const law::Threshold guess = law::MakeThreshold(std::clamp(needed, uint64_t{1}, sum));
   const Candidate crossing = kernels.LastReaching(sample.data(), weights, count, guess);
   const auto index = uint32_t(std::count_if(sample.begin(), sample.end(), [&](Candidate c) { return c >= crossing; }));
-  // Three times the deviation of the crossing's place in a sample: seldom does the bracket miss it.
+  // Three times the deviation of the crossing's place in a sample, so the bracket seldom misses it.
   const auto margin = 2 + uint32_t(3 * std::sqrt(double(index) * double(count - index) / double(count)));
   const uint32_t first =
       index + margin <= count ? kernels.NthCandidate(sample.data(), count, index + margin).key() : bracket.low;
@@ -88,7 +88,7 @@ Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Brack
   }
 }
 
-// The tokens of a key >= `floor`.
+// Keeps the tokens with a key >= `floor`.
 Kept KeepFrom(const Kernels& kernels, const Row& row, uint32_t floor, Scratch* scratch) {
   Kept kept;
   kept.last = Candidate::Of(floor, ~0u);
@@ -122,7 +122,7 @@ std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, co
 
 Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
                Scratch* scratch) {
-  // The row's leading tokens: of a peaked row they reach the threshold.
+  // The leading tokens alone reach the threshold of a peaked row.
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
   const uint32_t from = kernels.LowerBoundOfNth(row.reached, row.groups, kLeading, floor, folded);
   const std::span<Candidate> leading = CollectBetween(kernels, row, from, kNoCeiling, scratch, &scratch->kept);

@@ -23,7 +23,7 @@ Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, c
 std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, const RowScale& scale,
                                       std::span<Candidate> candidates, Scratch* scratch);
 
-// Returns what top-p keeps of a row's tokens of a key >= `floor`, at least one. A list lies in scratch->kept.
+// Returns the tokens that top-p keeps among those with a key >= `floor`, at least one. A list lies in scratch->kept.
 Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
                Scratch* scratch);
 

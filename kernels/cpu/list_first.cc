@@ -20,8 +20,8 @@ bool HasMinP(const RowRequest& request) {
   return request.parameters->min_p_distance != RowParameters::kMinPOff && !request.parameters->greedy;
 }
 
-// Returns how many first tokens the request looks at, if min-p does not keep fewer; kAllOfMinP where it alone ends
-// them, and 0 where others are looked at, too.
+// Returns how many first tokens the request looks at, unless min-p keeps fewer. kAllOfMinP: min-p alone limits them. 0:
+// the request looks at other tokens, too.
 uint32_t NumberLookedAt(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
   if (!parameters.chain.empty() || parameters.tempered_logprob || parameters.kept_log_mass) return 0;
@@ -67,7 +67,7 @@ class FirstLister {
     maxima_ = masked;
   }
 
-  // Returns a key >= `floor` that about `groups` groups reach before the edits, or `floor` where so many do not.
+  // Returns a key >= `floor` that about `groups` groups reach before the edits, or `floor` where fewer reach it.
   uint32_t LevelOf(uint32_t groups, uint32_t floor) {
     uint32_t* const folded = scratch_.folded.Reserve(raw_.groups);
     return kernels_.LowerBoundOfNth(maxima_, raw_.groups, groups, floor, folded);
@@ -119,7 +119,7 @@ class FirstLister {
     return {some, count};
   }
 
-  // Returns words of which those of the groups and of the edits' groups say what the masks allow.
+  // Returns mask words. Only those of the listed and of the edited groups are filled.
   uint64_t* WordsOf(std::span<const uint32_t> groups, std::span<const LogitEdit> edits) {
     uint64_t* const words = scratch_.sent_words.Reserve(raw_.groups);
     const auto set = [&](uint32_t group) { words[group] = mask_ == nullptr ? ~uint64_t{0} : mask_[group]; };
@@ -134,7 +134,7 @@ class FirstLister {
   const bool may_raise_;
   Scratch& scratch_;
   const uint64_t* mask_ = nullptr;  // null: all tokens are allowed
-  const uint32_t* maxima_;          // as they were sent; 0 of groups that are left out
+  const uint32_t* maxima_;          // as they were sent; 0 for groups that are left out
 };
 
 }  // namespace
@@ -153,7 +153,7 @@ bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw
   };
   FirstLister lister(kernels, request, raw, may_raise || RepetitionRaises(parameters), scratch);
 
-  // A mask hides many tokens, edits few: without a mask the first level is one for the row as it was sent.
+  // A mask hides many tokens, edits change few. So without a mask the first level fits the row as it was sent.
   constexpr uint32_t kMore = 16;
   const bool masked = IsMasked(request);
   uint32_t groups = masked ? 2 * number + kMore : number + kMore;
@@ -169,7 +169,8 @@ bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw
       max_key = std::max(max_key, token.key());
       count += token.key() >= level;
     }
-    // If the row has a larger key, min-p keeps less. Without a token of a key >= level this is below it.
+    // A larger key elsewhere in the row would make min-p keep less. Without a token at or above `level` this is below
+    // it.
     const uint32_t kept_from = max_key != 0 ? kept_of(max_key) : 1;
     if (level == 1 || count >= number || kept_from >= level) {
       if (number == kAllOfMinP && count > Kept::kMostListed) return false;
@@ -181,7 +182,7 @@ bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw
       return true;
     }
     if (known->size() >= number) {
-      // So many have this key, or more.
+      // `number` tokens have this key or a larger one.
       level = std::max(kept_from, kernels.NthCandidate(known->data(), uint32_t(known->size()), number).key());
     } else if (number == kAllOfMinP && max_key != 0) {
       level = kept_from;

@@ -8,13 +8,12 @@
 
 namespace sortition::kernels::cpu {
 
-// True if the request looks at no other tokens of its changed row than the first: a number of them, or those that min-p
-// keeps.
+// True if the request looks at the first tokens of its changed row only: a number of them, or those that min-p keeps.
 bool LooksAtFirst(const RowRequest& request);
 
 // Fills `*row` with `raw` after the request's changes, but only with the tokens that the request looks at, and some
-// more: its other tokens are unknown, and it has no maxima. Edits in groups whose largest logits are below those of
-// the listed tokens are not applied: what they move down is not looked at.
+// more: its other tokens are unknown, and it has no maxima. Edits in groups whose largest logits are below those of the
+// listed tokens are not applied: the request does not look at tokens that they move down.
 //
 // Returns false, and leaves `*row` as it is, where that does not work: the request looks at others, the listed tokens
 // are too few, or an edit fails the row. O(edits), O(vocabulary / 64) words, and the groups that hold the tokens.

@@ -101,7 +101,7 @@ class RowRace {
         survivors_(scratch->groups),
         able_(scratch->leading),
         race_(kernels, key, scale.adapted, reweigh, scratch) {
-    // From an adapted distance no way leads back to a logit.
+    // An adapted distance cannot be turned back into a logit.
     if (scale_.adapted != nullptr) scale_.logits_per_unit = std::numeric_limits<float>::infinity();
   }
 
@@ -129,8 +129,9 @@ class RowRace {
   uint32_t promise(uint32_t group) const { return groups_.promise.data()[group]; }
   uint32_t MostPromising() const { return kernels_.FindMax(groups_.promise.data(), row_.groups); }
 
-  // Promises that hold for adapted distances: nearer to the target than the group's largest probability, rounded up by
-  // whole octaves, none of its tokens is, where that lies below the target; otherwise one may be there.
+  // Turns promises into bounds for adapted distances. If the group's largest probability, rounded up to whole octaves,
+  // lies below the target, no token of the group is nearer to the target than that. Otherwise a token may be at the
+  // target.
   void AdaptPromises(const law::Shape& shape) {
     uint32_t nearest[64];
     const uint64_t first = law::ProbabilityOf(law::kUnitWeight, shape.share);
@@ -176,7 +177,7 @@ class RowRace {
     race_.Run();
   }
 
-  // Lets all groups race that can still win, better ones first where they are many: those raise the mark for the
+  // Lets all groups race that can still win. Where they are many, better ones go first and raise the mark for the
   // others.
   void RunGroups() {
     for (;;) {

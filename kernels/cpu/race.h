@@ -20,7 +20,7 @@ namespace sortition::kernels::cpu {
 uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
               std::optional<Candidate> likely, Scratch* scratch);
 
-// Gives the part of a token's weight that is left; never more than the weight.
+// Returns the rest of a token's weight, never more than the weight.
 class Reweigh {
  public:
   virtual ~Reweigh() = default;

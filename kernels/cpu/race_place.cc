@@ -72,7 +72,8 @@ class Placing {
     racers_.count = 0;
   }
 
-  // Lowers `best_` to the least race key of the racers. The most promising one sets a mark that few others reach.
+  // Lowers `best_` to the smallest race key of the racers. The most promising racer goes first and sets a mark that few
+  // others reach.
   void FindBest(uint32_t count, uint32_t* some) {
     const uint32_t* const promises = racers_.promise.data();
     const uint32_t most = kernels_.FindMax(promises, count);

@@ -1,7 +1,7 @@
 // Groups and tokens before the race, each with its promise.
 //
 // A promise is an upper bound, from the leading bits of the noise, on how well a group or a token does in the race. A
-// promise below PromiseNeeded(best) cannot win, so its group or token is left out. This prunes; it decides nothing.
+// promise below PromiseNeeded(best) cannot win, so its group or token is left out. Promises prune; they decide nothing.
 #pragma once
 
 #include <algorithm>

@@ -8,12 +8,12 @@
 
 namespace sortition::kernels::cpu {
 
-// The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`. A row that
-// is incoming goes to request.logits.
+// The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`. An
+// incoming row is copied to request.logits.
 Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch);
 
-// Returns the copy of a row's groups that are looked at, none yet, for row.lazy. LayRow laid the row, which has
-// segments and LazyCopy::kLeastGroups or more.
+// Returns an empty copy for row.lazy, which groups join when they are looked at. LayRow laid the row; it has segments,
+// and LazyCopy::kLeastGroups groups or more.
 LazyCopy CopyLazily(Scratch* scratch, const Row& row);
 
 // Gives `*row`, which LayRow laid, its maxima. False if a logit fails the row: then `answer->error` and `error_token`

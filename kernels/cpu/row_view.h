@@ -23,7 +23,7 @@ struct Row {
   const std::byte* last_group;
   DType dtype;
   uint32_t groups;
-  // The copy of the groups that lie at `elements`, its destination. A last group that is filled up has been copied.
+  // Copies the groups to `elements`. A last group that is filled up has been copied already.
   RowCopy copy;
   LazyCopy* lazy = nullptr;  // null where the copy is of the whole row, or none is needed
   // Memory that is read after the row: ReadMaxima prefetches it.
@@ -31,12 +31,12 @@ struct Row {
   bool sums_logits = false;  // ReadMaxima may sum the logits, too, for `spread`
   SentSpread spread = {};    // which holds where sent_words is null
 
-  // Two keys per group, 0 where nothing is live; then zeros to a multiple of 64. No token of the group has a larger key
-  // than its `maxima`, and some live token has one that is not smaller than its `reached`, where that is not 0. None is
-  // above max_key, and until a chain masks a head, a group that has it in `maxima` has such a token.
+  // Two keys per group, 0 where nothing is live; then zeros to a multiple of 64. No token of the group has a key above
+  // its `maxima`. Where its `reached` is not 0, some live token has a key of `reached` or more. No key is above
+  // max_key. Until a chain masks a head, a group whose `maxima` is max_key has a token with it.
   //
-  // In a masked row they are one array, and `reached` may be too large, but only below the groups that come first, as
-  // many as the request's filters look at. A row of which only the listed tokens are known has neither.
+  // In a masked row they are one array. There `reached` may be too large, but not for the highest groups, which the
+  // request's filters look at. A row whose listed tokens alone are known has neither array.
   const uint32_t* maxima;
   const uint32_t* reached;
   uint32_t max_key;  // the largest live token's

@@ -24,14 +24,14 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-// The token as it was sent.
+// Returns the token with the key that was sent.
 Candidate Sent(const Kernels& kernels, const RowRequest& request, const Row& row, uint32_t token) {
   const uint32_t group = token / law::kGroupSize;
   if (row.lazy != nullptr && !row.lazy->Has(group)) kernels.CopyGroup(row, group);
   return Candidate::Of(law::Key(law::Canonical(SentBits(request, token))), token);
 }
 
-// The token as the changes left it; its key is 0 where they mask it.
+// Returns the token with its key after the changes, 0 where it is masked.
 Candidate Changed(const Kernels& kernels, const RowRequest& request, const Row& row, uint32_t token) {
   if (row.IsOnlyListed()) {
     const uint32_t sent = law::KeyBits(Sent(kernels, request, row, token).key());
@@ -43,7 +43,7 @@ Candidate Changed(const Kernels& kernels, const RowRequest& request, const Row& 
   return shown ? Sent(kernels, request, row, token) : Candidate::Of(0, token);
 }
 
-// The requested tokens as `place` gives them.
+// Applies `place` to the requested tokens.
 template <typename Place>
 std::span<const Candidate> Requested(const RowRequest& request, Scratch* scratch, Place place) {
   Candidate* const requested = scratch->requested.Reserve(request.requested.size());
@@ -51,7 +51,7 @@ std::span<const Candidate> Requested(const RowRequest& request, Scratch* scratch
   return {requested, request.requested.size()};
 }
 
-// All that is asked of the processed distribution.
+// Fills in all that is asked of the processed distribution.
 void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
                        const Kept& kept, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
@@ -135,7 +135,7 @@ bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kD
 
 // True if few of the row's groups are looked at: then it takes less time to copy these than the whole row.
 bool LooksAtFewGroups(const RowRequest& request) {
-  constexpr uint32_t kFew = 16;  // one in so many
+  constexpr uint32_t kFew = 16;  // looks at 1 of kFew groups or fewer
   const RowParameters& parameters = *request.parameters;
   const uint32_t groups = GroupsOf(request.live_vocabulary);
   if (groups < LazyCopy::kLeastGroups) return false;
@@ -156,7 +156,7 @@ std::optional<Candidate> Likely(const Kernels& kernels, const RowRequest& reques
   return likely;
 }
 
-// The token, and what is asked of the distribution that it comes from.
+// Samples from the kept tokens, and describes them as the request asks.
 void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
                 const Kept& kept, Scratch* scratch, RowOutput* answer) {
   switch (request.task) {

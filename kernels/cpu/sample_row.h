@@ -13,7 +13,7 @@ namespace sortition::kernels::cpu {
 // over the logits, and the work that the row's options ask for. Thread-safe for distinct scratches and answers.
 //
 // With segments in `copy`, the logits are read from these, and those that are looked at again are copied to copy.to,
-// which is request.logits. Asserts that the segments hold as many bytes as the row. If another process changes the
+// which is request.logits. Asserts that the segments hold exactly the bytes of the row. If another process changes the
 // logits meanwhile, the output is that of some mixture of old and new logits.
 void SampleRow(const Target& target, const RowRequest& request, const RowCopy& copy, Scratch* scratch,
                RowOutput* answer);

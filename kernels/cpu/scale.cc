@@ -83,14 +83,14 @@ double WhereFallen(double fallen, const CurveFloats& curve) {
   return a;
 }
 
-// Returns the number next to the smallest one whose fixed-point integer is `reach` below the largest's, or one beside
-// it.
+// Returns about the smallest number whose fixed-point integer is `reach` below that of the largest number; it may be
+// off by one step.
 float NumberBelow(uint64_t reach, const law::Scale& scale) {
   const int64_t least = int64_t{int32_t(scale.max)} - int64_t(reach);
   return float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
 }
 
-// Returns about the number that the row's curve, if it has one, brings there.
+// Returns about the number that the row's curve, if it has one, maps to that number.
 float NumberBelow(uint64_t reach, const RowScale& row) {
   if (!row.curve.is_on) return NumberBelow(reach, row.scale);
   // The curve falls from 0.

@@ -11,12 +11,12 @@ namespace sortition::kernels::cpu {
 // Smoothing as floating-point operations, each of which is the law's; square and cube are 0 where there is none.
 struct CurveFloats {
   bool is_on = false;
-  law::Curve bits = {};  // what the following are the numbers of
+  law::Curve bits = {};  // the same as bits
   float max = 0;
   float inverse = 1;
   float square = 0;
   float cube = 0;
-  // Smoothed logits that are just dead, and just weightless: smaller ones are taken for these.
+  // Smoothed logits just small enough to be dead, and to be weightless. They replace smaller ones.
   float just_dead = 0;
   float just_weightless = 0;
 };
@@ -29,7 +29,7 @@ struct RowScale {
   float logits_per_unit;                // of distance, rounded up
   float slack;                          // in logits; more than the sum of all roundings from distances to logits
   const law::Shape* adapted = nullptr;  // adaptive-p changes the distances that the rest of this gives; not owned
-  CurveFloats curve = {};  // then `scale` is of what it gives, and keys are still of what was sent or edited
+  CurveFloats curve = {};  // if on, `scale` is of smoothed logits; keys are still of the logits as sent or edited
 };
 
 // `max_key`: the row's largest key, not 0.
@@ -38,7 +38,7 @@ RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
 // Returns the scale of a temperature.
 RowScale ScaleOf(const law::Temperature& temperature, uint32_t max_key);
 
-// Returns the scale of a row as a chain has shaped it; shape.scale is that of `max_key`. Adaptive-p is ignored.
+// Returns the scale of a row that a chain has shaped; shape.scale is that of `max_key`. Adaptive-p is ignored.
 RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
 
 // `key` is live and not above the largest.

@@ -14,21 +14,21 @@ namespace sortition::kernels::cpu {
 // Above every key.
 inline constexpr uint32_t kNoCeiling = ~0u;
 
-// All tokens of a key from `floor` up to, but not including, `ceiling`, in no particular order, in `*memory`. floor
-// >= 1. Reads the groups that have a key >= `floor`.
+// Returns all tokens with a key in [floor, ceiling), in no particular order, in `*memory`. floor >= 1. Reads the groups
+// that have a key >= `floor`.
 std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
                                     Scratch* scratch, Array<Candidate>* memory);
 
-// Those of a key >= `floor` if the groups that have one are few: at most Kept::kMostListed tokens. Nothing otherwise.
+// Returns the tokens with a key >= `floor` if few groups have one: at most Kept::kMostListed tokens. Nothing otherwise.
 std::optional<std::span<Candidate>> CollectIfFew(const Kernels& kernels, const Row& row, uint32_t floor,
                                                  Scratch* scratch, Array<Candidate>* memory);
 
-// All tokens that are not after `last`, likewise.
+// Returns all tokens that are not after `last`, in no particular order, in `*memory`.
 std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch,
                                      Array<Candidate>* memory);
 
-// Those of CollectBetween in every `step`-th group, but for edited ones; so many steps that about `count` tokens are
-// looked at.
+// A sample of CollectBetween: its tokens in every `step`-th group, without edited ones. `step` is such that about
+// `count` tokens are looked at.
 struct Sample {
   std::span<Candidate> candidates;  // in `*memory`
   uint32_t step;
@@ -36,12 +36,12 @@ struct Sample {
 Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling, size_t count,
                      Scratch* scratch, Array<Candidate>* memory);
 
-// The first `count` tokens in order among those of a key >= `floor`, or all of them if there are fewer; in no
-// particular order, in `*memory`. count >= 1. Reads about `count` groups where there are that many.
+// Returns the first `count` tokens among those with a key >= `floor`, or all if there are fewer; in no particular
+// order, in `*memory`. count >= 1. Reads about `count` groups, or all if there are fewer.
 std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
                                  Scratch* scratch, Array<Candidate>* memory);
 
-// These tokens and at most as many more, which come next in order, likewise; ids ascend where no token is edited.
+// As SelectFirst, but may add up to `count` tokens that come next in order. Ids ascend where no token is edited.
 std::span<Candidate> SelectAbout(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
                                  Scratch* scratch, Array<Candidate>* memory);
 

@@ -6,8 +6,9 @@
 
 namespace sortition::kernels::cpu {
 
-// An estimate of Levels (simd/kernels.h), from logits as floats that are not below some lowest one. In exact arithmetic
-// the sum would differ by at most kSpreadError times the sum of their sizes, and the squares by that share.
+// An estimate of Levels (simd/kernels.h), from logits as floats that are not below some lowest one. The sum differs
+// from the exact one by at most kSpreadError times the sum of magnitudes, the squares by at most that share of
+// themselves.
 struct Spread {
   uint32_t count = 0;
   double sum = 0;
@@ -15,11 +16,11 @@ struct Spread {
 };
 inline constexpr double kSpreadError = 0x1p-18;
 
-// That of a row's first groups as they were sent.
+// The spread of a row's first groups as they were sent.
 struct SentSpread {
   uint32_t groups = 0;
   Spread spread;
-  // No logit has a larger square: so none is masked, or below some number, if this is small enough.
+  // A bound for the square of each logit. If it is small enough, no logit is masked or below a given number.
   float largest_square = std::numeric_limits<float>::infinity();
 };
 

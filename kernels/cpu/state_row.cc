@@ -19,7 +19,8 @@ namespace {
 TokenBits BitsOf(Candidate candidate) { return {candidate.token(), law::KeyBits(candidate.key())}; }
 
 // Puts candidates, which stand by ascending id, into the law's order. Returns them, in one of the two places. Sorts by
-// the digits that tell their keys from the largest one: first tokens have few, which comparisons would not use.
+// digits: the keys of first tokens differ from the largest one in few digits, which a sort by comparisons would not
+// use.
 std::span<const Candidate> InOrder(std::span<Candidate> candidates, Scratch* scratch) {
   if (candidates.empty()) return candidates;
   uint32_t smallest = ~0u;

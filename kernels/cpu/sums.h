@@ -20,7 +20,7 @@ uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, co
 // Returns the sum of the weights of the kept tokens.
 uint64_t WeighKept(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Scratch* scratch);
 
-// Sums the weights of the tokens of a key >= `floor`, and of those with a key >= `high`. 1 <= floor <= high.
+// Sums the weights of the tokens with a key >= `floor`, and apart those with a key >= `high`. 1 <= floor <= high.
 struct SplitSum {
   uint64_t all;
   uint64_t above;

@@ -62,7 +62,7 @@ class AllOf : public Reweigh {
   uint64_t operator()(uint32_t, uint64_t weight) const override { return weight; }
 };
 
-// The draw among what `reweigh` leaves; among all where roundings leave nothing.
+// Draws among the weights that `reweigh` leaves, or among all weights if rounding leaves none.
 uint32_t DrawLeft(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
                   const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch) {
   const uint32_t token = DrawReweighed(kernels, row, scale, kept, key, reweigh, scratch);
@@ -92,12 +92,12 @@ uint64_t SumOfShared(const Kernels& kernels, const RowRequest& request, const Ro
   return shared;
 }
 
-// The rounds that have taken something from the weights, and what they leave of each.
+// The rounds that took something from the weights. Gives what they leave of a weight.
 class Rounds : public Reweigh {
  public:
   explicit Rounds(const RowRequest& request) : request_(request) {}
 
-  // Returns the drafter of the next round. `sum` is of the weights that are left.
+  // Returns the drafter of the next round. `sum` is the sum of the weights that are left.
   law::RoundDrafter Next(uint64_t sum) const {
     if (request_.draft.with_replacement || tried_.empty()) return law::RoundDrafter::Whole(sum);
     uint32_t largest = 0;
@@ -166,7 +166,7 @@ bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* an
   const uint32_t whole = request.live_vocabulary / kDraftStep * kDraftStep;
   bool suspect = false;
   uint64_t units = kernels.SumProbabilities(static_cast<const std::byte*>(draft.dense), draft.dtype, whole, &suspect);
-  // The rest, and of a row with something wrong in it all, is looked at one by one.
+  // Looks at the rest one by one, and at the whole row if something in it is wrong.
   for (uint32_t id = suspect ? 0 : whole; id < request.live_vocabulary; ++id) {
     const uint32_t q = law::DraftBits(request, id);
     if (!law::IsProbability(q)) return Fail(RowError::kDraftNoProbability, id, answer);
@@ -201,7 +201,7 @@ void VerifyRounds(const Kernels& kernels, const RowRequest& request, const Row& 
   const law::DrawKey key = law::KeyOf(request.noise);
   uint64_t sum = SumOfKept(kernels, row, scale, kept, scratch);
   Rounds rounds(request);
-  // The kept tokens that rounds can take from, and what is left of their weights. Others keep theirs.
+  // The kept tokens that rounds can take weight from, with the rest of their weights. Others keep theirs.
   std::vector<TokenWeight> shared;
   for (const Candidate& token : TokensToShare(kernels, row, kept, support, scratch)) {
     if (token.key() != 0 && kept.Has(token)) shared.push_back({token.token(), WeightOf(token, scale)});
@@ -218,7 +218,7 @@ void VerifyRounds(const Kernels& kernels, const RowRequest& request, const Row& 
     }
     uint64_t taken = 0;
     for (const TokenWeight& token : shared) taken += std::min(token.weight, rounds.WeightNow(drafter, token.token));
-    const bool takes = taken < sum;  // not all
+    const bool takes = taken < sum;  // a round may not take everything
     if (takes) {
       for (TokenWeight& token : shared) {
         token.weight = law::Residual(token.weight, rounds.WeightNow(drafter, token.token));

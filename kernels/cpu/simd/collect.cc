@@ -1,4 +1,4 @@
-// Tokens of groups: the large enough, and the number of those.
+// Lists and counts the tokens of groups that are large enough.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/collect.cc"
 #include "hwy/foreach_target.h"
@@ -20,8 +20,8 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
 namespace {
 
-// Returns the smallest number of 16 bits that is not below `number`, which is above 0, as these bits; at most those of
-// infinity. Such numbers have the order of their bits.
+// Returns the bits of the smallest 16-bit number >= `number`, which is above 0; at most infinity. Positive numbers have
+// the order of their bits.
 template <DType kType>
 uint32_t LeastFrom(float number) {
   if constexpr (kType == DType::kBF16) {
@@ -56,7 +56,7 @@ HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
 #endif
 }
 
-// Few groups are those of the row's largest tokens.
+// A short list of groups has the row's largest tokens, of which a group has few.
 HWY_INLINE Expected ExpectedOf(uint32_t groups) { return groups <= 256 ? Expected::kFew : Expected::kSome; }
 
 // Lists the tokens of groups that show what was sent and are positive numbers of 16 bits, whose bits are at least

@@ -1,4 +1,4 @@
-// A drafter's probabilities: whether they are any, and their sum.
+// A drafter's probabilities: checks that each is one, and sums them.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/draft.cc"
 #include "hwy/foreach_target.h"

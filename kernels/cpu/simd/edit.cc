@@ -32,8 +32,8 @@ struct Constants {
   V32 repetition, inverse_repetition, repeated_flag;
 };
 
-// Holds what edits need of the row, for so many of them at a time. Loads of single elements fill it: instructions that
-// gather take longer on AMD's processors.
+// Holds the row's data that up to kMost edits need. Loads of single elements fill it: gather instructions take longer
+// on AMD's processors.
 struct Gathered {
   static constexpr uint32_t kMost = 128;
   static_assert(kMost % kLanes == 0);
@@ -45,8 +45,8 @@ struct Gathered {
   alignas(64) uint32_t allowed[kMost];  // bit 0: no mask hides the token
 };
 
-// Clears the bits of the edits' tokens in `sent_words`, where those that no mask hides are set. The tokens' groups have
-// been looked at.
+// Gathers the row's data for the edits, and clears the bits of their tokens in `sent_words`. A set bit there is a token
+// that no mask hides. The tokens' groups have been looked at.
 template <DType kType>
 HWY_INLINE void Gather(const Row& row, std::span<const LogitEdit> edits, uint64_t* sent_words, Gathered* gathered) {
   const std::byte* const elements = row.elements;
@@ -64,8 +64,8 @@ HWY_INLINE void Gather(const Row& row, std::span<const LogitEdit> edits, uint64_
   }
 }
 
-// `count` edits, at most kLanes, of which `gathered` has those from `first` on; there are kLanes to be read. False if
-// one makes its token too large.
+// Applies `count` <= kLanes edits whose logits start at index `first` of `gathered`. Reads kLanes entries. False if an
+// edit makes its token too large.
 HWY_INLINE bool EditSome(const Constants& constants, const LogitEdit* edits, uint32_t count, const Gathered& gathered,
                          uint32_t first, Edited* edited) {
   const D32 d;
@@ -105,10 +105,10 @@ HWY_INLINE bool EditSome(const Constants& constants, const LogitEdit* edits, uin
 EditsSeen LookAtEdits(std::span<const LogitEdit> edits) {
   const D32 d;
   const DI32 di;
-  constexpr size_t kEdits = kLanes / 4;  // of a vector
+  constexpr size_t kEdits = kLanes / 4;  // edits in a vector
   const auto* const fields = reinterpret_cast<const uint32_t*>(edits.data());
-  M32 descend = hn::Ne(hn::Zero(d), hn::Zero(d));  // of tokens, where the lane has one
-  auto most = hn::Zero(di);                        // of biases and penalties, where the lane has one
+  M32 descend = hn::Ne(hn::Zero(d), hn::Zero(d));  // of token ids, in lanes that hold one
+  auto most = hn::Zero(di);                        // of biases and penalties, in lanes that hold one
   size_t i = 1;
   for (; i + kEdits <= edits.size(); i += kEdits) {
     const V32 some = hn::LoadU(d, fields + 4 * i);

@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// Blocks of 512 bytes are told apart on the way: each lane keeps the first block that has its largest number.
+// Searches by blocks of 512 bytes: each lane keeps its largest number and the first block that has it.
 template <DType kType, class Reader>
 class BlockSearch {
  public:
@@ -31,7 +31,7 @@ class BlockSearch {
   static constexpr size_t kGroupBytes = law::kGroupSize * Reader::kBytes;
   static constexpr uint32_t kGroups = kBytes / kGroupBytes;  // of a block
 
-  // So many blocks from `first` on, in the row's order.
+  // Reads `blocks` blocks at `elements`, the first of which is block `first` of the row. Called in the row's order.
   HWY_INLINE void Read(const std::byte* elements, uint32_t first, uint32_t blocks, Reader* reader) {
     V now = hn::Set(DU(), U(first));
     const V one = hn::Set(DU(), 1);
@@ -114,7 +114,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   // Numbers above 0 that are canonical compare as their keys do.
   if (law::Canonical(bits) != bits || law::IsTooLarge(bits) || std::bit_cast<float>(bits) <= 0) return false;
   uint32_t key = law::Key(bits);
-  // Looked at again. If it has been changed meanwhile and has no such key any more, none is found.
+  // Reads the block again. If another process has changed it meanwhile and the key is gone, no token is found.
   if (is_copied) RowCopier(row.copy).Copy(block * Search::kBytes, Search::kBytes);
   uint32_t begin = block * Search::kGroups;
   uint32_t end = begin + Search::kGroups;

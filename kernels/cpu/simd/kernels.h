@@ -18,22 +18,22 @@ namespace sortition::kernels::cpu {
 // The result of ReadMaxima.
 struct Reading {
   uint32_t max_key;
-  bool suspect;            // the row holds a NaN or a logit that is too large: no key is of meaning
-  SentSpread spread = {};  // of no group where Row::sums_logits does not ask for it
+  bool suspect;            // the row holds a NaN or a logit that is too large: the keys have no meaning
+  SentSpread spread = {};  // empty unless Row::sums_logits asks for it
 };
 
 // The result of LookAtEdits.
 struct EditsSeen {
-  bool ascend;     // their tokens do
-  bool may_raise;  // MayRaise (one_edit.h) is true of one
+  bool ascend;     // their tokens' ids ascend
+  bool may_raise;  // MayRaise (one_edit.h) is true of some edit
 };
 
 // The lists that EditTokens fills; they have room for all edits.
 struct Edited {
   Candidate* live;
   uint32_t live_count;
-  // Groups whose largest key was edited, or is below the one that an edit leaves, with that one. A group may come
-  // again.
+  // Groups whose largest key was edited, or is below the key that an edit leaves, with the new key. A group may occur
+  // twice.
   uint32_t* moved_groups;
   uint32_t* moved_keys;
   uint32_t moved_count;

@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// The sums that there are beside the weights'.
+// The sums that are wanted beside that of the weights.
 struct Wants {
   bool moment, square, count;
 };
@@ -29,7 +29,7 @@ HWY_INLINE Moments MomentsOf(uint64_t sum, uint64_t other, uint32_t count) {
   return {.sum = sum, .moment = kWants.moment ? other : 0, .square = kWants.square ? other : 0, .count = count};
 }
 
-// Returns how many are live, or not left out.
+// Returns the number of live tokens, without those that are left out.
 HWY_INLINE uint32_t LiveIn(VF32 x) { return uint32_t(hn::CountTrue(DF32(), hn::Gt(x, hn::Set(DF32(), -65504.0f)))); }
 HWY_INLINE uint32_t LiveIn(V32 keys) { return uint32_t(hn::CountTrue(D32(), hn::Ne(keys, hn::Zero(D32())))); }
 
@@ -41,13 +41,13 @@ class Adder {
   explicit HWY_INLINE Adder(const Weigher& weigher)
       : weigher_(weigher), sums_(hn::Zero(D64()), hn::Zero(D64())), others_(sums_) {}
 
-  // Numbers, none above the row's largest; those too small to weigh anything add nothing.
+  // Takes numbers, none above the row's largest. Numbers too small to have a weight add nothing.
   HWY_INLINE void Measure(VF32 x, uint32_t offset, Distances* group) {
     if constexpr (kWants.count) count_ += LiveIn(x);
     group->Put(DistancesOf(x), offset);
   }
 
-  // Those that are not to be added are 0.
+  // Takes keys, 0 for tokens that are not to be added.
   HWY_INLINE void MeasureKeys(V32 keys, uint32_t offset, Distances* group) {
     if constexpr (kWants.count) count_ += LiveIn(keys);
     group->Put(DistancesOf(weigher_.Numbers(keys)), offset);
@@ -146,7 +146,8 @@ class DoubleAdder {
     const DF64 d;
     *sum = hn::Add(*sum, weights);
     if constexpr (kWants.moment) {
-      // A mantissa's upper 31 bits, shifted down as the weight is: a weight that is not 0 has all of 2^58 to 2^59.
+      // A mantissa's upper 31 bits, shifted down as the weight is. The mantissa of a weight above 0 lies in [2^58,
+      // 2^59).
       const VF64 mantissa = hn::And(weights, hn::BitCast(d, hn::Set(D64(), ~uint64_t{0} << 22)));
       // 2^-28 t, from the bits of 2^24 + 2^-28 t.
       const VF64 shifted = hn::BitCast(d, hn::OddEven(hn::Set(D32(), (1023u + 24u) << 20), t));
@@ -253,7 +254,7 @@ class LevelAdder {
     odd_squares_ = hn::Add(odd_squares_, hn::MulEven(odd, odd));
   }
 
-  // After at most 2^9 additions: the sums of 32 bits go to one of 64.
+  // Called after at most 2^9 additions: moves the 32-bit sums to a 64-bit one.
   HWY_INLINE void Flush(Levels* levels) {
     alignas(64) int32_t lanes[kLanes];
     hn::Store(sum_, DI32(), lanes);
@@ -284,7 +285,7 @@ Levels SumLevels(const Row& row, const uint32_t* groups, uint32_t count, Candida
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t group = groups[i];
       const std::byte* const elements = ElementsOfGroup(row, group);
-      // A group of which every token counts is read as it is.
+      // Reads a group as it is if every token counts.
       bool is_whole = all && (row.sent_words == nullptr || row.sent_words[group] == ~uint64_t{0});
       if (is_whole) {
         VF32 least = hn::Zero(df);

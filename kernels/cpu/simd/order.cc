@@ -17,14 +17,14 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr uint32_t kRanks = hn::MaxLanes(D64());
-constexpr uint32_t kFew = 4;  // so many are told apart one by one
+constexpr uint32_t kFew = 4;  // up to this number, candidates are compared one by one
 
 HWY_INLINE V64 RanksAt(const Candidate* candidates, uint32_t i) {
   return hn::LoadU(D64(), reinterpret_cast<const uint64_t*>(candidates + i));
 }
 
-// The last of the shortest prefix whose shares reach `threshold`, by bisection: share(i) gives the shares of candidates
-// i and following, as a vector.
+// Finds, by bisection, the last candidate of the shortest prefix whose shares reach `threshold`. share(i) gives the
+// shares of the candidates from i on, as a vector.
 template <typename Share>
 HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, law::Threshold threshold, Share share) {
   const D64 d;
@@ -36,7 +36,7 @@ HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, l
     if (whole != count) visit(hn::IfThenElseZero(rest, RanksAt(candidates, whole)), share(whole));
   };
 
-  // Shares of a rank >= low reach the threshold, those of a rank >= high do not.
+  // The shares of ranks >= low reach the threshold, those of ranks >= high do not.
   V64 least = hn::Set(d, candidates[0].rank);
   V64 most = least;
   for (uint32_t i = 0; i < whole; i += kRanks) {
@@ -76,7 +76,7 @@ HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, l
     }
   }
 
-  // Those left, in order.
+  // The remaining candidates, in order.
   uint64_t ranks_left[kFew + kRanks];
   uint64_t shares_left[kFew + kRanks];
   uint32_t left = 0;

@@ -24,10 +24,10 @@ struct Words {
   V32 low, high;
 };
 
-// So many vectors of words are made at once: as the target has registers for. A power of two.
+// Number of vectors of words that are made at once: those that the registers of the target hold. A power of two.
 constexpr size_t kAtOnce = SORTITION_X86_BITS == 512 ? 4 : 2;
 
-// The words of the indices first, first + 1, ..., where `first` is even.
+// Makes the words of the indices first, first + 1, ... `first` is even.
 HWY_INLINE void ConsecutiveWords(const NoiseSource& source, uint32_t first, Words (&words)[kAtOnce]) {
   const D64 d;
   V64 pairs[kAtOnce];
@@ -49,7 +49,7 @@ HWY_INLINE Words WordsOf(const NoiseSource& source, V32 index) {
           hn::IfThenElse(second, Zip(even.w, odd.w), Zip(even.y, odd.y))};
 }
 
-// The promise (racers.h) of `s`, below 2^31, with `octaves` to take off from its logarithm.
+// Returns the promise (racers.h) of `s`, which is below 2^31. `octaves` are subtracted from its logarithm.
 HWY_INLINE V32 Promise(V32 s, V32 t, uint32_t octaves) {
   const D32 d;
   const V32 log = hn::BitCast(d, hn::ConvertTo(DF32(), Signed(s)));
@@ -72,8 +72,8 @@ HWY_INLINE VF32 AboutLog2(VF32 x) {
   return hn::MulAdd(p, f, octaves);
 }
 
-// -log2(1 - U) of the upper words of random words, within 2e-4 of itself, unless U is nearer to 0 or 1 than 2^-16:
-// those lanes are added to `*unsure`.
+// Returns -log2(1 - U) of the upper words of random words, with a relative error below 2e-4. Lanes whose U is nearer to
+// 0 or 1 than 2^-16 are added to `*unsure`.
 HWY_INLINE VF32 AboutNegLog2(V32 high, M32* unsure) {
   const D32 d;
   const DF32 df;
@@ -86,7 +86,7 @@ HWY_INLINE VF32 AboutNegLog2(V32 high, M32* unsure) {
   series = hn::MulAdd(series, u, hn::Set(df, 0.5f));
   series = hn::MulAdd(series, u, hn::Set(df, 1.0f));
   const VF32 small = hn::Mul(hn::Mul(series, u), hn::Set(df, 1.442695f));
-  // No lane takes the logarithm of 0: it would be of no meaning, but slow.
+  // Keeps lanes from the logarithm of 0, which would be unused but slow.
   const VF32 large = hn::Neg(AboutLog2(hn::Max(rest, hn::Set(df, kUnit))));
   return hn::IfThenElse(hn::Lt(u, hn::Set(df, 0x1p-4f)), small, large);
 }
@@ -94,7 +94,7 @@ HWY_INLINE VF32 AboutNegLog2(V32 high, M32* unsure) {
 }  // namespace
 
 uint32_t CountAhead(const TokenRacers& racers, int64_t race_key, uint32_t* near, uint32_t* near_count) {
-  // In octaves: several times what the functions above, and conversions to floats, can be off by.
+  // In octaves: several times the error of the functions above and of conversions to floats.
   constexpr float kMargin = 0.001f;
   const D32 d;
   const DF32 df;
@@ -142,7 +142,7 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
     for (uint32_t i = 0; i < kAtOnce; ++i) {
       const uint32_t at = group + i * kLanes;
       const V32 keys = hn::LoadU(d, row.maxima + at);
-      // A group's s has the unit 2^-24: seven octaves more than half of the upper word.
+      // The group's noise s has the unit 2^-24, half of the upper word 2^-31: seven octaves apart.
       const V32 t = DistanceOfKey(hn::Max(keys, scale.least_key), scale);
       const V32 all = Promise(hn::ShiftRight<1>(words[i].high), t, 7);
       hn::StoreU(words[i].low, d, low + at);
@@ -168,7 +168,7 @@ void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_
       const uint32_t group = groups[i];
       const int64_t spare = int64_t{noise.promise.data()[group]} - needed;
       if (spare < 0) continue;
-      // The group's noise is the least that its tokens meet, and a promise has units of eight distances.
+      // No token of the group has less noise than the group. A unit of a promise is eight units of distance.
       const float max = std::bit_cast<float>(law::KeyBits(row.maxima[group]));
       const float least = HWY_MAX(least_live, LogitBelow(max, float(spare + 2) * 8, row_scale));
       end += ListTokensBetween<kType>(row, group, hn::Set(DF32(), least), no_end, Expected::kFew, tokens + end);

@@ -23,8 +23,8 @@ namespace {
 template <class Reader>
 constexpr size_t kLaneBytes = sizeof(hn::TFromD<typename Reader::D>);
 
-// Lane i of each run of kGroups lanes stands for a part of group first + i. load(group) gives a vector of such runs for
-// the kLoaded groups from `group` on; kGroups lanes fill at most a block of 128 bits.
+// Returns partial maxima: lane i of each run of kGroups lanes is that of a part of group first + i. load(group) gives a
+// vector of such runs for the kLoaded groups from `group` on. kGroups lanes fill at most a block of 128 bits.
 template <size_t kGroups, size_t kLoaded, class Reader, typename Load>
 HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
   if constexpr (kGroups == kLoaded) {
@@ -42,14 +42,14 @@ HWY_INLINE typename Reader::V PartsOfGroups(size_t first, Load load) {
   }
 }
 
-// Lane i stands for the whole of group i.
+// Returns whole maxima: lane i is that of group i.
 template <size_t kLoaded, class Reader, typename Load>
 HWY_INLINE typename Reader::V WholeGroups(Load load) {
   const typename Reader::D d;
   constexpr size_t kBlock = 16 / kLaneBytes<Reader>;  // lanes, and groups, of 128 bits
   constexpr size_t kBlocks = hn::MaxLanes(d) / kBlock;
   static_assert(kBlocks == 1 || kBlocks == 2 || kBlocks == 4);
-  // Block by block, by name: what a loop makes lies in memory.
+  // Names each block: the results of a loop would lie in memory.
   const auto a = PartsOfGroups<kBlock, kLoaded, Reader>(0, load);
   if constexpr (kBlocks == 1) {
     return a;
@@ -93,12 +93,12 @@ struct PartLoads {
   size_t groups_a_body;
 };
 
-// So many groups are read a step.
+// Number of groups that one step reads.
 template <class Reader>
 constexpr uint32_t kStepOf = hn::MaxLanes(typename Reader::D());
 
-// Lane i is the largest of group i of kStepOf consecutive ones, the first of which lies at `elements`. Each turn of a
-// loop reads kBodyBytes and keeps the parts of their maxima in memory; these are put together afterwards.
+// Returns the maxima of kStepOf consecutive groups, the first at `elements`, a lane each. Each turn of a loop reads
+// kBodyBytes and keeps partial maxima in memory, which are put together afterwards.
 template <class Reader>
 HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reader* reader) {
   using T = hn::TFromD<typename Reader::D>;
@@ -118,7 +118,7 @@ HWY_INLINE typename Reader::V ConsecutiveGroups(const std::byte* elements, Reade
   return WholeGroups<kBodyGroups, Reader>(PartLoads<Reader>(parts, kBodyGroups));
 }
 
-// Step() gives f32 bits of the largest of each of kStep groups to keep(i, bits): those from i on.
+// Step() passes the f32 bits of the maxima of kStep groups to keep(i, bits), a vector for the groups from i on.
 //
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
 struct Reader32 {
@@ -137,7 +137,7 @@ struct Reader32 {
   Floats32 floats;
 };
 
-// Elsewhere, for it is seldom needed: in its place it would keep from registers what is always needed.
+// Not inlined, because it is seldom needed and would take registers from code that always runs.
 HWY_NOINLINE Negative16::V MaximaOfNegatives(const std::byte* elements) {
   Negative16 negatives;
   return ConsecutiveGroups(elements, &negatives);
@@ -222,7 +222,7 @@ struct SummingReader {
   bool saw_nan = false;
 };
 
-// Memory that is read after the row. Its lines are asked for in equal parts, so that they do not come all at once.
+// Prefetches memory that is read after the row, in equal parts, so that its lines do not come all at once.
 class LinesAhead {
  public:
   HWY_INLINE LinesAhead(std::span<const std::byte> bytes, uint32_t parts)
@@ -254,7 +254,7 @@ class GroupsElsewhere {
   HWY_INLINE GroupsElsewhere(const Row& row, size_t group_bytes)
       : group_bytes_(group_bytes), is_lazy_(row.lazy != nullptr), copier_(row.copy) {}
 
-  // Where so many groups lie in one piece.
+  // Returns a place where the `count` groups from `group` on lie in one piece.
   HWY_INLINE const std::byte* At(uint32_t group, uint32_t count) {
     const size_t begin = group * group_bytes_;
     if (is_lazy_) return copier_.InOnePiece(begin, count * group_bytes_);
@@ -299,7 +299,7 @@ HWY_INLINE Reading ReadMaximaOf(const Row& row, Groups unread, uint32_t* maxima)
   uint32_t group = HWY_MIN(steps * kStep, in_place);
   if (group < in_place) unread.At(group, in_place - group);
   if (!row.copy.segments.empty() && steps * kStep > in_place) {
-    // A group that was read twice may have had a larger key before.
+    // A group that was read twice may have shown a larger key the first time.
     max = hn::Zero(d);
     for (uint32_t i = 0; i < steps * kStep; i += kLanes)
       max = hn::Max(max, hn::LoadU(d, maxima + HWY_MIN(i, in_place - kLanes)));
@@ -334,7 +334,7 @@ HWY_INLINE Reading ReadMaximaBy(const Row& row, uint32_t* maxima) {
   return ReadMaximaOf<kType, Reader>(row, GroupsAsSent(elements, kGroupBytes), maxima);
 }
 
-// A group's tokens that show what was sent, any element type widened to f32.
+// Returns lane by lane the largest of a group's tokens that show what was sent, as f32.
 template <DType kType>
 HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
   const std::byte* const elements = ElementsOfGroup(row, group);
@@ -348,7 +348,7 @@ HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
   return max;
 }
 
-// The same for the first kLanes listed groups. They are prefetched kLanes before they are loaded; behind the list's end
+// Gives LoadSent of the first kLanes listed groups. Prefetches the group kLanes places ahead. Behind the list's end
 // stands its first group again.
 template <DType kType>
 struct ListedLoads {

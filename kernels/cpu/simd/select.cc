@@ -1,4 +1,4 @@
-// Selection of what is large enough.
+// Selection of keys and groups that are large enough.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/select.cc"
 #include "hwy/foreach_target.h"
@@ -43,7 +43,7 @@ uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint3
   if (count < n) return floor;
   const D32 d;
   count = (count + 63) / 64 * 64;
-  // Maxima of maxima will do while there are several times n of them: seldom are two of the largest in one.
+  // Folds keys to maxima while 3 n of these or more are left: two of the n largest keys are seldom folded into one.
   uint32_t folded = count;
   while (folded / 2 >= 3 * n) folded /= 2;
   folded = (folded + kLanes - 1) / kLanes * kLanes;
@@ -56,7 +56,7 @@ uint32_t LowerBoundOfNth(const uint32_t* keys, uint32_t count, uint32_t n, uint3
     least = hn::Min(least, max);
     most = hn::Max(most, max);
   }
-  // At least n reach `low`, fewer reach `high`.
+  // At least n folded keys reach `low`, fewer reach `high`.
   uint32_t low = HWY_MAX(floor, hn::GetLane(hn::MinOfLanes(d, least)));
   uint32_t high = hn::GetLane(hn::MaxOfLanes(d, most)) + 1;
   uint32_t reached = CountAtLeast(buffer, folded, low);

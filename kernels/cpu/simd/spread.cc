@@ -1,4 +1,4 @@
-// Sums of logits and of their squares, nearly.
+// Approximate sums of logits and of their squares.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/spread.cc"
 #include "hwy/foreach_target.h"
@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// Adds groups of which every token shows what was sent, `count` of them, an even number. False if the sums of squares
-// do not show that none is below the lowest, as masked ones are: then nothing was added.
+// Adds `count` groups, an even number, whose tokens all show what was sent. Adds nothing and returns false unless the
+// sums of squares show that no logit is below the lowest, as masked ones are.
 template <DType kType>
 HWY_INLINE bool AddWhole(const std::byte* elements, uint32_t count, float largest_square, SpreadTotals* totals) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
@@ -32,7 +32,7 @@ HWY_INLINE bool AddWhole(const std::byte* elements, uint32_t count, float larges
   return true;
 }
 
-// Adds any groups' live tokens that show what was sent; returns how many these are.
+// Adds the live tokens of groups that show what was sent, and returns their number.
 template <DType kType>
 HWY_INLINE uint32_t AddLive(const Row& row, uint32_t first, uint32_t end, float lowest, SpreadTotals* totals) {
   const DF32 d;
@@ -55,8 +55,7 @@ HWY_INLINE uint32_t AddLive(const Row& row, uint32_t first, uint32_t end, float 
   return added;
 }
 
-// True if these groups lie where the row lies, and every token of them shows what was sent. Those of a lazy copy do
-// not.
+// True if these groups lie in place and all their tokens show what was sent. Groups of a lazy copy do not lie in place.
 HWY_INLINE bool AreWhole(const Row& row, uint32_t first, uint32_t end) {
   if (end > GroupsInPlace(row) || row.lazy != nullptr) return false;
   uint64_t sent = ~uint64_t{0};

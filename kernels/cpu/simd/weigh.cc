@@ -17,14 +17,14 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// The sum of weights, and that of some of them.
+// The sum of all weights, and of chosen ones.
 struct Sums {
   uint64_t all;
   uint64_t chosen;
 };
 
-// Adds weights of groups, as AddTokens asks. AddSplit also adds those apart whose lanes choose(offset) sets, all bits
-// of them.
+// Adds weights of groups, as AddTokens asks. AddSplit also sums apart the lanes that choose(offset) selects, with all
+// bits set.
 template <class Weigher>
 class Adder {
  public:
@@ -168,11 +168,11 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
   const VF32 weightless = hn::Set(df, -std::numeric_limits<float>::infinity());
   const Sums sums = WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     return WithAdder(scale, [&]<class Adder>(Adder* adder) HWY_ATTR {
-      typename Adder::Distances distances[2];  // in turn, as AddTokens has them
+      typename Adder::Distances distances[2];  // used in turn, as in AddTokens
       const auto add = [&](uint32_t i) HWY_ATTR {
         const std::byte* const elements = PlaceOfGroup(row, groups[i]);
         adder->AddSplit(distances[i % 2], [&](uint32_t offset) HWY_ATTR {
-          // Those that do not count weigh nothing, so it does not matter what they hold.
+          // Tokens that do not count weigh nothing, so their lanes may hold anything.
           const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
           return hn::VecFromMask(d, hn::RebindMask(d, hn::Ge(x, upper)));
         });
@@ -204,7 +204,7 @@ uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowS
   for (uint32_t i = 0; i < count; i += kLanes) {
     const auto* const ranks = reinterpret_cast<const uint64_t*>(candidates + i);
     const V32 loaded = hn::ConcatOdd(d, Narrow(hn::LoadU(d64, ranks + kLanes / 2)), Narrow(hn::LoadU(d64, ranks)));
-    const V32 keys = hn::IfThenElseZero(hn::FirstN(d, count - i), loaded);  // what lies behind the list is no key
+    const V32 keys = hn::IfThenElseZero(hn::FirstN(d, count - i), loaded);  // zeros the lanes behind the list
     const auto [even, odd] = weigher(weigher.Numbers(keys));
     hn::StoreInterleaved2(even, odd, d64, weights + i);
   }
