@@ -1,4 +1,4 @@
-// A row's input taken in, and what its batch is told of the outcome.
+// Takes in a row's input, and writes the row's outcome to the batch.
 #pragma once
 
 #include "kernels/cuda/row.cuh"
@@ -32,7 +32,7 @@ __device__ inline void Fail(const Row& row, const BatchView& batch, RowError err
   if (batch.logprobs != nullptr) batch.logprobs[blockIdx.y] = 0;
 }
 
-// The logprob that goes with the token, once it is known.
+// Writes the logprob of the row's token, once it is known.
 __device__ inline void AnswerLogprob(const Row& row, const BatchView& batch) {
   if (Thread() != 0 || batch.logprobs == nullptr) return;
   float logprob = 0;

@@ -1,5 +1,5 @@
-// The third kernel samples a row that asks for more than the first two have: its stages, its token, and all that is
-// wanted beside it. One block for each chained row, which the first kernel has read. y counts rows.
+// The third kernel samples a row that asks for more than the first two kernels have: its stages, its token, and all
+// other answers. One block for each chained row, which the first kernel has read. y counts rows.
 #include "kernels/cuda/answer.cuh"
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/describe.cuh"
@@ -31,13 +31,13 @@ __device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, cons
   u32 top = min(chain.listed, input.processed_top_count);
   if (chain.listed == 0) top = ListTop(row, chain.view, input.processed_top_count, chain.last);
   const auto shown = [&](u32 key) { return ShownBits(key, chain.shape); };
-  // adaptive-p: as likely as a token can be.
+  // adaptive-p: 0 is the largest logit that it gives
   const u32 max_bits = chain.shape.is_adapted ? 0 : shown(chain.max_key);
   WriteDistribution({max_bits, sums.first, chosen.bits, chosen.rank, TemperatureShown(chain)}, top, shown,
                     input.processed_top, &row.output.processed);
 }
 
-// The raw distribution; the second kernel has left its sum.
+// Describes the raw distribution, whose sum the second kernel has left.
 __device__ __noinline__ void DescribeRawOfChained(const Row& row, u32 token, u64 sum) {
   const RowInput& input = OnChip().input;
   const View view = OpenView(row, true);
@@ -52,7 +52,7 @@ __device__ bool NeedsSums(const Row& row, const ChainedInput& ask) {
          CarriesState(LastStage(ask).kind);
 }
 
-// The row's token; `sums` are needed of a row that verifies one.
+// Returns the row's token. Only a row that verifies a token needs `sums`.
 __device__ u32 TokenOf(const Chain& chain, const StageSums& sums, bool* accepted) {
   const RowInput& input = OnChip().input;
   switch (TaskOf(input)) {

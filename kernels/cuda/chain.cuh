@@ -9,7 +9,7 @@ __device__ inline StageWords WordsOf(const Stage& stage) {
   return {u32(stage.kind), stage.operands[0], stage.operands[1], stage.operands[2], stage.operands[3]};
 }
 
-// A chain's last stage; a chain without stages ends like one whose stages carry no state.
+// Returns a chain's last stage. An empty chain ends like one whose stages carry no state.
 __device__ inline StageWords LastStage(const ChainedInput& ask) {
   return ask.stage_count != 0 ? WordsOf(ask.stages[ask.stage_count - 1]) : StageWords{};
 }
@@ -23,7 +23,7 @@ __device__ __noinline__ void KeepMass(Chain& chain, const StageWords& stage) {
 __device__ __noinline__ void KeepNearest(Chain& chain, const StageWords& stage) {
   const StageSums sums = SumKept(chain, SumsOf(stage.kind));
   const u32 mean = MeanDistance(sums.first, sums.second);
-  // The nearest to the mean come first: their keys are the largest.
+  // Tokens nearest to the mean have the largest keys, so they come first.
   const auto visit_all = [&](u32, auto visit) {
     VisitKept(chain, [&](u64 rank) {
       const u32 t = DistanceOf(KeyOfRank(rank), chain.shape);
@@ -76,7 +76,7 @@ __device__ __noinline__ void KeepTerms(Chain& chain, const StageWords& stage) {
   KeepFirst(chain, max(1u, count));
 }
 
-// Drops all before the last of the tokens within the bound, which are the first ones.
+// The tokens within the bound are the first ones. Drops all of them but the last.
 __device__ __noinline__ void DropHead(Chain& chain, const StageWords& stage) {
   const StageSums sums = SumKept(chain, SumsOf(stage.kind));
   if (!HasHead(stage, sums)) return;
@@ -158,7 +158,7 @@ __device__ __noinline__ void ApplyStage(Chain& chain, const StageWords& stage) {
   const u32 listed = chain.listed;
   const u64 last = chain.last;
   CutStage(chain, stage);
-  // A cut leaves more than kMostListed where it lists nothing. It drops a list's end alone.
+  // If no list was made, the cut left more than kMostListed tokens. From a list it drops only the end.
   if (least <= 1 || chain.listed == 0 || chain.listed >= least) return;
   chain.listed = listed;
   chain.last = last;
@@ -171,7 +171,7 @@ __device__ inline void RunStages(Chain& chain) {
   for (u32 i = 0; i < ask.stage_count; ++i) ApplyStage(chain, WordsOf(ask.stages[i]));
 }
 
-// RowOutput::sampler_state after the token; `sum` of the kept tokens' weights.
+// Returns RowOutput::sampler_state after the token. `sum` is the sum of the kept tokens' weights.
 __device__ __noinline__ u64 NextState(const Chain& chain, u32 token, u64 sum) {
   const StageWords last = LastStage(*OnChip().input.chained);
   if (!CarriesState(last.kind)) return 0;
@@ -180,7 +180,7 @@ __device__ __noinline__ u64 NextState(const Chain& chain, u32 token, u64 sum) {
   return StateAfter(last, chain.shape, Distance(BitsOf(key, chain.shape), chain.shape.scale), sum, chain.state);
 }
 
-// The temperature that still divides the processed distribution's logits.
+// Returns the temperature that still has to divide the processed distribution's logits.
 __device__ inline double TemperatureShown(const Chain& chain) {
   const ChainedInput& ask = *OnChip().input.chained;
   ShownTemperature shown = ShownAtFirst();

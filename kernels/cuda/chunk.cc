@@ -1,4 +1,4 @@
-// Layout of rows, and answers from what kernels leave.
+// Lays out rows, and reads answers from the kernels' outputs.
 #include "kernels/cuda/chunk.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ uint64_t DenseBytes(const RowRequest& request) {
 bool HasMask(const RowRequest& request) { return request.has_allowed_tokens || request.allowed_bits != nullptr; }
 uint64_t MaskWords(const RowRequest& request) { return (uint64_t{request.live_vocabulary} + 31) / 32; }
 
-// One bit a token, both kinds of mask in one.
+// Writes one bit a token: both kinds of mask together.
 void WriteMask(const RowRequest& request, uint32_t* words) {
   if (!request.has_allowed_tokens) {
     std::copy_n(request.allowed_bits, MaskWords(request), words);

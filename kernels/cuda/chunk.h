@@ -19,25 +19,25 @@ enum class LogitsPath {
   kNone,    // they are there
 };
 
-// Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
+// Rows that run together: a batch, or the part of it that the buffers hold. Not thread-safe.
 //
-// Three buffers. The upload is what the host writes: inputs, masks, edits, what chained rows ask for, then
-// logits. The work is the device's own: states and scratch, then the logits that it copies. The download is what the
-// host reads: outputs, then tokens; of kept ones, at the end, only as many as there are.
+// Three buffers. The upload is what the host writes: inputs, masks, edits, what chained rows ask for, then logits. The
+// work is the device's own: states and scratch, then the logits that it copies. The download is what the host reads:
+// outputs, then tokens, at the end the kept tokens, of which it reads only those that exist.
 class Chunk {
  public:
   struct Sizes {          // bytes
-    uint64_t extras = 0;  // all that is uploaded of rows that have it
+    uint64_t extras = 0;  // masks, edits and inputs of chained rows
     uint64_t logits = 0;
     uint64_t scratch = 0;
     uint64_t copies = 0;  // logits
-    uint64_t tokens = 0;  // first ones, and places of requested ones
-    uint64_t kept = 0;    // kept tokens, as many as there may be
+    uint64_t tokens = 0;  // first tokens, and places of requested ones
+    uint64_t kept = 0;    // room for the most tokens that may be kept
   };
 
   // Lays out one more row, unless upload and work together would grow beyond `most_bytes`: false then, and nothing
-  // changes. `request` and all it refers to stay alive and unchanged. Of kNone, `request.logits` is where the device
-  // has them.
+  // changes. `request` and all it refers to stay alive and unchanged. With kNone `request.logits` is an address on the
+  // device.
   bool Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path = LogitsPath::kUpload);
 
   uint32_t rows() const { return uint32_t(requests_.size()); }
@@ -49,25 +49,25 @@ class Chunk {
   LaterKernels needed() const { return needed_; }
   Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
 
-  // Where row's logits are to be put in the host's `upload`, `bytes` of them; none but of kUpload.
+  // Returns where the row's logits, `*bytes` bytes, belong in the host's `upload`. Only rows of kUpload have any.
   std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
 
-  // Bytes of a row that the device has to copy into the work; only rows of kCopy have any. Rows added one after the
-  // other follow one another there.
+  // Bytes of a row that the device has to copy into the work. Only rows of kCopy have any. They lie there in the order
+  // in which rows were added.
   struct Range {
     uint64_t offset = 0;
     uint64_t bytes = 0;
   };
   Range CopyOf(uint32_t row) const;
 
-  // Fills all of the host's `upload` but the logits; the others are where the device has the buffers.
+  // Fills the host's `upload`, except the logits. The other arguments are the buffers' addresses on the device.
   void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
 
   // The argument of the kernels.
   BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
                    uint32_t multiprocessors) const;
 
-  // Where in the download the row's kept tokens lie that it asks for, once all else is there; maybe none.
+  // Returns where the row's requested kept tokens lie in the download; may be empty. Needs the rest of the download.
   Range KeptOf(uint32_t row, const std::byte* download) const;
 
   // Returns the output of a row from the download.

@@ -6,7 +6,7 @@
 
 namespace sortition::kernels::cuda {
 
-// law::Logprob on the device: the only floating point of the kernels. IEEE double, each operation rounded once and
+// law::Logprob on the device: the only floating point of the kernels. Each operation is IEEE double, rounded once and
 // never fused, so the bits are the host's.
 
 // 2^32 log2(x), exact at powers of two.
@@ -18,7 +18,7 @@ __device__ inline float Logprob(u32 bits, u32 max_bits, u64 weight_sum, double t
   return __double2float_rn(__dsub_rn(below, log_sum));
 }
 
-// A distribution, but for its first tokens.
+// A distribution without its first tokens.
 struct Summary {
   u32 max_bits;
   u64 sum;
@@ -45,12 +45,12 @@ __device__ void WriteDistribution(const Summary& summary, u32 count, BitsOfKey b
   output->logprob = Logprob(summary.chosen_bits, summary.max_bits, summary.sum, summary.temperature);
 }
 
-// The list becomes the distribution's first tokens, as many as are asked for: of `count` candidates from `last`.
+// Fills the list with the first `asked` candidates from `last`. Returns their number.
 __device__ inline u32 ListTop(const Row& row, const View& view, u32 asked, u64 last) {
   return asked == 0 ? 0 : SelectFirst(row, view, asked, last);
 }
 
-// The processed distribution of a listed prefix; the list is it.
+// Describes the processed distribution of a prefix, which the list holds.
 __device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner, u32 max_key, const Scale& scale) {
   Shared& shared = OnChip();
   const u64 sum = SumOfList(listed, scale);
@@ -63,7 +63,7 @@ __device__ __noinline__ void DescribeList(const Row& row, u32 listed, u64 winner
   if (Thread() == 0) row.output.kept = listed;
 }
 
-// The processed distribution of the candidates from `last`, whose mass is known.
+// Describes the processed distribution of the candidates from `last`, whose mass is known.
 __device__ __noinline__ void DescribePrefix(const Row& row, const View& view, u64 last, const Mass& mass, u32 rank,
                                             u64 winner, u32 max_key) {
   const RowInput& input = OnChip().input;
@@ -85,7 +85,7 @@ __device__ __noinline__ void DescribePointMass(const Row& row, u64 winner) {
   if (Thread() == 0) row.output.kept = 1;
 }
 
-// The raw distribution, its sum known; `rank` 0: not known.
+// Describes the raw distribution, whose sum is known. `rank` 0: not known.
 __device__ __noinline__ void DescribeRaw(const Row& row, u64 sum, u32 rank, u32 token, u32 raw_max_key) {
   const RowInput& input = OnChip().input;
   const View view = OpenView(row, true);

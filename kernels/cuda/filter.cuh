@@ -7,25 +7,25 @@ namespace sortition::kernels::cuda {
 
 // Tokens that filters keep.
 struct Kept {
-  u64 last;    // rank of the last kept token, or one after it and before every token that is not kept
-  u32 listed;  // so many, in order, in the list; 0: not listed
+  u64 last;    // rank of the last kept token, or any rank after it and before every token that is not kept
+  u32 listed;  // number of kept tokens in the list, in order; 0: not listed
 };
 
-// So that ties at a list's end have room.
+// Leaves room for ties at a list's end.
 static_assert(kMostListed <= kListed / 2);
 // Groups whose tokens are tried first for an unbounded top-p.
 constexpr u32 kLeadingGroups = 128;
 
 __device__ inline Kept KeptList(u32 count) { return {OnChip().list[count - 1], count}; }
 
-// Top-p over the listed first `count`.
+// Applies top-p to the first `count` tokens, which are listed.
 template <typename AnyScale>
 __device__ Kept TopPOfList(u32 count, u32 top_p, const AnyScale& scale) {
   const Threshold target = TopPThreshold(SumOfList(count, scale), top_p);
   return KeptList(PrefixReaching(count, target, scale));
 }
 
-// Top-p over all candidates from `last`, which weigh `sum` together.
+// Applies top-p to all candidates from `last`, whose weights sum to `sum`.
 template <typename AnyScale>
 __device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u32 top_p, u64 last,
                                        const AnyScale& scale) {
@@ -41,7 +41,7 @@ __device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum
   return {cut, 0};
 }
 
-// All filters but an unbounded top-p. `floor` is MinPFloor's.
+// Applies all filters but an unbounded top-p. `floor` is MinPFloor's.
 __device__ inline Kept Filter(const Row& row, const View& view, u32 floor, const Scale& scale) {
   Shared& shared = OnChip();
   const RowInput& input = shared.input;

@@ -7,7 +7,7 @@
 namespace sortition::kernels::cuda {
 
 // Images for the driver to load: machine code for some architectures, and PTX for later ones. There are several, so
-// that the compiler makes the kernels of every row without regard to the others.
+// that the kernels that every row needs are compiled without regard to the others.
 struct Images {
   std::span<const std::byte> sample;
   std::span<const std::byte> chain;
@@ -21,7 +21,7 @@ Images CompiledImages();
 // takes a SequenceView.
 inline constexpr char kReadKernel[] = "SortitionRead";
 inline constexpr char kWeighKernel[] = "SortitionWeigh";
-inline constexpr char kChainKernel[] = "SortitionChain";      // of Images::chain
-inline constexpr char kAdvanceKernel[] = "SortitionAdvance";  // of Images::sequence
+inline constexpr char kChainKernel[] = "SortitionChain";      // in Images::chain
+inline constexpr char kAdvanceKernel[] = "SortitionAdvance";  // in Images::sequence
 
 }  // namespace sortition::kernels::cuda

@@ -1,4 +1,4 @@
-// Rows as kernels take them, from rows as the contract has them.
+// Turns the contract's rows into the kernels' inputs.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace sortition::kernels::cuda {
 // Features of the kernels.
 inline constexpr Features kFeatures = kAllFeatures & ~(kFeatureTempered | kFeatureBlock | kFeatureRounds);
 
-// True if a row is for the third kernel; `requests`: it names tokens whose logprobs it wants.
+// True if the third kernel samples the row. `requests`: the row names tokens whose logprobs it wants.
 bool IsChained(const RowParameters& parameters, RowTask task, bool requests);
 
 // The kernels' form of a row's options and noise; its pointers and counts are left empty. `vocabulary`: live tokens.
@@ -36,11 +36,11 @@ LaterKernels NeededBy(const RowInput& input);
 
 // How a launch splits the rows of a batch.
 struct Geometry {
-  uint32_t section_groups = 0;  // of 64 tokens, that a block reads
-  uint32_t sections = 0;        // blocks of the longest row
+  uint32_t section_groups = 0;  // groups of 64 tokens that a block reads
+  uint32_t sections = 0;        // blocks for the longest row
 };
 
-// `largest_groups` of the longest row; `multiprocessors` of the device, to be kept busy.
+// `largest_groups`: those of the longest row. `multiprocessors`: those of the device, all of which should have work.
 Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors);
 
 // Output of the kernels for a row, in the host's memory.
@@ -48,7 +48,7 @@ struct OutputView {
   const RawOutput* output = nullptr;
   const TopToken* raw_top = nullptr;
   const TopToken* processed_top = nullptr;
-  const ChainedOutput* chained = nullptr;  // of a chained row, and so are the rest
+  const ChainedOutput* chained = nullptr;  // only of a chained row, as are the following
   const Place* raw_places = nullptr;
   const Place* processed_places = nullptr;
   uint32_t requested = 0;  // places

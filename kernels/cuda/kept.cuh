@@ -1,4 +1,4 @@
-// The kept tokens of a row after a chain: a run of the law's order, as a list on chip once it is short.
+// The kept tokens of a row after a chain: a run of the law's order, which becomes a list on chip once it is short.
 //
 // Every thread of the block has the same Chain and calls these functions at the same place.
 #pragma once
@@ -9,15 +9,15 @@ namespace sortition::kernels::cuda {
 
 struct Chain {
   const Row& row;
-  View view;    // of the changed row; tokens that come before the first kept one do not show
+  View view;    // view of the changed row; it hides the tokens before the first kept one
   u32 max_key;  // the first kept token's
-  u64 last;     // rank of the last kept token, or one after it and before every token that is not kept
-  u32 listed;   // so many, in order, in the list; 0: not listed. Then the list alone says what is kept.
+  u64 last;     // rank of the last kept token, or any rank after it and before every token that is not kept
+  u32 listed;   // number of kept tokens in the list, in order; 0: not listed. A list alone says what is kept.
   Shape shape;
-  u64 state;  // the sampler's before the draw
+  u64 state;  // the sampler's state before the draw
 };
 
-// The largest keys of groups, which a chain may change: the raw row keeps its own.
+// The groups' largest keys, in memory that a chain may change. The raw row keeps its own.
 __device__ inline u32* OwnMaxima(const Row& row) {
   if (row.groups <= kSharedGroups) return OnChip().maxima;
   return row.scratch + (row.IsVisibleInPart() ? row.layout.maxima : row.layout.raw_maxima);
@@ -40,7 +40,7 @@ __device__ void VisitKept(const Chain& chain, Visit visit) {
   for (u32 i = Thread(); i < chain.listed; i += kThreads) visit(OnChip().list[i]);
 }
 
-// Where in the sorted list the first rank stands that is at most `rank`; `count` if there is none.
+// Returns the index of the first rank in the sorted list that is at most `rank`; `count` if there is none.
 __device__ inline u32 FirstAtMost(const u64* list, u32 count, u64 rank) {
   u32 low = 0;
   u32 high = count;
@@ -55,7 +55,7 @@ __device__ inline u32 FirstAtMost(const u64* list, u32 count, u64 rank) {
   return low;
 }
 
-// `rank` as the view has it; of a key that is not 0.
+// `rank` is that of the view; its key is not 0.
 __device__ inline bool IsKept(const Chain& chain, u64 rank) {
   if (chain.listed == 0) return rank >= chain.last;
   const u32 at = FirstAtMost(OnChip().list, chain.listed, rank);
@@ -67,7 +67,7 @@ __device__ inline void Rescale(Chain& chain) { chain.shape.scale = ScaleFrom(Key
 // Lists what is kept, if that is few enough.
 __device__ __noinline__ void ListIfShort(Chain& chain) {
   const Row& row = chain.row;
-  // As many groups have as many tokens, one each.
+  // Each group that reaches the last kept key has at least one kept token.
   u32 reaching = 0;
   for (u32 i = Thread(); i < row.groups; i += kThreads) reaching += chain.view.maxima[i] >= KeyOfRank(chain.last);
   if (CountOfAll(reaching) > kMostListed) return;
@@ -107,7 +107,7 @@ __device__ inline void KeepOf(Chain& chain, const Kept& kept) {
   chain.listed = kept.listed;
 }
 
-// The bitmap of what shows, the row's own, so that tokens can be hidden.
+// Returns a bitmap of what shows that belongs to the row, so that tokens can be hidden.
 __device__ inline u32* OwnVisible(Chain& chain) {
   const Row& row = chain.row;
   u32* const own = row.visible_words();
@@ -120,7 +120,7 @@ __device__ inline u32* OwnVisible(Chain& chain) {
   return own;
 }
 
-// Drops the kept tokens whose rank is at least `limit`, not all there are.
+// Drops the kept tokens whose rank is at least `limit`. At least one token stays.
 __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   const Row& row = chain.row;
   Shared& shared = OnChip();
@@ -143,8 +143,8 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   const u32 count = ListGroups(row, list, [&](u32 group) { return maxima[group] >= KeyOfRank(limit); });
   for (u32 i = Thread(); i < count; i += kThreads) maxima[list[i]] = 0;
   __syncthreads();
-  // Each thread clears the bits of the tokens that it visits. Threads share words, so they are read by loads that may
-  // meet the atomics.
+  // Each thread clears the bits of the tokens that it visits. Threads share words, so loads must be allowed to run
+  // beside the atomics.
   const volatile u32* const shared_words = visible;
   VisitVisible(shared_words, list, count, [&](u32 key, u32 token) {
     if (RankOf(key, token) >= limit) {
@@ -161,7 +161,7 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   Rescale(chain);
 }
 
-// The sums over the kept tokens that the law names `what`; not kSumLevels and kSumFallOff.
+// Returns the sums over the kept tokens that the law calls `what`, except kSumLevels and kSumFallOff.
 __device__ __noinline__ StageSums SumKept(const Chain& chain, u32 what) {
   if (what == kSumNothing) return NoSums();
   StageSums sums = NoSums();

@@ -14,7 +14,7 @@
 
 namespace sortition::kernels::cuda {
 
-// A row's logits start at a multiple of so many bytes.
+// Alignment in bytes of a row's logits.
 inline constexpr uint32_t kLogitsAlignment = 16;
 
 // Threads of a block; a row is read by several blocks, and the last of them to arrive samples it.
@@ -24,14 +24,14 @@ inline constexpr uint32_t kThreads = 256;
 inline constexpr uint32_t kTileGroups = 32;
 inline constexpr uint32_t kMaxSectionGroups = 1024;
 
-// Up to so many kept tokens stand in a list on chip; where more may be kept, the read leaves noise for the race.
+// The most kept tokens that a list on chip holds. Where more may be kept, the read leaves noise for the race.
 inline constexpr uint32_t kMostListed = 1024;
 
 // RowInput::flags
 inline constexpr uint32_t kFlagMaskNan = 1;
 inline constexpr uint32_t kFlagGreedy = 2;
 inline constexpr uint32_t kFlagRaw = 4;        // the raw distribution is asked for
-inline constexpr uint32_t kFlagProcessed = 8;  // the processed one is
+inline constexpr uint32_t kFlagProcessed = 8;  // the processed distribution is asked for
 inline constexpr uint32_t kFlagOpenRace = 16;  // more tokens than fit a list may race: the read leaves groups' noise
 inline constexpr uint32_t kFlagChained = 32;   // the third kernel samples the row, as `chained` says
 
@@ -61,7 +61,7 @@ struct RowInput {
   uint32_t seed_high = 0;
   uint32_t position = 0;
   uint32_t stream = 0;
-  uint32_t raw_top_count = 0;  // as many as `raw_top` has room for
+  uint32_t raw_top_count = 0;  // room of `raw_top`
   uint32_t processed_top_count = 0;
   const struct ChainedInput* chained = nullptr;  // kFlagChained
 };
@@ -82,7 +82,7 @@ struct ChainedInput {
   uint32_t stage_count = 0;
   RowTask task = RowTask::kDraw;
   uint32_t given = 0;
-  const uint32_t* given_at = nullptr;  // where it stands when the kernel runs; no token of the row: it draws. Or null.
+  const uint32_t* given_at = nullptr;  // where it stands when the kernel runs, or null; no token of the row: draws
   int32_t* accepted_at = nullptr;      // 1 where a verified draft is accepted, else 0; null: not wanted
   uint32_t requested_count = 0;
   const uint32_t* requested = nullptr;
@@ -91,7 +91,7 @@ struct ChainedInput {
   TokenBits* kept = nullptr;          // in no order, with room for all; null: not wanted
   struct ChainedOutput* output = nullptr;
   uint64_t sampler_state = 0;
-  uint64_t* sampler_state_at = nullptr;  // where it stands when the kernel runs, and is left for the next step; or null
+  uint64_t* sampler_state_at = nullptr;  // where the state is read and left for the next step; null: nowhere
   DraftInput draft;
   bool sums_entropy = false;
 };
@@ -103,7 +103,7 @@ struct ChainedOutput {
   uint32_t accepted = 0;
 };
 
-// In the flags of an edit of a row with a sequence: the bits from this one on count how often its token was drawn.
+// Shift in LogitEdit::flags of a row with a sequence: the bits from here on count the draws of the token.
 inline constexpr uint32_t kDrawnShift = 2;
 inline constexpr uint32_t kMostDrawn = (1u << 29) - 1;
 
@@ -131,21 +131,21 @@ struct SequenceView {
   RawOutput* outputs = nullptr;
   int32_t* tokens = nullptr;
   float* logprobs = nullptr;  // null: not wanted
-  uint32_t follows_draw = 0;  // 0: the inputs alone are made those of the sequences
+  uint32_t follows_draw = 0;  // 0: only makes the inputs those of the sequences
 };
 
 // State that blocks leave for one another, zeros before the first batch. Each launch leaves it ready for the next.
 struct RowState {
   uint32_t read_arrivals = 0;
   uint32_t weigh_arrivals = 0;
-  uint32_t sent_error = 0;     // complement of 2 * token + (0: NaN, 1: too large), of the first sent logit that fails
-  uint32_t changed_error = 0;  // complement of the first token that its edit makes too large
-  uint32_t pending = 0;        // what is left to the kernels after the first
+  uint32_t sent_error = 0;     // complement of 2 * token + (0: NaN, 1: too large), for the first sent logit that fails
+  uint32_t changed_error = 0;  // complement of the first token whose edit makes it too large
+  uint32_t pending = 0;        // kPending bits: what later kernels have to do
   uint32_t max_key = 0;        // after changes
   uint32_t raw_max_key = 0;
   uint32_t token = 0;
   uint32_t token_key = 0;
-  uint32_t floor = 0;  // key: what min-p keeps
+  uint32_t floor = 0;  // the smallest key that min-p keeps
   // Sums of the second kernel.
   uint32_t raw_before = 0;  // tokens before the chosen one
   uint32_t processed_before = 0;

@@ -1,4 +1,4 @@
-// Where tokens stand that a row asks for by name, and the one that it answers.
+// Finds the places of the tokens that a row asks for by name, and of the row's own token.
 #pragma once
 
 #include "kernels/cuda/kept.cuh"
@@ -6,7 +6,7 @@
 
 namespace sortition::kernels::cuda {
 
-// The token's key as the view has it: 0 where it is masked.
+// Returns the token's key in the view, 0 where it is masked.
 __device__ inline u32 KeyIn(const Row& row, const View& view, u32 token) {
   const RowInput& input = OnChip().input;
   if (view.edit_count != 0) {
@@ -17,12 +17,13 @@ __device__ inline u32 KeyIn(const Row& row, const View& view, u32 token) {
   return Key(Canonical(SentBits(input, token)));
 }
 
-// Room for the ranks of all, and for as many counters behind them.
+// The most places found at once: ranks take half of the list, their counters the other half.
 constexpr u32 kMostPlaces = kListed / 2;
 static_assert(kMaxTopLogprobs + 1 <= kMostPlaces && kMostPlaces == 4 * kThreads);
 
-// Sorts the ranks of `count` tokens, rank_of(i), 0 for those that are not in the distribution of the tokens from
-// `last`; leaves behind each how many tokens of the distribution come before it, or are it. Returns how many are in it.
+// Sorts the ranks rank_of(i) of `count` tokens; a rank is 0 for a token outside the distribution, which has the tokens
+// from `last` on. Leaves a counter for each rank: the number of tokens of the distribution up to it. Returns how many
+// of the tokens are in the distribution.
 template <typename RankOfToken>
 __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, RankOfToken rank_of) {
   Shared& shared = OnChip();
@@ -49,8 +50,8 @@ __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, 
   return known;
 }
 
-// The place of the answer's token, and in `places` that of each requested one; of the raw distribution, or of what the
-// chain has kept. The list stays what it is if it is the chain's.
+// Returns the place of the answer's token, and fills `places` with those of the requested tokens: in the chain's kept
+// tokens, or in the raw distribution if `chain` is null. A chain's list keeps its content.
 __device__ __noinline__ Place FindPlaces(const Row& row, const View& view, const Chain* chain, u32 token,
                                          Place* places) {
   Shared& shared = OnChip();

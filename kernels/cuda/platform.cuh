@@ -1,7 +1,6 @@
-// Differences between nvcc and the form of these kernels that a host compiler makes, and helpers that all of them
-// share.
+// Differences between nvcc and host compilers, which build these kernels for tests, and helpers that all kernels share.
 //
-// The host's form comes with the CUDA built-ins that are used here under the same names; it defines KERNEL_SHARED.
+// The host's form brings the CUDA built-ins that are used here, under the same names, and defines KERNEL_SHARED.
 #pragma once
 
 #include "kernels/cuda/layout.h"

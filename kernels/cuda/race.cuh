@@ -1,8 +1,8 @@
 // The draw: the law's grouped race, run only where it can still be won.
 //
 // A group's owner, at the distance of the group's largest key, bounds the race keys of all of its tokens from below. So
-// the groups that are expanded are those whose bound does not lose to the best token so far; the best is found early by
-// taking the smallest bounds first. This prunes; it decides nothing.
+// only groups whose bound does not lose to the best token so far are expanded. Groups with the smallest bounds go
+// first, so that a good token is found early. Bounds prune; they decide nothing.
 #pragma once
 
 #include <type_traits>
@@ -20,12 +20,12 @@ constexpr i64 kOctave = i64{1} << 32;  // of a race key
 template <typename AnyScale>
 struct ByDistance {
   const AnyScale scale;
-  // true: the race's code is inlined in every loop that runs it. For races that run seldom this only costs space.
+  // true: inlines the race's code in every loop that runs it. For rare races this would only cost space.
   static constexpr bool kIsInline = std::is_same_v<AnyScale, Scale>;
 
-  // kNever: does not race.
+  // Returns kNever for a token that does not race.
   __device__ i64 LagOf(u64 rank) const { return LagOfDistance(DistanceOf(KeyOfRank(rank), scale)); }
-  // The least lag of the tokens whose keys are at most `key`.
+  // Returns the least lag of the tokens whose keys are at most `key`.
   __device__ i64 LeastLagOf(u32 key) const { return LagOfDistance(LeastDistance(key, scale)); }
 
  private:
@@ -41,7 +41,7 @@ class Race {
   __device__ i64 best() const { return best_; }
   __device__ u64 winner() const { return winner_; }
 
-  // Lets a token race. Tokens of one group, one after the other, share what they have in common.
+  // Lets a token race. Consecutive calls for tokens of one group compute the noise of the group once.
   __device__ void Run(u64 rank) {
     if constexpr (Entry::kIsInline) {
       Enter(rank);
@@ -50,7 +50,7 @@ class Race {
     }
   }
 
-  // Makes the best of any thread that of all.
+  // Makes the best token of all threads every thread's best.
   __device__ void Share() {
     for (u32 step = 16; step > 0; step /= 2) {
       Take(__shfl_xor_sync(kAllLanes, best_, step), __shfl_xor_sync(kAllLanes, winner_, step));
@@ -77,7 +77,7 @@ class Race {
       a_ = NegLog2(Uniform(group_word_));
       owner_log_ = OwnerLog(a_);
     }
-    // As good as the owner would be, and so no worse than any token.
+    // The race key that the owner would have with this lag. The token's own is not smaller.
     i64 race_key = lag + i64(owner_log_);
     if (race_key > best_) return;
     if (Owner(group_word_) != token % kGroupSize) {
@@ -99,14 +99,14 @@ class Race {
   const Entry entry_;
   const DrawKey draw_;
   i64 best_ = kNever;
-  u64 winner_ = 0;  // rank; its token is the largest number
+  u64 winner_ = 0;  // a rank; 0 has the largest token
   u32 group_ = kNone;
   u64 group_word_ = 0;
   u64 a_ = 0;
   u64 owner_log_ = 0;
 };
 
-// The smallest bound of any group, over the block; leaves every group's where its noise was.
+// Returns the smallest bound of any group. Overwrites each group's noise with its bound.
 template <typename Entry>
 __device__ i64 BoundGroups(const Row& row, const View& view, u64 last, const Entry& entry) {
   const u32 floor = KeyOfRank(last);
@@ -121,7 +121,8 @@ __device__ i64 BoundGroups(const Row& row, const View& view, u64 last, const Ent
   return MinOfAll(least);
 }
 
-// Lets the groups race whose bound is at most `most` or, the first time, whose maximum is `likely_key`; none twice.
+// Lets the groups race whose bound is at most `most`, and in the first call those whose maximum is `likely_key`. No
+// group races twice.
 template <typename Entry>
 __device__ void ExpandGroups(const Row& row, const View& view, u64 last, i64 most, u32 likely_key, Race<Entry>* race) {
   i64* const bounds = row.noise();
@@ -138,7 +139,7 @@ __device__ void ExpandGroups(const Row& row, const View& view, u64 last, i64 mos
   });
 }
 
-// The race among all the tokens from `last` on; 0 if none may race. Needs the groups' noise.
+// Returns the winner among all tokens up to `last` in order, 0 if none may race. Needs the groups' noise.
 template <typename Entry>
 __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Entry& entry,
                                       const DrawKey& draw) {
@@ -149,8 +150,8 @@ __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last
     if (rank >= last) race.Run(rank);
   });
   race.Share();
-  // The group of the smallest bound, and one that has a likeliest token, for the first's owner may be masked. Then
-  // bounds from the smallest up, in steps of octaves, until the next cannot win.
+  // Begins with the group of the smallest bound, and with one that has a likeliest token, because the first one's owner
+  // may be masked. Then takes bounds in steps of octaves until the next one cannot win.
   u32 ties = 0;
   for (u32 i = Thread(); i < row.groups; i += kThreads) ties += view.maxima[i] == max_key;
   const bool is_likely_few = CountOfAll(ties) <= kWarps;
@@ -175,7 +176,7 @@ __device__ __noinline__ u64 RaceOfList(u32 count, const Entry& entry, const Draw
   return race.winner();
 }
 
-// The kept token of the smallest race key. Unlisted ones need kFlagOpenRace.
+// Returns the kept token with the smallest race key. Unlisted tokens need kFlagOpenRace.
 __device__ inline u64 Draw(const Row& row, const View& view, const Kept& kept, u32 max_key, const Scale& scale) {
   const ByDistance<Scale> entry = {scale};
   const DrawKey draw = KeyOfDraw(OnChip().input);
@@ -183,7 +184,7 @@ __device__ inline u64 Draw(const Row& row, const View& view, const Kept& kept, u
                           : RaceOfRow(row, view, kept.last, max_key, entry, draw);
 }
 
-// The token of the smallest race key of those that a chain has kept; 0 if none may race.
+// Returns the token with the smallest race key that a chain has kept; 0 if none may race.
 template <typename Entry>
 __device__ u64 DrawKept(const Chain& chain, const Entry& entry, const DrawKey& draw) {
   const Row& row = chain.row;

@@ -1,8 +1,8 @@
 // The one pass over the logits that every row pays: the largest key of each group, and the check of the domain.
 //
 // A warp reads a tile: eight loads of 16 bytes a lane, all under way before the first is used. 8 lanes (of 16-bit
-// elements; 16 of f32) hold one group of each load. Logits are compared as signed integers in the order of the numbers
-// whose bits they are, 16-bit ones two at a time.
+// elements; 16 of f32) hold one group of each load. Logits become signed integers in the order of the numbers, and are
+// compared as these, 16-bit ones two at a time.
 #pragma once
 
 #include "kernels/cuda/row.cuh"
@@ -21,9 +21,9 @@ struct Order<DType::kF32> {
   __device__ static u32 Of(u32 word) { return word ^ (u32(i32(word) >> 31) & 0x7fffffffu); }
   __device__ static u32 Max(u32 a, u32 b) { return u32(max(i32(a), i32(b))); }
   __device__ static u32 Min(u32 a, u32 b) { return u32(min(i32(a), i32(b))); }
-  // A word with what is not visible replaced by kNothing; `visible`: one bit an element.
+  // Returns the word with kNothing in place of elements that are not visible. `visible`: one bit an element.
   __device__ static u32 Show(u32 word, u32 visible) { return (visible & 1) != 0 ? word : kNothing; }
-  // True if the extremes are all numbers below 65504.
+  // True if both extremes are numbers below 65504.
   __device__ static bool InDomain(u32 lowest, u32 highest) {
     return i32(highest) < i32(0x477fe000u) && i32(lowest) >= i32(Of(0xff800000u));
   }
@@ -33,7 +33,7 @@ struct Order<DType::kF32> {
 template <DType kType>
 struct OrderOfHalves {
   static constexpr u32 kNothing = 0x80008000u;
-  // Turns the lower bits of negative halves.
+  // Inverts the lower bits of negative halves.
   __device__ static u32 Of(u32 word) { return word ^ ((word >> 15 & 0x00010001u) * 0x7fffu); }
   __device__ static u32 Max(u32 a, u32 b) { return __vmaxs2(a, b); }
   __device__ static u32 Min(u32 a, u32 b) { return __vmins2(a, b); }
@@ -44,7 +44,7 @@ struct OrderOfHalves {
   __device__ static i32 Lower(u32 word) { return i32(word << 16) >> 16; }
   __device__ static i32 Upper(u32 word) { return i32(word) >> 16; }
   __device__ static bool InDomain(u32 lowest, u32 highest) {
-    // From the first element that is 65504 or more; down to -Inf.
+    // The first element that is 65504 or more, and -Inf.
     constexpr i32 kTooLarge = kType == DType::kF16 ? 0x7bff : 0x4780;
     constexpr i32 kLeast = kType == DType::kF16 ? -0x7c01 : -0x7f81;
     return max(Lower(highest), Upper(highest)) < kTooLarge && min(Lower(lowest), Upper(lowest)) >= kLeast;
@@ -107,7 +107,7 @@ __device__ void ReadTile(const Row& row, u32 tile_group, u32 section_group, cons
   const u32 first = tile_group * kGroupSize + Lane() * E::kPerQuad;
   typename E::Quad quads[kLoads];
   if (tile_group * kGroupSize + kLoads * 32 * E::kPerQuad <= vocabulary) {
-    // Nothing stands between the loads.
+    // Keeps other code from between the loads.
     const uint4* const at = E::At(OnChip().input.logits, first);
 #pragma unroll
     for (u32 load = 0; load < kLoads; ++load) quads[load] = E::LoadWhole(at + load * 32);
@@ -206,7 +206,7 @@ __device__ inline u32 ChangedKey(const Row& row, const LogitEdit& edit) {
   return 0;
 }
 
-// Lays the section's masks and edits out: the bitmap of what shows, on chip and in the scratch, and the edits' keys.
+// Writes the section's bitmap of what shows, on chip and to the scratch, and the keys of edited tokens.
 __device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = OnChip().input;
   const u32 first_word = 2 * first_group;
@@ -238,7 +238,7 @@ __device__ inline DrawKey KeyOfDraw(const RowInput& input) {
   return key;
 }
 
-// Writes each group's least noise for the race; noise need not wait for logits.
+// Writes each group's least noise for the race. This does not wait for logits.
 __device__ __noinline__ void MakeNoise(const Row& row, const DrawKey& key, u32 first_group, u32 end_group) {
   for (u32 group = first_group + 2 * Thread(); group < end_group; group += 2 * kThreads) {
     const PhiloxWords words = NoiseWords(group / 2, kGroupTag, key);

@@ -96,7 +96,7 @@ struct Row {
   __device__ u32* maxima() const { return scratch + layout.maxima; }
   __device__ u32* raw_maxima() const { return IsVisibleInPart() ? scratch + layout.raw_maxima : maxima(); }
   __device__ u32* edit_keys() const { return scratch + layout.edit_keys; }
-  // Only of rows with edits.
+  // Only rows with edits have these.
   __device__ u32* visible_words() const { return scratch + layout.visible; }
   __device__ const u32* visible() const {
     return OnChip().input.edit_count != 0 ? visible_words() : OnChip().input.allowed;
@@ -118,11 +118,11 @@ struct Row {
 // A row as one of its distributions sees it.
 struct View {
   const u32* maxima;   // of groups, of tokens that show what was sent
-  const u32* visible;  // null where all tokens do
+  const u32* visible;  // null: all tokens show
   u32 edit_count;
 };
 
-// `Word` is const u32, or const volatile u32 where other threads clear bits of other tokens at the same time.
+// `Word` is const u32; const volatile u32 where other threads clear bits of other tokens at the same time.
 template <typename Word>
 __device__ u32 VisibleBits(Word* visible, u32 first) {
   return visible == nullptr ? 0xffffffffu : visible[first / 32] >> (first % 32);
@@ -164,8 +164,8 @@ __device__ void VisitEdited(const Row& row, const View& view, Visit visit) {
   }
 }
 
-// Calls visit(key, token) for every live token of `count` listed groups that shows what was sent: `visible_words`.
-// Those of a call in turn of one thread lie in one group as long as they can.
+// Calls visit(key, token) for every live token of `count` listed groups that shows what was sent, by `visible_words`.
+// Consecutive calls of a thread are for tokens of one group as long as possible.
 template <typename Word, typename Visit>
 __device__ void VisitVisible(Word* visible_words, const u16* list, u32 count, Visit visit) {
   const u32 vocabulary = OnChip().input.vocabulary;
@@ -179,7 +179,7 @@ __device__ void VisitVisible(Word* visible_words, const u16* list, u32 count, Vi
     u32 first_of_next = first_of(Thread());
     auto next = E::LoadBefore(logits, first_of_next, vocabulary, vocabulary);
     for (u32 i = Thread(); i < quads; i += kThreads) {
-      // The next load is under way while these are visited.
+      // The next load is under way while this one is visited.
       const u32 first = first_of_next;
       const auto quad = next;
       first_of_next = first_of(i + kThreads);
@@ -203,7 +203,7 @@ __device__ void VisitGroups(const View& view, const u16* list, u32 count, Visit 
 // Appends to `list`, in no particular order, the groups i < row.groups that `take(i)`; returns their number.
 template <typename Take>
 __device__ u32 ListGroups(const Row& row, u16* list, Take take) {
-  constexpr u32 kAtOnce = 4;  // that a thread looks at before the warp asks for room
+  constexpr u32 kAtOnce = 4;  // groups that a thread looks at before the warp asks for room
   SetCount(0);
   for (u32 base = Thread(); base - Thread() < row.groups; base += kAtOnce * kThreads) {
     u32 votes[kAtOnce];

@@ -12,8 +12,8 @@
 namespace sortition::kernels::cuda {
 namespace {
 
-// True in the last block of the row to arrive, which then sees what all of them wrote, and finds the counter at zero
-// for the next launch.
+// True in the last block of the row to arrive. It sees all that the other blocks wrote, and resets the counter for the
+// next launch.
 __device__ bool IsLastToArrive(u32* arrivals, u32 blocks) {
   Shared& shared = OnChip();
   __syncthreads();
@@ -27,8 +27,7 @@ __device__ bool IsLastToArrive(u32* arrivals, u32 blocks) {
   return shared.is_last != 0;
 }
 
-// Takes what blocks have found wrong with the row, and leaves the state ready for the next launch. True if something
-// is.
+// Reads the error that blocks recorded for the row, and clears it for the next launch. True if there was one.
 __device__ bool HasFailed(const Row& row, const BatchView& batch) {
   Shared& shared = OnChip();
   if (Thread() == 0) {
@@ -47,7 +46,7 @@ __device__ bool HasFailed(const Row& row, const BatchView& batch) {
   return shared.sent_error != 0 || shared.changed_error != 0;
 }
 
-// The first of the tokens that have the largest key, as rank.
+// Returns the rank of the first token with the largest key.
 __device__ u64 First(const Row& row, const View& view, u32 max_key) {
   u32 first = kNone;
   VisitFrom(row, view, RankOf(max_key, kNone), [&](u64 rank) { first = min(first, TokenOfRank(rank)); });
@@ -80,7 +79,7 @@ __device__ u32 SampleDrawn(const Row& row, const BatchView& batch, const View& v
   return 0;
 }
 
-// All that follows the read of a row, but for sums over the whole of it.
+// Does all that follows the read of a row, except sums over the whole row.
 __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) {
   if (HasFailed(row, batch)) return;
   const RowInput& input = OnChip().input;
@@ -116,7 +115,7 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
   row.state.floor = floor;
 }
 
-// The draw of a row whose sum had to be known, and its description. Returns the winner's rank.
+// Draws from a row whose draw needed its sum, and describes it. Returns the winner's rank.
 __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, const Mass& all) {
   const Scale scale = ScaleOf(OnChip().input, row.state.max_key);
   const Kept kept = TopPOfRow(row, view, all.sum, OnChip().input.top_p, RankOf(row.state.floor, kNone), scale);
@@ -132,7 +131,7 @@ __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View&
   return winner;
 }
 
-// All that follows the sums.
+// Does all that follows the sums.
 __device__ __noinline__ void FinishWeigh(const Row& row, const BatchView& batch) {
   const RowState state = row.state;
   if ((state.pending & kPendingChain) != 0) return;

@@ -16,9 +16,9 @@ __device__ inline Scale UnitScale(u32 raw_max_key) { return ScaleOf(KeyBits(raw_
 __device__ inline u32 DistanceOf(u32 key, const Scale& scale) { return Distance(KeyBits(key), scale); }
 __device__ inline u64 WeightOf(u32 key, const Scale& scale) { return Weight(DistanceOf(key, scale)); }
 
-// Returns the smallest key from `first` on for which holds(key), as for `max_key` and all keys above that one. Some
-// keys are no canonical logit's; the returned key may be one of these. Every lane of a warp calls it, and tries one
-// key.
+// Returns the smallest key from `first` on for which holds(key) is true; it is true for all larger keys up to
+// `max_key`. Some keys belong to no canonical logit; the returned key may be one of these. Every lane of a warp calls
+// it, and tries one key.
 template <typename Holds>
 __device__ u32 FirstKeyWhere(u32 first, u32 max_key, Holds holds) {
   u32 last = max_key;
@@ -33,7 +33,7 @@ __device__ u32 FirstKeyWhere(u32 first, u32 max_key, Holds holds) {
   return first;
 }
 
-// The smallest key that min-p keeps.
+// Returns the smallest key that min-p keeps.
 __device__ inline u32 MinPFloor(const RowInput& input, u32 max_key, const Scale& scale) {
   if (input.min_p_distance == RowParameters::kMinPOff) return 1;
   const Bound bound = MakeBound(input.min_p_distance);
@@ -46,7 +46,7 @@ __device__ __noinline__ inline u32 ReshapedDistance(u32 key, const Shape& shape)
   return ShapedDistance(KeyBits(key), shape);
 }
 
-// The logit that a token has now.
+// Returns the logit of a token after the stages so far.
 __device__ inline u32 BitsOf(u32 key, const Shape& shape) {
   return shape.is_curved ? ReshapedBits(key, shape) : KeyBits(key);
 }
@@ -55,7 +55,7 @@ __device__ inline u32 DistanceOf(u32 key, const Shape& shape) {
 }
 __device__ inline u64 WeightOf(u32 key, const Shape& shape) { return Weight(DistanceOf(key, shape)); }
 
-// Least distance of the tokens whose keys are at most `key`: adaptive-p may bring the last of them nearest.
+// Returns the least distance of the tokens whose keys are at most `key`. Adaptive-p may bring the last of them nearest.
 __device__ inline u32 LeastDistance(u32 key, const Scale& scale) { return DistanceOf(key, scale); }
 __device__ inline u32 LeastDistance(u32 key, const Shape& shape) {
   return shape.is_adapted ? 0 : DistanceOf(key, shape);

@@ -7,7 +7,8 @@
 
 namespace sortition::kernels::cuda {
 
-// The end of a prefix of the order is found from the leading digits of the rank to the last: 4 of the key, 3 of the id.
+// The search for the end of a prefix goes through the digits of the rank, leading ones first: 4 of the key, 3 of the
+// id.
 constexpr u32 kKeyDigits = 4;
 constexpr u32 kRankDigits = 7;
 __device__ inline u32 ShiftOfDigit(u32 digit) { return digit < kKeyDigits ? 56 - 8 * digit : 48 - 8 * digit; }
@@ -19,8 +20,8 @@ __device__ inline void AddToBin(u32 bin, u64 value) {
   if (high != 0) atomicAdd(&shared.bins_high[bin], high);
 }
 
-// Finds the bin, from the highest down, in which `before` plus the bins reaches `target`. Leaves it and the sum before
-// it in shared.cut_*.
+// Adds bins to `before`, from the highest down, and finds the bin with which the sum reaches `target`. Leaves the bin
+// and the sum before it in shared.cut_*.
 __device__ inline void FindBin(u64 before, Threshold target) {
   Shared& shared = OnChip();
   __syncthreads();
@@ -34,9 +35,9 @@ __device__ inline void FindBin(u64 before, Threshold target) {
   __syncthreads();
 }
 
-// The rank of the last candidate of the shortest prefix whose counts reach `target`, which is at least 1; all together
-// do. `visit_all(floor, visit)` has the threads call visit(rank, count) for the candidates, at least those of a key >=
-// `floor`, among which all that count are.
+// Finds the shortest prefix whose counts sum to `target` or more, and returns its last candidate's rank. `target` is at
+// least 1, and all counts together reach it. `visit_all(floor, visit)` has the threads call visit(rank, count) for at
+// least the candidates with a key >= `floor`; no others are needed.
 template <typename VisitAll>
 __device__ u64 FindCut(u32 digits, Threshold target, VisitAll visit_all) {
   Shared& shared = OnChip();
@@ -55,15 +56,15 @@ __device__ u64 FindCut(u32 digits, Threshold target, VisitAll visit_all) {
     FindBin(before, target);
     before = shared.cut_before;
     prefix |= u64(shared.cut_digit) << shift;
-    // Ids have 20 bits, so the upper digit of their complement is always this.
+    // Ids have 20 bits, so the upper digit of their complement is always 0xff.
     if (digit == kKeyDigits - 1) prefix |= 0xff000000u;
   }
   return prefix;
 }
 
-// A key that no candidate after the first `count` from `last` need reach: at least `count` groups' maxima do, and not
-// many more; or KeyOfRank(last) if fewer reach that. Bins of equal width over all maxima tell, or over those of one
-// bin.
+// Returns a lower bound for the key of the `count`-th candidate from `last`: at least `count` groups' maxima reach it,
+// and not many more. KeyOfRank(last) if fewer groups reach that. Uses bins of equal width over all maxima, then over
+// those of one bin.
 __device__ __noinline__ u32 BoundOfNth(const Row& row, const View& view, u32 count, u64 last) {
   const u32 enough = count + count / 8 + 32;
   const u32 floor = KeyOfRank(last);
@@ -109,8 +110,8 @@ __device__ __noinline__ u32 BoundOfNth(const Row& row, const View& view, u32 cou
   }
 }
 
-// Sorts the list, first in order first. count <= kListed. Pairs of up to 32 steps' distance stay within a warp, so only
-// wider steps stop the block.
+// Sorts the list, first in order first. count <= kListed. Pairs at a distance of up to 32 stay within a warp, so only
+// wider steps need a barrier.
 __device__ __noinline__ void SortList(u32 count) {
   Shared& shared = OnChip();
   u32 size = 2;
@@ -140,8 +141,8 @@ __device__ __noinline__ void SortList(u32 count) {
   __syncthreads();
 }
 
-// Puts the candidates from `last` on, as many as there is room for, into the list in no particular order, and returns
-// how many there are.
+// Puts the candidates up to `last` in order into the list, in no particular order, until it is full. Returns their
+// number, listed or not.
 __device__ __noinline__ u32 Collect(const Row& row, const View& view, u64 last) {
   Shared& shared = OnChip();
   u16* const list = row.group_list();
@@ -159,15 +160,15 @@ __device__ __noinline__ u32 Collect(const Row& row, const View& view, u64 last) 
   return CountOf();
 }
 
-// The end of the first `count` candidates from `last`; there are more.
+// Returns the rank of the `count`-th candidate among those up to `last`, of which there are more.
 __device__ __noinline__ u64 EndOfFirst(const Row& row, const View& view, u32 count, u64 last) {
   return FindCut(kRankDigits, MakeThreshold(count), [&](u32 from, auto visit) {
     VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)), [&](u64 rank) { visit(rank, 1); });
   });
 }
 
-// Puts the first `count` candidates from `last`, in order, into the list, and returns how many they are. 1 <= count <=
-// kListed / 2. Reads about `count` groups where there are that many.
+// Puts the first `count` candidates up to `last` into the list, in order, and returns their number. 1 <= count <=
+// kListed / 2. Reads about `count` groups, or all if there are fewer.
 __device__ __noinline__ u32 SelectFirst(const Row& row, const View& view, u32 count, u64 last) {
   last = max(last, RankOf(BoundOfNth(row, view, count, last), kNone));
   u32 found = Collect(row, view, last);
@@ -206,7 +207,7 @@ __device__ u64 SumOfList(u32 count, const AnyScale& scale) {
   return SumOfAll(sum);
 }
 
-// Number of the sorted list's candidates, from the first, that together weigh `target`; 0 if all weigh less.
+// Returns the length of the shortest prefix of the sorted list that weighs `target` or more; 0 if the list weighs less.
 template <typename AnyScale>
 __device__ u32 PrefixReaching(u32 count, Threshold target, const AnyScale& scale) {
   Shared& shared = OnChip();

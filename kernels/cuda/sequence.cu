@@ -1,5 +1,5 @@
-// Sequences of rows: the token that a row has drawn is counted, and its next draw is made ready. One block for each
-// row. y counts rows.
+// Advances sequences: counts the token that a row has drawn, and makes its next draw ready. One block for each row. y
+// counts rows.
 #include "kernels/cuda/shared.cuh"
 
 namespace sortition::kernels::cuda {

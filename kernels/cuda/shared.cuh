@@ -1,7 +1,7 @@
-// The memory of a block, and what its threads find out together.
+// The memory of a block, and functions that its threads compute together.
 //
-// Every thread of the block calls these functions, at the same place. What comes out does not depend on the order in
-// which threads run: maxima, sums of integers, and lists that are sorted before anybody looks at their order.
+// Every thread of the block calls these functions, at the same place. Results do not depend on the order in which
+// threads run: they are maxima, sums of integers, and lists that are sorted before their order matters.
 #pragma once
 
 #include "kernels/cuda/platform.cuh"
@@ -9,7 +9,7 @@
 namespace sortition::kernels::cuda {
 
 constexpr u32 kListed = 2048;        // candidates that a list holds
-constexpr u32 kSharedGroups = 2560;  // rows of up to so many groups keep their maxima and lists on chip
+constexpr u32 kSharedGroups = 2560;  // the most groups of a row that keeps its maxima and lists on chip
 static_assert(kSharedGroups % kThreads == 0);
 constexpr u32 kBins = 256;
 static_assert(kBins == kThreads);
@@ -37,7 +37,7 @@ struct Shared {
   RowInput input;
 };
 
-// The block's. No pointer to it is passed on, so that the compiler knows where everything lies.
+// Returns the block's memory. No pointer to it is passed on, so that the compiler knows where everything lies.
 __device__ inline Shared& OnChip() {
   KERNEL_SHARED(Shared, shared);
   return shared;
@@ -86,7 +86,7 @@ __device__ T MinOfAll(T value) {
   return value;
 }
 
-// The sum of the values of this thread and of those before it.
+// Returns the sum of the values of this thread and of all threads before it.
 __device__ inline u64 SumUpToThis(u64 value) {
   Shared& shared = OnChip();
   for (u32 step = 1; step < 32; step *= 2) {
@@ -100,7 +100,7 @@ __device__ inline u64 SumUpToThis(u64 value) {
   return value;
 }
 
-// Sets a counter of the block's that threads then add to.
+// Sets the block's counter, to which threads then add.
 __device__ inline void SetCount(u32 count) {
   Shared& shared = OnChip();
   __syncthreads();
@@ -108,7 +108,7 @@ __device__ inline void SetCount(u32 count) {
   __syncthreads();
 }
 
-// The counter, once all have added.
+// Returns the counter after all threads have added.
 __device__ inline u32 CountOf() {
   Shared& shared = OnChip();
   __syncthreads();
@@ -119,7 +119,7 @@ __device__ inline u32 CountOf() {
 __device__ inline u64 RankOf(u32 key, u32 token) { return Make64(~token, key); }
 __device__ inline u32 KeyOfRank(u64 rank) { return High(rank); }
 __device__ inline u32 TokenOfRank(u64 rank) { return ~Low(rank); }
-// Every token that is not masked comes before it.
+// A rank after every token that is not masked.
 constexpr u64 kLastLive = u64{1} << 32;
 
 }  // namespace sortition::kernels::cuda

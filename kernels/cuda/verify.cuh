@@ -7,7 +7,7 @@
 
 namespace sortition::kernels::cuda {
 
-// The token that the row scores or verifies.
+// Returns the token that the row scores or verifies.
 __device__ inline u32 GivenOf(const ChainedInput& ask) { return ask.given_at != nullptr ? *ask.given_at : ask.given; }
 
 __device__ inline RowTask TaskOf(const RowInput& input) {
@@ -33,7 +33,7 @@ __device__ inline u32 DraftBits(const ChainedInput& ask, u32 token) {
   return low < draft.sparse_count && draft.sparse_tokens[low] == token ? draft.sparse_bits[low] : 0;
 }
 
-// Fails the row if its drafter's probabilities are none, or cannot have yielded the draft.
+// Fails the row if its drafter's numbers are no probabilities, or give the draft none.
 __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch) {
   const RowInput& input = OnChip().input;
   const ChainedInput& ask = *input.chained;
@@ -62,7 +62,7 @@ __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch
   return true;
 }
 
-// The draw among what the drafter leaves of the kept tokens' weights, whose sum is `sum`; or among all of these.
+// Draws among what the drafter leaves of the kept tokens' weights, whose sum is `sum`, or among the whole weights.
 struct ByResidual {
   const Shape shape;
   const ChainedInput& ask;
@@ -81,7 +81,7 @@ struct ByResidual {
   __device__ static i64 LagOfWeight(u64 weight) { return weight == 0 ? kNever : i64(ResidualLag(weight)); }
 };
 
-// The token of a row that verifies a draft; `sum` of the kept tokens' weights.
+// Returns the token of a row that verifies a draft. `sum` is the sum of the kept tokens' weights.
 __device__ __noinline__ u32 VerifiedToken(const Chain& chain, u64 sum, bool* accepted) {
   const Row& row = chain.row;
   const ChainedInput& ask = *OnChip().input.chained;

@@ -1,5 +1,4 @@
-// Sums of weights over whole rows, for those that ask: of the raw distribution, and of what min-p leaves of the changed
-// one.
+// Sums of weights over whole rows that ask for them: of the raw distribution, and of the changed row after min-p.
 #pragma once
 
 #include "kernels/cuda/read.cuh"
@@ -7,7 +6,7 @@
 
 namespace sortition::kernels::cuda {
 
-// One distribution of a row: what its tokens weigh, how many they are, and how many come before the chosen one.
+// One distribution of a row: the sum of its weights, the number of its tokens, and of those before the chosen one.
 struct Weighing {
   u32 floor;  // key: tokens below are left out
   Scale scale;
@@ -27,7 +26,7 @@ struct Weighing {
   }
 };
 
-// Comes before every token.
+// A rank before every token.
 constexpr u64 kBeforeAll = u64{0xff800000u} << 32;
 
 // Number of visible tokens with this key among a quad's first `end` elements. Called once a row.
@@ -53,7 +52,7 @@ __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, We
   const float floor = NumberFrom(weighing->floor);
   const u32 chosen = TokenOfRank(weighing->chosen);
   const u32 chosen_key = KeyOfRank(weighing->chosen);
-  // Equal logits: lower ids come first, so tokens equal to the chosen one are counted separately.
+  // Lower ids come first among equal logits, so tokens equal to the chosen one are counted separately.
   const float from_chosen = NumberFrom(chosen_key);
   const float above_chosen = NumberFrom(chosen_key + 1);
   u64 sum = 0;

@@ -8,8 +8,8 @@
 
 namespace sortition::kernels::cuda {
 
-// Comparing logits as they were sent with a number does what comparing keys does: NaN and masked ones are in no range,
-// and what flushes to 0 is on zero's side. The smallest number whose key is at least `key`; NaN if there is none.
+// Returns the smallest number whose key is at least `key`; NaN if there is none. Comparing sent logits with it is the
+// same as comparing keys: NaN and masked logits are in no range, and logits that flush to 0 are on zero's side.
 __device__ inline float NumberFrom(u32 key) {
   constexpr u32 kZero = 0x80000000u;
   constexpr u32 kLeastPositive = kZero | 0x21800000u;  // 2^-60
@@ -21,10 +21,10 @@ __device__ inline float NumberFrom(u32 key) {
 
 struct Weigher {
   u32 max;       // X(M)
-  float factor;  // of a logit, to X
+  float factor;  // turns a logit into X
   u32 multiplier;
   u32 shift;
-  u32 most;  // X(M) - X from which on all weigh nothing: between 45 and 46 octaves
+  u32 most;  // X(M) - X at which weights are 0, between 45 and 46 octaves
 
   __device__ explicit Weigher(const Scale& scale)
       : max(scale.max),
@@ -33,8 +33,8 @@ struct Weigher {
         shift(scale.shift),
         most(u32((u64{46} << (26 + scale.shift)) / scale.multiplier)) {}
 
-  // Weight of a live logit that is not above the row's largest, or of -Inf, which weighs nothing. `powers`: kPowers.
-  // Values too large for X saturate far beyond `most`.
+  // Returns the weight of a live logit that is not above the row's largest; 0 for -Inf. `powers`: kPowers. Values too
+  // large for X saturate far beyond `most`.
   __device__ u64 WeightOfNumber(float x, const u32* powers) const {
     const u32 below = min(max - u32(__float2int_rz(__fmul_rn(x, factor))), most);
     const u32 t = Low(ShiftRight64(Mul32(below, multiplier), shift));
