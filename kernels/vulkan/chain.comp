@@ -1,8 +1,9 @@
-// Chains (kernels/law/CHAIN.md), stage by stage: decides what each keeps, or makes of the logits. A thread decides for
-// a row; x counts rows.
+// Runs chains (kernels/law/CHAIN.md), stage by stage: decides which tokens each stage keeps, or how it reshapes logits.
+// A thread decides for a row; x counts rows.
 //
 // A stage is done in steps. Each may ask for sums over the kept tokens (sum.comp, falloff.comp), and then for a search
-// among them (search.comp): this runs after either. Stages that need neither are done on the way.
+// among them (search.comp). This shader runs after the sums and after the search. Stages that need neither are done at
+// once.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
@@ -12,15 +13,15 @@
 // k-th key from below, so about k groups are looked at.
 const u32 kFirstGroups = 0u;
 const u32 kFirstTokens = 1u;
-const u32 kOwn = 2u;       // the stage's own sums, and search
-const u32 kAfterOwn = 3u;  // the second of those
-// Stages that are none: the search for the first token before the chain, and the sum that the next state needs.
+const u32 kOwn = 2u;       // the stage's own sums and search
+const u32 kAfterOwn = 3u;  // the stage's second sums and search
+// Pseudo-stages: the search for the first token before the chain, and the sum that the next state needs.
 const u32 kStageBegin = 32u;
 const u32 kStageEnd = 33u;
 
 ChainOutput g_chain;
 StageWords g_stage;
-u32 g_cut;  // CutOf(g_stage.kind); kNone of stages that are none
+u32 g_cut;  // CutOf(g_stage.kind); kNone for pseudo-stages
 
 StageSums Sums() {
   StageSums sums;
@@ -48,10 +49,10 @@ void OpenStage() {
   g_cut = CutOf(g_stage.kind);
 }
 
-// True of cuts that keep first tokens, whose number follows from the first FirstCount tokens.
+// True for cuts that keep a number of first tokens which follows from the first FirstCount tokens.
 bool LooksAtFirst() { return g_cut == kCutFallOff || g_cut == kCutCliff; }
 
-// The smallest key that the bound of a cut keeps.
+// Returns the smallest key that the bound of a cut keeps.
 u32 FirstWithin(Bound bound) {
   Shape shape = g_shape;
   if (g_cut == kCutDepth) shape = UnitShape(g_shape, KeyBits(g_first.key));
@@ -64,7 +65,7 @@ void KeepFrom(u32 key) {
   g_last.id = kNone;
 }
 
-// Drops a token that the order has after the first one, and all after it.
+// Drops a token after the first one, and all tokens after it.
 void KeepBefore(Token beyond) {
   g_last = beyond;
   if (beyond.key == g_first.key && beyond.id == g_first.id) return;
@@ -72,7 +73,7 @@ void KeepBefore(Token beyond) {
   --g_last.id;
 }
 
-// Sets the state of the kept tokens aside, so that it can be restored.
+// Saves the end of the kept tokens, so that it can be restored.
 void SetLastAside() {
   g_chain.before_key = g_last.key;
   g_chain.before_token = g_last.id;
@@ -103,7 +104,7 @@ u32 Summed() {
   return g_cut == kCutTerms ? kSumTerms : kSumNothing;
 }
 
-// After the sums of the step in which a stage's cut is found.
+// Runs after the sums of a step that finds a stage's cut.
 void DecideCut() {
   bool is_own = g_chain.step == kOwn;
   if (g_cut == kCutReshape) {
@@ -114,7 +115,7 @@ void DecideCut() {
     g_chain.mean = MeanDistance(Sums().first, Sums().second);
     Search(kByNearness, ThresholdOf(g_stage, Sums()));
   } else if (g_cut == kCutNearest) {
-    // The first token from where the first search has put the end of those that go.
+    // Finds the first token at or after the cut that the first search found.
     SearchToken(kTokens, 1u);
   } else if (g_cut == kCutTerms && is_own) {
     g_chain.log_sum = SumOctaves(Sums().first);
@@ -129,7 +130,7 @@ void DecideCut() {
     g_chain.number = MinKTokens(Sums().first, Sums().second, g_stage.a, unit);
     TakeLastBack();
   } else if (g_cut == kCutHead && !is_own) {
-    // The last of the likely tokens.
+    // Finds the last of the likely tokens.
     SearchToken(kTokens, g_chain.count);
   } else {
     if (g_cut == kCutHead) SetLastAside();
@@ -141,7 +142,7 @@ void DecideCut() {
   }
 }
 
-// After the sums: what is to be searched, or at once what is kept.
+// Runs after the sums: decides the search, or at once the kept tokens.
 void DecideSearch() {
   g_chain.search = kNone;
   if (g_stage.kind == kStageBegin) {
@@ -163,7 +164,7 @@ void DecideSearch() {
   }
 }
 
-// After the search: what is kept. True if the stage is done.
+// Runs after the search: decides the kept tokens. True if the stage is done.
 bool DecideKept() {
   bool is_found = g_chain.search != kNone;
   Token cut;
@@ -196,7 +197,7 @@ bool DecideKept() {
   if (g_cut == kCutNearest && g_chain.step == kOwn) {
     Window window = TypicalWindow(g_chain.mean, ~cut.key);
     goes_on = window.has_head;
-    // Both ends by one call: compilers put a copy of the search wherever it is called.
+    // One call for both ends: compilers copy the search to each place that calls it.
     Bound bound = window.bound;
     for (u32 end = 0u; end < 2u; ++end) {
       u32 key = FirstWithin(bound);
@@ -275,7 +276,7 @@ void main() {
     g_chain.is_searched = 1u;
   } else {
     g_chain.is_searched = 0u;
-    // The end of a chain is no stage that another follows.
+    // No stage follows the end of a chain.
     if (DecideKept()) {
       if (g_stage.kind == kStageEnd) {
         g_chain.stage = kChainEnd;

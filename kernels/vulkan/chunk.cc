@@ -80,7 +80,7 @@ RowInput InputOf(const RowRequest& request) {
   return input;
 }
 
-// Number of times that a stage asks for sums or a search.
+// Returns how often a stage asks for sums or a search.
 uint32_t TurnsOf(StageKind kind) {
   switch (law::CutOf(uint32_t(kind))) {
     case law::kCutFirst:
@@ -97,14 +97,14 @@ uint32_t TurnsOf(StageKind kind) {
   }
 }
 
-// Once more for the first token, and for what mirostat needs afterwards.
+// Adds a turn for the first token, and one for the sum that mirostat needs at the end.
 uint32_t TurnsOf(std::span<const Stage> chain) {
   uint32_t turns = 1;
   for (const Stage& stage : chain) turns += TurnsOf(stage.kind);
   return KeepsSamplerState(chain) ? turns + 1 : turns;
 }
 
-// Bytes of a tensor of the row's size, in whole quads.
+// Returns the bytes of a tensor of the row's size, in whole quads.
 uint64_t TensorBytes(const RowRequest& request, DType dtype) {
   return (uint64_t{request.live_vocabulary} * ElementBytes(dtype) + kQuadBytes - 1) / kQuadBytes * kQuadBytes;
 }
@@ -176,7 +176,7 @@ void Chunk::Need(const RowInput& input, std::span<const Stage> chain) {
   const auto need = [&](Shader shader, bool is_needed) {
     if (is_needed) needs_[TakesWholeRows(shader) && is_chained ? 1 : 0] |= 1u << int(shader);
   };
-  // As weigh.comp has it.
+  // The condition of weigh.comp.
   const bool whole_sum =
       !has(kFlagGreedy | kFlagChain) && input.top_k == 0 && (input.top_p != 0 || has(kFlagProcessed | kFlagVerify));
   need(Shader::kRead, true);

@@ -13,7 +13,7 @@
 
 namespace sortition::kernels::vulkan {
 
-// Rows that run together: a batch, or as many of its rows as the buffers hold. Not thread-safe.
+// Rows that run together: a batch, or the part of it that the buffers hold. Not thread-safe.
 class Chunk {
  public:
   struct Sizes {  // bytes
@@ -34,19 +34,19 @@ class Chunk {
   const Sizes& sizes() const { return sizes_; }
   const std::vector<RowInput>& inputs() const { return inputs_; }
 
-  // Which kernels the rows need, and over how much.
+  // The kernels that the rows need, and their sizes.
   uint32_t max_vocabulary() const { return max_vocabulary_; }
   uint32_t sections() const { return sections_; }  // of the longest row
-  uint32_t edits() const { return edits_; }        // of the row that has most
-  uint32_t turns() const { return turns_; }        // of sums and searches, likewise
-  // A shader that takes whole rows: in the form for rows with a chain, or in that for rows without.
+  uint32_t edits() const { return edits_; }        // of the row with the most
+  uint32_t turns() const { return turns_; }        // of sums and searches, of the row with the most
+  // For a shader that takes whole rows, `chained` chooses its form for rows with a chain or for those without.
   bool Needs(Shader shader, bool chained = false) const { return (needs_[chained ? 1 : 0] >> int(shader) & 1) != 0; }
 
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or edits.
   void WriteInputs(RowInput* inputs) const;
   void WriteExtras(uint32_t* extras);
-  // Dense probabilities of a row's drafter, to lie 16 * inputs()[row].draft bytes into the logits; empty if it has
-  // none.
+  // Returns the dense probabilities of a row's drafter; empty if it has none. Their place is 16 * inputs()[row].draft
+  // bytes into the logits.
   std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
   // Returns the output of a row from the device's output.

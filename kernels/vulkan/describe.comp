@@ -5,7 +5,7 @@
 #include "kernels/vulkan/select.glsl"
 #include "kernels/vulkan/mass.glsl"
 
-// The answer's token; its key is 0 where it is not in the distribution.
+// Returns the answer's token, with key 0 if it is not in the distribution.
 Token Chosen() {
   Token chosen;
   chosen.id = outputs[row].token;
@@ -14,7 +14,7 @@ Token Chosen() {
   return chosen;
 }
 
-// 1 + the number of kept tokens before `chosen`.
+// Returns 1 + the number of kept tokens before `chosen`.
 u32 RankOf(Token chosen) {
   u32 listed = ListGroups(chosen.key);
   u32 count = 0u;
@@ -25,8 +25,8 @@ u32 RankOf(Token chosen) {
   return 1u + CountOfAll(count);
 }
 
-// Writes the first `count` of the `kept` tokens, in no particular order, and returns how many there are. Keeps no
-// others.
+// Writes the first `count` of the `kept` tokens, in no particular order, and returns their number. Drops all other kept
+// tokens.
 u32 WriteTop(u32 kept, u32 count, u32 at) {
   if (count < kept) g_last = FindCut(kTokens, MakeThreshold(Make64(count, 0u)));
   u32 listed = ListGroups(g_last.key);

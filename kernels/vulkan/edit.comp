@@ -1,4 +1,4 @@
-// The keys of edited tokens. A thread changes a token; y counts rows.
+// Computes the keys of edited tokens. A thread changes a token; y counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/row.glsl"

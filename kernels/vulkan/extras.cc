@@ -1,4 +1,4 @@
-// Masks first, then edits of what they leave.
+// Applies masks first, then edits of the tokens that they leave.
 #include "kernels/vulkan/extras.h"
 
 #include <algorithm>

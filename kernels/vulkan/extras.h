@@ -14,8 +14,8 @@ bool HasExtras(const RowRequest& request);
 
 inline uint64_t VisibleWords(const RowRequest& request) { return (uint64_t{request.live_vocabulary} + 31) / 32; }
 
-// Writes VisibleWords words to `visible`, one bit a token, clear where it is masked, banned or edited; and to
-// `edits` those that change a token, kEditWords words each. Returns how many those are.
+// Writes VisibleWords words to `visible`, one bit a token, clear where it is masked, banned or edited; and to `edits`
+// the edits that change a token, kEditWords words each. Returns their number.
 uint32_t WriteRowExtras(const RowRequest& request, uint32_t* visible, uint32_t* edits);
 
 // Writes the law's tables, kTableWords words.

@@ -1,5 +1,5 @@
-// How a chain's kept tokens fall off, for mirostat 1 and min-k. A workgroup looks at a row's, of which there are
-// kMostSorted at most; x counts rows.
+// Measures how a chain's kept tokens fall off, for mirostat 1 and min-k. A workgroup takes a row with at most
+// kMostSorted kept tokens; x counts rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"

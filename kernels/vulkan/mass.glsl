@@ -1,4 +1,4 @@
-// Masses of distributions: how many tokens, and what they weigh. Needs scan.glsl.
+// Masses of distributions: number of tokens, and sum of weights. Needs scan.glsl.
 
 struct Mass {
   u64 sum;

@@ -1,4 +1,4 @@
-// Answers from integers.
+// Turns the kernels' integers into answers.
 #include "kernels/vulkan/output.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ RowOutput Failed(RowError error, uint32_t token) {
   return answer;
 }
 
-// In the law's order: the kernels write them in none.
+// Returns the tokens in the law's order; the kernels write them in no order.
 std::vector<TokenBits> TopOf(const uint32_t* pairs, uint32_t count) {
   std::vector<uint64_t> ranks(count);  // key : ~token
   for (uint32_t i = 0; i < count; ++i) ranks[i] = uint64_t{pairs[2 * i]} << 32 | uint32_t(~pairs[2 * i + 1]);
@@ -51,7 +51,7 @@ std::vector<Place> PlacesOf(const uint32_t* pairs, uint32_t count) {
   return places;
 }
 
-// Ids ascending.
+// Returns the kept tokens by ascending id.
 std::vector<TokenBits> KeptOf(const uint32_t* pairs, uint32_t count) {
   std::vector<TokenBits> kept(count);
   for (uint32_t i = 0; i < count; ++i) kept[i] = {pairs[2 * i + 1], law::KeyBits(pairs[2 * i])};
@@ -123,7 +123,7 @@ law::Shape ShapeOf(const ChainOutput& chain) {
   return shape;
 }
 
-// The sampler's state after the answer's token; the state before it if the token is not kept.
+// Returns the sampler's state after the answer's token, or the state before it if the token is not kept.
 uint64_t NextState(const RowRequest& request, const RawOutput& output, const law::Shape& shape) {
   const std::vector<Stage>& chain = request.parameters->chain;
   if (!KeepsSamplerState(chain)) return 0;

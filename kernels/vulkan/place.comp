@@ -1,8 +1,8 @@
-// Places of tokens that rows ask for by name. A workgroup finds those of one distribution: x counts rows, y is 0 for
-// the processed and 1 for the raw distribution.
+// Finds the places of tokens that rows ask for by name. A workgroup does so for one distribution: x counts rows, y is 0
+// for the processed and 1 for the raw distribution.
 //
-// The requested tokens are sorted. Every token of the distribution is counted where it comes before one of them and not
-// before the one ahead of that; sums of these counts are ranks.
+// The requested tokens are sorted. Each token of the distribution is counted at the first requested token that it comes
+// before. Sums of these counts are ranks.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
@@ -10,7 +10,7 @@
 
 shared u32 passed[kMostSorted];
 
-// Turns each of the first `size` counts into the sum up to it; a power of two.
+// Turns each of the first `size` counts into the sum up to it. `size` is a power of two.
 void SumPassed(u32 size) {
   for (u32 run = 1u; run < size; run *= 2u) {
     barrier();
@@ -29,7 +29,7 @@ void SumPassed(u32 size) {
   barrier();
 }
 
-// Its key is 0 where it is not in the distribution.
+// Returns requested token `index`, with key 0 if it is not in the distribution.
 Token Requested(u32 index) {
   Token token;
   token.id = extras[g_row.requested + index];
@@ -38,7 +38,7 @@ Token Requested(u32 index) {
   return token;
 }
 
-// Sorts the requested tokens and returns the smallest of their keys, those apart that are not in the distribution.
+// Sorts the requested tokens and returns the smallest key among those in the distribution.
 u32 SortRequested(u32 size) {
   u32 inverse = 0u;  // largest of ~key
   for (u32 i = thread; i < size; i += kThreads) {

@@ -1,12 +1,12 @@
 // The draw: the law's grouped race, run only where it can still be won.
 //
 // A group's owner, at the distance of the group's largest key, bounds the race keys of all of its tokens from below. So
-// the groups that are expanded are those whose bound does not lose to the best token so far; the best is found early by
-// taking the smallest bounds first. This prunes; it decides nothing. Needs scan.glsl.
+// only groups whose bound does not lose to the best token so far are expanded. Groups with the smallest bounds go
+// first, so that a good token is found early. Bounds prune; they decide nothing. Needs scan.glsl.
 //
-// The includer gives a token's lag (kernels/law/functions/race.inc); false of a token that is not in the race.
+// Defined by the includer: a token's lag (kernels/law/functions/race.inc); false for a token that is not in the race.
 bool LagOf(Token token, out u64 lag);
-// The least lag of the tokens whose keys are at most `key`.
+// Defined by the includer: the least lag of the tokens whose keys are at most `key`.
 bool LeastLagOf(u32 key, out u64 lag);
 // The noise's key.
 DrawKey g_draw;
@@ -51,7 +51,7 @@ void Run(Token token) {
   g_best.token = token;
 }
 
-// Makes the best of any thread that of all.
+// Makes the best token of all threads every thread's best.
 void ShareBest() {
   barrier();
   best_low[thread] = Low(g_best.race_key);
@@ -88,7 +88,7 @@ void SetBound(u32 index, u64 bound) {
   scratch[Area(KERNEL_BOUNDS_HIGH(g_groups)) + index] = High(bound);
 }
 
-// Bounds of the listed groups; the smallest of them is returned.
+// Writes the bounds of the listed groups and returns the smallest.
 u64 BoundGroups(u32 listed, u32 max_key) {
   g_best.race_key = Never();
   g_best.token.key = 0u;
@@ -112,8 +112,8 @@ u64 BoundGroups(u32 listed, u32 max_key) {
   return least;
 }
 
-// Lets the groups race whose bound is at most `most`, none twice; the first time also entry `likely_group` of the list,
-// and the edited tokens.
+// Lets the groups race whose bound is at most `most`. The first call also takes entry `likely_group` of the list and
+// the edited tokens. No group races twice.
 void ExpandGroups(u32 listed, u64 most, bool is_first) {
   u32 survivors = Area(KERNEL_SURVIVORS(g_groups));
   barrier();
@@ -141,11 +141,11 @@ void ExpandGroups(u32 listed, u64 most, bool is_first) {
   ShareBest();
 }
 
-// The kept token of the smallest race key; its id is kNone where none is in the race.
+// Returns the kept token with the smallest race key; its id is kNone if no token is in the race.
 Token Race(u32 max_key) {
   u32 listed = ListGroups(g_last.key);
   u64 least = BoundGroups(listed, max_key);
-  // Bounds from the smallest up, in steps of octaves, until the next cannot win.
+  // Takes bounds from the smallest up, in steps of octaves, until the next one cannot win.
   for (u32 octaves = 0u; octaves < 512u; octaves = max(2u, 2u * octaves)) {
     u64 reach = Add64(least, Make64(0u, octaves * kOctave));
     bool all = octaves != 0u && SignedLess64(g_best.race_key, reach);

@@ -8,11 +8,13 @@
 // One word for each 16 bytes of kThreads groups of f32, the widest elements.
 shared i32 quad_maxima[16u * kThreads];
 
-// Signed integers in the order of the floats whose bits these are; its own inverse. -NaN comes first, NaN last.
+// Turns the bits of a float into a signed integer with the order of the floats; its own inverse. -NaN comes first, NaN
+// last.
 i32 Ordered(u32 bits) { return i32(bits ^ (u32(i32(bits) >> 31) & 0x7fffffffu)); }
 const i32 kNothing = i32(0x80000000u);
 
-// From here on too large, or NaN; and below this NaN. 16-bit elements are looked at in the upper half of the word.
+// Integers from FirstTooLarge() on are too large or NaN; those below FirstNumber() are NaN. 16-bit elements lie in the
+// upper half of the word.
 i32 FirstTooLarge() { return i32(g_row.dtype == kElementF16 ? 0x7bff0000u : 0x477fe000u); }
 i32 FirstNumber() { return Ordered(g_row.dtype == kElementF16 ? 0xfc000000u : 0xff800000u); }
 
@@ -25,14 +27,14 @@ u32 ElementOf(uvec4 quad, u32 i) {
   return (i & 1u) != 0u ? pair & 0xffff0000u : pair << 16;
 }
 
-// The bits of a load's tokens in the bitmap; all where there is none. Loads hold 4 or 8 tokens: those of one lie in one
-// word.
+// Returns the bitmap's bits for a load's tokens; all set if there is no bitmap. A load has 4 or 8 tokens, whose bits
+// lie in one word.
 u32 VisibleBits(u32 first) {
   if (g_raw || !Has(kFlagVisible)) return 0xffffffffu;
   return extras[g_row.visible + (first >> 5)] >> (first & 31u);
 }
 
-// The largest visible logit of tokens [first, first + count), as `Ordered`.
+// Returns the largest visible logit of the tokens [first, first + count), as `Ordered`.
 i32 LargestOf(uvec4 quad, u32 first, u32 count) {
   u32 visible = VisibleBits(first);
   i32 largest = kNothing;
@@ -60,7 +62,7 @@ i32 LargestOf(uvec4 quad, u32 first, u32 count) {
 
 void ReadMaxima(u32 maxima) {
   u32 per_load = g_row.dtype == kElementF32 ? 4u : 8u;
-  u32 loads = kGroupSize / per_load;  // of a group
+  u32 loads = kGroupSize / per_load;  // loads of a group
   u32 section = gl_WorkGroupID.x * kSectionGroups;
   u32 section_end = min(section + kSectionGroups, g_groups);
   for (u32 begin = section; begin < section_end; begin += kThreads) {

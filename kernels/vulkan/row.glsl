@@ -7,8 +7,8 @@
 #extension GL_KHR_shader_subgroup_ballot : require
 #endif
 
-// The law's tables lie before the extras. Where a shader holds them itself, many compilers turn every look-up into a
-// tree of 32 branches.
+// The law's tables lie before the extras. If a shader held them, many compilers would turn every look-up into a tree of
+// 32 branches.
 layout(std430, binding = 2) readonly buffer Extras { uint extras[]; };
 const uint kPowersAt = 0u;
 const uint kInversesAt = 32u;
@@ -21,7 +21,7 @@ const uint kLogsAt = 64u;
 
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 layout(constant_id = 0) const u32 kThreads = 256u;
-// Shaders of which a workgroup does a whole row come twice: for rows without a chain, and for those with one.
+// Shaders whose workgroup takes a whole row come in two forms: for rows without a chain, and for those with one.
 layout(constant_id = 1) const bool kChained = false;
 
 layout(std430, binding = 0) readonly buffer Logits { u32 logits[]; };
@@ -31,7 +31,7 @@ layout(std430, binding = 3) coherent buffer Scratch { u32 scratch[]; };
 layout(std430, binding = 4) buffer Outputs { RawOutput outputs[]; };
 layout(std430, binding = 5) buffer Tops { u32 tops[]; };
 
-u32 thread;  // of this workgroup
+u32 thread;  // index in the workgroup
 u32 row;
 RowInput g_row;
 u32 g_groups;
@@ -43,19 +43,19 @@ void OpenRow(u32 index) {
   g_groups = (g_row.vocabulary + kGroupSize - 1u) / kGroupSize;
 }
 
-// Any of them.
+// True if any of these flags is set.
 bool Has(u32 flags) { return (g_row.flags & flags) != 0u; }
 
-// The row is one that this pipeline is for.
+// True if this pipeline takes the row.
 bool IsMine() { return Has(kFlagChain) == kChained; }
 
 u32 Area(u32 offset) { return g_row.scratch + offset; }
 u32 Maxima() { return Area(KERNEL_MAXIMA(g_groups)); }
 u32 RawMaxima() { return Has(kFlagVisible) ? Area(KERNEL_RAW_MAXIMA(g_groups)) : Maxima(); }
 
-// The row failed when it was read or changed.
+// True if the row failed when it was read or changed.
 bool HasFailed() { return outputs[row].sent_error != kNone || outputs[row].changed_error != kNone; }
-// It has not, and has a live token. After sample.comp.
+// True if the row has not failed and has a live token. Valid after sample.comp.
 bool IsSampled() { return !HasFailed() && outputs[row].max_key != kNone; }
 
 // Element `id` of a tensor that begins at `begin`, in 16-byte units of the logits.
@@ -84,14 +84,14 @@ DrawKey KeyOfRow() {
 // The distribution a kernel looks at: as sent, or as changed.
 bool g_raw;
 
-// 0 where the token is not live, or is edited.
+// Returns the token's key as it was sent; 0 if it is not live, or edited.
 u32 SentKey(u32 id) {
   if (id >= g_row.vocabulary) return 0u;
   if (!g_raw && Has(kFlagVisible) && !IsVisible(id)) return 0u;
   return Key(Canonical(SentBits(id)));
 }
 
-// The same, and of an edited token what it was changed to.
+// Returns the same, but an edited token's changed key.
 u32 KeyOf(u32 id) {
   if (g_raw || !Has(kFlagVisible) || IsVisible(id)) return SentKey(id);
   u32 first = 0u;

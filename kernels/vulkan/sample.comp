@@ -12,8 +12,8 @@ bool LagOfDistance(u32 t, out u64 lag) {
 bool LagOf(Token token, out u64 lag) { return LagOfDistance(DistanceOf(token.key), lag); }
 bool LeastLagOf(u32 key, out u64 lag) { return LagOfDistance(LeastDistanceOf(key), lag); }
 
-// min-p, top-k, top-p. The k-th largest of the groups' largest keys bounds the k-th key from below, so top-k looks at
-// about k groups.
+// Applies min-p, top-k, top-p. The k-th largest of the groups' largest keys bounds the k-th key from below, so top-k
+// looks at about k groups.
 void Filter(u32 max_key) {
   if (Has(kFlagGreedy)) return;
   g_last.key = MinPFloor(max_key);
@@ -41,7 +41,7 @@ void Filter(u32 max_key) {
   }
 }
 
-// The first of the tokens that have the largest key.
+// Returns the first of the tokens with the largest key.
 Token First(u32 max_key) {
   u32 listed = ListGroups(max_key);
   u32 first = kNone;
@@ -55,7 +55,7 @@ Token First(u32 max_key) {
   return result;
 }
 
-// Opens the tokens that filters leave, or a chain has left. Returns the first kept token's key; 0 if no token is live.
+// Opens the tokens that the filters or the chain left. Returns the first kept token's key; 0 if no token is live.
 u32 Open() {
   if (kChained) return outputs[row].max_key == kNone ? 0u : OpenKept();
   u32 max_key = LargestKey();

@@ -10,14 +10,14 @@ shared u32 shared_sum_low;
 shared u32 shared_sum_high;
 
 #ifdef KERNEL_SUBGROUPS
-// Threads of a subgroup speak to each other, and one of them goes to the workgroup's memory for all. Needs subgroup
+// Reduces over a subgroup first; one of its threads then goes to the workgroup's memory for all. Needs subgroup
 // operations of the classes basic, ballot and arithmetic. All threads of a subgroup call these together.
 
 bool SpeaksForNeighbours() { return subgroupElect(); }
 u32 MaxOfNeighbours(u32 value) { return subgroupMax(value); }
 u32 CountOfNeighbours(u32 value) { return subgroupAdd(value); }
 
-// A subgroup has at most 128 threads: sums of 16 bits fit a word. What the upper word loses is beyond 2^64.
+// A subgroup has at most 128 threads, so sums of 16 bits fit a word. The upper word loses only multiples of 2^64.
 u64 SumOfNeighbours(u64 value) {
   u32 lower = subgroupAdd(Low(value) & 0xffffu);
   u32 middle = subgroupAdd(Low(value) >> 16);
@@ -34,7 +34,7 @@ u32 PlaceInList(bool is_listed) {
   return subgroupBroadcastFirst(first) + subgroupBallotExclusiveBitCount(listed);
 }
 #else
-// Threads that have no neighbours to speak to: each goes to the workgroup's memory itself.
+// Without subgroups each thread goes to the workgroup's memory itself.
 
 bool SpeaksForNeighbours() { return true; }
 u32 MaxOfNeighbours(u32 value) { return value; }
@@ -52,7 +52,7 @@ void AddToSum(u64 value) {
   if (high != 0u) atomicAdd(shared_sum_high, high);
 }
 
-// The largest `value` of any thread.
+// Returns the largest `value` of any thread.
 u32 MaxOfAll(u32 value) {
   barrier();
   if (thread == 0u) shared_max = 0u;
@@ -86,7 +86,7 @@ u32 CountOfAll(u32 value) {
   return shared_count;
 }
 
-// Where the distribution's maxima lie, and its largest key.
+// The place of the distribution's maxima. LargestKey returns the largest of them.
 u32 g_maxima;
 u32 LargestKey() {
   u32 largest = 0u;
@@ -106,7 +106,7 @@ u32 ListGroups(u32 floor) {
   barrier();
   if (thread == 0u) shared_count = 0u;
   barrier();
-  // Every thread makes the same number of rounds.
+  // All threads make the same number of rounds.
   for (u32 first = 0u; first < g_groups; first += kThreads) {
     u32 i = first + thread;
     bool is_listed = i < g_groups && scratch[g_maxima + min(i, g_groups - 1u)] >= floor;
@@ -118,7 +118,7 @@ u32 ListGroups(u32 floor) {
   return shared_count;
 }
 
-// The number of groups that have a sent key >= `floor`.
+// Returns the number of groups that have a sent key >= `floor`.
 u32 CountOfGroups(u32 floor) {
   u32 count = 0u;
   for (u32 i = thread; i < g_groups; i += kThreads) {
@@ -132,7 +132,7 @@ struct Token {
   u32 id;
 };
 
-// Token `i` of the scan over `listed` groups; there are ScanLength of them.
+// Scan returns token `i` of the scan over `listed` groups, which has ScanLength tokens.
 u32 ScanLength(u32 listed) { return listed * kGroupSize + EditCount(); }
 Token Scan(u32 listed, u32 i) {
   Token token;
@@ -147,7 +147,7 @@ Token Scan(u32 listed, u32 i) {
   return token;
 }
 
-// The kept tokens are those that are not after the last one, nor before the first, which chains alone move.
+// The kept tokens are those from g_first to g_last in order. Only chains move g_first.
 Token g_last;
 Token g_first;
 bool IsKept(Token token) {
@@ -167,7 +167,8 @@ u32 DistanceOf(u32 key) {
   if (kChained) return ShapedDistance(KeyBits(key), g_shape);
   return Distance(KeyBits(key), g_scale);
 }
-// The least distance of any kept token of this key or a smaller one. Adaptive-p takes tokens out of their order.
+// Returns the least distance of any kept token with this key or a smaller one. Under adaptive-p distances do not follow
+// the order.
 u32 LeastDistanceOf(u32 key) {
   if (!kChained) return DistanceOf(key);
   u32 t = Distance(ShapedBits(KeyBits(min(key, g_first.key)), g_shape), g_shape.scale);
@@ -186,7 +187,7 @@ void ScaleFor(u32 max_key) {
   }
 }
 
-// Opens the row as the kernels before left it: the kept tokens and their distances. Returns the first one's key.
+// Opens the row as earlier kernels left it: the kept tokens and their distances. Returns the first kept token's key.
 u32 OpenKept() {
   g_last.key = outputs[row].last_key;
   g_last.id = outputs[row].last_token;
@@ -215,7 +216,7 @@ u32 OpenKept() {
   return chain.first_key;
 }
 
-// The smallest key that min-p keeps.
+// Returns the smallest key that min-p keeps.
 u32 MinPFloor(u32 max_key) {
   if (g_row.min_p_distance == kNone) return 1u;
   Shape shape = PlainShape(KeyBits(max_key));

@@ -1,5 +1,5 @@
-// The end of a prefix of the order, found by its number of tokens or by their weight, without sorting: a radix search
-// from the leading digits of the key to those of the id, which narrows the groups it reads as it goes.
+// Finds the end of a prefix of the order by its number of tokens or by their weight, without sorting: a radix search
+// through the digits of key and id, leading ones first. It reads fewer groups with each digit.
 #include "kernels/vulkan/scan.glsl"
 #include "kernels/vulkan/chain.glsl"
 
@@ -16,7 +16,7 @@ void AddToBin(u32 bin, u64 value) {
   if (high != 0u) atomicAdd(bins_high[bin], high);
 }
 
-// Finds the bin, from the highest down, in which what lies before it plus the bins reaches `target`. Leaves the digit
+// Adds bins to `before`, from the highest down, and finds the bin with which the sum reaches `target`. Leaves the digit
 // and the sum before it in cut_*.
 void FindBin(u64 before, Threshold target) {
   barrier();
@@ -45,9 +45,9 @@ u64 CountedAs(u32 what, u32 key) {
   return Make64(1u, 0u);
 }
 
-// The last token of the shortest prefix whose counts reach `target`, which is at least 1. All together do. By nearness,
-// a key that holds the inverse of its gap. Compilers put a copy of this wherever it is called, so a kernel calls it at
-// one place.
+// Finds the shortest prefix whose counts sum to `target` or more, and returns its last token. `target` is at least 1,
+// and all counts together reach it. With kByNearness the returned key is the inverse of the token's gap. Compilers copy
+// this function to each place that calls it, so a kernel calls it at one place.
 Token FindCut(u32 what, Threshold target) {
   Token cut;
   cut.key = 0u;

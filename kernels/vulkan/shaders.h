@@ -1,9 +1,9 @@
-// The compute shaders, compiled at build time, and how they are run.
+// The compute shaders, compiled at build time, and the rules for running them.
 //
 // All take the six buffers of Chunk::Sizes as storage buffers at bindings 0 to 5, in its order, and two specialisation
-// constants: 0 is the workgroup's number of threads, a power of two; 1 says of a shader that takes whole rows whether
-// it takes those with a chain, or those without. They run in the order of Shader, each after the one before has
-// written. Before the first the outputs are filled with kNone.
+// constants: 0 is the workgroup's number of threads, a power of two; 1 chooses whether a shader that takes whole rows
+// takes those with a chain or those without. They run in the order of Shader, each after the one before has written.
+// Before the first the outputs are filled with kNone.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ inline constexpr int kShaders = 12;
 constexpr bool IsCommon(Shader shader) {
   return shader <= Shader::kWeigh || shader == Shader::kSample || shader == Shader::kDescribe;
 }
-// True if one of its workgroups does a whole row, not a part of one.
+// True if each workgroup takes a whole row, not a part of one.
 constexpr bool TakesWholeRows(Shader shader) { return shader >= Shader::kSum; }
 inline constexpr uint32_t kBindings = 6;
 
@@ -55,11 +55,11 @@ inline constexpr Features kFeatures =
 // Bytes of workgroup memory that a shader needs.
 uint32_t SharedBytes(Shader shader, uint32_t threads);
 
-// The most tokens of a row that workgroups of so many threads sample. Some drivers (Mesa's llvmpipe) end a loop
-// silently after 65,535 iterations, counted over all loops of an invocation. A row this long stays below 60,000 with
-// any options.
+// Returns the most tokens of a row that workgroups of `threads` threads can sample. Some drivers (Mesa's llvmpipe) end
+// a loop silently after 65,535 iterations, counted over all loops of an invocation. A row this long stays below 60,000
+// with any options.
 inline uint32_t MaxVocabulary(uint32_t threads) { return threads * 1024; }
-// The most tokens of a row for each thread, if there are more threads to be had: verify.comp does more with a token.
+// Returns the most tokens for each thread where a device offers more threads: verify.comp does more work for a token.
 constexpr uint32_t TokensOfThread(Shader shader) { return shader == Shader::kVerify ? 256 : 1024; }
 
 }  // namespace sortition::kernels::vulkan

@@ -4,10 +4,10 @@ const u32 kMostSorted = 1024u;
 shared u32 sorted_keys[kMostSorted];
 shared u32 sorted_ids[kMostSorted];
 
-// The smallest power of two that is not below `count`, and not below 2.
+// Returns the smallest power of two >= `count`, at least 2.
 u32 SortedSize(u32 count) { return count <= 2u ? 2u : 1u << (32u - LeadingZeros(count - 1u)); }
 
-// Puts the first `size` of sorted_* into the order of tokens; a power of two. All threads call this.
+// Sorts the first `size` entries of sorted_* by the order of tokens. `size` is a power of two. All threads call this.
 void SortTokens(u32 size) {
   for (u32 run = 2u; run <= size; run *= 2u) {
     for (u32 gap = run / 2u; gap > 0u; gap /= 2u) {
@@ -28,7 +28,7 @@ void SortTokens(u32 size) {
   barrier();
 }
 
-// Returns the number of sorted tokens before this one, itself counted or not.
+// Returns the number of sorted tokens before this one; `with_itself` counts an equal token, too.
 u32 SortedBefore(Token token, u32 size, bool with_itself) {
   u32 count = 0u;
   for (u32 step = size; step > 0u; step /= 2u) {

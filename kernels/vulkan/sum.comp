@@ -4,7 +4,7 @@
 #include "kernels/vulkan/scan.glsl"
 #include "kernels/vulkan/chain.glsl"
 
-Scale g_unit;  // the unit shape's, for levels
+Scale g_unit;  // scale of the unit shape, for levels
 u32 g_log_sum;
 u32 g_summed;
 
@@ -68,7 +68,7 @@ void main() {
     sums = SumTokens();
   }
   u32 count = CountOfAll(sums.count);
-  // One after the other.
+  // The two sums share memory, so they are taken one after the other.
   for (u32 i = 0u; i < 2u && g_summed != kSumCounts && g_summed != kSumGroups; ++i) {
     u64 sum = SumOfAll(sums.first);
     if (thread == 0u && i == 0u) {

@@ -6,7 +6,7 @@
 #include "kernels/vulkan/mass.glsl"
 #include "kernels/vulkan/race.glsl"
 
-// f32 bits of the probability with which the draft's distribution yields the token.
+// Returns the f32 bits of the token's probability in the draft's distribution.
 u32 DraftBits(u32 id) {
   if (g_row.draft_form == kDraftCertain) return id == g_row.given ? 0x3f800000u : 0u;
   if (g_row.draft_form == kDraftDense) return ElementBits(g_row.draft, g_row.draft_dtype, id);
@@ -24,8 +24,8 @@ u32 DraftBits(u32 id) {
   return is_listed ? extras[g_row.draft + g_row.draft_count + first] : 0u;
 }
 
-// True if the drafter's values are probabilities, sum to 1 and give the draft some. Lists were checked when they
-// arrived. All threads call this.
+// True if the drafter's values are probabilities, sum to 1 and give the draft a probability above 0. Lists were checked
+// when they arrived. All threads call this.
 bool CheckDraft() {
   if (g_row.draft_form != kDraftDense) return true;
   u64 units = Make64(0u, 0u);
@@ -59,7 +59,7 @@ bool CheckDraft() {
 }
 
 u64 g_sum;          // of the kept tokens' weights
-bool g_is_residual;  // what the drafter gives is taken off the weights that race
+bool g_is_residual;  // the race is among the residual weights
 
 u64 DraftWeightOf(u32 id) { return DraftWeight(DraftBits(id), g_sum); }
 
@@ -80,8 +80,8 @@ bool IsAccepted(Token draft, PhiloxWords words) {
   return Accepts(WordOf(words, 1u), WeightOf(draft.key), DraftWeightOf(draft.id));
 }
 
-// The token in the draft's place. Where the drafter gives every kept token as much as the target does, which only
-// roundings can bring about, the race is among the weights.
+// Draws the token in the draft's place, from the residual weights, or from the target's weights if rounding left no
+// residual.
 Token Replacement(u32 first_key) {
   Token winner;
   winner.id = kNone;
@@ -97,7 +97,7 @@ void main() {
   OpenRow(gl_WorkGroupID.x);
   if (!IsMine() || !Has(kFlagVerify) || !IsSampled() || !CheckDraft()) return;
   if (Has(kFlagGreedy)) {
-    // The draft is accepted if it is the first token, which takes its place if it is not.
+    // Accepts the draft if it is the first token. Otherwise the first token takes its place.
     if (thread == 0u) outputs[row].accepted = outputs[row].first_token == g_row.given ? 1u : 0u;
     return;
   }

@@ -1,17 +1,17 @@
-// Sums of weights over whole rows, for those that ask: of the raw distribution, and of what min-p leaves of the changed
-// one. A workgroup weighs a section of a row; x counts sections, y rows.
+// Sums weights over whole rows that ask for it: of the raw distribution, and of the changed row after min-p. A
+// workgroup weighs a section of a row; x counts sections, y rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"
 #include "kernels/vulkan/mass.glsl"
 
-// The processed distribution's sum is needed here: nothing but min-p comes before it is.
+// True if the processed distribution's sum is taken here, because only min-p comes before it.
 bool WeighsProcessed() {
   if (Has(kFlagGreedy | kFlagChain) || g_row.top_k != 0u) return false;
   return g_row.top_p != 0u || Has(kFlagProcessed | kFlagVerify);
 }
 
-// Leaves the mass of the section's tokens of a key >= `floor`.
+// Leaves the mass of the section's tokens with a key >= `floor`.
 void Weigh(u32 section, u32 floor, u32 which) {
   u32 first = section * kSectionGroups * kGroupSize;
   u32 end = min(first + kSectionGroups * kGroupSize, g_row.vocabulary);
