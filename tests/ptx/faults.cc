@@ -1,4 +1,4 @@
-// Lines of PTX are changed in place, so that all others keep their numbers.
+// Changes lines of PTX in place, so that all others keep their numbers.
 #include "tests/ptx/faults.h"
 
 #include <regex>
@@ -12,7 +12,7 @@ constexpr int kGigabyte = 1 << 30;
 
 bool Has(const std::string& line, std::string_view text) { return line.find(text) != std::string::npos; }
 
-// An access of shared or global memory. `first` and `rest` are what stands before and after its offset.
+// An access of shared or global memory. `first` and `rest` are the text before and after its offset.
 struct MemoryAccess {
   std::string first, rest;
   bool stores = false;
@@ -33,12 +33,12 @@ bool ReadAccess(const std::string& line, MemoryAccess* access) {
   return true;
 }
 
-// Moves the access by so many bytes.
+// Moves the access by `bytes` bytes.
 std::string Moved(const MemoryAccess& access, int bytes) {
   return access.first + "+" + std::to_string(access.offset + bytes) + access.rest;
 }
 
-// Changes the line if it is a place of that kind.
+// Plants a fault of that kind in the line if it is a place for one.
 bool Change(FaultKind kind, std::string* line) {
   static const std::regex kMeets(R"(^(\s*(?:shfl|vote|redux)\.sync\..*, )[^,;]+;\s*$)");
   static const std::regex kComputes(

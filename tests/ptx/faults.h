@@ -10,7 +10,7 @@ namespace sortition::testing::ptx {
 enum class FaultKind : uint8_t {
   kBarrier,    // a barrier of the block is removed
   kFence,      // a fence is removed
-  kMask,       // a lane is taken out of the mask of lanes that meet
+  kMask,       // the mask of lanes that meet lacks a lane
   kIndex,      // an access of shared or global memory is off by one element
   kStore,      // a store to shared or global memory is removed
   kAlignment,  // an access of shared or global memory is off by one byte
@@ -19,7 +19,7 @@ enum class FaultKind : uint8_t {
 };
 const char* NameOf(FaultKind kind);
 
-// Where one is planted: the nth place of its kind in the functions whose names contain `function`, from 0.
+// A fault, at the nth place of its kind, from 0, in the functions whose names contain `function`.
 struct Fault {
   FaultKind kind;
   std::string module;

@@ -25,7 +25,7 @@ namespace {
 
 constexpr char kDiffers[] = "outputs differ";
 
-// Rows and sequences that reach what the faults break, with their outputs.
+// Rows and sequences that run the code that faults break, with their outputs.
 class Subjects {
  public:
   Subjects() {
@@ -35,7 +35,7 @@ class Subjects {
     Add(RowKind::kChainedTasks, 8, 500);
   }
 
-  // Returns how the machine's run of the module is found to be wrong; empty if it is right.
+  // Returns what is wrong with the machine's run of the module; empty if it is right.
   std::vector<std::string> Judge(const std::string& module, Machine* machine) {
     UseMachine(module, machine);
     const bool is_right = module == "sequence" ? AreSequencesRight(*machine) : AreRowsRight(*machine);
@@ -94,14 +94,14 @@ Subjects& TheSubjects() {
   return *subjects;
 }
 
-// The module with the fault, judged.
+// Judges a run of the module with the fault.
 std::vector<std::string> Judge(const std::string& module, const std::string& text) {
   const Program program = Parse(text);
   Machine machine(program);
   return TheSubjects().Judge(module, &machine);
 }
 
-// Each of these is found. Where a kernel has changed so much that a place is another, PtxSurvey names new ones.
+// Each of these is found. Where a change of a kernel has moved a place, PtxSurvey names new ones.
 const Fault kNamedFaults[] = {
     {FaultKind::kBarrier, "sample", "SortitionRead", 0},
     {FaultKind::kBarrier, "sample", "FinishRead", 12},
@@ -138,7 +138,7 @@ const Fault kNamedFaults[] = {
     {FaultKind::kIndex, "sequence", "SortitionAdvance", 10},
 };
 
-// Plants the fault and expects that it is found: as `as`, part of a report; empty: anyhow.
+// Plants the fault and expects a report that contains `as`; empty: any sign of the fault.
 void ExpectFound(const Fault& fault, const std::string& as = "") {
   const ModuleLines lines(ModuleText(fault.module));
   const std::vector<ModuleLines::Place> places = lines.Places(fault.kind, fault.function);
@@ -152,7 +152,7 @@ void ExpectFound(const Fault& fault, const std::string& as = "") {
   std::printf("planted: %s, line %u: %s\n", fault.name().c_str(), line, how->c_str());
 }
 
-// A share of the named faults of the kind, at least one.
+// Tests a share of the named faults of the kind, at least one.
 void ExpectNamedFound(FaultKind kind) {
   std::vector<Fault> faults;
   std::ranges::copy_if(kNamedFaults, std::back_inserter(faults),
@@ -220,9 +220,9 @@ std::set<uint32_t> LinesReached(const std::string& module) {
   return lines;
 }
 
-// Plants faults of a kind at places that are spread over those of a module that the subjects reach, as many as
-// PTX_SURVEY says (default 8), and says which are found. A fault that changes nothing that matters is not: a barrier
-// that another one makes superfluous, an element that equals its neighbour.
+// Plants PTX_SURVEY faults of a kind (default 8) at places spread over the lines of a module that the subjects reach,
+// and says which are found. A fault without an effect is not found: a barrier beside another one, an element that
+// equals its neighbour.
 struct Survey {
   FaultKind kind;
   uint32_t least;  // percent of the faults that are found, over all modules

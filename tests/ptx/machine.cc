@@ -149,7 +149,7 @@ size_t Machine::Choose(const Warp& warp, bool drifts) {
   return best;
 }
 
-// Merges the split with those that stand where it does.
+// Merges the split with the splits at the same instruction.
 size_t Machine::Merge(Warp* warp, size_t current) {
   for (size_t i = 0; i < warp->splits.size();) {
     Split& split = warp->splits[current];
@@ -167,7 +167,7 @@ size_t Machine::Merge(Warp* warp, size_t current) {
   return current;
 }
 
-// Returns the split to run, merged with those that stand where it does.
+// Returns the split to run, merged with the splits at the same instruction.
 size_t Machine::MergeAndSwitch(Warp* warp, size_t current, bool drifts) {
   while (true) {
     current = Merge(warp, current);
@@ -230,7 +230,7 @@ void Machine::Step(Warp* warp, size_t current, const Instruction& instruction, u
     case Kind::kCompute:
       break;
     default:
-      // Those below take all lanes of a split.
+      // The kinds below take all lanes of a split.
       SORTITION_CHECK(!instruction.has_guard);
   }
   if (instruction.kind == Kind::kCall) return Call(&split, instruction);
@@ -270,7 +270,7 @@ void Machine::Return(Warp* warp, size_t current, uint32_t mask) {
   warp->live &= ~mask;
   warp->block->live -= uint32_t(std::popcount(mask));
   warp->splits.erase(warp->splits.begin() + ptrdiff_t(current));
-  // Those that wait may now wait for lanes that have ended.
+  // Waiting splits may wait for lanes that have ended by now.
   for (Split& other : warp->splits) {
     if (!other.is_at_barrier) other.is_waiting = false;
   }
@@ -282,7 +282,7 @@ void Machine::Meet(Warp* warp, size_t current, const Instruction& instruction) {
   Split& split = warp->splits[current];
   const uint32_t* const wanted = warp->registers.row<uint32_t>(instruction.operands[instruction.mask_operand]);
   uint32_t ready = 0;
-  // Mostly the whole warp meets.
+  // Short way: the whole warp meets.
   if (split.mask == kAllLanes && std::all_of(wanted, wanted + kLanes, [](uint32_t w) { return w == kAllLanes; })) {
     instruction.apply(warp->registers, instruction, kAllLanes);
     ready = kAllLanes;
@@ -329,7 +329,7 @@ void Machine::ArriveAtBarrier(Warp* warp, size_t current) {
   ReleaseBarrier(warp->block);
 }
 
-// Lets the threads of the block pass the barrier once all that live wait there.
+// Lets the threads of the block pass the barrier once all live threads wait there.
 void Machine::ReleaseBarrier(Block* block) {
   if (block->at_barrier == 0 || block->at_barrier != block->live) return;
   const uint32_t pc = block->warps[0]->splits.empty() ? ~0u : block->warps[0]->splits[0].pc;

@@ -28,15 +28,15 @@ struct LaunchOptions {
   uint32_t blocks_y = 1;
   uint32_t threads = 32;                   // of a block: a multiple of 32
   uint64_t seed = 0;                       // of the schedule
-  uint64_t max_steps = uint64_t{1} << 36;  // instructions of warps, after which the launch does not end
+  uint64_t max_steps = uint64_t{1} << 36;  // a launch with more instructions of warps counts as endless
 };
 
 // Costs of an instruction.
 struct Count {
-  uint64_t warps = 0;          // times that a warp issued it
+  uint64_t warps = 0;          // issues by a warp
   uint64_t lanes = 0;          // lanes that took part
   uint64_t sectors = 0;        // of 32 bytes of global memory
-  uint64_t table_sectors = 0;  // of these, those of the module's variables
+  uint64_t table_sectors = 0;  // of these, the sectors of the module's variables
   uint64_t conflicts = 0;      // passes over shared memory beyond the first
 };
 
@@ -47,15 +47,15 @@ class Machine {
   explicit Machine(const Program& program);
   ~Machine();
 
-  // Runs the entry on `parameters`, its only parameter. `memory` is what it may touch; null: anything, unchecked.
-  // Returns false if the launch ended early. Reports tell why.
+  // Runs the entry on `parameters`, its only parameter. `memory` lists the ranges that it may touch; null: anything,
+  // unchecked. Returns false if the launch ended early. Reports tell why.
   bool Launch(std::string_view entry, std::span<const std::byte> parameters, const LaunchOptions& options,
               std::vector<MemoryRange>* memory);
 
-  // Findings, each once an instruction, in the order in which they were made.
+  // Findings in the order of the run, at most one of a kind for each instruction.
   const std::vector<Report>& reports() const { return reports_; }
   void ClearReports() { reports_.clear(); }
-  // Sectors and conflicts are counted from now on.
+  // Starts to count sectors and conflicts.
   void CountTransactions() { counts_transactions_ = true; }
   // By instruction, of all launches.
   const std::vector<Count>& counts() const { return counts_; }

@@ -1,4 +1,4 @@
-// Loads, stores and atomic operations: where an address lies, what may be done there, and what it costs.
+// Loads, stores and atomic operations: the place of an address, the access that is allowed there, and its cost.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -153,7 +153,7 @@ std::byte* Machine::PlaceOf(Warp* warp, uint32_t lane, uint32_t pc, const Instru
   }
   Space space = instruction.space;
   if (space == Space::kGeneric) {
-    // A little below a window is beyond the beginning of what lies there.
+    // An address a little below a window lies before the beginning of the window's memory.
     const uint64_t window = address >> 60;
     space = window == kSharedWindow >> 60  ? Space::kShared
             : window == kLocalWindow >> 60 ? Space::kLocal
@@ -184,7 +184,7 @@ std::byte* Machine::PlaceOf(Warp* warp, uint32_t lane, uint32_t pc, const Instru
   if (instruction.kind != Kind::kLoad) {
     std::fill_n(written, bytes, uint8_t{1});
   } else if (std::all_of(written, written + bytes, [](uint8_t byte) { return byte == 0; })) {
-    // Copies of structs read what lies between their members, so one written byte is enough.
+    // Copies of structs also read padding, so one written byte is enough.
     Complain(*warp, lane, pc, Finding::kUnwritten, address, "local memory that the thread has not written");
   }
   return &warp->local[lane * size + address];
@@ -231,8 +231,8 @@ std::byte* Machine::PlaceInGlobal(Warp* warp, uint32_t lane, uint32_t pc, const 
   return place;
 }
 
-// Sectors of global memory, or passes over the banks of shared memory. A pass serves 32 lanes of 4 bytes, 16 of 8 or 8
-// of 16.
+// Counts sectors of global memory, or passes over the banks of shared memory. A pass serves 32 lanes of 4 bytes, 16 of
+// 8 or 8 of 16.
 void Machine::CountAccess(uint32_t pc, const Instruction& instruction, uint32_t mask, const uint64_t* addresses) {
   const uint32_t bytes = instruction.count * instruction.size;
   const uint64_t some = addresses[std::countr_zero(mask)];

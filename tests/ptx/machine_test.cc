@@ -1,4 +1,4 @@
-// The interpreter of PTX, on small texts: instructions against plain C++, lanes that part and meet, what it reports.
+// The interpreter of PTX on small texts: instructions against plain C++, lanes that part and meet, and reports.
 #include "tests/ptx/machine.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ struct Options {
   std::vector<Count>* counts = nullptr;  // by instruction, with transactions
 };
 
-// Runs the body over `words` and returns what was reported.
+// Runs the body over `words` and returns the reports.
 std::vector<Report> RunBody(const std::string& body, std::vector<uint64_t>* words, const Options& options = {}) {
   const Program program = Parse(kHead + options.functions + kBegin + body + "\nret;\n}\n");
   Machine machine(program);
@@ -83,7 +83,7 @@ void ExpectEach(const std::string& instruction, const std::function<uint64_t(uin
         << instruction << " of " << before[lane] << " and " << before[32 + lane];
   }
 }
-// Likewise with a result of 32 bits, %r6.
+// As ExpectEach, with a result of 32 bits, %r6.
 void ExpectEach32(const std::string& instruction, const std::function<uint32_t(uint32_t, uint32_t)>& expected) {
   ExpectEach(instruction + " cvt.u64.u32 %rd6, %r6;",
              [&](uint64_t a, uint64_t b) { return expected(uint32_t(a), uint32_t(b)); });
@@ -162,7 +162,7 @@ TEST(PtxMachine, UnknownInstructionFailsByName) {
   EXPECT_THROW(RunBody("add.s32 %r4, %rd1, 1;", &words), Unknown);
 }
 
-// Lanes loop as often as their number says, then meet again: a shuffle of all of them works.
+// Lane i loops i times. Then the lanes meet again: a shuffle of all of them works.
 TEST(PtxMachine, LanesThatPartMeetAgain) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     std::vector<uint64_t> words(32);
@@ -178,7 +178,7 @@ TEST(PtxMachine, LanesThatPartMeetAgain) {
   }
 }
 
-// Lanes reach one meeting from four places, of which one is reached while another split runs.
+// Lanes reach one meeting from four places; one split arrives while another one runs.
 TEST(PtxMachine, LanesFromManyPlacesMeet) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     std::vector<uint64_t> words(32);
@@ -324,7 +324,7 @@ TEST(PtxMachine, UnwrittenReadIsReported) {
               ::testing::IsEmpty());
 }
 
-// A block does not see what the block before it left in shared memory.
+// A block does not see the shared memory of the block before it.
 TEST(PtxMachine, SharedMemoryBeginsUnwritten) {
   std::vector<uint64_t> words(1);
   const std::string body =
@@ -335,7 +335,7 @@ TEST(PtxMachine, SharedMemoryBeginsUnwritten) {
   }
 }
 
-// Wherever the host's memory has them.
+// Tables are aligned to sectors wherever the host put the module.
 TEST(PtxMachine, TablesBeginWhereSectorsDo) {
   std::vector<uint64_t> words(32);
   std::vector<Count> counts;

@@ -11,7 +11,7 @@ namespace sortition::testing::ptx {
 // Returns the PTX of this module for the architecture that the build makes. Throws if the file cannot be read.
 std::string ModuleText(std::string_view name);
 
-// Likewise decoded, once in a process. Thread-safe.
+// Returns the decoded module, which a process decodes once. Thread-safe.
 const Program& Module(std::string_view name);
 
 }  // namespace sortition::testing::ptx

@@ -20,7 +20,7 @@ using s64 = int64_t;
 using f32 = float;
 using f64 = double;
 
-// `compute(lane)` for each lane of the mask. All lanes take a loop that compilers vectorise.
+// Stores `compute(lane)` for each lane of the mask. A full mask takes a loop that compilers vectorise.
 template <typename D, typename F>
 inline void ForLanes(D* to, u32 mask, const F& compute) {
   if (mask == kAllLanes) {
@@ -84,7 +84,7 @@ void Select(const Registers& at, const Instruction& i, u32 mask) {
   ForLanes(at.row<T>(i.operands[0]), mask, [&](u32 lane) { return (bits >> lane & 1) != 0 ? a[lane] : b[lane]; });
 }
 
-// Two halves of a value, the lower one first.
+// Splits a value into two halves, the lower one first.
 template <typename Half, typename Whole>
 void Unpack(const Registers& at, const Instruction& i, u32 mask) {
   Whole values[kLanes];
@@ -175,7 +175,7 @@ template <typename T>
 T Same(T a) {
   return a;
 }
-// Shifts by the width and more leave nothing, or the sign.
+// Shifts by the width or more leave 0, or the sign.
 template <typename T>
 T ShiftLeft(T a, u32 by) {
   return by < 8 * sizeof(T) ? T(a << by) : T{0};
@@ -194,7 +194,7 @@ u32 Reverse(u32 a) {
   a = (a >> 4 & 0x0f0f0f0f) | (a & 0x0f0f0f0f) << 4;
   return __builtin_bswap32(a);
 }
-// By how much a shift to the left brings the highest set bit to the top.
+// Returns the left shift that brings the highest set bit to the top.
 u32 FindShift(u32 a) { return a == 0 ? kAllLanes : u32(std::countl_zero(a)); }
 template <u32 (*kCompute)(s16, s16)>
 u32 Halves(u32 a, u32 b) {

@@ -9,7 +9,7 @@ namespace sortition::testing::ptx {
 namespace {
 
 constexpr uint32_t kRowAlignment = 64;
-// Bytes that no variable has, between those of local memory.
+// Unused bytes between the variables of local memory.
 constexpr uint32_t kLocalGap = 32;
 
 uint32_t RoundUp(uint64_t value, uint32_t to) { return uint32_t((value + to - 1) / to * to); }
@@ -138,7 +138,7 @@ void Parser::ParseVariable(std::string_view space) {
   Define(name, {Symbol::Kind::kAddress, 0, address, true});
 }
 
-// Parameters in parentheses, at places that a declaration gave them, or at new ones.
+// Parses parameters in parentheses. They get the places of an earlier declaration, or new ones.
 std::vector<uint32_t> Parser::ParseParameters(const std::vector<uint32_t>& known, uint32_t* bytes) {
   std::vector<uint32_t> places;
   Expect("(");
@@ -164,7 +164,7 @@ std::vector<uint32_t> Parser::ParseParameters(const std::vector<uint32_t>& known
 
 void Parser::ParseFunction(bool is_entry) {
   scopes_.emplace_back();
-  // The name follows what is returned, whose names belong to the function's scope.
+  // The function's name follows its return values, whose names belong to the function's scope.
   Signature signature;
   const size_t returns_at = at_;
   const bool returns = peek().text == "(";

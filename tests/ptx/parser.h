@@ -1,4 +1,4 @@
-// The state of Parse: what names mean, and where the next variable, register and parameter lie.
+// The state of Parse: the meaning of names, and the places of the next variable, register and parameter.
 #pragma once
 
 #include <map>

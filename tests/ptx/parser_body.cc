@@ -275,7 +275,7 @@ Parser::Operand Parser::ParseOperand() {
   return {symbol.kind == Symbol::Kind::kRegister ? symbol.width : '*', symbol.address};
 }
 
-// Operands up to the end of the list: values in braces and after a bar count one by one.
+// Parses operands up to the end of the list. Values in braces and after a bar count one by one.
 std::vector<Parser::Operand> Parser::ParseOperands() {
   std::vector<Operand> operands;
   while (true) {

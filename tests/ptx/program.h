@@ -1,7 +1,7 @@
 // A PTX module, decoded: one array of instructions whose operands are places in a warp's registers.
 //
-// A function's registers, its local memory and its parameters have fixed places, for which there is no recursion in
-// these modules. So lanes of a warp that stand in different functions never share a place.
+// A function's registers, its local memory and its parameters have fixed places, because these modules have no
+// recursion. So lanes of a warp that stand in different functions never share a place.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr uint32_t kAllLanes = 0xffffffff;
 inline constexpr uint64_t kSharedWindow = uint64_t{1} << 60;
 inline constexpr uint64_t kLocalWindow = uint64_t{1} << 61;
 
-// Text that the parser or the interpreter does not know, with its line.
+// Thrown for text that the parser or the interpreter does not know; names its line.
 class Unknown : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -108,8 +108,8 @@ struct SpecialRows {
   uint32_t tid_x = 0, ctaid_x = 0, ctaid_y = 0;
 };
 
-// A variable of the module in global memory, which is only read. It begins where a sector of memory does, as the linker
-// lays the kernels' tables: where it lay in the host's memory by chance, counts would differ from run to run.
+// A variable of the module in global memory, which is only read. It is aligned to a sector of memory, as the linker
+// aligns the kernels' tables. At a random place in the host's memory counts would differ from run to run.
 struct Variable {
   struct alignas(128) Line {
     std::byte bytes[128];
@@ -131,7 +131,7 @@ struct Program {
   uint32_t registers_bytes = 0;
   uint32_t parameter_bytes = 0;      // of a lane
   uint32_t shared_bytes = 0;         // of a block
-  std::vector<uint8_t> local_valid;  // by byte of a lane's local memory: a variable has it
+  std::vector<uint8_t> local_valid;  // by byte of a lane's local memory: true if a variable has it
   std::vector<Variable> variables;
   std::map<std::string, uint32_t> labels;  // by FUNCTION:LABEL, the instruction
 

@@ -1,5 +1,5 @@
 // Counts of a batch in the interpreter: instructions a token, by function and by innermost loop, sectors of global
-// memory and further passes over shared memory. They are a model of time, and no measurement.
+// memory and further passes over shared memory. The counts are a model of time, and no measurement.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,8 @@ struct Loop {
   uint32_t last = 0;
 };
 
-// Loops that no other loop that ends before overlaps: the innermost ones, and of entangled ones the first.
+// Returns the loops that overlap no loop that ends before them: the innermost loops, and the first of several entangled
+// ones.
 std::vector<Loop> InnermostLoops(const Program& program) {
   std::vector<Loop> loops;
   for (uint32_t pc = 0; pc < program.code.size(); ++pc) {
@@ -116,7 +117,7 @@ class Table {
     report_->Add({name_ + "/" + module + "/tables", 32 * double(sum.table_sectors) / tokens_, "bytes/token", {}});
     report_->Add({name_ + "/" + module + "/conflicts", double(sum.conflicts) / tokens_, "passes/token", {}});
   }
-  // An instruction of a warp is one of each of its 32 lanes.
+  // An instruction of a warp counts for each of its 32 lanes.
   double Each(const Count& count) const { return kLanes * double(count.warps) / tokens_; }
   bool IsMuch(const Count& count) const { return Each(count) >= 0.5; }
   static std::string Line(const Program& program, uint32_t pc) { return std::to_string(program.code[pc].line); }

@@ -35,7 +35,7 @@ void Run(std::string_view module, std::string_view kernel, std::span<const std::
   options.threads = kernels::cuda::kThreads;
   options.seed = seed + 1'000'003 * Schedule();
   if (others.contains(module)) {
-    // A launch that never ends is a finding, so it may not take for ever.
+    // Ends a launch that would run for ever: that is a finding.
     options.max_steps = 50'000'000;
     machine.Launch(kernel, parameters, options, memory);
     return;
@@ -45,9 +45,9 @@ void Run(std::string_view module, std::string_view kernel, std::span<const std::
   machine.ClearReports();
 }
 
-// Writes what the process has run of each module into the environment's PTX_COVERAGE, a file: a line `module NAME`, a
-// line `entry NAME` or `function NAME` for each function, and behind it `1` for each of its instructions that was
-// reached, else `0`. Machines of planted faults do not count.
+// Writes the instructions that the process has run to the file that PTX_COVERAGE names: a line `module NAME`, then a
+// line `entry NAME` or `function NAME` for each function, and behind it a `1` for each instruction that was reached,
+// else `0`. Machines of planted faults do not count.
 class Coverage : public ::testing::Environment {
  public:
   void TearDown() override {

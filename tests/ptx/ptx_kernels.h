@@ -1,4 +1,4 @@
-// The interpreter in the emulator's place: what it has found, and other modules than those that ship.
+// The interpreter in the emulator's place: its findings, and runs of modules that do not ship.
 #pragma once
 
 #include <string_view>
@@ -7,11 +7,11 @@
 
 namespace sortition::testing::ptx {
 
-// Runs launches of that module's kernels on `machine` from now on, and leaves its reports to the caller. Null: on the
-// module that ships, whose reports fail the test that runs.
+// Makes later launches of that module's kernels run on `machine`, whose reports are the caller's. Null: they run on the
+// module that ships, whose reports fail the running test.
 void UseMachine(std::string_view module, Machine* machine);
 
-// The machine that runs the launches of the module's kernels.
+// Returns the machine that runs the launches of the module's kernels.
 Machine& MachineOf(std::string_view module);
 
 }  // namespace sortition::testing::ptx

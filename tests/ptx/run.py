@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Dict, List, NamedTuple, Set, Tuple
 
-# Binaries of the suite over the interpreter, and those over the emulator whose cases they have to have.
+# Binaries of the suite over the interpreter, each with the one over the emulator whose cases it must have.
 BINARIES = {"ptx_kernel_test": "cuda_test", "ptx_library_test": "library_test"}
 # Cases over the emulator that launch no kernel, by the beginning of the name, and why.
 WITHOUT_KERNELS = {
@@ -115,13 +115,13 @@ def entries_of(modules: List[pathlib.Path]) -> Set[Tuple[str, str]]:
 
 
 def without_reason(wanted: List[str], there: List[str]) -> List[str]:
-    """Cases over the emulator that are not there and have no reason."""
+    """Cases over the emulator that are missing without a reason."""
     return [case for case in wanted if case not in there and not case.startswith(tuple(WITHOUT_KERNELS))]
 
 
 def judge(results: List[Result], launched: Set[Tuple[str, str]], entries: Set[Tuple[str, str]],
           absent: List[str]) -> List[str]:
-    """Returns a line for each thing that does not hold."""
+    """Returns a line for each finding."""
     wrong = [f"{r.case.name} was skipped" if r.skipped else f"{r.case.name} failed in schedule {r.case.schedule}"
              for r in results if not r.passed]
     wrong += [f"kernel {name} of {module}.cu was never launched" for module, name in sorted(entries - launched)]

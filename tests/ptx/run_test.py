@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 RUN = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "tests/ptx/run.py"
-# A fake of a binary of tests: lists its cases, and does what stands in a file of the case's name.
+# A fake test binary: lists its cases, and runs the script in a file with the case's name.
 FAKE_BINARY = """#!/bin/sh
 for option in "$@"; do
   case $option in
@@ -32,7 +32,7 @@ MODULE = """.visible .entry Read(
 
 class RunTest(unittest.TestCase):
     def run_suite(self, *, advance=PASSES, fault=PASSES, launches="1", emulated="Kernel.\n  Read", options=()):
-        """Runs a suite of three cases: what they do, what the last one launches, what the emulator's suite has."""
+        """Runs a suite of three cases: two scripts, the last one's launches, the emulator's cases."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "bin").mkdir()

@@ -1,4 +1,4 @@
-// The order of accesses, by times of barriers and by what fences and atomic operations pass on.
+// Orders accesses by the times of barriers, and by the knowledge that fences and atomic operations pass on.
 #include "tests/ptx/shadow.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ bool IsKnown(const Knowledge& knowledge, uint32_t block, uint32_t thread, Time t
   return time < known.before || (known.thread == thread && time <= known.thread_until);
 }
 
-// An access of another thread of the same block is ordered before this one.
+// True if the other thread's access in the same block is ordered before this one.
 bool IsBeforeInBlock(const Accessor& accessor, uint32_t thread, Time time) {
   return thread == accessor.thread || time < accessor.block_barrier ||
          (thread / 32 == accessor.thread / 32 && time < accessor.warp_barrier);
@@ -58,7 +58,7 @@ std::string Note(const Accessor& accessor, ByteShadows* shadows, uint64_t at, ui
     }
     const bool may_meet_reads = IsRead(kind) || (kind == AccessKind::kAtomic && cell.is_read_strong);
     if (cell.read != 0 && !may_meet_reads && conflict.empty()) {
-      // Several readers are any threads but this one.
+      // With several readers, the reader may be any other thread.
       const uint32_t reader = cell.is_read_by_several && cell.reader == accessor.thread ? ~0u : cell.reader;
       if (!is_before(cell.reading_block, reader, cell.read)) {
         conflict = Conflict("a write", "a read", cell.reading_block, cell.reader);

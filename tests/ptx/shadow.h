@@ -18,11 +18,11 @@ namespace sortition::testing::ptx {
 
 enum class Finding : uint8_t {
   kRace,
-  kUnwritten,    // bytes are read that have not been written
+  kUnwritten,    // a read of bytes that were never written
   kOutOfBounds,  // bytes of no variable and no memory
-  kReadOnly,     // memory is written that is only read, or is constant for the launch
+  kReadOnly,     // a write to memory that is read-only, or constant for the launch
   kMisaligned,
-  kMask,     // lanes meet that their masks do not name, or will not come
+  kMask,     // lanes meet that their masks do not name, or named lanes never come
   kBarrier,  // threads of a block wait at different barriers, or some have ended
   kStuck,    // threads wait for ever, or run for ever
 };
@@ -43,7 +43,7 @@ struct Report {
 // Times are ticks of one clock, which barriers and launches advance.
 using Time = uint32_t;
 
-// Four bytes from a multiple of four on share the first one's until one of them is accessed alone.
+// Each aligned group of four bytes shares the first byte's shadow until a byte is accessed alone.
 struct ByteShadow {
   Time written = 0;  // 0: not yet
   Time read = 0;
@@ -104,15 +104,15 @@ struct Accessor {
   uint32_t block = 0;
   uint32_t thread = 0;
   Time now = 0;            // stamps the access
-  Time block_barrier = 0;  // what its block did before that time is ordered
-  Time warp_barrier = 0;   // what its warp did
+  Time block_barrier = 0;  // accesses of its block before that time are ordered
+  Time warp_barrier = 0;   // accesses of its warp before that time are ordered
 };
 
 // Knowledge of one block about what another did.
 struct Known {
-  Time before = 0;  // all that the block did before that time
+  Time before = 0;  // accesses of the block before that time are known
   uint16_t thread = 0;
-  Time thread_until = 0;  // and what its thread did up to that one
+  Time thread_until = 0;  // and accesses of its thread up to this time
 };
 using Knowledge = std::map<uint32_t, Known>;  // by block
 
@@ -122,11 +122,12 @@ class GlobalShadow;
 class BlockShadow {
  public:
   void Begin(GlobalShadow* global, uint32_t block, uint32_t threads, uint32_t shared_bytes);
-  // The whole block, or the lanes of a whole warp, have met.
+  // Called when the whole block, or all lanes of a warp, have met.
   void PassBarrier();
   void PassWarpBarrier(uint32_t warp);
   void Fence(uint32_t thread);
-  // An atomic operation on global memory: takes what others left at the address, and leaves what is fenced.
+  // Called at an atomic operation on global memory: takes the knowledge that others left at the address, and leaves the
+  // thread's fenced knowledge.
   void Synchronize(uint32_t thread, uint64_t address);
   Accessor AccessorOf(uint32_t thread) const;
   // Returns a description of the conflict, or of the missing write; empty if there is none.
@@ -145,7 +146,7 @@ class BlockShadow {
   Time now_ = 0;
   Time barrier_ = 0;
   std::vector<Time> warp_barriers_;
-  ByteShadows shared_;  // of earlier blocks, too: what is older than this block's beginning does not count
+  ByteShadows shared_;  // kept from earlier blocks: times before this block's beginning do not count
   Time began_ = 0;
   std::map<uint32_t, ThreadState> threads_;  // those that have fenced or synchronized
   Knowledge known_;

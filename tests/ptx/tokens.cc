@@ -1,4 +1,4 @@
-// Words begin with a letter, or with one of the signs that PTX's names begin with.
+// Words begin with a letter, or with a sign that can begin a name of PTX.
 #include "tests/ptx/tokens.h"
 
 #include <charconv>
