@@ -1,5 +1,5 @@
-// Random choices of a simulation that depend on what is chosen and on nothing else, so that leaving out one event does
-// not change what all later ones draw.
+// Random choices of a simulation. Each depends on its subject alone, so that leaving out one event changes no later
+// choice.
 #pragma once
 
 #include <cstdint>

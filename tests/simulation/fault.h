@@ -14,13 +14,13 @@ struct Fault {
   enum class Kind {
     kCrash,         // a replica dies and loses all it knows; back after `length`
     kCut,           // a worker's connections break; the replica notices after `length`
-    kGhost,         // the same, but what was under way reaches the replica after `length`
-    kDeaf,          // answers to a worker are lost; it notices after `length`, or by its own deadlines alone
+    kGhost,         // the same, but messages under way reach the replica after `length`
+    kDeaf,          // answers to a worker are lost; it notices after `length`, or only by its deadlines
     kDrain,         // a replica is told to stop, with a grace of `length`, and starts anew
     kRepeat,        // for `length` every answer reaches a worker twice
     kStall,         // a replica's device does not run for `length`
     kBrokenDevice,  // a replica's device fails every batch for `length`
-    kOtherLaw,      // for `length` a replica greets as one that speaks another version of the law
+    kOtherLaw,      // for `length` a replica claims another version of the law
     kRestart,       // a worker dies and starts again with the texts it had
     kZombie,        // the same, but the former process lives on for `length` and continues its submitted steps
   };
@@ -34,7 +34,7 @@ struct Fault {
   bool OfReplica() const;
 };
 
-// Returns faults in order of time, all within `horizon`.
+// Returns faults in the order of their times, all within `horizon`.
 std::vector<Fault> DrawFaults(uint64_t seed, uint32_t replicas, uint32_t workers, absl::Duration horizon);
 
 const char* NameOf(Fault::Kind kind);

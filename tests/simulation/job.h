@@ -23,13 +23,13 @@ struct Job {
   // Returns a second completion of the same text, which continues from some place in it. Called once, for `fork`.
   std::unique_ptr<Job> Fork();
 
-  // The step's. False if a cut had nothing to cut, which would be a defect of the history.
+  // Applies the step's rewrites. False if a cut had nothing to cut, which would be a defect of the history.
   bool ApplyRewrites();
-  // Returns the step's logits, or a rank's shard of each of their rows.
+  // Returns the step's logits, or a rank's shard of each row.
   const std::byte* Logits(const std::optional<client::VocabularyShard>& shard);
   // Continues in a new process, which knows the text so far.
   void StartAnew();
-  // The tokens that a process begins with.
+  // Returns the tokens with which a new process would begin.
   TextStart Now() const;
 
   uint32_t number = 0;  // of the sequence, unique in the world
@@ -38,7 +38,7 @@ struct Job {
   TextStart start;
   std::unique_ptr<Text> text;              // once the seed and the operator's policy are known
   const Rules* rules = nullptr;            // the policy under which the text was opened; null without one
-  std::optional<v1::PolicyEffect> policy;  // what it did, as the client was told
+  std::optional<v1::PolicyEffect> policy;  // its effect, as the client was told
   std::string checkpoint;                  // of the last answer; belongs to the text
   uint32_t turns = 0;                      // the same
   client::Rewound rewound;                 // the same

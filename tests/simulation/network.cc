@@ -20,7 +20,7 @@
 namespace sortition::simulation {
 namespace {
 
-// Rows of an answer that are required whole, or with further tokens.
+// Returns the number of rows of an answer that are required whole, or with further tokens.
 uint64_t RequiredIn(const v1::StreamResponse& response) {
   return static_cast<uint64_t>(std::ranges::count_if(
       response.results().rows(), [](const v1::RowResult& row) { return row.error().reason() == v1::ROW_REQUIRED; }));
@@ -32,14 +32,14 @@ struct Network::Connection {
   uint64_t id = 0;
   uint32_t worker = 0;
   uint32_t replica = 0;
-  uint64_t number = 0;  // as the worker counts its streams
+  uint64_t number = 0;  // the stream's number in its worker's count
 
-  // The worker's end. Once it is gone nothing that arrives there is looked at.
+  // The worker's end. Once it is gone, arriving messages are ignored.
   std::weak_ptr<client::StreamEvents> events;
   bool worker_gone = false;
-  bool cut = false;     // nothing travels any more
-  bool deaf = false;    // answers do not travel any more
-  bool silent = false;  // the same, and the worker is not told
+  bool cut = false;     // messages of both directions are lost
+  bool deaf = false;    // answers are lost
+  bool silent = false;  // answers are lost, and the worker is not told
   bool paused = false;  // requests wait on the way
 
   struct Request {
@@ -223,7 +223,7 @@ void Network::Deliver(Connection* connection, const std::vector<std::byte>& byte
   upload(uploads.after);
 }
 
-// A close of the sequence's owner leaves no state of its epoch and of lower ones.
+// Checks that a close by the sequence's owner leaves no state of its epoch or a lower one.
 void Network::DeliverClose(Connection* connection, service::Frame frame) {
   const v1::CloseSequence close = frame.message.close();
   service::SequenceTable& sequences = replicas_[connection->replica]->engine()->sequences();
@@ -238,7 +238,7 @@ void Network::DeliverClose(Connection* connection, service::Frame frame) {
   }
 }
 
-// Rows whose answer the service has kept: their rank lost it.
+// Counts rows whose rank lost their answer and whose answer the service has kept.
 void Network::CountKept(const Connection& connection, const v1::Step& step) {
   service::ShardTable& shards = replicas_[connection.replica]->engine()->shards();
   const service::ShardTable::Worker worker = {world_.TenantOf(connection.worker),
@@ -367,7 +367,7 @@ void Network::EndAtReplica(Connection* connection) {
 }
 
 void Network::EndAtWorker(const std::shared_ptr<Connection>& connection, absl::Duration delay, absl::Status status) {
-  // Not before what has been answered already.
+  // The end arrives after all answers that were sent before it.
   timeline_.At(std::max(timeline_.Now() + delay, connection->last_answer), [connection, status = std::move(status)] {
     if (std::exchange(connection->worker_gone, true)) return;
     for (Connection::Request& request : connection->requests) request.hold.reset();
@@ -375,7 +375,7 @@ void Network::EndAtWorker(const std::shared_ptr<Connection>& connection, absl::D
   });
 }
 
-// The worker cancels; the replica learns of it later, and of what was sent before, or not.
+// The worker cancels. The replica learns of it later; messages sent before may or may not arrive.
 void Network::LeaveAtWorker(const std::shared_ptr<Connection>& connection) {
   if (std::exchange(connection->worker_gone, true)) return;
   if (connection->silent) ++tally_.silent_streams;

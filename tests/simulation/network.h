@@ -1,5 +1,5 @@
-// Streams between workers and replicas: every message travels for a while, in order within its stream, and either end
-// may be gone while the other does not know it yet.
+// Streams between workers and replicas: messages take time and keep their order within a stream, and one end may be
+// gone before the other knows it.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace sortition::simulation {
 
-// Writes the story of a run, if anybody wants to read it.
+// Writes the log of a run, if it is wanted.
 using Log = std::function<void(const std::function<std::string()>& line)>;
 
 // Not thread-safe. Nothing given to it is owned; all of it outlives the network.
 class Network {
  public:
-  // `fail` gets what proves a defect.
+  // `fail` gets a description of a defect.
   Network(const World& world, Timeline* timeline, std::vector<std::unique_ptr<Replica>>* replicas, Tally* tally,
           Log log, std::function<void(std::string)> fail);
   ~Network();
@@ -37,11 +37,11 @@ class Network {
   void Cut(uint32_t worker, absl::Duration length);
   void Ghost(uint32_t worker, absl::Duration length);
   void Deafen(uint32_t worker, absl::Duration length);
-  // No answer comes any more, and nothing else says so.
+  // Answers are lost from now on, and the worker is not told.
   void Silence(uint32_t worker);
   void Repeat(uint32_t worker, absl::Duration length);
 
-  // Ends all present streams of a replica: its process has died, or drains and ends them after `grace`.
+  // Ends all present streams of a replica, whose process has died (Break), or drains and ends them after `grace`.
   void Break(uint32_t replica);
   void Drain(uint32_t replica, v1::DrainingNotice::Cause cause, absl::Duration grace);
 

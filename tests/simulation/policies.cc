@@ -54,7 +54,7 @@ std::vector<Rules> DrawRevisions(uint64_t seed, absl::Duration horizon) {
   return revisions;
 }
 
-// The file of keys that a revision names, and the file of policies.
+// Writes the text of the file of keys that a revision names, and of the file of policies.
 std::string KeysOf(const Rules& rules) {
   std::string text;
   for (const uint32_t key : rules.keys) {
@@ -124,7 +124,7 @@ PolicyFile::~PolicyFile() {
 void PolicyFile::Write(size_t revision) {
   written_ = revision + 1;
   const std::string keys = folder_ + "/keys";
-  // No two revisions have files of equal size: a file system's clock may be coarser than the world's.
+  // Gives each revision's files another size, since a file system's clock may be coarser than the world's.
   const std::string padding(revision + 1, '\n');
   for (const auto& [path, text] :
        {std::pair(keys, KeysOf(revisions_[revision])), std::pair(path_, TextOf(revisions_[revision], keys))}) {

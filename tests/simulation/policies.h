@@ -1,5 +1,5 @@
-// The operator's policies of a simulated world: revisions of one file, which change while replicas and workers run,
-// and a plain reading of what each revision does to an open.
+// The operator's policies of a simulated world: revisions of one file, which change while replicas and workers run, and
+// a plain model of their effect on an open.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace sortition::simulation {
 struct Rules {
   absl::Duration at;           // when it is written
   bool is_usable = true;       // false: the file has a mistake, and the policies before it stay
-  bool has_policy = true;      // of the world's workers; false: the file has another tenant's alone
+  bool has_policy = true;      // of the world's workers; false: the file has only another tenant's policy
   std::vector<uint32_t> keys;  // numbers of the keys of a required watermark, the newest first; empty: none
   bool skips = false;          // skip_repeated_contexts
   double epsilon_cutoff = 0;   // the default of a field that no caller sets; tells revisions with a policy apart
   bool bounds_penalty = false;
   bool bans_dry = false;
 
-  // An open as a revision leaves it.
+  // The effect of a revision on an open.
   struct Effect {
     v1::SamplingParameters parameters;  // in force, with the operator's watermark
     std::string key_id;
@@ -46,7 +46,7 @@ class PolicyFile {
   const std::vector<Rules>& revisions() const { return revisions_; }
   void Write(size_t revision);
 
-  // Returns the one of the revisions written so far that has this effect on an open; null if there is none.
+  // Returns the revision among those written so far that has this effect on an open; null if there is none.
   const Rules* Find(const v1::SamplingParameters& wanted, const v1::PolicyEffect& effect) const;
   // Returns true if some revision written so far would change the tokens of a text that was opened under `first` and
   // has these parameters in force, without a watermark.

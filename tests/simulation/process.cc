@@ -1,4 +1,4 @@
-// Events of the timeline and the network, on their way to the state machine.
+// Passes events of the timeline and the network to the state machine.
 #include "tests/simulation/process.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void Process::Settle() {
   const absl::Time next = state_->next_event(timeline_.Now());
   if (next >= wake_at_ || next == absl::InfiniteFuture()) return;
   wake_at_ = next;
-  // A microsecond on, so that a time that has come has passed.
+  // At least a microsecond later, so that the time has passed.
   timeline_.At(std::max(next, timeline_.Now() + absl::Microseconds(1)), [self = weak_from_this(), next] {
     const auto alive = self.lock();
     if (alive == nullptr || alive->wake_at_ != next) return;

@@ -1,4 +1,4 @@
-// One life of a simulated worker: the client's real state machine, its timer, and the ended steps that wait to be
+// One process of a simulated worker: the client's real state machine, its timer, and ended steps that are not yet
 // reported.
 #pragma once
 
@@ -21,7 +21,7 @@ class Process final : public client::StreamEvents, public std::enable_shared_fro
     std::string session;
     uint32_t index = 0;  // in the network
     uint64_t jitter_seed = 0;
-    uint64_t generation = 0;  // which of its worker's lives, from 1
+    uint64_t generation = 0;  // number of the process among its worker's processes, from 1
   };
   // Nothing given to it is owned; all of it outlives the process.
   static std::shared_ptr<Process> Start(const client::ClientOptions& options, const Identity& identity,
@@ -30,14 +30,14 @@ class Process final : public client::StreamEvents, public std::enable_shared_fro
 
   uint64_t generation() const { return generation_; }
 
-  // Runs `change` on the state, then tells what ended by it and sets the timer.
+  // Runs `change` on the state, then reports the steps that it ended and sets the timer.
   template <typename Change>
   void Update(Change change) {
     if (stopped_) return;
     change(*state_, timeline_.Now());
     Settle();
   }
-  // Dies; what it had in flight is not heard of again.
+  // Dies: its steps in flight are never reported.
   void Stop();
 
   void OnResponse(uint64_t stream, const v1::StreamResponse& response) override;

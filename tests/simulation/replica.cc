@@ -13,7 +13,7 @@
 
 namespace sortition::simulation {
 
-// Samples with the CPU's kernel, some time after a batch was given to it. It keeps copies of edits, as a GPU does.
+// Samples with the CPU's kernel, some time after it was given a batch. Keeps copies of edits, as a GPU does.
 class Replica::SimulatedDevice final : public devices::Device {
  public:
   explicit SimulatedDevice(Replica* replica) : replica_(*replica) {}
@@ -137,7 +137,7 @@ void Replica::Die() {
 }
 
 void Replica::Follow() {
-  // Every look is later than the book's pause since the one before.
+  // Each look comes after the book's pause.
   if (up_) book_->Follow(Timeline::Start() + absl::Seconds(2 * ++looks_));
 }
 

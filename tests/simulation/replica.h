@@ -1,4 +1,4 @@
-// A replica of the service as a process that can die: the real engine on a device that runs when the timeline says.
+// A replica of the service as a process that can die: the real engine on a device that runs at the timeline's events.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ class Replica {
   bool up() const { return up_; }
   service::Engine* engine() { return engine_.get(); }
 
-  // The process dies. Its sessions have been closed; what its device was given is dropped with it.
+  // The process dies, and its device's batches with it. Its sessions have been closed.
   void Die();
-  // A new process, which knows nothing. False if it cannot start, because its file of policies has a mistake.
+  // Starts a new process without state. False if it cannot start, because its file of policies has a mistake.
   bool Rise();
   // Looks at the file of policies.
   void Follow();
 
-  // Until then the device does not run, fails what it is given, or the replica speaks another version of the law.
+  // Until these times the device does not run, fails its batches, or the replica speaks another version of the law.
   absl::Time stalled_until = absl::InfinitePast();
   absl::Time broken_until = absl::InfinitePast();
   absl::Time other_law_until = absl::InfinitePast();

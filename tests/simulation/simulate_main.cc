@@ -1,4 +1,4 @@
-// `./dev simulate`: runs worlds by seed, says how far it is, and ends with what was wrong, which should be nothing.
+// `./dev simulate`: runs worlds by seed, prints its progress, and ends with the failures.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -45,7 +45,7 @@ class Campaign {
     }
   }
 
-  // The process's exit status.
+  // Prints the result and returns the process's exit status.
   int Report() {
     absl::MutexLock lock(&mutex_);
     std::ranges::sort(failed_);

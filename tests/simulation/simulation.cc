@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kMaxSteps = 1'000'000;
 constexpr absl::Duration kMaxElapsed = absl::Minutes(10);
-// Ranks that wait in vain ask again and again, so that such a world takes long to run.
+// Ranks that wait in vain ask again and again, so a world of ranks gets less time.
 constexpr absl::Duration kMaxElapsedOfRanks = absl::Minutes(1);
 
 class Simulation {
@@ -62,7 +62,7 @@ class Simulation {
         Fail("the world stands still");
       }
     }
-    // The closes of the last texts arrive, too.
+    // Lets the closes of the last texts arrive.
     const absl::Time arrived = timeline_.Now() + 2 * world_.max_latency;
     while (outcome_.failure.empty() && timeline_.Now() < arrived && timeline_.RunNext()) {
     }
@@ -106,7 +106,8 @@ class Simulation {
     });
   }
 
-  // Ranks ask again and again while one of them waits, so that they have a short time for it.
+  // Ranks are always told of a lost stream: otherwise they would ask again and again while one of them waits, and their
+  // worlds end early.
   void Deafen(const Fault& fault) {
     const bool silent =
         Draw(world_.seed, Choice::kSilence, {static_cast<uint64_t>(fault.length / absl::Nanoseconds(1))}) % 2;
@@ -188,7 +189,7 @@ Outcome RunWorld(uint64_t seed, Plant plant, const std::vector<Fault>& faults, b
 }
 
 std::vector<Fault> Shrink(uint64_t seed, Plant plant, std::vector<Fault> faults) {
-  // Runs of halving length are left out, then single ones until none can be.
+  // Leaves out runs of faults, of half the length each time, then single faults until none can be left out.
   for (size_t run = faults.size(); run > 0;) {
     bool shrunk = false;
     for (size_t from = 0; from < faults.size();) {
@@ -212,7 +213,7 @@ std::string DescribeFailure(uint64_t seed, Plant plant, const std::vector<Fault>
   const Outcome outcome = RunWorld(seed, plant, faults, /*with_log=*/true);
   std::string text = absl::StrCat("seed ", seed, ": ", outcome.failure, "\nwith ", faults.size(), " faults:\n");
   for (const Fault& fault : faults) absl::StrAppend(&text, "  ", Describe(fault), "\n");
-  // A failure names its worker; what the others did meanwhile is left out.
+  // Keeps the lines of the worker that the failure names, and the faults.
   const std::string worker = outcome.failure.substr(0, outcome.failure.find(','));
   std::vector<std::string> lines;
   for (const std::string& line : outcome.log) {

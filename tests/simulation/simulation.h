@@ -22,7 +22,7 @@ struct Outcome {
 std::vector<Fault> FaultsOf(uint64_t seed, Plant plant);
 Outcome RunWorld(uint64_t seed, Plant plant, const std::vector<Fault>& faults, bool with_log = false);
 
-// The fewest of `faults`, as far as leaving out finds them, with which the run still fails.
+// Leaves out faults as long as the run still fails. Returns the rest.
 std::vector<Fault> Shrink(uint64_t seed, Plant plant, std::vector<Fault> faults);
 
 // Describes a failure for people: the faults, the failure, and the messages of the failing run from its last fault on.

@@ -12,7 +12,7 @@ namespace {
 
 TEST(SimulationTest, TokensEqualRunWithoutFaults) {
   Tally tally;
-  // Fewer would not have everything happen that is counted below.
+  // Fewer worlds would lack some of the events that are counted below.
   const uint64_t worlds = std::max<uint64_t>(100, testing::Scaled(500));
   for (uint64_t seed = 1; seed <= worlds; ++seed) {
     const std::vector<Fault> faults = FaultsOf(seed, Plant::kNone);
@@ -75,7 +75,7 @@ TEST(SimulationTest, SeedDeterminesHistory) {
 }
 
 // A regression: both processes of a worker that was replaced in the microsecond of its start had the same epochs. Such
-// a fault has no effect now.
+// a fault has no effect.
 TEST(SimulationTest, NewWorkerIsNotReplacedAtItsStart) {
   const Fault first = {Fault::Kind::kRestart, absl::Milliseconds(3), absl::ZeroDuration(), 0};
   const Fault second = {Fault::Kind::kZombie, first.at + absl::Nanoseconds(500), absl::Milliseconds(50), 0};
@@ -89,8 +89,7 @@ TEST(SimulationTest, NewWorkerIsNotReplacedAtItsStart) {
   }
 }
 
-// A regression: waiting workers computed without pause, and a world with long waits was taken for one that stands
-// still.
+// A regression: waiting workers computed without pause, and a world with long waits was reported as stuck.
 TEST(SimulationTest, WaitingWorldsMakeProgress) {
   const uint64_t seed = 27494;
   const std::vector<Fault> faults = {{Fault::Kind::kCrash, absl::Microseconds(4880), absl::Microseconds(95548), 0}};
@@ -129,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                                            Plant::kLeftState, Plant::kForgottenKey, Plant::kOtherTest,
                                            Plant::kForgottenBan));
 
-// A world stands still where a rank keeps to itself what others have lost with the server.
+// A world is stuck if a rank does not bring an answer that others have lost with the server.
 TEST(SimulationTest, AnswerNoRankBringsIsMissed) {
   constexpr Plant kPlant = Plant::kForgottenAnswer;
   constexpr uint64_t kSeed = 57;
@@ -138,7 +137,7 @@ TEST(SimulationTest, AnswerNoRankBringsIsMissed) {
   EXPECT_TRUE(RunWorld(kSeed, Plant::kNone, faults).ok());
 }
 
-// A defect in how histories are sent again shows only where one is lost.
+// A defect in replays shows only where a history is lost.
 TEST(ShrinkTest, KeepsOnlyNeededFaults) {
   constexpr Plant kPlant = Plant::kShiftedPrompt;
   uint32_t shrunk = 0;

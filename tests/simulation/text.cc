@@ -1,4 +1,4 @@
-// Callers' choices, and their texts by the plain reference.
+// Draws callers' choices, and computes their texts by the plain reference.
 #include "tests/simulation/text.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ v1::TokenSequence Tokens(Draws* draws, uint32_t count) {
   return tokens;
 }
 
-// Options that look at the history beside the penalties; each leaves some token to draw.
+// Sets options, beside the penalties, that look at the history. Each leaves some token to draw.
 void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
   if (draws->OneIn(3)) {
     v1::Dry& dry = *parameters->mutable_dry();
@@ -56,7 +56,7 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
     *parameters->add_banned_phrases() = Tokens(draws, 1);
     v1::TokenSequence& phrase = *parameters->add_banned_phrases();
     phrase = Tokens(draws, 2);
-    // It may begin with the shorter one.
+    // The phrase may begin with the first token of the shorter one.
     if (draws->OneIn(2)) phrase.set_tokens(0, parameters->banned_phrases(0).tokens(0));
   }
   if (draws->OneIn(4)) {
@@ -103,7 +103,7 @@ bool Bans(const v1::SamplingParameters& parameters) {
   return parameters.no_repeat_ngram_size() != 0 || parameters.bad_words_size() > 0 || parameters.min_tokens() != 0;
 }
 
-// Rewrites `step`'s text as a caller might, and says what was done.
+// Rewrites the text of `step` as a caller might, and notes the rewrites in it.
 void Rewrite(Draws* draws, TextStep* step) {
   const uint32_t length = static_cast<uint32_t>(step->tokens.size());
   const uint32_t output = length - step->prompt_length;
@@ -131,7 +131,7 @@ void Rewrite(Draws* draws, TextStep* step) {
   }
 }
 
-// A model's logits follow from the text.
+// Returns a model's logits, which follow from the text.
 std::vector<std::byte> LogitsAfter(uint64_t seed, uint32_t sequence, const std::vector<uint32_t>& tokens) {
   uint64_t row = Draw(seed, Choice::kRow, {sequence, tokens.size()});
   for (uint32_t token : tokens) row = Draw(row, Choice::kRow, {token});
@@ -150,14 +150,14 @@ struct StepText {
   uint64_t seed = 0;
   uint32_t sequence = 0;
   testing::ReferenceSequence* reference = nullptr;
-  std::vector<uint32_t> banned_first;  // by rewinds, at the step's first position
+  std::vector<uint32_t> banned_first;  // by rewinds to the step's first position
   uint32_t rewinds = 0;                // of the text before the step
 
   uint32_t Salt(const TextStep& step) const { return (step.draw_salt + rewinds) % 65536; }
 };
 
-// Draws the step's tokens, one after the other: as many as so many drafts, of which some are wrong, bring about. In a
-// tree each of them has a sibling.
+// Draws the tokens that a step with `drafts` drafts yields, one by one. Some drafts are wrong. In a tree each draft has
+// a sibling.
 std::vector<v1::DrawResult> DrawStep(const StepText& text, uint32_t drafts, bool is_tree, Draws* draws,
                                      TextStep* step) {
   std::vector<v1::DrawResult> drawn_tokens;
@@ -201,8 +201,8 @@ std::vector<v1::DrawResult> DrawStep(const StepText& text, uint32_t drafts, bool
   return drawn_tokens;
 }
 
-// Verifies drafts against a drafter's probabilities. The drafter gives most of its tokens some probability, and knows
-// the tokens that would be drawn without it.
+// Verifies drafts against a drafter's probabilities. The drafter gives most tokens a probability above 0, and knows the
+// tokens that would be drawn without drafts.
 std::vector<v1::DrawResult> TestStep(const StepText& text, uint32_t count, bool as_block, Draws* draws,
                                      TextStep* step) {
   testing::ReferenceSequence drawn = *text.reference;
@@ -246,7 +246,7 @@ std::vector<v1::DrawResult> TestStep(const StepText& text, uint32_t count, bool 
                                 step->banned.empty() ? std::vector<uint32_t>() : step->banned[0], text.banned_first);
 }
 
-// Asks for the log probabilities of some tokens, under a mask for all of them if it may.
+// Asks for the log probabilities of some tokens, if `may_mask` under one mask for all of them.
 void ScoreStep(uint64_t seed, uint32_t sequence, bool may_mask, Draws* draws,
                const testing::ReferenceSequence& reference, TextStep* step) {
   std::vector<uint32_t> ahead = reference.tokens();
@@ -261,7 +261,7 @@ void ScoreStep(uint64_t seed, uint32_t sequence, bool may_mask, Draws* draws,
                                                step->allowed_bits.empty() ? nullptr : step->allowed_bits.data()));
 }
 
-// A sampler that keeps a state.
+// Turns on a sampler that keeps a state.
 void KeepState(Draws* draws, v1::SamplingParameters* parameters) {
   if (draws->OneIn(3)) {
     parameters->mutable_adaptive_p()->set_target(0.1f);
@@ -286,7 +286,7 @@ client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence) {
   if (draws.OneIn(2)) options.parameters.mutable_raw_logprobs();
   if (draws.OneIn(2)) options.parameters.mutable_processed_logprobs()->set_top(2);
   if (draws.OneIn(3)) options.parameters.set_top_k(8);
-  if (!draws.OneIn(5)) {  // the others keep no state
+  if (!draws.OneIn(5)) {  // other sequences keep no state
     if (draws.OneIn(2)) options.parameters.set_repetition_penalty(1.3f);
     if (draws.OneIn(2)) options.parameters.set_frequency_penalty(0.5f);
     options.parameters.set_presence_penalty(0.25f);
@@ -348,10 +348,10 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
       const uint32_t mask = static_cast<uint32_t>(draws.Next() & 0xffffffu) | (1u << draws.Below(24));
       if (Leaves(mask, options.parameters, tokens, prompt_length, bans)) step.allowed_bits = {mask};
     }
-    // After a draft the history may ban all that a mask leaves.
+    // After a draft the history may ban every token that a mask leaves.
     const bool may_draft = step.allowed_bits.empty() || !Bans(options.parameters);
     const uint32_t drafts = may_draft && draws.OneIn(3) ? draws.Between(1, 4) : 0;
-    const bool is_tree = drafts > 0 && drafts <= 2;  // of four drafts at most, for the smallest queues
+    const bool is_tree = drafts > 0 && drafts <= 2;  // a tree has at most four drafts, for the smallest queues
     Draws forms(seed, Choice::kStep, {sequence, i, 2});
     if (step.allowed_bits.empty() && forms.OneIn(6)) {
       const std::vector<uint32_t> banned = {forms.Below(12), 12 + forms.Below(12)};
@@ -360,7 +360,7 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     const auto banned = bans.find(static_cast<uint32_t>(tokens.size()));
     const StepText text{seed, sequence, &reference, banned == bans.end() ? std::vector<uint32_t>() : banned->second,
                         rewinds};
-    // An operator's mark allows no tests.
+    // An operator's mark allows no tested drafts.
     const bool may_test = drafts > 0 && !options.parameters.has_mirostat() && !options.parameters.has_adaptive_p() &&
                           !options.parameters.has_watermark();
     const std::vector<v1::DrawResult> drawn = may_test && forms.OneIn(2)
@@ -375,7 +375,7 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
     const uint32_t to = *step.rewound_to;
     tokens = reference.tokens();
     std::vector<uint32_t>& here = bans[to];
-    // A forced token is drawn in spite of its ban, and stays.
+    // A forced token ignores its ban, and is not taken back again.
     if (std::ranges::find(here, tokens[to]) != here.end()) continue;
     here.push_back(tokens[to]);
     ++rewinds;

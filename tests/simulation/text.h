@@ -1,8 +1,8 @@
 // Requests of the callers of a simulated world, and their right results without faults.
 //
-// Both are functions of the seed alone: a caller overrides tokens, cuts its text, forces tokens, asks for other draws
-// and masks by draws that depend on the sequence, the step and the text so far. So a run with faults has one right
-// text.
+// Both are functions of the seed alone: random choices that depend on sequence, step and text so far decide where a
+// caller overrides tokens, cuts its text, forces tokens, asks for other draws and masks. So a run with faults has one
+// right text.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace sortition::simulation {
 
 inline constexpr uint32_t kVocabulary = 24;
 
-// Sequence number `sequence`: its options. Some have no state, some leave the seed to the service.
+// Returns the options of sequence number `sequence`. Some sequences have no state, some leave the seed to the service.
 client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence);
 // Returns the number of tokens to draw.
 uint32_t StepsOf(uint64_t seed, uint32_t sequence);
-// Before which of its steps a sequence is forked, and at which share of its length, in percent; absent for most.
+// The step before which a sequence is forked, and the place, in percent of its length. Absent for most sequences.
 struct ForkPlan {
   uint32_t step = 0;
   uint32_t percent = 0;
@@ -37,7 +37,7 @@ struct TextStep {
   // The caller's rewrites.
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append;
-  // The row: one of logits, or one for each draft and one more, or one for each scored token.
+  // The rows of logits: one for a draw, one more than drafts, or one for each scored token.
   std::vector<std::byte> logits;  // bf16
   uint32_t draw_salt = 0;
   std::vector<uint32_t> allowed_bits;         // empty: all
@@ -49,12 +49,12 @@ struct TextStep {
   std::vector<v1::SparseProbabilities> sparse_probabilities;
   client::Drafts verification;         // refers to these
   std::vector<uint32_t> scored;        // to be scored instead; the text stays
-  std::optional<uint32_t> rewound_to;  // by the answer: what follows is gone from the next step's text
-  // The answer, printed to the bit: that of each token.
+  std::optional<uint32_t> rewound_to;  // by the answer: the next step's text ends here
+  // The answer, printed to the bit, token by token.
   std::string answer;
 };
 
-// The tokens that a sequence starts with: its prompt, or those of the text that it is a fork of.
+// The tokens with which a sequence starts: its prompt, or for a fork those of its parent.
 struct TextStart {
   std::vector<uint32_t> tokens;
   uint32_t prompt_length = 0;
@@ -68,7 +68,7 @@ class Text {
 
   const TextStep& step(uint32_t index) const { return steps_[index]; }
   uint32_t steps() const { return static_cast<uint32_t>(steps_.size()); }
-  // After the last step.
+  // The text after the last step.
   const std::vector<uint32_t>& tokens() const { return tokens_; }
 
  private:

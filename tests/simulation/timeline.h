@@ -1,4 +1,4 @@
-// Virtual time: what is to happen, in order. Nothing in a simulation happens but as an event of its timeline.
+// Virtual time: future events in order. All that happens in a simulation is an event of its timeline.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Timeline final : public service::Clock {
   }
   void After(absl::Duration delay, absl::AnyInvocable<void()> action) { At(now_ + delay, std::move(action)); }
 
-  // False if nothing is left to happen.
+  // Runs the next event. False if there is none.
   bool RunNext() {
     if (events_.empty()) return false;
     auto event = events_.extract(events_.begin());

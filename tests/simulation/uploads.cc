@@ -1,4 +1,4 @@
-// Few ids for many masks, so that they are replaced often.
+// Uses few ids for many masks, so that masks are replaced often.
 #include "tests/simulation/uploads.h"
 
 #include <cstring>

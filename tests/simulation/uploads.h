@@ -1,5 +1,5 @@
-// Masks of a worker: some of those that come with a step are uploaded to the stream before it, replaced by others while
-// steps that name them are under way, and released again.
+// Uploads some of the masks of a worker's steps to the stream before the step, replaces them while steps that name them
+// are under way, and releases them.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace sortition::simulation {
 
-// Those of one stream. Not thread-safe.
+// The uploaded masks of one stream. Not thread-safe.
 class Uploads {
  public:
-  // Messages, encoded, that go right before a step and right after it.
+  // Encoded messages that go right before a step and right after it.
   struct Messages {
     std::vector<std::string> before;
     std::vector<std::string> after;
@@ -26,7 +26,7 @@ class Uploads {
   Messages Rewrite(Draws draws, service::Frame* frame);
 
  private:
-  std::map<uint64_t, uint32_t> held_;  // the mask's word by its id; words are all there is in this vocabulary
+  std::map<uint64_t, uint32_t> held_;  // by id, the mask's only word: this vocabulary is small
 };
 
 }  // namespace sortition::simulation

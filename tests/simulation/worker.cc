@@ -53,7 +53,8 @@ Job* Worker::FindJob(uint32_t number) const {
   return it == jobs_.end() ? nullptr : it->get();
 }
 
-// Some rank lacks the answer of the text's last step, or, of a fork, that of its parent's which it begins after.
+// True while a rank lacks the answer to the text's last step or, for a fork, to the step of its parent from which it
+// starts.
 bool Worker::IsAhead(const Job& job) const {
   return std::ranges::any_of(peers_, [&](const Worker* peer) {
     const Job* const theirs = peer->FindJob(job.number);
@@ -61,7 +62,7 @@ bool Worker::IsAhead(const Job& job) const {
   });
 }
 
-// Called before a restart. False if that is impossible, because a shard of a later step may be under way.
+// Called before a restart. False if a restart is impossible, because a shard of a later step may be under way.
 bool Worker::GoBackToPeers() {
   const auto is_ahead = [this](const auto& job) { return IsAhead(*job); };
   if (!rank_.in_step && std::ranges::any_of(jobs_, is_ahead)) return false;
@@ -98,12 +99,12 @@ void Worker::Restart(absl::Duration zombie) {
   PlanThought();
 }
 
-// A text that nothing is under way for.
+// True if no open, step or wait for other ranks is under way for the text.
 bool Worker::IsFree(const Job& job) const {
   return !job.done && !job.busy && !job.opening && !(rank_.in_step && IsAhead(job));
 }
 
-// There is nothing to think about while all texts wait for answers.
+// Plans no thought while all texts wait for answers.
 void Worker::PlanThought() {
   const auto is_free = [this](const auto& job) { return IsFree(*job); };
   if (thinking_ || std::ranges::none_of(jobs_, is_free)) return;
@@ -118,7 +119,8 @@ void Worker::PlanThought() {
 void Worker::Think() {
   Draws draws(world_.seed, Choice::kBatch, {index_, ++thoughts_});
   std::vector<Job*> ready;
-  // A batch ends with its last row, which may wait for a rank whose batch waits for this one, if some rank is ahead.
+  // A batch ends with its last row. If some rank is ahead, that row may wait for a rank whose batch waits for this one,
+  // so such ranks have batches of one row.
   const size_t most = rank_.count > 1 && !rank_.in_step ? 1 : 3;
   for (const auto& job : jobs_) {
     if (!IsFree(*job)) continue;
@@ -256,7 +258,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   if (!answer) {
     const client::RowError& error = std::get<client::RowError>(outcome);
     if (error.reason == v1::CONTRADICTION && EndsByPolicy(*job, error.message)) return EndJob(job);
-    // A step that has passed its deadline may learn what stood in its way.
+    // A step that has passed its deadline may get the reason instead.
     const bool is_of_ranks = rank_.index > 0 && (error.reason == v1::STEP_CANCELLED || error.reason == v1::SUPERSEDED);
     const bool fair = (hurried || may_miss_deadlines_) &&
                       (error.reason == v1::DEADLINE_PASSED || error.reason == v1::OVERLOADED ||
@@ -289,7 +291,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   for (Worker* const peer : peers_) peer->PlanThought();
 }
 
-// Ranks close a text together: what only ranks knew that have closed it is lost with the server.
+// Ranks close a text together, because an answer that only closed ranks have is lost with the server.
 void Worker::FinishJob(Job* job) {
   job->done = true;
   std::vector<Worker*> all = peers_;
@@ -303,7 +305,7 @@ void Worker::FinishJob(Job* job) {
 }
 
 void Worker::CloseJob(const Job& job) {
-  // Not from within the state's own callback.
+  // Later, because this runs in a callback of the state.
   timeline_.After(absl::ZeroDuration(), [this, record = job.record] {
     process_->Update([&](client::StreamState& state, absl::Time) { state.Close(record.get()); });
   });

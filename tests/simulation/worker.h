@@ -31,16 +31,16 @@ class Worker {
   // Another rank of the same worker. Not owned, and not used after the last event of the timeline.
   void AddPeer(Worker* peer) { peers_.push_back(peer); }
   void Start();
-  // Every text has been drawn to its end.
+  // True once every text is complete.
   bool Done() const;
 
   // The process dies and a new one takes over its texts. The former one is gone at once, or lives on for `zombie`. A
-  // process cannot be replaced within the microsecond of its start, for epochs begin at the clock's microseconds. With
-  // its last answers a rank would take from the others what they may still need: it takes its texts up where all ranks
-  // have them, or, where ranks do not wait for each other, lives on if it is ahead.
+  // process cannot be replaced within the microsecond of its start, because epochs begin at the clock's microseconds.
+  // The answers of a dying rank, which the others may still need, are lost with it. So it continues its texts where all
+  // ranks have them or, where ranks do not wait for each other, lives on if it is ahead.
   void Restart(absl::Duration zombie);
 
-  // From now on, where a server has fallen silent: what passes its deadline is asked again.
+  // Called when a server has fallen silent: steps that pass their deadlines are asked again from now on.
   void MayMissDeadlines() { may_miss_deadlines_ = true; }
 
  private:

@@ -1,4 +1,4 @@
-// Drawing a world, and adding up what happened in it.
+// Draws a world, and adds up its events.
 #include "tests/simulation/world.h"
 
 #include <algorithm>
@@ -50,11 +50,12 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   client.retry.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
   client.retry.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
   if (!has_ranks) {
-    client.default_timeout = absl::Seconds(5);  // longer than anything but silence takes
+    client.default_timeout = absl::Seconds(5);  // longer than anything takes except silence
     return;
   }
   limits.shard_wait = absl::Milliseconds(Draws(seed, Choice::kRanks, {}).Between(5, 200));
-  // Streams of all ranks are there at once, do not fill with what waits for each other, and answers are kept for long.
+  // Ranks need all their streams at once, streams that do not fill with rows that wait for each other, and answers that
+  // are kept for long.
   if (limits.max_stream_age > absl::ZeroDuration()) limits.max_stream_age += absl::Milliseconds(30);
   limits.stream_unanswered_rows = std::max(limits.stream_unanswered_rows, 16u);
   limits.sequence_ttl = absl::Hours(1);

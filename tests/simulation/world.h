@@ -17,10 +17,10 @@ enum class Plant {
   kSwappedRows,       // a device answers the rows of a batch in another order
   kForgottenRewrite,  // a client that does not say that it overrode a token
   kShiftedPrompt,     // a replay that takes one token of the output for prompt
-  kOtherChoice,       // a replay that mistakes which of n completions it is
-  kLostCheckpoint,    // a client that forgets with its stream where its samplers stood
+  kOtherChoice,       // a replay with the wrong choice index
+  kLostCheckpoint,    // a client that forgets its samplers' state with its stream
   kCrossedShards,     // a rank that confuses which shard of its message belongs to which row
-  kForgottenAnswer,   // a rank that brings its answer to no other server
+  kForgottenAnswer,   // a rank that does not bring its answer to the next server
   kLeftState,         // a service that answers a close and keeps the sequence
   kForgottenKey,      // a client that does not name the operator's key of a text that it opens again
   kOtherTest,         // a client that lets a block of drafts be tested one by one
@@ -43,7 +43,7 @@ struct World {
 
   // "worker 1", or "worker 1 rank 0".
   std::string NameOf(uint32_t rank) const;
-  // Which replica a rank's client means by its target.
+  // Returns the replica that a target of the rank's client names.
   uint32_t ReplicaOf(uint32_t rank, size_t target) const;
   client::ClientOptions ClientOf(uint32_t rank) const;
   // Returns the tenant of a rank. Ranks of one worker would read the same file at different times: they have another
@@ -55,7 +55,7 @@ struct World {
   uint32_t replicas;
   uint32_t workers;
   std::vector<Rank> ranks;  // of all workers
-  bool has_ranks = false;   // some worker is more than one of them
+  bool has_ranks = false;   // some worker has several ranks
   uint32_t sequences;       // of each worker
   service::Limits limits;
   client::ClientOptions client;  // of a worker that is one process
@@ -109,7 +109,7 @@ struct Tally {
   uint64_t tested_drafts = 0;   // accepted by rejection
   uint64_t block_drafts = 0;    // accepted in blocks
   uint64_t banned_rows = 0;     // whose caller banned tokens
-  uint64_t phase_tokens = 0;    // of steps that end within a phase
+  uint64_t phase_tokens = 0;    // steps that end within a phase
   uint64_t faults[16] = {};     // by kind
 
   Tally& operator+=(const Tally& other);
