@@ -62,11 +62,10 @@ void PrintTables(const v1::ServerInformation& information) {
     limits.push_back({limit.name(), absl::StrCat(limit.value()), limit.unit(), limit.description()});
   }
   std::vector<std::vector<std::string>> parameters = {
-      {"PARAMETER", "RANGE", "DEFAULT", "SCOPE", "IN PHASES", "BUILT", "MEANING"}};
+      {"PARAMETER", "RANGE", "DEFAULT", "SCOPE", "IN PHASES", "MEANING"}};
   for (const auto& parameter : information.parameters()) {
     parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), WordOf(parameter.scope()),
-                          parameter.in_phases() ? "yes" : "no", parameter.implemented() ? "yes" : "no",
-                          parameter.description()});
+                          parameter.in_phases() ? "yes" : "no", parameter.description()});
   }
   std::vector<std::vector<std::string>> policy;
   if (information.has_policy()) policy = PolicyOf(information);

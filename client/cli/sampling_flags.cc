@@ -21,15 +21,16 @@ ABSL_FLAG(Optional<uint32_t>, live_vocabulary, absl::nullopt, "sample, bench: id
 ABSL_FLAG(Optional<uint64_t>, seed, absl::nullopt,
           "sample, bench: seed; the server draws one if absent; of bench the first text's");
 ABSL_FLAG(Texts, prompt, {}, "sample, bench: token ids of the prompt, by commas; where penalties look");
-ABSL_FLAG(Optional<float>, temperature, absl::nullopt, "sample, bench: 0 = greedy");
-ABSL_FLAG(Optional<uint32_t>, top_k, absl::nullopt, "sample, bench: keep the first k tokens");
-ABSL_FLAG(Optional<float>, top_p, absl::nullopt, "sample, bench: keep the shortest ordered prefix of this mass");
-ABSL_FLAG(Optional<float>, min_p, absl::nullopt,
-          "sample, bench: keep tokens of at least this share of the first one's probability");
-ABSL_FLAG(Optional<float>, repetition_penalty, absl::nullopt, "sample, bench: factor for tokens of prompt and output");
-ABSL_FLAG(Optional<float>, frequency_penalty, absl::nullopt,
-          "sample, bench: subtracted for each occurrence in the output");
-ABSL_FLAG(Optional<float>, presence_penalty, absl::nullopt, "sample, bench: subtracted for tokens in the output");
+#define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
+  ABSL_FLAG(Optional<type>, name, absl::nullopt, "sample, bench: " text);
+#define LAW_FLAG(name, phase, text) ABSL_FLAG(bool, name, false, "sample, bench: " text);
+#define LAW_PART(name, part, member, type, value, form, low, high) \
+  ABSL_FLAG(Optional<type>, member, absl::nullopt, "sample, bench: " #part " of " #name);
+#define HISTORY_NUMBER(name, value, form, low, high, text) \
+  ABSL_FLAG(Optional<uint32_t>, name, absl::nullopt, "sample, bench: " text);
+#define HISTORY_PART(name, part, type, value, form, low, high, effect) \
+  ABSL_FLAG(Optional<type>, name##_##part, absl::nullopt, "sample, bench: " #part " of " #name);
+#include "kernels/law/options.inc"
 ABSL_FLAG(Texts, bias, {}, "sample, bench: TOKEN:BIAS pairs, by commas");
 ABSL_FLAG(Texts, allow, {}, "sample, bench: only these token ids can be drawn, by commas");
 ABSL_FLAG(Texts, ban, {}, "sample, bench: these token ids cannot be drawn, by commas");
@@ -65,13 +66,17 @@ absl::StatusOr<v1::SamplingParameters> Parameters() {
     const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &parameters);
     if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(parsed.message())));
   }
-  if (const auto value = absl::GetFlag(FLAGS_temperature)) parameters.set_temperature(*value);
-  if (const auto value = absl::GetFlag(FLAGS_top_k)) parameters.set_top_k(*value);
-  if (const auto value = absl::GetFlag(FLAGS_top_p)) parameters.set_top_p(*value);
-  if (const auto value = absl::GetFlag(FLAGS_min_p)) parameters.set_min_p(*value);
-  if (const auto value = absl::GetFlag(FLAGS_repetition_penalty)) parameters.set_repetition_penalty(*value);
-  if (const auto value = absl::GetFlag(FLAGS_frequency_penalty)) parameters.set_frequency_penalty(*value);
-  if (const auto value = absl::GetFlag(FLAGS_presence_penalty)) parameters.set_presence_penalty(*value);
+#define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
+  if (const auto given = absl::GetFlag(FLAGS_##name)) parameters.set_##name(*given);
+#define LAW_FLAG(name, phase, text) \
+  if (absl::GetFlag(FLAGS_##name)) parameters.set_##name(true);
+#define LAW_PART(name, part, member, type, value, form, low, high) \
+  if (const auto given = absl::GetFlag(FLAGS_##member)) parameters.mutable_##name()->set_##part(*given);
+#define HISTORY_NUMBER(name, value, form, low, high, text) \
+  if (const auto given = absl::GetFlag(FLAGS_##name)) parameters.set_##name(*given);
+#define HISTORY_PART(name, part, type, value, form, low, high, effect) \
+  if (const auto given = absl::GetFlag(FLAGS_##name##_##part)) parameters.mutable_##name()->set_##part(*given);
+#include "kernels/law/options.inc"
   if (absl::Status status = AddBiases(&parameters); !status.ok()) return status;
   const auto allowed = TokensOf("allow", absl::GetFlag(FLAGS_allow));
   if (!allowed.ok()) return allowed.status();

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/sortition/cuda_state.h"
-#include "kernels/law/parameters.h"
+#include "kernels/law/options.h"
 
 namespace sortition {
 
@@ -16,24 +16,14 @@ static_assert(CudaSampler::kNoRow == kernels::cuda::kNoSequence);
 
 namespace {
 
-bool IsWithin(float value, float least, float most) { return value >= least && value <= most; }
-
 absl::Status CheckPenalties(const law::SamplingParameters& parameters) {
-  const struct {
-    const char* name;
-    bool is_right;
-  } checks[] = {
-      {"repetition_penalty",
-       IsWithin(parameters.repetition_penalty, law::kMinRepetitionPenalty, law::kMaxRepetitionPenalty)},
-      {"frequency_penalty",
-       IsWithin(parameters.frequency_penalty, -law::kMaxAbsFrequencyPenalty, law::kMaxAbsFrequencyPenalty)},
-      {"presence_penalty",
-       IsWithin(parameters.presence_penalty, -law::kMaxAbsPresencePenalty, law::kMaxAbsPresencePenalty)},
-  };
-  for (const auto& [name, is_right] : checks) {
-    if (!is_right) return absl::InvalidArgumentError(absl::StrCat("parameters.", name, " is out of range"));
-  }
-  return absl::OkStatus();
+  law::SamplingParameters penalties;
+  penalties.repetition_penalty = parameters.repetition_penalty;
+  penalties.frequency_penalty = parameters.frequency_penalty;
+  penalties.presence_penalty = parameters.presence_penalty;
+  const auto found = law::FindOutOfRange(penalties);
+  if (!found) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("parameters.", std::string(found->field), " is out of range"));
 }
 
 }  // namespace

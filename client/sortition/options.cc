@@ -1,4 +1,6 @@
 // Checks and compiles options.
+#include "kernels/law/options.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,7 +10,6 @@
 #include "client/sortition/sampler.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
-#include "kernels/law/ranges.h"
 
 namespace sortition {
 namespace {
@@ -36,7 +37,7 @@ Status CheckOrder(const law::SamplingParameters& p) {
 
 Status CheckParameters(const law::SamplingParameters& p) {
   if (const auto found = law::FindOutOfRange(p)) {
-    return InvalidArgument(absl::StrCat(found->option, " is ", found->value, ", not in ", found->limit));
+    return InvalidArgument(absl::StrCat(std::string(found->field), " is ", found->value, ", not in ", found->limit));
   }
   if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat and adaptive_p exclude each other");
   return CheckOrder(p);

@@ -2,9 +2,11 @@
 #include "kernels/law/chain.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "kernels/check.h"
+#include "kernels/law/options.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/units.h"
 
@@ -14,40 +16,25 @@ namespace {
 using kernels::Stage;
 using kernels::StageKind;
 
-constexpr Sampler kVllmOrder[] = {Sampler::kTemperature,   Sampler::kQuadraticSmoothing,
-                                  Sampler::kTopNSigma,     Sampler::kMinK,
-                                  Sampler::kMinP,          Sampler::kTopK,
-                                  Sampler::kTopP,          Sampler::kTypicalP,
-                                  Sampler::kEpsilonCutoff, Sampler::kEtaCutoff,
-                                  Sampler::kTopA,          Sampler::kTopH,
-                                  Sampler::kPLess,         Sampler::kXtc,
-                                  Sampler::kMirostat,      Sampler::kAdaptiveP};
-constexpr Sampler kLlamaCppOrder[] = {Sampler::kQuadraticSmoothing,
-                                      Sampler::kTopNSigma,
-                                      Sampler::kMinK,
-                                      Sampler::kTopK,
-                                      Sampler::kTypicalP,
-                                      Sampler::kTopP,
-                                      Sampler::kMinP,
-                                      Sampler::kEpsilonCutoff,
-                                      Sampler::kEtaCutoff,
-                                      Sampler::kTopA,
-                                      Sampler::kTopH,
-                                      Sampler::kPLess,
-                                      Sampler::kXtc,
-                                      Sampler::kTemperature,
-                                      Sampler::kMirostat,
-                                      Sampler::kAdaptiveP};
-constexpr Sampler kHfOrder[] = {Sampler::kTemperature, Sampler::kQuadraticSmoothing,
-                                Sampler::kTopNSigma,   Sampler::kMinK,
-                                Sampler::kTopH,        Sampler::kTopK,
-                                Sampler::kTopP,        Sampler::kMinP,
-                                Sampler::kTypicalP,    Sampler::kEpsilonCutoff,
-                                Sampler::kEtaCutoff,   Sampler::kTopA,
-                                Sampler::kPLess,       Sampler::kXtc,
-                                Sampler::kMirostat,    Sampler::kAdaptiveP};
-static_assert(std::size(kVllmOrder) == kSamplers && std::size(kLlamaCppOrder) == kSamplers &&
-              std::size(kHfOrder) == kSamplers && kSamplers <= kernels::kMaxStages);
+// Returns the samplers by their places in a preset.
+constexpr std::array<Sampler, kSamplers> OrderOf(const std::array<uint32_t, kSamplers>& places) {
+  std::array<Sampler, kSamplers> order{};
+  for (uint32_t i = 0; i < kSamplers; ++i) order[places[i]] = static_cast<Sampler>(i);
+  return order;
+}
+#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) vllm,
+constexpr auto kVllmOrder = OrderOf({
+#include "kernels/law/options.inc"
+});
+#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) llama_cpp,
+constexpr auto kLlamaCppOrder = OrderOf({
+#include "kernels/law/options.inc"
+});
+#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) hf,
+constexpr auto kHfOrder = OrderOf({
+#include "kernels/law/options.inc"
+});
+static_assert(kSamplers <= kernels::kMaxStages);
 
 // Temperatures of 1 are off, so a range without a temperature is one about 1.
 bool IsDynamic(const SamplingParameters& p) { return p.dynamic_temperature_range != 0; }
@@ -129,42 +116,16 @@ Stage StageOf(const SamplingParameters& p, Sampler sampler) {
   return LeastCount(WordsOf(with)) == p.min_keep ? with : stage;
 }
 
-bool IsWithin(float value, float low, float high) { return value >= low && value <= high; }
-
 // True if a threshold on probabilities can drop anything.
-bool IsThreshold(float q) {
-  SORTITION_CHECK(IsWithin(q, 0, 1));
-  return MinPDistance(q) != kernels::RowParameters::kMinPOff;
-}
-
-void CheckRanges(const SamplingParameters& p) {
-  SORTITION_CHECK(p.top_n_sigma == 0 || IsWithin(p.top_n_sigma, kMinTopNSigma, kMaxTopNSigma));
-  SORTITION_CHECK(p.typical_p > 0 && p.typical_p <= 1);
-  SORTITION_CHECK(IsWithin(p.top_h, 0, 1));
-  SORTITION_CHECK(IsWithin(p.xtc_probability, 0, 1) && p.xtc_threshold > 0 && p.xtc_threshold <= 1);
-  SORTITION_CHECK(IsWithin(p.dynamic_temperature_range, 0, kMaxTemperature));
-  SORTITION_CHECK(IsWithin(p.dynamic_temperature_exponent, kMinDynamicExponent, kMaxDynamicExponent));
-  SORTITION_CHECK(IsWithin(p.smoothing_factor, 0, kMaxSmoothingFactor));
-  SORTITION_CHECK(IsWithin(p.smoothing_curve, kMinSmoothingCurve, kMaxSmoothingCurve));
-  SORTITION_CHECK(p.mirostat <= 2 && p.mirostat_m >= kMinMirostatM && p.mirostat_m <= kMaxMirostatM);
-  SORTITION_CHECK(p.mirostat_tau > 0 && p.mirostat_tau <= kMaxMirostatTau);
-  SORTITION_CHECK(p.mirostat_eta > 0 && p.mirostat_eta <= kMaxMirostatEta);
-  SORTITION_CHECK(IsWithin(p.adaptive_target, 0, 1) && IsWithin(p.adaptive_decay, 0, kMaxAdaptiveDecay));
-  SORTITION_CHECK(p.mirostat == 0 || !p.adaptive_p);
-  SORTITION_CHECK(IsWithin(p.min_k_tau, 0, kMaxMinKTau) && p.min_keep <= kMaxMinKeep);
-}
+bool IsThreshold(float q) { return MinPDistance(q) != kernels::RowParameters::kMinPOff; }
 
 }  // namespace
 
 std::string_view SamplerName(Sampler sampler) {
-  static constexpr std::string_view kNames[kSamplers] = {"temperature", "quadratic_smoothing",
-                                                         "top_n_sigma", "min_p",
-                                                         "top_k",       "top_p",
-                                                         "typical_p",   "epsilon_cutoff",
-                                                         "eta_cutoff",  "top_a",
-                                                         "top_h",       "p_less",
-                                                         "xtc",         "mirostat",
-                                                         "adaptive_p",  "min_k"};
+  static constexpr std::string_view kNames[] = {
+#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) #name,
+#include "kernels/law/options.inc"
+  };
   return kNames[size_t(sampler)];
 }
 
@@ -219,7 +180,7 @@ bool IsOn(const SamplingParameters& p, Sampler sampler) {
 }
 
 std::vector<Stage> CompileChain(const SamplingParameters& parameters) {
-  CheckRanges(parameters);
+  SORTITION_CHECK(!FindOutOfRange(parameters) && (parameters.mirostat == 0 || !parameters.adaptive_p));
   const std::span<const Sampler> order =
       parameters.order.empty() ? PresetOrder(Preset::kVllm) : std::span<const Sampler>(parameters.order);
   std::vector<Stage> chain;

@@ -2,13 +2,15 @@
 #include "kernels/law/dry.h"
 
 #include "kernels/check.h"
-#include "kernels/law/parameters.h"
+#include "kernels/law/options.h"
 
 namespace sortition::law {
 
 std::vector<double> DryTerms(float multiplier, float base) {
-  SORTITION_CHECK(multiplier >= kMinDryMultiplier && multiplier <= kMaxDryMultiplier);
-  SORTITION_CHECK(base == 1 || (base >= kMinDryBase && base <= kMaxDryBase));
+  constexpr NumberOption kMultiplier = NumberNamed("dry.multiplier");
+  constexpr NumberOption kBase = NumberNamed("dry.base");
+  SORTITION_CHECK(multiplier != 0 && Accepts(kMultiplier, multiplier, kMultiplier.most.value));
+  SORTITION_CHECK(Accepts(kBase, base, kBase.most.value));
   // From the largest live logit down to the largest that is masked.
   constexpr double kMasksAny = 2 * double{kLogitLimit};
   std::vector<double> terms = {double(multiplier)};

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/law.h"
+#include "kernels/law/options.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/units.h"
 
@@ -15,6 +17,10 @@ namespace {
 
 constexpr double kLog2E = 0x1.71547652b82fep+0;  // the double nearest to log2(e)
 constexpr double k63Ln2 = 0x1.5d589f2fe5107p+5;  // the double nearest to 63 ln 2
+
+// The range of frequency_penalty ends here on either side, and so does that of presence_penalty.
+constexpr double kMostPenalty = NumberNamed("frequency_penalty").most.value;
+static_assert(kMostPenalty == NumberNamed("presence_penalty").most.value);
 
 // A positive normal double as mantissa * 2^(exponent - 52), 2^52 <= mantissa < 2^53.
 struct Parts {
@@ -82,15 +88,14 @@ uint32_t TopPUnits(float p) {
 uint32_t CanonicalBits(float value) { return Flush(std::bit_cast<uint32_t>(value)); }
 
 uint32_t PenaltyBits(float frequency, float presence, uint32_t count, double dry) {
-  SORTITION_CHECK(frequency >= -kMaxAbsFrequencyPenalty && frequency <= kMaxAbsFrequencyPenalty);
-  SORTITION_CHECK(presence >= -kMaxAbsPresencePenalty && presence <= kMaxAbsPresencePenalty);
+  SORTITION_CHECK(std::abs(frequency) <= kMostPenalty && std::abs(presence) <= kMostPenalty);
   SORTITION_CHECK(dry >= 0);
   const double counted = count == 0 ? 0.0 : double(frequency) * double(count) + double(presence);
   return CanonicalBits(float(-(counted + dry)));
 }
 
 uint32_t MinPDistance(float min_p) {
-  SORTITION_CHECK(min_p >= kMinMinP && min_p <= kMaxMinP);
+  SORTITION_CHECK(min_p >= 0 && min_p <= 1);
   // From 2^-63 down, every distance that is not dead passes.
   if (min_p <= 0x1p-63f) return kernels::RowParameters::kMinPOff;
   const uint32_t bits = std::bit_cast<uint32_t>(min_p);
@@ -121,17 +126,9 @@ static bool IsPlain(const std::vector<kernels::Stage>& chain) {
 }
 
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled) {
+  SORTITION_CHECK(!FindOutOfRange(parameters));
   const float temperature = parameters.temperature;
-  SORTITION_CHECK(temperature == 0 || (temperature >= kMinTemperature && temperature <= kMaxTemperature));
-  SORTITION_CHECK(parameters.top_k <= kMaxTopK);
-  SORTITION_CHECK(parameters.top_p > 0 && parameters.top_p <= kMaxTopP);
   const float repetition = parameters.repetition_penalty;
-  SORTITION_CHECK(repetition >= kMinRepetitionPenalty && repetition <= kMaxRepetitionPenalty);
-  SORTITION_CHECK(parameters.frequency_penalty >= -kMaxAbsFrequencyPenalty &&
-                  parameters.frequency_penalty <= kMaxAbsFrequencyPenalty);
-  SORTITION_CHECK(parameters.presence_penalty >= -kMaxAbsPresencePenalty &&
-                  parameters.presence_penalty <= kMaxAbsPresencePenalty);
-
   compiled->chain.clear();
   if (temperature != 0) compiled->chain = CompileChain(parameters);
   const bool chained = !IsPlain(compiled->chain);

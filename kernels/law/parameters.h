@@ -11,107 +11,33 @@
 
 namespace sortition::law {
 
-// Ranges that the law accepts, ends included unless said otherwise. Callers that take options from outside refuse other
-// values by name; `Compile` asserts.
-inline constexpr float kMinTemperature = 0.01f;  // 0 is accepted too and means greedy
-inline constexpr float kMaxTemperature = 100.0f;
-inline constexpr uint32_t kMaxTopK = (1u << 20) - 1;
-inline constexpr float kMaxTopP = 1.0f;  // above 0
-inline constexpr float kMinMinP = 0.0f;
-inline constexpr float kMaxMinP = 1.0f;
-inline constexpr float kMinRepetitionPenalty = 0.01f;
-inline constexpr float kMaxRepetitionPenalty = 100.0f;
-inline constexpr float kMaxAbsFrequencyPenalty = 100.0f;
-inline constexpr float kMaxAbsPresencePenalty = 100.0f;
 // A live logit lies strictly between -kLogitLimit and kLogitLimit, and so does a bias.
 inline constexpr float kLogitLimit = 65504.0f;
-
-inline constexpr float kMinTopNSigma = 0.01f;  // 0 is accepted too and means off
-inline constexpr float kMaxTopNSigma = 100.0f;
 inline constexpr float kMaxXtcThreshold = 0.5f;  // above it XTC is off, as in llama.cpp
-inline constexpr float kMinDynamicExponent = 0.01f;
-inline constexpr float kMaxDynamicExponent = 10.0f;
-inline constexpr float kMaxSmoothingFactor = 100.0f;
-inline constexpr float kMinSmoothingCurve = 1.0f;
-inline constexpr float kMaxSmoothingCurve = 3.0f;  // beyond it smoothing would put other tokens before the first
-inline constexpr float kMaxMirostatTau = 20.0f;
-inline constexpr float kMaxMirostatEta = 1.0f;
-inline constexpr uint32_t kMinMirostatM = 2;
-inline constexpr uint32_t kMaxMirostatM = 1000;
-inline constexpr float kMaxAdaptiveDecay = 0.99f;
-inline constexpr float kMaxMinKTau = 100.0f;
-inline constexpr uint32_t kMaxMinKeep = 1000;  // kMostKeptAtLeast of stage.inc
 
 // Samplers of a chain. Dynamic temperature takes the place of temperature.
 enum class Sampler : uint8_t {
-  kTemperature,
-  kQuadraticSmoothing,
-  kTopNSigma,
-  kMinP,
-  kTopK,
-  kTopP,
-  kTypicalP,
-  kEpsilonCutoff,
-  kEtaCutoff,
-  kTopA,
-  kTopH,
-  kPLess,
-  kXtc,
-  kMirostat,
-  kAdaptiveP,
-  kMinK,
+#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) k##sampler,
+#include "kernels/law/options.inc"
 };
-inline constexpr uint32_t kSamplers = 16;
+inline constexpr uint32_t kSamplers = 0
+#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) +1
+#include "kernels/law/options.inc"
+    ;
 
-// A sequence's sampling options. The defaults are the off values: they change nothing and cost nothing.
+// A sequence's sampling options: the LAW_ lines of options.inc, which has their meaning, units and ranges. The defaults
+// are the off values: they change nothing and cost nothing. Callers that take options from outside refuse values out of
+// range by name (options.h); `Compile` asserts.
 struct SamplingParameters {
-  // Logits are divided by it. 0, which is greedy (the first token in order), or 0.01 to 100.
-  float temperature = 1;
-
-  // Keep the first k tokens in order; ties are cut by lowest id, as llama.cpp does. Tokens, 0 (off) to 2^20 - 1.
-  uint32_t top_k = 0;
-
-  // Keep the shortest ordered prefix of at least this mass (Holtzman et al. 2019). Probability, in (0, 1]; 1 is off.
-  float top_p = 1;
-
-  // Keep tokens of at least this share of the likeliest token's probability, at the temperature in force (Nguyen et al.
-  // 2024). Ratio, 0 (off) to 1.
-  float min_p = 0;
-
-  // Repetition penalty of tokens that occurred before: negative logits are multiplied by it, others divided (Keskar et
-  // al. 2019). Factor, 0.01 to 100; 1 is off.
-  float repetition_penalty = 1;
-
-  // Subtracted once for each time a token occurred (OpenAI's API). Logit units, -100 to 100.
-  float frequency_penalty = 0;
-
-  // Subtracted if a token occurred at all (OpenAI's API). Logit units, -100 to 100.
-  float presence_penalty = 0;
-
-  // The samplers of the chain. LAW.md has each one's formula and source.
-  float typical_p = 1;       // probability, (0, 1]; 1 is off
-  float top_n_sigma = 0;     // standard deviations, 0 (off) or 0.01 to 100
-  float epsilon_cutoff = 0;  // probability, 0 (off) to 1
-  float eta_cutoff = 0;      // probability, 0 (off) to 1
-  float top_a = 0;           // ratio, 0 (off) to 1
-  float top_h = 0;           // share of the entropy, 0 (off) to 1
-  bool p_less = false;
-  float xtc_probability = 0;               // 0 (off) to 1
-  float xtc_threshold = 0.1f;              // probability, above 0; above 0.5 is off
-  float dynamic_temperature_range = 0;     // on either side of the temperature, 0 (off) to 100
-  float dynamic_temperature_exponent = 1;  // 0.01 to 10
-  float smoothing_factor = 0;              // 0 (off) to 100
-  float smoothing_curve = 1;               // 1 to 3
-  uint32_t mirostat = 0;                   // version 1 or 2; 0 is off
-  float mirostat_tau = 5;                  // octaves of surprise, above 0, to 20
-  float mirostat_eta = 0.1f;               // above 0, to 1
-  uint32_t mirostat_m = 100;               // tokens, 2 to 1000; of version 1
-  bool adaptive_p = false;
-  float adaptive_target = 0;    // probability, 0 to 1
-  float adaptive_decay = 0.9f;  // 0 to 0.99
-  bool min_k = false;
-  float min_k_tau = 3;    // logits, 0 to 100
-  uint32_t min_keep = 0;  // tokens that each filter keeps at least, 0 to 1000; 0 and 1 are off
+#define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) type name = value;
+#define LAW_FLAG(name, phase, text) bool name = false;
+#define LAW_MESSAGE(name, on, phase, more, text) LAW_MESSAGE_##on(name)
+#define LAW_MESSAGE_ByValue(name)
+#define LAW_MESSAGE_ByPresence(name) bool name = false;
+#define LAW_PART(name, part, member, type, value, form, low, high) type member = value;
+#include "kernels/law/options.inc"
+#undef LAW_MESSAGE_ByValue
+#undef LAW_MESSAGE_ByPresence
 
   // First applied first; holds every sampler that is on, none twice, mirostat or adaptive-p last. Empty: PresetOrder of
   // Preset::kVllm.

@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/law/options.h"
 #include "kernels/row.h"
 
 namespace sortition::law {
 
-inline constexpr uint32_t kDefaultWatermarkWidth = 4;
-inline constexpr uint32_t kMaxWatermarkWidth = 64;
+inline constexpr uint32_t kDefaultWatermarkWidth = uint32_t(NumberNamed("watermark.context_width").value);
+inline constexpr uint32_t kMaxWatermarkWidth = uint32_t(NumberNamed("watermark.context_width").most.value);
 
 // `context`: the tokens before the draw, oldest first; the last `width` of them, or fewer where there are fewer.
 kernels::NoiseKey WatermarkNoise(uint64_t key, std::span<const uint32_t> context);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/law/dry.h"
+#include "kernels/law/options.h"
 #include "kernels/law/watermark.h"
 #include "service/request/checks.h"
 #include "service/request/phase_options.h"
@@ -48,8 +48,9 @@ DryOptions CompileDry(const v1::Dry& asked) {
   DryOptions dry;
   if (asked.multiplier() == 0) return dry;
   dry.multiplier = asked.multiplier();
-  dry.base = asked.has_base() ? asked.base() : law::kDefaultDryBase;
-  dry.allowed_length = asked.has_allowed_length() ? asked.allowed_length() : law::kDefaultDryAllowedLength;
+  dry.base = asked.has_base() ? asked.base() : float(law::NumberNamed("dry.base").value);
+  dry.allowed_length =
+      asked.has_allowed_length() ? asked.allowed_length() : uint32_t(law::NumberNamed("dry.allowed_length").value);
   dry.window = asked.window();
   for (const v1::TokenSequence& breaker : asked.sequence_breakers()) dry.breakers.push_back(Tokens(breaker.tokens()));
   std::ranges::sort(dry.breakers);
@@ -95,59 +96,40 @@ class Checker {
 
   std::string Field(absl::string_view name) const { return absl::StrCat(path_, ".", name); }
 
-  std::optional<Refusal> Scope(const v1::PenaltyScope& scope) const {
-    if (auto refusal = UpToHistory(scope.window(), "penalty_scope.window")) return refusal;
-    return UpToHistory(scope.ignored_prefix(), "penalty_scope.ignored_prefix");
-  }
-
-  std::optional<Refusal> Dry(const v1::Dry& dry) const {
-    if (dry.multiplier() != 0 &&
-        !(dry.multiplier() >= law::kMinDryMultiplier && dry.multiplier() <= law::kMaxDryMultiplier)) {
-      return OutOfRange("dry.multiplier", absl::StrCat("0 or ", law::kMinDryMultiplier, "..", law::kMaxDryMultiplier),
-                        dry.multiplier());
-    }
-    if (dry.has_base() && dry.base() != 1 && !(dry.base() >= law::kMinDryBase && dry.base() <= law::kMaxDryBase)) {
-      return OutOfRange("dry.base", absl::StrCat("1 or ", law::kMinDryBase, "..", law::kMaxDryBase), dry.base());
-    }
-    if (dry.has_allowed_length()) {
-      if (auto refusal =
-              CheckRange<uint32_t>(dry.allowed_length(), 1, law::kMaxDryAllowedLength, Field("dry.allowed_length"))) {
-        return refusal;
-      }
-    }
-    if (auto refusal = UpToHistory(dry.window(), "dry.window")) return refusal;
-    return Strings(dry.sequence_breakers(), "dry.sequence_breakers");
+  // Checks every number by its line of the table.
+  std::optional<Refusal> Numbers(const v1::SamplingParameters& p) const {
+    const Bounds bounds(limits_);
+#define MOST_Closed(high) Bound()
+#define MOST_ZeroOr(high) Bound()
+#define MOST_OneOr(high) Bound()
+#define MOST_UpTo(high) bounds.high()
+#define HISTORY_NUMBER(name, value, form, low, high, text) \
+  if (auto refusal = Number(law::NumberNamed(#name), p.has_##name(), p.name(), MOST_##form(high))) return refusal;
+#define HISTORY_PART(name, part, type, value, form, low, high, effect)                                          \
+  if (auto refusal =                                                                                            \
+          Number(law::NumberNamed(#name "." #part), p.name().has_##part(), p.name().part(), MOST_##form(high))) \
+    return refusal;
+#include "kernels/law/options.inc"
+#undef MOST_Closed
+#undef MOST_ZeroOr
+#undef MOST_OneOr
+#undef MOST_UpTo
+    return std::nullopt;
   }
 
   std::optional<Refusal> Stops(const v1::SamplingParameters& p) const {
-    if (auto refusal = UpToHistory(p.min_tokens(), "min_tokens")) return refusal;
     if (p.min_tokens() == 0 || p.stop_token_ids_size() > 0) return std::nullopt;
     return Refusal{Reason::kContradiction, Field("min_tokens"), "", "there are no stop_token_ids to hold back"};
   }
 
   std::optional<Refusal> Watermark(const v1::SamplingParameters& p) const {
-    if (!p.has_watermark()) return std::nullopt;
-    if (!p.watermark().has_key()) return MissingField(Field("watermark.key"));
-    if (!p.watermark().has_context_width()) return std::nullopt;
-    return CheckRange<uint32_t>(p.watermark().context_width(), 1, law::kMaxWatermarkWidth,
-                                Field("watermark.context_width"));
+    return p.has_watermark() && !p.watermark().has_key() ? std::optional(MissingField(Field("watermark.key")))
+                                                         : std::nullopt;
   }
 
   std::optional<Refusal> Repetition(const v1::RepetitionStop& asked) const {
     const RepetitionStop stop = CompileRepetition(asked);
-    const auto in_range = [&](absl::string_view name, uint32_t value, uint32_t low, uint32_t high) {
-      return CheckRange(value, low, high, Field(absl::StrCat("repetition_stop.", name)));
-    };
-    if (asked.has_min_period()) {
-      if (auto refusal = in_range("min_period", asked.min_period(), 1, RepetitionStop::kMaxPeriod)) return refusal;
-    }
-    if (asked.has_max_period()) {
-      if (auto refusal = in_range("max_period", asked.max_period(), 1, RepetitionStop::kMaxPeriod)) return refusal;
-    }
-    if (auto refusal = in_range("min_length", asked.min_length(), 0, RepetitionStop::kMaxLength)) return refusal;
-    if (auto refusal = UpToHistory(asked.min_tokens(), "repetition_stop.min_tokens")) return refusal;
     if (!stop.on()) return std::nullopt;
-    if (auto refusal = in_range("repeats", stop.repeats, 2, RepetitionStop::kMaxLength)) return refusal;
     if (stop.min_period > stop.max_period) {
       return Refusal{Reason::kContradiction, Field("repetition_stop.min_period"), absl::StrCat("<= ", stop.max_period),
                      "is above max_period, so no period is in range"};
@@ -177,13 +159,16 @@ class Checker {
     return CheckCount(tokens, Bounds(limits_).max_listed_tokens(), Field(name));
   }
 
-  std::optional<Refusal> UpToHistory(uint32_t value, absl::string_view name) const {
-    return CheckRange(value, 0, Bounds(limits_).max_history(), Field(name));
-  }
-
  private:
-  Refusal OutOfRange(absl::string_view name, std::string limit, float value) const {
-    return {Reason::kOutOfRange, Field(name), std::move(limit), absl::StrCat(value, " is out of range")};
+  // `limit`: the one that the number's line names, if it names one.
+  std::optional<Refusal> Number(const law::NumberOption& number, bool is_set, double value, const Bound& limit) const {
+    const bool is_limited = number.form == law::RangeForm::kUpTo;
+    if (!is_set || law::Accepts(number, value, is_limited ? static_cast<double>(limit.value) : number.most.value)) {
+      return std::nullopt;
+    }
+    return Refusal{Reason::kOutOfRange, Field({number.field.data(), number.field.size()}),
+                   is_limited ? limit.Text() : law::RangeText(number),
+                   absl::StrCat(law::NumberText(value), " is out of range")};
   }
   std::optional<Refusal> Live(const google::protobuf::RepeatedField<uint32_t>& tokens, const std::string& field) const {
     if (auto refusal = CheckCount(tokens.size(), Bounds(limits_).max_listed_tokens(), field)) return refusal;
@@ -208,10 +193,8 @@ std::optional<uint32_t> PenaltyWindow(const v1::SamplingParameters& parameters) 
 std::optional<Refusal> CheckHistoryOptions(const v1::SamplingParameters& p, const Limits& limits,
                                            absl::string_view path, uint32_t live_vocabulary) {
   const Checker check(limits, path, live_vocabulary);
-  if (auto refusal = check.Scope(p.penalty_scope())) return refusal;
-  if (auto refusal = check.Dry(p.dry())) return refusal;
-  const std::string ngram = check.Field("no_repeat_ngram_size");
-  if (auto refusal = CheckRange(p.no_repeat_ngram_size(), 0, Bounds::max_string_tokens(), ngram)) return refusal;
+  if (auto refusal = check.Numbers(p)) return refusal;
+  if (auto refusal = check.Strings(p.dry().sequence_breakers(), "dry.sequence_breakers")) return refusal;
   if (auto refusal = check.Stops(p)) return refusal;
   if (auto refusal = check.Strings(p.bad_words(), "bad_words")) return refusal;
   if (auto refusal = CheckPhases(p, limits, path, live_vocabulary)) return refusal;

@@ -7,17 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/check.h"
-#include "kernels/law/dry.h"
-#include "kernels/law/parameters.h"
-#include "kernels/law/watermark.h"
+#include "kernels/law/options.h"
 #include "service/request/history_options.h"
 
 namespace sortition::service {
@@ -28,45 +24,18 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using Path = std::vector<const FieldDescriptor*>;
 
-// Values of absent fields that are not 0 (proto/sortition/v1/parameters.proto).
-struct DefaultValue {
-  const char* field;
-  float value;
-};
-constexpr DefaultValue kDefaults[] = {
-    {"temperature", 1},
-    {"top_p", 1},
-    {"repetition_penalty", 1},
-    {"typical_p", 1},
-    {"xtc.threshold", 0.1f},
-    {"dynamic_temperature.exponent", 1},
-    {"mirostat.tau", 5},
-    {"mirostat.eta", 0.1f},
-    {"mirostat.m", 100},
-    {"adaptive_p.decay", 0.9f},
-    {"quadratic_smoothing.curve", 1},
-    {"repetition_stop.min_period", 1},
-    {"repetition_stop.max_period", 256},
-    {"repetition_stop.min_length", 256},
-    {"dry.base", law::kDefaultDryBase},
-    {"dry.allowed_length", law::kDefaultDryAllowedLength},
-    {"min_k.tau", law::SamplingParameters().min_k_tau},
-    {"watermark.context_width", law::kDefaultWatermarkWidth},
-};
-
-// No phase has it.
+// Penalties have a window, of their scope, without the message too.
 constexpr absl::string_view kScopeWindow = "penalty_scope.window";
 
-// Fields whose 0 stands for all tokens: it is the largest value.
-constexpr absl::string_view kZeroIsAll[] = {"top_k", "top_n_sigma", "top_h", kScopeWindow, "dry.window"};
+law::Effect EffectOf(const std::string& name) {
+  const law::NumberOption* const number = law::FindNumber(name);
+  return number == nullptr ? law::Effect::kNone : number->effect;
+}
 
-// Filters that keep fewer tokens the lower the value is, and those that keep fewer the higher it is. top_k, which
-// counts tokens, is not among them. Nor are those that a sequence without their message does not have.
-constexpr absl::string_view kLowerKeepsFewer[] = {"top_p", "typical_p", "top_n_sigma", "top_h"};
-constexpr absl::string_view kHigherKeepsFewer[] = {"min_p", "epsilon_cutoff", "eta_cutoff", "top_a"};
-
-bool IsAmong(std::span<const absl::string_view> names, absl::string_view name) {
-  return std::ranges::find(names, name) != names.end();
+// Returns true if 0 stands for all tokens: it is the largest value then.
+bool ZeroIsAll(const std::string& name) {
+  const law::NumberOption* const number = law::FindNumber(name);
+  return number != nullptr && number->zero_is_all();
 }
 
 // Returns the fields from the message down to the one that is named; empty if there is no such field.
@@ -121,17 +90,15 @@ void SetNumber(const Path& path, double value, Message* message) {
 double NumberOf(const Message& parent, const FieldDescriptor& field, const std::string& name) {
   const auto* reflection = parent.GetReflection();
   if (!reflection->HasField(parent, &field)) {
-    for (const DefaultValue& known : kDefaults) {
-      if (name == known.field) return known.value;
-    }
-    return 0;
+    const law::NumberOption* const number = law::FindNumber(name);
+    return number == nullptr ? 0 : number->value;
   }
   if (field.type() == FieldDescriptor::TYPE_FLOAT) return reflection->GetFloat(parent, &field);
   return reflection->GetUInt32(parent, &field);
 }
 
 double RankOf(double value, const std::string& name) {
-  return value == 0 && IsAmong(kZeroIsAll, name) ? std::numeric_limits<double>::infinity() : value;
+  return value == 0 && ZeroIsAll(name) ? std::numeric_limits<double>::infinity() : value;
 }
 
 // Returns a bound in the precision of its field: 0.1 bounds a float of 0.1.
@@ -150,7 +117,6 @@ Side Compare(const v1::ParameterLimit& limit, const Message& message, const Path
   if (!has && !counts_defaults) return Side::kWithin;
   std::optional<double> number;
   if (limit.field() == kScopeWindow) {
-    // Penalties have a window without the message too.
     number = PenaltyWindow(static_cast<const v1::SamplingParameters&>(message));
   } else if (parent != nullptr) {
     number = NumberOf(*parent, field, limit.field());
@@ -190,7 +156,7 @@ std::string PhaseField(absl::string_view path, int phase, absl::string_view fiel
 std::optional<Refusal> CheckPhases(const v1::ParameterLimit& limit, absl::string_view path,
                                    const v1::SamplingParameters& parameters) {
   for (int i = 0; i < parameters.phases_size(); ++i) {
-    const v1::PhaseParameters& within = parameters.phases(i).parameters();
+    const v1::SamplingParameters& within = parameters.phases(i).parameters();
     const Path inner = FindField(*within.GetDescriptor(), limit.field());
     if (inner.empty()) continue;
     // A message that a phase sets replaces the sequence's as a whole, so its absent fields have their defaults.
@@ -223,10 +189,11 @@ std::optional<Refusal> ApplyOutside(const v1::ParameterLimit& limit, absl::strin
 
 // Returns the limit of min_keep that follows from a filter's, if one does. `has_own`: the policy limits min_keep.
 std::optional<v1::ParameterLimit> LimitOfMinKeep(const v1::ParameterLimit& limit, bool has_own) {
-  const bool counts = limit.field() == "top_k" && limit.has_max();
-  const bool cuts_low = IsAmong(kLowerKeepsFewer, limit.field()) && limit.has_max() &&
-                        (limit.max() < 1 || IsAmong(kZeroIsAll, limit.field()));
-  const bool cuts_high = IsAmong(kHigherKeepsFewer, limit.field()) && limit.has_min() && limit.min() > 0;
+  const law::Effect effect = EffectOf(limit.field());
+  const bool counts = effect == law::Effect::kCounts && limit.has_max();
+  const bool cuts_low =
+      effect == law::Effect::kFewerBelow && limit.has_max() && (limit.max() < 1 || ZeroIsAll(limit.field()));
+  const bool cuts_high = effect == law::Effect::kFewerAbove && limit.has_min() && limit.min() > 0;
   if (!counts && (has_own || !(cuts_low || cuts_high))) return std::nullopt;
   v1::ParameterLimit implied;
   implied.set_field("min_keep");
@@ -255,7 +222,7 @@ std::optional<Refusal> ApplyToRange(const v1::ParameterLimit& limit, absl::strin
   const float temperature = parameters->has_temperature() ? parameters->temperature() : 1;
   if (auto refusal = ApplyOutside(LimitOfRange(limit, temperature), path, parameters, effect)) return refusal;
   for (int i = 0; i < parameters->phases_size(); ++i) {
-    const v1::PhaseParameters& within = parameters->phases(i).parameters();
+    const v1::SamplingParameters& within = parameters->phases(i).parameters();
     if (!within.has_temperature() && !within.has_dynamic_temperature()) continue;
     const float own = within.has_temperature() ? within.temperature() : temperature;
     const float range = within.has_dynamic_temperature() ? within.dynamic_temperature().range()
@@ -297,7 +264,7 @@ absl::Status CheckLimit(const v1::ParameterLimit& limit) {
   for (const auto& [has, bound] : {std::pair(limit.has_min(), limit.min()), std::pair(limit.has_max(), limit.max())}) {
     if (has && !Fits(bound, *path.back())) return Wrong(limit, absl::StrCat(bound, " is no value of the field"));
   }
-  if (limit.has_max() && limit.max() == 0 && IsAmong(kZeroIsAll, limit.field())) {
+  if (limit.has_max() && limit.max() == 0 && ZeroIsAll(limit.field())) {
     return Wrong(limit, "0 is no max: it stands for all tokens");
   }
   if (limit.has_min() && limit.has_max() && limit.min() > limit.max()) return Wrong(limit, "min is above max");

@@ -1,8 +1,6 @@
-// Every sampling parameter of the contract: range, default, scope, and whether this server builds it. The information
-// service publishes the list.
+// The options of kernels/law/options.inc as the information service publishes them, and the names of what devices lack.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,14 +11,18 @@ namespace sortition::service {
 
 struct ParameterDescription {
   std::string_view name;  // field of SamplingParameters, or of StepRow if is_per_step
-  std::string_view range;
-  std::string_view default_value;  // also the off value, if there is one
-  std::string_view description;    // effect, unit and origin
-  bool implemented;
+  std::string range;
+  std::string default_value;     // also the off value, if there is one
+  std::string_view description;  // effect, unit and origin
+  bool in_phases = false;        // a phase may replace it
   bool is_per_step = false;
 };
 
-std::span<const ParameterDescription> Parameters();
+// Returns every option, in the order of the table.
+const std::vector<ParameterDescription>& Parameters();
+
+// Returns the option of this name; null if there is none.
+const ParameterDescription* FindParameter(std::string_view name);
 
 // Returns the options, verify modes and tasks that need one of these features, by their names in the contract.
 std::vector<std::string_view> NamesOf(kernels::Features features);

@@ -12,9 +12,9 @@
 #include "absl/strings/strip.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
-#include "service/request/chain_options.h"
 #include "service/request/checks.h"
 #include "service/request/history_options.h"
+#include "service/request/law_options.h"
 #include "service/request/phase_options.h"
 
 namespace sortition::service {
@@ -47,18 +47,7 @@ class Compiler {
 
   std::optional<Refusal> Scalars() {
     law::SamplingParameters law;
-    const v1::SamplingParameters& p = parameters_;
-    if (p.has_temperature()) law.temperature = WithoutNegativeZero(p.temperature());
-    if (p.has_top_k()) law.top_k = p.top_k();
-    if (p.has_top_p()) law.top_p = p.top_p();
-    if (p.has_min_p()) law.min_p = WithoutNegativeZero(p.min_p());
-    if (p.has_repetition_penalty()) law.repetition_penalty = p.repetition_penalty();
-    if (p.has_frequency_penalty()) law.frequency_penalty = WithoutNegativeZero(p.frequency_penalty());
-    if (p.has_presence_penalty()) law.presence_penalty = WithoutNegativeZero(p.presence_penalty());
-
-    // Values from the live vocabulary on are off, so every value is in range.
-    law.top_k = law.top_k >= spec_.live_vocabulary ? 0 : law.top_k;
-    if (auto refusal = TakeChainOptions(p, path_, &law)) return refusal;
+    if (auto refusal = TakeLawOptions(parameters_, spec_.live_vocabulary, path_, &law)) return refusal;
     law::Compile(law, &spec_.parameters);
     spec_.repetition_penalty = law.repetition_penalty;
     spec_.frequency_penalty = law.frequency_penalty;
@@ -66,7 +55,7 @@ class Compiler {
     spec_.temperature = law.temperature;
     spec_.top_p = law.top_p;
     spec_.top_k = law.top_k;
-    spec_.parameters.mask_nan = p.nan_policy() == v1::NAN_POLICY_MASK;
+    spec_.parameters.mask_nan = parameters_.nan_policy() == v1::NAN_POLICY_MASK;
     return std::nullopt;
   }
 
@@ -89,7 +78,7 @@ class Compiler {
     for (int i = 0; i < parameters_.phases_size(); ++i) {
       const v1::Phase& phase = parameters_.phases(i);
       const std::string path = absl::StrCat(Field("phases"), "[", i, "].parameters");
-      const v1::PhaseParameters& own = phase.parameters();
+      const v1::SamplingParameters& own = phase.parameters();
       const bool has_lists = own.logit_bias_size() + own.allowed_token_ids_size() + own.banned_token_ids_size() > 0;
       const v1::SamplingParameters parameters = ParametersWithin(has_lists ? parameters_ : without_lists, phase);
       SequenceSpec within;

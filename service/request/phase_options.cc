@@ -8,13 +8,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
+#include "kernels/check.h"
 #include "kernels/law/compact.h"
 #include "service/request/checks.h"
+#include "service/request/parameter_table.h"
 
 namespace sortition::service {
 namespace {
 
+using google::protobuf::FieldDescriptor;
 using PhaseTokens = google::protobuf::RepeatedField<uint32_t>;
+
+// Returns the fields that the phase sets.
+std::vector<const FieldDescriptor*> FieldsOf(const v1::Phase& phase) {
+  std::vector<const FieldDescriptor*> fields;
+  phase.parameters().GetReflection()->ListFields(phase.parameters(), &fields);
+  return fields;
+}
 
 Refusal Contradicts(std::string field, std::string why) {
   return {Reason::kContradiction, std::move(field), "", std::move(why)};
@@ -45,6 +55,18 @@ std::optional<Refusal> CheckEnd(const v1::Phase& phase, const Limits& limits, co
   if (uint64_t{phase.max_tokens()} + then <= limits.max_history) return std::nullopt;
   return Refusal{Reason::kOutOfRange, field + ".max_tokens", Bounds(limits).max_history().Text(),
                  absl::StrCat(phase.max_tokens(), " tokens and the ", then, " to emit are more than a history has")};
+}
+
+// Checks that the phase sets only what a phase may replace.
+std::optional<Refusal> CheckFields(const v1::Phase& phase, const std::string& field) {
+  for (const FieldDescriptor* const set : FieldsOf(phase)) {
+    const ParameterDescription* const option = FindParameter(set->name());
+    SORTITION_CHECK(option != nullptr);
+    if (!option->in_phases) {
+      return Contradicts(absl::StrCat(field, ".", set->name()), "is the same in the whole text; no phase replaces it");
+    }
+  }
+  return std::nullopt;
 }
 
 // Checks `begin` of phase `index` against those before it.
@@ -89,6 +111,7 @@ std::optional<Refusal> CheckPhases(const v1::SamplingParameters& p, const Limits
         CheckPhaseTokens(phase.then(), listed, live_vocabulary, field + ".then"),
         CheckEnd(phase, limits, field),
         CheckBegin(p, i, field + ".begin"),
+        CheckFields(phase, field + ".parameters"),
     };
     for (const std::optional<Refusal>& refusal : checks) {
       if (refusal) return refusal;
@@ -109,7 +132,7 @@ std::vector<Phase> CompilePhases(const v1::SamplingParameters& p) {
       const PhaseTokens& then = asked.then().empty() ? asked.end() : asked.then();
       phase.then.assign(then.begin(), then.end());
     }
-    const v1::PhaseParameters& within = asked.parameters();
+    const v1::SamplingParameters& within = asked.parameters();
     const float repetition = p.has_repetition_penalty() ? p.repetition_penalty() : 1;
     const float frequency = within.has_frequency_penalty() ? within.frequency_penalty() : p.frequency_penalty();
     const float presence = within.has_presence_penalty() ? within.presence_penalty() : p.presence_penalty();
@@ -123,26 +146,18 @@ std::vector<Phase> CompilePhases(const v1::SamplingParameters& p) {
 v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& p, const v1::Phase& phase) {
   v1::SamplingParameters within = p;
   within.clear_phases();
-  // A field of PhaseParameters has the number and the type of the field that it replaces.
-  std::vector<const google::protobuf::FieldDescriptor*> set;
-  phase.parameters().GetReflection()->ListFields(phase.parameters(), &set);
-  for (const google::protobuf::FieldDescriptor* field : set) {
-    within.GetReflection()->ClearField(&within, within.GetDescriptor()->FindFieldByNumber(field->number()));
-  }
-  within.MergeFromString(phase.parameters().SerializeAsString());
+  for (const FieldDescriptor* const field : FieldsOf(phase)) within.GetReflection()->ClearField(&within, field);
+  within.MergeFrom(phase.parameters());
   return within;
 }
 
 bool Replaces(const v1::Phase& phase, absl::string_view name) {
-  const v1::PhaseParameters& own = phase.parameters();
-  std::vector<const google::protobuf::FieldDescriptor*> set;
-  own.GetReflection()->ListFields(own, &set);
-  return std::ranges::any_of(set, [&](const auto* field) { return field->name() == name; });
+  return std::ranges::any_of(FieldsOf(phase), [&](const auto* field) { return field->name() == name; });
 }
 
 std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
                                   uint32_t live_vocabulary) {
-  const v1::PhaseParameters& within = phase.parameters();
+  const v1::SamplingParameters& within = phase.parameters();
   if (within.allowed_token_ids().empty() && within.banned_token_ids().empty()) return std::nullopt;
   if (!MaskAll(options, live_vocabulary)) return std::nullopt;
   const absl::string_view name = within.allowed_token_ids().empty() ? ".banned_token_ids" : ".allowed_token_ids";

@@ -28,7 +28,7 @@ std::vector<Phase> CompilePhases(const v1::SamplingParameters& parameters);
 // They have no phases. Thread-safe.
 v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters, const v1::Phase& phase);
 
-// Returns true if the phase sets the field `name` of PhaseParameters. Thread-safe.
+// Returns true if the phase sets the option `name`. Thread-safe.
 bool Replaces(const v1::Phase& phase, absl::string_view name);
 
 // Refuses, as CheckPhases does, a phase whose own lists leave no token, once they are compiled. Thread-safe.

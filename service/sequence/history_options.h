@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/law/options.h"
 #include "service/sequence/phases.h"
 
 namespace sortition::service {
@@ -36,13 +37,14 @@ struct DryOptions {
 
 // When the output ends in a repetition: its last Length(p) tokens have a period p in range.
 struct RepetitionStop {
-  static constexpr uint32_t kMaxPeriod = 512;
-  static constexpr uint32_t kMaxLength = 16384;  // tokens that the search looks back at
+  static constexpr uint32_t kMaxPeriod = uint32_t(law::NumberNamed("repetition_stop.max_period").most.value);
+  // Tokens that the search looks back at.
+  static constexpr uint32_t kMaxLength = uint32_t(law::NumberNamed("repetition_stop.min_length").most.value);
 
   uint32_t repeats = 0;  // 0 = off; the other fields have their defaults then
-  uint32_t min_period = 1;
-  uint32_t max_period = 256;
-  uint32_t min_length = 256;
+  uint32_t min_period = uint32_t(law::NumberNamed("repetition_stop.min_period").value);
+  uint32_t max_period = uint32_t(law::NumberNamed("repetition_stop.max_period").value);
+  uint32_t min_length = uint32_t(law::NumberNamed("repetition_stop.min_length").value);
   uint32_t min_tokens = 0;  // of output
   bool operator==(const RepetitionStop&) const = default;
 

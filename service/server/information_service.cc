@@ -71,9 +71,7 @@ void AddParameter(const service::ParameterDescription& description, v1::ServerIn
   parameter->set_scope(description.is_per_step ? v1::ParameterInformation::SCOPE_STEP
                                                : v1::ParameterInformation::SCOPE_SEQUENCE);
   parameter->set_description(std::string(description.description));
-  parameter->set_implemented(description.implemented);
-  const bool in_phases = v1::PhaseParameters::descriptor()->FindFieldByName(parameter->name()) != nullptr;
-  parameter->set_in_phases(in_phases && !description.is_per_step);
+  parameter->set_in_phases(description.in_phases);
 }
 
 // Adds the tenant's policy. The path of its keys is the operator's own.

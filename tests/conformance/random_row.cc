@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/draft_probability.h"
+#include "kernels/law/options.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
@@ -304,7 +305,7 @@ void RandomRow::AskForRounds() {
 }
 
 void RandomRow::KeepAtLeast() {
-  const uint32_t least = OneIn(2) ? 2 + Below(40) : 2 + Below(law::kMaxMinKeep - 1);
+  const uint32_t least = OneIn(2) ? 2 + Below(40) : 2 + Below(uint32_t(law::NumberNamed("min_keep").most.value) - 1);
   for (Stage& stage : parameters_.chain) {
     Stage with = stage;
     with.operands[3] = least;

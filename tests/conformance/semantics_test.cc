@@ -10,6 +10,7 @@
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
+#include "kernels/law/options.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
@@ -202,7 +203,7 @@ TEST_P(Semantics, OffValuesAreTheSameAsNone) {
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 37 % 101) / 9;
   const RowOutput plain = Sample(Request(logits));
   EXPECT_EQ(Sample(Request(logits, {.top_k = 300})), plain);
-  EXPECT_EQ(Sample(Request(logits, {.top_k = law::kMaxTopK})), plain);
+  EXPECT_EQ(Sample(Request(logits, {.top_k = uint32_t(law::NumberNamed("top_k").most.value)})), plain);
   EXPECT_EQ(Sample(Request(logits, {.top_p = 1, .min_p = 0})), plain);
   EXPECT_EQ(Sample(Request(logits, {.min_p = 1e-25f})), plain);
   Request masked(logits);

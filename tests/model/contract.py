@@ -8,6 +8,7 @@ fields that are none.
 import itertools
 
 from sortition.v1 import errors_pb2, policies_pb2, sampling_pb2
+from sortition_verify.option_table import IN_PHASES
 
 Reason = errors_pb2.ErrorReason
 OpenSequence, History, Step = sampling_pb2.OpenSequence, sampling_pb2.History, sampling_pb2.Step
@@ -45,6 +46,12 @@ ROOTS = {**KINDS, "open": OpenSequence.DESCRIPTOR, "policy": policies_pb2.Policy
 FLAT = {"policy.defaults", "fork.child", "import_sequence.open", "sample.rows.parameters"}
 
 
+def fields_within(field):
+    """The fields of a message; of a phase's parameters those that it may replace."""
+    in_phase = field.full_name == "sortition.v1.Phase.parameters"
+    return [inner for inner in field.message_type.fields if not in_phase or inner.name in IN_PHASES]
+
+
 def described(path, field):
     """The options of a field and of the fields within it."""
     if path in OUT_OF_SCOPE:
@@ -55,7 +62,7 @@ def described(path, field):
     if path not in CONSTANT:
         yield path
     if field.message_type is not None and path not in FLAT:
-        for inner in field.message_type.fields:
+        for inner in fields_within(field):
             yield from described(f"{path}.{inner.name}", inner)
 
 
@@ -65,7 +72,7 @@ def alternatives(path, field):
     if group is not None and len(group.fields) > 1:
         yield path, f"{path.rpartition('.')[0]}:{group.name}"
     if field.message_type is not None and path not in FLAT and path not in OUT_OF_SCOPE:
-        for inner in field.message_type.fields:
+        for inner in fields_within(field):
             yield from alternatives(f"{path}.{inner.name}", inner)
 
 

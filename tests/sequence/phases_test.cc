@@ -107,7 +107,7 @@ v1::SamplingParameters RandomPhases(std::mt19937* random) {
       for (uint32_t i = below(3); i > 0; --i) phase.add_end(below(kPhaseVocabulary));
       if (below(2) == 0) phase.set_max_tokens(below(7));
       for (uint32_t i = below(4); i > 0; --i) phase.add_then(below(kPhaseVocabulary));
-      v1::PhaseParameters& within = *phase.mutable_parameters();
+      v1::SamplingParameters& within = *phase.mutable_parameters();
       if (below(3) == 0) within.set_temperature(0.5f);
       if (below(3) == 0) within.set_presence_penalty(0.5f);
       if (below(3) == 0) within.set_frequency_penalty(0);

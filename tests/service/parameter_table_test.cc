@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/law/options.h"
 #include "service/request/open_request.h"
 #include "service/request/sample_request.h"
 #include "tests/support/messages.h"
@@ -38,6 +39,28 @@ TEST(ParameterTable, NamesEqualContractsFields) {
   for (const std::string& name : step_names) EXPECT_NE(v1::StepRow::descriptor()->FindFieldByName(name), nullptr);
 }
 
+// Adds the paths of all numbers below a message that are set once.
+void AddNumbers(const google::protobuf::Descriptor& message, const std::string& path, std::set<std::string>* numbers) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& field = *message.field(i);
+    if (field.is_repeated()) continue;
+    if (field.message_type() != nullptr) {
+      AddNumbers(*field.message_type(), path + field.name() + ".", numbers);
+    } else if (field.type() == FieldDescriptor::TYPE_FLOAT || field.type() == FieldDescriptor::TYPE_UINT32) {
+      numbers->insert(path + field.name());
+    }
+  }
+}
+
+TEST(ParameterTable, NumbersEqualContractsFields) {
+  std::set<std::string> fields;
+  AddNumbers(*v1::SamplingParameters::descriptor(), "", &fields);
+  for (const char* const kind : {"raw", "processed", "tempered"}) fields.erase(std::string(kind) + "_logprobs.top");
+  std::set<std::string> numbers;
+  for (const law::NumberOption& number : law::kNumberOptions) numbers.emplace(number.field);
+  EXPECT_EQ(numbers, fields);
+}
+
 TEST(ParameterTable, EveryFeatureHasAName) {
   EXPECT_TRUE(NamesOf(kernels::kNoFeatures).empty());
   for (int bit = 0; bit < 64; ++bit) {
@@ -63,6 +86,8 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
       Message* child =
           field->is_repeated() ? reflection.AddMessage(message, field) : reflection.MutableMessage(message, field);
       const auto& descriptor = *child->GetDescriptor();
+      // All of a phase's parameters contradict each other.
+      if (child->GetDescriptor() == v1::SamplingParameters::descriptor()) break;
       for (int i = 0; i < descriptor.field_count(); ++i) TurnOn(child, descriptor.field(i));
       break;
     }
@@ -93,7 +118,7 @@ void TurnOn(Message* message, const FieldDescriptor* field) {
   }
 }
 
-TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
+TEST(ParameterTable, OpenAcceptsEveryOption) {
   for (const ParameterDescription& parameter : Parameters()) {
     if (parameter.is_per_step) continue;
     const std::string name(parameter.name);
@@ -101,18 +126,33 @@ TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     // min_tokens contradicts parameters without stop tokens.
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
-    // All of the parameters within contradict each other.
-    if (name == "phases") open.mutable_parameters()->mutable_phases(0)->clear_parameters();
     // Names tokens for logprobs that something else asks for.
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
     SystemEntropy entropy;
     const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
     const auto* refusal = std::get_if<Refusal>(&parsed);
-    EXPECT_EQ(refusal == nullptr, parameter.implemented) << name << (refusal ? ": " + refusal->message : "");
+    EXPECT_EQ(refusal, nullptr) << name << ": " << (refusal == nullptr ? "" : refusal->message);
+  }
+}
+
+// A phase replaces what the table says, and nothing else.
+TEST(ParameterTable, PhasesTakeTheOptionsThatTheyMayReplace) {
+  for (const ParameterDescription& parameter : Parameters()) {
+    if (parameter.is_per_step) continue;
+    const std::string name(parameter.name);
+    v1::OpenSequence open = testing::OpenOf("a", 1, 100);
+    v1::Phase& phase = *open.mutable_parameters()->add_phases();
+    phase.add_end(1);
+    TurnOn(phase.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
+    if (name == "quadratic_smoothing") phase.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
+    SystemEntropy entropy;
+    const auto parsed = ParseOpen(open, Limits(), "open", &entropy);
+    const auto* refusal = std::get_if<Refusal>(&parsed);
+    EXPECT_EQ(refusal == nullptr, parameter.in_phases) << name << ": " << (refusal == nullptr ? "" : refusal->message);
     if (refusal == nullptr) continue;
-    EXPECT_EQ(refusal->reason, Reason::kNotImplemented) << name;
-    EXPECT_EQ(refusal->field, "open.parameters." + name);
+    EXPECT_EQ(refusal->reason, Reason::kContradiction) << name;
+    EXPECT_EQ(refusal->field, "open.parameters.phases[0].parameters." + name);
   }
 }
 
@@ -120,13 +160,11 @@ TEST(ParameterTable, ImplementedEqualsAcceptedByOpen) {
 TEST(ParameterTable, StatefulOptionsAreNamed) {
   int stateful = 0;
   for (const ParameterDescription& parameter : Parameters()) {
-    if (parameter.is_per_step || !parameter.implemented) continue;
+    if (parameter.is_per_step) continue;
     const std::string name(parameter.name);
     v1::OpenSequence open = testing::OpenOf("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
-    // All of the parameters within contradict each other.
-    if (name == "phases") open.mutable_parameters()->mutable_phases(0)->clear_parameters();
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
     SystemEntropy entropy;

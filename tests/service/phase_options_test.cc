@@ -202,19 +202,6 @@ TEST(PhaseOptions, SetFieldsReplaceTheSequences) {
   EXPECT_TRUE(spec.stateful());
 }
 
-// Every field of PhaseParameters is the one of its number and name in SamplingParameters.
-TEST(PhaseOptions, FieldsAreThoseOfParameters) {
-  const auto& within = *v1::PhaseParameters::descriptor();
-  for (int i = 0; i < within.field_count(); ++i) {
-    const auto* const field = v1::SamplingParameters::descriptor()->FindFieldByNumber(within.field(i)->number());
-    ASSERT_NE(field, nullptr) << within.field(i)->name();
-    EXPECT_EQ(field->name(), within.field(i)->name());
-    EXPECT_EQ(field->type(), within.field(i)->type());
-    EXPECT_EQ(field->message_type(), within.field(i)->message_type());
-    EXPECT_EQ(field->is_repeated(), within.field(i)->is_repeated());
-  }
-}
-
 TEST(PhaseOptions, OneSumNeedsOneTemperature) {
   EXPECT_TRUE(StatesOneSum(MustCompilePhases("temperature: 0.5 phases { end: 1 parameters { top_k: 3 } }")));
   EXPECT_FALSE(StatesOneSum(MustCompilePhases("temperature: 0.5 phases { end: 1 parameters { temperature: 0.6 } }")));

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "service/request/parameter_table.h"
 #include "service/request/policy_book.h"
 #include "tests/support/messages.h"
 
@@ -278,7 +279,7 @@ TEST_F(PolicyFile, PhaseAndRangePassNoLimitOfTemperatureTogether) {
   v1::SamplingParameters& p = *open_.mutable_parameters();
   p.set_temperature(0.5f);
   p.mutable_dynamic_temperature()->set_range(0.5f);
-  v1::PhaseParameters& within = *p.add_phases()->mutable_parameters();
+  v1::SamplingParameters& within = *p.add_phases()->mutable_parameters();
   EXPECT_FALSE(Apply(rules));
   within.set_temperature(0.75f);
   auto refusal = Apply(rules);
@@ -310,9 +311,7 @@ TEST_F(PolicyFile, LeastMinKeepBeyondTheLimitOfAnotherFilterIsNamed) {
 }
 
 // A phase can set no field that decides the noise.
-TEST_F(PolicyFile, PhaseHasNoWatermark) {
-  EXPECT_EQ(v1::PhaseParameters::descriptor()->FindFieldByName("watermark"), nullptr);
-}
+TEST_F(PolicyFile, PhaseHasNoWatermark) { EXPECT_FALSE(FindParameter("watermark")->in_phases); }
 
 TEST_F(PolicyFile, NewSequenceTakesFirstKey) {
   EXPECT_FALSE(Apply(R"("watermark": {"keys": "keys", "skipRepeatedContexts": true})"));

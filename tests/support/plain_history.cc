@@ -182,7 +182,7 @@ v1::SamplingParameters PlainWithin(const v1::SamplingParameters& p, uint32_t pha
   v1::SamplingParameters within = p;
   within.clear_phases();
   if (phase == 0) return within;
-  const v1::PhaseParameters& own = p.phases(static_cast<int>(phase) - 1).parameters();
+  const v1::SamplingParameters& own = p.phases(static_cast<int>(phase) - 1).parameters();
   if (own.has_temperature()) within.set_temperature(own.temperature());
   if (own.has_top_k()) within.set_top_k(own.top_k());
   if (own.has_top_p()) within.set_top_p(own.top_p());

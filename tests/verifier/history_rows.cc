@@ -176,7 +176,7 @@ class RandomHistory {
     AddWithin(phase->mutable_parameters());
   }
 
-  void AddWithin(v1::PhaseParameters* within) {
+  void AddWithin(v1::SamplingParameters* within) {
     if (OneIn(3)) within->set_temperature(0.5f + Between(0, 1));
     if (OneIn(4)) within->set_top_k(Below(10));
     if (OneIn(4)) within->set_frequency_penalty(Between(-2, 2));

@@ -6,24 +6,10 @@ from typing import Any, Dict, List, Sequence
 
 from sortition_verify import chain as stages
 from sortition_verify.functions import canonical_constant
+from sortition_verify.option_table import DEFAULTS, ORDERS
 from sortition_verify.row import Compiled
 
 OFF = 0xFFFFFFFF  # a threshold that drops nothing
-DEFAULTS: Dict[str, Any] = dict(
-    temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, typical_p=1.0, top_n_sigma=0.0,
-    epsilon_cutoff=0.0, eta_cutoff=0.0, top_a=0.0, top_h=0.0, p_less=False, xtc_probability=0.0, xtc_threshold=0.1,
-    dynamic_temperature_range=0.0, dynamic_temperature_exponent=1.0, smoothing_factor=0.0, smoothing_curve=1.0,
-    mirostat=0, mirostat_tau=5.0, mirostat_eta=0.1, mirostat_m=100, adaptive_p=False, adaptive_target=0.0,
-    adaptive_decay=0.9, min_k=False, min_k_tau=3.0, min_keep=0)
-ORDERS = {
-    "vllm": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "min_p", "top_k", "top_p", "typical_p",
-             "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "mirostat", "adaptive_p"),
-    "llama_cpp": ("quadratic_smoothing", "top_n_sigma", "min_k", "top_k", "typical_p", "top_p", "min_p",
-                  "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat",
-                  "adaptive_p"),
-    "hf": ("temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "top_h", "top_k", "top_p", "min_p",
-           "typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p"),
-}
 
 
 def single(value: float) -> float:

@@ -11,6 +11,7 @@
 #include "client/bench/logits.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/dry.h"
+#include "kernels/law/options.h"
 #include "kernels/law/parameters.h"
 #include "service/limits.h"
 #include "service/sequence/sequence_state.h"
@@ -50,8 +51,8 @@ std::shared_ptr<SequenceSpec> DrySpec() {
   spec->vocabulary = spec->live_vocabulary = kVocabulary;
   service::DryOptions& dry = spec->history.dry;
   dry.multiplier = 0.8f;
-  dry.base = law::kDefaultDryBase;
-  dry.allowed_length = law::kDefaultDryAllowedLength;
+  dry.base = float(law::NumberNamed("dry.base").value);
+  dry.allowed_length = uint32_t(law::NumberNamed("dry.allowed_length").value);
   dry.terms = law::DryTerms(dry.multiplier, dry.base);
   return spec;
 }

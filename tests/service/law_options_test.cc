@@ -1,5 +1,5 @@
-// The samplers of the chain: every end of every range, combinations that contradict each other, and orders by name.
-#include "service/request/chain_options.h"
+// Options of the law: every end of every range, combinations that contradict each other, and orders by name.
+#include "service/request/law_options.h"
 
 #include <gtest/gtest.h>
 
@@ -17,11 +17,7 @@ using v1::SamplingParameters;
 
 std::optional<Refusal> Take(const SamplingParameters& parameters, law::SamplingParameters* law) {
   *law = {};
-  if (parameters.has_temperature()) law->temperature = parameters.temperature();
-  if (parameters.has_top_k()) law->top_k = parameters.top_k();
-  if (parameters.has_top_p()) law->top_p = parameters.top_p();
-  if (parameters.has_min_p()) law->min_p = parameters.min_p();
-  return TakeChainOptions(parameters, "p", law);
+  return TakeLawOptions(parameters, 1000, "p", law);
 }
 
 std::vector<StageKind> KindsOf(const SamplingParameters& parameters) {
@@ -41,7 +37,7 @@ void ExpectChainRefused(const SamplingParameters& parameters, Reason reason, con
   EXPECT_EQ(refusal->field, field);
 }
 
-TEST(ChainOptions, EveryEndOfEveryRange) {
+TEST(LawOptions, EveryEndOfEveryRange) {
   struct Case {
     const char* field;
     std::function<void(SamplingParameters*, float)> set;
@@ -108,7 +104,7 @@ TEST(ChainOptions, EveryEndOfEveryRange) {
   }
 }
 
-TEST(ChainOptions, VersionsAndCounts) {
+TEST(LawOptions, VersionsAndCounts) {
   SamplingParameters parameters;
   parameters.mutable_mirostat()->set_version(3);
   ExpectChainRefused(parameters, Reason::kOutOfRange, "p.mirostat.version");
@@ -125,7 +121,7 @@ TEST(ChainOptions, VersionsAndCounts) {
   ExpectChainRefused(no_target, Reason::kMissingField, "p.adaptive_p.target");
 }
 
-TEST(ChainOptions, ContradictionsAreNamed) {
+TEST(LawOptions, ContradictionsAreNamed) {
   SamplingParameters both;
   both.mutable_mirostat()->set_version(2);
   both.mutable_adaptive_p()->set_target(0.5f);
@@ -148,7 +144,7 @@ TEST(ChainOptions, ContradictionsAreNamed) {
 }
 
 // min_keep is part of the filters that are on. Where it asks for more than one token, they are a chain.
-TEST(ChainOptions, MinKeepIsPartOfFilters) {
+TEST(LawOptions, MinKeepIsPartOfFilters) {
   SequenceSpec spec;
   spec.vocabulary = spec.live_vocabulary = 1000;
   SamplingParameters parameters;
@@ -168,7 +164,7 @@ TEST(ChainOptions, MinKeepIsPartOfFilters) {
   EXPECT_TRUE(spec.parameters.chain.empty());
 }
 
-TEST(ChainOptions, MinKIsOnWherePresent) {
+TEST(LawOptions, MinKIsOnWherePresent) {
   SamplingParameters parameters;
   EXPECT_TRUE(KindsOf(parameters).empty());
   parameters.mutable_min_k();
@@ -185,7 +181,7 @@ SamplingParameters Usual() {
   return parameters;
 }
 
-TEST(ChainOptions, PresetsEqualPeersOrders) {
+TEST(LawOptions, PresetsEqualPeersOrders) {
   SamplingParameters parameters = Usual();
   EXPECT_EQ(KindsOf(parameters), (std::vector{StageKind::kTemperature, StageKind::kMinP, StageKind::kTopK,
                                               StageKind::kTopP, StageKind::kTypicalP}));
@@ -197,7 +193,7 @@ TEST(ChainOptions, PresetsEqualPeersOrders) {
                                               StageKind::kMinP, StageKind::kTypicalP}));
 }
 
-TEST(ChainOptions, ExplicitOrders) {
+TEST(LawOptions, ExplicitOrders) {
   SamplingParameters parameters = Usual();
   auto* const samplers = parameters.mutable_chain()->mutable_explicit_()->mutable_samplers();
   for (const char* name : {"typical_p", "top_p", "p_less", "temperature", "min_p"}) *samplers->Add() = name;
@@ -217,7 +213,7 @@ TEST(ChainOptions, ExplicitOrders) {
 }
 
 // Options that need no chain have none under any preset; all others have only the chain.
-TEST(ChainOptions, OnlyDifferentOrdersNeedAChain) {
+TEST(LawOptions, OnlyDifferentOrdersNeedAChain) {
   SequenceSpec spec;
   spec.vocabulary = spec.live_vocabulary = 1000;
   SamplingParameters parameters = Usual();

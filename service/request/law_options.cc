@@ -1,12 +1,12 @@
-// Takes the samplers of the chain and their order from the message, and checks how they go together.
-#include "service/request/chain_options.h"
+// Takes the options by the lines of options.inc, and checks how they go together.
+#include "service/request/law_options.h"
 
 #include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/law/chain.h"
-#include "kernels/law/ranges.h"
+#include "kernels/law/options.h"
 #include "service/request/checks.h"
 
 namespace sortition::service {
@@ -29,12 +29,12 @@ std::optional<Sampler> SamplerNamed(absl::string_view name) {
 
 class Taker {
  public:
-  Taker(const v1::SamplingParameters& parameters, absl::string_view path, law::SamplingParameters* law)
-      : p_(parameters), path_(path), law_(*law) {}
+  Taker(const v1::SamplingParameters& parameters, uint32_t live_vocabulary, absl::string_view path,
+        law::SamplingParameters* law)
+      : p_(parameters), live_vocabulary_(live_vocabulary), path_(path), law_(*law) {}
 
   std::optional<Refusal> Run() {
-    Filters();
-    Reshapers();
+    Values();
     Ranges();
     if (!refusal_) Combinations();
     if (!refusal_) Order();
@@ -45,46 +45,28 @@ class Taker {
   std::string Field(absl::string_view name) const { return absl::StrCat(path_, ".", name); }
 
   // -0 becomes 0.
-  static void Set(bool is_set, float value, float* to) {
-    if (is_set) *to = value == 0 ? 0.0f : value;
-  }
+  static void Set(float value, float* to) { *to = WithoutNegativeZero(value); }
+  static void Set(uint32_t value, uint32_t* to) { *to = value; }
 
-  void Filters() {
-    Set(p_.has_typical_p(), p_.typical_p(), &law_.typical_p);
-    Set(p_.has_top_n_sigma(), p_.top_n_sigma(), &law_.top_n_sigma);
-    Set(p_.has_epsilon_cutoff(), p_.epsilon_cutoff(), &law_.epsilon_cutoff);
-    Set(p_.has_eta_cutoff(), p_.eta_cutoff(), &law_.eta_cutoff);
-    Set(p_.has_top_a(), p_.top_a(), &law_.top_a);
-    Set(p_.has_top_h(), p_.top_h(), &law_.top_h);
-    law_.p_less = p_.p_less();
-    law_.min_k = p_.has_min_k();
-    Set(p_.min_k().has_tau(), p_.min_k().tau(), &law_.min_k_tau);
-    law_.min_keep = p_.min_keep();
-    Set(p_.xtc().has_probability(), p_.xtc().probability(), &law_.xtc_probability);
-    Set(p_.xtc().has_threshold(), p_.xtc().threshold(), &law_.xtc_threshold);
-  }
-
-  void Reshapers() {
-    const v1::DynamicTemperature& dynamic = p_.dynamic_temperature();
-    Set(dynamic.has_range(), dynamic.range(), &law_.dynamic_temperature_range);
-    Set(dynamic.has_exponent(), dynamic.exponent(), &law_.dynamic_temperature_exponent);
-    const v1::QuadraticSmoothing& smoothing = p_.quadratic_smoothing();
-    Set(smoothing.has_factor(), smoothing.factor(), &law_.smoothing_factor);
-    Set(smoothing.has_curve(), smoothing.curve(), &law_.smoothing_curve);
-    const v1::Mirostat& mirostat = p_.mirostat();
-    law_.mirostat = mirostat.version();
-    Set(mirostat.has_tau(), mirostat.tau(), &law_.mirostat_tau);
-    Set(mirostat.has_eta(), mirostat.eta(), &law_.mirostat_eta);
-    if (mirostat.has_m()) law_.mirostat_m = mirostat.m();
-    const v1::AdaptiveP& adaptive = p_.adaptive_p();
-    law_.adaptive_p = p_.has_adaptive_p();
-    Set(adaptive.has_target(), adaptive.target(), &law_.adaptive_target);
-    Set(adaptive.has_decay(), adaptive.decay(), &law_.adaptive_decay);
+  void Values() {
+#define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
+  if (p_.has_##name()) Set(p_.name(), &law_.name);
+#define LAW_FLAG(name, phase, text) law_.name = p_.name();
+#define LAW_MESSAGE(name, on, phase, more, text) TAKE_##on(name)
+#define TAKE_ByValue(name)
+#define TAKE_ByPresence(name) law_.name = p_.has_##name();
+#define LAW_PART(name, part, member, type, value, form, low, high) \
+  if (p_.name().has_##part()) Set(p_.name().part(), &law_.member);
+#include "kernels/law/options.inc"
+#undef TAKE_ByValue
+#undef TAKE_ByPresence
+    // Values from the live vocabulary on are off, so every value is in range.
+    if (law_.top_k >= live_vocabulary_) law_.top_k = 0;
   }
 
   void Ranges() {
     if (const auto found = law::FindOutOfRange(law_)) {
-      refusal_ = Refusal{Reason::kOutOfRange, Field(found->field), found->limit,
+      refusal_ = Refusal{Reason::kOutOfRange, Field({found->field.data(), found->field.size()}), found->limit,
                          absl::StrCat(found->value, " is out of range")};
     } else if (law_.adaptive_p && !p_.adaptive_p().has_target()) {
       refusal_ = MissingField(Field("adaptive_p.target"));
@@ -147,6 +129,7 @@ class Taker {
   }
 
   const v1::SamplingParameters& p_;
+  const uint32_t live_vocabulary_;
   const absl::string_view path_;
   law::SamplingParameters& law_;
   std::optional<Refusal> refusal_;
@@ -154,9 +137,9 @@ class Taker {
 
 }  // namespace
 
-std::optional<Refusal> TakeChainOptions(const v1::SamplingParameters& parameters, absl::string_view path,
-                                        law::SamplingParameters* law) {
-  return Taker(parameters, path, law).Run();
+std::optional<Refusal> TakeLawOptions(const v1::SamplingParameters& parameters, uint32_t live_vocabulary,
+                                      absl::string_view path, law::SamplingParameters* law) {
+  return Taker(parameters, live_vocabulary, path, law).Run();
 }
 
 }  // namespace sortition::service

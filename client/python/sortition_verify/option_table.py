@@ -1,0 +1,67 @@
+"""The options of kernels/law/options.inc, from which tests/lint/option_tables.py writes this file."""
+
+# Options of the law and their off values.
+DEFAULTS = {
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "typical_p": 1.0,
+    "top_n_sigma": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_a": 0.0, "top_h": 0.0, "p_less": False,
+    "min_k": False, "min_k_tau": 3.0, "min_keep": 0, "xtc_probability": 0.0, "xtc_threshold": 0.1,
+    "dynamic_temperature_range": 0.0, "dynamic_temperature_exponent": 1.0, "mirostat": 0, "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1, "mirostat_m": 100, "adaptive_p": False, "adaptive_target": 0.0, "adaptive_decay": 0.9,
+    "smoothing_factor": 0.0, "smoothing_curve": 1.0,
+}
+# Messages among the contract's fields: the option that each part is.
+NESTED = {
+    "min_k": {"tau": "min_k_tau"},
+    "xtc": {"probability": "xtc_probability", "threshold": "xtc_threshold"},
+    "dynamic_temperature": {"range": "dynamic_temperature_range", "exponent": "dynamic_temperature_exponent"},
+    "mirostat": {"version": "mirostat", "tau": "mirostat_tau", "eta": "mirostat_eta", "m": "mirostat_m"},
+    "adaptive_p": {"target": "adaptive_target", "decay": "adaptive_decay"},
+    "quadratic_smoothing": {"factor": "smoothing_factor", "curve": "smoothing_curve"},
+}
+# Messages that are on where they are set.
+BY_PRESENCE = ("min_k", "adaptive_p")
+# Fields that reach a row as its edits, allowed tokens or noise (history.py), or that ask for more in the answer.
+ELSEWHERE = {
+    "frequency_penalty", "presence_penalty", "penalty_scope", "logit_bias", "allowed_token_ids", "banned_token_ids",
+    "nan_policy", "raw_logprobs", "processed_logprobs", "logprob_token_ids", "entropy", "kept_set", "chain", "dry",
+    "no_repeat_ngram_size", "min_tokens", "stop_token_ids", "bad_words", "phases", "watermark", "tempered_logprobs",
+    "kept_log_mass", "repetition_stop", "banned_phrases",
+}
+# Fields that a phase may replace.
+IN_PHASES = {
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
+    "logit_bias", "allowed_token_ids", "banned_token_ids", "typical_p", "top_n_sigma", "epsilon_cutoff", "eta_cutoff",
+    "top_a", "top_h", "p_less", "min_k", "min_keep", "xtc", "dynamic_temperature", "quadratic_smoothing",
+}
+# Form, least and largest value. AboveLow excludes the least one; ZeroOr and OneOr take 0 and 1 too.
+RANGES = {
+    "temperature": ("ZeroOr", 0.01, 100), "top_p": ("AboveLow", 0, 1), "min_p": ("Closed", 0, 1),
+    "repetition_penalty": ("Closed", 0.01, 100), "frequency_penalty": ("Closed", -100, 100),
+    "presence_penalty": ("Closed", -100, 100), "typical_p": ("AboveLow", 0, 1), "top_n_sigma": ("ZeroOr", 0.01, 100),
+    "epsilon_cutoff": ("Closed", 0, 1), "eta_cutoff": ("Closed", 0, 1), "top_a": ("Closed", 0, 1),
+    "top_h": ("Closed", 0, 1), "min_k_tau": ("Closed", 0, 100), "min_keep": ("Closed", 0, 1000),
+    "xtc_probability": ("Closed", 0, 1), "xtc_threshold": ("AboveLow", 0, 1),
+    "dynamic_temperature_range": ("Closed", 0, 100), "dynamic_temperature_exponent": ("Closed", 0.01, 10),
+    "mirostat": ("Closed", 0, 2), "mirostat_tau": ("AboveLow", 0, 20), "mirostat_eta": ("AboveLow", 0, 1),
+    "mirostat_m": ("Closed", 2, 1000), "adaptive_target": ("Closed", 0, 1), "adaptive_decay": ("Closed", 0, 0.99),
+    "smoothing_factor": ("Closed", 0, 100), "smoothing_curve": ("Closed", 1, 3),
+    "dry.multiplier": ("ZeroOr", 0.01, 100), "dry.base": ("OneOr", 1.01, 100),
+    "dry.allowed_length": ("Closed", 1, 1024), "watermark.context_width": ("Closed", 1, 64),
+    "repetition_stop.repeats": ("ZeroOr", 2, 16384), "repetition_stop.min_period": ("Closed", 1, 512),
+    "repetition_stop.max_period": ("Closed", 1, 512), "repetition_stop.min_length": ("Closed", 0, 16384),
+}
+# The samplers' orders in the presets.
+ORDERS = {
+    "vllm": (
+        "temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "min_p", "top_k", "top_p", "typical_p",
+        "epsilon_cutoff", "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "mirostat", "adaptive_p",
+    ),
+    "llama_cpp": (
+        "quadratic_smoothing", "top_n_sigma", "min_k", "top_k", "typical_p", "top_p", "min_p", "epsilon_cutoff",
+        "eta_cutoff", "top_a", "top_h", "p_less", "xtc", "temperature", "mirostat", "adaptive_p",
+    ),
+    "hf": (
+        "temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "top_h", "top_k", "top_p", "min_p", "typical_p",
+        "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p",
+    ),
+}

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Writes what is made from kernels/law/options.inc and is not C++: the verifier's tables and a table of a page.
+
+`option_tables.py` compares the files with what it would write, prints a line for each that differs, and exits with 1 if
+there is any. `option_tables.py --write` writes them.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple, Tuple
+
+TABLE = Path("kernels/law/options.inc")
+PYTHON = Path("client/python/sortition_verify/option_table.py")
+PAGE = Path("docs/semantics.md")
+BEGIN, END = "<!-- options.inc -->\n", "<!-- end of options.inc -->\n"
+# Numbers of the law that reach a row as its edits alone.
+AS_EDITS = ("frequency_penalty", "presence_penalty")
+COLUMNS = {
+    "LAW_NUMBER": "name type value form low high effect phase text",
+    "LAW_FLAG": "name phase text",
+    "LAW_MESSAGE": "name on phase more text",
+    "LAW_PART": "name part member type value form low high",
+    "HISTORY_NUMBER": "name value form low high text",
+    "HISTORY_MESSAGE": "name on more text",
+    "HISTORY_PART": "name part type value form low high effect",
+    "LIST_OPTION": "name phase range value text",
+    "STEP_OPTION": "name range value text",
+    "SAMPLER": "sampler name first last vllm llama_cpp hf",
+}
+
+
+class Line(NamedTuple):
+    macro: str
+    column: Dict[str, str]
+
+
+def lines_of(source: str) -> Iterator[Line]:
+    """The table's lines. A string that is split over source lines is joined."""
+    text = re.sub(r"//.*|^#.*(?:\\\n.*)*", "", source, flags=re.MULTILINE)
+    for macro, arguments in re.findall(r"^(\w+)\(((?:\"[^\"]*\"|[^\"])*?)\)$", text, re.MULTILINE):
+        arguments = re.sub(r"\"\s*\"", "", arguments)
+        values = [value.strip() for value in re.findall(r"(?:\"[^\"]*\"|[^,\"])+", arguments)]
+        names = COLUMNS[macro].split()
+        if len(values) != len(names):
+            raise ValueError(f"{TABLE}: {macro}({arguments}) has {len(values)} columns, not {len(names)}")
+        yield Line(macro, {name: value.strip('"') for name, value in zip(names, values)})
+
+
+def number(text: str) -> float:
+    """The value of a C++ expression of numbers."""
+    value = eval(re.sub(r"(\d)[fu]\b", r"\1", text), {"__builtins__": {}})  # the table is our own
+    return value
+
+
+def shown(text: str) -> str:
+    return f"{number(text):.7g}" if "f" in text else str(number(text))
+
+
+def range_of(column: Dict[str, str]) -> str:
+    form = column["form"]
+    if form == "OffAbove":
+        return "any; 0 or >= vocabulary = off"
+    low = shown(column["low"])
+    high = column["high"] if form == "UpTo" else shown(column["high"])
+    if form == "AboveLow":
+        return f"({low}, {high}]"
+    return {"ZeroOr": "0 or ", "OneOr": "1 or "}.get(form, "") + f"{low}..{high}"
+
+
+def python_table(lines: List[Line]) -> str:
+    defaults: Dict[str, str] = {}
+    nested: Dict[str, Dict[str, str]] = {}
+    by_presence: List[str] = []
+    elsewhere: List[str] = []
+    in_phases: List[str] = []
+    ranges: Dict[str, Tuple[str, str, str]] = {}
+    for macro, column in lines:
+        name = column["name"]
+        if macro == "LAW_FLAG" or (macro == "LAW_MESSAGE" and column["on"] == "ByPresence"):
+            defaults[name] = "False"
+            by_presence += [name] * (macro == "LAW_MESSAGE")
+        elif macro in ("LAW_NUMBER", "LAW_PART") and name not in AS_EDITS:
+            option = column.get("member", name)
+            is_float = column["type"] == "float"
+            defaults[option] = repr(float(number(column["value"]))) if is_float else str(number(column["value"]))
+            if macro == "LAW_PART":
+                nested.setdefault(name, {})[column["part"]] = option
+        elif macro in ("LAW_NUMBER", "HISTORY_NUMBER", "HISTORY_MESSAGE", "LIST_OPTION"):
+            elsewhere.append(name)
+        if column.get("phase") == "Phase":
+            in_phases.append(name)
+        if "form" in column and column["form"] not in ("UpTo", "OffAbove"):
+            option = column.get("member") or (f"{name}.{column['part']}" if "part" in column else name)
+            ranges[option] = (column["form"], str(number(column["low"])), str(number(column["high"])))
+    orders = {}
+    samplers = [line.column for line in lines if line.macro == "SAMPLER"]
+    for preset in ("vllm", "llama_cpp", "hf"):
+        orders[preset] = [column["name"] for column in sorted(samplers, key=lambda column: int(column[preset]))]
+
+    def wrapped(items: List[str]) -> str:
+        text, row = "", "   "
+        for item in items:
+            if len(row) + len(item) + 2 > 118:
+                text, row = text + row + "\n", "   "
+            row += f" {item},"
+        return text + row + "\n"
+
+    return (
+        '"""The options of kernels/law/options.inc, from which tests/lint/option_tables.py writes this file."""\n\n'
+        "# Options of the law and their off values.\nDEFAULTS = {\n"
+        + wrapped([f'"{name}": {value}' for name, value in defaults.items()])
+        + "}\n# Messages among the contract's fields: the option that each part is.\nNESTED = {\n"
+        + "".join(f'    "{name}": {{{", ".join(f"{part!r}: {option!r}" for part, option in parts.items())}}},\n'
+                  .replace("'", '"') for name, parts in nested.items())
+        + "}\n# Messages that are on where they are set.\nBY_PRESENCE = ("
+        + ", ".join(f'"{name}"' for name in by_presence) + ")\n"
+        + "# Fields that reach a row as its edits, allowed tokens or noise (history.py), or that ask for more in the "
+        + "answer.\n"
+        + "ELSEWHERE = {\n" + wrapped([f'"{name}"' for name in elsewhere]) + "}\n"
+        + "# Fields that a phase may replace.\n"
+        + "IN_PHASES = {\n" + wrapped([f'"{name}"' for name in in_phases]) + "}\n"
+        + "# Form, least and largest value. AboveLow excludes the least one; ZeroOr and OneOr take 0 and 1 too.\n"
+        + "RANGES = {\n"
+        + wrapped([f'"{name}": ("{form}", {low}, {high})' for name, (form, low, high) in ranges.items()])
+        + "}\n# The samplers' orders in the presets.\nORDERS = {\n"
+        + "".join(f'    "{preset}": (\n' + "".join("    " + row + "\n" for row in wrapped(
+            [f'"{name}"' for name in order]).splitlines()) + "    ),\n" for preset, order in orders.items())
+        + "}\n")
+
+
+def page_table(lines: List[Line]) -> str:
+    rows: List[List[str]] = []
+    for macro, column in lines:
+        if macro == "SAMPLER":
+            continue
+        if "form" in column and "part" in column:
+            rows[-1][1] += f"{', ' if rows[-1][1] else ''}{column['part']} {range_of(column)}"
+            rows[-1][2] += f"{', ' if rows[-1][2] else ''}{column['part']} {shown(column['value'])}"
+            continue
+        is_number = "form" in column
+        value = shown(column["value"]) if is_number else column.get("value", "off" if macro == "LAW_FLAG" else "")
+        if column.get("on") == "ByPresence":
+            value = "absent"
+        scope = "step" if macro == "STEP_OPTION" else "phase" if column.get("phase") == "Phase" else "text"
+        rows.append([f"`{column['name']}`", range_of(column) if is_number else column.get("range", ""), value, scope])
+    cells = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
+    return "| option | range | default | may change with |\n|---|---|---|---|\n" + cells
+
+
+def main() -> int:
+    lines = list(lines_of(TABLE.read_text(encoding="utf-8")))
+    page = PAGE.read_text(encoding="utf-8")
+    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    made = {PYTHON: python_table(lines), PAGE: page[:begin] + page_table(lines) + page[end:]}
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if "--write" in sys.argv[1:]:
+            path.write_text(made[path], encoding="utf-8")
+        else:
+            print(f"{path}:1: options: differs from {TABLE}; run tests/lint/option_tables.py --write")
+    return 0 if "--write" in sys.argv[1:] or not stale else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
