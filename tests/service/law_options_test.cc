@@ -4,8 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/law/chain.h"
+#include "kernels/law/options.h"
+#include "service/limits.h"
+#include "service/request/parameter_limit.h"
 #include "service/request/parameters.h"
 #include "tests/service/float_ends.h"
 
@@ -37,85 +44,63 @@ void ExpectChainRefused(const SamplingParameters& parameters, Reason reason, con
   EXPECT_EQ(refusal->field, field);
 }
 
-TEST(LawOptions, EveryEndOfEveryRange) {
-  struct Case {
-    const char* field;
-    std::function<void(SamplingParameters*, float)> set;
-    std::vector<float> inside;
-    std::vector<float> outside;
-  };
-  const std::vector<Case> cases = {
-      {"p.typical_p", [](auto* p, float x) { p->set_typical_p(x); }, {1e-30f, 1}, {0, Above(1), -0.1f, kNaN}},
-      {"p.top_n_sigma",
-       [](auto* p, float x) { p->set_top_n_sigma(x); },
-       {0, -0.0f, 0.01f, 100},
-       {-1, Above(100), kNaN}},
-      {"p.epsilon_cutoff", [](auto* p, float x) { p->set_epsilon_cutoff(x); }, {0, 1e-30f, 1}, {-1, Above(1), kNaN}},
-      {"p.eta_cutoff", [](auto* p, float x) { p->set_eta_cutoff(x); }, {0, 1}, {-1, Above(1), kNaN}},
-      {"p.top_a", [](auto* p, float x) { p->set_top_a(x); }, {0, 1}, {-1, Above(1), kNaN}},
-      {"p.top_h", [](auto* p, float x) { p->set_top_h(x); }, {0, 1}, {-1, Above(1), kNaN}},
-      {"p.min_k.tau", [](auto* p, float x) { p->mutable_min_k()->set_tau(x); }, {0, 100}, {-1, Above(100), kNaN}},
-      {"p.xtc.probability", [](auto* p, float x) { p->mutable_xtc()->set_probability(x); }, {0, 1}, {-1, Above(1)}},
-      {"p.xtc.threshold",
-       [](auto* p, float x) { p->mutable_xtc()->set_threshold(x); },
-       {1e-9f, 1},
-       {0, Above(1), kNaN}},
-      {"p.dynamic_temperature.range",
-       [](auto* p, float x) { p->mutable_dynamic_temperature()->set_range(x); },
-       {0, 100},
-       {-1, Above(100), kNaN}},
-      {"p.dynamic_temperature.exponent",
-       [](auto* p, float x) { p->mutable_dynamic_temperature()->set_exponent(x); },
-       {0.01f, 10},
-       {0, Below(0.01f), Above(10)}},
-      {"p.quadratic_smoothing.factor",
-       [](auto* p, float x) { p->mutable_quadratic_smoothing()->set_factor(x); },
-       {0, 100},
-       {-1, Above(100), kNaN}},
-      {"p.quadratic_smoothing.curve",
-       [](auto* p, float x) { p->mutable_quadratic_smoothing()->set_curve(x); },
-       {1, 3},
-       {Below(1), Above(3), kNaN}},
-      {"p.mirostat.tau", [](auto* p, float x) { p->mutable_mirostat()->set_tau(x); }, {0.1f, 20}, {0, Above(20)}},
-      {"p.mirostat.eta", [](auto* p, float x) { p->mutable_mirostat()->set_eta(x); }, {0.1f, 1}, {0, Above(1), kNaN}},
-      {"p.adaptive_p.target",
-       [](auto* p, float x) { p->mutable_adaptive_p()->set_target(x); },
-       {0, 1},
-       {-1, Above(1), kNaN}},
-      {"p.adaptive_p.decay",
-       [](auto* p, float x) {
-         p->mutable_adaptive_p()->set_target(0.5f);
-         p->mutable_adaptive_p()->set_decay(x);
-       },
-       {0, 0.99f},
-       {-1, Above(0.99f), kNaN}},
-  };
-  for (const Case& test : cases) {
-    for (const float value : test.inside) {
-      SamplingParameters parameters;
-      test.set(&parameters, value);
-      KindsOf(parameters);
+// Sets what an option needs beside it, to be accepted at both ends of its range.
+void SetBeside(absl::string_view field, SamplingParameters* p) {
+  if (absl::StartsWith(field, "adaptive_p.")) p->mutable_adaptive_p()->set_target(0.5f);
+  if (absl::StartsWith(field, "mirostat.")) p->mutable_mirostat()->set_version(1);
+  if (absl::StartsWith(field, "watermark.")) p->mutable_watermark()->set_key(1);
+  if (absl::StartsWith(field, "dry.")) p->mutable_dry()->set_multiplier(1);
+  if (field == "min_tokens") p->add_stop_token_ids(1);
+  if (field == "repetition_stop.repeats") p->mutable_repetition_stop()->set_max_period(1);
+  if (field == "repetition_stop.min_period") p->mutable_repetition_stop()->set_max_period(512);
+}
+
+std::optional<Refusal> CompileWith(const law::NumberOption& number, double value, const Limits& limits) {
+  const absl::string_view field(number.field.data(), number.field.size());
+  SamplingParameters parameters;
+  SetBeside(field, &parameters);
+  SetField(std::string(field), value, &parameters);
+  SequenceSpec spec;
+  spec.vocabulary = spec.live_vocabulary = 1000;
+  return CompileParameters(parameters, limits, "p", &spec);
+}
+
+TEST(LawOptions, EveryNumberAtTheEndsOfItsRange) {
+  const Limits limits = {.max_history = 50};
+  for (const law::NumberOption& number : law::kNumberOptions) {
+    if (number.form == law::RangeForm::kOffAbove) continue;  // takes any number
+    const bool is_limited = number.form == law::RangeForm::kUpTo;
+    const double limit = number.most.limit == "max_history" ? 50 : kMaxStringTokens;
+    const double most = is_limited ? limit : number.most.value;
+    const bool is_count = number.member.count != nullptr || number.field.starts_with("repetition_stop.") ||
+                          is_limited || number.least == 1;
+    std::vector<double> inside = {number.least, most, number.value};
+    std::vector<double> outside = {most + 1};
+    if (number.form == law::RangeForm::kZeroOr) inside.push_back(0);
+    if (number.form == law::RangeForm::kOneOr) inside.push_back(1);
+    if (!is_count) outside = {Above(static_cast<float>(most)), kNaN, -kInfinity};
+    if (!is_count) outside.push_back(Below(static_cast<float>(number.least)));
+    if (is_count && number.least > 1) outside.push_back(number.least - 1);
+    if (number.form == law::RangeForm::kAboveLow) {
+      inside.front() = Above(static_cast<float>(number.least));
+      outside.push_back(number.least);
     }
-    for (const float value : test.outside) {
-      SamplingParameters parameters;
-      test.set(&parameters, value);
-      ExpectChainRefused(parameters, Reason::kOutOfRange, test.field);
+    for (const double value : inside) {
+      const auto refusal = CompileWith(number, value, limits);
+      EXPECT_FALSE(refusal) << number.field << " " << value << ": " << refusal->message;
+    }
+    for (const double value : outside) {
+      const auto refusal = CompileWith(number, value, limits);
+      ASSERT_TRUE(refusal) << number.field << " " << value;
+      EXPECT_EQ(refusal->reason, Reason::kOutOfRange) << number.field;
+      EXPECT_EQ(refusal->field, "p." + std::string(number.field));
+      if (!is_limited) continue;
+      EXPECT_EQ(refusal->limit, absl::StrCat(std::string(number.most.limit), " ", limit));
     }
   }
 }
 
-TEST(LawOptions, VersionsAndCounts) {
-  SamplingParameters parameters;
-  parameters.mutable_mirostat()->set_version(3);
-  ExpectChainRefused(parameters, Reason::kOutOfRange, "p.mirostat.version");
-  parameters.mutable_mirostat()->set_version(1);
-  for (const uint32_t m : {1u, 1001u}) {
-    parameters.mutable_mirostat()->set_m(m);
-    ExpectChainRefused(parameters, Reason::kOutOfRange, "p.mirostat.m");
-  }
-  SamplingParameters least;
-  least.set_min_keep(1001);
-  ExpectChainRefused(least, Reason::kOutOfRange, "p.min_keep");
+TEST(LawOptions, AdaptivePNeedsItsTarget) {
   SamplingParameters no_target;
   no_target.mutable_adaptive_p();
   ExpectChainRefused(no_target, Reason::kMissingField, "p.adaptive_p.target");
