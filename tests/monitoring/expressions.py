@@ -1,14 +1,17 @@
 """The PromQL expressions of dashboards and rules."""
 
 import glob
-import json
 import os
 import re
+import sys
 
 import yaml
 
 ROOT = os.environ["TEST_SOURCE_DIR"]
-DASHBOARDS = sorted(glob.glob(os.path.join(ROOT, "monitoring/dashboards/*.json")))
+sys.path.append(os.path.join(ROOT, "monitoring"))
+
+import dashboards  # noqa: E402
+
 RULES = sorted(glob.glob(os.path.join(ROOT, "monitoring/rules/*.yaml")))
 
 # Values of the variables that Grafana fills in before Prometheus sees an expression.
@@ -17,16 +20,14 @@ COMPARISON = re.compile(r"\s*(?:[<>]=?|[!=]=)\s*[\d.]+")
 
 
 def panels():
-    """(dashboard's file name, panel's title, expression) of every query of every panel."""
-    for path in DASHBOARDS:
-        with open(path, encoding="utf-8") as file:
-            dashboard = json.load(file)
+    """(dashboard's name, panel's title, expression) of every query of every panel."""
+    for name, dashboard in dashboards.dashboards():
         for panel in dashboard["panels"]:
             for target in panel.get("targets", []):
                 expression = target["expr"]
                 for variable, value in VARIABLES.items():
                     expression = expression.replace(variable, value)
-                yield os.path.basename(path), panel["title"], expression
+                yield name, panel["title"], expression
 
 
 def rules():

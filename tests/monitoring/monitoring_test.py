@@ -106,6 +106,10 @@ class ServedTest(unittest.TestCase):
                       for name in METRIC.findall(expression)}
         self.assertEqual(self.families - shown, set())
 
+    def test_no_panel_of_a_metric_that_is_not_there(self):
+        with self.assertRaisesRegex(ValueError, "sortition_none_total"):
+            expressions.dashboards.panel("", "", "ops", ("rate(sortition_none_total)", ""))
+
 
 class RulesTest(unittest.TestCase):
     def test_promtool_parses_every_expression(self):
