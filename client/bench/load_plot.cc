@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/bench/report.h"
+#include "absl/strings/str_replace.h"
 
 namespace sortition::bench {
 namespace {
@@ -20,6 +20,10 @@ constexpr double kGap = 70;
 constexpr const char* kColours[] = {"#4878a8", "#c07030"};
 
 using Points = std::vector<std::pair<double, double>>;
+
+std::string XmlText(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+}
 
 // Returns the least of 1, 2 and 5 times a power of ten that is not below `value`.
 double RoundUp(double value) {

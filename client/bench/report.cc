@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 
 namespace sortition::bench {
 namespace {
@@ -56,45 +55,6 @@ std::string Report::Table() const {
   return table;
 }
 
-std::string Report::Svg() const {
-  constexpr int kRow = 22;
-  constexpr int kLabels = 260;
-  constexpr int kBars = 520;
-  std::vector<const Result*> bars;
-  double most = 1;
-  for (const Result& result : results_) {
-    if (!result.baseline.has_value()) continue;
-    bars.push_back(&result);
-    most = std::max(most, *result.Ratio());
-  }
-  const int height = kRow * (int(bars.size()) + 2);
-  std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
-      "font-size=\"13\">\n"
-      "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-      "<text x=\"8\" y=\"16\">%s: time over baseline, %s</text>\n",
-      kLabels + kBars + 80, height, XmlText(suite_), XmlText(machine_));
-  int y = kRow;
-  for (const Result* result : bars) {
-    const double length = kBars * *result->Ratio() / most;
-    absl::StrAppendFormat(&svg,
-                          "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>"
-                          "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"#4878a8\"/>"
-                          "<text x=\"%.1f\" y=\"%d\">%.2f</text>\n",
-                          kLabels - 8, y + 16, XmlText(result->name), kLabels, y + 4, length, kRow - 8,
-                          kLabels + length + 6, y + 16, *result->Ratio());
-    y += kRow;
-  }
-  const double one = kLabels + kBars / most;
-  absl::StrAppendFormat(&svg, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"#a04040\"/>\n</svg>\n", one,
-                        kRow, one, y);
-  return svg;
-}
-
-std::string XmlText(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
-}
-
 bool WriteFile(const std::string& name, const std::string& content) {
   if (name.empty()) return true;
   std::ofstream file(name);
@@ -113,11 +73,9 @@ std::string MachineName() {
   return "unknown";
 }
 
-int Publish(const Report& report, const std::string& json_file, const std::string& plot_file) {
+int Publish(const Report& report, const std::string& json_file) {
   std::cout << report.Table() << std::flush;
-  const bool json = WriteFile(json_file, report.Json());
-  const bool plot = WriteFile(plot_file, report.Svg());
-  return json && plot ? 0 : 1;
+  return WriteFile(json_file, report.Json()) ? 0 : 1;
 }
 
 }  // namespace sortition::bench

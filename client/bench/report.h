@@ -1,4 +1,4 @@
-// Results of a benchmark: a table for people, JSON for programs, bars for a page.
+// Results of a benchmark: a table for people, JSON for programs.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,6 @@ class Report {
   Report(std::string suite, std::string machine) : suite_(std::move(suite)), machine_(std::move(machine)) {}
 
   void Add(Result result) { results_.push_back(std::move(result)); }
-  const std::vector<Result>& results() const { return results_; }
 
   // Returns {"suite", "machine", "results": [{"name", "value", "unit", "baseline", "ratio"}]}; baseline and ratio are
   // null for results that have none.
@@ -36,17 +35,11 @@ class Report {
   // Returns one line for each result, with aligned columns.
   std::string Table() const;
 
-  // Returns a complete picture (SVG 1.1) with a bar for each result that has a ratio; results without one are left out.
-  std::string Svg() const;
-
  private:
   std::string suite_;
   std::string machine_;
   std::vector<Result> results_;
 };
-
-// Returns text as an SVG holds it.
-std::string XmlText(const std::string& text);
 
 // Writes a file, unless its name is empty. Returns false if it could not, which it says on standard error.
 bool WriteFile(const std::string& name, const std::string& content);
@@ -54,9 +47,8 @@ bool WriteFile(const std::string& name, const std::string& content);
 // The processor's name as the operating system reports it, or "unknown".
 std::string MachineName();
 
-// The end of every suite: the table to standard output, JSON to `json_file` and the picture to `plot_file` (neither
-// where the name is empty). Returns the process's exit status: 1 if a file could not be written (said on standard
-// error).
-int Publish(const Report& report, const std::string& json_file, const std::string& plot_file);
+// The end of every suite: the table to standard output, JSON to `json_file`, unless its name is empty. Returns the
+// process's exit status: 1 if the file could not be written (said on standard error).
+int Publish(const Report& report, const std::string& json_file);
 
 }  // namespace sortition::bench

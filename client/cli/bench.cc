@@ -314,7 +314,7 @@ Outcome Publish(const bench::LoadOptions& options, const bench::Report& report, 
   }
   if (tally.latency.count() == 0) std::printf("no step was answered after the warm-up\n");
   const std::string plot = absl::GetFlag(FLAGS_plot);
-  const bool written = bench::Publish(report, json_file, "") == 0 &&
+  const bool written = bench::Publish(report, json_file) == 0 &&
                        (plot.empty() || bench::WriteFile(plot, bench::PlotLoad(title, curves, intervals)));
   if (!tally.first_refusal.empty()) {
     std::fprintf(stderr, "sortitionctl: rows were refused; the first: %s\n", tally.first_refusal.c_str());

@@ -1,8 +1,9 @@
-// Sequences with the options of a usual model, as benchmarks of the service step them.
+// Clients and their sequences with the options of a usual model, as benchmarks of the service step them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "client/bench/logits.h"
 #include "kernels/check.h"
 #include "sortition/client.h"
 
@@ -23,6 +25,13 @@ inline v1::SamplingParameters ModelParameters() {
   parameters.set_top_p(0.95f);
   parameters.set_min_p(0.05f);
   return parameters;
+}
+
+inline std::unique_ptr<client::Client> Connect(client::ClientOptions options) {
+  auto client = client::Client::Connect(std::move(options));
+  if (!client.ok()) std::cerr << client.status() << "\n";
+  SORTITION_CHECK(client.ok());
+  return *std::move(client);
 }
 
 // Opens sequences PREFIX-0, PREFIX-1, ..., whose seed is their number. `more`, if given, changes their options.
@@ -44,6 +53,27 @@ inline std::vector<std::unique_ptr<client::Sequence>> OpenSequences(
     sequences.push_back(*std::move(opened));
   }
   return sequences;
+}
+
+// Puts the rows one right after the other into memory that the client shares with the server, if it does.
+inline client::Client::RowMemory Place(const Logits& logits, client::Client* client) {
+  auto memory = client->AllocateRows(logits.count() * logits.row_bytes());
+  SORTITION_CHECK(memory.ok());
+  for (size_t i = 0; i < logits.count(); ++i) {
+    std::memcpy(memory->data.get() + i * logits.row_bytes(), logits.row(i), logits.row_bytes());
+  }
+  return *std::move(memory);
+}
+
+inline void CheckDrawn(const std::vector<client::RowResult>& results) {
+  for (const auto& result : results) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(result));
+}
+
+// Steps a batch of which every row draws a token.
+inline void StepAll(client::Client* client, const client::Batch& batch) {
+  const auto results = client->Step(batch);
+  SORTITION_CHECK(results.ok());
+  CheckDrawn(*results);
 }
 
 }  // namespace sortition::bench

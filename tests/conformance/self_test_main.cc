@@ -200,7 +200,7 @@ int Run() {
     is_right = AddTo(devices[d]->description(), tallies[d], &report) && is_right;
   }
   for (const devices::cuda::Hardware& one : found.cuda) is_right = TestMore(one, &report) && is_right;
-  const int published = bench::Publish(report, absl::GetFlag(FLAGS_json), "");
+  const int published = bench::Publish(report, absl::GetFlag(FLAGS_json));
   return is_right ? published : 1;
 }
 

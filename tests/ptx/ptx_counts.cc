@@ -173,5 +173,5 @@ int main(int argc, char** argv) {
       {"typical_p", {.temperature = 1, .typical_p = 0.9f}, false},
   };
   for (const Case& what : cases) sortition::testing::ptx::Run(what, &report);
-  return sortition::bench::Publish(report, absl::GetFlag(FLAGS_json), "");
+  return sortition::bench::Publish(report, absl::GetFlag(FLAGS_json));
 }

@@ -1,6 +1,6 @@
 """Cost of a token for a deployment: bytes on the wire and processor time on both ends, by transport and rows a step.
 
-    capacity.py BINARIES [--json FILE] [--plot FILE] [--seconds N]
+    capacity.py BINARIES [--json FILE] [--seconds N]
 
 Starts the sortitiond in the folder BINARIES with one thread for sampling, and loads it with `sortitionctl bench`.
 TRANSPORT is tcp or unix with whole rows in the stream, or compact: compact rows over TCP.
@@ -8,7 +8,7 @@ TRANSPORT is tcp or unix with whole rows in the stream, or compact: compact rows
 server_cpu_TRANSPORT_N: processor time of the server for each row in steps of N rows; the baseline is the part spent
 sampling. client_cpu_TRANSPORT_N: that of the load's process. rows_per_core_TRANSPORT_N: rows a second that one core of
 a server carries at that cost. bytes_in_TRANSPORT_N and bytes_out_TRANSPORT_N: bytes of messages for each row; the
-baseline of bytes_in is the row itself. FILE.svg of --plot becomes FILE.TRANSPORT_N.svg, one for each load.
+baseline of bytes_in is the row itself.
 """
 
 import argparse
@@ -24,13 +24,13 @@ COSTS = ("server_cpu", "client_cpu", "rows_per_core", "bytes_in", "bytes_out")
 PARAMETERS = ("--temperature=0.8", "--top_k=50", "--top_p=0.95", "--vocabulary=128256", "--dtype=bf16")
 
 
-def load(options, server, target, step_rows, rows, plot):
+def load(options, server, target, step_rows, rows):
     """The machine, and the results of one load by name."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run(
             [os.path.join(options.binaries, "sortitionctl"), "bench", f"--target={target}", f"--step_rows={step_rows}",
              f"--rows={rows}", f"--metrics={server.serving['metrics']}", "--transport=grpc", "--shared_memory_bytes=0",
-             "--tokens=1000000", f"--duration={options.seconds}s", "--interval=60s", *PARAMETERS, f"--plot={plot}",
+             "--tokens=1000000", f"--duration={options.seconds}s", "--interval=60s", *PARAMETERS,
              "--json", file.name], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         measured = json.load(file)
     return measured["machine"], {result["name"]: result for result in measured["results"]}
@@ -40,7 +40,6 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binaries")
     parser.add_argument("--json")
-    parser.add_argument("--plot", default="")
     parser.add_argument("--seconds", type=float, default=3)
     options = parser.parse_args()
     results = []
@@ -51,8 +50,7 @@ def main():
         for transport, target, rows in (("tcp", tcp, "full"), ("unix", unix, "full"), ("compact", tcp, "compact")):
             for step_rows in STEPS:
                 name = f"{transport}_{step_rows}"
-                plot = f"{options.plot.removesuffix('.svg')}.{name}.svg" if options.plot else ""
-                machine, found = load(options, server, target, step_rows, rows, plot)
+                machine, found = load(options, server, target, step_rows, rows)
                 for cost in COSTS:
                     result = {**found[cost], "name": f"{cost}_{name}"}
                     results.append(result)

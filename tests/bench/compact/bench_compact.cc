@@ -1,6 +1,6 @@
 // Compact rows beside whole ones: bytes, time of a step over TCP, rows of a server's core, refusals, producing.
 //
-//   bench_compact [--json FILE] [--plot FILE] [--rounds N] [--nosteps] [--client_core N] [--server_core N]
+//   bench_compact [--json FILE] [--rounds N] [--client_core N] [--server_core N]
 //
 // Rows are of 128256 bf16, with temperature 0.8, top-k 50, top-p 0.95, min-p 0.05 and a repetition penalty over a
 // history of 2,000 tokens. The client's end and the server's have a core each, and the server one kernel thread. Ratios
@@ -20,10 +20,6 @@
 //
 // refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
 // demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
-#include <time.h>
-
-#include <filesystem>
-#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -33,12 +29,10 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "client/cpp/compact_rows.h"
 #include "client/demo/byte_pair.h"
 #include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
-#include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
 #include "kernels/cpu/decide_row.h"
 #include "kernels/cpu/state_row.h"
@@ -46,14 +40,11 @@
 #include "kernels/law/parameters.h"
 #include "sortition/client.h"
 #include "tests/bench/cpu/baselines.h"
-#include "tests/bench/interleaved.h"
 #include "tests/bench/model.h"
-#include "tests/bench/wire/cores.h"
+#include "tests/bench/server.h"
+#include "tests/bench/suite.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rounds, 10, "rounds over all inputs");
-ABSL_FLAG(bool, steps, true, "false: without steps over TCP");
 ABSL_FLAG(int, client_core, 0, "core of the client");
 ABSL_FLAG(int, server_core, 1, "core of the server");
 
@@ -116,9 +107,7 @@ class Worker {
     options.transport.kind = client::TransportKind::kGrpc;
     options.transport.shared_memory_bytes = 0;
     options.rows = rows;
-    auto client = client::Client::Connect(std::move(options));
-    SORTITION_CHECK(client.ok());
-    client_ = *std::move(client);
+    client_ = Connect(std::move(options));
     v1::SamplingParameters parameters = ModelParameters();
     parameters.set_repetition_penalty(1.1f);
     sequences_ = OpenSequences(client_.get(), "bench", kRows, kVocabulary, parameters,
@@ -128,9 +117,7 @@ class Worker {
   void Step(const Logits& logits, size_t first, size_t count) {
     client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
     for (size_t i = 0; i < count; ++i) batch.rows.push_back({sequences_[i].get(), logits.row(first + i)});
-    const auto outcomes = client_->Step(batch);
-    SORTITION_CHECK(outcomes.ok());
-    for (const auto& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+    StepAll(client_.get(), batch);
   }
 
  private:
@@ -140,32 +127,16 @@ class Worker {
 
 class CompactBench {
  public:
-  CompactBench() {
-    {
-      const OnCore on_server_core(absl::GetFlag(FLAGS_server_core));
-      auto started = demo::ServerProcess::Start(
-          (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string(),
-          {"--cpu_threads=1", "--log_level=warning"}, "");
-      SORTITION_CHECK(started.ok());
-      server_ = *std::move(started);
-    }
-    SORTITION_CHECK(clock_getcpuclockid(server_->process().pid(), &server_clock_) == 0);
-  }
-
   int Run() {
     Bytes();
-    if (absl::GetFlag(FLAGS_steps)) Steps();
+    Steps();
     Kernels();
     Refusals();
-    return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+    return Publish(report_);
   }
 
  private:
-  double ServerSeconds() const {
-    timespec time;
-    SORTITION_CHECK(clock_gettime(server_clock_, &time) == 0);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  }
+  double ServerSeconds() const { return CpuSeconds(server_->process().pid()); }
 
   void Bytes() {
     for (const uint32_t count : kCounts) {
@@ -345,8 +316,8 @@ class CompactBench {
   }
 
   const Logits logits_{Shape::kPeaked, kernels::DType::kBF16, 2 * kRows, kVocabulary};
-  std::unique_ptr<demo::ServerProcess> server_;
-  clockid_t server_clock_ = 0;
+  const std::unique_ptr<demo::ServerProcess> server_ =
+      StartServer({"--cpu_threads=1", "--log_level=warning"}, absl::GetFlag(FLAGS_server_core));
   kernels::cpu::Scratch scratch_;
   std::vector<kernels::StatedRow> stated_;
   Report report_{"compact", MachineName()};

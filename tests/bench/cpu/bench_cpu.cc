@@ -1,12 +1,11 @@
 // Time of the CPU's kernel for a row, beside the best plain loop over the same row, on one thread.
 //
-//   bench_cpu [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
+//   bench_cpu [--json FILE] [--rounds N] [--only PREFIX]
 //
 // NAME/TARGET: the case NAME on another instruction set than the best. rows_2_threads: time of a row in a device's
 // batch on two threads, beside one thread; these rows fill 33 MB, so they come from the cache or memory that holds as
 // much.
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -16,16 +15,13 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/parameters.h"
 #include "tests/bench/cpu/baselines.h"
-#include "tests/bench/interleaved.h"
+#include "tests/bench/suite.h"
 #include "tests/support/run_batch.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rounds, 20, "how often every row is sampled");
 ABSL_FLAG(std::string, only, "", "measure only cases whose name starts with this");
 
@@ -59,28 +55,26 @@ struct Case {
   bool from_memory = false;
 };
 
-law::SamplingParameters Usual() { return {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}; }
-
 std::vector<Case> CasesOfBestTarget() {
-  law::SamplingParameters repeating = Usual();
+  law::SamplingParameters repeating = UsualOptions();
   repeating.repetition_penalty = 1.1f;
   repeating.frequency_penalty = 0.2f;
   return {
-      {.name = "token_f32", .options = Usual()},
-      {.name = "token_f32_flat", .options = Usual(), .shape = Shape::kFlat},
-      {.name = "token_f32_ties", .options = Usual(), .shape = Shape::kTies},
+      {.name = "token_f32", .options = UsualOptions()},
+      {.name = "token_f32_flat", .options = UsualOptions(), .shape = Shape::kFlat},
+      {.name = "token_f32_ties", .options = UsualOptions(), .shape = Shape::kTies},
       {.name = "token_f32_penalties", .options = repeating, .penalties = true},
       {.name = "temperature_peaked", .options = {.temperature = 0.8f}},
       {.name = "temperature_flat", .options = {.temperature = 0.8f}, .shape = Shape::kFlat},
-      {.name = "token_bf16", .options = Usual(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
-      {.name = "logprobs_f32", .options = Usual(), .baseline = Baseline::kExpSum, .raw_logprob = true},
+      {.name = "token_bf16", .options = UsualOptions(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
+      {.name = "logprobs_f32", .options = UsualOptions(), .baseline = Baseline::kExpSum, .raw_logprob = true},
       {.name = "logprobs_f32_named_20",
-       .options = Usual(),
+       .options = UsualOptions(),
        .baseline = Baseline::kExpSum,
        .raw_logprob = true,
        .named = 20},
       {.name = "logprobs_f32_named_1000",
-       .options = Usual(),
+       .options = UsualOptions(),
        .baseline = Baseline::kExpSum,
        .raw_logprob = true,
        .named = 1000},
@@ -89,7 +83,7 @@ std::vector<Case> CasesOfBestTarget() {
        .options = {.top_p = 0.95f},
        .shape = Shape::kFlat,
        .baseline = Baseline::kExpSum},
-      {.name = "token_f32_dram", .options = Usual(), .from_memory = true},
+      {.name = "token_f32_dram", .options = UsualOptions(), .from_memory = true},
       {.name = "greedy_f32", .options = {.temperature = 0}},
       {.name = "worst_row", .options = {.temperature = 0.8f}, .shape = Shape::kOneAGroup},
   };
@@ -219,7 +213,7 @@ void RunBatch(Sampling* sampling, devices::CpuDevice* device) {
 }
 
 void MeasureThreads(Report* report) {
-  Sampling sampling({.name = "rows", .options = Usual()});
+  Sampling sampling({.name = "rows", .options = UsualOptions()});
   devices::CpuDevice one({.threads = 1});
   devices::CpuDevice two({.threads = 2});
   Schedule schedule;
@@ -248,5 +242,5 @@ int main(int argc, char** argv) {
     Measure(cases[i], &report);
   }
   if (std::string("rows_2_threads").starts_with(only)) MeasureThreads(&report);
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }

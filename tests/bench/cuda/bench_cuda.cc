@@ -12,16 +12,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "client/sortition/cuda_state.h"
 #include "kernels/check.h"
 #include "kernels/cuda/image.h"
 #include "kernels/law/reference.h"
 #include "tests/bench/cuda/graph.h"
 #include "tests/bench/cuda/shared_rows.h"
+#include "tests/bench/suite.h"
 
-ABSL_FLAG(std::string, json, "", "File for the results");
-ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
 ABSL_FLAG(uint32_t, device, 0, "Which CUDA device, in the driver's order");
 ABSL_FLAG(std::string, cases, "", "Only those whose names begin so; all if empty");
 ABSL_FLAG(bool, list, false, "Print the cases' names, and measure nothing");
@@ -57,7 +55,6 @@ struct Case {
 
 std::vector<Case> Cases() {
   const law::SamplingParameters filtered = {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f};
-  const std::vector<law::SamplingParameters> top_p = {{.temperature = 1, .top_p = 0.95f}};
   std::vector<Case> cases;
   for (const auto& [rows, vocabulary] :
        {std::pair{1u, 128'256u}, {32u, 128'256u}, {256u, 128'256u}, {512u, 151'936u}}) {
@@ -68,8 +65,6 @@ std::vector<Case> Cases() {
   for (const auto& [name, shape] :
        {std::pair{"peaked", Shape::kPeaked}, {"flat", Shape::kFlat}, {"ties", Shape::kTies}}) {
     cases.push_back({absl::StrCat("top_k_top_p_256_", name), 256, 128'256, {filtered}, false, 0, shape});
-    cases.push_back({absl::StrCat("temperature_256_", name), 256, 128'256, {{.temperature = 0.8f}}, false, 0, shape});
-    cases.push_back({absl::StrCat("top_p_256_", name), 256, 128'256, top_p, false, 0, shape});
   }
   // Cases of the third kernel: chains that list their kept tokens at once, and chains that need sums over whole rows
   // first.
@@ -85,7 +80,6 @@ std::vector<Case> Cases() {
       cases.push_back({absl::StrCat(name, "_", rows), rows, 128'256, {options}});
     }
   }
-  cases.push_back({"greedy_256", 256, 128'256, {{.temperature = 0}}});
   for (const uint32_t rows : {1u, 256u}) {
     cases.push_back({absl::StrCat("penalties_and_mask_", rows), rows, 128'256, Mixed(), false, 2000});
     cases.back().times_steps = true;
@@ -309,7 +303,7 @@ int Run() {
     Stream stream(*context);
     for (const Case& what : cases) Measure(what, *context, &stream, &report);
   }
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace

@@ -17,21 +17,16 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "client/cpp/cuda_ready.h"
 #include "client/cpp/cuda_rows.h"
-#include "client/demo/worker/server_process.h"
 #include "client/sortition/cuda_state.h"
 #include "kernels/check.h"
 #include "kernels/cuda/image.h"
 #include "kernels/law/reference.h"
-#include "sortition/client.h"
-#include "tests/bench/interleaved.h"
 #include "tests/bench/model.h"
+#include "tests/bench/server.h"
+#include "tests/bench/suite.h"
 
-ABSL_FLAG(std::string, json, "", "File for the results");
-ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
 ABSL_FLAG(int, device, 0, "Which CUDA device, in the driver's order");
 ABSL_FLAG(std::vector<std::string>, rows, (std::vector<std::string>{"1", "32", "256"}), "Rows of a batch");
 ABSL_FLAG(uint32_t, vocabulary, 128'256, "Logits of a row");
@@ -71,9 +66,7 @@ class Worker {
     client::ClientOptions options;
     options.targets = {target};
     options.transport.kind = kind;
-    auto client = client::Client::Connect(options);
-    CheckSuccess(client.status());
-    client_ = *std::move(client);
+    client_ = Connect(std::move(options));
     auto made = client::CudaRows::CreateOn(context.api(), context.hardware(), uint64_t{rows} * vocabulary * 2);
     CheckSuccess(made.status());
     memory_ = *std::move(made);
@@ -276,20 +269,17 @@ int Run() {
   CheckSuccess(context.status());
   const std::string socket =
       absl::StrCat("unix:", (std::filesystem::temp_directory_path() / absl::StrCat("served_", getpid())).string());
-  const auto server = demo::ServerProcess::Start(
-      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string(),
-      {absl::StrCat("--devices=cuda:", absl::GetFlag(FLAGS_device)),
-       absl::StrCat("--listen=127.0.0.1:0,", socket, "_stream"), absl::StrCat("--memory_listen=", socket, "_memory"),
-       "--connection_device_bytes=1073741824"},
-      "");
-  CheckSuccess(server.status());
+  const auto server =
+      StartServer({absl::StrCat("--devices=cuda:", absl::GetFlag(FLAGS_device)),
+                   absl::StrCat("--listen=127.0.0.1:0,", socket, "_stream"),
+                   absl::StrCat("--memory_listen=", socket, "_memory"), "--connection_device_bytes=1073741824"});
   Report report("served", absl::StrCat(MachineName(), ", ", hardware->name));
   for (const std::string& rows : absl::GetFlag(FLAGS_rows)) {
     uint32_t count = 0;
     SORTITION_CHECK(absl::SimpleAtoi(rows, &count) && count > 0);
     Measure(*context, socket, count, &report);
   }
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace

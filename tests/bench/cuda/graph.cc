@@ -3,10 +3,10 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "kernels/check.h"
+#include "tests/bench/suite.h"
 
 namespace sortition::bench {
 
@@ -106,8 +106,7 @@ double Stream::TimeCalls(const std::function<void()>& work, int rounds) {
     Check(context_->api().EventElapsedTime(&milliseconds, start_, end_));
     times.push_back(double(milliseconds) * 1e3);
   }
-  std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-  return times[size_t(rounds) / 2];
+  return Percentile(std::move(times), 50);
 }
 
 }  // namespace sortition::bench

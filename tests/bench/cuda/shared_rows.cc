@@ -16,7 +16,7 @@
 #include "kernels/check.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
-#include "tests/bench/interleaved.h"
+#include "tests/bench/suite.h"
 #include "tests/support/run_batch.h"
 
 namespace sortition::bench {

@@ -1,11 +1,11 @@
 """Cost of a token from Python and under engines, beside the C++ call and the engines' own samplers.
 
-    bench_engines.py [--json FILE] [--plot FILE] [--rounds N] [--only REGEX]
+    bench_engines.py [--json FILE] [--rounds N] [--only REGEX]
 
 Rows: a vocabulary of 128256, one thread each; repetition penalty 1.1, top-k 40, top-p 0.95, min-p 0.05, temperature
 0.8, in the order of the engine that is compared. Contenders take turns, each time with another row; results are
 medians, in microseconds a row. Texts (vllm_16_*, hf_32_*, llama_server_32): tokens a second of whole engines, see
-texts.py; --plot draws them (picture.py), and their table is printed.
+texts.py; their table is printed.
 
 py_inprocess: sortition.local, one row; the baseline is the same step in C++. py_shm: the service over shared memory
 and a ring, as clients choose by themselves, with one row that lies there; the baseline is the C++ client's step.
@@ -31,8 +31,8 @@ import sortition.local
 import torch
 from transformers.generation import logits_process as hf
 
-import picture
 import texts
+from pictures import engines_table
 from rows import serve
 
 VOCABULARY = 128256
@@ -194,7 +194,6 @@ def masks_figure():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
-    parser.add_argument("--plot")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--only", default="", help="names of figures, a regular expression")
     arguments = parser.parse_args()
@@ -218,13 +217,10 @@ def main():
                     results.append(judged(name, ours["tokens_per_second"], own["tokens_per_second"], "tokens/s",
                                           ours=ours, own=own))
     figures = {"suite": "engines", "machine": machine(), "load": os.getloadavg()[0], "results": results}
-    print("\n".join(picture.table(figures)))
+    print("\n".join(engines_table(figures)))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=1)
-    if arguments.plot:
-        with open(arguments.plot, "w", encoding="utf-8") as file:
-            file.write(picture.draw(figures))
 
 
 if __name__ == "__main__":

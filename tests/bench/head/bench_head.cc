@@ -1,6 +1,6 @@
 // Counts how much of a language model's head is computed again if sampling is the end of its product (fused_head.h).
 //
-//   bench_head [--rows N] [--json FILE] [--plot FILE]
+//   bench_head [--rows N] [--json FILE]
 //
 // ROWS/OPTIONS/maxima: tokens of the groups computed again after an exact pass, on average over the rows; the baseline
 // is the vocabulary. ROWS/OPTIONS/EPSILON: tokens computed after a pass that knows each logit within +-EPSILON;
@@ -20,17 +20,14 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/bench/report.h"
 #include "client/demo/byte_pair.h"
 #include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
 #include "kernels/check.h"
-#include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "tests/bench/head/fused_head.h"
+#include "tests/bench/suite.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rows, 24, "rows of each kind");
 
 namespace sortition::bench {
@@ -210,7 +207,7 @@ int Run() {
     }
     for (const Options& one : options) Count(rows, one, &report);
   }
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace

@@ -18,17 +18,12 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/bench/report.h"
 #include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/parameters.h"
+#include "tests/bench/suite.h"
 #include "tests/bench/wire/bench_worker.h"
 
-ABSL_FLAG(std::string, json, "", "write the results to this file");
-ABSL_FLAG(std::string, plot, "", "write a picture of the ratios to this SVG file");
-ABSL_FLAG(uint32_t, rows, 64, "rows of a step");
-ABSL_FLAG(uint32_t, vocabulary, 64, "floats of a row");
 ABSL_FLAG(std::string, work, "", "for this program's own processes: the way of the steps");
 ABSL_FLAG(std::string, target, "", "for them: the server's address");
 ABSL_FLAG(uint32_t, steps, 0, "for them: the number of steps");
@@ -49,25 +44,26 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace sortition::bench {
 namespace {
 
+constexpr uint32_t kRows = 64;        // of a step
+constexpr uint32_t kVocabulary = 64;  // floats of a row
 constexpr uint32_t kFewSteps = 100;
 constexpr uint32_t kManySteps = 1100;
 
 TransportKind KindOf(const std::string& way) { return way == "ring" ? TransportKind::kRing : TransportKind::kGrpc; }
 
-// The kernels alone, on the rows of so many steps.
+// The kernels alone, on the rows of --steps steps.
 int Sample() {
-  const uint32_t rows = absl::GetFlag(FLAGS_rows), steps = absl::GetFlag(FLAGS_steps);
-  const uint32_t vocabulary = absl::GetFlag(FLAGS_vocabulary);
-  const Logits logits(Shape::kPeaked, kernels::DType::kF32, rows, vocabulary);
+  const uint32_t steps = absl::GetFlag(FLAGS_steps);
+  const Logits logits(Shape::kPeaked, kernels::DType::kF32, kRows, kVocabulary);
   kernels::RowParameters parameters;
-  law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &parameters);
+  law::Compile(UsualOptions(), &parameters);
   kernels::cpu::Scratch scratch;
   kernels::RowOutput output;
   kernels::RowRequest request;
-  request.live_vocabulary = vocabulary;
+  request.live_vocabulary = kVocabulary;
   request.parameters = &parameters;
   for (uint32_t step = 0; step < steps; ++step) {
-    for (uint32_t row = 0; row < rows; ++row) {
+    for (uint32_t row = 0; row < kRows; ++row) {
       request.logits = logits.row(row);
       request.noise = {.seed = row, .position = step, .stream = 0};
       kernels::cpu::SampleRow(request, &scratch, &output);
@@ -80,19 +76,18 @@ int Sample() {
 // Steps of a model's parameters. Says how many allocations the last half of them took.
 int Work() {
   const std::string way = absl::GetFlag(FLAGS_work);
-  const uint32_t rows = absl::GetFlag(FLAGS_rows), steps = absl::GetFlag(FLAGS_steps);
-  const uint32_t vocabulary = absl::GetFlag(FLAGS_vocabulary);
-  const Logits logits(Shape::kPeaked, kernels::DType::kF32, rows, vocabulary);
+  const uint32_t steps = absl::GetFlag(FLAGS_steps);
+  const Logits logits(Shape::kPeaked, kernels::DType::kF32, kRows, kVocabulary);
   Worker worker(absl::GetFlag(FLAGS_target), KindOf(way), 2 << 20, /*row_memory=*/way != "tcp");
-  worker.Open(rows, vocabulary, ModelParameters());
+  worker.Open(kRows, kVocabulary, ModelParameters());
   const client::Client::RowMemory placed = Place(logits, &worker.client());
   uint64_t before = 0;
   for (uint32_t step = 0; step < steps; ++step) {
     if (step == steps / 2) before = allocations.load();
-    worker.Step(v1::DTYPE_F32, vocabulary, placed.data.get(), rows, logits.row_bytes());
+    worker.Step(v1::DTYPE_F32, kVocabulary, placed.data.get(), kRows, logits.row_bytes());
   }
   const double counted = static_cast<double>(allocations.load() - before);
-  std::cout << "allocations " << counted / (rows * (steps - steps / 2)) << "\n";
+  std::cout << "allocations " << counted / (kRows * (steps - steps / 2)) << "\n";
   return 0;
 }
 
@@ -167,8 +162,7 @@ class Suite {
   }
 
   void Add(const std::string& name, const double (&counts)[2], Report* report) {
-    const double rows = absl::GetFlag(FLAGS_rows) * static_cast<double>(kManySteps - kFewSteps);
-    const double count = (counts[1] - counts[0]) / rows;
+    const double count = (counts[1] - counts[0]) / (kRows * static_cast<double>(kManySteps - kFewSteps));
     if (name == "kernels") kernels_ = count;
     report->Add({name, count, "instructions/row", kernels_});
     std::cerr << "  " << name << ": " << count << "\n";
@@ -188,8 +182,7 @@ class Suite {
   std::string RunWorker(const std::string& before, const std::string& way, const demo::ServerProcess* server,
                         uint32_t steps) {
     const std::string target = server == nullptr ? "" : way == "ring" ? memory_ : server->address();
-    return Output(absl::StrCat(before, program_, " --work=", way, " --target=", target, " --steps=", steps, " --rows=",
-                               absl::GetFlag(FLAGS_rows), " --vocabulary=", absl::GetFlag(FLAGS_vocabulary)));
+    return Output(absl::StrCat(before, program_, " --work=", way, " --target=", target, " --steps=", steps));
   }
 
   double kernels_ = 0;  // instructions of a row
@@ -207,7 +200,7 @@ int Run() {
   }
   Report report("instructions", MachineName());
   Suite().AddAll(&report);
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace

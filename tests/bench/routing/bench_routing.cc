@@ -7,23 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/synchronization/mutex.h"
 #include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/self_test/self_test.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/check.h"
-#include "kernels/law/parameters.h"
 #include "service/batch/batcher.h"
 #include "tests/bench/routing/offline.h"
 #include "tests/bench/routing/scenario.h"
-
-ABSL_FLAG(std::string, json, "", "File for the results");
-ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
-ABSL_FLAG(uint32_t, seconds, 4, "Of each placement on real devices, in all");
+#include "tests/bench/suite.h"
 
 namespace sortition::bench {
 namespace {
@@ -167,9 +161,9 @@ void MeasurePlacements(Report* report) {
   Placement on_vulkan({vulkan->get()}, self_test);
   Placement anywhere({&cpu, vulkan->get()}, self_test);
   constexpr int kTurns = 8;
-  const double seconds = double(absl::GetFlag(FLAGS_seconds)) / kTurns;
+  constexpr double kSeconds = 0.5;  // of a turn
   for (int turn = 0; turn < kTurns; ++turn) {
-    for (Placement* placement : {&on_cpu, &on_vulkan, &anywhere}) placement->Run(logits, seconds);
+    for (Placement* placement : {&on_cpu, &on_vulkan, &anywhere}) placement->Run(logits, kSeconds);
   }
   const double best = std::max(on_cpu.rows_per_second(), on_vulkan.rows_per_second());
   report->Add({"auto_vs_best", anywhere.rows_per_second(), "rows/s", best});
@@ -186,5 +180,5 @@ int main(int argc, char** argv) {
   MeasureMakespans(&report);
   MeasureCost(&report);
   MeasurePlacements(&report);
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }

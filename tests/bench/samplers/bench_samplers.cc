@@ -1,7 +1,7 @@
 // Cost of each sampler alone, at temperature 0.8, on one thread, beside the usual token of the same run. Samplers that
 // need the probabilities of the whole row stand beside the token with exact logprobs.
 //
-//   bench_samplers [--json FILE] [--plot FILE] [--rounds N] [--only PREFIX]
+//   bench_samplers [--json FILE] [--rounds N] [--only PREFIX]
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -9,23 +9,15 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "client/bench/logits.h"
-#include "client/bench/report.h"
-#include "kernels/cpu/sample_row.h"
-#include "kernels/law/chain.h"
-#include "tests/bench/interleaved.h"
 #include "tests/bench/samplers/history.h"
+#include "tests/bench/samplers/sampling.h"
 #include "tests/bench/samplers/verify.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rounds, 10, "how often every row is sampled");
 ABSL_FLAG(std::string, only, "", "measure only cases whose name starts with this");
 
 namespace sortition::bench {
 namespace {
-
-using kernels::RowParameters;
 
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kRows = 64;
@@ -36,10 +28,8 @@ struct Case {
   bool needs_row = false;  // its probabilities
 };
 
-law::SamplingParameters Usual() { return {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}; }
-
 std::vector<Case> Cases() {
-  law::SamplingParameters llama = Usual();
+  law::SamplingParameters llama = UsualOptions();
   const auto order = law::PresetOrder(law::Preset::kLlamaCpp);
   llama.order.assign(order.begin(), order.end());
   const float t = 0.8f;
@@ -67,37 +57,10 @@ std::vector<Case> Cases() {
   };
 }
 
-class Sampling {
- public:
-  Sampling(const Logits& logits, const law::SamplingParameters& options, bool raw_logprob) : logits_(logits) {
-    law::Compile(options, &parameters_);
-    parameters_.raw_logprob = raw_logprob;
-    parameters_.raw_top = raw_logprob ? 5 : 0;
-  }
-
-  void operator()(size_t row) {
-    kernels::RowRequest request;
-    request.logits = logits_.row(row);
-    request.live_vocabulary = kVocabulary;
-    request.parameters = &parameters_;
-    request.noise = {.seed = 1234, .position = position_++, .stream = 0};
-    request.sampler_state = kernels::InitialSamplerState(parameters_.chain);
-    kernels::cpu::SampleRow(request, &scratch_, &answer_);
-    asm volatile("" ::"r"(answer_.token));
-  }
-
- private:
-  const Logits& logits_;
-  RowParameters parameters_;
-  kernels::cpu::Scratch scratch_;
-  kernels::RowOutput answer_;
-  uint32_t position_ = 0;
-};
-
 void Measure(const Case& what, const Logits& logits, Report* report) {
-  Sampling token(logits, Usual(), false);
-  Sampling logprobs(logits, Usual(), true);
-  Sampling sampler(logits, what.options, false);
+  Sampling token(logits, UsualOptions());
+  Sampling logprobs(logits, UsualOptions(), true);
+  Sampling sampler(logits, what.options);
   Schedule schedule;
   schedule.inputs = kRows;
   schedule.rounds = absl::GetFlag(FLAGS_rounds);
@@ -121,9 +84,9 @@ int main(int argc, char** argv) {
   for (const Case& what : Cases()) {
     if (what.name.starts_with(absl::GetFlag(FLAGS_only))) Measure(what, logits, &report);
   }
-  if (absl::GetFlag(FLAGS_only).empty()) MeasureHistory(absl::GetFlag(FLAGS_rounds), &report);
+  if (absl::GetFlag(FLAGS_only).empty()) MeasureHistory(logits, absl::GetFlag(FLAGS_rounds), &report);
   if (std::string_view("verify_8").starts_with(absl::GetFlag(FLAGS_only))) {
-    MeasureVerify(logits, kVocabulary, absl::GetFlag(FLAGS_rounds), &report);
+    MeasureVerify(logits, absl::GetFlag(FLAGS_rounds), &report);
   }
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }

@@ -4,18 +4,13 @@
 
 #include <memory>
 #include <random>
-#include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "client/bench/logits.h"
-#include "kernels/cpu/sample_row.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/options.h"
-#include "kernels/law/parameters.h"
 #include "service/limits.h"
 #include "service/sequence/sequence_state.h"
-#include "tests/bench/interleaved.h"
+#include "tests/bench/samplers/sampling.h"
 
 namespace sortition::bench {
 namespace {
@@ -45,10 +40,15 @@ class Text {
   size_t distance_ = 0;
 };
 
-std::shared_ptr<SequenceSpec> DrySpec() {
+std::shared_ptr<SequenceSpec> Spec(uint32_t vocabulary = kVocabulary) {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kVocabulary;
+  spec->vocabulary = spec->live_vocabulary = vocabulary;
+  return spec;
+}
+
+std::shared_ptr<SequenceSpec> DrySpec() {
+  auto spec = Spec();
   service::DryOptions& dry = spec->history.dry;
   dry.multiplier = 0.8f;
   dry.base = float(law::NumberNamed("dry.base").value);
@@ -59,18 +59,14 @@ std::shared_ptr<SequenceSpec> DrySpec() {
 
 // The recommended stop, which is also that of the defaults.
 std::shared_ptr<SequenceSpec> RepetitionSpec() {
-  auto spec = std::make_shared<SequenceSpec>();
-  spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kVocabulary;
+  auto spec = Spec();
   spec->history.repetition_stop.repeats = 4;
   return spec;
 }
 
 // Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
 std::shared_ptr<SequenceSpec> PhasesSpec(uint32_t count) {
-  auto spec = std::make_shared<SequenceSpec>();
-  spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kVocabulary + count;
+  auto spec = Spec(kVocabulary + count);
   for (uint32_t i = 0; i < count; ++i) {
     service::Phase& phase = spec->history.phases.emplace_back();
     phase.begin = {1, kVocabulary + i};
@@ -81,35 +77,6 @@ std::shared_ptr<SequenceSpec> PhasesSpec(uint32_t count) {
   }
   return spec;
 }
-
-// One row of token_f32 (of the suite cpu), with optional additions.
-class Token {
- public:
-  Token() : logits_(Shape::kPeaked, kernels::DType::kF32, kRows, kVocabulary) {
-    law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &parameters_);
-  }
-
-  const Logits& logits() const { return logits_; }
-
-  void Sample(size_t row, std::span<const kernels::LogitEdit> edits, const uint32_t* allowed_bits) {
-    kernels::RowRequest request;
-    request.logits = logits_.row(row);
-    request.live_vocabulary = kVocabulary;
-    request.parameters = &parameters_;
-    request.noise = {.seed = 1234, .position = position_++, .stream = 0};
-    request.edits = edits;
-    request.allowed_bits = allowed_bits;
-    kernels::cpu::SampleRow(request, &scratch_, &answer_);
-    asm volatile("" ::"r"(answer_.token));
-  }
-
- private:
-  Logits logits_;
-  kernels::RowParameters parameters_;
-  kernels::cpu::Scratch scratch_;
-  kernels::RowOutput answer_;
-  uint32_t position_ = 0;
-};
 
 // Sequences of a given length whose text grows with every step.
 class Texts {
@@ -124,10 +91,10 @@ class Texts {
       states_.push_back(SequenceState::Build(spec, history, tokens / 2, /*kept_history=*/4096));
     }
   }
-  void Step(size_t row, Token* token) {
+  void Step(size_t row, Sampling* token) {
     const size_t index = row % states_.size();
     SequenceState& state = *states_[index];
-    token->Sample(row, *state.LendEdits(), nullptr);
+    (*token)(row, *state.LendEdits());
     state.EndLoan();
     state.Append(ahead_[index][steps_++ / states_.size() % kAhead]);
     ends_ += state.text_end().is_last();
@@ -143,8 +110,8 @@ class Texts {
 
 }  // namespace
 
-void MeasureHistory(size_t rounds, Report* report) {
-  Token token;
+void MeasureHistory(const Logits& logits, size_t rounds, Report* report) {
+  Sampling token(logits, UsualOptions());
   std::mt19937 random(3);
   std::vector<std::vector<uint32_t>> masks(kRows);
   for (std::vector<uint32_t>& mask : masks) {
@@ -159,7 +126,7 @@ void MeasureHistory(size_t rounds, Report* report) {
   Texts outside(1, 32 * 1024, PhasesSpec(1));
   Texts outside_all(1, 32 * 1024, PhasesSpec(service::kMaxPhases));
   const std::vector<Contender> contenders = {
-      {"token_f32", [&](size_t row) { token.Sample(row, {}, nullptr); }},
+      {"token_f32", [&](size_t row) { token(row); }},
       {"dry_1k", [&](size_t row) { short_texts.Step(row, &token); }},
       {"dry_32k", [&](size_t row) { texts.Step(row, &token); }},
       {"dry_128k", [&](size_t row) { long_texts.Step(row, &token); }},
@@ -167,12 +134,12 @@ void MeasureHistory(size_t rounds, Report* report) {
       {"repetition_stop", [&](size_t row) { stopping.Step(row, &token); }},
       {"phase_inactive", [&](size_t row) { outside.Step(row, &token); }},
       {"phases_inactive_8", [&](size_t row) { outside_all.Step(row, &token); }},
-      {"mask", [&](size_t row) { token.Sample(row, {}, masks[row].data()); }},
+      {"mask", [&](size_t row) { token(row, {}, masks[row].data()); }},
   };
   Schedule schedule;
   schedule.inputs = kRows;
   schedule.rounds = rounds;
-  schedule.prepare = [&](size_t row) { Warm(token.logits(), row); };
+  schedule.prepare = [&](size_t row) { Warm(logits, row); };
   const std::vector<double> medians = MeasureInterleaved(contenders, schedule);
   for (size_t i = 1; i < contenders.size(); ++i) report->Add({contenders[i].name, medians[i], "us", medians[0]});
 }

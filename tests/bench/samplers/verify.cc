@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/parameters.h"
-#include "tests/bench/interleaved.h"
+#include "tests/bench/suite.h"
 
 namespace sortition::bench {
 namespace {
@@ -17,14 +16,13 @@ constexpr uint32_t kListed = 16;  // tokens that the drafter gives a probability
 
 class Verifying {
  public:
-  Verifying(const Logits& logits, size_t rows, uint32_t vocabulary)
-      : logits_(logits), rows_(rows), vocabulary_(vocabulary) {
-    law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &parameters_);
-    for (size_t row = 0; row < rows; ++row) {
+  explicit Verifying(const Logits& logits) : logits_(logits), rows_(logits.count()) {
+    law::Compile(UsualOptions(), &parameters_);
+    for (size_t row = 0; row < rows_; ++row) {
       const uint32_t draft = Draw(row, kernels::RowRequest::kNoToken);
       drafts_.push_back(draft);
       std::vector<uint32_t>& listed = listed_.emplace_back();
-      for (uint32_t i = 0; i < kListed; ++i) listed.push_back((draft + i * 997) % vocabulary);
+      for (uint32_t i = 0; i < kListed; ++i) listed.push_back((draft + i * 997) % logits.vocabulary());
       std::ranges::sort(listed);
       // One half is the draft's.
       std::vector<uint32_t>& bits = bits_.emplace_back();
@@ -76,7 +74,7 @@ class Verifying {
   kernels::RowRequest RequestOf(size_t row) const {
     kernels::RowRequest request;
     request.logits = logits_.row(row % rows_);
-    request.live_vocabulary = vocabulary_;
+    request.live_vocabulary = logits_.vocabulary();
     request.parameters = &parameters_;
     request.noise = {.seed = 1234, .position = uint32_t(row % rows_), .stream = 0};
     return request;
@@ -84,7 +82,6 @@ class Verifying {
 
   const Logits& logits_;
   const size_t rows_;
-  const uint32_t vocabulary_;
   kernels::RowParameters parameters_;
   std::vector<uint32_t> drafts_;
   std::vector<std::vector<uint32_t>> listed_;
@@ -95,14 +92,13 @@ class Verifying {
 
 }  // namespace
 
-void MeasureVerify(const Logits& logits, uint32_t vocabulary, uint32_t rounds, Report* report) {
-  constexpr size_t kRows = 64;
-  Verifying verifying(logits, kRows, vocabulary);
+void MeasureVerify(const Logits& logits, uint32_t rounds, Report* report) {
+  Verifying verifying(logits);
   Schedule schedule;
-  schedule.inputs = kRows;
+  schedule.inputs = logits.count();
   schedule.rounds = rounds;
   schedule.prepare = [&](size_t row) {
-    for (size_t i = row; i <= row + kDrafts; ++i) Warm(logits, i % kRows);
+    for (size_t i = row; i <= row + kDrafts; ++i) Warm(logits, i % logits.count());
   };
   const std::vector<double> medians =
       MeasureInterleaved({{"token_f32",

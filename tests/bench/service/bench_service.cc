@@ -1,15 +1,12 @@
 // Steps over loopback: the client library and a real sortitiond, beside a raw TCP connection that carries the same
 // bytes.
 //
-//   bench_service [--json FILE] [--plot FILE] [--steps N]
+//   bench_service [--json FILE] [--steps N]
 //
 // step_N and step_N_p99: latency of one step of N rows (median and 99th percentile), from the call to its return, one
 // step at a time. rows_per_second_N: the same steps as a rate; its baseline is the rate at which the raw connection
 // carries the rows. observe_step: cost of metrics for each step; the baseline is a step of one row.
-#include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -19,15 +16,12 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "client/bench/logits.h"
-#include "client/bench/report.h"
-#include "client/demo/worker/server_process.h"
-#include "kernels/check.h"
 #include "monitoring/metrics.h"
-#include "sortition/client.h"
-#include "tests/bench/service/raw_tcp.h"
+#include "tests/bench/model.h"
+#include "tests/bench/server.h"
+#include "tests/bench/suite.h"
+#include "tests/bench/wire/peers.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, steps, 300, "steps measured for each number of rows");
 
 namespace sortition::bench {
@@ -40,33 +34,6 @@ constexpr size_t kAnswerBytesPerRow = 24;
 
 using Clock = std::chrono::steady_clock;
 
-double MicrosecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-double Percentile(std::vector<double> values, size_t percent) {
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, values.size() * percent / 100)];
-}
-
-std::vector<std::unique_ptr<client::Sequence>> OpenSequences(client::Client* client) {
-  std::vector<std::unique_ptr<client::Sequence>> sequences;
-  for (size_t i = 0; i < kMostRows; ++i) {
-    client::SequenceOptions options;
-    options.request_id = absl::StrCat("bench-", i);
-    options.parameters.set_temperature(0.8f);
-    options.parameters.set_top_k(50);
-    options.parameters.set_top_p(0.95f);
-    options.parameters.set_min_p(0.05f);
-    options.seed = i;
-    options.vocabulary_size = kVocabulary;
-    auto opened = client->Open(std::move(options));
-    SORTITION_CHECK(opened.ok());
-    sequences.push_back(std::move(*opened));
-  }
-  return sequences;
-}
-
 struct Times {
   std::vector<double> step;  // microseconds
   std::vector<double> raw;
@@ -74,7 +41,7 @@ struct Times {
 
 // Steps and raw round trips take turns, so that other work on the machine slows both alike.
 Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::Sequence>>& sequences,
-              const Logits& pool, size_t rows, RawTcpPeer* raw) {
+              const Logits& pool, size_t rows, RawSocketPeer* raw) {
   const size_t steps = absl::GetFlag(FLAGS_steps);
   const size_t warm_up = 20;
   Times times;
@@ -85,13 +52,12 @@ Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::
     client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
     for (size_t row = 0; row < rows; ++row) batch.rows.push_back({sequences[row].get(), pool.row(next + row)});
     const Clock::time_point start = Clock::now();
-    const auto outcomes = client->Step(batch);
+    StepAll(client, batch);
     const double step = MicrosecondsSince(start);
-    SORTITION_CHECK(outcomes.ok());
-    for (const client::RowResult& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
 
+    const std::span<const std::byte> bytes(pool.row(next), rows * pool.row_bytes());
     const Clock::time_point raw_start = Clock::now();
-    raw->RoundTrip({pool.row(next), rows * pool.row_bytes()}, rows * kAnswerBytesPerRow);
+    raw->Send({&bytes, 1}, rows * kAnswerBytesPerRow);
     const double raw_time = MicrosecondsSince(raw_start);
     next += rows;
     if (i < warm_up) continue;
@@ -119,28 +85,19 @@ double ObserveStep() {
   return MicrosecondsSince(start) / kSteps;
 }
 
-std::string ServerBinary() {
-  return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string();
-}
-
-int Run(RawTcpPeer* raw) {
-  auto server = demo::ServerProcess::Start(ServerBinary(), {}, "");
-  if (!server.ok()) {
-    std::cerr << server.status().message() << "\n";
-    return 1;
-  }
+int Run(RawSocketPeer* raw) {
+  const auto server = StartServer({});
   client::ClientOptions options;
-  options.targets = {(*server)->address()};
+  options.targets = {server->address()};
   options.rows.form = client::RowOptions::Form::kFull;
-  auto client = client::Client::Connect(std::move(options));
-  SORTITION_CHECK(client.ok());
-  const auto sequences = OpenSequences(client->get());
+  const auto client = Connect(std::move(options));
+  const auto sequences = OpenSequences(client.get(), "bench", kMostRows, kVocabulary, ModelParameters());
   const Logits pool(Shape::kPeaked, kernels::DType::kBF16, kPoolRows, kVocabulary);
 
   Report report("service", MachineName());
   for (const size_t rows : {size_t{1}, size_t{16}, size_t{64}}) {
     std::cerr << "step of " << rows << " rows\n";
-    const Times times = Measure(client->get(), sequences, pool, rows, raw);
+    const Times times = Measure(client.get(), sequences, pool, rows, raw);
     const std::string name = absl::StrCat("step_", rows);
     const double step = Percentile(times.step, 50);
     const double floor = Percentile(times.raw, 50);
@@ -150,7 +107,7 @@ int Run(RawTcpPeer* raw) {
                 1e6 * static_cast<double>(rows) / floor});
     if (rows == 1) report.Add({"observe_step", ObserveStep(), "us", step});
   }
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace
@@ -158,6 +115,8 @@ int Run(RawTcpPeer* raw) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  sortition::bench::RawTcpPeer raw;  // forks, so it comes before any thread
+  // Forks, so it comes before any thread.
+  sortition::bench::RawSocketPeer raw(sortition::bench::RawSocketPeer::Kind::kTcp, sortition::bench::kAnyCore,
+                                      /*finds_maximum=*/false);
   return sortition::bench::Run(&raw);
 }

@@ -1,15 +1,14 @@
 // Cost of a step without its kernel: finding the sequence's state current, advancing it, accounting for it.
 //
-//   bench_state [--json FILE] [--plot FILE] [--live N]
+//   bench_state [--json FILE]
 //
 // update_H: one step of a sequence with H tokens of history, 512 of them distinct; the baseline is update_100. bytes_H:
 // bytes that the table counts for such a sequence. step_among_N: a step of a random one of N live sequences of 100
 // tokens, so that its memory is cold; the baseline is update_100. bytes_among_N: bytes that the table counts for each
-// of them; the baseline is the growth of the process. fork_H: a fork at H tokens and its first step; the baseline is
-// update_100. replay_H: building the state from its history.
+// of them; the baseline is the growth of the process. fork_100k: a fork at 100,000 tokens and its first step; the
+// baseline is update_100. replay_100k: building the state from its history.
 #include <unistd.h>
 
-#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -17,17 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/bench/report.h"
 #include "kernels/check.h"
 #include "service/sequence/sequence_table.h"
-#include "tests/bench/interleaved.h"
-
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
-ABSL_FLAG(uint32_t, live, 1000000, "most live sequences");
+#include "tests/bench/suite.h"
 
 namespace sortition::bench {
 namespace {
@@ -165,14 +158,8 @@ int Run() {
     report.Add({absl::StrCat("bytes_", lengths[i].name), hot[i]->bytes_each(), "bytes", std::nullopt});
   }
 
-  contenders.clear();
-  for (size_t i = 0; i < std::size(lengths); ++i) {
-    Sequences* sequences = hot[i].get();
-    contenders.push_back(
-        {absl::StrCat("fork_", lengths[i].name), [sequences](size_t input) { sequences->Fork(input); }});
-  }
-  const std::vector<double> forks = MeasureInterleaved(contenders, Over(64, 10));
-  for (size_t i = 0; i < std::size(lengths); ++i) report.Add({contenders[i].name, forks[i], "us", updates[0]});
+  const Contender fork{"fork_100k", [&](size_t input) { hot.back()->Fork(input); }};
+  report.Add({fork.name, MeasureInterleaved({fork}, Over(64, 10))[0], "us", updates[0]});
 
   std::mt19937 random(2);
   std::vector<uint32_t> history(100'000);
@@ -183,7 +170,6 @@ int Run() {
   const uint64_t before = ResidentBytes();
   Sequences live(100);
   for (const uint32_t count : {100'000u, 1'000'000u}) {
-    if (count > absl::GetFlag(FLAGS_live)) continue;
     std::cerr << count << " live sequences\n";
     live.Add(count - static_cast<uint32_t>(live.size()));
     const double grown = static_cast<double>(ResidentBytes() - before) / static_cast<double>(count);
@@ -196,7 +182,7 @@ int Run() {
     report.Add({step.name, MeasureInterleaved({step}, Over(1000, 20))[0], "us", updates[0]});
     report.Add({absl::StrCat("bytes_among_", count), live.bytes_each(), "bytes", grown});
   }
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace

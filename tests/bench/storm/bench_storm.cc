@@ -1,7 +1,7 @@
 // A replay storm: a replica dies, and all its sequences come with their long histories to the replica that is left,
 // which serves other clients meanwhile.
 //
-//   bench_storm [--json FILE] [--plot FILE] [--sequences N] [--tokens N] [--state_mib N] [--rate N] [--piece N]
+//   bench_storm [--json FILE]
 //
 // others_p50, others_p99: latency of the other clients' steps while the histories come in; the baseline is their
 // latency before. resumed: time until every sequence has its next token. replica_bytes: the most memory that the
@@ -9,10 +9,8 @@
 // tokens among the sequences that are compared with the plain reference.
 #include <signal.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -21,48 +19,29 @@
 #include <thread>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/notification.h"
-#include "client/bench/report.h"
-#include "client/demo/worker/server_process.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/check.h"
-#include "service/limits.h"
-#include "sortition/client.h"
+#include "tests/bench/model.h"
+#include "tests/bench/server.h"
+#include "tests/bench/suite.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
-
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
-ABSL_FLAG(uint32_t, sequences, 1000, "that lose their replica");
-ABSL_FLAG(uint32_t, tokens, 131072, "of history of each of them");
-ABSL_FLAG(uint64_t, state_mib, 256, "the replicas' --max_state_bytes, in MiB");
-ABSL_FLAG(uint64_t, rate, sortition::service::Limits().replay_tokens_per_second,
-          "the replicas' --replay_tokens_per_second");
-ABSL_FLAG(uint32_t, piece, sortition::client::ClientOptions().limits.history_piece_tokens,
-          "the clients' history_piece_tokens");
 
 namespace sortition::bench {
 namespace {
 
 constexpr uint32_t kVocabulary = 4096;
+constexpr size_t kVictims = 1000;            // sequences that lose their replica
+constexpr uint32_t kTokens = 131'072;        // of history of each of them
+constexpr uint64_t kStateBytes = 256 << 20;  // --max_state_bytes of the replicas
 constexpr uint32_t kDistinct = 512;
 constexpr size_t kCompared = 40;
 
 using Clock = std::chrono::steady_clock;
-
-double MicrosecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
-
-double Percentile(std::vector<double> values, size_t percent) {
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, values.size() * percent / 100)];
-}
 
 client::SequenceOptions OptionsOf(const std::string& id, uint64_t seed, uint32_t tokens) {
   client::SequenceOptions options;
@@ -94,9 +73,7 @@ class Others {
     client::ClientOptions options;
     options.targets = {target};
     options.rows.form = client::RowOptions::Form::kFull;
-    auto client = client::Client::Connect(std::move(options));
-    SORTITION_CHECK(client.ok());
-    client_ = *std::move(client);
+    client_ = Connect(std::move(options));
     batch_ = {v1::DTYPE_BF16, kVocabulary, {}};
     for (size_t i = 0; i < kRows; ++i) {
       rows_.push_back(testing::MakeRow(v1::DTYPE_BF16, kVocabulary, i));
@@ -123,12 +100,8 @@ class Others {
   void Run() {
     while (!stop_) {
       const Clock::time_point start = Clock::now();
-      const auto outcomes = client_->Step(batch_);
+      StepAll(client_.get(), batch_);
       const double latency = MicrosecondsSince(start);
-      SORTITION_CHECK(outcomes.ok());
-      for (const client::RowResult& outcome : *outcomes) {
-        SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
-      }
       {
         absl::MutexLock lock(&mutex_);
         latencies_.push_back(latency);
@@ -150,17 +123,14 @@ class Others {
 // The client whose replica dies.
 class Victims {
  public:
-  Victims(std::vector<std::string> targets, uint32_t count, uint32_t tokens) {
+  explicit Victims(std::vector<std::string> targets) {
     client::ClientOptions options;
     options.targets = std::move(targets);
     options.default_timeout = absl::Minutes(5);
     options.rows.form = client::RowOptions::Form::kFull;
-    options.limits.history_piece_tokens = absl::GetFlag(FLAGS_piece);
-    auto client = client::Client::Connect(std::move(options));
-    SORTITION_CHECK(client.ok());
-    client_ = *std::move(client);
-    for (uint32_t i = 0; i < count; ++i) {
-      auto sequence = client_->Open(OptionsOf(absl::StrCat("victim ", i), 1000 + i, tokens));
+    client_ = Connect(std::move(options));
+    for (size_t i = 0; i < kVictims; ++i) {
+      auto sequence = client_->Open(OptionsOf(absl::StrCat("victim ", i), 1000 + i, kTokens));
       SORTITION_CHECK(sequence.ok());
       sequences_.push_back(*std::move(sequence));
     }
@@ -192,39 +162,33 @@ class Victims {
 };
 
 int Run() {
-  const uint32_t count = absl::GetFlag(FLAGS_sequences);
-  const uint32_t tokens = absl::GetFlag(FLAGS_tokens);
-  const uint64_t state_bytes = absl::GetFlag(FLAGS_state_mib) << 20;
-  const std::string binary = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string();
-  const std::vector<std::string> flags = {absl::StrCat("--max_state_bytes=", state_bytes),
-                                          absl::StrCat("--replay_tokens_per_second=", absl::GetFlag(FLAGS_rate))};
-  auto lost = demo::ServerProcess::Start(binary, flags, "/dev/null");
-  auto kept = demo::ServerProcess::Start(binary, flags, "/dev/null");
-  SORTITION_CHECK(lost.ok() && kept.ok());
+  const std::vector<std::string> flags = {absl::StrCat("--max_state_bytes=", kStateBytes)};
+  const auto lost = StartServer(flags, kAnyCore, "/dev/null");
+  const auto kept = StartServer(flags, kAnyCore, "/dev/null");
 
-  std::cerr << "opening " << count << " sequences of " << tokens << " tokens\n";
-  Victims victims({(*lost)->address(), (*kept)->address()}, count, tokens);
+  std::cerr << "opening " << kVictims << " sequences of " << kTokens << " tokens\n";
+  Victims victims({lost->address(), kept->address()});
   std::vector<std::vector<uint32_t>> drawn = {victims.Step(0)};
 
-  Others others((*kept)->address());
+  Others others(kept->address());
   std::cerr << "the others alone\n";
   std::this_thread::sleep_for(std::chrono::seconds(5));
   const std::vector<double> quiet = others.Take();
-  const uint64_t before = PeakBytes((*kept)->process().pid());
+  const uint64_t before = PeakBytes(kept->process().pid());
 
   std::cerr << "the storm\n";
-  (*lost)->process().Signal(SIGKILL);
+  lost->process().Signal(SIGKILL);
   const Clock::time_point start = Clock::now();
   others.Take();
   drawn.push_back(victims.Step(1));
   const double resumed = MicrosecondsSince(start) / 1e6;
   const std::vector<double> storm = others.Take();
-  const uint64_t peak = PeakBytes((*kept)->process().pid());
+  const uint64_t peak = PeakBytes(kept->process().pid());
 
   std::cerr << "comparing\n";
   uint32_t wrong = 0;
-  for (size_t i = 0; i < count; i += std::max<size_t>(count / kCompared, 1)) {
-    const client::SequenceOptions options = OptionsOf("", 1000 + i, tokens);
+  for (size_t i = 0; i < kVictims; i += kVictims / kCompared) {
+    const client::SequenceOptions options = OptionsOf("", 1000 + i, kTokens);
     testing::ReferenceSequence reference(options.parameters, *options.seed, 0, kVocabulary, kVocabulary,
                                          options.prompt);
     for (uint64_t step = 0; step < drawn.size(); ++step) {
@@ -237,9 +201,9 @@ int Run() {
   report.Add({"others_p50", Percentile(storm, 50), "us", Percentile(quiet, 50)});
   report.Add({"others_p99", Percentile(storm, 99), "us", Percentile(quiet, 99)});
   report.Add({"resumed", resumed, "s", std::nullopt});
-  report.Add({"replica_bytes", static_cast<double>(peak), "bytes", static_cast<double>(before + state_bytes)});
+  report.Add({"replica_bytes", static_cast<double>(peak), "bytes", static_cast<double>(before + kStateBytes)});
   report.Add({"wrong_tokens", static_cast<double>(wrong), "tokens", std::nullopt});
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Receipts, places in the race and the verifier.
 //
-//   bench_verify [--json FILE] [--plot FILE] [--rounds N] [--client_core N] [--server_core N]
+//   bench_verify [--json FILE] [--rounds N] [--client_core N] [--server_core N]
 //
 // Rows are of 128256 bf16, with temperature 0.8 and top-k 8. The client's end and the server's have a core each, and
 // the server one kernel thread. Ratios are of medians; contenders take turns input by input.
@@ -8,36 +8,26 @@
 // step_ring_16_receipts: a step of 16 rows over a ring, with a receipt for each; the baseline is the same step without.
 // step_ring_16_files: the same where the server alone writes receipts to files. server_16_receipts: the processor time
 // of the server alone for such a step, with a ring that sleeps; the baseline is the step without. Other work on the
-// machine changes it least. bytes_per_token: of the worker's
-// records. verify_rate: tokens that a second of processor time checks, signatures, chains and draws together.
+// machine changes it least. bytes_per_token: of the worker's records. verify_rate: tokens that a second of processor
+// time checks, signatures, chains and draws together.
 // score_race: a score of 64 tokens with their places in the race; the baseline is the score alone.
 // score_race_unfiltered: the same where every token is kept; the token scored is a rare one, always the same.
 // score_race_drawn: the same for the tokens that are drawn from these rows.
-#include <time.h>
-
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/strings/str_cat.h"
-#include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "client/cli/receipt_check.h"
-#include "client/demo/worker/server_process.h"
 #include "kernels/check.h"
 #include "service/receipt/receipt_key.h"
-#include "sortition/client.h"
-#include "tests/bench/interleaved.h"
-#include "tests/bench/wire/cores.h"
+#include "tests/bench/model.h"
+#include "tests/bench/server.h"
+#include "tests/bench/suite.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rounds, 60, "rounds over all inputs");
 ABSL_FLAG(int, client_core, 0, "core of the client");
 ABSL_FLAG(int, server_core, 1, "core of the server");
@@ -60,39 +50,22 @@ v1::SamplingParameters Parameters(uint32_t top_k) {
 // A client over a ring with its sequences.
 class Worker {
  public:
-  Worker(const std::string& target, uint32_t top_k, bool has_receipts) {
+  Worker(const std::string& target, const Logits& logits, uint32_t top_k, bool has_receipts) {
     client::ClientOptions options;
     options.targets = {target};
     options.transport.kind = client::TransportKind::kRing;
-    auto client = client::Client::Connect(std::move(options));
-    if (!client.ok()) std::cerr << client.status() << "\n";
-    SORTITION_CHECK(client.ok());
-    client_ = *std::move(client);
-    for (size_t i = 0; i < kRows; ++i) {
-      client::SequenceOptions sequence;
-      sequence.request_id = absl::StrCat("bench-", i);
-      sequence.parameters = Parameters(top_k);
-      sequence.parameters.mutable_processed_logprobs();
-      sequence.seed = i;
-      sequence.vocabulary_size = kVocabulary;
-      if (has_receipts) sequence.receipts = logs_.emplace_back(std::make_shared<client::ReceiptLog>());
-      auto opened = client_->Open(std::move(sequence));
-      if (!opened.ok()) std::cerr << opened.status() << "\n";
-      SORTITION_CHECK(opened.ok());
-      sequences_.push_back(*std::move(opened));
-    }
+    client_ = Connect(std::move(options));
+    v1::SamplingParameters parameters = Parameters(top_k);
+    parameters.mutable_processed_logprobs();
+    sequences_ = OpenSequences(client_.get(), "bench", kRows, kVocabulary, parameters,
+                               [&](size_t, client::SequenceOptions* sequence) {
+                                 if (!has_receipts) return;
+                                 sequence->receipts = logs_.emplace_back(std::make_shared<client::ReceiptLog>());
+                               });
+    rows_ = Place(logits, client_.get());
+    stride_ = logits.row_bytes();
   }
 
-  // Places the rows in memory that the server shares.
-  void Place(const Logits& logits) {
-    auto memory = client_->AllocateRows(logits.count() * logits.row_bytes());
-    SORTITION_CHECK(memory.ok());
-    rows_ = *std::move(memory);
-    stride_ = logits.row_bytes();
-    for (size_t i = 0; i < logits.count(); ++i) {
-      std::memcpy(rows_.data.get() + i * stride_, logits.row(i), stride_);
-    }
-  }
   void Step(size_t input) {
     client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
     for (size_t i = 0; i < kRows; ++i) {
@@ -103,16 +76,10 @@ class Worker {
   }
   // Returns the tokens that sequence 0 draws from the first rows, one after the other. Call it once.
   std::vector<uint32_t> DrawScored() {
-    client::SequenceOptions options;
-    options.request_id = "bench-drawn";
-    options.parameters = Parameters(0);
-    options.seed = 0;
-    options.vocabulary_size = kVocabulary;
-    auto opened = client_->Open(std::move(options));
-    SORTITION_CHECK(opened.ok());
+    const auto opened = OpenSequences(client_.get(), "drawn", 1, kVocabulary, Parameters(0));
     std::vector<uint32_t> tokens;
     for (size_t i = 0; i < kScored; ++i) {
-      client::Batch batch{v1::DTYPE_BF16, kVocabulary, {{opened->get(), rows_.data.get() + i * stride_}}};
+      client::Batch batch{v1::DTYPE_BF16, kVocabulary, {{opened[0].get(), rows_.data.get() + i * stride_}}};
       const auto results = client_->Step(batch);
       SORTITION_CHECK(results.ok());
       tokens.push_back(std::get<v1::DrawResult>(results->front()).token());
@@ -159,12 +126,6 @@ class Worker {
   uint64_t tokens_ = 0;
 };
 
-double ProcessorSeconds() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
 class Suite {
  public:
   Suite() : report_("verify", MachineName()) {
@@ -185,10 +146,10 @@ class Suite {
 
   int Run() {
     const OnCore core(absl::GetFlag(FLAGS_client_core));
-    Worker plain(Target("asked"), 8, false), receipts(Target("asked"), 8, true), files(Target("files"), 8, false);
-    Worker filtered(Target("asked"), 50, false), unfiltered(Target("asked"), 0, false);
     const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows * kInputs + kScored, kVocabulary);
-    for (Worker* worker : {&plain, &receipts, &files, &filtered, &unfiltered}) worker->Place(logits);
+    Worker plain(Target("asked"), logits, 8, false), receipts(Target("asked"), logits, 8, true);
+    Worker files(Target("files"), logits, 8, false);
+    Worker filtered(Target("asked"), logits, 50, false), unfiltered(Target("asked"), logits, 0, false);
     const auto step = [](Worker* worker) { return [worker](size_t input) { worker->Step(input); }; };
     const uint32_t rounds = absl::GetFlag(FLAGS_rounds);
     const auto steps =
@@ -220,16 +181,16 @@ class Suite {
     const std::string records = receipts.TakeReceipts(&seeds);
     report_.Add({"bytes_per_token", static_cast<double>(records.size()) / static_cast<double>(tokens), "B", {}});
     cli::ReceiptCheck check({{}, seeds});
-    const double start = ProcessorSeconds();
+    const double start = Seconds(CLOCK_THREAD_CPUTIME_ID);
     for (size_t begin = 0; begin < records.size(); begin += 1 << 20) {
       check.Read(std::string_view(records).substr(begin, 1 << 20));
     }
     check.Finish();
-    const double seconds = ProcessorSeconds() - start;
+    const double seconds = Seconds(CLOCK_THREAD_CPUTIME_ID) - start;
     SORTITION_CHECK(check.problems().empty() && check.counts().drawn == tokens);
     SORTITION_CHECK(check.counts().signed_receipts == tokens);
     report_.Add({"verify_rate", static_cast<double>(tokens) / seconds, "tokens/s", {}});
-    return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+    return Publish(report_);
   }
 
  private:
@@ -237,38 +198,23 @@ class Suite {
   void MeasureServer(const Logits& logits) {
     constexpr int kTurns = 40;
     constexpr int kSteps = 25;
-    Worker plain(Target("sleepy"), 8, false), receipts(Target("sleepy"), 8, true);
+    Worker plain(Target("sleepy"), logits, 8, false), receipts(Target("sleepy"), logits, 8, true);
+    const pid_t server = sleepy_->process().pid();
     double seconds[2] = {};
-    for (Worker* worker : {&plain, &receipts}) worker->Place(logits);
     for (int turn = -2; turn < kTurns; ++turn) {
       for (Worker* worker : {&plain, &receipts}) {
-        const double start = ServerSeconds();
+        const double start = CpuSeconds(server);
         for (int i = 0; i < kSteps; ++i) worker->Step(static_cast<size_t>(i) % kInputs);
-        if (turn >= 0) seconds[worker == &receipts] += ServerSeconds() - start;
+        if (turn >= 0) seconds[worker == &receipts] += CpuSeconds(server) - start;
       }
     }
     constexpr double kMicroseconds = 1e6 / (kTurns * kSteps);
     report_.Add({"server_16_receipts", seconds[1] * kMicroseconds, "us", seconds[0] * kMicroseconds});
   }
-  double ServerSeconds() const {
-    clockid_t clock;
-    SORTITION_CHECK(clock_getcpuclockid(sleepy_->process().pid(), &clock) == 0);
-    timespec time;
-    SORTITION_CHECK(clock_gettime(clock, &time) == 0);
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-  }
-
   std::string Target(const std::string& name) const { return "unix:" + folder_ + "/" + name; }
   std::unique_ptr<demo::ServerProcess> Start(const std::string& name, std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--log_level=error", "--cpu_threads=1", "--memory_listen=" + Target(name)});
-    const OnCore core(absl::GetFlag(FLAGS_server_core));
-    auto server = demo::ServerProcess::Start(Beside("sortitiond"), flags, "");
-    if (!server.ok()) std::cerr << server.status() << "\n";
-    SORTITION_CHECK(server.ok());
-    return *std::move(server);
-  }
-  static std::string Beside(const std::string& program) {
-    return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / program).string();
+    return StartServer(flags, absl::GetFlag(FLAGS_server_core));
   }
 
   Report report_;

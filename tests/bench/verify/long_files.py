@@ -1,4 +1,4 @@
-"""Measures the memory and time of sortitionctl over long files of receipts: long_files.py [--megabytes=N] [--json=FILE]
+"""Measures the memory and time of sortitionctl over long files of receipts: long_files.py [--megabytes=N]
 
 Makes files under build/: one chain with long kept sets, and very many short chains. Runs `sortitionctl verify` over
 both, and `sortitionctl replay` over the first against a server that it starts, with logits from a file of zeros. Prints
@@ -60,7 +60,7 @@ def write_files(size):
 
 
 def measured(name, command):
-    """Runs a command; its largest resident memory in MiB, seconds and output."""
+    """Runs a command. Prints its largest resident memory in MiB, seconds and output."""
     begin, kilobytes = time.monotonic(), 0
     with open(FOLDER / "said", "w+", encoding="utf-8") as said:
         process = subprocess.Popen(command, stdout=said)
@@ -73,27 +73,24 @@ def measured(name, command):
         _, _, usage = os.wait4(process.pid, 0)
         said.seek(0)
         last = said.read().splitlines()[-1]  # a replay names differences before
-    result = {"name": name, "resident_mib": kilobytes // 1024, "seconds": round(time.monotonic() - begin, 1),
-              "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1), "said": json.loads(last)}
-    print(json.dumps(result), flush=True)
-    return result
+    print(json.dumps({"name": name, "resident_mib": kilobytes // 1024, "seconds": round(time.monotonic() - begin, 1),
+                      "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1), "said": json.loads(last)}),
+          flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=int, default=2048)
-    parser.add_argument("--json")
     asked = parser.parse_args()
     count, many = write_files(asked.megabytes * 1_000_000)
     print(f"{count} receipts of one chain, {many} chains of {SHORT_CHAIN}", flush=True)
     tool = str(BUILD / "bin/sortitionctl")
-    results = [measured(name, [tool, "verify", str(FOLDER / name), "--json"]) for name in ("one_chain", "many_chains")]
+    for name in ("one_chain", "many_chains"):
+        measured(name, [tool, "verify", str(FOLDER / name), "--json"])
     with Sortitiond(str(BUILD / "bin/sortitiond"), "--listen=127.0.0.1:0", "--metrics_listen=") as server:
-        results.append(measured("replay", [
+        measured("replay", [
             tool, "replay", str(FOLDER / "one_chain"), f"--seeds={FOLDER / 'seeds'}", f"--logits={FOLDER / 'logits'}",
-            "--dtype=bf16", f"--server={server.serving['listen']}", "--json"]))
-    if asked.json:
-        pathlib.Path(asked.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            "--dtype=bf16", f"--server={server.serving['listen']}", "--json"])
     for path in FOLDER.iterdir():
         path.unlink()
 

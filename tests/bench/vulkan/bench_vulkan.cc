@@ -1,6 +1,5 @@
 // Cost of sampling a batch on a Vulkan device, beside a plain max shader over the same bytes on the same device. Rows
 // of bf16, 128,256 tokens, each different. Time on the device, uploads excluded.
-#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -10,15 +9,12 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/check.h"
-#include "kernels/law/parameters.h"
+#include "tests/bench/suite.h"
 #include "tests/bench/vulkan/max_pass.h"
 #include "tests/support/run_batch.h"
 
-ABSL_FLAG(std::string, json, "", "File for the results");
-ABSL_FLAG(std::string, plot, "", "File for a picture of the ratios");
 ABSL_FLAG(uint32_t, device, 0, "Which Vulkan device, in the order of the loader");
 ABSL_FLAG(uint32_t, rounds, 15, "Times that each batch runs");
 
@@ -59,11 +55,6 @@ kernels::RowParameters ParametersOf(const Case& what) {
   return parameters;
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 double Sample(VulkanDevice* device, const Logits& logits, const kernels::RowParameters& parameters,
               uint32_t* position) {
   std::vector<DeviceRow> rows(logits.count());
@@ -96,37 +87,7 @@ void Measure(const Case& what, size_t batch, VulkanDevice* device, const std::sh
     baseline.push_back(read);
     sampled.push_back(token);
   }
-  report->Add({name, Median(sampled), "us", Median(baseline)});
-}
-
-// Compares the shaders that use the hardware's extensions with those that use Vulkan's core alone.
-void CompareVariants(const std::shared_ptr<Instance>& instance, const devices::vulkan::Hardware& hardware,
-                     Report* report) {
-  constexpr size_t kRows = 16;
-  const Logits logits(Shape::kPeaked, kernels::DType::kBF16, kRows, kVocabulary);
-  for (const Case& what : Cases()) {
-    if (what.name != "token" && what.name != "logprobs") continue;
-    const kernels::RowParameters parameters = ParametersOf(what);
-    std::vector<std::pair<kernels::vulkan::Variant, std::unique_ptr<VulkanDevice>>> devices;
-    for (const kernels::vulkan::Variant variant : kernels::vulkan::kVariants) {
-      if ((variant.int64 && !hardware.offers.int64) || (variant.subgroups && !hardware.offers.subgroups)) continue;
-      auto device = VulkanDevice::Start(instance, hardware, {.variant = variant});
-      SORTITION_CHECK(device.ok());
-      devices.emplace_back(variant, *std::move(device));
-    }
-    std::vector<std::vector<double>> times(devices.size());
-    uint32_t position = 0;
-    for (uint32_t round = 0; round <= absl::GetFlag(FLAGS_rounds); ++round) {
-      for (size_t i = 0; i < devices.size(); ++i) {
-        const double time = Sample(devices[i].second.get(), logits, parameters, &position);
-        if (round != 0) times[i].push_back(time);
-      }
-    }
-    for (size_t i = 1; i < devices.size(); ++i) {
-      const std::string name = absl::StrCat(what.name, "_", kRows, "/", VariantName(devices[i].first));
-      report->Add({name, Median(times[i]), "us", Median(times[0])});
-    }
-  }
+  report->Add({name, Percentile(sampled, 50), "us", Percentile(baseline, 50)});
 }
 
 int Run() {
@@ -142,12 +103,11 @@ int Run() {
   Report report("vulkan", absl::StrCat(hardware.name, " on ", MachineName()));
   for (const Case& what : Cases()) {
     for (const size_t batch : {size_t{1}, size_t{16}, size_t{64}}) {
-      if (batch != 64 && what.name != "token" && what.name != "logprobs") continue;
+      if (batch != 64 && what.name != "token") continue;
       Measure(what, batch, device->get(), *context, &report);
     }
   }
-  CompareVariants(*instance, hardware, &report);
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }
 
 }  // namespace

@@ -1,16 +1,14 @@
 // Measures the errors of the watermark's detector: texts of the demonstration's language model, with the watermark and
 // without.
 //
-//   bench_watermark [--json FILE] [--plot FILE] [--windows N] [--texts N]
+//   bench_watermark [--json FILE] [--windows N] [--texts N]
 //
 // false_positives/P: the share of windows of 200 tokens without a mark whose p-value is below P; the baseline is P. The
 // windows are cut from one text of 10^6 tokens, and each is looked at with many keys. found_T/P: the share of texts of
 // 200 tokens, drawn with the mark at temperature T, whose p-value is below P; entropy_T: their mean entropy a token.
-// detect_200: the time of a detection in 200 tokens.
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -22,16 +20,14 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/bench/report.h"
 #include "client/demo/byte_pair.h"
 #include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
 #include "kernels/check.h"
 #include "sortition/local_sequence.h"
 #include "sortition/watermark.h"
+#include "tests/bench/suite.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint64_t, windows, 100'000, "windows without a mark");
 ABSL_FLAG(uint32_t, texts, 100, "texts with a mark, for each temperature");
 
@@ -89,7 +85,6 @@ void MeasureFalsePositives(const demo::LanguageModel& model, Report* report) {
   const uint64_t keys = (absl::GetFlag(FLAGS_windows) + windows - 1) / windows;
   std::array<std::atomic<uint64_t>, std::size(kLevels)> below = {};
   std::atomic<uint64_t> next_key = 0;
-  const auto begin = std::chrono::steady_clock::now();
   const unsigned threads = std::max(1u, std::thread::hardware_concurrency());
   {
     std::vector<std::jthread> workers;
@@ -105,13 +100,11 @@ void MeasureFalsePositives(const demo::LanguageModel& model, Report* report) {
       });
     }
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto count = double(keys * windows);
   report->Add({"windows", count, "", std::nullopt});
   for (size_t level = 0; level < std::size(kLevels); ++level) {
     report->Add({absl::StrCat("false_positives/", kLevels[level]), double(below[level]) / count, "", kLevels[level]});
   }
-  report->Add({"detect_200", seconds * threads / count * 1e6, "us", std::nullopt});
 }
 
 void MeasureFound(const demo::LanguageModel& model, Report* report) {
@@ -144,5 +137,5 @@ int main(int argc, char** argv) {
   const sortition::demo::LanguageModel model = LearnFromCorpus();
   MeasureFound(model, &report);
   MeasureFalsePositives(model, &report);
-  return Publish(report, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+  return Publish(report);
 }

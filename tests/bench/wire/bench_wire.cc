@@ -1,6 +1,6 @@
 // The data plane: cost of each transport of logits to the service, beside the plainest transport there is.
 //
-//   bench_wire [--json FILE] [--plot FILE] [--rounds N] [--parts PART,...] [--client_core N] [--server_core N]
+//   bench_wire [--json FILE] [--rounds N] [--parts PART,...] [--client_core N] [--server_core N]
 //
 // The client's end and the server's run on one core each. Rows are greedy: the service reads each float once, as the
 // peers do, so that only the wire differs. Ratios are of medians; contenders take turns input by input.
@@ -17,9 +17,9 @@
 //
 // step_shm_narrow, step_ring_narrow: a step of one row of 64 floats. step_KIND_N: a step of N rows x 128256 bf16
 // (temperature, top-k, top-p, min-p), one of sixteen that follow one another; the baseline is the kernels alone over
-// the same rows on one thread. step_KIND_N_over: the difference. single_KIND_N, single_KIND_N_over: one step at a time,
-// after the turns of all other contenders, which have emptied the caches. device_N: the same rows given to a CPU device
-// of one thread, without the service; device_changing_N: as rows that another process may change.
+// the same rows on one thread. step_KIND_N_over: the difference. single_KIND_N: one step at a time, after the turns of
+// all other contenders, which have emptied the caches. device_N: the same rows given to a CPU device of one thread,
+// without the service; device_changing_N: as rows that another process may change.
 //
 // shm_vs_inprocess_64, ring_vs_inprocess_64: 64 rows in shared memory; the baseline is the same client in process; both
 // with one kernel thread. ranks_KIND_16: a step of 16 rows x 128256 bf16 in shards of four ranks; the baseline is one
@@ -28,12 +28,10 @@
 // guard_KIND_1m, guard_KIND_narrow: microseconds of eight rows of 1 MB, and of a step of one row of 64 floats, within
 // the stream; the baseline is a server whose guard of HTTP/2 is off. guard_KIND_narrow_cpu: the server's processor time
 // for all steps of the latter.
-#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -45,22 +43,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/bench/logits.h"
-#include "client/bench/report.h"
 #include "client/cpp/memory_link.h"
-#include "client/demo/worker/server_process.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/parameters.h"
 #include "service/memory/ring.h"
-#include "tests/bench/interleaved.h"
+#include "tests/bench/server.h"
+#include "tests/bench/suite.h"
 #include "tests/bench/wire/bench_worker.h"
-#include "tests/bench/wire/cores.h"
 #include "tests/bench/wire/peers.h"
 #include "tests/bench/wire/ranks.h"
 
-ABSL_FLAG(std::string, json, "", "file for the results as JSON");
-ABSL_FLAG(std::string, plot, "", "file for a picture of the results (SVG)");
 ABSL_FLAG(uint32_t, rounds, 10, "rounds over all inputs");
 ABSL_FLAG(std::vector<std::string>, parts,
           std::vector<std::string>({"throughput", "control", "steps", "ranks", "guard"}), "parts to run");
@@ -77,12 +70,6 @@ constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kModelRows = 64;
 constexpr size_t kMostRows = 64;
 constexpr size_t kInARow = 16;  // steps of a stream, as a model takes them
-
-double OwnCpuSeconds() {
-  timespec time;
-  SORTITION_CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 v1::SamplingParameters Greedy() {
   v1::SamplingParameters parameters;
@@ -143,10 +130,9 @@ class WireBench {
     const auto temporary = std::filesystem::temp_directory_path();
     const std::string unix_target = absl::StrCat("unix:", (temporary / absl::StrCat("wire_", getpid())).string());
     unix_target_ = unix_target;
-    server_ = StartServer({"--cpu_threads=1", absl::StrCat("--listen=127.0.0.1:0,", unix_target),
-                           absl::StrCat("--memory_listen=", MemoryTarget())});
-    sleepy_server_ =
-        StartServer({"--cpu_threads=1", "--ring_spin=0", absl::StrCat("--memory_listen=", SleepyTarget())});
+    server_ = Start({"--cpu_threads=1", absl::StrCat("--listen=127.0.0.1:0,", unix_target),
+                     absl::StrCat("--memory_listen=", MemoryTarget())});
+    sleepy_server_ = Start({"--cpu_threads=1", "--ring_spin=0", absl::StrCat("--memory_listen=", SleepyTarget())});
   }
 
   int Run() {
@@ -157,23 +143,12 @@ class WireBench {
       if (part == "ranks") MeasureRanks(unix_target_, absl::GetFlag(FLAGS_rounds) * 16, &report_);
       if (part == "guard") Guard();
     }
-    return Publish(report_, absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_plot));
+    return Publish(report_);
   }
 
  private:
-  static double CpuSeconds(demo::ServerProcess& server) {
-    clockid_t clock;
-    timespec time;
-    SORTITION_CHECK(clock_getcpuclockid(server.process().pid(), &clock) == 0 && clock_gettime(clock, &time) == 0);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  }
-
-  static std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags) {
-    const OnCore on_server_core(absl::GetFlag(FLAGS_server_core));
-    auto started = demo::ServerProcess::Start(
-        (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string(), flags, "");
-    SORTITION_CHECK(started.ok());
-    return *std::move(started);
+  static std::unique_ptr<demo::ServerProcess> Start(const std::vector<std::string>& flags) {
+    return StartServer(flags, absl::GetFlag(FLAGS_server_core));
   }
   std::string MemoryTarget() const { return unix_target_ + "_memory"; }
   std::string SleepyTarget() const { return unix_target_ + "_sleepy"; }
@@ -200,22 +175,20 @@ class WireBench {
     };
     double cpu[3] = {};
     double counted[3] = {};  // GB
-    const auto counting = [&](int which, double (*own)(), const std::function<double()>& other, auto run) {
-      const double before = own() + other();
+    const auto counting = [&](int which, pid_t other, auto run) {
+      const double before = Seconds(CLOCK_PROCESS_CPUTIME_ID) + CpuSeconds(other);
       run();
-      cpu[which] += own() + other() - before;
+      cpu[which] += Seconds(CLOCK_PROCESS_CPUTIME_ID) + CpuSeconds(other) - before;
       counted[which] += 1e-9 * static_cast<double>(kAtOnce * message);
     };
-    const auto server = [this] { return CpuSeconds(*server_); };
-    const auto raw = [this] { return tcp_.CpuSeconds(); };
+    const pid_t server = server_->process().pid();
     const std::vector<Contender> contenders = {
-        {"raw_tcp_1m", [&](size_t i) { counting(2, OwnCpuSeconds, raw, [&] { tcp_.Send(rows_at(i, nullptr)); }); }},
+        {"raw_tcp_1m", [&](size_t i) { counting(2, tcp_.pid(), [&] { tcp_.Send(rows_at(i, nullptr)); }); }},
         {"raw_uds_1m", [&](size_t i) { uds_.Send(rows_at(i, nullptr)); }},
         {"protobuf_1m", [&](size_t i) { protobuf_.Send(rows_at(i, nullptr)); }},
-        {"inline_tcp_1m",
-         [&](size_t i) { counting(0, OwnCpuSeconds, server, [&] { tcp.StepEach(rows_at(i, nullptr)); }); }},
+        {"inline_tcp_1m", [&](size_t i) { counting(0, server, [&] { tcp.StepEach(rows_at(i, nullptr)); }); }},
         {"inline_uds_1m", [&](size_t i) { uds.StepEach(rows_at(i, nullptr)); }},
-        {"shm_1m", [&](size_t i) { counting(1, OwnCpuSeconds, server, [&] { shm.StepEach(rows_at(i, nullptr)); }); }},
+        {"shm_1m", [&](size_t i) { counting(1, server, [&] { shm.StepEach(rows_at(i, nullptr)); }); }},
         {"shm_direct_1m", [&](size_t i) { shm.StepEach(rows_at(i, placed.data.get())); }},
         {"ring_1m", [&](size_t i) { ring.StepEach(rows_at(i, nullptr)); }},
         {"ring_direct_1m", [&](size_t i) { ring.StepEach(rows_at(i, ring_placed.data.get())); }},
@@ -246,7 +219,7 @@ class WireBench {
 
   void Guard() {
     const std::string open_unix = absl::StrCat(unix_target_, "_open");
-    const auto open_server = StartServer(
+    const auto open_server = Start(
         {"--cpu_threads=1", "--unguarded_http2", absl::StrCat("--listen=127.0.0.1:0,", open_unix), "--memory_listen="});
     const Logits wide(Shape::kPeaked, kernels::DType::kF32, kWideRows, kWide);
     const Logits narrow(Shape::kPeaked, kernels::DType::kF32, 64, kNarrow);
@@ -273,15 +246,15 @@ class WireBench {
       Worker open_narrow(targets.second, TransportKind::kGrpc, 1 << 20, /*row_memory=*/false);
       for (Worker* worker : {&guarded_narrow, &open_narrow}) worker->Open(1, kNarrow, Greedy());
       double cpu[2] = {};
-      const auto step = [&](Worker* worker, demo::ServerProcess& server, double* seconds) {
-        return [&narrow, &server, worker, seconds](size_t input) {
+      const auto step = [&](Worker* worker, const std::unique_ptr<demo::ServerProcess>& of, double* seconds) {
+        return [&narrow, server = of->process().pid(), worker, seconds](size_t input) {
           const double before = CpuSeconds(server);
           worker->Step(v1::DTYPE_F32, kNarrow, narrow.row(input), 1, narrow.row_bytes());
           *seconds += CpuSeconds(server) - before;
         };
       };
       const auto narrow_times = MeasureInterleaved(
-          {{"open", step(&open_narrow, *open_server, &cpu[0])}, {"guarded", step(&guarded_narrow, *server_, &cpu[1])}},
+          {{"open", step(&open_narrow, open_server, &cpu[0])}, {"guarded", step(&guarded_narrow, server_, &cpu[1])}},
           {.inputs = 64, .rounds = absl::GetFlag(FLAGS_rounds) * 16, .prepare = {}, .stride = 1});
       report_.Add({absl::StrCat("guard_", kind, "_narrow"), narrow_times[1], "us", narrow_times[0]});
       report_.Add({absl::StrCat("guard_", kind, "_narrow_cpu"), 1e3 * cpu[1], "ms", 1e3 * cpu[0]});
@@ -329,7 +302,7 @@ class WireBench {
 
     kernels::cpu::Scratch scratch;
     kernels::RowParameters compiled;
-    law::Compile({.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f}, &compiled);
+    law::Compile(UsualOptions(), &compiled);
     const auto request = [&](const std::byte* logits, uint64_t row) {
       kernels::RowRequest made;
       made.logits = logits;
@@ -396,7 +369,6 @@ class WireBench {
         report_.Add({absl::StrCat("step_", of_rows), medians[index], "us", medians[0]});
         report_.Add({absl::StrCat("step_", of_rows, "_over"), medians[index] - medians[0], "us", std::nullopt});
         report_.Add({absl::StrCat("single_", of_rows), alone[index], "us", alone[0]});
-        report_.Add({absl::StrCat("single_", of_rows, "_over"), alone[index] - alone[0], "us", std::nullopt});
       }
       report_.Add({absl::StrCat("device_", rows), medians[6], "us", medians[0]});
       report_.Add({absl::StrCat("device_changing_", rows), medians[7], "us", medians[0]});

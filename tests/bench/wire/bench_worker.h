@@ -1,9 +1,7 @@
-// A client of the benchmarks with its sequences, and rows where it shares them.
+// A client of the benchmarks with its sequences.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
-#include <iostream>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "client/bench/logits.h"
 #include "kernels/check.h"
 #include "sortition/client.h"
 #include "sortition/in_process.h"
@@ -24,7 +21,6 @@ using client::TransportKind;
 
 inline constexpr uint32_t kWide = 1 << 18;  // floats of a row of 1 MB
 
-// A client with its sequences.
 class Worker {
  public:
   // An empty `target` means in process.
@@ -36,10 +32,7 @@ class Worker {
     options.limits.message_bytes = message_bytes;
     options.rows.form = client::RowOptions::Form::kFull;
     if (target.empty()) options.in_process = client::InProcessEngine(1);
-    auto client = client::Client::Connect(options);
-    if (!client.ok()) std::cerr << client.status() << "\n";
-    SORTITION_CHECK(client.ok());
-    client_ = *std::move(client);
+    client_ = Connect(std::move(options));
   }
 
   void Open(size_t count, uint32_t vocabulary, const v1::SamplingParameters& parameters) {
@@ -52,7 +45,7 @@ class Worker {
     absl::BlockingCounter left(static_cast<int>(rows.size()));
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto done = [&left](const std::vector<client::RowResult>& outcomes) {
-        SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcomes[0]));
+        CheckDrawn(outcomes);
         left.DecrementCount();
       };
       const client::Batch batch{v1::DTYPE_F32, kWide, {{sequences_[i].get(), rows[i].data()}}};
@@ -65,9 +58,7 @@ class Worker {
   void Step(v1::DType dtype, uint32_t vocabulary, const std::byte* rows, size_t count, size_t stride) {
     client::Batch batch{dtype, vocabulary, {}};
     for (size_t i = 0; i < count; ++i) batch.rows.push_back({sequences_[i].get(), rows + i * stride});
-    const auto outcomes = client_->Step(batch);
-    SORTITION_CHECK(outcomes.ok());
-    for (const auto& outcome : *outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+    StepAll(client_.get(), batch);
   }
 
   client::Client& client() { return *client_; }
@@ -76,15 +67,5 @@ class Worker {
   std::unique_ptr<client::Client> client_;
   std::vector<std::unique_ptr<client::Sequence>> sequences_;
 };
-
-// The rows one right after the other in memory that the worker shares with the server, if it does.
-inline client::Client::RowMemory Place(const Logits& logits, client::Client* client) {
-  auto memory = client->AllocateRows(logits.count() * logits.row_bytes());
-  SORTITION_CHECK(memory.ok());
-  for (size_t i = 0; i < logits.count(); ++i) {
-    std::memcpy(memory->data.get() + i * logits.row_bytes(), logits.row(i), logits.row_bytes());
-  }
-  return *std::move(memory);
-}
 
 }  // namespace sortition::bench

@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,14 +19,36 @@
 
 #include "kernels/check.h"
 #include "sortition/v1/sampling.grpc.pb.h"
-#include "tests/bench/socket_io.h"
-#include "tests/bench/wire/cores.h"
+#include "tests/bench/server.h"
 
 namespace sortition::bench {
 namespace {
 
 constexpr size_t kReadBytes = 1 << 20;
 constexpr int kSendBufferBytes = 1 << 20;
+
+// False if the other end is gone.
+bool ReadAll(int socket, void* to, size_t bytes) {
+  auto* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t got = read(socket, at, bytes);
+    if (got <= 0) return false;
+    at += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool WriteAll(int socket, const void* from, size_t bytes) {
+  const auto* at = static_cast<const char*>(from);
+  while (bytes > 0) {
+    const ssize_t put = send(socket, at, bytes, MSG_NOSIGNAL);
+    if (put <= 0) return false;
+    at += put;
+    bytes -= static_cast<size_t>(put);
+  }
+  return true;
+}
 
 // Written so that compilers turn it into vector code.
 uint32_t Largest(const void* data, size_t bytes) {
@@ -42,18 +63,24 @@ uint32_t Largest(const void* data, size_t bytes) {
   return *std::ranges::max_element(lanes);
 }
 
-[[noreturn]] void ServeSocket(int socket) {
+struct Header {
+  uint64_t bytes;
+  uint64_t answer_bytes;
+};
+
+[[noreturn]] void ServeSocket(int socket, bool finds_maximum) {
   std::vector<uint32_t> buffer(kReadBytes / sizeof(uint32_t));
-  uint64_t left;
-  while (ReadAll(socket, &left, sizeof(left))) {
-    uint64_t largest = 0;
-    while (left > 0) {
+  Header header;
+  while (ReadAll(socket, &header, sizeof(header))) {
+    uint32_t largest = 0;
+    for (uint64_t left = header.bytes; left > 0;) {
       const size_t run = std::min<uint64_t>(left, kReadBytes);
       if (!ReadAll(socket, buffer.data(), run)) _exit(1);
-      largest = std::max<uint64_t>(largest, Largest(buffer.data(), run));
+      if (finds_maximum) largest = std::max(largest, Largest(buffer.data(), run));
       left -= run;
     }
-    if (!WriteAll(socket, &largest, sizeof(largest))) _exit(1);
+    buffer[0] = largest;
+    if (!WriteAll(socket, buffer.data(), header.answer_bytes)) _exit(1);
   }
   _exit(0);
 }
@@ -123,14 +150,7 @@ void Peer::EndPeer() {
   waitpid(peer_, nullptr, 0);
 }
 
-double Peer::CpuSeconds() const {
-  clockid_t clock;
-  timespec time;
-  SORTITION_CHECK(clock_getcpuclockid(peer_, &clock) == 0 && clock_gettime(clock, &time) == 0);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-RawSocketPeer::RawSocketPeer(Kind kind, int core) {
+RawSocketPeer::RawSocketPeer(Kind kind, int core, bool finds_maximum) {
   const auto [ours, theirs] = kind == Kind::kTcp ? ConnectTcp() : ConnectUnix();
   peer_ = fork();
   SORTITION_CHECK(peer_ >= 0);
@@ -138,7 +158,7 @@ RawSocketPeer::RawSocketPeer(Kind kind, int core) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(ours);
     RunOnCore(core);
-    ServeSocket(theirs);
+    ServeSocket(theirs, finds_maximum);
   }
   close(theirs);
   socket_ = ours;
@@ -149,13 +169,13 @@ RawSocketPeer::~RawSocketPeer() {
   EndPeer();
 }
 
-void RawSocketPeer::Send(std::span<const std::span<const std::byte>> messages) {
+void RawSocketPeer::Send(std::span<const std::span<const std::byte>> messages, size_t answer_bytes) {
   for (const auto& message : messages) {
-    const uint64_t size = message.size();
-    SORTITION_CHECK(WriteAll(socket_, &size, sizeof(size)) && WriteAll(socket_, message.data(), message.size()));
+    const Header header = {message.size(), answer_bytes};
+    SORTITION_CHECK(WriteAll(socket_, &header, sizeof(header)) && WriteAll(socket_, message.data(), message.size()));
   }
-  std::vector<uint64_t> answers(messages.size());
-  SORTITION_CHECK(ReadAll(socket_, answers.data(), answers.size() * sizeof(uint64_t)));
+  std::vector<std::byte> answers(messages.size() * answer_bytes);
+  SORTITION_CHECK(ReadAll(socket_, answers.data(), answers.size()));
 }
 
 struct FutexPeer::Words {

@@ -19,8 +19,7 @@ class Peer {
   virtual ~Peer();
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
-  // Processor time that the process has used, in seconds.
-  double CpuSeconds() const;
+  pid_t pid() const { return peer_; }
 
  protected:
   Peer() = default;
@@ -28,15 +27,16 @@ class Peer {
   pid_t peer_ = -1;
 };
 
-// A stream socket: a message is a length and its bytes, an answer eight bytes.
+// A stream socket: a message is two lengths and its bytes, an answer has the second length.
 class RawSocketPeer final : public Peer {
  public:
   enum class Kind { kTcp, kUnix };  // kUnix with a send buffer of 1 MB
-  RawSocketPeer(Kind kind, int core);
+  // The peer finds the maximum of each message, or reads it only.
+  RawSocketPeer(Kind kind, int core, bool finds_maximum = true);
   ~RawSocketPeer() override;
 
-  // Sends the messages one after the other, then waits for all answers.
-  void Send(std::span<const std::span<const std::byte>> messages);
+  // Sends the messages one after the other, then waits for all answers, of at most 1 MB each.
+  void Send(std::span<const std::span<const std::byte>> messages, size_t answer_bytes = 8);
 
  private:
   int socket_ = -1;

@@ -2,17 +2,15 @@
 #include "tests/bench/wire/ranks.h"
 
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "client/bench/logits.h"
 #include "kernels/check.h"
-#include "sortition/client.h"
-#include "tests/bench/interleaved.h"
+#include "tests/bench/model.h"
+#include "tests/bench/suite.h"
 
 namespace sortition::bench {
 namespace {
@@ -34,23 +32,8 @@ class Part {
     options.rows.form = client::RowOptions::Form::kFull;
     options.worker_session = absl::StrCat("ranks ", row_memory, " of ", ranks);
     if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kVocabulary};
-    auto client = client::Client::Connect(options);
-    if (!client.ok()) std::cerr << client.status() << "\n";
-    SORTITION_CHECK(client.ok());
-    client_ = *std::move(client);
-    for (size_t i = 0; i < kRows; ++i) {
-      client::SequenceOptions sequence;
-      sequence.request_id = absl::StrCat("row ", i);
-      sequence.vocabulary_size = kVocabulary;
-      sequence.seed = i;
-      sequence.parameters.set_temperature(0.8f);
-      sequence.parameters.set_top_k(50);
-      sequence.parameters.set_top_p(0.95f);
-      sequence.parameters.set_min_p(0.05f);
-      auto opened = client_->Open(std::move(sequence));
-      SORTITION_CHECK(opened.ok());
-      sequences_.push_back(*std::move(opened));
-    }
+    client_ = Connect(std::move(options));
+    sequences_ = OpenSequences(client_.get(), "row", kRows, kVocabulary, ModelParameters());
     const size_t bytes = logits.row_bytes() / ranks;
     auto memory = client_->AllocateRows(logits.count() * bytes);
     SORTITION_CHECK(memory.ok());
@@ -66,7 +49,7 @@ class Part {
       batch.rows.push_back({sequences_[i].get(), memory_.data.get() + (input * kRows + i) * tokens_ * 2});
     }
     const auto done = [left](const std::vector<client::RowResult>& outcomes) {
-      for (const auto& outcome : outcomes) SORTITION_CHECK(std::holds_alternative<v1::DrawResult>(outcome));
+      CheckDrawn(outcomes);
       left->DecrementCount();
     };
     SORTITION_CHECK(client_->StepAsync(batch, {}, done).ok());

@@ -1,11 +1,17 @@
-// Interleaved timing: contenders take turns input by input, so other work on the machine slows all of them alike, and
-// medians drop disturbances of a single one.
+// The parts that all suites share: interleaved timing, the usual options, the end with --json.
+//
+// Contenders take turns input by input, so other work on the machine slows all of them alike, and medians drop
+// disturbances of a single one.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "client/bench/report.h"
+#include "kernels/law/parameters.h"
 
 namespace sortition::bench {
 
@@ -29,5 +35,19 @@ struct Schedule {
 
 // Medians in microseconds, in the contenders' order. Reports progress on standard error. Single-threaded.
 std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders, const Schedule& schedule);
+
+// A value that `percent` of the values do not exceed: 50 is the median.
+double Percentile(std::vector<double> values, size_t percent);
+
+inline double MicrosecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
+
+inline law::SamplingParameters UsualOptions() {
+  return {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f};
+}
+
+// Prints the table, and writes JSON to the file of --json, if there is one. Returns the process's exit status.
+int Publish(const Report& report);
 
 }  // namespace sortition::bench

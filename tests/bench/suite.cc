@@ -1,23 +1,24 @@
-// The measuring loop.
-#include "tests/bench/interleaved.h"
+// The measuring loop, and the flag of all suites.
+#include "tests/bench/suite.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 
-namespace sortition::bench {
-namespace {
+#include "absl/flags/flag.h"
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + values.size() / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+ABSL_FLAG(std::string, json, "", "file for the results as JSON");
+
+namespace sortition::bench {
+
+double Percentile(std::vector<double> values, size_t percent) {
+  const size_t at = std::min(values.size() - 1, values.size() * percent / 100);
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[at];
 }
 
-}  // namespace
+int Publish(const Report& report) { return Publish(report, absl::GetFlag(FLAGS_json)); }
 
 std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders, const Schedule& schedule) {
-  using Clock = std::chrono::steady_clock;
   const size_t count = contenders.size();
   std::vector<std::vector<double>> times(count);
   // The first round warms code and branch predictors and is not counted.
@@ -28,17 +29,17 @@ std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders,
         for (size_t call = 0; call < schedule.in_a_row; ++call) {
           const size_t which = (input + who * schedule.stride + call) % schedule.inputs;
           if (schedule.prepare) schedule.prepare(which);
-          const Clock::time_point start = Clock::now();
+          const auto start = std::chrono::steady_clock::now();
           contenders[who].run(which);
-          const std::chrono::duration<double, std::micro> time = Clock::now() - start;
-          if (round != 0) times[who].push_back(time.count());
+          const double time = MicrosecondsSince(start);
+          if (round != 0) times[who].push_back(time);
         }
       }
     }
   }
   std::vector<double> medians;
   for (size_t who = 0; who < count; ++who) {
-    medians.push_back(Median(std::move(times[who])));
+    medians.push_back(Percentile(std::move(times[who]), 50));
     std::cerr << "  " << contenders[who].name << ": " << medians.back() << " us\n";
   }
   return medians;
