@@ -82,8 +82,7 @@ inline constexpr MetricName kRecheckedRows = {"sortition_rechecked_rows_total",
 // Sequences.
 inline constexpr MetricName kLiveSequences = {"sortition_live_sequences", "Sequences whose state is held."};
 inline constexpr MetricName kStateBytes = {"sortition_state_bytes",
-                                           "Memory of sequences: states, options, and histories and snapshots in "
-                                           "transfer."};
+                                           "Memory of sequences: states, options and histories in transfer."};
 inline constexpr MetricName kSequencesOpened = {"sortition_sequences_opened_total",
                                                 "Sequences opened, those opened again included."};
 inline constexpr MetricName kEvictions = {"sortition_evictions_total",

@@ -250,7 +250,7 @@ DASHBOARDS = {
               ("sortition_live_sequences", INSTANCE),
               ('max(sortition_limit{name="max_sequences"})', "max_sequences")),
         panel("Memory of sequences",
-              "Bytes of states, options, and histories and snapshots in transfer, by instance, and the bound.", "bytes",
+              "Bytes of states, options and histories in transfer, by instance, and the bound.", "bytes",
               ("sortition_state_bytes", INSTANCE),
               ('max(sortition_limit{name="max_state_bytes"})', "max_state_bytes")),
         panel("Memory a sequence",

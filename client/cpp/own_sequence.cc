@@ -1,7 +1,6 @@
 // The service's parts without the service: validation, state, kernel, answer.
 #include "client/cpp/own_sequence.h"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 #include <variant>
@@ -191,18 +190,19 @@ OwnSequence::StreamStart OwnSequence::StartOnStream() const {
   std::map<uint32_t, kernels::LogitEdit> edits;
   for (const kernels::LogitEdit& edit : spec_->listed_edits) edits[edit.token] = edit;
   if (state_ != nullptr) {
-    const service::SequenceSnapshot counted = state_->Snapshot();
-    for (size_t i = 0; i < counted.tokens.size(); ++i) {
-      const uint32_t token = counted.tokens[i];
+    const service::PenaltyCounts& counted = state_->counts();
+    for (size_t i = 0; i < counted.counts().size(); ++i) {
+      const service::TokenCount& count = counted.counts()[i];
+      if (count.all() == 0) continue;  // only listed
+      const uint32_t token = counted.edits()[i].token;
       if (spec_->repetition_penalty != 1) {
         edits[token].token = token;
         edits[token].flags |= kernels::LogitEdit::kRepeated;
       }
-      if (counted.in_output[i] != 0) start.counts.push_back({token, counted.in_output[i]});
+      if (count.in_output != 0) start.counts.push_back({token, count.in_output});
     }
   }
   for (const auto& [token, edit] : edits) start.edits.push_back(edit);
-  std::ranges::sort(start.counts, {}, &TokenCount::token);
   return start;
 }
 

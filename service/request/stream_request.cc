@@ -43,21 +43,6 @@ std::variant<OpenRequest, Refusal> ParseFork(const v1::ForkSequence& fork, const
   return parsed;
 }
 
-std::variant<OpenRequest, Refusal> ParseImport(const v1::ImportSequence& message, const Limits& limits,
-                                               Entropy* entropy) {
-  auto parsed = ParseOpen(message.open(), limits, "import_sequence.open", entropy);
-  const auto* const request = std::get_if<OpenRequest>(&parsed);
-  if (request == nullptr) return parsed;
-  if (request->history) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.history", "", "the history is in the state"};
-  }
-  if (!message.open().has_seed()) return MissingField("import_sequence.open.seed");
-  if (!request->spec->stateful()) {
-    return Refusal{Reason::kContradiction, "import_sequence.open.parameters", "", "no option looks at the history"};
-  }
-  return parsed;
-}
-
 std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring) {
   if (auto refusal = CheckName(bring.asked().request_id(), "bring_answer.asked.request_id")) return refusal;
   const v1::RowResult& result = bring.result();

@@ -23,9 +23,6 @@ std::optional<Refusal> CheckClose(const v1::CloseSequence& close);
 
 // Returns the child's request, which has no history: that is the parent's.
 std::variant<OpenRequest, Refusal> ParseFork(const v1::ForkSequence& fork, const Limits& limits, Entropy* entropy);
-// Returns the request of the sequence whose state is imported: it is stateful and has a seed, but no history.
-std::variant<OpenRequest, Refusal> ParseImport(const v1::ImportSequence& message, const Limits& limits,
-                                               Entropy* entropy);
 
 // Refuses what is not the whole answer of the step that it names, or has more than kMaxAnswerBytes.
 std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring);

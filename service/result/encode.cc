@@ -7,7 +7,6 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "service/limits.h"
-#include "sortition/v1/sequence_snapshot.pb.h"
 
 namespace sortition::service {
 namespace {
@@ -71,16 +70,9 @@ v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t mess
     response.mutable_opened()->set_request_id(message.open().request_id());
     response.mutable_opened()->set_epoch(message.open().epoch());
     error = response.mutable_opened()->mutable_error();
-  } else if (message.has_import_sequence() && is_name(message.import_sequence().open().request_id())) {
-    response.mutable_opened()->set_request_id(message.import_sequence().open().request_id());
-    response.mutable_opened()->set_epoch(message.import_sequence().open().epoch());
-    error = response.mutable_opened()->mutable_error();
   } else if (message.has_fork() && is_name(message.fork().child().request_id())) {
     response.mutable_forked()->set_request_id(message.fork().child().request_id());
     error = response.mutable_forked()->mutable_error();
-  } else if (message.has_export_sequence() && is_name(message.export_sequence().request_id())) {
-    response.mutable_exported()->set_request_id(message.export_sequence().request_id());
-    error = response.mutable_exported()->mutable_error();
   } else if (message.has_close() && is_name(message.close().request_id())) {
     response.mutable_closed()->set_request_id(message.close().request_id());
     response.mutable_closed()->set_epoch(message.close().epoch());
@@ -134,21 +126,5 @@ void EncodeEnd(const TextEnd& end, uint32_t last, const SequenceSpec& spec, To* 
 }
 template void EncodeEnd(const TextEnd&, uint32_t, const SequenceSpec&, v1::DrawResult*);
 template void EncodeEnd(const TextEnd&, uint32_t, const SequenceSpec&, v1::VerifyResult*);
-
-std::string EncodeSnapshot(const SequenceSnapshot& snapshot) {
-  v1::SequenceSnapshot message;
-  message.set_format(kSnapshotFormat);
-  message.set_prompt_length(snapshot.prompt_length);
-  message.set_history_hash(snapshot.history_hash);
-  message.set_kept_from(snapshot.kept_from);
-  message.set_chain_before(snapshot.hash_before);
-  message.mutable_kept()->Add(snapshot.kept.begin(), snapshot.kept.end());
-  message.mutable_tokens()->Add(snapshot.tokens.begin(), snapshot.tokens.end());
-  message.mutable_in_history()->Add(snapshot.in_history.begin(), snapshot.in_history.end());
-  message.mutable_in_output()->Add(snapshot.in_output.begin(), snapshot.in_output.end());
-  message.set_phase(snapshot.phase);
-  message.set_phase_from(snapshot.phase_from);
-  return message.SerializeAsString();
-}
 
 }  // namespace sortition::service

@@ -3,11 +3,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "kernels/row.h"
 #include "service/refusal.h"
-#include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/text_end.h"
 #include "sortition/v1/errors.pb.h"
@@ -34,9 +32,5 @@ void EncodeDraw(const kernels::RowOutput& answer, const SequenceSpec& spec, uint
 // Sets the finish reason and the rewind of a result whose last token is `last`. `To` is DrawResult or VerifyResult.
 template <typename To>
 void EncodeEnd(const TextEnd& end, uint32_t last, const SequenceSpec& spec, To* to);
-
-// Returns the state of a sequence for another server: a serialized sortition.v1.SequenceSnapshot, never empty.
-// Thread-safe.
-std::string EncodeSnapshot(const SequenceSnapshot& snapshot);
 
 }  // namespace sortition::service

@@ -81,12 +81,6 @@ void PhaseTrack::Trim(uint32_t lowest) {
   if (kept - marks_.begin() > 1) marks_.erase(marks_.begin(), kept - 1);
 }
 
-const PhaseTrack::Mark& PhaseTrack::At(uint32_t position) const {
-  const auto after = std::ranges::upper_bound(marks_, position, {}, &Mark::position);
-  SORTITION_CHECK(after != marks_.begin());
-  return *(after - 1);
-}
-
 std::optional<uint32_t> PhaseTrack::Forced(const std::vector<Phase>& phases, uint32_t position,
                                            uint32_t prompt_length) const {
   if (now().phase == kNoPhase) return std::nullopt;
@@ -101,14 +95,6 @@ uint32_t PhaseTrack::Lookback(const std::vector<Phase>& phases) {
   size_t longest = 1;
   for (const Phase& phase : phases) longest = std::max({longest, phase.begin.size(), phase.end.size()});
   return static_cast<uint32_t>(longest) - 1;
-}
-
-bool PhaseTrack::IsPossible(const std::vector<Phase>& phases, Mark mark, uint32_t position, uint32_t prompt_length) {
-  if (mark.phase > phases.size() || mark.position > position) return false;
-  if (mark.phase == kNoPhase) return position != prompt_length || OutputPhase(phases) == kNoPhase;
-  const Phase& phase = phases[mark.phase - 1];
-  if (phase.begin.empty() ? mark.position != prompt_length : mark.position < phase.begin.size()) return false;
-  return !phase.max_tokens || position < BudgetEnd(phase, mark.position, prompt_length) + phase.then.size();
 }
 
 }  // namespace sortition::service

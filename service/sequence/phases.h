@@ -69,12 +69,8 @@ class PhaseTrack {
   struct Mark {
     uint32_t position = 0;
     uint32_t phase = kNoPhase;
-    bool operator==(const Mark&) const = default;
   };
 
-  // Starts with an empty history, or with one whose last mark is `start`.
-  PhaseTrack() = default;
-  explicit PhaseTrack(Mark start) : marks_{start} {}
   // Reads a history of which `log` keeps all tokens.
   static PhaseTrack Of(const std::vector<Phase>& phases, const TokenLog& log, uint32_t prompt_length);
 
@@ -86,16 +82,13 @@ class PhaseTrack {
   // Forgets what is not needed for positions from `lowest` on.
   void Trim(uint32_t lowest);
 
-  // Returns the mark of the history's end, or that of a position not below the last Trim.
+  // Returns the mark of the history's end.
   const Mark& now() const { return marks_.back(); }
-  const Mark& At(uint32_t position) const;
   // Returns the token that is emitted at `position`, the history's end, in place of a drawn one, if there is one.
   std::optional<uint32_t> Forced(const std::vector<Phase>& phases, uint32_t position, uint32_t prompt_length) const;
 
   // Number of tokens before a position that must be known to continue from it.
   static uint32_t Lookback(const std::vector<Phase>& phases);
-  // Returns true if a history of this prompt can have the mark at `position`, from which it continues.
-  static bool IsPossible(const std::vector<Phase>& phases, Mark mark, uint32_t position, uint32_t prompt_length);
 
   uint64_t bytes() const { return marks_.capacity() * sizeof(Mark); }  // without the object itself
 

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "service/sequence/penalty_counts.h"
-#include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/token_log.h"
 
@@ -25,9 +23,5 @@ void CountToken(const SequenceSpec& spec, uint32_t prompt_length, uint32_t posit
 
 // Counts a history of which `log` keeps all tokens, or at least the scope's window. Empty if no penalty is on.
 PenaltyCounts::Counts CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
-
-// Returns the counts of a snapshot whose kept tokens are `log`, or nothing if the snapshot contradicts itself.
-std::optional<PenaltyCounts::Counts> CountsOf(const SequenceSnapshot& snapshot, const SequenceSpec& spec,
-                                              const TokenLog& log);
 
 }  // namespace sortition::service

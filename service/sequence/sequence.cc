@@ -166,18 +166,13 @@ void Sequence::Abort(uint64_t ticket) {
   in_flight_.reset();
 }
 
-std::optional<Refusal> Sequence::WhyNotReadable(const SequenceOwner& owner) const {
-  if (owner != owner_) return Superseded("");
-  if (in_flight_) return Refusal{Reason::kStepInFlight, "", "", "a step of this sequence has not been answered yet"};
-  if (!state_) return NoHistory("");
-  return std::nullopt;
-}
-
 std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const SequenceOwner& owner,
                                                                      std::shared_ptr<const SequenceSpec> spec,
                                                                      std::optional<uint32_t> position) {
   absl::MutexLock lock(&mutex_);
-  if (auto refusal = WhyNotReadable(owner)) return *std::move(refusal);
+  if (owner != owner_) return Superseded("");
+  if (in_flight_) return Refusal{Reason::kStepInFlight, "", "", "a step of this sequence has not been answered yet"};
+  if (!state_) return NoHistory("");
   const uint32_t at = position.value_or(state_->position());
   if (at < state_->lowest_truncation() || at > state_->position()) {
     return HistoryRequired("position", KeptPositions(*state_), KeptTokens(*state_));
@@ -187,12 +182,6 @@ std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const Seque
     return HistoryRequired("", "", "the child's options look at more of the history than the server keeps");
   }
   return child;
-}
-
-std::variant<SequenceSnapshot, Refusal> Sequence::Export(const SequenceOwner& owner) const {
-  absl::MutexLock lock(&mutex_);
-  if (auto refusal = WhyNotReadable(owner)) return *std::move(refusal);
-  return state_->Snapshot();
 }
 
 std::optional<Refusal> Sequence::RetireUpTo(uint64_t epoch) {

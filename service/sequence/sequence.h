@@ -108,7 +108,6 @@ class Sequence {
   std::variant<std::unique_ptr<SequenceState>, Refusal> Fork(const SequenceOwner& owner,
                                                              std::shared_ptr<const SequenceSpec> spec,
                                                              std::optional<uint32_t> position);
-  std::variant<SequenceSnapshot, Refusal> Export(const SequenceOwner& owner) const;
 
   // These end this object when the table forgets it: they drop the state and abandon a step in flight. Later steps get
   // HISTORY_REQUIRED.
@@ -127,7 +126,6 @@ class Sequence {
   Refusal Superseded(std::string field) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> CheckRewrites(const StepIntent& intent, RewriteAllowance* allowance) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Refusal> WhyNotReadable(const SequenceOwner& owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   struct InFlight {
     uint64_t ticket;

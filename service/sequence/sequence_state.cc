@@ -44,23 +44,6 @@ std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& 
   return std::make_shared<HistoryIndex>(spec.history, log);
 }
 
-// Returns the phases of a snapshot whose kept tokens are `log`, or nothing if the snapshot contradicts itself.
-std::optional<PhaseTrack> PhasesOf(const SequenceSnapshot& snapshot, const SequenceSpec& spec, const TokenLog& log) {
-  const std::vector<Phase>& phases = spec.history.phases;
-  const PhaseTrack::Mark start = {snapshot.phase_from, snapshot.phase};
-  if (phases.empty() || log.kept_from() == 0) {
-    if (start != PhaseTrack::Mark()) return std::nullopt;
-    return phases.empty() ? PhaseTrack() : PhaseTrack::Of(phases, log, snapshot.prompt_length);
-  }
-  const auto lowest = static_cast<uint32_t>(LowestTruncation(spec, log));
-  if (!PhaseTrack::IsPossible(phases, start, lowest, snapshot.prompt_length)) return std::nullopt;
-  PhaseTrack track(start);
-  for (uint32_t length = lowest + 1; length <= log.length(); ++length) {
-    track.Pushed(phases, log, length, snapshot.prompt_length);
-  }
-  return track;
-}
-
 }  // namespace
 
 SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
@@ -281,53 +264,6 @@ std::vector<uint32_t> SequenceState::Tokens() const {
   tokens.reserve(log_.length() - log_.kept_from());
   for (uint32_t position = log_.kept_from(); position < log_.length(); ++position) tokens.push_back(log_.at(position));
   return tokens;
-}
-
-SequenceSnapshot SequenceState::Snapshot() const {
-  SequenceSnapshot snapshot;
-  snapshot.prompt_length = prompt_length_;
-  snapshot.history_hash = history_hash();
-  snapshot.kept_from = log_.kept_from();
-  TokenLog start = log_;
-  start.Truncate(log_.kept_from());
-  snapshot.hash_before = start.token_hash();
-  snapshot.kept = Tokens();
-  if (snapshot.kept_from != 0) {
-    const PhaseTrack::Mark& mark = phases_.At(lowest_truncation());
-    snapshot.phase = mark.phase;
-    snapshot.phase_from = mark.position;
-  }
-  if (!CountsWholeHistory(*spec_)) return snapshot;
-  for (size_t i = 0; i < counts_->counts().size(); ++i) {
-    const TokenCount& count = counts_->counts()[i];
-    if (count.all() == 0) continue;  // only listed
-    snapshot.tokens.push_back(counts_->edits()[i].token);
-    snapshot.in_history.push_back(count.all());
-    snapshot.in_output.push_back(count.in_output);
-  }
-  return snapshot;
-}
-
-std::unique_ptr<SequenceState> SequenceState::FromSnapshot(std::shared_ptr<const SequenceSpec> spec,
-                                                           const SequenceSnapshot& snapshot, uint32_t kept_history) {
-  const uint64_t length = uint64_t{snapshot.kept_from} + snapshot.kept.size();
-  if (snapshot.kept_from % TokenLog::kChunkTokens != 0 || snapshot.prompt_length > length) return nullptr;
-  if (snapshot.kept_from != 0 && snapshot.kept.size() < spec->history.lookback()) return nullptr;
-  TokenLog log;
-  log.StartAt(snapshot.kept_from, snapshot.hash_before);
-  for (uint32_t token : snapshot.kept) {
-    if (token >= spec->live_vocabulary) return nullptr;
-    log.Push(token);
-  }
-  const std::optional<PenaltyCounts::Counts> counts = CountsOf(snapshot, *spec, log);
-  std::optional<PhaseTrack> phases = PhasesOf(snapshot, *spec, log);
-  if (!counts || !phases) return nullptr;
-  Trim(*spec, kept_history, &log, &*phases);
-  std::shared_ptr<HistoryIndex> index = IndexOf(*spec, log);
-  std::unique_ptr<SequenceState> state(new SequenceState(std::move(spec), std::move(log), snapshot.prompt_length,
-                                                         kept_history, *counts, *std::move(phases), std::move(index)));
-  if (state->history_hash() != snapshot.history_hash) return nullptr;
-  return state;
 }
 
 }  // namespace sortition::service

@@ -14,7 +14,6 @@
 #include "kernels/row.h"
 #include "service/sequence/history_index.h"
 #include "service/sequence/penalty_counts.h"
-#include "service/sequence/sequence_snapshot.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/step_changes.h"
 #include "service/sequence/text_end.h"
@@ -66,6 +65,8 @@ class SequenceState {
   uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_, log_)); }
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
+  // Returns how often each token in the scope of penalties occurs. Valid until the state changes.
+  const PenaltyCounts& counts() const { return *counts_; }
   // Cost of appending or cutting a token, in tokens of a history with no index and few distinct tokens.
   uint64_t rewrite_cost() const {
     return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size() + counts_->edits().size() / 4096;
@@ -111,12 +112,6 @@ class SequenceState {
   // which has the same vocabulary sizes. Null if its options look at more of the history than is kept. The two share
   // equal parts.
   std::unique_ptr<SequenceState> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
-
-  // Snapshot: what another process needs to continue. The other direction returns null if the snapshot contradicts
-  // itself or belongs to another spec.
-  SequenceSnapshot Snapshot() const;
-  static std::unique_ptr<SequenceState> FromSnapshot(std::shared_ptr<const SequenceSpec> spec,
-                                                     const SequenceSnapshot& snapshot, uint32_t kept_history);
 
  private:
   SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,

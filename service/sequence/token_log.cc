@@ -49,12 +49,6 @@ void TokenLog::Trim(uint32_t kept) {
   kept_from_ += chunks * kChunkTokens;
 }
 
-void TokenLog::StartAt(uint32_t kept_from, uint64_t token_hash) {
-  SORTITION_CHECK(length_ == 0 && kept_from % kChunkTokens == 0);
-  kept_from_ = length_ = kept_from;
-  token_hash_ = open_.hash_before = token_hash;
-}
-
 uint64_t TokenLog::bytes() const {
   constexpr uint64_t kControlBlock = 16;
   return full_.capacity() * sizeof(full_[0]) + full_.size() * (sizeof(Chunk) + kControlBlock);

@@ -41,10 +41,6 @@ class TokenLog {
   // Forgets old tokens; at least `kept` remain, or all there are.
   void Trim(uint32_t kept);
 
-  // Makes an empty log equal to one into which `kept_from` tokens with this hash were pushed and trimmed. `kept_from`
-  // is a multiple of kChunkTokens.
-  void StartAt(uint32_t kept_from, uint64_t token_hash);
-
   uint64_t bytes() const;  // without the object itself; shared parts count fully
 
  private:

@@ -86,8 +86,7 @@ ABSL_FLAG(uint64_t, client_rows_per_second, Limits().client_rows_per_second,
           "Rows that one client may send in a second, on average; 0 = no bound");
 ABSL_FLAG(uint32_t, max_sequences, Limits().max_sequences, "Sequences with state; beyond it idle ones are forgotten");
 ABSL_FLAG(uint64_t, max_state_bytes, Limits().max_state_bytes,
-          "Bytes of sequences: states, options, and histories and snapshots in transfer; beyond it idle sequences are "
-          "forgotten");
+          "Bytes of sequences: states, options and histories in transfer; beyond it idle sequences are forgotten");
 ABSL_FLAG(double, recheck_share, Config().recheck_share,
           "Share of live rows that are compared with the law's reference before they are answered, 0 to 1");
 

@@ -96,16 +96,6 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
     case v1::StreamRequest::kUploadMask:
       refusal = OnUploadMask(message.upload_mask(), std::move(frame.payloads), frame.bytes);
       break;
-    case v1::StreamRequest::kExportSequence:
-      refusal = sequences_.OnExport(message.export_sequence());
-      break;
-    case v1::StreamRequest::kImportSequence:
-      refusal = sequences_.OnImport(frame.message.mutable_import_sequence(), frame.bytes);
-      if (sequences_.has_pieces()) {
-        std::string().swap(*frame.message.mutable_import_sequence()->mutable_state());
-        return TakePieces(std::move(frame.message));
-      }
-      break;
     case v1::StreamRequest::kAttachMemory:
       refusal = OnAttachMemory(message.attach_memory());
       break;

@@ -79,7 +79,7 @@ class Session {
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);
   std::optional<Refusal> OnBringAnswer(v1::BringAnswer bring, uint64_t bytes);
   void OnCancel(const v1::CancelStep& cancel);
-  // Ends OnOpen or OnImport, whose `message` is kept without its tokens while pieces are left.
+  // Ends OnOpen, whose `message` is kept without its tokens while pieces are left.
   void TakePieces(v1::StreamRequest message);
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   // A step that was refused before it was charged to the window.

@@ -1,5 +1,5 @@
 // Counts the memory that a stream keeps for its tenant beside the sequences of the table: the options of its open
-// sequences, and histories and snapshots that are still arriving. `max_state_bytes` bounds it together with the table.
+// sequences, and histories that are still arriving. `max_state_bytes` bounds it together with the table.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Opening, forking, exporting and closing of sequences; taking of histories.
+// Opening, forking and closing of sequences; taking of histories.
 #include "service/stream/stream_sequences.h"
 
 #include <algorithm>
@@ -17,9 +17,6 @@
 namespace sortition::service {
 namespace {
 
-// Upper bound on the bytes of an exported state in one message.
-constexpr size_t kSnapshotPieceBytes = 1 << 20;
-
 // Bytes of an entry of the map of open sequences, twice, since the map grows by doubling.
 constexpr uint64_t kEntryBytes = 256;
 
@@ -34,12 +31,6 @@ uint64_t BytesOf(const std::string& request_id, const RowSequence& sequence) {
 }
 
 }  // namespace
-
-Refusal StreamSequences::Within(absl::string_view path, Refusal refusal) {
-  absl::string_view below = refusal.field;
-  if (absl::ConsumePrefix(&below, "open")) refusal.field = absl::StrCat(path, below);
-  return refusal;
-}
 
 std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64_t bytes) {
   const v1::OpenSequence& open = *message;
@@ -66,19 +57,12 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   return std::nullopt;
 }
 
-void StreamSequences::EndOpen() {
-  memory_.Shrink(open_->bytes);
-  open_.reset();
-}
-
 std::optional<Refusal> StreamSequences::TakePiece() {
-  if (open_ != nullptr) {
-    auto refusal = TakeHistoryPiece();
-    if (refusal || open_->taken == open_->tokens.size()) EndOpen();
-    return refusal;
+  auto refusal = TakeHistoryPiece();
+  if (refusal || open_->taken == open_->tokens.size()) {
+    memory_.Shrink(open_->bytes);
+    open_.reset();
   }
-  auto refusal = TakeStatePiece();
-  if (refusal || import_->taken == import_->snapshot.kept.size()) EndImport();
   return refusal;
 }
 
@@ -244,17 +228,9 @@ const RowSequence* StreamSequences::Find(const std::string& request_id) const {
   return it == sequences_.end() ? nullptr : &it->second;
 }
 
-std::variant<const RowSequence*, Refusal> StreamSequences::FindNamed(const std::string& request_id,
-                                                                     absl::string_view field) const {
-  if (auto refusal = CheckName(request_id, field)) return *std::move(refusal);
-  if (const RowSequence* const sequence = Find(request_id)) return sequence;
-  return Refusal{Reason::kUnknownSequence, std::string(field), "", "this stream has not opened the sequence"};
-}
-
 void StreamSequences::Skip(const v1::StreamRequest& message) {
   const v1::OpenSequence& open = message.open();
   if (open.history().continues()) partial_histories_.Skip(open.request_id(), open.epoch());
-  if (message.import_sequence().continues()) partial_snapshots_.Skip(message.import_sequence().open());
 }
 
 std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64_t bytes) {
@@ -268,9 +244,12 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
   OpenRequest& request = std::get<OpenRequest>(parsed);
   request.policy = std::move(policy);
   if (auto refusal = Prepare(child, "fork.child", &request)) return refusal;
-  auto found = FindNamed(fork.parent_request_id(), "fork.parent_request_id");
-  if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
-  const RowSequence& parent = *std::get<const RowSequence*>(found);
+  if (auto refusal = CheckName(fork.parent_request_id(), "fork.parent_request_id")) return refusal;
+  const RowSequence* const found = Find(fork.parent_request_id());
+  if (found == nullptr) {
+    return Refusal{Reason::kUnknownSequence, "fork.parent_request_id", "", "this stream has not opened the sequence"};
+  }
+  const RowSequence& parent = *found;
   if (child.request_id() == fork.parent_request_id()) {
     return Refusal{Reason::kContradiction, "fork.child.request_id", "", "is the parent's"};
   }
@@ -295,34 +274,15 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
     state = std::move(std::get<std::unique_ptr<SequenceState>>(forked));
   }
   auto outcome = Open(request, std::move(state));
-  if (auto* refusal = std::get_if<Refusal>(&outcome)) return Within("fork.child", std::move(*refusal));
+  if (auto* refusal = std::get_if<Refusal>(&outcome)) {
+    absl::string_view below = refusal->field;
+    if (absl::ConsumePrefix(&below, "open")) refusal->field = absl::StrCat("fork.child", below);
+    return std::move(*refusal);
+  }
   v1::StreamResponse response;
   response.mutable_forked()->set_request_id(child.request_id());
   *response.mutable_forked()->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
   stream_->Send(response);
-  return std::nullopt;
-}
-
-std::optional<Refusal> StreamSequences::OnExport(const v1::ExportSequence& message) {
-  auto found = FindNamed(message.request_id(), "export_sequence.request_id");
-  if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
-  const RowSequence& sequence = *std::get<const RowSequence*>(found);
-  if (sequence.state == nullptr) {
-    return Refusal{Reason::kContradiction, "export_sequence.request_id", "", "the sequence keeps no state"};
-  }
-  auto exported = sequence.state->Export(sequence.owner);
-  if (auto* refusal = std::get_if<Refusal>(&exported)) {
-    refusal->field = "export_sequence";
-    return std::move(*refusal);
-  }
-  const std::string bytes = EncodeSnapshot(std::get<SequenceSnapshot>(exported));
-  for (size_t offset = 0; offset < bytes.size(); offset += kSnapshotPieceBytes) {
-    v1::StreamResponse response;
-    response.mutable_exported()->set_request_id(message.request_id());
-    response.mutable_exported()->set_state(bytes.substr(offset, kSnapshotPieceBytes));
-    response.mutable_exported()->set_continues(offset + kSnapshotPieceBytes < bytes.size());
-    stream_->Send(response);
-  }
   return std::nullopt;
 }
 
@@ -353,7 +313,6 @@ std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) 
 
 std::variant<bool, Refusal> StreamSequences::Close(const std::string& request_id, uint64_t epoch) {
   const bool had_history = partial_histories_.Drop(request_id, epoch);
-  const bool had_state = partial_snapshots_.Drop(request_id, epoch);
   const auto own = sequences_.find(request_id);
   // A sequence without state has no owner, and its epoch does not matter.
   const bool is_stateless = own != sequences_.end() && !own->second.key;
@@ -369,7 +328,7 @@ std::variant<bool, Refusal> StreamSequences::Close(const std::string& request_id
                             {Reason::kStepCancelled, "", "", "the sequence was closed before all shards came"});
   }
   if (std::holds_alternative<Refusal>(closed) && !is_stateless) return closed;
-  return closes_own || closes_state || had_history || had_state;
+  return closes_own || closes_state || had_history;
 }
 
 }  // namespace sortition::service

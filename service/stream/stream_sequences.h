@@ -1,5 +1,5 @@
-// The sequences of a stream: opened, forked, exported, imported and closed. Histories and states come in pieces of
-// about a millisecond's work, so that a thread that serves several streams can turn to another one in between.
+// The sequences of a stream: opened, forked and closed. Histories come in pieces of about a millisecond's work, so that
+// a thread that serves several streams can turn to another one in between.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,7 @@
 #include "service/request/open_request.h"
 #include "service/row/row.h"
 #include "service/sequence/history_index.h"
-#include "service/sequence/sequence_snapshot.h"
 #include "service/stream/partial_histories.h"
-#include "service/stream/partial_snapshots.h"
 #include "service/stream/stream_context.h"
 #include "service/stream/stream_memory.h"
 #include "sortition/v1/sampling.pb.h"
@@ -36,25 +34,21 @@ class StreamSequences {
         stream_(std::move(stream)),
         account_(*account),
         memory_(&engine->sequences(), stream_->tenant),
-        partial_histories_(engine->limits(), &engine->replays(), &memory_),
-        partial_snapshots_(engine->limits(), &memory_) {}
+        partial_histories_(engine->limits(), &engine->replays(), &memory_) {}
 
   // `bytes` of the message. The operator's policy changes what is asked for in place.
   std::optional<Refusal> OnOpen(v1::OpenSequence* message, uint64_t bytes);
   std::optional<Refusal> OnFork(v1::ForkSequence* message, uint64_t bytes);
-  std::optional<Refusal> OnExport(const v1::ExportSequence& message);
-  std::optional<Refusal> OnImport(v1::ImportSequence* message, uint64_t bytes);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
-  // True after OnOpen or OnImport while pieces are left: TakePiece is to be called until it is false, and nothing else
-  // in between.
-  bool has_pieces() const { return open_ != nullptr || import_ != nullptr; }
+  // True after OnOpen while pieces are left: TakePiece is to be called until it is false, and nothing else in between.
+  bool has_pieces() const { return open_ != nullptr; }
   std::optional<Refusal> TakePiece();
   // Returns the pause before the next call, for the sake of other streams.
   absl::Duration pause() const { return pause_; }
   void EndPause() { pause_ = absl::ZeroDuration(); }
 
-  // The message was refused. Pieces of its history or state that follow are not looked at, since it has one answer.
+  // The message was refused. Pieces of its history that follow are not looked at, since it has one answer.
   void Skip(const v1::StreamRequest& message);
 
   // Returns null if the stream has not opened the sequence.
@@ -77,27 +71,10 @@ class StreamSequences {
     size_t taken = 0;
     uint64_t bytes = 0;  // as accounted
   };
-  // An import whose state is built in pieces.
-  struct ImportInPieces {
-    OpenRequest request;
-    SequenceSnapshot snapshot;
-    std::unique_ptr<SequenceState::Builder> builder;
-    size_t taken = 0;
-    uint64_t bytes = 0;  // as accounted, of the snapshot
-    uint64_t builder_bytes = 0;
-  };
 
   std::optional<Refusal> TakeHistoryPiece();
-  std::optional<Refusal> TakeStatePiece();
-  void EndOpen();
-  void EndImport();
-  std::optional<Refusal> ImportAtOnce(const OpenRequest& request, const SequenceSnapshot& snapshot);
-  std::optional<Refusal> BeginImport(OpenRequest request, SequenceSnapshot snapshot);
-  std::optional<Refusal> FinishImport(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
-  // Returns the refusal of an open that has come within another message, at `path`.
-  static Refusal Within(absl::string_view path, Refusal refusal);
   // Closes what this stream and the table have of the sequence, up to this epoch. Returns false if they have nothing.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
   // Returns the tenant's policy that is in force now; null if there is none.
@@ -111,7 +88,6 @@ class StreamSequences {
   // Begins the receipts of a sequence that opens.
   void BeginReceipts(const OpenRequest& request, RowSequence* sequence, v1::OpenedState* opened);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
-  std::variant<const RowSequence*, Refusal> FindNamed(const std::string& request_id, absl::string_view field) const;
   void Forget(Sequences::iterator sequence);
   ReplayBudget::Owner replays_of() const { return {stream_->client_number, stream_->stream_id}; }
 
@@ -120,11 +96,9 @@ class StreamSequences {
   ClientAccount& account_;
   absl::Duration pause_ = absl::ZeroDuration();
   std::unique_ptr<OpenInPieces> open_;
-  std::unique_ptr<ImportInPieces> import_;
   StreamMemory memory_;
   Sequences sequences_;  // by request_id
   PartialHistories partial_histories_;
-  PartialSnapshots partial_snapshots_;
 };
 
 }  // namespace sortition::service

@@ -31,9 +31,8 @@ CONSTANT = {
     "open.request_id", "open.epoch", "open.law_version", "open.parameters", "open.vocabulary_size", "step.batch_id",
     "step.logits", "step.logits.vocabulary_size", "step.rows", "step.rows.request_id", "step.rows.step_id",
     "step.rows.position", "policy.tenant", "policy.watermark.keys", "policy.limits.field", "step.logits.source",
-    "fork.parent_request_id", "fork.child", "close.request_id", "cancel.batch_id", "export_sequence.request_id",
-    "import_sequence.open", "import_sequence.state", "upload_mask.vocabulary_size", "upload_mask.mask_id",
-    "sample.logits", "sample.vocabulary_size", "sample.rows", "sample.rows.parameters",
+    "fork.parent_request_id", "fork.child", "close.request_id", "cancel.batch_id", "upload_mask.vocabulary_size",
+    "upload_mask.mask_id", "sample.logits", "sample.vocabulary_size", "sample.rows", "sample.rows.parameters",
     "upload_mask.mask.source.inline.payload",
 }
 # Messages of a stream that name a sequence: the message and its fields meet the options of the sequence.
@@ -43,7 +42,7 @@ KINDS = {field.name: field.message_type for field in StreamRequest.DESCRIPTOR.on
 KINDS["sample"] = sampling_pb2.SampleRequest.DESCRIPTOR
 ROOTS = {**KINDS, "open": OpenSequence.DESCRIPTOR, "policy": policies_pb2.Policy.DESCRIPTOR}
 # Fields with options that are options elsewhere, too.
-FLAT = {"policy.defaults", "fork.child", "import_sequence.open", "sample.rows.parameters"}
+FLAT = {"policy.defaults", "fork.child", "sample.rows.parameters"}
 
 
 def fields_within(field):

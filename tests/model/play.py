@@ -29,7 +29,7 @@ class Text:
 
     def __init__(self, plan, name):
         self.plan, self.name = plan, name
-        self.server, self.former, self.epoch, self.step_id = 0, 0, 0, 0
+        self.server, self.epoch, self.step_id = 0, 0, 0
         self.tokens, self.prompt = list(plan["prompt"]), len(plan["prompt"])
         self.open, self.options, self.effect, self.numbers = None, None, None, set()
         self.checkpoint, self.older, self.last = b"", b"", None
@@ -213,7 +213,6 @@ class Player:
         text = self.alive(number)
         if text is None:
             return
-        text.former = text.server
         self.open(number, server, pieces, history=not silent)
         held = self.models[server].held.get(text.name)
         if silent and text.options.stateful and (held is None or held.tokens != text.tokens):
@@ -234,43 +233,6 @@ class Player:
             self.compare_opened(text, got, self.models[other].open(text.name, held.epoch, text.options, None))
         except Refused as refused:
             self.compare_opened(text, got, [refused])
-
-    def carry(self, number, server, pieces):
-        """Exports a sequence and imports it elsewhere."""
-        text = self.alive(number)
-        if text is None or text.name not in self.models[text.server].opened:
-            return
-        request = StreamRequest()
-        request.export_sequence.request_id = text.name
-        state, got = b"", self.ask(text.server, request).exported
-        while got.continues:
-            state += got.state
-            got = self.receive(text.server).exported
-        try:
-            history = self.models[text.server].export(text.name)
-        except Refused as refused:
-            self.compare_refusal(text, got.error if got.HasField("error") else None, [refused], got)
-            return
-        if got.HasField("error"):
-            raise Difference(text.name, "an export", got, "")
-        self.count(text, {INDEX["export_sequence"]})
-        state += got.state
-        text.former, text.server, text.epoch = text.server, server, text.epoch + 1
-        pieces = min(pieces, len(state))
-        numbers = set()
-        for piece in range(pieces):
-            request = StreamRequest()
-            request.import_sequence.open.CopyFrom(text.open)
-            request.import_sequence.open.epoch = text.epoch
-            request.import_sequence.state = state[len(state) * piece // pieces:len(state) * (piece + 1) // pieces]
-            request.import_sequence.continues = piece + 1 < pieces
-            numbers |= numbers_of(request.import_sequence, "import_sequence")
-            if piece + 1 < pieces:
-                self.note(server, request)
-                self.streams[server].send(request)
-        got = self.ask(server, request).opened
-        self.compare_opened(text, got, self.models[server].open(text.name, text.epoch, text.options, history))
-        self.count(text, numbers | {INDEX["import_sequence"]})
 
     def cancel(self, number):
         """Cancels a batch that was answered, which changes nothing and is not answered."""

@@ -1,4 +1,4 @@
-"""The model of a server: what it answers to opens, steps, forks, closes and snapshots of one worker session.
+"""The model of a server: what it answers to opens, steps, forks and closes of one worker session.
 
 Sequences have names. A sequence with state is held by the server, one without belongs to its stream.
 """
@@ -78,19 +78,6 @@ class Server:
         if held is not None and held.epoch > epoch:
             raise Refused("SUPERSEDED", "close.epoch", limit=str(held.epoch))
         return self.held.pop(name, None) is not None
-
-    def export(self, name):
-        """The history of a sequence with state."""
-        if name not in self.opened:
-            raise Refused("UNKNOWN_SEQUENCE", "request_id")
-        held = self.held.get(name)
-        if not self.opened[name].options.stateful:
-            raise Refused("CONTRADICTION", "request_id")
-        if self.opened[name].lost:
-            raise Refused("SUPERSEDED")
-        if held is None:
-            raise Refused("HISTORY_REQUIRED", "request_id")
-        return held.tokens, held.prompt
 
     # --- steps
 

@@ -67,8 +67,6 @@ class Maker:
         if r.random() < 0.15:
             self.events.append(("move", number, r.randrange(3), r.choice([1, 1, 2, 5]), r.random() < 0.4))
         focus = self.world["sequences"][number]["focus"]
-        if r.random() < 0.2 or has(focus, "import_sequence") and r.random() < 0.5:
-            self.events.append(("carry", number, r.randrange(3), r.choice([1, 3, 3, 4])))
         if r.random() < 0.1 or has(focus, "close") and r.random() < 0.3:
             self.events.append(("end", number, r.choice([0, 0, None, 1])))
             self.events.append(("move", number, r.randrange(3), 1, False))

@@ -192,10 +192,6 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
       GrowingSequence child{other, std::move(state), one.history, std::min(one.prompt, at)};
       child.history.resize(at);
       family.push_back(std::move(child));
-    } else if (step % 40 == 30) {
-      const auto same = SpecOf(one.parameters, kSmallVocabulary);
-      one.state = SequenceState::FromSnapshot(same, one.state->Snapshot(), 64);
-      ASSERT_NE(one.state, nullptr) << "step " << step;
     } else if (step % 5 == 0) {
       std::vector<uint32_t> append(random() % 4);
       for (uint32_t& token : append) token = random() % kSmallVocabulary;

@@ -159,11 +159,11 @@ void ExpectViews(std::mt19937* random, PhasedText* text) {
   ASSERT_EQ(text->state->history_hash(), hash);
 }
 
-// Random tags, budgets and parameters; texts that grow, are cut, reverted, forked under the same phases and others, and
-// exported. A state that has forgotten old tokens is among them.
+// Random tags, budgets and parameters; texts that grow and are cut, reverted and forked under the same phases and
+// others. A state that has forgotten old tokens is among them.
 TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
   std::mt19937 random(5);
-  uint64_t inside = 0, forced = 0, imports = 0, trimmed = 0;
+  uint64_t inside = 0, forced = 0, trimmed = 0;
   for (uint64_t round = 0; round < testing::Scaled(60); ++round) {
     const v1::SamplingParameters parameters = RandomPhases(&random);
     std::vector<PhasedText> family;
@@ -199,11 +199,6 @@ TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
           family.push_back(std::move(child));
           break;
         }
-        case 2:
-          text.state = SequenceState::FromSnapshot(PhasedSpec(text.parameters), text.state->Snapshot(), 8);
-          ASSERT_NE(text.state, nullptr) << "round " << round << " step " << step;
-          ++imports;
-          break;
         default:
           for (const uint32_t token : append) text.state->Append(token), text.tokens.push_back(token);
           break;
@@ -217,33 +212,7 @@ TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
   }
   EXPECT_GT(inside, testing::Scaled(500));
   EXPECT_GT(forced, testing::Scaled(50));
-  EXPECT_GT(imports, testing::Scaled(200));
   EXPECT_GT(trimmed, testing::Scaled(200));
-}
-
-TEST(Phases, ContradictingSnapshotIsRefused) {
-  const auto spec = PhasedSpec("phases { begin: [1, 2] end: 3 max_tokens: 5 } phases { end: 4 }");
-  std::vector<uint32_t> tokens(300, 0);
-  tokens[100] = 1, tokens[101] = 2;
-  const auto state = SequenceState::Build(spec, tokens, 90, 8);
-  const SequenceSnapshot snapshot = state->Snapshot();
-  ASSERT_GT(snapshot.kept_from, 0u);
-  ASSERT_NE(SequenceState::FromSnapshot(spec, snapshot, 8), nullptr);
-  const auto expect_refused = [&](uint32_t phase, uint32_t from) {
-    SequenceSnapshot other = snapshot;
-    other.phase = phase;
-    other.phase_from = from;
-    EXPECT_EQ(SequenceState::FromSnapshot(spec, other, 8), nullptr) << phase << " from " << from;
-  };
-  expect_refused(3, 0);
-  expect_refused(0, snapshot.kept_from + 2);
-  expect_refused(1, 1);    // shorter than its begin
-  expect_refused(1, 102);  // over by its budget
-  expect_refused(2, 91);   // the output begins at 90
-  const auto whole = SequenceState::Build(spec, std::vector<uint32_t>{0, 1}, 1, 8);
-  SequenceSnapshot other = whole->Snapshot();
-  other.phase = 2;
-  EXPECT_EQ(SequenceState::FromSnapshot(spec, other, 8), nullptr);
 }
 
 // Each position of a drafted row has the options of the phase at its place.

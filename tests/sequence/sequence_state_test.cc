@@ -206,21 +206,6 @@ TEST_P(SequenceStateTest, PiecesAddUpToTheWhole) {
   }
 }
 
-TEST_P(SequenceStateTest, SnapshotContinuesLikeOriginal) {
-  std::mt19937 random(9);
-  for (const size_t length : {0u, 5u, 64u, 700u}) {
-    Pair pair = Build(random, length, static_cast<uint32_t>(length / 2), 128);
-    pair.state = SequenceState::FromSnapshot(spec_, pair.state->Snapshot(), 64);
-    ASSERT_NE(pair.state, nullptr);
-    ASSERT_NO_FATAL_FAILURE(pair.Check());
-    for (int i = 0; i < 100; ++i) {
-      pair.Append(NextToken(random));
-      if (i % 10 == 0) pair.Rewrite(random, static_cast<uint32_t>(pair.history.size()) - random() % 30 % (i + 1), {});
-      ASSERT_NO_FATAL_FAILURE(pair.Check());
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Penalties, SequenceStateTest,
     ::testing::Values(
@@ -229,47 +214,6 @@ INSTANTIATE_TEST_SUITE_P(
         Penalties{1.2f, 0.0f, 0.3f, {.ignored_prefix = 70}},
         Penalties{1.1f, 0.1f, 0.0f, {.window = 33, .ignored_prefix = 90, .frequency_counts_prompt = true}},
         Penalties{1.4f, 0.2f, 0.0f, {.repetition_counts_prompt = false, .frequency_counts_prompt = true}}));
-
-TEST(SequenceState, InconsistentSnapshotIsRefused) {
-  const auto spec = Spec(1.2f, 0.1f, 0);
-  std::mt19937 random(4);
-  const SequenceSnapshot good = SequenceState::Build(spec, Tokens(random, 300), 100, 64)->Snapshot();
-  ASSERT_GT(good.kept_from, 0u);
-  const auto reads = [&](auto change) {
-    SequenceSnapshot snapshot = good;
-    change(snapshot);
-    return SequenceState::FromSnapshot(spec, snapshot, 64) != nullptr;
-  };
-  EXPECT_TRUE(reads([](auto&) {}));
-  EXPECT_FALSE(reads([](auto& s) { ++s.prompt_length; }));
-  EXPECT_FALSE(reads([](auto& s) { s.prompt_length = 1000; }));
-  EXPECT_FALSE(reads([](auto& s) { ++s.history_hash; }));
-  EXPECT_FALSE(reads([](auto& s) { ++s.hash_before; }));
-  EXPECT_FALSE(reads([](auto& s) { s.kept_from += 64; }));
-  EXPECT_FALSE(reads([](auto& s) { ++s.kept_from; }));
-  EXPECT_FALSE(reads([](auto& s) { s.kept.pop_back(); }));
-  EXPECT_FALSE(reads([](auto& s) { s.kept[0] ^= 1; }));
-  EXPECT_FALSE(reads([](auto& s) { s.tokens.pop_back(); }));
-  EXPECT_FALSE(reads([](auto& s) { s.tokens[0] = kVocabulary; }));
-  EXPECT_FALSE(reads([](auto& s) { s.tokens[0] = s.tokens[1]; }));
-  EXPECT_FALSE(reads([](auto& s) { ++s.in_history[0]; }));
-  EXPECT_FALSE(reads([](auto& s) { s.in_output[0] = s.in_history[0] + 1; }));
-  EXPECT_FALSE(reads([](auto& s) { s.in_output.clear(); }));
-  // Another seed makes it another sequence's snapshot.
-  auto other = std::make_shared<SequenceSpec>(*spec);
-  other->seed = 8;
-  EXPECT_EQ(SequenceState::FromSnapshot(other, good, 64), nullptr);
-}
-
-// Finds counts that a cut would take below zero although the sums are right.
-TEST(SequenceState, SnapshotCountsAllItKeeps) {
-  const auto spec = Spec(1.2f, 0.1f, 0);
-  SequenceSnapshot snapshot = SequenceState::Build(spec, std::vector<uint32_t>{10, 11, 10, 11}, 2, 64)->Snapshot();
-  ASSERT_EQ(snapshot.tokens, (std::vector<uint32_t>{10, 11}));
-  snapshot.in_history = {1, 3};
-  snapshot.in_output = {1, 1};
-  EXPECT_EQ(SequenceState::FromSnapshot(spec, snapshot, 64), nullptr);
-}
 
 TEST(SequenceState, KeepsPromisedHistoryAndLittleMore) {
   const auto spec = Spec(1.2f, 0.1f, 0);

@@ -121,9 +121,6 @@ TEST(TextEnd, EqualsDefinitionAcrossRewrites) {
                          text.state->Fork(spec, back)};
         family.push_back(std::move(child));
         continue;
-      } else if (step % 60 == 30) {
-        text.state = SequenceState::FromSnapshot(spec, text.state->Snapshot(), 700);
-        ASSERT_NE(text.state, nullptr);
       } else if (step % 30 == 7) {
         text.state->Revert(text.state->Rewrite(back, TokenIds{0, 1, 1}));
       } else if (step % 30 == 12) {
@@ -187,9 +184,6 @@ TEST(TextEnd, KeptHistorySuffices) {
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i % 512);
   const auto state = SequenceState::Build(EndSpec(parameters), tokens, 0, 1);
   EXPECT_TRUE(state->text_end().repeats);
-  const auto copy = SequenceState::FromSnapshot(EndSpec(parameters), state->Snapshot(), 1);
-  ASSERT_NE(copy, nullptr);
-  EXPECT_TRUE(copy->text_end().repeats);
 }
 
 // --- texts that people write

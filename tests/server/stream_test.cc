@@ -154,9 +154,10 @@ TEST(StreamTest, LongHistoryBlocksNoOtherStream) {
   other.OpenSequence("r");
   TestStream stream(server.Connect());
   stream.Greet();
-  v1::StreamRequest open = OpenWithLongHistory("long");
-  open.mutable_open()->mutable_parameters()->mutable_dry()->set_multiplier(1);
-  ASSERT_TRUE(stream.Send(open));
+  v1::OpenSequence open = testing::OpenOf("long", 1, kTestVocabulary);
+  open.mutable_parameters()->mutable_dry()->set_multiplier(1);
+  for (uint32_t i = 0; i < 150'000; ++i) open.mutable_history()->add_tokens(kTestVocabulary - 1 - i % 256);
+  ASSERT_TRUE(stream.Send(testing::Message(open)));
   std::atomic<bool> opened = false;
   std::thread receiver([&] {
     EXPECT_TRUE(stream.ReceiveOne().opened().has_state());
@@ -191,22 +192,45 @@ TEST(StreamTest, UnreadingClientIsBoundedThenEnded) {
   ExpectServes(server);
 }
 
+// Sends compact rows of one token, whose answers name the tokens that they lack.
 TEST(StreamTest, UnreadLargeAnswersStopReading) {
-  constexpr int kExports = 50;  // 15 MB, more than the transport takes
+  constexpr uint32_t kBiased = 60'000;
+  constexpr uint64_t kSteps = 80;  // answers of 14 MB, more than the transport takes
   Config config = TestConfig();
   config.limits.max_message_bytes = config.limits.stream_unanswered_bytes = 1 << 20;
   TestServer server(config);
   TestStream stream(server.Connect());
   stream.Greet();
-  stream.OpenSequence("r");
-  ASSERT_TRUE(stream.Send(OpenWithLongHistory("a")));
+  v1::OpenSequence open = testing::OpenOf("a", 1, kBiased + 1);
+  for (uint32_t token = 1; token <= kBiased; ++token) {
+    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
+    bias.set_token(token);
+    bias.set_bias(1);
+  }
+  ASSERT_TRUE(stream.Send(testing::Message(open)));
   ASSERT_TRUE(stream.ReceiveOne().opened().has_state());
-  for (int i = 0; i < kExports; ++i) ASSERT_TRUE(stream.Send(ExportOf("a")));
-  ASSERT_TRUE(stream.SendStep("r", 1));
-  // The step stands behind them.
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(StepsReceived(server, 0), 0u);
-  for (int i = 0; i < kExports; ++i) EXPECT_TRUE(stream.ReceiveOne().has_exported()) << i;
-  EXPECT_TRUE(stream.ReceiveOne().has_results());
+  v1::StreamRequest step;
+  v1::LogitsTensor& logits = *step.mutable_step()->mutable_logits();
+  logits.mutable_pairs()->mutable_inline_()->set_payload(0);
+  logits.set_dtype(v1::DTYPE_F32);
+  logits.set_vocabulary_size(kBiased + 1);
+  v1::StepRow& row = *step.mutable_step()->add_rows();
+  row.set_request_id("a");
+  row.add_compact()->set_first(1);
+  step.add_payloads(std::string(sizeof(uint32_t) + sizeof(float), '\0'));  // token 0, logit 0
+  for (uint64_t id = 1; id <= kSteps; ++id) {
+    step.mutable_step()->set_batch_id(id);
+    row.set_step_id(id);
+    ASSERT_TRUE(stream.Send(step));
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_LT(StepsReceived(server, 0), kSteps);
+  for (uint64_t id = 1; id <= kSteps; ++id) {
+    const v1::StreamResponse response = stream.ReceiveOne();
+    ASSERT_EQ(response.results().rows_size(), 1) << id;
+    const v1::Error& error = response.results().rows(0).error();
+    ASSERT_EQ(error.required_size(), 1) << id;
+    EXPECT_EQ(error.required(0).tokens_size(), static_cast<int>(kBiased)) << id;
+  }
 }
 
 TEST(StreamTest, AnswersArriveAfterHalfClose) {

@@ -10,26 +10,6 @@
 
 namespace sortition::server {
 
-v1::StreamRequest OpenWithLongHistory(const std::string& request_id) {
-  constexpr uint32_t kTokens = 150'000;
-  v1::StreamRequest request;
-  v1::OpenSequence& open = *request.mutable_open();
-  open.set_request_id(request_id);
-  open.set_epoch(1);
-  open.set_law_version(law::kLawVersion);
-  open.set_vocabulary_size(kTestVocabulary);
-  open.mutable_parameters()->set_presence_penalty(1);
-  open.mutable_parameters()->mutable_penalty_scope()->set_window(kTokens);
-  for (uint32_t i = 0; i < kTokens; ++i) open.mutable_history()->add_tokens(kTestVocabulary - 1 - i % 256);
-  return request;
-}
-
-v1::StreamRequest ExportOf(const std::string& request_id) {
-  v1::StreamRequest request;
-  request.mutable_export_sequence()->set_request_id(request_id);
-  return request;
-}
-
 TestStream::TestStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization)
     : stub_(v1::SamplingService::NewStub(channel)) {
   if (!authorization.empty()) context_.AddMetadata("authorization", authorization);

@@ -14,10 +14,6 @@ namespace sortition::server {
 
 inline constexpr uint32_t kTestVocabulary = 512;
 
-// Opens a sequence of kTestVocabulary tokens whose state takes 250 KB and more.
-v1::StreamRequest OpenWithLongHistory(const std::string& request_id);
-v1::StreamRequest ExportOf(const std::string& request_id);
-
 // Blocking. Not thread-safe, but one thread may send while another receives.
 class TestStream {
  public:

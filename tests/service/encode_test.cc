@@ -104,9 +104,6 @@ TEST(Encode, RefusalsCarryTheirMessagesNames) {
   message.mutable_upload_mask()->set_mask_id(8);
   EXPECT_EQ(EncodeRefused(message, 9, refusal).mask_uploaded().mask_id(), 8u);
   EXPECT_TRUE(EncodeRefused(message, 9, refusal).mask_uploaded().has_error());
-  message.mutable_export_sequence()->set_request_id("c");
-  EXPECT_EQ(EncodeRefused(message, 9, refusal).exported().request_id(), "c");
-  EXPECT_TRUE(EncodeRefused(message, 9, refusal).exported().has_error());
 }
 
 TEST(Encode, UnnamedMessageIsRefusedByIndex) {
@@ -114,8 +111,6 @@ TEST(Encode, UnnamedMessageIsRefusedByIndex) {
   v1::StreamRequest message;
   EXPECT_EQ(EncodeRefused(message, 9, refusal).rejected().message_index(), 9u);
   message.mutable_hello();
-  EXPECT_TRUE(EncodeRefused(message, 9, refusal).has_rejected());
-  message.mutable_import_sequence();
   EXPECT_TRUE(EncodeRefused(message, 9, refusal).has_rejected());
   message.mutable_open();
   EXPECT_TRUE(EncodeRefused(message, 9, refusal).has_rejected()) << "no name";

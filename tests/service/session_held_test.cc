@@ -115,17 +115,6 @@ TEST_F(SessionHeld, SkippedPiecesAreBounded) {
   EXPECT_LE(held(), kMostBytes / 2);
 }
 
-TEST_F(SessionHeld, PartialStatesAreBounded) {
-  v1::StreamRequest piece;
-  *piece.mutable_import_sequence()->mutable_open() = Reopened(StatefulOpen("imported", 1), 1);
-  piece.mutable_import_sequence()->mutable_open()->set_seed(1);
-  piece.mutable_import_sequence()->set_state(std::string(50'000, 'x'));
-  piece.mutable_import_sequence()->set_continues(true);
-  const int sent = SendUntilRefused(&worker_, [&](int) { return piece; });
-  EXPECT_GT(sent, 3);
-  EXPECT_LT(sent, 12);
-}
-
 // Idle states are evicted to make room for held options, since workers can bring idle states again.
 TEST_F(SessionHeld, IdleStatesMakeRoom) {
   for (int i = 0; i < 200; ++i) {

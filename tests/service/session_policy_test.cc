@@ -207,7 +207,7 @@ TEST_F(SessionPolicy, OtherTenantsHaveNone) {
   EXPECT_FALSE(state.stateful());
 }
 
-TEST_F(SessionPolicy, ForkAndImportAreMarkedToo) {
+TEST_F(SessionPolicy, ForkIsMarkedToo) {
   Begin(Marked());
   std::vector<uint32_t> text = {1, 2};
   worker_->MustOpen(WithHistory(Open(), text, 2));
@@ -223,29 +223,6 @@ TEST_F(SessionPolicy, ForkAndImportAreMarkedToo) {
   const auto refused = worker_->Await([](const v1::StreamResponse& response) { return response.has_forked(); });
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->forked().error().field(), "fork.child.parameters.watermark");
-
-  v1::StreamRequest request;
-  request.mutable_export_sequence()->set_request_id("a");
-  worker_->Send(request);
-  const auto exported = worker_->Await([](const v1::StreamResponse& response) { return response.has_exported(); });
-  ASSERT_TRUE(exported);
-  request.Clear();
-  *request.mutable_import_sequence()->mutable_open() = Open("b");
-  request.mutable_import_sequence()->set_state(exported->exported().state());
-  const auto import = [&] {
-    worker_->Send(request);
-    const auto opened = worker_->Await([](const v1::StreamResponse& response) { return response.has_opened(); });
-    return opened ? opened->opened() : v1::SequenceOpened();
-  };
-  EXPECT_EQ(import().state().policy().watermark_key_id(), "first");
-  // A state of another key is not continued unless the open names it.
-  WriteKeys("second 12 3\nfirst 11 3\n");
-  Follow();
-  request.mutable_import_sequence()->mutable_open()->set_epoch(2);
-  EXPECT_EQ(import().error().field(), "import_sequence.state");
-  request.mutable_import_sequence()->mutable_open()->set_epoch(3);
-  request.mutable_import_sequence()->mutable_open()->set_watermark_key_id("first");
-  EXPECT_EQ(import().state().policy().watermark_key_id(), "first");
 }
 
 // A draft is kept only as the draw's own token, whose noise is the key's.

@@ -38,7 +38,7 @@ TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
   const v1::OpenSequence open = StatefulOpen("a", 5);
   PlainSequence plain(open);
   owner_.MustOpen(open);
-  // It can be neither taken over, nor found, nor stepped, forked, exported or closed.
+  // It can be neither taken over, nor found, nor stepped, forked or closed.
   ExpectError(stranger_.Open(Reopened(open, 99)).error(), Reason::kHistoryRequired, "open.history");
   ExpectError(Try(stranger_, PeakStep(1, "a", 1, plain, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
   v1::StreamRequest fork;
@@ -48,12 +48,6 @@ TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
   const auto forked = stranger_.Await([](const auto& message) { return message.has_forked(); });
   ASSERT_TRUE(forked);
   ExpectError(forked->forked().error(), Reason::kUnknownSequence, "fork.parent_request_id");
-  v1::StreamRequest exported;
-  exported.mutable_export_sequence()->set_request_id("a");
-  stranger_.Send(exported);
-  const auto answer = stranger_.Await([](const auto& message) { return message.has_exported(); });
-  ASSERT_TRUE(answer);
-  ExpectError(answer->exported().error(), Reason::kUnknownSequence, "export_sequence.request_id");
   v1::StreamRequest close;
   close.mutable_close()->set_request_id("a");
   close.mutable_close()->set_epoch(5);
