@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/demo/worker/server_process.h"
+#include "client/process/server_process.h"
 #include "kernels/check.h"
 
 namespace sortition::bench {
@@ -44,11 +44,11 @@ class OnCore {
 
 // Starts the sortitiond that lies beside this program. One core each for both ends: neither is helped by cores that a
 // deployment lacks.
-inline std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags, int core = kAnyCore,
-                                                        const std::string& log_file = "") {
+inline std::unique_ptr<process::ServerProcess> StartServer(const std::vector<std::string>& flags, int core = kAnyCore,
+                                                           const std::string& log_file = "") {
   const OnCore on_core(core);
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond";
-  auto server = demo::ServerProcess::Start(program.string(), flags, log_file);
+  auto server = process::ServerProcess::Start(program.string(), flags, log_file);
   if (!server.ok()) std::cerr << server.status() << "\n";
   SORTITION_CHECK(server.ok());
   return *std::move(server);

@@ -29,7 +29,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/demo/worker/server_process.h"
+#include "client/process/server_process.h"
 #include "kernels/check.h"
 #include "service/limits.h"
 #include "tests/chaos/load_stream.h"
@@ -190,7 +190,7 @@ class Overload {
                                  "--stream_unanswered_rows=16384", "--stream_unanswered_bytes=134217728"});
     }
     const std::string binary = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "sortitiond").string();
-    auto server = demo::ServerProcess::Start(binary, flags, "/dev/null");
+    auto server = process::ServerProcess::Start(binary, flags, "/dev/null");
     SORTITION_CHECK(server.ok());
     server_ = *std::move(server);
     memory_before_ = MemoryOf(server_->process().pid(), "VmRSS:");
@@ -336,7 +336,7 @@ class Overload {
 
   const std::string plant_;
   const LoadText text_;
-  std::unique_ptr<demo::ServerProcess> server_;
+  std::unique_ptr<process::ServerProcess> server_;
   std::vector<std::unique_ptr<LoadStream>> streams_;  // of kWorkers
   std::vector<std::unique_ptr<LoadStream>> more_;     // of the last of them
   std::unique_ptr<DeafStream> deaf_;

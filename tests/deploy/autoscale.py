@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = sys.argv[1]
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 40
 os.environ.update(TEST_SOURCE_DIR=ROOT, TEST_SORTITIOND=f"{BUILD}/bin/sortitiond",
-                  TEST_DEMO=f"{BUILD}/bin/sortition_demo", TEST_SCALE_WORKER=f"{BUILD}/bin/scale_worker")
+                  TEST_SORTITIONCTL=f"{BUILD}/bin/sortitionctl", TEST_SCALE_WORKER=f"{BUILD}/bin/scale_worker")
 sys.path += [os.path.join(ROOT, "tests/server"), os.path.join(ROOT, "tests/monitoring")]
 
 import expressions  # noqa: E402

@@ -12,7 +12,6 @@ import manifests
 from sortitiond_process import ENVIRONMENT, Sortitiond, binary, make_certificates
 
 CTL = os.environ["TEST_SORTITIONCTL"]
-DEMO = os.environ["TEST_DEMO"]
 FAKE_CUDA = os.environ["TEST_FAKE_CUDA"]  # folder of the tests' driver; empty: this build has no CUDA kernels
 
 
@@ -133,7 +132,7 @@ class RunTest(unittest.TestCase):
         with Pod(manifests.rendered()["sidecar"], f"127.77.{os.getpid() % 256}.4") as pod:
             self.check_serving(pod)
             # A worker with steps in flight all the time, which shares memory with its sidecar.
-            with subprocess.Popen([DEMO, f"--connect={pod.target()[0]}", "--tokens=100000"], env=ENVIRONMENT,
+            with subprocess.Popen([CTL, "bench", f"--server={pod.target()[0]}", "--duration=1h"], env=ENVIRONMENT,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
                 try:
                     while 'sortition_streams{transport="ring"} 1\n' not in pod.process.metrics():

@@ -25,25 +25,25 @@ double ValueOf(const std::string& json, const std::string& name) {
 class BenchTest : public ::testing::Test {
  protected:
   // Flags of a small load, and then those of the test.
-  static std::vector<std::string> Flags(const demo::ServerProcess& server, const std::vector<std::string>& more) {
+  static std::vector<std::string> Flags(const process::ServerProcess& server, const std::vector<std::string>& more) {
     std::vector<std::string> flags = {"bench", "--target=" + server.address(), "--vocabulary=2000", "--warm_up=100ms",
                                       "--duration=500ms"};
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
   }
 
-  static Ended Run(const demo::ServerProcess& server, const std::vector<std::string>& more) {
+  static Ended Run(const process::ServerProcess& server, const std::vector<std::string>& more) {
     return RunProgram(SORTITIONCTL, Flags(server, more));
   }
 
-  static uint64_t TokensOf(const demo::ServerProcess& server) {
+  static uint64_t TokensOf(const process::ServerProcess& server) {
     const Ended watch = RunProgram(SORTITIONCTL, {"watch", "--count=1", "--json", "--server=" + server.address()}, "w");
     const std::string key = "\"tokens\":\"";
     const size_t found = watch.output.find(key);
     return found == std::string::npos ? 0 : std::strtoull(watch.output.c_str() + found + key.size(), nullptr, 10);
   }
 
-  static void AwaitTokens(const demo::ServerProcess& server) {
+  static void AwaitTokens(const process::ServerProcess& server) {
     const absl::Time deadline = absl::Now() + kLongestWait;
     while (TokensOf(server) == 0) ASSERT_LT(absl::Now(), deadline);
   }

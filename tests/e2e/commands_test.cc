@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/demo/worker/child_process.h"
+#include "client/process/child_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "service/limits.h"
@@ -34,7 +34,7 @@ class SortitionctlTest : public ::testing::Test {
     return RunProgram(SORTITIONCTL, arguments);
   }
 
-  const std::unique_ptr<demo::ServerProcess> server = StartServer({"--max_streams=77"});
+  const std::unique_ptr<process::ServerProcess> server = StartServer({"--max_streams=77"});
 };
 
 TEST_F(SortitionctlTest, InfoShowsEveryLimitAndParameter) {
@@ -189,8 +189,8 @@ TEST_F(SortitionctlTest, WatchCountsSampledTokens) {
 }
 
 TEST_F(SortitionctlTest, WatchCountsCompactRows) {
-  const Ended demo = RunProgram(SORTITION_DEMO, {"--connect", server->address(), "--rows=compact(64)", "--tokens=10"});
-  EXPECT_EQ(demo.code, 0) << demo.output;
+  const Ended load = Run({"bench", "--rows=compact(64)", "--top_k=40", "--warm_up=0s", "--duration=100ms"});
+  EXPECT_EQ(load.code, 0) << load.output;
   EXPECT_THAT(Run({"watch", "--count=1", "--json"}).output, ContainsRegex("\"compact_rows\":\"[1-9]"));
   EXPECT_THAT(Run({"watch", "--count=1"}).output, ContainsRegex("COMPACT/s +REQUIRED/s"));
 }
@@ -329,47 +329,32 @@ TEST(CommandsTest, SortitionctlTimesOutOnSilentServer) {
   }
 }
 
-TEST(CommandsTest, DemoEqualsInProcessText) {
-  const Ended demo = RunProgram(SORTITION_DEMO, {"--server", SORTITIOND, "--check", "--tokens=40"});
+TEST(CommandsTest, DemoDrawsSameTextsEachWay) {
+  const Ended demo = RunProgram(SORTITION_DEMO, {});
   EXPECT_EQ(demo.code, 0) << demo.output;
-  EXPECT_THAT(demo.output, HasSubstr("all 8 stories are the same"));
-  EXPECT_THAT(demo.output, ContainsRegex("tokens +[0-9]+ in [0-9]+ steps"));
-  EXPECT_THAT(demo.output, ContainsRegex("\n  2 \\| Take six onions"));
-}
-
-TEST(CommandsTest, DemoInCompactRowsEqualsInProcess) {
-  const Ended demo =
-      RunProgram(SORTITION_DEMO, {"--server", SORTITIOND, "--rows=compact(64)", "--check", "--tokens=40"});
-  EXPECT_EQ(demo.code, 0) << demo.output;
-  EXPECT_THAT(demo.output, HasSubstr("all 8 stories are the same"));
-}
-
-TEST(CommandsTest, DemoOnVulkanEqualsCpu) {
-  const Driver& lavapipe = Drivers().front();
-  if (ManifestOf(lavapipe).empty()) {
-    GTEST_SKIP() << "lavapipe is not installed; Debian's package is " << lavapipe.package;
+  EXPECT_THAT(demo.output, HasSubstr("The server is killed"));
+  EXPECT_THAT(demo.output, HasSubstr("\ngreedy: The old woman"));
+  EXPECT_THAT(demo.output, ContainsRegex("without a server, in this process +the same\n"));
+  EXPECT_THAT(demo.output, ContainsRegex("from the first 64 tokens of each row +the same\n"));
+  if (ManifestOf(Drivers().front()).empty()) {
+    GTEST_SKIP() << "lavapipe is not installed; Debian's package is " << Drivers().front().package;
   }
-  const Ended demo = RunProgram(
-      SORTITION_DEMO, {"--server", SORTITIOND, "--devices=vulkan:llvmpipe", "--check", "--tokens=15", "--sequences=4"});
-  EXPECT_EQ(demo.code, 0) << demo.output;
-  EXPECT_THAT(demo.output, HasSubstr("all 4 stories are the same"));
+  EXPECT_THAT(demo.output, ContainsRegex("--devices=vulkan +the same\n"));
 }
 
-TEST(CommandsTest, DemoOfManySequencesUsesRunningServer) {
+TEST(CommandsTest, DemoUsesRunningServer) {
   const auto server = StartServer();
-  const Ended demo =
-      RunProgram(SORTITION_DEMO, {"--connect", server->address(), "--check", "--sequences=20", "--tokens=15"});
+  const Ended demo = RunProgram(SORTITION_DEMO, {"--connect", server->address()});
   EXPECT_EQ(demo.code, 0) << demo.output;
-  EXPECT_THAT(demo.output, HasSubstr("all 20 stories are the same"));
+  EXPECT_THAT(demo.output, HasSubstr("by the server at " + server->address()));
+  EXPECT_THAT(demo.output, ContainsRegex("from the first 64 tokens of each row +the same\n$"));
   EXPECT_TRUE(server->process().Running());
 }
 
 TEST(CommandsTest, DemoErrorsNameTheCause) {
-  EXPECT_THAT(RunProgram(SORTITION_DEMO, {"--sequences=0"}).output, HasSubstr("--sequences must be 1 to 1024"));
-  EXPECT_THAT(RunProgram(SORTITION_DEMO, {"--server=a", "--connect=b"}).output, HasSubstr("exclude each other"));
-  const Ended missing = RunProgram(SORTITION_DEMO, {"--server=/nonexistent/sortitiond"});
+  const Ended missing = RunProgram(SORTITION_DEMO, {"--connect", absl::StrCat("127.0.0.1:", UnusedPort())});
   EXPECT_EQ(missing.code, 1);
-  EXPECT_THAT(missing.output, HasSubstr("ended with 127 before it served"));
+  EXPECT_THAT(missing.output, HasSubstr("sortition_demo: UNAVAILABLE: "));
 }
 
 TEST(CommandsTest, ExampleWorkerTokensEqualWithoutServer) {

@@ -48,7 +48,7 @@ std::vector<std::string> FlagsOf(const std::string& socket, const std::string& d
           "--connection_device_bytes=67108864"};
 }
 
-std::unique_ptr<demo::ServerProcess> StartOnFakeCuda(const std::string& socket, const std::string& devices) {
+std::unique_ptr<process::ServerProcess> StartOnFakeCuda(const std::string& socket, const std::string& devices) {
   const WithFakeCuda driver;
   return StartServer(FlagsOf(socket, devices));
 }
@@ -231,7 +231,7 @@ TEST_F(DeviceMemoryTest, RowsAreNamedAcrossContainers) {
   flags.push_back(absl::StrCat("--listen=127.0.0.1:0,", target));
   const auto server = [&] {
     const WithFakeCuda driver;
-    return demo::ServerProcess::Start(CONTAINER, flags, ::testing::TempDir() + "sortitiond.log");
+    return process::ServerProcess::Start(CONTAINER, flags, ::testing::TempDir() + "sortitiond.log");
   }();
   ASSERT_TRUE(server.ok()) << server.status();
   const auto client = Connect(QuickOptions({target}));

@@ -40,7 +40,7 @@ TEST(FailureTest, ThousandSequencesOutliveTwoServers) {
   const int first_port = first->port();
   const auto client = Connect(QuickOptions({first->address(), second->address()}));
   Texts texts(client.get(), "text", 1000);
-  const auto kill = [&](std::unique_ptr<demo::ServerProcess>& server) {
+  const auto kill = [&](std::unique_ptr<process::ServerProcess>& server) {
     texts.Begin();
     server->process().Signal(SIGKILL);
     ASSERT_TRUE(server->process().Wait(kLongestWait).ok());

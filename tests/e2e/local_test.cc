@@ -265,7 +265,7 @@ class LocalTest : public ::testing::Test {
     }
   }
 
-  std::unique_ptr<demo::ServerProcess> server_;
+  std::unique_ptr<process::ServerProcess> server_;
   const std::unique_ptr<client::Client> client_;
   std::mt19937_64 random_{810};
   uint32_t vocabulary_ = kVocabulary;  // of the sequences that are open

@@ -16,8 +16,8 @@
 #include <variant>
 #include <vector>
 
-#include "client/demo/worker/child_process.h"
-#include "client/demo/worker/server_process.h"
+#include "client/process/child_process.h"
+#include "client/process/server_process.h"
 #include "service/receipt/receipt_key.h"
 #include "sortition/client.h"
 #include "sortition/watermark.h"
@@ -55,9 +55,9 @@ class PoliciesTest : public ::testing::Test {
   }
   void WriteRules(const std::string& rules) { Write("policies", R"({"policies": [{"tenant": "*", )" + rules + "}]}"); }
   std::string Marked() const { return R"("watermark": {"keys": ")" + At("keys") + R"("})"; }
-  std::unique_ptr<demo::ServerProcess> Start(std::vector<std::string> flags = {}, int port = 0) {
+  std::unique_ptr<process::ServerProcess> Start(std::vector<std::string> flags = {}, int port = 0) {
     flags.push_back("--policies=" + At("policies"));
-    auto server = demo::ServerProcess::Start(SORTITIOND, flags, At("log"), port);
+    auto server = process::ServerProcess::Start(SORTITIOND, flags, At("log"), port);
     EXPECT_TRUE(server.ok()) << server.status();
     return server.ok() ? *std::move(server) : nullptr;
   }
@@ -211,7 +211,7 @@ TEST_F(PoliciesTest, InfoShowsTheCallersPolicy) {
       {"field": "dry", "banned": true, "violation": "VIOLATION_APPLY"}])");
   const auto server = Start();
   const auto info =
-      demo::ChildProcess::Start({SORTITIONCTL, {"info", "--server=" + server->address()}, At("info"), std::nullopt});
+      process::ChildProcess::Start({SORTITIONCTL, {"info", "--server=" + server->address()}, At("info"), std::nullopt});
   ASSERT_TRUE(info.ok()) << info.status();
   ASSERT_TRUE((*info)->Wait(absl::Seconds(60)).ok());
   std::ostringstream output;
@@ -367,7 +367,7 @@ TEST_F(PoliciesTest, RequiredReceiptsAreWritten) {
   ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
   WriteRules(R"("receipts": true)");
   // A server that writes none is no server for this policy.
-  const auto none = demo::ServerProcess::Start(SORTITIOND, {"--policies=" + At("policies")}, At("log"));
+  const auto none = process::ServerProcess::Start(SORTITIOND, {"--policies=" + At("policies")}, At("log"));
   ASSERT_FALSE(none.ok());
   auto server = Start({"--receipt_key=" + At("key"), "--receipt_folder=" + folder_});
   {

@@ -1,4 +1,4 @@
-// Receipts from the demonstration's server to sortitionctl verify, right ones and damaged ones, and after a kill.
+// Receipts from a server to sortitionctl verify, right ones and damaged ones, and after a kill.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "client/demo/worker/child_process.h"
-#include "client/demo/worker/server_process.h"
+#include "client/process/child_process.h"
+#include "client/process/server_process.h"
 #include "service/receipt/receipt_key.h"
 #include "sortition/client.h"
 
@@ -48,7 +48,7 @@ class ReceiptsTest : public ::testing::Test {
   std::string At(const std::string& name) const { return folder_ + "/" + name; }
   Ended Run(const std::string& program, const std::vector<std::string>& arguments) {
     std::filesystem::remove(At("output"));
-    const auto process = demo::ChildProcess::Start({program, arguments, At("output"), std::nullopt});
+    const auto process = process::ChildProcess::Start({program, arguments, At("output"), std::nullopt});
     EXPECT_TRUE(process.ok()) << process.status();
     const auto code = (*process)->Wait(absl::Seconds(120));
     EXPECT_TRUE(code.ok()) << code.status();
@@ -58,60 +58,94 @@ class ReceiptsTest : public ::testing::Test {
     arguments.insert(arguments.begin(), "verify");
     return Run(SORTITIONCTL, arguments);
   }
-  void WriteDemo() {
-    const Ended demo =
-        Run(SORTITION_DEMO, {"--server=" SORTITIOND, "--sequences=3", "--tokens=20", "--receipts=" + At("demo")});
-    ASSERT_EQ(demo.code, 0) << demo.output;
+  // Draws three texts of 20 tokens. With `logged` their receipts and seeds are written.
+  void DrawTexts(const std::string& address, bool logged) {
+    const auto client = client::Client::Connect({.targets = {address}});
+    ASSERT_TRUE(client.ok()) << client.status();
+    const std::vector<float> logits = {1, 2, 3, 4, 5, 6, 7, 8};
+    std::string receipts;
+    std::string seeds;
+    for (const float temperature : {0.0f, 0.8f, 1.0f}) {
+      client::SequenceOptions options;
+      options.request_id = std::to_string(temperature);
+      options.vocabulary_size = uint32_t(logits.size());
+      options.parameters.set_temperature(temperature);
+      options.parameters.mutable_processed_logprobs()->set_top(3);
+      const auto log = logged ? std::make_shared<client::ReceiptLog>() : nullptr;
+      options.receipts = log;
+      auto sequence = (*client)->Open(options);
+      ASSERT_TRUE(sequence.ok()) << sequence.status();
+      for (int i = 0; i < 20; ++i) {
+        const auto results =
+            (*client)->Step({v1::DTYPE_F32, options.vocabulary_size, {{sequence->get(), logits.data()}}});
+        ASSERT_TRUE(results.ok() && std::holds_alternative<v1::DrawResult>(results->front()));
+      }
+      sequence->reset();
+      if (!logged) continue;
+      ASSERT_TRUE(log->AwaitEnd(absl::Seconds(10)));
+      receipts += log->Take();
+      seeds += log->SeedLine() + "\n";
+    }
+    if (!logged) return;
+    WriteFile(At("receipts"), receipts);
+    WriteFile(At("seeds"), seeds);
   }
-  std::string keys() const { return "--keys=" + At("demo.key"); }
-  std::string seeds() const { return "--seeds=" + At("demo.seeds"); }
+  void WriteReceipts() {
+    const auto key = service::WriteNewKey(At("key"));
+    ASSERT_TRUE(key.ok()) << key.status();
+    WriteFile(At("public.key"), *key + "\n");
+    const auto server = process::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
+    ASSERT_TRUE(server.ok()) << server.status();
+    DrawTexts((*server)->address(), true);
+  }
+  std::string keys() const { return "--keys=" + At("public.key"); }
+  std::string seeds() const { return "--seeds=" + At("seeds"); }
 
   std::string folder_;
 };
 
-TEST_F(ReceiptsTest, DemoVerifies) {
-  WriteDemo();
-  Ended verified = Verify({At("demo"), keys(), seeds(), "--report=" + At("report.html")});
+TEST_F(ReceiptsTest, AllAreVerified) {
+  WriteReceipts();
+  Ended verified = Verify({At("receipts"), keys(), seeds(), "--report=" + At("report.html")});
   EXPECT_EQ(verified.code, 0) << verified.output;
   EXPECT_THAT(verified.output, HasSubstr("of 3 sequences"));
   EXPECT_THAT(verified.output, HasSubstr("AGREES in what was checked"));
   EXPECT_THAT(verified.output, HasSubstr("row: not checked"));
   EXPECT_THAT(ReadFile(At("report.html")), HasSubstr("AGREES"));
-  EXPECT_FALSE(std::filesystem::exists(At("demo.private")));
 
   // Without more it says what it did not check.
-  verified = Verify({At("demo")});
+  verified = Verify({At("receipts")});
   EXPECT_EQ(verified.code, 0) << verified.output;
   EXPECT_THAT(verified.output, HasSubstr("not checked: whose key it is"));
   EXPECT_THAT(verified.output, HasSubstr("without an opened seed"));
 }
 
 TEST_F(ReceiptsTest, ChangedByteIsFound) {
-  WriteDemo();
-  std::string bytes = ReadFile(At("demo"));
+  WriteReceipts();
+  std::string bytes = ReadFile(At("receipts"));
   bytes[bytes.size() / 2] ^= 1;
-  WriteFile(At("demo"), bytes);
-  const Ended verified = Verify({At("demo"), keys(), seeds(), "--json", "--report=" + At("report.html")});
+  WriteFile(At("receipts"), bytes);
+  const Ended verified = Verify({At("receipts"), keys(), seeds(), "--json", "--report=" + At("report.html")});
   EXPECT_EQ(verified.code, 4) << verified.output;
   EXPECT_THAT(verified.output, HasSubstr("\"verdict\": \"differs\""));
   EXPECT_THAT(ReadFile(At("report.html")), HasSubstr("DIFFERS"));
 }
 
 TEST_F(ReceiptsTest, BadInputIsNamed) {
-  WriteDemo();
-  const std::string bytes = ReadFile(At("demo"));
+  WriteReceipts();
+  const std::string bytes = ReadFile(At("receipts"));
   WriteFile(At("cut"), bytes.substr(0, bytes.size() - 1));
   Ended verified = Verify({At("cut"), keys()});
   EXPECT_EQ(verified.code, 4);
   EXPECT_THAT(verified.output, HasSubstr("cut_record"));
 
   WriteFile(At("other.key"), std::string(64, '1'));
-  verified = Verify({At("demo"), "--keys=" + At("other.key")});
+  verified = Verify({At("receipts"), "--keys=" + At("other.key")});
   EXPECT_EQ(verified.code, 4);
   EXPECT_THAT(verified.output, HasSubstr("unknown_key"));
 
   WriteFile(At("other.seeds"), "1 000102030405060708090a0b0c0d0e0f\n");
-  verified = Verify({At("demo"), "--seeds=" + At("other.seeds")});
+  verified = Verify({At("receipts"), "--seeds=" + At("other.seeds")});
   EXPECT_EQ(verified.code, 4);
   EXPECT_THAT(verified.output, HasSubstr("wrong_seed"));
 
@@ -119,10 +153,10 @@ TEST_F(ReceiptsTest, BadInputIsNamed) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{At("none")},
                                              {},
-                                             {At("demo"), "--keys=" + At("none")},
-                                             {At("demo"), "--keys=" + At("demo")},
-                                             {At("demo"), "--seeds=" + At("no.seeds")},
-                                             {At("demo"), "--report=" + At("none/report.html")}}) {
+                                             {At("receipts"), "--keys=" + At("none")},
+                                             {At("receipts"), "--keys=" + At("receipts")},
+                                             {At("receipts"), "--seeds=" + At("no.seeds")},
+                                             {At("receipts"), "--report=" + At("none/report.html")}}) {
     verified = Verify(arguments);
     EXPECT_EQ(verified.code, 1) << verified.output;
     EXPECT_THAT(verified.output, HasSubstr("sortitionctl: "));
@@ -132,11 +166,10 @@ TEST_F(ReceiptsTest, BadInputIsNamed) {
 // The part of a file that is there after a kill has no signature at its end, and nothing else is wrong with it.
 TEST_F(ReceiptsTest, FilesSurviveKill) {
   ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
-  auto server = demo::ServerProcess::Start(
+  auto server = process::ServerProcess::Start(
       SORTITIOND, {"--receipt_key=" + At("key"), "--receipt_folder=" + folder_, "--receipt_all"}, At("log"));
   ASSERT_TRUE(server.ok()) << server.status() << ReadFile(At("log"));
-  const Ended demo = Run(SORTITION_DEMO, {"--connect=" + (*server)->address(), "--sequences=3", "--tokens=40"});
-  ASSERT_EQ(demo.code, 0) << demo.output;
+  DrawTexts((*server)->address(), false);
   (*server)->process().Signal(SIGKILL);
   (void)(*server)->process().Wait(absl::Seconds(30));
   std::vector<std::string> arguments = {"--json"};
@@ -155,7 +188,7 @@ TEST_F(ReceiptsTest, RowsAgainAndReplay) {
   constexpr uint32_t kVocabulary = 50;
   constexpr size_t kTokens = 24;
   ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
-  auto server = demo::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
+  auto server = process::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
   ASSERT_TRUE(server.ok()) << server.status();
   const auto client = client::Client::Connect({.targets = {(*server)->address()}});
   ASSERT_TRUE(client.ok()) << client.status();
@@ -230,7 +263,7 @@ TEST_F(ReceiptsTest, DrawsAfterRewindsAreReplayed) {
   constexpr uint32_t kVocabulary = 32;
   constexpr size_t kTokens = 40;
   ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
-  auto server = demo::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
+  auto server = process::ServerProcess::Start(SORTITIOND, {"--receipt_key=" + At("key")}, At("log"));
   ASSERT_TRUE(server.ok()) << server.status();
   const auto client = client::Client::Connect({.targets = {(*server)->address()}});
   ASSERT_TRUE(client.ok()) << client.status();

@@ -16,8 +16,8 @@
 
 namespace sortition::testing {
 
-std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags, int port) {
-  auto server = demo::ServerProcess::Start(SORTITIOND, flags, ::testing::TempDir() + "sortitiond.log", port);
+std::unique_ptr<process::ServerProcess> StartServer(const std::vector<std::string>& flags, int port) {
+  auto server = process::ServerProcess::Start(SORTITIOND, flags, ::testing::TempDir() + "sortitiond.log", port);
   EXPECT_TRUE(server.ok()) << server.status();
   SORTITION_CHECK(server.ok());
   return *std::move(server);
@@ -31,10 +31,11 @@ std::string OutputPath(const std::string& part) {
 
 }  // namespace
 
-std::unique_ptr<demo::ChildProcess> StartProgram(const std::string& program, const std::vector<std::string>& arguments,
-                                                 const std::string& part) {
+std::unique_ptr<process::ChildProcess> StartProgram(const std::string& program,
+                                                    const std::vector<std::string>& arguments,
+                                                    const std::string& part) {
   std::filesystem::remove(OutputPath(part));
-  auto process = demo::ChildProcess::Start({program, arguments, OutputPath(part), std::nullopt});
+  auto process = process::ChildProcess::Start({program, arguments, OutputPath(part), std::nullopt});
   EXPECT_TRUE(process.ok()) << process.status();
   SORTITION_CHECK(process.ok());
   return *std::move(process);

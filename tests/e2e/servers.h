@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/demo/worker/child_process.h"
-#include "client/demo/worker/server_process.h"
+#include "client/process/child_process.h"
+#include "client/process/server_process.h"
 #include "sortition/client.h"
 
 namespace sortition::testing {
@@ -16,7 +16,7 @@ namespace sortition::testing {
 inline constexpr absl::Duration kLongestWait = absl::Seconds(60);
 
 // Starts a sortitiond; the test fails if it does not serve. `port` 0 = any free one.
-std::unique_ptr<demo::ServerProcess> StartServer(const std::vector<std::string>& flags = {}, int port = 0);
+std::unique_ptr<process::ServerProcess> StartServer(const std::vector<std::string>& flags = {}, int port = 0);
 
 struct Ended {
   int code = 0;
@@ -24,8 +24,9 @@ struct Ended {
 };
 
 // Starts a program, whose output is read by OutputOf. `part` tells apart programs that one test runs at once.
-std::unique_ptr<demo::ChildProcess> StartProgram(const std::string& program, const std::vector<std::string>& arguments,
-                                                 const std::string& part = "");
+std::unique_ptr<process::ChildProcess> StartProgram(const std::string& program,
+                                                    const std::vector<std::string>& arguments,
+                                                    const std::string& part = "");
 std::string OutputOf(const std::string& part = "");
 
 // Runs a program to its end; the test fails if it takes longer than kLongestWait.

@@ -33,7 +33,7 @@ std::string SocketPath(const char* name) {
 
 std::string MemoryTarget(const char* name) { return absl::StrCat("unix:", SocketPath(name)); }
 
-std::unique_ptr<demo::ServerProcess> StartSharing(const char* name, std::vector<std::string> flags = {}) {
+std::unique_ptr<process::ServerProcess> StartSharing(const char* name, std::vector<std::string> flags = {}) {
   flags.push_back(absl::StrCat("--memory_listen=unix:", SocketPath(name)));
   return StartServer(flags);
 }
@@ -318,10 +318,11 @@ TEST(ContainerTest, MemoryIsSharedAcrossContainers) {
   if (std::system(CONTAINER) != 0) GTEST_SKIP() << "needs the right to namespaces, unshare and ip";
   setenv("CONTAINED", SORTITIOND, 1);
   const std::string target = absl::StrCat("unix:", SocketPath("contained"));
-  const auto server = demo::ServerProcess::Start(CONTAINER,
-                                                 {absl::StrCat("--listen=127.0.0.1:0,", target),
-                                                  absl::StrCat("--memory_listen=", MemoryTarget("contained_memory"))},
-                                                 ::testing::TempDir() + "sortitiond.log");
+  const auto server =
+      process::ServerProcess::Start(CONTAINER,
+                                    {absl::StrCat("--listen=127.0.0.1:0,", target),
+                                     absl::StrCat("--memory_listen=", MemoryTarget("contained_memory"))},
+                                    ::testing::TempDir() + "sortitiond.log");
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kGrpc, {(*server)->address()})).ok())
       << "its network is its own";

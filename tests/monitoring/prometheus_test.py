@@ -15,7 +15,7 @@ import yaml
 import expressions
 from sortitiond_process import ENVIRONMENT, Sortitiond, binary, free_port, refuse_row, tls_flags
 
-DEMO = os.environ["TEST_DEMO"]
+CTL = os.environ["TEST_SORTITIONCTL"]
 DEADLINE_S = 60
 SCRAPE = "250ms"
 
@@ -79,8 +79,9 @@ class PrometheusTest(unittest.TestCase):
         refuse_row(socket_path, folder)
         for rows in ("full", "compact(64)"):
             worker = subprocess.Popen(
-                [DEMO, f"--connect={socket_path}", f"--rows={rows}", "--sequences=8", "--tokens=100000"],
-                env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+                [CTL, "bench", f"--server={socket_path}", f"--rows={rows}", "--step_rows=8", "--vocabulary=32768",
+                 "--temperature=0.8", "--top_k=40", "--repetition_penalty=1.1", "--logprobs=3", "--duration=1h"],
+                env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             cls.addClassCleanup(worker.wait)
             cls.addClassCleanup(worker.terminate)
         cls.prometheus = cls.enterClassContext(Prometheus(folder, server.serving["metrics"]))

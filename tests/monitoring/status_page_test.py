@@ -22,6 +22,7 @@ sys.path.append(os.path.join(os.environ["TEST_SOURCE_DIR"], "tests/support"))
 
 from browser import Browser  # noqa: E402
 
+CTL = os.environ["TEST_SORTITIONCTL"]
 DEMO = os.environ["TEST_DEMO"]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
 
@@ -47,8 +48,8 @@ class StatusPageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--cpu_threads=2", "--devices=cpu,cuda:none") as server:
-            subprocess.run([DEMO, f"--connect={server.serving['listen']}", "--sequences=8", "--tokens=20"],
-                           env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+            subprocess.run([DEMO, f"--connect={server.serving['listen']}"], env=ENVIRONMENT,
+                           stdout=subprocess.DEVNULL, check=True)
             cls.document, cls.complaints = browse(f"http://{server.serving['metrics']}/", "--dump-dom")
             cls.metrics = server.metrics()
 
@@ -113,9 +114,10 @@ class CompactRowsTest(unittest.TestCase):
     def test_their_rate_is_shown_while_they_come(self):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
             # A worker that outlives the page's visit.
-            command = [DEMO, f"--connect={server.serving['listen']}", "--sequences=8", "--tokens=100000",
-                       "--rows=compact(64)"]
-            with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as worker:
+            command = [CTL, "bench", f"--server={server.serving['listen']}", "--rows=compact(64)", "--top_k=40",
+                       "--duration=1h"]
+            with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) as worker:
                 try:
                     while 'sortition_compact_rows_total{outcome="decided"} 0' in server.metrics():
                         pass
@@ -134,8 +136,8 @@ AWAIT_SLOW = """(async () => {
 class SlowStepsTest(unittest.TestCase):
     def test_steps_and_their_parts_are_shown(self):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--slow_step=1us") as server:
-            subprocess.run([DEMO, f"--connect={server.serving['listen']}", "--sequences=8", "--tokens=20"],
-                           env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+            subprocess.run([DEMO, f"--connect={server.serving['listen']}"], env=ENVIRONMENT,
+                           stdout=subprocess.DEVNULL, check=True)
             with urllib.request.urlopen(f"http://{server.serving['metrics']}/slow", timeout=20) as response:
                 slow = json.load(response)
             with Browser() as browser:

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "client/demo/byte_pair.h"
+#include "client/demo/language_model.h"
 #include "service/request/parameters.h"
 #include "service/sequence/look_ahead.h"
 #include "service/sequence/sequence_state.h"
@@ -201,20 +201,20 @@ std::string ReadCorpus(const std::string& name) {
   return text.str();
 }
 
-// The corpus by its bytes, the finest tokens there are, and by a vocabulary of byte pairs.
+// The corpus by its bytes, the finest tokens there are, and by its words.
 std::vector<CorpusPiece> MakeCorpus() {
   std::vector<std::pair<std::string, std::string>> texts;
   for (const char* name : {"tables", "code", "lists", "verse"})
     texts.emplace_back(name, ReadCorpus(std::string(name) + ".txt"));
   std::vector<std::string_view> views;
   for (const auto& [name, text] : texts) views.push_back(text);
-  const demo::BytePair pairs = demo::BytePair::Learn(views, 1500);
+  const demo::LanguageModel model(views);
   std::vector<CorpusPiece> corpus;
   for (const auto& [name, text] : texts) {
     TokenIds bytes;
     for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
     corpus.push_back({name + ", bytes", std::move(bytes)});
-    corpus.push_back({name + ", pairs", pairs.Encode(text)});
+    corpus.push_back({name + ", words", model.Encode(text)});
   }
   return corpus;
 }

@@ -20,6 +20,7 @@
 //
 // refused_K: the share of rows that K first tokens do not decide, without sums, in percent. Half of them are the
 // demonstration's model on its own texts, half have a Zipf-like head; temperatures are 0.5 to 1.2.
+#include <bit>
 #include <memory>
 #include <random>
 #include <string>
@@ -30,8 +31,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/bench/logits.h"
 #include "client/cpp/compact_rows.h"
-#include "client/demo/byte_pair.h"
-#include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
 #include "kernels/check.h"
 #include "kernels/cpu/decide_row.h"
@@ -286,21 +285,17 @@ class CompactBench {
   }
 
   void Refusals() {
-    const auto texts = demo::CorpusTexts();
-    const demo::BytePair pairs = demo::BytePair::Learn(texts, 32000);
-    std::vector<std::vector<uint32_t>> encoded;
-    for (const std::string_view text : texts) encoded.push_back(pairs.Encode(text));
-    const auto model = demo::LanguageModel::Train(encoded, pairs.size());
-    std::vector<uint16_t> row(model.live_vocabulary());
+    const demo::LanguageModel model(demo::Tales());
     std::vector<uint32_t> refused(std::size(kCounts));
     uint32_t rows = 0;
     for (const double temperature : {0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2}) {
-      for (const auto& text : encoded) {
+      for (const std::string_view tale : demo::Tales()) {
+        const std::vector<uint32_t> text = model.Encode(tale);
         for (size_t at = 50; at < text.size() && at < kHistory; at += 40, ++rows) {
           const std::vector<uint32_t> history(text.begin(), text.begin() + static_cast<ptrdiff_t>(at));
-          model.Logits(history, row);
-          Count(reinterpret_cast<const std::byte*>(row.data()), model.live_vocabulary(), temperature, history,
-                &refused);
+          std::vector<uint16_t> row;
+          for (const float logit : model.Logits(history)) row.push_back(uint16_t(std::bit_cast<uint32_t>(logit) >> 16));
+          Count(reinterpret_cast<const std::byte*>(row.data()), model.size(), temperature, history, &refused);
         }
       }
     }
@@ -316,7 +311,7 @@ class CompactBench {
   }
 
   const Logits logits_{Shape::kPeaked, kernels::DType::kBF16, 2 * kRows, kVocabulary};
-  const std::unique_ptr<demo::ServerProcess> server_ =
+  const std::unique_ptr<process::ServerProcess> server_ =
       StartServer({"--cpu_threads=1", "--log_level=warning"}, absl::GetFlag(FLAGS_server_core));
   kernels::cpu::Scratch scratch_;
   std::vector<kernels::StatedRow> stated_;

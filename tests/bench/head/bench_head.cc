@@ -7,7 +7,6 @@
 // int8: within the proved bounds of a head whose weights have 8 bits. Each token drawn is compared with the
 // reference's.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -20,8 +19,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/demo/byte_pair.h"
-#include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
 #include "kernels/check.h"
 #include "kernels/law/reference.h"
@@ -45,29 +42,21 @@ struct Rows {
 
 // Texts of the demonstration's model, drawn at temperature 1.
 Rows RecordedRows(uint32_t count) {
-  const auto texts = demo::CorpusTexts();
-  const demo::BytePair pairs = demo::BytePair::Learn(texts, 4000);
-  std::vector<std::vector<uint32_t>> encoded;
-  for (const std::string_view text : texts) encoded.push_back(pairs.Encode(text));
-  const demo::LanguageModel model = demo::LanguageModel::Train(encoded, pairs.size());
+  const demo::LanguageModel model(demo::Tales());
   Rows rows = {.name = "recorded", .logits = {}, .errors = {}, .screened = {}};
   kernels::RowParameters parameters;
   law::Compile({}, &parameters);
   std::vector<uint32_t> text;
   for (uint32_t position = 0; position < 8 * count; ++position) {
-    std::vector<uint16_t> row(model.live_vocabulary());
-    model.Logits(text, row);
+    std::vector<float> row = model.Logits(text);
     kernels::RowRequest request;
     request.logits = row.data();
-    request.dtype = kernels::DType::kBF16;
-    request.live_vocabulary = model.live_vocabulary();
+    request.live_vocabulary = model.size();
     request.parameters = &parameters;
     request.noise = {.seed = 1, .position = position};
     text.push_back(law::SampleRowReference(request).token);
-    if (text.back() == model.end_of_text()) text.clear();
-    if (position % 8 != 7) continue;
-    std::vector<float>& logits = rows.logits.emplace_back();
-    for (const uint16_t bits : row) logits.push_back(std::bit_cast<float>(uint32_t{bits} << 16));
+    if (text.back() == demo::LanguageModel::kEnd) text.clear();
+    if (position % 8 == 7) rows.logits.push_back(std::move(row));
   }
   return rows;
 }

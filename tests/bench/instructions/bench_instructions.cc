@@ -18,7 +18,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/demo/worker/server_process.h"
+#include "client/process/server_process.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "tests/bench/suite.h"
@@ -168,18 +168,18 @@ class Suite {
     std::cerr << "  " << name << ": " << count << "\n";
   }
 
-  std::unique_ptr<demo::ServerProcess> Start(const std::string& before) {
+  std::unique_ptr<process::ServerProcess> Start(const std::string& before) {
     const std::string program = absl::StrCat(folder_, "/server");
     SORTITION_CHECK(WriteFile(program, absl::StrCat("#!/bin/sh\nexec ", before, SORTITIOND, " \"$@\"\n")));
     SORTITION_CHECK(chmod(program.c_str(), 0700) == 0);
-    auto server = demo::ServerProcess::Start(program, {"--cpu_threads=1", absl::StrCat("--memory_listen=", memory_)},
-                                             absl::StrCat(folder_, "/said"));
+    auto server = process::ServerProcess::Start(program, {"--cpu_threads=1", absl::StrCat("--memory_listen=", memory_)},
+                                                absl::StrCat(folder_, "/said"));
     if (!server.ok()) std::cerr << server.status() << "\n";
     SORTITION_CHECK(server.ok());
     return *std::move(server);
   }
 
-  std::string RunWorker(const std::string& before, const std::string& way, const demo::ServerProcess* server,
+  std::string RunWorker(const std::string& before, const std::string& way, const process::ServerProcess* server,
                         uint32_t steps) {
     const std::string target = server == nullptr ? "" : way == "ring" ? memory_ : server->address();
     return Output(absl::StrCat(before, program_, " --work=", way, " --target=", target, " --steps=", steps));

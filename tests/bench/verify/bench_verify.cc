@@ -212,14 +212,14 @@ class Suite {
     report_.Add({"server_16_receipts", seconds[1] * kMicroseconds, "us", seconds[0] * kMicroseconds});
   }
   std::string Target(const std::string& name) const { return "unix:" + folder_ + "/" + name; }
-  std::unique_ptr<demo::ServerProcess> Start(const std::string& name, std::vector<std::string> flags) {
+  std::unique_ptr<process::ServerProcess> Start(const std::string& name, std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--log_level=error", "--cpu_threads=1", "--memory_listen=" + Target(name)});
     return StartServer(flags, absl::GetFlag(FLAGS_server_core));
   }
 
   Report report_;
   std::string folder_;
-  std::unique_ptr<demo::ServerProcess> asked_, files_, sleepy_;
+  std::unique_ptr<process::ServerProcess> asked_, files_, sleepy_;
 };
 
 }  // namespace

@@ -20,8 +20,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "client/demo/byte_pair.h"
-#include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
 #include "kernels/check.h"
 #include "sortition/local_sequence.h"
@@ -39,14 +37,6 @@ constexpr uint32_t kContext = 4;  // tokens before the first that counts
 constexpr uint32_t kText = 1'000'000;
 constexpr double kLevels[] = {1e-2, 1e-3, 1e-4, 1e-5, 1e-6};
 
-demo::LanguageModel LearnFromCorpus() {
-  const auto texts = demo::CorpusTexts();
-  const demo::BytePair pairs = demo::BytePair::Learn(texts, 4000);
-  std::vector<std::vector<uint32_t>> encoded;
-  for (const std::string_view text : texts) encoded.push_back(pairs.Encode(text));
-  return demo::LanguageModel::Train(encoded, pairs.size());
-}
-
 struct Text {
   std::vector<uint32_t> tokens;
   double entropy = 0;  // nats a token, on average
@@ -57,7 +47,7 @@ Text Write(const demo::LanguageModel& model, uint32_t length, float temperature,
            std::optional<uint64_t> key) {
   client::SequenceOptions options;
   options.request_id = "text";
-  options.vocabulary_size = model.live_vocabulary();
+  options.vocabulary_size = model.size();
   options.seed = seed;
   options.parameters.set_temperature(temperature);
   options.parameters.set_entropy(true);
@@ -65,16 +55,15 @@ Text Write(const demo::LanguageModel& model, uint32_t length, float temperature,
   auto sequence = client::LocalSequence::Open(options);
   SORTITION_CHECK(sequence.ok());
   Text text;
-  std::vector<uint16_t> row(model.live_vocabulary());
   size_t begin = 0;  // of the story
   while (text.tokens.size() < length) {
-    model.Logits(std::span(text.tokens).subspan(begin), row);
-    const auto result = (*sequence)->Step(v1::DTYPE_BF16, {.logits = row.data()});
+    const std::vector<float> row = model.Logits(std::span(text.tokens).subspan(begin));
+    const auto result = (*sequence)->Step(v1::DTYPE_F32, {.logits = row.data()});
     const auto* const draw = std::get_if<v1::DrawResult>(&result);
     SORTITION_CHECK(draw != nullptr);
     text.tokens.push_back(draw->token());
     text.entropy += double(draw->entropy()) / length;
-    if (draw->token() == model.end_of_text()) begin = text.tokens.size();
+    if (draw->token() == demo::LanguageModel::kEnd) begin = text.tokens.size();
   }
   return text;
 }
@@ -134,7 +123,7 @@ int main(int argc, char** argv) {
   using namespace sortition::bench;
   absl::ParseCommandLine(argc, argv);
   Report report("watermark", MachineName());
-  const sortition::demo::LanguageModel model = LearnFromCorpus();
+  const sortition::demo::LanguageModel model(sortition::demo::Tales());
   MeasureFound(model, &report);
   MeasureFalsePositives(model, &report);
   return Publish(report);

@@ -147,7 +147,7 @@ class WireBench {
   }
 
  private:
-  static std::unique_ptr<demo::ServerProcess> Start(const std::vector<std::string>& flags) {
+  static std::unique_ptr<process::ServerProcess> Start(const std::vector<std::string>& flags) {
     return StartServer(flags, absl::GetFlag(FLAGS_server_core));
   }
   std::string MemoryTarget() const { return unix_target_ + "_memory"; }
@@ -246,7 +246,7 @@ class WireBench {
       Worker open_narrow(targets.second, TransportKind::kGrpc, 1 << 20, /*row_memory=*/false);
       for (Worker* worker : {&guarded_narrow, &open_narrow}) worker->Open(1, kNarrow, Greedy());
       double cpu[2] = {};
-      const auto step = [&](Worker* worker, const std::unique_ptr<demo::ServerProcess>& of, double* seconds) {
+      const auto step = [&](Worker* worker, const std::unique_ptr<process::ServerProcess>& of, double* seconds) {
         return [&narrow, server = of->process().pid(), worker, seconds](size_t input) {
           const double before = CpuSeconds(server);
           worker->Step(v1::DTYPE_F32, kNarrow, narrow.row(input), 1, narrow.row_bytes());
@@ -383,8 +383,8 @@ class WireBench {
   RawSocketPeer& tcp_;
   RawSocketPeer& uds_;
   FutexPeer& futex_;
-  std::unique_ptr<demo::ServerProcess> server_;
-  std::unique_ptr<demo::ServerProcess> sleepy_server_;  // its rings sleep at once
+  std::unique_ptr<process::ServerProcess> server_;
+  std::unique_ptr<process::ServerProcess> sleepy_server_;  // its rings sleep at once
   std::string unix_target_;
   Report report_{"wire", MachineName()};
 };

@@ -1,5 +1,5 @@
 // Starts children with fork and exec, and waits for them.
-#include "client/demo/worker/child_process.h"
+#include "client/process/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "kernels/check.h"
 
-namespace sortition::demo {
+namespace sortition::process {
 namespace {
 
 constexpr absl::Duration kEndPollInterval = absl::Milliseconds(2);
@@ -87,4 +87,4 @@ absl::StatusOr<int> ChildProcess::Wait(absl::Duration timeout) {
   return exit_code_;
 }
 
-}  // namespace sortition::demo
+}  // namespace sortition::process

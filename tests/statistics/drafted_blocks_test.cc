@@ -1,15 +1,12 @@
 // Block verification accepts at least as many drafts as rejection, on drafts of the demo's model: its bigrams draft
-// what its longest n-grams verify.
+// what its trigrams verify.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <random>
 #include <vector>
 
-#include "client/demo/byte_pair.h"
-#include "client/demo/corpus.h"
 #include "client/demo/language_model.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/block.h"
@@ -24,35 +21,26 @@ constexpr uint32_t kDrafts = 4;
 
 // One position of a recorded block: the target's logits, the drafter's probabilities and the draft.
 struct Position {
-  std::vector<uint16_t> logits;
+  std::vector<float> logits;
   std::vector<float> q;
   uint32_t draft = 0;
 };
 
-// Blocks of drafts after prefixes of the corpus, the models trained on its other texts.
+// Blocks of drafts after prefixes of the tales.
 class DraftedBlocks : public ::testing::Test {
  protected:
   static std::vector<std::vector<Position>> Record(uint32_t blocks) {
-    const BytePair vocabulary = BytePair::Learn(CorpusTexts(), 1023);
-    std::vector<std::vector<uint32_t>> training;
-    std::vector<std::vector<uint32_t>> others;
-    for (const std::string_view text : CorpusTexts()) {
-      ((training.size() + others.size()) % 10 == 0 ? others : training).push_back(vocabulary.Encode(text));
-    }
-    const LanguageModel target = LanguageModel::Train(training, vocabulary.size());
-    const LanguageModel drafter = LanguageModel::Train(training, vocabulary.size(), 2);
+    const std::vector<std::string_view> tales = Tales();
+    const LanguageModel model(tales);
     std::mt19937_64 random(41);
     std::vector<std::vector<Position>> recorded(blocks);
     for (std::vector<Position>& block : recorded) {
-      const std::vector<uint32_t>& text = others[random() % others.size()];
+      const std::vector<uint32_t> text = model.Encode(tales[random() % tales.size()]);
       std::vector<uint32_t> context(text.begin(), text.begin() + std::ptrdiff_t(random() % text.size()));
       for (uint32_t i = 0; i < kDrafts; ++i) {
         Position& at = block.emplace_back();
-        at.logits.resize(target.live_vocabulary());
-        target.Logits(context, at.logits);
-        for (uint32_t id = 0; id < drafter.live_vocabulary(); ++id) {
-          at.q.push_back(float(drafter.Probability(context, id)));
-        }
+        at.logits = model.Logits(context);
+        for (const float logit : model.Logits(context, 2)) at.q.push_back(std::exp(logit));
         at.draft = std::discrete_distribution<uint32_t>(at.q.begin(), at.q.end())(random);
         context.push_back(at.draft);
       }
@@ -65,7 +53,6 @@ class DraftedBlocks : public ::testing::Test {
                                    const kernels::NoiseKey& noise) {
     RowRequest request;
     request.logits = at.logits.data();
-    request.dtype = kernels::DType::kBF16;
     request.live_vocabulary = uint32_t(at.logits.size());
     request.parameters = &parameters;
     request.noise = noise;

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace sortition::demo {
+namespace sortition::process {
 
 // Not thread-safe. The destructor kills a child that still runs. If the thread that started the child ends first, the
 // kernel sends it SIGTERM.
@@ -48,4 +48,4 @@ class ChildProcess {
   int exit_code_ = 0;
 };
 
-}  // namespace sortition::demo
+}  // namespace sortition::process

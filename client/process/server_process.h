@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/demo/worker/child_process.h"
+#include "client/process/child_process.h"
 
-namespace sortition::demo {
+namespace sortition::process {
 
 // Not thread-safe. The destructor kills a server that still runs.
 class ServerProcess {
@@ -39,4 +39,4 @@ class ServerProcess {
   std::unique_ptr<ChildProcess> process_;
 };
 
-}  // namespace sortition::demo
+}  // namespace sortition::process

@@ -1,5 +1,5 @@
 // Starts a server and reads its port.
-#include "client/demo/worker/server_process.h"
+#include "client/process/server_process.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace sortition::demo {
+namespace sortition::process {
 namespace {
 
 constexpr absl::Duration kStartTimeout = absl::Seconds(30);
@@ -83,4 +83,4 @@ absl::Status ServerProcess::Stop(absl::Duration timeout) {
   return absl::OkStatus();
 }
 
-}  // namespace sortition::demo
+}  // namespace sortition::process
