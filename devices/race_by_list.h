@@ -21,7 +21,7 @@ class RaceByList {
   RaceByList& operator=(const RaceByList&) = delete;
 
   std::span<const DeviceRow> rows() const { return rows_; }
-  // Makes the outputs of these rows, one for each, what the original ones ask for.
+  // Turns the outputs of these rows, one for each, into those that the original rows ask for.
   void Finish(std::span<kernels::RowOutput> outputs) const;
 
  private:

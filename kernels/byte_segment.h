@@ -1,4 +1,4 @@
-// A run of bytes in memory, of which several make a tensor.
+// A run of bytes in memory. One or more runs make a tensor.
 #pragma once
 
 #include <cstddef>

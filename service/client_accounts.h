@@ -40,9 +40,9 @@ class ClientAccount {
   std::optional<Refusal> TakeRegion(uint64_t bytes, const std::string& field);
   void GiveBackRegion(uint64_t bytes);
 
-  // Charges rows and bytes that have arrived. Refuses while earlier charges exceed what the rates have allowed since,
-  // plus one second's worth. A refused charge costs nothing, and the refusal advises when the next one will pass. So
-  // one message may exceed a second's worth, and the average rate still holds.
+  // Charges rows and bytes that have arrived. Refuses while earlier charges exceed the allowance of the rates since
+  // then, plus one second's worth. A refused charge costs nothing, and the refusal advises when the next one will pass.
+  // So one message may exceed a second's worth, and the average rate still holds.
   std::optional<Refusal> Charge(uint32_t rows, uint64_t bytes, const char* field);
 
   Use use() const;

@@ -4,12 +4,10 @@
 // It has no sockets, threads or clock: messages leave through transports, events arrive through methods, and the time
 // is an argument. Every submitted row gets exactly one result, and its sequence advances exactly once if the result is
 // a token, even when streams break and messages are lost or repeated:
-//   - Results are matched by a batch id, which is used once, and by the row's step id. Results that match nothing are
-//   late
-//     and are ignored.
-//   - Rows without a result on a stream that has ended are sent again with the same step ids, after their sequences
-//   were
-//     opened again with a higher epoch. The service then repeats its result or refuses what it cannot tell apart.
+// - Results are matched by a batch id, which is used once, and by the row's step id. Results that match nothing are
+//   late and are ignored.
+// - Rows without a result on a stream that has ended are sent again with the same step ids, after their sequences were
+//   opened again with a higher epoch. The service then repeats its result, or refuses rows that it cannot tell apart.
 #pragma once
 
 #include <cstdint>

@@ -71,8 +71,8 @@ class CpuDevice final : public Device {
   absl::Mutex mutex_;
   std::deque<std::shared_ptr<Batch>> queue_ ABSL_GUARDED_BY(mutex_);  // batches with untaken rows
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Grows with each change of what is above; threads sleep on it. A mutex would wake one thread, and the next one only
-  // when that is awake.
+  // Grows with each change of the fields above; threads sleep on it. A mutex would wake one thread, and the next one
+  // only once the first is awake.
   std::atomic<uint32_t> changes_ = 0;
   std::vector<std::thread> threads_;
 };

@@ -37,7 +37,7 @@ class Lane {
  private:
   Lane(std::shared_ptr<Context> context, uint64_t most_bytes) : context_(std::move(context)), most_bytes_(most_bytes) {}
   absl::Status Open();
-  // Samples as many of the first rows as fit `most_bytes`; sets `*taken` to their number.
+  // Samples the first rows, up to `most_bytes`; sets `*taken` to their number.
   absl::Status RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes, size_t* taken,
                         std::vector<kernels::RowOutput>* outputs, uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::cuda::Chunk& chunk);

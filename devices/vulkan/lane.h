@@ -42,7 +42,7 @@ class Lane {
   Lane(std::shared_ptr<Context> context, const LaneOptions& options)
       : context_(std::move(context)), options_(options), commands_(context_.get()) {}
   absl::Status Open();
-  // Samples as many of the first rows as fit the buffers; sets `*taken` to their number.
+  // Samples the first rows, up to the room in the buffers; sets `*taken` to their number.
   absl::Status RunChunk(std::span<const DeviceRow> rows, size_t* taken, std::vector<kernels::RowOutput>* outputs,
                         uint64_t* nanoseconds);
   absl::Status Reserve(const kernels::vulkan::Chunk::Sizes& sizes);

@@ -29,7 +29,7 @@ void CopySegments(const DeviceRow& row, std::byte* to) {
   SORTITION_CHECK(left == 0);
 }
 
-// Returns how many of the first rows form a run: each in one piece, one after the other, with gaps below a page, so
+// Returns how many of the first rows form a run: each in one piece, in the order of memory, with gaps below a page, so
 // that every page of the run has a part of a row.
 size_t RunOf(std::span<const DeviceRow> rows, uint64_t page) {
   const auto is_whole = [](const DeviceRow& row) { return row.segments.size() == 1 && row.imported == nullptr; };

@@ -111,7 +111,7 @@ class RowRace {
     race_.racers().count = 0;
     race_.racers().Reserve(kMostGroupsAtOnce * law::kGroupSize);
     if (likely) {
-      // Vectors read past the end of what they are given.
+      // Vectors read past the end of their input.
       *able_.Reserve(1) = *likely;
       kernels_.EnterCandidates(able_.data(), 1, scale_, key_, &race_.racers());
       race_.Run();

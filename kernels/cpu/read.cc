@@ -1,4 +1,4 @@
-// Reading, and what is done about rows with a NaN or a logit that is too large.
+// Reads rows, and treats rows with a NaN or a logit that is too large.
 #include "kernels/cpu/read.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 
 namespace sortition::kernels::cpu {
 
-// Smoothing as floating-point operations, each of which is the law's; square and cube are 0 where there is none.
+// Smoothing as floating-point operations, which are the law's one by one. square and cube are 0 without smoothing.
 struct CurveFloats {
   bool is_on = false;
   law::Curve bits = {};  // the same as bits

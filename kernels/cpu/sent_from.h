@@ -1,4 +1,4 @@
-// Selection by key without keys: what a tensor holds is compared as it lies there.
+// Selection by key without keys: compares the elements of a tensor as they lie there.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Sums: of what was sent, group by group, and of the edited tokens.
+// Sums over the tokens as they were sent, group by group, and over the edited tokens.
 #include "kernels/cpu/sums.h"
 
 #include <algorithm>

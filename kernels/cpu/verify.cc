@@ -25,7 +25,7 @@ uint64_t SumOfKept(const Kernels& kernels, const Row& row, const RowScale& scale
   return WeighList(kernels, kept.listed, scale, scratch);
 }
 
-// A kept token and what is left of its weight.
+// A kept token and the rest of its weight.
 struct TokenWeight {
   uint32_t token;
   uint64_t weight;

@@ -21,9 +21,9 @@ enum class LogitsPath {
 
 // Rows that run together: a batch, or the part of it that the buffers hold. Not thread-safe.
 //
-// Three buffers. The upload is what the host writes: inputs, masks, edits, what chained rows ask for, then logits. The
-// work is the device's own: states and scratch, then the logits that it copies. The download is what the host reads:
-// outputs, then tokens, at the end the kept tokens, of which it reads only those that exist.
+// Three buffers. The host writes the upload: inputs, masks, edits, inputs of chained rows, then logits. The work is the
+// device's own: states and scratch, then the logits that it copies. The host reads the download: outputs, then tokens,
+// at the end the kept tokens, as far as they were written.
 class Chunk {
  public:
   struct Sizes {          // bytes

@@ -1,4 +1,4 @@
-// min-p, top-k, top-p: each keeps a prefix of what the one before it left.
+// min-p, top-k, top-p: each keeps a prefix of the tokens that the one before it left.
 #pragma once
 
 #include "kernels/cuda/select.cuh"

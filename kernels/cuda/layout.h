@@ -107,7 +107,7 @@ struct ChainedOutput {
 inline constexpr uint32_t kDrawnShift = 2;
 inline constexpr uint32_t kMostDrawn = (1u << 29) - 1;
 
-// A sequence in device memory: what the device carries from one draw of a row to the next.
+// A sequence in device memory: the data that the device carries from one draw of a row to the next.
 struct Sequence {
   LogitEdit* edits = nullptr;  // sorted by token; null: the row has no sequence
   double minus_frequency = 0;  // a token drawn n times has the penalty minus_frequency * n - presence

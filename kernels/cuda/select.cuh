@@ -160,7 +160,7 @@ __device__ __noinline__ u32 Collect(const Row& row, const View& view, u64 last) 
   return CountOf();
 }
 
-// Returns the rank of the `count`-th candidate among those up to `last`, of which there are more.
+// Returns the rank of the `count`-th candidate. More than `count` candidates stand up to `last`.
 __device__ __noinline__ u64 EndOfFirst(const Row& row, const View& view, u32 count, u64 last) {
   return FindCut(kRankDigits, MakeThreshold(count), [&](u32 from, auto visit) {
     VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)), [&](u64 rank) { visit(rank, 1); });

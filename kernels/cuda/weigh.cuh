@@ -44,7 +44,7 @@ __device__ __noinline__ u32 CountLike(typename E::Quad quad, u32 shown, u32 end,
 template <typename E>
 __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, Weighing* weighing) {
   constexpr u32 kStep = kThreads * E::kPerQuad;
-  // Copies: what the loop needs stays in registers.
+  // Copies, so that they stay in registers during the loop.
   const void* const logits = OnChip().input.logits;
   const u32 vocabulary = OnChip().input.vocabulary;
   const u32* const powers = OnChip().powers;

@@ -17,7 +17,7 @@ namespace sortition::law {
 // The field of SamplingParameters that a sampler is set by: "top_p".
 std::string_view SamplerName(Sampler sampler);
 
-// The orders of peers; what a peer lacks has the place that docs/semantics.md gives it.
+// The orders of peers. A sampler that a peer lacks has the place that docs/semantics.md gives it.
 enum class Preset { kVllm, kLlamaCpp, kHf };
 std::span<const Sampler> PresetOrder(Preset preset);
 

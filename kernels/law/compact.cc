@@ -279,7 +279,7 @@ std::optional<Unsound> FindUnsoundTokens(u32 live_vocabulary, const CompactRow& 
   return FindListedTwice(live_vocabulary, row);
 }
 
-// Every token that is not listed weighs at most as much as the last of the first tokens.
+// No unlisted token weighs more than the last of the first tokens.
 std::string_view WhyNoSum(u32 live_vocabulary, const CompactRow& row, const Temperature& temperature, u64 sum) {
   const Scale scale = ScaleOf(row.first[0].bits, temperature);
   u64 listed = 0;

@@ -40,9 +40,9 @@ std::optional<Temperature> StatedTemperature(const kernels::RowParameters& param
 // of the vocabulary, with the ids of the whole row, which cover it together. Their sums are left out. Pure; O(k log k).
 kernels::StatedRow MergeShards(std::span<const kernels::StatedRow> shards);
 
-// Returns what a producer states of the request's logits: the first `count` live tokens, and those of `named` that are
-// not among them, with every sum. `named` is sorted. Absent if the row fails with these logits: then the whole row is
-// sent. Masks and edits of the request are ignored.
+// Returns a producer's statement of the request's logits: the first `count` live tokens, the other tokens of `named`,
+// and every sum. `named` is sorted. Absent if the row fails with these logits: then the whole row is sent. Masks and
+// edits of the request are ignored.
 std::optional<kernels::StatedRow> StateRowReference(const kernels::RowRequest& request, uint32_t count,
                                                     std::span<const uint32_t> named);
 

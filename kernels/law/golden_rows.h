@@ -1,5 +1,4 @@
-// Rows whose answers are written down in golden_outputs.json: what a new implementation, or a device at start, is tried
-// on.
+// Rows whose answers are written down in golden_outputs.json, to test a new implementation, or a device at its start.
 #pragma once
 
 #include <bit>
@@ -43,7 +42,7 @@ struct GoldenRow {
   uint32_t vocabulary = 0;
   std::vector<uint32_t> elements;  // as sent, 16-bit types in the low half; filled for every shape
   SamplingParameters options;
-  kernels::RowParameters compiled;  // of `options`, plus what is asked for
+  kernels::RowParameters compiled;  // of `options`, and the answers asked for
   kernels::NoiseKey noise = {0x2222222211111111, 5, 0};
   std::vector<kernels::LogitEdit> edits;
   bool has_allowed_tokens = false;

@@ -1,4 +1,4 @@
-// Each stage sees what the stage before it left: the kept tokens in order, and the shape.
+// Each stage works on the result of the stage before it: the kept tokens in order, and the shape.
 #include "kernels/law/reference_chain.h"
 
 #include <algorithm>

@@ -18,7 +18,7 @@ struct Rest {
   std::optional<u64> unit_sum;  // of the weights of all tokens, listed or not, at temperature 1
   std::optional<u64> sum;       // of the same at the row's own temperature
 
-  // After a stage that may drop tokens: the sums are not those of what is kept.
+  // Called after a stage that may drop tokens: the sums are not those of the kept tokens.
   void ForgetSums() { unit_sum = sum = std::nullopt; }
 };
 
@@ -39,7 +39,7 @@ class ReferenceChain {
   // Returns why the rest leaves a stage undecided; nothing if every stage is decided.
   std::optional<kernels::RowRequiredReason> Run();
 
-  // The tokens that Run kept, with their bits before the chain. They are all that is kept unless keeps_rest().
+  // The tokens that Run kept, with their bits before the chain. Unless keeps_rest(), no others are kept.
   const std::vector<kernels::TokenBits>& kept() const { return kept_; }
   bool keeps_rest() const { return rest_.has_value(); }
   const Shape& shape() const { return shape_; }

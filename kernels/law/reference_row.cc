@@ -207,7 +207,7 @@ Undecided Describe(const RowRequest& request, const ListedRow& row, const Refere
   return parameters.raw_logprob ? DescribeRaw(request, row, answer) : std::nullopt;
 }
 
-// Nothing of the kept tokens is wanted, nor what the stages make of them.
+// True if the answer needs neither the kept tokens nor the results of stages.
 bool IgnoresKept(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
   const auto chooses_temperature = [](const kernels::Stage& stage) {

@@ -32,7 +32,7 @@ std::vector<kernels::TokenBits> LiveInOrder(std::vector<kernels::TokenBits> toke
 
 kernels::RowOutput FailedRow(kernels::RowError error, u32 id);
 
-// The tokens of a row whose logits are known, before and after the changes, and what is stated of the others.
+// The tokens of a row whose logits are known, before and after the changes, and the statements about the others.
 struct ListedRow {
   std::vector<kernels::TokenBits> raw;   // in order, live
   std::vector<kernels::TokenBits> kept;  // after the changes: in order, live

@@ -35,7 +35,7 @@ std::optional<TokenBits> RaceOf(const std::vector<TokenBits>& tokens, const std:
   return winner;
 }
 
-// Draws among weights of which some are left; among those of the target where roundings leave none.
+// Draws from the residual weights, or from the target's weights if rounding left none.
 TokenBits DrawLeft(const std::vector<TokenBits>& kept, const std::vector<u64>& left, const std::vector<u64>& weights,
                    const DrawKey& key) {
   if (const auto winner = RaceOf(kept, left, key)) return *winner;
@@ -144,7 +144,7 @@ Verdict VerifyReference(const RowRequest& request, const std::vector<TokenBits>&
   for (size_t i = 0; i < kept.size(); ++i) {
     residuals.push_back(Residual(weights[i], DraftWeight(DraftBits(request, kept[i].token), sum)));
   }
-  // Nothing is left where the drafter gives every kept token as much as the target does.
+  // No residual is left if the drafter gives every kept token the probability that the target gives it.
   return {DrawLeft(kept, residuals, weights, ResidualKey(words, key)), false};
 }
 

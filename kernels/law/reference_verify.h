@@ -19,8 +19,8 @@ struct DraftError {
 };
 DraftError CheckDraft(const kernels::RowRequest& request);
 
-// The token of a row that verifies a draft: the draft, or one drawn in its place. `kept` are the row's kept tokens, of
-// which one weighs something.
+// The token of a row that verifies a draft: the draft, or one drawn in its place. `kept` are the row's kept tokens; at
+// least one has a weight above 0.
 struct Verdict {
   kernels::TokenBits token;
   bool accepted = false;  // as in RowOutput

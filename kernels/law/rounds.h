@@ -1,5 +1,5 @@
-// The functions of rejection in rounds (SPECULATION.md, "Rounds"), for hosts: several drafts of one position are tested
-// one after the other, each against what the rounds before have left of the target's weights.
+// The functions of rejection in rounds (SPECULATION.md, "Rounds"), for hosts: drafts of one position are tested in
+// turn, each against the target's weights after the rounds before it.
 //
 // Every function here is pure, thread-safe and gives the same bits on every machine.
 #pragma once
@@ -24,7 +24,7 @@ inline u64 LeftUnits(u32 q, u32 largest) {
   return (u64{(q & 0x7fffffu) | 0x800000u} << 20) >> (largest - exponent);
 }
 
-// The drafter's weights in one round, at the scale of what is left of the target's.
+// The drafter's weights in one round, at the scale of the target's remaining weights.
 class RoundDrafter {
  public:
   // Makes those of the whole distribution, for weights of the sum `sum`.

@@ -1,9 +1,9 @@
 // Decides whether a step may join the queue.
 //
 // Time: a step is refused if its rows would wait longer than max_queue_time, or past the step's deadline, by the costs
-// that the router has measured. The wait counts what the step's own stream has in the queue, and each other stream's
-// share meanwhile. So a stream with few waiting rows is admitted however long the queues of others are, and a step with
-// nothing ahead of it always.
+// that the router has measured. The wait counts the rows that the step's own stream has in the queue, and each other
+// stream's share meanwhile. So a stream with few waiting rows is admitted however long the queues of others are, and a
+// step with no rows ahead of it always is.
 //
 // Memory: a tenant may use at most 8/9 of the space that other tenants leave, and a stream 8/9 of what the other
 // streams of its tenant leave. So a newcomer always finds room, though maybe not for all of its rows.

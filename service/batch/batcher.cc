@@ -43,7 +43,7 @@ absl::Duration LongestFor(Submitter submitter) {
 // Groups outputs by step, so that each step is called once.
 class OutputsByStep {
  public:
-  // `queued`: the row joined the queue. `rows`: as many may follow of the step.
+  // `queued`: time at which the row joined the queue. `rows`: upper bound for the further rows of the step.
   void Add(const std::shared_ptr<PendingStep>& step, absl::Time queued, size_t rows, const QueuedOutput& output) {
     // Rows of one step mostly follow each other, so the last step is tried first.
     if (steps_.empty()) AddStep(step, queued, rows);
@@ -226,7 +226,7 @@ std::unique_ptr<Batcher::Batch> Batcher::FillBatch(const Router::Choice& choice,
   if (batch->rows.empty()) return nullptr;  // all rows were refused
   batch->shape.rows = static_cast<uint32_t>(batch->rows.size());
   const double alone = costs.Seconds({batch->shape.rows, batch->shape.bytes, moves}) - costs.launch;
-  const double together = alone / description.batches_in_flight;  // on as many threads, of which each has rows
+  const double together = alone / description.batches_in_flight;  // over that number of threads
   batch->here = absl::Seconds(alone);
   batch->is_sooner_here = alone <= together + absl::ToDoubleSeconds(kHandOver);
   keeper_.Started(batch->device, batch->shape, now);

@@ -1,5 +1,5 @@
-// Start-time fair queueing (Goyal, Vin and Cheng, 1996): shares work equally among members that each want as much as
-// they can get.
+// Start-time fair queueing (Goyal, Vin and Cheng, 1996): shares work equally among members that have no limit of their
+// own.
 //
 // A virtual clock counts work. A member's tag is the clock value at which its next turn begins. A member joins with the
 // clock's value as its tag, and each turn adds its cost to the tag. The member with the least tag goes next, and its

@@ -1,6 +1,6 @@
 // Queue of rows of one kind and priority, in an order that gives each tenant and stream its share.
 //
-// Tenants share the devices equally, and the streams of a tenant share what it gets. Shares are counted in work: a
+// Tenants share the devices equally, and the streams of a tenant share the tenant's part. Shares are counted in work: a
 // row's bytes plus a constant for each row, so neither many small rows nor few large ones get more. Within a stream the
 // oldest row goes first. Rows that return because a device failed them go before all others and are not charged again.
 #pragma once
@@ -32,8 +32,8 @@ struct Standing {
   double WorkAhead() const { return tenants * streams * double(stream.work); }
 };
 
-// Returns the row's work, in bytes: its logits, plus as many bytes as a CPU core reads in the time that it needs for
-// the row beside them.
+// Returns the row's work, in bytes: its logits, plus the bytes that a CPU core could read in the time of the row's
+// other work.
 uint64_t WorkOf(const devices::DeviceRow& row);
 
 // Not thread-safe. Add and Take cost O(log streams).

@@ -23,7 +23,7 @@ struct QueueOwner {
   uint64_t stream = 0;
 };
 
-// All that a row refers to stays alive as long as its step does.
+// The data that a row refers to lives as long as its step.
 struct QueuedRow {
   uint32_t index = 0;
   std::string_view sequence = {};  // request id
@@ -58,8 +58,8 @@ absl::Status TakeCopy(WaitingRow* waiting);
 
 Router::Needs NeedsOf(const devices::DeviceRow& row);
 
-// Describes rows, at least one, as one batch. Absent unless they lie in one memory and have equal needs. Each counts as
-// many bytes as the first.
+// Describes rows, at least one, as one batch. Absent unless they lie in one memory and have equal needs. Each row
+// counts the bytes of the first one.
 std::optional<Router::Batch> WholeIfAlike(const std::vector<QueuedRow>& rows);
 
 }  // namespace sortition::service

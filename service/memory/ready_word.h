@@ -29,7 +29,7 @@ class ReadyWord {
     const std::byte* const word = region_->bytes().data() + offset_;
     return std::atomic_ref(*reinterpret_cast<uint32_t*>(const_cast<std::byte*>(word))).load(std::memory_order_acquire);
   }
-  // Returns true once the word has reached its value or passed it. All that was written before the word is visible
+  // Returns true once the word has reached its value or passed it. Writes made before the word was raised are visible
   // then.
   bool IsSet() const { return static_cast<int32_t>(Read() - value_) >= 0; }
 

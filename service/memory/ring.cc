@@ -32,7 +32,7 @@ RingStatus RingWriter::Put(std::span<const std::span<const std::byte>> parts) {
   for (const auto& part : parts) size += part.size();
   SORTITION_CHECK(size > 0 && size <= kMostRingMessageBytes);
   const uint64_t unread = written_ - words_.read.load(std::memory_order_acquire);
-  // The reader may only advance, and not past what was written.
+  // The reader may only advance, and not past the written bytes.
   if (unread > written_ - known_read_) return RingStatus::kBroken;
   known_read_ = written_ - unread;
   const uint64_t needed = kHeaderBytes + Padded(size);

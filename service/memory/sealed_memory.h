@@ -19,8 +19,8 @@ class SealedMemory {
   enum class Access { kRead, kReadWrite };
 
   // Allocates `bytes`, 1 to 2^62, rounded up to whole pages. All pages are taken at once, so a lack of memory fails
-  // here and not at the first access. RESOURCE_EXHAUSTED names what is missing: memory, descriptors or room. Blocks
-  // while the pages are cleared.
+  // here and not at the first access. RESOURCE_EXHAUSTED names the lack: memory, descriptors or room. Blocks while the
+  // pages are cleared.
   static absl::StatusOr<std::unique_ptr<SealedMemory>> Make(uint64_t bytes, Access access);
 
   // Returns `bytes` rounded up as Make does; at most 2^62.

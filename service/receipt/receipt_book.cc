@@ -1,4 +1,4 @@
-// Chains under their own locks, and one thread that writes what they made.
+// Chains have their own locks, and one thread writes their records.
 #include "service/receipt/receipt_book.h"
 
 #include <sys/stat.h>
@@ -15,7 +15,7 @@ namespace {
 // Receipts wait this long for others that are written with them. They are lost if the process is killed meanwhile.
 constexpr absl::Duration kGather = absl::Milliseconds(10);
 constexpr uint64_t kGatherBytes = 1 << 20;
-// A file's receipts are signed when there are as many, or after this time.
+// A file's receipts are signed once there are kSignedTogether of them, or after kSignedWithin.
 constexpr uint64_t kSignedTogether = 4096;
 constexpr absl::Duration kSignedWithin = absl::Seconds(1);
 constexpr absl::Duration kRetry = absl::Seconds(1);

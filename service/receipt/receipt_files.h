@@ -22,7 +22,7 @@ class ReceiptFiles {
   // Appends all of these bytes to the current file, or none. The error names the file and the reason. The bytes are the
   // kernel's when this returns: they outlive the process, but not the machine, until Sync.
   absl::Status Write(std::string_view bytes);
-  // Makes what is written outlive the machine.
+  // Makes the written records outlive the machine.
   absl::Status Sync();
   // Ends the current file: the next Write begins another one.
   void Rotate();

@@ -17,9 +17,9 @@ struct ReceiptSettings {
   // Every sequence has receipts, which are written to the folder. Otherwise those whose worker asks for them.
   bool all = false;
   // While receipts cannot be written, rows that need one are refused. Otherwise such rows are answered, and receipts
-  // beyond what the queue holds are lost.
+  // beyond the queue's room are lost.
   bool required = false;
-  uint64_t file_bytes = uint64_t{64} << 20;   // a file that has as many ends
+  uint64_t file_bytes = uint64_t{64} << 20;   // a file of this size ends
   uint64_t queue_bytes = uint64_t{64} << 20;  // receipts that wait to be written
 };
 

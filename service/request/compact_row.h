@@ -20,9 +20,9 @@ namespace sortition::service {
 // their tokens. Thread-safe.
 uint64_t CompactBytesOf(const v1::Step& message, uint32_t element_bytes);
 
-// Reads the compact rows of row `index` of a step, which has `positions` of them, from the step's pairs. Each byte is
-// read once. Refuses what the row itself shows to be unsound. Rows of a step in shards state the shard's tokens, by the
-// ids of the whole row, and no sums. Thread-safe.
+// Reads the compact rows of row `index` of a step, one for each of its `positions`, from the step's pairs. Each byte is
+// read once. Refuses rows that show by themselves that they are unsound. Rows of a step in shards state the shard's
+// tokens, by the ids of the whole row, and no sums. Thread-safe.
 std::variant<std::vector<kernels::StatedRow>, Refusal> ReadCompactRows(const v1::StepRow& row, uint32_t index,
                                                                        uint32_t positions, const StepShape& shape,
                                                                        const PayloadView& pairs,

@@ -25,7 +25,7 @@ struct RegionRange {
   bool operator==(const RegionRange&) const = default;
 };
 
-// Bulk bytes in as many segments as the network delivered them, or in one of shared memory.
+// Bulk bytes, in the segments in which the network delivered them, or in one segment of shared memory.
 struct Payload {
   std::vector<devices::ByteSegment> segments;  // none empty
   uint64_t size = 0;
@@ -51,9 +51,9 @@ using NewStep = absl::FunctionRef<std::unique_ptr<v1::Step>()>;
 inline std::unique_ptr<v1::Step> MakeStep() { return std::make_unique<v1::Step>(); }
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
-// live as long as `owner`. A step is parsed into one of `new_step`. Refuses what is no message of the contract with
-// MALFORMED_MESSAGE, and more than kMaxPayloads payloads or kMaxMessageParts parts (wire_scan.h) with TOO_MANY, and two
-// kinds with CONTRADICTION. Thread-safe.
+// live as long as `owner`. A step is parsed into one of `new_step`. Refuses bytes that are no message of the contract
+// with MALFORMED_MESSAGE, more than kMaxPayloads payloads or kMaxMessageParts parts (wire_scan.h) with TOO_MANY, and
+// two kinds with CONTRADICTION. Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
                                          std::shared_ptr<const void> owner, NewStep new_step = MakeStep);
 

@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<MarkKey>> ReadKeys(const std::string& path, const Fil
   return keys;
 }
 
-// Gives the parameters what they do not set, and tells so.
+// Fills in the parameters that are not set, and notes this in `*effect`.
 void TakeDefaults(const v1::SamplingParameters& defaults, v1::SamplingParameters* parameters,
                   v1::PolicyEffect* effect) {
   std::vector<const google::protobuf::FieldDescriptor*> set, own;

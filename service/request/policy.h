@@ -1,4 +1,5 @@
-// The operator's policies (proto/sortition/v1/policies.proto): reading of the file, and what a policy does to an open.
+// The operator's policies (proto/sortition/v1/policies.proto): reading of the file, and the effect of a policy on an
+// open.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ absl::StatusOr<std::vector<MarkKey>> ParseMarkKeys(absl::string_view text);
 absl::StatusOr<PolicyList> ParsePolicies(absl::string_view text, const Limits& limits, bool writes_receipts,
                                          const FileReader& read);
 
-// Changes an open, at `path`, as the policy says, and tells in `*effect` what was changed. Null is no policy: nothing
-// is changed then. A refusal names the field and the policy's limit. Thread-safe.
+// Changes an open, at `path`, as the policy says, and notes the changes in `*effect`. Null is no policy and changes
+// nothing. A refusal names the field and the policy's limit. Thread-safe.
 std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
                                    v1::PolicyEffect* effect);
 

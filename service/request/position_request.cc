@@ -179,7 +179,7 @@ std::optional<Refusal> ParseSampling(const v1::VerifyTree& tree, const std::stri
       return std::nullopt;
     default:
       if (has_probabilities) return MissingField(field);
-      // Rejecting certain drafts one after the other equals drawing a token and comparing it with each of them.
+      // Rejecting certain drafts in turn is the same as drawing a token and comparing it with each of them.
       plan->kind = RowPlan::Kind::kCompare;
       return std::nullopt;
   }

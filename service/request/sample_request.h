@@ -29,7 +29,8 @@ std::variant<SampleMessages, Refusal> TranslateSample(const v1::SampleRequest& r
 // SamplingParameters; empty if there is none. Thread-safe.
 absl::string_view FindStatefulOption(const v1::SamplingParameters& parameters);
 
-// Returns the path in a SampleRequest of what a stream calls `field` in the open or the step row of row `row`.
+// Returns the path in a SampleRequest of the field that a stream calls `field` in the open or the step row of row
+// `row`.
 std::string SampleField(absl::string_view field, int row);
 
 }  // namespace sortition::service

@@ -68,7 +68,7 @@ std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits,
   return std::nullopt;
 }
 
-// Judges what a step without whole rows must leave away, so that nothing is dropped in silence.
+// Refuses fields that a step without whole rows must not set, so that nothing is dropped in silence.
 std::optional<Refusal> CheckNoTensor(const v1::LogitsTensor& logits) {
   const std::pair<bool, const char*> fields[] = {{logits.has_source(), "source"},
                                                  {logits.has_row_stride_bytes(), "row_stride_bytes"},
@@ -132,7 +132,7 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
     rows = std::min(rows + PositionsOf(row), kMost);
     is_compact = false;
   }
-  // Each position is a row for a device, also where two lie on one tensor row; and what a step has must fit the queue.
+  // Each position is a row for a device, also where two share a tensor row. All positions of a step must fit the queue.
   if (positions > limits.max_step_positions) {
     return Refusal{Reason::kTooMany, "step.rows", Bounds(limits).max_step_positions().Text(),
                    absl::StrCat("the rows have ", positions, " positions; drafts and scores have several a row")};
@@ -254,7 +254,7 @@ std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
   return std::nullopt;
 }
 
-// Everything of a step beside its id, its tensors, what they hold and its masks that decides its answer.
+// Digests the fields of a step that decide its answer, except its id, its tensors with their content, and its masks.
 uint64_t DigestOptions(const RowPlan& plan) {
   const StepIntent& intent = plan.intent;
   uint64_t digest =

@@ -24,7 +24,7 @@ std::optional<Refusal> CheckClose(const v1::CloseSequence& close);
 // Returns the child's request, which has no history: that is the parent's.
 std::variant<OpenRequest, Refusal> ParseFork(const v1::ForkSequence& fork, const Limits& limits, Entropy* entropy);
 
-// Refuses what is not the whole answer of the step that it names, or has more than kMaxAnswerBytes.
+// Refuses a message that is not the whole answer of the step that it names, or has more than kMaxAnswerBytes.
 std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring);
 
 // Refuses a mask that is not one row of a vocabulary in range.

@@ -1,5 +1,5 @@
-// Finds what protobuf would drop in silence: unknown fields and unknown enum values, anywhere in a message, and known
-// fields in another wire form. What is set twice shows in the encoding alone (wire_scan.h).
+// Finds data that protobuf would drop in silence: unknown fields and unknown enum values, anywhere in a message, and
+// known fields in another wire form. Only the encoding shows fields that are set twice (wire_scan.h).
 #pragma once
 
 #include <cstddef>

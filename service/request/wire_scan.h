@@ -1,5 +1,5 @@
-// Reads from a message's encoding what its parsed form hides or shows at a higher cost: how much it grows to, what it
-// sets twice, and whether it has something unknown.
+// Reads from a message's encoding facts that its parsed form hides, or shows at a higher cost: its parsed size, fields
+// that are set twice, and whether anything is unknown.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct SetTwice {
 // most 64 fields and oneofs. Thread-safe.
 std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const google::protobuf::Descriptor& type);
 
-// Holds what the encoding of a StreamRequest has that a sender must not send.
+// Holds the parts of a StreamRequest's encoding that a sender must not send.
 struct StreamScan {
   // The first field of each row of a step that the row sets twice, and the first such field beside the rows, which is
   // the last entry and ends the scan.

@@ -22,8 +22,8 @@ struct RowPlace {
 // Numbers of one part: log probabilities, kept tokens and probabilities together. A part is smaller than 1 MB.
 inline constexpr uint32_t kPartNumbers = 1u << 16;
 
-// Appends the result of one row, in as many parts as it takes (v1::RowResult). It has what `spec` and `plan` ask for,
-// and no more. The checkpoint is not set.
+// Appends the result of one row, in one or more parts (v1::RowResult). It has the fields that `spec` and `plan` ask
+// for, and no more. The checkpoint is not set.
 void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                   google::protobuf::RepeatedPtrField<v1::RowResult>* results);
 

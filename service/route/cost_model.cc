@@ -10,7 +10,7 @@ namespace sortition::service {
 namespace {
 
 constexpr double kForgetBatch = 0.93;    // factor on a batch's weight with each later batch
-constexpr double kForgetSeconds = 20.0;  // half-life of what was measured
+constexpr double kForgetSeconds = 20.0;  // half-life of a measurement
 constexpr double kPriorWeight = 1e-3;    // weight of the prior in each term, in batches
 constexpr double kShortest = 1e-9;       // seconds; lower bound on predictions
 

@@ -81,7 +81,7 @@ absl::Status DeviceKeeper::Ended(const EndedBatch& batch, absl::Status status) {
     const absl::Time now = clock_.Now();
     const DeviceHealth& health = router_.health(batch.device);
     const bool serves = health.serves();
-    // A held device is healthy: what it began before is used.
+    // A held device is healthy: the results of batches that it began before are used.
     const bool is_believed = serves || health.held();
     router_.Finished(batch.device, batch.shape, status.ok(), now);
     if (!status.ok() && serves && options_.self_test != nullptr) {

@@ -63,7 +63,7 @@ struct CompactAllowance {
   uint64_t left = uint64_t{1} << 22;
 };
 
-// A row with all that it runs with.
+// A row with the data that it runs with.
 struct GrantedRow {
   RowSequence sequence;  // without `state` if the caller keeps the history itself, and its views are in the grant
   RowPlan plan;
@@ -139,10 +139,10 @@ class RowRun {
   std::optional<Refusal> Finish(RowResult* result);
   // Returns the position after `index` of a block whose drafts are tested together, if one is needed.
   std::optional<Next> NextOfBlock(uint32_t index);
-  // Turns the outputs of the block's positions into those of a rejection that accepts as many drafts.
-  // Returns a position that failed, if there is one.
+  // Turns the outputs of the block's positions into those of a rejection that accepts the same drafts. Returns a
+  // position that failed, if there is one.
   std::optional<uint32_t> EndBlock();
-  // `why` is what the position at `index` failed with.
+  // `why` is the output with which the position at `index` failed.
   Refusal WhyFailed(uint32_t index, const PositionOutput& why) const;
   // Names the options that leave no live token at a position.
   void NameMasks(uint32_t index, const PositionView* view, Refusal* refusal) const;

@@ -1,5 +1,5 @@
 // Checkpoint: the state of samplers that depend on past probabilities, sealed and carried by the worker. The service
-// keeps no copy and accepts only what it has sealed.
+// keeps no copy and accepts only states that it has sealed.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ class CheckpointKey {
   // Makes a key from the content of a file that replicas share: kLeastBytes or more secret bytes.
   static absl::StatusOr<CheckpointKey> Of(std::string_view secret);
   // Makes a key that accepts checkpoints of any key: for a sampler inside the process of its only worker, which could
-  // deceive only itself. Other processes cannot use what it seals.
+  // deceive only itself. Other processes cannot use its checkpoints.
   static CheckpointKey Trusting(Entropy* entropy);
 
   // Returns a few tens of bytes.

@@ -1,4 +1,5 @@
-// Look-ahead: what a sequence's options see at positions that do not exist yet, after drafts or given tokens.
+// Look-ahead: the history that a sequence's options see at positions that do not exist yet, after drafts or given
+// tokens.
 #pragma once
 
 #include <cstdint>

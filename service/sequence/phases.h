@@ -22,7 +22,7 @@ struct RowOptions {
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
-  // As requested, for traces alone: `parameters` has what the kernels use.
+  // As requested, for traces alone: the kernels use `parameters`.
   float temperature = 1;
   float top_p = 1;
   uint32_t top_k = 0;  // 0 = off
@@ -71,7 +71,7 @@ class PhaseTrack {
     uint32_t phase = kNoPhase;
   };
 
-  // Reads a history of which `log` keeps all tokens.
+  // Reads a history whose tokens are all in `log`.
   static PhaseTrack Of(const std::vector<Phase>& phases, const TokenLog& log, uint32_t prompt_length);
 
   // Call after a token was appended: the history has the first `length` tokens of `log`. It looks at fewer tokens
@@ -79,7 +79,7 @@ class PhaseTrack {
   void Pushed(const std::vector<Phase>& phases, const TokenLog& log, uint32_t length, uint32_t prompt_length);
   // Call after tokens were cut off, and after the prompt's length changed.
   void Cut(const std::vector<Phase>& phases, uint32_t length, uint32_t prompt_length);
-  // Forgets what is not needed for positions from `lowest` on.
+  // Forgets data that positions from `lowest` on do not need.
   void Trim(uint32_t lowest);
 
   // Returns the mark of the history's end.

@@ -21,7 +21,7 @@ inline bool InScope(const SequenceSpec& spec, uint32_t prompt_length, uint32_t p
 void CountToken(const SequenceSpec& spec, uint32_t prompt_length, uint32_t position, uint32_t token,
                 PenaltyCounts::Counts* counts);
 
-// Counts a history of which `log` keeps all tokens, or at least the scope's window. Empty if no penalty is on.
+// Counts a history. `log` keeps all of its tokens, or at least the scope's window. Empty if no penalty is on.
 PenaltyCounts::Counts CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
 
 }  // namespace sortition::service

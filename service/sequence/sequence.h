@@ -70,7 +70,7 @@ class RewriteAllowance {
   uint64_t left_ = kMaxRewrittenTokens;
 };
 
-// Grant: the right to run a step, with what it sees at each position. The ticket identifies its result.
+// Grant: the right to run a step, with the history that it sees at each position. The ticket identifies its result.
 struct StepGrant {
   uint64_t ticket = 0;
   PositionViews views;

@@ -29,7 +29,7 @@ inline uint64_t LowestTruncation(const SequenceSpec& spec, const TokenLog& log) 
 // Not thread-safe. The caller has checked token ids against the live vocabulary.
 class SequenceState {
  public:
-  // Builds a state from a history that arrives in pieces. Uses as much memory as the state. Not thread-safe.
+  // Builds a state from a history that arrives in pieces. Uses the memory of the state. Not thread-safe.
   class Builder {
    public:
     // `kept_history`: least number of tokens that can be truncated.
@@ -72,8 +72,8 @@ class SequenceState {
     return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size() + counts_->edits().size() / 4096;
   }
 
-  // Lends the edits that the next row sees: listed bias and bans, and what the history adds. They do not change until
-  // EndLoan, which must be called once they are read no longer. If the lender cannot know when that is, it calls
+  // Lends the edits that the next row sees: listed bias and bans, and those that follow from the history. They do not
+  // change until EndLoan, which must be called after the last read. A caller that cannot know of the last read calls
   // LeaveLoan instead: the borrower keeps the edits, and this state continues with a copy.
   std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits();
   void EndLoan() { lent_ = merged_lent_ = false; }
@@ -88,7 +88,7 @@ class SequenceState {
   // The phase that holds at the next position.
   uint32_t phase() const { return phases_.now().phase; }
 
-  // Returns what the text ends in, as a function of the history.
+  // Returns the end of the text, as a function of the history.
   TextEnd text_end() const { return EndOf(spec_->history, log_, prompt_length_); }
 
   // The noise of the next draw; absent where no watermark marks it.

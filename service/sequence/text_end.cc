@@ -47,8 +47,8 @@ class PeriodSearch {
     return false;
   }
 
-  // Finds the match of `period`, of which the first token is known to match. Together all calls compare each token
-  // once: tokens before `matched_to_` are known from the match of `matched_from_`.
+  // Finds the match of `period`, whose first token is known to match. Together all calls compare each token once:
+  // tokens before `matched_to_` are known from the match of `matched_from_`.
   bool IsPeriod(uint32_t period) {
     uint32_t match = 1;
     if (period < matched_to_) match = std::min(matches_[period - matched_from_], matched_to_ - period);

@@ -19,7 +19,7 @@ struct TextEnd {
   bool is_last() const { return repeats || phrase_from; }
 };
 
-// Returns what `log` ends in, of which the first `prompt_length` tokens are prompt. It is a function of the last
+// Returns the end of the text in `log`, whose first `prompt_length` tokens are prompt. It is a function of the last
 // options.lookback() tokens, and of no earlier result. Its time does not depend on the history's length: it is a scan
 // of the tokens within the longest period, and O(lookback) if the text ends in a repetition. Pure.
 TextEnd EndOf(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length);

@@ -31,8 +31,8 @@ class ConnectionCount {
 
   uint32_t most() const { return most_; }
 
-  // Counts `socket`, which its owner closes later, and returns true; or returns false if there are too many. Looks for
-  // closed ones among all that are counted when the bound is reached.
+  // Counts `socket`, which its owner closes later, and returns true; or returns false if there are too many. At the
+  // bound it looks for closed sockets among the counted ones.
   bool Admit(int socket);
 
  private:

@@ -153,7 +153,7 @@ Refusal Unauthenticated(std::string field, std::string message) {
   return {Reason::kUnauthenticated, std::move(field), "", std::move(message)};
 }
 
-// Returns the file's text, cut one byte beyond the bound: ClientList::Parse refuses what is that long.
+// Returns the file's text, cut one byte beyond the bound: ClientList::Parse refuses a text of that length.
 absl::StatusOr<std::string> ReadBounded(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(ClientList::kMostBytes + 1, '\0');

@@ -1,4 +1,4 @@
-// Decides who a caller is and what it may do. Every call and every connection to the memory socket asks here; only
+// Decides the identity and the rights of a caller. Every call and every connection to the memory socket asks here; only
 // health and reflection are open to all who can connect.
 //
 // Without a list of clients (--clients) every caller may sample. Its identity is the one in its certificate, or
@@ -39,7 +39,7 @@ namespace sortition::server {
 // Sets of roles.
 enum Roles : uint8_t {
   kNoRole = 0,
-  kSample = 1,  // sampling streams, and what they need
+  kSample = 1,  // sampling streams, and the calls that they need
   kAdmin = 2,   // AdminService
   kAnyRole = 3,
 };

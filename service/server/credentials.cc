@@ -30,8 +30,8 @@ namespace {
 // Property of a connection's context that holds the user. Only this process adds properties to it.
 constexpr char kProperty[] = "sortition_user";
 
-// Marks the connections of an acceptor. The calls of one connection arrive one after the other, so the first one adds
-// the mark before any of them runs.
+// Marks the connections of an acceptor. The calls of one connection arrive in turn, so the first one adds the mark
+// before any of them runs.
 class UserMark final : public grpc::AuthMetadataProcessor {
  public:
   bool IsBlocking() const override { return false; }

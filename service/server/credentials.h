@@ -1,4 +1,4 @@
-// TLS, connections to Unix sockets by user, and what a call shows of its caller.
+// TLS, connections to Unix sockets by user, and the evidence of a call about its caller.
 #pragma once
 
 #include <grpcpp/security/auth_context.h>
@@ -57,9 +57,9 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Tl
 // Returns the end of validity of the first certificate in a PEM file; nothing if it cannot be read.
 std::optional<absl::Time> CertificateEnd(const std::string& path);
 
-// Returns what the caller of a gRPC call has shown. A certificate counts by its SPIFFE ID (a subject alternative name
-// that begins with spiffe://), or else by its first subject alternative name, or else by its common name. A certificate
-// with two SPIFFE IDs names no identity.
+// Returns the evidence that the caller of a gRPC call has shown. A certificate counts by its SPIFFE ID (a subject
+// alternative name that begins with spiffe://), or else by its first subject alternative name, or else by its common
+// name. A certificate with two SPIFFE IDs names no identity.
 Evidence EvidenceOf(const grpc::ServerContextBase& call);
 
 }  // namespace sortition::server

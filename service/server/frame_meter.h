@@ -1,4 +1,5 @@
-// Counts what a client sends over one HTTP/2 connection, and says when it is more than an honest client sends.
+// Counts the frames that a client sends over one HTTP/2 connection, and says when they are more than an honest client
+// sends.
 //
 // Reads frame headers alone, 9 bytes each, and skips payloads. Two kinds of limits:
 // - Frames that no honest client sends in numbers end the connection (FrameExcess).

@@ -84,7 +84,7 @@ void ForEachPiece(const msghdr& message, size_t size, Use use) {
   }
 }
 
-// Receives at most `most` bytes. Leaves `message` as it was but for what the kernel tells.
+// Receives at most `most` bytes. Changes nothing in `message` except the fields that the kernel sets.
 ssize_t ReceiveAtMost(const Http2Guard::Calls& calls, int fd, msghdr* message, int flags, size_t most) {
   iovec* const pieces = message->msg_iov;
   const auto count = message->msg_iovlen;

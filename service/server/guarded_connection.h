@@ -59,8 +59,8 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   // them would take the time that newcomers wait for.
   bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t round_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool in_loop_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC calls again before it passes on what it has read
-  // The last read of TLS took what the budgets allow: its plaintext is counted before the next one.
+  bool in_loop_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC calls again before it passes on the bytes that it has read
+  // The last read of TLS took all that the budgets allow: its plaintext is counted before the next read.
   bool is_uncounted_ ABSL_GUARDED_BY(mutex_) = false;
   // Where the socket is polled.
   int (*epoll_ctl_)(int, int, int, epoll_event*) ABSL_GUARDED_BY(mutex_) = nullptr;

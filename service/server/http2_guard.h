@@ -1,11 +1,11 @@
 // Stands between the sockets and gRPC, so that a client which reaches HTTP/2 cannot take the server's memory and time.
 //
 // gRPC reads its connections by recvmsg, and the plaintext of TLS by SSL_read. guarded_calls.cc defines both for the
-// process, beside close, epoll_ctl and getpeername, and passes them on. The guard reads the frame headers of what they
-// return (frame_meter.h), and no byte is copied. It does four things:
+// process, beside close, epoll_ctl and getpeername, and passes them on. The guard reads the frame headers in the bytes
+// that they return (frame_meter.h), and copies no byte. It does four things:
 // - It ends a connection that sends what no honest client sends.
 // - It paces calls and frames: gRPC is told that nothing has come until the connection's budget has refilled.
-// - It holds newcomers from an address of which a connection has just closed that was of no use: it was ended, or none
+// - It holds newcomers from an address one of whose connections has just closed and was useless: it was ended, or none
 //   of its calls was answered. So a client that connects again and again costs ten handshakes a second.
 // - It ends a round of reading after kRoundBytes, so that no connection keeps the others waiting. gRPC's estimate of
 //   the next read grows with the length of a round, and ends the process beyond 2 GiB.
@@ -117,7 +117,8 @@ class Http2Guard {
   class Connection;
   using Shared = std::shared_ptr<Connection>;
 
-  // Descriptors from here on are not guarded. A process has the lowest numbers, so that it would have as many open.
+  // Descriptors from here on are not guarded. A process gets the lowest free numbers, so it would need this number of
+  // open descriptors first.
   static constexpr int kMostDescriptors = 1 << 20;
 
   absl::Time Now() const { return clock_.Now(); }

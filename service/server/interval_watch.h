@@ -28,8 +28,8 @@ class Watchers {
  public:
   explicit Watchers(const service::Limits& limits) : most_(service::Bounds(limits).max_watchers()) {}
 
-  // Counts a call until the value is destroyed. Returns OVERLOADED, which names max_watchers, if there are as many as
-  // may be. The value must not outlive this.
+  // Counts a call until the value is destroyed. Returns OVERLOADED, which names max_watchers, if that number of calls
+  // is reached. The value must not outlive this.
   class Place {
    public:
     explicit Place(std::atomic<uint32_t>* count) : count_(count) {}

@@ -1,10 +1,10 @@
 // Load reports by ORCA (Open Request Cost Aggregation), for balancers that weigh replicas by their load: in the
 // trailers of sampling calls, and out of band as xds.service.orca.v3.OpenRcaService.
 //
-// A balancer's weight of a replica is rps_fractional / (application_utilization + eps / rps_fractional). What it places
-// are streams, which last, so a rate would give a replica with many small streams the more of them the fuller it is.
-// rps_fractional is therefore always kRequests, eps is how many of as many rows the server has failed, and the weight
-// falls with the utilization alone. Rates are among the named metrics.
+// A balancer's weight of a replica is rps_fractional / (application_utilization + eps / rps_fractional). It places
+// streams, which last. With a rate in its place, a fuller replica with many small streams would get more of them. So
+// rps_fractional is always kRequests, eps is the number of failed rows among kRequests rows, and the weight falls with
+// the utilization alone. Rates are among the named metrics.
 //
 // application_utilization is the share of the busier of processors and devices, plus the queue's share of the bounds by
 // which steps are refused (service/batch/admission.h). So it is at most 1 while nothing waits, and about 2 where steps

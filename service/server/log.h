@@ -104,7 +104,7 @@ class Log {
 // Writes the service's events into the log. Thread-safe.
 class LoggedEvents : public service::EventLog {
  public:
-  // `log`, `traces` and `slow_steps`, of which the last two may be null, are not owned and outlive this.
+  // `log`, `traces` and `slow_steps` are not owned and outlive this. The last two may be null.
   explicit LoggedEvents(Log* log, StepTraces* traces = nullptr, SlowSteps* slow_steps = nullptr)
       : log_(*log), traces_(traces), slow_steps_(slow_steps) {}
 

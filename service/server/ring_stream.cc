@@ -43,7 +43,7 @@ class RingStream::Transport final : public StreamTransport {
   Bytes Encode(const v1::StreamResponse& message) const override { return message.SerializeAsString(); }
   Written Write(const Bytes& message, bool) override {
     const std::string& text = std::get<std::string>(message);
-    // Answers are split far below what a ring's message holds (service/result/split_results.h).
+    // Answers are split far below the size of a ring's message (service/result/split_results.h).
     SORTITION_CHECK(text.size() <= service::kMostRingMessageBytes);
     const std::span<const std::byte> part = std::as_bytes(std::span(text.data(), text.size()));
     switch (writer_.Put({&part, 1})) {
@@ -57,7 +57,8 @@ class RingStream::Transport final : public StreamTransport {
     }
     __builtin_unreachable();
   }
-  // The session learns with the worker's next message what has left, unless the thread has something to do at once.
+  // With the worker's next message the session learns of the answers that have left, unless the thread has something to
+  // do at once.
   void AfterSend(bool urgent) override {
     if (urgent || spins_.Next() > absl::ZeroDuration()) service::WakeRingReader(request_words_);
   }

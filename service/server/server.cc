@@ -45,7 +45,7 @@ namespace {
 
 // Calls other than streams that one connection may have open at once: for health, reflection and information.
 constexpr uint32_t kOtherCalls = 64;
-// Holds a row of 128,256 f32. Larger ones let so much lie in sockets that it leaves the processor's caches.
+// Holds a row of 128,256 f32. With a larger window the bytes in sockets leave the processor's caches.
 constexpr uint32_t kUnreadStreamBytes = 1 << 19;
 constexpr int kFrameBytes = 1 << 20;
 constexpr int kReadChunkBytes = 1 << 18;
@@ -67,7 +67,7 @@ void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(limits.max_streams + kOtherCalls));
-  // Bounds what the transport holds of a stream that is not read.
+  // Bounds the bytes that the transport holds for a stream that is not read.
   SetHttp2Window(kUnreadStreamBytes, builder);
   // Lets a message of a megabyte come in a few frames and reads instead of a hundred.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
@@ -184,8 +184,8 @@ absl::StatusOr<AcceptLoop::Listener> Server::Bind(const std::string& address, gr
 
 absl::Status Server::CheckGuard() const {
   for (const auto wire : {Http2Guard::Wire::kPlain, Http2Guard::Wire::kTls}) {
-    // No connection of the server's own gets through a handshake that demands a client's certificate. What is behind
-    // one is not strangers'.
+    // The server's own connections cannot pass a handshake that demands a client's certificate. Strangers cannot
+    // either.
     if (wire == Http2Guard::Wire::kTls && !config_.tls_client_ca.empty()) continue;
     const Http2Listener* any = nullptr;
     const Http2Listener* exposed = nullptr;

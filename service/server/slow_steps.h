@@ -41,8 +41,8 @@ class SlowSteps {
   // Counts the step by its cause, the largest part, and keeps it if it is among the slowest of its minute.
   void Add(const service::NotedStep& step);
 
-  // Returns a JSON object for the page: "slow_seconds", "minutes", "counts" by cause, and "steps", slowest first. What
-  // a client has named is escaped (json_text.h).
+  // Returns a JSON object for the page: "slow_seconds", "minutes", "counts" by cause, and "steps", slowest first.
+  // Clients' names are escaped (json_text.h).
   std::string Json() const;
 
  private:

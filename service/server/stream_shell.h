@@ -54,7 +54,7 @@ class StreamTransport {
 };
 
 // The answers of a session that wait to be written, in order. Thread-safe; never blocks for long. Rows in flight share
-// it with the stream: what they send after Close is dropped.
+// it with the stream: answers that they send after Close are dropped.
 class Outbox final : public service::SessionSink {
  public:
   // A stream is not read while its box holds this many encoded answers, or limits.stream_unanswered_bytes of them.
@@ -163,7 +163,7 @@ class StreamShell {
     kStalled,    // the worker has read nothing for limits.stalled_write, which has been logged
     kGraceOver,  // the grace of a drain has passed
   };
-  // Returns what is due at `now`. Begins to drain a stream that has reached limits.max_stream_age.
+  // Returns the work that is due at `now`. Begins to drain a stream that has reached limits.max_stream_age.
   Due CheckTime(absl::Time now);
 
   // Closes the stream if it drains, or the worker sends nothing more (`half_closed`), and all is answered and written.

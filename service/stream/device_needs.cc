@@ -41,7 +41,7 @@ std::string FieldOf(const v1::OpenSequence& open, absl::string_view path, uint32
   return absl::StrCat(path, open.has_receipts() ? ".receipts" : ".parameters");
 }
 
-// Returns what a draw needs of its device. A receipt lists the kept tokens.
+// Returns the features that a draw needs of its device. A receipt lists the kept tokens.
 kernels::Features FeaturesOfDraw(const SequenceSpec& spec, uint32_t phase, bool lists_kept) {
   kernels::RowParameters parameters = spec.Within(phase).parameters;
   parameters.kept_tokens |= lists_kept;
@@ -51,7 +51,7 @@ kernels::Features FeaturesOfDraw(const SequenceSpec& spec, uint32_t phase, bool 
   return kernels::FeaturesOf(request);
 }
 
-// Returns what the task of a row needs beside a draw.
+// Returns the features that the task of a row needs beside those of a draw.
 kernels::Features FeaturesOfTask(const RowPlan& plan) {
   const kernels::RowParameters none;
   constexpr std::array<uint32_t, 1> kToken = {0};

@@ -67,8 +67,8 @@ class Session {
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
 
   // Ends the stream: cancels steps that wait, drops results that still come, and leaves the sequences of steps that run
-  // as they were before these steps. Idempotent. Thread-safe. Afterwards the sink may still be called, and drops what
-  // it gets.
+  // as they were before these steps. Idempotent. Thread-safe. Afterwards the sink may still be called, and drops the
+  // messages.
   void Close();
 
  private:

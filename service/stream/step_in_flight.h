@@ -31,8 +31,8 @@ void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowR
 // Counts the outcomes of `rows` compact rows, whose answers are among `now`.
 CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows);
 
-// Owned by a shared_ptr, which it gives to the batcher again for positions that run one after the other. Its rows hold
-// their sequences until they are delivered, or until AbortRows.
+// Owned by a shared_ptr, which it gives to the batcher again for positions that run in turn. Its rows hold their
+// sequences until they are delivered, or until AbortRows.
 class StepInFlight final : public PendingStep, public std::enable_shared_from_this<StepInFlight> {
  public:
   // `batcher` and `key` are not owned and outlive the step. `sink` takes the answers. `early`: rows are answered as

@@ -102,7 +102,7 @@ void StepMessage::Send(v1::StepResults* results) {
 
 void StepMessage::Finish() {
   NotedStep noted;
-  // A step that was sent before its logits were written has arrived when they are.
+  // For a step sent before its logits were written, latency starts when its logits are complete.
   noted.ready = arrived_;
   absl::InlinedVector<std::shared_ptr<PendingStep>, 1> steps;
   {

@@ -55,7 +55,7 @@ class StepMessage final : public ResultSink {
   const Refusal* FindSetTwice(uint32_t index) const;
   // Returns why row `index` is refused for what this server does not know in it.
   std::optional<Refusal> FindUnknownInRow(uint32_t index) const;
-  // Memory that the message holds: its own bytes and what was copied for it.
+  // Memory that the message holds: its own bytes and the copies made for it.
   uint64_t bytes() const { return bytes_; }
   absl::Time arrived() const { return arrived_; }
   StreamContext& stream() const { return *stream_; }
@@ -68,7 +68,7 @@ class StepMessage final : public ResultSink {
 
   // Answers rows in messages of bounded size. With the last row's answer the message leaves the stream's window.
   void Answer(v1::StepResults* results) override;
-  // Refuses the message as a whole, of which no row has been answered.
+  // Refuses the message as a whole. No row of it has been answered.
   void Refuse(const Refusal& refusal);
 
   // Adds a step that runs rows of this message, for Cancel to find.
@@ -79,7 +79,7 @@ class StepMessage final : public ResultSink {
  private:
   void Send(v1::StepResults* results);
   void Finish();
-  // Tells the event log of the step, with what is known of it since its arrival.
+  // Tells the event log of the step, with its times since its arrival.
   void Note(NotedStep noted);
 
   Engine& engine_;

@@ -1,4 +1,4 @@
-// Counting of what is unanswered, and finding of steps.
+// Counts unanswered rows and bytes, and finds steps.
 #include "service/stream/stream_context.h"
 
 #include <atomic>

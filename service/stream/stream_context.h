@@ -80,7 +80,7 @@ class StreamContext {
 
   // Returns an empty message, with the memory of one that was given to Reuse if there is one.
   std::unique_ptr<v1::Step> NewStep();
-  // Takes the message of a step that is over, which had so many bytes.
+  // Takes the message of a step that is over. `bytes`: its size.
   void Reuse(std::unique_ptr<v1::Step> step, uint64_t bytes);
 
   // Returns true the first time.

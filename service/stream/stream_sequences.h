@@ -24,8 +24,8 @@
 
 namespace sortition::service {
 
-// Not thread-safe: for the session's thread. What a message asks for is answered through the stream, unless a refusal
-// is returned, which the caller sends.
+// Not thread-safe: for the session's thread. Messages are answered through the stream, unless a method returns a
+// refusal, which the caller sends.
 class StreamSequences {
  public:
   // `engine` and `account` are not owned and outlive this.
@@ -36,7 +36,7 @@ class StreamSequences {
         memory_(&engine->sequences(), stream_->tenant),
         partial_histories_(engine->limits(), &engine->replays(), &memory_) {}
 
-  // `bytes` of the message. The operator's policy changes what is asked for in place.
+  // `bytes` of the message. The operator's policy changes the message in place.
   std::optional<Refusal> OnOpen(v1::OpenSequence* message, uint64_t bytes);
   std::optional<Refusal> OnFork(v1::ForkSequence* message, uint64_t bytes);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
@@ -79,7 +79,7 @@ class StreamSequences {
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
   // Returns the tenant's policy that is in force now; null if there is none.
   std::shared_ptr<const TenantPolicy> Policy() const;
-  // Changes an open, at `path`, as the policy says. Keeps in `*effect` what it did, if there is a policy.
+  // Changes an open, at `path`, as the policy says. Keeps the changes in `*effect`, if there is a policy.
   std::optional<Refusal> TakePolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
                                     std::optional<v1::PolicyEffect>* effect);
   // Completes a request of this message, at `path`. Refuses what no device is able to do.

@@ -1,4 +1,4 @@
-//! Options of a client. `client/cpp/options.h` describes each at length.
+//! Options of a client. `client/cpp/include/sortition/options.h` describes each at length.
 use crate::error::{c_text, Error, Result};
 use crate::ffi;
 use std::ffi::CString;

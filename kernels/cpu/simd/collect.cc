@@ -56,7 +56,7 @@ HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
 #endif
 }
 
-// A short list of groups has the row's largest tokens, of which a group has few.
+// A short list has the groups of the row's largest tokens, a few in each group.
 HWY_INLINE Expected ExpectedOf(uint32_t groups) { return groups <= 256 ? Expected::kFew : Expected::kSome; }
 
 // Lists the tokens of groups that show what was sent and are positive numbers of 16 bits, whose bits are at least

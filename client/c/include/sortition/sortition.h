@@ -378,7 +378,7 @@ typedef struct sortition_client sortition_client;
 enum { SORTITION_TRANSPORT_AUTO = 0, SORTITION_TRANSPORT_GRPC = 1, SORTITION_TRANSPORT_RING = 2 };
 enum { SORTITION_FALLBACK_NONE = 0, SORTITION_FALLBACK_IN_PROCESS = 1 };
 
-// Times are in nanoseconds. client/cpp/options.h describes each field at length.
+// Times are in nanoseconds. client/cpp/include/sortition/options.h describes each field at length.
 typedef struct sortition_client_options {
   size_t struct_size;
   const char* const* targets;      // "host:port" or "unix:path", tried in turn
