@@ -47,7 +47,7 @@ std::string ElementsOf(std::span<const kernels::TokenBits> tokens, v1::DType dty
   return elements;
 }
 
-// The sums that are stated of logits.
+// The sums over logits that the compact form states.
 struct Sums {
   bool unit = false;
   bool own = false;

@@ -139,7 +139,7 @@ struct CudaBatch {
   kernels::cuda::TopToken* processed_top = nullptr;
   // For rows whose task is to score or to verify a token. All are read when the kernels run.
   const uint32_t* given = nullptr;  // the token, one a row; a row whose token is not below `vocabulary` draws
-  const void* draft = nullptr;      // a drafter's probabilities, as many as live tokens; null: it was certain
+  const void* draft = nullptr;      // a drafter's probability of each live token; null: it was certain
   uint64_t draft_row_bytes = 0;     // from one row to the next; multiple of 4
   kernels::DType draft_dtype = kernels::DType::kF32;
   int32_t* accepted =

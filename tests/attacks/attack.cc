@@ -199,7 +199,7 @@ const Attack kAttacks[] = {
     {"silence", "a connection that says nothing", [] { return Make<Silence>(); }},
 };
 
-// A connection to the server, in plain text or TLS. Takes what the server says and drops it.
+// A connection to the server, in plain text or TLS. Reads and drops the bytes that the server sends.
 class Connection {
  public:
   Connection(const std::string& address, bool tls) {
@@ -227,7 +227,7 @@ class Connection {
     close(fd_);
   }
 
-  // Sends as much as the server takes until `end`. Returns how much.
+  // Sends bytes as fast as the server takes them until `end`. Returns their number.
   size_t Send(std::string_view bytes, absl::Time end) {
     size_t sent = 0;
     while (open_ && sent < bytes.size()) {
@@ -253,7 +253,7 @@ class Connection {
   void Drain() {
     char bytes[65'536];
     const ssize_t count = recv(fd_, bytes, sizeof(bytes), MSG_DONTWAIT);
-    // The server's TLS records are dropped unread: what they say does not matter.
+    // Drops the server's TLS records unread.
     if (count == 0 || (count < 0 && errno != EAGAIN)) open_ = false;
   }
   size_t Write(std::string_view bytes) {

@@ -1,4 +1,4 @@
-// Runs attacks on HTTP/2 against real servers on loopback, and prints what they cost. Fails if a bound is missed.
+// Runs attacks on HTTP/2 against real servers on loopback, and prints their cost. Fails if a bound is missed.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

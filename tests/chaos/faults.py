@@ -122,7 +122,7 @@ def pause(seconds):
 
 
 def client_death(_):
-    """Workers die: what the server held for them, shared memory too, comes back, and others notice nothing."""
+    """Workers die: the server gets back all that it held for them, shared memory too, and others notice nothing."""
     with tempfile.TemporaryDirectory() as folder, \
             World(1, (f"--memory_listen=unix:{folder}/memory",)) as world, world.workers() as workers:
         world.await_streams()

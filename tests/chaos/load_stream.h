@@ -43,7 +43,7 @@ class LoadStream {
   LoadStream(const std::string& target, const LoadText* text, uint32_t rows);
   ~LoadStream();
 
-  // Keeps so many rows unanswered until then.
+  // Keeps `rows` rows unanswered until `until`.
   void RunClosed(uint32_t rows, Clock::time_point until);
   // Sends a step at a fixed interval, varied by up to a half by `seed`, whether or not earlier steps were answered.
   void RunOpen(Clock::duration every, uint64_t seed, Clock::time_point until);

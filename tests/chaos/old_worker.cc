@@ -97,7 +97,7 @@ class RawStream {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
 };
 
-// A sequence, and what the law says comes of it.
+// A sequence, and its tokens by the law.
 struct Text {
   std::string parameters;  // as text
   v1::SamplingParameters same;

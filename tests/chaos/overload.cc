@@ -3,7 +3,7 @@
 //   overload [--seconds=N] [--seed=S] [--factor=F] [--share_error=E] [--plant=admission|shares|token]
 //
 // Two phases alternate, so that other work on the machine slows both alike. In the first, streams wait for their
-// answers, which gives the capacity. In the second, streams that do not wait offer F times as much, with unequal
+// answers, which gives the capacity. In the second, streams that do not wait offer F times this rate, with unequal
 // demands, beside one that reads no answer. Judge lists the expectations. The device is one slow thread, so that the
 // device and not the load is the bottleneck. Time for which that thread waits for a processor, because the machine or
 // its host has other work, is not counted.
@@ -50,13 +50,13 @@ constexpr double kPeakPart = 0.3;             // of a round
 constexpr double kSettleSeconds = 0.25;       // at the beginning of a phase, not counted
 constexpr uint32_t kClosedRows = 64;          // of each stream at the peak
 constexpr double kLeastGoodput = 0.9;         // of the peak
-constexpr double kMostRefusalMs = 10;         // p99, beyond what the machine itself keeps threads waiting
+constexpr double kMostRefusalMs = 10;         // p99, beyond the machine's own delays of threads
 constexpr double kHops = 4;                   // threads and sockets on the way of a refusal, which all may wait
 constexpr uint64_t kMostReceived = 64 << 20;  // --max_received_bytes, the least there may be
 constexpr uint64_t kMostMessage = 1 << 20;
 
 struct Worker {
-  double part;    // of what is offered
+  double part;    // of the offered rows
   uint32_t rows;  // of a step
 };
 // At four times capacity the first asks for half of an equal share, the others for two, four and more than nine.
@@ -145,7 +145,7 @@ class DeafStream {
   // Blocks until it has been stopped.
   DeafStream(const std::string& target, const LoadText* text) {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // what is on its way to it must not grow
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // bytes on the way to it must not grow
     stub_ =
         v1::SamplingService::NewStub(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
     stream_ = stub_->Stream(&context_);
@@ -263,7 +263,8 @@ class Overload {
   }
 
  private:
-  // Runs the streams, and takes what was found once they have settled. The seconds for which the device could run.
+  // Runs the streams, and takes their findings once they have settled. Returns the seconds for which the device could
+  // run.
   template <typename RunStream>
   double Measure(double seconds, const RunStream& run, std::vector<Found>* found) {
     std::vector<LoadStream*> streams;

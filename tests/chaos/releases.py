@@ -48,7 +48,7 @@ def check_out(revision):
 
 
 def work(servers, workers, drain_first=False):
-    """Runs workers of one tree on servers of others; returns what the workers found."""
+    """Runs workers of one tree on servers of others; returns the workers' findings."""
     with Replicas(len(servers)) as replicas:
         for number, tree in enumerate(servers):
             replicas.start(number, program=program(tree, "sortitiond"))

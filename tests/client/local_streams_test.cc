@@ -1,4 +1,4 @@
-// Streams to a sampler in this process: what the client tells it, and what becomes of its answers.
+// Streams to a sampler in this process: the messages to it, and the fate of its answers.
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,7 +17,7 @@ using client::LocalOpen;
 using client::LocalStep;
 using client::OpenedSequence;
 
-// Keeps what it is told.
+// Keeps the messages that it gets.
 class FakeSampler final : public client::LocalSampler {
  public:
   std::vector<LocalOpen> opens;

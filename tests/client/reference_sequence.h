@@ -48,7 +48,7 @@ class ReferenceSequence {
   uint32_t prompt_length() const { return prompt_length_; }
 
  private:
-  // A row of logits and what is asked of it.
+  // A row of logits and the answers asked for.
   struct Ask {
     v1::DType dtype = v1::DTYPE_BF16;
     const void* logits = nullptr;
@@ -63,7 +63,7 @@ class ReferenceSequence {
   kernels::RowOutput Answer(const Ask& ask) const;
   // Returns the noise at the end of the tokens.
   kernels::NoiseKey Noise(uint32_t draw_salt) const;
-  // Appends the output's token, and returns it with what is to be answered.
+  // Appends the output's token, and returns it with the row's other answers.
   v1::DrawResult Take(const kernels::RowOutput& output);
   // Verifies the drafts together; `asks` are of their positions and the one after them.
   std::vector<v1::DrawResult> VerifyBlock(const Drafts& drafts, std::vector<Ask> asks);

@@ -199,8 +199,8 @@ TEST(ShardsTest, LostHistoryWithShardsMissingReplays) {
   EXPECT_NE(DrawOfRow(results->rows[0]), nullptr);
 }
 
-// A rank states its own tokens, by the ids of the whole row. All ranks get the same refusals, and each sends what it
-// has.
+// A rank states its own tokens, by the ids of the whole row. All ranks get the same refusals, and each sends its own
+// tokens.
 TEST(ShardsTest, CompactShardsStateTheirOwnTokens) {
   StateHarness harness(RankOptions(1));
   harness.Welcome(harness.stream(0));

@@ -262,7 +262,7 @@ class StateHarness {
   absl::Time now = absl::UnixEpoch();
   FakeConnector& connector;  // of `state`
   float logits[64 * kVocabulary] = {};
-  uint32_t compact_count = 0;        // submitted rows are stated with so many first tokens; 0 = they go whole
+  uint32_t compact_count = 0;        // first tokens with which submitted rows are stated; 0 = they go whole
   size_t stating_from = ~size_t{0};  // submitted rows from this number on wait for EndStating
   std::shared_ptr<client::PendingBatch> stating;
   uint32_t max_compact_tokens = 8;  // of the servers that welcome from now on

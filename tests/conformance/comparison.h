@@ -21,7 +21,7 @@ struct ComparedRow {
   kernels::RowRequest request;
   std::span<const std::byte> tensor;
   std::string description;
-  std::shared_ptr<const void> owner;  // keeps what the request refers to alive
+  std::shared_ptr<const void> owner;  // keeps the request's data alive
 };
 
 // Kernels that sample batches of rows.

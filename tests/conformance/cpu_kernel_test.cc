@@ -11,8 +11,8 @@
 namespace sortition::testing {
 namespace {
 
-// A target. Rows share the memory of one thread, as a device's rows do: what a row leaves behind must not reach the
-// next.
+// A target. Rows share the memory of one thread, as a device's rows do: nothing that a row leaves behind may reach the
+// next row.
 class CpuBackend : public Backend {
  public:
   explicit CpuBackend(const kernels::cpu::Target* target) : target_(*target) {}

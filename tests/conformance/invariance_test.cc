@@ -21,7 +21,7 @@ using devices::CpuDevice;
 using devices::DeviceRow;
 using testing::RunBatch;
 
-// Random rows and what the reference says of them.
+// Random rows and the reference's answers.
 struct Rows {
   explicit Rows(uint64_t count) {
     for (uint64_t seed = 0; seed < count; ++seed) {

@@ -1,5 +1,5 @@
-// The random rows meet what they are meant to meet; otherwise comparisons with the reference would prove less than they
-// seem to.
+// The random rows reach every case that they are meant to reach; otherwise comparisons with the reference would prove
+// less than they seem to.
 #include "tests/conformance/random_row.h"
 
 #include <gtest/gtest.h>

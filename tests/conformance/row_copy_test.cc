@@ -1,5 +1,5 @@
-// Rows in pieces, and rows that may change: the same answers, and of a row that changes meanwhile the answer to some
-// mixture of what it held.
+// Rows in pieces, and rows that may change: the same answers, and for a row that changes meanwhile the answer to some
+// mixture of its contents.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -47,8 +47,8 @@ class Pieces {
   std::vector<ByteSegment> segments_;
 };
 
-// On every target, whole and in pieces. What the room held before is part of no answer. All that is written there is
-// elements of the row in their places.
+// On every target, whole and in pieces. The former content of the room is part of no answer. Only elements of the row
+// are written there, in their places.
 void ExpectArrives(const RowRequest& row, const std::string& description) {
   static cpu::Scratch scratch;
   constexpr std::byte kBefore{0xff};  // makes NaNs
@@ -171,7 +171,7 @@ void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&co
 }
 
 // Returns the row that a lazy copy stands for: the groups that were copied, and for each other group one token of the
-// largest key that was read. `before` is what the room held.
+// largest key that was read. `before` is the room's former content.
 std::vector<std::byte> RowReadFrom(const std::vector<std::byte>& room, std::byte before, const RowRequest& request,
                                    const cpu::Scratch& scratch) {
   std::vector<std::byte> row = room;

@@ -7,8 +7,9 @@
 
 namespace sortition {
 
-// In the one: makes the memory and the rows, and has this program run with flags that let main call CheckSharedRows.
-// Returns whether that has ended well; `*rows` are as many as were compared. Blocks, for minutes at most.
+// Called in the first process: makes the memory and the rows, and runs this program with flags that let main call
+// CheckSharedRows. Returns true if that process ended well; `*rows` is the number of compared rows. Blocks, for minutes
+// at most.
 bool TestSharedRows(const devices::cuda::Hardware& hardware, uint64_t seed, uint64_t* rows);
 
 // In the other: takes memory of the device in that place of the driver's order by its descriptor. False, and stderr

@@ -109,8 +109,8 @@ void CompareWhereAMaskHidesTheLargest(Comparison* comparison, uint64_t rows) {
   });
 }
 
-// A regular sample of the groups finds tokens that are likelier, or less likely, than the others: what it suggests lies
-// on the wrong side, or even among the row's leading tokens.
+// A regular sample of the groups finds tokens that are likelier, or less likely, than the others: its guess lies on the
+// wrong side, or even among the row's leading tokens.
 void CompareWhereASampleMisleads(Comparison* comparison, uint64_t rows) {
   std::mt19937_64 random(98);
   CompareEach(comparison, Scaled(rows), [&](uint64_t n) {

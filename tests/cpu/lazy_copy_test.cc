@@ -146,7 +146,7 @@ TEST_F(LazyCopyTest, GroupIsReadOnce) {
   });
 }
 
-// A group of which every key is negative, and one without a live token, are replaced like others.
+// A group with negative keys alone, and one without a live token, are replaced like others.
 TEST_F(LazyCopyTest, ReplacesNegativeAndMaskedGroups) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const float logit : {-3.5f, -0x1p-14f, 0x1p-14f, 65000.0f, 0.0f}) {

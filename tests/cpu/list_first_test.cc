@@ -1,4 +1,4 @@
-// Changed rows of which only the first tokens are listed.
+// Changed rows whose first tokens alone are listed.
 #include "kernels/cpu/list_first.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ class ListFirstTest : public ::testing::Test {
     }
   }
 
-  // Expects that the row is listed, that the list has all tokens from its floor on and no others, and at least so many.
+  // Expects that the row is listed, and that the list has exactly the tokens from its floor on, `least` or more.
   // Returns the number of tokens that were listed on the last target.
   size_t ExpectListed(size_t least, bool may_raise = false) {
     size_t number = 0;

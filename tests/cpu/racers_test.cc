@@ -17,7 +17,8 @@ class RacersTest : public ::testing::TestWithParam<const Target*> {};
 INSTANTIATE_TEST_SUITE_P(, RacersTest, ::testing::ValuesIn(RunnableTargets()),
                          [](const auto& info) { return std::string(info.param->name); });
 
-// How far, in octaves, a promise may lie above what it stands for: the error of a logarithm taken from leading bits.
+// How far, in octaves, a promise may lie above the bound that it stands for: the error of a logarithm taken from
+// leading bits.
 constexpr double kSlack = 0.0862 + 0.002;
 
 TEST_P(RacersTest, BoundsHoldAndAreTight) {

@@ -1,4 +1,4 @@
-// Targets: what is there, by which name, and that they are not all the same one.
+// Targets: their number and names, and that they differ.
 #include "kernels/cpu/target.h"
 
 #include <gtest/gtest.h>

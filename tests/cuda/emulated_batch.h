@@ -35,7 +35,7 @@ class EmulatedBatch {
     ASSERT_TRUE(chunk_.Add(request, ~uint64_t{0}));
   }
 
-  // As a device of so many multiprocessors would.
+  // Runs the batch as a device of `multiprocessors` multiprocessors would.
   std::vector<kernels::RowOutput> Run(uint32_t multiprocessors, uint64_t seed) {
     Lay();
     Launch(multiprocessors, seed);
@@ -94,7 +94,7 @@ class EmulatedBatch {
   std::vector<MemoryRange> memory_;
 };
 
-// The kernels on a device of so many multiprocessors. Each batch runs its threads in another order.
+// The kernels on a device with a given number of multiprocessors. Each batch runs its threads in another order.
 class EmulatedBackend : public Backend {
  public:
   explicit EmulatedBackend(uint32_t multiprocessors) : multiprocessors_(multiprocessors) {}

@@ -1,5 +1,5 @@
-// The CUDA kernels as one launch function: what a host compiler makes of their source, run by the emulator, or the PTX
-// that ships, run by the interpreter (tests/ptx). A test binary links one of them.
+// The CUDA kernels as one launch function: a host compiler's code of their source, run by the emulator, or the PTX that
+// ships, run by the interpreter (tests/ptx). A test binary links one of them.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct MemoryRange {
 };
 
 // Runs the kernel over `rows` rows of `sections` sections; the view's pointers are the host's. The interpreter fails
-// the test where the kernel touches other memory than `memory`; null: it touches what it likes. The emulator does not
-// look.
+// the test if the kernel touches other memory than `memory`; null: any memory is allowed. The emulator does not check
+// this.
 void RunEmulated(CudaKernel kernel, const kernels::cuda::BatchView& view, uint32_t rows, uint32_t sections,
                  uint64_t seed, std::vector<MemoryRange>* memory = nullptr);
 
-// Likewise, of so many rows.
+// Runs the kernel that advances sequences over `rows` rows, likewise.
 void RunEmulatedAdvance(const kernels::cuda::SequenceView& view, uint32_t rows, uint64_t seed,
                         std::vector<MemoryRange>* memory = nullptr);
 

@@ -89,7 +89,7 @@ class CountedSequences {
     }
   }
 
-  // Draws a token in each row and advances them. Returns what is not as the law counts; empty if all is.
+  // Draws a token in each row and advances them. Returns the first difference from the law; empty if there is none.
   std::string Step() {
     for (uint32_t row = 0; row < 2; ++row) {
       const auto token = uint32_t(random_() % (row == 0 ? 300 : kSequenceTokens));

@@ -1,4 +1,4 @@
-// The emulator sees what a GPU would let pass, or would hang at.
+// The emulator finds defects that a GPU would let pass, or at which it would hang.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -73,7 +73,7 @@ int64_t MappedBytes() {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-// Neither the threads' stacks nor what a sanitizer keeps of each.
+// Neither the threads' stacks nor a sanitizer's data of each thread leak.
 TEST(Emulator, LaunchesLeakNoMemory) {
   const auto launch = [] {
     Launch({.blocks_x = 3, .threads = 64}, [] {

@@ -43,8 +43,8 @@ class FakeCudaDriver {
   // All streams capture graphs, or none does.
   void SetCapturing(bool is_capturing);
 
-  // A graph of what `work` puts into the stream, none of which is done by it: each call of the result does it all.
-  // The result must not outlive the driver.
+  // Captures the work that `work` puts into the stream as a graph, and does none of it. Each call of the result does it
+  // all. The result must not outlive the driver.
   std::function<void()> Capture(devices::cuda::StreamHandle stream, const std::function<void()>& work);
 
   // From now on what streams are given is done, in order, when the host waits for a stream or an event, and no further
@@ -63,7 +63,7 @@ class FakeCudaDriver {
   uint64_t calls(const std::string& function) const;
   uint64_t uploaded_bytes() const;
   uint64_t downloaded_bytes() const;
-  // Some other stream has waited for what was put into this one.
+  // True if another stream has waited for work of this one.
   bool is_awaited(devices::cuda::StreamHandle stream) const;
   // The value that it was last told to wait for has not been written.
   bool is_waiting(devices::cuda::StreamHandle stream) const;

@@ -1,4 +1,4 @@
-// The fake driver's graphs: what a stream was given while it captured, done at each launch.
+// The fake driver's graphs: the work that a stream got while it captured, done at each launch.
 #include <memory>
 
 #include "tests/cuda/fake_driver_state.h"

@@ -58,7 +58,7 @@ extern "C" void FakeCudaRelease() {
   driver->SetWork(nullptr);
   held->released.Notify();
 }
-// From now on streams do their work when the host waits for it; 0: at once, and what was left is done.
+// Makes streams do their work only when the host waits for it; 0: at once, after the remaining work.
 extern "C" void FakeCudaDefer(int is_deferring) {
   using namespace sortition::testing::fake_cuda;
   {

@@ -83,8 +83,7 @@ TEST(CudaImport, ImportedRowsAreSampled) {
   }
 }
 
-// Kernels rely on what they have found in a row: what another process may change is copied first, and what cannot
-// change is not.
+// Kernels rely on their findings in a row: rows that another process may change are copied first, others are not.
 TEST(CudaImport, ChangeableBytesAreCopied) {
   FakeCudaDriver driver;
   const auto device = StartOn(driver, {.memory = kMemory});

@@ -175,7 +175,7 @@ TEST(CudaKernel, LogprobsEqualHosts) {
   EXPECT_GE(compared, 500u);
 }
 
-// A row is read by as many blocks as the batch leaves idle: each section is whole tiles, and together they are the row.
+// A row is read by all blocks that the batch leaves idle. Each section is whole tiles, and together they are the row.
 TEST(CudaGeometry, BlocksCoverRowsAndUseEverySm) {
   constexpr uint32_t kMultiprocessors = 132;
   for (const uint32_t groups : {1u, 31u, 32u, 33u, 2004u, 2374u, 2560u, 16384u}) {

@@ -78,8 +78,8 @@ std::set<std::string> FloatingPointOf(const std::string& ptx) {
   return seen;
 }
 
-// IEEE double operations rounded once and conversions, all of Logprob (logprob.cuh); what is exact of numbers: f16 to
-// f32, and signs, which the compiler may take off or turn as those of floats; and where `scales` matches, a scaling by
+// IEEE double operations rounded once and conversions, all of Logprob (logprob.cuh); exact operations on numbers: f16
+// to f32, and signs, which the compiler may clear or turn as those of floats; and where `scales` matches, a scaling by
 // a power of two that is cut to an integer (weigher.cuh). No fused multiply-add, no approximation, no flushing of
 // denormals. Returns how many functions have any of Logprob.
 int ExpectFloatingPointOfLogprobsAlone(const Assembly& assembly, const std::regex& scales) {
@@ -114,7 +114,7 @@ void ExpectLoadsOf16Bytes(const Assembly& assembly, const std::regex& names, int
   EXPECT_EQ(met, functions);
 }
 
-// By function, what the assembler says of spills: there are none in the `functions` whose names match `hot`.
+// Reads the assembler's report of spills by function: there are none in the `functions` whose names match `hot`.
 void ExpectNoSpillsInHotLoops(const std::string& report, int registers, const std::regex& hot, int functions) {
   std::map<std::string, int> spilled;
   std::string function;

@@ -35,7 +35,7 @@ TEST(Weigher, WeightsEqualLaw) {
     logits.push_back(WidenHalf(half));
   }
   for (int i = 0; i < 100000; ++i) logits.push_back(u32(random()));
-  // Around 0 and the ends of what is live.
+  // Around 0 and the ends of the live range.
   for (const u32 edge : {0u, 0x21800000u, 0xa1800000u, 0x477fe000u, 0xc77fe000u, 0x80000000u}) {
     for (u32 step = 0; step < 16; ++step) logits.push_back(edge + step - 8);
   }

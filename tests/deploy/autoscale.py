@@ -4,7 +4,7 @@ the metrics adapter would read it, the replicas that the autoscaler's rule then 
     autoscale.py BUILD_FOLDER [SECONDS]
 
 Stands in for the autoscaler's loop: every few seconds desired = ceil(replicas * metric / target), with the metric, the
-target and the bounds of the manifest, within as many replicas as the machine has processors for. Prints a row for each.
+target and the bounds of the manifest, within the replicas that the machine's processors can run. Prints a row for each.
 """
 
 import math

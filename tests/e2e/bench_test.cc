@@ -1,4 +1,4 @@
-// sortitionctl bench against live servers: what it counts and measures, and how it ends.
+// sortitionctl bench against live servers: its counts, its measurements and its end.
 #include <cstdlib>
 #include <string>
 #include <vector>

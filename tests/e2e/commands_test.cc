@@ -1,4 +1,4 @@
-// The command-line programs against a live server: what they print and how they end.
+// The command-line programs against a live server: their output and exit status.
 #include <netinet/in.h>
 #include <sys/socket.h>
 

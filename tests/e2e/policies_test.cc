@@ -153,7 +153,7 @@ TEST_F(PoliciesTest, KilledServerAndNewKeyChangeNoToken) {
   EXPECT_EQ(Refused(client.get(), sequence->get()).field, "open.watermark_key_id");
 }
 
-// A process that continues the text of another one hands over what the policy did to it.
+// A process that continues the text of another one hands over the policy's effect.
 TEST_F(PoliciesTest, NewProcessKeepsTheMark) {
   Write("keys", "first 11\n");
   WriteRules(Marked() + R"(, "defaults": {"topK": 40})");

@@ -40,7 +40,7 @@ client::StepOptions Within(absl::Duration timeout) {
   return options;
 }
 
-// Until a rank has done so many steps.
+// Waits until a rank has done `steps` steps.
 void AwaitSteps(const std::atomic<int>& done, int steps) {
   const absl::Time deadline = absl::Now() + kLongestWait;
   while (done < steps && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
@@ -305,7 +305,7 @@ std::vector<std::string> FieldsOf(const std::vector<client::RowResult>& outcomes
 
 TEST(RankLossTest, MismatchedShardsAreRefusedByField) {
   const auto server = StartServer({"--shard_wait=100ms"});
-  // Whichever comes second is told; the other waits for the right one.
+  // The second shard to arrive is refused; the first one keeps waiting for its match.
   const std::string waits = "DEADLINE_PASSED step.logits.shard";
   struct Case {
     std::string session;

@@ -113,7 +113,7 @@ TEST_F(ReceiptsTest, AllAreVerified) {
   EXPECT_THAT(verified.output, HasSubstr("row: not checked"));
   EXPECT_THAT(ReadFile(At("report.html")), HasSubstr("AGREES"));
 
-  // Without more it says what it did not check.
+  // Without other arguments it names the checks that it did not make.
   verified = Verify({At("receipts")});
   EXPECT_EQ(verified.code, 0) << verified.output;
   EXPECT_THAT(verified.output, HasSubstr("not checked: whose key it is"));

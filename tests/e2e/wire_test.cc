@@ -93,7 +93,7 @@ TEST(WireTest, ServersRefusalsArriveTyped) {
   EXPECT_EQ(error->field, "open.parameters.typical_p");
 }
 
-// Like the name of several replicas, one of which has gone.
+// Like the name of several replicas of which one is gone.
 TEST(WireTest, TargetWithSeveralAddressesFindsListener) {
   const auto server = StartServer({});
   const std::string& live = server->address();

@@ -1,6 +1,6 @@
 // The adapter under a real llama.cpp and a model of random weights: llama_cpp_check MODEL.gguf [TARGET].
 //
-// Without a target rows are sampled in this process. Prints what was compared; exits with 1 at the first difference.
+// Without a target rows are sampled in this process. Prints the comparisons; exits with 1 at the first difference.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -45,7 +45,7 @@ def config(**options):
 
 
 def logits_of(name, position):
-    """Logits of a model after so many tokens of a request."""
+    """Logits of a model at a position of a request."""
     seed = sum(map(ord, name)) * 1000 + position
     return torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3
 

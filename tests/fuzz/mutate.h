@@ -1,4 +1,4 @@
-// Mutations of inputs, blind to what they do.
+// Mutations of inputs, blind to their effect.
 #pragma once
 
 #include <cstdint>

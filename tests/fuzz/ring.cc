@@ -16,7 +16,7 @@ namespace {
 
 using service::RingStatus;
 
-// Returns `size` bytes, each of which tells its place.
+// Returns `size` bytes. Each byte depends on its place.
 std::string Message(uint32_t number, uint64_t size) {
   std::string message(size, '\0');
   for (uint64_t i = 0; i < size; i += 61) message[i] = char(number + i);

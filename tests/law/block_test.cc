@@ -1,5 +1,5 @@
-// Block verification leaves no trace of the drafter, and accepts at least as many drafts as rejection: over every text
-// of up to 4 tokens from up to 4 ones, with the probabilities that the law's functions decide with.
+// Block verification leaves no trace of the drafter, and accepts no fewer drafts than rejection: over every text of up
+// to 4 tokens from up to 4 ones, with the probabilities of the law's decisions.
 //
 // Weights are integers, and the number of uniform words by which a decision is true is found exactly. Sums and products
 // of these are taken in long double: 2^-60 off, where the law's roundings are 2^-32.

@@ -1,4 +1,4 @@
-// The law's examples, as they stand in the file, are what the code computes.
+// The code computes the law's examples as they stand in the file.
 #include "kernels/law/golden_outputs.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(GoldenOutputs, FileEqualsCode) {
   EXPECT_FALSE(std::getline(from_file, in_file)) << "the file goes on after what the code writes";
 }
 
-// A device is proved by these rows: what they do not meet it could do wrong and serve.
+// A device serves if it answers these rows. A case that they do not reach, it could do wrong and serve.
 class GoldenRowsMeet : public ::testing::Test {
  protected:
   struct Case {

@@ -1,4 +1,4 @@
-// The law's text compiles as GLSL and as CUDA, and what it compiles to holds no floating point.
+// The law's text compiles as GLSL and as CUDA, to code without floating point.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -16,7 +16,7 @@ namespace {
 // installed.
 const std::string kRoot = SORTITION_SOURCE_DIR;
 
-// Runs a command line of ours, with what it prints in `*output`. True if it succeeded.
+// Runs a command and puts its output into `*output`. True if it succeeded.
 bool RunCommand(const std::string& command, std::string* output) {
   FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return false;

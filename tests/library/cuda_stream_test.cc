@@ -191,7 +191,7 @@ TEST_F(CudaStreamTest, LateResultsEqualLocalSequences) {
   EXPECT_EQ(on_stream_[1]->tokens(), on_host_[1]->tokens());
   EXPECT_GT(on_stream_[1]->tokens().size(), 24u);
   EXPECT_EQ(driver_.calls("StreamSynchronize"), 0u);
-  stream_.reset();  // waits for what is left
+  stream_.reset();  // waits for the remaining work
 }
 
 // The tokens of steps have different addresses, which no upload needs.

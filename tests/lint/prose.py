@@ -23,6 +23,10 @@ WORD = re.compile(
     re.IGNORECASE,
 )
 
+# Words that point at a quantity instead of naming it.
+POINTING = re.compile(r"\b(?:(?:so|as) many|so much)\b", re.IGNORECASE)
+FENCE = re.compile(r"^\s*(?:```|~~~)")
+
 # Names that the glossary replaced: as a whole, as a part of CamelCase, or between underscores.
 SNAKE = (
     r"name_spaces?|patch(?:es|ed)?|mirrors?|mishaps?|proofs?|proved|known_(?:row|answer)s?|patience|wakeups?|entrants?"
@@ -102,6 +106,24 @@ def comment_words(path: str, lines: List[str]) -> Found:
             yield number, f"a word that makes a riddle: {match.group(0)}"
 
 
+def pages(path: str, lines: List[str]) -> Iterator[Tuple[int, str]]:
+    """Number and text of a page's lines outside of its code."""
+    fenced = False
+    for number, line in enumerate(lines, 1):
+        fenced ^= bool(FENCE.match(line))
+        if path.endswith(".md") and not fenced:
+            yield number, line
+
+
+def pointing_quantities(path: str, lines: List[str]) -> Found:
+    """A quantity has its name, as in "the first `count` rows"."""
+    texts = [(number, text) for number, text, _ in comments(path, lines)]
+    for number, text in [*texts, *pages(path, lines)]:
+        match = POINTING.search(text)
+        if match:
+            yield number, f"a quantity without its name: {match.group(0)}"
+
+
 def banned_names(path: str, lines: List[str]) -> Found:
     """One name for one thing; ARCHITECTURE.md has the glossary."""
     mark = marks(path)
@@ -127,4 +149,4 @@ def test_names(path: str, lines: List[str]) -> Found:
             yield number, f"a test's name of {len(name)} characters, at most {longest}: {name}"
 
 
-PROSE_RULES = (comment_openers, comment_words, banned_names)
+PROSE_RULES = (comment_openers, comment_words, pointing_quantities, banned_names)

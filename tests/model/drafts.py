@@ -16,7 +16,7 @@ def words(counter, tag, noise):
 
 
 def race_among(ids, values, key, noise):
-    """The token of the race among weights of which at least one is above 0, under a key of two words."""
+    """The token of the race among weights, under a key of two words. At least one weight is above 0."""
     values = np.array(values, U64)
     racing = values > 0
     keys = np.zeros(len(values), I64)

@@ -35,7 +35,7 @@ def parse():
 
 
 def work(number, arguments, addresses, tenants, results):
-    """One process: plays worlds and reports what it has met."""
+    """One process: plays worlds and reports the pairs that it has met."""
     import grpc
     import pairs as table
     from calls import Caller

@@ -20,7 +20,7 @@ def single(value):
 
 
 class Taste:
-    """Draws values: `live` ids, of which some come often, and a share of options that are set."""
+    """Draws values: `live` ids, some of them often, and a share of options that are set."""
 
     def __init__(self, random, live, share):
         self.random, self.live, self.share = random, live, share
@@ -42,7 +42,7 @@ class Taste:
         return [self.token() for _ in range(self.random.randint(least, most))]
 
     def several(self, least, most):
-        """Ids of which none comes twice."""
+        """Distinct ids."""
         return sorted(set(self.tokens(min(least, most), most)), key=lambda _: self.random.random())
 
     def sequences(self, least, most, length):
@@ -63,7 +63,7 @@ def flag(t):
 
 
 def parts(**fields):
-    """A message, each field of which is set by a chance; `_name` is always set."""
+    """A message whose fields are set by chance; `_name` is always set."""
     def made(t):
         return {name.lstrip("_"): make(t) for name, make in fields.items() if name[0] == "_" or t.chance(0.6)}
     return made

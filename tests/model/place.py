@@ -1,4 +1,4 @@
-"""One position of a sequence: from logits, history and options to a token and to what is said of it.
+"""One position of a sequence: from logits, history and options to a token and its answers.
 
 The arithmetic of a row is that of sortition_verify, the law in numpy from its pages. This file adds which edits, bans,
 masks and noise a position has, and what its answer says.
@@ -79,7 +79,7 @@ def allowed_by(listed, mask, count):
 
 
 class Place:
-    """A position with its logits: what is kept, and the draws among it."""
+    """A position with its logits: the kept tokens, and the draws among them."""
 
     def __init__(self, situation, bits):
         """Raises law.RowError if the row fails."""

@@ -90,12 +90,12 @@ class Player:
         return opened
 
     def options_of(self, text):
-        """The options in force, or the refusals of which a server says one."""
+        """The options in force, or the refusals; a server gives one of them."""
         plan, p, mark_id = text.plan, text.plan["parameters"], None
         if self.policy is not None:
             text.effect = policies.apply(self.policy, p, plan["open"].get("watermark_key_id", ""))
             if text.effect.refusals:
-                # A server names one of all that is wrong.
+                # A server names one of several mistakes.
                 return None, text.effect.refusals + refusals(p, self.world["live"])
             p, mark_id = text.effect.p, text.effect.mark_id
         elif plan["open"].get("watermark_key_id"):

@@ -91,7 +91,7 @@ class Effect:
 
 
 def apply(policy, given, key_id):
-    """The effect of a policy on parameters, with what it refuses."""
+    """The effect of a policy on parameters, with its refusals."""
     effect = Effect(copy.deepcopy(given))
     mark = policy.get("watermark")
     if mark is not None and "watermark" in given:

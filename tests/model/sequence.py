@@ -17,7 +17,7 @@ FAILURES = {"nan": "LOGIT_NAN", "logit_too_large": "LOGIT_TOO_LARGE", "no_live_t
 
 
 class Refused(Exception):
-    """A refusal: the reason's name, and the fields of which one is named."""
+    """A refusal: the reason's name, and the fields; one of them is named."""
 
     def __init__(self, reason, *fields, limit=None):
         super().__init__(reason, fields)
@@ -72,7 +72,7 @@ class Options:
 
 
 class Padding(list):
-    """A history that nothing looks at, of which only the length is known."""
+    """A history that nothing looks at. Only its length is known."""
 
     def __init__(self, length):
         super().__init__()
@@ -239,7 +239,7 @@ class Run:
         if token is None:
             token = place_of(len(given)).draw()
         passed = accepted
-        # A draft that ends the text withholds what is behind it. The block has accepted it all the same.
+        # A draft that ends the text withholds the tokens behind it. The block has accepted them all the same.
         for count in range(1, accepted + 1):
             if self.ends(given[:count]):
                 accepted, token = count, None

@@ -19,7 +19,7 @@ class Opened:
 
 
 class Server:
-    """One stream to a server. Streams of a server share what it holds, all servers the key of checkpoints."""
+    """One stream to a server. Streams of a server share its state, all servers the key of checkpoints."""
 
     def __init__(self, checkpoints, held, peers):
         self.opened, self.held, self.peers = {}, held, peers

@@ -90,7 +90,7 @@ class Stepper(play.Player):
         return self.results_of(server, 1)[0]
 
     def model_says(self, server, text, row, ask):
-        """A run, or refusals of which a server says one."""
+        """A run, or refusals; a server gives one of them."""
         model = self.models[server]
         try:
             if ask["spoilt"] is None:
@@ -363,7 +363,7 @@ def sum_at(scale, bits, order):
 
 
 def other_form(mask, live):
-    """The same mask in another form: what it does not allow is banned, too, or is no longer."""
+    """The same mask in another form: tokens that it does not allow become banned, too, or stop being banned."""
     if not mask["form"]:
         allowed = sorted(set(range(live)) - set(mask["banned"]))
         return {"form": "allowed_tokens", "allowed": allowed, "banned": []}

@@ -274,7 +274,7 @@ class GoneTest(unittest.TestCase):
     def test_a_server_that_is_gone_is_seen(self):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK) as server:
             with tempfile.NamedTemporaryFile("w", suffix=".html") as page:
-                # The page as a file: what it reads beside itself is not there.
+                # The page as a file: the pages that it reads are not there.
                 with urllib.request.urlopen(f"http://{server.serving['metrics']}/", timeout=20) as response:
                     page.write(response.read().decode())
                 page.flush()

@@ -56,7 +56,7 @@ class BareRoot:
             shutil.copy(file, self.path / folder)
 
     def run(self, script, network=False, check=True, environment=()):
-        """Runs the script by sh and returns what it printed. Its processes end with it. Without `network` it has the
+        """Runs the script by sh and returns its output. Its processes end with it. Without `network` it has the
         loopback alone, so that its ports meet no other server."""
         namespaces = ["--mount", "--pid", "--fork", "--kill-child"] + ([] if network else ["--net"])
         variables = {**ENVIRONMENT, **PASSED_ON, **dict(environment)}

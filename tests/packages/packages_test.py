@@ -1,4 +1,4 @@
-"""The packages that CPack makes of this build: which files are in which, and what they need."""
+"""The packages that CPack makes of this build: their files and their dependencies."""
 
 import os
 import pathlib

@@ -1,6 +1,6 @@
-// Prints what the options of a sequence make of its history for the next row. Of each line of standard input, an
-// OpenSequence as JSON, it makes one line: a JSON list of [token, banned, repeated, penalty], and the forced token or
-// null.
+// Prints the edits of the next row that follow from the history and options of a sequence. For each line of standard
+// input, an OpenSequence as JSON, it prints one line: a JSON list of [token, banned, repeated, penalty], and the forced
+// token or null.
 #include <bit>
 #include <cstdio>
 #include <iostream>

@@ -147,7 +147,7 @@ def samplers(library: Library, options: dict, vocabulary: int) -> list[int]:
 
 
 def processed(library: Library, chain: list[int], logits: list[float]) -> tuple[dict[int, float], int]:
-    """Logprobs of what the chain keeps, and the token that it selects (-1: none)."""
+    """Logprobs of the tokens that the chain keeps, and the token that it selects (-1: none)."""
     array = (TokenData * len(logits))(*[TokenData(i, x, 0) for i, x in enumerate(logits)])
     candidates = TokenDataArray(array, len(logits), -1, False)
     for sampler in chain:

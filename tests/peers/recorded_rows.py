@@ -37,7 +37,7 @@ def rows() -> Dict[str, List[float]]:
 
 
 def history(vocabulary: int) -> Tokens:
-    """A text that repeats itself, before a row of so many tokens."""
+    """A text that repeats itself, for rows of this vocabulary."""
     chance = random.Random(vocabulary)
     tokens = [chance.randrange(12) * 5 % vocabulary for _ in range(40)]
     return tokens + tokens[8:20] + tokens[3:9] + tokens[8:13]

@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Dict, List, NamedTuple, Optional
 
-# A command that has not ended by then is killed with all that it started.
+# A command that has not ended by then is killed with all its processes.
 TIMEOUT_SECONDS = 90 * 60
 
 FOLDER = "build/platforms"
@@ -111,7 +111,7 @@ def tests_in(log: str) -> Optional[Dict]:
 
 
 def left_out_in(log: str) -> List[str]:
-    """Returns what the last of the commands left out: ./dev demo builds less than ./dev test."""
+    """Returns the parts that the last command left out: ./dev demo builds less than ./dev test."""
     log = re.split(r"^\$ ", log, flags=re.MULTILINE)[-1]
     return sorted(set(re.findall(r"^Left out: (.*)$", log, re.MULTILINE)))
 

@@ -1,4 +1,4 @@
-"""Pods by podman, and what a kubelet does with them: probes by the manifest's values, restarts, deletion with grace."""
+"""Pods by podman, and the work of a kubelet: probes by the manifest's values, restarts, deletion with grace."""
 
 import ipaddress
 import json
@@ -18,7 +18,7 @@ FIRST_ADDRESS = ipaddress.ip_address("10.88.7.10")
 
 
 def podman(*arguments, check=True, limit=LIMIT_S):
-    """Runs podman; what it prints."""
+    """Runs podman and returns its output."""
     ran = subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False, timeout=limit)
     if check and ran.returncode != 0:
         raise RuntimeError(f"podman {' '.join(arguments)} ended with {ran.returncode}: {ran.stderr}")
@@ -188,6 +188,6 @@ class Worker:
         self._process.communicate()
 
     def stop(self):
-        """Ends the work; what was found."""
+        """Ends the work and returns the findings."""
         out, _ = self._process.communicate(timeout=LIMIT_S)
         return json.loads(out)

@@ -101,7 +101,7 @@ class Refused(unittest.TestCase):
             CLIENT.draw(CLIENT.open(vocabulary_size=VOCABULARY), there)
         local = SAMPLER.open(vocabulary_size=VOCABULARY)
         for step in (lambda: SAMPLER.draw(local, there), lambda: SAMPLER.step([local], [there], stream=7)):
-            # In truth it is not there, so a machine with a GPU says so, and others what they lack.
+            # The device is not there. A machine with a GPU says so, others name the part that they lack.
             with self.assertRaises(sortition.Error) as raised:
                 step()
             self.assertIn(raised.exception.code, ("NOT_FOUND", "FAILED_PRECONDITION", "INVALID_ARGUMENT"))

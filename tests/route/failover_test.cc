@@ -300,7 +300,7 @@ TEST(Failover, DeviceOutOfMemoryBacksOffInService) {
   }
   const double seconds = absl::ToDoubleSeconds(world.now() - start);
   EXPECT_GE(full, 5);
-  EXPECT_LE(full, 3 * (seconds + 1));  // as many batches as it takes at once
+  EXPECT_LE(full, 3 * (seconds + 1));  // 3: the batches that it takes at once
   for (const DeviceEvent& event : world.events()) EXPECT_EQ(event.state, DeviceState::kServing);
   EXPECT_GT(after, 0);
   EXPECT_EQ(world.refused(), 0u);

@@ -1,4 +1,4 @@
-// Writes rows with chains and what the law's reference answers to them, one JSON object a line.
+// Writes rows with chains and the answers of the law's reference, one JSON object a line.
 #include <cmath>
 #include <cstdio>
 #include <random>

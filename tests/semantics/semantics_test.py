@@ -44,7 +44,7 @@ class Chain:
         return [x for _, x in self.tokens]
 
     def least(self, before):
-        """The filter keeps the first of what it got, up to min_keep."""
+        """The filter keeps the first min_keep of its tokens at least."""
         if len(self.tokens) < self.options["min_keep"]:
             self.tokens = before[: self.options["min_keep"]]
 

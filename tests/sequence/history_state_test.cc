@@ -303,7 +303,7 @@ TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
   EXPECT_EQ(state->forced_token(), 7u);
 }
 
-// A state keeps as much history as its options need, even if little else is kept. A child that looks further back than
+// A state keeps the history that its options need, even if kept_history is small. A child that looks further back than
 // its parent kept cannot be made.
 TEST(HistoryState, KeepsWhatItsOptionsNeed) {
   SamplingParameters windowed, whole;

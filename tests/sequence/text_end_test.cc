@@ -136,7 +136,7 @@ TEST(TextEnd, EqualsDefinitionAcrossRewrites) {
   }
 }
 
-// Each token of a tree of drafts ends what the text with it would end in.
+// Each token of a tree of drafts has the end of the text that ends with it.
 TEST(TextEnd, ViewsOfDraftsKnowTheirEnds) {
   SamplingParameters parameters = SmallLoops(3, 8, 0);
   AddPhrase({7, 8}, &parameters);

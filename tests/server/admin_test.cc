@@ -1,4 +1,4 @@
-// Administration: what it does, who may, and that it is nowhere else.
+// Administration: its actions, its callers, and that no other listener serves it.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Settings: what is refused, and which source goes first.
+// Settings: refusals, and the order of sources.
 #include "service/server/config.h"
 
 #include <gmock/gmock.h>

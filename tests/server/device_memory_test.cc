@@ -343,7 +343,7 @@ TEST_F(DeviceMemoryTest, InvalidRequestsLeakNoDescriptor) {
   EXPECT_TRUE(Becomes([&] { return OpenDescriptors() == descriptors; }));
 }
 
-// As many as a packet holds, again and again, with requests that want none or one.
+// Sends the most descriptors that a packet holds, again and again, with requests that want none or one.
 TEST_F(DeviceMemoryTest, DescriptorFloodLeaksNone) {
   auto socket = client::ConnectUnix(address_, SOCK_SEQPACKET);
   ASSERT_TRUE(socket.ok());

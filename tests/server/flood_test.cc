@@ -61,7 +61,7 @@ bool SendAll(int fd, std::string_view bytes) {
   return true;
 }
 
-// Takes what the server says, so that its writes never wait.
+// Reads the server's bytes, so that its writes never wait.
 std::thread Drained(int fd) {
   return std::thread([fd] {
     char bytes[4096];

@@ -88,7 +88,7 @@ TEST(FrameMeterTest, CallsBeyondTheBudgetWait) {
   EXPECT_GT(meter.MayRead(kStart), 0u);
 }
 
-// Five thousand calls a second, of which the deadline cancels one in five 2 ms after it began, and a ping now and then.
+// Five thousand calls a second, and a ping now and then. Deadlines cancel one call in five 2 ms after it began.
 TEST(FrameMeterTest, BusySharerIsNeverEnded) {
   FrameMeter meter(kStart);
   absl::Time now = kStart;

@@ -1,4 +1,4 @@
-// A device that does nothing until a test lets it, so that a test decides what is in flight.
+// A device that does nothing until a test lets it, so that a test decides which batches are in flight.
 #pragma once
 
 #include <memory>
@@ -45,7 +45,7 @@ class HeldDevice final : public devices::Device {
     mutex_.Await(absl::Condition(this, &HeldDevice::HasBatch));
   }
 
-  // Passes on what was kept and keeps no more.
+  // Passes on the kept batches and keeps no more.
   void Release() {
     std::vector<Batch> batches;
     {

@@ -1,5 +1,5 @@
-// A connection that speaks HTTP/2 by hand and keeps to flow control, so that a server accepts as much as from a real
-// client.
+// A connection that speaks HTTP/2 by hand and keeps to flow control, so that a server accepts its bytes like those of a
+// real client.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,12 @@ class Http2Client {
   bool connected() const { return fd_ >= 0; }
   // Begins a call to `path` on stream `stream`, odd and rising. `more` are headers beside those of every call.
   void Call(uint32_t stream, std::string_view path, std::string_view more = "");
-  // Sends as much of `bytes` on `stream` as the server's windows admit; how much. 0 too if the stream has ended.
+  // Sends the part of `bytes` on `stream` that the server's windows admit. Returns its size; 0 also if the stream has
+  // ended.
   size_t SendData(uint32_t stream, std::string_view bytes);
-  // Sends the end of what the client says.
+  // Ends the client's side of the stream.
   void HalfClose(uint32_t stream);
-  // Takes what the server says, waiting at most `milliseconds` for its first word. False if nothing came.
+  // Reads the server's bytes, waiting at most `milliseconds` for the first one. False if none came.
   bool Receive(int milliseconds);
   // The server has ended the stream.
   bool ended(uint32_t stream) const { return !windows_.contains(stream); }

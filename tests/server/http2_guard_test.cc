@@ -226,8 +226,8 @@ TEST_F(Http2GuardTest, DebtOfAllNewcomersIsBounded) {
   EXPECT_GT(ReadRound(), Calls(1, 25).size()) << "more than the connection's own";
 }
 
-// A read may bring more calls than the budgets had left. They are a debt, or reads that follow each other closely would
-// take as many each time.
+// A read may bring more calls than the budgets had left. They are a debt; otherwise reads that follow each other
+// closely would each bring this number.
 TEST_F(Http2GuardTest, CallsBeyondTheBudgetsAreADebt) {
   const double call = static_cast<double>(Calls(1, 1).size());
   for (int i = 0; i < 10; ++i) {  // which take what all newcomers share

@@ -1,4 +1,4 @@
-// A strict reader of JSON objects whose values are texts, numbers or null: all that a log line may be.
+// A strict reader of JSON objects whose values are texts, numbers or null, as in log lines.
 #pragma once
 
 #include <map>

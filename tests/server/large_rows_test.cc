@@ -42,7 +42,7 @@ std::unique_ptr<client::Client> Connect(client::ClientOptions options) {
 
 TEST(LargeRowsTest, RowBeyondMessageLimitFailsAlone) {
   constexpr uint32_t kVocabulary = 8192;
-  constexpr size_t kScored = 12;  // three times what a message may have
+  constexpr size_t kScored = 12;  // three times the most of a message
   Config config = TestConfig();
   config.limits.max_message_bytes = 128 << 10;
   TestServer server(config);
@@ -68,7 +68,7 @@ TEST(LargeRowsTest, RowBeyondMessageLimitFailsAlone) {
   EXPECT_EQ(server.observer().totals().steps, 1) << "nobody else is told of it";
 }
 
-// Copies find no room, and four rows and what is said of them are more than a ring takes at once.
+// Copies find no room, and four rows with their messages are more than a ring takes at once.
 TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
   constexpr uint32_t kVocabulary = 131072;
   static_assert(4 * kVocabulary * sizeof(float) == service::kMostRingMessageBytes);

@@ -31,7 +31,7 @@ inline size_t OpenDescriptors() {
   return static_cast<size_t>(std::distance(begin(descriptors), end(descriptors)));
 }
 
-// Sends a packet with the same descriptor so many times. False if not all of it is taken.
+// Sends a packet with the same descriptor `count` times. False if not all of it is taken.
 inline bool SendFlood(int socket, std::string packet, int descriptor, size_t count) {
   iovec part = {packet.data(), packet.size()};
   const std::vector<int> descriptors(count, descriptor);

@@ -344,8 +344,8 @@ std::vector<std::string> ThreadNames(pid_t process) {
   return names;
 }
 
-// With gRPC's own health service, or a service of callbacks, a thread of that name waits for all sockets, and what it
-// reads of a stream it hands to the stream's thread.
+// With gRPC's own health service, or a service of callbacks, a thread of that name waits for all sockets, and hands the
+// bytes of a stream to the stream's thread.
 TEST(ProcessTest, CallbackThreadsReadNoStreams) {
   const std::string admin = absl::StrCat("unix:", TestPath("threads.sock"));
   ServerProcess process({Arguments({"--health_listen=127.0.0.1:0", absl::StrCat("--admin_listen=", admin)}), {}, 0});

@@ -1,7 +1,7 @@
 // Changes of the machine's clock while the server serves: no deadline comes early, and none stays away.
 //
 // This binary replaces clock_gettime, which every library of the process calls, too: it adds a test's offset to the
-// time of day. So waits that follow the time of day are wrong by as much.
+// time of day. So waits that follow the time of day are wrong by this offset.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <time.h>

@@ -1,4 +1,5 @@
-// Reads google.rpc.Status with descriptors built at run time: an independent reader of what the server encodes by hand.
+// Reads google.rpc.Status with descriptors built at run time: an independent reader of the status that the server
+// encodes by hand.
 #pragma once
 
 #include <map>

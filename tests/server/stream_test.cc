@@ -15,7 +15,7 @@
 namespace sortition::server {
 namespace {
 
-// A close of an unknown sequence with a long name: about `bytes` in, about as many out.
+// A close of an unknown sequence with a long name: about `bytes` in, about `bytes` out.
 v1::StreamRequest Padded(size_t bytes) {
   v1::StreamRequest request;
   request.mutable_close()->set_request_id(std::string(bytes, 'x'));
@@ -186,7 +186,7 @@ TEST(StreamTest, UnreadingClientIsBoundedThenEnded) {
   ExpectServes(server);  // meanwhile
   EXPECT_TRUE(server.log_lines().Await("stream_stalled"));
   sender.join();
-  // 1024 answers that wait, and what the windows and buffers of two transports take: about 3000 in all.
+  // 1024 answers that wait, and those in the windows and buffers of two transports: about 3000 in all.
   EXPECT_LT(sent, 8000);
   EXPECT_FALSE(stalled.Finish().ok());
   ExpectServes(server);

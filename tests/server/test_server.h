@@ -1,4 +1,4 @@
-// A real server in the test's own process, on a loopback port, and what a client of it needs.
+// A real server in the test's own process, on a loopback port, and helpers for its clients.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

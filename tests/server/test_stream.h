@@ -25,7 +25,7 @@ class TestStream {
   v1::StreamResponse ReceiveOne();  // fails the test if the stream has ended
   void HalfClose() { stream_->WritesDone(); }
   void Cancel() { context_.TryCancel(); }
-  // Reads what is left, then returns how the stream ended.
+  // Reads the remaining messages, then returns the status with which the stream ended.
   grpc::Status Finish();
 
   // Hello, and its welcome.

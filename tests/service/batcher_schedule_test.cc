@@ -149,7 +149,7 @@ class Schedule {
     return owner.step->WasRefused(row.second - owner.first);
   }
 
-  // Updates the model and compares what has started since the last event.
+  // Updates the model and compares the batches that have started since the last event.
   void CheckQueue() {
     std::vector<Order> started;
     for (const auto& device : devices_) {

@@ -1,4 +1,4 @@
-// Bounds on one client: what they refuse, what they leave to others, and that the table of clients is bounded, too.
+// Bounds on one client: their refusals, the share that they leave to others, and the bound of the table of clients.
 #include "service/client_accounts.h"
 
 #include <gtest/gtest.h>

@@ -63,7 +63,7 @@ TEST_F(KeptAnswersTest, GreedyTenantEvictsItsOwn) {
   EXPECT_EQ(Of("late", kModest), kModest);
 }
 
-// On the wire an empty message takes two bytes, in memory twenty times as many.
+// An empty message takes two bytes on the wire, and twenty times that in memory.
 TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   std::vector<v1::RowResult> parts(1);
   for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_positions();

@@ -1,4 +1,4 @@
-// Sampling parameters: every end of every range, off values, lists, and what is not built.
+// Sampling parameters: every end of every range, off values, lists, and options that are not built.
 #include "service/request/parameters.h"
 
 #include <gtest/gtest.h>

@@ -132,7 +132,7 @@ TEST(PhaseOptions, MaskedTagsAreTaken) {
   MustCompilePhases("phases { begin: 1 end: 4 parameters { allowed_token_ids: [2, 3] } }");
 }
 
-// Tags of which each ends where the other begins are told apart by the tokens that follow.
+// Two tags that each end where the other begins are told apart by the tokens that follow.
 TEST(PhaseOptions, OverlappingTagsAreTakenInOrder) {
   MustCompilePhases("phases { begin: [1, 2] end: 9 } phases { begin: [2, 3] end: 9 }");
   MustCompilePhases("phases { begin: [1, 2] end: [2, 1] }");

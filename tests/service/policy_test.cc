@@ -1,4 +1,4 @@
-// Files of policies: what they may say, and what each rule does to an open.
+// Files of policies: their content, and the effect of each rule on an open.
 #include "service/request/policy.h"
 
 #include <gmock/gmock.h>
@@ -140,7 +140,7 @@ TEST_F(PolicyFile, ValueBeyondLimitIsRefusedByName) {
   EXPECT_EQ(refusal->limit, "absent");
 }
 
-// The law's default of an absent field is as much a value as one that is set.
+// The law's default of an absent field counts like a value that is set.
 TEST_F(PolicyFile, AbsentFieldHasItsDefault) {
   EXPECT_TRUE(Apply(R"("limits": [{"field": "temperature", "max": 0.9}])"));
   EXPECT_TRUE(Apply(R"("limits": [{"field": "top_k", "max": 50}])"));  // off is all tokens

@@ -1,4 +1,4 @@
-// Random chains, for tests of what has to hold with any of them.
+// Random chains, for tests of rules that hold with any chain.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A stream to a server that makes receipts, and a verifier of what it makes.
+// A stream to a server that makes receipts, and a verifier of these.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Block verification on a stream: what comes out is what the law's page says of the answers of its reference, position
-// by position.
+// Block verification on a stream: the results are those of the law's page for the answers of its reference, position by
+// position.
 #include <gtest/gtest.h>
 
 #include <algorithm>

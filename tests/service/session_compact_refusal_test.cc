@@ -36,7 +36,7 @@ class SessionCompactRefusal : public CompactFixture {
   }
 };
 
-// Each position that is not decided is named, with what it lacks.
+// Each position that is not decided is named, with the tokens that it lacks.
 TEST_F(SessionCompactRefusal, EveryUndecidedPositionIsNamed) {
   v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_parameters()->set_temperature(0);

@@ -1,5 +1,5 @@
-// Compact rows in shards: what the ranks state together gives the answer of the whole row in every bit, or
-// ROW_REQUIRED for all of them. A shard that does not state its own part is refused by name.
+// Compact rows in shards: the ranks' statements together give the answer of the whole row in every bit, or ROW_REQUIRED
+// for all ranks. A shard that does not state its own part is refused by name.
 #include <algorithm>
 #include <functional>
 
@@ -40,7 +40,7 @@ class SessionCompactShards : public SessionShards {
     });
   }
 
-  // Builds shard `index` of both rows, of which it states so many first tokens.
+  // Builds shard `index` of both rows, with `count` first tokens each.
   v1::StreamRequest CompactStep(uint64_t batch_id, uint32_t index, uint32_t count,
                                 const std::vector<std::vector<uint32_t>>& named = {{}, {}}) const {
     const uint32_t end = std::min(kBounds[index + 1], kShardedLive);

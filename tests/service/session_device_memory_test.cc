@@ -284,7 +284,7 @@ TEST(SessionDeviceMemory, RangesAndRegionsAreValidated) {
   host.ExpectRefused(host.Step(region, 0), Reason::kUnknownRegion, std::string(kLogits) + ".region_id");
 }
 
-// The worker dies while its rows wait: what the card reads stays mapped until it has answered.
+// The worker dies while its rows wait: the memory that the card reads stays mapped until it has answered.
 TEST(SessionDeviceMemory, MemoryStaysUntilRowsAreAnswered) {
   FakeDevice::Options options = Card();
   options.synchronous = false;

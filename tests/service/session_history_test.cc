@@ -197,7 +197,7 @@ TEST_F(SessionHistory, BoundedAcrossPiecesOfAStream) {
   // A history that comes whole is not held and does not count.
   v1::OpenSequence c = Long("c", 1, 60);
   ExpectOpened(worker().MustOpen(c), c);
-  // The refused piece took nothing, and what is refused gives back what it had.
+  // The refused piece took no memory, and a refused history gives its memory back.
   ExpectError(worker().Open(Piece(a, 40, 60, false)).error(), Reason::kTooMany, "open.history.tokens");
   ExpectOpened(worker().MustOpen(Piece(b, 20, 60, false)), b);
   // A history that is whole makes room for the next.

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::PlainSequence;
 
-// Keeps what the book says of its files.
+// Keeps the book's events about its files.
 class PolicyEvents : public NullEventLog {
  public:
   void PoliciesRead(bool used, std::string_view why) override {
@@ -107,7 +107,7 @@ class SessionPolicy : public ::testing::Test {
 
 TEST_F(SessionPolicy, MarkNeedsHistoryAndDrawsByKey) {
   Begin(Marked());
-  // Nothing in the open looks at the history; the refusal says what is needed.
+  // Nothing in the open looks at the history; the refusal names the need.
   const v1::Error error = worker_->Open(Open()).error();
   EXPECT_EQ(error.reason(), v1::HISTORY_REQUIRED);
   EXPECT_THAT(error.message(), HasSubstr("policy marks the text"));
@@ -306,7 +306,7 @@ TEST_F(SessionPolicy, ChainLeavesOutNoFilterThatTheLimitTurnsOn) {
   EXPECT_EQ(worker_->MustOpen(open).policy().applied().top_k(), 20u);
 }
 
-// An answer of Sample could not say what was changed.
+// An answer of Sample could not name the changes.
 TEST_F(SessionPolicy, SampleRefusesWhatItCannotState) {
   Begin(R"("defaults": {"topK": 4})");
   v1::SampleRequest request;

@@ -314,7 +314,7 @@ TEST_F(SessionRefusal, FieldSetTwiceIsAnsweredByItsName) {
   ExpectStreamGoesOn();
 }
 
-// The rows of a step of three, the second of which has two tasks.
+// A step of three rows. The second one has two tasks.
 class SessionTwoTasks : public SessionRefusal {
  protected:
   std::string StepOfThree(bool places_third) {

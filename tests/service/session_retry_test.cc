@@ -224,7 +224,7 @@ TEST_F(SessionRetry, OtherSaltDrawsAnew) {
 
 class SessionFailure : public SessionRetry {
  protected:
-  // A rewriting step, of which nothing may remain when it fails.
+  // A rewriting step. Nothing of it may remain when it fails.
   v1::StreamRequest RewritingStep(uint64_t step_id, std::string logits) {
     PlainSequence rewritten = plain_;
     rewritten.TruncateTo(2);

@@ -1,5 +1,5 @@
-// Trees with a drafter's probabilities on a stream: what comes out is what the law's reference says of each position,
-// one by one.
+// Trees with a drafter's probabilities on a stream: the results are those of the law's reference for each position, one
+// by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -194,8 +194,8 @@ TEST_P(SessionSamplerState, CoupledTextEqualsDrawing) {
   EXPECT_GT(rejected, rounds / 8);
 }
 
-// Against the law's reference, which is told the state that the tokens before leave: those of accepted drafts, and of
-// what was drawn in the place of rejected ones.
+// Against the law's reference, which is told the state after the tokens before: accepted drafts, and tokens drawn in
+// the place of rejected ones.
 TEST_P(SessionSamplerState, RejectionAdvancesStateByEmittedToken) {
   Author author(OpenKind(GetParam()));
   std::mt19937_64 random(100 + GetParam());
@@ -257,7 +257,7 @@ TEST_P(SessionSamplerState, RejectionAdvancesStateByEmittedToken) {
   for (const uint64_t count : lengths) EXPECT_GT(count, 0u);
 }
 
-// Scores in one row, or in two of which the second takes the checkpoint of the first.
+// Scores in one row, or in two rows, where the second takes the checkpoint of the first.
 TEST_P(SessionSamplerState, ScoresFollowTheGivenTokens) {
   Author author(OpenKind(GetParam()));
   std::optional<uint64_t> state;

@@ -1,4 +1,4 @@
-// Scores and kept sets on a stream: what the law's reference says of each position, and nothing changes.
+// Scores and kept sets on a stream: the answers of the law's reference for each position, and nothing changes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -90,7 +90,7 @@ TEST_F(SessionScore, ForcedTokenIsCertainAndOthersAreImpossible) {
   }
 }
 
-// Answers larger than a message come in pieces; what was filtered out has the probability 0 exactly.
+// Answers larger than a message come in pieces; filtered tokens have the probability 0 exactly.
 TEST_F(SessionScore, KeptSetsAndProbabilitiesArriveInPieces) {
   constexpr uint32_t kLarge = 150'000;
   v1::OpenSequence open = OpenOf("large", 1, kLarge);

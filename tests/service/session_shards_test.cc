@@ -473,7 +473,7 @@ TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
   EXPECT_EQ(Draws(3), draws) << "the same answer again";
 }
 
-// Sends shards of many steps from as many threads as there are streams.
+// Sends shards of many steps, with a thread for each stream.
 TEST_F(SessionShards, StreamsOfSeveralThreadsAssemble) {
   const uint64_t steps = testing::Scaled(200);
   std::vector<std::thread> threads;

@@ -159,7 +159,7 @@ TEST_F(SessionRepetition, RetryRepeatsTheReason) {
   EXPECT_EQ(Run(step).SerializeAsString(), first.SerializeAsString());
 }
 
-// A replayed history finds what the lost state would have found.
+// A replayed history finds the same ends as the lost state.
 TEST_F(SessionRepetition, ReplayedHistoryKnowsItsRuns) {
   Open();
   for (const uint32_t token : {1u, 2u, 1u, 2u, 1u}) Draw(token);
@@ -255,7 +255,7 @@ TEST_F(SessionPhrases, AcceptedBlockEndsWithThePhrase) {
   EXPECT_EQ(verify.rewind().position(), 6u);
 }
 
-// A rewind behind what the server keeps is refused by name, as any cut, and a replay answers it.
+// A rewind behind the kept history is refused by name, as any cut, and a replay answers it.
 TEST_F(SessionPhrases, RewindPastKeptHistoryIsRefused) {
   Limits limits;
   limits.kept_history = 1;

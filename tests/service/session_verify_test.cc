@@ -1,4 +1,4 @@
-// Verification on a stream: what comes out is what the law's reference says of each position, one by one.
+// Verification on a stream: the results are those of the law's reference for each position, one by one.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Trace contexts of steps: what is refused, and what reaches the log.
+// Trace contexts of steps: those that are refused, and those that reach the log.
 #include "service/request/trace.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The statistics themselves: known values, and the power to see what is wrong.
+// The statistics themselves: known values, and the power to see a wrong distribution.
 #include "tests/statistics/chi_square.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Block verification accepts at least as many drafts as rejection, on drafts of the demo's model: its bigrams draft
-// what its trigrams verify.
+// Block verification accepts no fewer drafts than rejection, on drafts of the demo's model: its bigrams draft, its
+// trigrams verify.
 #include <gtest/gtest.h>
 
 #include <algorithm>

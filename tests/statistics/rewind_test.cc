@@ -51,7 +51,8 @@ TextCounts CountTexts() {
 
 TEST(RewindDistribution, TextsAfterARewindAreDrawnWithFreshNoise) {
   const TextCounts counts = CountTexts();
-  // One text of nine is taken back. Its first token is then 1 or 2, its second one any, independent of what was there.
+  // One text of nine is taken back. Its first token is then 1 or 2, its second one any, independent of the former
+  // token.
   const double stays = 1.0 / 9, redrawn = stays / 6;
   const double other = stays + redrawn;
   ExpectCounts(counts.all, {stays, 0, stays, other, other, other, other, other, other}, 8);

@@ -195,7 +195,8 @@ INSTANTIATE_TEST_SUITE_P(, Rejection, ::testing::Range(0, 9));
 
 class BlockVerification : public ::testing::TestWithParam<int> {};
 
-// Accepts no fewer drafts than rejection does of as many other ones, up to 6 standard deviations of the difference.
+// Accepts no fewer drafts than rejection does in an equal number of other trials, up to 6 standard deviations of the
+// difference.
 TEST_P(BlockVerification, DistributionIsTheTargets) {
   Bigrams model = ModelOf(GetParam());
   Bigrams rejecting = ModelOf(GetParam());

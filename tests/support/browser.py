@@ -87,7 +87,8 @@ class Browser:
         return session
 
     def evaluate(self, session, expression):
-        """The value of an expression, or of the promise that it is. Raises RuntimeError for what a page throws."""
+        """The value of an expression, or of the promise that it is. Raises RuntimeError for an exception of the
+        page."""
         done = self.call("Runtime.evaluate", session, expression=expression, awaitPromise=True, returnByValue=True)
         thrown = [done.get("exceptionDetails")] + [event.get("params") for event in self._events if event.get(
             "method") in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled")]

@@ -1,4 +1,4 @@
-// An observer that counts what it is told.
+// An observer that counts its events.
 #pragma once
 
 #include <map>

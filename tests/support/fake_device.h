@@ -51,7 +51,7 @@ class FakeDevice : public devices::Device {
 
   // Answers the held batch at `index`; later ones move up.
   void Finish(size_t index = 0);
-  // Answers what is held, and what comes meanwhile, until nothing is held.
+  // Answers the held batches, and those that come meanwhile, until none is held.
   void FinishAll();
   // Ends the held batch at `index` with an error.
   void Fail(absl::Status status, size_t index = 0);

@@ -20,8 +20,8 @@
 
 namespace sortition::testing {
 
-// Keeps protobuf from writing what it thinks of damaged messages to the standard error stream, while it lives. Later
-// versions log through Abseil, and a few lines more do no harm there.
+// Keeps protobuf, while it lives, from writing about damaged messages to the standard error stream. Later versions log
+// through Abseil, and a few lines more do no harm there.
 #if GOOGLE_PROTOBUF_VERSION < 4022000
 using QuietProtobuf = google::protobuf::LogSilencer;
 #else
@@ -59,7 +59,7 @@ void IgnoreUnknownFields(Hello* hello) {
   }
 }
 
-// A sequence with the seed 1 of a vocabulary all of which is live; no parameter is set.
+// A sequence with the seed 1 and a vocabulary whose tokens are all live; no parameter is set.
 v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
 
 v1::StreamRequest Message(v1::OpenSequence open);

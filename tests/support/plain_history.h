@@ -12,8 +12,8 @@
 
 namespace sortition::testing {
 
-// Returns bias, bans and penalties, under parameters without phases, of the row that follows `tokens`, of which the
-// first `prompt_length` are prompt; sorted.
+// Returns bias, bans and penalties, under parameters without phases, of the row that follows `tokens`, sorted. The
+// first `prompt_length` tokens are prompt.
 std::vector<kernels::LogitEdit> PlainEdits(const v1::SamplingParameters& parameters,
                                            const std::vector<uint32_t>& tokens, uint32_t prompt_length);
 

@@ -1,5 +1,5 @@
-// A sequence as one would write it down: the whole history, and everything computed from it anew for every step by the
-// law's reference. What the service is compared with.
+// The plain form of a sequence: the whole history, and everything computed from it anew for every step by the law's
+// reference. Tests compare the service with it.
 #pragma once
 
 #include <algorithm>

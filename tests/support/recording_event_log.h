@@ -1,4 +1,4 @@
-// An event log that keeps what it is told, as text.
+// An event log that keeps its events as text.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A sink that keeps what a session says, for a test to wait for and to look at.
+// A sink that keeps the messages of a session, for a test to wait for and to look at.
 #pragma once
 
 #include <deque>

@@ -15,7 +15,7 @@
 
 namespace sortition::testing {
 
-// Encodes what it sends and delivers it in random pieces. A wait that ends without its answer fails the test and
+// Encodes its messages and delivers them in random pieces. A wait that ends without its answer fails the test and
 // returns an empty message. Not thread-safe.
 class StreamWorker {
  public:
@@ -40,7 +40,7 @@ class StreamWorker {
   // Sends a step and returns its answers in the order of its rows. Empty if the step was refused as a whole.
   std::vector<v1::RowResult> Run(const v1::StreamRequest& step);
 
-  // Answers to what has been sent before.
+  // Answers to messages that were sent before.
   std::vector<v1::RowResult> Results(uint64_t batch_id, size_t rows);
   v1::Error StepError(uint64_t batch_id);
   v1::Rejected Rejected();

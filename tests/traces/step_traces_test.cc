@@ -1,4 +1,4 @@
-// Spans of noted steps at a collector in this process: what a client may write into them, and the bound on what waits.
+// Spans of noted steps at a collector in this process: the parts that a client writes, and the bound on waiting spans.
 #include "service/server/step_traces.h"
 
 #include <gmock/gmock.h>
@@ -178,7 +178,7 @@ TEST_F(StepTracesTest, RefusedStepSaysWhy) {
   EXPECT_THAT(collector_.bytes(), HasSubstr("OVERLOADED"));
 }
 
-// The collector answers nothing: what is beyond the bound is lost at once, and Add does not wait.
+// The collector answers nothing: spans beyond the bound are lost at once, and Add does not wait.
 TEST_F(StepTracesTest, SpansBeyondTheBoundAreLostAtOnce) {
   constexpr uint32_t kMost = 8;
   constexpr uint32_t kSteps = 1000;

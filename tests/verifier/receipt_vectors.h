@@ -1,4 +1,4 @@
-// Files of receipts, right ones and wrong ones, with what a verifier finds in each.
+// Files of receipts, right ones and wrong ones, with the findings of a verifier.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ std::vector<ReceiptVector> MakeReceiptVectors();
 // Returns tests/verifier/receipts_vectors.json as it should be.
 std::string ReceiptVectorsText();
 
-// A file whose steps had masks, with what a verifier is given beside it.
+// A file whose steps had masks, with a verifier's other inputs.
 struct MaskVector {
   ReceiptVector file;
   std::vector<std::vector<uint32_t>> masks;  // packed

@@ -80,7 +80,7 @@ std::string WriteRows(const std::string& name, const std::vector<std::vector<Wor
 TEST(ReceiptMasks, VerifierFindsWhatVectorsSay) {
   for (const MaskVector& vector : MakeMaskVectors()) {
     cli::ReceiptRows::Options options;
-    // A row of a file has as many elements as the vocabulary with its padding.
+    // A row of a file has one element for each token of the vocabulary, padding included.
     std::vector<std::vector<float>> padded = vector.rows;
     for (std::vector<float>& row : padded) row.resize(48);
     options.path = WriteRows("logits", padded);

@@ -8,7 +8,7 @@
 
 namespace sortition::testing {
 
-// Returns the request as a golden row of this name. Copies what the request refers to.
+// Returns the request as a golden row of this name. Copies the data that the request refers to.
 law::GoldenRow GoldenRowOf(const kernels::RowRequest& request, const std::string& name);
 
 // Returns the row with the reference's answer as a JSON object on one line.

@@ -72,7 +72,7 @@ struct FloatOption {
   const char* name;
   float Options::*field;
   std::vector<float> values;
-  Options with;  // what the option needs beside it
+  Options with;  // other options that the option needs
 };
 
 std::vector<FloatOption> FloatOptions() {

@@ -39,7 +39,8 @@ using testing::ExportedMemory;
 
 constexpr uint32_t kMemory = 7;
 
-// Waits that are to end with the loss of the device, or without its answer, and what the driver is to say of imports.
+// Waits that shall end with the loss of the device, or without its answer, and the result that the driver shall return
+// for imports.
 std::atomic<int> losses;
 std::atomic<int> hangs;
 std::atomic<bool> is_hanging;

@@ -213,7 +213,7 @@ TEST_F(VulkanDeviceTest, ConcurrentBatchesAndDestruction) {
       done.DecrementCount();
     });
   }
-  device_.reset();  // finishes what was submitted
+  device_.reset();  // finishes the submitted batches
   done.Wait();
   EXPECT_EQ(right, kBatches);
 }
@@ -230,7 +230,7 @@ class VulkanCacheTest : public VulkanDeviceTest {
     VulkanDeviceTest::TearDown();
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
-  // False for lavapipe since Mesa 26.2: what it returns ends within its header.
+  // False for lavapipe since Mesa 26.2, whose cache ends within its header.
   bool HasCache() const { return instance_->hardware().front().driver_version < VK_MAKE_API_VERSION(0, 26, 2, 0); }
   std::filesystem::path folder_;
 };

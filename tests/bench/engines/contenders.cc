@@ -3,8 +3,8 @@
 //   engines_contenders LOGITS VOCABULARY ROWS TARGET
 //
 // LOGITS is a file of ROWS rows of f32. For each line "NAME INDEX" of standard input the contender NAME draws its next
-// token from row INDEX, and the microseconds that it took are printed. A contender of several texts takes as many rows
-// from INDEX on.
+// token from row INDEX, and the microseconds that it took are printed. A contender of several texts takes a row for
+// each, from INDEX on.
 #include <chrono>
 #include <cstdint>
 #include <cstring>

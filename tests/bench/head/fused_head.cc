@@ -162,7 +162,7 @@ Drawn DrawFromMaxima(const LazyRow& row, const RowParameters& parameters, const 
   const DrawKey draw = KeyOf(noise);
   Ranked last = {1, ~0u};
   if (parameters.top_k != 0 && parameters.top_k < row.vocabulary) {
-    // As many groups have as many tokens, one each.
+    // The top_k largest maxima belong to top_k tokens, one of each group.
     std::vector<u32> ordered = maxima;
     std::ranges::sort(ordered, std::greater());
     compute_reaching(ordered[std::min(parameters.top_k, groups) - 1]);

@@ -51,7 +51,7 @@ constexpr uint32_t kManySteps = 1100;
 
 TransportKind KindOf(const std::string& way) { return way == "ring" ? TransportKind::kRing : TransportKind::kGrpc; }
 
-// The kernels alone, on the rows of --steps steps.
+// Runs the kernels alone, on the rows of --steps steps.
 int Sample() {
   const uint32_t steps = absl::GetFlag(FLAGS_steps);
   const Logits logits(Shape::kPeaked, kernels::DType::kF32, kRows, kVocabulary);

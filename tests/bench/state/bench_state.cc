@@ -131,7 +131,7 @@ Schedule Over(size_t inputs, size_t rounds) {
 }
 
 int Run() {
-  constexpr size_t kHot = 64;       // sequences of each length: as many as a worker steps at once
+  constexpr size_t kHot = 64;       // sequences of each length, the number that a worker steps at once
   constexpr size_t kCold = 50'000;  // of the live ones
   constexpr size_t kStepsARun = 4;  // so that the clock's own time does not count
   Report report("state", MachineName());

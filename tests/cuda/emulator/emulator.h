@@ -18,7 +18,7 @@ struct LaunchOptions {
   uint32_t blocks_y = 1;
   uint32_t threads = 32;  // a multiple of 32
   uint64_t seed = 0;
-  uint32_t resident_blocks = 3;  // so many run at once, chosen at random
+  uint32_t resident_blocks = 3;  // blocks that run at once, chosen at random
 };
 
 // Runs `kernel` in every thread of every block and returns when all have ended. One launch at a time in a process.
@@ -44,7 +44,7 @@ struct Lane {
   uint32_t source = 0;  // the lane whose value is wanted; a lane that is not in the mask may only be its own
 };
 using WarpFunction = void (*)(Lane* lanes, uint32_t mask);
-// Waits for all lanes of `mask`, then applies `function` to what they brought, once. Returns this lane's value.
+// Waits for all lanes of `mask`, then applies `function` to their values, once. Returns this lane's value.
 uint64_t MeetWarp(uint32_t mask, Lane lane, WarpFunction function, const std::source_location& where);
 
 // Lets other threads run, now and then: atomics are where orders differ.
