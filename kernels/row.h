@@ -54,7 +54,7 @@ struct RowParameters {
   uint32_t inverse_repetition = 0;     // f32 bits of f32(1/r)
 
   // At most kMaxStages stages; each kind once. Empty: the temperature, min_p_distance, top_k and top_p above, in this
-  // order, as today. Otherwise these alone decide, and the fields above have their defaults, but for `greedy`.
+  // order. Otherwise these stages alone decide, and the fields above except `greedy` have their defaults.
   std::vector<Stage> chain = {};
 
   bool mask_nan = false;  // NaN counts as masked instead of failing the row
@@ -143,7 +143,7 @@ enum class RowError : uint8_t {
   kNoLiveToken,         // every token is masked
   kDraftNoProbability,  // a live id's probability in a dense draft distribution is not in [0, 1]
   kDraftSum,            // those probabilities do not sum to 1
-  kDraftImpossible,     // that of the draft itself is 0
+  kDraftImpossible,     // the probability of the draft itself is 0
   kTooManyEdits,        // a sequence on a device has no room to count its last token; no kernel of a row alone says so
 };
 

@@ -36,7 +36,7 @@ constexpr auto kHfOrder = OrderOf({
 });
 static_assert(kSamplers <= kernels::kMaxStages);
 
-// Temperatures of 1 are off, so a range without a temperature is one about 1.
+// A temperature of 1 is off, so a range of dynamic temperature without `temperature` lies about 1.
 bool IsDynamic(const SamplingParameters& p) { return p.dynamic_temperature_range != 0; }
 
 uint32_t Probability32(float p) { return uint32_t(std::min<uint64_t>(RoundedUnits(p, 32), 0xffffffff)); }
@@ -107,7 +107,7 @@ Stage PlainStageOf(const SamplingParameters& p, Sampler sampler) {
   __builtin_unreachable();
 }
 
-// The fourth operand of filters is the count, and free in all of them. Top-k has it in its own.
+// The fourth operand, which filters leave free, is the count. Top-k keeps it in its own operand.
 Stage StageOf(const SamplingParameters& p, Sampler sampler) {
   Stage stage = PlainStageOf(p, sampler);
   if (p.min_keep <= 1 || CutOf(uint32_t(stage.kind)) == kCutFirst) return stage;
@@ -249,7 +249,7 @@ void ShowProcessed(const Shape& shape, kernels::RowOutput* answer) {
   if (processed.weight_sum != 0) {
     show(&processed.max_bits);
     show(&processed.chosen.bits);
-    if (shape.is_adapted) processed.max_bits = 0;  // as likely as a token can be
+    if (shape.is_adapted) processed.max_bits = 0;  // the largest logit that adaptive-p gives
   }
   for (kernels::TokenBits& token : processed.top) show(&token.bits);
   for (kernels::Place& place : processed.requested) show(&place.bits);

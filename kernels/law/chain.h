@@ -40,7 +40,7 @@ Temperature TemperedConstants(const kernels::RowParameters& parameters, uint32_t
 double TemperedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer);
 
 // The bits that answers show for a token of canonical bits `bits` in the processed distribution: its logit as the chain
-// left it, before the temperature; of adaptive-p, by how much its new logit falls short of the best there can be.
+// left it, before the temperature; with adaptive-p, its new logit less the largest possible one.
 uint32_t ProcessedBits(uint32_t bits, const Shape& shape);
 
 // Turns the bits of the processed distribution's tokens, which are those before the chain, into those that answers

@@ -27,7 +27,7 @@ using kernels::TokenBits;
 
 namespace {
 
-// If no more tokens than these are unknown, they are asked for by name.
+// Unknown tokens up to this number are asked for by name.
 constexpr size_t kFewTokens = kernels::kMaxTopLogprobs;
 
 bool Precedes(TokenBits one, TokenBits other) { return Before(Key(one.bits), one.token, Key(other.bits), other.token); }
@@ -78,7 +78,7 @@ class CompactRun {
 
   Result RunFirst(ListedRow known) const {
     if (row_.first.empty()) return RowRequiredReason::kRow;
-    // Tokens that now stand behind the last listed place are among the rest, at places that are not stated.
+    // Tokens that the changes move behind the last listed place are among the rest, at unknown places.
     const TokenBits last = row_.first.back();
     std::erase_if(known.kept, [&](const TokenBits& token) { return Precedes(last, token); });
     if (known.kept.empty()) return RowRequiredReason::kCut;
@@ -327,7 +327,7 @@ StatedRow MergeShards(std::span<const StatedRow> shards) {
   const auto precedes = [](const TokenBits& one, const TokenBits& other) { return Precedes(one, other); };
   StatedRow row;
   row.is_whole = true;
-  std::optional<TokenBits> last;  // the first in order of the last first tokens: no unlisted token is before it
+  std::optional<TokenBits> last;  // first in order of the last first tokens: no unlisted token is before it
   for (const StatedRow& shard : shards) {
     row.first.insert(row.first.end(), shard.first.begin(), shard.first.end());
     row.others.insert(row.others.end(), shard.others.begin(), shard.others.end());

@@ -11,7 +11,7 @@ std::vector<double> DryTerms(float multiplier, float base) {
   constexpr NumberOption kBase = NumberNamed("dry.base");
   SORTITION_CHECK(multiplier != 0 && Accepts(kMultiplier, multiplier, kMultiplier.most.value));
   SORTITION_CHECK(Accepts(kBase, base, kBase.most.value));
-  // From the largest live logit down to the largest that is masked.
+  // Distance from the largest live logit to the largest masked one.
   constexpr double kMasksAny = 2 * double{kLogitLimit};
   std::vector<double> terms = {double(multiplier)};
   while (base != 1 && terms.back() < kMasksAny) terms.push_back(terms.back() * double(base));

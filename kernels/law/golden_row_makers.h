@@ -1,4 +1,4 @@
-// How golden rows are made; for the lists of them.
+// Makers of golden rows, for their lists.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ GoldenRow Shaped(std::string name, GoldenShape shape, kernels::DType dtype, uint
 GoldenRow Chained(std::string name, GoldenShape shape, kernels::DType dtype, uint32_t vocabulary,
                   const SamplingParameters& options);
 
-// A logprob or its alternatives are no longer asked for.
+// Returns the row without logprobs and their alternatives.
 GoldenRow TokenAlone(GoldenRow row);
 
-// Tasks other than a draw; `given` is the token that they are about.
+// Set tasks other than a draw; `given` is their token.
 GoldenRow Score(GoldenRow row, uint32_t given);
 GoldenRow VerifyCertain(GoldenRow row, uint32_t given);
 // Probabilities of `tokens`, which ascend; sparse, or dense with `rest` for every other token.

@@ -95,7 +95,7 @@ void AddChained(std::string name, GoldenShape shape, DType dtype, uint32_t vocab
   rows->push_back(Chained("chain: " + std::move(name), shape, dtype, vocabulary, options));
 }
 
-// A stage each, alone on a whole row or after others that leave a list.
+// Rows for one stage each, alone on a whole row or after stages that leave a list.
 void AddChainedRows(std::vector<GoldenRow>* rows) {
   const auto model = GoldenShape::kModel;
   const SamplingParameters usual = {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f, .min_p = 0.02f};

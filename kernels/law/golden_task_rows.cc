@@ -35,7 +35,7 @@ GoldenRow VerifyAgreeing(const GoldenRow& row, uint32_t place) {
   return VerifySparse(row, drafter.leading[place], drafter.tokens, drafter.q);
 }
 
-// Half of the drafter's probability lies evenly over the vocabulary, a power of two.
+// Half of the drafter's probability lies evenly over the vocabulary, whose size is a power of two.
 GoldenRow VerifyHalfAgreeing(const GoldenRow& row, DType dtype, uint32_t place) {
   const Agreeing drafter(row, 0.25f);
   return VerifyDense(row, drafter.leading[place], dtype, drafter.tokens, drafter.q, 0.5f / float(row.vocabulary));
@@ -107,7 +107,7 @@ void AddLargeVerifications(std::vector<GoldenRow>* rows) {
       VerifyCertain(Chained("verify moves mirostat's state", model, DType::kF32, 2005, {.mirostat = 1}), 7));
 }
 
-// Without a sum of weights to be made, kernels go other ways.
+// Rows that need no sum of weights, which kernels treat apart.
 void AddTokensAlone(std::vector<GoldenRow>* rows) {
   const auto add = [&](std::string name, GoldenShape shape, DType dtype, uint32_t vocabulary,
                        const SamplingParameters& options) {
@@ -164,7 +164,7 @@ void AddEntropiesAndKeptSets(std::vector<GoldenRow>* rows) {
   rows->back().compiled.kept_tokens = true;
 }
 
-// All in one, of each form that kernels have for rows.
+// All answers in one row, for each form that kernels have for rows.
 void AddEverything(std::vector<GoldenRow>* rows) {
   const auto ask = [](GoldenRow row) {
     row.compiled.entropy = row.compiled.kept_count = row.compiled.kept_tokens = true;

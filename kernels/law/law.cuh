@@ -1,5 +1,5 @@
-// The sampling law for CUDA device code: the text of kernels/law/text over native 64-bit integers. Host code of a .cu
-// file includes law.h beside it; the names here live in their own namespace.
+// The sampling law for CUDA device code: the text of kernels/law/functions over native 64-bit integers. Host code of a
+// .cu file includes law.h beside it; the names here live in their own namespace.
 #pragma once
 
 #include <cstdint>

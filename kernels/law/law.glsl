@@ -1,7 +1,7 @@
-// The sampling law for GLSL 4.50 shaders: the text of kernels/law/text over pairs of 32-bit integers. No 64-bit
-// integers, no floating point, no extension but GL_GOOGLE_include_directive, which the including shader requires.
-// With LAW_INT64 defined, over the 64-bit integers of a device that has them. An includer that defines LAW_LOOK_UP has
-// the tables itself.
+// The sampling law for GLSL 4.50 shaders: the text of kernels/law/functions over pairs of 32-bit integers. No 64-bit
+// integers, no floating point, no extension but GL_GOOGLE_include_directive, which the including shader requires. With
+// LAW_INT64 defined, over the 64-bit integers of a device that has them. An includer that defines LAW_LOOK_UP has the
+// tables itself.
 #ifdef LAW_INT64
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #define u64 uint64_t

@@ -1,4 +1,4 @@
-// The sampling law for C++: the text of kernels/law/text over native 64-bit integers. LAW.md explains it.
+// The sampling law for C++: the text of kernels/law/functions over native 64-bit integers. LAW.md explains it.
 //
 // Everything here is a pure function of its arguments, thread-safe, and the same on every machine.
 #pragma once

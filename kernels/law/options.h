@@ -80,7 +80,7 @@ constexpr const NumberOption* FindNumber(std::string_view field) {
   return nullptr;
 }
 
-// As FindNumber, of a field that is there.
+// As FindNumber, for a field that exists.
 constexpr const NumberOption& NumberNamed(std::string_view field) {
   const NumberOption* const number = FindNumber(field);
   SORTITION_CHECK(number != nullptr);

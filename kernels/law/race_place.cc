@@ -1,4 +1,4 @@
-// The race once more, for the sake of a token that may not have won it.
+// Runs the race once more, to find the place of a given token.
 #include "kernels/law/race_place.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Rejection of drafts as a program: slow, plain, what every kernel is compared with.
+// Rejection of drafts as a program: slow, plain, the definition that every kernel is compared with.
 #pragma once
 
 #include <functional>

@@ -27,15 +27,15 @@ inline u64 LeftUnits(u32 q, u32 largest) {
 // The drafter's weights in one round, at the scale of the target's remaining weights.
 class RoundDrafter {
  public:
-  // Makes those of the whole distribution, for weights of the sum `sum`.
+  // Makes the weights of the whole distribution, whose sum is `sum`.
   static RoundDrafter Whole(u64 sum) { return RoundDrafter(sum, 0, 0, 0); }
-  // Makes those of the tokens that are left to a drafter without replacement: `largest` is the greatest exponent among
-  // them, not 0, and `units` the sum of their LeftUnits.
+  // Makes the weights of the tokens that are left to a drafter without replacement: `largest` is the greatest exponent
+  // among them, not 0, and `units` the sum of their LeftUnits.
   static RoundDrafter Left(u64 sum, u32 largest, u64 units) {
     const u32 shift = u32(std::countl_zero(units));
     return RoundDrafter(sum, largest, shift, u64((static_cast<unsigned __int128>(sum) << 63) / (units << shift)));
   }
-  // Makes those of a drafter with nothing left: 0 each.
+  // Makes the weights of a drafter with no tokens left: 0 each.
   static RoundDrafter Nothing() { return RoundDrafter(0, 0, 0, 0); }
 
   // Returns the weight of a token of probability `q` that is left; at most the sum.

@@ -1,4 +1,4 @@
-// The noise of one token in the draw's race, from nothing but the draw's key and the token's id.
+// The noise of one token in the draw's race, a function of the draw's key and the token's id alone.
 #pragma once
 
 #include "kernels/law/law.h"

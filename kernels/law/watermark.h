@@ -1,5 +1,5 @@
-// The noise of a watermarked draw: a keyed hash of the tokens before it stands where seed, position and stream stand
-// otherwise (WATERMARK.md). Pure and thread-safe; the same on every machine.
+// The noise of a watermarked draw: a keyed hash of the tokens before it takes the place of seed, position and stream
+// (WATERMARK.md). Pure and thread-safe; the same on every machine.
 #pragma once
 
 #include <cstdint>
