@@ -1,5 +1,5 @@
-# Finds what is installed of Sortition: sortition::library (libsortition), sortition::client and sortition::in_process.
-# Components: library, client (which has in_process).
+# Finds the installed parts of Sortition: sortition::library (libsortition), sortition::client and
+# sortition::in_process. Components: library, client (which has in_process).
 include(CMakeFindDependencyMacro)
 
 foreach(part library client)

@@ -1,4 +1,4 @@
-// Streams: when their steps are due, what they send, and how answers are counted.
+// Streams: the times and messages of their steps, and the counting of answers.
 #include "client/bench/load.h"
 
 #include <sys/prctl.h>

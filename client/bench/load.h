@@ -71,7 +71,8 @@ class Load {
   client::TransportInUse transport() const;
   // Sends no further steps.
   void Stop();
-  // Blocks until every stream has sent and got all that it will, at most for `timeout`. Returns false after that.
+  // Blocks until every stream has sent its last step and got its last answer, at most for `timeout`. Returns false
+  // after that.
   bool Wait(absl::Duration timeout);
 
  private:

@@ -1,4 +1,4 @@
-// Rows of logits to measure with: what a language model gives, and what is hardest for a sampler.
+// Rows of logits to measure with: some like those of a language model, others the hardest ones for a sampler.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class Logits {
   std::unique_ptr<CacheLine[]> lines_;
 };
 
-// Reads every byte of a row, so that what the caches can hold of it lies in them.
+// Reads every byte of a row, so that the caches hold it as far as they can.
 void Warm(const Logits& logits, size_t index);
 
 }  // namespace sortition::bench

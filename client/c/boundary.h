@@ -121,7 +121,7 @@ absl::StatusOr<T> ReadElement(const T* array, size_t index, size_t least, const 
   return read;
 }
 
-// Returns the text, empty for null. Refuses what is not UTF-8.
+// Returns the text, empty for null. Refuses text that is not UTF-8.
 absl::StatusOr<std::string> Text(const char* text, const Name& name);
 
 template <typename T>
@@ -130,7 +130,7 @@ absl::StatusOr<std::span<const T>> Span(const T* data, size_t count, const Name&
   return std::span<const T>(data, count);
 }
 
-// Copies the text to the caller's buffer, with a 0 byte at its end: as much of it as fits. `buffer` may be null.
+// Copies the text to the caller's buffer, with a 0 byte at its end, cut to the buffer's size. `buffer` may be null.
 void CopyText(absl::string_view text, char* buffer, size_t size);
 
 }  // namespace sortition::c

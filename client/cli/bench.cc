@@ -1,4 +1,4 @@
-// sortitionctl bench: a load of steps on a server, and what it cost.
+// sortitionctl bench: a load of steps on a server, and its cost.
 #include <time.h>
 
 #include <algorithm>
@@ -350,7 +350,7 @@ Outcome Bench(const std::vector<std::string>& arguments) {
   progress.Line(/*warm_up=*/false);
   auto after = Read(**load);
   if (!after.ok()) {
-    // A server that is gone has no metrics. What the load has counted is there.
+    // A server that is gone has no metrics, but the load has its own counts.
     std::fprintf(stderr, "sortitionctl: %s\n", std::string(after.status().message()).c_str());
     absl::SetFlag(&FLAGS_metrics, "");
     after = Read(**load);

@@ -1,4 +1,4 @@
-// Reads records one after the other and holds them against the state of their chains.
+// Reads records in order and compares them with the state of their chains.
 #include "client/cli/receipt_check.h"
 
 #include <algorithm>

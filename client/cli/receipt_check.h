@@ -55,7 +55,7 @@ struct CheckedChain {
   uint64_t unsigned_receipts = 0;  // since the last valid signature
 };
 
-// Receipts by what was done with them.
+// Receipts by the checks that were made of them.
 struct CheckCounts {
   uint64_t chains = 0;
   uint64_t ended = 0;
@@ -115,7 +115,7 @@ class ReceiptCheck {
   std::string left_;  // the begin of a record
   bool is_lost_ = false;
   absl::flat_hash_map<std::string, CheckedChain> chains_;
-  // Options of chains, by a hash of all that it follows from.
+  // Options of chains, by a hash of the opening fields that decide them.
   std::map<service::ReceiptHash,
            std::pair<std::shared_ptr<const service::SequenceSpec>, std::shared_ptr<const v1::SamplingParameters>>>
       options_of_chains_;

@@ -16,7 +16,7 @@ namespace sortition::cli {
 struct RowFile {
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   uint32_t vocabulary = 0;
-  std::string bytes;  // as many elements as the vocabulary
+  std::string bytes;  // one element for each token of the vocabulary
 };
 
 // "f32", "f16" or "bf16".
@@ -33,8 +33,8 @@ absl::StatusOr<RowFile> ParseRow(std::string bytes, std::optional<v1::DType> dty
 // Rows of a file, read one at a time. Not thread-safe.
 class RowMatrix {
  public:
-  // Opens a .npy array of shape (rows, V) or (V), or raw elements. `width` is the elements of a row: raw rows have as
-  // many, and an array's must have as many. The errors are those of ParseRow, and name the path.
+  // Opens a .npy array of shape (rows, V) or (V), or raw elements. `width` is the number of elements of a row; an array
+  // must have this width. The errors are those of ParseRow, and name the path.
   static absl::StatusOr<RowMatrix> Open(const std::string& path, std::optional<v1::DType> dtype, uint32_t width);
 
   // Opens packed masks: words of 4 bytes, raw or of type '<i4' or '<u4', `width` a row.
@@ -47,7 +47,7 @@ class RowMatrix {
   absl::Status ReadWords(uint64_t index, std::vector<uint32_t>* words);
 
  private:
-  // `type_of` says of which type the elements are that a .npy header names so.
+  // `type_of` gives the element type for the name of a type in a .npy header.
   using TypeOf = absl::FunctionRef<absl::StatusOr<v1::DType>(const std::string& npy_type)>;
   static absl::StatusOr<RowMatrix> Open(const std::string& path, std::optional<v1::DType> raw, uint32_t width,
                                         TypeOf type_of);

@@ -1,4 +1,4 @@
-// Flags of rows and texts, and what they say.
+// Flags of rows and texts, and their meaning.
 #include "client/cli/sampling_flags.h"
 
 #include "absl/flags/flag.h"

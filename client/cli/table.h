@@ -1,4 +1,4 @@
-// How sortitionctl shows what it has to people: tables whose columns are as wide as their widest cell, and words.
+// Output of sortitionctl for people: tables whose columns are as wide as their widest cell, and words.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ namespace sortition::client {
 namespace {
 
 // The least number of rows whose compact forms are made before the next message is sent. A message costs both ends
-// about as much as four rows.
+// about the time of four rows.
 constexpr size_t kStatedAtOnce = 32;
 
 std::string RandomSession() {
@@ -149,7 +149,7 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
   StateRowsOnDevices(*pending, to_state.count, to_state.on_devices);
   std::span<PendingRow* const> left = to_state.here;
   const auto state_portion = [&] {
-    // Three fifths of what is left: the server takes two thirds of this thread's time for a row, so it has run a
+    // Three fifths of the remaining rows: the server takes two thirds of this thread's time for a row, so it has run a
     // portion when the next one comes.
     const auto portion = left.first(std::min(std::max(kStatedAtOnce, left.size() * 3 / 5), left.size()));
     left = left.subspan(portion.size());

@@ -55,7 +55,7 @@ class CudaStatements {
   }
 
  private:
-  // Makes what is missing for such rows.
+  // Makes the context and producers that such rows still lack.
   absl::Status Prepare(const RowsToState& rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (context_ == nullptr) {
       auto context = Context::Create(rows_.api(), rows_.hardware(), images_);

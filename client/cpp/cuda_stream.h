@@ -59,9 +59,9 @@ class CudaStream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
-  // Puts a sequence into a row, in the place of what was there. From now until Clear of the row its steps are those of
-  // the stream, and the caller may not step or change it. The stream keeps it until then.
-  // Results of earlier steps of the row are void: Await returns none for them.
+  // Puts a sequence into a row and replaces the one that was there. From now until Clear of the row its steps are those
+  // of the stream, and the caller may not step or change it. The stream keeps it until then. Results of earlier steps
+  // of the row are void: Await returns none for them.
   //
   // UNIMPLEMENTED names the option for which the host must have seen the token before: DRY, no_repeat_ngram_size,
   // min_tokens, bad words of several tokens, phases, watermarks, banned phrases, a penalty scope. It also names those
@@ -73,9 +73,8 @@ class CudaStream {
 
   // Queues a step on `stream` (null: the default stream) of the device's primary context, and copies of its results.
   // All steps have one stream. Does not wait for the device, except while four uploads after changes of rows are under
-  // way.
-  // INVALID_ARGUMENT as CudaSampler::Bind, and for a row without a sequence; FAILED_PRECONDITION: the stream captures a
-  // graph; RESOURCE_EXHAUSTED: as many tickets as kMostTickets were not awaited. After these nothing is queued. After
+  // way. INVALID_ARGUMENT as CudaSampler::Bind, and for a row without a sequence; FAILED_PRECONDITION: the stream
+  // captures a graph; RESOURCE_EXHAUSTED: kMostTickets tickets were not awaited. After these nothing is queued. After
   // other errors the sequences must be put again.
   absl::StatusOr<QueuedStep> Step(const StreamStep& step, CUstream_st* stream);
 

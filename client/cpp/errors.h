@@ -1,4 +1,4 @@
-// Errors from the wire, and what the client does about them.
+// Errors from the wire, and the client's reaction to them.
 #pragma once
 
 #include "sortition/errors.h"

@@ -19,8 +19,8 @@
 namespace sortition::client {
 
 // One thread at a time reads the queue: a caller that waits, or the queue's own thread while no caller does. A caller
-// that finds its answer in what it has read is woken up once, by the socket. Behind a thread that reads for it, it
-// would be woken up a second time.
+// that reads its own answer is woken up once, by the socket. If a thread read for it, it would be woken up a second
+// time.
 //
 // The thread stays away from the queue for kLinger after a caller has left, so that it need not be sent away when the
 // next one comes, unless somebody waits for events who does not read.

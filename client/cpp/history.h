@@ -89,7 +89,7 @@ class History {
   // of them, so that a cut hashes at most kMarkSpacing tokens again.
   uint64_t running_hash_ = service::kEmptyHash;
   std::vector<uint64_t> marks_;
-  // The service holds `service_position_` tokens, of which the first `shared_` are also the first ones here.
+  // The service holds `service_position_` tokens. Its first `shared_` tokens are also the first ones here.
   uint32_t service_position_ = 0;
   uint32_t shared_ = 0;
 };

@@ -32,7 +32,7 @@ struct Link {
   uint64_t attach = 0;  // number of the message that names the memory shared with the server; 0 = none was sent
   absl::Time welcome_by;
   std::optional<absl::Time> welcomed;
-  bool retiring = false;  // finishes what is in flight and takes nothing new
+  bool retiring = false;  // finishes steps in flight and takes no new ones
   bool answered = false;  // the server has answered a request
   bool reported = false;  // its end has been reported to TargetChoice
   // Time of the server's last message, or of the last counted timeout. Only requests sent after it can show that the
@@ -54,7 +54,7 @@ class Links {
 
   // Starts and replaces streams as far as possible now. `idle`: nothing sent on the current stream waits for an answer.
   // `bound`: some sequence can only continue in process, so the fallback stays for up to ClientOptions::fallback_stay.
-  // True if the current stream is no longer the one before: what was sent on that one will not be answered.
+  // True if another stream is the current one: messages sent on the former one will not be answered.
   bool Advance(absl::Time now, bool idle, bool bound);
 
   // Returns the stream to send on now; null if there is none. Valid until the next call of a method that is not const.

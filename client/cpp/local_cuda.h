@@ -38,7 +38,7 @@ class LocalCuda {
 
  private:
   LocalCuda(std::shared_ptr<devices::cuda::Context> context, std::unique_ptr<devices::cuda::Lane> lane);
-  // A row of the step that the host has not refused, and what the device is to answer next.
+  // A row of the step that the host has not refused, and the device's next requests for it.
   struct Begun {
     uint32_t index = 0;
     OwnSequence::Requests requests;

@@ -17,7 +17,7 @@
 namespace sortition::client {
 namespace {
 
-// The shape of a step of so many rows, of which this row is number `options.row`, and the only one with tensors.
+// Returns the shape of a step. This row is number `options.row` in it, and the only one with tensors.
 service::StepShape ShapeOf(const service::SequenceSpec& spec, v1::DType dtype, const Row& row,
                            const TensorRows& tensors, const LocalStepOptions& options) {
   service::StepShape shape;

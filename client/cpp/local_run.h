@@ -28,7 +28,7 @@ struct LocalPlace {
   service::SequenceState* state = nullptr;  // null: no option looks at the history
 };
 
-// Not thread-safe. Refers to what the row refers to.
+// Not thread-safe. Refers to the data of the row.
 class LocalRun {
  public:
   using Requests = std::vector<kernels::RowRequest>;

@@ -49,9 +49,9 @@ class OwnSequence {
   // row's memory and to the sequence, which must not be used until End or Abandon.
   using Requests = LocalRun::Requests;
   std::variant<Requests, RowError> Begin(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
-  // Takes the answers to the last requests, in their order. What is to be asked next; nothing: End comes next.
+  // Takes the answers to the last requests, in their order. Returns the next requests; none: call End.
   Requests Continue(std::span<kernels::RowOutput> answers);
-  // Advances by what was answered.
+  // Advances by the answers.
   RowResult End();
   // There is no answer: the sequence is as it was.
   void Abandon();

@@ -26,7 +26,8 @@ class Rewinds {
   // Counts a rewind, and bans `token` at `position`. Returns false, and counts nothing, if it is banned there already:
   // it was drawn all the same, because an option emits it in any case, and would be drawn again.
   bool Ban(uint32_t position, uint32_t token);
-  // Returns the rewinds of a fork: as many, so that it meets no noise of a draw that was taken back, without bans.
+  // Returns the rewinds of a fork: the same count, so that no draw meets the noise of one that was taken back, and no
+  // bans.
   Rewinds OfFork() const { return Rewinds({rewound_.count, {}}); }
   // Returns the salt of a row to which the caller gives its own. A score keeps that one, and so does a salt out of
   // range.

@@ -44,7 +44,7 @@ struct SequenceRecord {
   const SequenceOptions options;
   // The options that hold: `options` as the policy of the service's operator has changed them.
   const SequenceOptions& in_force() const { return changed_options_ ? *changed_options_ : options; }
-  // Takes what the policy did, before the sequence's handle exists. Nothing changes these members later. An effect that
+  // Takes the policy's effect, before the sequence's handle exists. Nothing changes these members later. An effect that
   // the options state is that of the text's first opening.
   void TakePolicy(const v1::PolicyEffect& effect);
   v1::PolicyEffect policy;  // empty without a policy

@@ -43,7 +43,7 @@ RowError KeyNeeded() {
 // `digest`: of its identity then.
 std::optional<RowError> PolicyChange(const v1::PolicyEffect& before, const v1::PolicyEffect& now, uint64_t digest) {
   std::string field;
-  // The digest covers what the client cannot see: the width and the kind of a mark.
+  // The digest covers the width and the kind of a mark, which the client cannot see.
   if (now.has_history_digest() && now.history_digest() != digest) field = "open.parameters.watermark";
   if (now.watermark_key_id() != before.watermark_key_id()) field = "open.watermark_key_id";
   if (now.has_applied() || now.removed_size() > 0) field = "open.parameters";

@@ -1,4 +1,4 @@
-// Handles events of streams and the passing of time: sends what can be sent, and ends what is lost or too late.
+// Handles events of streams and the passing of time: sends rows and opens, and ends those that are lost or too late.
 #include "client/cpp/stream_state.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace {
 // Period at which the client reads a ready word that no server reads.
 constexpr absl::Duration kReadyPause = absl::Microseconds(50);
 
-// A row travels compact by itself where that is so many times shorter: stating it costs a pass over its logits.
+// Under `auto` a row travels compact if that makes it at least this number of times shorter: stating it costs a pass
+// over its logits.
 constexpr uint64_t kLeastCompaction = 8;
 
 RowError RowsMissing(const PendingBatch& batch) {

@@ -1,5 +1,5 @@
-// The client's side of the protocol as a state machine: it decides what is sent when, and what a response, the loss of
-// a stream or the passing of time changes.
+// The client's side of the protocol as a state machine: it decides which messages are sent and when, and handles
+// responses, lost streams and the passing of time.
 //
 // It has no sockets, threads or clock: messages leave through transports, events arrive through methods, and the time
 // is an argument. Every submitted row gets exactly one result, and its sequence advances exactly once if the result is

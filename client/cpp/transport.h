@@ -100,7 +100,7 @@ class Transport {
   virtual void Flush(bool polls) = 0;
   // Ends the stream. OnEnded follows, and every `hold` is released soon.
   virtual void Cancel() = 0;
-  // Returns what a caller that waits does for the stream; null if it has nothing to gain. Constant as memory() is.
+  // Returns the work that a waiting caller does for the stream; null if there is none. Constant as memory() is.
   virtual std::shared_ptr<Poller> poller() { return nullptr; }
   // Returns the memory shared with the server, null if there is none. Constant after the server's welcome, except for
   // DropMemory.

@@ -35,14 +35,14 @@ class WorkPool {
   // 0 threads: one for each hardware thread.
   explicit WorkPool(uint32_t threads);
   ~WorkPool() { Stop(); }
-  // Runs what is left, waits for every piece, and ends the threads. Nothing may be added any more.
+  // Runs the remaining pieces, waits for all, and ends the threads. Nothing may be added afterwards.
   void Stop();
 
   // Adds a job of at least one piece, behind jobs of the same or a higher priority. Starts nothing.
   void Add(std::shared_ptr<Job> job, uint32_t pieces, int32_t priority);
   // Removes the pieces that have not begun, of the owner's job `id` or of all its jobs.
   void Remove(const void* owner, std::optional<uint64_t> id);
-  // Wakes as many threads as there is work for. Does not block.
+  // Wakes a thread for each piece of work, as far as there are threads. Does not block.
   void Start();
   // Works on the calling thread until `done` is true or nothing is left to begin. Other threads help if there is more
   // than one piece. `done` is called without locks.

@@ -113,7 +113,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   if (absl::Status status = fetch(&raw_tops, TopsAddress(true)); !status.ok()) return status;
   if (absl::Status status = fetch(&processed_tops, TopsAddress(false)); !status.ok()) return status;
   SORTITION_CUDA_RETURN_IF_ERROR(api(), StreamSynchronize(stream));
-  // Kept tokens are copied as many as there are, up to the room for them.
+  // Copies the kept tokens, up to the room for them.
   std::vector<std::vector<kernels::TokenBits>> kept(rows);
   bool has_kept = false;
   for (uint32_t row = 0; row < rows; ++row) {

@@ -27,7 +27,7 @@ class ContextSource {
   // compile the shaders; after an error there is none, and the next call tries again.
   absl::StatusOr<std::shared_ptr<Context>> Get() ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps `owner` until the device is done with its commands, which did not end in time. The owner owns their context
-  // and all that they name. If the commands never end, it is never destroyed.
+  // and everything that they name. If the commands never end, it is never destroyed.
   void KeepUntilDone(std::shared_ptr<const void> owner, const Commands* commands) ABSL_LOCKS_EXCLUDED(mutex_);
   // Cache status of the current context; OK if there is none.
   absl::Status cache_status() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -162,7 +162,7 @@ bool IsDefaultOrder(const std::vector<std::string>& list) {
   return true;
 }
 
-// Refuses what the list means for llama.cpp and has no counterpart.
+// Refuses entries of the list that have a meaning for llama.cpp and no counterpart here.
 absl::Status CheckList(const SamplingOptions& options, const std::vector<std::string>& list) {
   for (const std::string& name : list) {
     if (name == "infill") return absl::InvalidArgumentError("samplers: infill has no counterpart");

@@ -16,7 +16,8 @@ namespace sortition::python {
 class Tasks {
  public:
   // Reads an entry for each of `count` rows, which may be None; each of the lists may be None as a whole. Raises
-  // TypeError or ValueError for what is invalid for any row. The service refuses what is invalid for the sequence.
+  // TypeError or ValueError for tasks that are invalid for any row. The service refuses tasks that are invalid for the
+  // sequence.
   Tasks(nanobind::handle drafts, nanobind::handle scored, nanobind::handle banned, size_t count);
   Tasks(Tasks&&) = default;
 

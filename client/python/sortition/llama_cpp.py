@@ -66,7 +66,7 @@ class _Grammar:
 
 
 class _Text:
-    """Replaces llama-cpp-python's chain of samplers for one text. Like the chain, it knows only what it has drawn."""
+    """Replaces llama-cpp-python's chain of samplers for one text. Like the chain, it knows only drawn tokens."""
 
     def __init__(self, llama: "Llama", sampler: Any, parameters: Dict[str, Any], processors: Any,
                  grammar: Optional[_Grammar]):

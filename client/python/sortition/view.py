@@ -21,7 +21,7 @@ class StepView:
     """The chosen token and the likeliest tokens that passed every filter.
 
     Made from a Draw of a sequence that asks for `processed_logprobs={"top": n}`; with `kept_set={"count": True}` it
-    also says how many passed. `text_of` turns a token id into what is shown.
+    also says how many passed. `text_of` turns a token id into the text to show.
     """
 
     def __init__(self, draw: Draw, text_of: Callable[[int], str] = str):

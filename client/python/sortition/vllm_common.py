@@ -167,7 +167,7 @@ def thinking_of(config: Any) -> Optional[Dict[str, List[int]]]:
 
 
 def tokens_of(answer: Any) -> List[int]:
-    """Returns what a Draw or a Verify has drawn."""
+    """Returns the tokens that a Draw or a Verify has drawn."""
     return getattr(answer, "tokens", None) or [answer.token]
 
 

@@ -21,12 +21,12 @@ from sortition.local import Sampler as LocalSampler
 from sortition.vllm_common import MOST_ALTERNATIVES, Drawer, Request
 
 _log = logging.getLogger("sortition")
-# The device's memory for tokens with a penalty, of all rows together. Four times as much is pinned on the host.
+# The device's memory for tokens with a penalty, of all rows together. Four times this size is pinned on the host.
 _EDIT_BYTES = 32 << 20
 _BYTES_OF_EDIT = 16
 # Draws behind a request's last token: of steps that were queued before it was known to be the last.
 _OVERRUN = 8
-# As many alternatives as vLLM allows by default.
+# The number of alternatives that vLLM allows by default.
 _ALTERNATIVES = 20
 
 

@@ -1,4 +1,4 @@
-"""Compact rows (kernels/law/COMPACT.md): what a producer states of a row of logits in their place."""
+"""Compact rows (kernels/law/COMPACT.md): a producer's statement of a row of logits in their place."""
 
 from typing import Any, Dict, Sequence
 

@@ -17,7 +17,7 @@ Edit = Tuple[int, int, int, int]  # token, flags, bias bits, penalty bits
 
 
 def edits(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> List[Edit]:
-    """The edits of the row after `tokens`, of which the first `prompt` are the prompt, by token."""
+    """The edits of the row after `tokens`, by token. The first `prompt` tokens are the prompt."""
     bias = {item.get("token", 0): canonical_constant(item.get("bias", 0)) for item in parameters.get("logit_bias", [])}
     banned = bans(parameters, tokens, prompt)
     repeated, counts = counted(parameters, tokens, prompt)

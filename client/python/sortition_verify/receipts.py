@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass
 class Report:
-    """Numbers of receipts by what was checked and what was not, with the reason, and every problem."""
+    """Numbers of receipts by check, made or not made with the reason, and every problem."""
 
     receipts: int = 0
     signed: int = 0
@@ -97,7 +97,7 @@ class Chain:
 
 
 class Verifier:
-    """Reads records one after the other; `report` has what was found so far. Arguments are those of verify."""
+    """Reads records in order; `report` has the findings so far. Arguments are those of verify."""
 
     def __init__(self, keys: Iterable[bytes] = (), seeds: Iterable[str] = (), rows: Optional[Mapping[int, Any]] = None,
                  prompt: Optional[Sequence[int]] = None, tolerance: Optional[float] = None, draws: bool = True,

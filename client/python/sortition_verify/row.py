@@ -331,7 +331,7 @@ def race_place(ids: Any, distances: Any, noise: Any, token: int) -> Tuple[int, i
 
 
 def verified(row: Row, ids: Any, distances: Any) -> Tuple[int, bool]:
-    """Accepts the draft, or draws from what the drafter left."""
+    """Accepts the draft, or draws from the weights that the drafter left."""
     w = weights(distances)
     weight_sum = total(w)
     key, position, stream = row.noise()

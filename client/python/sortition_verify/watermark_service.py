@@ -55,7 +55,7 @@ at("ask").onclick = async () => {
 
 
 class BadRequest(Exception):
-    """What is wrong with a request, for the caller."""
+    """Tells the caller of a mistake in the request."""
 
 
 class Detector:

@@ -61,7 +61,7 @@ pub trait StepOwner: Send + 'static {
 /// The client of the sampling service (docs/client.md). It keeps a stream, tries several targets, reconnects, replays
 /// histories and repeats steps that got lost. Tokens do not depend on any of this.
 ///
-/// Dropping it ends what is pending with STEP_CANCELLED, and blocks until callbacks have returned.
+/// Dropping it ends pending steps with STEP_CANCELLED, and blocks until callbacks have returned.
 #[derive(Debug)]
 pub struct Client {
     handle: *mut ffi::CClient,
@@ -77,7 +77,7 @@ impl Client {
     pub fn connect(options: &ClientOptions) -> Result<Client> {
         check_version()?;
         let c = options.to_c()?;
-        // SAFETY: The options and all that they refer to live until the call is over.
+        // SAFETY: The options and the data that they refer to live until the call is over.
         let handle = made(|client, error| unsafe { ffi::sortition_client_connect(&c.options, client, error) })?;
         Ok(Client { handle })
     }

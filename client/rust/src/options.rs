@@ -6,7 +6,7 @@ use std::os::raw::c_char;
 use std::ptr;
 use std::time::Duration;
 
-/// Turns off what a field of the library's struct says.
+/// The value of a field of the library's struct that turns it off.
 const NEVER: u64 = u64::MAX;
 
 /// How messages travel to a target. Tokens do not depend on it.
@@ -175,7 +175,7 @@ pub(crate) fn time(field: &str, value: Option<Duration>) -> Result<u64> {
     number(field, value.map(nanoseconds))
 }
 
-/// The library's struct, and what it refers to.
+/// The library's struct, and the data that it refers to.
 pub(crate) struct COptions {
     pub options: ffi::CClientOptions,
     _texts: Vec<CString>,

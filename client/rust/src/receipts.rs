@@ -35,7 +35,7 @@ impl Receipts {
         let mut records: Vec<u8> = Vec::new();
         loop {
             let mut size = 0;
-            // SAFETY: The handle is open, and the list has room for as many bytes as its capacity says.
+            // SAFETY: The handle is open, and the list has room for `capacity` bytes.
             check(|error| unsafe {
                 ffi::sortition_receipts_take(self.handle, records.as_mut_ptr(), records.capacity(), &mut size, error)
             })?;

@@ -100,7 +100,7 @@ unsafe impl Send for RowResult<'_> {}
 unsafe impl Sync for RowResult<'_> {}
 
 impl<'a> RowResult<'a> {
-    /// Returns what the row did.
+    /// Returns the task that the row did.
     pub fn kind(&self) -> Kind {
         match self.result.kind {
             2 => Kind::Verify,

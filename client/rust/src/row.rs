@@ -1,4 +1,4 @@
-//! Rows of a step. Their sizes are checked here, because the library reads as much memory as they should have.
+//! Rows of a step. Their sizes are checked here, because the library reads the memory of rows of the right size.
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::sequence::Sequence;
@@ -134,7 +134,7 @@ pub enum Task<'a> {
 pub struct Row<'a> {
     /// The sequence, which advances if the row succeeds.
     pub sequence: &'a Sequence,
-    /// Adjacent rows of the batch's vocabulary size, as many as the task takes.
+    /// Adjacent rows of the batch's vocabulary size, one or more as the task needs.
     pub logits: Logits<'a>,
     /// A draw, drafts or scores.
     pub task: Task<'a>,

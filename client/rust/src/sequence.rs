@@ -171,7 +171,7 @@ impl Sequence {
         let mut tokens: Vec<u32> = Vec::new();
         loop {
             let mut count = 0;
-            // SAFETY: The handle is open, and the list has room for as many tokens as its capacity says.
+            // SAFETY: The handle is open, and the list has room for `capacity` tokens.
             check(|error| unsafe {
                 ffi::sortition_sequence_get_tokens(
                     self.handle,

@@ -355,7 +355,7 @@ typedef struct sortition_results {
   size_t row_count;
 } sortition_results;
 
-// Frees results with all that they name; null is allowed.
+// Frees results and the data that they name; null is allowed.
 SORTITION_API void sortition_results_free(sortition_results* results);
 
 // Steps rows of local sequences on the calling thread, one after the other. Each row succeeds or fails alone. Blocks
@@ -372,7 +372,7 @@ SORTITION_API sortition_code sortition_local_step(const sortition_batch* batch, 
 // A handle. Owns its threads and connections.
 typedef struct sortition_client sortition_client;
 
-// Turns off what a field of sortition_client_options says.
+// The value of a field of sortition_client_options that turns it off.
 #define SORTITION_NEVER UINT64_MAX
 
 enum { SORTITION_TRANSPORT_AUTO = 0, SORTITION_TRANSPORT_GRPC = 1, SORTITION_TRANSPORT_RING = 2 };

@@ -26,7 +26,7 @@ struct Drafts {
   std::span<const uint32_t> tokens;
   std::span<const int32_t> parents;  // of a tree: each draft's parent, -1 = the root; empty: a draft sequence
   // For rejection and blocks: distributions() adjacent rows of vocabulary_size probabilities, of the batch's
-  // draft_dtype; or as many lists; or, for rejection, neither.
+  // draft_dtype; or distributions() lists; or, for rejection, neither.
   const void* probabilities = nullptr;
   std::span<const v1::SparseProbabilities> sparse_probabilities;
   bool return_probabilities = false;
@@ -52,7 +52,7 @@ struct Row {
   // Null: all. With drafts there is one such mask for each position, adjacent; all scored tokens share one.
   const uint32_t* allowed_bits = nullptr;
   // Tokens that cannot be drawn in this step, even if `allowed_bits` allow them. With drafts one list for each
-  // position, any of which may be empty; otherwise one list, which all scored tokens share. Empty: none.
+  // position, empty where nothing is banned; otherwise one list, which all scored tokens share. Empty: none.
   std::span<const std::vector<uint32_t>> banned_tokens = {};
   // Instead of a draw: drafts to be verified, with a VerifyResult, or tokens to be scored, with a ScoreResult.
   const Drafts* drafts = nullptr;

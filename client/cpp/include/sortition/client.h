@@ -44,8 +44,8 @@ class Sequence {
   uint32_t vocabulary_size() const;
   // The seed in use. Keep it secret: seed and logits together determine the text.
   uint64_t seed() const;
-  // Returns what the policy of the service's operator has changed: parameters that it has set or taken away, the name
-  // of the key that marks the text. Empty without a policy.
+  // Returns the changes by the policy of the service's operator: parameters that it has set or taken away, the name of
+  // the key that marks the text. Empty without a policy.
   v1::PolicyEffect policy() const;
   // True if some option looks at the history, so that the service and this handle keep it.
   bool stateful() const;
@@ -85,8 +85,8 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> ConnectWith(ClientOptions options,
                                                              std::shared_ptr<Connector> connector);
 
-  // Ends what is pending with STEP_CANCELLED and blocks until every callback has returned. Must not be called from a
-  // callback.
+  // Ends pending steps and opens with STEP_CANCELLED and blocks until every callback has returned. Must not be called
+  // from a callback.
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

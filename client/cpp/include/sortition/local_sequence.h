@@ -2,7 +2,7 @@
 // library sortition_in_process.
 //
 // With a sequence's options and seed it draws with that sequence's noise, at its positions: given a drafter's logits it
-// proposes what the sequence is most likely to draw (docs/client.md).
+// proposes the tokens that the sequence is most likely to draw (docs/client.md).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class OwnSequence;
 struct LocalStepOptions {
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
   uint32_t row = 0;                       // index of the row in the caller's step, for the fields of errors
-  // Elements of a row. Absent: as many as the sequence has.
+  // Elements of a row. Absent: the sequence's vocabulary_size.
   std::optional<uint32_t> vocabulary_size = std::nullopt;
 };
 

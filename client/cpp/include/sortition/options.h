@@ -48,7 +48,7 @@ struct TransportInUse {
   TransportKind kind = TransportKind::kGrpc;  // never kAuto
   bool row_memory = false;                    // rows pass through memory shared with the server
   bool in_process = false;                    // rows are sampled in this process; the others say nothing then
-  std::string note;                           // why it is nothing better; empty if it is what was asked for
+  std::string note;                           // why it is nothing better; empty if it is the requested one
 };
 
 // The part of each row's vocabulary that this process has, as one of several tensor-parallel ranks, which each have a
