@@ -225,8 +225,9 @@ absl::Status Demo::Run(std::string address) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("writes four texts with a small language model, whose tokens a server draws.");
-  absl::ParseCommandLine(argc, argv);
-  const absl::Status status = sortition::demo::Demo().Run(absl::GetFlag(FLAGS_connect));
+  const bool stray = absl::ParseCommandLine(argc, argv).size() > 1;
+  const absl::Status status = stray ? absl::InvalidArgumentError("only flags are understood; see --help")
+                                    : sortition::demo::Demo().Run(absl::GetFlag(FLAGS_connect));
   if (status.ok()) return 0;
   std::fprintf(stderr, "sortition_demo: %s\n", status.ToString().c_str());
   return 1;

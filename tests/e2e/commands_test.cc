@@ -352,6 +352,7 @@ TEST(CommandsTest, DemoUsesRunningServer) {
 }
 
 TEST(CommandsTest, DemoErrorsNameTheCause) {
+  EXPECT_THAT(RunProgram(SORTITION_DEMO, {"8"}).output, HasSubstr("only flags are understood"));
   const Ended missing = RunProgram(SORTITION_DEMO, {"--connect", absl::StrCat("127.0.0.1:", UnusedPort())});
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.output, HasSubstr("sortition_demo: UNAVAILABLE: "));
