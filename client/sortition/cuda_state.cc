@@ -198,7 +198,7 @@ absl::Status CudaSampler::State::SetRow(uint32_t row, const kernels::RowParamete
     return absl::InvalidArgumentError(absl::StrCat("parameters: raw_top or processed_top is above ", limits_.top));
   }
   if (parameters.tempered_logprob || parameters.kept_log_mass) {
-    return absl::InvalidArgumentError("parameters: tempered_logprob and kept_log_mass are the CpuSampler's alone");
+    return absl::InvalidArgumentError("parameters: tempered_logprob and kept_log_mass are not built");
   }
   Row& one = rows_[row];
   one.parameters = parameters;

@@ -67,12 +67,11 @@ Status ToPublic(const absl::Status& status) {
 
 Status Compile(const RowOptions& options, kernels::RowParameters* compiled) {
   if (const Status status = CheckParameters(options.parameters); !status.ok()) return status;
-  if (std::max({options.raw_top, options.processed_top, options.tempered_top}) > kernels::kMaxTopLogprobs) {
-    return InvalidArgument(absl::StrCat("raw_top, processed_top or tempered_top is above ", kernels::kMaxTopLogprobs));
+  if (std::max(options.raw_top, options.processed_top) > kernels::kMaxTopLogprobs) {
+    return InvalidArgument(absl::StrCat("raw_top or processed_top is above ", kernels::kMaxTopLogprobs));
   }
-  if ((options.raw_top != 0 && !options.raw_logprob) || (options.processed_top != 0 && !options.processed_logprob) ||
-      (options.tempered_top != 0 && !options.tempered_logprob)) {
-    return InvalidArgument("raw_top needs raw_logprob, processed_top processed_logprob, tempered_top tempered_logprob");
+  if ((options.raw_top != 0 && !options.raw_logprob) || (options.processed_top != 0 && !options.processed_logprob)) {
+    return InvalidArgument("raw_top needs raw_logprob, processed_top processed_logprob");
   }
   *compiled = kernels::RowParameters();
   law::Compile(options.parameters, compiled);
@@ -84,9 +83,6 @@ Status Compile(const RowOptions& options, kernels::RowParameters* compiled) {
   compiled->entropy = options.entropy;
   compiled->kept_count = options.kept_count;
   compiled->kept_tokens = options.kept_tokens;
-  compiled->tempered_logprob = options.tempered_logprob;
-  compiled->tempered_top = options.tempered_top;
-  compiled->kept_log_mass = options.kept_log_mass;
   return {};
 }
 
@@ -99,12 +95,6 @@ uint32_t BiasBits(float bias) { return law::CanonicalBits(bias); }
 double ProcessedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
   return law::ProcessedTemperature(parameters, answer);
 }
-
-double TemperedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer) {
-  return law::TemperedTemperature(parameters, answer);
-}
-
-float KeptLogMass(const kernels::KeptMass& mass) { return law::KeptLogMass(mass); }
 
 float Logprob(const kernels::Distribution& distribution, uint32_t token_bits, double temperature) {
   return law::Logprob(distribution, token_bits, temperature);

@@ -1,4 +1,4 @@
-// libsortition: sampling in the caller's process, on the CPU or on logits in a GPU's memory.
+// libsortition: sampling in the caller's process, of logits in a GPU's memory.
 //
 // It executes the same law as the service: tokens and log probabilities are equal bit for bit. No function here keeps
 // or logs logits, tokens or seeds.
@@ -50,10 +50,6 @@ struct RowOptions {
   bool entropy = false;
   bool kept_count = false;
   bool kept_tokens = false;
-  // The distribution before the filters, with its first tokens, and the kept tokens' mass in it. CpuSampler alone.
-  bool tempered_logprob = false;
-  uint32_t tempered_top = 0;
-  bool kept_log_mass = false;
 };
 
 // Compiles options to the law's integers. kInvalidArgument names the option that is out of range. Pure and thread-safe.
@@ -71,29 +67,6 @@ SORTITION_PUBLIC float Logprob(const kernels::Distribution& distribution, uint32
 // Returns the temperature for Logprob of the processed distribution, with or without a sampler chain.
 SORTITION_PUBLIC double ProcessedTemperature(const kernels::RowParameters& parameters,
                                              const kernels::RowOutput& output);
-
-// Returns the temperature for Logprob of the tempered distribution.
-SORTITION_PUBLIC double TemperedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& output);
-
-// Returns the natural logarithm of the kept tokens' mass in the tempered distribution: that of output.mass.
-SORTITION_PUBLIC float KeptLogMass(const kernels::KeptMass& mass);
-
-// Samples rows in the host's memory. Not thread-safe: use one for each thread. Blocks during the computation.
-class SORTITION_PUBLIC CpuSampler {
- public:
-  CpuSampler();
-  ~CpuSampler();
-  CpuSampler(const CpuSampler&) = delete;
-  CpuSampler& operator=(const CpuSampler&) = delete;
-
-  // Samples one row. kInvalidArgument if the request violates a precondition of kernels/row.h. A row that fails has its
-  // error in `output->error`.
-  Status Sample(const kernels::RowRequest& request, kernels::RowOutput* output);
-
- private:
-  struct Memory;
-  const std::unique_ptr<Memory> memory_;
-};
 
 // The number of times that a token was drawn.
 struct TokenCount {

@@ -192,7 +192,7 @@ class Programs(InRoot):
             made/client/worker 127.0.0.1:50051
             kill -TERM $server && wait $server
             ldd made/client/worker""")
-        self.assertRegex(said, r"(?m)^token \d+ logprob ")
+        self.assertRegex(said, r"(?m)^logprob -0\.6931 at temperature 0\.8$")
         here, again = re.search(r"(?m)^tokens (\d+) (\d+)$", said).groups()
         there = re.search(r"(?m)^token (\d+)$", said)[1]
         self.assertEqual((here, again), (there, there), said)

@@ -1,9 +1,8 @@
-// Samples a row on the CPU, and finds the GPU if there is one.
+// Compiles options, and finds the GPU if there is one.
 #include <sortition/sampler.h>
 
 #include <cstdio>
 #include <memory>
-#include <vector>
 
 int main() {
   sortition::RowOptions options;
@@ -15,18 +14,11 @@ int main() {
     std::fprintf(stderr, "%s\n", status.message.c_str());
     return 1;
   }
-  std::vector<float> logits(1000);
-  for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i % 37);
-  sortition::kernels::RowRequest request;
-  request.logits = logits.data();
-  request.live_vocabulary = uint32_t(logits.size());
-  request.parameters = &parameters;
-  request.noise = {.seed = 7, .position = 3};
-  sortition::CpuSampler sampler;
-  sortition::kernels::RowOutput answer;
-  if (!sampler.Sample(request, &answer).ok() || answer.error != sortition::kernels::RowError::kNone) return 1;
-  const float logprob = sortition::Logprob(answer.processed, answer.processed.chosen.bits, parameters.temperature);
-  std::printf("token %u logprob %.9g\n", answer.token, double(logprob));
+  // Two tokens of equal logits have half of the weight each.
+  sortition::kernels::Distribution halves;
+  halves.weight_sum = uint64_t{2} << 44;
+  const double temperature = sortition::ProcessedTemperature(parameters, {});
+  std::printf("logprob %.4f at temperature %.1f\n", double(sortition::Logprob(halves, 0, temperature)), temperature);
 
   std::unique_ptr<sortition::CudaSampler> cuda;
   const sortition::Status found = sortition::CudaSampler::Create(0, {}, &cuda);

@@ -1,20 +1,14 @@
-// libsortition: its options and its CPU sampler.
-#include "client/sortition/sampler.h"
-
+// libsortition's options.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "kernels/law/reference.h"
-#include "tests/conformance/answer_printer.h"
-#include "tests/conformance/random_row.h"
+#include "client/sortition/sampler.h"
 
 namespace sortition {
 namespace {
 
-using kernels::RandomRow;
-using kernels::RowOutput;
 using kernels::RowParameters;
 using ::testing::HasSubstr;
 
@@ -66,20 +60,6 @@ TEST(Library, OptionErrorsNameTheField) {
                 o->parameters.order = {Sampler::kMirostat, Sampler::kTopK};
               }),
               HasSubstr("order: top_k after"));
-}
-
-TEST(Library, CpuSamplerEqualsReference) {
-  CpuSampler sampler;
-  for (uint64_t seed = 0; seed < 50; ++seed) {
-    const RandomRow row(seed, 500, seed % 2 == 0 ? kernels::RowOptions::kPlain : kernels::RowOptions::kChained);
-    RowOutput answer;
-    ASSERT_TRUE(sampler.Sample(row.request(), &answer).ok());
-    EXPECT_EQ(answer, law::SampleRowReference(row.request())) << row.description();
-  }
-  kernels::RowRequest request = RandomRow(1, 10).request();
-  request.logits = nullptr;
-  RowOutput answer;
-  EXPECT_EQ(sampler.Sample(request, &answer).code, StatusCode::kInvalidArgument);
 }
 
 }  // namespace
