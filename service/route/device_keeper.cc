@@ -14,7 +14,7 @@ DeviceKeeper::DeviceKeeper(std::vector<devices::Device*> devices, const Clock* c
       clock_(*clock),
       observer_(*observer),
       changed_(std::move(changed)),
-      router_(devices_, options_.policy, options_.seed),
+      router_(devices_, options_.policy),
       lottery_(options_.recheck_share, options_.seed) {}
 
 DeviceKeeper::~DeviceKeeper() {

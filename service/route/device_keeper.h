@@ -34,7 +34,7 @@ namespace sortition::service {
 struct DeviceKeeperOptions {
   RoutePolicy policy = {};
   double recheck_share = 0;  // of live rows that are compared with the reference, 0 to 1
-  uint64_t seed = 0;         // of random choices; must be secret if rows are re-checked
+  uint64_t seed = 0;         // of the choice of rows to re-check; secret
   // Brings a failed device back; not owned, outlives the keeper. Null: devices are never taken out of service.
   const devices::SelfTest* self_test = nullptr;
   EventLog* event_log = nullptr;  // not owned, outlives the keeper; null: no log

@@ -4,17 +4,19 @@
 #include "absl/strings/str_cat.h"
 
 namespace sortition::service {
+namespace {
+
+constexpr std::string_view kPinned = "pinned:";
+
+}  // namespace
 
 absl::StatusOr<RoutePolicy> RoutePolicy::Parse(std::string_view text) {
-  constexpr std::string_view kPrefix = "pinned:";
-  const absl::string_view view(text.data(), text.size());
-  if (text == "auto") return RoutePolicy{Kind::kAuto, ""};
-  if (text == "round-robin") return RoutePolicy{Kind::kRoundRobin, ""};
-  if (text == "random") return RoutePolicy{Kind::kRandom, ""};
-  if (text.starts_with(kPrefix) && text.size() > kPrefix.size()) {
-    return RoutePolicy{Kind::kPinned, std::string(text.substr(kPrefix.size()))};
+  if (text == "auto") return RoutePolicy{};
+  if (text.starts_with(kPinned) && text.size() > kPinned.size()) {
+    return RoutePolicy{std::string(text.substr(kPinned.size()))};
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", view, "\" is none of auto, round-robin, random, pinned:DEVICE"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", absl::string_view(text.data(), text.size()), "\" is neither auto nor pinned:DEVICE"));
 }
 
 bool AbslParseFlag(absl::string_view text, RoutePolicy* policy, std::string* error) {
@@ -28,17 +30,7 @@ bool AbslParseFlag(absl::string_view text, RoutePolicy* policy, std::string* err
 }
 
 std::string AbslUnparseFlag(const RoutePolicy& policy) {
-  switch (policy.kind) {
-    case RoutePolicy::Kind::kAuto:
-      return "auto";
-    case RoutePolicy::Kind::kRoundRobin:
-      return "round-robin";
-    case RoutePolicy::Kind::kRandom:
-      return "random";
-    case RoutePolicy::Kind::kPinned:
-      return "pinned:" + policy.device;
-  }
-  __builtin_unreachable();
+  return policy.pinned.empty() ? "auto" : std::string(kPinned) + policy.pinned;
 }
 
 std::string_view RouteReasonName(RouteReason reason) {
@@ -53,10 +45,6 @@ std::string_view RouteReasonName(RouteReason reason) {
       return "memory";
     case RouteReason::kPinned:
       return "pinned";
-    case RouteReason::kTurn:
-      return "turn";
-    case RouteReason::kRandom:
-      return "random";
   }
   __builtin_unreachable();
 }

@@ -11,16 +11,9 @@
 namespace sortition::service {
 
 struct RoutePolicy {
-  enum class Kind {
-    kAuto,        // the device that is expected to finish the batch first, even if it is busy
-    kPinned,      // `device` alone
-    kRoundRobin,  // in turn, among devices with room
-    kRandom,      // any device with room; shows that the choice does not change results
-  };
-  Kind kind = Kind::kAuto;
-  std::string device;  // for kPinned
+  std::string pinned;  // the one device that gets batches; empty: each goes where it is expected to be done first
 
-  // Parses "auto", "round-robin", "random" or "pinned:NAME". INVALID_ARGUMENT for anything else.
+  // Parses "auto" or "pinned:NAME". INVALID_ARGUMENT for anything else.
   static absl::StatusOr<RoutePolicy> Parse(std::string_view text);
 };
 
@@ -35,12 +28,9 @@ enum class RouteReason : uint8_t {
   kFeatures,  // as kOnly, because another serving device lacks kernels for it
   kMemory,    // the logits lie in its memory; other devices would have to read them through the host
   kPinned,
-  kTurn,
-  kRandom,
 };
-inline constexpr RouteReason kAllRouteReasons[] = {RouteReason::kFastest, RouteReason::kOnly,   RouteReason::kFeatures,
-                                                   RouteReason::kMemory,  RouteReason::kPinned, RouteReason::kTurn,
-                                                   RouteReason::kRandom};
+inline constexpr RouteReason kAllRouteReasons[] = {RouteReason::kFastest, RouteReason::kOnly, RouteReason::kFeatures,
+                                                   RouteReason::kMemory, RouteReason::kPinned};
 std::string_view RouteReasonName(RouteReason reason);
 
 }  // namespace sortition::service

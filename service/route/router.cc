@@ -10,17 +10,13 @@
 
 namespace sortition::service {
 
-Router::Router(std::vector<devices::Device*> devices, const RoutePolicy& policy, uint64_t random_seed)
-    : policy_(policy), random_(random_seed) {
-  SORTITION_CHECK(!devices.empty());
+Router::Router(std::vector<devices::Device*> devices, const RoutePolicy& policy) : policy_(policy) {
   for (devices::Device* device : devices) {
     Entry entry;
     entry.device = device;
     entries_.push_back(std::move(entry));
   }
-  SORTITION_CHECK(policy_.kind != RoutePolicy::Kind::kPinned ||
-                  std::any_of(entries_.begin(), entries_.end(),
-                              [&](const Entry& entry) { return entry.device->description().name == policy_.device; }));
+  SORTITION_CHECK(std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return IsEligible(entry); }));
 }
 
 bool Router::CanTake(const devices::DeviceDescription& device, const Needs& needs) {
@@ -61,9 +57,9 @@ bool Router::AllHave(kernels::Features features) const {
 }
 
 bool Router::StaysInMemory(const Batch& batch) const {
-  return policy_.kind == RoutePolicy::Kind::kAuto && batch.memory != devices::kHostMemory &&
-         std::any_of(entries_.begin(), entries_.end(),
-                     [&](const Entry& entry) { return IsThere(entry, batch) && IsAble(entry, batch.needs()); });
+  return batch.memory != devices::kHostMemory && std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+           return IsThere(entry, batch) && IsAble(entry, batch.needs());
+         });
 }
 
 Work Router::WorkOf(const Entry& entry, const Batch& batch) {
@@ -112,27 +108,12 @@ Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
     if (IsAble(entry, batch.needs()) && (!stays || IsThere(entry, batch))) able_.push_back(&entry);
   }
   if (able_.empty()) return {};
-  if (policy_.kind == RoutePolicy::Kind::kAuto && able_.size() > 1) return ChooseFastest(able_, batch, now);
-  std::erase_if(able_, [](const Entry* entry) { return !HasRoom(*entry); });
-  if (able_.empty()) return {};
-  switch (policy_.kind) {
-    case RoutePolicy::Kind::kAuto:
-      if (stays) return {able_.front()->device, RouteReason::kMemory};
-      return {able_.front()->device, AllHave(batch.features) ? RouteReason::kOnly : RouteReason::kFeatures};
-    case RoutePolicy::Kind::kPinned:
-      return {able_.front()->device, RouteReason::kPinned};
-    case RoutePolicy::Kind::kRandom:
-      return {able_[random_() % able_.size()]->device, RouteReason::kRandom};
-    case RoutePolicy::Kind::kRoundRobin:
-      break;
-  }
-  // The first device with room, counted from the one whose turn it is.
-  const Entry* next = *std::min_element(able_.begin(), able_.end(), [&](const Entry* a, const Entry* b) {
-    const size_t count = entries_.size();
-    return (size_t(a - entries_.data()) + count - turn_) % count <
-           (size_t(b - entries_.data()) + count - turn_) % count;
-  });
-  return {next->device, RouteReason::kTurn};
+  if (able_.size() > 1) return ChooseFastest(able_, batch, now);
+  const Entry& only = *able_.front();
+  if (!HasRoom(only)) return {};
+  if (!policy_.pinned.empty()) return {only.device, RouteReason::kPinned};
+  if (stays) return {only.device, RouteReason::kMemory};
+  return {only.device, AllHave(batch.features) ? RouteReason::kOnly : RouteReason::kFeatures};
 }
 
 void Router::Started(const devices::Device* device, const Batch& batch, absl::Time now) {
@@ -142,7 +123,6 @@ void Router::Started(const devices::Device* device, const Batch& batch, absl::Ti
   if (entry.in_flight.empty()) entry.worked_since = now;
   entry.expected += in_flight.expected;
   entry.in_flight.push_back(in_flight);
-  turn_ = (size_t(&entry - entries_.data()) + 1) % entries_.size();
 }
 
 void Router::Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now) {

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -52,7 +51,7 @@ class Router {
   };
 
   // `devices` are not owned and outlive the router. They serve from the start. A pinned device must be among them.
-  explicit Router(std::vector<devices::Device*> devices, const RoutePolicy& policy = {}, uint64_t random_seed = 0);
+  explicit Router(std::vector<devices::Device*> devices, const RoutePolicy& policy = {});
 
   static bool CanTake(const devices::DeviceDescription& device, const Needs& needs);
 
@@ -107,7 +106,7 @@ class Router {
   const Entry& Find(const devices::Device* device) const;
   // Returns true if the policy gives the device rows.
   bool IsEligible(const Entry& entry) const {
-    return policy_.kind != RoutePolicy::Kind::kPinned || entry.device->description().name == policy_.device;
+    return policy_.pinned.empty() || entry.device->description().name == policy_.pinned;
   }
   bool IsAble(const Entry& entry, const Needs& needs) const;
   // Returns true if only the devices whose memory holds the logits may have the batch: when one of them can take it.
@@ -126,9 +125,7 @@ class Router {
   Choice ChooseFastest(const std::vector<Entry*>& able, const Batch& batch, absl::Time now) const;
 
   const RoutePolicy policy_;
-  std::mt19937_64 random_;
   std::vector<Entry> entries_;
-  size_t turn_ = 0;
   std::vector<Entry*> able_;  // scratch memory of Choose
 };
 

@@ -172,11 +172,11 @@ absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log, std:
 }
 
 absl::Status CheckRoute(const Config& config, const std::vector<std::unique_ptr<devices::Device>>& devices) {
-  if (config.route.kind != service::RoutePolicy::Kind::kPinned) return absl::OkStatus();
+  if (config.route.pinned.empty()) return absl::OkStatus();
   for (const auto& device : devices) {
-    if (device->description().name == config.route.device) return absl::OkStatus();
+    if (device->description().name == config.route.pinned) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("--route: there is no device \"", config.route.device, "\""));
+  return absl::InvalidArgumentError(absl::StrCat("--route: there is no device \"", config.route.pinned, "\""));
 }
 
 absl::Status SelfTestDevices(const devices::SelfTest& self_test, service::Engine* engine) {

@@ -11,8 +11,7 @@ using sortition::service::RoutePolicy;
 
 ABSL_FLAG(std::string, port_file, "", "File to write the port of the first TCP listener to, once the server serves");
 ABSL_FLAG(RoutePolicy, route, Config().route,
-          "Choice of a batch's device: auto (the one expected to finish first), round-robin, random or "
-          "pinned:DEVICE");
+          "Choice of a batch's device: auto (the one expected to finish first) or pinned:DEVICE");
 ABSL_FLAG(std::string, cpu_target, Config().cpu_target,
           "Instruction set of the cpu device: auto, avx512, avx2, sse4, neon or scalar; all give the same answers");
 ABSL_FLAG(std::string, vulkan_cache, Config().vulkan_cache,

@@ -34,10 +34,11 @@ constexpr struct {
                 {kernels::cuda::kChainKernel, kChainImage, CudaKernel::kChain},
                 {kernels::cuda::kAdvanceKernel, kSequenceImage, std::nullopt}};
 
+bool Exists(const std::string& file) { return !file.empty() && access(file.c_str(), F_OK) == 0; }
+
 // Returns the result of a wait for the device.
 Result AfterKernels() {
-  const std::string& file = state->options.fault_file;
-  if (!file.empty() && access(file.c_str(), F_OK) == 0) state->kernel_fault = Result::kIllegalAddress;
+  if (Exists(state->options.fault_file)) state->kernel_fault = Result::kIllegalAddress;
   state->sticky = state->kernel_fault;
   return state->sticky;
 }
@@ -269,6 +270,7 @@ Result FakeEventSynchronize(EventHandle event) {
     const std::lock_guard lock(state->mutex);
     before = state->before_of[event];
   }
+  while (Exists(state->options.hold_file)) std::this_thread::yield();
   DoDeferred(before);
   return Call("EventSynchronize", [] { return AfterKernels(); });
 }

@@ -21,6 +21,7 @@ struct FakeCudaOptions {
   bool protects_memory = true;   // knows memory that is only read
   bool takes_any_image = false;  // a real one, too, and runs the emulated kernels of those names
   std::string fault_file = "";   // where there is one, kernels fault: FailKernel for whole programs
+  std::string hold_file = "";    // while there is one, no wait for an event ends
 };
 
 // There is one in a process at a time: the driver's functions know no object. Thread-safe. The destructor fails the

@@ -14,11 +14,13 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Planted faults come from the environment: FAKE_CUDA_FAULT_FILE sets FakeCudaOptions::fault_file; FAKE_CUDA_FAIL,
-// FUNCTION=ERROR, sets the result of the first call of a function of Api.
+// Planted faults come from the environment: FAKE_CUDA_FAULT_FILE and FAKE_CUDA_HOLD_FILE set
+// FakeCudaOptions::fault_file and hold_file; FAKE_CUDA_FAIL, FUNCTION=ERROR, sets the result of the first call of a
+// function of Api.
 FakeCudaDriver* Start() {
-  auto* const started =
-      new FakeCudaDriver({.takes_any_image = true, .fault_file = FromEnvironment("FAKE_CUDA_FAULT_FILE")});
+  auto* const started = new FakeCudaDriver({.takes_any_image = true,
+                                            .fault_file = FromEnvironment("FAKE_CUDA_FAULT_FILE"),
+                                            .hold_file = FromEnvironment("FAKE_CUDA_HOLD_FILE")});
   const std::string failure = FromEnvironment("FAKE_CUDA_FAIL");
   if (const size_t end = failure.find('='); end != std::string::npos) {
     started->Fail(failure.substr(0, end), Result(std::stoi(failure.substr(end + 1))));

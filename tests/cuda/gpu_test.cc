@@ -173,7 +173,7 @@ TEST_F(Gpu, CompactRowsAreThoseOfTheProcessor) {
 }
 
 TEST_F(Gpu, TextsEqualThoseOfTheCpu) {
-  auto device = devices::CudaDevice::Start(*api_, *hardware_, {});
+  auto device = devices::CudaDevice::Start(*api_, *hardware_, {.max_batch_rows = 2});
   ASSERT_TRUE(device.ok()) << device.status();
   testing::CompareTexts(*std::move(device), std::max<uint64_t>(testing::Scaled(2'000), 50));
 }

@@ -59,16 +59,23 @@ class DeafStream {
 TEST(DeviceLossTest, FaultCostsNoTokenAndExitsCleanly) {
   if (std::string_view(FAKE_CUDA).empty()) GTEST_SKIP() << "this build has no CUDA kernels";
   const std::string fault = server::TestPath("fault");
-  unlink(fault.c_str());
-  server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--devices=cuda,cpu",
-                                  "--route=round-robin", "--cpu_threads=1", "--drain_grace=1h", "--stalled_write=1h"},
-                                 {"LD_LIBRARY_PATH=" FAKE_CUDA, absl::StrCat("FAKE_CUDA_FAULT_FILE=", fault)},
+  const std::string hold = server::TestPath("hold");
+  const std::string admin = absl::StrCat("unix:", server::TestPath("admin.sock"));
+  for (const std::string& file : {fault, hold}) unlink(file.c_str());
+  server::ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--admin_listen=" + admin,
+                                  "--devices=cuda,cpu", "--cpu_threads=1", "--drain_grace=1h", "--stalled_write=1h"},
+                                 {"LD_LIBRARY_PATH=" FAKE_CUDA, absl::StrCat("FAKE_CUDA_FAULT_FILE=", fault),
+                                  absl::StrCat("FAKE_CUDA_HOLD_FILE=", hold)},
                                  0});
+  const auto operate = [&](const std::string& action) {
+    EXPECT_EQ(RunProgram(SORTITIONCTL, {"admin", action, "cpu0", "--server=" + admin}).code, 0) << action;
+  };
   const std::string address = process.Serving("listen");
   const std::string metrics = process.Serving("metrics");
   const auto other = StartServer({"--devices=cpu"});
   const auto client = Connect(QuickOptions({address, other->address()}));
   Texts texts(client.get(), "text");
+  operate("quarantine");  // rows go to the GPU alone
   for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   EXPECT_GE(server::Metric(metrics, "sortition_batches_total{device=\"cuda0\"}"), 1);
   EXPECT_EQ(server::Metric(metrics, "sortition_device_failures_total{device=\"cuda0\"}"), 0);
@@ -79,8 +86,16 @@ TEST(DeviceLossTest, FaultCostsNoTokenAndExitsCleanly) {
     while (server::Metric(metrics, "sortition_errors_total{reason=\"PROTOCOL_VIOLATION\"}") < 1500 &&
            absl::Now() < deadline) {
     }
+    // The GPU has the rows, and the CPU serves again, when the fault comes.
+    server::WriteFile(hold, "");
+    ASSERT_NO_FATAL_FAILURE(texts.Begin());
+    while (server::Metric(metrics, "sortition_device_batches{device=\"cuda0\"}") < 1 && absl::Now() < deadline) {
+    }
+    operate("self-test");
     server::WriteFile(fault, "");
-    for (int step = 0; step < 4; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
+    unlink(hold.c_str());
+    ASSERT_NO_FATAL_FAILURE(texts.End());
+    for (int step = 0; step < 3; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
     const auto wanted = ParseJson(process.AwaitEvent("restart_wanted"));
     ASSERT_TRUE(wanted);
     EXPECT_EQ(JsonText(*wanted, "device"), "cuda0");

@@ -44,7 +44,7 @@ void Run(Bytes bytes) {
   server::Config config;
   config.listen = {text};
   config.metrics_listen = text;
-  config.route.device = text;
+  config.route.pinned = text;
   config.limits.max_vocabulary = input.Word();
   const absl::Status status = server::Validate(config);
   if (!status.ok() && status.message().empty()) Fail("refused without a word");

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "tests/route/fixtures.h"
 #include "tests/support/fake_device.h"
 
@@ -12,7 +10,6 @@ namespace sortition::service {
 namespace {
 
 using testing::FakeDevice;
-using Kind = RoutePolicy::Kind;
 
 Router::Batch BatchOf(uint32_t rows, uint32_t vocabulary = 1000) {
   return {rows, uint64_t{rows} * vocabulary * 2, vocabulary, devices::kHostMemory};
@@ -178,19 +175,19 @@ TEST(Router, FeaturesAreLackedByWhatIsThereAndNotByWhatServes) {
   EXPECT_FALSE(router.CanServe({1, kXtc}));
   EXPECT_EQ(router.Lacking(kTopK | kXtc), kernels::kNoFeatures);
   EXPECT_EQ(router.widest_vocabulary(), 200u);
-  Router pinned({&plain, &full}, {Kind::kPinned, "plain"});
+  Router pinned({&plain, &full}, {"plain"});
   EXPECT_EQ(pinned.Lacking(kTopK | kXtc), kXtc);
   EXPECT_EQ(pinned.widest_vocabulary(), 100u);
 }
 
-TEST(Router, RoundRobinOverDevicesWithRoom) {
+TEST(Router, AlikeDevicesShareWhileTheyHaveRoom) {
   FakeDevice a({.name = "a", .batches_in_flight = 1});
   FakeDevice b({.name = "b", .batches_in_flight = 2});
-  Router router({&a, &b}, {Kind::kRoundRobin, ""});
+  Router router({&a, &b});
   for (const FakeDevice* expected : {&a, &b, &b}) {
     const Router::Choice choice = router.Choose(BatchOf(1), kStart);
     EXPECT_EQ(choice.device, expected);
-    EXPECT_EQ(choice.reason, RouteReason::kTurn);
+    EXPECT_EQ(choice.reason, RouteReason::kFastest);
     router.Started(choice.device, BatchOf(1), kStart);
   }
   EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, nullptr);
@@ -198,31 +195,18 @@ TEST(Router, RoundRobinOverDevicesWithRoom) {
   EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
 }
 
-TEST(Router, RandomReachesEveryDevice) {
-  FakeDevice a({.name = "a"});
-  FakeDevice b({.name = "b"});
-  Router router({&a, &b}, {Kind::kRandom, ""}, 7);
-  std::map<devices::Device*, int> chosen;
-  for (int i = 0; i < 200; ++i) ++chosen[router.Choose(BatchOf(1), kStart).device];
-  // Fewer than 50 of 200 fair draws have probability 10^-13.
-  EXPECT_GE(chosen[&a], 50);
-  EXPECT_GE(chosen[&b], 50);
-}
-
 TEST(Router, PinnedUsesThatDevice) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
-  Router router({&a, &b}, {Kind::kPinned, "b"});
+  Router router({&a, &b}, {"b"});
   EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
   EXPECT_EQ(router.Choose(BatchOf(1), kStart).reason, RouteReason::kPinned);
   EXPECT_FALSE(router.OtherCanServe(&b, {1}));
 }
 
 TEST(RoutePolicy, ByName) {
-  EXPECT_EQ(RoutePolicy::Parse("auto")->kind, Kind::kAuto);
-  EXPECT_EQ(RoutePolicy::Parse("round-robin")->kind, Kind::kRoundRobin);
-  EXPECT_EQ(RoutePolicy::Parse("random")->kind, Kind::kRandom);
-  EXPECT_EQ(RoutePolicy::Parse("pinned:cpu0")->device, "cpu0");
+  EXPECT_EQ(RoutePolicy::Parse("auto")->pinned, "");
+  EXPECT_EQ(RoutePolicy::Parse("pinned:cpu0")->pinned, "cpu0");
   for (const char* wrong : {"", "Auto", "pinned", "pinned:", "fastest"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(RoutePolicy::Parse(wrong).status())) << wrong;
   }
@@ -235,7 +219,7 @@ TEST(RouterDeathTest, UnbalancedAccountingAborts) {
   EXPECT_DEATH(router.Finished(&a, BatchOf(3), true, kStart), "broken invariant");
   EXPECT_DEATH(router.Started(&stranger, BatchOf(1), kStart), "broken invariant");
   EXPECT_DEATH(Router({}), "broken invariant");
-  EXPECT_DEATH(Router({&a}, {Kind::kPinned, "nobody"}), "broken invariant");
+  EXPECT_DEATH(Router({&a}, {"nobody"}), "broken invariant");
 }
 
 }  // namespace

@@ -241,7 +241,7 @@ TEST(ProcessTest, StartErrorsAreReported) {
       {{"--cpu_target=avx5"}, {}, 1, "--cpu_target: this machine runs no"},
       {{"--devices=vulkan:no-such-hardware"}, {}, 1, "at least one is needed"},
       {{"--route=pinned:vulkan7"}, {}, 1, "there is no device"},
-      {{"--route=fastest"}, {}, 1, "none of auto, round-robin"},
+      {{"--route=fastest"}, {}, 1, "neither auto nor pinned:DEVICE"},
       {{"--recheck_share=1.5"}, {}, 2, "--recheck_share: 1.5 is not in 0..1"},
       {{"--listen=unix:/no/such/folder/s"}, {}, 1, "/no/such/folder/s"},
       {{"--tls_certificate=/no/such.pem", "--tls_key=/no/such.key"},

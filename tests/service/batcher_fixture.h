@@ -18,23 +18,19 @@ namespace sortition::service {
 class BatcherTest : public ::testing::Test {
  protected:
   // A failed test may leave batches held, and the batcher's destructor would wait for them.
-  ~BatcherTest() override {
-    for (const auto& device : devices_) device->FinishAll();
-  }
+  ~BatcherTest() override { testing::FinishAll(devices_); }
 
   testing::FakeDevice& AddDevice(testing::FakeDevice::Options options) {
     options.sample = PositionAsToken;
     devices_.push_back(std::make_unique<testing::FakeDevice>(std::move(options)));
     return *devices_.back();
   }
+  // Returns the batcher over all devices. By its clock batches take no time, so devices that have done some are alike.
   Batcher& batcher() {
     if (!batcher_) {
       std::vector<devices::Device*> devices;
       for (const auto& device : devices_) devices.push_back(device.get());
-      // Round-robin: no batch waits for a busy device.
-      BatcherOptions options;
-      options.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
-      batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, options);
+      batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_);
     }
     return *batcher_;
   }

@@ -39,10 +39,7 @@ class Schedule {
       devices_.push_back(std::make_unique<FakeDevice>(options));
       devices.push_back(devices_.back().get());
     }
-    // In the model no batch waits for a busy device.
-    BatcherOptions route;
-    route.devices.policy.kind = RoutePolicy::Kind::kRoundRobin;
-    batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_, route);
+    batcher_ = std::make_unique<Batcher>(limits_, devices, &clock_, &observer_);
   }
 
   void Run(uint32_t events) {
@@ -65,12 +62,15 @@ class Schedule {
           break;
         case 7:
           clock_.Advance(absl::Milliseconds(Below(50)));
-          if (Below(2) == 0) batcher_->Sweep();
+          if (Below(2) == 0) {
+            batcher_->Sweep();
+            dispatched_ = clock_.Now();
+          }
           break;
       }
       CheckQueue();
     }
-    for (const auto& device : devices_) device->FinishAll();
+    testing::FinishAll(devices_);
     EXPECT_EQ(batcher_->queued_rows(), 0u);
     batcher_.reset();
     CheckDelivered();
@@ -101,6 +101,7 @@ class Schedule {
       ASSERT_EQ(submitted.step->delivered(), 0u);
       return;
     }
+    dispatched_ = clock_.Now();
     next_position_ += submitted.rows;
     steps_.push_back(submitted);
     for (uint32_t i = 0; i < submitted.rows; ++i) waiting_.insert(OrderOf(submitted.first + i));
@@ -110,6 +111,7 @@ class Schedule {
     FakeDevice& device = *devices_[Below(static_cast<uint32_t>(devices_.size()))];
     if (device.held() == 0) return;
     const size_t index = Below(static_cast<uint32_t>(device.held()));
+    dispatched_ = clock_.Now();
     if (ok) {
       device.Finish(index);
     } else {
@@ -168,7 +170,11 @@ class Schedule {
     for (const Order& row : started) {
       for (const Order& waiting : waiting_) CheckOrder(row, waiting);
     }
-    for (const auto& device : devices_) ASSERT_EQ(device->held(), device->description().batches_in_flight);
+    // Checks that rows wait for a device that is full, and only because the router has them wait.
+    ASSERT_TRUE(std::ranges::any_of(
+        devices_, [](const auto& device) { return device->held() == device->description().batches_in_flight; }));
+    const auto open = WholeIfAlike(RowsAt(0, static_cast<uint32_t>(waiting_.size())));
+    ASSERT_EQ(batcher_->keeper().Choose(*open, dispatched_).device, nullptr);
   }
 
   void CheckDelivered() const {
@@ -193,6 +199,7 @@ class Schedule {
   std::mt19937_64 random_;
   Limits limits_;
   testing::FakeClock clock_;
+  absl::Time dispatched_ = clock_.Now();  // the last time that batches were closed
   NullObserver observer_;
   std::vector<std::unique_ptr<FakeDevice>> devices_;
   std::unique_ptr<Batcher> batcher_;

@@ -73,7 +73,7 @@ struct Host {
     options.clock = &clock;
     options.observer = &observer;
     options.recheck_share = recheck_share;
-    options.route = {.kind = RoutePolicy::Kind::kPinned, .device = pinned};
+    options.route = {.pinned = pinned};
     engine = std::make_unique<Engine>(std::move(options));
     connection = std::get<std::shared_ptr<MemoryConnection>>(engine->regions().Connect([] {}));
     worker = std::make_unique<StreamWorker>(engine.get());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -26,11 +27,10 @@ constexpr uint32_t kSteps = 6;
 struct CountByDevice : service::NullObserver {
   void BatchStarted(std::string_view device, uint32_t, service::RouteReason) override {
     absl::MutexLock lock(&mutex);
-    ++(device == "alone" || device == "cpu" ? on_cpu : on_device);
+    ++batches[std::string(device)];
   }
   absl::Mutex mutex;
-  uint64_t on_cpu ABSL_GUARDED_BY(mutex) = 0;
-  uint64_t on_device ABSL_GUARDED_BY(mutex) = 0;
+  std::map<std::string, uint64_t> batches ABSL_GUARDED_BY(mutex);
 };
 
 std::unique_ptr<devices::Device> Cpu(std::string name) {
@@ -47,7 +47,6 @@ service::Engine::Options OptionsOf(std::unique_ptr<devices::Device> first, std::
   if (second != nullptr) options.devices.push_back(std::move(second));
   options.clock = clock;
   options.observer = observer;
-  options.route.kind = service::RoutePolicy::Kind::kRandom;
   return options;
 }
 
@@ -197,17 +196,26 @@ class Writer {
 
 }  // namespace
 
+void MakeAlike(std::initializer_list<devices::Device*> devices, service::DeviceKeeper* keeper) {
+  for (const devices::Device* device : devices) {
+    keeper->SetSelfTested(device, {absl::OkStatus(), 0, {{.rows = 1, .bytes = 1, .time = absl::ZeroDuration()}}});
+  }
+}
+
 void CompareTexts(std::unique_ptr<devices::Device> device, uint64_t texts) {
   const FakeClock clock;
   CountByDevice observer;
-  service::Engine mixed(OptionsOf(Cpu("cpu"), std::move(device), &clock, &observer));
+  const std::string name = device->description().name;
+  service::Engine mixed(OptionsOf(std::move(device), Cpu("cpu"), &clock, &observer));
+  MakeAlike({mixed.devices()[0].get(), mixed.devices()[1].get()}, &mixed.batcher().keeper());
   service::Engine alone(OptionsOf(Cpu("alone"), nullptr, &clock, &observer));
   Writer writer(&mixed, &alone);
   for (uint64_t number = 1; number <= texts && !::testing::Test::HasFailure(); ++number) writer.Write(number);
   if (::testing::Test::HasFailure()) return;
   writer.ExpectMet(texts);
   absl::MutexLock lock(&observer.mutex);
-  EXPECT_GT(observer.on_device, texts);
+  EXPECT_GT(observer.batches[name], texts);
+  EXPECT_GT(observer.batches["cpu"], texts);
 }
 
 }  // namespace sortition::testing

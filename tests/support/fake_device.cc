@@ -1,6 +1,7 @@
 // Holding and ending of batches.
 #include "tests/support/fake_device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/check.h"
@@ -93,6 +94,12 @@ void FakeDevice::Fail(absl::Status status, size_t index) {
   devices::BatchOutput result;
   result.status = std::move(status);
   Take(index).done(std::move(result));
+}
+
+void FinishAll(std::span<const std::unique_ptr<FakeDevice>> devices) {
+  while (std::ranges::any_of(devices, [](const auto& device) { return device->held() > 0; })) {
+    for (const auto& device : devices) device->FinishAll();
+  }
 }
 
 }  // namespace sortition::testing

@@ -71,4 +71,7 @@ class FakeDevice : public devices::Device {
   std::deque<Batch> held_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The same for several devices: a batch that ends on one may start another one on any of them.
+void FinishAll(std::span<const std::unique_ptr<FakeDevice>> devices);
+
 }  // namespace sortition::testing

@@ -1,5 +1,5 @@
-// A stream of rows over the CPU and a Vulkan device, each batch wherever chance sends it, equals the same rows on the
-// CPU alone: token for token, and every integer from which a logprob is made.
+// A stream of rows over the CPU and a Vulkan device, each with a part of each step, equals the same rows on the CPU
+// alone: token for token, and every integer from which a logprob is made.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,6 +12,8 @@
 #include "service/batch/batcher.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
+#include "tests/support/device_texts.h"
+#include "tests/support/fake_clock.h"
 #include "tests/vulkan/drivers.h"
 
 namespace sortition::service {
@@ -36,25 +38,24 @@ class KeptStep : public PendingStep {
 };
 
 struct CountByDevice : NullObserver {
-  void BatchStarted(std::string_view device, uint32_t, RouteReason reason) override {
+  void BatchStarted(std::string_view device, uint32_t, RouteReason) override {
     absl::MutexLock lock(&mutex);
     ++batches[std::string(device)];
-    EXPECT_TRUE(reason == RouteReason::kRandom);
   }
   absl::Mutex mutex;
   std::map<std::string, int> batches ABSL_GUARDED_BY(mutex);
 };
 
-TEST(Mixed, RandomRoutingEqualsCpuAlone) {
+TEST(Mixed, TwoDevicesEqualCpuAlone) {
   const testing::Driver& driver = testing::Drivers().front();
   if (testing::ManifestOf(driver).empty()) GTEST_SKIP() << driver.package << " is not installed";
   const auto instance = testing::OpenDriver(driver);
   ASSERT_TRUE(instance.ok()) << instance.status();
   devices::CpuDevice alone({.name = "alone", .threads = 1});
-  devices::CpuDevice cpu({.name = "cpu", .threads = 2, .max_batch_rows = 16});
+  devices::CpuDevice cpu({.name = "cpu", .threads = 2, .max_batch_rows = 4});
   devices::VulkanDeviceOptions options;
   options.name = "vulkan";
-  options.max_batch_rows = 16;
+  options.max_batch_rows = 4;
   const auto vulkan = devices::VulkanDevice::Start(*instance, (*instance)->hardware().front(), options);
   ASSERT_TRUE(vulkan.ok()) << vulkan.status();
 
@@ -62,13 +63,10 @@ TEST(Mixed, RandomRoutingEqualsCpuAlone) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     rows.push_back(std::make_unique<RandomRow>(6'000'000 + seed, 1 + uint32_t(seed * 7919 % 2000)));
   }
-  const SteadyClock clock;
+  const testing::FakeClock clock;
   CountByDevice observer;
-  BatcherOptions mixed;
-  mixed.devices.policy.kind = RoutePolicy::Kind::kRandom;
-  mixed.devices.seed = 3;
-  Batcher batchers[] = {{Limits(), {&cpu, vulkan->get()}, &clock, &observer, mixed},
-                        {Limits(), {&alone}, &clock, &observer, mixed}};
+  Batcher batchers[] = {{Limits(), {vulkan->get(), &cpu}, &clock, &observer}, {Limits(), {&alone}, &clock, &observer}};
+  testing::MakeAlike({vulkan->get(), &cpu}, &batchers[0].keeper());
   std::mt19937_64 random(8);
   for (size_t first = 0; first < rows.size();) {
     const size_t count = std::min<size_t>(1 + random() % 30, rows.size() - first);

@@ -16,6 +16,7 @@ TEST(VulkanTexts, EqualThoseOfTheCpu) {
   ASSERT_TRUE(instance.ok()) << instance.status();
   devices::VulkanDeviceOptions options;
   options.name = "vulkan";
+  options.max_batch_rows = 2;
   auto device = devices::VulkanDevice::Start(*instance, (*instance)->hardware().front(), options);
   ASSERT_TRUE(device.ok()) << device.status();
   CompareTexts(*std::move(device), std::max<uint64_t>(Scaled(200), 50));
