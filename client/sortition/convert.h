@@ -8,6 +8,5 @@ namespace sortition {
 
 Status ToPublic(const absl::Status& status);
 inline Status InvalidArgument(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-inline Status FailedPrecondition(std::string message) { return {StatusCode::kFailedPrecondition, std::move(message)}; }
 
 }  // namespace sortition

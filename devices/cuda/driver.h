@@ -19,7 +19,6 @@ enum class Result : int {
   kSuccess = 0,
   kInvalidValue = 1,
   kOutOfMemory = 2,
-  kNotInitialized = 3,
   kDeviceUnavailable = 46,
   kNoDevice = 100,
   kInvalidImage = 200,

@@ -37,7 +37,6 @@ class DeviceHealth {
   bool serves() const { return state_ == DeviceState::kServing; }
   // Result of the last self-test, or the reason why the device does not serve.
   const std::string& reason() const { return reason_; }
-  uint32_t failures() const { return failures_; }
 
   // Takes the device out of service for an operator: no self-test is due until SelfTestStarted.
   void Hold(std::string why);

@@ -11,17 +11,12 @@
 
 namespace sortition::service {
 
-// Returns the number of wrong rows after which a device is caught with at least this probability. Both arguments lie in
-// (0, 1).
-uint64_t WrongRowsUntilCaught(double share, double probability);
-
 // Not thread-safe.
 class RecheckLottery {
  public:
   // `share`: 0 to 1. A device must not be able to guess which rows are drawn, so a service uses a secret seed.
   RecheckLottery(double share, uint64_t seed) : share_(share), random_(seed) {}
 
-  double share() const { return share_; }
   // Returns true if the next row is drawn. Costs nothing at share 0.
   bool Draw() { return share_ > 0 && (share_ >= 1 || std::uniform_real_distribution<double>()(random_) < share_); }
 

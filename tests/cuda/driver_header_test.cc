@@ -24,7 +24,6 @@ constexpr std::array<size_t, sizeof...(Arguments)> Sizes(R (*)(Arguments...)) {
 
 TEST(CudaDriver, DeclarationsEqualCudaHeader) {
   EXPECT_EQ(int(Result::kOutOfMemory), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(int(Result::kNotInitialized), CUDA_ERROR_NOT_INITIALIZED);
   EXPECT_EQ(int(Result::kDeviceUnavailable), CUDA_ERROR_DEVICE_UNAVAILABLE);
   EXPECT_EQ(int(Result::kNoDevice), CUDA_ERROR_NO_DEVICE);
   EXPECT_EQ(int(Result::kInvalidImage), CUDA_ERROR_INVALID_IMAGE);
