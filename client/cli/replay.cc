@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "client/cli/command.h"
-#include "client/cli/receipt_check.h"
-#include "client/cli/receipt_file.h"
-#include "client/cli/receipt_masks.h"
-#include "client/cli/row_file.h"
+#include "client/receipts/receipt_check.h"
+#include "client/receipts/receipt_file.h"
+#include "client/receipts/receipt_masks.h"
+#include "client/receipts/row_file.h"
 #include "sortition/client.h"
 
 using Texts = std::vector<std::string>;

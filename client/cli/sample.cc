@@ -7,8 +7,8 @@
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "client/cli/command.h"
-#include "client/cli/row_file.h"
 #include "client/cli/sampling_flags.h"
+#include "client/receipts/row_file.h"
 #include "sortition/client.h"
 
 using Texts = std::vector<std::string>;

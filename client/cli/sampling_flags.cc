@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
-#include "client/cli/row_file.h"
+#include "client/receipts/row_file.h"
 #include "google/protobuf/util/json_util.h"
 
 template <typename T>

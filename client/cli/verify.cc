@@ -13,11 +13,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "client/cli/command.h"
-#include "client/cli/receipt_check.h"
-#include "client/cli/receipt_file.h"
-#include "client/cli/receipt_report.h"
-#include "client/cli/receipt_rows.h"
-#include "client/cli/row_file.h"
+#include "client/receipts/receipt_check.h"
+#include "client/receipts/receipt_file.h"
+#include "client/receipts/receipt_report.h"
+#include "client/receipts/receipt_rows.h"
+#include "client/receipts/row_file.h"
 #include "service/receipt/receipt_key.h"
 
 using Texts = std::vector<std::string>;

@@ -25,9 +25,9 @@
 #include "client/cpp/device_rows.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/links.h"
-#include "client/cpp/local_sampler.h"
 #include "client/cpp/pending.h"
 #include "client/cpp/transport.h"
+#include "client/local/local_sampler.h"
 #include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "client/cpp/local_sampler.h"
+#include "client/local/local_sampler.h"
 #include "service/arena_message.h"
 #include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"

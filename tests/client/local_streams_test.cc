@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "client/cpp/local_sampler.h"
+#include "client/local/local_sampler.h"
 #include "gtest/gtest.h"
 #include "sortition/in_process.h"
 #include "tests/client/state_harness.h"

@@ -1,5 +1,5 @@
 // Row files: formats that are taken, and the messages of refusals.
-#include "client/cli/row_file.h"
+#include "client/receipts/row_file.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // The pool of threads and callers that samples rows in process.
-#include "client/cpp/work_pool.h"
+#include "client/local/work_pool.h"
 
 #include <algorithm>
 #include <atomic>

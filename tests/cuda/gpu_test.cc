@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "client/cpp/cuda_stream.h"
+#include "client/local/cuda_stream.h"
 #include "client/sortition/sampler.h"
 #include "devices/cuda/api.h"
 #include "devices/cuda/cuda_device.h"

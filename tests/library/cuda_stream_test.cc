@@ -1,5 +1,5 @@
 // Local sequences that a device advances on a stream, awaited three steps late, beside sequences stepped one by one.
-#include "client/cpp/cuda_stream.h"
+#include "client/local/cuda_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Local sequences with rows in a CUDA device's memory, over a driver whose kernels run in the emulator.
-#include "client/cpp/local_cuda.h"
+#include "client/local/local_cuda.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/cli/receipt_check.h"
+#include "client/receipts/receipt_check.h"
 #include "service/receipt/receipt_book.h"
 #include "tests/service/judged_rows.h"
 #include "tests/support/receipt_folder.h"

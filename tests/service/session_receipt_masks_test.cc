@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "client/cli/receipt_rows.h"
+#include "client/receipts/receipt_rows.h"
 #include "tests/service/receipts_fixture.h"
 
 namespace sortition::service {

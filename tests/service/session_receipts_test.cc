@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "client/cli/receipt_rows.h"
+#include "client/receipts/receipt_rows.h"
 #include "tests/service/receipts_fixture.h"
 
 namespace sortition::service {

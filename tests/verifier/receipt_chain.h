@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/receipt_check.h"
+#include "client/receipts/receipt_check.h"
 #include "kernels/check.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"

@@ -7,7 +7,7 @@
 #include <random>
 #include <sstream>
 
-#include "client/cli/receipt_rows.h"
+#include "client/receipts/receipt_rows.h"
 #include "service/request/receipt_words.h"
 #include "tests/verifier/receipt_chain.h"
 #include "tests/verifier/receipt_vectors.h"

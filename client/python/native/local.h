@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/cuda_stream.h"
-#include "client/cpp/local_cuda.h"
+#include "client/local/cuda_stream.h"
+#include "client/local/local_cuda.h"
 #include "nanobind/nanobind.h"
 #include "sortition/local_sequence.h"
 

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/cuda_stream.h"
+#include "client/local/cuda_stream.h"
 #include "client/python/native/local.h"
 
 namespace sortition::python {

@@ -21,7 +21,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "client/cli/receipt_check.h"
+#include "client/receipts/receipt_check.h"
 #include "kernels/check.h"
 #include "service/receipt/receipt_key.h"
 #include "tests/bench/model.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/receipt_check.h"
+#include "client/receipts/receipt_check.h"
 
 namespace sortition::cli {
 

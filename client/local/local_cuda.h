@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/own_sequence.h"
+#include "client/local/own_sequence.h"
 #include "devices/cuda/lane.h"
 #include "sortition/batch.h"
 #include "sortition/local_sequence.h"

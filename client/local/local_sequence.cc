@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "client/cpp/own_sequence.h"
+#include "client/local/own_sequence.h"
 
 namespace sortition::client {
 

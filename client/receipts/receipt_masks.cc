@@ -1,5 +1,5 @@
 // Hashes each mask of a file once.
-#include "client/cli/receipt_masks.h"
+#include "client/receipts/receipt_masks.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -7,8 +7,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cli/receipt_check.h"
-#include "client/cli/row_file.h"
+#include "client/receipts/receipt_check.h"
+#include "client/receipts/row_file.h"
 
 namespace sortition::cli {
 

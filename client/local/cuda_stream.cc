@@ -1,5 +1,5 @@
 // Sequences' options and states to a sampler's rows, late outputs to sequences.
-#include "client/cpp/cuda_stream.h"
+#include "client/local/cuda_stream.h"
 
 #include <algorithm>
 #include <utility>

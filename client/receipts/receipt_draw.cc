@@ -1,5 +1,5 @@
 // The race and the logprob of a short list of tokens, by the law's own functions.
-#include "client/cli/receipt_draw.h"
+#include "client/receipts/receipt_draw.h"
 
 #include <algorithm>
 #include <bit>

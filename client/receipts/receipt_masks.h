@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cli/row_file.h"
+#include "client/receipts/row_file.h"
 #include "service/receipt/record.h"
 #include "service/sequence/sequence_spec.h"
 

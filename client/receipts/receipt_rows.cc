@@ -1,10 +1,10 @@
 // Runs the kernels of the processor over rows from a file, with the history that the receipts give.
-#include "client/cli/receipt_rows.h"
+#include "client/receipts/receipt_rows.h"
 
 #include <bit>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/receipt_draw.h"
+#include "client/receipts/receipt_draw.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/receipt_check.h"
-#include "client/cli/receipt_masks.h"
-#include "client/cli/receipt_report.h"
-#include "client/cli/row_file.h"
+#include "client/receipts/receipt_check.h"
+#include "client/receipts/receipt_masks.h"
+#include "client/receipts/receipt_report.h"
+#include "client/receipts/row_file.h"
 #include "service/sequence/sequence_state.h"
 
 namespace sortition::cli {

@@ -1,5 +1,5 @@
 // The service's parts without the service: validation, state, kernel, answer.
-#include "client/cpp/own_sequence.h"
+#include "client/local/own_sequence.h"
 
 #include <map>
 #include <utility>

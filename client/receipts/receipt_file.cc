@@ -1,5 +1,5 @@
 // Files of receipts, piece by piece.
-#include "client/cli/receipt_file.h"
+#include "client/receipts/receipt_file.h"
 
 #include <unistd.h>
 

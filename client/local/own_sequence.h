@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cpp/local_run.h"
 #include "client/cpp/rewinds.h"
+#include "client/local/local_run.h"
 #include "client/sortition/sampler.h"
 #include "kernels/row.h"
 #include "service/sequence/checkpoint.h"

@@ -1,5 +1,5 @@
 // Invites threads to work, and takes pieces in the jobs' order.
-#include "client/cpp/work_pool.h"
+#include "client/local/work_pool.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // Rows of the device's memory to a lane, answers to sequences.
-#include "client/cpp/local_cuda.h"
+#include "client/local/local_cuda.h"
 
 #include <algorithm>
 #include <optional>

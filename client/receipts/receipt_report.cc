@@ -1,5 +1,5 @@
 // Says of each check for how many receipts it was made, and never more.
-#include "client/cli/receipt_report.h"
+#include "client/receipts/receipt_report.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"

@@ -1,5 +1,5 @@
 // Raw rows and the .npy format, versions 1 to 3.
-#include "client/cli/row_file.h"
+#include "client/receipts/row_file.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // A row as the contract's message, and from there on as a server would have it.
-#include "client/cpp/local_run.h"
+#include "client/local/local_run.h"
 
 #include <numeric>
 #include <utility>

@@ -1,5 +1,5 @@
 // Reads records in order and compares them with the state of their chains.
-#include "client/cli/receipt_check.h"
+#include "client/receipts/receipt_check.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/receipt_draw.h"
+#include "client/receipts/receipt_draw.h"
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/receipt/receipt_key.h"
