@@ -1,11 +1,19 @@
-// Sizes and copies of rows.
+// Owners, sizes and copies of rows.
 #include "service/batch/waiting_row.h"
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
+
 namespace sortition::service {
+
+QueueOwner NextOwner(const std::string& tenant) {
+  static std::atomic<uint64_t> next = 1;
+  return {absl::HashOf(tenant), next.fetch_add(1, std::memory_order_relaxed)};
+}
 
 uint64_t BytesOf(const devices::DeviceRow& row) {
   return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,10 @@ struct QueueOwner {
   uint64_t tenant = 0;
   uint64_t stream = 0;
 };
+
+// Returns the owner of a new stream, or of a call, of this tenant: its stream number is unique in the process.
+// Thread-safe.
+QueueOwner NextOwner(const std::string& tenant);
 
 // The data that a row refers to lives as long as its step.
 struct QueuedRow {

@@ -53,6 +53,21 @@ ReceiptSalt DrawSalt(Entropy* entropy) {
   return std::bit_cast<ReceiptSalt>(words);
 }
 
+std::optional<Refusal> CheckNumbers(const SequenceSpec& spec, const Limits& limits, const std::string& whole,
+                                    const std::string& own) {
+  if (spec.law_version != law::kLawVersion) {
+    return Refusal{Reason::kUnsupportedLawVersion, whole + "law_version", absl::StrCat(law::kLawVersion),
+                   absl::StrCat("law version ", spec.law_version, " is not spoken by this server")};
+  }
+  if (auto refusal = CheckRange(spec.vocabulary, 1, Bounds(limits).max_vocabulary(), whole + "vocabulary_size")) {
+    return refusal;
+  }
+  if (auto refusal = CheckRange<uint32_t>(spec.live_vocabulary, 1, spec.vocabulary, whole + "live_vocabulary_size")) {
+    return refusal;
+  }
+  return CheckRange(spec.choice_index, 0, Bounds::max_choice_index(), own + "choice_index");
+}
+
 std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
                                              absl::string_view path, Entropy* entropy) {
   const auto field = [&](absl::string_view name) { return absl::StrCat(path, ".", name); };
@@ -62,25 +77,14 @@ std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, co
   request.epoch = message.epoch();
   request.model = message.model();
 
-  if (message.law_version() != law::kLawVersion) {
-    return Refusal{Reason::kUnsupportedLawVersion, field("law_version"), absl::StrCat(law::kLawVersion),
-                   absl::StrCat("law version ", message.law_version(), " is not spoken by this server")};
-  }
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = message.law_version();
   spec->vocabulary = message.vocabulary_size();
   spec->live_vocabulary =
       message.has_live_vocabulary_size() ? message.live_vocabulary_size() : message.vocabulary_size();
   spec->choice_index = message.choice_index();
-  const std::optional<Refusal> checks[] = {
-      CheckRange(spec->vocabulary, 1, Bounds(limits).max_vocabulary(), field("vocabulary_size")),
-      CheckRange<uint32_t>(spec->live_vocabulary, 1, spec->vocabulary, field("live_vocabulary_size")),
-      CheckRange(spec->choice_index, 0, Bounds::max_choice_index(), field("choice_index")),
-      CheckByteCount(message.model().size(), Bounds::max_name_bytes(), field("model")),
-  };
-  for (const std::optional<Refusal>& refusal : checks) {
-    if (refusal) return *refusal;
-  }
+  if (auto refusal = CheckNumbers(*spec, limits, field(""), field(""))) return *refusal;
+  if (auto refusal = CheckByteCount(message.model().size(), Bounds::max_name_bytes(), field("model"))) return *refusal;
   if (auto refusal = CompileParameters(message.parameters(), limits, field("parameters"), spec.get())) return *refusal;
   if (!message.watermark_key_id().empty()) spec->history.watermark_id = WatermarkIdOf(message.watermark_key_id());
 

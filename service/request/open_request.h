@@ -47,6 +47,12 @@ struct OpenRequest {
 // Returns a random salt.
 ReceiptSalt DrawSalt(Entropy* entropy);
 
+// Checks the numbers of a spec that do not come from parameters: the law's version, the vocabulary and the choice
+// index. `whole` and `own` stand before the fields that have them: the choice index is a row's own in a call of Sample.
+// Both end with a dot, or are empty. Thread-safe.
+std::optional<Refusal> CheckNumbers(const SequenceSpec& spec, const Limits& limits, const std::string& whole,
+                                    const std::string& own);
+
 // Validates an open. Draws a missing seed from `entropy`. Refuses by field path below `path`, e.g. "open" or
 // "fork.child". `message` has no unknown fields (strictness.h), and a policy has been applied to it (policy.h).
 // Thread-safe.

@@ -113,16 +113,16 @@ void TakeDefaults(const v1::SamplingParameters& defaults, v1::SamplingParameters
   effect->mutable_applied()->MergeFrom(missing);
 }
 
-std::optional<Refusal> TakeKey(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
-                               v1::PolicyEffect* effect) {
+std::optional<Refusal> TakeKey(const TenantPolicy* policy, absl::string_view path, v1::SamplingParameters* parameters,
+                               std::string* watermark_key_id, v1::PolicyEffect* effect) {
   const std::string field = absl::StrCat(path, ".watermark_key_id");
-  const std::string& named = open->watermark_key_id();
+  const std::string& named = *watermark_key_id;
   if (auto refusal = CheckByteCount(named.size(), kMaxNameBytes, field)) return refusal;
   if (policy == nullptr || policy->keys.empty()) {
     if (named.empty()) return std::nullopt;
     return Refusal{Reason::kContradiction, field, "", "the operator's policy requires no watermark"};
   }
-  if (open->parameters().has_watermark()) {
+  if (parameters->has_watermark()) {
     return Refusal{Reason::kContradiction, absl::StrCat(path, ".parameters.watermark"), "absent",
                    "the operator's policy marks the text with a key of its own"};
   }
@@ -132,11 +132,11 @@ std::optional<Refusal> TakeKey(const TenantPolicy* policy, absl::string_view pat
                    absl::StrJoin(policy->keys, ", ", [](std::string* out, const auto& one) { out->append(one.id); }),
                    "the operator's policy has no such key any more, so the text cannot go on with its mark"};
   }
-  v1::Watermark& watermark = *open->mutable_parameters()->mutable_watermark();
+  v1::Watermark& watermark = *parameters->mutable_watermark();
   watermark.set_key(key->key);
   watermark.set_context_width(key->context_width);
   if (policy->message.watermark().skip_repeated_contexts()) watermark.set_skip_repeated_contexts(true);
-  open->set_watermark_key_id(key->id);
+  *watermark_key_id = key->id;
   effect->set_watermark_key_id(key->id);
   return std::nullopt;
 }
@@ -203,19 +203,20 @@ absl::StatusOr<PolicyList> ParsePolicies(absl::string_view text, const Limits& l
   return list;
 }
 
-std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
+std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view path,
+                                   v1::SamplingParameters* parameters, std::string* watermark_key_id,
                                    v1::PolicyEffect* effect) {
   if (policy != nullptr) {
-    TakeDefaults(policy->message.defaults(), open->mutable_parameters(), effect);
-    const std::string parameters = absl::StrCat(path, ".parameters");
+    TakeDefaults(policy->message.defaults(), parameters, effect);
+    const std::string field = absl::StrCat(path, ".parameters");
     for (const v1::ParameterLimit& limit : policy->message.limits()) {
-      if (auto refusal = ApplyLimit(limit, parameters, open->mutable_parameters(), effect)) return refusal;
+      if (auto refusal = ApplyLimit(limit, field, parameters, effect)) return refusal;
     }
     const auto& limits = policy->message.limits();
-    if (auto refusal = ApplyImplied(limits, parameters, open->mutable_parameters(), effect)) return refusal;
+    if (auto refusal = ApplyImplied(limits, field, parameters, effect)) return refusal;
     effect->set_receipts(policy->message.receipts());
   }
-  return TakeKey(policy, path, open, effect);
+  return TakeKey(policy, path, parameters, watermark_key_id, effect);
 }
 
 }  // namespace sortition::service

@@ -54,9 +54,11 @@ absl::StatusOr<std::vector<MarkKey>> ParseMarkKeys(absl::string_view text);
 absl::StatusOr<PolicyList> ParsePolicies(absl::string_view text, const Limits& limits, bool writes_receipts,
                                          const FileReader& read);
 
-// Changes an open, at `path`, as the policy says, and notes the changes in `*effect`. Null is no policy and changes
-// nothing. A refusal names the field and the policy's limit. Thread-safe.
-std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
+// Changes the parameters of what opens, at `path`, and the id of its watermark's key, as the policy says, and notes the
+// changes in `*effect`. Null is no policy and changes nothing. A refusal names the field and the policy's limit.
+// Thread-safe.
+std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view path,
+                                   v1::SamplingParameters* parameters, std::string* watermark_key_id,
                                    v1::PolicyEffect* effect);
 
 }  // namespace sortition::service

@@ -1,64 +1,45 @@
-// Rows to opens and step rows; names of fields back.
+// Checks that a call of Sample has alone, and those that it shares with streams.
 #include "service/request/sample_request.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/law/version.h"
 #include "service/request/checks.h"
+#include "service/request/open_request.h"
+#include "service/request/parameters.h"
+#include "service/request/step_request.h"
 #include "service/request/strictness.h"
 
 namespace sortition::service {
-namespace {
 
-constexpr char kWorkerSession[] = "sample";
+std::string SampleRowField(int index) { return absl::StrCat("rows[", index, "]"); }
+
+std::string SampleFieldOf(absl::string_view step_field) {
+  absl::ConsumePrefix(&step_field, "step.");
+  return std::string(step_field);
+}
+
+std::optional<Refusal> CheckSample(const v1::SampleRequest& request, const Limits& limits) {
+  // Everything but the rows is known.
+  v1::SampleRequest rest;
+  rest.set_dtype(request.dtype());
+  rest.GetReflection()->MutableUnknownFields(&rest)->MergeFrom(request.GetReflection()->GetUnknownFields(request));
+  if (auto refusal = FindUnknown(rest, "")) return refusal;
+  if (request.rows_size() == 0) return MissingField("rows");
+  return CheckCount(static_cast<uint64_t>(request.rows_size()), Bounds(limits).max_step_positions(), "rows");
+}
 
 std::optional<Refusal> CheckSampleRow(const v1::SampleRow& row, int index) {
-  const std::string path = absl::StrCat("rows[", index, "]");
+  const std::string path = SampleRowField(index);
   if (auto refusal = FindUnknown(row, path)) return refusal;
   const absl::string_view option = FindStatefulOption(row.parameters());
   if (option.empty()) return std::nullopt;
   return Refusal{Reason::kContradiction, absl::StrCat(path, ".parameters.", option), "",
                  "looks at the history or keeps a state; a call of Sample has none, a stream has"};
 }
-
-v1::StreamRequest OpenOf(const v1::SampleRequest& request, int index) {
-  const v1::SampleRow& row = request.rows(index);
-  v1::StreamRequest message;
-  v1::OpenSequence& open = *message.mutable_open();
-  open.set_request_id(absl::StrCat(index));
-  open.set_epoch(1);
-  open.set_law_version(request.has_law_version() ? request.law_version() : law::kLawVersion);
-  *open.mutable_parameters() = row.parameters();
-  if (row.has_seed()) open.set_seed(row.seed());
-  if (row.has_choice_index()) open.set_choice_index(row.choice_index());
-  open.set_vocabulary_size(request.vocabulary_size());
-  if (request.has_live_vocabulary_size()) open.set_live_vocabulary_size(request.live_vocabulary_size());
-  return message;
-}
-
-v1::StepRow StepRowOf(const v1::SampleRow& row, int index) {
-  v1::StepRow step_row;
-  step_row.set_request_id(absl::StrCat(index));
-  step_row.set_step_id(1);
-  step_row.set_position(row.position());
-  if (row.has_draw_salt()) step_row.set_draw_salt(row.draw_salt());
-  step_row.set_tensor_row(static_cast<uint32_t>(index));
-  return step_row;
-}
-
-// Everything but the rows is known.
-std::optional<Refusal> CheckBesideRows(const v1::SampleRequest& request) {
-  v1::SampleRequest rest;
-  rest.set_dtype(request.dtype());
-  rest.GetReflection()->MutableUnknownFields(&rest)->MergeFrom(request.GetReflection()->GetUnknownFields(request));
-  return FindUnknown(rest, "");
-}
-
-}  // namespace
 
 absl::string_view FindStatefulOption(const v1::SamplingParameters& p) {
   const auto is_long = [](const v1::TokenSequence& word) { return word.tokens_size() > 1; };
@@ -86,48 +67,46 @@ absl::string_view FindStatefulOption(const v1::SamplingParameters& p) {
   return {};
 }
 
-std::variant<SampleMessages, Refusal> TranslateSample(const v1::SampleRequest& request, absl::Duration timeout) {
-  if (auto refusal = CheckBesideRows(request)) return *std::move(refusal);
-  if (request.rows_size() == 0) return MissingField("rows");
-  SampleMessages messages;
-  messages.hello.mutable_hello()->set_worker_session(kWorkerSession);
-  v1::Step& step = *messages.step.mutable_step();
-  step.set_batch_id(1);
-  if (timeout != absl::InfiniteDuration()) {
-    const absl::Duration left = std::max(timeout, absl::Nanoseconds(1));
-    step.mutable_timeout()->set_seconds(absl::ToInt64Seconds(left));
-    step.mutable_timeout()->set_nanos(
-        static_cast<int32_t>(absl::ToInt64Nanoseconds(left - absl::Seconds(absl::ToInt64Seconds(left)))));
-  }
-  v1::LogitsTensor& logits = *step.mutable_logits();
-  logits.mutable_source()->mutable_inline_()->set_payload(0);
-  logits.set_dtype(request.dtype());
-  logits.set_vocabulary_size(request.vocabulary_size());
-  logits.set_tensor_rows(static_cast<uint32_t>(request.rows_size()));
-  for (int i = 0; i < request.rows_size(); ++i) {
-    messages.refused.push_back(CheckSampleRow(request.rows(i), i));
-    messages.opens.push_back(OpenOf(request, i));
-    *step.add_rows() = StepRowOf(request.rows(i), i);
-  }
-  return messages;
+std::variant<std::shared_ptr<const SequenceSpec>, Refusal> CompileSampleRow(const v1::SampleRequest& request, int index,
+                                                                            const v1::SamplingParameters& parameters,
+                                                                            const Limits& limits, Entropy* entropy) {
+  const v1::SampleRow& row = request.rows(index);
+  const std::string own = SampleRowField(index) + ".";
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = request.has_law_version() ? request.law_version() : law::kLawVersion;
+  spec->vocabulary = request.vocabulary_size();
+  spec->live_vocabulary =
+      request.has_live_vocabulary_size() ? request.live_vocabulary_size() : request.vocabulary_size();
+  spec->choice_index = row.choice_index();
+  if (auto refusal = CheckNumbers(*spec, limits, "", own)) return *std::move(refusal);
+  if (auto refusal = CompileParameters(parameters, limits, own + "parameters", spec.get())) return *std::move(refusal);
+  spec->seed = row.has_seed() ? row.seed() : entropy->Draw();
+  return spec;
 }
 
-std::string SampleField(absl::string_view field, int row) {
-  absl::string_view rest = field;
-  if (rest == "payloads[0]") return "logits";
-  if (absl::ConsumePrefix(&rest, "step.logits.")) return std::string(rest);
-  if (absl::StartsWith(rest, "step.rows[")) {
-    const size_t end = rest.find(']');
-    return absl::StrCat("rows[", row, "]", rest.substr(end + 1));
+std::variant<kernels::DType, Refusal> CheckSampleLogits(const v1::SampleRequest& request) {
+  const std::optional<kernels::DType> dtype = ToDType(request.dtype());
+  if (!dtype) return MissingField("dtype");
+  const uint64_t row = uint64_t{request.vocabulary_size()} * kernels::ElementBytes(*dtype);
+  const uint64_t want = row * static_cast<uint64_t>(request.rows_size());
+  if (auto refusal = CheckSize("logits", want, request.logits().size(), "rows, stride and dtype")) {
+    return *std::move(refusal);
   }
-  if (absl::ConsumePrefix(&rest, "step.")) return std::string(rest);
-  if (absl::ConsumePrefix(&rest, "open.")) {
-    for (const absl::string_view whole : {"law_version", "vocabulary_size", "live_vocabulary_size"}) {
-      if (rest == whole) return std::string(rest);
-    }
-    return absl::StrCat("rows[", row, "].", rest);
+  return *dtype;
+}
+
+std::variant<RowPlan, Refusal> PlanSampleRow(const v1::SampleRow& row, int index, const Limits& limits) {
+  const std::string path = SampleRowField(index);
+  if (auto refusal = CheckRange(row.draw_salt(), 0, Bounds::max_draw_salt(), path + ".draw_salt")) {
+    return *std::move(refusal);
   }
-  return std::string(field);
+  RowPlan plan;
+  plan.row = static_cast<uint32_t>(index);
+  plan.intent.step_id = 1;  // for receipts
+  plan.intent.position = row.position();
+  plan.draw_salt = row.draw_salt();
+  if (auto refusal = CheckTextEnd(plan, limits, path + ".position")) return *std::move(refusal);
+  return plan;
 }
 
 }  // namespace sortition::service

@@ -1,36 +1,48 @@
-// A unary Sample call as messages of a stream: the same checks, limits and code serve both.
+// Validates a unary Sample call. What it says as a stream does is checked by the functions of streams.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "kernels/row.h"
+#include "service/entropy.h"
+#include "service/limits.h"
 #include "service/refusal.h"
+#include "service/row/row_plan.h"
+#include "service/sequence/sequence_spec.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
-// The messages that serve a call, without the logits, which are the step's only payload.
-struct SampleMessages {
-  v1::StreamRequest hello;
-  std::vector<v1::StreamRequest> opens;         // one for each row; its request_id is the row's index
-  std::vector<std::optional<Refusal>> refused;  // rows that are refused at once; the step is sent without them
-  v1::StreamRequest step;
-};
+// All of these are thread-safe. Refusals name fields of a SampleRequest.
 
-// Translates a call whose deadline is `timeout` from now; InfiniteDuration: it has none. A refusal concerns the whole
-// call. Thread-safe.
-std::variant<SampleMessages, Refusal> TranslateSample(const v1::SampleRequest& request, absl::Duration timeout);
+// Returns the path of row `index`.
+std::string SampleRowField(int index);
+// Returns the path of what is `step_field` in a step of a stream with the same rows.
+std::string SampleFieldOf(absl::string_view step_field);
+
+// Checks what concerns the whole call, but the logits.
+std::optional<Refusal> CheckSample(const v1::SampleRequest& request, const Limits& limits);
+
+// Refuses a row that has something unknown, or an option that needs a state.
+std::optional<Refusal> CheckSampleRow(const v1::SampleRow& row, int index);
 
 // Returns the name of the first option that looks at the history or keeps a state from token to token, as a field of
-// SamplingParameters; empty if there is none. Thread-safe.
+// SamplingParameters; empty if there is none.
 absl::string_view FindStatefulOption(const v1::SamplingParameters& parameters);
 
-// Returns the path in a SampleRequest of the field that a stream calls `field` in the open or the step row of row
-// `row`.
-std::string SampleField(absl::string_view field, int row);
+// Compiles row `index`, whose `parameters` a policy may have changed. Draws a missing seed from `entropy`.
+std::variant<std::shared_ptr<const SequenceSpec>, Refusal> CompileSampleRow(const v1::SampleRequest& request, int index,
+                                                                            const v1::SamplingParameters& parameters,
+                                                                            const Limits& limits, Entropy* entropy);
+
+// Returns the type of the logits, whose bytes fit the rows.
+std::variant<kernels::DType, Refusal> CheckSampleLogits(const v1::SampleRequest& request);
+
+// Returns the plan of a draw.
+std::variant<RowPlan, Refusal> PlanSampleRow(const v1::SampleRow& row, int index, const Limits& limits);
 
 }  // namespace sortition::service

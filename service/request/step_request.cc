@@ -29,17 +29,18 @@ std::optional<kernels::DType> ToDType(v1::DType dtype) {
   }
 }
 
+std::optional<Refusal> CheckSize(std::string field, uint64_t want, uint64_t have, absl::string_view why) {
+  if (have == want) return std::nullopt;
+  return Refusal{Reason::kSizeMismatch, std::move(field), absl::StrCat(want, " bytes"),
+                 absl::StrCat("has ", have, " bytes; ", why, " need ", want)};
+}
+
 namespace {
 
 // Returns the field that a refusal of a payload's size names.
 std::string NameOf(std::span<const Payload> payloads, size_t payload, absl::string_view tensor) {
   if (payloads[payload].range) return absl::StrCat(tensor, ".source.region.length");
   return absl::StrCat("payloads[", payload, "]");
-}
-
-Refusal SizeMismatch(std::string field, uint64_t want, uint64_t have, absl::string_view why) {
-  return Refusal{Reason::kSizeMismatch, std::move(field), absl::StrCat(want, " bytes"),
-                 absl::StrCat("has ", have, " bytes; ", why, " need ", want)};
 }
 
 std::optional<Refusal> ParseShard(const v1::Step& message, const Limits& limits, StepShape* shape) {
@@ -153,10 +154,7 @@ std::optional<Refusal> ParseLogits(const v1::Step& message, std::span<const Payl
   }
   const uint64_t want = shape->row_stride * shape->tensor_rows;
   const uint64_t have = payloads[payload].size;
-  if (have != want) {
-    return SizeMismatch(NameOf(payloads, payload, "step.logits"), want, have, "rows, stride and dtype");
-  }
-  return std::nullopt;
+  return CheckSize(NameOf(payloads, payload, "step.logits"), want, have, "rows, stride and dtype");
 }
 
 std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
@@ -171,11 +169,7 @@ std::optional<Refusal> ParseMasks(const v1::Step& message, std::span<const Paylo
   shape->mask_stride = uint64_t{(shape->vocabulary + 31) / 32} * 4;
   const uint64_t want = shape->mask_stride * shape->mask_rows;
   const uint64_t have = payloads[*shape->mask_payload].size;
-  if (have != want) {
-    return SizeMismatch(NameOf(payloads, *shape->mask_payload, "step.masks"), want, have,
-                        "mask rows of this vocabulary");
-  }
-  return std::nullopt;
+  return CheckSize(NameOf(payloads, *shape->mask_payload, "step.masks"), want, have, "mask rows of this vocabulary");
 }
 
 std::optional<Refusal> ParseDrafts(const v1::Step& message, std::span<const Payload> payloads, const Limits& limits,
@@ -194,9 +188,8 @@ std::optional<Refusal> ParseDrafts(const v1::Step& message, std::span<const Payl
   shape->draft_stride = uint64_t{shape->vocabulary} * kernels::ElementBytes(*dtype);
   const uint64_t want = shape->draft_stride * shape->draft_rows;
   const uint64_t have = payloads[*shape->draft_payload].size;
-  if (have == want) return std::nullopt;
-  return SizeMismatch(absl::StrCat("payloads[", *shape->draft_payload, "]"), want, have,
-                      "rows of draft probabilities and their dtype");
+  return CheckSize(absl::StrCat("payloads[", *shape->draft_payload, "]"), want, have,
+                   "rows of draft probabilities and their dtype");
 }
 
 bool NamesMaskRow(const v1::StepRow& row) {
@@ -285,6 +278,13 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
   return shape;
 }
 
+std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field) {
+  const uint64_t end = uint64_t{plan.intent.position} + plan.positions();
+  if (end <= limits.max_history) return std::nullopt;
+  return Refusal{Reason::kOutOfRange, field.Text(), Bounds(limits).max_history().Text(),
+                 absl::StrCat("the text would have ", end, " tokens")};
+}
+
 std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape, const SequenceSpec& spec,
                                     const Limits& limits, RowPlan* out) {
   const auto field = [index](absl::string_view name) { return FieldName(index, name); };
@@ -346,11 +346,7 @@ std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const Ste
         absl::StrCat("<= ", shape.tensor_rows, " - ", plan.positions()),
         absl::StrCat("the row takes ", plan.positions(), " tensor rows; the tensor has ", shape.tensor_rows)};
   }
-  const uint64_t end = uint64_t{intent.position} + plan.positions();
-  if (end > limits.max_history) {
-    return Refusal{Reason::kOutOfRange, field("position").Text(), Bounds(limits).max_history().Text(),
-                   absl::StrCat("the text would have ", end, " tokens")};
-  }
+  if (auto refusal = CheckTextEnd(plan, limits, field("position"))) return refusal;
   // Only a sequence with state remembers a step, to compare a retry with it.
   if (is_stateful) intent.options_digest = DigestOptions(plan);
   return std::nullopt;

@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
+#include "service/request/checks.h"
 #include "service/request/frame.h"
 #include "service/row/row_plan.h"
 #include "sortition/v1/sampling.pb.h"
@@ -19,6 +22,9 @@ namespace sortition::service {
 
 // Returns the kernels' element type; absent if the contract has none of that number.
 std::optional<kernels::DType> ToDType(v1::DType dtype);
+
+// Checks the bytes of a tensor, which `why` describes.
+std::optional<Refusal> CheckSize(std::string field, uint64_t want, uint64_t have, absl::string_view why);
 
 // Which slice of each row a tensor is.
 struct ShardShape {
@@ -54,6 +60,9 @@ struct StepShape {
 // A refusal here concerns every row of the step. `message` holds no unknown fields beside those of rows. Thread-safe.
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
+
+// Checks that the text does not grow beyond its limit by the tokens of a row. `field` is that of the row's position.
+std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field);
 
 // Sets `*plan`, which is new, to the plan of one row, as far as the message and its sequence's spec decide it: packed
 // masks, checkpoints and compact rows are not looked up. A refusal here concerns this row alone. The row holds nothing

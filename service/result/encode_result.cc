@@ -154,22 +154,28 @@ void EncodeVerify(const RowResult& result, const RowPlan& plan, v1::VerifyResult
   if (plan.is_tree) verify->mutable_path()->Assign(result.path.begin(), result.path.end());
 }
 
-void EncodeFinish(const RowResult& result, const SequenceSpec& spec, v1::RowResult* message) {
-  if (message->has_score()) return;
-  const uint32_t last = result.outputs.back().token;
-  if (message->has_draw()) return EncodeEnd(result.end, last, spec, message->mutable_draw());
-  EncodeEnd(result.end, last, spec, message->mutable_verify());
+// Sets everything but the kept tokens.
+void EncodeDrawn(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw) {
+  EncodeDraw(result.outputs[0], spec, result.PhaseOf(0), result.history_hash, draw);
+  EncodeEnd(result.end, result.outputs[0].token, spec, draw);
 }
 
 }  // namespace
+
+void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw) {
+  EncodeDrawn(result, spec, draw);
+  if (!spec.parameters.kept_tokens) return;
+  const std::vector<kernels::TokenBits>& kept = result.outputs[0].kept_tokens;
+  draw->mutable_kept_tokens()->Reserve(static_cast<int>(kept.size()));
+  for (const kernels::TokenBits& token : kept) draw->add_kept_tokens(token.token);
+}
 
 void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                   google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
   SORTITION_CHECK(!result.outputs.empty());
   Parts parts(place, results);
   if (plan.kind == RowPlan::Kind::kDraw) {
-    EncodeDraw(result.outputs[0], spec, result.PhaseOf(0), result.history_hash, parts.last().mutable_draw());
-    EncodeFinish(result, spec, &parts.last());
+    EncodeDrawn(result, spec, parts.last().mutable_draw());
     if (spec.parameters.kept_tokens) EncodeKept(result.outputs[0], &parts);
     return;
   }
@@ -179,8 +185,8 @@ void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSp
     v1::VerifyResult* verify = parts.last().mutable_verify();
     EncodeVerify(result, plan, verify);
     if (result.history_hash) verify->set_history_hash(*result.history_hash);
+    EncodeEnd(result.end, result.outputs.back().token, spec, verify);
   }
-  EncodeFinish(result, spec, &parts.last());
   for (uint32_t i = 0; i < result.outputs.size(); ++i) {
     EncodePosition(i, result, plan, spec, &parts);
   }

@@ -22,6 +22,9 @@ struct RowPlace {
 // Numbers of one part: log probabilities, kept tokens and probabilities together. A part is smaller than 1 MB.
 inline constexpr uint32_t kPartNumbers = 1u << 16;
 
+// Sets the result of a draw as one message, however many tokens it lists. It has what `spec` asks for, and no more.
+void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw);
+
 // Appends the result of one row, in one or more parts (v1::RowResult). It has the fields that `spec` and `plan` ask
 // for, and no more. The checkpoint is not set.
 void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,

@@ -27,18 +27,19 @@ bool HasField(const google::protobuf::Message& message, std::string_view name) {
 }
 
 // Returns the path of an option of `phase`, 0 outside of phases, that needs one of these features.
-std::string FieldOf(const v1::OpenSequence& open, absl::string_view path, uint32_t phase, kernels::Features missing) {
-  const std::string parameters = absl::StrCat(path, ".parameters");
+std::string FieldOf(const v1::SamplingParameters& parameters, bool asks_receipts, absl::string_view path,
+                    uint32_t phase, kernels::Features missing) {
+  const std::string field = absl::StrCat(path, ".parameters");
   for (const std::string_view name : NamesOf(missing)) {
     if (phase != kNoPhase) {
       const auto index = static_cast<int>(phase) - 1;
-      if (HasField(open.parameters().phases(index).parameters(), name)) {
-        return absl::StrCat(parameters, ".phases[", index, "].parameters.", std::string(name));
+      if (HasField(parameters.phases(index).parameters(), name)) {
+        return absl::StrCat(field, ".phases[", index, "].parameters.", std::string(name));
       }
     }
-    if (HasField(open.parameters(), name)) return absl::StrCat(parameters, ".", std::string(name));
+    if (HasField(parameters, name)) return absl::StrCat(field, ".", std::string(name));
   }
-  return absl::StrCat(path, open.has_receipts() ? ".receipts" : ".parameters");
+  return asks_receipts ? absl::StrCat(path, ".receipts") : field;
 }
 
 // Returns the features that a draw needs of its device. A receipt lists the kept tokens.
@@ -86,15 +87,19 @@ std::string FieldOf(const RowPlan& plan, kernels::Features missing) {
 
 }  // namespace
 
-std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const v1::OpenSequence& open, absl::string_view path,
-                                   const SequenceSpec& spec) {
+std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const v1::SamplingParameters& parameters,
+                                   bool asks_receipts, absl::string_view path, const SequenceSpec& spec) {
   for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
     const kernels::Features missing = devices.Lacking(FeaturesOfDraw(spec, phase, spec.receipts));
-    if (missing != kernels::kNoFeatures) return Lacked(FieldOf(open, path, phase, missing), missing);
+    if (missing != kernels::kNoFeatures)
+      return Lacked(FieldOf(parameters, asks_receipts, path, phase, missing), missing);
   }
+  return std::nullopt;
+}
+
+std::optional<Refusal> WhyTooWide(const DeviceKeeper& devices, const SequenceSpec& spec, std::string field) {
   if (spec.live_vocabulary <= devices.widest_vocabulary()) return std::nullopt;
-  const char* const field = open.has_live_vocabulary_size() ? ".live_vocabulary_size" : ".vocabulary_size";
-  return Refusal{Reason::kOutOfRange, absl::StrCat(path, field), absl::StrCat("<= ", devices.widest_vocabulary()),
+  return Refusal{Reason::kOutOfRange, std::move(field), absl::StrCat("<= ", devices.widest_vocabulary()),
                  "no device of this server takes rows as wide"};
 }
 

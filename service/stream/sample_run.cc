@@ -1,176 +1,268 @@
-// The messages of a call to its session, and the session's answers to one response.
+// The rows of a call on their way through the batcher.
 #include "service/stream/sample_run.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/numbers.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/batch/batcher.h"
+#include "service/client_accounts.h"
+#include "service/event_log.h"
+#include "service/request/open_request.h"
 #include "service/request/sample_request.h"
 #include "service/result/encode.h"
-#include "service/result/split_results.h"
+#include "service/result/encode_result.h"
+#include "service/result/receipts_of.h"
+#include "service/row/row.h"
+#include "service/stream/device_needs.h"
+#include "service/stream/opening.h"
+#include "service/stream/stream_memory.h"
 
 namespace sortition::service {
 namespace {
 
-Refusal RefusalOf(const v1::Error& error) {
-  return {static_cast<Reason>(error.reason()), SampleField(error.field(), 0), error.limit(), error.message(),
-          absl::Seconds(error.retry_after().seconds()) + absl::Nanoseconds(error.retry_after().nanos())};
-}
-
-Frame FrameOf(v1::StreamRequest message) {
-  Frame frame;
-  frame.bytes = frame.message_bytes = message.ByteSizeLong();
-  frame.message = std::move(message);
-  frame.scan.may_have_unknown = false;  // it was made here
-  return frame;
-}
+// Stands for a worker session and a sequence where operators read of one.
+constexpr char kName[] = "sample";
 
 }  // namespace
 
-// Gathers the session's answers. Thread-safe.
-class SampleRun::Collector final : public SessionSink {
+// Start is for one thread. Then outputs come from any thread, each row's once.
+class SampleRun::Rows final : public PendingStep, public std::enable_shared_from_this<SampleRun::Rows> {
  public:
-  explicit Collector(int rows) {
-    response_.mutable_rows()->Reserve(rows);
-    for (int i = 0; i < rows; ++i) response_.add_rows()->set_row(static_cast<uint32_t>(i));
-    response_.mutable_seeds()->Resize(rows, 0);
+  Rows(Engine* engine, std::string tenant, std::shared_ptr<const v1::SampleRequest> request, uint64_t bytes)
+      : engine_(*engine),
+        tenant_(std::move(tenant)),
+        account_(engine->clients().Of(tenant_)),
+        memory_(&engine->sequences(), tenant_),
+        request_(std::move(request)),
+        bytes_(bytes) {
+    owner = NextOwner(tenant_);
   }
 
-  void Refuse(int row, const Refusal& refusal) {
-    absl::MutexLock lock(&mutex_);
-    EncodeError(refusal, response_.mutable_rows(row)->mutable_error());
-  }
-
-  bool IsRefused(int row) const {
-    absl::MutexLock lock(&mutex_);
-    return response_.rows(row).has_error();
-  }
-
-  // The step has these rows of the call; none: the call is answered.
-  void Expect(std::vector<int> rows, Done done) {
-    absl::ReleasableMutexLock lock(&mutex_);
-    step_rows_ = std::move(rows);
-    waiting_ = step_rows_.size();
+  void Start(absl::Duration timeout, Done done) {
     done_ = std::move(done);
-    if (waiting_ > 0) return;
-    lock.Release();
-    Finish(std::nullopt);
+    if (auto refusal = CheckSample(*request_, engine_.limits())) return done_(*std::move(refusal));
+    response_.mutable_seeds()->Resize(request_->rows_size(), 0);
+    std::vector<Opened> opened;
+    for (int index = 0; index < request_->rows_size(); ++index) {
+      v1::RowResult& result = *response_.add_rows();
+      result.set_row(static_cast<uint32_t>(index));
+      if (auto refusal = Open(index, &opened)) EncodeError(*refusal, result.mutable_error());
+    }
+    if (opened.empty()) return done_(std::move(response_));
+    step_rows_ = static_cast<uint32_t>(opened.size());
+    arrived = engine_.clock().Now();
+    deadline = arrived + std::max(timeout, absl::Nanoseconds(1));
+    auto refusal = Submit(std::move(opened));
+    if (!refusal) return;
+    engine_.observer().Refused(refusal->reason, refusal->field, step_rows_);
+    done_(*std::move(refusal));
   }
 
-  void Send(const v1::StreamResponse& message, SentRelease) override {
-    std::optional<Refusal> refusal;
-    {
-      absl::MutexLock lock(&mutex_);
-      if (message.has_opened()) TakeOpened(message.opened());
-      if (!message.has_results() || waiting_ == 0) return;
-      if (message.results().has_error()) {
-        refusal = RefusalOf(message.results().error());
-        waiting_ = 0;
-      }
-      for (const v1::RowResult& row : message.results().rows()) TakeResult(row);
-      if (waiting_ > 0) return;
+  void Stop() {
+    if (unanswered_.load() == 0) return;
+    Cancel();
+    engine_.batcher().Sweep();
+  }
+
+  void Deliver(std::span<const QueuedOutput> outputs) override {
+    uint32_t tokens = 0;
+    for (const QueuedOutput& output : outputs) {
+      Row& row = rows_[output.index];
+      output.output != nullptr ? row.run.Take(0, std::move(*output.output)) : row.run.Take(0, *output.refusal);
+      tokens += End(&row);
     }
-    Finish(std::move(refusal));
+    if (tokens > 0) engine_.observer().TokensDrawn(tokens);
+    const auto rows = static_cast<uint32_t>(outputs.size());
+    const uint32_t before = unanswered_.fetch_sub(rows);
+    SORTITION_CHECK(before >= rows);
+    if (before == rows) Finish();
   }
 
  private:
-  void TakeOpened(const v1::SequenceOpened& opened) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    int row;
-    SORTITION_CHECK(absl::SimpleAtoi(opened.request_id(), &row));
-    if (opened.has_state()) response_.set_seeds(row, opened.state().seed());
-    if (opened.has_error()) SetError(opened.error(), row);
-    const v1::PolicyEffect& policy = opened.state().policy();
-    // The row's own options need no history: those that do were refused before.
-    const bool needs_history = opened.error().reason() == v1::HISTORY_REQUIRED;
-    if (!needs_history && !policy.has_applied() && policy.removed().empty()) return;
-    // The answer has no place that could say so.
-    v1::Error error;
-    EncodeError({Reason::kContradiction, "open.parameters", "",
-                 "the operator's policy changes them, which only the opening of a sequence on a stream can state"},
-                &error);
-    SetError(error, row);
-  }
+  struct Opened {
+    int index = 0;
+    RowSequence sequence;
+  };
+  struct Row {
+    Row(GrantedRow&& row, v1::RowResult* its) : run(std::move(row)), result(its) {}
+    RowRun run;
+    v1::RowResult* result;  // in response_
+  };
 
-  void TakeResult(const v1::RowResult& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int row = step_rows_.at(result.row());
-    const bool is_last = !Continues(result);
-    if (result.has_error()) {
-      SetError(result.error(), row);
-    } else {
-      // Later parts have kept tokens alone, which protobuf appends.
-      v1::DrawResult& own = *response_.mutable_rows(row)->mutable_draw();
-      own.MergeFrom(result.draw());
-      own.clear_continues();
+  // Makes a sequence of row `index` alone.
+  std::optional<Refusal> Open(int index, std::vector<Opened>* opened) {
+    const v1::SampleRow& row = request_->rows(index);
+    if (auto refusal = CheckSampleRow(row, index)) return refusal;
+    OpenRequest request;
+    request.request_id = absl::StrCat(index);
+    if (auto refusal = Prepare(row, index, &request)) {
+      engine_.observer().Refused(refusal->reason, refusal->field, 1);
+      return refusal;
     }
-    if (is_last) --waiting_;
+    const SequenceSpec& spec = *request.spec;
+    if (!spec.stateful()) {
+      response_.set_seeds(index, spec.seed);
+      engine_.observer().SequenceOpened();
+      engine_.event_log().SequenceOpened({kName, "", spec.vocabulary, false});
+    }
+    // The answer has no place that could say what a policy does. The row's own options need no state.
+    if (spec.stateful() || (request.policy && (request.policy->has_applied() || request.policy->removed_size() > 0))) {
+      return Refusal{Reason::kContradiction, SampleRowField(index) + ".parameters", "",
+                     "the operator's policy changes them, which only the opening of a sequence on a stream can state"};
+    }
+    RowSequence sequence;
+    sequence.spec = request.spec;
+    if (request.receipt_salt) sequence.receipts = BeginReceipts(&engine_, request);
+    opened->push_back({index, std::move(sequence)});
+    return std::nullopt;
   }
 
-  void SetError(const v1::Error& error, int row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    v1::Error& own = *response_.mutable_rows(row)->mutable_error();
-    own = error;
-    own.set_field(SampleField(error.field(), row));
+  std::optional<Refusal> Prepare(const v1::SampleRow& row, int index, OpenRequest* request) {
+    if (auto refusal = account_->Charge(0, row.ByteSizeLong(), "open")) return refusal;
+    const std::string path = SampleRowField(index);
+    const std::shared_ptr<const TenantPolicy> policy = PolicyOf(engine_, tenant_);
+    v1::SamplingParameters changed;
+    if (policy != nullptr) {
+      changed = row.parameters();
+      std::string watermark_key_id;
+      auto refusal = TakePolicy(&engine_, policy.get(), path, &changed, &watermark_key_id, &request->policy);
+      if (refusal) return refusal;
+    }
+    const v1::SamplingParameters& parameters = policy != nullptr ? changed : row.parameters();
+    auto spec = CompileSampleRow(*request_, index, parameters, engine_.limits(), &engine_.entropy());
+    if (auto* refusal = std::get_if<Refusal>(&spec)) return std::move(*refusal);
+    request->spec = std::get<std::shared_ptr<const SequenceSpec>>(std::move(spec));
+    if (auto refusal = PrepareReceipts(&engine_, parameters, path, request)) return refusal;
+    const DeviceKeeper& devices = engine_.batcher().keeper();
+    if (auto refusal = WhyNoDevice(devices, parameters, false, path, *request->spec)) return refusal;
+    const char* const width = request_->has_live_vocabulary_size() ? "live_vocabulary_size" : "vocabulary_size";
+    if (auto refusal = WhyTooWide(devices, *request->spec, width)) return refusal;
+    return memory_.Grow(request->spec->bytes(), "open");
   }
 
-  void Finish(std::optional<Refusal> refusal) {
-    if (refusal) return done_(*std::move(refusal));
-    done_(std::move(response_));
+  // Returns why no row can run.
+  std::optional<Refusal> Submit(std::vector<Opened> opened) {
+    if (auto refusal = account_->Charge(step_rows_, bytes_, "step")) return refusal;
+    engine_.observer().StepReceived(step_rows_, request_->logits().size());
+    const auto judged = CheckSampleLogits(*request_);
+    if (const auto* refusal = std::get_if<Refusal>(&judged)) return *refusal;
+    const auto dtype = std::get<kernels::DType>(judged);
+    const uint64_t element = kernels::ElementBytes(dtype);
+    const auto* const logits = reinterpret_cast<const std::byte*>(request_->logits().data());
+    rows_.reserve(opened.size());
+    std::vector<QueuedRow> queued;
+    for (Opened& row : opened) {
+      auto plan = Plan(row);
+      if (const auto* refusal = std::get_if<Refusal>(&plan)) {
+        Refuse(*refusal, response_.mutable_rows(row.index));
+        continue;
+      }
+      const uint64_t live = row.sequence.spec->live_vocabulary;
+      GrantedRow granted{std::move(row.sequence), std::get<RowPlan>(std::move(plan)), {}, {}};
+      const RowRun& run = rows_.emplace_back(std::move(granted), response_.mutable_rows(row.index)).run;
+      QueuedRow& to = queued.emplace_back();
+      to.index = static_cast<uint32_t>(rows_.size() - 1);
+      to.sequence = kName;
+      const uint64_t at = static_cast<uint64_t>(row.index) * request_->vocabulary_size() * element;
+      to.row.segments.push_back({logits + at, live * element});
+      to.row.request = run.RequestAt(0, dtype, nullptr, kernels::DType::kF32);
+    }
+    unanswered_.store(static_cast<uint32_t>(rows_.size()));
+    if (rows_.empty()) {
+      Finish();
+      return std::nullopt;
+    }
+    auto refusal = engine_.batcher().Submit(shared_from_this(), std::move(queued));
+    if (!refusal) return std::nullopt;
+    unanswered_.store(0);
+    for (Row& row : rows_) row.run.Abort();
+    return refusal;
   }
 
-  mutable absl::Mutex mutex_;
-  // Not changed once the last row is answered.
-  v1::SampleResponse response_;
-  std::vector<int> step_rows_ ABSL_GUARDED_BY(mutex_);
-  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::variant<RowPlan, Refusal> Plan(const Opened& row) const {
+    auto plan = PlanSampleRow(request_->rows(row.index), row.index, engine_.limits());
+    if (row.sequence.receipts == nullptr || std::holds_alternative<Refusal>(plan)) return plan;
+    if (auto refusal = engine_.receipts()->WhyUnable()) {
+      refusal->field = SampleRowField(row.index);
+      return *std::move(refusal);
+    }
+    return plan;
+  }
+
+  // Ends a row. Returns the number of its tokens.
+  uint32_t End(Row* row) {
+    RowRun& run = row->run;
+    auto committed = run.Commit();
+    if (auto* refusal = std::get_if<Refusal>(&committed)) {
+      refusal->field = SampleFieldOf(refusal->field);
+      Refuse(*refusal, row->result);
+      return 0;
+    }
+    const RowResult& result = std::get<RowResult>(committed);
+    EncodeWholeDraw(result, run.spec(), row->result->mutable_draw());
+    if (run.receipts() != nullptr) run.receipts()->Add(ReceiptsOf(result, run.plan(), run.spec()));
+    return 1;
+  }
+
+  void Refuse(const Refusal& refusal, v1::RowResult* result) {
+    engine_.observer().Refused(refusal.reason, refusal.field, 1);
+    EncodeError(refusal, result->mutable_error());
+    refused_for_.store(refusal.reason, std::memory_order_relaxed);
+    refused_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // Every row is answered.
+  void Finish() {
+    NotedStep noted;
+    noted.arrived = noted.ready = arrived;
+    noted.answered = engine_.clock().Now();
+    engine_.observer().StepAnswered(noted.latency());
+    noted.slow = noted.latency() >= engine_.slow_step();
+    if (noted.slow) Note(noted);
+    if (!cancelled()) done_(std::move(response_));
+  }
+
+  void Note(NotedStep noted) {
+    noted.worker_session = kName;
+    noted.batch_id = 1;
+    noted.rows = step_rows_;
+    noted.bytes = bytes_;
+    noted.refused_rows = refused_.load(std::memory_order_relaxed);
+    if (noted.refused_rows > 0) noted.refused_for = ReasonName(refused_for_.load(std::memory_order_relaxed));
+    std::vector<BatchRun> of_devices;
+    noted.runs_left_out = runs().AppendTo(&of_devices);
+    noted.runs = of_devices;
+    engine_.event_log().StepNoted(noted);
+  }
+
+  Engine& engine_;
+  const std::string tenant_;
+  const std::shared_ptr<ClientAccount> account_;
+  StreamMemory memory_;  // of the rows' options
+  const std::shared_ptr<const v1::SampleRequest> request_;
+  const uint64_t bytes_;
   Done done_;
+  uint32_t step_rows_ = 0;                // those that were opened
+  std::vector<Row> rows_;                 // fixed once submitted
+  v1::SampleResponse response_;           // a row of it is written by the thread that ends the row
+  std::atomic<uint32_t> unanswered_ = 0;  // of rows_
+  std::atomic<uint32_t> refused_ = 0;     // rows of the step
+  std::atomic<Reason> refused_for_ = {};  // of one of them
 };
 
 SampleRun::SampleRun(Engine* engine, std::string tenant, std::shared_ptr<const v1::SampleRequest> request,
                      uint64_t bytes)
-    : request_(std::move(request)),
-      bytes_(bytes),
-      collector_(std::make_shared<Collector>(request_->rows_size())),
-      session_(engine, std::move(tenant), collector_) {}
+    : rows_(std::make_shared<Rows>(engine, std::move(tenant), std::move(request), bytes)) {}
 
-SampleRun::~SampleRun() = default;
+SampleRun::~SampleRun() { rows_->Stop(); }
 
-void SampleRun::Start(absl::Duration timeout, Done done) {
-  auto translated = TranslateSample(*request_, timeout);
-  if (auto* refusal = std::get_if<Refusal>(&translated)) return done(std::move(*refusal));
-  auto& messages = std::get<SampleMessages>(translated);
-  session_.OnFrame(FrameOf(std::move(messages.hello)));
-  v1::StreamRequest step = messages.step;
-  step.mutable_step()->clear_rows();
-  std::vector<int> rows;
-  for (int i = 0; i < request_->rows_size(); ++i) {
-    const auto index = static_cast<size_t>(i);
-    if (messages.refused[index]) {
-      collector_->Refuse(i, *messages.refused[index]);
-      continue;
-    }
-    // An open without a history is answered at once.
-    session_.OnFrame(FrameOf(std::move(messages.opens[index])));
-    if (collector_->IsRefused(i)) continue;
-    rows.push_back(i);
-    *step.mutable_step()->add_rows() = std::move(*messages.step.mutable_step()->mutable_rows(i));
-  }
-  const bool is_empty = rows.empty();
-  collector_->Expect(std::move(rows), std::move(done));
-  if (is_empty) return;
-  Frame frame = FrameOf(std::move(step));
-  frame.bytes = bytes_;
-  Payload payload;
-  const std::string& logits = request_->logits();
-  if (!logits.empty()) {
-    payload.segments.push_back({reinterpret_cast<const std::byte*>(logits.data()), logits.size()});
-  }
-  payload.size = logits.size();
-  frame.payloads.push_back(std::move(payload));
-  frame.owner = request_;
-  session_.OnFrame(std::move(frame));
-}
+void SampleRun::Start(absl::Duration timeout, Done done) { rows_->Start(timeout, std::move(done)); }
 
 }  // namespace sortition::service

@@ -1,6 +1,7 @@
-// One unary Sample call. It drives a session, so that nothing is decoded or run in two ways.
+// One unary Sample call: its rows go to the batcher as one step, and their results into one response.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,7 +10,6 @@
 #include "absl/time/time.h"
 #include "service/engine.h"
 #include "service/refusal.h"
-#include "service/stream/session.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
@@ -32,12 +32,9 @@ class SampleRun {
   void Start(absl::Duration timeout, Done done);
 
  private:
-  class Collector;
+  class Rows;
 
-  const std::shared_ptr<const v1::SampleRequest> request_;
-  const uint64_t bytes_;
-  const std::shared_ptr<Collector> collector_;
-  Session session_;
+  const std::shared_ptr<Rows> rows_;
 };
 
 }  // namespace sortition::service

@@ -24,7 +24,7 @@ class StreamShards final : public ShardMessage {
 
   const v1::Step& step() const override { return message_->step(); }
   const StepShape& shape() const override { return message_->shape(); }
-  uint64_t stream() const override { return message_->stream().stream_id; }
+  uint64_t stream() const override { return message_->stream().owner.stream; }
 
   void Answer(v1::StepResults results) override {
     for (const v1::RowResult& row : results.rows()) Drop(row.row());
@@ -338,7 +338,7 @@ void ShardAssembler::ShutDown() {
 
 void ShardAssembler::RefuseWaiting() {
   const Refusal draining = StreamContext::Draining();
-  engine_.shards().Withdraw(stream_->stream_id, &draining);
+  engine_.shards().Withdraw(stream_->owner.stream, &draining);
 }
 
 }  // namespace sortition::service

@@ -50,7 +50,7 @@ class ShardAssembler {
   // The server shuts down: refuses the shards that wait, and those that still come, with DRAINING.
   void ShutDown();
   // The stream has ended.
-  void Close() { engine_.shards().Withdraw(stream_->stream_id, nullptr); }
+  void Close() { engine_.shards().Withdraw(stream_->owner.stream, nullptr); }
 
  private:
   void Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows, const StepMessage& step);

@@ -121,7 +121,7 @@ StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr
   arrived = message_->arrived();
   deadline = arrived + shape.timeout;
   priority = shape.priority;
-  owner = message_->stream().owner();
+  owner = message_->stream().owner;
   rows_.reserve(message_->rows());
   first_.reserve(message_->rows());
   queued_.reserve(message_->rows());

@@ -210,7 +210,7 @@ bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance
     // A replica that takes over many sequences tells each worker when its turn is.
     if (refusal->reason == Reason::kHistoryRequired) {
       refusal->retry_after =
-          engine_.replays().Advice({stream_->client_number, stream_->stream_id}, plan.intent.position);
+          engine_.replays().Advice({stream_->owner.tenant, stream_->owner.stream}, plan.intent.position);
     }
     return refuse(*refusal);
   }

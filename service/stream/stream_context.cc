@@ -1,9 +1,6 @@
 // Counts unanswered rows and bytes, and finds steps.
 #include "service/stream/stream_context.h"
 
-#include <atomic>
-
-#include "absl/hash/hash.h"
 #include "kernels/check.h"
 #include "service/stream/step_message.h"
 
@@ -15,17 +12,11 @@ namespace {
 constexpr size_t kMostSpare = 2;
 constexpr uint64_t kMostSpareBytes = 16 << 10;
 
-uint64_t NextStreamId() {
-  static std::atomic<uint64_t> next = 1;
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 StreamContext::StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink)
     : tenant(std::move(tenant_name)),
-      stream_id(NextStreamId()),
-      client_number(absl::HashOf(tenant)),
+      owner(NextOwner(tenant)),
       max_bytes_(limits.stream_unanswered_bytes),
       max_rows_(limits.stream_unanswered_rows),
       sink_(std::move(sink)) {}

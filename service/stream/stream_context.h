@@ -50,12 +50,10 @@ class StreamContext {
   StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink);
 
   const std::string tenant;
-  const uint64_t stream_id;      // unique in the process
-  const uint64_t client_number;  // of the tenant: devices are shared out by it
-  std::string worker_session;    // set by the hello, before the first step, and constant from then on
+  const QueueOwner owner;      // devices are shared out by it
+  std::string worker_session;  // set by the hello, before the first step, and constant from then on
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
-  QueueOwner owner() const { return {client_number, stream_id}; }
   CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
 
   // Queues a message to the worker, which leaves the window with `release`.

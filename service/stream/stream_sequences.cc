@@ -6,13 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "service/receipt/receipt_book.h"
 #include "service/request/checks.h"
-#include "service/request/policy_book.h"
-#include "service/request/receipt_words.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"
 #include "service/stream/device_needs.h"
+#include "service/stream/opening.h"
 
 namespace sortition::service {
 namespace {
@@ -37,10 +35,13 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   const v1::History& piece = open.history();
   if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
   if (auto refusal = account_.Charge(0, bytes, "open")) return refusal;
-  std::shared_ptr<const TenantPolicy> rules = Policy();
+  std::shared_ptr<const TenantPolicy> rules = PolicyOf(engine_, stream_->tenant);
   if (piece.offset() > 0) rules = partial_histories_.PolicyOf(open.request_id(), open.epoch()).value_or(rules);
   std::optional<v1::PolicyEffect> policy;
-  if (auto refusal = TakePolicy(rules.get(), "open", message, &policy)) return refusal;
+  if (auto refusal = TakePolicy(&engine_, rules.get(), "open", message->mutable_parameters(),
+                                message->mutable_watermark_key_id(), &policy)) {
+    return refusal;
+  }
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
@@ -118,7 +119,7 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
     }
   }
   const std::string& id = request.request_id;
-  RowSequence sequence{request.spec, {request.epoch, stream_->stream_id}, nullptr, nullptr, &engine_.sequences()};
+  RowSequence sequence{request.spec, {request.epoch, stream_->owner.stream}, nullptr, nullptr, &engine_.sequences()};
   v1::OpenedState opened;
   opened.set_seed(request.spec->seed);
   opened.set_stateful(request.spec->stateful());
@@ -142,7 +143,11 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
   const auto before = sequences_.find(id);
   if (before != sequences_.end() && before->second.receipts != nullptr) before->second.receipts->End();
   Forget(before);
-  if (request.receipt_salt) BeginReceipts(request, &sequence, &opened);
+  if (request.receipt_salt) {
+    sequence.receipts = BeginReceipts(&engine_, request);
+    opened.set_receipt_salt(request.receipt_salt->data(), request.receipt_salt->size());
+    opened.set_receipts(sequence.receipts->Opening());
+  }
   if (request.policy) {
     v1::PolicyEffect& effect = *opened.mutable_policy();
     effect = *request.policy;
@@ -155,66 +160,14 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
   return opened;
 }
 
-std::shared_ptr<const TenantPolicy> StreamSequences::Policy() const {
-  return engine_.policies() == nullptr ? nullptr : engine_.policies()->Of(stream_->tenant);
-}
-
-std::optional<Refusal> StreamSequences::TakePolicy(const TenantPolicy* policy, absl::string_view path,
-                                                   v1::OpenSequence* open, std::optional<v1::PolicyEffect>* effect) {
-  v1::PolicyEffect done;
-  auto refusal = ApplyPolicy(policy, path, open, &done);
-  if (policy == nullptr) return refusal;
-  if (refusal) {
-    engine_.observer().PolicyActed(PolicyAction::kRefused);
-    return refusal;
-  }
-  if (done.has_applied() || done.removed_size() > 0) engine_.observer().PolicyActed(PolicyAction::kApplied);
-  if (!done.watermark_key_id().empty()) engine_.observer().PolicyActed(PolicyAction::kMarked);
-  *effect = std::move(done);
-  return std::nullopt;
-}
-
 std::optional<Refusal> StreamSequences::Prepare(const v1::OpenSequence& open, absl::string_view path,
                                                 OpenRequest* request) {
-  if (auto refusal = PrepareReceipts(open, path, request)) return refusal;
-  return WhyNoDevice(engine_.batcher().keeper(), open, path, *request->spec);
-}
-
-std::optional<Refusal> StreamSequences::PrepareReceipts(const v1::OpenSequence& open, absl::string_view path,
-                                                        OpenRequest* request) {
-  ReceiptBook* const book = engine_.receipts();
-  if (request->receipt_salt && book == nullptr) {
-    return Refusal{Reason::kNotImplemented, absl::StrCat(path, ".receipts"), "", "this server has no key for receipts"};
-  }
-  const bool is_required = request->policy && request->policy->receipts();
-  if (book == nullptr || (!request->receipt_salt && !book->records_all() && !is_required)) return std::nullopt;
-  if (!request->receipt_salt) {
-    request->receipt_salt = DrawSalt(&engine_.entropy());
-    auto spec = std::make_shared<SequenceSpec>(*request->spec);
-    spec->receipts = true;
-    request->spec = std::move(spec);
-  }
-  request->receipt_words = ReceiptWords(open.parameters());
-  const uint64_t bytes = request->receipt_words.size() * sizeof(uint32_t);
-  // Beside the parameters an opening has names and numbers.
-  return CheckByteCount(bytes, kMaxRecordBytes - 1024, absl::StrCat(path, ".parameters"));
-}
-
-void StreamSequences::BeginReceipts(const OpenRequest& request, RowSequence* sequence, v1::OpenedState* opened) {
-  const SequenceSpec& spec = *request.spec;
-  ReceiptOpening opening;
-  opening.law_version = spec.law_version;
-  opening.vocabulary = spec.vocabulary;
-  opening.live_vocabulary = spec.live_vocabulary;
-  opening.choice_index = spec.choice_index;
-  opening.has_watermark = spec.history.watermark_width != 0;
-  opening.nonce = DrawSalt(&engine_.entropy());
-  opening.commitment = CommitmentOf(spec.seed, *request.receipt_salt);
-  opening.request_id = request.request_id;
-  opening.parameters = request.receipt_words;
-  sequence->receipts = std::make_shared<ReceiptChain>(engine_.receipts(), opening, request.asks_receipts);
-  opened->set_receipt_salt(request.receipt_salt->data(), request.receipt_salt->size());
-  opened->set_receipts(sequence->receipts->Opening());
+  if (auto refusal = PrepareReceipts(&engine_, open.parameters(), path, request)) return refusal;
+  const DeviceKeeper& devices = engine_.batcher().keeper();
+  const SequenceSpec& spec = *request->spec;
+  if (auto refusal = WhyNoDevice(devices, open.parameters(), open.has_receipts(), path, spec)) return refusal;
+  const char* const width = open.has_live_vocabulary_size() ? ".live_vocabulary_size" : ".vocabulary_size";
+  return WhyTooWide(devices, spec, absl::StrCat(path, width));
 }
 
 void StreamSequences::Forget(Sequences::iterator sequence) {
@@ -238,7 +191,11 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
   if (auto refusal = account_.Charge(0, bytes, "fork")) return refusal;
   const v1::OpenSequence& child = fork.child();
   std::optional<v1::PolicyEffect> policy;
-  if (auto refusal = TakePolicy(Policy().get(), "fork.child", message->mutable_child(), &policy)) return refusal;
+  v1::OpenSequence& opens = *message->mutable_child();
+  if (auto refusal = TakePolicy(&engine_, PolicyOf(engine_, stream_->tenant).get(), "fork.child",
+                                opens.mutable_parameters(), opens.mutable_watermark_key_id(), &policy)) {
+    return refusal;
+  }
   auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
@@ -322,7 +279,7 @@ std::variant<bool, Refusal> StreamSequences::Close(const std::string& request_id
   if (closes_own) Forget(own);
   if (closes_own || closes_state) {
     const auto is_first = [&](const RowShard& shard) {
-      return shard.message->shard().index == 0 && (closes_state || shard.message->stream() == stream_->stream_id);
+      return shard.message->shard().index == 0 && (closes_state || shard.message->stream() == stream_->owner.stream);
     };
     engine_.shards().Cancel(stream_->worker(), {&request_id, 1}, is_first,
                             {Reason::kStepCancelled, "", "", "the sequence was closed before all shards came"});

@@ -77,19 +77,11 @@ class StreamSequences {
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   // Closes what this stream and the table have of the sequence, up to this epoch. Returns false if they have nothing.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
-  // Returns the tenant's policy that is in force now; null if there is none.
-  std::shared_ptr<const TenantPolicy> Policy() const;
-  // Changes an open, at `path`, as the policy says. Keeps the changes in `*effect`, if there is a policy.
-  std::optional<Refusal> TakePolicy(const TenantPolicy* policy, absl::string_view path, v1::OpenSequence* open,
-                                    std::optional<v1::PolicyEffect>* effect);
   // Completes a request of this message, at `path`. Refuses what no device is able to do.
   std::optional<Refusal> Prepare(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
-  std::optional<Refusal> PrepareReceipts(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
-  // Begins the receipts of a sequence that opens.
-  void BeginReceipts(const OpenRequest& request, RowSequence* sequence, v1::OpenedState* opened);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   void Forget(Sequences::iterator sequence);
-  ReplayBudget::Owner replays_of() const { return {stream_->client_number, stream_->stream_id}; }
+  ReplayBudget::Owner replays_of() const { return {stream_->owner.tenant, stream_->owner.stream}; }
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;

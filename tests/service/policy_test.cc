@@ -40,7 +40,9 @@ class PolicyFile : public ::testing::Test {
     const auto list = ParseRules(rules);
     EXPECT_TRUE(list.ok()) << list.status();
     effect_.Clear();
-    return list.ok() ? ApplyPolicy(list->Of("a").get(), "open", &open_, &effect_) : std::nullopt;
+    return list.ok() ? ApplyPolicy(list->Of("a").get(), "open", open_.mutable_parameters(),
+                                   open_.mutable_watermark_key_id(), &effect_)
+                     : std::nullopt;
   }
 
   std::map<std::string, std::string> files_ = {{"keys", "new 11 5 # of today\n\nold 7\n"}};
@@ -344,7 +346,8 @@ TEST_F(PolicyFile, OwnWatermarkIsRefused) {
 TEST_F(PolicyFile, KeyWithoutWatermarkIsRefused) {
   open_.set_watermark_key_id("new");
   v1::PolicyEffect effect;
-  const auto refusal = ApplyPolicy(nullptr, "open", &open_, &effect);
+  const auto refusal =
+      ApplyPolicy(nullptr, "open", open_.mutable_parameters(), open_.mutable_watermark_key_id(), &effect);
   ASSERT_TRUE(refusal);
   EXPECT_EQ(refusal->field, "open.watermark_key_id");
 }

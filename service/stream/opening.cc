@@ -1,0 +1,68 @@
+// Looks up policies, and settles receipts before a sequence exists.
+#include "service/stream/opening.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "service/request/checks.h"
+#include "service/request/policy_book.h"
+#include "service/request/receipt_words.h"
+
+namespace sortition::service {
+
+std::shared_ptr<const TenantPolicy> PolicyOf(const Engine& engine, const std::string& tenant) {
+  return engine.policies() == nullptr ? nullptr : engine.policies()->Of(tenant);
+}
+
+std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, absl::string_view path,
+                                  v1::SamplingParameters* parameters, std::string* watermark_key_id,
+                                  std::optional<v1::PolicyEffect>* effect) {
+  v1::PolicyEffect done;
+  auto refusal = ApplyPolicy(policy, path, parameters, watermark_key_id, &done);
+  if (policy == nullptr) return refusal;
+  if (refusal) {
+    engine->observer().PolicyActed(PolicyAction::kRefused);
+    return refusal;
+  }
+  if (done.has_applied() || done.removed_size() > 0) engine->observer().PolicyActed(PolicyAction::kApplied);
+  if (!done.watermark_key_id().empty()) engine->observer().PolicyActed(PolicyAction::kMarked);
+  *effect = std::move(done);
+  return std::nullopt;
+}
+
+std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,
+                                       OpenRequest* request) {
+  ReceiptBook* const book = engine->receipts();
+  if (request->receipt_salt && book == nullptr) {
+    return Refusal{Reason::kNotImplemented, absl::StrCat(path, ".receipts"), "", "this server has no key for receipts"};
+  }
+  const bool is_required = request->policy && request->policy->receipts();
+  if (book == nullptr || (!request->receipt_salt && !book->records_all() && !is_required)) return std::nullopt;
+  if (!request->receipt_salt) {
+    request->receipt_salt = DrawSalt(&engine->entropy());
+    auto spec = std::make_shared<SequenceSpec>(*request->spec);
+    spec->receipts = true;
+    request->spec = std::move(spec);
+  }
+  request->receipt_words = ReceiptWords(parameters);
+  const uint64_t bytes = request->receipt_words.size() * sizeof(uint32_t);
+  // Beside the parameters an opening has names and numbers.
+  return CheckByteCount(bytes, kMaxRecordBytes - 1024, absl::StrCat(path, ".parameters"));
+}
+
+std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const OpenRequest& request) {
+  const SequenceSpec& spec = *request.spec;
+  ReceiptOpening opening;
+  opening.law_version = spec.law_version;
+  opening.vocabulary = spec.vocabulary;
+  opening.live_vocabulary = spec.live_vocabulary;
+  opening.choice_index = spec.choice_index;
+  opening.has_watermark = spec.history.watermark_width != 0;
+  opening.nonce = DrawSalt(&engine->entropy());
+  opening.commitment = CommitmentOf(spec.seed, *request.receipt_salt);
+  opening.request_id = request.request_id;
+  opening.parameters = request.receipt_words;
+  return std::make_shared<ReceiptChain>(engine->receipts(), opening, request.asks_receipts);
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,36 @@
+// Policy and receipts of a sequence that opens on a stream, or that a row of a unary call is alone.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "service/engine.h"
+#include "service/receipt/receipt_book.h"
+#include "service/refusal.h"
+#include "service/request/open_request.h"
+#include "service/request/policy.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// All of these are thread-safe. `engine` is not owned.
+
+// Returns the tenant's policy that is in force now; null if there is none.
+std::shared_ptr<const TenantPolicy> PolicyOf(const Engine& engine, const std::string& tenant);
+
+// Applies a policy (ApplyPolicy). Keeps in `*effect` what it did, if there is a policy.
+std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, absl::string_view path,
+                                  v1::SamplingParameters* parameters, std::string* watermark_key_id,
+                                  std::optional<v1::PolicyEffect>* effect);
+
+// Completes a request for receipts, which the client, the policy or the server's settings ask for. `parameters` are
+// those of the request, at `path`.
+std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,
+                                       OpenRequest* request);
+
+// Begins the receipts of a request that has a salt for them.
+std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const OpenRequest& request);
+
+}  // namespace sortition::service
