@@ -57,8 +57,7 @@ class RingStream::Transport final : public StreamTransport {
     }
     __builtin_unreachable();
   }
-  // With the worker's next message the session learns of the answers that have left, unless the thread has something to
-  // do at once.
+  // The thread looks again with the worker's next message, unless it has something to do at once.
   void AfterSend(bool urgent) override {
     if (urgent || spins_.Next() > absl::ZeroDuration()) service::WakeRingReader(request_words_);
   }

@@ -21,8 +21,8 @@ uint64_t ByteCount(const StreamTransport::Bytes& message) {
 Outbox::Outbox(std::unique_ptr<StreamTransport> transport, service::Transport kind, service::Engine* engine)
     : transport_(std::move(transport)), kind_(kind), engine_(*engine) {}
 
-void Outbox::Send(const v1::StreamResponse& message, service::SentRelease release) {
-  Encoded encoded{transport_->Encode(message), 0, release};
+void Outbox::Send(const v1::StreamResponse& message, service::Credit credit) {
+  Encoded encoded{transport_->Encode(message), 0, std::move(credit)};
   encoded.bytes = ByteCount(encoded.message);
   bool urgent;
   {
@@ -61,28 +61,23 @@ void Outbox::WriteWaiting() {
 void Outbox::Pop(bool ok) {
   const Encoded& first = waiting_.front();
   engine_.observer().MessageSent(kind_, ok ? first.bytes : 0);
-  sent_.rows += first.release.rows;
-  sent_.bytes += first.release.bytes;
   waiting_bytes_ -= first.bytes;
   waiting_.pop_front();
 }
 
-Outbox::Sent Outbox::TakeSent() { return {std::exchange(sent_, {}), broken_}; }
-
-Outbox::Sent Outbox::Flush() {
+bool Outbox::Flush() {
   absl::MutexLock lock(&mutex_);
   WriteWaiting();
-  return TakeSent();
+  return !broken_;
 }
 
-Outbox::Sent Outbox::OnWritten(bool ok) {
+void Outbox::OnWritten(bool ok) {
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(writing_);
   Pop(ok);
   writing_ = false;
   since_ = absl::InfiniteFuture();
   if (ok) WriteWaiting();
-  return TakeSent();
 }
 
 bool Outbox::CloseIfEmpty() {
@@ -93,18 +88,14 @@ bool Outbox::CloseIfEmpty() {
   return true;
 }
 
-service::SentRelease Outbox::Close() {
+void Outbox::Close() {
   absl::MutexLock lock(&mutex_);
   closed_ = true;
   transport_->Close();
-  service::SentRelease dropped = std::exchange(sent_, {});
   while (waiting_.size() > (writing_ ? 1 : 0)) {
-    dropped.rows += waiting_.back().release.rows;
-    dropped.bytes += waiting_.back().release.bytes;
     waiting_bytes_ -= waiting_.back().bytes;
     waiting_.pop_back();
   }
-  return dropped;
 }
 
 bool Outbox::HasRoom() const {
@@ -152,15 +143,6 @@ void StreamShell::TakeMessage(std::span<const devices::ByteSegment> segments, st
   session_.BeginFrame(std::move(frame), free ? thread : service::Submitter::kBusy);
 }
 
-bool StreamShell::Flush() {
-  const Outbox::Sent sent = outbox_->Flush();
-  if (sent.broken) return false;
-  session_.OnSent(sent.release);
-  return true;
-}
-
-void StreamShell::OnWritten(bool ok) { session_.OnSent(outbox_->OnWritten(ok).release); }
-
 void StreamShell::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
   {
     absl::MutexLock lock(&mutex_);
@@ -193,7 +175,7 @@ bool StreamShell::CloseIfDone(bool half_closed) {
 
 void StreamShell::Close() {
   session_.Close();
-  session_.OnSent(outbox_->Close());
+  outbox_->Close();
 }
 
 void StreamShell::LogHello(const v1::Hello& hello) {

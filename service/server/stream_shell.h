@@ -63,17 +63,12 @@ class Outbox final : public service::SessionSink {
   // `engine` is not owned and outlives the box. `kind` names the transport for metrics.
   Outbox(std::unique_ptr<StreamTransport> transport, service::Transport kind, service::Engine* engine);
 
-  void Send(const v1::StreamResponse& message, service::SentRelease release) override;
+  void Send(const v1::StreamResponse& message, service::Credit credit) override;
 
-  // The messages that have left since the last call of Flush or OnWritten.
-  struct Sent {
-    service::SentRelease release;
-    bool broken = false;  // the transport can carry nothing more
-  };
-  // Writes what waits, as far as the transport takes it.
-  Sent Flush();
+  // Writes what waits, as far as the transport takes it. Returns false if the transport can carry nothing more.
+  bool Flush();
   // The write in progress has ended. Begins the next one if it went well.
-  Sent OnWritten(bool ok);
+  void OnWritten(bool ok);
 
   // Makes every later message urgent to the transport.
   void StartDraining() { draining_.store(true, std::memory_order_release); }
@@ -81,8 +76,8 @@ class Outbox final : public service::SessionSink {
 
   // Closes the box unless something waits or is being written. Returns whether it is closed.
   bool CloseIfEmpty();
-  // Closes the box and drops what waits. Returns what can never leave. A write in progress still ends with OnWritten.
-  service::SentRelease Close();
+  // Closes the box and drops what waits. A write in progress still ends with OnWritten.
+  void Close();
 
   bool HasRoom() const;
   bool empty() const;
@@ -94,13 +89,12 @@ class Outbox final : public service::SessionSink {
   struct Encoded {
     StreamTransport::Bytes message;
     uint64_t bytes = 0;
-    service::SentRelease release;
+    service::Credit credit;
   };
 
   void WriteWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes the first message, which has left (`ok`) or never will.
   void Pop(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Sent TakeSent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::unique_ptr<StreamTransport> transport_;
   const service::Transport kind_;
@@ -110,7 +104,6 @@ class Outbox final : public service::SessionSink {
   std::deque<Encoded> waiting_ ABSL_GUARDED_BY(mutex_);  // its first is being written if writing_
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  service::SentRelease sent_ ABSL_GUARDED_BY(mutex_);  // not yet returned
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -146,9 +139,9 @@ class StreamShell {
   // True if no step waits for an answer.
   bool idle() const { return session_.Idle(); }
   // Writes what waits. Returns false if the stream can carry nothing more.
-  bool Flush();
+  bool Flush() { return outbox_->Flush(); }
   // Called when the write that the transport began has ended.
-  void OnWritten(bool ok);
+  void OnWritten(bool ok) { outbox_->OnWritten(ok); }
   // True if answers wait to be written.
   bool has_waiting() const { return !outbox_->empty(); }
   bool writing() const { return outbox_->writing(); }

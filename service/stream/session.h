@@ -49,18 +49,15 @@ class Session {
   // Returns an empty message for DecodeFrame, with the memory of a step that is over if there is one. Thread-safe.
   std::unique_ptr<v1::Step> NewStep() { return stream_->NewStep(); }
 
-  // A message given to the sink has left or has been dropped. Thread-safe.
-  void OnSent(const SentRelease& release) { stream_->OnSent(release); }
-
-  // False while the worker has more unanswered than its window allows: the shell then stops reading until OnSent has
-  // made it true again. Thread-safe.
-  bool WantsFrames() const { return stream_->WantsFrames(); }
+  // False while the worker has more unanswered than its window allows: the shell then stops reading until answers have
+  // left. Thread-safe.
+  bool WantsFrames() const { return stream_->window->WantsFrames(); }
 
   // Returns the pause before the shell calls Continue, for the sake of other streams. Same rules as OnFrame.
   absl::Duration back_off() const { return sequences_.pause(); }
 
   // True if every step of this stream is answered and every answer has left. Thread-safe.
-  bool Idle() const { return stream_->Idle(); }
+  bool Idle() const { return stream_->window->Idle(); }
 
   // Announces the end: sends a draining notice, the first time, and refuses every later step with DRAINING. At a
   // shutdown, shards that wait are refused, too. Thread-safe.

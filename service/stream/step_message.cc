@@ -92,11 +92,11 @@ void StepMessage::Send(v1::StepResults* results) {
   const bool is_last = before == rows;
   if (is_last && is_counted) Finish();
   if (is_last) stream_->Unregister(batch_id());
-  const SentRelease release{rows, is_last ? bytes_ : 0};
-  if (stream_->closed()) return stream_->OnSent(release);  // the worker is gone
+  Credit credit(stream_->window, rows, is_last ? bytes_ : 0);
+  if (stream_->closed()) return;  // the worker is gone
   v1::StreamResponse response;
   response.unsafe_arena_set_allocated_results(results);  // lent, wherever it lies
-  stream_->Send(response, release);
+  stream_->Send(response, std::move(credit));
   response.unsafe_arena_release_results();
 }
 
@@ -157,7 +157,7 @@ void StepMessage::Refuse(const Refusal& refusal) {
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id());
   EncodeError(refusal, response.mutable_results()->mutable_error());
-  stream_->Send(response, SentRelease{count, bytes_});
+  stream_->Send(response, Credit(stream_->window, count, bytes_));
 }
 
 void StepMessage::Attach(const std::shared_ptr<PendingStep>& step) {

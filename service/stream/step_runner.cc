@@ -69,7 +69,7 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter t
   RegionPayloads region;
   if (auto* payloads = std::get_if<RegionPayloads>(&found)) region = std::move(*payloads);
   const auto message = std::make_shared<StepMessage>(&engine_, stream_, std::move(frame), std::move(region), now);
-  stream_->Charge(message->rows(), message->bytes());
+  stream_->window->Charge(message->rows(), message->bytes());
   if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
   std::optional<ReadyWord> ready;
   if (auto refusal = Judge(received_bytes, memory, message.get(), &ready)) return message->Refuse(*refusal);

@@ -1,4 +1,4 @@
-// Counts unanswered rows and bytes, and finds steps.
+// Finds steps, and keeps the memory of those that are over.
 #include "service/stream/stream_context.h"
 
 #include "kernels/check.h"
@@ -17,34 +17,11 @@ constexpr uint64_t kMostSpareBytes = 16 << 10;
 StreamContext::StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink)
     : tenant(std::move(tenant_name)),
       owner(NextOwner(tenant)),
-      max_bytes_(limits.stream_unanswered_bytes),
-      max_rows_(limits.stream_unanswered_rows),
+      window(std::make_shared<StreamWindow>(limits)),
       sink_(std::move(sink)) {}
 
 CheckpointOwner StreamContext::OwnerOf(const std::string& request_id, const SequenceSpec& spec) const {
   return {tenant, worker_session, request_id, HistoryDigest(spec.Identity())};
-}
-
-void StreamContext::Charge(uint32_t rows, uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  unanswered_rows_ += rows;
-  unanswered_bytes_ += bytes;
-}
-
-void StreamContext::OnSent(const SentRelease& release) {
-  absl::MutexLock lock(&mutex_);
-  unanswered_rows_ -= release.rows;
-  unanswered_bytes_ -= release.bytes;
-}
-
-bool StreamContext::WantsFrames() const {
-  absl::MutexLock lock(&mutex_);
-  return unanswered_rows_ < max_rows_ && unanswered_bytes_ < max_bytes_;
-}
-
-bool StreamContext::Idle() const {
-  absl::MutexLock lock(&mutex_);
-  return unanswered_rows_ == 0 && unanswered_bytes_ == 0;
 }
 
 bool StreamContext::IsUnanswered(uint64_t batch_id) const {

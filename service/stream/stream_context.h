@@ -19,24 +19,19 @@
 #include "service/sequence/checkpoint.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/shard/shard_table.h"
+#include "service/stream/stream_window.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
-
-// Leaves the stream's window when a message has been written.
-struct SentRelease {
-  uint32_t rows = 0;
-  uint64_t bytes = 0;
-};
 
 // The shell of a session: a gRPC stream, a ring or a test.
 class SessionSink {
  public:
   virtual ~SessionSink() = default;
   // Queues one message to the worker. Called from the thread of Session::BeginFrame and from device threads, also
-  // concurrently: thread-safe. Must not block and must not call back into the session. After the message has left (or
-  // can never leave) the shell calls Session::OnSent with the same `release`. `message` lives until Send returns.
-  virtual void Send(const v1::StreamResponse& message, SentRelease release) = 0;
+  // concurrently: thread-safe. Must not block and must not call back into the session. `credit` is to be destroyed when
+  // the message has left, or can never leave. `message` lives until Send returns.
+  virtual void Send(const v1::StreamResponse& message, Credit credit) = 0;
   // Returns since when the oldest message that has not left waits for the worker to read; InfiniteFuture if none does,
   // or the shell does not know. Thread-safe.
   virtual absl::Time waiting_since() const { return absl::InfiniteFuture(); }
@@ -50,23 +45,18 @@ class StreamContext {
   StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink);
 
   const std::string tenant;
-  const QueueOwner owner;      // devices are shared out by it
+  const QueueOwner owner;  // devices are shared out by it
+  const std::shared_ptr<StreamWindow> window;
   std::string worker_session;  // set by the hello, before the first step, and constant from then on
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
   CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
 
-  // Queues a message to the worker, which leaves the window with `release`.
-  void Send(const v1::StreamResponse& response, SentRelease release = {}) { sink_->Send(response, release); }
+  // Queues a message to the worker, with what leaves the window when it has left.
+  void Send(const v1::StreamResponse& response, Credit credit = {}) { sink_->Send(response, std::move(credit)); }
 
   // As SessionSink::waiting_since.
   absl::Time waiting_since() const { return sink_->waiting_since(); }
-
-  // The window: a step is charged when it arrives and released when its answers have left.
-  void Charge(uint32_t rows, uint64_t bytes);
-  void OnSent(const SentRelease& release);
-  bool WantsFrames() const;
-  bool Idle() const;
 
   // Returns true while a step of this batch id waits for answers.
   bool IsUnanswered(uint64_t batch_id) const;
@@ -91,15 +81,11 @@ class StreamContext {
   bool closed() const;
 
  private:
-  const uint64_t max_bytes_;
-  const uint64_t max_rows_;
   const std::shared_ptr<SessionSink> sink_;
 
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t unanswered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t unanswered_rows_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, std::weak_ptr<StepMessage>> steps_ ABSL_GUARDED_BY(mutex_);  // by batch_id
   std::vector<std::unique_ptr<v1::Step>> spare_ ABSL_GUARDED_BY(mutex_);                     // empty messages
 };

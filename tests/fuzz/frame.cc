@@ -96,7 +96,7 @@ void Run(Bytes bytes) {
       session.OnRejectedFrame(std::get<Refusal>(decoded));
     }
     engine.fake().FinishAll();
-    for (const service::SentRelease& release : sink->TakeReleases()) session.OnSent(release);
+    sink->LetLeave();
   }
   if (!session.Idle()) Fail("a message was never answered");
   session.Close();

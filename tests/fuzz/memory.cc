@@ -227,7 +227,7 @@ class World {
     auto frame = service::DecodeFrame(delivery.segments, delivery.bytes);
     if (!std::holds_alternative<service::Frame>(frame)) Fail("a message was refused as malformed");
     session_->OnFrame(std::move(std::get<service::Frame>(frame)));
-    for (const service::SentRelease& release : sink_->TakeReleases()) session_->OnSent(release);
+    sink_->LetLeave();
   }
 
   void Step() {

@@ -67,8 +67,8 @@ class Network::ConnectionSink final : public service::SessionSink {
  public:
   ConnectionSink(Network* network, std::weak_ptr<Connection> connection)
       : network_(*network), connection_(std::move(connection)) {}
-  void Send(const v1::StreamResponse& response, service::SentRelease release) override {
-    if (const auto connection = connection_.lock()) network_.SendAnswer(connection, response, release);
+  void Send(const v1::StreamResponse& response, service::Credit credit) override {
+    if (const auto connection = connection_.lock()) network_.SendAnswer(connection, response, std::move(credit));
   }
 
  private:
@@ -296,10 +296,10 @@ void Network::Spoil(Connection* connection, v1::StreamRequest* request) {
 // --- replica to worker
 
 void Network::SendAnswer(const std::shared_ptr<Connection>& connection, v1::StreamResponse response,
-                         service::SentRelease release) {
-  timeline_.After(absl::ZeroDuration(), [this, connection, release] {
+                         service::Credit credit) {
+  timeline_.After(absl::ZeroDuration(), [this, connection, credit = std::move(credit)]() mutable {
+    { const service::Credit left = std::move(credit); }
     if (!connection->session) return;
-    connection->session->OnSent(release);
     Pump(connection.get());
     FinishIfDrained(connection);
   });

@@ -54,8 +54,7 @@ class Network {
   std::shared_ptr<Connection> Connect(uint32_t worker, size_t target, uint64_t number,
                                       std::weak_ptr<client::StreamEvents> events);
   void SendRequest(const std::shared_ptr<Connection>& connection, client::OutgoingMessage message);
-  void SendAnswer(const std::shared_ptr<Connection>& connection, v1::StreamResponse response,
-                  service::SentRelease release);
+  void SendAnswer(const std::shared_ptr<Connection>& connection, v1::StreamResponse response, service::Credit credit);
   void CountLost(const v1::StreamResponse& response);
   void Arrive(Connection* connection, const v1::StreamResponse& response);
   void Pump(Connection* connection);

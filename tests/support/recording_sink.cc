@@ -6,10 +6,10 @@
 
 namespace sortition::testing {
 
-void RecordingSink::Send(const v1::StreamResponse& message, service::SentRelease release) {
+void RecordingSink::Send(const v1::StreamResponse& message, service::Credit credit) {
   absl::MutexLock lock(&mutex_);
   messages_.push_back(message);
-  releases_.push_back(release);
+  credits_.push_back(std::move(credit));
 }
 
 std::optional<v1::StreamResponse> RecordingSink::TakeLocked(const Wanted& wanted) {
@@ -39,9 +39,9 @@ size_t RecordingSink::size() const {
   return messages_.size();
 }
 
-std::vector<service::SentRelease> RecordingSink::TakeReleases() {
+void RecordingSink::LetLeave() {
   absl::MutexLock lock(&mutex_);
-  return std::exchange(releases_, {});
+  credits_.clear();
 }
 
 }  // namespace sortition::testing

@@ -18,7 +18,7 @@ class RecordingSink : public service::SessionSink {
   static constexpr absl::Duration kLongestWait = absl::Seconds(60);
   using Wanted = std::function<bool(const v1::StreamResponse&)>;
 
-  void Send(const v1::StreamResponse& message, service::SentRelease release) override;
+  void Send(const v1::StreamResponse& message, service::Credit credit) override;
 
   // Takes the first message that is `wanted` out of the record, waiting until one comes.
   std::optional<v1::StreamResponse> Await(const Wanted& wanted);
@@ -27,16 +27,15 @@ class RecordingSink : public service::SessionSink {
 
   // Messages in the record.
   size_t size() const;
-  // Returns the releases given to Send that this function has not returned yet, whether or not their responses were
-  // taken; pass them to Session::OnSent.
-  std::vector<service::SentRelease> TakeReleases();
+  // Says that all messages have left, whether or not they were taken.
+  void LetLeave();
 
  private:
   std::optional<v1::StreamResponse> TakeLocked(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   std::deque<v1::StreamResponse> messages_ ABSL_GUARDED_BY(mutex_);
-  std::vector<service::SentRelease> releases_ ABSL_GUARDED_BY(mutex_);
+  std::vector<service::Credit> credits_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sortition::testing

@@ -85,9 +85,7 @@ v1::Rejected StreamWorker::Rejected() {
   return response ? response->rejected() : v1::Rejected();
 }
 
-void StreamWorker::LetLeave() {
-  for (const service::SentRelease& release : sink_->TakeReleases()) session_->OnSent(release);
-}
+void StreamWorker::LetLeave() { sink_->LetLeave(); }
 
 bool StreamWorker::IsIdle() {
   LetLeave();
