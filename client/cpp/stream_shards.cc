@@ -5,7 +5,7 @@
 
 #include "client/cpp/message.h"
 #include "client/cpp/stream_state.h"
-#include "service/result/split_results.h"
+#include "service/limits.h"
 
 namespace sortition::client {
 

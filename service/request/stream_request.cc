@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/request/checks.h"
 #include "service/request/strictness.h"
-#include "service/result/split_results.h"
+#include "service/result/encode_result.h"
 
 namespace sortition::service {
 

@@ -162,6 +162,10 @@ void EncodeDrawn(const RowResult& result, const SequenceSpec& spec, v1::DrawResu
 
 }  // namespace
 
+bool Continues(const v1::RowResult& row) {
+  return row.draw().continues() || row.score().continues() || row.verify().continues();
+}
+
 void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw) {
   EncodeDrawn(result, spec, draw);
   if (!spec.parameters.kept_tokens) return;

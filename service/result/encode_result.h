@@ -22,6 +22,9 @@ struct RowPlace {
 // Numbers of one part: log probabilities, kept tokens and probabilities together. A part is smaller than 1 MB.
 inline constexpr uint32_t kPartNumbers = 1u << 16;
 
+// True if another part of the row's result follows.
+bool Continues(const v1::RowResult& row);
+
 // Sets the result of a draw as one message, however many tokens it lists. It has what `spec` asks for, and no more.
 void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw);
 

@@ -43,7 +43,7 @@ class RingStream::Transport final : public StreamTransport {
   Bytes Encode(const v1::StreamResponse& message) const override { return message.SerializeAsString(); }
   Written Write(const Bytes& message, bool) override {
     const std::string& text = std::get<std::string>(message);
-    // Answers are split far below the size of a ring's message (service/result/split_results.h).
+    // Answers are split far below the size of a ring's message (service/result/step_answers.h).
     SORTITION_CHECK(text.size() <= service::kMostRingMessageBytes);
     const std::span<const std::byte> part = std::as_bytes(std::span(text.data(), text.size()));
     switch (writer_.Put({&part, 1})) {

@@ -24,7 +24,7 @@ uint64_t AskOf(const v1::StepRow& row) {
 
 uint64_t BytesOf(const KeptAnswer& answer) {
   uint64_t bytes = kOverheadBytes;
-  for (const v1::RowResult& part : answer.results) bytes += part.SpaceUsedLong();
+  for (const v1::RowResult& part : answer.answer.parts) bytes += part.SpaceUsedLong();
   return bytes;
 }
 
@@ -32,8 +32,8 @@ uint64_t BytesOf(const KeptAnswer& answer) {
 
 bool AskAlike(const v1::StepRow& row, const v1::StepRow& other) { return AskOf(row) == AskOf(other); }
 
-KeptAnswer::KeptAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> parts, uint32_t rank_count)
-    : step_id(asked.step_id()), ask(AskOf(asked)), results(std::move(parts)), ranks(rank_count) {}
+KeptAnswer::KeptAnswer(const v1::StepRow& asked, RowAnswer result, uint32_t rank_count)
+    : step_id(asked.step_id()), ask(AskOf(asked)), answer(std::move(result)), ranks(rank_count) {}
 
 bool KeptAnswer::IsOf(const v1::StepRow& asked, uint32_t index) const {
   return step_id == asked.step_id() && ask == AskOf(asked) && std::ranges::find(closed, index) == closed.end();

@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "service/limits.h"
+#include "service/result/row_answer.h"
 #include "service/sequence/sequence_table.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -27,15 +28,15 @@ namespace sortition::service {
 bool AskAlike(const v1::StepRow& row, const v1::StepRow& other);
 
 struct KeptAnswer {
-  // `parts` are one RowResult in its parts. `rank_count` 0 = unknown.
-  KeptAnswer(const v1::StepRow& asked, std::vector<v1::RowResult> parts, uint32_t rank_count);
+  // `rank_count` 0 = unknown.
+  KeptAnswer(const v1::StepRow& asked, RowAnswer result, uint32_t rank_count);
 
   // Returns true if the rank of shard `index` asks for this answer.
   bool IsOf(const v1::StepRow& asked, uint32_t index) const;
 
   uint64_t step_id;
   uint64_t ask;  // a hash of what all ranks say alike of the step
-  std::vector<v1::RowResult> results;
+  RowAnswer answer;
   uint32_t ranks;
   std::vector<uint32_t> closed;  // indexes of the ranks that need it no more
 };

@@ -9,6 +9,7 @@
 
 #include "service/refusal.h"
 #include "service/request/step_request.h"
+#include "service/result/step_answers.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
@@ -23,7 +24,7 @@ class ShardMessage {
   virtual uint64_t stream() const = 0;         // the stream's id, unique in the process
 
   // Answers rows, numbered as in this message, that will not run. Shard 0 gives back what its rows hold.
-  virtual void Answer(v1::StepResults results) = 0;
+  virtual void Answer(StepAnswers answers) = 0;
   // Gives up a row without an answer, since the stream has ended.
   virtual void Drop(uint32_t row) = 0;
 
@@ -48,13 +49,15 @@ struct RowShard {
 // Gathers answers, so that each message gets those of its rows together. Not thread-safe.
 class ShardAnswers {
  public:
-  // `result` is numbered for the shard here.
-  void Add(const RowShard& shard, v1::RowResult result);
+  // `answer` is numbered for the shard here.
+  void Add(const RowShard& shard, RowAnswer answer) { Of(shard).Add(std::move(answer), shard.row); }
   void Refuse(const RowShard& shard, const Refusal& refusal);
   void Send();
 
  private:
-  std::vector<std::pair<std::shared_ptr<ShardMessage>, v1::StepResults>> messages_;
+  StepAnswers& Of(const RowShard& shard);
+
+  std::vector<std::pair<std::shared_ptr<ShardMessage>, StepAnswers>> messages_;
 };
 
 }  // namespace sortition::service

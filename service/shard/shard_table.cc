@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "service/result/encode.h"
 
 namespace sortition::service {
 namespace {
@@ -136,23 +135,19 @@ std::optional<Refusal> CheckReplaces(const RowShard& shard, const RowShard& form
 
 }  // namespace
 
-void ShardAnswers::Add(const RowShard& shard, v1::RowResult result) {
+StepAnswers& ShardAnswers::Of(const RowShard& shard) {
   const auto is_its = [&](const auto& entry) { return entry.first == shard.message; };
   auto it = std::ranges::find_if(messages_, is_its);
-  if (it == messages_.end()) it = messages_.emplace(messages_.end(), shard.message, v1::StepResults());
-  result.set_row(shard.row);
-  *it->second.add_rows() = std::move(result);
+  if (it == messages_.end()) it = messages_.emplace(messages_.end(), shard.message, StepAnswers());
+  return it->second;
 }
 
 void ShardAnswers::Refuse(const RowShard& shard, const Refusal& refusal) {
-  v1::RowResult result;
-  result.set_step_id(shard.asked().step_id());
-  EncodeError(refusal, result.mutable_error());
-  Add(shard, std::move(result));
+  Of(shard).Refuse({shard.row, shard.asked().step_id()}, refusal);
 }
 
 void ShardAnswers::Send() {
-  for (auto& [message, results] : std::exchange(messages_, {})) message->Answer(std::move(results));
+  for (auto& [message, answers] : std::exchange(messages_, {})) message->Answer(std::move(answers));
 }
 
 ShardTable::ShardTable(const Limits& limits, const Clock* clock) : limits_(limits), clock_(*clock), kept_(limits) {}
@@ -172,7 +167,7 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
       const KeptAnswer* const kept =
           part.epoch == 0 ? nullptr : kept_.Find(key, shard.asked(), part.index, clock_.Now());
       if (kept != nullptr) {
-        for (const v1::RowResult& part : kept->results) answers.Add(shard, part);
+        answers.Add(shard, kept->answer);
         continue;
       }
       const auto sequence = waiting_.try_emplace(key).first;
@@ -220,13 +215,12 @@ bool ShardTable::AddShard(Assembly* assembly, const RowShard& shard, Refused* re
   return shards.size() == part.count;
 }
 
-void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, std::vector<v1::RowResult> results,
-                      uint32_t ranks, Source source) {
+void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer result, uint32_t ranks, Source source) {
   ShardAnswers answers;
   {
     absl::MutexLock lock(&mutex_);
     const SequenceKey key = KeyOf(worker, asked.request_id());
-    KeptAnswer answer(asked, std::move(results), ranks);
+    KeptAnswer answer(asked, std::move(result), ranks);
     if (source == Source::kBrought) {
       if (const KeptAnswer* const former = kept_.Find(key)) {
         if (former->step_id >= asked.step_id()) return;
@@ -237,17 +231,17 @@ void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, std::vecto
       return answer.IsOf(shard.asked(), shard.message->shard().index);
     };
     for (const RowShard& shard : TakeWaiting(key, is_answered)) {
-      for (const v1::RowResult& part : answer.results) answers.Add(shard, part);
+      answers.Add(shard, answer.answer);
     }
     kept_.Put(key, std::move(answer), clock_.Now());
   }
   answers.Send();
 }
 
-std::vector<v1::RowResult> ShardTable::Find(const Worker& worker, const v1::StepRow& asked, uint32_t index) {
+std::optional<RowAnswer> ShardTable::Find(const Worker& worker, const v1::StepRow& asked, uint32_t index) {
   absl::MutexLock lock(&mutex_);
   const KeptAnswer* const kept = kept_.Find(KeyOf(worker, asked.request_id()), asked, index, clock_.Now());
-  return kept == nullptr ? std::vector<v1::RowResult>() : kept->results;
+  return kept == nullptr ? std::nullopt : std::make_optional(kept->answer);
 }
 
 bool ShardTable::Close(const Worker& worker, const std::string& request_id, uint32_t index) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -52,12 +53,11 @@ class ShardTable {
     kComputed,  // now, from all shards
     kBrought,   // by a rank that has it from another server; ignored if the answer of a later step is kept
   };
-  // Keeps the answer of a step, one RowResult in its parts, and answers the shards of that step that wait. `ranks` is
-  // the number of ranks; 0 if it is unknown.
-  void Keep(const Worker& worker, const v1::StepRow& asked, std::vector<v1::RowResult> results, uint32_t ranks,
-            Source source);
-  // Returns the kept answer of this step for the rank of shard `index`; empty if there is none.
-  std::vector<v1::RowResult> Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
+  // Keeps the answer of a step, and answers the shards of that step that wait. `ranks` is the number of ranks; 0 if it
+  // is unknown.
+  void Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer result, uint32_t ranks, Source source);
+  // Returns the kept answer of this step for the rank of shard `index`, if there is one.
+  std::optional<RowAnswer> Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
   // Takes note that the rank of shard `index` has closed the sequence. Returns false if no answer of it is kept.
   bool Close(const Worker& worker, const std::string& request_id, uint32_t index);
   // Forgets the kept answers of a tenant.

@@ -192,9 +192,9 @@ std::optional<Refusal> Session::OnUploadMask(const v1::UploadMask& upload, std::
 std::optional<Refusal> Session::OnBringAnswer(v1::BringAnswer bring, uint64_t bytes) {
   if (auto refusal = account_->Charge(0, bytes, "bring_answer")) return refusal;
   if (auto refusal = CheckBringAnswer(bring)) return refusal;
-  std::vector<v1::RowResult> parts(1);
-  parts[0] = std::move(*bring.mutable_result());
-  engine_.shards().Keep(stream_->worker(), bring.asked(), std::move(parts), 0, ShardTable::Source::kBrought);
+  RowAnswer answer;  // its tokens were counted where they were drawn
+  answer.parts.push_back(std::move(*bring.mutable_result()));
+  engine_.shards().Keep(stream_->worker(), bring.asked(), std::move(answer), 0, ShardTable::Source::kBrought);
   return std::nullopt;
 }
 

@@ -9,7 +9,6 @@
 #include "kernels/law/compact.h"
 #include "service/request/checks.h"
 #include "service/request/compact_row.h"
-#include "service/result/split_results.h"
 #include "service/stream/step_in_flight.h"
 
 namespace sortition::service {
@@ -26,9 +25,9 @@ class StreamShards final : public ShardMessage {
   const StepShape& shape() const override { return message_->shape(); }
   uint64_t stream() const override { return message_->stream().owner.stream; }
 
-  void Answer(v1::StepResults results) override {
-    for (const v1::RowResult& row : results.rows()) Drop(row.row());
-    message_->Answer(&results);
+  void Answer(StepAnswers answers) override {
+    for (const AnswerNote& note : answers.notes()) Drop(note.row);
+    message_->Answer(std::move(answers));
   }
   void Drop(uint32_t row) override {
     if (rows_.empty() || rows_[row].run == nullptr) return;
@@ -53,25 +52,21 @@ class SharedAnswers final : public ResultSink {
   // Before the row is answered.
   void SetOthers(uint32_t row, std::vector<RowShard> others) { others_[row] = std::move(others); }
 
-  void Answer(v1::StepResults* results) override {
+  void Answer(StepAnswers answers) override {
     const ShardShape& shard = *first_->shape().shard;
-    ShardAnswers answers;
-    for (int i = 0; i < results->rows_size();) {
-      const uint32_t index = results->rows(i).row();
-      std::vector<v1::RowResult> parts;
-      for (; i < results->rows_size() && results->rows(i).row() == index; ++i) parts.push_back(results->rows(i));
+    ShardAnswers to_others;
+    for (RowAnswer& row : answers.Rows()) {
+      const uint32_t index = row.note.row;
       if (const auto others = others_.find(index); others != others_.end()) {
-        for (const RowShard& other : others->second) {
-          for (const v1::RowResult& part : parts) answers.Add(other, part);
-        }
+        for (const RowShard& other : others->second) to_others.Add(other, row);
       }
-      if (shard.epoch == 0 || parts.back().has_error()) continue;
+      if (shard.epoch == 0 || row.note.refused) continue;
       // Before the answer leaves: a rank that loses it finds it.
-      engine_.shards().Keep(first_->stream().worker(), first_->row(index), std::move(parts), shard.count,
+      engine_.shards().Keep(first_->stream().worker(), first_->row(index), std::move(row), shard.count,
                             ShardTable::Source::kComputed);
     }
-    answers.Send();
-    first_->Answer(results);
+    to_others.Send();
+    first_->Answer(std::move(answers));
   }
 
  private:
@@ -104,13 +99,13 @@ std::optional<Refusal> CheckOtherShard(const v1::StepRow& row, uint32_t index) {
 }
 
 // Returns true if the worker opens the sequence again and repeats its shard; no other rank has to know.
-bool IsMendedByOpening(v1::ErrorReason reason) {
+bool IsMendedByOpening(Reason reason) {
   switch (reason) {
-    case v1::HISTORY_REQUIRED:
-    case v1::STALE_STEP:
-    case v1::STEP_CONFLICT:
-    case v1::STEP_IN_FLIGHT:
-    case v1::UNKNOWN_SEQUENCE:
+    case Reason::kHistoryRequired:
+    case Reason::kStaleStep:
+    case Reason::kStepConflict:
+    case Reason::kStepInFlight:
+    case Reason::kUnknownSequence:
       return true;
     default:
       return false;
@@ -193,53 +188,54 @@ Refusal DuplicateRow(uint32_t index) {
           "the step has several rows for this sequence; none of them is served"};
 }
 
-std::vector<v1::RowResult> ShardAssembler::FindKept(const StepMessage& message, uint32_t row) const {
+std::optional<RowAnswer> ShardAssembler::FindKept(const StepMessage& message, uint32_t row) const {
   const ShardShape& shard = *message.shape().shard;
-  if (shard.epoch == 0) return {};
+  if (shard.epoch == 0) return std::nullopt;
   return engine_.shards().Find(stream_->worker(), message.row(row), shard.index);
 }
 
 void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<RowRun>> runs,
-                              v1::StepResults now) {
+                              StepAnswers now) {
   const bool answers_are_kept = message->shape().shard->epoch != 0;
   std::vector<FirstShardRow> rows(message->rows());
   std::vector<uint32_t> waiting;
-  v1::StepResults settled;
-  for (v1::RowResult& result : *now.mutable_rows()) {
-    const bool settles = result.has_error() ? IsMendedByOpening(result.error().reason()) : answers_are_kept;
-    (settles ? settled : rows[result.row()].held).mutable_rows()->Add(std::move(result));
+  StepAnswers settled;
+  for (RowAnswer& row : now.Rows()) {
+    const uint32_t index = row.note.row;
+    const bool settles = row.note.refused ? IsMendedByOpening(*row.note.refused) : answers_are_kept;
+    (settles ? settled : rows[index].held).Add(std::move(row), index);
   }
   for (uint32_t index = 0; index < rows.size(); ++index) {
     rows[index].run = std::move(runs[index]);
-    if (rows[index].run != nullptr || rows[index].held.rows_size() > 0) waiting.push_back(index);
+    if (rows[index].run != nullptr || !rows[index].held.empty()) waiting.push_back(index);
   }
-  if (settled.rows_size() > 0) SharedAnswers(&engine_, message).Answer(&settled);
+  if (!settled.empty()) SharedAnswers(&engine_, message).Answer(std::move(settled));
   Add(std::make_shared<StreamShards>(message, std::move(rows)), waiting, *message);
 }
 
 void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
   absl::flat_hash_map<absl::string_view, int> uses;
   for (const v1::StepRow& row : message->step().rows()) ++uses[row.request_id()];
-  v1::StepResults refused;
+  StepAnswers refused;
   std::vector<uint32_t> rows;
   for (uint32_t index = 0; index < message->rows(); ++index) {
     const v1::StepRow& row = message->row(index);
     const std::string field = absl::StrCat("step.rows[", index, "].request_id");
     if (const Refusal* const refusal = message->FindSetTwice(index)) {
-      AddRefusal(index, row.step_id(), *refusal, &refused);
+      refused.Refuse({index, row.step_id()}, *refusal);
     } else if (auto refusal = message->FindUnknownInRow(index)) {
-      AddRefusal(index, row.step_id(), *refusal, &refused);
+      refused.Refuse({index, row.step_id()}, *refusal);
     } else if (auto refusal = CheckName(row.request_id(), field)) {
-      AddRefusal(index, row.step_id(), *refusal, &refused);
+      refused.Refuse({index, row.step_id()}, *refusal);
     } else if (uses[row.request_id()] > 1) {
-      AddRefusal(index, row.step_id(), DuplicateRow(index), &refused);
+      refused.Refuse({index, row.step_id()}, DuplicateRow(index));
     } else if (auto refusal = CheckOtherShard(row, index)) {
-      AddRefusal(index, row.step_id(), *refusal, &refused);
+      refused.Refuse({index, row.step_id()}, *refusal);
     } else {
       rows.push_back(index);
     }
   }
-  if (refused.rows_size() > 0) message->Answer(&refused);
+  if (!refused.empty()) message->Answer(std::move(refused));
   Add(std::make_shared<StreamShards>(message, std::vector<FirstShardRow>()), rows, *message);
 }
 
@@ -275,14 +271,14 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     sink.SetOthers(index, std::move(others));
     FirstShardRow row = first->Take(index);
     if (row.run == nullptr) {
-      sink.Answer(&row.held);
+      sink.Answer(std::move(row.held));
       continue;
     }
     const auto refuse = [&](const Refusal& refusal) {
       row.run->Abort();
-      v1::StepResults refused;
-      AddRefusal(index, message->row(index).step_id(), refusal, &refused);
-      sink.Answer(&refused);
+      StepAnswers refused;
+      refused.Refuse({index, message->row(index).step_id()}, refusal);
+      sink.Answer(std::move(refused));
     };
     const auto compact = std::ranges::count_if(shards, IsCompact);
     if (compact != 0) {
@@ -291,10 +287,10 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
       } else if (const auto refusal = MergeCompact(shards, engine_.limits(), row.run.get())) {
         refuse(*refusal);
       } else {
-        v1::StepResults answer;
+        StepAnswers answer;
         AnswerCompactRow(*message, engine_.checkpoint_key(), row.run.get(), &allowance, &answer);
         engine_.observer().CompactRows(CountCompact(answer, 1));
-        sink.Answer(&answer);
+        sink.Answer(std::move(answer));
       }
       continue;
     }
@@ -315,11 +311,11 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     const auto refusal = engine_.batcher().Submit(of_message.step, of_message.step->TakeRows());
     if (!refusal) continue;
     of_message.step->AbortRows();
-    v1::StepResults refused;
+    StepAnswers refused;
     for (const uint32_t index : of_message.rows) {
-      AddRefusal(index, message->row(index).step_id(), *refusal, &refused);
+      refused.Refuse({index, message->row(index).step_id()}, *refusal);
     }
-    of_message.sink->Answer(&refused);
+    of_message.sink->Answer(std::move(refused));
   }
 }
 

@@ -21,7 +21,7 @@ namespace sortition::service {
 // shard.
 struct FirstShardRow {
   std::unique_ptr<RowRun> run;
-  v1::StepResults held;  // the answer that all shards get once they have come
+  StepAnswers held;  // the answer that all shards get once they have come
 };
 
 // The shards of one stream. AddFirst and AddOther are for the session's thread; the rest is thread-safe.
@@ -36,12 +36,12 @@ class ShardAssembler {
   // refusals that it mends by opening the sequence again, after which its shard comes again. All other answers are held
   // until all shards have come, and are then sent to all.
   void AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<RowRun>> runs,
-                v1::StepResults now);
+                StepAnswers now);
   // Adds a message of another shard.
   void AddOther(const std::shared_ptr<StepMessage>& message);
 
-  // Returns the answer that is kept for a row of shard 0; empty if there is none.
-  std::vector<v1::RowResult> FindKept(const StepMessage& message, uint32_t row) const;
+  // Returns the answer that is kept for a row of shard 0, if there is one.
+  std::optional<RowAnswer> FindKept(const StepMessage& message, uint32_t row) const;
 
   // The worker has cancelled a message, of any shard: refuses its rows that wait with STEP_CANCELLED. With shard 0 the
   // other shards of these rows are refused, too; another shard is taken back alone.

@@ -4,18 +4,9 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "service/arena_message.h"
-#include "service/receipt/receipt_book.h"
-#include "service/result/encode_result.h"
-#include "service/result/receipts_of.h"
-#include "service/result/split_results.h"
 
 namespace sortition::service {
 namespace {
-
-// Memory for the answers of rows that are plain draws. Others take more blocks of the same size.
-constexpr size_t kArenaBytes = 512;
-constexpr size_t kArenaRowBytes = 256;
 
 // Returns row `row` of a step's draft probabilities. `memory` holds the bytes of one that came in pieces.
 const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uint64_t stride,
@@ -28,55 +19,24 @@ const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uin
   return memory->data();
 }
 
-void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
-  if (result->has_draw()) {
-    result->mutable_draw()->set_checkpoint(std::move(checkpoint));
-  } else if (result->has_verify()) {
-    result->mutable_verify()->set_checkpoint(std::move(checkpoint));
-  } else {
-    result->mutable_score()->set_checkpoint(std::move(checkpoint));
-  }
-}
-
-}  // namespace
-
-void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const RowPlan& plan,
-                     const SequenceSpec& spec, ReceiptChain* receipts, const RowResult& result, v1::StepResults* out) {
-  const int first = out->rows_size();
-  EncodeResult(result, plan, spec, {plan.row, plan.intent.step_id}, out->mutable_rows());
-  if (receipts != nullptr && plan.kind != RowPlan::Kind::kScore) {
-    std::string records = receipts->Add(ReceiptsOf(result, plan, spec));
-    if (!records.empty()) out->mutable_rows(out->rows_size() - 1)->set_receipts(std::move(records));
-  }
-  if (!kernels::KeepsSamplerState(spec.parameters.chain)) return;
-  // The state after the last of the result's tokens.
-  const Checkpoint checkpoint = {result.outputs.back().sampler_state,
-                                 plan.intent.position + static_cast<uint32_t>(result.outputs.size()),
-                                 result.history_hash.value_or(0)};
-  const CheckpointOwner owner = message.stream().OwnerOf(message.row(plan.row).request_id(), spec);
-  SetCheckpoint(key.Seal(owner, checkpoint), out->mutable_rows(first));
-}
-
-namespace {
-
-// Ends a row that is complete, and appends its answer.
-void Commit(const StepMessage& message, const CheckpointKey& key, RowRun* run, v1::StepResults* out) {
+// Ends a row that is complete, and adds its answer.
+void Commit(const StepMessage& message, const CheckpointKey& key, RowRun* run, StepAnswers* out) {
   const RowPlan& plan = run->plan();
   const auto committed = run->Commit();
   if (const auto* refusal = std::get_if<Refusal>(&committed)) {
-    return AddRefusal(plan.row, plan.intent.step_id, *refusal, out);
+    return out->Refuse({plan.row, plan.intent.step_id}, *refusal);
   }
-  EncodeRowResult(message, key, plan, run->spec(), run->receipts().get(), std::get<RowResult>(committed), out);
+  out->Add({std::get<RowResult>(committed), plan, run->spec(), run->receipts().get(), key, message.OwnerOf(plan.row)});
 }
 
 }  // namespace
 
-CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows) {
+CompactRowCounts CountCompact(const StepAnswers& now, size_t rows) {
   CompactRowCounts counts;
   uint32_t undecided = 0;
-  for (const v1::RowResult& row : now.rows()) {
-    if (row.error().reason() != v1::ROW_REQUIRED) continue;
-    ++counts.required[static_cast<size_t>(row.error().required(0).cause() - v1::RequiredLogits::CAUSE_TOKENS)];
+  for (const AnswerNote& note : now.notes()) {
+    if (!note.required) continue;
+    ++counts.required[static_cast<size_t>(*note.required)];
     ++undecided;
   }
   counts.decided = static_cast<uint32_t>(rows) - undecided;
@@ -84,7 +44,7 @@ CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows) {
 }
 
 void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
-                      v1::StepResults* out) {
+                      StepAnswers* out) {
   const StepShape& shape = message.shape();
   std::vector<std::byte> memory;
   const auto dense_at = [&](uint32_t index) -> const void* {
@@ -94,25 +54,6 @@ void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowR
   run->RunCompact(dense_at, shape.draft_dtype, allowance);
   Commit(message, key, run, out);
 }
-
-class StepInFlight::Answers {
- public:
-  explicit Answers(size_t rows) : arena_(Options(rows)) { results_.mutable_rows()->Reserve(static_cast<int>(rows)); }
-  v1::StepResults& results() { return results_; }
-
- private:
-  static google::protobuf::ArenaOptions Options(size_t rows) {
-    google::protobuf::ArenaOptions options;
-    options.start_block_size = kArenaBytes + kArenaRowBytes * rows;
-    options.max_block_size = options.start_block_size;
-    return options;
-  }
-
-  google::protobuf::Arena arena_;
-  v1::StepResults& results_ = *NewInArena<v1::StepResults>(&arena_);
-};
-
-StepInFlight::~StepInFlight() = default;
 
 StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr<ResultSink> sink, Batcher* batcher,
                            const CheckpointKey* key, bool early)
@@ -157,7 +98,7 @@ void StepInFlight::AbortRows() {
 }
 
 void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
-  auto answers = std::make_unique<Answers>(outputs.size());
+  StepAnswers answers(outputs.size());
   const bool wanted = !message_->stream().closed();
   std::vector<QueuedRow> following;
   for (const QueuedOutput& output : outputs) {
@@ -168,14 +109,14 @@ void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
       progress.next->Set(&next.row.request);
       following.push_back(std::move(next));
     } else if (progress.next || progress.is_complete) {
-      End(&row->run, wanted, &answers->results());
+      End(&row->run, wanted, &answers);
     }
   }
   // Devices continue while the answers are written.
   const bool more_follow = !following.empty();
   if (more_follow) batcher_.Continue(shared_from_this(), std::move(following));
   answers = Gather(std::move(answers), more_follow);
-  if (answers != nullptr && answers->results().rows_size() > 0) sink_->Answer(&answers->results());
+  if (!answers.empty()) sink_->Answer(std::move(answers));
 }
 
 RowRun::Progress StepInFlight::Take(RowRun* run, uint32_t position, const QueuedOutput& output) {
@@ -190,35 +131,34 @@ RowRun::Progress StepInFlight::Take(RowRun* run, uint32_t position, const Queued
 }
 
 // A row of a stream that has ended is answered, too: the answer closes the stream's window.
-void StepInFlight::End(RowRun* run, bool wanted, v1::StepResults* out) {
+void StepInFlight::End(RowRun* run, bool wanted, StepAnswers* out) {
   const RowPlan& plan = run->plan();
   if (!wanted) {
     run->Abort();
     const Refusal ended{Reason::kStepCancelled, "", "", "the stream of the step has ended"};
-    return AddRefusal(plan.row, plan.intent.step_id, ended, out);
+    return out->Refuse({plan.row, plan.intent.step_id}, ended);
   }
   Commit(*message_, key_, run, out);
 }
 
 // An answer waits for the rows that a device has, but not for rows that are still queued: those may take any time, and
 // may pass their deadline.
-std::unique_ptr<StepInFlight::Answers> StepInFlight::Gather(std::unique_ptr<Answers> answers, bool more_follow) {
+StepAnswers StepInFlight::Gather(StepAnswers answers, bool more_follow) {
   if (early_) return answers;
-  v1::StepResults& results = answers->results();
-  const uint32_t rows = AnsweredRows(results);
+  const size_t rows = answers.notes().size();
   absl::MutexLock lock(&mutex_);
   SORTITION_CHECK(rows <= not_gathered_);
   not_gathered_ -= rows;
-  if (held_ == nullptr && not_gathered_ == 0) return answers;
-  held_bytes_ += results.ByteSizeLong();
-  if (held_ == nullptr) {
+  if (held_.empty() && not_gathered_ == 0) return answers;
+  held_bytes_ += answers.results().ByteSizeLong();
+  if (held_.empty()) {
     held_ = std::move(answers);
   } else {
-    held_->results().mutable_rows()->MergeFrom(results.rows());
+    held_.Add(std::move(answers));
   }
-  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kMaxAnswerBytes) return nullptr;
+  if (not_gathered_ > 0 && !more_follow && waiting_rows() == 0 && held_bytes_ < kMaxAnswerBytes) return {};
   held_bytes_ = 0;
-  return std::move(held_);
+  return std::exchange(held_, {});
 }
 
 }  // namespace sortition::service

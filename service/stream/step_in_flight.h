@@ -19,17 +19,13 @@
 
 namespace sortition::service {
 
-// Appends the result of a row to `*out` as messages. `key` seals the state of the sequence's samplers, if they keep
-// one, for the worker to carry. `receipts`, which may be null, gets a receipt of each drawn token. Thread-safe.
-void EncodeRowResult(const StepMessage& message, const CheckpointKey& key, const RowPlan& plan,
-                     const SequenceSpec& spec, ReceiptChain* receipts, const RowResult& result, v1::StepResults* out);
-
-// Runs a compact row and ends it: appends its result, or why it has none, to `*out`. Needs no device. Thread-safe.
+// Runs a compact row and ends it: adds its result, or why it has none, to `*out`. `key` is that of checkpoints. Needs
+// no device. Thread-safe.
 void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
-                      v1::StepResults* out);
+                      StepAnswers* out);
 
 // Counts the outcomes of `rows` compact rows, whose answers are among `now`.
-CompactRowCounts CountCompact(const v1::StepResults& now, size_t rows);
+CompactRowCounts CountCompact(const StepAnswers& now, size_t rows);
 
 // Owned by a shared_ptr, which it gives to the batcher again for positions that run in turn. Its rows hold their
 // sequences until they are delivered, or until AbortRows.
@@ -39,7 +35,6 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   // they finish; otherwise together, as Gather says.
   StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr<ResultSink> sink, Batcher* batcher,
                const CheckpointKey* key, bool early);
-  ~StepInFlight() override;
 
   // Building, by one thread.
   // Sets where the logits of a position lie: the segments of a device's row, and whose memory they are.
@@ -65,12 +60,10 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   void AddPositions(Row& row, SetLogits set_logits);
 
   RowRun::Progress Take(RowRun* run, uint32_t position, const QueuedOutput& output);
-  // Ends a row and appends its answer.
-  void End(RowRun* run, bool wanted, v1::StepResults* out);
-  // Answers, whose parts are freed together.
-  class Answers;
-  // Adds answers to those that are held. Returns the answers that leave now; null if there are none.
-  std::unique_ptr<Answers> Gather(std::unique_ptr<Answers> answers, bool more_follow);
+  // Ends a row and adds its answer.
+  void End(RowRun* run, bool wanted, StepAnswers* out);
+  // Adds answers to those that are held. Returns the answers that leave now.
+  StepAnswers Gather(StepAnswers answers, bool more_follow);
 
   const std::shared_ptr<StepMessage> message_;
   const std::shared_ptr<ResultSink> sink_;
@@ -82,7 +75,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
 
   absl::Mutex mutex_;
-  std::unique_ptr<Answers> held_ ABSL_GUARDED_BY(mutex_);  // answers that wait for those of other rows
+  StepAnswers held_ ABSL_GUARDED_BY(mutex_);  // answers that wait for those of other rows
   uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t not_gathered_ ABSL_GUARDED_BY(mutex_) = 0;  // rows
 };

@@ -10,7 +10,6 @@
 #include "service/request/strictness.h"
 #include "service/request/trace.h"
 #include "service/result/encode.h"
-#include "service/result/split_results.h"
 
 namespace sortition::service {
 
@@ -61,36 +60,35 @@ void StepMessage::NoteOptions(const SequenceSpec& spec) {
   options_ = options;
 }
 
-void StepMessage::Answer(v1::StepResults* results) {
-  results->set_batch_id(batch_id());
-  if (IsOneMessage(*results)) return Send(results);
-  for (v1::StepResults& message : SplitResults(std::move(*results))) Send(&message);
+void StepMessage::Answer(StepAnswers answers) {
+  Count(answers.notes());
+  answers.SendTo(batch_id(), [this](v1::StepResults* results, uint32_t rows) { Send(results, rows); });
 }
 
-void StepMessage::Send(v1::StepResults* results) {
-  const uint32_t tokens = TokensDrawn(*results);
+void StepMessage::Count(const std::vector<AnswerNote>& notes) {
+  uint32_t tokens = 0;
   uint32_t refused = 0;
   std::array<uint32_t, kMaxPhases> in_phases = {};
-  for (const v1::RowResult& row : results->rows()) {
-    if (const uint32_t phase = LastPhase(row); phase != 0) ++in_phases[phase - 1];
-    if (!row.has_error()) continue;
-    const auto reason = static_cast<Reason>(row.error().reason());
-    engine_.observer().Refused(reason, row.error().field(), 1);
-    refused_for_.store(reason, std::memory_order_relaxed);
+  for (const AnswerNote& note : notes) {
+    tokens += note.tokens;
+    if (note.phase != kNoPhase) ++in_phases[note.phase - 1];
+    if (!note.refused) continue;
+    engine_.observer().Refused(*note.refused, note.field, 1);
+    refused_for_.store(*note.refused, std::memory_order_relaxed);
     ++refused;
   }
-  // The other shards of a row are answered with the same tokens, which count once.
-  const bool is_counted = !shape_.shard || shape_.shard->index == 0;
-  if (is_counted && tokens > 0) engine_.observer().TokensDrawn(tokens);
-  for (uint32_t i = 0; is_counted && i < kMaxPhases; ++i) {
+  if (is_counted() && tokens > 0) engine_.observer().TokensDrawn(tokens);
+  for (uint32_t i = 0; is_counted() && i < kMaxPhases; ++i) {
     if (in_phases[i] != 0) engine_.observer().PhaseTokens(i + 1, in_phases[i]);
   }
   if (refused > 0) refused_.fetch_add(refused, std::memory_order_relaxed);
-  const uint32_t rows = AnsweredRows(*results);
+}
+
+void StepMessage::Send(v1::StepResults* results, uint32_t rows) {
   const uint32_t before = unanswered_.fetch_sub(rows);
   SORTITION_CHECK(before >= rows);
   const bool is_last = before == rows;
-  if (is_last && is_counted) Finish();
+  if (is_last && is_counted()) Finish();
   if (is_last) stream_->Unregister(batch_id());
   Credit credit(stream_->window, rows, is_last ? bytes_ : 0);
   if (stream_->closed()) return;  // the worker is gone
@@ -172,13 +170,6 @@ void StepMessage::Cancel() {
   for (const auto& step : steps_) {
     if (const auto held = step.lock()) held->Cancel();
   }
-}
-
-void AddRefusal(uint32_t index, uint64_t step_id, const Refusal& refusal, v1::StepResults* results) {
-  v1::RowResult* const result = results->add_rows();
-  result->set_row(index);
-  result->set_step_id(step_id);
-  EncodeError(refusal, result->mutable_error());
 }
 
 }  // namespace sortition::service

@@ -19,6 +19,7 @@
 #include "service/request/payload_view.h"
 #include "service/request/region_payloads.h"
 #include "service/request/step_request.h"
+#include "service/result/step_answers.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/stream/stream_context.h"
 #include "sortition/v1/sampling.pb.h"
@@ -29,8 +30,8 @@ namespace sortition::service {
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
-  // Answers rows of a step message, which the results number as the message does. May move parts of `*results` out.
-  virtual void Answer(v1::StepResults* results) = 0;
+  // Answers rows of a step message, which the answers number as the message does.
+  virtual void Answer(StepAnswers answers) = 0;
 };
 
 // Built by one thread; thread-safe from then on. Each row is answered once.
@@ -59,6 +60,8 @@ class StepMessage final : public ResultSink {
   uint64_t bytes() const { return bytes_; }
   absl::Time arrived() const { return arrived_; }
   StreamContext& stream() const { return *stream_; }
+  // Returns the owner of the checkpoints of row `index`, without its identity.
+  CheckpointOwner OwnerOf(uint32_t index) const { return stream_->OwnerOf(row(index).request_id()); }
 
   const StepShape& shape() const { return shape_; }
   const PayloadView& logits() const { return *logits_; }  // of whole rows
@@ -67,7 +70,7 @@ class StepMessage final : public ResultSink {
   const std::optional<PayloadView>& drafts() const { return drafts_; }
 
   // Answers rows in messages of bounded size. With the last row's answer the message leaves the stream's window.
-  void Answer(v1::StepResults* results) override;
+  void Answer(StepAnswers answers) override;
   // Refuses the message as a whole. No row of it has been answered.
   void Refuse(const Refusal& refusal);
 
@@ -77,7 +80,11 @@ class StepMessage final : public ResultSink {
   void Cancel();
 
  private:
-  void Send(v1::StepResults* results);
+  void Count(const std::vector<AnswerNote>& notes);
+  // Sends a message in which the answers of `rows` rows end.
+  void Send(v1::StepResults* results, uint32_t rows);
+  // The other shards of a row are answered with the same tokens, which count once.
+  bool is_counted() const { return !shape_.shard || shape_.shard->index == 0; }
   void Finish();
   // Tells the event log of the step, with its times since its arrival.
   void Note(NotedStep noted);
@@ -103,8 +110,5 @@ class StepMessage final : public ResultSink {
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::InlinedVector<std::weak_ptr<PendingStep>, 1> steps_ ABSL_GUARDED_BY(mutex_);
 };
-
-// Appends a refusal of row `index` to `*results`.
-void AddRefusal(uint32_t index, uint64_t step_id, const Refusal& refusal, v1::StepResults* results);
 
 }  // namespace sortition::service

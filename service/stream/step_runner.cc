@@ -43,7 +43,7 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
 
 // Calls `begin` for each row of a step, but refuses rows of a sequence that several rows name.
 template <typename Begin>
-void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
+void ForEachRow(const StepMessage& message, StepAnswers* now, Begin begin) {
   absl::flat_hash_set<absl::string_view> named;
   absl::flat_hash_set<absl::string_view> twice;  // mostly empty
   named.reserve(message.rows());
@@ -53,7 +53,7 @@ void ForEachRow(const StepMessage& message, v1::StepResults* now, Begin begin) {
   for (uint32_t index = 0; index < message.rows(); ++index) {
     const v1::StepRow& row = message.row(index);
     if (!twice.empty() && twice.contains(row.request_id())) {
-      AddRefusal(index, row.step_id(), DuplicateRow(index), now);
+      now->Refuse({index, row.step_id()}, DuplicateRow(index));
     } else {
       begin(index);
     }
@@ -107,7 +107,7 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
                                                    message->step().answer_early());
   message->Attach(step);
   RewriteAllowance rewrites;
-  v1::StepResults now;
+  StepAnswers now;
   std::vector<std::unique_ptr<RowRun>> compact;
   ForEachRow(*message, &now, [&](uint32_t index) {
     GrantedRow row;
@@ -140,33 +140,28 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
     AnswerCompactRow(*message, engine_.checkpoint_key(), run.get(), &allowance, &now);
   }
   if (!compact.empty()) engine_.observer().CompactRows(CountCompact(now, compact.size()));
-  if (now.rows_size() > 0) message->Answer(&now);
+  if (!now.empty()) message->Answer(std::move(now));
 }
 
 void StepRunner::RunShards(const std::shared_ptr<StepMessage>& message) {
   RewriteAllowance rewrites;
-  v1::StepResults now;
-  v1::StepResults repeated;
+  StepAnswers now;
+  StepAnswers repeated;
   std::vector<std::unique_ptr<RowRun>> runs(message->rows());
   ForEachRow(*message, &now, [&](uint32_t index) {
-    std::vector<v1::RowResult> kept = shards_.FindKept(*message, index);
-    for (v1::RowResult& part : kept) {
-      part.set_row(index);
-      *repeated.add_rows() = std::move(part);
-    }
-    if (!kept.empty()) return;
+    if (auto kept = shards_.FindKept(*message, index)) return repeated.Add(*std::move(kept), index);
     GrantedRow row;
     if (BeginRow(message.get(), index, &rewrites, &row, &now)) runs[index] = std::make_unique<RowRun>(std::move(row));
   });
-  if (repeated.rows_size() > 0) message->Answer(&repeated);
+  if (!repeated.empty()) message->Answer(std::move(repeated));
   shards_.AddFirst(message, std::move(runs), std::move(now));
 }
 
 bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
-                          v1::StepResults* now) {
+                          StepAnswers* now) {
   const v1::StepRow& row = message->row(index);
   const auto refuse = [&](const Refusal& refusal) {
-    AddRefusal(index, row.step_id(), refusal, now);
+    now->Refuse({index, row.step_id()}, refusal);
     return false;
   };
   if (const Refusal* const refusal = message->FindSetTwice(index)) return refuse(*refusal);
@@ -215,7 +210,7 @@ bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance
     return refuse(*refusal);
   }
   if (auto* result = std::get_if<RowResult>(&answer)) {
-    EncodeRowResult(*message, engine_.checkpoint_key(), plan, spec, sequence->receipts.get(), *result, now);
+    now->Add({*result, plan, spec, sequence->receipts.get(), engine_.checkpoint_key(), message->OwnerOf(index)});
     return false;
   }
   granted->sequence = *sequence;
@@ -247,7 +242,9 @@ std::optional<Refusal> StepRunner::OpenCheckpoint(const v1::StepRow& row, const 
                                                   RowPlan* plan) const {
   if (row.checkpoint().empty()) return std::nullopt;
   const std::string field = absl::StrCat("step.rows[", plan->row, "].checkpoint");
-  auto opened = engine_.checkpoint_key().Open(stream_->OwnerOf(row.request_id(), spec), row.checkpoint(), field);
+  CheckpointOwner owner = stream_->OwnerOf(row.request_id());
+  owner.identity = HistoryDigest(spec.Identity());
+  auto opened = engine_.checkpoint_key().Open(owner, row.checkpoint(), field);
   if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
   const Checkpoint& checkpoint = std::get<Checkpoint>(opened);
   StepIntent& intent = plan->intent;

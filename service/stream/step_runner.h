@@ -45,7 +45,7 @@ class StepRunner {
                                std::optional<ReadyWord>* ready);
   // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `*now`.
   bool BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
-                v1::StepResults* now);
+                StepAnswers* now);
   void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready, Submitter thread);
   void RunShards(const std::shared_ptr<StepMessage>& message);
   // Finds the packed masks of the row's positions.

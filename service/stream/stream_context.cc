@@ -20,10 +20,6 @@ StreamContext::StreamContext(const Limits& limits, std::string tenant_name, std:
       window(std::make_shared<StreamWindow>(limits)),
       sink_(std::move(sink)) {}
 
-CheckpointOwner StreamContext::OwnerOf(const std::string& request_id, const SequenceSpec& spec) const {
-  return {tenant, worker_session, request_id, HistoryDigest(spec.Identity())};
-}
-
 bool StreamContext::IsUnanswered(uint64_t batch_id) const {
   absl::MutexLock lock(&mutex_);
   return steps_.contains(batch_id);

@@ -17,7 +17,6 @@
 #include "service/limits.h"
 #include "service/refusal.h"
 #include "service/sequence/checkpoint.h"
-#include "service/sequence/sequence_spec.h"
 #include "service/shard/shard_table.h"
 #include "service/stream/stream_window.h"
 #include "sortition/v1/sampling.pb.h"
@@ -50,7 +49,8 @@ class StreamContext {
   std::string worker_session;  // set by the hello, before the first step, and constant from then on
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
-  CheckpointOwner OwnerOf(const std::string& request_id, const SequenceSpec& spec) const;
+  // Without the identity, which is the spec's.
+  CheckpointOwner OwnerOf(const std::string& request_id) const { return {tenant, worker_session, request_id}; }
 
   // Queues a message to the worker, with what leaves the window when it has left.
   void Send(const v1::StreamResponse& response, Credit credit = {}) { sink_->Send(response, std::move(credit)); }

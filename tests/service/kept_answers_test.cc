@@ -32,7 +32,7 @@ class KeptAnswersTest : public ::testing::Test {
   void Put(const std::string& client, uint32_t sequence, size_t bytes = kAnswer, uint64_t step = 1) {
     std::vector<v1::RowResult> parts(1);
     parts[0].mutable_draw()->set_checkpoint(std::string(bytes, 'x'));
-    kept_.Put(Key(client, sequence), KeptAnswer(Asked(step), std::move(parts), 2), now_ += absl::Seconds(1));
+    kept_.Put(Key(client, sequence), KeptAnswer(Asked(step), {std::move(parts)}, 2), now_ += absl::Seconds(1));
     EXPECT_LE(kept_.bytes(), kBound);
   }
   uint32_t Of(const std::string& client, uint32_t sequences) const {
@@ -68,7 +68,7 @@ TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   std::vector<v1::RowResult> parts(1);
   for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_positions();
   const uint64_t held = parts[0].SpaceUsedLong();
-  kept_.Put(Key("client", 1), KeptAnswer(Asked(1), std::move(parts), 2), now_);
+  kept_.Put(Key("client", 1), KeptAnswer(Asked(1), {std::move(parts)}, 2), now_);
   EXPECT_GE(kept_.bytes(), held);
 }
 

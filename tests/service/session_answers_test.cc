@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "service/result/split_results.h"
+#include "service/limits.h"
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 

@@ -81,6 +81,26 @@ TEST_F(SessionRanks, BroughtAnswerAnswersWaitingRank) {
   ExpectError(ahead.Rejected().error(), Reason::kTooMany, "bring_answer.result");
 }
 
+// A regression: the counts of an answer were read from it, and a worker may bring one that no server makes.
+TEST_F(SessionRanks, BroughtAnswerMayBeStrange) {
+  TestEngine restarted = TestEngine::OnCpu();
+  StreamWorker behind(restarted.get());
+  StreamWorker ahead(restarted.get());
+  behind.Send(Numbered(1, 5, 1));
+  for (int row = 0; row < 2; ++row) {
+    v1::StreamRequest bring;
+    *bring.mutable_bring_answer()->mutable_asked() = Numbered(1, 5, 2).step().rows(row);
+    v1::RowResult& result = *bring.mutable_bring_answer()->mutable_result();
+    result.set_step_id(5);
+    row == 0 ? result.mutable_draw()->set_phase(1u << 30) : result.mutable_verify()->set_accepted(1);
+    ahead.Send(bring);
+  }
+  const std::vector<v1::RowResult> got = behind.Results(1, 2);
+  EXPECT_EQ(got.at(0).draw().phase(), 1u << 30);
+  EXPECT_EQ(got.at(1).verify().accepted(), 1u);
+  EXPECT_TRUE(behind.IsIdle());
+}
+
 // A regression: the sequence stayed in flight and could never be evicted.
 TEST_F(SessionRanks, BroughtAnswerFreesItsSequence) {
   v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);

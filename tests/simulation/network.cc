@@ -244,7 +244,7 @@ void Network::CountKept(const Connection& connection, const v1::Step& step) {
   const service::ShardTable::Worker worker = {world_.TenantOf(connection.worker),
                                               absl::StrCat("worker ", world_.ranks[connection.worker].worker)};
   for (const v1::StepRow& row : step.rows()) {
-    if (!shards.Find(worker, row, step.logits().shard().index()).empty()) ++tally_.kept_answers;
+    if (shards.Find(worker, row, step.logits().shard().index())) ++tally_.kept_answers;
   }
 }
 

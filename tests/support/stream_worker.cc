@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "service/request/frame.h"
-#include "service/result/split_results.h"
+#include "service/result/encode_result.h"
 
 namespace sortition::testing {
 
