@@ -1,0 +1,7 @@
+// ReadMaxima of bf16 rows whose logits are summed.
+#define SORTITION_SUMMED_DTYPE kBF16
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd/read_sums.inc"
+#include "hwy/foreach_target.h"
+//
+#include "kernels/cpu/simd/read_sums.inc"
