@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Prints figures of the tree's size, for a look before and after a change.
 
-`figures.py [REVISION]` counts the files that git tracks, in the working tree or in a revision: lines of text, the
-largest folders, and the way of a draw, which ARCHITECTURE.md lists under "A draw's way".
+`figures.py [REVISION]` counts the files that git tracks, in the working tree or in a revision: lines of text, and the
+largest folders.
 """
 
 import re
 import subprocess
 import sys
 from collections import Counter
-from typing import Dict, Iterator, Tuple
+from typing import Iterator, Tuple
 
 CODE = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp", ".proto", ".py", ".rs", ".sh", ".js")
 GENERATED = re.compile(r"\.json$|^tests/fuzz/corpus/|option_table\.py$")
@@ -46,21 +46,14 @@ def kind_of(path: str) -> str:
 def main() -> None:
     lines: Counter[str] = Counter()
     folders: Counter[str] = Counter()
-    contents: Dict[str, str] = {}
     for path, content in texts(sys.argv[1] if len(sys.argv) > 1 else ""):
         lines[kind_of(path)] += content.count("\n")
         folders[path.rpartition("/")[0]] += 1
-        contents[path] = content
     for kind, count in lines.most_common():
         print(f"lines, {kind}: {count}")
     print(f"lines, all: {sum(lines.values())}")
     for folder, count in folders.most_common(6):
         print(f"files in {folder}: {count}")
-    way = re.search(r"## A draw's way\n(.*?)(?=\n## )", contents.get("ARCHITECTURE.md", ""), re.DOTALL)
-    if way:
-        names = set(re.findall(r"`([\w/]+)\.(?:h|cc)`", way.group(1)))
-        types = set(re.findall(r"`((?:v1::)?[A-Z]\w+)`", way.group(1)))
-        print(f"a draw's way: {len(names)} file pairs, {len(types)} types")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ std::vector<SamplingParameters> Cases() {
       {.temperature = 0.8f, .min_k = true},
       {.temperature = 2, .top_k = 30, .min_k = true, .min_k_tau = 60},
       InOrder(Preset::kLlamaCpp, least),
-      {.temperature = 0.9f, .typical_p = 0.05f, .xtc_probability = 1, .xtc_threshold = 1e-3f, .min_keep = 12},
+      {.temperature = 0.9f, .typical_p = 0.05f, .min_keep = 12, .xtc_probability = 1, .xtc_threshold = 1e-3f},
       {.xtc_probability = 1, .xtc_threshold = 0.03f},
       {.top_k = 100, .dynamic_temperature_range = 0.8f, .dynamic_temperature_exponent = 1.7f},
       {.temperature = 0.9f, .smoothing_factor = 0.3f, .smoothing_curve = 2},

@@ -9,7 +9,6 @@
 
 #include "google/protobuf/text_format.h"
 #include "service/request/parameters.h"
-#include "service/request/strictness.h"
 
 namespace sortition::service {
 namespace {
@@ -153,16 +152,6 @@ TEST(PhaseOptions, EmptyListsAreInherited) {
   const SequenceSpec none = MustCompilePhases(
       "logit_bias { token: 5 bias: 1 } phases { end: 2 parameters { logit_bias { token: 5 bias: 0 } } }");
   EXPECT_TRUE(none.Within(1).listed_edits.empty() || none.Within(1).listed_edits[0].bias == 0);
-}
-
-TEST(PhaseOptions, OtherParametersAreUnknown) {
-  v1::SamplingParameters inner = ParsedPhases("dry { multiplier: 1 }");
-  v1::SamplingParameters parameters = ParsedPhases("phases { begin: 1 end: 2 }");
-  ASSERT_TRUE(parameters.mutable_phases(0)->mutable_parameters()->ParseFromString(inner.SerializeAsString()));
-  const auto refusal = FindUnknown(parameters, "p");
-  ASSERT_TRUE(refusal.has_value());
-  EXPECT_EQ(refusal->reason, Reason::kUnknownField);
-  EXPECT_EQ(refusal->field, "p.phases[0].parameters.#32");
 }
 
 TEST(PhaseOptions, InnerRangesAreNamed) {
