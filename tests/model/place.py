@@ -30,8 +30,8 @@ class Rules:
         self.allowed = self.p.get("allowed_token_ids") or None
         self.state = first_state(self.compiled.chain)
         if "min_p" in plants and self.p.get("min_p"):
-            self.compiled.min_p_distance -= 1 << 20
-            self.compiled.chain = [[1, stage[1] - (1 << 20), *stage[2:]] if stage[0] == 1 else stage
+            self.compiled.min_p_distance -= 1 << 24
+            self.compiled.chain = [[1, stage[1] - (1 << 24), *stage[2:]] if stage[0] == 1 else stage
                                    for stage in self.compiled.chain]
         if "scope" in plants and "penalty_scope" in self.p:
             self.p = {**self.p, "penalty_scope": {**self.p["penalty_scope"], "window": 0}}
