@@ -41,6 +41,8 @@ def leaves(message, prefix=""):
     for match in FIELD.finditer(body):
         repeated, kind, name = match.groups()
         path = prefix + name
+        if kind == "Phase" and prefix:
+            continue  # a phase has none within
         if repeated and kind not in LISTS:
             yield from leaves(kind, path + "[0].")
         elif repeated:
