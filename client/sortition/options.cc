@@ -37,7 +37,7 @@ Status CheckOrder(const law::SamplingParameters& p) {
 
 Status CheckParameters(const law::SamplingParameters& p) {
   if (const auto found = law::FindOutOfRange(p)) {
-    return InvalidArgument(absl::StrCat(std::string(found->field), " is ", found->value, ", not in ", found->limit));
+    return InvalidArgument(absl::StrCat(std::string(found->name), " is ", found->value, ", not in ", found->limit));
   }
   if (p.mirostat != 0 && p.adaptive_p) return InvalidArgument("mirostat and adaptive_p exclude each other");
   return CheckOrder(p);

@@ -57,7 +57,7 @@ std::optional<OutOfRange> FindOutOfRange(const SamplingParameters& parameters) {
     if (real == nullptr && count == nullptr) continue;
     const double value = real != nullptr ? double(parameters.*real) : double(parameters.*count);
     if (!Accepts(number, value, number.most.value))
-      return OutOfRange{number.field, RangeText(number), NumberText(value)};
+      return OutOfRange{number.name, number.field, RangeText(number), NumberText(value)};
   }
   return std::nullopt;
 }

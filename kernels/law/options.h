@@ -39,6 +39,7 @@ struct OptionMost {
 // A number among the options.
 struct NumberOption {
   std::string_view field;  // its path in the contract's SamplingParameters: "xtc.threshold"
+  std::string_view name;   // of its member; without a member the path
   OptionMember member;
   double value;  // where it is absent
   RangeForm form;
@@ -58,19 +59,25 @@ struct NumberOption {
 #define OPTION_MOST_OneOr(high) high
 #define OPTION_MOST_OffAbove(high) high
 #define OPTION_MOST_UpTo(high) #high
-#define OPTION_ROW(field, member, value, form, low, high, effect) \
-  {field, member, value, RangeForm::k##form, low, OPTION_MOST_##form(high), Effect::k##effect},
+#define OPTION_ROW(field, name, member, value, form, low, high, effect) \
+  {field, name, member, value, RangeForm::k##form, low, OPTION_MOST_##form(high), Effect::k##effect},
 inline constexpr NumberOption kNumberOptions[] = {
 #define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
-  OPTION_ROW(#name, &SamplingParameters::name, value, form, low, high, effect)
+  OPTION_ROW(#name, #name, &SamplingParameters::name, value, form, low, high, effect)
 #define LAW_PART(name, part, member, type, value, form, low, high) \
-  OPTION_ROW(#name "." #part, &SamplingParameters::member, value, form, low, high, None)
-#define HISTORY_NUMBER(name, value, form, low, high, text) OPTION_ROW(#name, {}, value, form, low, high, None)
+  OPTION_ROW(#name "." #part, #member, &SamplingParameters::member, value, form, low, high, None)
+#define HISTORY_NUMBER(name, value, form, low, high, text) OPTION_ROW(#name, #name, {}, value, form, low, high, None)
 #define HISTORY_PART(name, part, type, value, form, low, high, effect) \
-  OPTION_ROW(#name "." #part, {}, value, form, low, high, effect)
+  OPTION_ROW(#name "." #part, #name "." #part, {}, value, form, low, high, effect)
 #include "kernels/law/options.inc"
 };
 #undef OPTION_ROW
+#undef OPTION_MOST_Closed
+#undef OPTION_MOST_AboveLow
+#undef OPTION_MOST_ZeroOr
+#undef OPTION_MOST_OneOr
+#undef OPTION_MOST_OffAbove
+#undef OPTION_MOST_UpTo
 
 // Returns the number of this field; null if there is none.
 constexpr const NumberOption* FindNumber(std::string_view field) {
@@ -98,6 +105,7 @@ std::string NumberText(double number);
 
 // An option whose value is out of range.
 struct OutOfRange {
+  std::string_view name;   // of the member, such as "mirostat_tau"
   std::string_view field;  // of the contract's SamplingParameters, such as "mirostat.tau"
   std::string limit;       // RangeText
   std::string value;       // as given

@@ -19,6 +19,7 @@ PROGRAMS = {
 
 def flags(patterns):
     text = "".join(file.read_text(encoding="utf-8") for pattern in patterns for file in SOURCE.glob(pattern))
+    text = re.sub(r"^#define .*(?:\\\n.*)*", "", text, flags=re.MULTILINE)  # these make flags of the table of options
     return set(re.findall(r"ABSL_FLAG\(\s*(?:[^,()<>]|<[^>]*>|\([^)]*\))+,\s*(\w+),", text))
 
 
@@ -40,6 +41,8 @@ class ManualsTest(unittest.TestCase):
     def test_every_flag_is_in_page_and_completion(self):
         for program, (section, sources) in PROGRAMS.items():
             expected = flags(sources)
+            if program == "sortitionctl":
+                expected |= {"temperature", "p_less", "xtc_threshold", "min_tokens", "dry_base"}
             self.assertGreater(len(expected), 3, program)
             page = gzip.decompress((MANUALS / f"{program}.{section}.gz").read_bytes()).decode()
             in_page = set(re.findall(r"^\\fB\\-\\-(\w+)\\fR", page, re.MULTILINE))
