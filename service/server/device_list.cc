@@ -5,33 +5,32 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cuda/cuda_device.h"
-#include "devices/vulkan/vulkan_device.h"
+#include "service/server/vulkan_devices.h"
 
 namespace sortition::server {
 namespace {
 
-using devices::vulkan::Hardware;
-using devices::vulkan::Instance;
-
 constexpr char kCuda[] = "cuda";
 constexpr char kVulkan[] = "vulkan";
-// Numbers of device memories. Each device has its own memory, numbered by its place in its driver's order.
-constexpr uint32_t kCudaMemory = devices::kHostMemory + 1;
-constexpr uint32_t kVulkanMemory = kCudaMemory + 0x10000;
 constexpr absl::Duration kSelfTestTimeout = absl::Minutes(2);  // includes the compiling of shaders
 
 // True if the entry is "KIND" or "KIND:WHICH".
 bool IsOf(const char* kind, const std::string& entry) {
   return entry == kind || absl::StartsWith(entry, absl::StrCat(kind, ":"));
 }
-bool IsVulkan(const std::string& entry) { return IsOf(kVulkan, entry); }
-bool IsCuda(const std::string& entry) { return IsOf(kCuda, entry); }
+
+// Returns the entries of the kind.
+std::vector<std::string> EntriesOf(const char* kind, const std::vector<std::string>& entries) {
+  std::vector<std::string> of;
+  for (const std::string& entry : entries) {
+    if (IsOf(kind, entry)) of.push_back(entry);
+  }
+  return of;
+}
 
 absl::Status CheckEntries(const std::vector<std::string>& entries) {
   std::set<std::string> seen;
@@ -39,61 +38,13 @@ absl::Status CheckEntries(const std::vector<std::string>& entries) {
     if (!seen.insert(entry).second) {
       return absl::InvalidArgumentError(absl::StrCat("--devices: \"", entry, "\" is named twice"));
     }
-    if (entry != "cpu" && ((!IsVulkan(entry) && !IsCuda(entry)) || absl::EndsWith(entry, ":"))) {
+    if (entry != "cpu" && ((!IsOf(kVulkan, entry) && !IsOf(kCuda, entry)) || absl::EndsWith(entry, ":"))) {
       return absl::InvalidArgumentError(
           absl::StrCat("--devices: this build has no \"", entry,
                        "\"; it has cpu, cuda, cuda:INDEX, cuda:UUID, vulkan, vulkan:INDEX, vulkan:NAME"));
     }
   }
   return absl::OkStatus();
-}
-
-// Records that a device is missing. `name` is an entry of --devices that matches nothing here, or the name of a device
-// that did not start; `hardware` is then the driver's name of it.
-void Miss(const std::string& name, const std::string& hardware, const absl::Status& why, Log* log,
-          StartedDevices* started) {
-  const std::string reason(why.message());
-  log->Write(LogLevel::kWarning, "device_missing",
-             {{"devices", hardware.empty() ? name : absl::StrCat(name, " (", hardware, ")")}, {"reason", reason}});
-  started->missing.push_back({name, absl::StartsWith(name, kCuda) ? kCuda : kVulkan, hardware, reason});
-}
-
-// Starts the Vulkan devices that the entries name, each once.
-void StartVulkan(const Config& config, Log* log, StartedDevices* started) {
-  const auto instance = Instance::Create();
-  std::set<uint32_t> taken;
-  for (const std::string& entry : config.devices) {
-    if (!IsVulkan(entry)) continue;
-    if (!instance.ok()) {
-      Miss(entry, "", instance.status(), log, started);
-      continue;
-    }
-    const std::vector<Hardware> matching = Matching(entry, (*instance)->hardware());
-    if (matching.empty()) {
-      Miss(entry, "", absl::NotFoundError("no Vulkan device has this index or name"), log, started);
-    }
-    for (const Hardware& hardware : matching) {
-      if (!taken.insert(hardware.index).second) continue;
-      devices::VulkanDeviceOptions options;
-      options.name = absl::StrCat("vulkan", hardware.index);
-      options.memory = kVulkanMemory + hardware.index;
-      options.pipeline_cache_folder = config.vulkan_cache;
-      auto device = devices::VulkanDevice::Start(*instance, hardware, options);
-      if (device.ok()) {
-        log->Write(LogLevel::kInfo, "device_started",
-                   {{"device", options.name},
-                    {"hardware", hardware.name},
-                    {"shaders", kernels::vulkan::VariantName((*device)->variant())},
-                    {"host_import", hardware.host_import_alignment != 0 ? "yes" : "no"}});
-        if (const absl::Status status = (*device)->cache_status(); !status.ok()) {
-          log->Write(LogLevel::kWarning, "vulkan_cache", {{"reason", std::string(status.message())}});
-        }
-        started->devices.push_back(*std::move(device));
-      } else {
-        Miss(options.name, hardware.name, device.status(), log, started);
-      }
-    }
-  }
 }
 
 // Starts the CUDA devices that the entries name, each once.
@@ -104,7 +55,6 @@ void StartCuda(const std::vector<std::string>& entries, const std::function<void
   const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
   std::set<uint32_t> taken;
   for (const std::string& entry : entries) {
-    if (!IsCuda(entry)) continue;
     if (!hardware.ok()) {
       Miss(entry, "", hardware.status(), log, started);
       continue;
@@ -136,18 +86,12 @@ void StartCuda(const std::vector<std::string>& entries, const std::function<void
 
 }  // namespace
 
-std::vector<Hardware> Matching(const std::string& entry, const std::vector<Hardware>& hardware) {
-  if (entry == kVulkan) return hardware;
-  const std::string wanted = entry.substr(sizeof(kVulkan));
-  uint32_t index = 0;
-  const bool is_index = absl::SimpleAtoi(wanted, &index);
-  std::vector<Hardware> matching;
-  for (const Hardware& one : hardware) {
-    const bool matches = is_index ? one.index == index
-                                  : absl::StrContains(absl::AsciiStrToLower(one.name), absl::AsciiStrToLower(wanted));
-    if (matches) matching.push_back(one);
-  }
-  return matching;
+void Miss(const std::string& name, const std::string& hardware, const absl::Status& why, Log* log,
+          StartedDevices* started) {
+  const std::string reason(why.message());
+  log->Write(LogLevel::kWarning, "device_missing",
+             {{"devices", hardware.empty() ? name : absl::StrCat(name, " (", hardware, ")")}, {"reason", reason}});
+  started->missing.push_back({name, absl::StartsWith(name, kCuda) ? kCuda : kVulkan, hardware, reason});
 }
 
 absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log, std::function<void()> restart_wanted) {
@@ -161,10 +105,12 @@ absl::StatusOr<StartedDevices> StartDevices(const Config& config, Log* log, std:
     started.devices.push_back(std::make_unique<devices::CpuDevice>(
         devices::CpuDeviceOptions{.threads = config.cpu_threads, .target = config.cpu_target}));
   }
-  if (std::any_of(config.devices.begin(), config.devices.end(), IsCuda)) {
-    StartCuda(config.devices, restart_wanted, log, &started);
+  if (const auto entries = EntriesOf(kCuda, config.devices); !entries.empty()) {
+    StartCuda(entries, restart_wanted, log, &started);
   }
-  if (std::any_of(config.devices.begin(), config.devices.end(), IsVulkan)) StartVulkan(config, log, &started);
+  if (const auto entries = EntriesOf(kVulkan, config.devices); !entries.empty()) {
+    StartVulkan(entries, config, log, &started);
+  }
   if (started.devices.empty()) {
     return absl::InvalidArgumentError("--devices: none of them is present, and at least one is needed");
   }

@@ -9,22 +9,25 @@
 #include "absl/status/statusor.h"
 #include "devices/device.h"
 #include "devices/self_test/self_test.h"
-#include "devices/vulkan/instance.h"
 #include "service/engine.h"
 #include "service/server/config.h"
 #include "service/server/log.h"
 
 namespace sortition::server {
 
-// Returns the Vulkan devices that an entry of --devices names. "vulkan" names all, "vulkan:INDEX" the one at this place
-// in the loader's order, "vulkan:TEXT" those whose name contains the text in any case. May be empty.
-std::vector<devices::vulkan::Hardware> Matching(const std::string& entry,
-                                                const std::vector<devices::vulkan::Hardware>& hardware);
+// Numbers of device memories. Each device has its own memory, numbered by its place in its driver's order.
+inline constexpr uint32_t kCudaMemory = devices::kHostMemory + 1;
+inline constexpr uint32_t kVulkanMemory = kCudaMemory + 0x10000;
 
 struct StartedDevices {
   std::vector<std::unique_ptr<devices::Device>> devices;
   std::vector<service::MissingDevice> missing;
 };
+
+// Records that a device is missing. `name` is an entry of --devices that matches nothing here, or the name of a device
+// that did not start; `hardware` is then the driver's name of it.
+void Miss(const std::string& name, const std::string& hardware, const absl::Status& why, Log* log,
+          StartedDevices* started);
 
 // Starts the devices that `config.devices` names. A CUDA or Vulkan device that is absent, or that its driver cannot
 // start, is logged and goes to `missing`. The error names an invalid entry, or says that no device is left.

@@ -30,7 +30,7 @@ def program(tree, name):
 
 def build(tree, jobs):
     """Builds the programs of a source tree, without CUDA kernels: workers and servers meet on the CPU."""
-    subprocess.run(["cmake", "--preset", "release", "-D", "SORTITION_NVCC:FILEPATH="], cwd=tree, check=True,
+    subprocess.run(["cmake", "--preset", "release", "-D", "SORTITION_CUDA=OFF"], cwd=tree, check=True,
                    stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--build", "--preset", "release", "--parallel", jobs, "--target", *PROGRAMS], cwd=tree,
                    check=True, stdout=subprocess.DEVNULL)
