@@ -11,7 +11,7 @@ import unittest
 
 CARGO = os.environ.get("TEST_CARGO", "")
 if not os.path.exists(CARGO):
-    print("there is no cargo (./dev deps)")
+    print("there is no cargo (./dev setup)")
     sys.exit(77)
 
 # pylint: disable=wrong-import-position
