@@ -23,7 +23,7 @@ ABSL_FLAG(Optional<uint64_t>, seed, absl::nullopt,
 ABSL_FLAG(Texts, prompt, {}, "sample, bench: token ids of the prompt, by commas; where penalties look");
 #define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
   ABSL_FLAG(Optional<type>, name, absl::nullopt, "sample, bench: " text);
-#define LAW_FLAG(name, phase, text) ABSL_FLAG(bool, name, false, "sample, bench: " text);
+#define LAW_FLAG(name, phase, text) ABSL_FLAG(Optional<bool>, name, absl::nullopt, "sample, bench: " text);
 #define LAW_PART(name, part, member, type, value, form, low, high) \
   ABSL_FLAG(Optional<type>, member, absl::nullopt, "sample, bench: " #part " of " #name);
 #define HISTORY_NUMBER(name, value, form, low, high, text) \
@@ -69,7 +69,7 @@ absl::StatusOr<v1::SamplingParameters> Parameters() {
 #define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
   if (const auto given = absl::GetFlag(FLAGS_##name)) parameters.set_##name(*given);
 #define LAW_FLAG(name, phase, text) \
-  if (absl::GetFlag(FLAGS_##name)) parameters.set_##name(true);
+  if (const auto given = absl::GetFlag(FLAGS_##name)) parameters.set_##name(*given);
 #define LAW_PART(name, part, member, type, value, form, low, high) \
   if (const auto given = absl::GetFlag(FLAGS_##member)) parameters.mutable_##name()->set_##part(*given);
 #define HISTORY_NUMBER(name, value, form, low, high, text) \

@@ -16,10 +16,14 @@ namespace {
 using kernels::Stage;
 using kernels::StageKind;
 
-// Returns the samplers by their places in a preset.
+// Returns the samplers by their places in a preset, which are distinct.
 constexpr std::array<Sampler, kSamplers> OrderOf(const std::array<uint32_t, kSamplers>& places) {
   std::array<Sampler, kSamplers> order{};
-  for (uint32_t i = 0; i < kSamplers; ++i) order[places[i]] = static_cast<Sampler>(i);
+  for (uint32_t i = 0; i < kSamplers; ++i) order[i] = static_cast<Sampler>(i);
+  std::ranges::sort(order, {}, [&](Sampler sampler) { return places[uint32_t(sampler)]; });
+  for (uint32_t i = 1; i < kSamplers; ++i) {
+    SORTITION_CHECK(places[uint32_t(order[i - 1])] < places[uint32_t(order[i])]);
+  }
   return order;
 }
 #define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) vllm,
@@ -34,7 +38,9 @@ constexpr auto kLlamaCppOrder = OrderOf({
 constexpr auto kHfOrder = OrderOf({
 #include "kernels/law/options.inc"
 });
-static_assert(kSamplers <= kernels::kMaxStages);
+// Mirostat and adaptive-p exclude each other.
+static_assert(kSamplers - 1 <= kernels::kMaxStages);
+static_assert(NumberNamed("min_keep").most.value == kMostKeptAtLeast);
 
 // A temperature of 1 is off, so a range of dynamic temperature without `temperature` lies about 1.
 bool IsDynamic(const SamplingParameters& p) { return p.dynamic_temperature_range != 0; }

@@ -26,6 +26,7 @@ std::string RangeText(const NumberOption& number) {
     case RangeForm::kOneOr:
       return "1 or " + low + ".." + high;
     case RangeForm::kClosed:
+    case RangeForm::kRequired:
     case RangeForm::kUpTo:
     case RangeForm::kOffAbove:
       break;
@@ -44,6 +45,7 @@ bool Accepts(const NumberOption& number, double value, double most) {
     case RangeForm::kOneOr:
       return in || value == 1;
     case RangeForm::kClosed:
+    case RangeForm::kRequired:
     case RangeForm::kUpTo:
     case RangeForm::kOffAbove:
       break;

@@ -3,6 +3,7 @@
 // Every function here is pure and thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,7 +15,7 @@
 namespace sortition::law {
 
 // The columns `form` and `effect` of options.inc.
-enum class RangeForm : uint8_t { kClosed, kAboveLow, kZeroOr, kOneOr, kUpTo, kOffAbove };
+enum class RangeForm : uint8_t { kClosed, kRequired, kAboveLow, kZeroOr, kOneOr, kUpTo, kOffAbove };
 enum class Effect : uint8_t { kNone, kFewerBelow, kFewerAbove, kCounts, kWindow };
 
 // The member of SamplingParameters that a number sets, if it is one of the law.
@@ -54,6 +55,7 @@ struct NumberOption {
 };
 
 #define OPTION_MOST_Closed(high) high
+#define OPTION_MOST_Required(high) high
 #define OPTION_MOST_AboveLow(high) high
 #define OPTION_MOST_ZeroOr(high) high
 #define OPTION_MOST_OneOr(high) high
@@ -71,8 +73,13 @@ inline constexpr NumberOption kNumberOptions[] = {
   OPTION_ROW(#name "." #part, #name "." #part, {}, value, form, low, high, effect)
 #include "kernels/law/options.inc"
 };
+// FindOutOfRange knows no limit of a server.
+static_assert(std::ranges::none_of(kNumberOptions, [](const NumberOption& number) {
+  return number.form == RangeForm::kUpTo && (number.member.real != nullptr || number.member.count != nullptr);
+}));
 #undef OPTION_ROW
 #undef OPTION_MOST_Closed
+#undef OPTION_MOST_Required
 #undef OPTION_MOST_AboveLow
 #undef OPTION_MOST_ZeroOr
 #undef OPTION_MOST_OneOr

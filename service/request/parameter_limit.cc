@@ -15,6 +15,7 @@
 #include "kernels/check.h"
 #include "kernels/law/options.h"
 #include "service/request/history_options.h"
+#include "service/request/parameter_table.h"
 
 namespace sortition::service {
 namespace {
@@ -155,10 +156,12 @@ std::string PhaseField(absl::string_view path, int phase, absl::string_view fiel
 // Returns why a phase sets a value beyond the limit.
 std::optional<Refusal> CheckPhases(const v1::ParameterLimit& limit, absl::string_view path,
                                    const v1::SamplingParameters& parameters) {
+  const Path inner = FindField(*parameters.GetDescriptor(), limit.field());
+  const std::string& option = inner.front()->name();
+  // An option of the whole text is refused in phases by its name.
+  if (const auto* described = FindParameter(option); described == nullptr || !described->in_phases) return std::nullopt;
   for (int i = 0; i < parameters.phases_size(); ++i) {
     const v1::SamplingParameters& within = parameters.phases(i).parameters();
-    const Path inner = FindField(*within.GetDescriptor(), limit.field());
-    if (inner.empty()) continue;
     // A message that a phase sets replaces the sequence's as a whole, so its absent fields have their defaults.
     const Side side = Compare(limit, within, inner, /*counts_defaults=*/inner.size() > 1);
     if (side != Side::kWithin) return Beyond(limit, side, PhaseField(path, i, limit.field()));

@@ -2,6 +2,7 @@
 #include "service/request/parameter_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/law/options.h"
 
@@ -46,7 +47,9 @@ class Builder {
   void Part(std::string_view field, std::string_view part) {
     const law::NumberOption& number = law::NumberNamed(field);
     Append(std::string(part) + " " + law::RangeText(number), &list_.back().range);
-    Append(std::string(part) + " " + law::NumberText(number.value), &list_.back().default_value);
+    const bool is_required = number.form == law::RangeForm::kRequired;
+    Append(std::string(part) + " " + (is_required ? "required" : law::NumberText(number.value)),
+           &list_.back().default_value);
   }
   // The last message has all of its parts.
   void End() {

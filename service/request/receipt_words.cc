@@ -98,16 +98,20 @@ std::optional<Words> TakeCounted(Words* words) {
   return taken;
 }
 
-bool ReadInto(Words words, Message* message);
+// The contract's options have at most three messages within each other: a phase, its parameters, an entry of a list.
+constexpr int kMostNesting = 3;
+
+// `depth`: messages around this one. Returns false if it is more than the contract has.
+bool ReadInto(Words words, int depth, Message* message);
 
 // Takes one element of a field off the front of `words`; a message that is not repeated takes them all.
-bool TakeElement(const FieldDescriptor& field, Words* words, Message* message) {
+bool TakeElement(const FieldDescriptor& field, int depth, Words* words, Message* message) {
   const Reflection& reflection = *message->GetReflection();
   const bool repeated = field.is_repeated();
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-    if (!repeated) return ReadInto(std::exchange(*words, {}), reflection.MutableMessage(message, &field));
+    if (!repeated) return ReadInto(std::exchange(*words, {}), depth + 1, reflection.MutableMessage(message, &field));
     const std::optional<Words> inner = TakeCounted(words);
-    return inner && ReadInto(*inner, reflection.AddMessage(message, &field));
+    return inner && ReadInto(*inner, depth + 1, reflection.AddMessage(message, &field));
   }
   if (words->empty()) return false;
   const uint32_t word = words->front();
@@ -139,7 +143,8 @@ bool TakeElement(const FieldDescriptor& field, Words* words, Message* message) {
   }
 }
 
-bool ReadInto(Words words, Message* message) {
+bool ReadInto(Words words, int depth, Message* message) {
+  if (depth > kMostNesting) return false;
   while (!words.empty()) {
     const FieldDescriptor* const field =
         message->GetDescriptor()->FindFieldByNumber(static_cast<int>(std::min(words.front(), 1u << 28)));
@@ -148,7 +153,7 @@ bool ReadInto(Words words, Message* message) {
     if (field == nullptr || !entry) return false;
     bool takes_more = !entry->empty() || (!field->is_repeated() && field->message_type() != nullptr);
     for (; takes_more; takes_more = !entry->empty()) {
-      if (!TakeElement(*field, &*entry, message)) return false;
+      if (!TakeElement(*field, depth, &*entry, message)) return false;
       if (!field->is_repeated() && !entry->empty()) return false;
     }
   }
@@ -161,7 +166,7 @@ std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters) { r
 
 std::optional<v1::SamplingParameters> ParametersOf(std::span<const uint32_t> words) {
   v1::SamplingParameters parameters;
-  if (!ReadInto(words, &parameters)) return std::nullopt;
+  if (!ReadInto(words, 0, &parameters)) return std::nullopt;
   // Anything else has other words: fields in another order, twice, or left out.
   if (!std::ranges::equal(WordsOf(parameters), words)) return std::nullopt;
   return parameters;

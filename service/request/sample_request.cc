@@ -1,4 +1,4 @@
-// Checks that a call of Sample has alone, and those that it shares with streams.
+// Checks and compiles the rows of a call of Sample.
 #include "service/request/sample_request.h"
 
 #include <algorithm>
@@ -89,7 +89,7 @@ std::variant<kernels::DType, Refusal> CheckSampleLogits(const v1::SampleRequest&
   if (!dtype) return MissingField("dtype");
   const uint64_t row = uint64_t{request.vocabulary_size()} * kernels::ElementBytes(*dtype);
   const uint64_t want = row * static_cast<uint64_t>(request.rows_size());
-  if (auto refusal = CheckSize("logits", want, request.logits().size(), "rows, stride and dtype")) {
+  if (auto refusal = CheckSize("logits", want, request.logits().size(), "rows, vocabulary_size and dtype")) {
     return *std::move(refusal);
   }
   return *dtype;

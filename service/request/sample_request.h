@@ -1,4 +1,4 @@
-// Validates a unary Sample call. What it says as a stream does is checked by the functions of streams.
+// Validates a call of Sample, with the functions of streams where its fields are theirs.
 #pragma once
 
 #include <memory>

@@ -48,9 +48,18 @@ std::optional<Refusal> CheckBringAnswer(const v1::BringAnswer& bring) {
   const v1::RowResult& result = bring.result();
   const Bound most = Bounds::max_answer_bytes();
   if (auto refusal = CheckByteCount(result.ByteSizeLong(), most, "bring_answer.result")) return refusal;
-  const bool answers = (result.has_draw() || result.has_score() || result.has_verify()) && !Continues(result) &&
-                       result.step_id() == bring.asked().step_id();
-  if (answers) return std::nullopt;
+  const v1::StepRow& asked = bring.asked();
+  const bool verifies = asked.has_verify_draft() || asked.has_verify_tree();
+  const bool is_draw = !verifies && !asked.has_score();
+  const int positions = result.score().positions_size() + result.verify().positions_size();
+  const uint32_t most_positions = verifies ? kMaxDraftTokens + 1 : kMaxScoreTokens;
+  if (auto refusal = CheckCount(static_cast<uint64_t>(positions), most_positions, "bring_answer.result.positions")) {
+    return refusal;
+  }
+  const bool is_of_task = (result.has_draw() && is_draw) ||
+                          (result.has_score() && asked.has_score() && positions > 0) ||
+                          (result.has_verify() && verifies && positions > 0);
+  if (is_of_task && !Continues(result) && result.step_id() == asked.step_id()) return std::nullopt;
   return Refusal{Reason::kContradiction, "bring_answer.result", "", "is not a whole answer of the step"};
 }
 

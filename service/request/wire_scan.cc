@@ -30,8 +30,11 @@ bool IsNumber(const FieldDescriptor& field, WireFormatLite::WireType wire_type) 
   return wire_type == WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
 }
 
-// False once `*left` does not suffice.
-bool Count(CodedInputStream* in, const Descriptor& type, uint32_t* left) {
+// protobuf refuses a message with more messages within each other. Deeper parts never become memory.
+constexpr int kMostNesting = 100;
+
+// False once `*left` does not suffice. `depth`: messages around this one.
+bool Count(CodedInputStream* in, const Descriptor& type, int depth, uint32_t* left) {
   while (const uint32_t tag = in->ReadTag()) {
     const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
     const WireFormatLite::WireType wire_type = WireFormatLite::GetTagWireType(tag);
@@ -46,7 +49,11 @@ bool Count(CodedInputStream* in, const Descriptor& type, uint32_t* left) {
       continue;
     }
     const CodedInputStream::Limit limit = in->ReadLengthAndPushLimit();
-    if (!Count(in, *field->message_type(), left)) return false;
+    if (depth == kMostNesting) {
+      in->Skip(in->BytesUntilLimit());
+    } else if (!Count(in, *field->message_type(), depth + 1, left)) {
+      return false;
+    }
     in->PopLimit(limit);
   }
   return true;
@@ -289,7 +296,7 @@ class Scanner {
 bool HasAtMostParts(absl::string_view encoded, const Descriptor& type, uint32_t most) {
   if (encoded.size() / kLeastBytes <= most) return true;
   CodedInputStream in = StreamOver(encoded);
-  return Count(&in, type, &most);
+  return Count(&in, type, 0, &most);
 }
 
 std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const Descriptor& type) {

@@ -15,7 +15,8 @@ namespace sortition::service {
 
 // Returns true if an encoded message of `type` has at most `most` parts: messages, strings and unknown fields, at any
 // depth. protobuf spends far more memory on a part than its two bytes on the wire. In bytes that are no message, the
-// parts before the first error count. Allocates nothing; O(fields); `type` does not contain itself. Thread-safe.
+// parts before the first error count, and so do those that protobuf reads before it finds more than 100 messages within
+// each other. Allocates nothing; O(fields). Thread-safe.
 bool HasAtMostParts(absl::string_view encoded, const google::protobuf::Descriptor& type, uint32_t most);
 
 // A field that is set for the second time: the same field, or another member of its oneof. protobuf takes the last one
@@ -27,8 +28,8 @@ struct SetTwice {
 };
 
 // Returns the first field that an encoded message of `type` sets twice, at any depth. Bytes that are no message have
-// none after the first error. Allocates nothing if there is none; O(fields). `type` does not contain itself, and has at
-// most 64 fields and oneofs. Thread-safe.
+// none after the first error. The caller has parsed them, so at most 100 messages are within each other. Allocates
+// nothing if there is none; O(fields). `type` has at most 64 fields and oneofs. Thread-safe.
 std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const google::protobuf::Descriptor& type);
 
 // Holds the parts of a StreamRequest's encoding that a sender must not send.

@@ -20,7 +20,7 @@ struct AnswerNote {
   uint32_t phase = 0;   // of the last of them; 0 outside of phases
   std::optional<Reason> refused = std::nullopt;
   std::string field = {};                                             // of the refusal
-  std::optional<kernels::RowRequiredReason> required = std::nullopt;  // of a compact row that decides nothing
+  std::optional<kernels::RowRequiredReason> required = std::nullopt;  // of a compact row that is not decided
 };
 
 struct RowAnswer {

@@ -42,7 +42,7 @@ class StepAnswers {
   bool empty() const { return notes_.empty(); }
   // Returns a note for each answered row, in the order of the answers.
   const std::vector<AnswerNote>& notes() const { return notes_; }
-  v1::StepResults& results() { return in_arena_ != nullptr ? *in_arena_ : own_; }
+  v1::StepResults& results() { return arena_ != nullptr ? *in_arena_ : own_; }
 
   void Add(const AnswerParts& parts);
   void Refuse(RowPlace place, const Refusal& refusal);
@@ -54,7 +54,7 @@ class StepAnswers {
   std::vector<RowAnswer> Rows();
 
   // Calls `send` with each message, of one row or of at most kMaxAnswerBytes, and the number of rows whose answers end
-  // in it. Both may be moved from. Leaves no answers.
+  // in it. The message may be moved from. The last call to this object.
   template <typename Send>
   void SendTo(uint64_t batch_id, Send send) {
     results().set_batch_id(batch_id);

@@ -27,7 +27,7 @@
 namespace sortition::service {
 namespace {
 
-// Stands for a worker session and a sequence where operators read of one.
+// Names the worker session and the sequences of calls in logs.
 constexpr char kName[] = "sample";
 
 }  // namespace
@@ -53,7 +53,10 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     for (int index = 0; index < request_->rows_size(); ++index) {
       v1::RowResult& result = *response_.add_rows();
       result.set_row(static_cast<uint32_t>(index));
-      if (auto refusal = Open(index, &opened)) EncodeError(*refusal, result.mutable_error());
+      if (auto refusal = Open(index, &opened)) {
+        engine_.observer().Refused(refusal->reason, refusal->field, 1);
+        EncodeError(*refusal, result.mutable_error());
+      }
     }
     if (opened.empty()) return done_(std::move(response_));
     step_rows_ = static_cast<uint32_t>(opened.size());
@@ -102,21 +105,16 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     if (auto refusal = CheckSampleRow(row, index)) return refusal;
     OpenRequest request;
     request.request_id = absl::StrCat(index);
-    if (auto refusal = Prepare(row, index, &request)) {
-      engine_.observer().Refused(refusal->reason, refusal->field, 1);
-      return refusal;
-    }
+    if (auto refusal = Prepare(row, index, &request)) return refusal;
     const SequenceSpec& spec = *request.spec;
-    if (!spec.stateful()) {
-      response_.set_seeds(index, spec.seed);
-      engine_.observer().SequenceOpened();
-      engine_.event_log().SequenceOpened({kName, "", spec.vocabulary, false});
-    }
+    if (!spec.stateful()) response_.set_seeds(index, spec.seed);
     // The answer has no place that could say what a policy does. The row's own options need no state.
     if (spec.stateful() || (request.policy && (request.policy->has_applied() || request.policy->removed_size() > 0))) {
       return Refusal{Reason::kContradiction, SampleRowField(index) + ".parameters", "",
                      "the operator's policy changes them, which only the opening of a sequence on a stream can state"};
     }
+    engine_.observer().SequenceOpened();
+    engine_.event_log().SequenceOpened({kName, "", spec.vocabulary, false});
     RowSequence sequence;
     sequence.spec = request.spec;
     if (request.receipt_salt) sequence.receipts = BeginReceipts(&engine_, request);

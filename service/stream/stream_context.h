@@ -49,10 +49,10 @@ class StreamContext {
   std::string worker_session;  // set by the hello, before the first step, and constant from then on
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
-  // Without the identity, which is the spec's.
+  // Returns the owner of a checkpoint. The caller sets its identity, which is the spec's.
   CheckpointOwner OwnerOf(const std::string& request_id) const { return {tenant, worker_session, request_id}; }
 
-  // Queues a message to the worker, with what leaves the window when it has left.
+  // Queues a message to the worker. `credit` is given back when it has left.
   void Send(const v1::StreamResponse& response, Credit credit = {}) { sink_->Send(response, std::move(credit)); }
 
   // As SessionSink::waiting_since.

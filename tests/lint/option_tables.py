@@ -37,8 +37,13 @@ class Line(NamedTuple):
 
 def lines_of(source: str) -> Iterator[Line]:
     """The table's lines. A string that is split over source lines is joined."""
-    text = re.sub(r"//.*|^#.*(?:\\\n.*)*", "", source, flags=re.MULTILINE)
-    for macro, arguments in re.findall(r"^(\w+)\(((?:\"[^\"]*\"|[^\"])*?)\)$", text, re.MULTILINE):
+    text = re.sub(r"^#.*(?:\\\n.*)*", "", source, flags=re.MULTILINE)
+    text = re.sub(r"(\"[^\"\n]*\")|//.*", lambda match: match[1] or "", text)
+    begun = len(re.findall(rf"\b(?:{'|'.join(COLUMNS)})\(", text))
+    found = re.findall(r"^(\w+)\(((?:\"[^\"]*\"|[^\"])*?)\)$", text, re.MULTILINE)
+    if len(found) != begun or "\\" in text:
+        raise ValueError(f"{TABLE}: {begun} lines begin, {len(found)} are read; none is indented or has a backslash")
+    for macro, arguments in found:
         arguments = re.sub(r"\"\s*\"", "", arguments)
         values = [value.strip() for value in re.findall(r"(?:\"[^\"]*\"|[^,\"])+", arguments)]
         names = COLUMNS[macro].split()
@@ -131,12 +136,17 @@ def python_table(lines: List[Line]) -> str:
 
 def page_table(lines: List[Line]) -> str:
     rows: List[List[str]] = []
+    more = ""  # about the parts of the last message that are no numbers
     for macro, column in lines:
+        if "part" not in column and rows:
+            rows[-1][1], more = rows[-1][1] + more, ""
+        more = column.get("more", more)
         if macro == "SAMPLER":
             continue
         if "form" in column and "part" in column:
             rows[-1][1] += f"{', ' if rows[-1][1] else ''}{column['part']} {range_of(column)}"
-            rows[-1][2] += f"{', ' if rows[-1][2] else ''}{column['part']} {shown(column['value'])}"
+            value = "required" if column["form"] == "Required" else shown(column["value"])
+            rows[-1][2] += f"{', ' if rows[-1][2] else ''}{column['part']} {value}"
             continue
         is_number = "form" in column
         value = shown(column["value"]) if is_number else column.get("value", "off" if macro == "LAW_FLAG" else "")

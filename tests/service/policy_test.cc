@@ -312,6 +312,16 @@ TEST_F(PolicyFile, LeastMinKeepBeyondTheLimitOfAnotherFilterIsNamed) {
               "defaults: one, or the least min_keep, passes a limit of another field");
 }
 
+// The scope is the sequence's. A phase that sets a penalty leaves it as it is.
+TEST_F(PolicyFile, LimitOfTheWindowIsNoneOfPhases) {
+  v1::SamplingParameters& p = *open_.mutable_parameters();
+  p.mutable_penalty_scope()->set_window(32);
+  p.set_presence_penalty(1);
+  p.add_phases()->add_end(1);
+  p.mutable_phases(0)->mutable_parameters()->set_presence_penalty(0.5f);
+  EXPECT_FALSE(Apply(R"("limits": [{"field": "penalty_scope.window", "max": 64}])"));
+}
+
 // A phase can set no field that decides the noise.
 TEST_F(PolicyFile, PhaseHasNoWatermark) { EXPECT_FALSE(FindParameter("watermark")->in_phases); }
 

@@ -92,13 +92,29 @@ TEST_F(SessionRanks, BroughtAnswerMayBeStrange) {
     *bring.mutable_bring_answer()->mutable_asked() = Numbered(1, 5, 2).step().rows(row);
     v1::RowResult& result = *bring.mutable_bring_answer()->mutable_result();
     result.set_step_id(5);
-    row == 0 ? result.mutable_draw()->set_phase(1u << 30) : result.mutable_verify()->set_accepted(1);
+    result.mutable_draw()->set_phase(1u << 30);
     ahead.Send(bring);
   }
   const std::vector<v1::RowResult> got = behind.Results(1, 2);
   EXPECT_EQ(got.at(0).draw().phase(), 1u << 30);
-  EXPECT_EQ(got.at(1).verify().accepted(), 1u);
   EXPECT_TRUE(behind.IsIdle());
+}
+
+TEST_F(SessionRanks, BroughtAnswerIsOfItsTask) {
+  v1::StreamRequest bring;
+  v1::BringAnswer& answer = *bring.mutable_bring_answer();
+  *answer.mutable_asked() = Numbered(1, 5, 2).step().rows(0);
+  answer.mutable_result()->set_step_id(5);
+  answer.mutable_result()->mutable_verify()->add_positions();
+  workers_[0]->Send(bring);
+  ExpectError(workers_[0]->Rejected().error(), Reason::kContradiction, "bring_answer.result");
+  answer.mutable_asked()->mutable_verify_draft();
+  answer.mutable_result()->mutable_verify()->clear_positions();
+  workers_[0]->Send(bring);
+  ExpectError(workers_[0]->Rejected().error(), Reason::kContradiction, "bring_answer.result");
+  for (uint32_t i = 0; i < kMaxDraftTokens + 2; ++i) answer.mutable_result()->mutable_verify()->add_positions();
+  workers_[0]->Send(bring);
+  ExpectError(workers_[0]->Rejected().error(), Reason::kTooMany, "bring_answer.result.positions");
 }
 
 // A regression: the sequence stayed in flight and could never be evicted.

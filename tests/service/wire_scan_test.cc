@@ -29,11 +29,36 @@ std::string Encoded(const std::function<void(v1::StreamRequest*)>& fill) {
 
 // A length-delimited field.
 std::string Field(uint32_t number, const std::string& content) {
-  std::string bytes(1, static_cast<char>(number << 3 | 2));
-  size_t size = content.size();
-  for (; size >= 0x80; size >>= 7) bytes.push_back(static_cast<char>(size | 0x80));
-  bytes.push_back(static_cast<char>(size));
+  std::string bytes;
+  for (size_t varint : {size_t{number << 3 | 2}, content.size()}) {
+    for (; varint >= 0x80; varint >>= 7) bytes.push_back(static_cast<char>(varint | 0x80));
+    bytes.push_back(static_cast<char>(varint));
+  }
   return bytes + content;
+}
+
+// Returns `depth` messages within each other: phases and their parameters, the innermost with a list of tokens.
+std::string NestedPhases(int depth) {
+  std::string bytes = Field(v1::SamplingParameters::kAllowedTokenIdsFieldNumber, std::string(1000, 1));
+  for (int i = depth; i > 0; --i) {
+    const uint32_t numbers[] = {v1::Phase::kParametersFieldNumber, v1::SamplingParameters::kPhasesFieldNumber};
+    bytes = Field(numbers[i % 2], bytes);
+  }
+  return bytes;
+}
+
+// Looks no deeper than protobuf, which refuses the rest.
+TEST(PartCount, MessagesWithinEachOtherTakeNoStack) {
+  const auto& type = *v1::SamplingParameters::descriptor();
+  const std::string deep = NestedPhases(20'000);
+  EXPECT_TRUE(HasAtMostParts(deep, type, 100));
+  EXPECT_FALSE(HasAtMostParts(deep, type, 99));
+  v1::SamplingParameters parameters;
+  EXPECT_FALSE(parameters.ParseFromString(deep));
+  const std::string deepest = NestedPhases(100);
+  EXPECT_TRUE(HasAtMostParts(deepest, type, 100));
+  EXPECT_FALSE(HasAtMostParts(deepest, type, 99));
+  EXPECT_TRUE(parameters.ParseFromString(deepest));
 }
 
 TEST(PartCount, MessagesAndStringsAtAnyDepth) {

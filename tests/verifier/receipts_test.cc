@@ -179,6 +179,18 @@ TEST(ReceiptWords, WordsOfNoParametersAreRefused) {
   }
 }
 
+// A phase has no phases, however many words nest them.
+TEST(ReceiptWords, PhasesWithinPhasesAreRefused) {
+  std::vector<uint32_t> words;
+  for (int depth = 0; depth < 100; ++depth) {
+    const auto within = static_cast<uint32_t>(words.size());
+    std::vector<uint32_t> around = {37, within + 3, within + 2, 5, within};
+    around.insert(around.end(), words.begin(), words.end());
+    words = std::move(around);
+    EXPECT_EQ(service::ParametersOf(words).has_value(), depth == 0) << depth;
+  }
+}
+
 TEST(SeedOpenings, LinesThatAreNoneAreNamed) {
   const auto seeds = cli::ParseSeeds("# a comment\n\n 42 000102030405060708090A0B0C0D0E0F \r\n");
   ASSERT_TRUE(seeds.ok()) << seeds.status();

@@ -43,7 +43,7 @@ RANGES = {
     "xtc_probability": ("Closed", 0, 1), "xtc_threshold": ("AboveLow", 0, 1),
     "dynamic_temperature_range": ("Closed", 0, 100), "dynamic_temperature_exponent": ("Closed", 0.01, 10),
     "mirostat": ("Closed", 0, 2), "mirostat_tau": ("AboveLow", 0, 20), "mirostat_eta": ("AboveLow", 0, 1),
-    "mirostat_m": ("Closed", 2, 1000), "adaptive_target": ("Closed", 0, 1), "adaptive_decay": ("Closed", 0, 0.99),
+    "mirostat_m": ("Closed", 2, 1000), "adaptive_target": ("Required", 0, 1), "adaptive_decay": ("Closed", 0, 0.99),
     "smoothing_factor": ("Closed", 0, 100), "smoothing_curve": ("Closed", 1, 3),
     "dry.multiplier": ("ZeroOr", 0.01, 100), "dry.base": ("OneOr", 1.01, 100),
     "dry.allowed_length": ("Closed", 1, 1024), "watermark.context_width": ("Closed", 1, 64),

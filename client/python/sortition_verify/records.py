@@ -7,6 +7,8 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+from sortition_verify.option_table import IN_PHASES
+
 MOST_BODY = 1 << 24
 MAGIC = b"sortrcp1"
 OPENING, RECEIPT, SIGNATURE = 1, 2, 3
@@ -195,7 +197,7 @@ FIELDS: Dict[int, Tuple[str, Any]] = {
     50: ("min_k", {1: ("tau", FLOAT)}), 51: ("min_keep", NUMBER),
 }
 # The fields that a phase may replace.
-WITHIN = {number: FIELDS[number] for number in (*range(1, 8), *range(9, 12), *range(20, 29), 31, 50, 51)}
+WITHIN = {number: field for number, field in FIELDS.items() if field[0] in IN_PHASES}
 FIELDS[37] = ("phases", [{1: ("begin", [NUMBER]), 2: ("end", [NUMBER]), 3: ("max_tokens", NUMBER),
                           4: ("then", [NUMBER]), 5: ("parameters", WITHIN)}])
 
