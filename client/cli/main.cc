@@ -35,7 +35,10 @@ row got no answer, 3 a row was refused, 4 a row is lost.)";
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(kUsage);
   absl::FlagsUsageConfig config;
-  config.contains_help_flags = [](absl::string_view file) { return absl::StrContains(file, "client/cli/"); };
+  // The table of options has a flag for each number (sampling_flags.cc).
+  config.contains_help_flags = [](absl::string_view file) {
+    return absl::StrContains(file, "client/cli/") || absl::StrContains(file, "kernels/law/options.inc");
+  };
   config.version_string = [] { return std::string(service::Version()) + "\n"; };
   absl::SetFlagsUsageConfig(config);
   const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);

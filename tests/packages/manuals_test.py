@@ -19,7 +19,7 @@ PROGRAMS = {
 
 def flags(patterns):
     text = "".join(file.read_text(encoding="utf-8") for pattern in patterns for file in SOURCE.glob(pattern))
-    text = re.sub(r"^#define .*(?:\\\n.*)*", "", text, flags=re.MULTILINE)  # these make flags of the table of options
+    text = re.sub(r"^#define (?:.*\\\n)*.*", "", text, flags=re.MULTILINE)  # these make flags of the table of options
     return set(re.findall(r"ABSL_FLAG\(\s*(?:[^,()<>]|<[^>]*>|\([^)]*\))+,\s*(\w+),", text))
 
 
