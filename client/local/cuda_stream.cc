@@ -99,7 +99,7 @@ CudaStream::~CudaStream() {
 
 absl::Status CudaStream::Put(uint32_t row, std::shared_ptr<LocalSequence> sequence) {
   if (row >= limits_.rows) return NoSuchRow(row, limits_.rows);
-  const OwnSequence::StreamStart start = sequence->own_->StartOnStream();
+  const LocalText::StreamStart start = sequence->own_->StartOnStream();
   const service::SequenceSpec& spec = *start.spec;
   if (absl::Status status = CheckOptions(spec); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/local/own_sequence.h"
+#include "client/local/local_text.h"
 #include "client/sortition/cuda_state.h"
 #include "sortition/batch.h"
 #include "sortition/local_sequence.h"

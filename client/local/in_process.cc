@@ -12,13 +12,13 @@
 #include "absl/time/time.h"
 #include "client/cpp/transport.h"
 #include "client/local/local_sampler.h"
-#include "client/local/own_sequence.h"
+#include "client/local/local_text.h"
 #include "client/local/work_pool.h"
 #include "kernels/check.h"
+#include "service/checks.h"
 #include "service/clock.h"
 #include "service/entropy.h"
 #include "service/limits.h"
-#include "service/request/checks.h"
 #include "service/request/trace.h"
 
 namespace sortition::client {
@@ -60,7 +60,7 @@ void SetCheckpoint(std::string checkpoint, RowResult* result) {
 // A sequence of a stream. A fork may read it while a row runs, and a step that was given up may still run.
 struct Opened {
   absl::Mutex mutex;
-  std::unique_ptr<OwnSequence> sequence ABSL_PT_GUARDED_BY(mutex);
+  std::unique_ptr<LocalText> sequence ABSL_PT_GUARDED_BY(mutex);
 };
 
 class InProcessStream final : public Transport,
@@ -109,8 +109,8 @@ class InProcessStream final : public Transport,
   void End();
 
  private:
-  absl::StatusOr<std::unique_ptr<OwnSequence>> ForkOf(const LocalOpen& open);
-  service::CheckpointOwner OwnerOf(const OwnSequence& sequence, const SequenceRecord& record) const {
+  absl::StatusOr<std::unique_ptr<LocalText>> ForkOf(const LocalOpen& open);
+  service::CheckpointOwner OwnerOf(const LocalText& sequence, const SequenceRecord& record) const {
     return {"in-process", "", record.options.request_id, sequence.identity()};
   }
 
@@ -239,7 +239,7 @@ void InProcessStream::Step(LocalStep step) {
   pool_.Add(std::make_shared<StepJob>(shared_from_this(), std::move(step)), rows, priority);
 }
 
-absl::StatusOr<std::unique_ptr<OwnSequence>> InProcessStream::ForkOf(const LocalOpen& open) {
+absl::StatusOr<std::unique_ptr<LocalText>> InProcessStream::ForkOf(const LocalOpen& open) {
   const std::shared_ptr<Opened> parent = Find(open.parent.get());
   if (parent == nullptr) return absl::NotFoundError("the parent is closed");
   absl::MutexLock lock(&parent->mutex);
@@ -247,7 +247,7 @@ absl::StatusOr<std::unique_ptr<OwnSequence>> InProcessStream::ForkOf(const Local
 }
 
 LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
-  std::unique_ptr<OwnSequence> sequence;
+  std::unique_ptr<LocalText> sequence;
   if (open.parent != nullptr) {
     auto forked = ForkOf(open);
     // The client then opens it with its history, and learns from that why it is refused.
@@ -258,9 +258,9 @@ LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
     sequence = *std::move(forked);
   } else {
     auto opened =
-        OwnSequence::OpenAt(open.record->in_force(), open.seed, {open.tokens, open.prompt_length, open.position});
+        LocalText::OpenAt(open.record->in_force(), open.seed, {open.tokens, open.prompt_length, open.position});
     if (auto* const error = std::get_if<RowError>(&opened)) return std::move(*error);
-    sequence = std::get<std::unique_ptr<OwnSequence>>(std::move(opened));
+    sequence = std::get<std::unique_ptr<LocalText>>(std::move(opened));
   }
   sequence->LeavePhrases();
   if (!open.checkpoint.empty() && sequence->keeps_sampler_state()) {
@@ -280,7 +280,7 @@ RowResult InProcessStream::RunRow(Opened* opened, const LocalStep& step, uint32_
   const LocalRow& row = step.rows[index];
   SORTITION_CHECK(opened != nullptr);
   absl::MutexLock lock(&opened->mutex);
-  OwnSequence& sequence = *opened->sequence;
+  LocalText& sequence = *opened->sequence;
   sequence.MoveTo(row.position, row.shared, row.appended);
   SORTITION_CHECK(sequence.history_hash().value_or(0) == row.history_hash);
   RowResult result = sequence.Step(step.dtype, row.row, {step.draft_dtype, index, step.vocabulary_size});

@@ -99,7 +99,7 @@ absl::StatusOr<std::vector<RowResult>> LocalCuda::Step(v1::DType dtype, std::spa
     if (auto* const error = std::get_if<RowError>(&requests)) {
       outcomes[i] = std::move(*error);
     } else {
-      begun.push_back({i, std::get<OwnSequence::Requests>(std::move(requests))});
+      begun.push_back({i, std::get<LocalText::Requests>(std::move(requests))});
     }
   }
   // No sequence advances before the last answer of all is there.

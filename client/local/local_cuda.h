@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/local/own_sequence.h"
+#include "client/local/local_text.h"
 #include "devices/cuda/lane.h"
 #include "sortition/batch.h"
 #include "sortition/local_sequence.h"
@@ -41,7 +41,7 @@ class LocalCuda {
   // A row of the step that the host has not refused, and the device's next requests for it.
   struct Begun {
     uint32_t index = 0;
-    OwnSequence::Requests requests;
+    LocalText::Requests requests;
   };
   absl::Status Answer(std::span<LocalSequence* const> sequences, std::vector<Begun>* begun)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

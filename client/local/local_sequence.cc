@@ -3,16 +3,16 @@
 
 #include <utility>
 
-#include "client/local/own_sequence.h"
+#include "client/local/local_text.h"
 
 namespace sortition::client {
 
-LocalSequence::LocalSequence(std::unique_ptr<OwnSequence> own) : own_(std::move(own)) {}
+LocalSequence::LocalSequence(std::unique_ptr<LocalText> own) : own_(std::move(own)) {}
 
 LocalSequence::~LocalSequence() = default;
 
 absl::StatusOr<std::unique_ptr<LocalSequence>> LocalSequence::Open(const SequenceOptions& options) {
-  auto own = OwnSequence::Open(options);
+  auto own = LocalText::Open(options);
   if (!own.ok()) return own.status();
   return std::unique_ptr<LocalSequence>(new LocalSequence(*std::move(own)));
 }

@@ -11,7 +11,7 @@
 #include "kernels/law/compact.h"
 #include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/phase_options.h"
 #include "service/row/row.h"
 

@@ -2,7 +2,7 @@
 #include "service/request/device_memory.h"
 
 #include "kernels/check.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 
 namespace sortition::service {
 

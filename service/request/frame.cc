@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "service/checks.h"
 #include "service/limits.h"
-#include "service/request/checks.h"
 #include "service/request/wire_scan.h"
 
 namespace sortition::service {

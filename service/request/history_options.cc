@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/options.h"
 #include "kernels/law/watermark.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/phase_options.h"
 
 namespace sortition::service {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/chain.h"
 #include "kernels/law/options.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 
 namespace sortition::service {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/parameters.h"
 
 namespace sortition::service {
@@ -18,18 +18,13 @@ namespace {
 
 std::optional<Refusal> ParseHistory(const v1::History& message, const SequenceSpec& spec, const Limits& limits,
                                     const std::string& path, HistoryPiece* piece) {
-  const uint64_t end = uint64_t{message.offset()} + static_cast<uint64_t>(message.tokens_size());
-  const Bound most = Bounds(limits).max_history();
-  if (auto refusal = CheckCount(end, most, path + ".tokens")) return refusal;
-  if (auto refusal = CheckCount(message.prompt_length(), most, path + ".prompt_length")) return refusal;
-  for (int i = 0; i < message.tokens_size(); ++i) {
-    if (auto refusal = CheckToken(message.tokens(i), spec.live_vocabulary, path + ".tokens", i)) return refusal;
-  }
-  if (!message.continues() && message.offset() == 0 && message.prompt_length() > end) {
-    return Refusal{Reason::kOutOfRange, path + ".prompt_length", absl::StrCat("<= ", end),
-                   "the prompt is longer than the history"};
-  }
   piece->tokens.assign(message.tokens().begin(), message.tokens().end());
+  const uint64_t end = uint64_t{message.offset()} + piece->tokens.size();
+  const bool is_whole = !message.continues() && message.offset() == 0;
+  if (auto refusal =
+          CheckHistory({piece->tokens, message.offset(), message.prompt_length(), is_whole}, spec, limits, path)) {
+    return refusal;
+  }
   piece->prompt_length = message.prompt_length();
   piece->offset = message.offset();
   piece->continues = message.continues();
@@ -68,24 +63,52 @@ std::optional<Refusal> CheckNumbers(const SequenceSpec& spec, const Limits& limi
   return CheckRange(spec.choice_index, 0, Bounds::max_choice_index(), own + "choice_index");
 }
 
+std::optional<Refusal> CheckHistory(const HistoryAsk& ask, const SequenceSpec& spec, const Limits& limits,
+                                    const std::string& path) {
+  const uint64_t end = uint64_t{ask.offset} + ask.tokens.size();
+  const Bound most = Bounds(limits).max_history();
+  if (auto refusal = CheckCount(end, most, path + ".tokens")) return refusal;
+  if (auto refusal = CheckCount(ask.prompt_length, most, path + ".prompt_length")) return refusal;
+  for (size_t i = 0; i < ask.tokens.size(); ++i) {
+    auto refusal = CheckToken(ask.tokens[i], spec.live_vocabulary, path + ".tokens", static_cast<int>(i));
+    if (refusal) return refusal;
+  }
+  if (ask.is_whole && ask.prompt_length > end) {
+    return Refusal{Reason::kOutOfRange, path + ".prompt_length", absl::StrCat("<= ", end),
+                   "the prompt is longer than the history"};
+  }
+  return std::nullopt;
+}
+
+std::variant<std::shared_ptr<SequenceSpec>, Refusal> CompileSpec(const OpenAsk& ask,
+                                                                 const v1::SamplingParameters& parameters,
+                                                                 const Limits& limits, absl::string_view path) {
+  const std::string prefix = absl::StrCat(path, ".");
+  if (auto refusal = CheckName(ask.request_id, prefix + "request_id")) return *refusal;
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = ask.law_version;
+  spec->vocabulary = ask.vocabulary;
+  spec->live_vocabulary = ask.live_vocabulary.value_or(ask.vocabulary);
+  spec->choice_index = ask.choice_index;
+  if (auto refusal = CheckNumbers(*spec, limits, prefix, prefix)) return *refusal;
+  if (auto refusal = CheckByteCount(ask.model.size(), Bounds::max_name_bytes(), prefix + "model")) return *refusal;
+  if (auto refusal = CompileParameters(parameters, limits, prefix + "parameters", spec.get())) return *refusal;
+  return spec;
+}
+
 std::variant<OpenRequest, Refusal> ParseOpen(const v1::OpenSequence& message, const Limits& limits,
                                              absl::string_view path, Entropy* entropy) {
   const auto field = [&](absl::string_view name) { return absl::StrCat(path, ".", name); };
+  OpenAsk ask{message.request_id(),      message.model(), message.law_version(),
+              message.vocabulary_size(), std::nullopt,    message.choice_index()};
+  if (message.has_live_vocabulary_size()) ask.live_vocabulary = message.live_vocabulary_size();
+  auto compiled = CompileSpec(ask, message.parameters(), limits, path);
+  if (auto* refusal = std::get_if<Refusal>(&compiled)) return std::move(*refusal);
+  auto spec = std::get<std::shared_ptr<SequenceSpec>>(std::move(compiled));
   OpenRequest request;
-  if (auto refusal = CheckName(message.request_id(), field("request_id"))) return *refusal;
   request.request_id = message.request_id();
   request.epoch = message.epoch();
   request.model = message.model();
-
-  auto spec = std::make_shared<SequenceSpec>();
-  spec->law_version = message.law_version();
-  spec->vocabulary = message.vocabulary_size();
-  spec->live_vocabulary =
-      message.has_live_vocabulary_size() ? message.live_vocabulary_size() : message.vocabulary_size();
-  spec->choice_index = message.choice_index();
-  if (auto refusal = CheckNumbers(*spec, limits, field(""), field(""))) return *refusal;
-  if (auto refusal = CheckByteCount(message.model().size(), Bounds::max_name_bytes(), field("model"))) return *refusal;
-  if (auto refusal = CompileParameters(message.parameters(), limits, field("parameters"), spec.get())) return *refusal;
   if (!message.watermark_key_id().empty()) spec->history.watermark_id = WatermarkIdOf(message.watermark_key_id());
 
   if (message.has_history()) {

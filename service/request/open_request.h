@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -52,6 +53,33 @@ ReceiptSalt DrawSalt(Entropy* entropy);
 // Both end with a dot, or are empty. Thread-safe.
 std::optional<Refusal> CheckNumbers(const SequenceSpec& spec, const Limits& limits, const std::string& whole,
                                     const std::string& own);
+
+// An open in plain values, without parameters and history. Refers to the caller's strings.
+struct OpenAsk {
+  absl::string_view request_id;
+  absl::string_view model;  // may be empty
+  uint32_t law_version = 0;
+  uint32_t vocabulary = 0;
+  std::optional<uint32_t> live_vocabulary;  // absent: all are live
+  uint32_t choice_index = 0;
+};
+
+// Makes the spec of a sequence, without its seed. Refuses by field path below `path`. Thread-safe.
+std::variant<std::shared_ptr<SequenceSpec>, Refusal> CompileSpec(const OpenAsk& ask,
+                                                                 const v1::SamplingParameters& parameters,
+                                                                 const Limits& limits, absl::string_view path);
+
+// A history, or a piece of one, in plain values. Refers to the caller's tokens.
+struct HistoryAsk {
+  std::span<const uint32_t> tokens;
+  uint32_t offset = 0;  // index of the first token in the whole history
+  uint32_t prompt_length = 0;
+  bool is_whole = true;
+};
+
+// Checks a history that comes under `spec`. Thread-safe.
+std::optional<Refusal> CheckHistory(const HistoryAsk& ask, const SequenceSpec& spec, const Limits& limits,
+                                    const std::string& path);
 
 // Validates an open. Draws a missing seed from `entropy`. Refuses by field path below `path`, e.g. "open" or
 // "fork.child". `message` has no unknown fields (strictness.h), and a policy has been applied to it (policy.h).

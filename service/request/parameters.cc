@@ -12,7 +12,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/history_options.h"
 #include "service/request/law_options.h"
 #include "service/request/phase_options.h"

@@ -10,7 +10,7 @@
 #include "google/protobuf/descriptor.h"
 #include "kernels/check.h"
 #include "kernels/law/compact.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/parameter_table.h"
 
 namespace sortition::service {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "kernels/law/watermark.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/parameter_limit.h"
 #include "service/request/parameters.h"
 

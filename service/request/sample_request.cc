@@ -7,11 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/law/version.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/open_request.h"
 #include "service/request/parameters.h"
 #include "service/request/step_request.h"
 #include "service/request/strictness.h"
+#include "service/row/judge_row.h"
 
 namespace sortition::service {
 

@@ -6,11 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/compact_row.h"
-#include "service/request/position_request.h"
 #include "service/request/region_payloads.h"
 #include "service/request/trace.h"
 
@@ -27,6 +25,21 @@ std::optional<kernels::DType> ToDType(v1::DType dtype) {
     default:
       return std::nullopt;
   }
+}
+
+uint64_t PositionsOf(const v1::StepRow& row) {
+  switch (row.task_case()) {
+    case v1::StepRow::kScore:
+      return static_cast<uint64_t>(std::max(row.score().tokens_size(), 1));
+    case v1::StepRow::kVerifyDraft:
+      return static_cast<uint64_t>(row.verify_draft().draft_tokens_size()) + 1;
+    case v1::StepRow::kVerifyTree:
+      return static_cast<uint64_t>(row.verify_tree().draft_tokens_size()) + 1;
+    case v1::StepRow::kDraw:
+    case v1::StepRow::TASK_NOT_SET:
+      break;
+  }
+  return 1;
 }
 
 std::optional<Refusal> CheckSize(std::string field, uint64_t want, uint64_t have, absl::string_view why) {
@@ -247,18 +260,73 @@ std::optional<Refusal> ParseTimeout(const v1::Step& message, StepShape* shape) {
   return std::nullopt;
 }
 
-// Digests the fields of a step that decide its answer, except its id, its tensors with their content, and its masks.
-uint64_t DigestOptions(const RowPlan& plan) {
-  const StepIntent& intent = plan.intent;
-  uint64_t digest =
-      absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, plan.draw_salt,
-                   plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.with_replacement, plan.ahead.tokens,
-                   plan.ahead.parents, plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
-  for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
-  return digest;
+template <typename T>
+std::span<const T> ToSpan(const google::protobuf::RepeatedField<T>& list) {
+  return {list.data(), static_cast<size_t>(list.size())};
+}
+
+MaskAsk ToAsk(const v1::RowMask& mask) {
+  MaskAsk ask;
+  ask.banned = ToSpan(mask.banned_tokens());
+  switch (mask.kind_case()) {
+    case v1::RowMask::KIND_NOT_SET:
+      break;
+    case v1::RowMask::kUploadedMaskId:
+      ask.kind = MaskAsk::Kind::kUploaded;
+      ask.number = mask.uploaded_mask_id();
+      break;
+    case v1::RowMask::kMaskRow:
+      ask.kind = MaskAsk::Kind::kTensorRow;
+      ask.number = mask.mask_row();
+      break;
+    case v1::RowMask::kAllowedTokens:
+      ask.kind = MaskAsk::Kind::kList;
+      ask.allowed = ToSpan(mask.allowed_tokens().tokens());
+      break;
+  }
+  return ask;
+}
+
+// `Drafts` is VerifyDraft or VerifyTree.
+template <typename Drafts>
+void TakeDrafts(const Drafts& drafts, RowAsk* ask) {
+  ask->tokens = ToSpan(drafts.draft_tokens());
+  ask->mode = ToMode(drafts.mode());
+  ask->return_probabilities = drafts.return_probabilities();
+  if (drafts.has_draft_row()) ask->draft_row = drafts.draft_row();
+  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities()) {
+    ask->sparse.push_back({ToSpan(sparse.tokens()), ToSpan(sparse.probabilities())});
+  }
+  for (const v1::RowMask& mask : drafts.masks()) ask->masks.push_back(ToAsk(mask));
 }
 
 }  // namespace
+
+RowAsk::Mode ToMode(v1::VerifyMode mode) {
+  switch (mode) {
+    case v1::VERIFY_MODE_GREEDY:
+      return RowAsk::Mode::kGreedy;
+    case v1::VERIFY_MODE_COUPLED:
+      return RowAsk::Mode::kCoupled;
+    case v1::VERIFY_MODE_REJECTION:
+      return RowAsk::Mode::kRejection;
+    case v1::VERIFY_MODE_BLOCK:
+      return RowAsk::Mode::kBlock;
+    default:
+      return RowAsk::Mode::kUnset;
+  }
+}
+
+RowAsk::Sampling ToSampling(v1::DraftSampling sampling) {
+  switch (sampling) {
+    case v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT:
+      return RowAsk::Sampling::kWithoutReplacement;
+    case v1::DRAFT_SAMPLING_WITH_REPLACEMENT:
+      return RowAsk::Sampling::kWithReplacement;
+    default:
+      return RowAsk::Sampling::kUnset;
+  }
+}
 
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits) {
@@ -278,78 +346,48 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
   return shape;
 }
 
-std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field) {
-  const uint64_t end = uint64_t{plan.intent.position} + plan.positions();
-  if (end <= limits.max_history) return std::nullopt;
-  return Refusal{Reason::kOutOfRange, field.Text(), Bounds(limits).max_history().Text(),
-                 absl::StrCat("the text would have ", end, " tokens")};
+RowAsk ToAsk(const v1::StepRow& row, uint32_t index) {
+  RowAsk ask;
+  ask.row = index;
+  ask.step_id = row.step_id();
+  ask.position = row.position();
+  if (row.has_history_hash()) ask.history_hash = row.history_hash();
+  if (row.has_truncate_to()) ask.truncate_to = row.truncate_to();
+  ask.append_tokens = ToSpan(row.append_tokens());
+  ask.has_checkpoint = !row.checkpoint().empty();
+  ask.draw_salt = row.draw_salt();
+  if (row.has_tensor_row()) ask.tensor_row = row.tensor_row();
+  ask.is_compact = !row.compact().empty();
+  if (row.has_mask()) ask.mask = ToAsk(row.mask());
+  switch (row.task_case()) {
+    case v1::StepRow::kDraw:
+    case v1::StepRow::TASK_NOT_SET:
+      break;
+    case v1::StepRow::kScore:
+      ask.task = RowAsk::Task::kScore;
+      ask.tokens = ToSpan(row.score().tokens());
+      for (const auto& requested : row.score().requested()) ask.requested.push_back(ToSpan(requested.tokens()));
+      ask.wants_race = row.score().race();
+      break;
+    case v1::StepRow::kVerifyDraft:
+      ask.task = RowAsk::Task::kVerifyDraft;
+      TakeDrafts(row.verify_draft(), &ask);
+      break;
+    case v1::StepRow::kVerifyTree:
+      ask.task = RowAsk::Task::kVerifyTree;
+      ask.parents = ToSpan(row.verify_tree().parents());
+      ask.sampling = ToSampling(row.verify_tree().draft_sampling());
+      TakeDrafts(row.verify_tree(), &ask);
+      break;
+  }
+  return ask;
 }
 
-std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape, const SequenceSpec& spec,
-                                    const Limits& limits, RowPlan* out) {
-  const auto field = [index](absl::string_view name) { return FieldName(index, name); };
-  const bool is_stateful = spec.stateful();
-  const bool keeps_sampler_state = kernels::KeepsSamplerState(spec.parameters.chain);
-  if (!row.checkpoint().empty() && !keeps_sampler_state) {
-    return Refusal{Reason::kContradiction, field("checkpoint").Text(), "", "no sampler of this sequence keeps a state"};
-  }
-  const char* const of_history = row.has_history_hash()         ? "history_hash"
-                                 : row.has_truncate_to()        ? "truncate_to"
-                                 : !row.append_tokens().empty() ? "append_tokens"
-                                                                : nullptr;
-  if (!is_stateful && of_history != nullptr) {
-    return Refusal{Reason::kContradiction, field(of_history).Text(), "", "the sequence keeps no state"};
-  }
-  if (spec.vocabulary != shape.vocabulary) {
-    return Refusal{Reason::kVocabularyMismatch, "step.logits.vocabulary_size", absl::StrCat(spec.vocabulary),
-                   absl::StrCat("the sequence was opened with another width than ", shape.vocabulary)};
-  }
-  if (row.step_id() == 0) return MissingField(field("step_id"));
-
-  RowPlan& plan = *out;
-  plan.row = static_cast<uint32_t>(index);
-  StepIntent& intent = plan.intent;
-  intent.step_id = row.step_id();
-  intent.position = row.position();
-  if (row.has_history_hash()) intent.history_hash = row.history_hash();
-  if (is_stateful && !intent.history_hash) return MissingField(field("history_hash"));
-  if (row.has_truncate_to()) intent.truncate_to = row.truncate_to();
-  const bool is_compact = !row.compact().empty();
-  if (is_compact && row.has_tensor_row()) {
-    return Refusal{Reason::kContradiction, field("tensor_row").Text(), "", "the row is compact"};
-  }
-  const uint32_t first_row = shape.first_rows[static_cast<size_t>(index)];
-  const uint32_t tensor_row = row.has_tensor_row() ? row.tensor_row() : first_row;
-  if (auto refusal = CheckRange(row.draw_salt(), 0, Bounds::max_draw_salt(), field("draw_salt"))) {
-    return refusal;
-  }
-  if (!is_compact) {
-    auto refusal = CheckRange<uint32_t>(tensor_row, 0, shape.tensor_rows - 1, field("tensor_row"));
-    if (refusal) return refusal;
-  }
-  if (auto refusal = CheckCount(row.append_tokens_size(), Bounds(limits).max_history(), field("append_tokens"))) {
-    return refusal;
-  }
-  for (int i = 0; i < row.append_tokens_size(); ++i) {
-    if (auto refusal = CheckToken(row.append_tokens(i), spec.live_vocabulary, field("append_tokens"), i))
-      return refusal;
-  }
-  intent.append_tokens.assign(row.append_tokens().begin(), row.append_tokens().end());
-  plan.draw_salt = row.draw_salt();
-  plan.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
-  plan.tensor_row = tensor_row;
-  if (auto refusal = ParsePositions(row, index, shape, spec, limits, &plan)) return refusal;
-  // The check of the first one has been made above.
-  if (!is_compact && plan.positions() > shape.tensor_rows - tensor_row) {
-    return Refusal{
-        Reason::kOutOfRange, field("tensor_row").Text(),
-        absl::StrCat("<= ", shape.tensor_rows, " - ", plan.positions()),
-        absl::StrCat("the row takes ", plan.positions(), " tensor rows; the tensor has ", shape.tensor_rows)};
-  }
-  if (auto refusal = CheckTextEnd(plan, limits, field("position"))) return refusal;
-  // Only a sequence with state remembers a step, to compare a retry with it.
-  if (is_stateful) intent.options_digest = DigestOptions(plan);
-  return std::nullopt;
+StepTensors StepShape::TensorsOf(uint32_t index) const {
+  StepTensors tensors{vocabulary, tensor_rows, first_rows[index], std::nullopt, std::nullopt};
+  if (mask_payload) tensors.mask_rows = mask_rows;
+  if (draft_payload) tensors.draft_rows = draft_rows;
+  return tensors;
 }
 
 }  // namespace sortition::service

@@ -13,15 +13,17 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/request/checks.h"
 #include "service/request/frame.h"
-#include "service/row/row_plan.h"
+#include "service/row/row_ask.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
 
 // Returns the kernels' element type; absent if the contract has none of that number.
 std::optional<kernels::DType> ToDType(v1::DType dtype);
+
+// Returns the number of positions that a row's task has: of tensor rows, or of compact rows.
+uint64_t PositionsOf(const v1::StepRow& row);
 
 // Checks the bytes of a tensor, which `why` describes.
 std::optional<Refusal> CheckSize(std::string field, uint64_t want, uint64_t have, absl::string_view why);
@@ -55,19 +57,20 @@ struct StepShape {
   absl::Duration timeout = absl::InfiniteDuration();
   int32_t priority = 0;
   bool traced = false;  // the worker records this step's trace
+
+  // Returns the tensors as far as row `index` refers to them.
+  StepTensors TensorsOf(uint32_t index) const;
 };
 
 // A refusal here concerns every row of the step. `message` holds no unknown fields beside those of rows. Thread-safe.
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
-// Checks that the text does not grow beyond its limit by the tokens of a row. `field` is that of the row's position.
-std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field);
+// The words of the contract as those of an ask. An unknown one is unset.
+RowAsk::Mode ToMode(v1::VerifyMode mode);
+RowAsk::Sampling ToSampling(v1::DraftSampling sampling);
 
-// Sets `*plan`, which is new, to the plan of one row, as far as the message and its sequence's spec decide it: packed
-// masks, checkpoints and compact rows are not looked up. A refusal here concerns this row alone. The row holds nothing
-// unknown. Thread-safe.
-std::optional<Refusal> ParseStepRow(const v1::StepRow& row, int index, const StepShape& shape, const SequenceSpec& spec,
-                                    const Limits& limits, RowPlan* plan);
+// Returns what the message asks as row `index` of its step. Refers to the message, which holds nothing unknown.
+RowAsk ToAsk(const v1::StepRow& row, uint32_t index);
 
 }  // namespace sortition::service

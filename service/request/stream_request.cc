@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/strictness.h"
 #include "service/result/encode_result.h"
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "service/checks.h"
 #include "service/limits.h"
-#include "service/request/checks.h"
 
 namespace sortition::service {
 namespace {

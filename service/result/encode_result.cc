@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,13 @@ using kernels::RowParameters;
 // The parts of one row's result. The last one is being written.
 class Parts {
  public:
-  Parts(RowPlace place, google::protobuf::RepeatedPtrField<v1::RowResult>* results)
-      : place_(place), results_(*results) {
+  Parts(RowPlace place, google::protobuf::RepeatedPtrField<v1::RowResult>* results) : place_(place), results_(results) {
     Add();
   }
-  v1::RowResult& last() { return *results_.Mutable(results_.size() - 1); }
+  // One part without bound, which is empty.
+  explicit Parts(v1::RowResult* whole) : last_(whole), room_(std::numeric_limits<uint32_t>::max()) {}
+
+  v1::RowResult& last() { return *last_; }
   // The entry of the last part that is being written; null before BeginPosition.
   v1::Position* position() { return position_; }
 
@@ -69,11 +72,12 @@ class Parts {
   }
 
   v1::RowResult* Add() {
-    v1::RowResult* result = results_.Add();
-    result->set_row(place_.row);
-    result->set_step_id(place_.step_id);
+    SORTITION_CHECK(results_ != nullptr);
+    last_ = results_->Add();
+    last_->set_row(place_.row);
+    last_->set_step_id(place_.step_id);
     room_ = kPartNumbers;
-    return result;
+    return last_;
   }
 
   void AddPosition(uint32_t index) {
@@ -81,8 +85,9 @@ class Parts {
     position_->set_index(index);
   }
 
-  const RowPlace place_;
-  google::protobuf::RepeatedPtrField<v1::RowResult>& results_;
+  const RowPlace place_ = {};
+  google::protobuf::RepeatedPtrField<v1::RowResult>* const results_ = nullptr;
+  v1::RowResult* last_ = nullptr;
   v1::Position* position_ = nullptr;
   uint32_t room_ = 0;
 };
@@ -160,6 +165,24 @@ void EncodeDrawn(const RowResult& result, const SequenceSpec& spec, v1::DrawResu
   EncodeEnd(result.end, result.outputs[0].token, spec, draw);
 }
 
+void Encode(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, Parts* parts) {
+  SORTITION_CHECK(!result.outputs.empty());
+  if (plan.kind == RowPlan::Kind::kDraw) {
+    EncodeDrawn(result, spec, parts->last().mutable_draw());
+    if (spec.parameters.kept_tokens) EncodeKept(result.outputs[0], parts);
+    return;
+  }
+  if (plan.kind == RowPlan::Kind::kScore) {
+    parts->last().mutable_score();
+  } else {
+    v1::VerifyResult* verify = parts->last().mutable_verify();
+    EncodeVerify(result, plan, verify);
+    if (result.history_hash) verify->set_history_hash(*result.history_hash);
+    EncodeEnd(result.end, result.outputs.back().token, spec, verify);
+  }
+  for (uint32_t i = 0; i < result.outputs.size(); ++i) EncodePosition(i, result, plan, spec, parts);
+}
+
 }  // namespace
 
 bool Continues(const v1::RowResult& row) {
@@ -174,26 +197,15 @@ void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::Draw
   for (const kernels::TokenBits& token : kept) draw->add_kept_tokens(token.token);
 }
 
+void EncodeWhole(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, v1::RowResult* whole) {
+  Parts parts(whole);
+  Encode(result, plan, spec, &parts);
+}
+
 void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                   google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
-  SORTITION_CHECK(!result.outputs.empty());
   Parts parts(place, results);
-  if (plan.kind == RowPlan::Kind::kDraw) {
-    EncodeDrawn(result, spec, parts.last().mutable_draw());
-    if (spec.parameters.kept_tokens) EncodeKept(result.outputs[0], &parts);
-    return;
-  }
-  if (plan.kind == RowPlan::Kind::kScore) {
-    parts.last().mutable_score();
-  } else {
-    v1::VerifyResult* verify = parts.last().mutable_verify();
-    EncodeVerify(result, plan, verify);
-    if (result.history_hash) verify->set_history_hash(*result.history_hash);
-    EncodeEnd(result.end, result.outputs.back().token, spec, verify);
-  }
-  for (uint32_t i = 0; i < result.outputs.size(); ++i) {
-    EncodePosition(i, result, plan, spec, &parts);
-  }
+  Encode(result, plan, spec, &parts);
 }
 
 }  // namespace sortition::service

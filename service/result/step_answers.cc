@@ -9,6 +9,7 @@
 #include "service/arena_message.h"
 #include "service/result/encode.h"
 #include "service/result/receipts_of.h"
+#include "service/row/row.h"
 
 namespace sortition::service {
 namespace {
@@ -36,13 +37,9 @@ void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
 
 // Returns the state of the samplers after the last of the result's tokens, sealed.
 std::string SealedState(const AnswerParts& parts) {
-  const RowResult& result = parts.result;
-  const Checkpoint checkpoint = {result.outputs.back().sampler_state,
-                                 parts.plan.intent.position + static_cast<uint32_t>(result.outputs.size()),
-                                 result.history_hash.value_or(0)};
   CheckpointOwner owner = parts.owner;
   owner.identity = HistoryDigest(parts.spec.Identity());
-  return parts.key.Seal(owner, checkpoint);
+  return parts.key.Seal(owner, CheckpointAfter(parts.plan, parts.result));
 }
 
 }  // namespace

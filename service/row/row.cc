@@ -363,6 +363,11 @@ void RowRun::NameMasks(uint32_t index, const PositionView* view, Refusal* refusa
   refusal->message += MaskingOptions(plan_, mask, spec(), view);
 }
 
+Checkpoint CheckpointAfter(const RowPlan& plan, const RowResult& result) {
+  return {result.outputs.back().sampler_state, plan.intent.position + static_cast<uint32_t>(result.outputs.size()),
+          result.history_hash.value_or(0)};
+}
+
 std::string MaskField(const RowPlan& plan, size_t number) {
   if (plan.masks.size() == 1) return RowField(plan.row) + ".mask";
   return absl::StrCat(RowField(plan.row), plan.is_tree ? ".verify_tree" : ".verify_draft", ".masks[", number, "]");

@@ -31,6 +31,7 @@
 #include "service/refusal.h"
 #include "service/row/row_plan.h"
 #include "service/row/walk.h"
+#include "service/sequence/checkpoint.h"
 #include "service/sequence/row_result.h"
 #include "service/sequence/sequence.h"
 #include "service/sequence/sequence_spec.h"
@@ -169,6 +170,9 @@ class RowRun {
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet
   uint32_t missing_;
 };
+
+// Returns the state of the samplers after the tokens of a result.
+Checkpoint CheckpointAfter(const RowPlan& plan, const RowResult& result);
 
 // Returns the field that names mask `number` of the plan.
 std::string MaskField(const RowPlan& plan, size_t number);

@@ -141,14 +141,8 @@ std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult res
   absl::MutexLock lock(&mutex_);
   if (retired_) return ClosedInFlight();
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
-  SORTITION_CHECK(state_ != nullptr && !result.outputs.empty());
-  state_->EndLoan();
-  for (const kernels::RowOutput& output : result.outputs) {
-    SORTITION_CHECK(output.error == kernels::RowError::kNone);
-    state_->Append(output.token);
-  }
-  result.history_hash = state_->history_hash();
-  result.end = state_->text_end();
+  SORTITION_CHECK(state_ != nullptr);
+  state_->Commit(&result);
   last_ = LastStep{in_flight_->step_id, in_flight_->digest, std::move(result)};
   in_flight_.reset();
   return last_->result;

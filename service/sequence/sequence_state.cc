@@ -166,6 +166,17 @@ HistoryIndex& SequenceState::OwnIndex() {
   return *index_;
 }
 
+void SequenceState::Commit(RowResult* result) {
+  SORTITION_CHECK(!result->outputs.empty());
+  EndLoan();
+  for (const kernels::RowOutput& output : result->outputs) {
+    SORTITION_CHECK(output.error == kernels::RowError::kNone);
+    Append(output.token);
+  }
+  result->history_hash = history_hash();
+  result->end = text_end();
+}
+
 void SequenceState::Append(uint32_t token) {
   Push(token);
   Trim(*spec_, kept_history_, &log_, &phases_);

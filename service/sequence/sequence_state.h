@@ -14,6 +14,7 @@
 #include "kernels/row.h"
 #include "service/sequence/history_index.h"
 #include "service/sequence/penalty_counts.h"
+#include "service/sequence/row_result.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/step_changes.h"
 #include "service/sequence/text_end.h"
@@ -96,6 +97,9 @@ class SequenceState {
 
   // Appends a drawn token.
   void Append(uint32_t token);
+  // Ends a loan and appends the tokens of a result, whose hash and end it sets. The one way by which rows advance a
+  // text.
+  void Commit(RowResult* result);
 
   // Changes of a Rewrite, to revert it.
   struct Undo {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/strictness.h"
 #include "service/server/credentials.h"
 #include "service/server/status_details.h"

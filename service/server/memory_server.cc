@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/memory/packet.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/device_memory.h"
 #include "service/request/strictness.h"
 #include "service/request/wire_scan.h"

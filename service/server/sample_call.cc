@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "service/limits.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/wire_scan.h"
 #include "service/server/credentials.h"
 #include "service/server/http2_guard.h"

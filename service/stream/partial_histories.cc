@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 
 namespace sortition::service {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/region_payloads.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"

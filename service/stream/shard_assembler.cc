@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/law/compact.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/compact_row.h"
 #include "service/stream/step_in_flight.h"
 

@@ -10,6 +10,7 @@
 #include "service/request/compact_row.h"
 #include "service/request/region_payloads.h"
 #include "service/request/step_request.h"
+#include "service/row/judge_row.h"
 #include "service/row/mask_digest.h"
 #include "service/stream/device_needs.h"
 #include "service/stream/step_in_flight.h"
@@ -175,9 +176,8 @@ bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance
   message->NoteOptions(spec);
   RowPlan& plan = granted->plan;
   std::vector<RowMaskBits>& masks = granted->masks;
-  if (auto refusal = ParseStepRow(row, static_cast<int>(index), message->shape(), spec, engine_.limits(), &plan)) {
-    return refuse(*refusal);
-  }
+  const StepTensors tensors = message->shape().TensorsOf(index);
+  if (auto refusal = JudgeRow(ToAsk(row, index), tensors, spec, engine_.limits(), &plan)) return refuse(*refusal);
   if (row.compact().empty()) {
     if (auto refusal = WhyNoDevice(engine_.batcher().keeper(), plan, spec)) return refuse(*refusal);
   }

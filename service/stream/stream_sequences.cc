@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/stream_request.h"
 #include "service/result/encode.h"
 #include "service/stream/device_needs.h"

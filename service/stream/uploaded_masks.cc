@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/checks.h"
+#include "service/checks.h"
 #include "service/request/payload_view.h"
 #include "service/request/region_payloads.h"
 #include "service/request/stream_request.h"

@@ -16,7 +16,7 @@ PUBLIC = {"batch.h", "client.h", "errors.h", "in_process.h", "local_sequence.h",
 # Parts of the server and of its samplers, which a program with the client alone has no use for. It has the kernels that
 # make compact rows.
 SERVER = re.compile(r"sortition::(service::(Session|Batcher|Engine|SequenceTable|SequenceState|RowRun|CheckpointKey)"
-                    r"|devices::(Device|CpuDevice|cuda::\w+)|kernels::cpu::SampleRow|client::OwnSequence)\b")
+                    r"|devices::(Device|CpuDevice|cuda::\w+)|kernels::cpu::SampleRow|client::LocalText)\b")
 
 
 def run(*command: str, code: int = 0, **environment: str) -> str:

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "service/request/step_request.h"
+#include "service/row/judge_row.h"
 
 namespace sortition::service {
 namespace {
@@ -31,7 +32,9 @@ class StepRowTest : public ::testing::Test {
 
   std::variant<RowPlan, Refusal> Parse(int index = 2) {
     RowPlan plan;
-    if (auto refusal = ParseStepRow(row_, index, shape_, spec_, limits_, &plan)) return *std::move(refusal);
+    const auto row = static_cast<uint32_t>(index);
+    auto refusal = JudgeRow(ToAsk(row_, row), shape_.TensorsOf(row), spec_, limits_, &plan);
+    if (refusal) return *std::move(refusal);
     return plan;
   }
   RowPlan MustParse() {

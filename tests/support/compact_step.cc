@@ -3,7 +3,7 @@
 
 #include "kernels/check.h"
 #include "kernels/law/compact.h"
-#include "service/request/position_request.h"
+#include "service/request/step_request.h"
 #include "service/request/step_request.h"
 
 namespace sortition::testing {

@@ -18,7 +18,7 @@
 
 namespace sortition::client {
 
-class OwnSequence;
+class LocalText;
 
 // Options of a row's step beside the row.
 struct LocalStepOptions {
@@ -64,9 +64,9 @@ class LocalSequence {
  private:
   friend class CudaStream;
   friend class LocalCuda;
-  explicit LocalSequence(std::unique_ptr<OwnSequence> own);
+  explicit LocalSequence(std::unique_ptr<LocalText> own);
 
-  const std::unique_ptr<OwnSequence> own_;
+  const std::unique_ptr<LocalText> own_;
 };
 
 }  // namespace sortition::client

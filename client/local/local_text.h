@@ -1,4 +1,5 @@
-// A sequence in this process, on service/row. LocalSequence, LocalCuda and a client in process are made of it.
+// A text in this process. LocalSequence, LocalCuda, CudaStream and a client in process are made of it: they ask the
+// service's own code (service/row) in plain values, and bring the kernels.
 #pragma once
 
 #include <cstdint>
@@ -11,43 +12,47 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/rewinds.h"
-#include "client/local/local_run.h"
 #include "client/sortition/sampler.h"
 #include "kernels/row.h"
+#include "service/refusal.h"
+#include "service/row/row.h"
 #include "service/sequence/checkpoint.h"
-#include "service/sequence/look_ahead.h"
 #include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_state.h"
 #include "sortition/batch.h"
+#include "sortition/local_sequence.h"
 
 namespace sortition::client {
 
+// Converts a refusal of the service's code to the client's error.
+RowError ToRowError(const service::Refusal& refusal);
+
 // Not thread-safe; distinct sequences may be used by distinct threads at once. Members are as those of LocalSequence,
 // where nothing else is said.
-class OwnSequence {
+class LocalText {
  public:
-  static absl::StatusOr<std::unique_ptr<OwnSequence>> Open(const SequenceOptions& options);
-  // Opens a sequence that is at `text`, for a sampler that keeps the text itself. The seed is drawn if there is none.
-  struct Text {
+  static absl::StatusOr<std::unique_ptr<LocalText>> Open(const SequenceOptions& options);
+  // Opens a text that is at `start`, for a sampler that keeps the tokens itself. The seed is drawn if there is none.
+  struct Start {
     std::span<const uint32_t> tokens;
     uint32_t prompt_length = 0;
     uint32_t position = 0;  // the number of tokens, unless these are not known
   };
-  static std::variant<std::unique_ptr<OwnSequence>, RowError> OpenAt(const SequenceOptions& options,
-                                                                     std::optional<uint64_t> seed, const Text& text);
-  absl::StatusOr<std::unique_ptr<OwnSequence>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
+  static std::variant<std::unique_ptr<LocalText>, RowError> OpenAt(const SequenceOptions& options,
+                                                                   std::optional<uint64_t> seed, const Start& start);
+  absl::StatusOr<std::unique_ptr<LocalText>> Fork(SequenceOptions options, std::optional<uint32_t> position) const;
 
   // Leaves banned phrases where they stand: the caller takes them back, and names the bans in its rows.
   void LeavePhrases() { takes_back_ = false; }
 
   // Must not be called between Begin and End.
-  std::unique_ptr<OwnSequence> Clone() const;
+  std::unique_ptr<LocalText> Clone() const;
 
   RowResult Step(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
 
   // Step in parts, for callers with their own kernels. Returns the first requests to the kernels. They refer to the
   // row's memory and to the sequence, which must not be used until End or Abandon.
-  using Requests = LocalRun::Requests;
+  using Requests = std::vector<kernels::RowRequest>;
   std::variant<Requests, RowError> Begin(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
   // Takes the answers to the last requests, in their order. Returns the next requests; none: call End.
   Requests Continue(std::span<kernels::RowOutput> answers);
@@ -66,7 +71,7 @@ class OwnSequence {
   };
   StreamStart StartOnStream() const;
   // Takes the output of the draw at this position, which the device made as row `row`. Advances by it.
-  RowResult TakeDrawn(uint32_t row, const kernels::RowOutput& output);
+  RowResult TakeDrawn(uint32_t row, kernels::RowOutput output);
 
   uint32_t vocabulary_size() const { return spec_->vocabulary; }
   uint64_t seed() const { return spec_->seed; }  // a secret
@@ -92,18 +97,26 @@ class OwnSequence {
   void MoveTo(uint32_t position, uint32_t shared, std::span<const uint32_t> appended);
 
  private:
-  OwnSequence(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
-              uint32_t position);
+  // The row that has begun. Refers to the caller's tensors.
+  struct Begun {
+    Begun(service::GrantedRow&& granted, v1::DType dtype, const Row& row, v1::DType draft_dtype);
+    service::RowRun run;
+    kernels::DType dtype;
+    const std::byte* logits;
+    kernels::DType draft_dtype;
+    const std::byte* probabilities;
+    std::vector<uint32_t> asked;  // positions of the last requests
+  };
+
+  LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
+            uint32_t position);
   absl::Status CheckToken(uint32_t token) const;
-  // The shortest way of a plain draw, which costs what its kernel costs: no message, no plan.
-  bool IsPlainDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options) const;
-  kernels::RowRequest BeginDraw(v1::DType dtype, const Row& row, const LocalStepOptions& options);
-  RowResult EndDraw(const kernels::RowOutput& answer);
-  RowResult EndRun();
+  // Sets begun_, or returns why the row does not begin. The caller's `row` has no bans and salts of rewinds yet.
+  std::optional<RowError> BeginRow(v1::DType dtype, const Row& row, const LocalStepOptions& options);
+  std::optional<service::Refusal> Plan(v1::DType dtype, const Row& row, const LocalStepOptions& options);
+  kernels::RowRequest RequestAt(uint32_t index) const;
   // Takes back the phrase that the text ends in, if it ends in one.
   void TakeBack(const service::TextEnd& end);
-  service::Refusal WhyNotDrawn(const kernels::RowOutput& answer, service::PositionViews views) const;
-  void Advance(const kernels::RowOutput& answer);
 
   const std::shared_ptr<const service::SequenceSpec> spec_;
   std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
@@ -112,16 +125,7 @@ class OwnSequence {
   service::Checkpoint last_checkpoint_;
   Rewinds rewinds_;
   bool takes_back_ = true;
-
-  // The step that has begun: a plain draw, or any other.
-  struct Draw {
-    std::span<const uint32_t> mask;
-    uint32_t row = 0;
-    service::PositionViews views;  // lent to its request
-    kernels::RowOutput answer;     // where it came by Continue
-  };
-  Draw draw_;
-  std::unique_ptr<LocalRun> run_;
+  std::optional<Begun> begun_;
 };
 
 }  // namespace sortition::client

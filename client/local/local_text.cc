@@ -1,0 +1,410 @@
+// From a caller's row to the service's plain values, and from its result to the caller's.
+#include "client/local/local_text.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/compact_rows.h"
+#include "client/cpp/errors.h"
+#include "client/cpp/row_message.h"
+#include "kernels/check.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/law/version.h"
+#include "service/checks.h"
+#include "service/entropy.h"
+#include "service/limits.h"
+#include "service/request/open_request.h"
+#include "service/request/step_request.h"
+#include "service/result/encode.h"
+#include "service/result/encode_result.h"
+#include "service/row/judge_row.h"
+#include "service/sequence/look_ahead.h"
+#include "service/sequence/row_of.h"
+
+namespace sortition::client {
+namespace {
+
+struct Workspace {
+  kernels::cpu::Scratch scratch;
+  kernels::RowOutput answer;
+};
+
+Workspace& ThreadWorkspace() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+template <typename T>
+std::span<const T> ToSpan(const google::protobuf::RepeatedField<T>& list) {
+  return {list.data(), static_cast<size_t>(list.size())};
+}
+
+void TakeDrafts(const Drafts& drafts, service::RowAsk* ask) {
+  const bool is_tree = !drafts.parents.empty();
+  ask->task = is_tree ? service::RowAsk::Task::kVerifyTree : service::RowAsk::Task::kVerifyDraft;
+  ask->tokens = drafts.tokens;
+  ask->parents = drafts.parents;
+  ask->mode = service::ToMode(drafts.mode);
+  if (is_tree) ask->sampling = service::ToSampling(drafts.sampling);
+  if (drafts.probabilities != nullptr) ask->draft_row = 0;
+  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) {
+    ask->sparse.push_back({ToSpan(sparse.tokens()), ToSpan(sparse.probabilities())});
+  }
+  ask->return_probabilities = drafts.return_probabilities;
+}
+
+// Returns the masks and bans of each position that has its own, or the one of all.
+std::vector<service::MaskAsk> ToMaskAsks(const Row& row) {
+  const auto bans = [](const std::vector<uint32_t>& list) { return !list.empty(); };
+  std::vector<service::MaskAsk> asks(std::ranges::any_of(row.banned_tokens, bans) ? row.banned_tokens.size()
+                                                                                  : row.masks());
+  for (size_t i = 0; i < asks.size(); ++i) {
+    if (row.allowed_bits != nullptr) {
+      asks[i].kind = service::MaskAsk::Kind::kTensorRow;
+      asks[i].number = i;
+    }
+    if (i < row.banned_tokens.size()) asks[i].banned = row.banned_tokens[i];
+  }
+  return asks;
+}
+
+// Returns what the row asks, but its place in a text. Refers to the row's lists.
+service::RowAsk ToAsk(const Row& row, uint32_t index) {
+  service::RowAsk ask;
+  ask.row = index;
+  ask.step_id = 1;
+  ask.draw_salt = row.draw_salt;
+  if (!row.scored.empty()) {
+    ask.task = service::RowAsk::Task::kScore;
+    ask.tokens = row.scored;
+    ask.requested.assign(row.scored_requests.begin(), row.scored_requests.end());
+    ask.wants_race = row.score_race;
+  } else if (row.drafts != nullptr) {
+    TakeDrafts(*row.drafts, &ask);
+  }
+  ask.masks = ToMaskAsks(row);
+  if (row.drafts == nullptr && !ask.masks.empty()) {
+    ask.mask = ask.masks.front();
+    ask.masks.clear();
+  }
+  return ask;
+}
+
+std::vector<service::RowMaskBits> MasksOf(const Row& row, uint32_t vocabulary) {
+  std::vector<service::RowMaskBits> masks;
+  const size_t words = (size_t{vocabulary} + 31) / 32;
+  for (size_t i = 0; i < row.masks(); ++i) {
+    masks.push_back(service::RowMaskBits::Lent({row.allowed_bits + i * words, words}));
+  }
+  return masks;
+}
+
+}  // namespace
+
+RowError ToRowError(const service::Refusal& refusal) {
+  v1::Error error;
+  service::EncodeError(refusal, &error);
+  return FromWire(error);
+}
+
+absl::StatusOr<std::unique_ptr<LocalText>> LocalText::Open(const SequenceOptions& options) {
+  if (options.start_position && !options.prompt.empty()) {
+    return absl::InvalidArgumentError("start_position and prompt exclude each other");
+  }
+  if (!options.watermark_key_id.empty()) {
+    return absl::InvalidArgumentError("watermark_key_id: a service has its operator's keys, not this process");
+  }
+  if (options.turns != 0) return absl::InvalidArgumentError("turns: with ClientOptions::shard only");
+  if (options.receipts != nullptr)
+    return absl::InvalidArgumentError("receipts: a service makes them, not this process");
+  const auto prompt_length = static_cast<uint32_t>(options.prompt.size());
+  auto opened =
+      OpenAt(options, options.seed, {options.prompt, prompt_length, options.start_position.value_or(prompt_length)});
+  if (const auto* error = std::get_if<RowError>(&opened)) return ToStatus(*error);
+  auto& sequence = std::get<std::unique_ptr<LocalText>>(opened);
+  if (sequence->stateful() && options.start_position) {
+    return absl::InvalidArgumentError("start_position: an option looks at the history, so the prompt is needed");
+  }
+  sequence->rewinds_ = Rewinds(options.rewound);
+  return std::move(sequence);
+}
+
+std::variant<std::unique_ptr<LocalText>, RowError> LocalText::OpenAt(const SequenceOptions& options,
+                                                                     std::optional<uint64_t> seed, const Start& start) {
+  static const service::Limits limits;
+  auto compiled = service::CompileSpec({options.request_id, options.model, law::kLawVersion, options.vocabulary_size,
+                                        options.live_vocabulary_size, options.choice_index},
+                                       options.parameters, limits, "open");
+  if (const auto* refusal = std::get_if<service::Refusal>(&compiled)) return ToRowError(*refusal);
+  auto spec = std::get<std::shared_ptr<service::SequenceSpec>>(std::move(compiled));
+  spec->seed = seed ? *seed : service::SystemEntropy().Draw();
+  std::unique_ptr<service::SequenceState> state;
+  if (spec->stateful()) {
+    const uint32_t prompt_length = start.tokens.empty() ? 0 : start.prompt_length;
+    if (auto refusal = service::CheckHistory({start.tokens, 0, prompt_length, true}, *spec, limits, "open.history")) {
+      return ToRowError(*refusal);
+    }
+    // The whole history is kept, so that every cut can be made.
+    state = service::SequenceState::Build(spec, start.tokens, prompt_length, limits.max_history);
+  }
+  return std::unique_ptr<LocalText>(new LocalText(std::move(spec), std::move(state), start.position));
+}
+
+LocalText::LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
+                     uint32_t position)
+    : spec_(std::move(spec)),
+      state_(std::move(state)),
+      position_(position),
+      sampler_state_(kernels::InitialSamplerState(spec_->parameters.chain)) {}
+
+absl::StatusOr<std::unique_ptr<LocalText>> LocalText::Fork(SequenceOptions options,
+                                                           std::optional<uint32_t> position) const {
+  if (options.start_position || !options.prompt.empty()) {
+    return absl::InvalidArgumentError("a fork has the tokens of its parent, and no prompt of its own");
+  }
+  if (options.rewound != Rewound()) return absl::InvalidArgumentError("rewound: a fork has those of its parent");
+  const uint32_t at = position.value_or(position_);
+  if (at > position_) {
+    return absl::OutOfRangeError(absl::StrCat("Fork: position ", at, " is beyond the end (<= ", position_, ")"));
+  }
+  auto child = Open(options);
+  if (!child.ok()) return child.status();
+  if ((*child)->stateful() && !stateful()) {
+    return absl::InvalidArgumentError("an option of the fork looks at a history that its parent does not keep");
+  }
+  (*child)->position_ = at;
+  (*child)->rewinds_ = rewinds_.OfFork();
+  if ((*child)->stateful()) {
+    (*child)->state_ = state_->Fork((*child)->spec_, at);
+    SORTITION_CHECK((*child)->state_ != nullptr);
+  }
+  return child;
+}
+
+std::unique_ptr<LocalText> LocalText::Clone() const {
+  std::unique_ptr<LocalText> clone(
+      new LocalText(spec_, stateful() ? state_->Fork(spec_, position_) : nullptr, position_));
+  clone->sampler_state_ = sampler_state_;
+  clone->last_checkpoint_ = last_checkpoint_;
+  clone->rewinds_ = rewinds_;
+  return clone;
+}
+
+std::vector<uint32_t> LocalText::tokens() const { return stateful() ? state_->Tokens() : std::vector<uint32_t>(); }
+
+std::optional<uint64_t> LocalText::history_hash() const {
+  return state_ != nullptr ? std::optional(state_->history_hash()) : std::nullopt;
+}
+
+RowResult LocalText::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
+  if (auto error = BeginRow(dtype, row, options)) return *std::move(error);
+  Workspace& workspace = ThreadWorkspace();
+  service::RowRun& run = begun_->run;
+  std::optional<service::RowRun::Next> next;
+  for (uint32_t index = 0;;) {
+    kernels::RowRequest request = RequestAt(index);
+    if (next) next->Set(&request);
+    kernels::cpu::SampleRow(request, &workspace.scratch, &workspace.answer);
+    const service::RowRun::Progress progress = run.Take(index, std::move(workspace.answer));
+    next = progress.next;
+    if (progress.is_complete) break;
+    index = next ? next->index : index + 1;
+  }
+  return End();
+}
+
+std::variant<LocalText::Requests, RowError> LocalText::Begin(v1::DType dtype, const Row& row,
+                                                             const LocalStepOptions& options) {
+  if (auto error = BeginRow(dtype, row, options)) return *std::move(error);
+  Requests requests;
+  for (uint32_t index = 0; index < begun_->run.first_positions(); ++index) {
+    begun_->asked.push_back(index);
+    requests.push_back(RequestAt(index));
+  }
+  return requests;
+}
+
+LocalText::Requests LocalText::Continue(std::span<kernels::RowOutput> answers) {
+  std::vector<uint32_t>& asked = begun_->asked;
+  SORTITION_CHECK(answers.size() == asked.size());
+  service::RowRun::Progress progress;
+  for (size_t i = 0; i < answers.size(); ++i) progress = begun_->run.Take(asked[i], std::move(answers[i]));
+  if (!progress.next) return {};
+  asked.front() = progress.next->index;
+  Requests requests = {RequestAt(asked.front())};
+  progress.next->Set(&requests.front());
+  return requests;
+}
+
+RowResult LocalText::End() {
+  const service::RowPlan& plan = begun_->run.plan();
+  auto committed = begun_->run.Commit();
+  if (const auto* refusal = std::get_if<service::Refusal>(&committed)) {
+    Abandon();
+    return ToRowError(*refusal);
+  }
+  service::RowResult& result = std::get<service::RowResult>(committed);
+  if (plan.kind != service::RowPlan::Kind::kScore) {
+    position_ += static_cast<uint32_t>(result.outputs.size());
+    sampler_state_ = result.outputs.back().sampler_state;
+    if (state_ != nullptr) state_->Commit(&result);
+  } else if (state_ != nullptr) {
+    state_->EndLoan();
+  }
+  last_checkpoint_ = CheckpointAfter(plan, result);
+  RowResult outcome;  // a draw
+  if (plan.kind == service::RowPlan::Kind::kDraw) {
+    service::EncodeWholeDraw(result, *spec_, &std::get<v1::DrawResult>(outcome));
+  } else {
+    v1::RowResult whole;
+    service::EncodeWhole(result, plan, *spec_, &whole);
+    outcome = ResultOf(std::move(whole));
+  }
+  begun_.reset();
+  TakeBack(result.end);
+  return outcome;
+}
+
+void LocalText::Abandon() {
+  if (state_ != nullptr) state_->EndLoan();
+  begun_.reset();
+}
+
+LocalText::StreamStart LocalText::StartOnStream() const {
+  StreamStart start = {
+      spec_, service::RowOf(*spec_, nullptr, position_, rewinds_.Salt(Row())).noise, sampler_state_, {}, {}};
+  std::map<uint32_t, kernels::LogitEdit> edits;
+  for (const kernels::LogitEdit& edit : spec_->listed_edits) edits[edit.token] = edit;
+  if (state_ != nullptr) {
+    const service::PenaltyCounts& counted = state_->counts();
+    for (size_t i = 0; i < counted.counts().size(); ++i) {
+      const service::TokenCount& count = counted.counts()[i];
+      if (count.all() == 0) continue;  // only listed
+      const uint32_t token = counted.edits()[i].token;
+      if (spec_->repetition_penalty != 1) {
+        edits[token].token = token;
+        edits[token].flags |= kernels::LogitEdit::kRepeated;
+      }
+      if (count.in_output != 0) start.counts.push_back({token, count.in_output});
+    }
+  }
+  for (const auto& [token, edit] : edits) start.edits.push_back(edit);
+  return start;
+}
+
+RowResult LocalText::TakeDrawn(uint32_t row, kernels::RowOutput output) {
+  // Its logits are the device's.
+  if (auto refusal = Plan(v1::DTYPE_F32, Row(), {.row = row})) return ToRowError(*refusal);
+  begun_->run.Take(0, std::move(output));
+  return End();
+}
+
+std::optional<RowError> LocalText::BeginRow(v1::DType dtype, const Row& given, const LocalStepOptions& options) {
+  Row row = given;
+  row.draw_salt = rewinds_.Salt(given);
+  std::vector<std::vector<uint32_t>> bans;
+  if (rewinds_.IsAt(position_)) bans = BansWith(given, rewinds_.At(position_));
+  if (!bans.empty()) row.banned_tokens = bans;
+  if (absl::Status status = CheckRow(row); !status.ok()) {
+    RowError error;
+    error.code = status.code();
+    error.message = absl::StrCat("rows[", options.row, "].", status.message());
+    return error;
+  }
+  if (auto refusal = Plan(dtype, row, options)) return ToRowError(*refusal);
+  return std::nullopt;
+}
+
+std::optional<service::Refusal> LocalText::Plan(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
+  if (ElementBytes(dtype) == 0) return service::MissingField("step.logits.dtype");
+  const bool is_dense = row.drafts != nullptr && row.drafts->probabilities != nullptr;
+  if (is_dense && ElementBytes(options.draft_dtype) == 0) {
+    return service::MissingField("step.draft_probabilities.dtype");
+  }
+  service::RowAsk ask = ToAsk(row, options.row);
+  ask.position = position_;
+  ask.history_hash = history_hash();
+  service::StepTensors tensors;
+  tensors.vocabulary = options.vocabulary_size.value_or(spec_->vocabulary);
+  tensors.tensor_rows = static_cast<uint32_t>(row.positions());
+  if (row.allowed_bits != nullptr) tensors.mask_rows = static_cast<uint32_t>(row.masks());
+  if (is_dense) tensors.draft_rows = static_cast<uint32_t>(row.drafts->distributions());
+  static const service::Limits limits;
+  service::GrantedRow granted{{.spec = spec_}, {}, {}, {}};
+  if (auto refusal = service::JudgeRow(ask, tensors, *spec_, limits, &granted.plan)) return refusal;
+  granted.plan.sampler_state = sampler_state_;
+  if (state_ != nullptr) granted.grant.views = service::LookAhead(state_.get(), granted.plan.ahead);
+  granted.masks = MasksOf(row, spec_->vocabulary);
+  granted.masks.resize(granted.plan.masks.size());  // a mask may only ban tokens
+  begun_.emplace(std::move(granted), dtype, row, options.draft_dtype);
+  return std::nullopt;
+}
+
+LocalText::Begun::Begun(service::GrantedRow&& granted, v1::DType dtype, const Row& row, v1::DType draft_dtype)
+    : run(std::move(granted)),
+      dtype(KernelType(dtype)),
+      logits(static_cast<const std::byte*>(row.logits)),
+      draft_dtype(KernelType(draft_dtype)),
+      probabilities(row.drafts == nullptr ? nullptr : static_cast<const std::byte*>(row.drafts->probabilities)) {}
+
+kernels::RowRequest LocalText::RequestAt(uint32_t index) const {
+  const auto row_of = [&](const std::byte* tensor, size_t row, kernels::DType dtype) {
+    return tensor + row * spec_->vocabulary * kernels::ElementBytes(dtype);
+  };
+  const std::byte* dense = nullptr;
+  if (const auto draft_row = begun_->run.DraftRowAt(index)) {
+    dense = row_of(begun_->probabilities, *draft_row, begun_->draft_dtype);
+  }
+  kernels::RowRequest request = begun_->run.RequestAt(index, begun_->dtype, dense, begun_->draft_dtype);
+  request.logits = row_of(begun_->logits, index, begun_->dtype);
+  return request;
+}
+
+void LocalText::TakeBack(const service::TextEnd& end) {
+  if (!takes_back_ || !end.phrase_from || !rewinds_.Ban(*end.phrase_from, end.phrase.front())) return;
+  SORTITION_CHECK(Truncate(*end.phrase_from).ok());
+}
+
+absl::Status LocalText::CheckToken(uint32_t token) const {
+  if (token < spec_->live_vocabulary) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("token ", token, " is outside the live vocabulary (< ", spec_->live_vocabulary, ")"));
+}
+
+absl::Status LocalText::ReplaceLast(uint32_t token) {
+  if (absl::Status status = CheckToken(token); !status.ok()) return status;
+  if (position_ == 0) return absl::OutOfRangeError("ReplaceLast: the history is empty");
+  if (absl::Status status = Truncate(position_ - 1); !status.ok()) return status;
+  return Append({&token, 1});
+}
+
+absl::Status LocalText::Append(std::span<const uint32_t> tokens) {
+  for (uint32_t token : tokens) {
+    if (absl::Status status = CheckToken(token); !status.ok()) return status;
+  }
+  position_ += static_cast<uint32_t>(tokens.size());
+  if (state_ == nullptr) return absl::OkStatus();
+  state_->Rewrite(std::nullopt, tokens);
+  return absl::OkStatus();
+}
+
+absl::Status LocalText::Truncate(uint32_t position) {
+  if (position > position_) {
+    return absl::OutOfRangeError(
+        absl::StrCat("Truncate: position ", position, " is beyond the end (<= ", position_, ")"));
+  }
+  rewinds_.Truncate(position);
+  position_ = position;
+  if (state_ == nullptr) return absl::OkStatus();
+  state_->Rewrite(position, {});
+  return absl::OkStatus();
+}
+
+void LocalText::MoveTo(uint32_t position, uint32_t shared, std::span<const uint32_t> appended) {
+  if (state_ != nullptr && (shared != position_ || !appended.empty())) state_->Rewrite(shared, appended);
+  position_ = position;
+}
+
+}  // namespace sortition::client
