@@ -10,7 +10,7 @@
 #include "monitoring/http_server.h"
 #include "monitoring/metrics.h"
 #include "service/engine.h"
-#include "service/server/slow_steps.h"
+#include "service/log/slow_steps.h"
 
 namespace sortition::monitoring {
 

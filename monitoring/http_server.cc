@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/server/listen_socket.h"
+#include "service/net/listen_socket.h"
 
 namespace sortition::monitoring {
 namespace {

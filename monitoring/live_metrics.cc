@@ -17,7 +17,7 @@
 #include "kernels/check.h"
 #include "kernels/law/version.h"
 #include "monitoring/catalogue.h"
-#include "service/server/credentials.h"
+#include "service/net/credentials.h"
 #include "service/version.h"
 
 namespace sortition::monitoring {

@@ -6,8 +6,8 @@
 
 #include "kernels/check.h"
 #include "monitoring/catalogue.h"
+#include "service/net/frame_meter.h"
 #include "service/request/refused_fields.h"
-#include "service/server/frame_meter.h"
 
 namespace sortition::monitoring {
 namespace {

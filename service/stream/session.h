@@ -1,6 +1,6 @@
 // The protocol of one stream as a state machine: messages in, messages out, without sockets or threads.
 //
-// Its shells are the gRPC stream (server/stream_call.h), the ring (server/ring_stream.h) and the in-process client
+// Its shells are the gRPC stream (calls/stream_call.h), the ring (calls/ring_stream.h) and the in-process client
 // (client/cpp). Sequences, steps and shards are other classes of this folder; a step that runs may outlive the session.
 #pragma once
 

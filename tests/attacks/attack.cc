@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/check.h"
-#include "service/server/listen_socket.h"
+#include "service/net/listen_socket.h"
 #include "tests/server/raw_http2.h"
 
 namespace sortition::attacks {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "service/server/frame_meter.h"
+#include "service/net/frame_meter.h"
 #include "tests/attacks/honest.h"
 #include "tests/server/server_process.h"
 #include "tests/server/test_certificates.h"

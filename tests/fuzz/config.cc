@@ -1,11 +1,11 @@
 // Addresses, routes and device lists as operators write them: each is printed as it was parsed, or refused.
-#include "service/server/config.h"
+#include "service/process/config.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "service/net/listen_socket.h"
 #include "service/route/policy.h"
-#include "service/server/listen_socket.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace sortition::fuzz {

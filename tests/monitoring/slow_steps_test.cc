@@ -1,5 +1,5 @@
 // Slow steps: the parts of their time, the minutes in which they are kept, and names that clients choose.
-#include "service/server/slow_steps.h"
+#include "service/log/slow_steps.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "service/server/json_text.h"
+#include "service/log/json_text.h"
 #include "tests/support/fake_clock.h"
 
 namespace sortition::server {

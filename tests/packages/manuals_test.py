@@ -11,7 +11,7 @@ SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 MANUALS = pathlib.Path(os.environ["TEST_BUILD_DIR"], "deploy/packages/manuals")
 # From each program to its page's section and the sources that define its flags.
 PROGRAMS = {
-    "sortitiond": (8, ["service/server/flags.cc", "service/server/tuning_flags.cc"]),
+    "sortitiond": (8, ["service/process/flags.cc", "service/process/tuning_flags.cc"]),
     "sortitionctl": (1, ["client/cli/*.cc"]),
     "sortition_self_test": (1, ["tests/conformance/self_test_main.cc"]),
 }

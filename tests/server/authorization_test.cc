@@ -1,5 +1,5 @@
 // Authorization: the list of clients, the identities that it recognises, and the end of those that it no longer names.
-#include "service/server/authorization.h"
+#include "service/net/authorization.h"
 
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/cpp/errors.h"
 #include "client/cpp/memory_link.h"
-#include "service/server/listen_socket.h"
+#include "service/net/listen_socket.h"
 #include "sortition/v1/information.grpc.pb.h"
 #include "tests/server/client_list_file.h"
 #include "tests/server/server_process.h"

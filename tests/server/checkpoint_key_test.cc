@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "service/server/process.h"
+#include "service/process/process.h"
 
 namespace sortition::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/server/authorization.h"
+#include "service/net/authorization.h"
 #include "tests/server/server_process.h"
 
 namespace sortition::server {

@@ -1,5 +1,5 @@
 // Settings: refusals, and the order of sources.
-#include "service/server/config.h"
+#include "service/process/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
-#include "service/server/flags.h"
+#include "service/process/flags.h"
 
 namespace sortition::server {
 namespace {
@@ -153,8 +153,8 @@ TEST_F(FlagsTest, SettingUnderTheClientsPrefixIsRefused) {
 
 TEST_F(FlagsTest, TuningFlagsStandApart) {
   const auto file = [](const char* name) { return absl::FindCommandLineFlag(name)->Filename(); };
-  EXPECT_THAT(file("max_streams"), EndsWith("service/server/flags.cc"));
-  EXPECT_THAT(file("max_listed_tokens"), EndsWith("service/server/tuning_flags.cc"));
+  EXPECT_THAT(file("max_streams"), EndsWith("service/process/flags.cc"));
+  EXPECT_THAT(file("max_listed_tokens"), EndsWith("service/process/tuning_flags.cc"));
   const auto config = Read({"SORTITIOND_MAX_LISTED_TOKENS=7"}, {"--kept_history=8"});
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->limits.max_listed_tokens, 7u);

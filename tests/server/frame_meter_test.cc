@@ -1,5 +1,5 @@
 // The count of a connection's frames: what ends it, what paces it, and what an honest client may send.
-#include "service/server/frame_meter.h"
+#include "service/net/frame_meter.h"
 
 #include <gtest/gtest.h>
 

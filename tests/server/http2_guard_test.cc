@@ -1,5 +1,5 @@
 // The guard over fake calls and a clock that stands still: rounds, pauses, their ends, and the ends of connections.
-#include "service/server/http2_guard.h"
+#include "service/net/http2_guard.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

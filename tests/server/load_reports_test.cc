@@ -1,5 +1,5 @@
 // Load reports: their numbers, in trailers, and out of band.
-#include "service/server/load_reports.h"
+#include "service/calls/load_reports.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

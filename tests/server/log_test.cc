@@ -1,5 +1,5 @@
 // Log lines: JSON, levels and the bound on lines a second.
-#include "service/server/log.h"
+#include "service/log/log.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -18,7 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/server/listen_socket.h"
+#include "service/net/listen_socket.h"
 #include "tests/server/json.h"
 
 namespace sortition::server {

@@ -1,5 +1,5 @@
 // The hand-written encoding of status details, read by an independent decoder.
-#include "service/server/status_details.h"
+#include "service/calls/status_details.h"
 
 #include <gtest/gtest.h>
 

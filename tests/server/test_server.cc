@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/check.h"
-#include "service/server/process.h"
+#include "service/process/process.h"
 #include "service/steady_cond_var.h"
 
 namespace sortition::server {

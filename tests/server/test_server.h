@@ -14,9 +14,9 @@
 #include "monitoring/metrics.h"
 #include "service/clock.h"
 #include "service/engine.h"
-#include "service/server/config.h"
-#include "service/server/log.h"
-#include "service/server/server.h"
+#include "service/log/log.h"
+#include "service/process/config.h"
+#include "service/server.h"
 #include "tests/server/held_device.h"
 
 namespace sortition::server {

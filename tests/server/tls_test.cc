@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/law/version.h"
-#include "service/server/credentials.h"
+#include "service/net/credentials.h"
 #include "tests/server/server_process.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"

@@ -1,5 +1,5 @@
 // Spans of noted steps at a collector in this process: the parts that a client writes, and the bound on waiting spans.
-#include "service/server/step_traces.h"
+#include "service/log/step_traces.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/async_generic_service.h>
@@ -14,8 +14,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "service/log/log.h"
 #include "service/observer.h"
-#include "service/server/log.h"
 #include "tests/support/fake_clock.h"
 
 namespace sortition::server {

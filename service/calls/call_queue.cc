@@ -1,0 +1,56 @@
+// Events of a completion queue.
+#include "service/calls/call_queue.h"
+
+#include "kernels/check.h"
+
+namespace sortition::server {
+
+CallQueue::CallQueue(grpc::ServerBuilder* builder) : queue_(builder->AddCompletionQueue()) {}
+
+CallQueue::~CallQueue() {
+  if (!shut_down_) ShutDown();
+  Serve();  // gRPC requires an empty queue
+}
+
+void CallQueue::Serve() {
+  void* event;
+  bool ok;
+  for (;;) {
+    const auto found = queue_->AsyncNext(&event, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+    was_alone_ = found == grpc::CompletionQueue::TIMEOUT;
+    if (was_alone_ ? !queue_->Next(&event, &ok) : found == grpc::CompletionQueue::SHUTDOWN) return;
+    static_cast<QueueEvent*>(event)->Run(ok);
+  }
+}
+
+void CallQueue::Poll() {
+  void* event;
+  bool ok;
+  while (queue_->AsyncNext(&event, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) == grpc::CompletionQueue::GOT_EVENT) {
+    static_cast<QueueEvent*>(event)->Run(ok);
+  }
+}
+
+void CallQueue::AddCall() {
+  absl::MutexLock lock(&mutex_);
+  ++calls_;
+}
+
+void CallQueue::RemoveCall() {
+  absl::MutexLock lock(&mutex_);
+  --calls_;
+  SORTITION_CHECK(calls_ >= 0);
+}
+
+void CallQueue::AwaitNoCalls() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](int* calls) { return *calls == 0; }, &calls_));
+}
+
+void CallQueue::ShutDown() {
+  shut_down_ = true;
+  queue_->Shutdown();
+}
+
+}  // namespace sortition::server

@@ -1,0 +1,41 @@
+// The standard health check of gRPC, on a queue of this server: gRPC's own implementation would wait for sockets in
+// another thread (call_queue.h).
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <string>
+
+#include "absl/time/time.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "service/calls/call_queue.h"
+
+namespace sortition::server {
+
+// Thread-safe. One for each gRPC server.
+class HealthService {
+ public:
+  // `serving` is not owned and outlives the service. It is the state of the server and of each of its services.
+  explicit HealthService(const std::atomic<bool>* serving);
+
+  void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
+  // Called when the server has been started.
+  void Start(CallQueue* queue);
+  // Sends changes to the calls that watch.
+  void Tick(absl::Time now) { watch_.Tick(now); }
+
+ private:
+  using Request = grpc::health::v1::HealthCheckRequest;
+  using Response = grpc::health::v1::HealthCheckResponse;
+  class ServiceWatch;
+
+  Response::ServingStatus StatusOf(const std::string& service) const;
+
+  const std::atomic<bool>& serving_;
+  grpc::health::v1::Health::AsyncService service_;
+  UnaryMethod<Request, Response> check_;
+  WatchMethod<Request, Response> watch_;
+};
+
+}  // namespace sortition::server

@@ -1,0 +1,153 @@
+// The events of one call of Sample.
+#include "service/calls/sample_call.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "service/calls/load_reports.h"
+#include "service/calls/status_details.h"
+#include "service/checks.h"
+#include "service/limits.h"
+#include "service/net/credentials.h"
+#include "service/net/http2_guard.h"
+#include "service/request/wire_scan.h"
+#include "service/stream/sample_run.h"
+
+namespace sortition::server {
+
+using service::Reason;
+using service::Refusal;
+
+// Life: waits for a client -> runs -> is answered. Deletes itself after its last event.
+class SampleCalls::Call final : public QueueEvent {
+ public:
+  Call(const Surroundings& surroundings, CallQueue* queue) : surroundings_(surroundings), queue_(*queue) {
+    queue_.AddCall();
+    surroundings_.service->RequestSample(&context_, &request_, &responder_, queue_.get(), queue_.get(), tag());
+  }
+  ~Call() {
+    if (admitted_) surroundings_.host->Release();
+  }
+
+  void Run(bool ok) override {
+    // Not ok before the answer: the server has shut down. After it: the client has gone.
+    if (!ok || begun_) {
+      CallQueue& queue = queue_;
+      delete this;
+      queue.RemoveCall();
+      return;
+    }
+    begun_ = true;
+    new Call(surroundings_, &queue_);
+    if (const std::optional<Refusal> refusal = Begin()) Refuse(*refusal);
+  }
+
+ private:
+  // Starts the rows, or says why the call is refused.
+  std::optional<Refusal> Begin() {
+    if (auto refusal = surroundings_.host->Admit()) return refusal;
+    admitted_ = true;
+    auto authorized = surroundings_.authorization->Authorize(EvidenceOf(context_), kSample);
+    if (auto* refusal = std::get_if<Refusal>(&authorized)) return std::move(*refusal);
+    tenant_ = std::get<std::string>(std::move(authorized));
+    auto stream = surroundings_.engine->clients().OpenStream(tenant_);
+    if (auto* refusal = std::get_if<Refusal>(&stream)) return std::move(*refusal);
+    client_stream_ = std::get<service::ClientStream>(std::move(stream));
+
+    service::Observer& observer = surroundings_.engine->observer();
+    transport_ = absl::StartsWith(context_.peer(), "unix") ? service::Transport::kUnix : service::Transport::kTcp;
+    const uint64_t bytes = request_.Length();
+    observer.MessageReceived(transport_, bytes);
+    if (auto refusal = Decode()) return refusal;
+    run_.emplace(surroundings_.engine, tenant_, message_, bytes);
+    run_->Start(TimeLeft(), [this](service::SampleRun::Answer answer) { Answer(std::move(answer)); });
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> Decode() {
+    const service::Bounds bounds(surroundings_.engine->limits());
+    if (auto refusal = service::CheckByteCount(request_.Length(), bounds.max_message_bytes(), "message")) {
+      return refusal;
+    }
+    if (!surroundings_.budget->HasRoom()) {
+      return Refusal{Reason::kOverloaded, "message", bounds.max_received_bytes().Text(),
+                     "the server holds as much as it may", absl::Seconds(1)};
+    }
+    grpc::Slice whole;
+    if (request_.Valid() && !request_.DumpToSingleSlice(&whole).ok()) return NoMessage();
+    held_ = std::make_shared<const ReceivedMessage>(&request_, surroundings_.budget);
+    const absl::string_view bytes(reinterpret_cast<const char*>(whole.begin()), whole.size());
+    if (!service::HasAtMostParts(bytes, *v1::SampleRequest::descriptor(), service::kMaxMessageParts)) {
+      return Refusal{Reason::kTooMany, "message", service::Bounds::max_message_parts().Text(),
+                     "has more fields than a message may"};
+    }
+    auto message = std::make_shared<v1::SampleRequest>();
+    if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return NoMessage();
+    if (auto twice = service::FindSetTwice(bytes, *v1::SampleRequest::descriptor())) return std::move(twice->refusal);
+    message_ = std::move(message);
+    return std::nullopt;
+  }
+
+  static Refusal NoMessage() { return {Reason::kMalformedMessage, "", "", "not a sortition.v1.SampleRequest"}; }
+
+  absl::Duration TimeLeft() const {
+    const auto deadline = context_.deadline();
+    if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteDuration();
+    return absl::FromChrono(deadline - std::chrono::system_clock::now());
+  }
+
+  // Called by any thread, once.
+  void Answer(service::SampleRun::Answer answer) {
+    if (const auto* refusal = std::get_if<Refusal>(&answer)) return Refuse(*refusal);
+    const auto& response = std::get<v1::SampleResponse>(answer);
+    grpc::ByteBuffer bytes;
+    bool own_buffer;
+    SORTITION_CHECK(grpc::SerializationTraits<v1::SampleResponse>::Serialize(response, &bytes, &own_buffer).ok());
+    surroundings_.engine->observer().MessageSent(transport_, bytes.Length());
+    Http2Guard::Instance().AddAnswer(context_.peer());
+    AddLoad();
+    responder_.Finish(bytes, grpc::Status::OK, tag());
+  }
+
+  void Refuse(const Refusal& refusal) {
+    surroundings_.engine->observer().Refused(refusal.reason, refusal.field, 1);
+    surroundings_.log->Write(LogLevel::kWarning, "sample_refused",
+                             {{"peer", context_.peer()},
+                              {"tenant", tenant_},
+                              {"reason", service::ReasonName(refusal.reason)},
+                              {"message", refusal.message}});
+    AddLoad();
+    responder_.FinishWithError(RefusedStatus(refusal), tag());
+  }
+
+  void AddLoad() {
+    if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
+  }
+
+  const Surroundings& surroundings_;
+  CallQueue& queue_;
+  grpc::ServerContext context_;
+  grpc::ByteBuffer request_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&context_};
+  bool begun_ = false;
+  bool admitted_ = false;
+  std::string tenant_;
+  service::Transport transport_ = service::Transport::kTcp;
+  service::ClientStream client_stream_;
+  std::shared_ptr<const ReceivedMessage> held_;  // counts the call's bytes
+  std::shared_ptr<const v1::SampleRequest> message_;
+  std::optional<service::SampleRun> run_;
+};
+
+void SampleCalls::Start(CallQueue* queue) { new Call(surroundings_, queue); }
+
+}  // namespace sortition::server

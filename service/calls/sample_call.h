@@ -1,0 +1,52 @@
+// Calls of SamplingService.Sample on a server's queues: admission, authorization and bytes. service/stream/sample_run.h
+// does the work.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "service/calls/call_queue.h"
+#include "service/calls/stream_call.h"
+#include "service/engine.h"
+#include "service/log/log.h"
+#include "service/net/authorization.h"
+#include "service/refusal.h"
+
+namespace sortition::server {
+
+// Thread-safe. Outlives its calls, whose end CallQueue::AwaitNoCalls awaits.
+class SampleCalls {
+ public:
+  // Counts calls together with streams. Both functions are thread-safe.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // Returns why a call is not served, or nothing: then it counts until Release.
+    virtual std::optional<service::Refusal> Admit() = 0;
+    virtual void Release() = 0;
+  };
+
+  // Nothing here is owned but the budget; all of it outlives the calls.
+  struct Surroundings {
+    Host* host;
+    StreamCall::AsyncService* service;
+    const Authorization* authorization;
+    service::Engine* engine;
+    Log* log;
+    const LoadReports* load_reports;  // null if off
+    std::shared_ptr<ReceiveBudget> budget;
+  };
+
+  explicit SampleCalls(const Surroundings& surroundings) : surroundings_(surroundings) {}
+
+  // Waits on `queue` for calls from now on. The server has been started.
+  void Start(CallQueue* queue);
+
+ private:
+  class Call;
+
+  const Surroundings surroundings_;
+};
+
+}  // namespace sortition::server

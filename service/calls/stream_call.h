@@ -1,0 +1,189 @@
+// One call of SamplingService.Stream on a queue: carries a stream's messages over gRPC, decides when to read, and knows
+// when the call is over. stream_shell.h is the part that streams over rings share.
+//
+// Life: requested (Request) -> accepted -> open -> ended (by the client's half-close, by a drain, or abandoned) ->
+// over. Over means that no event of the call is outstanding; only then may it be destroyed.
+#pragma once
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "devices/device.h"
+#include "service/calls/call_queue.h"
+#include "service/calls/stream_shell.h"
+#include "service/engine.h"
+#include "service/log/log.h"
+#include "service/net/authorization.h"
+#include "service/refusal.h"
+#include "sortition/v1/sampling.grpc.pb.h"
+
+namespace sortition::server {
+
+class LoadReports;
+
+// Counts the bytes of received messages that streams and rows in flight still hold. Thread-safe.
+class ReceiveBudget {
+ public:
+  explicit ReceiveBudget(uint64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  // Returns false while messages hold the most bytes allowed: streams are not read then. A message whose reading has
+  // begun may exceed the bound.
+  bool HasRoom() const { return held_bytes_.load(std::memory_order_relaxed) < most_bytes_; }
+
+ private:
+  friend class ReceivedMessage;
+  const uint64_t most_bytes_;
+  std::atomic<uint64_t> held_bytes_ = 0;
+};
+
+// The bytes of one message as gRPC received them. Immutable. Holds references to gRPC's slices and copies no bytes.
+class ReceivedMessage {
+ public:
+  // Empties `buffer`.
+  ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget);
+  ~ReceivedMessage();
+  ReceivedMessage(const ReceivedMessage&) = delete;
+  ReceivedMessage& operator=(const ReceivedMessage&) = delete;
+
+  // The message's bytes in order. They live as long as this object.
+  std::span<const devices::ByteSegment> segments() const { return segments_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  const std::shared_ptr<ReceiveBudget> budget_;
+  uint64_t bytes_ = 0;
+  std::vector<grpc::Slice> slices_;
+  std::vector<devices::ByteSegment> segments_;
+};
+
+// Thread-safe. One queue runs the events, one at a time; any thread calls Drain and Tick.
+class StreamCall {
+ public:
+  using AsyncService = v1::SamplingService::WithRawMethod_Stream<
+      v1::SamplingService::WithRawMethod_Sample<v1::SamplingService::Service>>;
+
+  // The set of calls that this one belongs to. Its functions must not call into `call`.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // A client has started `call`. Returns the refusal, or nothing; the call then counts as a stream.
+    virtual std::optional<service::Refusal> OnAccepted(StreamCall* call) = 0;
+    // The call is over; this function may destroy it. `admitted`: it counted as a stream.
+    virtual void OnOver(StreamCall* call, bool admitted) = 0;
+  };
+
+  // Only the budget is owned. All of it outlives the call.
+  struct Surroundings {
+    Host* host;
+    AsyncService* service;
+    const Authorization* authorization;
+    service::Engine* engine;
+    Log* log;
+    const LoadReports* load_reports;  // null if off
+    std::shared_ptr<ReceiveBudget> budget;
+    absl::Duration drain_grace;  // of a stream that has reached its greatest age
+  };
+
+  StreamCall(const Surroundings& surroundings, CallQueue* queue);
+  ~StreamCall();
+  StreamCall(const StreamCall&) = delete;
+  StreamCall& operator=(const StreamCall&) = delete;
+
+  CallQueue* queue() const { return queue_; }
+
+  // Waits on the queue for the next client. Called once.
+  void Request();
+
+  // Announces the end to the client, once. Ends the stream when its steps are answered or the shortest `grace` has
+  // passed.
+  void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
+
+  // Ends a stream whose client does not read, whose grace has passed or whose caller is no longer admitted; drains an
+  // old one; reads again where there is room. Called every few milliseconds.
+  void Tick(absl::Time now);
+
+ private:
+  enum class Phase { kRequested, kOpen, kFinishing, kAbandoned };
+  class Transport;
+  using Stream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+  using Handler = void (StreamCall::*)(bool ok);
+
+  class Event final : public QueueEvent {
+   public:
+    Event(StreamCall* call, Handler handler) : call_(*call), handler_(handler) {}
+    void Run(bool ok) override { call_.Run(handler_, ok); }
+
+   private:
+    StreamCall& call_;
+    const Handler handler_;
+  };
+
+  void Run(Handler handler, bool ok);
+  void OnRequested(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRead(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnBackedOff(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnWritten(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnFinished(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnDone(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BackOff() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Finish(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Finds out who the caller is. Returns the refusal if it is not served.
+  std::optional<service::Refusal> Authorize() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  service::Observer& observer() const { return surroundings_.engine->observer(); }
+
+  const Surroundings surroundings_;
+  CallQueue* const queue_;
+  Event requested_{this, &StreamCall::OnRequested};
+  Event read_{this, &StreamCall::OnRead};
+  Event backed_off_{this, &StreamCall::OnBackedOff};
+  Event written_{this, &StreamCall::OnWritten};
+  Event finished_{this, &StreamCall::OnFinished};
+  Event done_{this, &StreamCall::OnDone};
+
+  grpc::ServerContext context_;
+  Stream stream_{&context_};
+
+  absl::Mutex mutex_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kRequested;
+  bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // Events yet to come. The shell knows of the write.
+  bool requesting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool backing_off_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_pending_ ABSL_GUARDED_BY(mutex_) = false;
+
+  grpc::Alarm back_off_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer incoming_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StreamShell> shell_ ABSL_GUARDED_BY(mutex_);  // once the caller is admitted
+  service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
+  std::string peer_ ABSL_GUARDED_BY(mutex_);
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // the client has been sent a message
+  service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
+  Evidence evidence_ ABSL_GUARDED_BY(mutex_);
+  uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorization that admitted the caller
+  std::string tenant_ ABSL_GUARDED_BY(mutex_);               // the caller's identity
+};
+
+}  // namespace sortition::server

@@ -1,0 +1,143 @@
+// Decides the identity and the rights of a caller. Every call and every connection to the memory socket asks here; only
+// health and reflection are open to all who can connect.
+//
+// Without a list of clients (--clients) every caller may sample. Its identity is the one in its certificate, or
+// `default`. Processes of the server's own user and of root may administer over a Unix socket. With a list only the
+// clients that it names are served, and over a Unix socket processes of the server's own user and of root.
+//
+// The list is a file that an operator writes: identities, their roles, and how each is recognised.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "service/log/log.h"
+#include "service/refusal.h"
+
+namespace sortition::server {
+
+// A line of the list is IDENTITY ROLE[,ROLE] PROOF, where PROOF is one of
+//   sha256:HEX        a bearer token with this SHA-256 digest (the token itself is not in the file)
+//   certificate:NAME  a client certificate of that name (EvidenceOf in credentials.h)
+//   uid:NUMBER        a process of this user, over a Unix socket
+// Empty lines and text after a # are ignored. An identity may have several lines, a PROOF only one.
+
+// Sets of roles.
+enum Roles : uint8_t {
+  kNoRole = 0,
+  kSample = 1,  // sampling streams, and the calls that they need
+  kAdmin = 2,   // AdminService
+  kAnyRole = 3,
+};
+
+// "sample", "admin", or both separated by a comma.
+std::string RoleNames(Roles roles);
+
+using TokenDigest = std::array<uint8_t, 32>;
+TokenDigest DigestOfToken(std::string_view token);
+
+// Immutable after parsing.
+class ClientList {
+ public:
+  static constexpr size_t kMostBytes = 1 << 20;
+  static constexpr size_t kMostLines = 10'000;
+
+  struct Entry {
+    std::string identity;
+    Roles roles = kNoRole;
+    bool operator==(const Entry&) const = default;
+  };
+
+  // The error names the line and the mistake, and repeats none of its text.
+  static absl::StatusOr<ClientList> Parse(std::string_view text);
+
+  // Null if there is none. FindToken takes the same time for every digest, however much of it is right.
+  const Entry* FindToken(const TokenDigest& digest) const;
+  const Entry* FindCertificate(const std::string& name) const;
+  const Entry* FindUser(uid_t user) const;
+
+  bool has_users() const { return !users_.empty(); }
+
+ private:
+  absl::Status AddLine(const std::vector<std::string>& words);
+
+  struct Token {
+    TokenDigest digest;
+    Entry client;
+  };
+  std::vector<Token> tokens_;
+  std::map<std::string, Entry, std::less<>> certificates_;
+  std::map<uid_t, Entry> users_;
+};
+
+// Identity of callers that show none.
+inline constexpr char kDefaultIdentity[] = "default";
+
+// The credentials that a caller has shown. A token is used before a certificate, and a certificate before a user.
+struct Evidence {
+  bool has_token = false;                                 // in any form
+  std::optional<TokenDigest> token = std::nullopt;        // of a bearer token; absent for another form
+  std::optional<std::string> certificate = std::nullopt;  // the identity in it; may be empty
+  std::optional<uid_t> user = std::nullopt;               // of the peer of a Unix socket, if known
+};
+
+// Thread-safe.
+class Authorization {
+ public:
+  // `file`: path of the list of clients; empty = no list. The error names the line that cannot be parsed. `log` is not
+  // owned and outlives this; it may be null if Follow is not called.
+  static absl::StatusOr<std::unique_ptr<Authorization>> Read(const std::string& file, Log* log);
+
+  // Returns the caller's identity, which is the tenant that owns its sequences, if it has one of the roles.
+  // UNAUTHENTICATED if it shows nothing that is known, PERMISSION_DENIED if it lacks the role.
+  std::variant<std::string, service::Refusal> Authorize(const Evidence& evidence, Roles any_of) const;
+
+  // True if a process of this user may connect to a Unix socket at all.
+  bool MayConnect(uid_t user) const;
+
+  bool has_list() const { return !file_.empty(); }
+  // True if the list names users.
+  bool lists_users() const;
+
+  // Reads the list again if the file has changed. Called periodically; looks at the file once a second. A list that
+  // cannot be parsed is logged, and the last good one stays in force.
+  void Follow(absl::Time now);
+  // Changes whenever the results of Authorize may have changed.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
+ private:
+  // Identifies one content of a file.
+  struct Stamp {
+    uint64_t device = 0, inode = 0, size = 0;
+    int64_t seconds = 0, nanoseconds = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+
+  Authorization(std::string file, Log* log) : file_(std::move(file)), log_(log) {}
+  static std::optional<Stamp> StampOf(const std::string& file);
+  absl::Status Load();
+
+  const std::string file_;
+  Log* const log_;
+  std::atomic<uint64_t> version_ = 0;
+  mutable absl::Mutex mutex_;
+  ClientList list_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Stamp> stamp_ ABSL_GUARDED_BY(mutex_);
+  absl::Time next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace sortition::server

@@ -1,0 +1,89 @@
+// Settings, signals and files of the process.
+#include "service/process/process.h"
+
+#include <grpcpp/version_info.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+namespace sortition::server {
+
+void TuneAllocator() {
+#ifdef __GLIBC__
+  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
+void ReadOnStreamThreads() {
+#if GRPC_CPP_VERSION_MAJOR > 1 || GRPC_CPP_VERSION_MINOR >= 60
+  const char* set = std::getenv("GRPC_EXPERIMENTS");
+  const std::string experiments = set == nullptr ? "" : set;
+  if (absl::StrContains(experiments, "event_engine_listener")) return;
+  setenv("GRPC_EXPERIMENTS",
+         absl::StrCat(experiments, experiments.empty() ? "" : ",", "-event_engine_listener").c_str(),
+         /*overwrite=*/1);
+#endif
+}
+
+StopSignals::StopSignals() {
+  sigemptyset(&signals_);
+  sigaddset(&signals_, SIGTERM);
+  sigaddset(&signals_, SIGINT);
+  SORTITION_CHECK(pthread_sigmask(SIG_BLOCK, &signals_, nullptr) == 0);
+}
+
+int StopSignals::Wait() const {
+  int signal;
+  SORTITION_CHECK(sigwait(&signals_, &signal) == 0);
+  return signal;
+}
+
+void StopSignals::Request() const { kill(getpid(), SIGTERM); }
+
+void StopSignals::ExitOnNext() const {
+  std::thread([signals = signals_] {
+    int signal;
+    sigwait(&signals, &signal);
+    _exit(1);
+  }).detach();
+}
+
+absl::Status WritePortFile(const std::string& path, uint16_t port) {
+  const std::string unfinished = absl::StrCat(path, ".new");
+  std::ofstream file(unfinished, std::ios::trunc);
+  file << port << "\n";
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("--port_file: cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<service::CheckpointKey>> ReadCheckpointKey(const std::string& path) {
+  if (path.empty()) return std::optional<service::CheckpointKey>();
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream secret;
+  secret << file.rdbuf();
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("--checkpoint_key: cannot read ", path));
+  auto key = service::CheckpointKey::Of(secret.str());
+  if (!key.ok()) return absl::InvalidArgumentError(absl::StrCat("--checkpoint_key: ", key.status().message()));
+  return std::optional(*std::move(key));
+}
+
+}  // namespace sortition::server
