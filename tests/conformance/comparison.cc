@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 #include "tests/support/scale.h"

@@ -16,7 +16,7 @@
 
 #include "kernels/cpu/read.h"
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"

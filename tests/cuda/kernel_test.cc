@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/chunk.h"
 #include "kernels/law/chain.h"
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"

@@ -1,5 +1,5 @@
 // The code computes the law's examples as they stand in the file.
-#include "kernels/law/golden_outputs.h"
+#include "kernels/law/golden/golden_outputs.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/features.h"
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/reference.h"
 
 namespace sortition::law {
@@ -19,8 +19,8 @@ using kernels::DType;
 using kernels::RowError;
 
 TEST(GoldenOutputs, FileEqualsCode) {
-  std::ifstream file(SORTITION_SOURCE_DIR "/kernels/law/golden_outputs.json");
-  ASSERT_TRUE(file) << "kernels/law/golden_outputs.json is missing";
+  std::ifstream file(SORTITION_SOURCE_DIR "/kernels/law/vectors/golden_outputs.json");
+  ASSERT_TRUE(file) << "kernels/law/vectors/golden_outputs.json is missing";
   std::ostringstream text;
   text << file.rdbuf();
   // Lines rather than the whole, so that a failure shows the case.

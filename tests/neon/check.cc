@@ -3,7 +3,7 @@
 
 #include "hwy/targets.h"
 #include "kernels/cpu/sample_row.h"
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/reference.h"
 
 // Stands in for Highway's library, which is not built for another processor: every AArch64 has NEON.

@@ -11,9 +11,9 @@ import sortition.local
 from google.protobuf import json_format
 from sortition.v1.parameters_pb2 import SamplingParameters
 
-LAW = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "kernels/law"
+VECTORS = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "kernels/law/vectors"
 ROWS = [row for name in ("law_1_histories.json", "law_1_marks.json")
-        for row in json.loads((LAW / name).read_text(encoding="utf-8"))["rows"]]
+        for row in json.loads((VECTORS / name).read_text(encoding="utf-8"))["rows"]]
 HISTORIES = [item for item in ROWS if "history" in item]
 
 

@@ -5,7 +5,7 @@
 
 #include "absl/time/time.h"
 #include "devices/self_test/self_test.h"
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 
 namespace sortition::service {
 

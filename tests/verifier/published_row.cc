@@ -15,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
-#include "kernels/law/golden_outputs.h"
+#include "kernels/law/golden/golden_outputs.h"
 
 namespace sortition::testing {
 namespace {
@@ -192,7 +192,7 @@ void ComparePublishedRows(Backend* backend) {
   for (const char* const name : {"law_1_rows.json", "law_1_filters.json", "law_1_histories.json"}) {
     SCOPED_TRACE(name);
     std::ostringstream file;
-    file << std::ifstream(std::string(SORTITION_SOURCE_DIR "/kernels/law/") + name).rdbuf();
+    file << std::ifstream(std::string(SORTITION_SOURCE_DIR "/kernels/law/vectors/") + name).rdbuf();
     const std::string published = WithoutSpaces(file.str());
     const uint64_t before = comparison.compared();
     const std::vector<law::GoldenRow> rows = PublishedRows(file.str());

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "tests/conformance/comparison.h"
 
 namespace sortition::testing {

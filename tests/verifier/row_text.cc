@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/law/golden_outputs.h"
+#include "kernels/law/golden/golden_outputs.h"
 
 namespace sortition::testing {
 namespace {

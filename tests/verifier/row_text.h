@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "kernels/row.h"
 
 namespace sortition::testing {

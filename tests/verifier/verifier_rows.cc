@@ -25,7 +25,7 @@
 
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/chain.h"
-#include "kernels/law/golden_row_makers.h"
+#include "kernels/law/golden/golden_row_makers.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/random_row.h"
 #include "tests/verifier/history_rows.h"

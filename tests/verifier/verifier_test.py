@@ -16,7 +16,7 @@ import unittest
 import numpy as np
 
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
-LAW = SOURCE / "kernels/law"
+VECTORS = SOURCE / "kernels/law/vectors"
 ROWS = os.environ["TEST_VERIFIER_ROWS"]
 # Law 1. A file that differs from these is another law's.
 FROZEN = {
@@ -37,7 +37,7 @@ from sortition_verify import functions, options, vectors  # noqa: E402
 
 
 def published(name):
-    return json.loads((LAW / name).read_text(encoding="utf-8"))
+    return json.loads((VECTORS / name).read_text(encoding="utf-8"))
 
 
 def named_options(row):
@@ -51,12 +51,12 @@ def named_options(row):
 class FrozenTest(unittest.TestCase):
     def test_published_files_are_those_of_law_1(self):
         for name, digest in FROZEN.items():
-            self.assertEqual(hashlib.sha256((LAW / name).read_bytes()).hexdigest(), digest, name)
+            self.assertEqual(hashlib.sha256((VECTORS / name).read_bytes()).hexdigest(), digest, name)
 
     def test_reference_and_cpu_kernels_answer_as_published(self):
         for name in ("law_1_rows.json", "law_1_filters.json", "law_1_histories.json", "law_1_marks.json",
                      "law_1_records.json"):
-            checked = subprocess.run([ROWS, "check", str(LAW / name)], capture_output=True, text=True)
+            checked = subprocess.run([ROWS, "check", str(VECTORS / name)], capture_output=True, text=True)
             self.assertEqual(checked.returncode, 0, checked.stdout[-2000:] + checked.stderr)
 
     def test_a_changed_answer_is_found(self):

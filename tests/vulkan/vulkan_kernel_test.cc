@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "devices/vulkan/vulkan_device.h"
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/reference.h"
 #include "kernels/vulkan/chunk.h"
 #include "tests/conformance/comparison.h"

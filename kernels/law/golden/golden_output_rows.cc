@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "kernels/law/chain.h"
-#include "kernels/law/golden_outputs.h"
-#include "kernels/law/golden_rows.h"
-#include "kernels/law/json_text.h"
+#include "kernels/law/golden/golden_outputs.h"
+#include "kernels/law/golden/golden_rows.h"
+#include "kernels/law/golden/json_text.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/race_place.h"
 #include "kernels/law/reference.h"

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 
 namespace sortition::law {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/law/chain.h"
-#include "kernels/law/golden_row_makers.h"
+#include "kernels/law/golden/golden_row_makers.h"
 
 namespace sortition::law {
 namespace {

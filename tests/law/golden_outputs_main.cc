@@ -1,7 +1,7 @@
-// law_golden_outputs: prints the contents of kernels/law/golden_outputs.json.
+// law_golden_outputs: prints the contents of kernels/law/vectors/golden_outputs.json.
 #include <cstdio>
 
-#include "kernels/law/golden_outputs.h"
+#include "kernels/law/golden/golden_outputs.h"
 
 int main() {
   const std::string json = sortition::law::GoldenOutputsJson();

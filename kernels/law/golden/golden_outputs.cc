@@ -1,13 +1,13 @@
 // Writes the law's functions by example, and the file as a whole.
-#include "kernels/law/golden_outputs.h"
+#include "kernels/law/golden/golden_outputs.h"
 
 #include <cstdint>
 #include <functional>
 #include <string_view>
 #include <vector>
 
-#include "kernels/law/golden_rows.h"
-#include "kernels/law/json_text.h"
+#include "kernels/law/golden/golden_rows.h"
+#include "kernels/law/golden/json_text.h"
 #include "kernels/law/law.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/version.h"

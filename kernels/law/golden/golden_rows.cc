@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/law/chain.h"
-#include "kernels/law/golden_row_makers.h"
+#include "kernels/law/golden/golden_row_makers.h"
 #include "kernels/law/law.h"
 
 namespace sortition::law {

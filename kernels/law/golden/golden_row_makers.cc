@@ -1,5 +1,5 @@
 // Making of golden rows, and of requests from them.
-#include "kernels/law/golden_row_makers.h"
+#include "kernels/law/golden/golden_row_makers.h"
 
 #include <algorithm>
 #include <bit>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/law/golden_rows.h"
+#include "kernels/law/golden/golden_rows.h"
 
 namespace sortition::law {
 
