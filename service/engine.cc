@@ -10,7 +10,7 @@
 namespace sortition::service {
 namespace {
 
-constexpr uint32_t kCheckThreads = 2;
+constexpr uint32_t kAsideThreads = 2;
 
 std::vector<devices::Device*> Pointers(const std::vector<std::unique_ptr<devices::Device>>& devices) {
   std::vector<devices::Device*> pointers;
@@ -23,7 +23,7 @@ EventLog& NoLog() {
   return log;
 }
 
-BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, CheckThreads* check_threads) {
+BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, AsideThreads* aside_threads) {
   BatcherOptions batcher;
   batcher.devices.policy = options.route;
   batcher.devices.recheck_share = options.recheck_share;
@@ -32,8 +32,8 @@ BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, Ch
   batcher.devices.seed = uint64_t{random()} << 32 | random();
   batcher.devices.self_test = options.self_test;
   batcher.devices.event_log = event_log;
-  if (check_threads != nullptr) {
-    batcher.run_aside = [check_threads](absl::AnyInvocable<void()> task) { check_threads->Run(std::move(task)); };
+  if (aside_threads != nullptr) {
+    batcher.run_aside = [aside_threads](absl::AnyInvocable<void()> task) { aside_threads->Run(std::move(task)); };
   }
   return batcher;
 }
@@ -58,11 +58,11 @@ Engine::Engine(Options options)
       receipts_(options.receipts),
       policies_(options.policies),
       shards_(std::make_unique<ShardTable>(limits_, options.clock)),
-      check_threads_(options.recheck_share > 0 || limits_.connection_device_bytes > 0
-                         ? std::make_unique<CheckThreads>(kCheckThreads)
+      aside_threads_(options.recheck_share > 0 || limits_.connection_device_bytes > 0
+                         ? std::make_unique<AsideThreads>(kAsideThreads)
                          : nullptr),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer,
-               OptionsOf(options, &event_log_, check_threads_.get())),
+               OptionsOf(options, &event_log_, aside_threads_.get())),
       unready_steps_(limits_, options.clock, options.observer, &batcher_) {}
 
 Engine::~Engine() = default;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "service/batch/aside_threads.h"
 #include "service/batch/batcher.h"
 #include "service/batch/unready_steps.h"
 #include "service/client_accounts.h"
@@ -18,7 +19,6 @@
 #include "service/memory/mask_memory.h"
 #include "service/memory/region_table.h"
 #include "service/observer.h"
-#include "service/route/check_threads.h"
 #include "service/sequence/checkpoint.h"
 #include "service/sequence/replay_budget.h"
 #include "service/sequence/sequence_table.h"
@@ -104,7 +104,7 @@ class Engine {
   ReceiptBook* const receipts_;
   PolicyBook* const policies_;
   const std::unique_ptr<ShardTable> shards_;
-  std::unique_ptr<CheckThreads> check_threads_;  // null if no work runs on them
+  std::unique_ptr<AsideThreads> aside_threads_;  // null if no work runs on them
   Batcher batcher_;
   UnreadySteps unready_steps_;
 };

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "devices/race_by_list.h"
 #include "kernels/check.h"
+#include "kernels/law/race_by_list.h"
 
 namespace sortition::devices::cuda {
 
@@ -107,7 +107,7 @@ absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::Row
                        uint64_t* nanoseconds) {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
-  const RaceByList by_list(rows);
+  const law::RaceByList by_list(rows);
   rows = by_list.rows();
   const size_t before = outputs->size();
   uint64_t most_bytes = most_bytes_;

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "absl/cleanup/cleanup.h"
-#include "devices/race_by_list.h"
+#include "kernels/law/race_by_list.h"
 
 namespace sortition::devices::vulkan {
 
@@ -69,7 +69,7 @@ absl::Status Lane::Open() {
 
 absl::Status Lane::Run(std::span<const DeviceRow> rows, std::vector<kernels::RowOutput>* outputs,
                        uint64_t* nanoseconds) {
-  const RaceByList by_list(rows);
+  const law::RaceByList by_list(rows);
   rows = by_list.rows();
   const size_t before = outputs->size();
   while (!rows.empty()) {

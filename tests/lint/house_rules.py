@@ -175,7 +175,7 @@ def include_layers(path: str, lines: List[str]) -> Found:
 # The layers inside service/, from the bottom. A file belongs to the longest prefix of its path that is here, and may
 # include its own layer and those below it.
 SERVICE_LAYERS = (
-    ("service/route/policy", "service/route/health", "service/route/device_event"),  # what observers are told
+    ("service/route/policy", "service/route/health"),  # what observers are told
     ("service/",),
     ("service/memory/",),
     ("service/sequence/",),
@@ -341,6 +341,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^\s*(?:```|~~~)")
 LAYOUT_PAGE = "ARCHITECTURE.md"
 LAYOUT_DEPTH = 2
+RULES_PAGE = "tests/lint/house_rules.py"
 
 
 def folders_of(path: str) -> Iterator[str]:
@@ -382,7 +383,15 @@ def folders_are_explained(files: Dict[str, List[str]]) -> Iterator[Tuple[str, in
             yield LAYOUT_PAGE, 1, f"has no row for {folder}/"
 
 
-TREE_RULES: Tuple[TreeRule, ...] = (links_resolve, folders_are_explained)
+def rules_name_files(files: Dict[str, List[str]]) -> Iterator[Tuple[str, int, str]]:
+    """The paths in the rules' lists begin paths of the tree."""
+    named = [GENERATED_ALLOWED, THRESHOLD_ALLOWED, SLEEP_ALLOWED, WALL_CLOCK_ALLOWED, *SERVICE_LAYERS]
+    for prefix in sorted({prefix for prefixes in named for prefix in prefixes}):
+        if not any(path.startswith(prefix) for path in files):
+            yield RULES_PAGE, 1, f"names {prefix}, which is not in the tree"
+
+
+TREE_RULES: Tuple[TreeRule, ...] = (links_resolve, folders_are_explained, rules_name_files)
 
 
 def check_file(path: str, lines: List[str]) -> List[Finding]:

@@ -211,6 +211,13 @@ class Layout(unittest.TestCase):
         said = [what for _, _, what in house_rules.folders_are_explained(files)]
         self.assertEqual(said, ["has no row for service/route/"])
 
+    def test_a_path_of_a_rule_without_files_is_found(self):
+        named = [*house_rules.GENERATED_ALLOWED, *house_rules.THRESHOLD_ALLOWED, *house_rules.SLEEP_ALLOWED,
+                 *house_rules.WALL_CLOCK_ALLOWED, *(prefix for layer in house_rules.SERVICE_LAYERS for prefix in layer)]
+        files = {path: [] for path in named if path != "service/stream/"}
+        said = [what for _, _, what in house_rules.rules_name_files(files)]
+        self.assertEqual(said, ["names service/stream/, which is not in the tree"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,5 +1,5 @@
 // Places in the race by the list of kept tokens are the law's, and nothing else of the outputs changes.
-#include "devices/race_by_list.h"
+#include "kernels/law/race_by_list.h"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,16 @@
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
 
-namespace sortition::devices {
+namespace sortition::law {
 namespace {
+
+struct Row {
+  kernels::RowRequest request;
+};
 
 TEST(RaceByList, EqualsReference) {
   std::vector<std::unique_ptr<kernels::RandomRow>> made;
-  std::vector<DeviceRow> rows;
+  std::vector<Row> rows;
   uint64_t wanted = 0;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     const auto options = seed % 2 == 0 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
@@ -26,24 +30,24 @@ TEST(RaceByList, EqualsReference) {
     wanted += rows.back().request.wants_race_place;
   }
   EXPECT_GT(wanted, 200u);
-  const RaceByList by_list(rows);
+  const RaceByList<Row> by_list(rows);
   ASSERT_EQ(by_list.rows().size(), rows.size());
   std::vector<kernels::RowOutput> outputs;
-  for (const DeviceRow& row : by_list.rows()) {
+  for (const Row& row : by_list.rows()) {
     EXPECT_FALSE(row.request.wants_race_place);
-    outputs.push_back(law::SampleRowReference(row.request));
+    outputs.push_back(SampleRowReference(row.request));
   }
   by_list.Finish(outputs);
   for (size_t i = 0; i < rows.size(); ++i) {
-    ASSERT_EQ(outputs[i], law::SampleRowReference(rows[i].request)) << made[i]->description();
+    ASSERT_EQ(outputs[i], SampleRowReference(rows[i].request)) << made[i]->description();
   }
 }
 
 TEST(RaceByList, RowsWithoutPlacesAreNotCopied) {
   const kernels::RandomRow row(1, 100);
-  const std::vector<DeviceRow> rows(3, DeviceRow{.request = row.request(), .segments = {}});
-  EXPECT_EQ(RaceByList(rows).rows().data(), rows.data());
+  const std::vector<Row> rows(3, Row{row.request()});
+  EXPECT_EQ(RaceByList<Row>(rows).rows().data(), rows.data());
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::law

@@ -14,20 +14,20 @@ namespace sortition::service {
 
 // Thread-safe. The queue is bounded by the batches in flight: a batch that is being checked still counts as one on its
 // device.
-class CheckThreads {
+class AsideThreads {
  public:
-  explicit CheckThreads(uint32_t threads);
+  explicit AsideThreads(uint32_t threads);
   // Runs all tasks that were given before, then joins the threads.
-  ~CheckThreads();
+  ~AsideThreads();
 
-  void Run(absl::AnyInvocable<void()> check) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(absl::AnyInvocable<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool CheckOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !checks_.empty(); }
+  bool TaskOrStop() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !tasks_.empty(); }
 
   absl::Mutex mutex_;
-  std::deque<absl::AnyInvocable<void()>> checks_ ABSL_GUARDED_BY(mutex_);
+  std::deque<absl::AnyInvocable<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -1,7 +1,7 @@
 // Turns off the search for deadlocks that Abseil has where a distribution builds it for debugging, as Debian 13 does.
 #include "absl/synchronization/mutex.h"
 
-namespace sortition::devices {
+namespace sortition {
 namespace {
 
 // Since 2023, code compiled with NDEBUG does not tell that library when a lock ends. The library then takes a new lock
@@ -12,4 +12,4 @@ namespace {
 }();
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition

@@ -5,7 +5,7 @@
 
 #include "absl/synchronization/mutex.h"
 
-namespace sortition::devices {
+namespace sortition {
 namespace {
 
 class Pair {
@@ -36,4 +36,4 @@ TEST(LockOrder, NewLocksAtOldPlacesAreNoCycle) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition
