@@ -32,6 +32,9 @@ class FieldName {
   const absl::string_view name_;
 };
 
+// Returns the field of row `row` of a step.
+inline std::string StepRowField(uint32_t row) { return absl::StrCat("step.rows[", row, "]"); }
+
 inline Refusal MissingField(const FieldName& field) {
   return Refusal{Reason::kMissingField, field.Text(), "", "must be set"};
 }

@@ -240,12 +240,12 @@ LocalText::Requests LocalText::Continue(std::span<kernels::RowOutput> answers) {
 
 RowResult LocalText::End() {
   const service::RowPlan& plan = begun_->run.plan();
-  auto committed = begun_->run.Commit();
-  if (const auto* refusal = std::get_if<service::Refusal>(&committed)) {
+  auto finished = begun_->run.Finish();
+  if (const auto* refusal = std::get_if<service::Refusal>(&finished)) {
     Abandon();
     return ToRowError(*refusal);
   }
-  service::RowResult& result = std::get<service::RowResult>(committed);
+  service::RowResult& result = std::get<service::RowResult>(finished);
   if (plan.kind != service::RowPlan::Kind::kScore) {
     position_ += static_cast<uint32_t>(result.outputs.size());
     sampler_state_ = result.outputs.back().sampler_state;
@@ -332,18 +332,20 @@ std::optional<service::Refusal> LocalText::Plan(v1::DType dtype, const Row& row,
   if (row.allowed_bits != nullptr) tensors.mask_rows = static_cast<uint32_t>(row.masks());
   if (is_dense) tensors.draft_rows = static_cast<uint32_t>(row.drafts->distributions());
   static const service::Limits limits;
-  service::GrantedRow granted{{.spec = spec_}, {}, {}, {}};
-  if (auto refusal = service::JudgeRow(ask, tensors, *spec_, limits, &granted.plan)) return refusal;
-  granted.plan.sampler_state = sampler_state_;
-  if (state_ != nullptr) granted.grant.views = service::LookAhead(state_.get(), granted.plan.ahead);
-  granted.masks = MasksOf(row, spec_->vocabulary);
-  granted.masks.resize(granted.plan.masks.size());  // a mask may only ban tokens
-  begun_.emplace(std::move(granted), dtype, row, options.draft_dtype);
+  service::RowPlan plan;
+  if (auto refusal = service::JudgeRow(ask, tensors, *spec_, limits, &plan)) return refusal;
+  plan.sampler_state = sampler_state_;
+  service::PositionViews views;
+  if (state_ != nullptr) views = service::LookAhead(state_.get(), plan.ahead);
+  std::vector<service::RowMaskBits> masks = MasksOf(row, spec_->vocabulary);
+  masks.resize(plan.masks.size());  // a mask may only ban tokens
+  begun_.emplace(service::RowRun(spec_, std::move(plan), std::move(masks), std::move(views)), dtype, row,
+                 options.draft_dtype);
   return std::nullopt;
 }
 
-LocalText::Begun::Begun(service::GrantedRow&& granted, v1::DType dtype, const Row& row, v1::DType draft_dtype)
-    : run(std::move(granted)),
+LocalText::Begun::Begun(service::RowRun&& begun, v1::DType dtype, const Row& row, v1::DType draft_dtype)
+    : run(std::move(begun)),
       dtype(KernelType(dtype)),
       logits(static_cast<const std::byte*>(row.logits)),
       draft_dtype(KernelType(draft_dtype)),

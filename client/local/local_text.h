@@ -99,7 +99,7 @@ class LocalText {
  private:
   // The row that has begun. Refers to the caller's tensors.
   struct Begun {
-    Begun(service::GrantedRow&& granted, v1::DType dtype, const Row& row, v1::DType draft_dtype);
+    Begun(service::RowRun&& begun, v1::DType dtype, const Row& row, v1::DType draft_dtype);
     service::RowRun run;
     kernels::DType dtype;
     const std::byte* logits;

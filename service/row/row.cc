@@ -1,4 +1,4 @@
-// A row from its grant to its result.
+// A row from its plan to its result.
 #include "service/row/row.h"
 
 #include <algorithm>
@@ -11,13 +11,12 @@
 #include "kernels/check.h"
 #include "kernels/cpu/decide_row.h"
 #include "kernels/law/block.h"
+#include "service/checks.h"
 #include "service/row/masking_options.h"
 #include "service/sequence/row_of.h"
 
 namespace sortition::service {
 namespace {
-
-std::string RowField(uint32_t row) { return absl::StrCat("step.rows[", row, "]"); }
 
 // Returns the parameters of each phase with which a row is sampled that asks for more than its sequence; none if it
 // does not.
@@ -57,41 +56,17 @@ std::vector<kernels::LogitEdit> WithBans(std::span<const kernels::LogitEdit> edi
   return merged;
 }
 
-// Ends the grant without a result, and accounts for the memory that it gives back.
-void EndGrant(const RowSequence& sequence, const StepGrant& grant) {
-  if (sequence.state == nullptr) return;
-  sequence.state->Abort(grant.ticket);
-  sequence.table->Touch(*sequence.key, sequence.state.get());
-}
-
 }  // namespace
 
-std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
-                                                     RewriteAllowance* rewrites) {
-  if (sequence.state == nullptr) return StepGrant();
-  auto begun = sequence.state->Begin(sequence.owner, plan.intent, plan.ahead, rewrites);
-  if (auto* refusal = std::get_if<Refusal>(&begun)) {
-    if (!refusal->field.empty()) refusal->field = absl::StrCat(RowField(plan.row), ".", refusal->field);
-    return begun;
-  }
-  const StepGrant* const grant = std::get_if<StepGrant>(&begun);
-  if (grant == nullptr || grant->views.size() == 1) return begun;
-  // The views of further positions take memory that the table has not accounted for.
-  auto refusal = sequence.table->MakeRoomAhead(*sequence.key, sequence.state.get());
-  if (!refusal) return begun;
-  EndGrant(sequence, *grant);
-  refusal->field = RowField(plan.row);
-  return *std::move(refusal);
-}
-
-RowRun::RowRun(GrantedRow&& row)
-    : sequence_(std::move(row.sequence)),
-      plan_(std::move(row.plan)),
-      masks_(std::move(row.masks)),
-      grant_(std::move(row.grant)),
-      more_(MoreParameters(plan_, spec())),
+RowRun::RowRun(std::shared_ptr<const SequenceSpec> spec, RowPlan&& plan, std::vector<RowMaskBits>&& masks,
+               PositionViews&& views)
+    : spec_(std::move(spec)),
+      plan_(std::move(plan)),
+      masks_(std::move(masks)),
+      views_(std::move(views)),
+      more_(MoreParameters(plan_, *spec_)),
       runs_in_order_(plan_.positions() > 1 &&
-                     (plan_.kind == RowPlan::Kind::kBlock || kernels::KeepsSamplerState(spec().parameters.chain))),
+                     (plan_.kind == RowPlan::Kind::kBlock || kernels::KeepsSamplerState(spec_->parameters.chain))),
       outputs_(plan_.positions()),
       missing_(plan_.positions()) {
   CutToAllowed();
@@ -103,7 +78,7 @@ RowRun::RowRun(GrantedRow&& row)
   }
   if (plan_.kind != RowPlan::Kind::kBlock) return;
   for (const uint32_t draft : plan_.ahead.tokens) {
-    requested_.emplace_back(spec().logprob_token_ids).push_back(draft);
+    requested_.emplace_back(spec_->logprob_token_ids).push_back(draft);
   }
 }
 
@@ -128,8 +103,8 @@ void RowRun::MergeBans() {
   for (uint32_t index = 0; index < plan_.positions(); ++index) {
     const PositionMask& mask = plan_.masks[MaskOf(index)];
     if (!bans(mask)) continue;
-    const bool has_view = !grant_.views.empty();
-    banned_edits_[index] = WithBans(has_view ? *grant_.views[index].edits : spec().listed_edits, mask.banned_tokens);
+    const bool has_view = !views_.empty();
+    banned_edits_[index] = WithBans(has_view ? *views_[index].edits : spec().listed_edits, mask.banned_tokens);
   }
 }
 
@@ -150,7 +125,7 @@ std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
 
 kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, const void* dense,
                                       kernels::DType draft_dtype) const {
-  const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
+  const PositionView* const view = views_.empty() ? nullptr : &views_[index];
   kernels::RowRequest kernel = RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt);
   kernel.dtype = dtype;
   kernel.parameters = &ParametersIn(PhaseAt(index));
@@ -209,7 +184,7 @@ RowRun::Progress RowRun::Taken(uint32_t index) {
     return {!next, next};
   }
   const PositionOutput& taken = *outputs_[index];
-  const std::optional<uint32_t> next = PositionAfter(plan_, {spec().stop_tokens, grant_.views}, index, taken);
+  const std::optional<uint32_t> next = PositionAfter(plan_, {spec().stop_tokens, views_}, index, taken);
   if (!next) return {true, std::nullopt};
   // The output's token continues the text, drawn, accepted or given alike, and so its state continues the sampler's.
   return {false, Next{*next, std::get<kernels::RowOutput>(taken).sampler_state}};
@@ -242,27 +217,6 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAll
   }
 }
 
-std::variant<RowResult, Refusal> RowRun::Commit() {
-  std::variant<RowResult, Refusal> ended;
-  auto& result = std::get<RowResult>(ended);
-  std::optional<Refusal> why = Finish(&result);
-  if (why || plan_.kind == RowPlan::Kind::kScore || sequence_.state == nullptr) {
-    Abort();
-    if (why && sequence_.state != nullptr && sequence_.state->retired()) return Sequence::ClosedInFlight();
-    if (why) return *std::move(why);
-    return ended;
-  }
-  ended = sequence_.state->Commit(grant_.ticket, std::move(result));
-  sequence_.table->Touch(*sequence_.key, sequence_.state.get());
-  masks_.clear();
-  return ended;
-}
-
-void RowRun::Abort() {
-  EndGrant(sequence_, grant_);
-  masks_.clear();
-}
-
 std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
   auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[index]);
   if (output == nullptr || output->error != kernels::RowError::kNone) return std::nullopt;
@@ -271,7 +225,7 @@ std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
     return Next{index + 1, plan_.sampler_state, output->survival};
   }
   const uint64_t survival = std::get<kernels::RowOutput>(*outputs_[index - 1]).survival;
-  const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
+  const PositionView* const view = views_.empty() ? nullptr : &views_[index];
   const law::DrawKey key =
       law::KeyOf(RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt).noise);
   output->accepted = law::MayEndAfter(law::WordOf(law::BlockWords(key), 1), survival);
@@ -302,21 +256,23 @@ std::optional<uint32_t> RowRun::EndBlock() {
   return std::nullopt;
 }
 
-std::optional<Refusal> RowRun::Finish(RowResult* result) {
+std::variant<RowResult, Refusal> RowRun::Finish() {
+  std::variant<RowResult, Refusal> ended;
   if (!plan_.compact.empty()) {
-    if (Refusal required = WhyRequired(); !required.required.empty()) return required;
+    if (Refusal required = WhyRequired(); !required.required.empty()) return ended = std::move(required);
   }
   if (plan_.kind == RowPlan::Kind::kBlock) {
-    if (const std::optional<uint32_t> failed = EndBlock()) return WhyFailed(*failed, *outputs_[*failed]);
+    if (const std::optional<uint32_t> failed = EndBlock()) return ended = WhyFailed(*failed, *outputs_[*failed]);
   }
-  const auto failed = Walk(plan_, {spec().stop_tokens, grant_.views}, absl::MakeSpan(outputs_), result);
-  if (failed) return WhyFailed(failed->index, failed->why);
-  for (uint32_t i = 0; i < result->outputs.size() && !spec().history.phases.empty(); ++i) {
+  RowResult& result = std::get<RowResult>(ended);
+  const auto failed = Walk(plan_, {spec().stop_tokens, views_}, absl::MakeSpan(outputs_), &result);
+  if (failed) return ended = WhyFailed(failed->index, failed->why);
+  for (uint32_t i = 0; i < result.outputs.size() && !spec().history.phases.empty(); ++i) {
     // The position after an accepted draft has the draft's number and one.
     const bool follows_path = plan_.verifies() && i > 0;
-    result->phases.push_back(PhaseAt(follows_path ? result->path[i - 1] + 1 : i));
+    result.phases.push_back(PhaseAt(follows_path ? result.path[i - 1] + 1 : i));
   }
-  return std::nullopt;
+  return ended;
 }
 
 // Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says
@@ -329,7 +285,7 @@ Refusal RowRun::WhyRequired() const {
     all.required.insert(all.required.end(), refusal->required.begin(), refusal->required.end());
   }
   if (!all.required.empty()) {
-    all.field = absl::StrCat(RowField(plan_.row), ".compact[", all.required[0].position, "]");
+    all.field = absl::StrCat(StepRowField(plan_.row), ".compact[", all.required[0].position, "]");
   }
   return all;
 }
@@ -337,7 +293,7 @@ Refusal RowRun::WhyRequired() const {
 Refusal RowRun::WhyFailed(uint32_t index, const PositionOutput& why) const {
   if (const auto* const refused = std::get_if<Refusal>(&why)) return *refused;
   Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(why), plan_.row);
-  const PositionView* const view = grant_.views.empty() ? nullptr : &grant_.views[index];
+  const PositionView* const view = views_.empty() ? nullptr : &views_[index];
   const bool is_forced = view != nullptr && view->forced;
   if (refusal.reason == Reason::kNoLiveToken && is_forced) {
     refusal.message = absl::StrCat("the logits mask token ", *view->forced, ", which phase ", view->phase, " forces");
@@ -369,12 +325,12 @@ Checkpoint CheckpointAfter(const RowPlan& plan, const RowResult& result) {
 }
 
 std::string MaskField(const RowPlan& plan, size_t number) {
-  if (plan.masks.size() == 1) return RowField(plan.row) + ".mask";
-  return absl::StrCat(RowField(plan.row), plan.is_tree ? ".verify_tree" : ".verify_draft", ".masks[", number, "]");
+  if (plan.masks.size() == 1) return StepRowField(plan.row) + ".mask";
+  return absl::StrCat(StepRowField(plan.row), plan.is_tree ? ".verify_tree" : ".verify_draft", ".masks[", number, "]");
 }
 
 Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row) {
-  const std::string field = RowField(row);
+  const std::string field = StepRowField(row);
   switch (output.error) {
     case kernels::RowError::kNaN:
       return {Reason::kLogitNan, field, "", absl::StrCat("the logit of token id ", output.error_token, " is NaN")};

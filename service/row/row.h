@@ -1,17 +1,17 @@
 // A row is the unit of the service: the logits of one sequence at one position or, with drafts, at several. This header
 // shows a row's whole way, in five stages:
 //
-//   Plan    RowPlan says what the worker asks for, checked. service/request makes it from a message.
-//   Grant   GrantRow asks the sequence. The sequence lets the row run and says what its history changes at each
-//           position, or repeats the result of a step that it has answered before, or refuses.
+//   Ask     RowAsk says in plain values what a caller asks for. service/wire makes it from a message, client/local from
+//           a call.
+//   Plan    JudgeRow checks it and makes a RowPlan of it, or a Refusal, which concerns this row alone.
+//   Begin   The text says what its history changes at each position (LookAhead). A text with an owner
+//           (service/sequence) also repeats the result of a step that it has answered before, or refuses.
 //   Run     RowRun says what a kernel is asked at each position, and takes the kernel's outputs. The kernel may be a
 //           device's or the caller's own. A compact row needs none: RowRun runs it.
-//   Commit  RowRun::Commit decides which drafts are accepted and advances the sequence by the row's tokens, exactly
-//           once. RowRun::Abort leaves the sequence as it was.
-//   Result  RowResult is what the worker gets; service/result encodes it. A Refusal concerns this row alone.
+//   Commit  RowRun::Finish decides which drafts are accepted. SequenceState::Commit advances the text by the result's
+//           tokens, whatever the row was.
 //
-// Messages, streams and devices are unknown here. Nothing blocks for longer than a table operation. A granted row holds
-// its sequence until Commit or Abort; meanwhile other steps of the sequence are refused with STEP_IN_FLIGHT.
+// Messages, streams, owners and devices are unknown here, and nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -32,31 +32,11 @@
 #include "service/row/row_plan.h"
 #include "service/row/walk.h"
 #include "service/sequence/checkpoint.h"
+#include "service/sequence/look_ahead.h"
 #include "service/sequence/row_result.h"
-#include "service/sequence/sequence.h"
 #include "service/sequence/sequence_spec.h"
-#include "service/sequence/sequence_table.h"
 
 namespace sortition::service {
-
-class ReceiptChain;
-
-// The sequence of a row, as the stream that has opened it knows it.
-struct RowSequence {
-  std::shared_ptr<const SequenceSpec> spec = nullptr;
-  SequenceOwner owner = {};
-  // Set if the service keeps state for the sequence.
-  std::shared_ptr<const SequenceKey> key = nullptr;
-  std::shared_ptr<Sequence> state = nullptr;
-  SequenceTable* table = nullptr;                    // accounts for the state's memory; not owned, outlives every row
-  std::shared_ptr<ReceiptChain> receipts = nullptr;  // set if the sequence has receipts
-};
-
-// Asks the sequence to run the row. Returns an empty grant if it keeps no state. `rewrites` bounds the rewrites of a
-// whole step, as Sequence::Begin says. A refusal names the field of the step's row, and the sequence is as it was.
-// Thread-safe.
-std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
-                                                     RewriteAllowance* rewrites);
 
 // Bounds the work of a step's compact rows, which keeps a stream's thread from others: tokens and edits of all
 // positions, some 10 ns each.
@@ -64,25 +44,16 @@ struct CompactAllowance {
   uint64_t left = uint64_t{1} << 22;
 };
 
-// A row with the data that it runs with.
-struct GrantedRow {
-  RowSequence sequence;  // without `state` if the caller keeps the history itself, and its views are in the grant
-  RowPlan plan;
-  std::vector<RowMaskBits> masks;  // one for each of plan.masks, empty unless that mask is packed
-  StepGrant grant;                 // GrantRow's
-};
-
-// A row that has been granted. Its owner calls Commit or Abort once, which also releases the masks.
-//
-// Not thread-safe; distinct rows may be used by distinct threads at once, also rows of one sequence table. May be moved
-// until the first RequestAt.
+// A row that runs. Not thread-safe; distinct rows may be used by distinct threads at once. May be moved until the first
+// RequestAt.
 class RowRun {
  public:
-  explicit RowRun(GrantedRow&& row);
+  // `masks`: one for each of plan.masks, empty unless that mask is packed. `views`: LookAhead's, empty without a state.
+  RowRun(std::shared_ptr<const SequenceSpec> spec, RowPlan&& plan, std::vector<RowMaskBits>&& masks,
+         PositionViews&& views);
 
-  const SequenceSpec& spec() const { return *sequence_.spec; }
+  const SequenceSpec& spec() const { return *spec_; }
   const RowPlan& plan() const { return plan_; }
-  const std::shared_ptr<ReceiptChain>& receipts() const { return sequence_.receipts; }
 
   // Number of positions that can run at once: all of them, or the first one if a sampler keeps a state or drafts are
   // tested together. In that case Take says which position follows.
@@ -122,22 +93,20 @@ class RowRun {
   // so do those for which the allowance does not suffice.
   void RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance);
 
-  // Ends a row that is complete. Returns its result, or why it has none; then the sequence is as it was before the row.
-  std::variant<RowResult, Refusal> Commit();
-  // Ends the row without a result, complete or not: the sequence is as it was before the row.
-  void Abort();
+  // Ends a row that is complete: returns its result, without history hash and end, or why it has none. Once.
+  std::variant<RowResult, Refusal> Finish();
+  // Gives the masks back, which are not read from here on.
+  void ReleaseMasks() { masks_.clear(); }
 
  private:
   Progress Taken(uint32_t index);
-  uint32_t PhaseAt(uint32_t index) const { return grant_.views.empty() ? kNoPhase : grant_.views[index].phase; }
+  uint32_t PhaseAt(uint32_t index) const { return views_.empty() ? kNoPhase : views_[index].phase; }
   const kernels::RowParameters& ParametersIn(uint32_t phase) const {
     return more_.empty() ? spec().Within(phase).parameters : more_[phase];
   }
   // Returns the tokens of the list `number` that the sequence allows in `phase`.
   std::span<const uint32_t> AllowedIn(uint32_t phase, size_t number) const;
   void CutToAllowed();
-  // Fills `*result`, which is empty. Returns why there is none.
-  std::optional<Refusal> Finish(RowResult* result);
   // Returns the position after `index` of a block whose drafts are tested together, if one is needed.
   std::optional<Next> NextOfBlock(uint32_t index);
   // Turns the outputs of the block's positions into those of a rejection that accepts the same drafts. Returns a
@@ -153,10 +122,10 @@ class RowRun {
   size_t MaskOf(uint32_t index) const { return plan_.masks.size() == 1 ? 0 : index; }
   void MergeBans();
 
-  RowSequence sequence_;
+  std::shared_ptr<const SequenceSpec> spec_;
   RowPlan plan_;
   std::vector<RowMaskBits> masks_;
-  StepGrant grant_;
+  PositionViews views_;
   // The edits of each position whose mask bans tokens, with these bans. Empty if no mask does.
   std::vector<std::vector<kernels::LogitEdit>> banned_edits_;
   // The lists of allowed tokens, cut to those of the sequence in a phase: by phase and number of the mask.

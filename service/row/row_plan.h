@@ -11,9 +11,26 @@
 
 #include "kernels/compact_row.h"
 #include "service/sequence/look_ahead.h"
-#include "service/sequence/sequence.h"
 
 namespace sortition::service {
+
+// A position in a text.
+struct TextPlace {
+  uint32_t position = 0;
+  uint64_t history_hash = 0;
+  bool operator==(const TextPlace&) const = default;
+};
+
+// One step as its worker describes it.
+struct StepIntent {
+  uint64_t step_id = 0;
+  uint32_t position = 0;
+  std::optional<uint64_t> history_hash;
+  std::optional<TextPlace> checkpoint;  // position at which the sampler state that the step brings was left
+  std::optional<uint32_t> truncate_to;
+  std::vector<uint32_t> append_tokens;
+  uint64_t options_digest = 0;  // of all else that may change the result
+};
 
 struct SparseDraft {
   std::vector<uint32_t> tokens;  // sorted

@@ -15,6 +15,7 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
+#include "service/row/row_plan.h"
 #include "service/sequence/look_ahead.h"
 #include "service/sequence/row_result.h"
 #include "service/sequence/sequence_spec.h"
@@ -33,24 +34,6 @@ struct SequencePosition {
   uint32_t position = 0;  // tokens in the history
   uint64_t history_hash = 0;
   uint64_t last_step_id = 0;
-};
-
-// A position in a text.
-struct TextPlace {
-  uint32_t position = 0;
-  uint64_t history_hash = 0;
-  bool operator==(const TextPlace&) const = default;
-};
-
-// One step as its worker describes it.
-struct StepIntent {
-  uint64_t step_id = 0;
-  uint32_t position = 0;
-  std::optional<uint64_t> history_hash;
-  std::optional<TextPlace> checkpoint;  // position at which the sampler state that the step brings was left
-  std::optional<uint32_t> truncate_to;
-  std::vector<uint32_t> append_tokens;
-  uint64_t options_digest = 0;  // of all else that may change the result
 };
 
 // Bounds the tokens that the steps of one message may cut off histories and append to them: some 10 ms of work, in

@@ -19,7 +19,7 @@
 #include "service/result/encode.h"
 #include "service/result/encode_result.h"
 #include "service/result/receipts_of.h"
-#include "service/row/row.h"
+#include "service/sequence/granted_row.h"
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
 #include "service/stream/stream_memory.h"
@@ -95,7 +95,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
   };
   struct Row {
     Row(GrantedRow&& row, v1::RowResult* its) : run(std::move(row)), result(its) {}
-    RowRun run;
+    SequenceRow run;
     v1::RowResult* result;  // in response_
   };
 
@@ -164,7 +164,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
       }
       const uint64_t live = row.sequence.spec->live_vocabulary;
       GrantedRow granted{std::move(row.sequence), std::get<RowPlan>(std::move(plan)), {}, {}};
-      const RowRun& run = rows_.emplace_back(std::move(granted), response_.mutable_rows(row.index)).run;
+      const SequenceRow& run = rows_.emplace_back(std::move(granted), response_.mutable_rows(row.index)).run;
       QueuedRow& to = queued.emplace_back();
       to.index = static_cast<uint32_t>(rows_.size() - 1);
       to.sequence = kName;
@@ -196,7 +196,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
 
   // Ends a row. Returns the number of its tokens.
   uint32_t End(Row* row) {
-    RowRun& run = row->run;
+    SequenceRow& run = row->run;
     auto committed = run.Commit();
     if (auto* refusal = std::get_if<Refusal>(&committed)) {
       refusal->field = SampleFieldOf(refusal->field);

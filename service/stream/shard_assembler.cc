@@ -126,7 +126,7 @@ std::optional<Refusal> CheckTensorRows(const ShardTable::WholeRow& shards, uint3
 bool IsCompact(const RowShard& shard) { return !shard.asked().compact().empty(); }
 
 // Gives the row the statement that its shards make together. A refusal names the shard.
-std::optional<Refusal> MergeCompact(const ShardTable::WholeRow& shards, const Limits& limits, RowRun* run) {
+std::optional<Refusal> MergeCompact(const ShardTable::WholeRow& shards, const Limits& limits, SequenceRow* run) {
   const uint32_t positions = run->plan().positions();
   std::vector<std::vector<kernels::StatedRow>> of_position(positions);
   for (const RowShard& shard : shards) {
@@ -194,8 +194,8 @@ std::optional<RowAnswer> ShardAssembler::FindKept(const StepMessage& message, ui
   return engine_.shards().Find(stream_->worker(), message.row(row), shard.index);
 }
 
-void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<RowRun>> runs,
-                              StepAnswers now) {
+void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message,
+                              std::vector<std::unique_ptr<SequenceRow>> runs, StepAnswers now) {
   const bool answers_are_kept = message->shape().shard->epoch != 0;
   std::vector<FirstShardRow> rows(message->rows());
   std::vector<uint32_t> waiting;

@@ -10,7 +10,7 @@
 
 #include "service/engine.h"
 #include "service/refusal.h"
-#include "service/row/row.h"
+#include "service/sequence/granted_row.h"
 #include "service/shard/shard_table.h"
 #include "service/stream/step_message.h"
 #include "service/stream/stream_context.h"
@@ -20,7 +20,7 @@ namespace sortition::service {
 // A row that shard 0 brings, by its index in the message: granted, or answered already, or neither if it needs no other
 // shard.
 struct FirstShardRow {
-  std::unique_ptr<RowRun> run;
+  std::unique_ptr<SequenceRow> run;
   StepAnswers held;  // the answer that all shards get once they have come
 };
 
@@ -35,7 +35,7 @@ class ShardAssembler {
   // others. `now` are the other rows' answers. Sends those that the stream's own worker needs now: kept answers, and
   // refusals that it mends by opening the sequence again, after which its shard comes again. All other answers are held
   // until all shards have come, and are then sent to all.
-  void AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<RowRun>> runs,
+  void AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<SequenceRow>> runs,
                 StepAnswers now);
   // Adds a message of another shard.
   void AddOther(const std::shared_ptr<StepMessage>& message);

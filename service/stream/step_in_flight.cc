@@ -20,7 +20,7 @@ const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uin
 }
 
 // Ends a row that is complete, and adds its answer.
-void Commit(const StepMessage& message, const CheckpointKey& key, RowRun* run, StepAnswers* out) {
+void Commit(const StepMessage& message, const CheckpointKey& key, SequenceRow* run, StepAnswers* out) {
   const RowPlan& plan = run->plan();
   const auto committed = run->Commit();
   if (const auto* refusal = std::get_if<Refusal>(&committed)) {
@@ -43,8 +43,8 @@ CompactRowCounts CountCompact(const StepAnswers& now, size_t rows) {
   return counts;
 }
 
-void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
-                      StepAnswers* out) {
+void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run,
+                      CompactAllowance* allowance, StepAnswers* out) {
   const StepShape& shape = message.shape();
   std::vector<std::byte> memory;
   const auto dense_at = [&](uint32_t index) -> const void* {
@@ -71,7 +71,7 @@ StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr
 void StepInFlight::AddPositions(Row& row, SetLogits set_logits) {
   SORTITION_CHECK(rows_.size() <= message_->rows());
   const StepShape& shape = message_->shape();
-  const RowRun& run = row.run;
+  const SequenceRow& run = row.run;
   for (uint32_t index = 0; index < run.plan().positions(); ++index) {
     QueuedRow& queued = (index < run.first_positions() ? first_ : row.following).emplace_back();
     queued.index = static_cast<uint32_t>(queued_.size());
@@ -103,7 +103,7 @@ void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
   std::vector<QueuedRow> following;
   for (const QueuedOutput& output : outputs) {
     const auto [row, position] = queued_[output.index];
-    const RowRun::Progress progress = Take(&row->run, position, output);
+    const SequenceRow::Progress progress = Take(&row->run, position, output);
     if (progress.next && wanted) {
       QueuedRow& next = row->following[progress.next->index - row->run.first_positions()];
       progress.next->Set(&next.row.request);
@@ -119,7 +119,7 @@ void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
   if (!answers.empty()) sink_->Answer(std::move(answers));
 }
 
-RowRun::Progress StepInFlight::Take(RowRun* run, uint32_t position, const QueuedOutput& output) {
+SequenceRow::Progress StepInFlight::Take(SequenceRow* run, uint32_t position, const QueuedOutput& output) {
   const auto take = [&] {
     return output.output != nullptr ? run->Take(position, std::move(*output.output))
                                     : run->Take(position, *output.refusal);
@@ -131,7 +131,7 @@ RowRun::Progress StepInFlight::Take(RowRun* run, uint32_t position, const Queued
 }
 
 // A row of a stream that has ended is answered, too: the answer closes the stream's window.
-void StepInFlight::End(RowRun* run, bool wanted, StepAnswers* out) {
+void StepInFlight::End(SequenceRow* run, bool wanted, StepAnswers* out) {
   const RowPlan& plan = run->plan();
   if (!wanted) {
     run->Abort();

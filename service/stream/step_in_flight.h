@@ -13,16 +13,16 @@
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
 #include "service/observer.h"
-#include "service/row/row.h"
 #include "service/sequence/checkpoint.h"
+#include "service/sequence/granted_row.h"
 #include "service/stream/step_message.h"
 
 namespace sortition::service {
 
 // Runs a compact row and ends it: adds its result, or why it has none, to `*out`. `key` is that of checkpoints. Needs
 // no device. Thread-safe.
-void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, RowRun* run, CompactAllowance* allowance,
-                      StepAnswers* out);
+void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run,
+                      CompactAllowance* allowance, StepAnswers* out);
 
 // Counts the outcomes of `rows` compact rows, whose answers are among `now`.
 CompactRowCounts CountCompact(const StepAnswers& now, size_t rows);
@@ -40,7 +40,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   // Sets where the logits of a position lie: the segments of a device's row, and whose memory they are.
   using SetLogits = absl::FunctionRef<void(uint32_t position, devices::DeviceRow* row)>;
   void AddRow(GrantedRow&& row, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(row)), set_logits); }
-  void AddRow(RowRun&& run, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(run)), set_logits); }
+  void AddRow(SequenceRow&& run, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(run)), set_logits); }
   // Returns the rows to submit, which refer to memory of this object. Positions that run in order follow later.
   std::vector<QueuedRow> TakeRows();
   // Gives up a step that was not submitted: the sequences are as they were.
@@ -52,16 +52,16 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   struct Row {
     template <typename From>
     explicit Row(From&& from) : run(std::forward<From>(from)) {}
-    RowRun run;  // guarded by the step's mutex where outputs of several positions may be delivered at once
+    SequenceRow run;  // guarded by the step's mutex where outputs of several positions may be delivered at once
     std::vector<QueuedRow> following;            // its positions after first_positions()
     std::vector<std::vector<std::byte>> drafts;  // draft probabilities that came in pieces
   };
 
   void AddPositions(Row& row, SetLogits set_logits);
 
-  RowRun::Progress Take(RowRun* run, uint32_t position, const QueuedOutput& output);
+  SequenceRow::Progress Take(SequenceRow* run, uint32_t position, const QueuedOutput& output);
   // Ends a row and adds its answer.
-  void End(RowRun* run, bool wanted, StepAnswers* out);
+  void End(SequenceRow* run, bool wanted, StepAnswers* out);
   // Adds answers to those that are held. Returns the answers that leave now.
   StepAnswers Gather(StepAnswers answers, bool more_follow);
 

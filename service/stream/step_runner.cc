@@ -109,11 +109,11 @@ void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::opti
   message->Attach(step);
   RewriteAllowance rewrites;
   StepAnswers now;
-  std::vector<std::unique_ptr<RowRun>> compact;
+  std::vector<std::unique_ptr<SequenceRow>> compact;
   ForEachRow(*message, &now, [&](uint32_t index) {
     GrantedRow row;
     if (!BeginRow(message.get(), index, &rewrites, &row, &now)) return;
-    if (!row.plan.compact.empty()) return compact.push_back(std::make_unique<RowRun>(std::move(row)));
+    if (!row.plan.compact.empty()) return compact.push_back(std::make_unique<SequenceRow>(std::move(row)));
     const PayloadView& logits = message->logits();
     const uint64_t first_row = row.plan.tensor_row;
     const uint64_t bytes = uint64_t{row.sequence.spec->live_vocabulary} * kernels::ElementBytes(shape.dtype);
@@ -148,11 +148,12 @@ void StepRunner::RunShards(const std::shared_ptr<StepMessage>& message) {
   RewriteAllowance rewrites;
   StepAnswers now;
   StepAnswers repeated;
-  std::vector<std::unique_ptr<RowRun>> runs(message->rows());
+  std::vector<std::unique_ptr<SequenceRow>> runs(message->rows());
   ForEachRow(*message, &now, [&](uint32_t index) {
     if (auto kept = shards_.FindKept(*message, index)) return repeated.Add(*std::move(kept), index);
     GrantedRow row;
-    if (BeginRow(message.get(), index, &rewrites, &row, &now)) runs[index] = std::make_unique<RowRun>(std::move(row));
+    if (BeginRow(message.get(), index, &rewrites, &row, &now))
+      runs[index] = std::make_unique<SequenceRow>(std::move(row));
   });
   if (!repeated.empty()) message->Answer(std::move(repeated));
   shards_.AddFirst(message, std::move(runs), std::move(now));

@@ -12,7 +12,7 @@
 #include "service/engine.h"
 #include "service/memory/region_table.h"
 #include "service/refusal.h"
-#include "service/row/row.h"
+#include "service/sequence/granted_row.h"
 #include "service/stream/shard_assembler.h"
 #include "service/stream/step_message.h"
 #include "service/stream/stream_context.h"

@@ -15,7 +15,7 @@
 #include "service/engine.h"
 #include "service/refusal.h"
 #include "service/request/open_request.h"
-#include "service/row/row.h"
+#include "service/sequence/granted_row.h"
 #include "service/sequence/history_index.h"
 #include "service/stream/partial_histories.h"
 #include "service/stream/stream_context.h"

@@ -1,12 +1,11 @@
 // A row's way from its plan to its result, without messages, streams and devices.
-#include "service/row/row.h"
-
 #include <gtest/gtest.h>
 
 #include <utility>
 
 #include "service/clock.h"
 #include "service/observer.h"
+#include "service/sequence/granted_row.h"
 
 namespace sortition::service {
 namespace {
@@ -50,10 +49,10 @@ class RowTest : public ::testing::Test {
     plan.ahead = TokenTree::Chain(std::move(drafts));
     return plan;
   }
-  RowRun Granted(const RowPlan& plan) {
+  SequenceRow Granted(const RowPlan& plan) {
     auto granted = GrantRow(sequence_, plan, nullptr);
     EXPECT_TRUE(std::holds_alternative<StepGrant>(granted));
-    return RowRun({sequence_, plan, {}, std::move(std::get<StepGrant>(granted))});
+    return SequenceRow({sequence_, plan, {}, std::move(std::get<StepGrant>(granted))});
   }
 
   SteadyClock clock_;
@@ -65,7 +64,7 @@ class RowTest : public ::testing::Test {
 
 TEST_F(RowTest, DrawAdvancesItsSequenceOnce) {
   const RowPlan plan = Plan(1);
-  RowRun run = Granted(plan);
+  SequenceRow run = Granted(plan);
   const kernels::RowRequest request = run.RequestAt(0, kernels::DType::kF32, nullptr, kernels::DType::kF32);
   EXPECT_EQ(request.noise.position, 2u);
   ASSERT_EQ(request.edits.size(), 2u) << "the history's tokens are penalised";
@@ -82,7 +81,7 @@ TEST_F(RowTest, DrawAdvancesItsSequenceOnce) {
 }
 
 TEST_F(RowTest, GrantedRowHoldsItsSequence) {
-  RowRun run = Granted(Plan(1));
+  SequenceRow run = Granted(Plan(1));
   const auto other = GrantRow(sequence_, Plan(2), nullptr);
   ASSERT_TRUE(std::holds_alternative<Refusal>(other));
   EXPECT_EQ(std::get<Refusal>(other).reason, Reason::kStepInFlight);
@@ -92,7 +91,7 @@ TEST_F(RowTest, GrantedRowHoldsItsSequence) {
 }
 
 TEST_F(RowTest, DraftsAreAcceptedUpToTheFirstRejected) {
-  RowRun run = Granted(Plan(1, {7, 8, 9}));
+  SequenceRow run = Granted(Plan(1, {7, 8, 9}));
   ASSERT_EQ(run.first_positions(), 4u);
   // Outputs may come in any order, and those behind the rejected draft do not matter.
   EXPECT_FALSE(run.Take(3, Refusal{Reason::kDeadlinePassed, "", "", ""}).is_complete);
@@ -108,7 +107,7 @@ TEST_F(RowTest, DraftsAreAcceptedUpToTheFirstRejected) {
 }
 
 TEST_F(RowTest, AcceptedStopTokenEndsTheText) {
-  RowRun run = Granted(Plan(1, {kStop, 8}));
+  SequenceRow run = Granted(Plan(1, {kStop, 8}));
   run.Take(0, OutputOf(kStop));
   run.Take(1, OutputOf(8));
   run.Take(2, OutputOf(1));
@@ -117,7 +116,7 @@ TEST_F(RowTest, AcceptedStopTokenEndsTheText) {
 }
 
 TEST_F(RowTest, FailedPositionLeavesSequenceAsItWas) {
-  RowRun run = Granted(Plan(1));
+  SequenceRow run = Granted(Plan(1));
   kernels::RowOutput failed;
   failed.error = kernels::RowError::kNaN;
   run.Take(0, failed);
@@ -129,7 +128,7 @@ TEST_F(RowTest, FailedPositionLeavesSequenceAsItWas) {
 
 TEST_F(RowTest, SequenceWithoutStateNeedsNoGrant) {
   sequence_.state = nullptr;
-  RowRun run = Granted(Plan(1));
+  SequenceRow run = Granted(Plan(1));
   run.Take(0, OutputOf(42));
   const auto committed = run.Commit();
   EXPECT_EQ(std::get<RowResult>(committed).history_hash, std::nullopt);
