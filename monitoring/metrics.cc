@@ -7,7 +7,7 @@
 #include "kernels/check.h"
 #include "monitoring/catalogue.h"
 #include "service/net/frame_meter.h"
-#include "service/request/refused_fields.h"
+#include "service/wire/refused_fields.h"
 
 namespace sortition::monitoring {
 namespace {

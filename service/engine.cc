@@ -4,7 +4,7 @@
 #include <random>
 #include <utility>
 
-#include "service/request/policy_book.h"
+#include "service/policy/policy_book.h"
 #include "service/shard/shard_table.h"
 
 namespace sortition::service {

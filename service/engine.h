@@ -19,9 +19,9 @@
 #include "service/memory/mask_memory.h"
 #include "service/memory/region_table.h"
 #include "service/observer.h"
-#include "service/sequence/checkpoint.h"
 #include "service/sequence/replay_budget.h"
 #include "service/sequence/sequence_table.h"
+#include "service/text/checkpoint.h"
 
 namespace sortition::service {
 

@@ -18,12 +18,12 @@
 #include "service/log/log.h"
 #include "service/log/slow_steps.h"
 #include "service/log/step_traces.h"
+#include "service/policy/policy_book.h"
 #include "service/process/config.h"
 #include "service/process/device_list.h"
 #include "service/process/flags.h"
 #include "service/process/process.h"
 #include "service/receipt/receipt_book.h"
-#include "service/request/policy_book.h"
 #include "service/server.h"
 #include "service/version.h"
 

@@ -11,7 +11,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "service/limits.h"
-#include "service/request/parameter_table.h"
+#include "service/wire/parameter_table.h"
 
 namespace sortition::c {
 namespace {

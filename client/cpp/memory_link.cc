@@ -18,7 +18,7 @@
 #include "kernels/check.h"
 #include "service/memory/packet.h"
 #include "service/memory/ring.h"
-#include "service/request/device_memory.h"
+#include "service/wire/device_memory.h"
 
 namespace sortition::client {
 namespace {

@@ -10,10 +10,10 @@
 #include "absl/strings/str_split.h"
 #include "client/cpp/client_core.h"
 #include "kernels/law/version.h"
-#include "service/request/history_options.h"
-#include "service/request/parameters.h"
-#include "service/request/phase_options.h"
-#include "service/sequence/history_hash.h"
+#include "service/text/history_hash.h"
+#include "service/wire/history_options.h"
+#include "service/wire/parameters.h"
+#include "service/wire/phase_options.h"
 #include "sortition/client.h"
 
 namespace sortition::client {

@@ -5,7 +5,7 @@
 #include "client/cpp/message.h"
 #include "client/cpp/stream_state.h"
 #include "kernels/law/version.h"
-#include "service/request/history_options.h"
+#include "service/wire/history_options.h"
 
 namespace sortition::client {
 namespace {

@@ -19,7 +19,7 @@
 #include "service/clock.h"
 #include "service/entropy.h"
 #include "service/limits.h"
-#include "service/request/trace.h"
+#include "service/wire/trace.h"
 
 namespace sortition::client {
 namespace {

@@ -15,13 +15,13 @@
 #include "service/checks.h"
 #include "service/entropy.h"
 #include "service/limits.h"
-#include "service/request/open_request.h"
-#include "service/request/step_request.h"
-#include "service/result/encode.h"
-#include "service/result/encode_result.h"
-#include "service/row/judge_row.h"
-#include "service/sequence/look_ahead.h"
-#include "service/sequence/row_of.h"
+#include "service/text/judge_row.h"
+#include "service/text/look_ahead.h"
+#include "service/text/row.h"
+#include "service/wire/encode.h"
+#include "service/wire/encode_result.h"
+#include "service/wire/open_request.h"
+#include "service/wire/step_request.h"
 
 namespace sortition::client {
 namespace {

@@ -13,8 +13,8 @@
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/receipt/receipt_key.h"
-#include "service/request/parameters.h"
-#include "service/request/receipt_words.h"
+#include "service/wire/parameters.h"
+#include "service/wire/receipt_words.h"
 
 namespace sortition::cli {
 namespace {

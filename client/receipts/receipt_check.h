@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "service/receipt/record.h"
-#include "service/sequence/sequence_spec.h"
+#include "service/text/sequence_spec.h"
 #include "sortition/v1/parameters.pb.h"
 
 namespace sortition::cli {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "service/receipt/record.h"
-#include "service/sequence/sequence_spec.h"
+#include "service/text/sequence_spec.h"
 
 namespace sortition::cli {
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "client/receipts/row_file.h"
 #include "service/receipt/record.h"
-#include "service/sequence/sequence_spec.h"
+#include "service/text/sequence_spec.h"
 
 namespace sortition::cli {
 

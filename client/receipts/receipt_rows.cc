@@ -9,8 +9,8 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/race_place.h"
-#include "service/sequence/look_ahead.h"
-#include "service/sequence/row_of.h"
+#include "service/text/look_ahead.h"
+#include "service/text/row.h"
 
 namespace sortition::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "client/receipts/receipt_masks.h"
 #include "client/receipts/receipt_report.h"
 #include "client/receipts/row_file.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/sequence_state.h"
 
 namespace sortition::cli {
 

@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "kernels/check.h"
 #include "service/batch/admission.h"
-#include "service/request/parameter_table.h"
+#include "service/wire/parameter_table.h"
 
 namespace sortition::service {
 

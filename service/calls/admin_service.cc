@@ -14,8 +14,8 @@
 #include "service/calls/status_details.h"
 #include "service/checks.h"
 #include "service/net/credentials.h"
-#include "service/request/strictness.h"
 #include "service/shard/shard_table.h"
+#include "service/wire/strictness.h"
 
 namespace sortition::server {
 

@@ -15,10 +15,10 @@
 #include "service/limits.h"
 #include "service/net/credentials.h"
 #include "service/net/http2_guard.h"
-#include "service/request/parameter_table.h"
-#include "service/request/policy_book.h"
-#include "service/request/strictness.h"
+#include "service/policy/policy_book.h"
 #include "service/version.h"
+#include "service/wire/parameter_table.h"
+#include "service/wire/strictness.h"
 
 namespace sortition::server {
 namespace {

@@ -12,7 +12,7 @@
 #include "service/calls/status_details.h"
 #include "service/net/credentials.h"
 #include "service/net/http2_guard.h"
-#include "service/request/strictness.h"
+#include "service/wire/strictness.h"
 
 namespace sortition::server {
 

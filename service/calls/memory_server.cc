@@ -20,10 +20,10 @@
 #include "service/checks.h"
 #include "service/memory/packet.h"
 #include "service/net/accept_loop.h"
-#include "service/request/device_memory.h"
-#include "service/request/strictness.h"
-#include "service/request/wire_scan.h"
-#include "service/result/encode.h"
+#include "service/wire/device_memory.h"
+#include "service/wire/encode.h"
+#include "service/wire/strictness.h"
+#include "service/wire/wire_scan.h"
 
 namespace sortition::server {
 

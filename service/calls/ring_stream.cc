@@ -43,7 +43,7 @@ class RingStream::Transport final : public StreamTransport {
   Bytes Encode(const v1::StreamResponse& message) const override { return message.SerializeAsString(); }
   Written Write(const Bytes& message, bool) override {
     const std::string& text = std::get<std::string>(message);
-    // Answers are split by rows (service/result/step_answers.h). The part of one row may be too long all the same.
+    // Answers are split by rows (service/wire/step_answers.h). The part of one row may be too long all the same.
     if (text.size() > service::kMostRingMessageBytes) return Written::kBroken;
     const std::span<const std::byte> part = std::as_bytes(std::span(text.data(), text.size()));
     switch (writer_.Put({&part, 1})) {

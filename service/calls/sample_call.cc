@@ -19,8 +19,8 @@
 #include "service/limits.h"
 #include "service/net/credentials.h"
 #include "service/net/http2_guard.h"
-#include "service/request/wire_scan.h"
 #include "service/stream/sample_run.h"
+#include "service/wire/wire_scan.h"
 
 namespace sortition::server {
 

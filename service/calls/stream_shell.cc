@@ -6,7 +6,7 @@
 
 #include "kernels/check.h"
 #include "service/limits.h"
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 
 namespace sortition::server {
 namespace {

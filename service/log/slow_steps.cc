@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/limits.h"
 #include "service/log/json_text.h"
-#include "service/request/trace.h"
+#include "service/wire/trace.h"
 
 namespace sortition::server {
 namespace {

@@ -200,7 +200,7 @@ class OtlpTraces final : public StepTraces {
   };
   using Span = nostd::shared_ptr<trace::Span>;
 
-  // The trace context has been checked (service/request/trace.h).
+  // The trace context has been checked (service/wire/trace.h).
   static trace::SpanContext ParentOf(const service::NotedStep& step) {
     namespace form = trace::propagation;
     constexpr size_t kTraceAt = form::kVersionSize + 1;

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "service/sequence/checkpoint.h"
+#include "service/text/checkpoint.h"
 
 namespace sortition::server {
 

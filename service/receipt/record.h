@@ -39,7 +39,7 @@ struct ReceiptOpening {
   std::array<uint8_t, 16> nonce = {};
   ReceiptHash commitment = {};
   std::string request_id;
-  std::vector<uint32_t> parameters;  // words (service/request/receipt_words.h)
+  std::vector<uint32_t> parameters;  // words (service/wire/receipt_words.h)
   bool operator==(const ReceiptOpening&) const = default;
 };
 

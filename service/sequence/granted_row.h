@@ -11,12 +11,12 @@
 
 #include "service/memory/mask_memory.h"
 #include "service/refusal.h"
-#include "service/row/row.h"
-#include "service/row/row_plan.h"
-#include "service/sequence/row_result.h"
 #include "service/sequence/sequence.h"
-#include "service/sequence/sequence_spec.h"
 #include "service/sequence/sequence_table.h"
+#include "service/text/row.h"
+#include "service/text/row_plan.h"
+#include "service/text/row_result.h"
+#include "service/text/sequence_spec.h"
 
 namespace sortition::service {
 

@@ -15,11 +15,11 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/row/row_plan.h"
-#include "service/sequence/look_ahead.h"
-#include "service/sequence/row_result.h"
-#include "service/sequence/sequence_spec.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/look_ahead.h"
+#include "service/text/row_plan.h"
+#include "service/text/row_result.h"
+#include "service/text/sequence_spec.h"
+#include "service/text/sequence_state.h"
 
 namespace sortition::service {
 

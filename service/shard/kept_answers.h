@@ -18,8 +18,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "service/limits.h"
-#include "service/result/row_answer.h"
 #include "service/sequence/sequence_table.h"
+#include "service/wire/step_answers.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "service/refusal.h"
-#include "service/request/step_request.h"
-#include "service/result/step_answers.h"
+#include "service/wire/step_answers.h"
+#include "service/wire/step_request.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "kernels/features.h"
-#include "service/request/parameter_table.h"
+#include "service/wire/parameter_table.h"
 
 namespace sortition::service {
 namespace {

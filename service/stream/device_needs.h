@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "service/refusal.h"
 #include "service/route/device_keeper.h"
-#include "service/row/row_plan.h"
-#include "service/sequence/sequence_spec.h"
+#include "service/text/row_plan.h"
+#include "service/text/sequence_spec.h"
 #include "sortition/v1/parameters.pb.h"
 
 namespace sortition::service {

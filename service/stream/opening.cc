@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/checks.h"
-#include "service/request/policy_book.h"
-#include "service/request/receipt_words.h"
+#include "service/policy/policy_book.h"
+#include "service/wire/receipt_words.h"
 
 namespace sortition::service {
 

@@ -7,10 +7,10 @@
 
 #include "absl/strings/string_view.h"
 #include "service/engine.h"
+#include "service/policy/policy.h"
 #include "service/receipt/receipt_book.h"
 #include "service/refusal.h"
-#include "service/request/open_request.h"
-#include "service/request/policy.h"
+#include "service/wire/open_request.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

@@ -10,10 +10,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/request/open_request.h"
 #include "service/sequence/replay_budget.h"
-#include "service/sequence/sequence_state.h"
 #include "service/stream/stream_memory.h"
+#include "service/text/sequence_state.h"
+#include "service/wire/open_request.h"
 
 namespace sortition::service {
 

@@ -14,15 +14,15 @@
 #include "service/batch/batcher.h"
 #include "service/client_accounts.h"
 #include "service/event_log.h"
-#include "service/request/open_request.h"
-#include "service/request/sample_request.h"
-#include "service/result/encode.h"
-#include "service/result/encode_result.h"
-#include "service/result/receipts_of.h"
 #include "service/sequence/granted_row.h"
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
 #include "service/stream/stream_memory.h"
+#include "service/text/receipts_of.h"
+#include "service/wire/encode.h"
+#include "service/wire/encode_result.h"
+#include "service/wire/open_request.h"
+#include "service/wire/sample_request.h"
 
 namespace sortition::service {
 namespace {

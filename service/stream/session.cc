@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
 #include "service/checks.h"
-#include "service/request/region_payloads.h"
-#include "service/request/stream_request.h"
-#include "service/result/encode.h"
 #include "service/stream/step_message.h"
 #include "service/version.h"
+#include "service/wire/encode.h"
+#include "service/wire/region_payloads.h"
+#include "service/wire/stream_request.h"
 
 namespace sortition::service {
 namespace {

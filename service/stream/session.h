@@ -15,13 +15,13 @@
 #include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
-#include "service/request/frame.h"
-#include "service/request/strictness.h"
 #include "service/stream/shard_assembler.h"
 #include "service/stream/step_runner.h"
 #include "service/stream/stream_context.h"
 #include "service/stream/stream_sequences.h"
 #include "service/stream/uploaded_masks.h"
+#include "service/wire/frame.h"
+#include "service/wire/strictness.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/compact.h"
 #include "service/checks.h"
-#include "service/request/compact_row.h"
 #include "service/stream/step_in_flight.h"
+#include "service/wire/compact_row.h"
 
 namespace sortition::service {
 namespace {

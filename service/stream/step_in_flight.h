@@ -13,9 +13,9 @@
 #include "absl/synchronization/mutex.h"
 #include "service/batch/batcher.h"
 #include "service/observer.h"
-#include "service/sequence/checkpoint.h"
 #include "service/sequence/granted_row.h"
 #include "service/stream/step_message.h"
+#include "service/text/checkpoint.h"
 
 namespace sortition::service {
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "service/request/strictness.h"
-#include "service/request/trace.h"
-#include "service/result/encode.h"
+#include "service/wire/encode.h"
+#include "service/wire/strictness.h"
+#include "service/wire/trace.h"
 
 namespace sortition::service {
 

@@ -7,13 +7,13 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/receipt/receipt_book.h"
-#include "service/request/compact_row.h"
-#include "service/request/region_payloads.h"
-#include "service/request/step_request.h"
-#include "service/row/judge_row.h"
-#include "service/row/mask_digest.h"
 #include "service/stream/device_needs.h"
 #include "service/stream/step_in_flight.h"
+#include "service/text/judge_row.h"
+#include "service/text/mask_digest.h"
+#include "service/wire/compact_row.h"
+#include "service/wire/region_payloads.h"
+#include "service/wire/step_request.h"
 
 namespace sortition::service {
 namespace {

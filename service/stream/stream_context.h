@@ -16,9 +16,9 @@
 #include "service/batch/waiting_row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/sequence/checkpoint.h"
 #include "service/shard/shard_table.h"
 #include "service/stream/stream_window.h"
+#include "service/text/checkpoint.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

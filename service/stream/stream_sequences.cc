@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "service/checks.h"
-#include "service/request/stream_request.h"
-#include "service/result/encode.h"
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
+#include "service/wire/encode.h"
+#include "service/wire/stream_request.h"
 
 namespace sortition::service {
 namespace {

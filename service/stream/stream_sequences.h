@@ -14,12 +14,12 @@
 #include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
-#include "service/request/open_request.h"
 #include "service/sequence/granted_row.h"
-#include "service/sequence/history_index.h"
 #include "service/stream/partial_histories.h"
 #include "service/stream/stream_context.h"
 #include "service/stream/stream_memory.h"
+#include "service/text/history_index.h"
+#include "service/wire/open_request.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

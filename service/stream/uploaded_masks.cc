@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/checks.h"
-#include "service/request/payload_view.h"
-#include "service/request/region_payloads.h"
-#include "service/request/stream_request.h"
+#include "service/wire/payload_view.h"
+#include "service/wire/region_payloads.h"
+#include "service/wire/stream_request.h"
 
 namespace sortition::service {
 

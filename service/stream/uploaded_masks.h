@@ -12,7 +12,7 @@
 #include "service/limits.h"
 #include "service/memory/mask_memory.h"
 #include "service/refusal.h"
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {

@@ -12,7 +12,7 @@
 #include "client/cpp/shared_memory.h"
 #include "client/cpp/transport.h"
 #include "kernels/check.h"
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 
 namespace sortition::testing {
 

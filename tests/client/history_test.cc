@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "service/sequence/history_hash.h"
+#include "service/text/history_hash.h"
 
 namespace sortition::client {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 
 namespace sortition::client {
 namespace {

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "service/limits.h"
 #include "service/memory/descriptor.h"
-#include "service/request/parameter_table.h"
+#include "service/wire/parameter_table.h"
 #include "tests/client/reference_sequence.h"
 #include "tests/client/rows.h"
 #include "tests/e2e/rank_texts.h"

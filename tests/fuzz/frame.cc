@@ -1,5 +1,5 @@
 // Messages: bytes in pieces, taken apart, against what protobuf makes of them; then a stream that gets them.
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 
 #include <algorithm>
 #include <string>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/strictness.h"
+#include "service/wire/strictness.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/support/messages.h"
 #include "tests/support/recording_sink.h"

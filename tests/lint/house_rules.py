@@ -147,8 +147,8 @@ FORBIDDEN_INCLUDES = (
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 GENERATED_ALLOWED = (
     "service/stream/",
-    "service/request/",
-    "service/result/",
+    "service/wire/",
+    "service/policy/",
     "service/shard/",
     "service/calls/",
     "client/",
@@ -178,9 +178,9 @@ SERVICE_LAYERS = (
     ("service/route/policy", "service/route/health"),  # what observers are told
     ("service/",),
     ("service/memory/",),
-    ("service/sequence/",),
-    ("service/row/",),
-    ("service/request/", "service/result/"),
+    ("service/text/",),
+    ("service/wire/", "service/sequence/"),
+    ("service/policy/",),
     ("service/route/",),
     ("service/batch/",),
     ("service/shard/",),
@@ -240,7 +240,7 @@ ASSIGNED = re.compile(r"(?:(\w+)|\[([\w, ]+)\])\s*(?<![=<>!])=(?!=)\s*(.*)")
 IS_TRUTH = re.compile(r"\s[!=]=\s|\s[<>]=?\s")
 RELATION = re.compile(r"\s[<>]=?\s")
 PART = re.compile(r"&&|\|\||[?;{}]")
-THRESHOLD_ALLOWED = ("kernels/law/", "service/request/", "tests/")
+THRESHOLD_ALLOWED = ("kernels/law/", "service/wire/", "tests/")
 WHY = "a comparison that belongs in kernels/law"
 
 
@@ -277,7 +277,7 @@ def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
 
 
 def thresholds_in_law(path: str, lines: List[str]) -> Found:
-    """A probability meets its threshold in the law alone; service/request compares only with the published range.
+    """A probability meets its threshold in the law alone; service/wire compares only with the published range.
 
     The names of the operands do not matter in kernels: thresholds and bounds are opaque types, whose members no kernel
     names, and the numbers from which the law makes them are followed from name to name.

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "service/request/refused_fields.h"
+#include "service/wire/refused_fields.h"
 
 namespace sortition::monitoring {
 namespace {

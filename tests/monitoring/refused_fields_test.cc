@@ -1,5 +1,5 @@
 // Fields of refusals as labels: a closed list, also for paths that a client has made up.
-#include "service/request/refused_fields.h"
+#include "service/wire/refused_fields.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/parameter_table.h"
+#include "service/wire/parameter_table.h"
 
 namespace sortition::service {
 namespace {

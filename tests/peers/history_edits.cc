@@ -8,8 +8,8 @@
 
 #include "google/protobuf/util/json_util.h"
 #include "service/entropy.h"
-#include "service/request/open_request.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/sequence_state.h"
+#include "service/wire/open_request.h"
 
 namespace sortition::service {
 namespace {

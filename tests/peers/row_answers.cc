@@ -13,8 +13,8 @@
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "service/entropy.h"
-#include "service/request/open_request.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/sequence_state.h"
+#include "service/wire/open_request.h"
 
 namespace sortition::service {
 namespace {

@@ -1,5 +1,5 @@
 // Checkpoints: one opens only with its key and for its sequence, and every bit counts.
-#include "service/sequence/checkpoint.h"
+#include "service/text/checkpoint.h"
 
 #include <gtest/gtest.h>
 

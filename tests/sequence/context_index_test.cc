@@ -1,5 +1,5 @@
 // The index of contexts against a search of the whole history.
-#include "service/sequence/context_index.h"
+#include "service/text/context_index.h"
 
 #include <gtest/gtest.h>
 

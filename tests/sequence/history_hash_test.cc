@@ -1,5 +1,5 @@
 // The history hash against its published vectors, which were computed by an independent implementation.
-#include "service/sequence/history_hash.h"
+#include "service/text/history_hash.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
-#include "service/sequence/history_options.h"
+#include "service/text/history_options.h"
 
 namespace sortition::service {
 namespace {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <random>
 
-#include "service/request/parameters.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/sequence_state.h"
+#include "service/wire/parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 

@@ -1,5 +1,5 @@
 // Phases: each position's phase, forced token and edits against a reading of the whole history.
-#include "service/sequence/phases.h"
+#include "service/text/phases.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include <random>
 
 #include "google/protobuf/text_format.h"
-#include "service/request/parameters.h"
-#include "service/sequence/look_ahead.h"
-#include "service/sequence/row_of.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/look_ahead.h"
+#include "service/text/row.h"
+#include "service/text/sequence_state.h"
+#include "service/wire/parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 

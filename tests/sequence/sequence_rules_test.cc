@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "service/sequence/history_hash.h"
 #include "service/sequence/sequence.h"
+#include "service/text/history_hash.h"
 
 namespace sortition::service {
 namespace {

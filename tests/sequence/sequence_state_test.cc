@@ -1,5 +1,5 @@
 // Incremental history and penalties against a state rebuilt from the whole history, byte for byte.
-#include "service/sequence/sequence_state.h"
+#include "service/text/sequence_state.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "kernels/law/parameters.h"
-#include "service/sequence/history_hash.h"
+#include "service/text/history_hash.h"
 
 namespace sortition::service {
 namespace {

@@ -1,5 +1,5 @@
 // Ends of texts: against its definition under every rewrite, after drafts, and over texts that people write.
-#include "service/sequence/text_end.h"
+#include "service/text/text_end.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <string>
 
 #include "client/demo/language_model.h"
-#include "service/request/parameters.h"
-#include "service/sequence/look_ahead.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/look_ahead.h"
+#include "service/text/sequence_state.h"
+#include "service/wire/parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 

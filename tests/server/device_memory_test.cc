@@ -1,6 +1,6 @@
 // Rows in a device's memory, from a worker's client to the device: the descriptor really travels, and nothing touches
 // the rows' bytes on the way. The device is a fake; real ones are met in tests/e2e.
-#include "service/request/device_memory.h"
+#include "service/wire/device_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

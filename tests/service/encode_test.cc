@@ -1,12 +1,12 @@
 // Refusals and answers as messages.
-#include "service/result/encode.h"
+#include "service/wire/encode.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 
 #include "kernels/law/logprob.h"
-#include "service/row/row.h"
+#include "service/text/row.h"
 
 namespace sortition::service {
 namespace {

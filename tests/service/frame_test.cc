@@ -1,5 +1,5 @@
 // Taking encoded messages apart: any segmentation, any order of fields, any damage.
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 
 #include <gtest/gtest.h>
 

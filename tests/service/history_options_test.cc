@@ -1,5 +1,5 @@
 // Parameters that look at the history: ranges, off values, contradictions, and their words in the history hash.
-#include "service/request/history_options.h"
+#include "service/wire/history_options.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "kernels/law/dry.h"
-#include "service/request/parameters.h"
+#include "service/wire/parameters.h"
 #include "tests/service/float_ends.h"
 
 namespace sortition::service {

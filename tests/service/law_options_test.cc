@@ -1,5 +1,5 @@
 // Options of the law: every end of every range, combinations that contradict each other, and orders by name.
-#include "service/request/law_options.h"
+#include "service/wire/law_options.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/options.h"
 #include "service/limits.h"
-#include "service/request/parameter_limit.h"
-#include "service/request/parameters.h"
+#include "service/policy/parameter_limit.h"
+#include "service/wire/parameters.h"
 #include "tests/service/float_ends.h"
 
 namespace sortition::service {

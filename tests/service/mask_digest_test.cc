@@ -1,5 +1,5 @@
 // Masks are digested by the tokens that they let be drawn, and not by their form.
-#include "service/row/mask_digest.h"
+#include "service/text/mask_digest.h"
 
 #include <gtest/gtest.h>
 

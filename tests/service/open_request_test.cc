@@ -1,5 +1,5 @@
 // OpenSequence: names, widths, seeds and histories.
-#include "service/request/open_request.h"
+#include "service/wire/open_request.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The published parameters against the contract and against what an open accepts.
-#include "service/request/parameter_table.h"
+#include "service/wire/parameter_table.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <string>
 
 #include "kernels/law/options.h"
-#include "service/request/open_request.h"
-#include "service/request/sample_request.h"
+#include "service/wire/open_request.h"
+#include "service/wire/sample_request.h"
 #include "tests/support/messages.h"
 
 namespace sortition::service {

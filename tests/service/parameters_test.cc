@@ -1,5 +1,5 @@
 // Sampling parameters: every end of every range, off values, lists, and options that are not built.
-#include "service/request/parameters.h"
+#include "service/wire/parameters.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Slices of segmented payloads.
-#include "service/request/payload_view.h"
+#include "service/wire/payload_view.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Phases in parameters: every refusal by its field, and the parameters that hold within.
-#include "service/request/phase_options.h"
+#include "service/wire/phase_options.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "google/protobuf/text_format.h"
-#include "service/request/parameters.h"
+#include "service/wire/parameters.h"
 
 namespace sortition::service {
 namespace {

@@ -1,5 +1,5 @@
 // Files of policies: their content, and the effect of each rule on an open.
-#include "service/request/policy.h"
+#include "service/policy/policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "service/request/parameter_table.h"
-#include "service/request/policy_book.h"
+#include "service/policy/policy_book.h"
+#include "service/wire/parameter_table.h"
 #include "tests/support/messages.h"
 
 namespace sortition::service {

@@ -14,7 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "devices/cpu/cpu_device.h"
 #include "service/engine.h"
-#include "service/request/device_memory.h"
+#include "service/wire/device_memory.h"
 #include "tests/service/expect_error.h"
 #include "tests/support/counting_observer.h"
 #include "tests/support/fake_card_memory.h"

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
-#include "service/sequence/history_hash.h"
+#include "service/text/history_hash.h"
 #include "tests/service/expect_error.h"
 #include "tests/service/stateful_stream.h"
 #include "tests/support/stream_worker.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "service/request/policy_book.h"
+#include "service/policy/policy_book.h"
 #include "service/stream/sample_run.h"
 #include "tests/service/receipts_fixture.h"
 

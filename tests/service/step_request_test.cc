@@ -1,5 +1,5 @@
 // The shape of a step: tensors against their bytes, and everything that concerns all rows.
-#include "service/request/step_request.h"
+#include "service/wire/step_request.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <limits>
 
-#include "service/request/step_request.h"
-#include "service/row/judge_row.h"
+#include "service/text/judge_row.h"
+#include "service/wire/step_request.h"
 
 namespace sortition::service {
 namespace {

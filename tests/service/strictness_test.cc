@@ -1,5 +1,5 @@
 // Unknown fields and enum values are found wherever they hide, in every message type of the contract.
-#include "service/request/strictness.h"
+#include "service/wire/strictness.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "service/request/wire_scan.h"
+#include "service/wire/wire_scan.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 

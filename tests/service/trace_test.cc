@@ -1,5 +1,5 @@
 // Trace contexts of steps: those that are refused, and those that reach the log.
-#include "service/request/trace.h"
+#include "service/wire/trace.h"
 
 #include <gtest/gtest.h>
 

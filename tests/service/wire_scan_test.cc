@@ -1,5 +1,5 @@
 // Messages that would grow out of all proportion when parsed, fields that are set twice, and unknown ones.
-#include "service/request/wire_scan.h"
+#include "service/wire/wire_scan.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "service/limits.h"
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/law/version.h"
-#include "service/request/frame.h"
 #include "service/shard/shard_table.h"
 #include "service/stream/session.h"
+#include "service/wire/frame.h"
 #include "tests/simulation/draw.h"
 #include "tests/simulation/uploads.h"
 

@@ -6,7 +6,7 @@
 
 #include "service/engine.h"
 #include "service/observer.h"
-#include "service/request/policy_book.h"
+#include "service/policy/policy_book.h"
 #include "tests/simulation/policies.h"
 #include "tests/simulation/timeline.h"
 #include "tests/simulation/world.h"

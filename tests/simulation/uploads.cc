@@ -4,7 +4,7 @@
 #include <cstring>
 #include <set>
 
-#include "service/request/payload_view.h"
+#include "service/wire/payload_view.h"
 #include "tests/simulation/text.h"
 
 namespace sortition::simulation {

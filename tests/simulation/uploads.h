@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "service/request/frame.h"
+#include "service/wire/frame.h"
 #include "tests/simulation/draw.h"
 
 namespace sortition::simulation {

@@ -3,8 +3,7 @@
 
 #include "kernels/check.h"
 #include "kernels/law/compact.h"
-#include "service/request/step_request.h"
-#include "service/request/step_request.h"
+#include "service/wire/step_request.h"
 
 namespace sortition::testing {
 namespace {

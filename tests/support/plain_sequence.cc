@@ -8,8 +8,8 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
-#include "service/request/history_options.h"
-#include "service/sequence/history_hash.h"
+#include "service/text/history_hash.h"
+#include "service/wire/history_options.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/plain_parameters.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
-#include "service/request/frame.h"
-#include "service/result/encode_result.h"
+#include "service/wire/encode_result.h"
+#include "service/wire/frame.h"
 
 namespace sortition::testing {
 

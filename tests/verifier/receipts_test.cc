@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "client/receipts/receipt_rows.h"
-#include "service/request/receipt_words.h"
+#include "service/wire/receipt_words.h"
 #include "tests/verifier/receipt_chain.h"
 #include "tests/verifier/receipt_vectors.h"
 

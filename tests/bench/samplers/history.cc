@@ -9,7 +9,7 @@
 #include "kernels/law/dry.h"
 #include "kernels/law/options.h"
 #include "service/limits.h"
-#include "service/sequence/sequence_state.h"
+#include "service/text/sequence_state.h"
 #include "tests/bench/samplers/sampling.h"
 
 namespace sortition::bench {

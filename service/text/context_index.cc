@@ -1,0 +1,234 @@
+// The trie of contexts.
+#include "service/text/context_index.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/row.h"
+
+namespace sortition::service {
+
+ContextIndex::ContextIndex(uint32_t least, uint32_t depth)
+    : least_(least), depth_(depth), root_edge_(std::clamp(least, 1u, 2u)), nodes_(1) {
+  SORTITION_CHECK(least <= depth);
+}
+
+uint64_t ContextIndex::Edge(uint32_t node, const TokenLog& log, uint32_t position) const {
+  const uint32_t depth = nodes_[node].depth;
+  const uint64_t next = At(log, position, depth);
+  static_assert(kernels::kMaxVocabulary < uint32_t{1} << 31);
+  if (EdgeTokens(node) == 2) return uint64_t{1} << 63 | uint64_t{At(log, position, depth + 1)} << 32 | next;
+  return uint64_t{node} << 32 | next;
+}
+
+void ContextIndex::Descend(const TokenLog& log, uint32_t position, Walk* walk) const {
+  walk->path.clear();
+  walk->path.push_back(kRoot);
+  walk->partial = kNone;
+  walk->matched = 0;
+  while (walk->matched < depth_) {
+    const auto it = children_.find(Edge(walk->path.back(), log, position));
+    if (it == children_.end()) return;
+    const Node& child = nodes_[it->second];
+    walk->matched += EdgeTokens(walk->path.back());
+    const uint32_t left = child.depth - walk->matched;
+    const uint32_t more = log.CommonEnd(position - walk->matched, child.position - walk->matched, left);
+    walk->matched += more;
+    if (more < left) {
+      walk->partial = it->second;
+      return;
+    }
+    walk->path.push_back(it->second);
+  }
+}
+
+void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found) const {
+  if (empty()) return;
+  Walk walk;
+  Descend(log, position, &walk);
+  const auto add = [&](uint32_t node, uint32_t length) {
+    for (const Follower& follower : nodes_[node].followers) found->push_back({follower.token, length});
+  };
+  if (walk.partial != kNone && walk.matched >= least_) add(walk.partial, walk.matched);
+  for (size_t i = walk.path.size(); i-- > 0 && nodes_[walk.path[i]].depth >= least_;) {
+    add(walk.path[i], nodes_[walk.path[i]].depth);
+  }
+}
+
+void ContextIndex::AddNewest(const TokenLog& log, uint32_t position) {
+  if (empty()) first_ = position;
+  SORTITION_CHECK(position >= depth_ && position == first_ + links_.size());
+  Descend(log, position, &walk_);
+  const uint32_t leaf = LeafFor(log, position);
+  Node& node = nodes_[leaf];
+  links_.push_back({kNone, node.newest});
+  if (node.newest != kNone) LinkOf(node.newest).newer = position;
+  node.newest = position;
+  if (node.position == kNone) node.position = position;
+  CountFollower(log, position, +1);
+}
+
+void ContextIndex::AddOldest(const TokenLog& log, uint32_t position) {
+  if (empty()) return AddNewest(log, position);
+  SORTITION_CHECK(position >= depth_ && position + 1 == first_);
+  Descend(log, position, &walk_);
+  const uint32_t leaf = LeafFor(log, position);
+  first_ = position;
+  Node& node = nodes_[leaf];
+  links_.push_front({node.position == position ? kNone : node.position, kNone});
+  if (node.newest == kNone) {
+    node.newest = position;
+  } else {
+    LinkOf(node.position).older = position;
+  }
+  node.position = position;
+  CountFollower(log, position, +1);
+}
+
+uint32_t ContextIndex::LeafFor(const TokenLog& log, uint32_t position) {
+  if (walk_.matched == depth_) return walk_.path.back();
+  if (walk_.partial != kNone) walk_.path.push_back(Split(log, walk_.partial, walk_.matched));
+  const uint32_t parent = walk_.path.back();
+  const uint32_t leaf = NewNode();
+  nodes_[leaf].depth = depth_;
+  nodes_[leaf].position = position;
+  LinkChild(parent, leaf);
+  children_[Edge(parent, log, position)] = leaf;
+  walk_.path.push_back(leaf);
+  return leaf;
+}
+
+// Inserts a node of `depth` between `child` and its parent.
+uint32_t ContextIndex::Split(const TokenLog& log, uint32_t child, uint32_t depth) {
+  const uint32_t middle = NewNode();
+  const uint32_t parent = nodes_[child].parent;
+  const uint32_t position = nodes_[child].position;
+  nodes_[middle].depth = depth;
+  nodes_[middle].position = position;
+  if (depth >= least_) nodes_[middle].followers = nodes_[child].followers;
+  follower_bytes_ += BytesOf(nodes_[middle].followers);
+  UnlinkChild(child);
+  LinkChild(parent, middle);
+  LinkChild(middle, child);
+  children_[Edge(parent, log, position)] = middle;
+  children_[Edge(middle, log, position)] = child;
+  return middle;
+}
+
+// Counts the follower of the position just descended to, in every node of its path.
+void ContextIndex::CountFollower(const TokenLog& log, uint32_t position, int32_t change) {
+  const uint32_t token = log.at(position);
+  for (size_t i = walk_.path.size(); i-- > 0 && nodes_[walk_.path[i]].depth >= least_;) {
+    Followers& followers = nodes_[walk_.path[i]].followers;
+    follower_bytes_ -= BytesOf(followers);
+    const auto known = std::ranges::find(followers, token, &Follower::token);
+    if (known == followers.end()) {
+      SORTITION_CHECK(change == 1);
+      followers.push_back({token, 1});
+    } else if ((known->count += change) == 0) {
+      *known = followers.back();
+      followers.pop_back();
+    }
+    follower_bytes_ += BytesOf(followers);
+  }
+}
+
+void ContextIndex::RemoveNewest(const TokenLog& log) {
+  Remove(log, first_ + static_cast<uint32_t>(links_.size()) - 1);
+  links_.pop_back();
+}
+
+void ContextIndex::RemoveOldest(const TokenLog& log) {
+  Remove(log, first_);
+  links_.pop_front();
+  ++first_;
+}
+
+void ContextIndex::Remove(const TokenLog& log, uint32_t position) {
+  Descend(log, position, &walk_);
+  SORTITION_CHECK(walk_.matched == depth_);
+  CountFollower(log, position, -1);
+  const uint32_t leaf = walk_.path.back();
+  const Link link = LinkOf(position);
+  if (link.older != kNone) LinkOf(link.older).newer = link.newer;
+  if (link.newer != kNone) LinkOf(link.newer).older = link.older;
+  if (nodes_[leaf].newest == position) nodes_[leaf].newest = link.older;
+  if (nodes_[leaf].position == position) nodes_[leaf].position = link.newer;
+  const uint32_t left = nodes_[leaf].newest == kNone ? Prune(log, leaf, position) : nodes_[leaf].position;
+  for (const uint32_t node : walk_.path) {
+    if (nodes_[node].position == position) nodes_[node].position = left;
+  }
+}
+
+uint32_t ContextIndex::Prune(const TokenLog& log, uint32_t leaf, uint32_t position) {
+  if (leaf == kRoot) return kNone;
+  const uint32_t parent = nodes_[leaf].parent;
+  children_.erase(Edge(parent, log, position));
+  UnlinkChild(leaf);
+  FreeNode(leaf);
+  walk_.path.pop_back();
+  const uint32_t only = nodes_[parent].first_child;
+  if (only == kNone) return kNone;  // the root's last child
+  const uint32_t left = nodes_[only].position;
+  if (parent == kRoot || nodes_[only].next != kNone) return left;
+  const uint32_t above = nodes_[parent].parent;
+  children_.erase(Edge(parent, log, left));
+  children_[Edge(above, log, left)] = only;
+  UnlinkChild(only);
+  UnlinkChild(parent);
+  LinkChild(above, only);
+  walk_.path.pop_back();
+  FreeNode(parent);
+  return left;
+}
+
+uint32_t ContextIndex::NewNode() {
+  if (free_.empty()) {
+    nodes_.emplace_back();
+    return static_cast<uint32_t>(nodes_.size() - 1);
+  }
+  const uint32_t node = free_.back();
+  free_.pop_back();
+  return node;
+}
+
+void ContextIndex::FreeNode(uint32_t node) {
+  Node& freed = nodes_[node];
+  follower_bytes_ -= BytesOf(freed.followers);
+  freed.followers.clear();
+  freed.followers.shrink_to_fit();
+  freed.depth = 0;
+  freed.position = freed.newest = freed.parent = freed.first_child = freed.next = freed.previous = kNone;
+  free_.push_back(node);
+}
+
+void ContextIndex::LinkChild(uint32_t parent, uint32_t child) {
+  const uint32_t first = nodes_[parent].first_child;
+  nodes_[child].parent = parent;
+  nodes_[child].previous = kNone;
+  nodes_[child].next = first;
+  if (first != kNone) nodes_[first].previous = child;
+  nodes_[parent].first_child = child;
+}
+
+void ContextIndex::UnlinkChild(uint32_t child) {
+  const Node& node = nodes_[child];
+  if (node.next != kNone) nodes_[node.next].previous = node.previous;
+  if (node.previous != kNone) {
+    nodes_[node.previous].next = node.next;
+  } else {
+    nodes_[node.parent].first_child = node.next;
+  }
+}
+
+uint64_t ContextIndex::BytesOf(const Followers& followers) {
+  return followers.capacity() > Followers().capacity() ? followers.capacity() * sizeof(Follower) : 0;
+}
+
+uint64_t ContextIndex::bytes() const {
+  constexpr uint64_t kChildBytes = sizeof(decltype(children_)::value_type) + 1;  // and whether the slot is used
+  return nodes_.capacity() * sizeof(Node) + free_.capacity() * sizeof(uint32_t) + children_.capacity() * kChildBytes +
+         links_.size() * sizeof(Link) + follower_bytes_;
+}
+
+}  // namespace sortition::service

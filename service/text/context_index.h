@@ -1,0 +1,117 @@
+// Index of a history that finds which tokens followed the last few tokens wherever those occurred before.
+//
+// A position's context is the `depth` tokens before it; its follower is the token at it. The contexts, read backwards,
+// are the leaves of a compressed trie, and each node counts the followers of all positions below it. So a walk down
+// from the root finds the followers of a context of any length, in time proportional to `depth` plus the number found,
+// however long the history is. An edge from the root has two tokens, if no shorter contexts are looked for: then most
+// walks end at once, for most pairs of tokens are new.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "service/text/token_log.h"
+
+namespace sortition::service {
+
+// Not thread-safe. Positions are added and removed at both ends, as histories grow and are cut and windows move over
+// them. Every call must get the log of the same history, with all positions of the index and their contexts. Memory is
+// O(positions).
+class ContextIndex {
+ public:
+  // Find looks for contexts of `least` to `depth` tokens.
+  ContextIndex(uint32_t least, uint32_t depth);
+
+  bool empty() const { return links_.empty(); }
+
+  // Adds or removes a position at one end. An added `position` follows the newest or precedes the oldest; in an empty
+  // index it may be any. The log has `depth` tokens before it.
+  void AddNewest(const TokenLog& log, uint32_t position);
+  void AddOldest(const TokenLog& log, uint32_t position);
+  void RemoveNewest(const TokenLog& log);
+  void RemoveOldest(const TokenLog& log);
+
+  struct Found {
+    uint32_t token = 0;
+    uint32_t length = 0;  // of the longest context that the token followed, `least` to `depth`
+    bool operator==(const Found&) const = default;
+  };
+  using AllFound = absl::InlinedVector<Found, 16>;
+  // Appends the tokens that followed the contexts that end before `position`, which has `depth` tokens before it. A
+  // token is found with its longest context, and may be found again with shorter ones.
+  void Find(const TokenLog& log, uint32_t position, AllFound* found) const;
+
+  uint64_t bytes() const;  // without the object itself
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint32_t kRoot = 0;
+
+  struct Follower {
+    uint32_t token;
+    uint32_t count;
+  };
+  using Followers = absl::InlinedVector<Follower, 2>;
+  struct Node {
+    uint32_t depth = 0;
+    uint32_t position = kNone;  // a position below the node, which defines its context; in a leaf the oldest one
+    uint32_t newest = kNone;    // in a leaf
+    uint32_t parent = kNone;
+    uint32_t first_child = kNone;
+    uint32_t next = kNone;  // among its siblings
+    uint32_t previous = kNone;
+    Followers followers;  // empty if depth < least
+  };
+  // Links positions of equal contexts into a list.
+  struct Link {
+    uint32_t newer = kNone;
+    uint32_t older = kNone;
+  };
+  // The nodes from the root whose contexts match a position's, and how many tokens of the next node match too.
+  struct Walk {
+    absl::InlinedVector<uint32_t, 16> path;
+    uint32_t partial = kNone;  // the child whose context differs at some token
+    uint32_t matched = 0;      // tokens
+  };
+
+  // Returns token number `back` of the context before `position`; 0 is the last.
+  static uint32_t At(const TokenLog& log, uint32_t position, uint32_t back) { return log.at(position - 1 - back); }
+
+  // Returns the key of the edge that leaves `node` towards the context before `position`.
+  uint64_t Edge(uint32_t node, const TokenLog& log, uint32_t position) const;
+  // Returns how many tokens an edge from `node` has at least.
+  uint32_t EdgeTokens(uint32_t node) const { return node == kRoot ? root_edge_ : 1; }
+
+  Link& LinkOf(uint32_t position) { return links_[position - first_]; }
+  void Descend(const TokenLog& log, uint32_t position, Walk* walk) const;
+  // Returns the leaf of the position just descended to; makes it if it is absent.
+  uint32_t LeafFor(const TokenLog& log, uint32_t position);
+  uint32_t Split(const TokenLog& log, uint32_t child, uint32_t depth);
+  void CountFollower(const TokenLog& log, uint32_t position, int32_t change);
+  void Remove(const TokenLog& log, uint32_t position);
+  // Removes the leaf of `position`, which is empty, and its parent if that has one child left. Takes the removed nodes
+  // off walk_.path and returns a position that is left below its last node.
+  uint32_t Prune(const TokenLog& log, uint32_t leaf, uint32_t position);
+
+  static uint64_t BytesOf(const Followers& followers);
+  uint32_t NewNode();
+  void FreeNode(uint32_t node);
+  void LinkChild(uint32_t parent, uint32_t child);
+  void UnlinkChild(uint32_t child);
+
+  const uint32_t least_;
+  const uint32_t depth_;
+  const uint32_t root_edge_;  // tokens, 1 or 2
+  std::vector<Node> nodes_;
+  std::vector<uint32_t> free_;
+  absl::flat_hash_map<uint64_t, uint32_t> children_;  // by the edge from their parent
+  uint32_t first_ = 0;                                // the oldest position
+  std::deque<Link> links_;                            // by position, from first_
+  uint64_t follower_bytes_ = 0;                       // of followers stored outside their nodes
+  Walk walk_;                                         // of the position that is added or removed
+};
+
+}  // namespace sortition::service

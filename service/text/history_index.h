@@ -1,0 +1,64 @@
+// The indexes that options need to find earlier tokens of a history, updated with each token.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "service/text/context_index.h"
+#include "service/text/dry.h"
+#include "service/text/history_options.h"
+#include "service/text/token_log.h"
+
+namespace sortition::service {
+
+// Not thread-safe. Every call must get the log of the same history and the same options.
+class HistoryIndex {
+ public:
+  // Needed: true if the options need an index. The other: true if both sets of options need the same one.
+  static bool Needed(const HistoryOptions& options) {
+    return options.dry.on() || options.no_repeat_ngram != 0 || options.watermark_skips;
+  }
+  static bool Same(const HistoryOptions& a, const HistoryOptions& b) {
+    return a.dry == b.dry && a.no_repeat_ngram == b.no_repeat_ngram && MarkedWidth(a) == MarkedWidth(b);
+  }
+
+  // Indexes the history that `log` holds.
+  HistoryIndex(const HistoryOptions& options, const TokenLog& log);
+
+  // Call after the last token of `log` was appended.
+  void Pushed(const TokenLog& log);
+  // Call before the last of the first `length` tokens is cut off; later tokens are cut off already.
+  void Popping(const TokenLog& log, uint32_t length);
+
+  DryTermList DryTerms(const TokenLog& log, const HistoryOptions& options) const;
+  // Returns the tokens that would complete an n-gram that occurred before, in no order.
+  std::vector<uint32_t> RepeatedNgrams(const TokenLog& log) const;
+  // Returns true if the watermark's context, the last tokens, has stood before with a token after it. False for an
+  // option that does not ask.
+  bool RepeatsMarkedContext(const TokenLog& log) const;
+
+  uint64_t bytes() const;
+
+ private:
+  // The followers of contexts of one length.
+  struct Contexts {
+    Contexts(uint32_t tokens, const TokenLog& log);
+    void Pushed(const TokenLog& log);
+    void Popping(const TokenLog& log, uint32_t length);
+    // Returns the tokens that followed the last ones.
+    ContextIndex::AllFound Find(const TokenLog& log) const;
+
+    uint32_t length;
+    ContextIndex index;
+  };
+  static uint32_t MarkedWidth(const HistoryOptions& options) {
+    return options.watermark_skips ? options.watermark_width : 0;
+  }
+
+  std::optional<Dry> dry_;
+  std::optional<Contexts> ngrams_;  // n-grams without their last token
+  std::optional<Contexts> marked_;  // contexts of the watermark
+};
+
+}  // namespace sortition::service

@@ -1,0 +1,24 @@
+// Judges rows: tasks, chains and trees of drafts, drafters' probabilities, masks, and the numbers of a row.
+#pragma once
+
+#include <optional>
+
+#include "service/checks.h"
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/text/row_ask.h"
+#include "service/text/row_plan.h"
+#include "service/text/sequence_spec.h"
+
+namespace sortition::service {
+
+// Checks that the text does not grow beyond its limit by the tokens of a row. `field` is that of the row's position.
+std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field);
+
+// Sets `*plan`, which is new, to the plan of the row, as far as its sequence's spec decides it: packed masks,
+// checkpoints and compact rows are not looked up. A refusal concerns this row alone, and names the field of a Step.
+// Thread-safe.
+std::optional<Refusal> JudgeRow(const RowAsk& ask, const StepTensors& tensors, const SequenceSpec& spec,
+                                const Limits& limits, RowPlan* plan);
+
+}  // namespace sortition::service

@@ -1,0 +1,17 @@
+// Digest of a row's masks, by which a retry is compared.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "service/memory/mask_memory.h"
+#include "service/text/row_plan.h"
+
+namespace sortition::service {
+
+// Returns a digest of the tokens that the plan's masks let each position draw: the same for each form of a mask. 0 if
+// they let all be drawn. `bits` has the packed words of each mask. Differs between processes. O(listed tokens + packed
+// words).
+uint64_t DigestMasks(const RowPlan& plan, const std::vector<RowMaskBits>& bits, uint32_t live_vocabulary);
+
+}  // namespace sortition::service

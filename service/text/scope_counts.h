@@ -1,0 +1,27 @@
+// Counts the tokens in the scope of penalties from a whole history.
+#pragma once
+
+#include <cstdint>
+
+#include "service/text/penalty_counts.h"
+#include "service/text/sequence_spec.h"
+#include "service/text/token_log.h"
+
+namespace sortition::service {
+
+// Returns true if the counts cover the whole history, so that the kept tokens do not suffice to find them.
+inline bool CountsWholeHistory(const SequenceSpec& spec) { return spec.penalises() && spec.history.scope.window == 0; }
+
+// Returns true if a token at `position` counts while it is in the window.
+inline bool InScope(const SequenceSpec& spec, uint32_t prompt_length, uint32_t position) {
+  return position >= prompt_length || position >= spec.history.scope.ignored_prefix;
+}
+
+// Counts a token at `position`, if it counts; ignores windows.
+void CountToken(const SequenceSpec& spec, uint32_t prompt_length, uint32_t position, uint32_t token,
+                PenaltyCounts::Counts* counts);
+
+// Counts a history. `log` keeps all of its tokens, or at least the scope's window. Empty if no penalty is on.
+PenaltyCounts::Counts CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
+
+}  // namespace sortition::service

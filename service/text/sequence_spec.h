@@ -1,0 +1,66 @@
+// Parameters of a sequence, fixed when it opens: validated and compiled options, seed, vocabulary.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/row.h"
+#include "service/text/history_hash.h"
+#include "service/text/history_options.h"
+
+namespace sortition::service {
+
+// Immutable after creation; shared by the stream, the sequence's state and rows in flight. The options of the base hold
+// outside of phases.
+struct SequenceSpec : RowOptions {
+  uint32_t law_version = 0;
+  uint64_t seed = 0;  // a secret: never logged
+  uint32_t choice_index = 0;
+  uint32_t vocabulary = 0;
+  uint32_t live_vocabulary = 0;
+
+  HistoryOptions history;
+  std::vector<uint32_t> stop_tokens;        // sorted, distinct
+  std::vector<uint32_t> logprob_token_ids;  // distinct, in the requested order
+  bool receipts = false;                    // every drawn token has a receipt
+
+  bool operator==(const SequenceSpec&) const = default;
+
+  HistoryIdentity Identity() const {
+    return {law_version,       seed,
+            choice_index,      vocabulary,
+            live_vocabulary,   repetition_penalty,
+            frequency_penalty, presence_penalty,
+            history.Words()};
+  }
+  uint64_t bytes() const {
+    return sizeof(*this) + RowOptions::bytes() +
+           (stop_tokens.capacity() + logprob_token_ids.capacity()) * sizeof(uint32_t) + history.bytes();
+  }
+
+  // Returns true if any option looks at the history. If none does, the service keeps no state for the sequence.
+  bool stateful() const { return penalises() || history.on(); }
+  bool stops(uint32_t token) const { return std::ranges::binary_search(stop_tokens, token); }
+  // Returns true if log probabilities of any distribution are asked for.
+  bool has_logprobs() const {
+    return parameters.raw_logprob || parameters.processed_logprob || parameters.tempered_logprob;
+  }
+  // Returns the options that hold in a phase; the base's outside of phases.
+  const RowOptions& Within(uint32_t phase) const {
+    return phase == kNoPhase ? *this : history.phases[phase - 1].options;
+  }
+  // Returns true if `is` is true of the options of some part of the text.
+  template <typename Predicate>
+  bool AnyOptions(Predicate is) const {
+    return is(static_cast<const RowOptions&>(*this)) ||
+           std::ranges::any_of(history.phases, [&](const Phase& phase) { return is(phase.options); });
+  }
+  // Returns true if occurrences of tokens are counted.
+  bool penalises() const {
+    return AnyOptions([](const RowOptions& options) { return options.penalises(); });
+  }
+};
+
+}  // namespace sortition::service

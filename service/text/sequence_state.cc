@@ -1,0 +1,280 @@
+// Incremental history and counts of one sequence.
+#include "service/text/sequence_state.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/law/watermark.h"
+#include "service/text/scope_counts.h"
+
+namespace sortition::service {
+namespace {
+
+using kernels::LogitEdit;
+
+// Number of tokens that the log keeps, so that `kept_history` of them can be cut off.
+uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
+  const uint64_t tokens = uint64_t{spec.history.lookback()} + kept_history;
+  return static_cast<uint32_t>(std::min<uint64_t>(tokens, std::numeric_limits<uint32_t>::max()));
+}
+
+// Forgets tokens and phases beyond those that are kept.
+void Trim(const SequenceSpec& spec, uint32_t kept_history, TokenLog* log, PhaseTrack* phases) {
+  // Decides most calls without a look at the options.
+  if (log->length() - log->kept_from() < uint64_t{kept_history} + TokenLog::kChunkTokens) return;
+  log->Trim(KeptTokens(spec, kept_history));
+  phases->Trim(static_cast<uint32_t>(LowestTruncation(spec, *log)));
+}
+
+// Return true if equal histories give equal counts, and equal phases.
+bool SameCounts(const SequenceSpec& a, const SequenceSpec& b) {
+  return a.penalises() == b.penalises() && a.history.scope.window == b.history.scope.window &&
+         a.history.scope.ignored_prefix == b.history.scope.ignored_prefix;
+}
+bool SamePhases(const SequenceSpec& a, const SequenceSpec& b) {
+  const auto same = [](const Phase& one, const Phase& other) { return one.SamePlaces(other); };
+  return std::ranges::equal(a.history.phases, b.history.phases, same);
+}
+
+// Indexes the end of a history that `log` keeps; null if the options need no index.
+std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
+  if (!HistoryIndex::Needed(spec.history)) return nullptr;
+  return std::make_shared<HistoryIndex>(spec.history, log);
+}
+
+}  // namespace
+
+SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
+    : spec_(std::move(spec)),
+      prompt_length_(prompt_length),
+      kept_history_(kept_history),
+      phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
+      index_(IndexOf(*spec_, log_)) {}
+
+void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
+  for (uint32_t token : tokens) {
+    if (CountsWholeHistory(*spec_)) CountToken(*spec_, prompt_length_, log_.length(), token, &counts_);
+    log_.Push(token);
+    if (index_) index_->Pushed(log_);
+    const std::vector<Phase>& phases = spec_->history.phases;
+    if (!phases.empty()) phases_.Pushed(phases, log_, log_.length(), prompt_length_);
+    Trim(*spec_, kept_history_, &log_, &phases_);
+  }
+}
+
+uint64_t SequenceState::Builder::bytes() const {
+  return sizeof(*this) + spec_->bytes() + log_.bytes() + phases_.bytes() + (index_ ? index_->bytes() : 0) +
+         counts_.capacity() * (sizeof(PenaltyCounts::Counts::value_type) + 1);
+}
+
+std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
+  SORTITION_CHECK(prompt_length_ <= log_.length());
+  if (!CountsWholeHistory(*spec_)) counts_ = CountScope(*spec_, prompt_length_, log_);
+  return std::unique_ptr<SequenceState>(new SequenceState(
+      std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_, std::move(phases_), std::move(index_)));
+}
+
+std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const SequenceSpec> spec,
+                                                    std::span<const uint32_t> tokens, uint32_t prompt_length,
+                                                    uint32_t kept_history) {
+  Builder builder(spec, prompt_length, kept_history);
+  builder.Add(tokens);
+  return builder.Finish(std::move(spec));
+}
+
+SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length,
+                             uint32_t kept_history, const PenaltyCounts::Counts& counts, PhaseTrack phases,
+                             std::shared_ptr<HistoryIndex> index)
+    : spec_(std::move(spec)),
+      penalises_(spec_->penalises()),
+      kept_history_(kept_history),
+      digest_(HistoryDigest(spec_->Identity())),
+      prompt_length_(prompt_length),
+      log_(std::move(log)),
+      phases_(std::move(phases)),
+      counted_phase_(phase()),
+      counts_(std::make_shared<PenaltyCounts>(spec_->history.scope, counted(), counts)),
+      index_(std::move(index)) {}
+
+uint64_t SequenceState::bytes() const {
+  return sizeof(*this) + log_.bytes() + phases_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
+         (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0);
+}
+
+StepChanges SequenceState::ChangesForStep() {
+  if (phase() != counted_phase_) {
+    const RowOptions& options = spec_->Within(phase());
+    if (!options.SameEdits(counted())) {
+      counts_ = std::make_shared<PenaltyCounts>(spec_->history.scope, options, *counts_);
+      lent_ = shared_ = false;
+    }
+    counted_phase_ = phase();
+  }
+  return ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
+}
+
+std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const std::vector<LogitEdit>& known) {
+  const StepChanges changes = ChangesForStep();
+  if (changes.empty()) {
+    return counts_->edits() == known ? nullptr : std::make_shared<std::vector<LogitEdit>>(counts_->edits());
+  }
+  auto merged = std::make_shared<std::vector<LogitEdit>>();
+  merged->reserve(counts_->edits().size() + changes.size());
+  MergeChanges(spec_->history.scope, counted(), *counts_, changes, merged.get());
+  return *merged == known ? nullptr : merged;
+}
+
+std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
+  const StepChanges changes = ChangesForStep();
+  if (changes.empty()) {
+    lent_ = true;
+    return {counts_, &counts_->edits()};
+  }
+  if (merged_ == nullptr || merged_lent_) merged_ = std::make_shared<std::vector<LogitEdit>>();
+  MergeChanges(spec_->history.scope, counted(), *counts_, changes, merged_.get());
+  merged_lent_ = true;
+  return merged_;
+}
+
+std::optional<kernels::NoiseKey> SequenceState::marked_noise() const {
+  const HistoryOptions& options = spec_->history;
+  if (options.watermark_width == 0 || (index_ && index_->RepeatsMarkedContext(log_))) return std::nullopt;
+  uint32_t context[law::kMaxWatermarkWidth];
+  const uint32_t width = std::min(options.watermark_width, position());
+  for (uint32_t i = 0; i < width; ++i) context[i] = log_.at(position() - width + i);
+  return law::WatermarkNoise(options.watermark_key, {context, width});
+}
+
+void SequenceState::LeaveLoan() {
+  shared_ |= lent_;
+  lent_ = false;
+  if (std::exchange(merged_lent_, false)) merged_ = nullptr;
+}
+
+PenaltyCounts& SequenceState::OwnCounts() {
+  if (lent_ || shared_) {
+    counts_ = std::make_shared<PenaltyCounts>(*counts_);
+    lent_ = shared_ = false;
+  }
+  return *counts_;
+}
+
+HistoryIndex& SequenceState::OwnIndex() {
+  if (std::exchange(index_shared_, false)) index_ = std::make_shared<HistoryIndex>(*index_);
+  return *index_;
+}
+
+void SequenceState::Commit(RowResult* result) {
+  SORTITION_CHECK(!result->outputs.empty());
+  EndLoan();
+  for (const kernels::RowOutput& output : result->outputs) {
+    SORTITION_CHECK(output.error == kernels::RowError::kNone);
+    Append(output.token);
+  }
+  result->history_hash = history_hash();
+  result->end = text_end();
+}
+
+void SequenceState::Append(uint32_t token) {
+  Push(token);
+  Trim(*spec_, kept_history_, &log_, &phases_);
+}
+
+// Counts the token at `position`, which enters or leaves the scope of penalties.
+void SequenceState::Count(uint32_t position, int32_t change) {
+  if (!InScope(*spec_, prompt_length_, position)) return;
+  OwnCounts().Add(spec_->history.scope, counted(), log_.at(position), position >= prompt_length_, change);
+}
+
+void SequenceState::Push(uint32_t token) {
+  log_.Push(token);
+  if (index_) OwnIndex().Pushed(log_);
+  const std::vector<Phase>& phases = spec_->history.phases;
+  if (!phases.empty()) phases_.Pushed(phases, log_, position(), prompt_length_);
+  if (!penalises_) return;
+  const uint32_t window = spec_->history.scope.window;
+  const uint32_t length = position();
+  Count(length - 1, +1);
+  if (window != 0 && length > window) Count(length - 1 - window, -1);
+}
+
+SequenceState::Undo SequenceState::Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append) {
+  Undo undo;
+  undo.prompt_length = prompt_length_;
+  if (truncate_to && *truncate_to < position()) {
+    for (uint32_t at = *truncate_to; at < position(); ++at) undo.removed.push_back(log_.at(at));
+    Truncate(*truncate_to);
+  }
+  for (uint32_t token : append) Push(token);
+  undo.appended = static_cast<uint32_t>(append.size());
+  return undo;
+}
+
+void SequenceState::Revert(const Undo& undo) {
+  Truncate(position() - undo.appended);
+  prompt_length_ = undo.prompt_length;
+  phases_.Cut(spec_->history.phases, position(), prompt_length_);
+  for (uint32_t token : undo.removed) Push(token);
+}
+
+void SequenceState::Truncate(uint32_t to) {
+  SORTITION_CHECK(to >= lowest_truncation() && to <= position());
+  const uint32_t window = spec_->history.scope.window;
+  for (uint32_t length = position(); length > to; --length) {
+    if (index_) OwnIndex().Popping(log_, length);
+    if (!penalises_) continue;
+    Count(length - 1, -1);
+    if (window != 0 && length > window) Count(length - 1 - window, +1);
+  }
+  log_.Truncate(to);
+  prompt_length_ = std::min(prompt_length_, to);
+  phases_.Cut(spec_->history.phases, position(), prompt_length_);
+}
+
+std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
+  const bool counts_known = !CountsWholeHistory(*spec) || SameCounts(*spec, *spec_) || log_.kept_from() == 0;
+  const bool phases_known = SamePhases(*spec, *spec_) || spec->history.phases.empty() || log_.kept_from() == 0;
+  if (position < LowestTruncation(*spec, log_) || !counts_known || !phases_known) return nullptr;
+  std::unique_ptr<SequenceState> child(new SequenceState(*this));
+  child->digest_ = HistoryDigest(spec->Identity());
+  if (child->counted_phase_ > spec->history.phases.size()) child->counted_phase_ = kNoPhase;
+  const PenaltyScope& scope = spec->history.scope;
+  const RowOptions& options = spec->Within(child->counted_phase_);
+  const bool same_counts = SameCounts(*spec, *spec_);
+  if (same_counts && scope == spec_->history.scope && options.SameEdits(counted())) {
+    shared_ = child->shared_ = true;
+    child->lent_ = false;
+  } else {
+    child->counts_ = same_counts
+                         ? std::make_shared<PenaltyCounts>(scope, options, *counts_)
+                         : std::make_shared<PenaltyCounts>(scope, options, CountScope(*spec, prompt_length_, log_));
+    child->lent_ = child->shared_ = false;
+  }
+  child->merged_ = nullptr;
+  child->merged_lent_ = false;
+  if (!SamePhases(*spec, *spec_)) {
+    const std::vector<Phase>& phases = spec->history.phases;
+    child->phases_ = phases.empty() ? PhaseTrack() : PhaseTrack::Of(phases, log_, prompt_length_);
+  }
+  if (HistoryIndex::Same(spec->history, spec_->history)) {
+    index_shared_ = child->index_shared_ = index_ != nullptr;
+  } else {
+    child->index_ = IndexOf(*spec, log_);
+    child->index_shared_ = false;
+  }
+  child->penalises_ = spec->penalises();
+  child->spec_ = std::move(spec);
+  child->Truncate(position);
+  return child;
+}
+
+std::vector<uint32_t> SequenceState::Tokens() const {
+  std::vector<uint32_t> tokens;
+  tokens.reserve(log_.length() - log_.kept_from());
+  for (uint32_t position = log_.kept_from(); position < log_.length(); ++position) tokens.push_back(log_.at(position));
+  return tokens;
+}
+
+}  // namespace sortition::service

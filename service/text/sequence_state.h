@@ -1,0 +1,152 @@
+// State of one sequence: its history and what its options derive from it, kept incrementally.
+//
+// Memory is O(distinct tokens + kept history), never O(vocabulary) or O(history), unless an option looks at the whole
+// history. After every step the state equals one rebuilt from the whole history, byte for byte.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "kernels/row.h"
+#include "service/text/history_index.h"
+#include "service/text/penalty_counts.h"
+#include "service/text/row_result.h"
+#include "service/text/sequence_spec.h"
+#include "service/text/step_changes.h"
+#include "service/text/text_end.h"
+#include "service/text/token_log.h"
+
+namespace sortition::service {
+
+// Returns the lowest position to which a state of these options with this log can be cut.
+inline uint64_t LowestTruncation(const SequenceSpec& spec, const TokenLog& log) {
+  return log.kept_from() == 0 ? 0 : uint64_t{log.kept_from()} + spec.history.lookback();
+}
+
+// Not thread-safe. The caller has checked token ids against the live vocabulary.
+class SequenceState {
+ public:
+  // Builds a state from a history that arrives in pieces. Uses the memory of the state. Not thread-safe.
+  class Builder {
+   public:
+    // `kept_history`: least number of tokens that can be truncated.
+    Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history);
+    void Add(std::span<const uint32_t> tokens);
+    uint32_t length() const { return log_.length(); }
+    uint32_t prompt_length() const { return prompt_length_; }
+    const SequenceSpec& spec() const { return *spec_; }
+    uint64_t bytes() const;
+    // Requires prompt_length() <= length(). Called once. `spec` may differ from the builder's only in its seed.
+    std::unique_ptr<SequenceState> Finish(std::shared_ptr<const SequenceSpec> spec);
+
+   private:
+    const std::shared_ptr<const SequenceSpec> spec_;
+    const uint32_t prompt_length_;
+    const uint32_t kept_history_;
+    TokenLog log_;
+    PenaltyCounts::Counts counts_;
+    PhaseTrack phases_;
+    std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
+  };
+
+  static std::unique_ptr<SequenceState> Build(std::shared_ptr<const SequenceSpec> spec,
+                                              std::span<const uint32_t> tokens, uint32_t prompt_length,
+                                              uint32_t kept_history);
+
+  uint32_t position() const { return log_.length(); }
+  // Returns the tokens that are kept: all of them if `kept_history` was not exceeded.
+  std::vector<uint32_t> Tokens() const;
+  uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, digest_); }
+  uint32_t prompt_length() const { return prompt_length_; }
+  // Lowest position that the history can be truncated to without a replay.
+  uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_, log_)); }
+  uint64_t bytes() const;
+  const SequenceSpec& spec() const { return *spec_; }
+  // Returns how often each token in the scope of penalties occurs. Valid until the state changes.
+  const PenaltyCounts& counts() const { return *counts_; }
+  // Cost of appending or cutting a token, in tokens of a history with no index and few distinct tokens.
+  uint64_t rewrite_cost() const {
+    return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size() + counts_->edits().size() / 4096;
+  }
+
+  // Lends the edits that the next row sees: listed bias and bans, and those that follow from the history. They do not
+  // change until EndLoan, which must be called after the last read. A caller that cannot know of the last read calls
+  // LeaveLoan instead: the borrower keeps the edits, and this state continues with a copy.
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits();
+  void EndLoan() { lent_ = merged_lent_ = false; }
+  void LeaveLoan();
+  // Returns a copy of the same edits; null if they equal `known`.
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> CopyEdits(const std::vector<kernels::LogitEdit>& known);
+
+  // The token that is emitted next in any case, if the options force one.
+  std::optional<uint32_t> forced_token() const {
+    return phases_.Forced(spec_->history.phases, position(), prompt_length_);
+  }
+  // The phase that holds at the next position.
+  uint32_t phase() const { return phases_.now().phase; }
+
+  // Returns the end of the text, as a function of the history.
+  TextEnd text_end() const { return EndOf(spec_->history, log_, prompt_length_); }
+
+  // The noise of the next draw; absent where no watermark marks it.
+  std::optional<kernels::NoiseKey> marked_noise() const;
+
+  // Appends a drawn token.
+  void Append(uint32_t token);
+  // Ends a loan and appends the tokens of a result, whose hash and end it sets. The one way by which rows advance a
+  // text.
+  void Commit(RowResult* result);
+
+  // Changes of a Rewrite, to revert it.
+  struct Undo {
+    std::vector<uint32_t> removed;  // tokens cut off, in order
+    uint32_t appended = 0;
+    uint32_t prompt_length = 0;  // before the cut
+  };
+  // Truncates to `truncate_to`, between lowest_truncation() and position(), then appends. A cut into the prompt
+  // shortens the prompt. The returned Undo is valid until the next Append.
+  Undo Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append);
+  void Revert(const Undo& undo);
+
+  // Returns a state that continues this one from `position`, between lowest_truncation() and position(), under `spec`,
+  // which has the same vocabulary sizes. Null if its options look at more of the history than is kept. The two share
+  // equal parts.
+  std::unique_ptr<SequenceState> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
+
+ private:
+  SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
+                const PenaltyCounts::Counts& counts, PhaseTrack phases, std::shared_ptr<HistoryIndex> index);
+
+  PenaltyCounts& OwnCounts();
+  HistoryIndex& OwnIndex();
+  // Finds counts_ under the options of the phase, and returns the changes for the next row.
+  StepChanges ChangesForStep();
+  const RowOptions& counted() const { return spec_->Within(counted_phase_); }
+  void Count(uint32_t position, int32_t change);
+  void Push(uint32_t token);
+  void Truncate(uint32_t position);
+
+  std::shared_ptr<const SequenceSpec> spec_;
+  bool penalises_;  // as spec_ says, which looks at every phase for it
+  uint32_t kept_history_;
+  uint64_t digest_;
+  uint32_t prompt_length_;
+  TokenLog log_;
+  PhaseTrack phases_;
+  uint32_t counted_phase_;
+  std::shared_ptr<PenaltyCounts> counts_;  // under the options of counted_phase_
+  // *counts_ is read elsewhere, during a loan or longer; it must be copied before it is written.
+  bool lent_ = false;
+  bool shared_ = false;
+  std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
+  bool index_shared_ = false;            // with forks; must be copied before it is written
+  // Edits of the last step that changed more than the counts.
+  std::shared_ptr<std::vector<kernels::LogitEdit>> merged_;
+  bool merged_lent_ = false;
+};
+
+}  // namespace sortition::service

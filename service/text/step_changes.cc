@@ -1,0 +1,76 @@
+// Bans and DRY terms, and how they enter the edits.
+#include "service/text/step_changes.h"
+
+#include <algorithm>
+
+namespace sortition::service {
+namespace {
+
+using kernels::LogitEdit;
+
+bool EndsWith(const TokenLog& log, uint32_t from, const TokenString& word) {
+  const uint32_t prefix = static_cast<uint32_t>(word.size()) - 1;
+  if (log.length() - from < prefix) return false;
+  for (uint32_t i = 0; i < prefix; ++i) {
+    if (log.at(log.length() - prefix + i) != word[i]) return false;
+  }
+  return true;
+}
+
+void BanBadWords(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length, StepChanges* changes) {
+  const uint32_t from = options.bad_words_in_prompt ? 0 : prompt_length;
+  if (options.bad_words.empty() || log.length() == from) return;
+  const auto last_but_one = [](const TokenString& word) { return word[word.size() - 2]; };
+  const uint32_t last = log.at(log.length() - 1);
+  auto word = std::ranges::lower_bound(options.bad_words, last, {}, last_but_one);
+  for (; word != options.bad_words.end() && last_but_one(*word) == last; ++word) {
+    if (EndsWith(log, from, *word)) changes->push_back({.token = word->back(), .banned = true});
+  }
+}
+
+}  // namespace
+
+StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
+                          const HistoryIndex* index) {
+  StepChanges changes;
+  if (index != nullptr) {
+    for (const DryTerm& term : index->DryTerms(log, options)) {
+      changes.push_back({.token = term.token, .dry = term.term});
+    }
+    for (const uint32_t token : index->RepeatedNgrams(log)) changes.push_back({.token = token, .banned = true});
+  }
+  BanBadWords(options, log, prompt_length, &changes);
+  if (log.length() - prompt_length < options.min_tokens) {
+    for (const uint32_t token : options.stop_tokens) changes.push_back({.token = token, .banned = true});
+  }
+  std::ranges::sort(changes, {}, &StepChange::token);
+  size_t kept = 0;
+  for (const StepChange& change : changes) {
+    if (kept > 0 && changes[kept - 1].token == change.token) {
+      changes[kept - 1].banned |= change.banned;
+      changes[kept - 1].dry += change.dry;  // only one of them is not 0
+    } else {
+      changes[kept++] = change;
+    }
+  }
+  changes.resize(kept);
+  return changes;
+}
+
+void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
+                  const StepChanges& changes, std::vector<LogitEdit>* edits) {
+  edits->clear();
+  auto base = counts.edits().begin();
+  auto count = counts.counts().begin();
+  for (const StepChange& change : changes) {
+    for (; base != counts.edits().end() && base->token < change.token; ++base, ++count) edits->push_back(*base);
+    const bool known = base != counts.edits().end() && base->token == change.token;
+    const LogitEdit listed = known ? *base : LogitEdit{.token = change.token};
+    LogitEdit& edit = edits->emplace_back(EditOf(scope, options, listed, known ? *count : TokenCount{}, change.dry));
+    if (change.banned) edit.flags |= LogitEdit::kBanned;
+    if (known) ++base, ++count;
+  }
+  edits->insert(edits->end(), base, counts.edits().end());
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,27 @@
+// Finds at the end of a text what options that change no token look for: repetitions, and phrases that must not stand.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "service/text/history_options.h"
+#include "service/text/token_log.h"
+
+namespace sortition::service {
+
+struct TextEnd {
+  bool repeats = false;                 // the output ends in a repetition
+  std::optional<uint32_t> phrase_from;  // position at which a banned phrase begins that ends here
+  TokenString phrase;                   // that phrase
+  bool operator==(const TextEnd&) const = default;
+
+  // Returns true if a result with accepted drafts ends at this token.
+  bool is_last() const { return repeats || phrase_from; }
+};
+
+// Returns the end of the text in `log`, whose first `prompt_length` tokens are prompt. It is a function of the last
+// options.lookback() tokens, and of no earlier result. Its time does not depend on the history's length: it is a scan
+// of the tokens within the longest period, and O(lookback) if the text ends in a repetition. Pure.
+TextEnd EndOf(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length);
+
+}  // namespace sortition::service

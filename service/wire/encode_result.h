@@ -1,0 +1,39 @@
+// Encodes the result of a row. The log probabilities are computed here, on the host, from the devices' integers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "google/protobuf/repeated_field.h"
+#include "kernels/row.h"
+#include "service/text/row_plan.h"
+#include "service/text/row_result.h"
+#include "service/text/sequence_spec.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// The row that a result belongs to.
+struct RowPlace {
+  uint32_t row = 0;  // index into Step.rows
+  uint64_t step_id = 0;
+};
+
+// Numbers of one part: log probabilities, kept tokens and probabilities together. A part is smaller than 1 MB.
+inline constexpr uint32_t kPartNumbers = 1u << 16;
+
+// True if another part of the row's result follows.
+bool Continues(const v1::RowResult& row);
+
+// Sets the result of a draw as one message, however many tokens it lists. It has what `spec` asks for, and no more.
+void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw);
+
+// Sets the result of a row as one message, however large. `*whole` is empty.
+void EncodeWhole(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, v1::RowResult* whole);
+
+// Appends the result of one row, in one or more parts (v1::RowResult). It has the fields that `spec` and `plan` ask
+// for, and no more. The checkpoint is not set.
+void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
+                  google::protobuf::RepeatedPtrField<v1::RowResult>* results);
+
+}  // namespace sortition::service

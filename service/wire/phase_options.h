@@ -1,0 +1,51 @@
+// Phases: their tags and budgets, and the parameters that hold within.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "kernels/law/compact.h"
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/text/phases.h"
+#include "service/text/sequence_spec.h"
+#include "sortition/v1/parameters.pb.h"
+
+namespace sortition::service {
+
+// Refuses, by its field path below `path`, a phase that contradicts another one or itself, or is out of range. Does not
+// look at the parameters within. Thread-safe.
+std::optional<Refusal> CheckPhases(const v1::SamplingParameters& parameters, const Limits& limits,
+                                   absl::string_view path, uint32_t live_vocabulary);
+
+// Returns the tags and budgets, which are not checked. Of the options within it sets the penalties, which are part of
+// history hashes. Thread-safe.
+std::vector<Phase> CompilePhases(const v1::SamplingParameters& parameters);
+
+// Returns the parameters that hold within `phase`: those of the sequence, but for the fields that the phase has set.
+// They have no phases. Thread-safe.
+v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters, const v1::Phase& phase);
+
+// Returns true if the phase sets the option `name`. Thread-safe.
+bool Replaces(const v1::Phase& phase, absl::string_view name);
+
+// Refuses, as CheckPhases does, a phase whose own lists leave no token, once they are compiled. Thread-safe.
+std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
+                                  uint32_t live_vocabulary);
+
+// Does the same for the lists of a sequence without phases. With phases they may hold nowhere: a phase may begin at
+// once, and another where it ends. Thread-safe.
+std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
+                                  absl::string_view path, uint32_t live_vocabulary);
+
+// Returns the temperature at which CompactRow.sum is meant, however the options compile; absent if it is dynamic.
+// Thread-safe.
+std::optional<law::Temperature> SumTemperature(const RowOptions& options);
+
+// Returns true if CompactRow.sum has one meaning in the whole text: there is a temperature, and that of each phase is
+// the same. Thread-safe.
+bool StatesOneSum(const SequenceSpec& spec);
+
+}  // namespace sortition::service

@@ -1,0 +1,175 @@
+// Walks messages by protobuf's reflection, so that a parameter that the contract gets is in receipts without more.
+#include "service/wire/receipt_words.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "google/protobuf/message.h"
+
+namespace sortition::service {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+bool IsLeftOut(const FieldDescriptor& field) {
+  if (field.containing_type() != v1::SamplingParameters::descriptor()) return false;
+  switch (field.number()) {
+    case v1::SamplingParameters::kRawLogprobsFieldNumber:
+    case v1::SamplingParameters::kProcessedLogprobsFieldNumber:
+    case v1::SamplingParameters::kLogprobTokenIdsFieldNumber:
+    case v1::SamplingParameters::kEntropyFieldNumber:
+    case v1::SamplingParameters::kKeptSetFieldNumber:
+    case v1::SamplingParameters::kWatermarkFieldNumber:
+    case v1::SamplingParameters::kTemperedLogprobsFieldNumber:
+    case v1::SamplingParameters::kKeptLogMassFieldNumber:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::vector<uint32_t> WordsOf(const Message& message);
+
+// Appends what stands for an element of a field; `index` is looked at if the field is repeated.
+void AddElement(const Message& message, const FieldDescriptor& field, int index, std::vector<uint32_t>* words) {
+  const Reflection& reflection = *message.GetReflection();
+  const bool repeated = field.is_repeated();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      words->push_back(std::bit_cast<uint32_t>(repeated ? reflection.GetRepeatedFloat(message, &field, index)
+                                                        : reflection.GetFloat(message, &field)));
+      break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      words->push_back(repeated ? reflection.GetRepeatedUInt32(message, &field, index)
+                                : reflection.GetUInt32(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      words->push_back(reflection.GetBool(message, &field) ? 1 : 0);
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      words->push_back(static_cast<uint32_t>(reflection.GetEnumValue(message, &field)));
+      break;
+    case FieldDescriptor::CPPTYPE_MESSAGE: {
+      const std::vector<uint32_t> inner = WordsOf(repeated ? reflection.GetRepeatedMessage(message, &field, index)
+                                                           : reflection.GetMessage(message, &field));
+      if (repeated) words->push_back(static_cast<uint32_t>(inner.size()));
+      words->insert(words->end(), inner.begin(), inner.end());
+      break;
+    }
+    default: {  // strings, which are repeated alone
+      const std::string text = reflection.GetRepeatedString(message, &field, index);
+      words->push_back(static_cast<uint32_t>(text.size()));
+      std::vector<uint32_t> padded((text.size() + 3) / 4);
+      std::memcpy(padded.data(), text.data(), text.size());
+      words->insert(words->end(), padded.begin(), padded.end());
+      break;
+    }
+  }
+}
+
+std::vector<uint32_t> WordsOf(const Message& message) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);  // by ascending number
+  std::vector<uint32_t> words;
+  for (const FieldDescriptor* field : fields) {
+    if (IsLeftOut(*field)) continue;
+    std::vector<uint32_t> entry;
+    const int count = field->is_repeated() ? message.GetReflection()->FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) AddElement(message, *field, i, &entry);
+    words.push_back(static_cast<uint32_t>(field->number()));
+    words.push_back(static_cast<uint32_t>(entry.size()));
+    words.insert(words.end(), entry.begin(), entry.end());
+  }
+  return words;
+}
+
+using Words = std::span<const uint32_t>;
+
+// Takes a count and that many words off the front.
+std::optional<Words> TakeCounted(Words* words) {
+  if (words->empty() || words->front() > words->size() - 1) return std::nullopt;
+  const Words taken = words->subspan(1, words->front());
+  *words = words->subspan(1 + taken.size());
+  return taken;
+}
+
+// The contract's options have at most three messages within each other: a phase, its parameters, an entry of a list.
+constexpr int kMostNesting = 3;
+
+// `depth`: messages around this one. Returns false if it is more than the contract has.
+bool ReadInto(Words words, int depth, Message* message);
+
+// Takes one element of a field off the front of `words`; a message that is not repeated takes them all.
+bool TakeElement(const FieldDescriptor& field, int depth, Words* words, Message* message) {
+  const Reflection& reflection = *message->GetReflection();
+  const bool repeated = field.is_repeated();
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    if (!repeated) return ReadInto(std::exchange(*words, {}), depth + 1, reflection.MutableMessage(message, &field));
+    const std::optional<Words> inner = TakeCounted(words);
+    return inner && ReadInto(*inner, depth + 1, reflection.AddMessage(message, &field));
+  }
+  if (words->empty()) return false;
+  const uint32_t word = words->front();
+  *words = words->subspan(1);
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_FLOAT: {
+      const auto value = std::bit_cast<float>(word);
+      repeated ? reflection.AddFloat(message, &field, value) : reflection.SetFloat(message, &field, value);
+      return true;
+    }
+    case FieldDescriptor::CPPTYPE_UINT32:
+      repeated ? reflection.AddUInt32(message, &field, word) : reflection.SetUInt32(message, &field, word);
+      return true;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      reflection.SetBool(message, &field, word != 0);
+      return !repeated && word <= 1;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      reflection.SetEnumValue(message, &field, static_cast<int>(word));
+      return !repeated && field.enum_type()->FindValueByNumber(static_cast<int>(word)) != nullptr;
+    case FieldDescriptor::CPPTYPE_STRING: {
+      const uint64_t padded = (uint64_t{word} + 3) / 4;
+      if (!repeated || padded > words->size()) return false;
+      reflection.AddString(message, &field, std::string(reinterpret_cast<const char*>(words->data()), word));
+      *words = words->subspan(padded);
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+bool ReadInto(Words words, int depth, Message* message) {
+  if (depth > kMostNesting) return false;
+  while (!words.empty()) {
+    const FieldDescriptor* const field =
+        message->GetDescriptor()->FindFieldByNumber(static_cast<int>(std::min(words.front(), 1u << 28)));
+    words = words.subspan(1);
+    std::optional<Words> entry = TakeCounted(&words);
+    if (field == nullptr || !entry) return false;
+    bool takes_more = !entry->empty() || (!field->is_repeated() && field->message_type() != nullptr);
+    for (; takes_more; takes_more = !entry->empty()) {
+      if (!TakeElement(*field, depth, &*entry, message)) return false;
+      if (!field->is_repeated() && !entry->empty()) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters) { return WordsOf(parameters); }
+
+std::optional<v1::SamplingParameters> ParametersOf(std::span<const uint32_t> words) {
+  v1::SamplingParameters parameters;
+  if (!ReadInto(words, 0, &parameters)) return std::nullopt;
+  // Anything else has other words: fields in another order, twice, or left out.
+  if (!std::ranges::equal(WordsOf(parameters), words)) return std::nullopt;
+  return parameters;
+}
+
+}  // namespace sortition::service

@@ -1,0 +1,113 @@
+// Checks and compiles the rows of a call of Sample.
+#include "service/wire/sample_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "kernels/law/version.h"
+#include "service/checks.h"
+#include "service/text/judge_row.h"
+#include "service/wire/open_request.h"
+#include "service/wire/parameters.h"
+#include "service/wire/step_request.h"
+#include "service/wire/strictness.h"
+
+namespace sortition::service {
+
+std::string SampleRowField(int index) { return absl::StrCat("rows[", index, "]"); }
+
+std::string SampleFieldOf(absl::string_view step_field) {
+  absl::ConsumePrefix(&step_field, "step.");
+  return std::string(step_field);
+}
+
+std::optional<Refusal> CheckSample(const v1::SampleRequest& request, const Limits& limits) {
+  // Everything but the rows is known.
+  v1::SampleRequest rest;
+  rest.set_dtype(request.dtype());
+  rest.GetReflection()->MutableUnknownFields(&rest)->MergeFrom(request.GetReflection()->GetUnknownFields(request));
+  if (auto refusal = FindUnknown(rest, "")) return refusal;
+  if (request.rows_size() == 0) return MissingField("rows");
+  return CheckCount(static_cast<uint64_t>(request.rows_size()), Bounds(limits).max_step_positions(), "rows");
+}
+
+std::optional<Refusal> CheckSampleRow(const v1::SampleRow& row, int index) {
+  const std::string path = SampleRowField(index);
+  if (auto refusal = FindUnknown(row, path)) return refusal;
+  const absl::string_view option = FindStatefulOption(row.parameters());
+  if (option.empty()) return std::nullopt;
+  return Refusal{Reason::kContradiction, absl::StrCat(path, ".parameters.", option), "",
+                 "looks at the history or keeps a state; a call of Sample has none, a stream has"};
+}
+
+absl::string_view FindStatefulOption(const v1::SamplingParameters& p) {
+  const auto is_long = [](const v1::TokenSequence& word) { return word.tokens_size() > 1; };
+  const struct {
+    absl::string_view name;
+    bool is_on;
+  } options[] = {
+      {"repetition_penalty", p.has_repetition_penalty() && p.repetition_penalty() != 1},
+      {"frequency_penalty", p.frequency_penalty() != 0},
+      {"presence_penalty", p.presence_penalty() != 0},
+      {"mirostat", p.mirostat().version() != 0},
+      {"adaptive_p", p.has_adaptive_p()},
+      {"dry", p.dry().multiplier() != 0},
+      {"no_repeat_ngram_size", p.no_repeat_ngram_size() != 0},
+      {"min_tokens", p.min_tokens() != 0},
+      {"bad_words", std::ranges::any_of(p.bad_words(), is_long)},
+      {"phases", !p.phases().empty()},
+      {"watermark", p.has_watermark()},
+      {"repetition_stop", p.repetition_stop().repeats() != 0},
+      {"banned_phrases", !p.banned_phrases().empty()},
+  };
+  for (const auto& option : options) {
+    if (option.is_on) return option.name;
+  }
+  return {};
+}
+
+std::variant<std::shared_ptr<const SequenceSpec>, Refusal> CompileSampleRow(const v1::SampleRequest& request, int index,
+                                                                            const v1::SamplingParameters& parameters,
+                                                                            const Limits& limits, Entropy* entropy) {
+  const v1::SampleRow& row = request.rows(index);
+  const std::string own = SampleRowField(index) + ".";
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = request.has_law_version() ? request.law_version() : law::kLawVersion;
+  spec->vocabulary = request.vocabulary_size();
+  spec->live_vocabulary =
+      request.has_live_vocabulary_size() ? request.live_vocabulary_size() : request.vocabulary_size();
+  spec->choice_index = row.choice_index();
+  if (auto refusal = CheckNumbers(*spec, limits, "", own)) return *std::move(refusal);
+  if (auto refusal = CompileParameters(parameters, limits, own + "parameters", spec.get())) return *std::move(refusal);
+  spec->seed = row.has_seed() ? row.seed() : entropy->Draw();
+  return spec;
+}
+
+std::variant<kernels::DType, Refusal> CheckSampleLogits(const v1::SampleRequest& request) {
+  const std::optional<kernels::DType> dtype = ToDType(request.dtype());
+  if (!dtype) return MissingField("dtype");
+  const uint64_t row = uint64_t{request.vocabulary_size()} * kernels::ElementBytes(*dtype);
+  const uint64_t want = row * static_cast<uint64_t>(request.rows_size());
+  if (auto refusal = CheckSize("logits", want, request.logits().size(), "rows, vocabulary_size and dtype")) {
+    return *std::move(refusal);
+  }
+  return *dtype;
+}
+
+std::variant<RowPlan, Refusal> PlanSampleRow(const v1::SampleRow& row, int index, const Limits& limits) {
+  const std::string path = SampleRowField(index);
+  if (auto refusal = CheckRange(row.draw_salt(), 0, Bounds::max_draw_salt(), path + ".draw_salt")) {
+    return *std::move(refusal);
+  }
+  RowPlan plan;
+  plan.row = static_cast<uint32_t>(index);
+  plan.intent.step_id = 1;  // for receipts
+  plan.intent.position = row.position();
+  plan.draw_salt = row.draw_salt();
+  if (auto refusal = CheckTextEnd(plan, limits, path + ".position")) return *std::move(refusal);
+  return plan;
+}
+
+}  // namespace sortition::service

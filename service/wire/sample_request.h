@@ -1,0 +1,48 @@
+// Validates a call of Sample, with the functions of streams where its fields are theirs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+#include "kernels/row.h"
+#include "service/entropy.h"
+#include "service/limits.h"
+#include "service/refusal.h"
+#include "service/text/row_plan.h"
+#include "service/text/sequence_spec.h"
+#include "sortition/v1/sampling.pb.h"
+
+namespace sortition::service {
+
+// All of these are thread-safe. Refusals name fields of a SampleRequest.
+
+// Returns the path of row `index`.
+std::string SampleRowField(int index);
+// Returns the path of what is `step_field` in a step of a stream with the same rows.
+std::string SampleFieldOf(absl::string_view step_field);
+
+// Checks what concerns the whole call, but the logits.
+std::optional<Refusal> CheckSample(const v1::SampleRequest& request, const Limits& limits);
+
+// Refuses a row that has something unknown, or an option that needs a state.
+std::optional<Refusal> CheckSampleRow(const v1::SampleRow& row, int index);
+
+// Returns the name of the first option that looks at the history or keeps a state from token to token, as a field of
+// SamplingParameters; empty if there is none.
+absl::string_view FindStatefulOption(const v1::SamplingParameters& parameters);
+
+// Compiles row `index`, whose `parameters` a policy may have changed. Draws a missing seed from `entropy`.
+std::variant<std::shared_ptr<const SequenceSpec>, Refusal> CompileSampleRow(const v1::SampleRequest& request, int index,
+                                                                            const v1::SamplingParameters& parameters,
+                                                                            const Limits& limits, Entropy* entropy);
+
+// Returns the type of the logits, whose bytes fit the rows.
+std::variant<kernels::DType, Refusal> CheckSampleLogits(const v1::SampleRequest& request);
+
+// Returns the plan of a draw.
+std::variant<RowPlan, Refusal> PlanSampleRow(const v1::SampleRow& row, int index, const Limits& limits);
+
+}  // namespace sortition::service
