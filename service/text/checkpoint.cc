@@ -22,7 +22,7 @@ constexpr size_t kTagBytes = 16;
 constexpr size_t kBodyBytes = 1 + sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint64_t);
 
 template <typename Number>
-void Add(Number number, std::string* bytes) {
+void Append(Number number, std::string* bytes) {
   for (size_t i = 0; i < sizeof(Number); ++i) bytes->push_back(static_cast<char>(number >> (8 * i) & 0xff));
 }
 
@@ -38,15 +38,15 @@ Number Take(std::string_view* bytes) {
 
 // Adds the name with its length, so that names of different owners never give the same bytes.
 void AddName(std::string_view name, std::string* bytes) {
-  Add(uint64_t{name.size()}, bytes);
+  Append(uint64_t{name.size()}, bytes);
   bytes->append(name);
 }
 
 std::string TagOf(std::span<const uint8_t> key, const CheckpointOwner& owner, std::string_view body) {
   std::string message("sortition checkpoint");
   message += body;
-  Add(uint64_t{law::kLawVersion}, &message);
-  Add(owner.identity, &message);
+  Append(uint64_t{law::kLawVersion}, &message);
+  Append(owner.identity, &message);
   for (const std::string_view name : {owner.tenant, owner.worker_session, owner.request_id}) AddName(name, &message);
   uint8_t digest[SHA256_DIGEST_LENGTH];
   unsigned int size = 0;
@@ -85,10 +85,10 @@ absl::StatusOr<CheckpointKey> CheckpointKey::Of(std::string_view secret) {
 
 std::string CheckpointKey::Seal(const CheckpointOwner& owner, const Checkpoint& checkpoint) const {
   std::string sealed;
-  Add(kFormat, &sealed);
-  Add(checkpoint.sampler_state, &sealed);
-  Add(checkpoint.position, &sealed);
-  Add(checkpoint.history_hash, &sealed);
+  Append(kFormat, &sealed);
+  Append(checkpoint.sampler_state, &sealed);
+  Append(checkpoint.position, &sealed);
+  Append(checkpoint.history_hash, &sealed);
   return sealed + TagOf(key_, owner, sealed);
 }
 
