@@ -1,5 +1,5 @@
-# Finds the installed parts of Sortition: sortition::library (libsortition), sortition::client and
-# sortition::in_process. Components: library, client (which has in_process).
+# Finds the installed parts of Sortition: sortition::library (libsortition), sortition::client, sortition::in_process
+# and sortition::receipts. Components: library, client (which has in_process and receipts).
 include(CMakeFindDependencyMacro)
 
 foreach(part library client)

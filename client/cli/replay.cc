@@ -50,7 +50,7 @@ class Replayer {
   explicit Replayer(std::string chain) : chain_(std::move(chain)) {}
 
   // Takes a receipt of any sequence. Blocks for a step of the server.
-  void Take(const std::string& id, const CheckedChain& chain, const service::Receipt& receipt) {
+  void Take(const std::string& id, const client::CheckedChain& chain, const service::Receipt& receipt) {
     if (!status_.ok()) return;
     if (chain_.empty()) chain_ = id;
     if (id != chain_) return;
@@ -65,14 +65,14 @@ class Replayer {
   uint64_t not_compared() const { return not_compared_; }
 
  private:
-  absl::Status Begin(const CheckedChain& chain, const service::Receipt& first);
+  absl::Status Begin(const client::CheckedChain& chain, const service::Receipt& first);
   absl::Status Draw(const service::Receipt& receipt);
 
   std::string chain_;  // id in hexadecimal; empty: that of the first receipt
   std::unique_ptr<client::Client> client_;
   std::unique_ptr<client::Sequence> sequence_;
-  std::optional<RowMatrix> matrix_;
-  ReceiptMasks masks_;
+  std::optional<client::RowMatrix> matrix_;
+  client::ReceiptMasks masks_;
   uint32_t vocabulary_ = 0;
   std::string row_;
   std::vector<uint32_t> mask_;
@@ -82,7 +82,7 @@ class Replayer {
   absl::Status status_;
 };
 
-absl::Status Replayer::Begin(const CheckedChain& chain, const service::Receipt& first) {
+absl::Status Replayer::Begin(const client::CheckedChain& chain, const service::Receipt& first) {
   if (chain.spec == nullptr) {
     return absl::InvalidArgumentError("the law or a parameter of the sequence is unknown here");
   }
@@ -92,16 +92,16 @@ absl::Status Replayer::Begin(const CheckedChain& chain, const service::Receipt& 
   }
   std::optional<v1::DType> dtype;
   if (const std::string text = absl::GetFlag(FLAGS_dtype); !text.empty()) {
-    const auto parsed = ParseDType(text);
+    const auto parsed = client::ParseDType(text);
     if (!parsed.ok()) return parsed.status();
     dtype = *parsed;
   }
   vocabulary_ = chain.spec->vocabulary;
-  auto matrix = RowMatrix::Open(absl::GetFlag(FLAGS_logits), dtype, vocabulary_);
+  auto matrix = client::RowMatrix::Open(absl::GetFlag(FLAGS_logits), dtype, vocabulary_);
   if (!matrix.ok()) return absl::InvalidArgumentError(absl::StrCat("--logits: ", matrix.status().message()));
   matrix_ = *std::move(matrix);
   if (const std::string path = absl::GetFlag(FLAGS_masks); !path.empty()) {
-    auto masks = ReceiptMasks::Open(path, *chain.spec);
+    auto masks = client::ReceiptMasks::Open(path, *chain.spec);
     if (!masks.ok()) return masks.status();
     masks_ = *std::move(masks);
   }
@@ -167,19 +167,19 @@ Outcome Replay(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1 || absl::GetFlag(FLAGS_logits).empty() || absl::GetFlag(FLAGS_seeds).empty()) {
     return Fail(absl::InvalidArgumentError("replay takes one file of receipts, --logits and --seeds"));
   }
-  auto seeds = ReadSeeds(absl::GetFlag(FLAGS_seeds));
+  auto seeds = client::ReadSeeds(absl::GetFlag(FLAGS_seeds));
   if (!seeds.ok()) return Fail(seeds.status());
   Replayer replayer(absl::GetFlag(FLAGS_chain));
-  ReceiptCheck check(
-      {{}, *std::move(seeds), [&](const std::string& id, const CheckedChain& chain, const service::Receipt& receipt) {
-         replayer.Take(id, chain, receipt);
-       }});
+  client::ReceiptCheck check({{},
+                              *std::move(seeds),
+                              [&](const std::string& id, const client::CheckedChain& chain,
+                                  const service::Receipt& receipt) { replayer.Take(id, chain, receipt); }});
   const std::string& path = arguments[0];
-  if (absl::Status read = ReadReceipts(path, &check, [&] { return replayer.status().ok(); }); !read.ok()) {
+  if (absl::Status read = client::ReadReceipts(path, &check, [&] { return replayer.status().ok(); }); !read.ok()) {
     return Fail(read);
   }
   if (!replayer.status().ok()) return Fail(replayer.status());
-  for (const Problem& problem : check.problems()) {
+  for (const client::ReceiptProblem& problem : check.problems()) {
     if (problem.name == "cut_record" || problem.name == "bad_record") {
       return Fail(absl::InvalidArgumentError(absl::StrCat(path, ": ", problem.name, ": ", problem.detail)));
     }

@@ -42,12 +42,12 @@ void Print(const v1::DrawResult& draw, uint64_t seed, uint32_t position) {
   if (draw.has_processed()) PrintLogprobs("processed", draw.processed());
 }
 
-absl::StatusOr<RowFile> ReadRow(const std::string& path) {
+absl::StatusOr<client::RowFile> ReadRow(const std::string& path) {
   const auto flags = GetRowFlags();
   if (!flags.ok()) return flags.status();
-  auto bytes = ReadBytes(path);
+  auto bytes = client::ReadBytes(path);
   if (!bytes.ok()) return bytes.status();
-  return ParseRow(*std::move(bytes), flags->dtype, flags->vocabulary);
+  return client::ParseRow(*std::move(bytes), flags->dtype, flags->vocabulary);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ absl::Status AddBiases(v1::SamplingParameters* parameters) {
 absl::StatusOr<v1::SamplingParameters> Parameters() {
   v1::SamplingParameters parameters;
   if (const std::string path = absl::GetFlag(FLAGS_parameters); !path.empty()) {
-    const auto text = ReadBytes(path);
+    const auto text = client::ReadBytes(path);
     if (!text.ok()) return text.status();
     const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &parameters);
     if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(parsed.message())));
@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<uint32_t>> TokensOf(const std::string& flag, const st
 absl::StatusOr<RowFlags> GetRowFlags() {
   RowFlags flags;
   if (const std::string text = absl::GetFlag(FLAGS_dtype); !text.empty()) {
-    const auto parsed = ParseDType(text);
+    const auto parsed = client::ParseDType(text);
     if (!parsed.ok()) return parsed.status();
     flags.dtype = *parsed;
   }

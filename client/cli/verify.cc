@@ -43,8 +43,8 @@ ABSL_FLAG(std::string, report, "", "verify: file to write the report to, as HTML
 namespace sortition::cli {
 namespace {
 
-absl::StatusOr<ReceiptRows::Options> RowsOfFlags() {
-  ReceiptRows::Options rows;
+absl::StatusOr<client::ReceiptRows::Options> RowsOfFlags() {
+  client::ReceiptRows::Options rows;
   rows.path = absl::GetFlag(FLAGS_logits);
   rows.chain = absl::GetFlag(FLAGS_chain);
   rows.masks = absl::GetFlag(FLAGS_masks);
@@ -55,7 +55,7 @@ absl::StatusOr<ReceiptRows::Options> RowsOfFlags() {
     return absl::InvalidArgumentError("--tolerance needs --seeds: without a seed there is no race and no margin");
   }
   if (const std::string dtype = absl::GetFlag(FLAGS_dtype); !dtype.empty()) {
-    const auto parsed = ParseDType(dtype);
+    const auto parsed = client::ParseDType(dtype);
     if (!parsed.ok()) return parsed.status();
     rows.dtype = *parsed;
   }
@@ -67,8 +67,8 @@ absl::StatusOr<ReceiptRows::Options> RowsOfFlags() {
   return rows;
 }
 
-absl::StatusOr<ReceiptCheck::Options> OptionsOfFlags() {
-  ReceiptCheck::Options options;
+absl::StatusOr<client::ReceiptCheck::Options> OptionsOfFlags() {
+  client::ReceiptCheck::Options options;
   for (const std::string& path : absl::GetFlag(FLAGS_keys)) {
     const auto key = service::ReadPublicKey(path);
     if (!key.ok()) return absl::InvalidArgumentError(absl::StrCat("--keys: ", key.status().message()));
@@ -76,14 +76,14 @@ absl::StatusOr<ReceiptCheck::Options> OptionsOfFlags() {
   }
   const std::string seeds = absl::GetFlag(FLAGS_seeds);
   if (seeds.empty()) return options;
-  auto parsed = ReadSeeds(seeds);
+  auto parsed = client::ReadSeeds(seeds);
   if (!parsed.ok()) return parsed.status();
   options.seeds = *std::move(parsed);
   return options;
 }
 
-std::string JsonOf(const ReceiptReport& report) {
-  const CheckCounts& counts = report.counts;
+std::string JsonOf(const client::ReceiptReport& report) {
+  const client::ReceiptCounts& counts = report.counts;
   std::vector<std::string> problems;
   for (const auto& [name, count] : report.problem_counts) problems.push_back(absl::StrCat("\"", name, "\": ", count));
   const char* verdict = report.differs() ? "differs" : report.is_complete() ? "agrees" : "incomplete";
@@ -100,37 +100,33 @@ Outcome Verify(const std::vector<std::string>& arguments) {
     return Fail(absl::InvalidArgumentError("verify takes files of receipts, in their order, or -"));
   auto options = OptionsOfFlags();
   if (!options.ok()) return Fail(options.status());
-  ReceiptReport report;
+  client::ReceiptReport report;
   report.title = absl::StrJoin(arguments, ", ");
   report.has_keys = !options->keys.empty();
   report.has_seeds = !absl::GetFlag(FLAGS_seeds).empty();
   auto row_options = RowsOfFlags();
   if (!row_options.ok()) return Fail(row_options.status());
   const bool has_rows = !row_options->path.empty();
-  ReceiptRows rows(*std::move(row_options));
-  std::optional<ReceiptCheck> made;
+  client::ReceiptRows rows(*std::move(row_options));
+  std::optional<client::ReceiptCheck> made;
   if (has_rows) {
-    options->on_receipt = [&](const std::string& id, const CheckedChain& chain, const service::Receipt& receipt) {
-      rows.Take(id, chain, receipt, &*made);
-    };
+    options->on_receipt = [&](const std::string& id, const client::CheckedChain& chain,
+                              const service::Receipt& receipt) { rows.Take(id, chain, receipt, &*made); };
   }
-  ReceiptCheck& check = made.emplace(*std::move(options));
+  client::ReceiptCheck& check = made.emplace(*std::move(options));
   for (const std::string& path : arguments) {
-    if (absl::Status status = ReadReceipts(path, &check); !status.ok()) return Fail(status);
+    if (absl::Status status = client::ReadReceipts(path, &check); !status.ok()) return Fail(status);
   }
   check.Finish();
   if (!rows.status().ok()) return Fail(rows.status());
   if (has_rows) report.rows = rows.counts();
-  report.counts = check.counts();
-  report.signers = check.signers();
-  report.problems = check.problems();
-  report.problem_counts = check.problem_counts();
+  static_cast<client::ReceiptFindings&>(report) = check.findings();
   if (const std::string path = absl::GetFlag(FLAGS_report); !path.empty()) {
     std::ofstream file(path);
-    file << HtmlOf(report);
+    file << client::HtmlOf(report);
     if (!file.flush()) return Fail(absl::InvalidArgumentError(absl::StrCat("--report: ", path, " cannot be written")));
   }
-  std::fputs((WantsJson() ? JsonOf(report) : TextOf(report)).c_str(), stdout);
+  std::fputs((WantsJson() ? JsonOf(report) : client::TextOf(report)).c_str(), stdout);
   if (report.differs()) return Outcome::kDiffers;
   return report.is_complete() ? Outcome::kDone : Outcome::kIncomplete;
 }

@@ -16,7 +16,7 @@
 #include "service/wire/parameters.h"
 #include "service/wire/receipt_words.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 namespace {
 
 using service::Receipt;
@@ -76,9 +76,9 @@ ReceiptCheck::ReceiptCheck(Options options) : options_(std::move(options)) {
 }
 
 void ReceiptCheck::Report(std::string name, std::string_view chain, std::optional<uint64_t> index, std::string detail) {
-  ++problem_counts_[name];
-  if (problems_.size() < kMostProblems) {
-    problems_.push_back({std::move(name), std::string(chain), index, std::move(detail)});
+  ++findings_.problem_counts[name];
+  if (findings_.problems.size() < kMostProblems) {
+    findings_.problems.push_back({std::move(name), std::string(chain), index, std::move(detail)});
   }
 }
 
@@ -133,10 +133,10 @@ void ReceiptCheck::EndFile() {
 
 void ReceiptCheck::Finish() {
   EndFile();
-  counts_.chains = chains_.size();
+  findings_.counts.chains = chains_.size();
   for (const auto& [id, chain] : chains_) {
-    counts_.ended += chain.has_ended;
-    counts_.before += chain.first.value_or(0);
+    findings_.counts.ended += chain.has_ended;
+    findings_.counts.before += chain.first.value_or(0);
   }
   for (const SeedOpening& seed : options_.seeds) {
     if (seeds_.at(service::CommitmentOf(seed.seed, seed.salt)).second) continue;
@@ -196,7 +196,7 @@ void ReceiptCheck::SetOptions(const ReceiptOpening& opening, CheckedChain* chain
 }
 
 void ReceiptCheck::TakeReceipt(std::string_view body) {
-  ++counts_.receipts;
+  ++findings_.counts.receipts;
   const auto receipt = service::DecodeReceipt(body);
   if (!receipt) return Report("bad_record", "", std::nullopt, "a receipt with other fields");
   const std::string id = Hex(receipt->chain);
@@ -224,11 +224,11 @@ void ReceiptCheck::TakeReceipt(std::string_view body) {
 
 void ReceiptCheck::CheckDraw(const CheckedChain& chain, const std::string& id, const Receipt& receipt) {
   if (chain.spec == nullptr) {
-    ++counts_.other_law;
+    ++findings_.counts.other_law;
     return;
   }
   if (!receipt.lists_kept) {
-    ++counts_.unlisted;
+    ++findings_.counts.unlisted;
     return;
   }
   const std::optional<uint64_t> seed = chain.has_watermark ? std::nullopt : chain.seed;
@@ -247,15 +247,15 @@ void ReceiptCheck::CheckDraw(const CheckedChain& chain, const std::string& id, c
                   absl::StrCat("position ", receipt.position, ": the kept tokens give another logprob"));
   }
   if (redrawn.token) {
-    ++counts_.drawn;
+    ++findings_.counts.drawn;
   } else if (IsAdapted(*chain.spec)) {
-    ++counts_.adapted;
+    ++findings_.counts.adapted;
   } else if (receipt.method != ReceiptMethod::kRace) {
-    ++counts_.no_draft;
+    ++findings_.counts.no_draft;
   } else if (chain.has_watermark) {
-    ++counts_.watermarked;
+    ++findings_.counts.watermarked;
   } else {
-    ++counts_.no_seed;
+    ++findings_.counts.no_seed;
   }
 }
 
@@ -283,10 +283,10 @@ void ReceiptCheck::TakeSignature(std::string_view body) {
     }
     chain.has_ended |= head.has_ended;
     if (!counts) continue;
-    counts_.signed_receipts += chain.unsigned_receipts;
-    signers_[key] += chain.unsigned_receipts;
+    findings_.counts.signed_receipts += chain.unsigned_receipts;
+    findings_.signers[key] += chain.unsigned_receipts;
     chain.unsigned_receipts = 0;
   }
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -14,30 +14,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "service/receipt/record.h"
-#include "service/text/sequence_spec.h"
+#include "service/sequence/sequence_spec.h"
+#include "sortition/receipt_verifier.h"
 #include "sortition/v1/parameters.pb.h"
 
-namespace sortition::cli {
-
-// A seed and its salt, which open the commitment of a chain.
-struct SeedOpening {
-  uint64_t seed = 0;
-  service::ReceiptSalt salt = {};
-};
-
-// Parses lines of "SEED SALT". The error names the line.
-absl::StatusOr<std::vector<SeedOpening>> ParseSeeds(std::string_view text);
-
-// A defect that a verifier finds; the names are those of docs/receipts.md.
-struct Problem {
-  std::string name;
-  std::string chain;              // id in hexadecimal; empty if no chain is at fault
-  std::optional<uint64_t> index;  // of the receipt
-  std::string detail;             // for people
-};
+namespace sortition::client {
 
 // A chain as far as it was read.
 struct CheckedChain {
@@ -55,27 +38,11 @@ struct CheckedChain {
   uint64_t unsigned_receipts = 0;  // since the last valid signature
 };
 
-// Receipts by the checks that were made of them.
-struct CheckCounts {
-  uint64_t chains = 0;
-  uint64_t ended = 0;
-  uint64_t receipts = 0;
-  uint64_t signed_receipts = 0;
-  uint64_t drawn = 0;     // token and logprob drawn again
-  uint64_t no_seed = 0;   // the logprob alone was checked, since the chain's seed is not open
-  uint64_t no_draft = 0;  // accepted drafts, and tokens in place of drafts
-  uint64_t watermarked = 0;
-  uint64_t adapted = 0;   // drawn by adaptive-p
-  uint64_t unlisted = 0;  // without kept tokens
-  uint64_t other_law = 0;
-  uint64_t before = 0;  // of chains that begin before the file
-};
-
 // Not thread-safe. Holds one record, some 700 bytes a chain and the first problems.
 class ReceiptCheck {
  public:
   struct Options {
-    std::vector<service::ReceiptPublicKey> keys;  // trusted; empty = every key
+    std::vector<ReceiptPublicKey> keys;  // trusted; empty = every key
     std::vector<SeedOpening> seeds;
     // Called for each receipt of a known chain, after its checks; null = not.
     std::function<void(const std::string& id, const CheckedChain&, const service::Receipt&)> on_receipt = nullptr;
@@ -92,15 +59,14 @@ class ReceiptCheck {
   // Returns the memory of the bytes that are kept.
   size_t held_bytes() const { return left_.capacity(); }
 
-  // The first kMostProblems, in the order of the file.
+  // `problems` are the first kMostProblems.
   static constexpr size_t kMostProblems = 1000;
-  const std::vector<Problem>& problems() const { return problems_; }
-  const std::map<std::string, uint64_t>& problem_counts() const { return problem_counts_; }
-  const CheckCounts& counts() const { return counts_; }
+  const ReceiptFindings& findings() const { return findings_; }
+  const ReceiptCounts& counts() const { return findings_.counts; }
+  const std::vector<ReceiptProblem>& problems() const { return findings_.problems; }
+  const std::map<std::string, uint64_t>& problem_counts() const { return findings_.problem_counts; }
   // Chains by their ids.
   const absl::flat_hash_map<std::string, CheckedChain>& chains() const { return chains_; }
-  // Public keys of valid signatures in hexadecimal, with the number of receipts that each signed.
-  const std::map<std::string, uint64_t>& signers() const { return signers_; }
   void Report(std::string name, std::string_view chain, std::optional<uint64_t> index, std::string detail);
 
  private:
@@ -120,10 +86,7 @@ class ReceiptCheck {
            std::pair<std::shared_ptr<const service::SequenceSpec>, std::shared_ptr<const v1::SamplingParameters>>>
       options_of_chains_;
   std::map<service::ReceiptHash, std::pair<SeedOpening, bool>> seeds_;  // by commitment, with use
-  std::vector<Problem> problems_;
-  std::map<std::string, uint64_t> problem_counts_;
-  std::map<std::string, uint64_t> signers_;
-  CheckCounts counts_;
+  ReceiptFindings findings_;
 };
 
 // Returns bytes as hexadecimal digits.
@@ -132,4 +95,4 @@ std::string Hex(const std::array<uint8_t, size>& bytes) {
   return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), size});
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

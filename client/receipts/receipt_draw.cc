@@ -11,7 +11,7 @@
 #include "kernels/law/row_law.h"
 #include "kernels/law/token_noise.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 namespace {
 
 using kernels::StageKind;
@@ -103,4 +103,4 @@ RedrawnToken Redraw(const SequenceSpec& spec, std::optional<uint64_t> seed, cons
   return redrawn;
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -8,7 +8,7 @@
 #include "service/receipt/record.h"
 #include "service/text/sequence_spec.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 
 // The token and logprob that follow from a receipt's kept tokens.
 struct RedrawnToken {
@@ -27,4 +27,4 @@ bool IsAdapted(const service::SequenceSpec& spec);
 // Thread-safe. Takes some 100 ns a kept token.
 RedrawnToken Redraw(const service::SequenceSpec& spec, std::optional<uint64_t> seed, const service::Receipt& receipt);
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 namespace {
 
 constexpr size_t kReadBytes = 1 << 20;
@@ -69,4 +69,4 @@ absl::StatusOr<std::vector<SeedOpening>> ReadSeeds(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("--seeds: ", path, ": ", seeds.status().message()));
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -10,7 +10,7 @@
 #include "client/receipts/receipt_check.h"
 #include "client/receipts/row_file.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 
 // Gives a file, or standard input for "-", to `check` in pieces of 1 MiB, and ends it there. Stops early when
 // `wants_more` returns false. Says on a terminal how far it is. The error names the path.
@@ -20,4 +20,4 @@ absl::Status ReadReceipts(
 // Reads openings of seeds. The error names the flag and the path.
 absl::StatusOr<std::vector<SeedOpening>> ReadSeeds(const std::string& path);
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 
 absl::StatusOr<ReceiptMasks> ReceiptMasks::Open(const std::string& path, const service::SequenceSpec& spec) {
   auto matrix = RowMatrix::OpenWords(path, (spec.vocabulary + 31) / 32);
@@ -26,4 +26,4 @@ absl::Status ReceiptMasks::Find(const service::Receipt& receipt, std::vector<uin
   return matrix_->ReadWords(found->second, words);
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -13,7 +13,7 @@
 #include "service/receipt/record.h"
 #include "service/text/sequence_spec.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 
 // Holds 40 bytes a mask. Not thread-safe.
 class ReceiptMasks {
@@ -33,4 +33,4 @@ class ReceiptMasks {
   std::map<service::ReceiptHash, uint64_t> places_;  // rows of matrix_
 };
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

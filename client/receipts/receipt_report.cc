@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 namespace {
 
 constexpr size_t kShownProblems = 20;
@@ -20,7 +20,7 @@ std::string Joined(const std::vector<std::string>& parts) {
 }
 
 std::string SignatureLine(const ReceiptReport& report) {
-  const CheckCounts& counts = report.counts;
+  const ReceiptCounts& counts = report.counts;
   std::string line =
       absl::StrCat("signature and chain: ", counts.signed_receipts, " of ", counts.receipts, " receipts");
   for (const auto& [key, receipts] : report.signers) absl::StrAppend(&line, "; key ", key, " signs ", receipts);
@@ -34,7 +34,7 @@ std::string SignatureLine(const ReceiptReport& report) {
 }
 
 std::string DrawLine(const ReceiptReport& report) {
-  const CheckCounts& counts = report.counts;
+  const ReceiptCounts& counts = report.counts;
   std::vector<std::string> reasons;
   AddReason(counts.no_seed, "without an opened seed (--seeds)", &reasons);
   AddReason(counts.no_draft, "drawn with a drafter's probabilities", &reasons);
@@ -64,7 +64,7 @@ std::string Verdict(const ReceiptReport& report) {
   return report.is_complete() ? "AGREES in what was checked" : "INCOMPLETE: a check that was asked for was not made";
 }
 
-std::string PlaceOf(const Problem& problem) {
+std::string PlaceOf(const ReceiptProblem& problem) {
   std::string place;
   if (!problem.chain.empty()) absl::StrAppend(&place, "chain ", problem.chain);
   if (problem.index) absl::StrAppend(&place, place.empty() ? "" : " ", "receipt ", *problem.index);
@@ -91,7 +91,7 @@ std::string TextOf(const ReceiptReport& report) {
   for (const std::string& line : LinesOf(report)) absl::StrAppend(&text, line, "\n");
   for (const auto& [name, count] : report.problem_counts) absl::StrAppend(&text, "problem ", name, ": ", count, "\n");
   for (size_t i = 0; i < report.problems.size() && i < kShownProblems; ++i) {
-    const Problem& problem = report.problems[i];
+    const ReceiptProblem& problem = report.problems[i];
     absl::StrAppend(&text, "  ", problem.name, " ", PlaceOf(problem), ": ", problem.detail, "\n");
   }
   absl::StrAppend(&text, "verdict: ", Verdict(report), "\n");
@@ -114,7 +114,7 @@ std::string HtmlOf(const ReceiptReport& report) {
     for (const auto& [name, count] : report.problem_counts) all += count;
     absl::StrAppend(&html, "<h2>", all, " problems, of which ", report.problems.size(),
                     " are listed</h2>\n<table>\n<tr><th>problem</th><th>where</th><th></th></tr>\n");
-    for (const Problem& problem : report.problems) {
+    for (const ReceiptProblem& problem : report.problems) {
       absl::StrAppend(&html, "<tr><td>", Escaped(problem.name), "</td><td>", PlaceOf(problem), "</td><td>",
                       Escaped(problem.detail), "</td></tr>\n");
     }
@@ -125,4 +125,4 @@ std::string HtmlOf(const ReceiptReport& report) {
                       "tokens. The row says that the logits keep these tokens. docs/receipts.md has the format.</p>\n");
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "client/receipts/receipt_check.h"
+#include "sortition/receipt_verifier.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 
 // Counts of check 3.
 struct RowCounts {
@@ -17,18 +17,12 @@ struct RowCounts {
   bool has_tolerance = false;
 };
 
-struct ReceiptReport {
-  std::string title;  // names of the files
-  CheckCounts counts;
-  std::map<std::string, uint64_t> signers;
+struct ReceiptReport : ReceiptFindings {
+  std::string title;       // names of the files
   bool has_keys = false;   // the caller named the keys that it trusts
   bool has_seeds = false;  // the caller gave openings of seeds
   std::optional<RowCounts> rows;
-  std::vector<Problem> problems;
-  std::map<std::string, uint64_t> problem_counts;
 
-  // Something was found to be wrong.
-  bool differs() const { return !problem_counts.empty(); }
   // Every check that was asked for was made for every receipt.
   bool is_complete() const;
 };
@@ -40,4 +34,4 @@ std::vector<std::string> LinesOf(const ReceiptReport& report);
 std::string TextOf(const ReceiptReport& report);
 std::string HtmlOf(const ReceiptReport& report);
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

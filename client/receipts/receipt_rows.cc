@@ -12,7 +12,7 @@
 #include "service/text/look_ahead.h"
 #include "service/text/row.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 namespace {
 
 using service::Receipt;
@@ -166,4 +166,4 @@ std::string ReceiptRows::DifferenceOf(const Receipt& receipt, const kernels::Row
   return std::bit_cast<uint32_t>(logprob) == receipt.logprob_bits ? "" : "the logits give another logprob";
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

@@ -13,7 +13,7 @@
 #include "client/receipts/row_file.h"
 #include "service/text/sequence_state.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 
 // Row i of the logits is that of the chain's i-th receipt in the files. Not thread-safe.
 class ReceiptRows {
@@ -54,4 +54,4 @@ class ReceiptRows {
   absl::Status status_;
 };
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

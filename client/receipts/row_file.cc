@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "sortition/batch.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 namespace {
 
 constexpr char kNpyMagic[] = "\x93NUMPY";
@@ -209,4 +209,4 @@ absl::Status RowMatrix::ReadWords(uint64_t index, std::vector<uint32_t>* words) 
   return absl::OkStatus();
 }
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

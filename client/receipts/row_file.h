@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "sortition/v1/sampling.pb.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 
 struct RowFile {
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
@@ -60,4 +60,4 @@ class RowMatrix {
   uint64_t rows_ = 0;
 };
 
-}  // namespace sortition::cli
+}  // namespace sortition::client

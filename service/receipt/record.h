@@ -1,5 +1,5 @@
 // The records of receipts (docs/receipts.md): their bytes, their hashes, and the commitment to a seed. The service
-// writes them, and the verifier of sortitionctl reads them.
+// writes them, and verifiers read them.
 //
 // Every function here is pure and thread-safe. No record holds a seed.
 #pragma once

@@ -1,5 +1,6 @@
 """The installed client: programs outside the tree find it, build with it and run, and the server is not in them."""
 
+import json
 import os
 import pathlib
 import re
@@ -9,10 +10,11 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).parent / "outside"
+VECTORS = pathlib.Path(__file__).parents[1] / "verifier/receipts_vectors.json"
 BUILD = os.environ["TEST_BUILD_DIR"]
 COMPILER = os.environ["TEST_COMPILER"]
-PUBLIC = {"batch.h", "client.h", "errors.h", "in_process.h", "local_sequence.h", "options.h", "receipts.h",
-          "watermark.h", "v1/errors.pb.h", "v1/parameters.pb.h", "v1/sampling.pb.h"}
+PUBLIC = {"batch.h", "client.h", "errors.h", "in_process.h", "local_sequence.h", "options.h",
+          "receipt_verifier.h", "receipts.h", "watermark.h", "v1/errors.pb.h", "v1/parameters.pb.h", "v1/sampling.pb.h"}
 # Parts of the server and of its samplers, which a program with the client alone has no use for. It has the kernels that
 # make compact rows.
 SERVER = re.compile(r"sortition::(service::(Session|Batcher|Engine|SequenceTable|SequenceState|RowRun|CheckpointKey)"
@@ -61,6 +63,23 @@ class Outside(unittest.TestCase):
         self.assertIn("link sortition_in_process", said)
         self.assertIn("InProcessEngine()", said)
 
+    def verified(self, program: str, name: str, code: int) -> str:
+        """Verifies the file of the published vector `name`."""
+        files = json.loads(VECTORS.read_text(encoding="utf-8"))["files"]
+        vector = next(file for file in files if file["name"] == name)
+        folder = pathlib.Path(self.folder.name)
+        (folder / "records").write_bytes(bytes.fromhex(vector["records"]))
+        (folder / "key").write_text(vector["keys"][0], encoding="utf-8")
+        (folder / "seeds").write_text("\n".join(vector["seeds"]), encoding="utf-8")
+        return run(program, *(str(folder / file) for file in ("records", "key", "seeds")), code=code)
+
+    def test_receipts_are_verified(self) -> None:
+        program = f"{self.built}/verify"
+        self.assertEqual(self.verified(program, "two_chains", 0), "6 receipts, 6 signed, 6 drawn\n")
+        differs = self.verified(program, "other_kept_token", 4)
+        self.assertRegex(differs, r"^2 receipts, 2 signed, 1 drawn\nwrong_token: ")
+        self.assertRegex(self.verified(program, "other_key", 4), r"\nunknown_key: ")
+
     def test_client_has_no_server_in_it(self) -> None:
         symbols = run("nm", "--demangle", f"{self.built}/worker")
         self.assertIn("sortition::client::Client::Step", symbols)
@@ -70,14 +89,16 @@ class Outside(unittest.TestCase):
         self.assertRegex(libraries, r"libgrpc\+\+\.so")
         self.assertNotRegex(libraries, r"libvulkan|prometheus|sortition")
 
-    def test_pkg_config_builds_both(self) -> None:
+    def test_pkg_config_builds_all(self) -> None:
         (found,) = pathlib.Path(self.prefix).rglob("sortition-client.pc")
-        for program, package in (("worker", "sortition-client"), ("local", "sortition-in-process")):
+        for program, package in (("worker", "sortition-client"), ("local", "sortition-in-process"),
+                                 ("verify", "sortition-receipts")):
             flags = run("pkg-config", "--cflags", "--libs", package, PKG_CONFIG_PATH=str(found.parent)).split()
             with self.subTest(program):
                 source = str(SOURCE / f"{program}.cc")
                 run(COMPILER, "-std=c++20", "-o", f"{self.folder.name}/{program}", source, *flags)
         self.assertRegex(run(f"{self.folder.name}/local"), r"^tokens (\d) \1\n$")
+        self.assertIn("6 drawn", self.verified(f"{self.folder.name}/verify", "two_chains", 0))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace sortition::cli {
+namespace sortition::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -87,4 +87,4 @@ TEST(RowFileTest, BrokenHeadersAreRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::cli
+}  // namespace sortition::client

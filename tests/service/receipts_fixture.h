@@ -19,7 +19,7 @@
 
 namespace sortition::service {
 
-using cli::ReceiptCheck;
+using client::ReceiptCheck;
 using testing::CloseOf;
 using testing::OpenOf;
 using testing::ReceiptFolder;
@@ -72,7 +72,7 @@ class SessionReceipts : public ::testing::Test {
   v1::OpenedState MustOpen(const v1::OpenSequence& open) {
     v1::OpenedState state = worker_->MustOpen(open);
     records_ += state.receipts();
-    cli::SeedOpening seed{state.seed(), {}};
+    client::SeedOpening seed{state.seed(), {}};
     EXPECT_EQ(state.receipt_salt().size(), seed.salt.size());
     std::ranges::copy(state.receipt_salt(), seed.salt.begin());
     seeds_.push_back(seed);
@@ -103,7 +103,8 @@ class SessionReceipts : public ::testing::Test {
       check.EndFile();
     }
     check.Finish();
-    for (const cli::Problem& problem : check.problems()) ADD_FAILURE() << problem.name << " " << problem.detail;
+    for (const client::ReceiptProblem& problem : check.problems())
+      ADD_FAILURE() << problem.name << " " << problem.detail;
     return check;
   }
 
@@ -115,7 +116,7 @@ class SessionReceipts : public ::testing::Test {
   std::optional<TestEngine> engine_;
   std::optional<StreamWorker> worker_;
   std::string records_;  // as the worker got them
-  std::vector<cli::SeedOpening> seeds_;
+  std::vector<client::SeedOpening> seeds_;
 };
 
 }  // namespace sortition::service

@@ -30,7 +30,7 @@ class SessionReceiptMasks : public SessionReceipts {
   // Returns the receipts that the worker has got, which the verifier has found right.
   std::vector<Receipt> Receipts() {
     std::vector<Receipt> receipts;
-    ReceiptCheck check({{}, seeds_, [&](const std::string&, const cli::CheckedChain&, const Receipt& receipt) {
+    ReceiptCheck check({{}, seeds_, [&](const std::string&, const client::CheckedChain&, const Receipt& receipt) {
                           receipts.push_back(receipt);
                         }});
     check.Read(records_);
@@ -79,10 +79,10 @@ TEST_F(SessionReceiptMasks, EachFormHasOneHash) {
   std::ofstream(logits, std::ios::binary) << rows_;
   std::ofstream(masks, std::ios::binary) << upload.payloads(0);
   for (const bool has_mask : {true, false}) {
-    cli::ReceiptRows rows({logits, v1::DTYPE_F32, {}, std::nullopt, "", has_mask ? masks : ""});
+    client::ReceiptRows rows({logits, v1::DTYPE_F32, {}, std::nullopt, "", has_mask ? masks : ""});
     std::optional<ReceiptCheck> check;
     check.emplace(ReceiptCheck::Options{
-        {}, seeds_, [&](const std::string& id, const cli::CheckedChain& chain, const Receipt& receipt) {
+        {}, seeds_, [&](const std::string& id, const client::CheckedChain& chain, const Receipt& receipt) {
           rows.Take(id, chain, receipt, &*check);
         }});
     check->Read(records_);

@@ -13,7 +13,7 @@
 namespace sortition::service {
 namespace {
 
-using cli::ReceiptCheck;
+using client::ReceiptCheck;
 using ::testing::HasSubstr;
 using testing::StepBuilder;
 
@@ -243,14 +243,14 @@ class SessionReceiptRows : public SessionReceipts {
     }
   }
   // Returns the counts, and the problems by name.
-  std::pair<cli::RowCounts, std::map<std::string, uint64_t>> Compare(const std::string& logits,
-                                                                     std::optional<double> tolerance) {
+  std::pair<client::RowCounts, std::map<std::string, uint64_t>> Compare(const std::string& logits,
+                                                                        std::optional<double> tolerance) {
     const std::string path = folder_.path() + "/logits";
     std::ofstream(path, std::ios::binary) << logits;
-    cli::ReceiptRows rows({path, v1::DTYPE_F32, {5, 6, 7}, tolerance, ""});
+    client::ReceiptRows rows({path, v1::DTYPE_F32, {5, 6, 7}, tolerance, ""});
     std::optional<ReceiptCheck> check;
     check.emplace(ReceiptCheck::Options{
-        {}, seeds_, [&](const std::string& id, const cli::CheckedChain& chain, const Receipt& receipt) {
+        {}, seeds_, [&](const std::string& id, const client::CheckedChain& chain, const Receipt& receipt) {
           rows.Take(id, chain, receipt, &*check);
         }});
     check->Read(records_);

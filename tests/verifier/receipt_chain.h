@@ -22,7 +22,7 @@
 
 namespace sortition::testing::vectors {
 
-using cli::SeedOpening;
+using client::SeedOpening;
 using service::Receipt;
 using service::ReceiptMethod;
 using service::ReceiptRecord;
@@ -112,7 +112,7 @@ class Chain {
     head.has_ended = has_ended;
     return head;
   }
-  std::string id() const { return cli::Hex(head_.chain); }
+  std::string id() const { return client::Hex(head_.chain); }
   const SeedOpening& seed() const { return seed_; }
   // Returns the logits of each receipt.
   const std::vector<std::vector<float>>& rows() const { return rows_; }

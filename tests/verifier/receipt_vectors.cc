@@ -305,15 +305,15 @@ std::string TextOf(const ReceiptVector& vector) {
     std::vector<std::string> fields = {law::Field("problem", law::Quoted(problem.name))};
     if (problem.name == "wrong_seed") {
       const SeedOpening& seed = vector.seeds[0];
-      fields.push_back(law::Field("line", law::Quoted(std::to_string(seed.seed) + " " + cli::Hex(seed.salt))));
+      fields.push_back(law::Field("line", law::Quoted(std::to_string(seed.seed) + " " + client::Hex(seed.salt))));
     }
     if (!problem.chain.empty()) fields.push_back(law::Field("chain", law::Quoted(problem.chain)));
     if (problem.index) fields.push_back(law::Field("index", std::to_string(*problem.index)));
     problems.push_back(law::Object(fields));
   }
-  for (const auto& key : vector.keys) keys.push_back(law::Quoted(cli::Hex(key)));
+  for (const auto& key : vector.keys) keys.push_back(law::Quoted(client::Hex(key)));
   for (const SeedOpening& seed : vector.seeds) {
-    seeds.push_back(law::Quoted(std::to_string(seed.seed) + " " + cli::Hex(seed.salt)));
+    seeds.push_back(law::Quoted(std::to_string(seed.seed) + " " + client::Hex(seed.salt)));
   }
   return law::Object({law::Field("name", law::Quoted(vector.name)),
                       law::Field("records", law::Quoted(HexOf(vector.records))), law::Field("keys", law::List(keys)),
@@ -390,7 +390,7 @@ std::string MaskVectorsText() {
     const std::vector<uint32_t> words = MaskOf(0xdeadbeef);
     masks.push_back(law::Object({law::Field("mask", law::Quoted(HexOf(words))),
                                  law::Field("live_vocabulary_size", std::to_string(live)),
-                                 law::Field("hash", law::Quoted(cli::Hex(service::MaskHashOf(words, live))))}));
+                                 law::Field("hash", law::Quoted(client::Hex(service::MaskHashOf(words, live))))}));
   }
   return "{\"files\": [\n" + law::Joined(files, ",\n") + "\n],\n\"masks\": [\n" + law::Joined(masks, ",\n") + "\n]}\n";
 }
@@ -402,8 +402,8 @@ std::string ReceiptVectorsText() {
     service::ReceiptSalt salt;
     for (size_t i = 0; i < salt.size(); ++i) salt[i] = static_cast<uint8_t>(i * 17);
     commitments.push_back(
-        law::Object({law::Field("seed", law::Wide(seed)), law::Field("salt", law::Quoted(cli::Hex(salt))),
-                     law::Field("commitment", law::Quoted(cli::Hex(service::CommitmentOf(seed, salt))))}));
+        law::Object({law::Field("seed", law::Wide(seed)), law::Field("salt", law::Quoted(client::Hex(salt))),
+                     law::Field("commitment", law::Quoted(client::Hex(service::CommitmentOf(seed, salt))))}));
   }
   for (const NamedSet& set : Sets()) {
     const v1::SamplingParameters message = Parameters(set.set);

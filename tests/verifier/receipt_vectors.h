@@ -20,7 +20,7 @@ struct ReceiptVector {
   std::string name;
   std::string records;
   std::vector<service::ReceiptPublicKey> keys;
-  std::vector<cli::SeedOpening> seeds;
+  std::vector<client::SeedOpening> seeds;
   std::vector<ExpectedProblem> problems;
   uint64_t receipts = 0;
   uint64_t signed_receipts = 0;

@@ -15,7 +15,7 @@
 namespace sortition::testing {
 namespace {
 
-using cli::ReceiptCheck;
+using client::ReceiptCheck;
 
 constexpr char kPath[] = SORTITION_SOURCE_DIR "/tests/verifier/receipts_vectors.json";
 constexpr char kMasksPath[] = SORTITION_SOURCE_DIR "/tests/verifier/receipt_masks_vectors.json";
@@ -34,9 +34,10 @@ std::vector<std::string> TextsOf(const std::vector<ExpectedProblem>& problems) {
   return texts;
 }
 
-std::vector<std::string> TextsOf(const std::vector<cli::Problem>& problems) {
+std::vector<std::string> TextsOf(const std::vector<client::ReceiptProblem>& problems) {
   std::vector<ExpectedProblem> expected;
-  for (const cli::Problem& problem : problems) expected.push_back({problem.name, problem.chain, problem.index});
+  for (const client::ReceiptProblem& problem : problems)
+    expected.push_back({problem.name, problem.chain, problem.index});
   return TextsOf(expected);
 }
 
@@ -79,18 +80,18 @@ std::string WriteRows(const std::string& name, const std::vector<std::vector<Wor
 
 TEST(ReceiptMasks, VerifierFindsWhatVectorsSay) {
   for (const MaskVector& vector : MakeMaskVectors()) {
-    cli::ReceiptRows::Options options;
+    client::ReceiptRows::Options options;
     // A row of a file has one element for each token of the vocabulary, padding included.
     std::vector<std::vector<float>> padded = vector.rows;
     for (std::vector<float>& row : padded) row.resize(48);
     options.path = WriteRows("logits", padded);
     options.dtype = v1::DTYPE_F32;
     if (!vector.masks.empty()) options.masks = WriteRows("masks", vector.masks);
-    cli::ReceiptRows rows(options);
+    client::ReceiptRows rows(options);
     std::optional<ReceiptCheck> check;
     check.emplace(
         ReceiptCheck::Options{vector.file.keys, vector.file.seeds,
-                              [&](const std::string& id, const cli::CheckedChain& chain,
+                              [&](const std::string& id, const client::CheckedChain& chain,
                                   const service::Receipt& receipt) { rows.Take(id, chain, receipt, &*check); }});
     check->Read(vector.file.records);
     check->Finish();
@@ -192,14 +193,14 @@ TEST(ReceiptWords, PhasesWithinPhasesAreRefused) {
 }
 
 TEST(SeedOpenings, LinesThatAreNoneAreNamed) {
-  const auto seeds = cli::ParseSeeds("# a comment\n\n 42 000102030405060708090A0B0C0D0E0F \r\n");
+  const auto seeds = client::ParseSeeds("# a comment\n\n 42 000102030405060708090A0B0C0D0E0F \r\n");
   ASSERT_TRUE(seeds.ok()) << seeds.status();
   ASSERT_EQ(seeds->size(), 1u);
   EXPECT_EQ(seeds->front().seed, 42u);
   EXPECT_EQ(seeds->front().salt[15], 15);
   for (const char* line : {"42", "x 000102030405060708090a0b0c0d0e0f", "42 0001", "-1 000102030405060708090a0b0c0d0e0f",
                            "42 000102030405060708090a0b0c0d0e0g"}) {
-    EXPECT_FALSE(cli::ParseSeeds(std::string("\n") + line).ok()) << line;
+    EXPECT_FALSE(client::ParseSeeds(std::string("\n") + line).ok()) << line;
   }
 }
 

@@ -97,13 +97,13 @@ class Worker {
   }
 
   // Ends the sequences. Returns all their records.
-  std::string TakeReceipts(std::vector<cli::SeedOpening>* seeds) {
+  std::string TakeReceipts(std::vector<client::SeedOpening>* seeds) {
     sequences_.clear();
     std::string records;
     for (const auto& log : logs_) {
       SORTITION_CHECK(log->AwaitEnd(absl::Seconds(10)));
       records += log->Take();
-      const auto line = cli::ParseSeeds(log->SeedLine());
+      const auto line = client::ParseSeeds(log->SeedLine());
       SORTITION_CHECK(line.ok());
       seeds->push_back(line->front());
     }
@@ -176,11 +176,11 @@ class Suite {
     report_.Add({"score_race_unfiltered", scores[3], "us", scores[2]});
     report_.Add({"score_race_drawn", scores[5], "us", scores[4]});
 
-    std::vector<cli::SeedOpening> seeds;
+    std::vector<client::SeedOpening> seeds;
     const uint64_t tokens = receipts.tokens();
     const std::string records = receipts.TakeReceipts(&seeds);
     report_.Add({"bytes_per_token", static_cast<double>(records.size()) / static_cast<double>(tokens), "B", {}});
-    cli::ReceiptCheck check({{}, seeds});
+    client::ReceiptCheck check({{}, seeds});
     const double start = Seconds(CLOCK_THREAD_CPUTIME_ID);
     for (size_t begin = 0; begin < records.size(); begin += 1 << 20) {
       check.Read(std::string_view(records).substr(begin, 1 << 20));
