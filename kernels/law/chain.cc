@@ -26,15 +26,15 @@ constexpr std::array<Sampler, kSamplers> OrderOf(const std::array<uint32_t, kSam
   }
   return order;
 }
-#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) vllm,
+#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) vllm,
 constexpr auto kVllmOrder = OrderOf({
 #include "kernels/law/options.inc"
 });
-#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) llama_cpp,
+#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) llama_cpp,
 constexpr auto kLlamaCppOrder = OrderOf({
 #include "kernels/law/options.inc"
 });
-#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) hf,
+#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) hf,
 constexpr auto kHfOrder = OrderOf({
 #include "kernels/law/options.inc"
 });
@@ -129,7 +129,7 @@ bool IsThreshold(float q) { return MinPDistance(q) != kernels::RowParameters::kM
 
 std::string_view SamplerName(Sampler sampler) {
   static constexpr std::string_view kNames[] = {
-#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) #name,
+#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) #name,
 #include "kernels/law/options.inc"
   };
   return kNames[size_t(sampler)];

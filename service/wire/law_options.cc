@@ -80,11 +80,14 @@ class Taker {
   void Combinations() {
     if (law_.mirostat != 0 && law_.adaptive_p) return Contradiction("adaptive_p", "mirostat is on, too");
     if (law_.temperature != 0) return;
-    // Greedy takes the first token in order. These samplers might drop it.
     constexpr absl::string_view kGreedy = "temperature 0 takes the first token";
-    for (const Sampler sampler : {Sampler::kTypicalP, Sampler::kXtc, Sampler::kMirostat, Sampler::kAdaptiveP}) {
-      if (law::IsOn(law_, sampler)) return Contradiction(NameOf(sampler), std::string(kGreedy));
-    }
+#define GREEDY_Keeps(sampler, name)
+#define GREEDY_Drops(sampler, name) \
+  if (law::IsOn(law_, Sampler::k##sampler)) return Contradiction(#name, std::string(kGreedy));
+#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) GREEDY_##greedy(sampler, name)
+#include "kernels/law/options.inc"
+#undef GREEDY_Keeps
+#undef GREEDY_Drops
     if (law_.dynamic_temperature_range != 0) Contradiction("dynamic_temperature", std::string(kGreedy));
   }
 

@@ -19,7 +19,8 @@ class Builder {
 #define HISTORY_NUMBER(name, value, form, low, high, text) Number(#name, kText, text);
 #define HISTORY_MESSAGE(name, on, more, text) Message(#name, k##on, kText, more, text);
 #define HISTORY_PART(name, part, type, value, form, low, high, effect) Part(#name "." #part, #part);
-#define LIST_OPTION(name, phase, range, value, text) Add({#name, range, value, text, k##phase});
+#define LIST_OPTION(name, phase, range, value, text) \
+  Add({#name, range, value, text, k##phase, false, std::string_view(#phase) == "Answer"});
 #define STEP_OPTION(name, range, value, text) Add({#name, range, value, text, false, true});
 #include "kernels/law/options.inc"
     End();
@@ -27,8 +28,8 @@ class Builder {
   }
 
  private:
-  static constexpr bool kPhase = true, kText = false;
-  static constexpr bool kByPresence = true, kByValue = false;
+  static constexpr bool kPhase = true, kPhaseState = true, kText = false, kTextState = false, kAnswer = false;
+  static constexpr bool kByPresence = true, kByValue = false, kNever = false;
 
   void Add(ParameterDescription description) {
     End();
@@ -72,7 +73,7 @@ struct NamedFeature {
 using kernels::FeatureOf;
 using kernels::StageKind;
 constexpr NamedFeature kNamedFeatures[] = {
-#define SAMPLER(sampler, name, first, last, vllm, llama_cpp, hf) \
+#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) \
   {#name, FeatureOf(StageKind::first) | FeatureOf(StageKind::last)},
 #include "kernels/law/options.inc"
     {"dynamic_temperature", FeatureOf(StageKind::kDynamicTemperature)},

@@ -16,6 +16,7 @@ struct ParameterDescription {
   std::string_view description;  // effect, unit and origin
   bool in_phases = false;        // a phase may replace it
   bool is_per_step = false;
+  bool is_answer = false;  // only asks for more in the answer
 };
 
 // Returns every option, in the order of the table.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "google/protobuf/message.h"
+#include "service/request/parameter_table.h"
 
 namespace sortition::service {
 namespace {
@@ -16,21 +17,10 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
+// Leaves out what only asks for answers, and the watermark, whose key is a secret.
 bool IsLeftOut(const FieldDescriptor& field) {
   if (field.containing_type() != v1::SamplingParameters::descriptor()) return false;
-  switch (field.number()) {
-    case v1::SamplingParameters::kRawLogprobsFieldNumber:
-    case v1::SamplingParameters::kProcessedLogprobsFieldNumber:
-    case v1::SamplingParameters::kLogprobTokenIdsFieldNumber:
-    case v1::SamplingParameters::kEntropyFieldNumber:
-    case v1::SamplingParameters::kKeptSetFieldNumber:
-    case v1::SamplingParameters::kWatermarkFieldNumber:
-    case v1::SamplingParameters::kTemperedLogprobsFieldNumber:
-    case v1::SamplingParameters::kKeptLogMassFieldNumber:
-      return true;
-    default:
-      return false;
-  }
+  return field.number() == v1::SamplingParameters::kWatermarkFieldNumber || FindParameter(field.name())->is_answer;
 }
 
 std::vector<uint32_t> WordsOf(const Message& message);

@@ -43,28 +43,36 @@ std::optional<Refusal> CheckSampleRow(const v1::SampleRow& row, int index) {
 }
 
 absl::string_view FindStatefulOption(const v1::SamplingParameters& p) {
-  const auto is_long = [](const v1::TokenSequence& word) { return word.tokens_size() > 1; };
-  const struct {
-    absl::string_view name;
-    bool is_on;
-  } options[] = {
-      {"repetition_penalty", p.has_repetition_penalty() && p.repetition_penalty() != 1},
-      {"frequency_penalty", p.frequency_penalty() != 0},
-      {"presence_penalty", p.presence_penalty() != 0},
-      {"mirostat", p.mirostat().version() != 0},
-      {"adaptive_p", p.has_adaptive_p()},
-      {"dry", p.dry().multiplier() != 0},
-      {"no_repeat_ngram_size", p.no_repeat_ngram_size() != 0},
-      {"min_tokens", p.min_tokens() != 0},
-      {"bad_words", std::ranges::any_of(p.bad_words(), is_long)},
-      {"phases", !p.phases().empty()},
-      {"watermark", p.has_watermark()},
-      {"repetition_stop", p.repetition_stop().repeats() != 0},
-      {"banned_phrases", !p.banned_phrases().empty()},
+  // A bad word of one token is a ban.
+  const bool only_bans =
+      std::ranges::all_of(p.bad_words(), [](const v1::TokenSequence& word) { return word.tokens_size() <= 1; });
+  const auto has_entries = [&](std::string_view name, const auto& list) {
+    if constexpr (requires { list.empty(); }) return !list.empty() && !(name == "bad_words" && only_bans);
+    return false;
   };
-  for (const auto& option : options) {
-    if (option.is_on) return option.name;
-  }
+  std::string_view by_value;  // the message whose first part follows
+#define HAS_STATE(phase) std::string_view(#phase).ends_with("State")
+#define IF_SET(name, value) \
+  if (p.has_##name() && p.name() != (value)) return #name;
+#define MESSAGE(name, on)                                    \
+  by_value = std::string_view(on) == "ByValue" ? #name : ""; \
+  if (std::string_view(on) == "ByPresence" && p.has_##name()) return #name;
+#define PART(name, part) \
+  if (std::exchange(by_value, "") == #name && p.name().part() != 0) return #name;
+#define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
+  if (HAS_STATE(phase)) IF_SET(name, value)
+#define LAW_MESSAGE(name, on, phase, more, text) MESSAGE(name, HAS_STATE(phase) ? #on : "")
+#define LAW_PART(name, part, member, type, value, form, low, high) PART(name, part)
+#define HISTORY_NUMBER(name, value, form, low, high, text) IF_SET(name, value)
+#define HISTORY_MESSAGE(name, on, more, text) MESSAGE(name, #on)
+#define HISTORY_PART(name, part, type, value, form, low, high, effect) PART(name, part)
+#define LIST_OPTION(name, phase, range, value, text) \
+  if (HAS_STATE(phase) && has_entries(#name, p.name())) return #name;
+#include "kernels/law/options.inc"
+#undef HAS_STATE
+#undef IF_SET
+#undef MESSAGE
+#undef PART
   return {};
 }
 

@@ -8,12 +8,14 @@ A rule is a function from one file to its findings; FILE_RULES lists them, and p
 about words. The rules that need the whole tree (links, the layout page) take all files at once; TREE_RULES lists those.
 """
 
+import pathlib
 import posixpath
 import re
 import subprocess
 import sys
 from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
 
+import option_tables
 import prose
 
 CPP = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp")
@@ -224,7 +226,11 @@ def generated_messages(path: str, lines: List[str]) -> Found:
 
 
 # Options that are thresholds on probabilities, and numbers that a stage of a chain has for operands.
-OPTION = r"\b(?:top_p|min_p(?:_distance)?|typical_p|xtc_\w+|epsilon_cutoff|eta_cutoff)_?\b"
+TABLE = pathlib.Path(__file__).parents[2] / option_tables.TABLE
+THRESHOLDS = [column.get("member", column["name"])
+              for _, column in option_tables.lines_of(TABLE.read_text(encoding="utf-8"))
+              if column.get("high") == "1" and column["form"] != "Required"]
+OPTION = rf"\b(?:{'|'.join(THRESHOLDS)}|min_p_distance)_?\b"
 OPERAND = r"\boperands\b|\.[abcd]\b(?!\()"
 # The members of law::Threshold and law::Bound, and the number that a threshold gives for estimates.
 OPAQUE = re.compile(r"\.(?:least_sum|farthest)\b")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Writes what is made from kernels/law/options.inc and is not C++: the verifier's tables and a table of a page.
+The verifier's fields come from the contract, proto/sortition/v1/parameters.proto.
 
 `option_tables.py` compares the files with what it would write, prints a line for each that differs, and exits with 1 if
 there is any. `option_tables.py --write` writes them.
@@ -7,10 +8,12 @@ there is any. `option_tables.py --write` writes them.
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 TABLE = Path("kernels/law/options.inc")
+CONTRACT = Path("proto/sortition/v1/parameters.proto")
 PYTHON = Path("client/python/sortition_verify/option_table.py")
 PAGE = Path("docs/semantics.md")
 BEGIN, END = "<!-- options.inc -->\n", "<!-- end of options.inc -->\n"
@@ -26,7 +29,7 @@ COLUMNS = {
     "HISTORY_PART": "name part type value form low high effect",
     "LIST_OPTION": "name phase range value text",
     "STEP_OPTION": "name range value text",
-    "SAMPLER": "sampler name first last vllm llama_cpp hf",
+    "SAMPLER": "sampler name first last greedy vllm llama_cpp hf",
 }
 
 
@@ -73,13 +76,52 @@ def range_of(column: Dict[str, str]) -> str:
     return {"ZeroOr": "0 or ", "OneOr": "1 or "}.get(form, "") + f"{low}..{high}"
 
 
-def python_table(lines: List[Line]) -> str:
+class Contract:
+    """Messages and enumerations by name: of each entry the number, and the words before it."""
+
+    kinds = {"float": '"float"', "uint32": '"number"', "bool": '"bool"', "string": "str",
+             "SamplingParameters": "WITHIN"}
+
+    def __init__(self, source: str) -> None:
+        self.blocks: Dict[str, List[Tuple[str, List[str]]]] = {}
+        inside: List[str] = []
+        for line in re.sub(r" *//.*", "", source).splitlines():
+            if line.endswith("{"):
+                inside.append(inside[-1] if "oneof" in line else line.split()[-2])
+                self.blocks.setdefault(inside[-1], [])
+            elif line.endswith("}"):
+                inside.pop()
+            elif inside and " = " in line:
+                words, number = line.rstrip(";").split(" = ")
+                self.blocks[inside[-1]].append((number, words.split()))
+
+    def kind_of(self, name: str) -> str:
+        if name in self.kinds:
+            return self.kinds[name]
+        block = self.blocks[name]
+        if len(block[0][1]) == 1:
+            return f"({', '.join(chr(34) + words[0] + chr(34) for _, words in block)})"
+        return "{" + ", ".join(self.field(*entry) for entry in block) + "}"
+
+    def field(self, number: str, words: List[str]) -> str:
+        *label, kind, name = words
+        item = self.kind_of(kind)
+        return f'{number}: ("{name}", {f"[{item}]" if "repeated" in label else item})'
+
+
+def may_change(column: Dict[str, str]) -> bool:
+    """True if a phase may replace the option."""
+    return column.get("phase") in ("Phase", "PhaseState")
+
+
+def python_table(lines: List[Line], contract: Contract) -> str:
     defaults: Dict[str, str] = {}
     nested: Dict[str, Dict[str, str]] = {}
     by_presence: List[str] = []
     elsewhere: List[str] = []
     in_phases: List[str] = []
     ranges: Dict[str, Tuple[str, str, str]] = {}
+    left_out = ["watermark"]  # its key is a secret
     for macro, column in lines:
         name = column["name"]
         if macro == "LAW_FLAG" or (macro == "LAW_MESSAGE" and column["on"] == "ByPresence"):
@@ -93,8 +135,9 @@ def python_table(lines: List[Line]) -> str:
                 nested.setdefault(name, {})[column["part"]] = option
         elif macro in ("LAW_NUMBER", "HISTORY_NUMBER", "HISTORY_MESSAGE", "LIST_OPTION"):
             elsewhere.append(name)
-        if column.get("phase") == "Phase":
+        if may_change(column):
             in_phases.append(name)
+        left_out += [name] * (column.get("phase") == "Answer")
         if "form" in column and column["form"] not in ("UpTo", "OffAbove"):
             option = column.get("member") or (f"{name}.{column['part']}" if "part" in column else name)
             ranges[option] = (column["form"], str(number(column["low"])), str(number(column["high"])))
@@ -103,13 +146,15 @@ def python_table(lines: List[Line]) -> str:
     for preset in ("vllm", "llama_cpp", "hf"):
         orders[preset] = [column["name"] for column in sorted(samplers, key=lambda column: int(column[preset]))]
 
+    effects = {".".join(filter(None, (column["name"], column.get("part")))): column["effect"]
+               for _, column in lines if column.get("effect", "None") != "None"}
+    fields = [(words[-1], contract.field(number, words)) for number, words in contract.blocks["SamplingParameters"]
+              if words[-1] not in left_out]
+
     def wrapped(items: List[str]) -> str:
-        text, row = "", "   "
-        for item in items:
-            if len(row) + len(item) + 2 > 118:
-                text, row = text + row + "\n", "   "
-            row += f" {item},"
-        return text + row + "\n"
+        """Lines that break between items, and within long ones."""
+        whole = ", ".join(item if len(item) > 100 else item.replace(" ", "\0") for item in items) + ","
+        return textwrap.indent(textwrap.fill(whole, 114, break_long_words=False), "    ").replace("\0", " ") + "\n"
 
     return (
         '"""The options of kernels/law/options.inc, from which tests/lint/option_tables.py writes this file."""\n\n'
@@ -128,9 +173,17 @@ def python_table(lines: List[Line]) -> str:
         + "# Form, least and largest value. AboveLow excludes the least one; ZeroOr and OneOr take 0 and 1 too.\n"
         + "RANGES = {\n"
         + wrapped([f'"{name}": ("{form}", {low}, {high})' for name, (form, low, high) in ranges.items()])
-        + "}\n# The samplers' orders in the presets.\nORDERS = {\n"
+        + "}\n# Effect of a number: with FewerBelow, Counts and Window a default of 0 stands for all.\nEFFECTS = {\n"
+        + wrapped([f'"{name}": "{effect}"' for name, effect in effects.items()])
+        + "}\n# Samplers that temperature 0 refuses.\nNOT_GREEDY = ("
+        + ", ".join(f'"{column["name"]}"' for column in samplers if column["greedy"] == "Drops")
+        + ")\n# The samplers' orders in the presets.\nORDERS = {\n"
         + "".join(f'    "{preset}": (\n' + "".join("    " + row + "\n" for row in wrapped(
             [f'"{name}"' for name in order]).splitlines()) + "    ),\n" for preset, order in orders.items())
+        + "}\n# Fields of the contract that receipts have, by number: name and kind. A list of one kind is a "
+        + "repeated\n# field, a tuple an enumeration. WITHIN: those that a phase may replace.\nWITHIN = {\n"
+        + wrapped([field for name, field in fields if name in in_phases])
+        + "}\nFIELDS = {\n" + wrapped(["**WITHIN", *(field for name, field in fields if name not in in_phases)])
         + "}\n")
 
 
@@ -152,17 +205,24 @@ def page_table(lines: List[Line]) -> str:
         value = shown(column["value"]) if is_number else column.get("value", "off" if macro == "LAW_FLAG" else "")
         if column.get("on") == "ByPresence":
             value = "absent"
-        scope = "step" if macro == "STEP_OPTION" else "phase" if column.get("phase") == "Phase" else "text"
-        rows.append([f"`{column['name']}`", range_of(column) if is_number else column.get("range", ""), value, scope])
+        scope = "step" if macro == "STEP_OPTION" else "phase" if may_change(column) else "text"
+        fewer = {"FewerBelow": "below", "FewerAbove": "above"}.get(column.get("effect", ""), "")
+        rows.append([f"`{column['name']}`", range_of(column) if is_number else column.get("range", ""), value, fewer,
+                     scope])
     cells = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
-    return "| option | range | default | may change with |\n|---|---|---|---|\n" + cells
+    refused = [f"`{column['name']}`" for _, column in lines if column.get("greedy") == "Drops"]
+    greedy = (f"Temperature 0 takes the first token, and refuses {', '.join(refused)} and `dynamic_temperature`, "
+              "which could drop it.")
+    return ("| option | range | default | keeps fewer | may change with |\n|---|---|---|---|---|\n" + cells + "\n"
+            + textwrap.fill(greedy, 120) + "\n")
 
 
 def main() -> int:
     lines = list(lines_of(TABLE.read_text(encoding="utf-8")))
     page = PAGE.read_text(encoding="utf-8")
     begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-    made = {PYTHON: python_table(lines), PAGE: page[:begin] + page_table(lines) + page[end:]}
+    contract = Contract(CONTRACT.read_text(encoding="utf-8"))
+    made = {PYTHON: python_table(lines, contract), PAGE: page[:begin] + page_table(lines) + page[end:]}
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if "--write" in sys.argv[1:]:

@@ -1,17 +1,16 @@
 """Random parameters of sequences, as JSON.
 
-GENERATE has a line for each field that worlds set. A field of the contract without a line is met by no world.
+GENERATE has a line for each field that worlds set. Samplers without a line have values of their range. Another field
+of the contract without a line is met by no world.
 """
 
 import struct
 
-from sortition_verify.options import DEFAULTS, is_on
+from sortition_verify.option_table import DEFAULTS, IN_PHASES, NESTED, NOT_GREEDY, ORDERS, RANGES
+from sortition_verify.options import is_on
 from sortition_verify.parameters import sampler_options, within
 
-NOT_GREEDY = ("typical_p", "xtc", "dynamic_temperature", "mirostat", "adaptive_p")
-SAMPLERS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "epsilon_cutoff", "eta_cutoff",
-            "top_a", "top_h", "p_less", "xtc", "dynamic_temperature", "mirostat", "adaptive_p",
-            "quadratic_smoothing", "min_k")
+SAMPLERS = (*ORDERS["vllm"], "dynamic_temperature")
 KINDS = ("raw_logprobs", "processed_logprobs", "tempered_logprobs")
 
 
@@ -95,21 +94,31 @@ WITHIN = {
     "logit_bias": biases,
     "allowed_token_ids": lambda t: t.several(max(2, t.live // 2), t.live),
     "banned_token_ids": lambda t: t.several(1, max(1, t.live // 4)),
-    "typical_p": number(1.0, 0.5, low=0.05, high=1.0),
     "top_n_sigma": number(0.0, 0.01, 100.0, low=0.1, high=3.0),
     "epsilon_cutoff": number(0.0, 1.0, 0.1, low=0.0, high=0.3),
     "eta_cutoff": number(0.0, 1.0, 0.1, low=0.0, high=0.3),
-    "top_a": number(0.0, 1.0, low=0.0, high=1.0),
-    "top_h": number(0.0, 1.0, 0.5, low=0.0, high=1.0),
-    "p_less": flag,
     "xtc": parts(_probability=number(0.0, 1.0, 1.0), threshold=number(0.1, 0.5, 0.6, 0.05, low=0.001, high=0.6)),
     "dynamic_temperature": parts(range=number(0.0, 0.5, 100.0, low=0.0, high=2.0),
                                  exponent=number(1.0, 0.01, 10.0, low=0.1, high=3.0)),
     "quadratic_smoothing": parts(factor=number(0.0, 100.0, 0.3, low=0.0, high=2.0),
                                  curve=number(1.0, 3.0, low=1.0, high=3.0)),
-    "min_k": parts(tau=number(0.0, 3.0, 100.0, low=0.0, high=5.0)),
     "min_keep": whole(0, 1, 2, 1000, low=1, high=6),
 }
+
+
+def in_range(option):
+    """The ends of its range, what is off, and values between."""
+    if isinstance(DEFAULTS[option], bool):
+        return flag
+    form, low, high = RANGES[option]
+    ends = [DEFAULTS[option], high] + [low] * (form != "AboveLow")
+    make = number if isinstance(DEFAULTS[option], float) else whole
+    return make(*ends, low=low, high=min(high, 5))
+
+
+for sampler in (name for name in ORDERS["vllm"] if name in IN_PHASES and name not in WITHIN):
+    WITHIN[sampler] = (parts(**{part: in_range(option) for part, option in NESTED[sampler].items()})
+                       if sampler in NESTED else in_range(sampler))
 
 
 def phase(t):
@@ -224,7 +233,7 @@ def on(p, name, live=1 << 20):
 
 
 def greedy_conflicts(p):
-    return [name for name in NOT_GREEDY if p.get("temperature") == 0 and on(p, name)]
+    return [name for name in (*NOT_GREEDY, "dynamic_temperature") if p.get("temperature") == 0 and on(p, name)]
 
 
 def complete(t, p, names):

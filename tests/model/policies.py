@@ -9,6 +9,7 @@ import numpy as np
 from parameters import KINDS, WITHIN, Taste, single
 from refusals import named
 from sequence import Refused
+from sortition_verify.option_table import DEFAULTS, EFFECTS
 
 KEYS = (("first", 11, 4), ("second", 2**64 - 1, 2), ("third", 5, 1))
 # Fields that worlds bound: bounds to choose from, the law's value of an absent field, and whether larger is looser.
@@ -21,11 +22,10 @@ LIMITS = {
     "raw_logprobs.top": ((0, 2), 0), "dry.multiplier": ((0.5, 1.0), 0.0), "xtc.probability": ((0.5,), 0.0),
     "mirostat.tau": ((2.0, 6.0), 5.0), "min_k.tau": ((1.0, 4.0), 3.0),
 }
-ZERO_IS_ALL = ("top_k", "top_n_sigma", "top_h")
+ZERO_IS_ALL = [name for name, effect in EFFECTS.items() if effect != "FewerAbove" and not DEFAULTS.get(name)]
 BANNED = ("logit_bias", "dry", "phases", "xtc", "stop_token_ids", "banned_phrases", "raw_logprobs", "chain", "top_k",
           "temperature", "mirostat", "logprob_token_ids")
-STRICT = {"top_p": "max", "typical_p": "max", "top_n_sigma": "max", "top_h": "max", "min_p": "min",
-          "epsilon_cutoff": "min", "eta_cutoff": "min", "top_a": "min"}
+STRICT = {name: {"FewerBelow": "max", "FewerAbove": "min"}.get(effect) for name, effect in EFFECTS.items()}
 
 
 def make_policies(seed, folder, count):

@@ -2,25 +2,33 @@
 
 import numpy as np
 from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 
 from contract import OpenSequence
 from sequence import Refused
+from sortition_verify.option_table import NESTED, RANGES
+
+PATHS = {option: f"{message}.{part}" for message, parts in NESTED.items() for part, option in parts.items()}
+
+
+def beyond(path, form, low, high):
+    """Values out of a number's range."""
+    message, (*outer, name) = OpenSequence.DESCRIPTOR, f"parameters.{path}".split(".")
+    for part in outer:
+        message = message.fields_by_name[part].message_type
+    if message.fields_by_name[name].type != FieldDescriptor.TYPE_FLOAT:
+        return [value for value in (low - 1, high + 1) if value >= 0]
+    return [low / 2 if low > 0 else low - 0.5, high * 1.01, "NaN"] + [low] * (form == "AboveLow")
+
 
 BEYOND = {
-    "temperature": (0.005, 101, -1, "NaN"), "top_p": (0, 1.5, -0.5, "NaN"), "min_p": (-0.1, 1.5),
-    "repetition_penalty": (0, 101, "NaN"), "frequency_penalty": (101, "Infinity"), "presence_penalty": (-101,),
-    "typical_p": (0, 1.1), "top_n_sigma": (0.001, 101), "epsilon_cutoff": (1.5, -1), "eta_cutoff": (1.5,),
-    "top_a": (2,), "top_h": (1.5, "NaN"), "xtc.probability": (1.5,), "xtc.threshold": (0, 1.5),
-    "dynamic_temperature.range": (-1, 101), "dynamic_temperature.exponent": (0.001, 11), "mirostat.version": (3,),
-    "mirostat.tau": (0, 21), "mirostat.eta": (0, 1.5), "mirostat.m": (1, 1001), "adaptive_p.target": (1.5, -0.1),
-    "adaptive_p.decay": (0.995,), "quadratic_smoothing.factor": (101, -1), "quadratic_smoothing.curve": (0.5, 3.5),
-    "min_k.tau": (101, -1), "min_keep": (1001,), "dry.multiplier": (0.001, 101), "dry.base": (0.5, 101),
-    "dry.allowed_length": (0, 1025), "no_repeat_ngram_size": (1025,), "repetition_stop.repeats": (1, 16385),
-    "repetition_stop.min_period": (0, 513), "repetition_stop.max_period": (0, 513), "raw_logprobs.top": (1001,),
+    **{path: beyond(path, *ends) for path, ends in ((PATHS.get(name, name), ends) for name, ends in RANGES.items())},
+    "no_repeat_ngram_size": (1025,), "raw_logprobs.top": (1001,),
     "stop_token_ids": ([1 << 20],), "banned_token_ids": ([1 << 20],),
     "allowed_token_ids": ([1 << 20],), "logprob_token_ids": ([1 << 20],), "penalty_scope.window": (1 << 31,),
     "logit_bias": ([{"token": 0, "bias": 65504}], [{"token": 1 << 20, "bias": 1}], [{"token": 0, "bias": "NaN"}]),
 }
+del BEYOND["watermark.context_width"]  # a watermark may be refused for a policy's
 TWICE = {"stop_token_ids": [0, 0], "banned_token_ids": [0, 0], "allowed_token_ids": [0, 0], "logprob_token_ids": [0, 0],
          "bad_words": [{"tokens": [0]}, {"tokens": [0]}], "banned_phrases": [{"tokens": [0]}, {"tokens": [0]}],
          "logit_bias": [{"token": 0, "bias": 1}, {"token": 0, "bias": 2}]}

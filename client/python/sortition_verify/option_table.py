@@ -50,6 +50,14 @@ RANGES = {
     "repetition_stop.repeats": ("ZeroOr", 2, 16384), "repetition_stop.min_period": ("Closed", 1, 512),
     "repetition_stop.max_period": ("Closed", 1, 512), "repetition_stop.min_length": ("Closed", 0, 16384),
 }
+# Effect of a number: with FewerBelow, Counts and Window a default of 0 stands for all.
+EFFECTS = {
+    "top_k": "Counts", "top_p": "FewerBelow", "min_p": "FewerAbove", "penalty_scope.window": "Window",
+    "typical_p": "FewerBelow", "top_n_sigma": "FewerBelow", "epsilon_cutoff": "FewerAbove",
+    "eta_cutoff": "FewerAbove", "top_a": "FewerAbove", "top_h": "FewerBelow", "dry.window": "Window",
+}
+# Samplers that temperature 0 refuses.
+NOT_GREEDY = ("typical_p", "xtc", "mirostat", "adaptive_p")
 # The samplers' orders in the presets.
 ORDERS = {
     "vllm": (
@@ -64,4 +72,32 @@ ORDERS = {
         "temperature", "quadratic_smoothing", "top_n_sigma", "min_k", "top_h", "top_k", "top_p", "min_p", "typical_p",
         "epsilon_cutoff", "eta_cutoff", "top_a", "p_less", "xtc", "mirostat", "adaptive_p",
     ),
+}
+# Fields of the contract that receipts have, by number: name and kind. A list of one kind is a repeated
+# field, a tuple an enumeration. WITHIN: those that a phase may replace.
+WITHIN = {
+    1: ("temperature", "float"), 2: ("top_k", "number"), 3: ("top_p", "float"), 4: ("min_p", "float"),
+    5: ("repetition_penalty", "float"), 6: ("frequency_penalty", "float"), 7: ("presence_penalty", "float"),
+    9: ("logit_bias", [{1: ("token", "number"), 2: ("bias", "float")}]), 10: ("allowed_token_ids", ["number"]),
+    11: ("banned_token_ids", ["number"]), 20: ("typical_p", "float"), 21: ("top_n_sigma", "float"),
+    22: ("epsilon_cutoff", "float"), 23: ("eta_cutoff", "float"), 24: ("top_a", "float"), 25: ("top_h", "float"),
+    26: ("p_less", "bool"), 27: ("xtc", {1: ("probability", "float"), 2: ("threshold", "float")}),
+    28: ("dynamic_temperature", {1: ("range", "float"), 2: ("exponent", "float")}),
+    31: ("quadratic_smoothing", {1: ("factor", "float"), 2: ("curve", "float")}),
+    50: ("min_k", {1: ("tau", "float")}), 51: ("min_keep", "number"),
+}
+FIELDS = {
+    **WITHIN, 8: ("penalty_scope", {1: ("window", "number"), 2: ("repetition_counts_prompt", "bool"), 3:
+    ("frequency_counts_prompt", "bool"), 4: ("ignored_prefix", "number")}),
+    12: ("nan_policy", ("NAN_POLICY_UNSPECIFIED", "NAN_POLICY_FAIL", "NAN_POLICY_MASK")), 18: ("chain", {1: ("preset",
+    ("PRESET_UNSPECIFIED", "PRESET_VLLM", "PRESET_LLAMA_CPP", "PRESET_HF")), 2: ("explicit", {1: ("samplers",
+    [str])})}), 29: ("mirostat", {1: ("version", "number"), 2: ("tau", "float"), 3: ("eta", "float"), 4: ("m",
+    "number")}), 30: ("adaptive_p", {1: ("target", "float"), 2: ("decay", "float")}), 32: ("dry", {1: ("multiplier",
+    "float"), 2: ("base", "float"), 3: ("allowed_length", "number"), 4: ("window", "number"), 5: ("sequence_breakers",
+    [{1: ("tokens", ["number"])}])}), 33: ("no_repeat_ngram_size", "number"), 34: ("min_tokens", "number"),
+    35: ("stop_token_ids", ["number"]), 36: ("bad_words", [{1: ("tokens", ["number"])}]), 37: ("phases", [{1:
+    ("begin", ["number"]), 2: ("end", ["number"]), 3: ("max_tokens", "number"), 4: ("then", ["number"]), 5:
+    ("parameters", WITHIN)}]), 44: ("repetition_stop", {1: ("repeats", "number"), 2: ("min_period", "number"), 3:
+    ("max_period", "number"), 4: ("min_length", "number"), 5: ("min_tokens", "number")}),
+    45: ("banned_phrases", [{1: ("tokens", ["number"])}]),
 }

@@ -2,11 +2,10 @@
 
 from typing import Any, Dict, List, Sequence, Tuple
 
-from sortition_verify.option_table import BY_PRESENCE, DEFAULTS, ELSEWHERE, NESTED, ORDERS, RANGES
+from sortition_verify.option_table import BY_PRESENCE, DEFAULTS, ELSEWHERE, NESTED, NOT_GREEDY, ORDERS, RANGES
 from sortition_verify.options import compile_options, is_on, single
 from sortition_verify.row import Compiled
 
-NOT_GREEDY = {"typical_p", "xtc", "mirostat", "adaptive_p"}
 PRESETS = {"PRESET_UNSPECIFIED": "vllm", "PRESET_VLLM": "vllm", "PRESET_LLAMA_CPP": "llama_cpp", "PRESET_HF": "hf"}
 
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from sortition_verify.option_table import IN_PHASES
+from sortition_verify.option_table import FIELDS
 
 MOST_BODY = 1 << 24
 MAGIC = b"sortrcp1"
@@ -168,41 +168,11 @@ def signature_of(body: bytes) -> Signature:
 # --- the parameters of an opening
 
 NUMBER, FLOAT, BOOL = "number", "float", "bool"
-PRESETS = ["PRESET_UNSPECIFIED", "PRESET_VLLM", "PRESET_LLAMA_CPP", "PRESET_HF"]
-NAN_POLICIES = ["NAN_POLICY_UNSPECIFIED", "NAN_POLICY_FAIL", "NAN_POLICY_MASK"]
-TOKENS = {1: ("tokens", [NUMBER])}
-# By number: the field's name and kind. A list of one kind is a repeated field, a tuple an enumeration.
-FIELDS: Dict[int, Tuple[str, Any]] = {
-    1: ("temperature", FLOAT), 2: ("top_k", NUMBER), 3: ("top_p", FLOAT), 4: ("min_p", FLOAT),
-    5: ("repetition_penalty", FLOAT), 6: ("frequency_penalty", FLOAT), 7: ("presence_penalty", FLOAT),
-    8: ("penalty_scope", {1: ("window", NUMBER), 2: ("repetition_counts_prompt", BOOL),
-                          3: ("frequency_counts_prompt", BOOL), 4: ("ignored_prefix", NUMBER)}),
-    9: ("logit_bias", [{1: ("token", NUMBER), 2: ("bias", FLOAT)}]), 10: ("allowed_token_ids", [NUMBER]),
-    11: ("banned_token_ids", [NUMBER]), 12: ("nan_policy", tuple(NAN_POLICIES)),
-    18: ("chain", {1: ("preset", tuple(PRESETS)), 2: ("explicit", {1: ("samplers", [str])})}),
-    20: ("typical_p", FLOAT), 21: ("top_n_sigma", FLOAT), 22: ("epsilon_cutoff", FLOAT), 23: ("eta_cutoff", FLOAT),
-    24: ("top_a", FLOAT), 25: ("top_h", FLOAT), 26: ("p_less", BOOL),
-    27: ("xtc", {1: ("probability", FLOAT), 2: ("threshold", FLOAT)}),
-    28: ("dynamic_temperature", {1: ("range", FLOAT), 2: ("exponent", FLOAT)}),
-    29: ("mirostat", {1: ("version", NUMBER), 2: ("tau", FLOAT), 3: ("eta", FLOAT), 4: ("m", NUMBER)}),
-    30: ("adaptive_p", {1: ("target", FLOAT), 2: ("decay", FLOAT)}),
-    31: ("quadratic_smoothing", {1: ("factor", FLOAT), 2: ("curve", FLOAT)}),
-    32: ("dry", {1: ("multiplier", FLOAT), 2: ("base", FLOAT), 3: ("allowed_length", NUMBER), 4: ("window", NUMBER),
-                 5: ("sequence_breakers", [TOKENS])}),
-    33: ("no_repeat_ngram_size", NUMBER), 34: ("min_tokens", NUMBER), 35: ("stop_token_ids", [NUMBER]),
-    36: ("bad_words", [TOKENS]),
-    44: ("repetition_stop", {1: ("repeats", NUMBER), 2: ("min_period", NUMBER), 3: ("max_period", NUMBER),
-                             4: ("min_length", NUMBER), 5: ("min_tokens", NUMBER)}),
-    45: ("banned_phrases", [TOKENS]),
-    50: ("min_k", {1: ("tau", FLOAT)}), 51: ("min_keep", NUMBER),
-}
-# The fields that a phase may replace.
-WITHIN = {number: field for number, field in FIELDS.items() if field[0] in IN_PHASES}
-FIELDS[37] = ("phases", [{1: ("begin", [NUMBER]), 2: ("end", [NUMBER]), 3: ("max_tokens", NUMBER),
-                          4: ("then", [NUMBER]), 5: ("parameters", WITHIN)}])
+
+NUMBER, FLOAT, BOOL = "number", "float", "bool"
 
 
-def parameters_of(words: List[int], fields: Dict[int, Tuple[str, Any]] = FIELDS) -> Dict[str, Any]:
+def parameters_of(words: List[int], fields: Dict[int, Any] = FIELDS) -> Dict[str, Any]:
     """The parameters as JSON with the contract's names. Raises BadRecord for words that are none."""
     found: Dict[str, Any] = {}
     at, last = 0, 0
