@@ -10,11 +10,9 @@ std::string Bound::Text() const { return absl::StrCat(std::string(name), " ", va
 std::vector<LimitDescription> DescribeLimits(const Limits& limits) {
   const Bounds bounds(limits);
   return {
-#define LIMIT(type, name, initial, unit, description) {#name, bounds.name().value, unit, description},
-#define FIXED_LIMIT(type, constant, name, fixed, unit, description) {#name, Bounds::name().value, unit, description},
+#define LIMIT(type, name, initial, least, most, unit, text) {#name, bounds.name().value, unit, text},
+#define FIXED_LIMIT(type, constant, name, fixed, unit, text) {#name, Bounds::name().value, unit, text},
 #include "service/limits.inc"
-#undef LIMIT
-#undef FIXED_LIMIT
   };
 }
 

@@ -14,18 +14,12 @@ namespace sortition::service {
 
 // Values that an operator can set.
 struct Limits {
-#define LIMIT(type, name, initial, unit, description) type name = initial;
-#define FIXED_LIMIT(type, constant, name, fixed, unit, description)
+#define LIMIT(type, name, initial, least, most, unit, text) type name = initial;
 #include "service/limits.inc"
-#undef LIMIT
-#undef FIXED_LIMIT
 };
 
-#define LIMIT(type, name, initial, unit, description)
-#define FIXED_LIMIT(type, constant, name, fixed, unit, description) inline constexpr type constant = fixed;
+#define FIXED_LIMIT(type, constant, name, fixed, unit, text) inline constexpr type constant = fixed;
 #include "service/limits.inc"
-#undef LIMIT
-#undef FIXED_LIMIT
 
 // The highest max_step_positions: a row has up to 6 parts.
 inline constexpr uint32_t kMostStepPositions = kMaxMessageParts / 8;
@@ -46,13 +40,11 @@ class Bounds {
  public:
   explicit Bounds(const Limits& limits) : limits_(limits) {}
 
-#define LIMIT(type, name, initial, unit, description) \
+#define LIMIT(type, name, initial, least, most, unit, text) \
   Bound name() const { return {#name, ValueOf(limits_.name)}; }
-#define FIXED_LIMIT(type, constant, name, fixed, unit, description) \
+#define FIXED_LIMIT(type, constant, name, fixed, unit, text) \
   static constexpr Bound name() { return {#name, constant}; }
 #include "service/limits.inc"
-#undef LIMIT
-#undef FIXED_LIMIT
 
  private:
   static uint64_t ValueOf(uint64_t value) { return value; }

@@ -76,8 +76,8 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   const std::vector<devices::DeviceDescription> descriptions = Describe(started->devices);
   monitoring::PrometheusObserver observer(descriptions);
   std::unique_ptr<StepTraces> traces;
-  if (!config.traces.endpoint.empty()) {
-    auto started_traces = StepTraces::Start(config.traces, &clock, &observer, log);
+  if (!config.otlp_endpoint.empty()) {
+    auto started_traces = StepTraces::Start({.endpoint = config.otlp_endpoint}, &clock, &observer, log);
     if (!started_traces.ok()) return started_traces.status();
     traces = *std::move(started_traces);
   }
@@ -87,8 +87,14 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   }
   LoggedEvents event_log(log, traces.get(), slow_steps ? &*slow_steps : nullptr);
   std::unique_ptr<service::ReceiptBook> receipts;
-  if (!config.receipts.key_file.empty()) {
-    auto book = service::ReceiptBook::Start(config.receipts, &observer, &event_log);
+  if (!config.receipt_key.empty()) {
+    auto book = service::ReceiptBook::Start({.key_file = config.receipt_key,
+                                             .folder = config.receipt_folder,
+                                             .all = config.receipt_all,
+                                             .required = config.receipt_required,
+                                             .file_bytes = config.receipt_file_bytes,
+                                             .queue_bytes = config.receipt_queue_bytes},
+                                            &observer, &event_log);
     if (!book.ok()) return book.status();
     receipts = *std::move(book);
   }

@@ -18,7 +18,4 @@ namespace sortition::server {
 absl::StatusOr<Config> ConfigFromFlags(int argc, char** argv, const char* const* environment,
                                        const std::string& version);
 
-// Fills in the settings whose flags are in tuning_flags.cc. Called by ConfigFromFlags.
-void ReadTuningFlags(Config* config);
-
 }  // namespace sortition::server

@@ -11,7 +11,7 @@ SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 MANUALS = pathlib.Path(os.environ["TEST_BUILD_DIR"], "deploy/packages/manuals")
 # From each program to its page's section and the sources that define its flags.
 PROGRAMS = {
-    "sortitiond": (8, ["service/process/flags.cc", "service/process/tuning_flags.cc"]),
+    "sortitiond": (8, ["service/flags.inc", "service/tuning_flags.inc"]),
     "sortitionctl": (1, ["client/cli/*.cc"]),
     "sortition_self_test": (1, ["tests/conformance/self_test_main.cc"]),
 }
@@ -20,7 +20,9 @@ PROGRAMS = {
 def flags(patterns):
     text = "".join(file.read_text(encoding="utf-8") for pattern in patterns for file in SOURCE.glob(pattern))
     text = re.sub(r"^#define (?:.*\\\n)*.*", "", text, flags=re.MULTILINE)  # these make flags of the table of options
-    return set(re.findall(r"ABSL_FLAG\(\s*(?:[^,()<>]|<[^>]*>|\([^)]*\))+,\s*(\w+),", text))
+    lines = re.findall(r"^(?:SETTING|NUMBER|LIMIT)\([\w:]+, (\w+),|^TIME_LIMIT\((\w+),", text, re.MULTILINE)
+    return {name for pair in lines for name in pair if name} | set(
+        re.findall(r"ABSL_FLAG\(\s*(?:[^,()<>]|<[^>]*>|\([^)]*\))+,\s*(\w+),", text))
 
 
 def complete(program, *words):

@@ -38,8 +38,6 @@ TEST(Limits, EachIsPublishedWithItsValue) {
   }
 #define FIXED_LIMIT(type, constant, name, ...) EXPECT_EQ(defaults.at(#name), uint64_t{constant});
 #include "service/limits.inc"
-#undef LIMIT
-#undef FIXED_LIMIT
 }
 
 TEST(Limits, TextOfABoundIsNameAndValue) {
