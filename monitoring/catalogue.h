@@ -1,4 +1,5 @@
-// The name and meaning of every metric, in one place. Base units, bounded labels, never a request id.
+// The name and meaning of every metric that service/metrics.inc does not have. Base units, bounded labels, never a
+// request id.
 #pragma once
 
 namespace sortition::monitoring {
@@ -13,7 +14,6 @@ inline constexpr MetricName kSteps = {"sortition_steps_total", "Step messages re
 inline constexpr MetricName kRows = {"sortition_rows_total", "Rows of the steps received."};
 inline constexpr MetricName kCompactRows = {"sortition_compact_rows_total",
                                             "Compact rows, by outcome: decided, or why the row was required."};
-inline constexpr MetricName kTokens = {"sortition_tokens_total", "Tokens that rows were answered with."};
 inline constexpr MetricName kErrors = {"sortition_errors_total",
                                        "Rows, sequences, messages and calls refused, by reason."};
 inline constexpr MetricName kRefusedFields = {"sortition_refused_fields_total",
@@ -44,8 +44,6 @@ inline constexpr MetricName kSentBytes = {"sortition_sent_bytes_total", "Bytes o
 inline constexpr MetricName kPayloadBytes = {"sortition_payload_bytes_total", "Bulk bytes received: logits and masks."};
 
 // Shared memory.
-inline constexpr MetricName kSharedPayloadBytes = {"sortition_shared_payload_bytes_total",
-                                                   "Bulk bytes of steps that lay in memory shared with the worker."};
 inline constexpr MetricName kMemoryConnections = {"sortition_memory_connections", "Connections to the memory socket."};
 inline constexpr MetricName kMemoryRegions = {"sortition_memory_regions", "Regions of shared memory."};
 inline constexpr MetricName kMemoryBytes = {"sortition_memory_bytes", "Bytes of shared memory."};
@@ -83,34 +81,11 @@ inline constexpr MetricName kRecheckedRows = {"sortition_rechecked_rows_total",
 inline constexpr MetricName kLiveSequences = {"sortition_live_sequences", "Sequences whose state is held."};
 inline constexpr MetricName kStateBytes = {"sortition_state_bytes",
                                            "Memory of sequences: states, options and histories in transfer."};
-inline constexpr MetricName kSequencesOpened = {"sortition_sequences_opened_total",
-                                                "Sequences opened, those opened again included."};
-inline constexpr MetricName kEvictions = {"sortition_evictions_total",
-                                          "Idle sequences forgotten, by the bound that required it."};
-inline constexpr MetricName kReplays = {"sortition_replays_total",
-                                        "Histories sent again because the server did not have them."};
-inline constexpr MetricName kReplayedTokens = {"sortition_replayed_tokens_total",
-                                               "Tokens of the histories sent again."};
-
-// Receipts.
-inline constexpr MetricName kReceipts = {"sortition_receipts_total",
-                                         "Receipts made, written to a file, and lost because they could not be."};
-inline constexpr MetricName kReceiptsFailing = {"sortition_receipts_failing", "1 while receipts cannot be written."};
-
-// The operator's policies.
-inline constexpr MetricName kPolicyActions = {"sortition_policy_actions_total",
-                                              "Opens that the operator's policies have refused, changed, or marked."};
-inline constexpr MetricName kPoliciesFailing = {"sortition_policies_failing",
-                                                "1 while the changed file of policies cannot be used."};
 
 // TLS.
 inline constexpr MetricName kCertificateEnd = {
     "sortition_tls_certificate_end_timestamp_seconds",
     "Time at which the certificate in the file of --tls_certificate ends to be valid, in seconds since 1970."};
-
-// Traces.
-inline constexpr MetricName kSpans = {"sortition_trace_spans_total",
-                                      "Spans of traces that the collector took, and that were lost."};
 
 // The server.
 inline constexpr MetricName kLimit = {"sortition_limit",

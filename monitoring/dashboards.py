@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the Grafana dashboards: dashboards.py FOLDER.
 
-An expression names metrics of catalogue.h and records of rules/recording.yaml. Here they stand without the labels and
-ranges that Grafana's variables select. A name that neither has is an error.
+An expression names metrics of catalogue.h or service/metrics.inc, and records of rules/recording.yaml. Here they stand
+without the labels and ranges that Grafana's variables select. A name that none has is an error.
 """
 
 import json
@@ -29,7 +29,8 @@ def names(path, pattern):
         return re.findall(pattern, file.read())
 
 
-NAMES = {*names("catalogue.h", r'= \{\s*"(\w+)"'), *names("rules/recording.yaml", r"- record: (\S+)")}
+NAMES = {*names("catalogue.h", r'= \{\s*"(\w+)"'), *names("../service/metrics.inc", r'"(sortition_\w+)"'),
+         *names("rules/recording.yaml", r"- record: (\S+)")}
 
 
 def select(match):

@@ -31,6 +31,12 @@ prometheus::Counter& Counter(Registry& registry, const MetricName& metric) {
   return Counters(registry, metric).Add({});
 }
 
+// Families of one name are one, with the first help.
+prometheus::Counter& AddCounter(Registry& registry, const MetricName& metric, const std::string& label,
+                                const std::string& value) {
+  return Counters(registry, metric).Add(label.empty() ? prometheus::Labels() : prometheus::Labels{{label, value}});
+}
+
 // Returns bounds that begin with `first`, each `factor` times the one before.
 Histogram::BucketBoundaries Geometric(double first, double factor, int count) {
   Histogram::BucketBoundaries bounds;
@@ -43,7 +49,6 @@ const Histogram::BucketBoundaries kSecondsBounds = Geometric(32e-6, 2, 19);
 // 1 to 4096 rows.
 const Histogram::BucketBoundaries kRowsBounds = Geometric(1, 2, 13);
 
-constexpr const char* kEvictionCauses[] = {"count", "bytes", "idle", "client", "operator"};
 constexpr const char* kStreamEnds[] = {"by client", "drained", "abandoned"};
 
 const char* TransportLabel(service::Transport transport) {
@@ -67,18 +72,14 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
     : registry_(std::make_shared<Registry>()),
       steps_(Counter(*registry_, kSteps)),
       rows_(Counter(*registry_, kRows)),
-      tokens_(Counter(*registry_, kTokens)),
       payload_bytes_(Counter(*registry_, kPayloadBytes)),
-      shared_payload_bytes_(Counter(*registry_, kSharedPayloadBytes)),
-      sequences_opened_(Counter(*registry_, kSequencesOpened)),
-      replays_(Counter(*registry_, kReplays)),
-      replayed_tokens_(Counter(*registry_, kReplayedTokens)),
-      receipts_failing_(Gauges(*registry_, kReceiptsFailing).Add({})),
-      policies_failing_(Gauges(*registry_, kPoliciesFailing).Add({})),
       step_latency_(Histograms(*registry_, kStepLatency).Add({}, kSecondsBounds)),
       ready_wait_(Histograms(*registry_, kReadyWait).Add({}, kSecondsBounds)),
       queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)),
       refused_fields_(Counters(*registry_, kRefusedFields)) {
+#define COUNTER(id, name, label, value, help) counters_.push_back(&AddCounter(*registry_, {name, help}, label, value));
+#define GAUGE(id, name, help) gauges_.push_back(&Gauges(*registry_, {name, help}).Add({}));
+#include "service/metrics.inc"
   auto& errors = Counters(*registry_, kErrors);
   for (const service::Reason reason : service::kAllReasons) {
     errors_[reason] = &errors.Add({{"reason", std::string(service::ReasonName(reason))}});
@@ -93,20 +94,6 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
   for (size_t i = 0; i < compact_required_.size(); ++i) {
     compact_required_[i] = &compact.Add({{"outcome", service::kRequiredNames[i]}});
   }
-  auto& receipts = Counters(*registry_, kReceipts);
-  for (size_t i = 0; i < receipts_.size(); ++i) {
-    receipts_[i] = &receipts.Add({{"step", service::kReceiptStepNames[i]}});
-  }
-  auto& policy_actions = Counters(*registry_, kPolicyActions);
-  for (size_t i = 0; i < policy_actions_.size(); ++i) {
-    policy_actions_[i] = &policy_actions.Add({{"action", service::kPolicyActionNames[i]}});
-  }
-  auto& spans = Counters(*registry_, kSpans);
-  for (size_t i = 0; i < spans_.size(); ++i) {
-    spans_[i] = &spans.Add({{"outcome", service::kSpanOutcomeNames[i]}});
-  }
-  auto& evictions = Counters(*registry_, kEvictions);
-  for (const char* cause : kEvictionCauses) evictions_[cause] = &evictions.Add({{"cause", cause}});
   auto& ended = Counters(*registry_, kConnectionsEnded);
   for (size_t i = 1; i < server::kFrameExcesses; ++i) {
     const std::string excess(server::FrameExcessName(static_cast<server::FrameExcess>(i)));
@@ -176,13 +163,17 @@ PrometheusObserver::DeviceMetrics& PrometheusObserver::Device(std::string_view n
   return it->second;
 }
 
+void PrometheusObserver::Count(service::Counter counter, uint64_t count) {
+  counters_[static_cast<size_t>(counter)]->Increment(static_cast<double>(count));
+}
+
+void PrometheusObserver::Set(service::Gauge gauge, double value) { gauges_[static_cast<size_t>(gauge)]->Set(value); }
+
 void PrometheusObserver::StepReceived(uint32_t rows, uint64_t payload_bytes) {
   steps_.Increment();
   rows_.Increment(rows);
   payload_bytes_.Increment(static_cast<double>(payload_bytes));
 }
-
-void PrometheusObserver::SharedPayload(uint64_t bytes) { shared_payload_bytes_.Increment(static_cast<double>(bytes)); }
 
 void PrometheusObserver::StepReady(absl::Duration waited) { ready_wait_.Observe(absl::ToDoubleSeconds(waited)); }
 
@@ -193,25 +184,7 @@ void PrometheusObserver::CompactRows(const service::CompactRowCounts& counts) {
   }
 }
 
-void PrometheusObserver::Receipts(service::ReceiptStep step, uint32_t count) {
-  receipts_[static_cast<size_t>(step)]->Increment(count);
-}
-
-void PrometheusObserver::ReceiptsFailing(bool failing) { receipts_failing_.Set(failing ? 1 : 0); }
-
-void PrometheusObserver::PolicyActed(service::PolicyAction action) {
-  policy_actions_[static_cast<size_t>(action)]->Increment();
-}
-
-void PrometheusObserver::Spans(service::SpanOutcome outcome, uint32_t count) {
-  spans_[static_cast<size_t>(outcome)]->Increment(count);
-}
-
-void PrometheusObserver::PoliciesFailing(bool failing) { policies_failing_.Set(failing ? 1 : 0); }
-
 void PrometheusObserver::StepAnswered(absl::Duration latency) { step_latency_.Observe(absl::ToDoubleSeconds(latency)); }
-
-void PrometheusObserver::TokensDrawn(uint32_t count) { tokens_.Increment(count); }
 
 void PrometheusObserver::PhaseTokens(uint32_t phase, uint32_t count) {
   SORTITION_CHECK(phase >= 1 && phase <= phase_tokens_.size());
@@ -255,8 +228,6 @@ void PrometheusObserver::BatchDone(std::string_view device, uint32_t rows, absl:
 
 void PrometheusObserver::BatchFailed(std::string_view device) { Device(device).failures.Increment(); }
 
-void PrometheusObserver::SequenceOpened() { sequences_opened_.Increment(); }
-
 void PrometheusObserver::RowsRerun(std::string_view device, uint32_t rows) {
   Device(device).rerun_rows.Increment(rows);
 }
@@ -264,17 +235,6 @@ void PrometheusObserver::RowsRerun(std::string_view device, uint32_t rows) {
 void PrometheusObserver::RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) {
   Device(device).right_rows.Increment(right);
   Device(device).wrong_rows.Increment(wrong);
-}
-
-void PrometheusObserver::SequencesEvicted(std::string_view cause, uint32_t count) {
-  const auto it = evictions_.find(cause);
-  SORTITION_CHECK(it != evictions_.end());
-  it->second->Increment(count);
-}
-
-void PrometheusObserver::HistoryReplayed(uint32_t tokens) {
-  replays_.Increment();
-  replayed_tokens_.Increment(tokens);
 }
 
 void PrometheusObserver::StreamOpened(service::Transport transport) {
@@ -310,7 +270,9 @@ void PrometheusObserver::MessageSent(service::Transport transport, uint64_t byte
 }
 
 service::Observer::Totals PrometheusObserver::totals() const {
-  Totals totals{.steps = Whole(steps_), .rows = Whole(rows_), .tokens = Whole(tokens_)};
+  Totals totals{.steps = Whole(steps_),
+                .rows = Whole(rows_),
+                .tokens = Whole(*counters_[static_cast<size_t>(service::Counter::kTokens)])};
   for (const prometheus::Counter* counter : compact_required_) totals.rows_required += Whole(*counter);
   totals.compact_rows = Whole(*compact_decided_) + totals.rows_required;
   for (const auto& [reason, counter] : errors_) {

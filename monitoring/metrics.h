@@ -30,28 +30,20 @@ class PrometheusObserver final : public service::Observer {
 
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
+  void Count(service::Counter counter, uint64_t count) override;
+  void Set(service::Gauge gauge, double value) override;
   void StepReceived(uint32_t rows, uint64_t payload_bytes) override;
-  void SharedPayload(uint64_t bytes) override;
   void StepReady(absl::Duration waited) override;
   void CompactRows(const service::CompactRowCounts& counts) override;
-  void Receipts(service::ReceiptStep step, uint32_t count) override;
-  void ReceiptsFailing(bool failing) override;
-  void PolicyActed(service::PolicyAction action) override;
-  void PoliciesFailing(bool failing) override;
-  void Spans(service::SpanOutcome outcome, uint32_t count) override;
   void StepAnswered(absl::Duration latency) override;
-  void TokensDrawn(uint32_t count) override;
   void PhaseTokens(uint32_t phase, uint32_t count) override;
   void Refused(service::Reason reason, std::string_view field, uint32_t count) override;
   void BatchStarted(std::string_view device, uint32_t rows, service::RouteReason reason) override;
   void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                  absl::Duration kernel_time) override;
   void BatchFailed(std::string_view device) override;
-  void SequenceOpened() override;
   void RowsRerun(std::string_view device, uint32_t rows) override;
   void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) override;
-  void SequencesEvicted(std::string_view cause, uint32_t count) override;
-  void HistoryReplayed(uint32_t tokens) override;
   void StreamOpened(service::Transport transport) override;
   void StreamEnded(service::Transport transport, std::string_view how) override;
   void ConnectionsEnded(std::string_view excess, uint32_t count) override;
@@ -90,22 +82,14 @@ class PrometheusObserver final : public service::Observer {
   DeviceMetrics& Device(std::string_view name);
 
   const std::shared_ptr<prometheus::Registry> registry_;
+  std::vector<prometheus::Counter*> counters_;  // by service::Counter
+  std::vector<prometheus::Gauge*> gauges_;      // by service::Gauge
   prometheus::Counter& steps_;
   prometheus::Counter& rows_;
-  prometheus::Counter& tokens_;
   prometheus::Counter& payload_bytes_;
-  prometheus::Counter& shared_payload_bytes_;
-  prometheus::Counter& sequences_opened_;
-  prometheus::Counter& replays_;
-  prometheus::Counter& replayed_tokens_;
-  prometheus::Gauge& receipts_failing_;
-  prometheus::Gauge& policies_failing_;
   prometheus::Histogram& step_latency_;
   prometheus::Histogram& ready_wait_;
   prometheus::Histogram& queue_wait_;
-  std::array<prometheus::Counter*, std::size(service::kReceiptStepNames)> receipts_ = {};
-  std::array<prometheus::Counter*, std::size(service::kPolicyActionNames)> policy_actions_ = {};
-  std::array<prometheus::Counter*, std::size(service::kSpanOutcomeNames)> spans_ = {};
   prometheus::Counter* compact_decided_ = nullptr;
   std::array<prometheus::Counter*, std::tuple_size_v<decltype(service::CompactRowCounts::required)>> compact_required_ =
       {};
@@ -114,7 +98,6 @@ class PrometheusObserver final : public service::Observer {
   // By reason, then as RefusedFields; null until a pair is refused.
   std::map<service::Reason, std::vector<std::atomic<prometheus::Counter*>>> refused_pairs_;
   std::array<prometheus::Counter*, service::kMaxPhases> phase_tokens_ = {};
-  std::map<std::string, prometheus::Counter*, std::less<>> evictions_;
   std::map<std::string, prometheus::Counter*, std::less<>> connections_ended_;
   std::map<std::string, DeviceMetrics, std::less<>> devices_;
   std::map<service::Transport, TransportMetrics> transports_;

@@ -23,17 +23,15 @@ struct CompactRowCounts {
 };
 inline constexpr const char* kRequiredNames[] = {"tokens", "cut", "sums", "row"};
 
-// Steps in the life of a receipt: made, written to a file, and lost because it could not be written.
-enum class ReceiptStep : uint8_t { kMade, kWritten, kLost };
-inline constexpr const char* kReceiptStepNames[] = {"made", "written", "lost"};
-
-// Effects of the operator's policies on a sequence that opens: refused, its parameters changed, its text marked.
-enum class PolicyAction : uint8_t { kRefused, kApplied, kMarked };
-inline constexpr const char* kPolicyActionNames[] = {"refused", "applied", "marked"};
-
-// Outcomes of a span of a trace: the collector has it, or it is lost, as the collector did not take it in time.
-enum class SpanOutcome : uint8_t { kExported, kLost };
-inline constexpr const char* kSpanOutcomeNames[] = {"exported", "lost"};
+// The series of metrics.inc.
+enum class Counter : uint8_t {
+#define COUNTER(id, name, label, value, help) k##id,
+#include "service/metrics.inc"
+};
+enum class Gauge : uint8_t {
+#define GAUGE(id, name, help) k##id,
+#include "service/metrics.inc"
+};
 
 // Thread-safe; never blocks for long.
 class Observer {
@@ -52,18 +50,18 @@ class Observer {
 
   virtual ~Observer() = default;
 
+  // Moves a metric of metrics.inc.
+  virtual void Count(Counter counter, uint64_t count) = 0;
+  virtual void Set(Gauge gauge, double value) = 0;
+
   // A step message of `rows` rows and `payload_bytes` bulk bytes has arrived.
   virtual void StepReceived(uint32_t rows, uint64_t payload_bytes) = 0;
-  // `bytes` of a step's bulk bytes lie in memory shared with the worker. They are also among its payload bytes.
-  virtual void SharedPayload(uint64_t bytes) = 0;
   // The logits of a step sent early were complete `waited` after the step's arrival.
   virtual void StepReady(absl::Duration waited) = 0;
   // Compact rows of a step have run.
   virtual void CompactRows(const CompactRowCounts& counts) = 0;
   // The last row of a step was answered, `latency` after its arrival, or after its logits were complete.
   virtual void StepAnswered(absl::Duration latency) = 0;
-  // `count` rows were answered with a token.
-  virtual void TokensDrawn(uint32_t count) = 0;
   // `count` rows, whose last token was drawn in this phase of their sequence, 1 to kMaxPhases. Called for phases alone.
   virtual void PhaseTokens(uint32_t phase, uint32_t count) = 0;
   // `count` rows, sequences, messages or calls were refused. `field` is that of the refusal.
@@ -75,18 +73,10 @@ class Observer {
                          absl::Duration kernel_time) = 0;
   // A device failed a batch, whose answers are not used.
   virtual void BatchFailed(std::string_view device) = 0;
-  // A sequence was opened, or opened again.
-  virtual void SequenceOpened() = 0;
   // Rows of a batch that failed on `device` went to another device.
   virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
   // Live rows of `device` were compared with the reference.
   virtual void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) = 0;
-  // `count` idle sequences were forgotten: for a bound ("count", "bytes", "idle", or "client" for one client's bound),
-  // or at an operator's request ("operator").
-  virtual void SequencesEvicted(std::string_view cause, uint32_t count) = 0;
-  // A sequence's history was sent again because the server did not have it.
-  virtual void HistoryReplayed(uint32_t tokens) = 0;
-
   // A sampling stream was admitted, or has ended ("by client", "drained" or "abandoned").
   virtual void StreamOpened(Transport transport) = 0;
   virtual void StreamEnded(Transport transport, std::string_view how) = 0;
@@ -96,51 +86,30 @@ class Observer {
   virtual void MessageReceived(Transport transport, uint64_t bytes) = 0;
   virtual void MessageSent(Transport transport, uint64_t bytes) = 0;
 
-  // `count` receipts of an answer, or of several, have taken this step.
-  virtual void Receipts(ReceiptStep step, uint32_t count) = 0;
-  // Receipts can no longer be written, or again.
-  virtual void ReceiptsFailing(bool failing) = 0;
-
-  // A policy of the operator has acted on an open.
-  virtual void PolicyActed(PolicyAction action) = 0;
-  // The file of policies has changed and cannot be used, or can again.
-  virtual void PoliciesFailing(bool failing) = 0;
-
-  // Spans of traces have left the server, or will not.
-  virtual void Spans(SpanOutcome outcome, uint32_t count) = 0;
-
   virtual Totals totals() const = 0;
 };
 
 // Observes nothing.
 class NullObserver : public Observer {
  public:
+  void Count(Counter, uint64_t) override {}
+  void Set(Gauge, double) override {}
   void StepReceived(uint32_t, uint64_t) override {}
-  void SharedPayload(uint64_t) override {}
   void StepReady(absl::Duration) override {}
   void CompactRows(const CompactRowCounts&) override {}
   void StepAnswered(absl::Duration) override {}
-  void TokensDrawn(uint32_t) override {}
   void PhaseTokens(uint32_t, uint32_t) override {}
   void Refused(Reason, std::string_view, uint32_t) override {}
   void BatchStarted(std::string_view, uint32_t, RouteReason) override {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override {}
   void BatchFailed(std::string_view) override {}
-  void SequenceOpened() override {}
   void RowsRerun(std::string_view, uint32_t) override {}
   void RowsRechecked(std::string_view, uint32_t, uint32_t) override {}
-  void SequencesEvicted(std::string_view, uint32_t) override {}
-  void HistoryReplayed(uint32_t) override {}
   void StreamOpened(Transport) override {}
   void StreamEnded(Transport, std::string_view) override {}
   void ConnectionsEnded(std::string_view, uint32_t) override {}
   void MessageReceived(Transport, uint64_t) override {}
   void MessageSent(Transport, uint64_t) override {}
-  void Receipts(ReceiptStep, uint32_t) override {}
-  void ReceiptsFailing(bool) override {}
-  void PolicyActed(PolicyAction) override {}
-  void PoliciesFailing(bool) override {}
-  void Spans(SpanOutcome, uint32_t) override {}
   Totals totals() const override { return {}; }
 };
 

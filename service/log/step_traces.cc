@@ -29,7 +29,7 @@ namespace common = opentelemetry::common;
 namespace nostd = opentelemetry::nostd;
 namespace sdk = opentelemetry::sdk;
 namespace trace = opentelemetry::trace;
-using service::SpanOutcome;
+using service::Counter;
 
 // The spans between their end and their way to the collector. Thread-safe.
 class WaitingSpans {
@@ -40,12 +40,12 @@ class WaitingSpans {
   bool Admit(uint32_t count) {
     if (waiting_.fetch_add(count) + count <= most_) return true;
     waiting_.fetch_sub(count);
-    observer_.Spans(SpanOutcome::kLost, count);
+    observer_.Count(Counter::kSpansLost, count);
     return false;
   }
-  void Leave(SpanOutcome outcome, uint32_t count) {
+  void Leave(Counter outcome, uint32_t count) {
     waiting_.fetch_sub(count);
-    observer_.Spans(outcome, count);
+    observer_.Count(outcome, count);
   }
 
   // From now on spans are lost after `timeout`, whether or not the collector could take them.
@@ -74,7 +74,7 @@ class CountingExporter final : public sdk::trace::SpanExporter {
     const auto count = static_cast<uint32_t>(spans.size());
     const auto result = waiting_.IsLate() ? sdk::common::ExportResult::kFailure : exporter_->Export(spans);
     const bool taken = result == sdk::common::ExportResult::kSuccess;
-    waiting_.Leave(taken ? SpanOutcome::kExported : SpanOutcome::kLost, count);
+    waiting_.Leave(taken ? Counter::kSpansExported : Counter::kSpansLost, count);
     return result;
   }
   bool ForceFlush(std::chrono::microseconds timeout) noexcept override { return exporter_->ForceFlush(timeout); }

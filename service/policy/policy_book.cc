@@ -93,7 +93,7 @@ void PolicyBook::Follow(absl::Time now) {
     if (std::ranges::all_of(stamps_, same)) return;
   }
   const absl::Status status = Load();
-  observer_.PoliciesFailing(!status.ok());
+  observer_.Set(Gauge::kPoliciesFailing, status.ok() ? 0 : 1);
   event_log_.PoliciesRead(status.ok(), status.ok() ? file_ : absl::StrCat(file_, ": ", status.message()));
 }
 

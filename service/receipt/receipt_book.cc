@@ -50,7 +50,7 @@ std::string ReceiptChain::Add(std::vector<Receipt> receipts) {
       book_.Queue({shared_from_this(), is_asked_ ? records : std::move(records), count, head_});
     }
   }
-  book_.observer_.Receipts(ReceiptStep::kMade, count);
+  book_.observer_.Count(Counter::kReceiptsMade, count);
   if (!is_asked_) return "";
   if (to_sign) records += book_.Sign({*to_sign});
   return records;
@@ -98,7 +98,7 @@ ReceiptBook::~ReceiptBook() {
   uint32_t lost = 0;
   absl::MutexLock files_lock(&files_mutex_);
   for (const Entry& entry : writing_) lost += entry.receipts;
-  if (lost > 0) observer_.Receipts(ReceiptStep::kLost, lost);
+  if (lost > 0) observer_.Count(Counter::kReceiptsLost, lost);
 }
 
 ReceiptBook::FileMark ReceiptBook::MarkOf(const std::string& path) {
@@ -157,7 +157,7 @@ void ReceiptBook::Queue(Entry entry) {
       return;
     }
   }
-  if (receipts > 0) observer_.Receipts(ReceiptStep::kLost, receipts);
+  if (receipts > 0) observer_.Count(Counter::kReceiptsLost, receipts);
 }
 
 void ReceiptBook::Run() {
@@ -203,7 +203,7 @@ absl::Status ReceiptBook::Flush() {
     is_failing_ = !status.ok();
   }
   if (changes) {
-    observer_.ReceiptsFailing(!status.ok());
+    observer_.Set(Gauge::kReceiptsFailing, status.ok() ? 0 : 1);
     event_log_.ReceiptsChanged(status.ok() ? ReceiptEvent::kWrittenAgain : ReceiptEvent::kNotWritten,
                                status.ok() ? settings_.folder : std::string(status.message()));
   }
@@ -245,7 +245,7 @@ absl::Status ReceiptBook::WriteReceipts() {
     absl::MutexLock lock(&mutex_);
     queued_bytes_ -= taken;
   }
-  if (receipts > 0) observer_.Receipts(ReceiptStep::kWritten, receipts);
+  if (receipts > 0) observer_.Count(Counter::kReceiptsWritten, receipts);
   return absl::OkStatus();
 }
 

@@ -185,7 +185,7 @@ bool SequenceTable::MakeRoomOfTenant(const std::string& tenant) {
   const absl::Time now = clock_.Now();
   for (auto candidate = entries.rbegin(); candidate != entries.rend(); ++candidate) {
     if (!ForgetIfIdle(by_key_.at(&(*candidate)->key), now)) continue;
-    observer_.SequencesEvicted("client", 1);
+    observer_.Count(Counter::kEvictedByClient, 1);
     return true;
   }
   return false;
@@ -209,7 +209,7 @@ SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& tenant) {
   for (const Entry* entry : entries) {
     ++(ForgetIfIdle(by_key_.at(&entry->key), absl::InfiniteFuture()) ? forgotten.forgotten : forgotten.busy);
   }
-  if (forgotten.forgotten > 0) observer_.SequencesEvicted("operator", forgotten.forgotten);
+  if (forgotten.forgotten > 0) observer_.Count(Counter::kEvictedByOperator, forgotten.forgotten);
   return forgotten;
 }
 
@@ -219,20 +219,20 @@ bool SequenceTable::MakeRoom(uint32_t room) {
   auto candidate = entries_.end();
   while (candidate != entries_.begin()) {
     --candidate;
-    const char* cause = nullptr;
+    Counter cause = Counter::kEvictedByCount;
     if (entries_.size() + room > limits_.max_sequences) {
-      cause = "count";
+      cause = Counter::kEvictedByCount;
     } else if (bytes_ > limits_.max_state_bytes) {
-      cause = "bytes";
+      cause = Counter::kEvictedByBytes;
     } else if (candidate->used < idle_since) {
-      cause = "idle";
+      cause = Counter::kEvictedIdle;
     } else {
       return true;
     }
     // A sequence with a step in flight is in use, however long ago it was touched.
     const auto entry = candidate++;
     if (ForgetIfIdle(entry, now)) {
-      observer_.SequencesEvicted(cause, 1);
+      observer_.Count(cause, 1);
     } else {
       candidate = entry;
     }

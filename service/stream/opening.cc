@@ -21,11 +21,11 @@ std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, ab
   auto refusal = ApplyPolicy(policy, path, parameters, watermark_key_id, &done);
   if (policy == nullptr) return refusal;
   if (refusal) {
-    engine->observer().PolicyActed(PolicyAction::kRefused);
+    engine->observer().Count(Counter::kPolicyRefused, 1);
     return refusal;
   }
-  if (done.has_applied() || done.removed_size() > 0) engine->observer().PolicyActed(PolicyAction::kApplied);
-  if (!done.watermark_key_id().empty()) engine->observer().PolicyActed(PolicyAction::kMarked);
+  if (done.has_applied() || done.removed_size() > 0) engine->observer().Count(Counter::kPolicyApplied, 1);
+  if (!done.watermark_key_id().empty()) engine->observer().Count(Counter::kPolicyMarked, 1);
   *effect = std::move(done);
   return std::nullopt;
 }

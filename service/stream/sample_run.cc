@@ -81,7 +81,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
       output.output != nullptr ? row.run.Take(0, std::move(*output.output)) : row.run.Take(0, *output.refusal);
       tokens += End(&row);
     }
-    if (tokens > 0) engine_.observer().TokensDrawn(tokens);
+    if (tokens > 0) engine_.observer().Count(Counter::kTokens, tokens);
     const auto rows = static_cast<uint32_t>(outputs.size());
     const uint32_t before = unanswered_.fetch_sub(rows);
     SORTITION_CHECK(before >= rows);
@@ -113,7 +113,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
       return Refusal{Reason::kContradiction, SampleRowField(index) + ".parameters", "",
                      "the operator's policy changes them, which only the opening of a sequence on a stream can state"};
     }
-    engine_.observer().SequenceOpened();
+    engine_.observer().Count(Counter::kSequencesOpened, 1);
     engine_.event_log().SequenceOpened({kName, "", spec.vocabulary, false});
     RowSequence sequence;
     sequence.spec = request.spec;

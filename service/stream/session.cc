@@ -181,7 +181,7 @@ std::optional<Refusal> Session::OnUploadMask(const v1::UploadMask& upload, std::
     payloads.push_back(std::move(payload));
   }
   if (auto refusal = account_->Charge(0, bytes + shared_bytes, "upload_mask")) return refusal;
-  if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
+  if (shared_bytes > 0) engine_.observer().Count(Counter::kSharedPayloadBytes, shared_bytes);
   if (auto refusal = masks_.Upload(upload, payloads)) return refusal;
   v1::StreamResponse response;
   response.mutable_mask_uploaded()->set_mask_id(upload.mask_id());

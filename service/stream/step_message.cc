@@ -77,7 +77,7 @@ void StepMessage::Count(const std::vector<AnswerNote>& notes) {
     refused_for_.store(*note.refused, std::memory_order_relaxed);
     ++refused;
   }
-  if (is_counted() && tokens > 0) engine_.observer().TokensDrawn(tokens);
+  if (is_counted() && tokens > 0) engine_.observer().Count(Counter::kTokens, tokens);
   for (uint32_t i = 0; is_counted() && i < kMaxPhases; ++i) {
     if (in_phases[i] != 0) engine_.observer().PhaseTokens(i + 1, in_phases[i]);
   }

@@ -90,7 +90,7 @@ std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryCo
     if (payload.range) shared_bytes += payload.size;
   }
   if (auto refusal = account_.Charge(message->rows(), received_bytes + shared_bytes, "step")) return refusal;
-  if (shared_bytes > 0) engine_.observer().SharedPayload(shared_bytes);
+  if (shared_bytes > 0) engine_.observer().Count(Counter::kSharedPayloadBytes, shared_bytes);
   engine_.observer().StepReceived(message->rows(), payload_bytes);
   auto shape = ParseStepShape(message->step(), message->payloads(), engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&shape)) return std::move(*refusal);

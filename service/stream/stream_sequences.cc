@@ -82,7 +82,10 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));
   if (history == nullptr) return std::nullopt;  // only the last piece is answered
-  if (history->length() > history->prompt_length()) engine_.observer().HistoryReplayed(history->length());
+  if (history->length() > history->prompt_length()) {
+    engine_.observer().Count(Counter::kReplays, 1);
+    engine_.observer().Count(Counter::kReplayedTokens, history->length());
+  }
   return FinishOpen(request, history->Finish(request.spec));
 }
 
@@ -154,7 +157,7 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
     if (sequence.key) effect.set_history_digest(HistoryDigest(request.spec->Identity()));
   }
   sequences_.emplace(id, std::move(sequence));
-  engine_.observer().SequenceOpened();
+  engine_.observer().Count(Counter::kSequencesOpened, 1);
   engine_.event_log().SequenceOpened(
       {stream_->worker_session, request.model, request.spec->vocabulary, request.spec->stateful()});
   return opened;

@@ -29,7 +29,7 @@ class MetricsTest : public ::testing::Test {
 TEST_F(MetricsTest, StepsRowsAndTokens) {
   observer_.StepReceived(3, 4096);
   observer_.StepReceived(1, 1000);
-  observer_.TokensDrawn(2);
+  observer_.Count(service::Counter::kTokens, 2);
   observer_.StepAnswered(absl::Milliseconds(250));
   observer_.StepReady(absl::Milliseconds(125));
   observer_.CompactRows({.decided = 5, .required = {1, 0, 0, 2}});
@@ -101,18 +101,32 @@ TEST_F(MetricsTest, StreamsAndMessagesCountByTransport) {
   EXPECT_THAT(text, HasSubstr("\nsortition_sent_bytes_total{transport=\"tcp\"} 24\n"));
 }
 
-TEST_F(MetricsTest, RefusalsEvictionsAndReplays) {
+// Returns the line of a series in the text.
+std::string Line(std::string name, const std::string& label, const std::string& value, int count) {
+  if (!label.empty()) name += "{" + label + "=\"" + value + "\"}";
+  return "\n" + name + " " + std::to_string(count) + "\n";
+}
+
+TEST_F(MetricsTest, EverySeriesMovesByItsName) {
+  int count = 0;
+#define COUNTER(id, name, label, value, help)                  \
+  EXPECT_THAT(Text(), HasSubstr(Line(name, label, value, 0))); \
+  observer_.Count(service::Counter::k##id, ++count);
+#define GAUGE(id, name, help) observer_.Set(service::Gauge::k##id, ++count);
+#include "service/metrics.inc"
+  const std::string text = Text();
+  count = 0;
+#define COUNTER(id, name, label, value, help) EXPECT_THAT(text, HasSubstr(Line(name, label, value, ++count)));
+#define GAUGE(id, name, help) EXPECT_THAT(text, HasSubstr(Line(name, "", "", ++count)));
+#include "service/metrics.inc"
+}
+
+TEST_F(MetricsTest, RefusalsCountByReason) {
   observer_.Refused(service::Reason::kLogitNan, "step.rows[1].logits", 2);
-  observer_.SequencesEvicted("bytes", 7);
-  observer_.HistoryReplayed(100);
-  observer_.HistoryReplayed(11);
   const std::string text = Text();
   EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"LOGIT_NAN\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_errors_total{reason=\"OVERLOADED\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_refused_fields_total{field=\"logits\",reason=\"LOGIT_NAN\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("\nsortition_evictions_total{cause=\"bytes\"} 7\n"));
-  EXPECT_THAT(text, HasSubstr("\nsortition_replays_total 2\n"));
-  EXPECT_THAT(text, HasSubstr("\nsortition_replayed_tokens_total 111\n"));
 }
 
 TEST_F(MetricsTest, FieldsOfRefusalsCountByReason) {
@@ -163,7 +177,7 @@ TEST_F(MetricsTest, PhasesCountByNumber) {
 
 TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
   observer_.StepReceived(3, 0);
-  observer_.TokensDrawn(3);
+  observer_.Count(service::Counter::kTokens, 3);
   observer_.Refused(service::Reason::kLogitNan, "step.rows[1].logits", 2);
   observer_.Refused(service::Reason::kOverloaded, "step", 1);
   for (const char* device : {"cpu0", "cpu1"}) {
@@ -180,9 +194,8 @@ TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
 }
 
 // A name that no label was made for is a broken invariant of the service.
-TEST_F(MetricsTest, UnknownDevicesAndCausesAbort) {
+TEST_F(MetricsTest, UnknownDevicesAndEndsAbort) {
   EXPECT_DEATH(observer_.BatchDone("gpu9", 1, {}, {}), "broken invariant");
-  EXPECT_DEATH(observer_.SequencesEvicted("boredom", 1), "broken invariant");
   EXPECT_DEATH(observer_.StreamEnded(service::Transport::kTcp, "bored"), "broken invariant");
 }
 

@@ -22,8 +22,8 @@ class FakeClock : public Clock {
 
 class CountingObserver : public NullObserver {
  public:
-  void SequencesEvicted(std::string_view cause, uint32_t count) override { evicted[std::string(cause)] += count; }
-  std::map<std::string, uint32_t> evicted;
+  void Count(Counter counter, uint64_t count) override { counts[counter] += count; }
+  std::map<Counter, uint64_t> counts;
 };
 
 std::shared_ptr<SequenceSpec> TableSpec() {
@@ -68,7 +68,7 @@ TEST_F(SequenceTableTest, CountBoundEvictsLeastRecentlyUsed) {
   EXPECT_EQ(table().live_sequences(), 3u);
   EXPECT_FALSE(Known(1));
   EXPECT_TRUE(Known(0));
-  EXPECT_EQ(observer_.evicted["count"], 1u);
+  EXPECT_EQ(observer_.counts[Counter::kEvictedByCount], 1u);
 }
 
 TEST_F(SequenceTableTest, ByteBoundHoldsForAnyOpen) {
@@ -77,7 +77,7 @@ TEST_F(SequenceTableTest, ByteBoundHoldsForAnyOpen) {
     Open(i, 2000);
     ASSERT_LE(table().state_bytes(), limits_.max_state_bytes);
   }
-  EXPECT_GT(observer_.evicted["bytes"], 100u);
+  EXPECT_GT(observer_.counts[Counter::kEvictedByBytes], 100u);
   EXPECT_GT(table().live_sequences(), 5u);
 }
 
@@ -101,7 +101,7 @@ TEST_F(SequenceTableTest, StepLookaheadHasRoomOrIsRefused) {
   EXPECT_EQ(table().MakeRoomAhead(Key(15), opened.sequence.get()), std::nullopt);
   EXPECT_GT(table().state_bytes(), 20 * 2000 * sizeof(kernels::LogitEdit));
   EXPECT_LE(table().state_bytes(), limits_.max_state_bytes);
-  EXPECT_GT(observer_.evicted["bytes"], 0u);
+  EXPECT_GT(observer_.counts[Counter::kEvictedByBytes], 0u);
   opened.sequence->Abort(ticket);
   table().Touch(Key(15), opened.sequence.get());
   EXPECT_LT(table().state_bytes(), idle);
@@ -161,7 +161,7 @@ TEST_F(SequenceTableTest, IdleSequencesExpire) {
   Open(2);
   EXPECT_EQ(table().live_sequences(), 2u);
   EXPECT_FALSE(Known(0));
-  EXPECT_EQ(observer_.evicted["idle"], 1u);
+  EXPECT_EQ(observer_.counts[Counter::kEvictedIdle], 1u);
 }
 
 // A regression: a server without new opens kept idle sequences for ever.

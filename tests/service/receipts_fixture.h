@@ -27,14 +27,14 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-// Counts receipts by their steps.
+// Counts by name.
 class CountingReceipts : public NullObserver {
  public:
-  void Receipts(ReceiptStep step, uint32_t count) override { counts_[static_cast<size_t>(step)] += count; }
-  uint64_t operator[](ReceiptStep step) const { return counts_[static_cast<size_t>(step)]; }
+  void Count(Counter counter, uint64_t count) override { counts_.at(static_cast<size_t>(counter)) += count; }
+  uint64_t operator[](Counter counter) const { return counts_.at(static_cast<size_t>(counter)); }
 
  private:
-  std::array<std::atomic<uint64_t>, 3> counts_ = {};
+  std::array<std::atomic<uint64_t>, 64> counts_ = {};
 };
 
 // A stream to a server with a key.

@@ -346,7 +346,7 @@ TEST_F(SessionPolicy, ReceiptsAreMadeUnasked) {
   StepBuilder step(1, kModelVocabulary);
   step.AddRow("a", 1, 0, LogitsAfter({}, 0));
   EXPECT_TRUE(worker_->Run(step.Build()).at(0).has_draw());
-  EXPECT_EQ(counts[ReceiptStep::kMade], 1u);
+  EXPECT_EQ(counts[Counter::kReceiptsMade], 1u);
   worker_.reset();
   engine_.reset();
   receipts->reset();

@@ -152,8 +152,8 @@ TEST_F(SessionReceipts, FilesHoldWhatWorkersGet) {
   EXPECT_EQ(check.counts().drawn, 20u);
   EXPECT_EQ(check.counts().signed_receipts, 20u);
   EXPECT_EQ(check.counts().ended, 1u);
-  EXPECT_EQ(counts_[ReceiptStep::kMade], 20u);
-  EXPECT_EQ(counts_[ReceiptStep::kWritten], 20u);
+  EXPECT_EQ(counts_[Counter::kReceiptsMade], 20u);
+  EXPECT_EQ(counts_[Counter::kReceiptsWritten], 20u);
 }
 
 // The operator's own files: workers do not ask, and get nothing but the salt.
@@ -359,7 +359,7 @@ TEST_F(SessionReceipts, FullDiskLosesNoStep) {
   EXPECT_TRUE(book_->Flush().ok());
   End();
   EXPECT_EQ(Check(folder_.Files()).counts().drawn, 3u);
-  EXPECT_EQ(counts_[ReceiptStep::kLost], 0u);
+  EXPECT_EQ(counts_[Counter::kReceiptsLost], 0u);
 }
 
 TEST_F(SessionReceipts, RequiredOnesStopRows) {
@@ -396,8 +396,8 @@ TEST_F(SessionReceipts, FullQueueLosesReceiptsAndCounts) {
   }
   EXPECT_TRUE(book_->Flush().ok());
   End();
-  EXPECT_GT(counts_[ReceiptStep::kLost], 0u);
-  EXPECT_EQ(counts_[ReceiptStep::kLost] + counts_[ReceiptStep::kWritten], 10u);
+  EXPECT_GT(counts_[Counter::kReceiptsLost], 0u);
+  EXPECT_EQ(counts_[Counter::kReceiptsLost] + counts_[Counter::kReceiptsWritten], 10u);
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ TEST_F(SessionRetry, ReplayedHistoryRepairsSequence) {
   EXPECT_EQ(state.position(), 4u);
   EXPECT_EQ(state.history_hash(), other.hash());
   EXPECT_EQ(Run(PeakStep(2, "a", 1, other, 20)).draw().token(), 20u);
-  EXPECT_EQ(engine_.observer().replayed_tokens(), 3u + 4u);
+  EXPECT_EQ(engine_.observer().count(Counter::kReplayedTokens), 3u + 4u);
 }
 
 TEST_F(SessionRetry, ForcedTokenReplacesDrawnOne) {

@@ -80,13 +80,17 @@ class Replica::TallyObserver final : public service::NullObserver {
  public:
   explicit TallyObserver(Tally* tally) : tally_(*tally) {}
   void BatchDone(std::string_view, uint32_t, absl::Duration, absl::Duration) override { ++tally_.batches; }
-  void SequencesEvicted(std::string_view, uint32_t count) override { tally_.evicted_sequences += count; }
+  void Count(service::Counter counter, uint64_t count) override {
+    if (counter >= service::Counter::kEvictedByCount && counter <= service::Counter::kEvictedByOperator) {
+      tally_.evicted_sequences += count;
+    }
+    if (counter == service::Counter::kReplayedTokens) tally_.replayed_tokens += count;
+  }
   void CompactRows(const service::CompactRowCounts& counts) override {
     const uint32_t required = std::accumulate(counts.required.begin(), counts.required.end(), 0u);
     tally_.compact_rows += counts.decided + required;
     tally_.required_rows += required;
   }
-  void HistoryReplayed(uint32_t tokens) override { tally_.replayed_tokens += tokens; }
   void Refused(service::Reason reason, std::string_view, uint32_t count) override {
     if (reason == service::Reason::kSuperseded) tally_.superseded += count;
     if (reason == service::Reason::kOverloaded) tally_.overloaded += count;

@@ -33,9 +33,10 @@ class CountingObserver : public service::NullObserver {
     totals_.compact_rows += counts.decided + required;
     totals_.rows_required += required;
   }
-  void TokensDrawn(uint32_t count) override {
+  void Count(service::Counter counter, uint64_t count) override {
     absl::MutexLock lock(&mutex_);
-    totals_.tokens += count;
+    counts_[counter] += count;
+    if (counter == service::Counter::kTokens) totals_.tokens += count;
   }
   void Refused(service::Reason reason, std::string_view, uint32_t count) override {
     absl::MutexLock lock(&mutex_);
@@ -47,10 +48,6 @@ class CountingObserver : public service::NullObserver {
     absl::MutexLock lock(&mutex_);
     totals_.batches += 1;
     queue_waits_.push_back(queue_wait);
-  }
-  void HistoryReplayed(uint32_t tokens) override {
-    absl::MutexLock lock(&mutex_);
-    replayed_ += tokens;
   }
 
   Totals totals() const override {
@@ -74,9 +71,10 @@ class CountingObserver : public service::NullObserver {
     absl::MutexLock lock(&mutex_);
     return queue_waits_;
   }
-  uint64_t replayed_tokens() const {
+  uint64_t count(service::Counter counter) const {
     absl::MutexLock lock(&mutex_);
-    return replayed_;
+    const auto it = counts_.find(counter);
+    return it == counts_.end() ? 0 : it->second;
   }
 
  private:
@@ -86,7 +84,7 @@ class CountingObserver : public service::NullObserver {
   std::vector<absl::Duration> latencies_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Duration> ready_waits_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Duration> queue_waits_ ABSL_GUARDED_BY(mutex_);
-  uint64_t replayed_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<service::Counter, uint64_t> counts_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sortition::testing

@@ -106,8 +106,8 @@ class Collector final : public grpc::CallbackGenericService {
 
 class SpanCounter : public service::NullObserver {
  public:
-  void Spans(service::SpanOutcome outcome, uint32_t count) override {
-    (outcome == service::SpanOutcome::kLost ? lost_ : exported_).fetch_add(count);
+  void Count(service::Counter counter, uint64_t count) override {
+    (counter == service::Counter::kSpansLost ? lost_ : exported_).fetch_add(static_cast<uint32_t>(count));
   }
   uint32_t lost() const { return lost_.load(); }
   uint32_t exported() const { return exported_.load(); }

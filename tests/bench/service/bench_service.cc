@@ -78,7 +78,7 @@ double ObserveStep() {
     observer.StepReceived(1, 256000);
     observer.BatchStarted("cpu0", 1, service::RouteReason::kOnly);
     observer.BatchDone("cpu0", 1, varied, varied);
-    observer.TokensDrawn(1);
+    observer.Count(service::Counter::kTokens, 1);
     observer.StepAnswered(varied);
     observer.MessageSent(service::Transport::kTcp, 24);
   }
