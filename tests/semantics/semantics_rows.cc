@@ -78,20 +78,19 @@ std::vector<float> LogitsOf(uint64_t seed) {
 }
 
 void WriteOptions(const SamplingParameters& p) {
-  std::printf("{\"temperature\": %.9g, \"top_k\": %u, \"top_p\": %.9g, \"min_p\": %.9g, \"typical_p\": %.9g, ",
-              double(p.temperature), p.top_k, double(p.top_p), double(p.min_p), double(p.typical_p));
-  std::printf("\"top_n_sigma\": %.9g, \"epsilon_cutoff\": %.9g, \"eta_cutoff\": %.9g, \"top_a\": %.9g, ",
-              double(p.top_n_sigma), double(p.epsilon_cutoff), double(p.eta_cutoff), double(p.top_a));
-  std::printf("\"top_h\": %.9g, \"p_less\": %d, \"xtc_probability\": %.9g, \"xtc_threshold\": %.9g, ", double(p.top_h),
-              int(p.p_less), double(p.xtc_probability), double(p.xtc_threshold));
-  std::printf("\"range\": %.9g, \"exponent\": %.9g, \"factor\": %.9g, \"curve\": %.9g, ",
-              double(p.dynamic_temperature_range), double(p.dynamic_temperature_exponent), double(p.smoothing_factor),
-              double(p.smoothing_curve));
-  std::printf("\"mirostat\": %u, \"tau\": %.9g, \"eta\": %.9g, \"m\": %u, \"adaptive_p\": %d, \"target\": %.9g, ",
-              p.mirostat, double(p.mirostat_tau), double(p.mirostat_eta), p.mirostat_m, int(p.adaptive_p),
-              double(p.adaptive_target));
-  std::printf("\"min_k\": %d, \"min_k_tau\": %.9g, \"min_keep\": %u, ", int(p.min_k), double(p.min_k_tau), p.min_keep);
-  std::printf("\"decay\": %.9g, \"order\": [", double(p.adaptive_decay));
+  std::printf("{");
+#define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) WRITE(name)
+#define LAW_FLAG(name, phase, text) WRITE(name)
+#define LAW_MESSAGE(name, on, phase, more, text) WRITE_##on(name)
+#define LAW_PART(name, part, member, type, value, form, low, high) WRITE(member)
+#define WRITE(member) std::printf("\"" #member "\": %.9g, ", double(p.member));
+#define WRITE_ByValue(name)
+#define WRITE_ByPresence(name) WRITE(name)
+#include "kernels/law/options.inc"
+#undef WRITE
+#undef WRITE_ByValue
+#undef WRITE_ByPresence
+  std::printf("\"order\": [");
   const auto order = p.order.empty() ? PresetOrder(Preset::kVllm) : std::span<const Sampler>(p.order);
   for (size_t i = 0; i < order.size(); ++i) {
     std::printf("%s\"%s\"", i == 0 ? "" : ", ", std::string(SamplerName(order[i])).c_str());

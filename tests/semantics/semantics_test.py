@@ -62,18 +62,18 @@ class Chain:
 
     def temperature(self):
         t = self.options["temperature"]
-        reach = self.options["range"]
+        reach = self.options["dynamic_temperature_range"]
         if reach != 0:
             if len(self.tokens) < 2:
                 return
             low, high = max(0.0, t - reach), t + reach
             share = entropy(softmax(self.logits())) / math.log(len(self.tokens))
-            t = max(0.01, low + (high - low) * share ** self.options["exponent"])
+            t = max(0.01, low + (high - low) * share ** self.options["dynamic_temperature_exponent"])
         self.divisor = t
         self.tokens = [(i, x / t) for i, x in self.tokens]
 
     def quadratic_smoothing(self):
-        factor, curve = self.options["factor"], self.options["curve"]
+        factor, curve = self.options["smoothing_factor"], self.options["smoothing_curve"]
         if factor == 0:
             return
         k, s = (3 - curve) / 2, (curve - 1) / 2
@@ -185,7 +185,7 @@ class Chain:
         if version == 2:
             self.keep_from(2.0**-mu)
             return
-        probabilities = softmax(self.logits())[: self.options["m"]]
+        probabilities = softmax(self.logits())[: self.options["mirostat_m"]]
         t = [math.log((i + 2) / (i + 1)) for i in range(len(probabilities) - 1)]
         b = [math.log(p / q) for p, q in zip(probabilities, probabilities[1:])]
         s = sum(x * y for x, y in zip(t, b)) / sum(x * x for x in t)
@@ -197,7 +197,7 @@ class Chain:
         if not self.options["adaptive_p"]:
             return
         self.before = dict(zip((i for i, _ in self.tokens), softmax(self.logits())))
-        target = min(1.0, max(0.0, 2 * self.options["target"] - self.state * 2.0**-32))
+        target = min(1.0, max(0.0, 2 * self.options["adaptive_target"] - self.state * 2.0**-32))
         gaps = [abs(p - target) / 0.3 for p in softmax(self.logits())]
         self.tokens = [(i, 5 - 10 * d * d / (1 + d)) for (i, _), d in zip(self.tokens, gaps)]
 
@@ -205,9 +205,9 @@ class Chain:
         probabilities = dict(zip((i for i, _ in self.tokens), softmax(self.logits())))
         if self.options["mirostat"] != 0:
             surprise = -math.log2(probabilities[token])
-            return self.state * 2.0**-26 - self.options["eta"] * (surprise - self.options["tau"])
+            return self.state * 2.0**-26 - self.options["mirostat_eta"] * (surprise - self.options["mirostat_tau"])
         if self.options["adaptive_p"]:
-            decay = self.options["decay"]
+            decay = self.options["adaptive_decay"]
             return decay * self.state * 2.0**-32 + (1 - decay) * self.before[token]
         return 0.0
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <span>
+#include <vector>
 
+#include "google/protobuf/message.h"
 #include "kernels/law/dry.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/watermark.h"
@@ -183,28 +185,10 @@ v1::SamplingParameters PlainWithin(const v1::SamplingParameters& p, uint32_t pha
   within.clear_phases();
   if (phase == 0) return within;
   const v1::SamplingParameters& own = p.phases(static_cast<int>(phase) - 1).parameters();
-  if (own.has_temperature()) within.set_temperature(own.temperature());
-  if (own.has_top_k()) within.set_top_k(own.top_k());
-  if (own.has_top_p()) within.set_top_p(own.top_p());
-  if (own.has_min_p()) within.set_min_p(own.min_p());
-  if (own.has_repetition_penalty()) within.set_repetition_penalty(own.repetition_penalty());
-  if (own.has_frequency_penalty()) within.set_frequency_penalty(own.frequency_penalty());
-  if (own.has_presence_penalty()) within.set_presence_penalty(own.presence_penalty());
-  if (own.logit_bias_size() > 0) *within.mutable_logit_bias() = own.logit_bias();
-  if (own.allowed_token_ids_size() > 0) *within.mutable_allowed_token_ids() = own.allowed_token_ids();
-  if (own.banned_token_ids_size() > 0) *within.mutable_banned_token_ids() = own.banned_token_ids();
-  if (own.has_typical_p()) within.set_typical_p(own.typical_p());
-  if (own.has_top_n_sigma()) within.set_top_n_sigma(own.top_n_sigma());
-  if (own.has_epsilon_cutoff()) within.set_epsilon_cutoff(own.epsilon_cutoff());
-  if (own.has_eta_cutoff()) within.set_eta_cutoff(own.eta_cutoff());
-  if (own.has_top_a()) within.set_top_a(own.top_a());
-  if (own.has_top_h()) within.set_top_h(own.top_h());
-  if (own.has_p_less()) within.set_p_less(own.p_less());
-  if (own.has_xtc()) *within.mutable_xtc() = own.xtc();
-  if (own.has_dynamic_temperature()) *within.mutable_dynamic_temperature() = own.dynamic_temperature();
-  if (own.has_quadratic_smoothing()) *within.mutable_quadratic_smoothing() = own.quadratic_smoothing();
-  if (own.has_min_k()) *within.mutable_min_k() = own.min_k();
-  if (own.has_min_keep()) within.set_min_keep(own.min_keep());
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  own.GetReflection()->ListFields(own, &set);
+  for (const auto* const field : set) within.GetReflection()->ClearField(&within, field);
+  within.MergeFrom(own);
   return within;
 }
 

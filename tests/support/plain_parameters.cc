@@ -1,4 +1,4 @@
-// Field by field.
+// Takes the options by the lines of the table.
 #include "tests/support/plain_parameters.h"
 
 #include <string>
@@ -26,44 +26,21 @@ std::vector<law::Sampler> OrderOf(const v1::Chain& chain) {
   return {order.begin(), order.end()};
 }
 
-void TakeReshapers(const v1::SamplingParameters& p, law::SamplingParameters* law) {
-  if (p.xtc().has_probability()) law->xtc_probability = p.xtc().probability();
-  if (p.xtc().has_threshold()) law->xtc_threshold = p.xtc().threshold();
-  if (p.dynamic_temperature().has_range()) law->dynamic_temperature_range = p.dynamic_temperature().range();
-  if (p.dynamic_temperature().has_exponent()) law->dynamic_temperature_exponent = p.dynamic_temperature().exponent();
-  if (p.quadratic_smoothing().has_factor()) law->smoothing_factor = p.quadratic_smoothing().factor();
-  if (p.quadratic_smoothing().has_curve()) law->smoothing_curve = p.quadratic_smoothing().curve();
-  law->mirostat = p.mirostat().version();
-  if (p.mirostat().has_tau()) law->mirostat_tau = p.mirostat().tau();
-  if (p.mirostat().has_eta()) law->mirostat_eta = p.mirostat().eta();
-  if (p.mirostat().has_m()) law->mirostat_m = p.mirostat().m();
-  law->adaptive_p = p.has_adaptive_p();
-  if (p.adaptive_p().has_target()) law->adaptive_target = p.adaptive_p().target();
-  if (p.adaptive_p().has_decay()) law->adaptive_decay = p.adaptive_p().decay();
-}
-
 }  // namespace
 
 law::SamplingParameters PlainSamplers(const v1::SamplingParameters& p) {
   law::SamplingParameters law;
-  if (p.has_temperature()) law.temperature = p.temperature();
-  if (p.has_top_k()) law.top_k = p.top_k();
-  if (p.has_top_p()) law.top_p = p.top_p();
-  if (p.has_min_p()) law.min_p = p.min_p();
-  if (p.has_repetition_penalty()) law.repetition_penalty = p.repetition_penalty();
-  if (p.has_frequency_penalty()) law.frequency_penalty = p.frequency_penalty();
-  if (p.has_presence_penalty()) law.presence_penalty = p.presence_penalty();
-  if (p.has_typical_p()) law.typical_p = p.typical_p();
-  if (p.has_top_n_sigma()) law.top_n_sigma = p.top_n_sigma();
-  if (p.has_epsilon_cutoff()) law.epsilon_cutoff = p.epsilon_cutoff();
-  if (p.has_eta_cutoff()) law.eta_cutoff = p.eta_cutoff();
-  if (p.has_top_a()) law.top_a = p.top_a();
-  if (p.has_top_h()) law.top_h = p.top_h();
-  law.p_less = p.p_less();
-  law.min_k = p.has_min_k();
-  if (p.min_k().has_tau()) law.min_k_tau = p.min_k().tau();
-  law.min_keep = p.min_keep();
-  TakeReshapers(p, &law);
+#define LAW_NUMBER(name, type, value, form, low, high, effect, phase, text) \
+  if (p.has_##name()) law.name = p.name();
+#define LAW_FLAG(name, phase, text) law.name = p.name();
+#define LAW_MESSAGE(name, on, phase, more, text) TAKE_##on(name)
+#define TAKE_ByValue(name)
+#define TAKE_ByPresence(name) law.name = p.has_##name();
+#define LAW_PART(name, part, member, type, value, form, low, high) \
+  if (p.name().has_##part()) law.member = p.name().part();
+#include "kernels/law/options.inc"
+#undef TAKE_ByValue
+#undef TAKE_ByPresence
   law.order = OrderOf(p.chain());
   return law;
 }
