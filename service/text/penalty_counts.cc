@@ -2,8 +2,10 @@
 #include "service/text/penalty_counts.h"
 
 #include <algorithm>
+#include <span>
 
 #include "kernels/law/parameters.h"
+#include "service/sequence/token_sort.h"
 
 namespace sortition::service {
 namespace {
@@ -25,22 +27,24 @@ LogitEdit EditOf(const PenaltyScope& scope, const RowOptions& options, const Log
   return edit;
 }
 
-PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const RowOptions& options, const Counts& counts) {
-  std::vector<LogitEdit> listed = options.listed_edits;
-  for (const auto& [token, count] : counts) {
-    if (!std::ranges::binary_search(options.listed_edits, token, {}, &LogitEdit::token)) {
-      listed.push_back(LogitEdit{.token = token});
+void SumChanges(std::vector<CountChange>* changes) {
+  SortByToken(std::span(*changes));
+  size_t kept = 0;
+  for (const CountChange& change : *changes) {
+    if (kept > 0 && (*changes)[kept - 1].token == change.token) {
+      (*changes)[kept - 1].in_prompt += change.in_prompt;
+      (*changes)[kept - 1].in_output += change.in_output;
+    } else {
+      (*changes)[kept++] = change;
     }
   }
-  std::ranges::sort(listed, {}, &LogitEdit::token);
-  edits_.reserve(listed.size());
-  counts_.reserve(listed.size());
-  for (const LogitEdit& edit : listed) {
-    const auto it = counts.find(edit.token);
-    const TokenCount count = it == counts.end() ? TokenCount{} : it->second;
-    edits_.push_back(EditOf(scope, options, edit, count));
-    counts_.push_back(count);
-  }
+  changes->resize(kept);
+}
+
+PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const RowOptions& options) {
+  edits_.reserve(options.listed_edits.size());
+  for (const LogitEdit& edit : options.listed_edits) edits_.push_back(EditOf(scope, options, edit, {}));
+  counts_.resize(edits_.size());
 }
 
 PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& other) {
@@ -59,25 +63,65 @@ PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const RowOptions& option
   for (; listed != options.listed_edits.end(); ++listed) push(*listed, {});
 }
 
-void PenaltyCounts::Add(const PenaltyScope& scope, const RowOptions& options, uint32_t token, bool output,
-                        int32_t change) {
-  const auto at = std::ranges::lower_bound(edits_, token, {}, &LogitEdit::token);
-  const ptrdiff_t index = at - edits_.begin();
-  const bool known = at != edits_.end() && at->token == token;
-  TokenCount count = known ? counts_[index] : TokenCount{};
-  (output ? count.in_output : count.in_prompt) += change;
-  const LogitEdit edit = EditOf(scope, options, known ? *at : LogitEdit{.token = token}, count);
-
-  if (count.all() == 0 && !Listed(edit)) {
-    edits_.erase(at);
-    counts_.erase(counts_.begin() + index);
-  } else if (known) {
-    edits_[index] = edit;
-    counts_[index] = count;
-  } else {
-    edits_.insert(at, edit);
-    counts_.insert(counts_.begin() + index, count);
+void PenaltyCounts::Apply(const PenaltyScope& scope, const RowOptions& options, std::vector<CountChange>* changes) {
+  SumChanges(changes);
+  std::vector<LogitEdit> new_edits;
+  std::vector<TokenCount> new_counts;
+  bool erases = false;
+  auto at = edits_.begin();
+  for (const CountChange& change : *changes) {
+    at = std::ranges::lower_bound(at, edits_.end(), change.token, {}, &LogitEdit::token);
+    const bool known = at != edits_.end() && at->token == change.token;
+    TokenCount count = known ? counts_[at - edits_.begin()] : TokenCount{};
+    count.in_prompt += static_cast<uint32_t>(change.in_prompt);
+    count.in_output += static_cast<uint32_t>(change.in_output);
+    const LogitEdit edit = EditOf(scope, options, known ? *at : LogitEdit{.token = change.token}, count);
+    if (known) {
+      *at = edit;
+      counts_[at - edits_.begin()] = count;
+      erases |= count.all() == 0 && !Listed(edit);
+    } else if (count.all() != 0) {
+      new_edits.push_back(edit);
+      new_counts.push_back(count);
+    }
   }
+  changes->clear();
+  if (erases) Erase();
+  if (!new_edits.empty()) Insert(new_edits, new_counts);
+}
+
+// Takes out the tokens that are neither counted nor listed.
+void PenaltyCounts::Erase() {
+  size_t kept = 0;
+  for (size_t i = 0; i < edits_.size(); ++i) {
+    if (counts_[i].all() == 0 && !Listed(edits_[i])) continue;
+    edits_[kept] = edits_[i];
+    counts_[kept++] = counts_[i];
+  }
+  edits_.resize(kept);
+  counts_.resize(kept);
+}
+
+// Moves each edit once, from the last on.
+void PenaltyCounts::Insert(const std::vector<LogitEdit>& edits, const std::vector<TokenCount>& counts) {
+  auto end = static_cast<ptrdiff_t>(edits_.size());
+  edits_.resize(edits_.size() + edits.size());
+  counts_.resize(edits_.size());
+  for (auto next = static_cast<ptrdiff_t>(edits.size()); next-- > 0;) {
+    const auto first = edits_.begin();
+    const uint32_t token = edits[static_cast<size_t>(next)].token;
+    const ptrdiff_t place = std::ranges::lower_bound(first, first + end, token, {}, &LogitEdit::token) - first;
+    std::move_backward(first + place, first + end, first + end + next + 1);
+    std::move_backward(counts_.begin() + place, counts_.begin() + end, counts_.begin() + end + next + 1);
+    edits_[static_cast<size_t>(place + next)] = edits[static_cast<size_t>(next)];
+    counts_[static_cast<size_t>(place + next)] = counts[static_cast<size_t>(next)];
+    end = place;
+  }
+}
+
+TokenCount PenaltyCounts::count(uint32_t token) const {
+  const auto at = std::ranges::lower_bound(edits_, token, {}, &LogitEdit::token);
+  return at != edits_.end() && at->token == token ? counts_[static_cast<size_t>(at - edits_.begin())] : TokenCount{};
 }
 
 uint64_t PenaltyCounts::bytes() const {

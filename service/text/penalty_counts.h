@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "kernels/row.h"
 #include "service/text/sequence_spec.h"
 
@@ -18,6 +17,19 @@ struct TokenCount {
   bool operator==(const TokenCount&) const = default;
 };
 
+// Occurrences that a token gains; less than 0: that it loses.
+struct CountChange {
+  uint32_t token = 0;
+  int32_t in_prompt = 0;
+  int32_t in_output = 0;
+  bool Reverts(const CountChange& other) const {
+    return token == other.token && in_prompt == -other.in_prompt && in_output == -other.in_output;
+  }
+};
+
+// Sorts the changes by token and makes one of those of a token. O(changes).
+void SumChanges(std::vector<CountChange>* changes);
+
 // Returns the edit of a token with the bias and ban of `listed` (its other fields are ignored), this count, and this
 // DRY term.
 kernels::LogitEdit EditOf(const PenaltyScope& scope, const RowOptions& options, const kernels::LogitEdit& listed,
@@ -27,23 +39,25 @@ kernels::LogitEdit EditOf(const PenaltyScope& scope, const RowOptions& options, 
 // and options.
 class PenaltyCounts {
  public:
-  using Counts = absl::flat_hash_map<uint32_t, TokenCount>;
-
-  // `counts` has no zeros.
-  PenaltyCounts(const PenaltyScope& scope, const RowOptions& options, const Counts& counts);
+  // Counts nothing.
+  PenaltyCounts(const PenaltyScope& scope, const RowOptions& options);
   // Takes the counts of `other`, which are those of this scope, too. O(tokens).
   PenaltyCounts(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& other);
 
-  // Counts one more (`change` 1) or one less (-1) of `token`.
-  void Add(const PenaltyScope& scope, const RowOptions& options, uint32_t token, bool output, int32_t change);
+  // Applies the changes and empties their list. O(changes * log tokens) if no token comes or goes, else O(tokens), too.
+  void Apply(const PenaltyScope& scope, const RowOptions& options, std::vector<CountChange>* changes);
 
   // Sorted by token; counts() is parallel, zero for tokens that are only listed.
   const std::vector<kernels::LogitEdit>& edits() const { return edits_; }
   const std::vector<TokenCount>& counts() const { return counts_; }
+  TokenCount count(uint32_t token) const;
 
   uint64_t bytes() const;
 
  private:
+  void Erase();
+  void Insert(const std::vector<kernels::LogitEdit>& edits, const std::vector<TokenCount>& counts);
+
   std::vector<kernels::LogitEdit> edits_;
   std::vector<TokenCount> counts_;
 };

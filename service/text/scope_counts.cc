@@ -5,20 +5,13 @@
 
 namespace sortition::service {
 
-void CountToken(const SequenceSpec& spec, uint32_t prompt_length, uint32_t position, uint32_t token,
-                PenaltyCounts::Counts* counts) {
-  if (!InScope(spec, prompt_length, position)) return;
-  TokenCount& count = (*counts)[token];
-  ++(position >= prompt_length ? count.in_output : count.in_prompt);
-}
-
-PenaltyCounts::Counts CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log) {
-  if (!spec.penalises()) return {};
+std::vector<CountChange> CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log) {
+  std::vector<CountChange> counts;
+  if (!spec.penalises()) return counts;
   const uint32_t window = spec.history.scope.window;
   const uint32_t start = window == 0 || window >= log.length() ? 0 : log.length() - window;
-  PenaltyCounts::Counts counts;
   for (uint32_t at = std::max(start, log.kept_from()); at < log.length(); ++at) {
-    CountToken(spec, prompt_length, at, log.at(at), &counts);
+    if (InScope(spec, prompt_length, at)) counts.push_back(ChangeOf(prompt_length, at, log.at(at), 1));
   }
   return counts;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "service/text/penalty_counts.h"
 #include "service/text/sequence_spec.h"
@@ -17,11 +18,12 @@ inline bool InScope(const SequenceSpec& spec, uint32_t prompt_length, uint32_t p
   return position >= prompt_length || position >= spec.history.scope.ignored_prefix;
 }
 
-// Counts a token at `position`, if it counts; ignores windows.
-void CountToken(const SequenceSpec& spec, uint32_t prompt_length, uint32_t position, uint32_t token,
-                PenaltyCounts::Counts* counts);
+// Returns the change if a token at `position`, which is in scope, is counted `change` times.
+inline CountChange ChangeOf(uint32_t prompt_length, uint32_t position, uint32_t token, int32_t change) {
+  return position >= prompt_length ? CountChange{token, 0, change} : CountChange{token, change, 0};
+}
 
 // Counts a history. `log` keeps all of its tokens, or at least the scope's window. Empty if no penalty is on.
-PenaltyCounts::Counts CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
+std::vector<CountChange> CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
 
 }  // namespace sortition::service

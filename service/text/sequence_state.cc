@@ -38,6 +38,12 @@ bool SamePhases(const SequenceSpec& a, const SequenceSpec& b) {
   return std::ranges::equal(a.history.phases, b.history.phases, same);
 }
 
+// Returns true if the changes take as much work and memory as the counts that they are to be applied to.
+bool IsLong(const std::vector<CountChange>& changes, const PenaltyCounts& counts) {
+  constexpr size_t kFew = 256;
+  return changes.size() > kFew + counts.edits().size() / 2;
+}
+
 // Indexes the end of a history that `log` keeps; null if the options need no index.
 std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
   if (!HistoryIndex::Needed(spec.history)) return nullptr;
@@ -50,12 +56,16 @@ SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32
     : spec_(std::move(spec)),
       prompt_length_(prompt_length),
       kept_history_(kept_history),
+      counts_(spec_->history.scope, *spec_),
       phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
       index_(IndexOf(*spec_, log_)) {}
 
 void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
   for (uint32_t token : tokens) {
-    if (CountsWholeHistory(*spec_)) CountToken(*spec_, prompt_length_, log_.length(), token, &counts_);
+    if (CountsWholeHistory(*spec_) && InScope(*spec_, prompt_length_, log_.length())) {
+      uncounted_.push_back(ChangeOf(prompt_length_, log_.length(), token, 1));
+      if (IsLong(uncounted_, counts_)) counts_.Apply(spec_->history.scope, *spec_, &uncounted_);
+    }
     log_.Push(token);
     if (index_) index_->Pushed(log_);
     const std::vector<Phase>& phases = spec_->history.phases;
@@ -66,14 +76,16 @@ void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
 
 uint64_t SequenceState::Builder::bytes() const {
   return sizeof(*this) + spec_->bytes() + log_.bytes() + phases_.bytes() + (index_ ? index_->bytes() : 0) +
-         counts_.capacity() * (sizeof(PenaltyCounts::Counts::value_type) + 1);
+         counts_.bytes() + uncounted_.capacity() * sizeof(CountChange);
 }
 
 std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
-  if (!CountsWholeHistory(*spec_)) counts_ = CountScope(*spec_, prompt_length_, log_);
-  return std::unique_ptr<SequenceState>(new SequenceState(
-      std::move(spec), std::move(log_), prompt_length_, kept_history_, counts_, std::move(phases_), std::move(index_)));
+  if (!CountsWholeHistory(*spec_)) uncounted_ = CountScope(*spec_, prompt_length_, log_);
+  counts_.Apply(spec_->history.scope, *spec_, &uncounted_);
+  return std::unique_ptr<SequenceState>(new SequenceState(std::move(spec), std::move(log_), prompt_length_,
+                                                          kept_history_, std::move(counts_), std::move(phases_),
+                                                          std::move(index_)));
 }
 
 std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const SequenceSpec> spec,
@@ -85,7 +97,7 @@ std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const Sequen
 }
 
 SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length,
-                             uint32_t kept_history, const PenaltyCounts::Counts& counts, PhaseTrack phases,
+                             uint32_t kept_history, PenaltyCounts counts, PhaseTrack phases,
                              std::shared_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
       penalises_(spec_->penalises()),
@@ -95,15 +107,18 @@ SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog 
       log_(std::move(log)),
       phases_(std::move(phases)),
       counted_phase_(phase()),
-      counts_(std::make_shared<PenaltyCounts>(spec_->history.scope, counted(), counts)),
+      counts_(counted().SameEdits(*spec_) ? std::make_shared<PenaltyCounts>(std::move(counts))
+                                          : std::make_shared<PenaltyCounts>(spec_->history.scope, counted(), counts)),
       index_(std::move(index)) {}
 
 uint64_t SequenceState::bytes() const {
-  return sizeof(*this) + log_.bytes() + phases_.bytes() + counts_->bytes() + (index_ ? index_->bytes() : 0) +
+  return sizeof(*this) + log_.bytes() + phases_.bytes() + counts_->bytes() +
+         uncounted_.capacity() * sizeof(CountChange) + (index_ ? index_->bytes() : 0) +
          (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0);
 }
 
 StepChanges SequenceState::ChangesForStep() {
+  SettledCounts();
   if (phase() != counted_phase_) {
     const RowOptions& options = spec_->Within(phase());
     if (!options.SameEdits(counted())) {
@@ -153,11 +168,13 @@ void SequenceState::LeaveLoan() {
   if (std::exchange(merged_lent_, false)) merged_ = nullptr;
 }
 
-PenaltyCounts& SequenceState::OwnCounts() {
+const PenaltyCounts& SequenceState::SettledCounts() {
+  if (uncounted_.empty()) return *counts_;
   if (lent_ || shared_) {
     counts_ = std::make_shared<PenaltyCounts>(*counts_);
     lent_ = shared_ = false;
   }
+  counts_->Apply(spec_->history.scope, counted(), &uncounted_);
   return *counts_;
 }
 
@@ -179,13 +196,15 @@ void SequenceState::Commit(RowResult* result) {
 
 void SequenceState::Append(uint32_t token) {
   Push(token);
+  if (IsLong(uncounted_, *counts_)) SettledCounts();
   Trim(*spec_, kept_history_, &log_, &phases_);
 }
 
-// Counts the token at `position`, which enters or leaves the scope of penalties.
 void SequenceState::Count(uint32_t position, int32_t change) {
   if (!InScope(*spec_, prompt_length_, position)) return;
-  OwnCounts().Add(spec_->history.scope, counted(), log_.at(position), position >= prompt_length_, change);
+  const CountChange counted = ChangeOf(prompt_length_, position, log_.at(position), change);
+  if (!uncounted_.empty() && counted.Reverts(uncounted_.back())) return uncounted_.pop_back();
+  uncounted_.push_back(counted);
 }
 
 void SequenceState::Push(uint32_t token) {
@@ -225,8 +244,8 @@ void SequenceState::Truncate(uint32_t to) {
   for (uint32_t length = position(); length > to; --length) {
     if (index_) OwnIndex().Popping(log_, length);
     if (!penalises_) continue;
-    Count(length - 1, -1);
     if (window != 0 && length > window) Count(length - 1 - window, +1);
+    Count(length - 1, -1);
   }
   log_.Truncate(to);
   prompt_length_ = std::min(prompt_length_, to);
@@ -247,9 +266,9 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
     shared_ = child->shared_ = true;
     child->lent_ = false;
   } else {
-    child->counts_ = same_counts
-                         ? std::make_shared<PenaltyCounts>(scope, options, *counts_)
-                         : std::make_shared<PenaltyCounts>(scope, options, CountScope(*spec, prompt_length_, log_));
+    child->counts_ = same_counts ? std::make_shared<PenaltyCounts>(scope, options, *counts_)
+                                 : std::make_shared<PenaltyCounts>(scope, options);
+    if (!same_counts) child->uncounted_ = CountScope(*spec, prompt_length_, log_);
     child->lent_ = child->shared_ = false;
   }
   child->merged_ = nullptr;

@@ -48,7 +48,8 @@ class SequenceState {
     const uint32_t prompt_length_;
     const uint32_t kept_history_;
     TokenLog log_;
-    PenaltyCounts::Counts counts_;
+    PenaltyCounts counts_;                // under the options outside of phases
+    std::vector<CountChange> uncounted_;  // to be applied to them
     PhaseTrack phases_;
     std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
   };
@@ -67,11 +68,9 @@ class SequenceState {
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
   // Returns how often each token in the scope of penalties occurs. Valid until the state changes.
-  const PenaltyCounts& counts() const { return *counts_; }
-  // Cost of appending or cutting a token, in tokens of a history with no index and few distinct tokens.
-  uint64_t rewrite_cost() const {
-    return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size() + counts_->edits().size() / 4096;
-  }
+  const PenaltyCounts& counts() { return SettledCounts(); }
+  // Cost of appending or cutting a token, in tokens of a history with no index.
+  uint64_t rewrite_cost() const { return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size(); }
 
   // Lends the edits that the next row sees: listed bias and bans, and those that follow from the history. They do not
   // change until EndLoan, which must be called after the last read. A caller that cannot know of the last read calls
@@ -119,13 +118,15 @@ class SequenceState {
 
  private:
   SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
-                const PenaltyCounts::Counts& counts, PhaseTrack phases, std::shared_ptr<HistoryIndex> index);
+                PenaltyCounts counts, PhaseTrack phases, std::shared_ptr<HistoryIndex> index);
 
-  PenaltyCounts& OwnCounts();
+  // Returns the counts of all tokens.
+  const PenaltyCounts& SettledCounts();
   HistoryIndex& OwnIndex();
   // Finds counts_ under the options of the phase, and returns the changes for the next row.
   StepChanges ChangesForStep();
   const RowOptions& counted() const { return spec_->Within(counted_phase_); }
+  // Counts the token at `position`, which enters or leaves the scope of penalties.
   void Count(uint32_t position, int32_t change);
   void Push(uint32_t token);
   void Truncate(uint32_t position);
@@ -139,6 +140,7 @@ class SequenceState {
   PhaseTrack phases_;
   uint32_t counted_phase_;
   std::shared_ptr<PenaltyCounts> counts_;  // under the options of counted_phase_
+  std::vector<CountChange> uncounted_;     // to be applied to them; one that reverts the last one takes it away
   // *counts_ is read elsewhere, during a loan or longer; it must be copied before it is written.
   bool lent_ = false;
   bool shared_ = false;

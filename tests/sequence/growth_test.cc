@@ -1,0 +1,86 @@
+// Work that a client can make with few bytes: it grows with the history no faster than linearly.
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "service/sequence/sequence_state.h"
+
+namespace sortition::service {
+namespace {
+
+constexpr uint32_t kManyTokens = 1'000'000;
+
+std::shared_ptr<SequenceSpec> GrowingSpec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->law_version = 1;
+  spec->vocabulary = spec->live_vocabulary = kManyTokens;
+  return spec;
+}
+
+std::shared_ptr<SequenceSpec> PenaltySpec() {
+  auto spec = GrowingSpec();
+  spec->frequency_penalty = 0.1f;
+  return spec;
+}
+
+// Returns different tokens in random order.
+std::vector<uint32_t> DifferentTokens(uint32_t count, uint32_t first = 0) {
+  std::vector<uint32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  std::shuffle(tokens.begin(), tokens.end(), std::mt19937(1));
+  return tokens;
+}
+
+// Returns the least time of the processor that `run` took of three runs.
+double LeastSeconds(const std::function<void()>& run) {
+  const auto now = [] {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  };
+  double least = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const double begun = now();
+    run();
+    least = std::min(least, now() - begun);
+  }
+  return least;
+}
+
+// Compares the times of sizes of which one is 16 times the other; 256 times the time would be quadratic. Caches make
+// some of the difference.
+void ExpectNotQuadratic(uint32_t size, const std::function<std::function<void()>(uint32_t)>& make) {
+  const double small = LeastSeconds(make(size));
+  const double large = LeastSeconds(make(16 * size));
+  EXPECT_LT(large, 100 * small);
+}
+
+TEST(Growth, CountsOfDifferentTokensAreBuiltInTime) {
+  ExpectNotQuadratic(50'000, [](uint32_t size) {
+    return [tokens = DifferentTokens(size)] { SequenceState::Build(PenaltySpec(), tokens, 0, 64); };
+  });
+}
+
+// A row that cuts thousands of tokens off and appends others moves the counts once.
+TEST(Growth, RewriteMovesCountsOnce) {
+  const auto time = [](uint32_t rewritten) {
+    const std::shared_ptr<SequenceState> state = SequenceState::Build(PenaltySpec(), DifferentTokens(800'000), 0, 4096);
+    const std::vector<uint32_t> append = DifferentTokens(rewritten, 900'000);
+    return LeastSeconds([&] {
+      const auto undo = state->Rewrite(800'000 - rewritten, append);
+      state->LendEdits();
+      state->EndLoan();
+      state->Revert(undo);
+      state->LendEdits();
+      state->EndLoan();
+    });
+  };
+  EXPECT_LT(time(4000), 40 * time(1));  // 4000 moves would take thousands of times as long
+}
+
+}  // namespace
+}  // namespace sortition::service
