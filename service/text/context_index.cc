@@ -8,6 +8,56 @@
 
 namespace sortition::service {
 
+ContextIndex::Followers& ContextIndex::Followers::operator=(const Followers& other) {
+  list_ = other.list_;
+  places_ = other.places_ ? std::make_unique<Places>(*other.places_) : nullptr;
+  return *this;
+}
+
+ContextIndex::Followers::List::iterator ContextIndex::Followers::Find(uint32_t token) {
+  if (!places_) return std::ranges::find(list_, token, &Follower::token);
+  const auto place = places_->find(token);
+  return place == places_->end() ? list_.end() : list_.begin() + place->second;
+}
+
+void ContextIndex::Followers::Add(uint32_t token) {
+  if (const auto known = Find(token); known != list_.end()) {
+    ++known->count;
+    return;
+  }
+  list_.push_back({token, 1});
+  if (places_) {
+    places_->emplace(token, list_.size() - 1);
+  } else if (list_.size() > kFew) {
+    places_ = std::make_unique<Places>();
+    for (size_t i = 0; i < list_.size(); ++i) places_->emplace(list_[i].token, i);
+  }
+}
+
+void ContextIndex::Followers::Remove(uint32_t token) {
+  const auto known = Find(token);
+  SORTITION_CHECK(known != list_.end());
+  if (--known->count != 0) return;
+  if (places_) {
+    (*places_)[list_.back().token] = static_cast<uint32_t>(known - list_.begin());
+    places_->erase(token);
+  }
+  *known = list_.back();
+  list_.pop_back();
+  if (list_.size() <= kFew / 2) places_ = nullptr;
+}
+
+void ContextIndex::Followers::Clear() {
+  list_.clear();
+  list_.shrink_to_fit();
+  places_ = nullptr;
+}
+
+uint64_t ContextIndex::Followers::bytes() const {
+  const uint64_t outside = list_.capacity() > List().capacity() ? list_.capacity() * sizeof(Follower) : 0;
+  return outside + (places_ ? sizeof(Places) + places_->capacity() * (sizeof(Places::value_type) + 1) : 0);
+}
+
 ContextIndex::ContextIndex(uint32_t least, uint32_t depth)
     : least_(least), depth_(depth), root_edge_(std::clamp(least, 1u, 2u)), nodes_(1) {
   SORTITION_CHECK(least <= depth);
@@ -106,7 +156,7 @@ uint32_t ContextIndex::Split(const TokenLog& log, uint32_t child, uint32_t depth
   nodes_[middle].depth = depth;
   nodes_[middle].position = position;
   if (depth >= least_) nodes_[middle].followers = nodes_[child].followers;
-  follower_bytes_ += BytesOf(nodes_[middle].followers);
+  follower_bytes_ += nodes_[middle].followers.bytes();
   UnlinkChild(child);
   LinkChild(parent, middle);
   LinkChild(middle, child);
@@ -120,16 +170,9 @@ void ContextIndex::CountFollower(const TokenLog& log, uint32_t position, int32_t
   const uint32_t token = log.at(position);
   for (size_t i = walk_.path.size(); i-- > 0 && nodes_[walk_.path[i]].depth >= least_;) {
     Followers& followers = nodes_[walk_.path[i]].followers;
-    follower_bytes_ -= BytesOf(followers);
-    const auto known = std::ranges::find(followers, token, &Follower::token);
-    if (known == followers.end()) {
-      SORTITION_CHECK(change == 1);
-      followers.push_back({token, 1});
-    } else if ((known->count += change) == 0) {
-      *known = followers.back();
-      followers.pop_back();
-    }
-    follower_bytes_ += BytesOf(followers);
+    follower_bytes_ -= followers.bytes();
+    change > 0 ? followers.Add(token) : followers.Remove(token);
+    follower_bytes_ += followers.bytes();
   }
 }
 
@@ -194,9 +237,8 @@ uint32_t ContextIndex::NewNode() {
 
 void ContextIndex::FreeNode(uint32_t node) {
   Node& freed = nodes_[node];
-  follower_bytes_ -= BytesOf(freed.followers);
-  freed.followers.clear();
-  freed.followers.shrink_to_fit();
+  follower_bytes_ -= freed.followers.bytes();
+  freed.followers.Clear();
   freed.depth = 0;
   freed.position = freed.newest = freed.parent = freed.first_child = freed.next = freed.previous = kNone;
   free_.push_back(node);
@@ -219,10 +261,6 @@ void ContextIndex::UnlinkChild(uint32_t child) {
   } else {
     nodes_[node.parent].first_child = node.next;
   }
-}
-
-uint64_t ContextIndex::BytesOf(const Followers& followers) {
-  return followers.capacity() > Followers().capacity() ? followers.capacity() * sizeof(Follower) : 0;
 }
 
 uint64_t ContextIndex::bytes() const {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -54,7 +55,32 @@ class ContextIndex {
     uint32_t token;
     uint32_t count;
   };
-  using Followers = absl::InlinedVector<Follower, 2>;
+  // The followers of a node, each token once, in no order. Adding and taking away cost O(1), copying O(followers).
+  class Followers {
+   public:
+    Followers() = default;
+    Followers(const Followers& other) { *this = other; }
+    Followers(Followers&&) = default;
+    Followers& operator=(const Followers& other);
+    Followers& operator=(Followers&&) = default;
+
+    void Add(uint32_t token);
+    void Remove(uint32_t token);
+    void Clear();
+    auto begin() const { return list_.begin(); }
+    auto end() const { return list_.end(); }
+    uint64_t bytes() const;  // without the object itself
+
+   private:
+    static constexpr size_t kFew = 32;  // are searched one by one
+    using List = absl::InlinedVector<Follower, 2>;
+    using Places = absl::flat_hash_map<uint32_t, uint32_t>;
+
+    List::iterator Find(uint32_t token);
+
+    List list_;
+    std::unique_ptr<Places> places_;  // in the list, by token; null if they are few
+  };
   struct Node {
     uint32_t depth = 0;
     uint32_t position = kNone;  // a position below the node, which defines its context; in a leaf the oldest one
@@ -96,7 +122,6 @@ class ContextIndex {
   // off walk_.path and returns a position that is left below its last node.
   uint32_t Prune(const TokenLog& log, uint32_t leaf, uint32_t position);
 
-  static uint64_t BytesOf(const Followers& followers);
   uint32_t NewNode();
   void FreeNode(uint32_t node);
   void LinkChild(uint32_t parent, uint32_t child);

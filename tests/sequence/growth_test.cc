@@ -82,5 +82,14 @@ TEST(Growth, RewriteMovesCountsOnce) {
   EXPECT_LT(time(4000), 40 * time(1));  // 4000 moves would take thousands of times as long
 }
 
+// In an index of n-grams of one token, every token of the history follows one context.
+TEST(Growth, FollowersOfOneContextAreFoundInTime) {
+  const auto spec = GrowingSpec();
+  spec->history.no_repeat_ngram = 1;
+  ExpectNotQuadratic(5000, [&](uint32_t size) {
+    return [spec, tokens = DifferentTokens(size)] { SequenceState::Build(spec, tokens, 0, 64)->Rewrite(1, {}); };
+  });
+}
+
 }  // namespace
 }  // namespace sortition::service
