@@ -4,29 +4,30 @@
 #include <algorithm>
 #include <span>
 
+#include "service/sequence/token_sort.h"
+
 namespace sortition::service {
 namespace {
 
-using Found = ContextIndex::Found;
-
-std::span<const TokenString> BreakersFrom(const DryOptions& options, uint32_t head) {
-  const auto first = std::ranges::lower_bound(options.breakers, head, {}, [](const TokenString& b) { return b[0]; });
-  auto last = first;
-  while (last != options.breakers.end() && last->front() == head) ++last;
-  return {first, last};
-}
-
 bool IsBreaker(const DryOptions& options, uint32_t token) {
-  const std::span<const TokenString> breakers = BreakersFrom(options, token);
-  return !breakers.empty() && breakers.front().size() == 1;  // sorted, so a single token is first
+  const auto first = std::ranges::lower_bound(options.breakers, token, {}, [](const TokenString& b) { return b[0]; });
+  return first != options.breakers.end() && first->size() == 1 && first->front() == token;  // sorted, so it is first
 }
 
-bool StandsAt(const TokenString& breaker, const TokenLog& log, uint32_t position) {
-  if (breaker.size() > log.length() - position) return false;
-  for (uint32_t i = 0; i < breaker.size(); ++i) {
-    if (log.at(position + i) != breaker[i]) return false;
+// Returns the length of the longest breaker that stands at `position`; 0 if none does. O(its tokens * log breakers).
+uint32_t BreakerAt(const DryOptions& options, const TokenLog& log, uint32_t position) {
+  std::span<const TokenString> left = options.breakers;  // those that begin with the tokens seen, sorted
+  uint32_t longest = 0;
+  for (uint32_t seen = 0; position + seen < log.length(); ++seen) {
+    const auto from_here = std::ranges::equal_range(left, log.at(position + seen), {},
+                                                    [&](const TokenString& breaker) { return breaker[seen]; });
+    left = {from_here.begin(), from_here.end()};
+    if (left.empty()) break;
+    if (left.front().size() > seen + 1) continue;
+    longest = seen + 1;
+    left = left.subspan(1);
   }
-  return true;
+  return longest;
 }
 
 }  // namespace
@@ -82,16 +83,15 @@ DryTermList Dry::Terms(const TokenLog& log, const DryOptions& options) const {
   const uint32_t limit = RepetitionLimit(log, options, length - Start(length), reach_);
   if (limit < least_) return {};
 
-  // Sorts by token, the longest repetition of each first.
-  std::ranges::sort(found, [](const Found& a, const Found& b) {
-    return a.token != b.token ? a.token < b.token : a.length > b.length;
-  });
+  SortByToken(std::span(found));
   DryTermList terms;
-  for (const Found& one : found) {
-    if (!terms.empty() && terms.back().token == one.token) continue;
-    if (!IsBreaker(options, one.token)) {
-      terms.push_back({one.token, options.terms[std::min(one.length, limit) - least_]});
+  for (size_t i = 0, next = 0; i < found.size(); i = next) {
+    uint32_t longest = 0;
+    for (; next < found.size() && found[next].token == found[i].token; ++next) {
+      longest = std::max(longest, found[next].length);
     }
+    if (IsBreaker(options, found[i].token)) continue;
+    terms.push_back({found[i].token, options.terms[std::min(longest, limit) - least_]});
   }
   return terms;
 }
@@ -101,10 +101,7 @@ uint32_t RepetitionLimit(const TokenLog& log, const DryOptions& options, uint32_
   const uint32_t far = std::min(length, reach + options.longest_breaker);
   for (uint32_t back = 0; back < far; ++back) {
     const uint32_t position = log.length() - 1 - back;
-    uint32_t longest = 0;
-    for (const TokenString& breaker : BreakersFrom(options, log.at(position))) {
-      if (StandsAt(breaker, log, position)) longest = std::max(longest, static_cast<uint32_t>(breaker.size()));
-    }
+    const uint32_t longest = BreakerAt(options, log, position);
     if (longest > 0) return back + 1 - longest;
   }
   return length;

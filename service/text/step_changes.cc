@@ -2,6 +2,9 @@
 #include "service/text/step_changes.h"
 
 #include <algorithm>
+#include <span>
+
+#include "service/sequence/token_sort.h"
 
 namespace sortition::service {
 namespace {
@@ -28,6 +31,14 @@ void BanBadWords(const HistoryOptions& options, const TokenLog& log, uint32_t pr
   }
 }
 
+// Merges bans of the tokens, which are sorted as the changes are.
+void BanStopTokens(const TokenString& tokens, StepChanges* changes) {
+  const auto sorted = static_cast<ptrdiff_t>(changes->size());
+  changes->reserve(changes->size() + tokens.size());
+  for (const uint32_t token : tokens) changes->push_back({.token = token, .banned = true});
+  std::ranges::inplace_merge(*changes, changes->begin() + sorted, {}, &StepChange::token);
+}
+
 }  // namespace
 
 StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
@@ -37,13 +48,13 @@ StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, ui
     for (const DryTerm& term : index->DryTerms(log, options)) {
       changes.push_back({.token = term.token, .dry = term.term});
     }
-    for (const uint32_t token : index->RepeatedNgrams(log)) changes.push_back({.token = token, .banned = true});
+    const std::vector<uint32_t> repeated = index->RepeatedNgrams(log);
+    changes.reserve(changes.size() + repeated.size());
+    for (const uint32_t token : repeated) changes.push_back({.token = token, .banned = true});
   }
   BanBadWords(options, log, prompt_length, &changes);
-  if (log.length() - prompt_length < options.min_tokens) {
-    for (const uint32_t token : options.stop_tokens) changes.push_back({.token = token, .banned = true});
-  }
-  std::ranges::sort(changes, {}, &StepChange::token);
+  SortByToken(std::span(changes));
+  if (log.length() - prompt_length < options.min_tokens) BanStopTokens(options.stop_tokens, &changes);
   size_t kept = 0;
   for (const StepChange& change : changes) {
     if (kept > 0 && changes[kept - 1].token == change.token) {
@@ -65,8 +76,8 @@ void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const Pe
   for (const StepChange& change : changes) {
     for (; base != counts.edits().end() && base->token < change.token; ++base, ++count) edits->push_back(*base);
     const bool known = base != counts.edits().end() && base->token == change.token;
-    const LogitEdit listed = known ? *base : LogitEdit{.token = change.token};
-    LogitEdit& edit = edits->emplace_back(EditOf(scope, options, listed, known ? *count : TokenCount{}, change.dry));
+    LogitEdit& edit = edits->emplace_back(known ? *base : LogitEdit{.token = change.token});
+    if (change.dry != 0) edit = EditOf(scope, options, edit, known ? *count : TokenCount{}, change.dry);
     if (change.banned) edit.flags |= LogitEdit::kBanned;
     if (known) ++base, ++count;
   }

@@ -91,5 +91,24 @@ TEST(Growth, FollowersOfOneContextAreFoundInTime) {
   });
 }
 
+// A text of one token, and breakers that begin with it.
+TEST(Growth, BreakersOfOneBeginningAreFoundInTime) {
+  const auto time = [](uint32_t breakers) {
+    const auto spec = GrowingSpec();
+    DryOptions& dry = spec->history.dry;
+    dry.multiplier = 1;
+    dry.allowed_length = 1;
+    dry.terms.assign(30, 1);
+    dry.longest_breaker = 2;
+    for (uint32_t i = 0; i < breakers; ++i) dry.breakers.push_back({1, 2 + i});
+    const std::shared_ptr<SequenceState> state = SequenceState::Build(spec, std::vector<uint32_t>(5000, 1), 0, 64);
+    return LeastSeconds([&] {
+      for (int step = 0; step < 100; ++step) state->LendEdits();
+      state->EndLoan();
+    });
+  };
+  EXPECT_LT(time(32'000), 60 * time(10));
+}
+
 }  // namespace
 }  // namespace sortition::service
