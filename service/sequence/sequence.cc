@@ -171,6 +171,11 @@ std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const Seque
   if (at < state_->lowest_truncation() || at > state_->position()) {
     return HistoryRequired("position", KeptPositions(*state_), KeptTokens(*state_));
   }
+  if (at > kMaxRereadTokens && state_->ReadsAnew(*spec)) {
+    return HistoryRequired("", Bounds::max_reread_tokens().Text(),
+                           absl::StrCat("the child's options look at the history of ", at,
+                                        " tokens in another way than the parent's, so that it is read anew"));
+  }
   std::unique_ptr<SequenceState> child = state_->Fork(std::move(spec), at);
   if (child == nullptr) {
     return HistoryRequired("", "", "the child's options look at more of the history than the server keeps");

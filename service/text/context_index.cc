@@ -20,12 +20,12 @@ ContextIndex::Followers::List::iterator ContextIndex::Followers::Find(uint32_t t
   return place == places_->end() ? list_.end() : list_.begin() + place->second;
 }
 
-void ContextIndex::Followers::Add(uint32_t token) {
+void ContextIndex::Followers::Add(uint32_t token, uint32_t position) {
   if (const auto known = Find(token); known != list_.end()) {
     ++known->count;
     return;
   }
-  list_.push_back({token, 1});
+  list_.push_back({token, 1, position});
   if (places_) {
     places_->emplace(token, list_.size() - 1);
   } else if (list_.size() > kFew) {
@@ -71,7 +71,7 @@ uint64_t ContextIndex::Edge(uint32_t node, const TokenLog& log, uint32_t positio
   return uint64_t{node} << 32 | next;
 }
 
-void ContextIndex::Descend(const TokenLog& log, uint32_t position, Walk* walk) const {
+void ContextIndex::Descend(const TokenLog& log, uint32_t position, uint32_t end, Walk* walk) const {
   walk->path.clear();
   walk->path.push_back(kRoot);
   walk->partial = kNone;
@@ -80,6 +80,7 @@ void ContextIndex::Descend(const TokenLog& log, uint32_t position, Walk* walk) c
     const auto it = children_.find(Edge(walk->path.back(), log, position));
     if (it == children_.end()) return;
     const Node& child = nodes_[it->second];
+    if (child.position >= end) return;
     walk->matched += EdgeTokens(walk->path.back());
     const uint32_t left = child.depth - walk->matched;
     const uint32_t more = log.CommonEnd(position - walk->matched, child.position - walk->matched, left);
@@ -92,12 +93,14 @@ void ContextIndex::Descend(const TokenLog& log, uint32_t position, Walk* walk) c
   }
 }
 
-void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found) const {
+void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found, uint32_t end) const {
   if (empty()) return;
   Walk walk;
-  Descend(log, position, &walk);
+  Descend(log, position, end, &walk);
   const auto add = [&](uint32_t node, uint32_t length) {
-    for (const Follower& follower : nodes_[node].followers) found->push_back({follower.token, length});
+    for (const Follower& follower : nodes_[node].followers) {
+      if (follower.oldest < end) found->push_back({follower.token, length});
+    }
   };
   if (walk.partial != kNone && walk.matched >= least_) add(walk.partial, walk.matched);
   for (size_t i = walk.path.size(); i-- > 0 && nodes_[walk.path[i]].depth >= least_;) {
@@ -105,10 +108,17 @@ void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found)
   }
 }
 
+bool ContextIndex::Finds(const TokenLog& log, uint32_t position, uint32_t end) const {
+  if (empty() || first_ >= end) return false;
+  Walk walk;
+  Descend(log, position, end, &walk);
+  return walk.matched >= least_;
+}
+
 void ContextIndex::AddNewest(const TokenLog& log, uint32_t position) {
   if (empty()) first_ = position;
   SORTITION_CHECK(position >= depth_ && position == first_ + links_.size());
-  Descend(log, position, &walk_);
+  Descend(log, position, kNone, &walk_);
   const uint32_t leaf = LeafFor(log, position);
   Node& node = nodes_[leaf];
   links_.push_back({kNone, node.newest});
@@ -121,7 +131,7 @@ void ContextIndex::AddNewest(const TokenLog& log, uint32_t position) {
 void ContextIndex::AddOldest(const TokenLog& log, uint32_t position) {
   if (empty()) return AddNewest(log, position);
   SORTITION_CHECK(position >= depth_ && position + 1 == first_);
-  Descend(log, position, &walk_);
+  Descend(log, position, kNone, &walk_);
   const uint32_t leaf = LeafFor(log, position);
   first_ = position;
   Node& node = nodes_[leaf];
@@ -171,7 +181,7 @@ void ContextIndex::CountFollower(const TokenLog& log, uint32_t position, int32_t
   for (size_t i = walk_.path.size(); i-- > 0 && nodes_[walk_.path[i]].depth >= least_;) {
     Followers& followers = nodes_[walk_.path[i]].followers;
     follower_bytes_ -= followers.bytes();
-    change > 0 ? followers.Add(token) : followers.Remove(token);
+    change > 0 ? followers.Add(token, position) : followers.Remove(token);
     follower_bytes_ += followers.bytes();
   }
 }
@@ -188,7 +198,7 @@ void ContextIndex::RemoveOldest(const TokenLog& log) {
 }
 
 void ContextIndex::Remove(const TokenLog& log, uint32_t position) {
-  Descend(log, position, &walk_);
+  Descend(log, position, kNone, &walk_);
   SORTITION_CHECK(walk_.matched == depth_);
   CountFollower(log, position, -1);
   const uint32_t leaf = walk_.path.back();

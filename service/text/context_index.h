@@ -23,6 +23,8 @@ namespace sortition::service {
 // O(positions).
 class ContextIndex {
  public:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
   // Find looks for contexts of `least` to `depth` tokens.
   ContextIndex(uint32_t least, uint32_t depth);
 
@@ -42,18 +44,23 @@ class ContextIndex {
   };
   using AllFound = absl::InlinedVector<Found, 16>;
   // Appends the tokens that followed the contexts that end before `position`, which has `depth` tokens before it. A
-  // token is found with its longest context, and may be found again with shorter ones.
-  void Find(const TokenLog& log, uint32_t position, AllFound* found) const;
+  // token is found with its longest context, and may be found again with shorter ones. With `end`, which needs an index
+  // that no position was removed from or added to at its old end, finds only tokens before the position `end`: the log
+  // may have others from there on than those of the index.
+  void Find(const TokenLog& log, uint32_t position, AllFound* found, uint32_t end = kNone) const;
+
+  // Returns true if Find would find anything.
+  bool Finds(const TokenLog& log, uint32_t position, uint32_t end = kNone) const;
 
   uint64_t bytes() const;  // without the object itself
 
  private:
-  static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr uint32_t kRoot = 0;
 
   struct Follower {
     uint32_t token;
     uint32_t count;
+    uint32_t oldest;  // the position at which it was added first
   };
   // The followers of a node, each token once, in no order. Adding and taking away cost O(1), copying O(followers).
   class Followers {
@@ -64,7 +71,7 @@ class ContextIndex {
     Followers& operator=(const Followers& other);
     Followers& operator=(Followers&&) = default;
 
-    void Add(uint32_t token);
+    void Add(uint32_t token, uint32_t position);
     void Remove(uint32_t token);
     void Clear();
     auto begin() const { return list_.begin(); }
@@ -112,7 +119,8 @@ class ContextIndex {
   uint32_t EdgeTokens(uint32_t node) const { return node == kRoot ? root_edge_ : 1; }
 
   Link& LinkOf(uint32_t position) { return links_[position - first_]; }
-  void Descend(const TokenLog& log, uint32_t position, Walk* walk) const;
+  // Nodes without a position before `end` are passed over.
+  void Descend(const TokenLog& log, uint32_t position, uint32_t end, Walk* walk) const;
   // Returns the leaf of the position just descended to; makes it if it is absent.
   uint32_t LeafFor(const TokenLog& log, uint32_t position);
   uint32_t Split(const TokenLog& log, uint32_t child, uint32_t depth);

@@ -33,23 +33,49 @@ uint32_t BreakerAt(const DryOptions& options, const TokenLog& log, uint32_t posi
 }  // namespace
 
 Dry::Dry(const DryOptions& options, const TokenLog& log)
-    : window_(options.window), least_(options.allowed_length), reach_(options.reach()), index_(least_, reach_) {
+    : window_(options.window), least_(options.allowed_length), reach_(options.reach()), whole_(least_, reach_) {
+  Fill(log);
+}
+
+void Dry::Fill(const TokenLog& log) {
+  if (window_ == 0) return whole_.Fill(log);
+  moving_.emplace(least_, reach_);
   for (uint64_t at = uint64_t{Start(log.length())} + reach_; at < log.length(); ++at) {
-    index_.AddNewest(log, static_cast<uint32_t>(at));
+    moving_->AddNewest(log, static_cast<uint32_t>(at));
   }
 }
 
 void Dry::Pushed(const TokenLog& log) {
+  if (!moving_) return whole_.Pushed(log);
   const uint32_t length = log.length();
   const uint32_t start = Start(length);
-  if (start > Start(length - 1) && start - 1 + reach_ < length - 1) index_.RemoveOldest(log);
-  if (length - 1 >= uint64_t{start} + reach_) index_.AddNewest(log, length - 1);
+  if (start > Start(length - 1) && start - 1 + reach_ < length - 1) moving_->RemoveOldest(log);
+  if (length - 1 >= uint64_t{start} + reach_) moving_->AddNewest(log, length - 1);
+}
+
+void Dry::PushedAhead(const TokenLog& log) {
+  if (moving_) Pushed(log);
 }
 
 void Dry::Popping(const TokenLog& log, uint32_t length) {
+  if (!moving_) return whole_.Popping(log, length);
   const uint32_t start = Start(length);
-  if (length - 1 >= uint64_t{start} + reach_) index_.RemoveNewest(log);
-  if (start > Start(length - 1) && start - 1 + reach_ < length - 1) index_.AddOldest(log, start - 1 + reach_);
+  if (length - 1 >= uint64_t{start} + reach_) moving_->RemoveNewest(log);
+  if (start > Start(length - 1) && start - 1 + reach_ < length - 1) moving_->AddOldest(log, start - 1 + reach_);
+}
+
+Dry Dry::Fork(const TokenLog& log, uint32_t length) {
+  Dry fork(*this);
+  if (!moving_) {
+    fork.whole_ = whole_.Fork(log, length);
+  } else if (log.length() - length > window_) {
+    TokenLog cut = log;
+    cut.Truncate(length);
+    fork.Fill(cut);
+  } else {
+    for (uint32_t rest = log.length(); rest > length; --rest) fork.Popping(log, rest);
+  }
+  return fork;
 }
 
 void Dry::FindAtStart(const TokenLog& log, ContextIndex::AllFound* found) const {
@@ -77,7 +103,7 @@ DryTermList Dry::Terms(const TokenLog& log, const DryOptions& options) const {
   const uint32_t length = log.length();
   if (length <= least_) return {};
   ContextIndex::AllFound found;
-  index_.Find(log, length, &found);
+  moving_ ? moving_->Find(log, length, &found) : whole_.Find(log, &found);
   FindAtStart(log, &found);
   if (found.empty()) return {};
   const uint32_t limit = RepetitionLimit(log, options, length - Start(length), reach_);

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
-#include "service/text/context_index.h"
-#include "service/text/history_options.h"
-#include "service/text/token_log.h"
+#include "service/sequence/context_index.h"
+#include "service/sequence/history_options.h"
+#include "service/sequence/shared_contexts.h"
+#include "service/sequence/token_log.h"
 
 namespace sortition::service {
 
@@ -28,15 +30,22 @@ class Dry {
 
   // Call after the last token of `log` was appended.
   void Pushed(const TokenLog& log);
+  // Likewise, for a token that will be cut off before another one is Pushed. Costs less.
+  void PushedAhead(const TokenLog& log);
   // Call before the last of the first `length` tokens is cut off; later tokens are cut off already.
   void Popping(const TokenLog& log, uint32_t length);
+
+  // Returns the index of the first `length` tokens of `log`, which were Pushed. O(window), if there is one.
+  Dry Fork(const TokenLog& log, uint32_t length);
 
   // Returns the tokens that DRY penalises at `log`'s next position, by ascending token.
   DryTermList Terms(const TokenLog& log, const DryOptions& options) const;
 
-  uint64_t bytes() const { return index_.bytes(); }  // without the object itself
+  uint64_t bytes() const { return moving_ ? moving_->bytes() : whole_.bytes(); }  // without the object itself
 
  private:
+  // Adds what an empty index has of the history.
+  void Fill(const TokenLog& log);
   // Returns the window's start in a history of `length` tokens.
   uint32_t Start(uint32_t length) const { return window_ != 0 && length > window_ ? length - window_ : 0; }
   // Finds repetitions that start too close to the window's start for the index to have their contexts.
@@ -44,8 +53,10 @@ class Dry {
 
   uint32_t window_;
   uint32_t least_;
-  uint32_t reach_;      // tokens; longer repetitions count as this length
-  ContextIndex index_;  // positions with at least this many tokens of the window before them
+  uint32_t reach_;  // tokens; longer repetitions count as this length
+  // Positions with at least this many tokens of the window before them; of the history, if there is no window.
+  std::optional<ContextIndex> moving_;
+  SharedContexts whole_;
 };
 
 // Returns how many of the last tokens repetitions may consist of: the tokens after the last sequence breaker. Returns

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "service/text/context_index.h"
-#include "service/text/dry.h"
-#include "service/text/history_options.h"
-#include "service/text/token_log.h"
+#include "service/sequence/dry.h"
+#include "service/sequence/history_options.h"
+#include "service/sequence/shared_contexts.h"
+#include "service/sequence/token_log.h"
 
 namespace sortition::service {
 
@@ -28,37 +29,33 @@ class HistoryIndex {
 
   // Call after the last token of `log` was appended.
   void Pushed(const TokenLog& log);
+  // Likewise, for a token that will be cut off before another one is Pushed. Costs less.
+  void PushedAhead(const TokenLog& log);
   // Call before the last of the first `length` tokens is cut off; later tokens are cut off already.
   void Popping(const TokenLog& log, uint32_t length);
+
+  // Returns the index of the first `length` tokens of `log`, which were Pushed. The two share equal parts.
+  std::unique_ptr<HistoryIndex> Fork(const TokenLog& log, uint32_t length);
 
   DryTermList DryTerms(const TokenLog& log, const HistoryOptions& options) const;
   // Returns the tokens that would complete an n-gram that occurred before, in no order.
   std::vector<uint32_t> RepeatedNgrams(const TokenLog& log) const;
   // Returns true if the watermark's context, the last tokens, has stood before with a token after it. False for an
   // option that does not ask.
-  bool RepeatsMarkedContext(const TokenLog& log) const;
+  bool RepeatsMarkedContext(const TokenLog& log) const { return marked_ && marked_->Finds(log); }
 
   uint64_t bytes() const;
 
  private:
-  // The followers of contexts of one length.
-  struct Contexts {
-    Contexts(uint32_t tokens, const TokenLog& log);
-    void Pushed(const TokenLog& log);
-    void Popping(const TokenLog& log, uint32_t length);
-    // Returns the tokens that followed the last ones.
-    ContextIndex::AllFound Find(const TokenLog& log) const;
+  HistoryIndex() = default;
 
-    uint32_t length;
-    ContextIndex index;
-  };
   static uint32_t MarkedWidth(const HistoryOptions& options) {
     return options.watermark_skips ? options.watermark_width : 0;
   }
 
   std::optional<Dry> dry_;
-  std::optional<Contexts> ngrams_;  // n-grams without their last token
-  std::optional<Contexts> marked_;  // contexts of the watermark
+  std::optional<SharedContexts> ngrams_;  // n-grams without their last token
+  std::optional<SharedContexts> marked_;  // contexts of the watermark
 };
 
 }  // namespace sortition::service

@@ -45,9 +45,9 @@ bool IsLong(const std::vector<CountChange>& changes, const PenaltyCounts& counts
 }
 
 // Indexes the end of a history that `log` keeps; null if the options need no index.
-std::shared_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
+std::unique_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
   if (!HistoryIndex::Needed(spec.history)) return nullptr;
-  return std::make_shared<HistoryIndex>(spec.history, log);
+  return std::make_unique<HistoryIndex>(spec.history, log);
 }
 
 }  // namespace
@@ -83,9 +83,9 @@ std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<co
   SORTITION_CHECK(prompt_length_ <= log_.length());
   if (!CountsWholeHistory(*spec_)) uncounted_ = CountScope(*spec_, prompt_length_, log_);
   counts_.Apply(spec_->history.scope, *spec_, &uncounted_);
-  return std::unique_ptr<SequenceState>(new SequenceState(std::move(spec), std::move(log_), prompt_length_,
-                                                          kept_history_, std::move(counts_), std::move(phases_),
-                                                          std::move(index_)));
+  return std::unique_ptr<SequenceState>(
+      new SequenceState(std::move(spec), std::move(log_), prompt_length_, kept_history_,
+                        std::make_shared<PenaltyCounts>(std::move(counts_)), std::move(phases_), std::move(index_)));
 }
 
 std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const SequenceSpec> spec,
@@ -97,8 +97,8 @@ std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const Sequen
 }
 
 SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length,
-                             uint32_t kept_history, PenaltyCounts counts, PhaseTrack phases,
-                             std::shared_ptr<HistoryIndex> index)
+                             uint32_t kept_history, std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases,
+                             std::unique_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
       penalises_(spec_->penalises()),
       kept_history_(kept_history),
@@ -106,9 +106,8 @@ SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog 
       prompt_length_(prompt_length),
       log_(std::move(log)),
       phases_(std::move(phases)),
-      counted_phase_(phase()),
-      counts_(counted().SameEdits(*spec_) ? std::make_shared<PenaltyCounts>(std::move(counts))
-                                          : std::make_shared<PenaltyCounts>(spec_->history.scope, counted(), counts)),
+      counted_phase_(kNoPhase),
+      counts_(std::move(counts)),
       index_(std::move(index)) {}
 
 uint64_t SequenceState::bytes() const {
@@ -178,11 +177,6 @@ const PenaltyCounts& SequenceState::SettledCounts() {
   return *counts_;
 }
 
-HistoryIndex& SequenceState::OwnIndex() {
-  if (std::exchange(index_shared_, false)) index_ = std::make_shared<HistoryIndex>(*index_);
-  return *index_;
-}
-
 void SequenceState::Commit(RowResult* result) {
   SORTITION_CHECK(!result->outputs.empty());
   EndLoan();
@@ -209,7 +203,7 @@ void SequenceState::Count(uint32_t position, int32_t change) {
 
 void SequenceState::Push(uint32_t token) {
   log_.Push(token);
-  if (index_) OwnIndex().Pushed(log_);
+  if (index_) index_->Pushed(log_);
   const std::vector<Phase>& phases = spec_->history.phases;
   if (!phases.empty()) phases_.Pushed(phases, log_, position(), prompt_length_);
   if (!penalises_) return;
@@ -238,54 +232,81 @@ void SequenceState::Revert(const Undo& undo) {
   for (uint32_t token : undo.removed) Push(token);
 }
 
-void SequenceState::Truncate(uint32_t to) {
-  SORTITION_CHECK(to >= lowest_truncation() && to <= position());
+void SequenceState::Uncount(uint32_t to) {
+  if (!penalises_) return;
   const uint32_t window = spec_->history.scope.window;
   for (uint32_t length = position(); length > to; --length) {
-    if (index_) OwnIndex().Popping(log_, length);
-    if (!penalises_) continue;
     if (window != 0 && length > window) Count(length - 1 - window, +1);
     Count(length - 1, -1);
   }
+}
+
+void SequenceState::CutLog(uint32_t to) {
   log_.Truncate(to);
   prompt_length_ = std::min(prompt_length_, to);
   phases_.Cut(spec_->history.phases, position(), prompt_length_);
 }
 
+void SequenceState::Truncate(uint32_t to) {
+  SORTITION_CHECK(to >= lowest_truncation() && to <= position());
+  for (uint32_t length = position(); index_ && length > to; --length) index_->Popping(log_, length);
+  Uncount(to);
+  CutLog(to);
+}
+
+bool SequenceState::ReadsAnew(const SequenceSpec& spec) const {
+  return (spec.penalises() && !SameCounts(spec, *spec_)) ||
+         (!spec.history.phases.empty() && !SamePhases(spec, *spec_)) ||
+         (HistoryIndex::Needed(spec.history) && !HistoryIndex::Same(spec.history, spec_->history));
+}
+
 std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
-  const bool counts_known = !CountsWholeHistory(*spec) || SameCounts(*spec, *spec_) || log_.kept_from() == 0;
-  const bool phases_known = SamePhases(*spec, *spec_) || spec->history.phases.empty() || log_.kept_from() == 0;
-  if (position < LowestTruncation(*spec, log_) || !counts_known || !phases_known) return nullptr;
-  std::unique_ptr<SequenceState> child(new SequenceState(*this));
-  child->digest_ = HistoryDigest(spec->Identity());
-  if (child->counted_phase_ > spec->history.phases.size()) child->counted_phase_ = kNoPhase;
-  const PenaltyScope& scope = spec->history.scope;
-  const RowOptions& options = spec->Within(child->counted_phase_);
+  const bool has_all = log_.kept_from() == 0;
   const bool same_counts = SameCounts(*spec, *spec_);
-  if (same_counts && scope == spec_->history.scope && options.SameEdits(counted())) {
-    shared_ = child->shared_ = true;
-    child->lent_ = false;
+  const bool same_phases = SamePhases(*spec, *spec_);
+  const bool counts_known = has_all || same_counts || !CountsWholeHistory(*spec);
+  const bool phases_known = has_all || same_phases || spec->history.phases.empty();
+  if (position < LowestTruncation(*spec, log_) || !counts_known || !phases_known) return nullptr;
+
+  // Counts those tokens, left or cut off, that are fewer.
+  const bool counts_anew = !same_counts || (has_all && position < this->position() - position);
+  const uint32_t prompt_length = std::min(prompt_length_, position);
+  TokenLog log;  // what is read anew
+  if (counts_anew || ReadsAnew(*spec)) {
+    log = log_;
+    log.Truncate(position);
+  }
+  std::unique_ptr<HistoryIndex> index;
+  if (!HistoryIndex::Same(spec->history, spec_->history)) {
+    index = IndexOf(*spec, log);
+  } else if (index_) {
+    index = index_->Fork(log_, position);
+  }
+  PhaseTrack phases = same_phases                    ? phases_
+                      : spec->history.phases.empty() ? PhaseTrack()
+                                                     : PhaseTrack::Of(spec->history.phases, log, prompt_length);
+
+  const PenaltyScope& scope = spec->history.scope;
+  const uint32_t phase = counted_phase_ <= spec->history.phases.size() ? counted_phase_ : kNoPhase;
+  const RowOptions& options = spec->Within(phase);
+  const bool shares = !counts_anew && scope == spec_->history.scope && options.SameEdits(counted());
+  std::shared_ptr<PenaltyCounts> counts;
+  std::vector<CountChange> uncounted;
+  if (counts_anew) {
+    counts = std::make_shared<PenaltyCounts>(scope, options);
+    uncounted = CountScope(*spec, prompt_length, log);
   } else {
-    child->counts_ = same_counts ? std::make_shared<PenaltyCounts>(scope, options, *counts_)
-                                 : std::make_shared<PenaltyCounts>(scope, options);
-    if (!same_counts) child->uncounted_ = CountScope(*spec, prompt_length_, log_);
-    child->lent_ = child->shared_ = false;
+    SettledCounts();
+    counts = shares ? counts_ : std::make_shared<PenaltyCounts>(scope, options, *counts_);
+    shared_ |= shares;
   }
-  child->merged_ = nullptr;
-  child->merged_lent_ = false;
-  if (!SamePhases(*spec, *spec_)) {
-    const std::vector<Phase>& phases = spec->history.phases;
-    child->phases_ = phases.empty() ? PhaseTrack() : PhaseTrack::Of(phases, log_, prompt_length_);
-  }
-  if (HistoryIndex::Same(spec->history, spec_->history)) {
-    index_shared_ = child->index_shared_ = index_ != nullptr;
-  } else {
-    child->index_ = IndexOf(*spec, log_);
-    child->index_shared_ = false;
-  }
-  child->penalises_ = spec->penalises();
-  child->spec_ = std::move(spec);
-  child->Truncate(position);
+  std::unique_ptr<SequenceState> child(new SequenceState(std::move(spec), log_, prompt_length_, kept_history_,
+                                                         std::move(counts), std::move(phases), std::move(index)));
+  child->counted_phase_ = phase;
+  child->shared_ = shares;
+  child->uncounted_ = std::move(uncounted);
+  if (!counts_anew) child->Uncount(position);
+  child->CutLog(position);
   return child;
 }
 

@@ -51,7 +51,7 @@ class SequenceState {
     PenaltyCounts counts_;                // under the options outside of phases
     std::vector<CountChange> uncounted_;  // to be applied to them
     PhaseTrack phases_;
-    std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
+    std::unique_ptr<HistoryIndex> index_;  // null if no option needs one
   };
 
   static std::unique_ptr<SequenceState> Build(std::shared_ptr<const SequenceSpec> spec,
@@ -115,20 +115,24 @@ class SequenceState {
   // which has the same vocabulary sizes. Null if its options look at more of the history than is kept. The two share
   // equal parts.
   std::unique_ptr<SequenceState> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
+  // Returns true if Fork under `spec` reads the tokens of the history anew, which takes a time in proportion to them.
+  bool ReadsAnew(const SequenceSpec& spec) const;
 
  private:
   SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
-                PenaltyCounts counts, PhaseTrack phases, std::shared_ptr<HistoryIndex> index);
+                std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases, std::unique_ptr<HistoryIndex> index);
 
   // Returns the counts of all tokens.
   const PenaltyCounts& SettledCounts();
-  HistoryIndex& OwnIndex();
   // Finds counts_ under the options of the phase, and returns the changes for the next row.
   StepChanges ChangesForStep();
   const RowOptions& counted() const { return spec_->Within(counted_phase_); }
   // Counts the token at `position`, which enters or leaves the scope of penalties.
   void Count(uint32_t position, int32_t change);
+  // Counts that the tokens from `position` on are cut off.
+  void Uncount(uint32_t position);
   void Push(uint32_t token);
+  void CutLog(uint32_t position);
   void Truncate(uint32_t position);
 
   std::shared_ptr<const SequenceSpec> spec_;
@@ -144,8 +148,7 @@ class SequenceState {
   // *counts_ is read elsewhere, during a loan or longer; it must be copied before it is written.
   bool lent_ = false;
   bool shared_ = false;
-  std::shared_ptr<HistoryIndex> index_;  // null if no option needs one
-  bool index_shared_ = false;            // with forks; must be copied before it is written
+  std::unique_ptr<HistoryIndex> index_;  // null if no option needs one
   // Edits of the last step that changed more than the counts.
   std::shared_ptr<std::vector<kernels::LogitEdit>> merged_;
   bool merged_lent_ = false;

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "service/sequence/shared_contexts.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service {
@@ -110,6 +111,59 @@ TEST(ContextIndex, MemoryIsLinearInPositions) {
       if (i >= 24) index.AddNewest(log, i);
     }
     EXPECT_LT(index.bytes() / 50'000, 300u) << alphabet;
+  }
+}
+
+// A family of texts that grow by hundreds of tokens, are cut and forked at any position, and share their layers.
+TEST(SharedContexts, ForksEqualPlainSearch) {
+  struct Text {
+    SharedContexts index;
+    TokenLog log;
+    std::vector<uint32_t> tokens;
+  };
+  for (const Shape shape : {Shape{2, 8, 6, 0}, Shape{2, 2, 20, 0}, Shape{0, 0, 3000, 0}}) {
+    std::mt19937 random(3);
+    std::vector<Text> family = {{SharedContexts(shape.least, shape.depth), {}, {}}};
+    const auto push = [&](Text* text, bool ahead) {
+      text->tokens.push_back(random() % shape.alphabet);
+      text->log.Push(text->tokens.back());
+      if (!ahead) text->index.Pushed(text->log);
+    };
+    const auto pop = [&](Text* text) {
+      text->index.Popping(text->log, text->log.length());
+      text->log.Truncate(text->log.length() - 1);
+      text->tokens.pop_back();
+    };
+    const auto check = [&](const Text& text) {
+      if (text.tokens.size() < shape.depth) return;
+      ContextIndex::AllFound found;
+      text.index.Find(text.log, &found);
+      const auto searched = Searched(text.tokens, shape.depth, text.log.length(), shape.least, shape.depth);
+      ASSERT_EQ(Longest(found), searched);
+      ASSERT_EQ(text.index.Finds(text.log), !searched.empty());
+    };
+    for (int round = 0; round < 100; ++round) {
+      Text& text = family[random() % family.size()];
+      for (uint32_t count = random() % (round % 5 == 0 ? 3000 : 700); count > 0; --count) push(&text, false);
+      const auto length = static_cast<uint32_t>(text.tokens.size());
+      for (uint32_t count = random() % std::min(length + 1, 900u); round % 3 == 0 && count > 0; --count) pop(&text);
+      if (family.size() < 12) {
+        const auto left = static_cast<uint32_t>(text.tokens.size());
+        const uint32_t at = round % 2 == 0 ? left : random() % (left + 1);
+        Text fork{text.index.Fork(text.log, at), text.log, text.tokens};
+        fork.log.Truncate(at);
+        fork.tokens.resize(at);
+        family.push_back(std::move(fork));
+      } else if (round % 10 == 0) {
+        family.erase(family.begin());
+      }
+      for (Text& one : family) {
+        ASSERT_NO_FATAL_FAILURE(check(one)) << "round " << round;
+        for (int ahead = 0; ahead < 9; ++ahead) push(&one, true);
+        ASSERT_NO_FATAL_FAILURE(check(one)) << "ahead in round " << round;
+        for (int ahead = 0; ahead < 9; ++ahead) pop(&one);
+      }
+    }
   }
 }
 

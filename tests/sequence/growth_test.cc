@@ -91,6 +91,24 @@ TEST(Growth, FollowersOfOneContextAreFoundInTime) {
   });
 }
 
+// A fork, cut anywhere, and the first steps after it cost no more than a few positions of the index.
+TEST(Growth, ForkSharesTheIndex) {
+  const auto time = [](uint32_t tokens, uint32_t part) {
+    const auto spec = GrowingSpec();
+    spec->history.no_repeat_ngram = 3;
+    const std::shared_ptr<SequenceState> parent = SequenceState::Build(spec, DifferentTokens(tokens), 0, 64);
+    parent->Fork(spec, tokens);
+    return LeastSeconds([&] {
+      const auto child = parent->Fork(spec, tokens / 4 * part);
+      child->Append(5);
+      child->LendEdits();
+      child->EndLoan();
+    });
+  };
+  const double small = time(4000, 4);
+  for (const uint32_t part : {0u, 1u, 2u, 4u}) EXPECT_LT(time(512'000, part), 60 * small);
+}
+
 // A text of one token, and breakers that begin with it.
 TEST(Growth, BreakersOfOneBeginningAreFoundInTime) {
   const auto time = [](uint32_t breakers) {

@@ -163,6 +163,23 @@ TEST_F(SequenceRules, AbortedStepKeepsEdits) {
   EXPECT_EQ(*lent, copy);
 }
 
+// A fork's message is small, so the server reads no long history for it: the worker sends that.
+TEST_F(SequenceRules, LongHistoryIsNotReadAnew) {
+  const auto parent = std::make_shared<SequenceSpec>(*spec_);
+  parent->history.no_repeat_ngram = 3;
+  const auto child = std::make_shared<SequenceSpec>(*parent);
+  child->history.no_repeat_ngram = 4;
+  auto state = SequenceState::Build(parent, std::vector<uint32_t>(kMaxRereadTokens + 1, 7), 0, kKept);
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, parent, &state)));
+  auto forked = sequence_.Fork(owner_, child, std::nullopt);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(forked));
+  EXPECT_EQ(std::get<Refusal>(forked).reason, Reason::kHistoryRequired);
+  EXPECT_EQ(std::get<Refusal>(forked).limit, absl::StrCat("max_reread_tokens ", kMaxRereadTokens));
+  using State = std::unique_ptr<SequenceState>;
+  EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, child, kMaxRereadTokens)));
+  EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, parent, std::nullopt)));
+}
+
 TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
   const RowResult drawn = Run(Intent(1, 3, hash_), 42);
   auto spec = std::make_shared<SequenceSpec>(*spec_);
