@@ -97,6 +97,15 @@ class TransformersTest(unittest.TestCase):
                 drawn = generate(model, SortitionSampler(sampler), do_sample=False, prefix_allowed_tokens_fn=allowed)
                 self.assertEqual(drawn.tolist(), expected.tolist())
 
+    def test_tokens_beyond_the_vocabulary(self):
+        model = MODELS["gpt2 torch.float32"]
+        method = SortitionSampler(self.samplers["in process"])
+        options = {"do_sample": False, "eos_token_id": -1, "min_new_tokens": STEPS}
+        self.assertEqual(generate(model, method, **options).tolist(), generate(model, **options).tolist())
+        for token in (-1, VOCABULARY):
+            with self.assertRaisesRegex(ValueError, f"prefix_allowed_tokens_fn: token {token}"):
+                generate(model, method, do_sample=False, prefix_allowed_tokens_fn=lambda *_: [token])
+
     def assert_steps_agree(self, model, sampler, **options):
         steps = []
         method = SortitionSampler(sampler, seed=3, on_step=steps.append, processed_logprobs={"top": VOCABULARY})

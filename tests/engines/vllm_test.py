@@ -217,6 +217,11 @@ class Logic(unittest.TestCase):
         self.assertNotEqual(output[0], best)
         self.assertEqual(self.draw(logits(1))[0].token, best)
 
+    def test_stop_tokens_beyond_the_vocabulary(self):
+        params = fake_params(temperature=0.0, min_tokens=1, all_stop_token_ids={-1, VOCABULARY})
+        self.rows.update(fake_update(added=[(0, params, [1], [])]))
+        self.assertEqual(self.draw(torch.eye(VOCABULARY)[-1:] * 9)[0].token, VOCABULARY - 1)
+
     def test_logprobs(self):
         self.rows.update(fake_update(added=[(0, fake_params(logprobs=3), [1], []), (1, fake_params(), [1], [])]))
         batch = logits(5, 6)

@@ -123,10 +123,16 @@ class Refused(unittest.TestCase):
         allowed[[3, 500, 999]] = True
         self.assertIn(draw(row(5), allowed=allowed).token, (3, 500, 999))
         self.assertEqual(draw(row(5), allowed=sortition.pack_mask(allowed)), draw(row(5), allowed=allowed))
-        for bad, kind, text in ((allowed[:-40], ValueError, "take 32"), (allowed[::2], ValueError, "take 32"),
-                                (numpy.zeros(32, numpy.int64), TypeError, "uint32")):
+        for bad, kind, text in ((sortition.pack_mask(allowed[:-40]), ValueError, "30 words; 1000 tokens take 32"),
+                                (numpy.zeros(32, numpy.int64), TypeError, "uint32"),
+                                ([True] * VOCABULARY, TypeError, "allowed: list")):
             with self.assertRaisesRegex(kind, text):
                 draw(row(5), allowed=bad)
+
+    def test_a_mask_has_a_boolean_for_each_token(self):
+        for size in (0, VOCABULARY - 40, VOCABULARY - 1, VOCABULARY + 1):
+            with self.subTest(size), self.assertRaisesRegex(ValueError, f"allowed.0.: a mask of {size} booleans"):
+                draw(row(5), allowed=numpy.ones(size, bool))
 
 
 if __name__ == "__main__":

@@ -115,9 +115,13 @@ class Client:
         With `ready` the step is sent before its logits are written. They are written once the word is set
         (Ready.expect), or once the work queued on the stream is done (CudaReady). `timeout` includes this time. Masks
         and drafts' probabilities must be complete at the call.
+
+        An exception of a signal's handler, such as KeyboardInterrupt, ends the call within about 50 ms. The step itself
+        continues: until it ends it reads its logits, and other steps of its sequences fail (STEP_IN_FLIGHT). The
+        sequences then advance by what was drawn. The results are dropped.
         """
         return self._native.step(sequences=list(sequences), logits=logits, drafts=drafts, scored=scored_lists(scored),
-                                 allowed=packed_masks(allowed), banned=banned_lists(banned, drafts),
+                                 allowed=packed_masks(allowed, sequences), banned=banned_lists(banned, drafts),
                                  draw_salts=list(draw_salts), dtype=dtype, timeout=timeout, priority=priority,
                                  traceparent=traceparent, stream=stream_of_step(logits, stream, ready), ready=ready)
 
@@ -135,7 +139,7 @@ class Client:
         another step. Without `ready` the function blocks until the stream has done its work, as step does.
         """
         return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits, drafts=drafts,
-                                 scored=scored_lists(scored), allowed=packed_masks(allowed),
+                                 scored=scored_lists(scored), allowed=packed_masks(allowed, sequences),
                                  banned=banned_lists(banned, drafts), draw_salts=list(draw_salts), dtype=dtype,
                                  timeout=timeout, priority=priority, traceparent=traceparent,
                                  stream=stream_of_step(logits, stream, ready, results), ready=ready, results=results,

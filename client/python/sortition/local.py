@@ -53,8 +53,9 @@ class Sampler:
              draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
              priority: int = 0, traceparent: str = "", stream: Optional[int] = None) -> List[Result]:
         """As Client.step. `timeout`, `priority` and `traceparent` are ignored, because the step does not wait."""
-        return _native.step_local(list(sequences), logits, drafts, scored_lists(scored), packed_masks(allowed),
-                                  banned_lists(banned, drafts), list(draw_salts), dtype, stream_of(logits, stream))
+        return _native.step_local(list(sequences), logits, drafts, scored_lists(scored),
+                                  packed_masks(allowed, sequences), banned_lists(banned, drafts), list(draw_salts),
+                                  dtype, stream_of(logits, stream))
 
     def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, banned: Any = None,
              draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
@@ -65,7 +66,7 @@ class Sampler:
                                     banned=[banned], draw_salts=[draw_salt] if draw_salt else (), dtype=dtype,
                                     stream=stream)[0])
         if allowed is not None:
-            allowed = packed_masks([allowed])[0]
+            allowed = packed_masks([allowed], [sequence])[0]
         return raised(sequence.step(logits, allowed, draw_salt, dtype, stream_of(logits, stream)))
 
     def verify(self, sequence: _native.LocalSequence, logits: Any, drafts: Drafts, *, allowed: Any = None,

@@ -105,11 +105,20 @@ def pack_mask(allowed: Any) -> numpy.ndarray:
     return numpy.ascontiguousarray(numpy.pad(packed, room)).view(numpy.uint32)
 
 
-def packed_masks(masks: Optional[Sequence[Any]]) -> Optional[List[Any]]:
-    """Returns an entry for each row: None or packed words. Booleans are packed."""
+def packed_masks(masks: Optional[Sequence[Any]], sequences: Sequence[Any]) -> Optional[List[Any]]:
+    """Returns an entry for each row: None or packed words. Booleans are packed, one for each token of the row."""
     if masks is None:
         return None
-    return [pack_mask(mask) if mask is not None and "bool" in str(mask.dtype) else mask for mask in masks]
+    packed = list(masks)
+    for index, mask in enumerate(packed):
+        if "bool" not in str(getattr(mask, "dtype", "")):
+            continue
+        packed[index] = pack_mask(mask)
+        # The native module refuses another number of masks than of sequences.
+        size = sequences[index].vocabulary_size if index < len(sequences) else mask.shape[-1]
+        if mask.shape[-1] != size:
+            raise ValueError(f"allowed[{index}]: a mask of {mask.shape[-1]} booleans; the vocabulary has {size}")
+    return packed
 
 
 def _first(logits: Any) -> Any:

@@ -124,8 +124,8 @@ class Plan:
         banned = _ids(end_tokens)
 
         def restrict(_: int, tokens: torch.Tensor, allowed: numpy.ndarray) -> None:
-            if tokens.shape[0] < length:
-                allowed[banned] = False
+            if tokens.shape[0] < length:  # an end token beyond the vocabulary, such as -1, stands for none
+                allowed[[token for token in banned if 0 <= token < len(allowed)]] = False
 
         self._masks.append(restrict)
 
@@ -148,8 +148,11 @@ def _ids(tokens: Any) -> List[int]:
 
 def _prefix_constraint(allowed_tokens: Callable[[int, torch.Tensor], Any]) -> Callable[..., None]:
     def restrict(row: int, tokens: torch.Tensor, allowed: numpy.ndarray) -> None:
-        may_follow = numpy.zeros_like(allowed)
-        may_follow[_ids(allowed_tokens(row, tokens))] = True
+        may_follow, named = numpy.zeros_like(allowed), _ids(allowed_tokens(row, tokens))
+        for token in named:
+            if not 0 <= token < len(allowed):
+                raise ValueError(f"prefix_allowed_tokens_fn: token {token}; the vocabulary has {len(allowed)}")
+        may_follow[named] = True
         allowed &= may_follow
 
     return restrict

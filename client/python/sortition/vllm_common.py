@@ -104,7 +104,7 @@ class Request:
             return None
         allowed = numpy.ones((positions, vocabulary), bool)
         until = self.params.min_tokens - drawn
-        stops = [token for token in self.stop_tokens if token < vocabulary]
+        stops = [token for token in self.stop_tokens if 0 <= token < vocabulary]
         allowed[numpy.ix_(range(min(until, positions)), stops)] = False
         return pack_mask(allowed if positions > 1 else allowed[0])
 
