@@ -16,12 +16,14 @@
 #include "client/cpp/unix_socket.h"
 #include "kernels/check.h"
 #include "kernels/row.h"
+#include "service/clock.h"
 #include "service/limits.h"
 
 namespace sortition::client {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+constexpr absl::Duration kAskInterval = absl::Milliseconds(50);  // of StepWhile
 constexpr absl::string_view kInProcessTarget = "in_process";
 
 absl::Status WrongOption(absl::string_view field, absl::string_view limit) {
@@ -183,17 +185,31 @@ absl::StatusOr<std::unique_ptr<Sequence>> Client::Fork(const Sequence& parent, S
 }
 
 absl::StatusOr<std::vector<RowResult>> Client::Step(const Batch& batch, const StepOptions& options) {
-  absl::Notification over;
   std::vector<RowResult> results;
-  if (absl::Status status = CheckBatch(batch, options, core_->options().shard); !status.ok()) return status;
-  const auto done = [&](std::vector<RowResult> result) {
-    results = std::move(result);
-    over.Notify();
-  };
-  if (absl::Status status = core_->Submit(batch, options, done, /*polls=*/true); !status.ok()) return status;
-  core_->Poll([&over] { return over.HasBeenNotified(); });
-  over.WaitForNotification();
+  const auto done = [&results](std::vector<RowResult> result) { results = std::move(result); };
+  const auto answered = StepWhile(batch, options, done, [] { return true; });
+  if (!answered.ok()) return answered.status();
   return results;
+}
+
+absl::StatusOr<bool> Client::StepWhile(const Batch& batch, const StepOptions& options, StepDone done,
+                                       absl::FunctionRef<bool()> goes_on) {
+  if (absl::Status status = CheckBatch(batch, options, core_->options().shard); !status.ok()) return status;
+  const auto over = std::make_shared<absl::Notification>();  // may outlive this call
+  auto notify = [over, done = std::move(done)](std::vector<RowResult> results) mutable {
+    done(std::move(results));
+    over->Notify();
+  };
+  if (absl::Status status = core_->Submit(batch, options, std::move(notify), /*polls=*/true); !status.ok()) {
+    return status;
+  }
+  const service::SteadyClock clock;
+  do {
+    const absl::Time until = clock.Now() + kAskInterval;
+    core_->Poll([&] { return over->HasBeenNotified() || clock.Now() >= until; });
+    if (over->WaitForNotificationWithTimeout(until - clock.Now())) return true;
+  } while (goes_on());
+  return false;
 }
 
 absl::Status Client::StepAsync(const Batch& batch, const StepOptions& options, StepDone done) {

@@ -1,8 +1,10 @@
 """The client against real servers: many callers on one stream, lost servers, fallback, errors."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -130,6 +132,21 @@ class ManyCallers(unittest.TestCase):
             self.assertEqual(client.ignored_fields, ["open.parameters.#999"])
             self.assertEqual([client.draw(sequence, row(step)).token for step in range(3)], expected(3, 3))
 
+    def test_times_are_finite(self):
+        for wrong in (float("nan"), float("inf"), -1.0):
+            for name, options in (("default_timeout", {"default_timeout": wrong}),
+                                  ("keepalive", {"transport": sortition.Transport(keepalive=wrong)}),
+                                  *((name, {"retry": sortition.Retry(**{name: wrong})})
+                                    for name in ("connect_timeout", "backoff_initial", "backoff_max",
+                                                 "fallback_stay"))):
+                with self.subTest(f"{name} {wrong}"), self.assertRaisesRegex(ValueError, f"^{name}: {wrong:g}; "):
+                    sortition.Client(fallback="in_process", **options)
+            with sortition.Client(fallback="in_process", in_process_threads=1) as client:
+                sequence = client.open(**OPTIONS)
+                for call in (client.step, client.submit):
+                    with self.assertRaisesRegex(ValueError, f"^timeout: {wrong:g}; "):
+                        call([sequence], [row(0)], timeout=wrong)
+
     def test_a_closed_client_says_so(self):
         client = sortition.Client(self.server.serving["listen"])
         sequence = client.open(vocabulary_size=VOCABULARY)
@@ -169,6 +186,86 @@ class Transports(unittest.TestCase):
             self.assertEqual(client.transport, "in_process")
             with self.assertRaisesRegex(ValueError, "transport"):
                 sortition.Client("127.0.0.1:1", transport="pigeon")
+
+
+class SignalsAndForks(unittest.TestCase):
+    def test_a_signal_ends_the_call_and_not_the_step(self):
+        with tempfile.TemporaryDirectory() as folder, serve(f"--memory_listen=unix:{folder}/memory") as server:
+            target = server.serving["listen"]
+            for transport, options in (("in_process", {"fallback": "in_process", "in_process_threads": 1}),
+                                       ("grpc", {"targets": target, "transport": "grpc"}),
+                                       ("ring", {"targets": f"unix:{folder}/memory", "transport": "ring"})):
+                with self.subTest(transport), sortition.Client(**options) as client:
+                    sequence = client.open(seed=6, **OPTIONS)
+                    word = client.ready().expect()
+                    interrupting = threading.Thread(target=self.interrupt_step_of, args=(sequence,))
+                    interrupting.start()
+                    with self.assertRaises(KeyboardInterrupt):
+                        client.step([sequence], [row(0)], timeout=1000, ready=word)
+                    interrupting.join()
+                    result, = client.step([sequence], [row(0)])
+                    self.assertEqual(result.reason, "STEP_IN_FLIGHT")
+                    word.set()
+                    while sequence.position == len(OPTIONS["prompt"]):
+                        pass
+                    self.assertEqual(sequence.tokens, OPTIONS["prompt"] + expected(6, 1))
+                    self.assertEqual(client.draw(sequence, row(1)).token, expected(6, 2)[1])
+
+    @staticmethod
+    def interrupt_step_of(sequence):
+        try:
+            while True:
+                sequence.truncate(sequence.position)
+        except sortition.Error:  # a step is in flight
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def test_a_closed_client_ends_a_step_that_was_left(self):
+        with sortition.Client(fallback="in_process", in_process_threads=1) as client:
+            sequence = client.open(**OPTIONS)
+            word = client.ready().expect()
+            interrupting = threading.Thread(target=self.interrupt_step_of, args=(sequence,))
+            interrupting.start()
+            with self.assertRaises(KeyboardInterrupt):
+                client.step([sequence], [row(0)], timeout=1000, ready=word)
+            interrupting.join()
+
+    def test_a_forked_process_exits(self):
+        for transport in ("in_process", "grpc", "ring"):
+            with self.subTest(transport), tempfile.TemporaryDirectory() as folder, \
+                    serve(f"--memory_listen=unix:{folder}/memory") as server:
+                target = {"grpc": server.serving["listen"], "ring": f"unix:{folder}/memory"}.get(transport, ())
+                run = subprocess.run(
+                    [sys.executable, "-c", FORKING_PROGRAM, json.dumps(target), transport], env=os.environ,
+                    capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual((run.stdout, run.stderr, run.returncode), ("the parent's\n" * 2, "", 0))
+
+
+# Its child exits as any program does, with the parent's objects. The parent then uses them again.
+FORKING_PROGRAM = """
+import json, os, sys, numpy, sortition
+targets, transport = json.loads(sys.argv[1]), sys.argv[2]
+client = sortition.Client(targets, fallback="none" if targets else "in_process",
+                          transport="auto" if transport == "in_process" else transport)
+sequence = client.open(vocabulary_size=1000, repetition_penalty=1.1)
+rows, ready = client.allocate_rows(1, 1000), client.ready()
+rows[:] = 0
+client.draw(sequence, rows)
+child = os.fork()
+if child == 0:
+    for use in (lambda: client.draw(sequence, rows), lambda: client.open(vocabulary_size=9)):
+        try:
+            use()
+        except ValueError as error:
+            print("the parent's" if "the parent's" in str(error) else error)
+    sequence.close()
+    client.close()
+    own = sortition.Client(fallback="in_process", in_process_threads=1)
+    own.draw(own.open(vocabulary_size=1000), rows)
+    sys.exit()
+_, status = os.waitpid(child, 0)
+client.draw(sequence, rows)
+sys.exit(status)
+"""
 
 
 class LostServers(unittest.TestCase):

@@ -289,6 +289,11 @@ class ReceiptsTest(unittest.TestCase):
         self.assertIn("wrong_row", [name for name, _ in report.found])
         self.assertRegex(report.text(), r"the token lost by [0-9.inf]+ nats, 0.01 allowed")
 
+    def test_a_margin_is_a_number_of_nats(self):
+        for wrong in (float("nan"), float("inf"), -1e-3):
+            with self.assertRaisesRegex(ValueError, "^tolerance: "):
+                check(self.file(), seeds=self.seeds, rows=self.chain.rows, tolerance=wrong)
+
     def test_a_margin_needs_the_seed(self):
         report = check(self.file(), rows=self.chain.rows, tolerance=1e-2)
         self.assertEqual((report.rows, report.not_compared["whose margin needs the seed"]), (0, 6))

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <tuple>
@@ -65,17 +66,27 @@ struct StepMemory {
   }
 };
 
+// A step whose caller waits for it, unless a signal's handler raises an exception. Without one the caller destroys the
+// memory. After one the later of the caller and the answer does, under the GIL.
+struct AwaitedStep {
+  std::unique_ptr<StepMemory> memory;
+  std::vector<client::RowResult> results = {};
+  std::atomic<bool> one_is_over = false;
+};
+
 class Client {
  public:
   Client(std::unique_ptr<client::Client> client, std::optional<client::VocabularyShard> shard)
-      : client_(std::move(client)), shard_(shard) {}
+      : client_(client.release(), DeleteWithoutGil()), shard_(shard) {}
   ~Client() { Close(); }
 
   client::Client& get() const {
+    if (home_.is_left()) throw nb::value_error("the client is the parent's: a process that was forked makes its own");
     if (client_ == nullptr) throw nb::value_error("the client is closed");
     return *client_;
   }
-  // Ends steps in flight with STEP_CANCELLED. Waits for calls of other threads, which need the GIL.
+  // Ends steps in flight with STEP_CANCELLED. Waits for calls of other threads, which need the GIL. Does nothing in a
+  // process that was forked.
   void Close() {
     std::shared_ptr<client::Client> client = std::move(client_);
     nb::gil_scoped_release released;
@@ -95,6 +106,7 @@ class Client {
   }
 
  private:
+  const Home home_;
   std::shared_ptr<client::Client> client_;
   SharedRowsTable shared_rows_;
   const std::optional<client::VocabularyShard> shard_;
@@ -128,11 +140,21 @@ client::Client::RowMemory Allocate(const Client& self, uint64_t bytes) {
 // Returns writable bytes, which live as long as an array refers to them, and whether a server shares them.
 nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
   client::Client::RowMemory memory = Allocate(self, bytes);
-  auto* const owner = new std::shared_ptr<std::byte>(std::move(memory.data));
-  const nb::capsule capsule(
-      owner, [](void* data) noexcept { DeleteWithoutGil()(static_cast<std::shared_ptr<std::byte>*>(data)); });
+  std::byte* const bytes_there = memory.data.get();
+  using Owner = std::shared_ptr<std::shared_ptr<std::byte>>;
+  auto* const owner = new Owner(new std::shared_ptr<std::byte>(std::move(memory.data)), DeleteWithoutGil());
+  const nb::capsule capsule(owner, [](void* data) noexcept { delete static_cast<Owner*>(data); });
   const size_t shape[] = {static_cast<size_t>(bytes)};
-  return nb::make_tuple(nb::ndarray<nb::numpy, uint8_t>(owner->get(), 1, shape, capsule), memory.shared);
+  return nb::make_tuple(nb::ndarray<nb::numpy, uint8_t>(bytes_there, 1, shape, capsule), memory.shared);
+}
+
+// The longest time that an argument may say: 30 years.
+constexpr double kMostSeconds = 1e9;
+
+// Raises ValueError for a number that is no duration.
+absl::Duration SecondsOf(const char* name, double seconds) {
+  if (seconds >= 0 && seconds <= kMostSeconds) return absl::Seconds(seconds);
+  throw nb::value_error(absl::StrCat(name, ": ", seconds, "; 0 to ", kMostSeconds, " seconds").c_str());
 }
 
 Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
@@ -159,11 +181,11 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
     options.transport.tls->server_name = text("server_name");
   }
   options.transport.token = std::move(token);
-  options.retry.connect_timeout = absl::Seconds(connect_timeout);
-  options.transport.keepalive = absl::Seconds(keepalive);
-  options.default_timeout = absl::Seconds(default_timeout);
-  options.retry.backoff = {absl::Seconds(backoff_initial), absl::Seconds(backoff_max)};
-  options.retry.fallback_stay = absl::Seconds(fallback_stay);
+  options.retry.connect_timeout = SecondsOf("connect_timeout", connect_timeout);
+  options.transport.keepalive = SecondsOf("keepalive", keepalive);
+  options.default_timeout = SecondsOf("default_timeout", default_timeout);
+  options.retry.backoff = {SecondsOf("backoff_initial", backoff_initial), SecondsOf("backoff_max", backoff_max)};
+  options.retry.fallback_stay = SecondsOf("fallback_stay", fallback_stay);
   options.limits.message_bytes = message_bytes;
   options.limits.message_rows = message_rows;
   options.transport.kind = ParseTransport(transport);
@@ -282,7 +304,7 @@ client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std:
 
 client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority, std::string traceparent) {
   client::StepOptions options;
-  if (timeout) options.timeout = absl::Seconds(*timeout);
+  if (timeout) options.timeout = SecondsOf("timeout", *timeout);
   options.priority = priority;
   options.traceparent = std::move(traceparent);
   return options;
@@ -293,17 +315,36 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
                 std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
                 std::string traceparent, uint64_t stream, nb::handle ready) {
   self.get();
-  const StepMemory memory = ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, banned, dtype, ready);
+  const auto step = std::make_shared<AwaitedStep>(std::make_unique<StepMemory>(
+      ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, banned, dtype, ready)));
   std::vector<std::shared_ptr<client::Sequence>> handles;
-  client::Batch batch = MakeBatch(self, memory, draw_salts, &handles);
+  client::Batch batch = MakeBatch(self, *step->memory, draw_salts, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
+  const auto done = [step](std::vector<client::RowResult> results) {
+    step->results = std::move(results);
+    if (!step->one_is_over.exchange(true)) return;
+    const InCallback scope;
+    nb::gil_scoped_acquire acquired;
+    step->memory.reset();
+  };
+  const auto no_handler_raises = [] {
+    nb::gil_scoped_acquire acquired;
+    return PyErr_CheckSignals() == 0;
+  };
   auto client = self.share();
-  return ToPython(MadeWithoutGil([&] {
-    const absl::Status status = memory.WaitFor(stream, &batch);
-    absl::StatusOr<std::vector<client::RowResult>> results = status.ok() ? client->Step(batch, options) : status;
+  const bool is_answered = MadeWithoutGil([&] {
+    const absl::Status status = step->memory->WaitFor(stream, &batch);
+    auto answered = status.ok() ? client->StepWhile(batch, options, done, no_handler_raises) : status;
     client.reset();
-    return results;
-  }));
+    return answered;
+  });
+  if (!is_answered) {
+    const nb::python_error raised;
+    if (step->one_is_over.exchange(true)) step->memory.reset();
+    throw raised;
+  }
+  step->memory.reset();
+  return ToPython(std::move(step->results));
 }
 
 void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
@@ -408,8 +449,9 @@ void BindClient(nb::module_& module) {
           "await_receipts",
           [](const Sequence& self, double timeout) {
             client::ReceiptLog& log = ReceiptsOf(self);
+            const absl::Duration longest = SecondsOf("timeout", timeout);
             nb::gil_scoped_release release;
-            return log.AwaitEnd(absl::Seconds(timeout));
+            return log.AwaitEnd(longest);
           },
           nb::arg("timeout") = 10.0, "After close: waits for the last signature. Returns False if it has not come.")
       .def_prop_ro(

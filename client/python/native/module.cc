@@ -2,6 +2,7 @@
 #include "client/python/native/module.h"
 
 #include <nanobind/stl/string.h>
+#include <pthread.h>
 
 #include <string>
 #include <utility>
@@ -15,10 +16,15 @@
 #include "service/version.h"
 
 thread_local bool sortition::python::InCallback::here_ = false;
+uint64_t sortition::python::Home::forks_so_far_ = 0;
 
 namespace nb = nanobind;
 
 namespace sortition::python {
+
+void CountForks() {
+  pthread_atfork(nullptr, nullptr, [] { ++Home::forks_so_far_; });
+}
 
 client::SequenceOptions ParseSequence(nb::bytes message, std::vector<uint32_t> prompt,
                                       std::optional<uint32_t> start_position) {
@@ -45,6 +51,7 @@ client::SequenceOptions ParseSequence(nb::bytes message, std::vector<uint32_t> p
 NB_MODULE(_native, module) {
   module.attr("VERSION") = std::string(sortition::service::Version());
   module.attr("LAW_VERSION") = sortition::law::kLawVersion;
+  sortition::python::CountForks();
   sortition::python::BindResults(module);
   sortition::python::BindCudaResults(module);
   sortition::python::BindDevice(module);

@@ -37,10 +37,26 @@ class InCallback {
   static thread_local bool here_;
 };
 
-// Deletes an object whose destructor waits for a device or a server, without the GIL.
+// Notes the process in which an object was made. A process that was forked has none of the threads that its parent's
+// objects wait for, and shares their connections: it must neither use nor destroy them.
+class Home {
+ public:
+  bool is_left() const { return forks_ != forks_so_far_; }
+
+ private:
+  friend void CountForks();
+  static uint64_t forks_so_far_;  // from the process that loaded the module to this one
+  uint64_t forks_ = forks_so_far_;
+};
+
+// Deletes an object whose destructor waits for a device or a server, without the GIL. Made with the object: in a
+// process that was forked since then it does nothing.
 struct DeleteWithoutGil {
+  Home home = {};
+
   template <typename T>
   void operator()(T* last) const {
+    if (home.is_left()) return;
     if (PyGILState_Check() == 0) {
       delete last;
       return;
@@ -53,12 +69,14 @@ struct DeleteWithoutGil {
 // Deletes an object whose destructor waits until a device has done all its work. In a callback another thread deletes
 // it, because that work may wait for a result that the callback's thread delivers next.
 struct DeleteAfterDevice {
+  DeleteWithoutGil waiting = {};
+
   template <typename T>
   void operator()(T* last) const {
-    if (InCallback::here()) {
+    if (InCallback::here() && !waiting.home.is_left()) {
       std::thread([last] { delete last; }).detach();
     } else {
-      DeleteWithoutGil()(last);
+      waiting(last);
     }
   }
 };

@@ -102,6 +102,8 @@ class Verifier:
     def __init__(self, keys: Iterable[bytes] = (), seeds: Iterable[str] = (), rows: Optional[Mapping[int, Any]] = None,
                  prompt: Optional[Sequence[int]] = None, tolerance: Optional[float] = None, draws: bool = True,
                  masks: Iterable[Any] = ()) -> None:
+        if tolerance is not None and not 0 <= tolerance < np.inf:
+            raise ValueError(f"tolerance: {tolerance}; a finite number of nats, at least 0")
         self.report, self.masks = Report(), list(masks)
         self.keys, self.draws = set(keys), draws
         self.rows, self.prompt, self.tolerance = rows, prompt, tolerance

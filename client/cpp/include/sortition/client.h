@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sortition/batch.h"
@@ -114,6 +115,11 @@ class Client {
   // itself is invalid, the status says so and `done` is not called.
   using StepDone = absl::AnyInvocable<void(std::vector<RowResult>)>;
   absl::Status StepAsync(const Batch& batch, const StepOptions& options, StepDone done);
+
+  // Does the same, and blocks as Step does until `done` has returned or `goes_on` returns false. Calls `goes_on` on
+  // this thread, without locks, every 50 ms. Returns whether `done` has returned; otherwise it is still called later.
+  absl::StatusOr<bool> StepWhile(const Batch& batch, const StepOptions& options, StepDone done,
+                                 absl::FunctionRef<bool()> goes_on);
 
   // Allocates memory for rows that need no copy, and for words that say when rows are written (Batch::ready). It is
   // shared with the server where the stream in use does that (`shared`); otherwise it is memory of this process. Its
