@@ -16,7 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "service/receipt/record.h"
-#include "service/sequence/sequence_spec.h"
+#include "service/text/sequence_spec.h"
 #include "sortition/receipt_verifier.h"
 #include "sortition/v1/parameters.pb.h"
 

@@ -12,10 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "kernels/check.h"
 #include "kernels/law/watermark.h"
 #include "service/checks.h"
 #include "service/policy/parameter_limit.h"
 #include "service/wire/parameters.h"
+#include "service/wire/phase_options.h"
 
 namespace sortition::service {
 namespace {
@@ -64,8 +66,6 @@ absl::Status CheckLimits(const v1::Policy& policy, const Limits& limits) {
     if (!fields.insert(limit.field()).second) return Wrong(where, "is limited twice");
     const bool is_watermark = limit.field() == "watermark" || absl::StartsWith(limit.field(), "watermark.");
     if (is_watermark && policy.has_watermark()) return Wrong(where, "the policy itself sets the watermark");
-    const bool is_greedy = limit.field() == "temperature" && limit.has_max() && limit.max() == 0;
-    if (is_greedy && policy.has_watermark()) return Wrong(where, "greedy tokens carry no mark of the watermark");
     if (SetsBeyond(limit, policy.defaults())) return Wrong(where, "the policy's own default is beyond the limit");
   }
   v1::SamplingParameters defaults = policy.defaults();
@@ -80,6 +80,24 @@ absl::Status CheckLimits(const v1::Policy& policy, const Limits& limits) {
   return absl::OkStatus();
 }
 
+// Returns an error if the policy marks texts, and its own values leave nothing to mark where a client sets none.
+absl::Status CheckMark(const v1::Policy& policy, const Limits& limits) {
+  if (!policy.has_watermark()) return absl::OkStatus();
+  v1::SamplingParameters parameters = policy.defaults();
+  v1::PolicyEffect moved;
+  for (v1::ParameterLimit limit : policy.limits()) {
+    limit.set_violation(v1::ParameterLimit::VIOLATION_APPLY);
+    SORTITION_CHECK(!ApplyLimit(limit, "", &parameters, &moved));  // there are no phases
+  }
+  SequenceSpec spec;
+  spec.live_vocabulary = limits.max_vocabulary;
+  if (CompileParameters(parameters, limits, "", &spec)) return absl::OkStatus();
+  const auto refusal = WhyNoMark(parameters, spec, "");
+  if (!refusal) return absl::OkStatus();
+  return Wrong("watermark", absl::StrCat(refusal->field.substr(1), " must be ", refusal->limit,
+                                         ": the policy's own value leaves one token, which carries no mark"));
+}
+
 absl::Status CheckPolicy(const v1::Policy& policy, const Limits& limits, bool writes_receipts) {
   if (policy.receipts() && !writes_receipts) {
     return Wrong("receipts", "the server writes none: set --receipt_key and --receipt_folder");
@@ -88,7 +106,8 @@ absl::Status CheckPolicy(const v1::Policy& policy, const Limits& limits, bool wr
     return Wrong("watermark.keys", "a required watermark needs the path of its keys");
   }
   if (absl::Status status = CheckDefaults(policy.defaults(), limits); !status.ok()) return status;
-  return CheckLimits(policy, limits);
+  absl::Status status = CheckLimits(policy, limits);
+  return status.ok() ? CheckMark(policy, limits) : status;
 }
 
 absl::StatusOr<std::vector<MarkKey>> ReadKeys(const std::string& path, const FileReader& read) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/checks.h"
 #include "service/policy/policy_book.h"
+#include "service/wire/phase_options.h"
 #include "service/wire/receipt_words.h"
 
 namespace sortition::service {
@@ -25,9 +26,16 @@ std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, ab
     return refusal;
   }
   if (done.has_applied() || done.removed_size() > 0) engine->observer().Count(Counter::kPolicyApplied, 1);
-  if (!done.watermark_key_id().empty()) engine->observer().Count(Counter::kPolicyMarked, 1);
   *effect = std::move(done);
   return std::nullopt;
+}
+
+std::optional<Refusal> CheckMark(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,
+                                 const OpenRequest& request) {
+  if (!request.policy || request.policy->watermark_key_id().empty()) return std::nullopt;
+  auto refusal = WhyNoMark(parameters, *request.spec, absl::StrCat(path, ".parameters"));
+  engine->observer().Count(refusal ? Counter::kPolicyRefused : Counter::kPolicyMarked, 1);
+  return refusal;
 }
 
 std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,

@@ -25,6 +25,11 @@ std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, ab
                                   v1::SamplingParameters* parameters, std::string* watermark_key_id,
                                   std::optional<v1::PolicyEffect>* effect);
 
+// Refuses a sequence that the policy marks and whose options leave nothing to mark (WhyNoMark). `parameters` are those
+// of the request, at `path`.
+std::optional<Refusal> CheckMark(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,
+                                 const OpenRequest& request);
+
 // Completes a request for receipts, which the client, the policy or the server's settings ask for. `parameters` are
 // those of the request, at `path`.
 std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,

@@ -165,6 +165,7 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
 
 std::optional<Refusal> StreamSequences::Prepare(const v1::OpenSequence& open, absl::string_view path,
                                                 OpenRequest* request) {
+  if (auto refusal = CheckMark(&engine_, open.parameters(), path, *request)) return refusal;
   if (auto refusal = PrepareReceipts(&engine_, open.parameters(), path, request)) return refusal;
   const DeviceKeeper& devices = engine_.batcher().keeper();
   const SequenceSpec& spec = *request->spec;

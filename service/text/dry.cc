@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "service/sequence/token_sort.h"
+#include "service/text/token_sort.h"
 
 namespace sortition::service {
 namespace {

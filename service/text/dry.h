@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
-#include "service/sequence/context_index.h"
-#include "service/sequence/history_options.h"
-#include "service/sequence/shared_contexts.h"
-#include "service/sequence/token_log.h"
+#include "service/text/context_index.h"
+#include "service/text/history_options.h"
+#include "service/text/shared_contexts.h"
+#include "service/text/token_log.h"
 
 namespace sortition::service {
 

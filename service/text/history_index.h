@@ -6,10 +6,10 @@
 #include <optional>
 #include <vector>
 
-#include "service/sequence/dry.h"
-#include "service/sequence/history_options.h"
-#include "service/sequence/shared_contexts.h"
-#include "service/sequence/token_log.h"
+#include "service/text/dry.h"
+#include "service/text/history_options.h"
+#include "service/text/shared_contexts.h"
+#include "service/text/token_log.h"
 
 namespace sortition::service {
 

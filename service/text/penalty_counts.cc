@@ -5,7 +5,7 @@
 #include <span>
 
 #include "kernels/law/parameters.h"
-#include "service/sequence/token_sort.h"
+#include "service/text/token_sort.h"
 
 namespace sortition::service {
 namespace {

@@ -1,5 +1,5 @@
 // Layers of context indexes.
-#include "service/sequence/shared_contexts.h"
+#include "service/text/shared_contexts.h"
 
 #include <algorithm>
 

@@ -83,15 +83,47 @@ std::optional<Refusal> CheckBegin(const v1::SamplingParameters& p, int index, co
   return std::nullopt;
 }
 
-// Returns true if the lists leave no token.
-bool MaskAll(const RowOptions& options, uint32_t live_vocabulary) {
+// Returns the number of tokens that the lists leave.
+uint64_t CountAllowed(const RowOptions& options, uint32_t live_vocabulary) {
   const auto banned = [](const kernels::LogitEdit& edit) { return (edit.flags & kernels::LogitEdit::kBanned) != 0; };
   const auto is_banned = [&](uint32_t token) {
     const auto edit = std::ranges::lower_bound(options.listed_edits, token, {}, &kernels::LogitEdit::token);
     return edit != options.listed_edits.end() && edit->token == token && banned(*edit);
   };
-  if (options.has_allowed_tokens) return std::ranges::all_of(options.allowed_tokens, is_banned);
-  return std::ranges::count_if(options.listed_edits, banned) == live_vocabulary;
+  if (options.has_allowed_tokens) {
+    return options.allowed_tokens.size() -
+           static_cast<uint64_t>(std::ranges::count_if(options.allowed_tokens, is_banned));
+  }
+  return live_vocabulary - static_cast<uint64_t>(std::ranges::count_if(options.listed_edits, banned));
+}
+
+// Returns the list that decides which tokens are left.
+absl::string_view ListOf(const v1::SamplingParameters& parameters) {
+  if (!parameters.allowed_token_ids().empty()) return "allowed_token_ids";
+  return parameters.banned_token_ids().empty() ? "bad_words" : "banned_token_ids";
+}
+
+// An option that leaves a single token, and the values that leave more.
+struct NoChoice {
+  absl::string_view field;
+  std::string limit;
+};
+
+// A top_h up to this value keeps one token. Of the first 100 tokens, the entropy of the first two is at least a 99th of
+// that of all: no later one has more than the second, unless the second's is at least a 14th of all.
+constexpr float kTopHOfOne = 0.01f;
+
+std::optional<NoChoice> FindNoChoice(const v1::SamplingParameters& p, const RowOptions& options, uint32_t live) {
+  if (live == 1) return std::nullopt;
+  if (options.temperature == 0) return NoChoice{"temperature", "> 0"};
+  if (CountAllowed(options, live) == 1) return NoChoice{ListOf(p), "at least 2 tokens"};
+  if (p.min_keep() > 1) return std::nullopt;
+  if (p.top_k() == 1) return NoChoice{"top_k", ">= 2"};
+  if (p.min_p() == 1) return NoChoice{"min_p", "< 1"};
+  if (p.epsilon_cutoff() > 0.5f) return NoChoice{"epsilon_cutoff", "<= 0.5"};
+  if (p.top_h() > 0 && p.top_h() <= kTopHOfOne) return NoChoice{"top_h", absl::StrCat("> ", kTopHOfOne)};
+  if (p.has_top_p() && double{p.top_p()} * live <= 1) return NoChoice{"top_p", absl::StrCat("> ", 1.0 / live)};
+  return std::nullopt;
 }
 
 }  // namespace
@@ -159,18 +191,33 @@ std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& opti
                                   uint32_t live_vocabulary) {
   const v1::SamplingParameters& within = phase.parameters();
   if (within.allowed_token_ids().empty() && within.banned_token_ids().empty()) return std::nullopt;
-  if (!MaskAll(options, live_vocabulary)) return std::nullopt;
+  if (CountAllowed(options, live_vocabulary) > 0) return std::nullopt;
   const absl::string_view name = within.allowed_token_ids().empty() ? ".banned_token_ids" : ".allowed_token_ids";
   return Contradicts(absl::StrCat(path, name), "the phase masks every token");
 }
 
 std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
                                   absl::string_view path, uint32_t live_vocabulary) {
-  if (!parameters.phases().empty() || !MaskAll(options, live_vocabulary)) return std::nullopt;
-  const absl::string_view name = !parameters.allowed_token_ids().empty()  ? ".allowed_token_ids"
-                                 : !parameters.banned_token_ids().empty() ? ".banned_token_ids"
-                                                                          : ".bad_words";
-  return Contradicts(absl::StrCat(path, name), "the sequence masks every token");
+  if (!parameters.phases().empty() || CountAllowed(options, live_vocabulary) > 0) return std::nullopt;
+  return Contradicts(absl::StrCat(path, ".", ListOf(parameters)), "the sequence masks every token");
+}
+
+std::optional<Refusal> WhyNoMark(const v1::SamplingParameters& parameters, const SequenceSpec& spec,
+                                 absl::string_view path) {
+  constexpr absl::string_view kWhy = "leaves one token, on which the operator's policy can put no mark";
+  if (const auto found = FindNoChoice(parameters, spec, spec.live_vocabulary)) {
+    return Refusal{Reason::kContradiction, absl::StrCat(path, ".", found->field), found->limit, std::string(kWhy)};
+  }
+  for (int i = 0; i < parameters.phases_size(); ++i) {
+    const v1::Phase& phase = parameters.phases(i);
+    const RowOptions& options = spec.history.phases[static_cast<size_t>(i)].options;
+    const auto found = FindNoChoice(ParametersWithin(parameters, phase), options, spec.live_vocabulary);
+    if (!found) continue;
+    const std::string place = Replaces(phase, found->field) ? absl::StrCat(".phases[", i, "].parameters.") : ".";
+    return Refusal{Reason::kContradiction, absl::StrCat(path, place, found->field), found->limit,
+                   absl::StrCat(kWhy, ", in phases[", i, "]")};
+  }
+  return std::nullopt;
 }
 
 std::optional<law::Temperature> SumTemperature(const RowOptions& options) {

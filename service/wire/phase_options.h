@@ -40,6 +40,12 @@ std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& opti
 std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
                                   absl::string_view path, uint32_t live_vocabulary);
 
+// Refuses, by its field path below `path`, an option that leaves the text or one of its phases a single token at every
+// position with all logits: a watermark marks nothing there. Logits that are exactly equal do not count as a
+// choice. Takes all of a vocabulary with one token. `spec` has the compiled parameters. Thread-safe.
+std::optional<Refusal> WhyNoMark(const v1::SamplingParameters& parameters, const SequenceSpec& spec,
+                                 absl::string_view path);
+
 // Returns the temperature at which CompactRow.sum is meant, however the options compile; absent if it is dynamic.
 // Thread-safe.
 std::optional<law::Temperature> SumTemperature(const RowOptions& options);

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "google/protobuf/message.h"
-#include "service/request/parameter_table.h"
+#include "service/wire/parameter_table.h"
 
 namespace sortition::service {
 namespace {

@@ -93,7 +93,8 @@ class Player:
         """The options in force, or the refusals; a server gives one of them."""
         plan, p, mark_id = text.plan, text.plan["parameters"], None
         if self.policy is not None:
-            text.effect = policies.apply(self.policy, p, plan["open"].get("watermark_key_id", ""))
+            text.effect = policies.apply(self.policy, p, plan["open"].get("watermark_key_id", ""),
+                                         self.world["live"])
             if text.effect.refusals:
                 # A server names one of several mistakes.
                 return None, text.effect.refusals + refusals(p, self.world["live"])

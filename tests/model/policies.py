@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from parameters import KINDS, WITHIN, Taste, single
-from refusals import named
+from refusals import named, unmarked
 from sequence import Refused
 from sortition_verify.option_table import DEFAULTS, EFFECTS
 
@@ -22,6 +22,7 @@ LIMITS = {
     "raw_logprobs.top": ((0, 2), 0), "dry.multiplier": ((0.5, 1.0), 0.0), "xtc.probability": ((0.5,), 0.0),
     "mirostat.tau": ((2.0, 6.0), 5.0), "min_k.tau": ((1.0, 4.0), 3.0),
 }
+LARGEST = (1 << 20) - 1  # vocabulary, in which a policy is read
 ZERO_IS_ALL = [name for name, effect in EFFECTS.items() if effect != "FewerAbove" and not DEFAULTS.get(name)]
 BANNED = ("logit_bias", "dry", "phases", "xtc", "stop_token_ids", "banned_phrases", "raw_logprobs", "chain", "top_k",
           "temperature", "mirostat", "logprob_token_ids")
@@ -67,6 +68,9 @@ def make_policy(r, tenant, keys):
         made["defaults"] = defaults
     if r.random() < 0.3:
         made["watermark"] = {"keys": keys, **({"skip_repeated_contexts": True} if r.random() < 0.5 else {})}
+        for refused in unmarked(defaults, LARGEST):
+            for field in refused.fields:
+                defaults.pop(field.removeprefix("open.parameters."), None)
     return made
 
 
@@ -90,7 +94,7 @@ class Effect:
             place[first] = {**place.get(first, {}), rest[0]: value} if rest else value
 
 
-def apply(policy, given, key_id):
+def apply(policy, given, key_id, live):
     """The effect of a policy on parameters, with its refusals."""
     effect = Effect(copy.deepcopy(given))
     mark = policy.get("watermark")
@@ -113,6 +117,7 @@ def apply(policy, given, key_id):
         effect.mark_id, key, width = chosen[0]
         effect.p["watermark"] = {"key": str(key), "context_width": width,
                                  "skip_repeated_contexts": bool(mark.get("skip_repeated_contexts"))}
+        effect.refusals += unmarked(effect.p, live)
     return effect
 
 

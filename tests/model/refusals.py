@@ -1,6 +1,6 @@
 """Refusals of an open's parameters that the pages demand."""
 
-from parameters import KINDS, SAMPLERS, greedy_conflicts, on
+from parameters import KINDS, SAMPLERS, greedy_conflicts, on, single
 from sequence import Refused
 from sortition_verify.parameters import within
 
@@ -37,6 +37,22 @@ def refusals(p, live):
     if p.get("logprob_token_ids") and not any(kind in p for kind in KINDS):
         found.append(Refused("CONTRADICTION", "open.parameters.logprob_token_ids"))
     return found
+
+
+def unmarked(p, live):
+    """The refusals of parameters that leave one token, where a policy marks the text."""
+    for number in range(len(p.get("phases", [])) + 1 if live > 1 else 0):
+        inner = within(p, number)
+        names = ["temperature"] if inner.get("temperature") == 0 else []
+        if len(set(inner.get("allowed_token_ids") or range(live)) - always_banned(inner)) == 1:
+            names += LISTS
+        if inner.get("min_keep", 0) < 2:
+            alone = {"top_k": inner.get("top_k") == 1, "min_p": inner.get("min_p") == 1,
+                     "epsilon_cutoff": inner.get("epsilon_cutoff", 0) > 0.5,
+                     "top_h": 0 < inner.get("top_h", 0) <= single(0.01), "top_p": inner.get("top_p", 1) * live <= 1}
+            names += [name for name, is_alone in alone.items() if is_alone]
+        if names:
+            yield Refused("CONTRADICTION", *named(number, names))
 
 
 def always_banned(p):

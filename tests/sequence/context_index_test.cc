@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "service/sequence/shared_contexts.h"
+#include "service/text/shared_contexts.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service {

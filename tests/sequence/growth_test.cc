@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "service/sequence/sequence_state.h"
+#include "service/text/sequence_state.h"
 
 namespace sortition::service {
 namespace {

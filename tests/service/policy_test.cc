@@ -85,7 +85,22 @@ TEST_F(PolicyFile, ContradictingLimitsAreNamed) {
   ExpectError(limit(R"("dry", "banned": true)", R"("defaults": {"dry": {"multiplier": 1}}, )"), "own default");
   ExpectError(limit(R"("watermark", "banned": true)", R"("watermark": {"keys": "keys"}, )"), "sets the watermark");
   ExpectError(limit(R"("top_k", "max": 1}, {"field": "top_k", "min": 1)"), "limits: top_k: is limited twice");
-  ExpectError(limit(R"("temperature", "max": 0)", R"("watermark": {"keys": "keys"}, )"), "greedy tokens carry no mark");
+}
+
+// Such a policy would refuse every open that sets nothing.
+TEST_F(PolicyFile, OwnValueThatLeavesNoMarkIsNamed) {
+  const std::string marked = R"("watermark": {"keys": "keys"}, )";
+  const auto limit = [&](const std::string& members) {
+    return ParseRules(marked + R"("limits": [{"field": )" + members + "}]");
+  };
+  ExpectError(limit(R"("temperature", "max": 0)"), "watermark: temperature must be > 0");
+  ExpectError(limit(R"("top_k", "max": 1)"), "watermark: top_k must be >= 2");
+  ExpectError(limit(R"("min_p", "min": 1)"), "watermark: min_p must be < 1");
+  ExpectError(ParseRules(marked + R"("defaults": {"temperature": 0})"), "watermark: temperature must be > 0");
+  ExpectError(ParseRules(marked + R"("defaults": {"allowedTokenIds": [7]})"), "watermark: allowed_token_ids");
+  EXPECT_TRUE(ParseRules(R"("limits": [{"field": "top_k", "max": 1}])").ok());
+  EXPECT_TRUE(limit(R"("top_k", "max": 2)").ok());
+  EXPECT_TRUE(ParseRules(marked + R"("defaults": {"topK": 1, "minKeep": 2})").ok());
 }
 
 // A value that a limit would put in force is one that an open can have.

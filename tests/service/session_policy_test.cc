@@ -1,8 +1,10 @@
 // The operator's policies on a stream: marks, receipts and limits that the worker cannot turn off.
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -119,6 +121,57 @@ TEST_F(SessionPolicy, MarkNeedsHistoryAndDrawsByKey) {
   PlainSequence plain = Plain(open, 11, 3);
   uint64_t hash = state.history_hash();
   for (uint64_t step = 1; step <= 40; ++step) ASSERT_NO_FATAL_FAILURE(Draw(step, &hash, &text, &plain));
+}
+
+TEST_F(SessionPolicy, OptionsThatLeaveNoMarkAreRefused) {
+  Begin(Marked());
+  uint64_t epoch = 1;
+  const auto refused = [&](const std::string& parameters) {
+    v1::OpenSequence open = WithHistory(Open("a", ++epoch), {1}, 1);
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(parameters, open.mutable_parameters()));
+    const v1::Error error = worker_->Open(open).error();
+    return error.reason() == v1::CONTRADICTION ? error.field() : v1::ErrorReason_Name(error.reason());
+  };
+  const std::map<std::string, std::string> fields = {
+      {"temperature: 0", "temperature"},
+      {"top_k: 1", "top_k"},
+      {"top_k: 1 temperature: 2 chain { preset: PRESET_HF }", "top_k"},
+      {"min_p: 1", "min_p"},
+      {"epsilon_cutoff: 0.6", "epsilon_cutoff"},
+      {"top_h: 0.01", "top_h"},
+      {"top_p: 1e-6", "top_p"},
+      {"allowed_token_ids: 5", "allowed_token_ids"},
+      {"allowed_token_ids: [5, 6] banned_token_ids: 6", "allowed_token_ids"},
+      {"phases { end: 3 parameters { temperature: 0 } }", "phases[0].parameters.temperature"},
+      {"phases { end: 3 parameters { allowed_token_ids: 4 } }", "phases[0].parameters.allowed_token_ids"},
+      {"top_k: 1 min_keep: 2 phases { end: 3 parameters { min_keep: 1 } }", "top_k"},
+  };
+  for (const auto& [parameters, field] : fields) {
+    EXPECT_EQ(refused(parameters), "open.parameters." + field) << parameters;
+  }
+  for (const char* const parameters : {"top_k: 2", "top_k: 1 min_keep: 2", "min_p: 0.9", "allowed_token_ids: [5, 6]",
+                                       "phases { end: 3 parameters { temperature: 0.1 } }"}) {
+    EXPECT_EQ(refused(parameters), "ERROR_REASON_UNSPECIFIED") << parameters;
+  }
+}
+
+TEST_F(SessionPolicy, ForkThatLeavesNoMarkIsRefused) {
+  Begin(Marked());
+  worker_->MustOpen(WithHistory(Open("parent"), {1}, 1));
+  v1::StreamRequest request;
+  request.mutable_fork()->set_parent_request_id("parent");
+  *request.mutable_fork()->mutable_child() = Open("child");
+  request.mutable_fork()->mutable_child()->mutable_parameters()->set_top_k(1);
+  worker_->Send(request);
+  const auto response = worker_->Await([](const auto& message) { return message.has_forked(); });
+  EXPECT_EQ(response->forked().error().field(), "fork.child.parameters.top_k");
+}
+
+TEST_F(SessionPolicy, GreedyTextIsTakenWhereNoneIsMarked) {
+  Begin(R"("receipts": false)");
+  v1::OpenSequence open = Open();
+  open.mutable_parameters()->set_temperature(0);
+  worker_->MustOpen(open);
 }
 
 TEST_F(SessionPolicy, RotationKeepsKeyOfOpenText) {

@@ -70,7 +70,7 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
     *phase.mutable_end() = Tokens(draws, draws->Between(1, 2)).tokens();
     if (draws->OneIn(2)) phase.set_max_tokens(draws->Below(5));
     if (draws->OneIn(2)) phase.mutable_parameters()->set_temperature(0.6f);
-    if (draws->OneIn(3)) phase.mutable_parameters()->set_top_k(draws->Between(1, 5));
+    if (draws->OneIn(3)) phase.mutable_parameters()->set_top_k(draws->Between(2, 5));
     if (draws->OneIn(3)) phase.mutable_parameters()->set_frequency_penalty(0.4f);
     if (draws->OneIn(4)) {
       v1::LogitBias& bias = *phase.mutable_parameters()->add_logit_bias();
