@@ -1,6 +1,8 @@
 // Ownership, recency and bounds of all sequences with state.
 #include "service/sequence/sequence_table.h"
 
+#include <iterator>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -59,7 +61,7 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
     return Refusal{Reason::kClientLimit, "open", Bounds(limits_).client_sequences().Text(),
                    "no idle sequence of this client can be forgotten to make room", absl::Milliseconds(100)};
   }
-  if (!MakeRoom(1)) {
+  if (!MakeRoom(key.tenant, 1)) {
     return NoRoom(entries_.size() < limits_.max_sequences ? Bounds(limits_).max_state_bytes()
                                                           : Bounds(limits_).max_sequences());
   }
@@ -68,13 +70,34 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
 
 SequenceTable::TenantAccount& SequenceTable::AccountOf(const std::string& tenant) {
   std::unique_ptr<TenantAccount>& account = accounts_[tenant];
-  if (account == nullptr) account = std::make_unique<TenantAccount>();
+  if (account == nullptr) {
+    account = std::make_unique<TenantAccount>(TenantAccount{tenant});
+    by_entries_.emplace(0, account->tenant);
+    by_bytes_.emplace(0, account->tenant);
+  }
   return *account;
+}
+
+void SequenceTable::AddBytes(TenantAccount* account, uint64_t bytes) {
+  if (bytes == 0) return;
+  by_bytes_.erase({account->bytes, account->tenant});
+  account->bytes += bytes;
+  bytes_ += bytes;
+  by_bytes_.emplace(account->bytes, account->tenant);
+}
+
+void SequenceTable::CountEntries(TenantAccount* account, size_t before) {
+  by_entries_.erase({before, account->tenant});
+  by_entries_.emplace(account->entries.size(), account->tenant);
 }
 
 void SequenceTable::EraseIfEmpty(const std::string& tenant) {
   const auto found = accounts_.find(tenant);
-  if (found->second->entries.empty() && found->second->held == 0) accounts_.erase(found);
+  const TenantAccount& account = *found->second;
+  if (!account.entries.empty() || account.held > 0) return;
+  by_entries_.erase({0, account.tenant});
+  by_bytes_.erase({account.bytes, account.tenant});
+  accounts_.erase(found);
 }
 
 SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence) {
@@ -84,6 +107,7 @@ SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std:
   entry.account = &account;
   account.entries.push_front(&entry);
   entry.place = account.entries.begin();
+  CountEntries(&account, account.entries.size() - 1);
   by_key_.emplace(&entry.key, entries_.begin());
   return entries_.begin();
 }
@@ -94,14 +118,13 @@ bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Ti
   const auto it = by_key_.find(&key);
   if (it == by_key_.end() || it->second->sequence.get() != sequence) return true;
   Entry& entry = *it->second;
-  bytes_ += bytes - entry.bytes;
-  entry.account->bytes += bytes - entry.bytes;
+  AddBytes(entry.account, bytes - entry.bytes);
   entry.bytes = bytes;
   entry.used = clock_.Now();
   entry.guarded_until = guarded_until;
   entries_.splice(entries_.begin(), entries_, it->second);
   entry.account->entries.splice(entry.account->entries.begin(), entry.account->entries, entry.place);
-  return MakeRoom(0);
+  return MakeRoom(key.tenant, 0);
 }
 
 std::optional<Refusal> SequenceTable::MakeRoomAhead(const SequenceKey& key, Sequence* sequence) {
@@ -127,7 +150,7 @@ std::optional<Refusal> SequenceTable::Hold(const std::string& tenant, uint64_t b
   const uint64_t has = (found == accounts_.end() ? 0 : found->second->held) + bytes;
   if (has + held_ + bytes <= limits_.max_state_bytes) {
     Held(tenant, static_cast<int64_t>(bytes));
-    if (MakeRoom(0)) return std::nullopt;
+    if (MakeRoom(tenant, 0)) return std::nullopt;
     Held(tenant, -static_cast<int64_t>(bytes));
   }
   return Refusal{Reason::kOverloaded, field, Bounds(limits_).max_state_bytes().Text(),
@@ -143,7 +166,8 @@ void SequenceTable::GiveBack(const std::string& tenant, uint64_t bytes) {
 
 void SequenceTable::Held(const std::string& tenant, int64_t bytes) {
   TenantAccount& account = AccountOf(tenant);
-  for (uint64_t* total : {&account.held, &account.bytes, &held_, &bytes_}) *total += static_cast<uint64_t>(bytes);
+  for (uint64_t* total : {&account.held, &held_}) *total += static_cast<uint64_t>(bytes);
+  AddBytes(&account, static_cast<uint64_t>(bytes));
   EraseIfEmpty(tenant);
 }
 
@@ -159,13 +183,14 @@ uint64_t SequenceTable::state_bytes() const {
 
 void SequenceTable::Sweep() {
   absl::MutexLock lock(&mutex_);
-  MakeRoom(0);
+  ForgetExpired(clock_.Now());
 }
 
 void SequenceTable::Forget(Entries::iterator entry) {
-  bytes_ -= entry->bytes;
-  entry->account->bytes -= entry->bytes;
-  entry->account->entries.erase(entry->place);
+  TenantAccount* const account = entry->account;
+  AddBytes(account, -entry->bytes);
+  account->entries.erase(entry->place);
+  CountEntries(account, account->entries.size() + 1);
   EraseIfEmpty(entry->key.tenant);
   by_key_.erase(&entry->key);
   entries_.erase(entry);
@@ -180,15 +205,10 @@ bool SequenceTable::ForgetIfIdle(Entries::iterator entry, absl::Time now) {
 bool SequenceTable::MakeRoomOfTenant(const std::string& tenant) {
   const auto found = accounts_.find(tenant);
   if (limits_.client_sequences == 0 || found == accounts_.end()) return true;
-  std::list<Entry*>& entries = found->second->entries;
-  if (entries.size() < limits_.client_sequences) return true;
-  const absl::Time now = clock_.Now();
-  for (auto candidate = entries.rbegin(); candidate != entries.rend(); ++candidate) {
-    if (!ForgetIfIdle(by_key_.at(&(*candidate)->key), now)) continue;
-    observer_.Count(Counter::kEvictedByClient, 1);
-    return true;
-  }
-  return false;
+  if (found->second->entries.size() < limits_.client_sequences) return true;
+  if (!ForgetOneOf(tenant, clock_.Now())) return false;
+  observer_.Count(Counter::kEvictedByClient, 1);
+  return true;
 }
 
 std::vector<std::pair<std::string, SequenceTable::TenantUse>> SequenceTable::tenant_uses() const {
@@ -213,31 +233,49 @@ SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& tenant) {
   return forgotten;
 }
 
-bool SequenceTable::MakeRoom(uint32_t room) {
-  const absl::Time now = clock_.Now();
-  const absl::Time idle_since = now - limits_.sequence_ttl;
-  auto candidate = entries_.end();
-  while (candidate != entries_.begin()) {
-    --candidate;
-    Counter cause = Counter::kEvictedByCount;
-    if (entries_.size() + room > limits_.max_sequences) {
-      cause = Counter::kEvictedByCount;
-    } else if (bytes_ > limits_.max_state_bytes) {
-      cause = Counter::kEvictedByBytes;
-    } else if (candidate->used < idle_since) {
-      cause = Counter::kEvictedIdle;
-    } else {
-      return true;
-    }
+bool SequenceTable::ForgetOneOf(absl::string_view tenant, absl::Time now) {
+  const auto found = accounts_.find(tenant);
+  if (found == accounts_.end()) return false;
+  for (Entry* const entry : found->second->entries | std::views::reverse) {
+    if (ForgetIfIdle(by_key_.at(&entry->key), now)) return true;
+  }
+  return false;
+}
+
+bool SequenceTable::ForgetBeyondShare(const TenantsByUse& by_use, uint64_t bound, absl::string_view tenant,
+                                      absl::Time now) {
+  const uint64_t share = bound / (by_use.size() + (accounts_.contains(tenant) ? 0 : 1));
+  for (const auto& [use, larger] : by_use | std::views::reverse) {
+    if (use <= share) break;
+    if (ForgetOneOf(larger, now)) return true;
+  }
+  return ForgetOneOf(tenant, now);
+}
+
+void SequenceTable::ForgetExpired(absl::Time now) {
+  for (auto entry = entries_.end(); entry != entries_.begin();) {
+    if (std::prev(entry)->used >= now - limits_.sequence_ttl) return;
     // A sequence with a step in flight is in use, however long ago it was touched.
-    const auto entry = candidate++;
-    if (ForgetIfIdle(entry, now)) {
-      observer_.Count(cause, 1);
+    if (ForgetIfIdle(std::prev(entry), now)) {
+      observer_.Count(Counter::kEvictedIdle, 1);
     } else {
-      candidate = entry;
+      --entry;
     }
   }
-  return entries_.size() + room <= limits_.max_sequences && bytes_ <= limits_.max_state_bytes;
+}
+
+bool SequenceTable::MakeRoom(const std::string& tenant, uint32_t room) {
+  const absl::Time now = clock_.Now();
+  ForgetExpired(now);
+  while (entries_.size() + room > limits_.max_sequences) {
+    if (!ForgetBeyondShare(by_entries_, limits_.max_sequences, tenant, now)) return false;
+    observer_.Count(Counter::kEvictedByCount, 1);
+  }
+  while (bytes_ > limits_.max_state_bytes) {
+    if (!ForgetBeyondShare(by_bytes_, limits_.max_state_bytes, tenant, now)) return false;
+    observer_.Count(Counter::kEvictedByBytes, 1);
+  }
+  return true;
 }
 
 }  // namespace sortition::service

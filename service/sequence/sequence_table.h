@@ -1,4 +1,7 @@
 // Table of all sequences that keep state: their owners, and the bounds that idle ones are forgotten for.
+//
+// Beyond a bound the tenant that has most of it loses its longest unused sequences, so a tenant with no more than an
+// even share of the bound loses nothing to others.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +14,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "service/clock.h"
 #include "service/limits.h"
@@ -102,10 +107,12 @@ class SequenceTable {
   using Entries = std::list<Entry>;
   // A tenant's part of the table; removed with its last entry and reservation.
   struct TenantAccount {
-    std::list<Entry*> entries;  // most recently used first
-    uint64_t bytes = 0;         // of entries and reservations
+    std::string tenant;
+    std::list<Entry*> entries = {};  // most recently used first
+    uint64_t bytes = 0;              // of entries and reservations
     uint64_t held = 0;
   };
+  using TenantsByUse = absl::btree_set<std::pair<uint64_t, absl::string_view>>;
   // Finds entries by their own keys, so that a key is stored once.
   struct HashKey {
     size_t operator()(const SequenceKey* key) const { return absl::HashOf(*key); }
@@ -120,6 +127,8 @@ class SequenceTable {
   // Returns false if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
   TenantAccount& AccountOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddBytes(TenantAccount* account, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountEntries(TenantAccount* account, size_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseIfEmpty(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Held(const std::string& tenant, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entries::iterator Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence)
@@ -127,12 +136,20 @@ class SequenceTable {
   void Forget(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns false, and forgets nothing, if it is in use at `now`.
   bool ForgetIfIdle(Entries::iterator entry, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets idle sequences of one tenant until it may have one more. Returns false if it may not.
+  // Forgets the longest unused idle sequence of a tenant, which may have none. Returns false if none is idle.
+  bool ForgetOneOf(absl::string_view tenant, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets an idle sequence of the first tenant that has one: those above an even share of `bound`, by their use, and
+  // then `tenant` itself. Returns false if none has.
+  bool ForgetBeyondShare(const TenantsByUse& by_use, uint64_t bound, absl::string_view tenant, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets an idle sequence of the tenant if it may have no more. Returns false if it may not have one more.
   bool MakeRoomOfTenant(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets idle sequences, least recently used first, until the bounds hold with `room` more sequences. Returns false
-  // if they cannot. Keeps sequences with a step in flight, and those whose history was replayed for a step that has not
-  // arrived yet: otherwise workers that replay would evict each other's histories, and none would reach its step.
-  bool MakeRoom(uint32_t room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets sequences that were idle for too long, and others for `tenant` until the bounds hold with `room` more
+  // sequences. Returns false if they cannot. Keeps sequences with a step in flight, and those whose history was
+  // replayed for a step that has not arrived yet: otherwise workers that replay would evict each other's histories, and
+  // none would reach its step.
+  bool MakeRoom(const std::string& tenant, uint32_t room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetExpired(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;
   const Clock& clock_;
@@ -141,8 +158,10 @@ class SequenceTable {
   Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_ ABSL_GUARDED_BY(mutex_);  // by tenant
-  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                                         // of all tenants
-  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // reservations, part of bytes_
+  TenantsByUse by_entries_ ABSL_GUARDED_BY(mutex_);  // accounts_, by the number of their entries
+  TenantsByUse by_bytes_ ABSL_GUARDED_BY(mutex_);    // accounts_, by their bytes
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;       // of all tenants
+  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;        // reservations, part of bytes_
 };
 
 }  // namespace sortition::service

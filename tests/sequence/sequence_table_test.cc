@@ -38,16 +38,32 @@ class SequenceTableTest : public ::testing::Test {
  protected:
   SequenceTableTest() { limits_.replay_guard = absl::ZeroDuration(); }
 
-  SequenceKey Key(int i) { return {"default", "worker", absl::StrCat("request-", i)}; }
+  SequenceKey Key(int i, const std::string& tenant = "default") {
+    return {tenant, "worker", absl::StrCat("request-", i)};
+  }
 
-  std::variant<SequenceTable::Opened, Refusal> Open(int i, uint32_t tokens = 10) {
+  std::variant<SequenceTable::Opened, Refusal> Open(int i, uint32_t tokens = 10,
+                                                    const std::string& tenant = "default") {
     std::vector<uint32_t> history(tokens);
     std::iota(history.begin(), history.end(), 0);
-    return table().Open(Key(i), {1, 1}, TableSpec(),
+    return table().Open(Key(i, tenant), {1, 1}, TableSpec(),
                         SequenceState::Build(TableSpec(), history, tokens, limits_.kept_history));
   }
-  bool Known(int i) {
-    return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), {1, 1}, TableSpec(), nullptr));
+  bool Known(int i, const std::string& tenant = "default") {
+    return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i, tenant), {1, 1}, TableSpec(), nullptr));
+  }
+  // Opens sequences of a tenant, some after others. Returns the number of refused opens.
+  int OpenMany(const std::string& tenant, int count, uint32_t tokens = 10) {
+    int refused = 0;
+    for (int i = 0; i < count; ++i) refused += std::holds_alternative<Refusal>(Open(i, tokens, tenant));
+    return refused;
+  }
+  // Returns the number of sequences of the tenant in the table.
+  uint32_t Kept(const std::string& tenant) {
+    for (const auto& [name, use] : table().tenant_uses()) {
+      if (name == tenant) return use.sequences;
+    }
+    return 0;
   }
   SequenceTable& table() {
     if (!table_) table_ = std::make_unique<SequenceTable>(limits_, &clock_, &observer_);
@@ -270,6 +286,63 @@ TEST_F(SequenceTableTest, LowerEpochClosesNothing) {
   EXPECT_FALSE(std::get<bool>(table().Close(Key(0), 1)));
   EXPECT_EQ(table().live_sequences(), 0u);
   EXPECT_EQ(table().state_bytes(), 0u);
+}
+
+// A regression: 444 forks of one client pushed out all idle sequences of another, by either bound.
+TEST_F(SequenceTableTest, TenantWithinItsShareLosesNothing) {
+  for (const bool by_count : {true, false}) {
+    table_.reset();
+    limits_.max_sequences = by_count ? 400 : 100'000;
+    EXPECT_EQ(OpenMany("quiet", 200, 500), 0);
+    if (!by_count) {
+      limits_.max_state_bytes = 2 * table().state_bytes();
+      table_.reset();
+      EXPECT_EQ(OpenMany("quiet", 200, 500), 0);
+    }
+    EXPECT_EQ(OpenMany("busy", 444, 500), 0) << "it loses its own";
+    EXPECT_EQ(Kept("quiet"), 200u);
+    EXPECT_TRUE(Known(0, "quiet"));
+    EXPECT_FALSE(Known(0, "busy"));
+    EXPECT_TRUE(Known(443, "busy"));
+  }
+}
+
+TEST_F(SequenceTableTest, TenantBelowItsShareGetsItFromTheLargest) {
+  limits_.max_sequences = 90;
+  EXPECT_EQ(OpenMany("large", 70), 0);
+  EXPECT_EQ(OpenMany("small", 20), 0);
+  EXPECT_EQ(OpenMany("new", 40), 0);
+  EXPECT_EQ(Kept("large") + Kept("small") + Kept("new"), 90u);
+  EXPECT_EQ(Kept("small"), 20u);
+  EXPECT_EQ(Kept("new"), 35u);  // the number that the largest has then
+  EXPECT_TRUE(Known(69, "large"));
+  EXPECT_FALSE(Known(0, "large"));
+}
+
+// Sequences beyond the share that are in use cannot be forgotten, and idle ones within it are not.
+TEST_F(SequenceTableTest, BusyTenantMakesNoRoomByTheShareOfAnother) {
+  limits_.max_sequences = 4;
+  limits_.replay_guard = absl::Seconds(1);
+  EXPECT_EQ(OpenMany("quiet", 2), 0);
+  clock_.now += absl::Seconds(1);
+  EXPECT_EQ(OpenMany("busy", 4), 2) << "its first steps are on their way";
+  EXPECT_EQ(Kept("quiet"), 2u);
+  clock_.now += absl::Seconds(1);
+  EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(4, 10, "busy")));
+  EXPECT_EQ(Kept("quiet"), 2u);
+}
+
+TEST_F(SequenceTableTest, ReservationsCountWithTheirTenantsUse) {
+  limits_.max_state_bytes = 1 << 20;
+  int others = 0;
+  while (table().state_bytes() < limits_.max_state_bytes * 2 / 5) Open(others++, 2000, "other");
+  ASSERT_FALSE(table().Hold("holder", limits_.max_state_bytes / 2, "open"));
+  EXPECT_EQ(OpenMany("holder", 30, 2000), 0) << "it loses its own";
+  EXPECT_EQ(Kept("other"), static_cast<uint32_t>(others));
+  EXPECT_LE(table().state_bytes(), limits_.max_state_bytes);
+  table().GiveBack("holder", limits_.max_state_bytes / 2);
+  table().ForgetAll("holder");
+  EXPECT_EQ(table().tenant_uses().size(), 1u);
 }
 
 TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
