@@ -283,9 +283,10 @@ DASHBOARDS = {
         panel("Policies on opens",
               "Opens that the operator's policies have refused, changed or marked, each second.", "short",
               ("sum by (action) (rate(sortition_policy_actions_total))", "{{action}}")),
-        panel("Policies failing",
-              "1 while the changed file of policies cannot be used: the old policies hold. The log line \"policies\" "
-              "says why.", "short", ("sortition_policies_failing", INSTANCE)),
+        "Files",
+        panel("Files that cannot be used",
+              "1 while a changed file cannot be used, by its flag: what it said before holds. The log line \"file\" "
+              "says why.", "short", ("sortition_file_failing", f"{INSTANCE} {{{{file}}}}")),
     ]),
 }
 

@@ -32,9 +32,8 @@ prometheus::Counter& Counter(Registry& registry, const MetricName& metric) {
 }
 
 // Families of one name are one, with the first help.
-prometheus::Counter& AddCounter(Registry& registry, const MetricName& metric, const std::string& label,
-                                const std::string& value) {
-  return Counters(registry, metric).Add(label.empty() ? prometheus::Labels() : prometheus::Labels{{label, value}});
+prometheus::Labels LabelsOf(const std::string& label, const std::string& value) {
+  return label.empty() ? prometheus::Labels() : prometheus::Labels{{label, value}};
 }
 
 // Returns bounds that begin with `first`, each `factor` times the one before.
@@ -77,8 +76,10 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
       ready_wait_(Histograms(*registry_, kReadyWait).Add({}, kSecondsBounds)),
       queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)),
       refused_fields_(Counters(*registry_, kRefusedFields)) {
-#define COUNTER(id, name, label, value, help) counters_.push_back(&AddCounter(*registry_, {name, help}, label, value));
-#define GAUGE(id, name, help) gauges_.push_back(&Gauges(*registry_, {name, help}).Add({}));
+#define COUNTER(id, name, label, value, help) \
+  counters_.push_back(&Counters(*registry_, {name, help}).Add(LabelsOf(label, value)));
+#define GAUGE(id, name, label, value, help) \
+  gauges_.push_back(&Gauges(*registry_, {name, help}).Add(LabelsOf(label, value)));
 #include "service/metrics.inc"
   auto& errors = Counters(*registry_, kErrors);
   for (const service::Reason reason : service::kAllReasons) {

@@ -71,7 +71,7 @@ void Engine::Sweep() {
   shards_->Expire();
   sequences_.Sweep();
   batcher_.Sweep();
-  if (policies_ != nullptr) policies_->Follow(clock_.Now());
+  if (policies_ != nullptr) policies_->files().Follow(clock_.Now());
 }
 
 }  // namespace sortition::service

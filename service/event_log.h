@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "service/batch_runs.h"
+#include "service/observer.h"
 #include "service/route/health.h"
 
 namespace sortition::service {
@@ -53,8 +54,6 @@ struct OpenedSequence {
   bool stateful = false;
 };
 
-enum class ReceiptEvent : uint8_t { kNotWritten, kWrittenAgain, kKeyUnreadable, kKeyChanged };
-
 // Thread-safe; must not block for long. Texts are valid during the call alone; they come from a client, and each is
 // within kMaxNameBytes (the trace state kMaxTraceStateBytes).
 class EventLog {
@@ -64,10 +63,11 @@ class EventLog {
   virtual void SequenceOpened(const OpenedSequence& sequence) = 0;
   // Called when a device has joined the pool or left it.
   virtual void DeviceChanged(const DeviceEvent& event) = 0;
-  // Called when receipts can no longer be written, or again, and when their key changes. `why` names the file.
-  virtual void ReceiptsChanged(ReceiptEvent event, std::string_view why) = 0;
-  // Called when the files of policies have changed. `why` names the file, and the mistake if it is not used.
-  virtual void PoliciesRead(bool used, std::string_view why) = 0;
+  // Called when receipts can no longer be written, or again. `why` names the file.
+  virtual void ReceiptsChanged(bool written, std::string_view why) = 0;
+  // Called when a file that is followed has changed. `why` names the file and the mistake if it cannot be used, and is
+  // empty otherwise.
+  virtual void FileRead(FollowedFile file, std::string_view why) = 0;
 };
 
 // Logs nothing.
@@ -76,8 +76,8 @@ class NullEventLog : public EventLog {
   void StepNoted(const NotedStep&) override {}
   void SequenceOpened(const OpenedSequence&) override {}
   void DeviceChanged(const DeviceEvent&) override {}
-  void ReceiptsChanged(ReceiptEvent, std::string_view) override {}
-  void PoliciesRead(bool, std::string_view) override {}
+  void ReceiptsChanged(bool, std::string_view) override {}
+  void FileRead(FollowedFile, std::string_view) override {}
 };
 
 }  // namespace sortition::service

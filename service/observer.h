@@ -29,9 +29,15 @@ enum class Counter : uint8_t {
 #include "service/metrics.inc"
 };
 enum class Gauge : uint8_t {
-#define GAUGE(id, name, help) k##id,
+#define GAUGE(id, name, label, value, help) k##id,
 #include "service/metrics.inc"
 };
+
+// Files that the server follows, by the flag that names them; a certificate, its key and authorities are one.
+enum class FollowedFile : uint8_t { kClients, kPolicies, kReceiptKey, kTls };
+inline constexpr const char* kFollowedFileNames[] = {"clients", "policies", "receipt_key", "tls_certificate"};
+inline constexpr Gauge kFollowedFileGauges[] = {Gauge::kClientsFailing, Gauge::kPoliciesFailing,
+                                                Gauge::kReceiptKeyFailing, Gauge::kTlsFailing};
 
 // Thread-safe; never blocks for long.
 class Observer {

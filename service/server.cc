@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/memory/packet.h"
-#include "service/net/credentials.h"
 #include "service/net/http2_window.h"
 
 namespace sortition::server {
@@ -101,11 +100,6 @@ void ShutDown(grpc::Server& server) { server.Shutdown(std::chrono::system_clock:
 
 absl::Status NotStarted() { return absl::InternalError("gRPC could not start its server; its log lines say why"); }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsOf(const Config& config) {
-  if (!config.uses_tls()) return grpc::InsecureServerCredentials();
-  return TlsCredentials({config.tls_certificate, config.tls_key, config.tls_client_ca, config.tls_refresh});
-}
-
 }  // namespace
 
 Server::Server(const Config& config, std::unique_ptr<Authorization> authorization, service::Engine* engine, Log* log,
@@ -128,7 +122,7 @@ Server::~Server() { Stop(); }
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, service::Engine* engine, Log* log,
                                                       std::function<void()> stop) {
   EnableReflection();
-  auto authorization = Authorization::Read(config.clients, log);
+  auto authorization = Authorization::Read(config.clients, &engine->observer(), &engine->event_log());
   if (!authorization.ok()) return authorization.status();
   std::unique_ptr<Server> server(new Server(config, *std::move(authorization), engine, log, std::move(stop)));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
@@ -266,10 +260,15 @@ absl::StatusOr<AcceptLoop::Listener> Server::StartAdmin(const TcpCredentials& tc
 
 absl::Status Server::Listen() {
   if (absl::Status status = AcceptLoop::CheckDescriptorLimit(); !status.ok()) return status;
-  const auto credentials = CredentialsOf(config_);
-  if (!credentials.ok()) return credentials.status();
-  const TcpCredentials tcp_credentials = {*credentials,
-                                          config_.uses_tls() ? Http2Guard::Wire::kTls : Http2Guard::Wire::kPlain};
+  if (config_.uses_tls()) {
+    auto tls =
+        TlsMaterial::Start({config_.tls_certificate, config_.tls_key, config_.tls_client_ca, config_.tls_refresh},
+                           &engine_.observer(), &engine_.event_log());
+    if (!tls.ok()) return tls.status();
+    tls_ = *std::move(tls);
+  }
+  const TcpCredentials tcp_credentials = {tls_ ? tls_->Credentials() : grpc::InsecureServerCredentials(),
+                                          tls_ ? Http2Guard::Wire::kTls : Http2Guard::Wire::kPlain};
 
   grpc::ServerBuilder builder;
   SetTransportOptions(config_, &builder);
@@ -323,7 +322,8 @@ void Server::Tick() {
   Http2Guard::Instance().Tick();
   ReportEnded();
   const absl::Time now = engine_.clock().Now();
-  authorization_->Follow(now);
+  authorization_->files().Follow(now);
+  if (tls_) tls_->files().Follow(now);
   streams_.Tick(now);
   information_.Tick(now);
   if (load_reports_) load_reports_->Tick(now);
@@ -331,6 +331,11 @@ void Server::Tick() {
   health_alone_.Tick(now);
   if (health_server_.queue != nullptr) health_server_.queue->Poll();
   if (admin_server_.queue != nullptr) admin_server_.queue->Poll();
+}
+
+void Server::LookAtFiles() {
+  authorization_->files().Look();
+  if (tls_) tls_->files().Look();
 }
 
 uint32_t Server::streams() const { return streams_.streams() + (memory_server_ ? memory_server_->rings() : 0); }

@@ -26,6 +26,7 @@
 #include "service/log/log.h"
 #include "service/net/accept_loop.h"
 #include "service/net/authorization.h"
+#include "service/net/credentials.h"
 #include "service/net/http2_guard.h"
 #include "service/net/listen_socket.h"
 #include "service/process/config.h"
@@ -81,6 +82,8 @@ class Server {
   // Reports NOT_SERVING, refuses new streams and tells open ones to end. Blocks until their steps are answered or
   // config.drain_grace has passed. Still serves health and information.
   void Drain();
+  // Looks at the files of clients and certificates at once. Thread-safe.
+  void LookAtFiles();
   // Closes the listeners and ends all calls. Blocks until no call is left. Idempotent.
   void Stop();
 
@@ -123,6 +126,7 @@ class Server {
   service::Engine& engine_;
   Log& log_;
   const std::unique_ptr<Authorization> authorization_;
+  std::unique_ptr<TlsMaterial> tls_;  // null without TLS; set by Listen
   std::atomic<bool> serving_ = true;
   const std::shared_ptr<GuardEvents> guard_events_ = std::make_shared<GuardEvents>();
   std::vector<Http2Listener> http2_listeners_;

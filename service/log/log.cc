@@ -171,16 +171,16 @@ void LoggedEvents::DeviceChanged(const service::DeviceEvent& event) {
   }
 }
 
-void LoggedEvents::ReceiptsChanged(service::ReceiptEvent event, std::string_view why) {
-  constexpr const char* kStates[] = {"not_written", "written_again", "key_unreadable", "key_changed"};
-  const bool fails = event == service::ReceiptEvent::kNotWritten || event == service::ReceiptEvent::kKeyUnreadable;
-  log_.Write(fails ? LogLevel::kError : LogLevel::kInfo, "receipts",
-             {{"state", kStates[static_cast<size_t>(event)]}, {"reason", why}});
+void LoggedEvents::ReceiptsChanged(bool written, std::string_view why) {
+  log_.Write(written ? LogLevel::kInfo : LogLevel::kError, "receipts",
+             {{"state", written ? "written_again" : "not_written"}, {"reason", why}});
 }
 
-void LoggedEvents::PoliciesRead(bool used, std::string_view why) {
-  log_.Write(used ? LogLevel::kInfo : LogLevel::kError, "policies",
-             {{"state", used ? "replaced" : "refused"}, {"reason", why}});
+void LoggedEvents::FileRead(service::FollowedFile file, std::string_view why) {
+  log_.Write(why.empty() ? LogLevel::kInfo : LogLevel::kError, "file",
+             {{"file", service::kFollowedFileNames[static_cast<size_t>(file)]},
+              {"state", why.empty() ? "replaced" : "refused"},
+              {"reason", why}});
 }
 
 namespace {

@@ -116,10 +116,10 @@ class LoggedEvents : public service::EventLog {
   // "device", at level info where it joins, error where it leaves; and "touched_sequence" for the sequences to which a
   // device that gave wrong answers may have given more, several a line, so that the log takes all of them at once.
   void DeviceChanged(const service::DeviceEvent& event) override;
-  // Writes "receipts", at level error where receipts cannot be written or signed by the new key, otherwise info.
-  void ReceiptsChanged(service::ReceiptEvent event, std::string_view why) override;
-  // Writes "policies", at level error where they cannot be used, otherwise info.
-  void PoliciesRead(bool used, std::string_view why) override;
+  // Writes "receipts", at level error where receipts cannot be written, otherwise info.
+  void ReceiptsChanged(bool written, std::string_view why) override;
+  // Writes "file", at level error where it cannot be used, otherwise info.
+  void FileRead(service::FollowedFile file, std::string_view why) override;
 
  private:
   Log& log_;

@@ -3,12 +3,10 @@
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -75,9 +73,6 @@ TokenDigest DigestOfToken(std::string_view token) {
 }
 
 absl::StatusOr<ClientList> ClientList::Parse(std::string_view text) {
-  if (text.size() > kMostBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("has ", text.size(), " bytes; at most ", kMostBytes));
-  }
   ClientList list;
   size_t number = 0;
   for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
@@ -145,69 +140,38 @@ using service::Refusal;
 
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Seconds(1);
-
 bool IsOwn(uid_t user) { return user == geteuid() || user == 0; }
 
 Refusal Unauthenticated(std::string field, std::string message) {
   return {Reason::kUnauthenticated, std::move(field), "", std::move(message)};
 }
 
-// Returns the file's text, cut one byte beyond the bound: ClientList::Parse refuses a text of that length.
-absl::StatusOr<std::string> ReadBounded(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(ClientList::kMostBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file && !file.eof()) return absl::NotFoundError("cannot be read");
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
-
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Authorization>> Authorization::Read(const std::string& file, Log* log) {
-  std::unique_ptr<Authorization> authorization(new Authorization(file, log));
+Authorization::Authorization(std::string file, service::Observer* observer, service::EventLog* event_log)
+    : file_(std::move(file)),
+      files_(
+          service::FollowedFile::kClients, absl::Seconds(1),
+          [this](const service::FileReader& read) { return Use(read); }, observer, event_log) {}
+
+absl::StatusOr<std::unique_ptr<Authorization>> Authorization::Read(const std::string& file, service::Observer* observer,
+                                                                   service::EventLog* event_log) {
+  std::unique_ptr<Authorization> authorization(new Authorization(file, observer, event_log));
   if (file.empty()) return authorization;
-  if (absl::Status status = authorization->Load(); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--clients: ", file, ": ", status.message()));
+  if (absl::Status status = authorization->files_.Start(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--clients: ", status.message()));
   }
   return authorization;
 }
 
-std::optional<Authorization::Stamp> Authorization::StampOf(const std::string& file) {
-  struct stat status;
-  if (stat(file.c_str(), &status) != 0) return std::nullopt;
-  return Stamp{status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
-               status.st_mtim.tv_nsec};
-}
-
-absl::Status Authorization::Load() {
-  // Read before the text: the next look then sees a change that happens in between.
-  const std::optional<Stamp> stamp = StampOf(file_);
-  absl::StatusOr<std::string> text = ReadBounded(file_);
+absl::Status Authorization::Use(const service::FileReader& read) {
+  const absl::StatusOr<std::string> text = read(file_);
   absl::StatusOr<ClientList> list = text.ok() ? ClientList::Parse(*text) : text.status();
+  if (!list.ok()) return absl::InvalidArgumentError(absl::StrCat(file_, ": ", list.status().message()));
   absl::MutexLock lock(&mutex_);
-  stamp_ = stamp;
-  if (!list.ok()) return list.status();
   list_ = *std::move(list);
   version_.fetch_add(1, std::memory_order_release);
   return absl::OkStatus();
-}
-
-void Authorization::Follow(absl::Time now) {
-  if (!has_list()) return;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (now < next_look_) return;
-    next_look_ = now + kLookEvery;
-    if (StampOf(file_) == stamp_) return;
-  }
-  const absl::Status status = Load();
-  if (status.ok()) {
-    log_->Write(LogLevel::kInfo, "clients_replaced", {{"file", file_}});
-  } else {
-    log_->Write(LogLevel::kError, "clients_refused", {{"file", file_}, {"message", std::string(status.message())}});
-  }
 }
 
 std::variant<std::string, Refusal> Authorization::Authorize(const Evidence& evidence, Roles any_of) const {

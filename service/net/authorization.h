@@ -24,8 +24,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
-#include "service/log/log.h"
+#include "service/followed_files.h"
 #include "service/refusal.h"
 
 namespace sortition::server {
@@ -53,7 +52,6 @@ TokenDigest DigestOfToken(std::string_view token);
 // Immutable after parsing.
 class ClientList {
  public:
-  static constexpr size_t kMostBytes = 1 << 20;
   static constexpr size_t kMostLines = 10'000;
 
   struct Entry {
@@ -98,9 +96,10 @@ struct Evidence {
 // Thread-safe.
 class Authorization {
  public:
-  // `file`: path of the list of clients; empty = no list. The error names the line that cannot be parsed. `log` is not
-  // owned and outlives this; it may be null if Follow is not called.
-  static absl::StatusOr<std::unique_ptr<Authorization>> Read(const std::string& file, Log* log);
+  // `file`: path of the list of clients; empty = no list. The error names the line that cannot be parsed. `observer`
+  // and `event_log` are not owned and outlive this.
+  static absl::StatusOr<std::unique_ptr<Authorization>> Read(const std::string& file, service::Observer* observer,
+                                                             service::EventLog* event_log);
 
   // Returns the caller's identity, which is the tenant that owns its sequences, if it has one of the roles.
   // UNAUTHENTICATED if it shows nothing that is known, PERMISSION_DENIED if it lacks the role.
@@ -113,31 +112,20 @@ class Authorization {
   // True if the list names users.
   bool lists_users() const;
 
-  // Reads the list again if the file has changed. Called periodically; looks at the file once a second. A list that
-  // cannot be parsed is logged, and the last good one stays in force.
-  void Follow(absl::Time now);
+  // The file of the list; none without a list.
+  service::FollowedFiles& files() { return files_; }
   // Changes whenever the results of Authorize may have changed.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
-  // Identifies one content of a file.
-  struct Stamp {
-    uint64_t device = 0, inode = 0, size = 0;
-    int64_t seconds = 0, nanoseconds = 0;
-    bool operator==(const Stamp&) const = default;
-  };
-
-  Authorization(std::string file, Log* log) : file_(std::move(file)), log_(log) {}
-  static std::optional<Stamp> StampOf(const std::string& file);
-  absl::Status Load();
+  Authorization(std::string file, service::Observer* observer, service::EventLog* event_log);
+  absl::Status Use(const service::FileReader& read);
 
   const std::string file_;
-  Log* const log_;
   std::atomic<uint64_t> version_ = 0;
   mutable absl::Mutex mutex_;
   ClientList list_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Stamp> stamp_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  service::FollowedFiles files_;
 };
 
 }  // namespace sortition::server

@@ -1,21 +1,28 @@
 // TLS credentials, acceptors by user, and evidence of callers.
 #include "service/net/credentials.h"
 
+#include <fcntl.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <openssl/bio.h>
+#include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <iterator>
 #include <memory>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -126,44 +133,145 @@ std::string IdentityOf(const std::vector<grpc::string_ref>& names) {
   return identity;
 }
 
-absl::Status CheckPem(const char* flag, const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("--", flag, ": cannot read ", path));
-  if (text.str().find("-----BEGIN ") == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", path, " is not a PEM file"));
+absl::Status WrongFile(const char* flag, const std::string& path, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", path, ": ", what));
+}
+
+using Bio = std::unique_ptr<BIO, int (*)(BIO*)>;
+using Certificate = std::unique_ptr<X509, void (*)(X509*)>;
+
+Bio BioOf(const std::string& text) {
+  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &BIO_free);
+}
+
+// Returns the certificates of a text in PEM, at least one.
+absl::StatusOr<std::vector<Certificate>> CertificatesOf(const std::string& text) {
+  const Bio pem = BioOf(text);
+  std::vector<Certificate> certificates;
+  ERR_clear_error();
+  for (;;) {
+    Certificate certificate(PEM_read_bio_X509_AUX(pem.get(), nullptr, nullptr, nullptr), &X509_free);
+    if (certificate == nullptr) break;
+    certificates.push_back(std::move(certificate));
   }
-  return absl::OkStatus();
+  const bool is_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (!is_end) return absl::InvalidArgumentError("has a certificate in PEM that cannot be read");
+  if (certificates.empty()) return absl::InvalidArgumentError("has no certificate in PEM");
+  return certificates;
+}
+
+// Returns certificates and key in PEM, if a server of OpenSSL's takes them together.
+absl::StatusOr<std::string> ReadIdentity(const TlsFiles& files, const service::FileReader& read) {
+  const auto certificate_text = read(files.certificate);
+  const auto certificates = certificate_text.ok() ? CertificatesOf(*certificate_text) : certificate_text.status();
+  if (!certificates.ok()) return WrongFile("tls_certificate", files.certificate, certificates.status().message());
+  const auto key_text = read(files.key);
+  if (!key_text.ok()) return WrongFile("tls_key", files.key, key_text.status().message());
+  // Without a callback OpenSSL would ask for a passphrase at the terminal.
+  const auto no_passphrase = [](char*, int, int, void*) { return -1; };
+  const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
+      PEM_read_bio_PrivateKey(BioOf(*key_text).get(), nullptr, no_passphrase, nullptr), &EVP_PKEY_free);
+  const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> server(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
+  const Bio pem(BIO_new(BIO_s_mem()), &BIO_free);
+  bool takes = SSL_CTX_use_certificate(server.get(), certificates->front().get()) == 1;
+  for (const Certificate& certificate : *certificates) {
+    takes = takes &&
+            (certificate == certificates->front() || SSL_CTX_add1_chain_cert(server.get(), certificate.get()) == 1);
+    SORTITION_CHECK(PEM_write_bio_X509(pem.get(), certificate.get()) == 1);
+  }
+  const bool fits = key != nullptr && takes && SSL_CTX_use_PrivateKey(server.get(), key.get()) == 1 &&
+                    SSL_CTX_check_private_key(server.get()) == 1;
+  ERR_clear_error();
+  if (!takes) return WrongFile("tls_certificate", files.certificate, "OpenSSL does not take the certificate");
+  if (key == nullptr) {
+    return WrongFile("tls_key", files.key, "has no private key in PEM without a passphrase");
+  }
+  if (!fits) return WrongFile("tls_key", files.key, absl::StrCat("is not the key of ", files.certificate));
+  SORTITION_CHECK(PEM_write_bio_PrivateKey(pem.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) == 1);
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(pem.get(), &text);
+  return std::string(text, static_cast<size_t>(size));
 }
 
 }  // namespace
 
-std::optional<absl::Time> CertificateEnd(const std::string& path) {
-  const std::unique_ptr<BIO, int (*)(BIO*)> file(BIO_new_file(path.c_str(), "r"), BIO_free);
-  if (file == nullptr) return std::nullopt;
-  const std::unique_ptr<X509, void (*)(X509*)> certificate(PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr),
-                                                           X509_free);
-  std::tm end = {};
-  if (certificate == nullptr || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1) return std::nullopt;
-  return absl::FromTM(end, absl::UTCTimeZone());
+absl::Status ShownText::Show(std::string_view text) {
+  const auto failed = [] {
+    return absl::UnavailableError(absl::StrCat("cannot keep certificates in memory: ", std::strerror(errno)));
+  };
+  service::Descriptor file(memfd_create("sortition-tls", MFD_CLOEXEC));
+  if (!file) return failed();
+  const ssize_t written = write(file.get(), text.data(), text.size());
+  if (written != static_cast<ssize_t>(text.size())) return failed();
+  const timespec time = {.tv_sec = ++texts_, .tv_nsec = 0};
+  const timespec times[] = {time, time};
+  if (futimens(file.get(), times) != 0) return failed();
+  if (!file_) {
+    file_ = std::move(file);
+  } else if (dup3(file.get(), file_.get(), O_CLOEXEC) < 0) {
+    return failed();
+  }
+  return access(path().c_str(), R_OK) == 0 ? absl::OkStatus() : failed();
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsFiles& files) {
-  if (absl::Status status = CheckPem("tls_certificate", files.certificate); !status.ok()) return status;
-  if (absl::Status status = CheckPem("tls_key", files.key); !status.ok()) return status;
-  if (!files.client_ca.empty()) {
-    if (absl::Status status = CheckPem("tls_client_ca", files.client_ca); !status.ok()) return status;
+std::string ShownText::path() const { return absl::StrCat("/proc/self/fd/", file_.get()); }
+
+TlsMaterial::TlsMaterial(TlsFiles files, service::Observer* observer, service::EventLog* event_log)
+    : files_(std::move(files)),
+      followed_(
+          service::FollowedFile::kTls, files_.refresh, [this](const service::FileReader& read) { return Use(read); },
+          observer, event_log) {}
+
+absl::StatusOr<std::unique_ptr<TlsMaterial>> TlsMaterial::Start(TlsFiles files, service::Observer* observer,
+                                                                service::EventLog* event_log) {
+  std::unique_ptr<TlsMaterial> material(new TlsMaterial(std::move(files), observer, event_log));
+  if (absl::Status status = material->followed_.Start(); !status.ok()) return status;
+  return material;
+}
+
+absl::Status TlsMaterial::Use(const service::FileReader& read) {
+  // Every file is read, so that a change of any is seen.
+  const auto identity = ReadIdentity(files_, read);
+  std::string authorities;
+  if (!files_.client_ca.empty()) {
+    auto text = read(files_.client_ca);
+    const absl::Status status = text.ok() ? CertificatesOf(*text).status() : text.status();
+    if (identity.ok() && !status.ok()) return WrongFile("tls_client_ca", files_.client_ca, status.message());
+    if (text.ok()) authorities = *std::move(text);
   }
+  if (!identity.ok()) return identity.status();
+  if (!authorities.empty()) {
+    if (absl::Status status = authorities_.Show(authorities); !status.ok()) return status;
+  }
+  return identity_.Show(*identity);
+}
+
+std::shared_ptr<grpc::ServerCredentials> TlsMaterial::Credentials() const {
+  constexpr unsigned kRefreshSeconds = 1;
+  // gRPC reads certificate and key as two files, and again if a time of modification has changed meanwhile. As one file
+  // they always belong together.
+  const std::string identity = identity_.path();
+  const bool asks = !files_.client_ca.empty();
   grpc::experimental::TlsServerCredentialsOptions options(
       std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-          files.key, files.certificate, files.client_ca, static_cast<unsigned>(absl::ToInt64Seconds(files.refresh))));
+          identity, identity, asks ? authorities_.path() : "", kRefreshSeconds));
   options.watch_identity_key_cert_pairs();
-  if (!files.client_ca.empty()) {
+  if (asks) {
     options.watch_root_certs();
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   }
   return grpc::experimental::TlsServerCredentials(options);
+}
+
+std::optional<absl::Time> CertificateEnd(const std::string& path) {
+  const auto text = service::ReadRegularFile(path);
+  const auto certificates = text.ok() ? CertificatesOf(*text) : text.status();
+  std::tm end = {};
+  if (!certificates.ok() || ASN1_TIME_to_tm(X509_get0_notAfter(certificates->front().get()), &end) != 1) {
+    return std::nullopt;
+  }
+  return absl::FromTM(end, absl::UTCTimeZone());
 }
 
 Evidence EvidenceOf(const grpc::ServerContextBase& call) {

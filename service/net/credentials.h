@@ -7,13 +7,16 @@
 #include <grpcpp/server_context.h>
 #include <sys/types.h>
 
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "service/followed_files.h"
 #include "service/memory/descriptor.h"
 #include "service/net/authorization.h"
 
@@ -48,11 +51,44 @@ struct TlsFiles {
   std::string certificate;  // PEM; the chain, beginning with the server's own
   std::string key;          // PEM
   std::string client_ca;    // PEM; clients must show a certificate that it signed. Empty = they show none
-  absl::Duration refresh = absl::Seconds(30);  // period in which replaced files are noticed; whole seconds
+  absl::Duration refresh = absl::Seconds(30);  // period in which replaced files are noticed
 };
 
-// Returns credentials that follow the files when they are replaced. The error names the file that cannot be used.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsFiles& files);
+// A text that others read at a path, in memory of this process. A reader gets the former text or the new one whole.
+class ShownText {
+ public:
+  // The time of modification counts up with each text.
+  absl::Status Show(std::string_view text);
+  // Valid after the first Show.
+  std::string path() const;
+
+ private:
+  service::Descriptor file_;
+  time_t texts_ = 0;
+};
+
+// The certificate, its key and the clients' authorities that new connections meet. gRPC gets only what OpenSSL has
+// taken.
+class TlsMaterial {
+ public:
+  // `observer` and `event_log` are not owned and outlive this. The error names the file that cannot be used.
+  static absl::StatusOr<std::unique_ptr<TlsMaterial>> Start(TlsFiles files, service::Observer* observer,
+                                                            service::EventLog* event_log);
+
+  // Returns credentials that meet a change within a second. This outlives their connections.
+  std::shared_ptr<grpc::ServerCredentials> Credentials() const;
+
+  service::FollowedFiles& files() { return followed_; }
+
+ private:
+  TlsMaterial(TlsFiles files, service::Observer* observer, service::EventLog* event_log);
+  absl::Status Use(const service::FileReader& read);
+
+  const TlsFiles files_;
+  ShownText identity_;  // certificate and key
+  ShownText authorities_;
+  service::FollowedFiles followed_;
+};
 
 // Returns the end of validity of the first certificate in a PEM file; nothing if it cannot be read.
 std::optional<absl::Time> CertificateEnd(const std::string& path);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "service/followed_files.h"
 #include "service/limits.h"
 #include "service/refusal.h"
 #include "sortition/v1/policies.pb.h"
@@ -40,9 +40,6 @@ struct PolicyList {
   // Returns the tenant's policy, or that of "*". Null if there is none.
   std::shared_ptr<const TenantPolicy> Of(absl::string_view tenant) const;
 };
-
-// Returns the bytes of a file of at most this many; an error names the file.
-using FileReader = std::function<absl::StatusOr<std::string>(const std::string& path)>;
 
 // Reads the lines ID KEY [CONTEXT_WIDTH] of a file of keys. The error names the line and the mistake, and repeats none
 // of its text.

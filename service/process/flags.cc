@@ -2,6 +2,9 @@
 #include "service/process/flags.h"
 
 #include <mutex>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -11,6 +14,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "service/followed_files.h"
 
 using sortition::server::LogLevel;
 using sortition::server::RoutePolicy;
@@ -79,6 +85,36 @@ absl::Status ReadEnvironment(const char* const* environment) {
   return absl::OkStatus();
 }
 
+// Reads the flag files that arguments name, and those that they name, before Abseil does. Each may be named once, so
+// that there is an end.
+absl::Status CheckFlagFiles(const std::vector<std::string>& arguments, std::set<std::string>* named) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    absl::string_view argument = arguments[i];
+    if (!absl::ConsumePrefix(&argument, "-")) continue;
+    absl::ConsumePrefix(&argument, "-");
+    if (argument.empty()) break;  // no flag follows "--"
+    if (argument == "flagfile" && i + 1 < arguments.size()) {
+      argument = arguments[++i];
+    } else if (!absl::ConsumePrefix(&argument, "flagfile=")) {
+      continue;
+    }
+    for (const absl::string_view path : absl::StrSplit(argument, ',', absl::SkipEmpty())) {
+      const auto wrong = [&](absl::string_view what) {
+        return absl::InvalidArgumentError(absl::StrCat("--flagfile: ", path, ": ", what));
+      };
+      if (!named->emplace(path).second) return wrong("is named twice");
+      const auto text = service::ReadRegularFile(std::string(path));
+      if (!text.ok()) return wrong(text.status().message());
+      std::vector<std::string> lines;
+      for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+        lines.emplace_back(absl::StripAsciiWhitespace(line));
+      }
+      if (absl::Status status = CheckFlagFiles(lines, named); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
 Config Fill() {
   Config config;
 #define SETTING(type, name, initial, text) config.name = absl::GetFlag(FLAGS_##name);
@@ -104,6 +140,8 @@ absl::StatusOr<Config> ConfigFromFlags(int argc, char** argv, const char* const*
   static std::once_flag once;  // Abseil takes the usage text only once in a process
   std::call_once(once, SetUsage, version);
   if (absl::Status status = ReadEnvironment(environment); !status.ok()) return status;
+  std::set<std::string> flag_files;
+  if (absl::Status status = CheckFlagFiles({argv + 1, argv + argc}, &flag_files); !status.ok()) return status;
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   if (arguments.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(arguments[1], ": not a flag; flags begin with --"));

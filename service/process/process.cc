@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "service/followed_files.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -77,12 +77,11 @@ absl::Status WritePortFile(const std::string& path, uint16_t port) {
 
 absl::StatusOr<std::optional<service::CheckpointKey>> ReadCheckpointKey(const std::string& path) {
   if (path.empty()) return std::optional<service::CheckpointKey>();
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream secret;
-  secret << file.rdbuf();
-  if (!file) return absl::InvalidArgumentError(absl::StrCat("--checkpoint_key: cannot read ", path));
-  auto key = service::CheckpointKey::Of(secret.str());
-  if (!key.ok()) return absl::InvalidArgumentError(absl::StrCat("--checkpoint_key: ", key.status().message()));
+  const auto secret = service::ReadRegularFile(path);
+  auto key = secret.ok() ? service::CheckpointKey::Of(*secret) : secret.status();
+  if (!key.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--checkpoint_key: ", path, ": ", key.status().message()));
+  }
   return std::optional(*std::move(key));
 }
 

@@ -69,26 +69,29 @@ std::string ReceiptChain::End() {
 
 absl::StatusOr<std::unique_ptr<ReceiptBook>> ReceiptBook::Start(ReceiptSettings settings, Observer* observer,
                                                                 EventLog* event_log) {
-  auto key = ReceiptKey::Read(settings.key_file);
-  if (!key.ok()) return absl::InvalidArgumentError(absl::StrCat("--receipt_key: ", key.status().message()));
   struct stat folder;
   if (!settings.folder.empty() && (::stat(settings.folder.c_str(), &folder) != 0 || !S_ISDIR(folder.st_mode))) {
     return absl::InvalidArgumentError(absl::StrCat("--receipt_folder: ", settings.folder, " is no folder"));
   }
-  return std::unique_ptr<ReceiptBook>(new ReceiptBook(std::move(settings), *std::move(key), observer, event_log));
+  std::unique_ptr<ReceiptBook> book(new ReceiptBook(std::move(settings), observer, event_log));
+  if (absl::Status status = book->key_file_.Start(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--receipt_key: ", status.message()));
+  }
+  book->thread_ = std::thread([book = book.get()] { book->Run(); });
+  return book;
 }
 
-ReceiptBook::ReceiptBook(ReceiptSettings settings, std::shared_ptr<const ReceiptKey> key, Observer* observer,
-                         EventLog* event_log)
+ReceiptBook::ReceiptBook(ReceiptSettings settings, Observer* observer, EventLog* event_log)
     : settings_(std::move(settings)),
       observer_(*observer),
       event_log_(*event_log),
-      key_(std::move(key)),
-      key_mark_(MarkOf(settings_.key_file)),
       files_(settings_.folder, settings_.time_of_day()),
-      thread_([this] { Run(); }) {}
+      key_file_(
+          FollowedFile::kReceiptKey, absl::Seconds(1), [this](const FileReader& read) { return UseKey(read); },
+          observer, event_log) {}
 
 ReceiptBook::~ReceiptBook() {
+  if (!thread_.joinable()) return;
   {
     absl::MutexLock lock(&mutex_);
     is_stopping_ = true;
@@ -101,10 +104,15 @@ ReceiptBook::~ReceiptBook() {
   if (lost > 0) observer_.Count(Counter::kReceiptsLost, lost);
 }
 
-ReceiptBook::FileMark ReceiptBook::MarkOf(const std::string& path) {
-  struct stat file;
-  if (::stat(path.c_str(), &file) != 0) return {};
-  return {file.st_mtim.tv_sec, file.st_mtim.tv_nsec, file.st_size, file.st_ino};
+absl::Status ReceiptBook::UseKey(const FileReader& read) {
+  const auto text = read(settings_.key_file);
+  auto key = text.ok() ? ReceiptKey::OfPem(*text) : text.status();
+  if (!key.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(settings_.key_file, ": ", key.status().message()));
+  }
+  absl::MutexLock lock(&mutex_);
+  key_ = *std::move(key);
+  return absl::OkStatus();
 }
 
 std::shared_ptr<const ReceiptKey> ReceiptBook::key() const {
@@ -127,22 +135,6 @@ std::optional<Refusal> ReceiptBook::WhyUnable() const {
   absl::MutexLock lock(&mutex_);
   if (!is_failing_ && queued_bytes_ < settings_.queue_bytes / 2) return std::nullopt;
   return Refusal{Reason::kReceiptsNotWritten, "", "", "receipts are required, and cannot be written now", kRetry};
-}
-
-void ReceiptBook::FollowKey() {
-  const FileMark mark = MarkOf(settings_.key_file);
-  {
-    absl::MutexLock lock(&mutex_);
-    if (mark == key_mark_) return;
-    key_mark_ = mark;
-  }
-  auto read = ReceiptKey::Read(settings_.key_file);
-  if (!read.ok()) return event_log_.ReceiptsChanged(ReceiptEvent::kKeyUnreadable, std::string(read.status().message()));
-  {
-    absl::MutexLock lock(&mutex_);
-    key_ = *std::move(read);
-  }
-  event_log_.ReceiptsChanged(ReceiptEvent::kKeyChanged, settings_.key_file);
 }
 
 void ReceiptBook::Queue(Entry entry) {
@@ -175,7 +167,7 @@ void ReceiptBook::Run() {
       }
       stops = is_stopping_;
     }
-    FollowKey();
+    key_file_.Follow(SteadyClock().Now());
     Flush().IgnoreError();  // it is logged
   }
 }
@@ -204,8 +196,7 @@ absl::Status ReceiptBook::Flush() {
   }
   if (changes) {
     observer_.Set(Gauge::kReceiptsFailing, status.ok() ? 0 : 1);
-    event_log_.ReceiptsChanged(status.ok() ? ReceiptEvent::kWrittenAgain : ReceiptEvent::kNotWritten,
-                               status.ok() ? settings_.folder : std::string(status.message()));
+    event_log_.ReceiptsChanged(status.ok(), status.ok() ? settings_.folder : std::string(status.message()));
   }
   return status;
 }

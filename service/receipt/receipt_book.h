@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/event_log.h"
+#include "service/followed_files.h"
 #include "service/observer.h"
 #include "service/receipt/receipt_files.h"
 #include "service/receipt/receipt_key.h"
@@ -71,21 +72,14 @@ class ReceiptBook {
   // Returns why a row that needs a receipt cannot run now.
   std::optional<Refusal> WhyUnable() const;
 
-  // Reads the key again if its file was replaced. Called by the thread once a second. An unreadable one is logged once,
-  // and the old one stays.
-  void FollowKey();
+  // The file of the key.
+  FollowedFiles& files() { return key_file_; }
   // Writes what waits at once. Returns why it cannot. Called by the thread, and by tests.
   absl::Status Flush();
 
  private:
   friend class ReceiptChain;
 
-  // The state of a key's file by which a replacement is told.
-  struct FileMark {
-    int64_t seconds = 0, nanoseconds = 0, size = 0;
-    uint64_t inode = 0;
-    bool operator==(const FileMark&) const = default;
-  };
   // Receipts of one answer on their way to a file.
   struct Entry {
     std::shared_ptr<ReceiptChain> chain;
@@ -94,9 +88,9 @@ class ReceiptBook {
     ReceiptHead head;  // after them
   };
 
-  ReceiptBook(ReceiptSettings settings, std::shared_ptr<const ReceiptKey> key, Observer* observer, EventLog* event_log);
+  ReceiptBook(ReceiptSettings settings, Observer* observer, EventLog* event_log);
 
-  static FileMark MarkOf(const std::string& path);
+  absl::Status UseKey(const FileReader& read);
   std::shared_ptr<const ReceiptKey> key() const;
   // Returns a record that signs these heads.
   std::string Sign(std::vector<ReceiptHead> heads) const;
@@ -113,7 +107,6 @@ class ReceiptBook {
 
   mutable absl::Mutex mutex_;
   std::shared_ptr<const ReceiptKey> key_ ABSL_GUARDED_BY(mutex_);
-  FileMark key_mark_ ABSL_GUARDED_BY(mutex_);
   std::vector<Entry> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // also those that are being written
   bool is_failing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -129,7 +122,8 @@ class ReceiptBook {
   uint64_t unsigned_receipts_ ABSL_GUARDED_BY(files_mutex_) = 0;
   absl::Time unsigned_since_ ABSL_GUARDED_BY(files_mutex_) = absl::InfiniteFuture();
 
-  std::thread thread_;
+  FollowedFiles key_file_;
+  std::thread thread_;  // from the end of Start on
 };
 
 }  // namespace sortition::service

@@ -44,15 +44,14 @@ ReceiptKey::ReceiptKey(void* key) : key_(key) {
 
 ReceiptKey::~ReceiptKey() { EVP_PKEY_free(KeyOf(key_)); }
 
-absl::StatusOr<std::shared_ptr<const ReceiptKey>> ReceiptKey::Read(const std::string& path) {
-  auto file = Open(path);
-  if (!file.ok()) return file.status();
+absl::StatusOr<std::shared_ptr<const ReceiptKey>> ReceiptKey::OfPem(std::string_view text) {
+  const std::unique_ptr<BIO, int (*)(BIO*)> pem(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &BIO_free);
   // Without a callback OpenSSL would ask for a passphrase at the terminal.
   const auto no_passphrase = [](char*, int, int, void*) { return -1; };
-  EVP_PKEY* const key = PEM_read_PrivateKey(file->get(), nullptr, no_passphrase, nullptr);
+  EVP_PKEY* const key = PEM_read_bio_PrivateKey(pem.get(), nullptr, no_passphrase, nullptr);
   if (key == nullptr || EVP_PKEY_get_id(key) != EVP_PKEY_ED25519) {
     EVP_PKEY_free(key);
-    return NoKey(path, "private key of Ed25519 in PEM without a passphrase");
+    return absl::InvalidArgumentError("is no private key of Ed25519 in PEM without a passphrase");
   }
   return std::shared_ptr<const ReceiptKey>(new ReceiptKey(key));
 }

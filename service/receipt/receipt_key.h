@@ -13,8 +13,8 @@ namespace sortition::service {
 // Thread-safe.
 class ReceiptKey {
  public:
-  // Reads a private key in PEM (PKCS #8), as `openssl genpkey -algorithm ed25519` writes it. The error names the file.
-  static absl::StatusOr<std::shared_ptr<const ReceiptKey>> Read(const std::string& path);
+  // Takes a private key in PEM (PKCS #8), as `openssl genpkey -algorithm ed25519` writes it.
+  static absl::StatusOr<std::shared_ptr<const ReceiptKey>> OfPem(std::string_view text);
   // Takes the 32 bytes of a private key.
   static std::shared_ptr<const ReceiptKey> OfBytes(const std::array<uint8_t, 32>& bytes);
 

@@ -12,7 +12,7 @@ namespace sortition::service {
 
 struct ReceiptSettings {
   std::function<absl::Time()> time_of_day = [] { return absl::Now(); };  // for people: in signatures and names of files
-  std::string key_file;  // private key (ReceiptKey::Read); followed when it is replaced
+  std::string key_file;  // private key (ReceiptKey::OfPem); followed when it is replaced
   std::string folder;    // in which receipts are written; empty = nowhere
   // Every sequence has receipts, which are written to the folder. Otherwise those whose worker asks for them.
   bool all = false;

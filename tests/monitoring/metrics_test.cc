@@ -112,12 +112,12 @@ TEST_F(MetricsTest, EverySeriesMovesByItsName) {
 #define COUNTER(id, name, label, value, help)                  \
   EXPECT_THAT(Text(), HasSubstr(Line(name, label, value, 0))); \
   observer_.Count(service::Counter::k##id, ++count);
-#define GAUGE(id, name, help) observer_.Set(service::Gauge::k##id, ++count);
+#define GAUGE(id, name, label, value, help) observer_.Set(service::Gauge::k##id, ++count);
 #include "service/metrics.inc"
   const std::string text = Text();
   count = 0;
 #define COUNTER(id, name, label, value, help) EXPECT_THAT(text, HasSubstr(Line(name, label, value, ++count)));
-#define GAUGE(id, name, help) EXPECT_THAT(text, HasSubstr(Line(name, "", "", ++count)));
+#define GAUGE(id, name, label, value, help) EXPECT_THAT(text, HasSubstr(Line(name, label, value, ++count)));
 #include "service/metrics.inc"
 }
 

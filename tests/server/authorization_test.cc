@@ -35,6 +35,12 @@ using service::Refusal;
 constexpr char kToken[] = "e3b1a2-token-of-a";
 constexpr uid_t kNobody = 65534;
 
+absl::StatusOr<std::unique_ptr<Authorization>> Read(const std::string& file) {
+  static service::NullObserver& observer = *new service::NullObserver();
+  static service::NullEventLog& event_log = *new service::NullEventLog();
+  return Authorization::Read(file, &observer, &event_log);
+}
+
 std::string IdentityOf(const Authorization& authorization, const Evidence& evidence, Roles any_of = kSample) {
   const auto authorized = authorization.Authorize(evidence, any_of);
   if (const auto* refusal = std::get_if<Refusal>(&authorized)) return std::string(service::ReasonName(refusal->reason));
@@ -77,13 +83,12 @@ TEST(ClientListTest, ErrorNamesLineWithoutItsText) {
   }
   const auto twice = ClientList::Parse("a sample uid:7\nb sample uid:7");
   EXPECT_EQ(std::string(twice.status().message()), "line 2: this credential stands on an earlier line, too");
-  EXPECT_FALSE(ClientList::Parse(std::string(ClientList::kMostBytes + 1, '#')).ok());
   EXPECT_FALSE(ClientList::Parse(std::string(ClientList::kMostLines, '\n')).ok());
   EXPECT_TRUE(ClientList::Parse(std::string(ClientList::kMostLines - 1, '\n')).ok());
 }
 
 TEST(AuthorizationTest, NoListAllSampleOwnUserAdministers) {
-  const auto authorization = Authorization::Read("", nullptr);
+  const auto authorization = Read("");
   ASSERT_TRUE(authorization.ok());
   EXPECT_EQ(IdentityOf(**authorization, {}), "default");
   EXPECT_EQ(IdentityOf(**authorization, {.certificate = "a.test"}), "a.test");
@@ -99,7 +104,7 @@ TEST(AuthorizationTest, NoListAllSampleOwnUserAdministers) {
 TEST(AuthorizationTest, ListAdmitsOnlyItsNames) {
   const ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken),
                                          "\nengine-b sample certificate:b.test\noperator admin uid:65534\n"));
-  const auto read = Authorization::Read(file.path(), nullptr);
+  const auto read = Read(file.path());
   ASSERT_TRUE(read.ok()) << read.status();
   const Authorization& authorization = **read;
   const Evidence token = {.has_token = true, .token = DigestOfToken(kToken)};
@@ -127,30 +132,32 @@ TEST(AuthorizationTest, FollowsFileKeepsLastValidList) {
   LogLines lines;
   Log log(LogLevel::kInfo, [&](std::string_view line) { lines.Add(line); });
   ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
-  const auto authorization = Authorization::Read(file.path(), &log);
+  service::NullObserver observer;
+  LoggedEvents event_log(&log);
+  const auto authorization = Authorization::Read(file.path(), &observer, &event_log);
   ASSERT_TRUE(authorization.ok());
   const Evidence token = {.has_token = true, .token = DigestOfToken(kToken)};
   absl::Time now = absl::Now();
   const uint64_t version = (*authorization)->version();
-  (*authorization)->Follow(now);
+  (*authorization)->files().Follow(now);
   EXPECT_EQ((*authorization)->version(), version) << "nothing has changed";
 
   file.Replace("engine-a sample\n");
-  (*authorization)->Follow(now += absl::Milliseconds(500));
+  (*authorization)->files().Follow(now += absl::Milliseconds(500));
   EXPECT_FALSE(lines.all().size()) << "too early to look";
-  (*authorization)->Follow(now += absl::Milliseconds(500));
+  (*authorization)->files().Follow(now += absl::Milliseconds(500));
   ASSERT_EQ(lines.all().size(), 1u);
-  EXPECT_TRUE(absl::StrContains(lines.all()[0], "clients_refused"));
+  EXPECT_TRUE(absl::StrContains(lines.all()[0], "\"file\":\"clients\",\"state\":\"refused\""));
   EXPECT_TRUE(absl::StrContains(lines.all()[0], "line 1: expected IDENTITY"));
   EXPECT_EQ(IdentityOf(**authorization, token), "engine-a");
 
   file.Replace(absl::StrCat("engine-b sample ", Sha256(kToken)));
-  (*authorization)->Follow(now += absl::Seconds(1));
+  (*authorization)->files().Follow(now += absl::Seconds(1));
   EXPECT_EQ(IdentityOf(**authorization, token), "engine-b");
   EXPECT_GT((*authorization)->version(), version);
 
   unlink(file.path().c_str());
-  (*authorization)->Follow(now += absl::Seconds(1));
+  (*authorization)->files().Follow(now += absl::Seconds(1));
   EXPECT_EQ(IdentityOf(**authorization, token), "engine-b");
   ASSERT_EQ(lines.all().size(), 3u);
   EXPECT_TRUE(absl::StrContains(lines.all()[2], "cannot be read"));
@@ -316,7 +323,7 @@ TEST(AuthorizedServerTest, MemoryAndRingsBelongToUsersIdentity) {
   EXPECT_EQ(clients[0]->use().regions, 2u);
 
   file.Replace(absl::StrCat("me admin uid:", geteuid()));
-  ASSERT_TRUE(server.log_lines().Await("clients_replaced"));
+  ASSERT_TRUE(server.log_lines().Await("file"));
   const auto denied = client::MemoryLink::Connect(config.memory_listen);
   ASSERT_FALSE(denied.ok());
   EXPECT_EQ(client::ErrorOf(denied.status())->reason, v1::PERMISSION_DENIED) << denied.status();
@@ -340,7 +347,7 @@ TEST(AuthorizedServerTest, NoListedUsersKeepsSocketPrivate) {
 
 TEST(AuthorizedServerTest, UnreadableListPreventsStart) {
   for (const std::string& path : {TestPath("missing"), std::string("/")}) {
-    const auto authorization = Authorization::Read(path, nullptr);
+    const auto authorization = Read(path);
     ASSERT_FALSE(authorization.ok());
     EXPECT_TRUE(absl::StartsWith(authorization.status().message(), absl::StrCat("--clients: ", path, ": ")))
         << authorization.status();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "client/cpp/memory_link.h"
 #include "client/cpp/unix_socket.h"
 #include "service/refusal.h"
+#include "tests/server/client_list_file.h"
 #include "tests/server/json.h"
 #include "tests/server/server_process.h"
 #include "tests/server/test_certificates.h"
@@ -230,6 +232,8 @@ struct BadStart {
 };
 
 TEST(ProcessTest, StartErrorsAreReported) {
+  const std::string loop = TestPath("loop");
+  WriteFile(loop, absl::StrCat("--flagfile=", loop, "\n"));
   const BadStart starts[] = {
       {{"--listen=0.0.0.0:0"}, {}, 2, "--insecure"},
       {{"--max_streams=0"}, {}, 2, "--max_streams: 0 is not in 1..1000000"},
@@ -243,11 +247,13 @@ TEST(ProcessTest, StartErrorsAreReported) {
       {{"--route=pinned:vulkan7"}, {}, 1, "there is no device"},
       {{"--route=fastest"}, {}, 1, "neither auto nor pinned:DEVICE"},
       {{"--recheck_share=1.5"}, {}, 2, "--recheck_share: 1.5 is not in 0..1"},
+      {{"--flagfile=/"}, {}, 2, "--flagfile: /: is no regular file"},
+      {{absl::StrCat("--flagfile=", loop)}, {}, 2, "is named twice"},
       {{"--listen=unix:/no/such/folder/s"}, {}, 1, "/no/such/folder/s"},
       {{"--tls_certificate=/no/such.pem", "--tls_key=/no/such.key"},
        {},
        1,
-       "--tls_certificate: cannot read /no/such.pem"},
+       "--tls_certificate: /no/such.pem: cannot be read"},
   };
   for (const BadStart& start : starts) {
     ServerProcess process({start.arguments, start.environment, 0});
@@ -256,6 +262,7 @@ TEST(ProcessTest, StartErrorsAreReported) {
     for (const std::string& line : process.lines()) all += line;
     EXPECT_THAT(all, HasSubstr(start.message));
   }
+  unlink(loop.c_str());
 }
 
 // An IPv6 spelling of a loopback address, which is taken for one that other machines reach.
@@ -374,6 +381,20 @@ bool AnswersHealth(const std::string& address, const std::shared_ptr<grpc::Chann
       return true;
   }
   return false;
+}
+
+// No look waits for the FIFO's writer.
+TEST(ProcessTest, FifoInPlaceOfAListHoldsNothingUp) {
+  const ClientListFile list(absl::StrCat("me sample uid:", geteuid()));
+  ServerProcess process({Arguments({absl::StrCat("--clients=", list.path())}), {}, 0});
+  const std::string address = process.Serving("listen");
+  unlink(list.path().c_str());
+  ASSERT_EQ(mkfifo(list.path().c_str(), 0600), 0);
+  EXPECT_THAT(process.AwaitEvent("file"), HasSubstr("is no regular file"));
+  EXPECT_TRUE(AnswersHealth(address, grpc::InsecureChannelCredentials(),
+                            std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
 }
 
 // Every connection that a server with few descriptors takes leaves it one fewer. It must keep some for itself, answer

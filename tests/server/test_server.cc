@@ -84,6 +84,7 @@ TestServer::TestServer(const Config& config, std::unique_ptr<devices::Device> de
                .devices = Alone(device_),
                .clock = &clock_,
                .observer = &observer_,
+               .event_log = &event_log_,
                .missing_devices = std::move(missing)}) {
   // The clients of tests read their sockets themselves, too (docs/client.md).
   setenv("GRPC_EXPERIMENTS", "-event_engine_client", /*overwrite=*/0);

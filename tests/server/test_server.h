@@ -64,6 +64,7 @@ class TestServer {
   service::SteadyClock clock_;
   LogLines lines_;
   Log log_;
+  LoggedEvents event_log_{&log_};
   monitoring::PrometheusObserver observer_;
   std::atomic<int> stops_ = 0;
   HeldDevice* device_;  // the engine's

@@ -221,12 +221,61 @@ TEST_F(TlsTest, EndOfCertificateIsRead) {
   EXPECT_EQ(CertificateEnd("/nowhere"), std::nullopt);
 }
 
-TEST_F(TlsTest, NonPemFilesAreRefused) {
-  const std::string path = TestPath("not.pem");
-  WriteFile(path, "not a certificate");
-  const auto credentials = TlsCredentials({certificates_.server_certificate_path(), path, "", absl::Seconds(30)});
-  unlink(path.c_str());
-  EXPECT_EQ(std::string(credentials.status().message()), "--tls_key: " + path + " is not a PEM file");
+TEST_F(TlsTest, FilesThatDoNotFitAreRefused) {
+  const TestCertificates other("misfit");
+  const std::string certificate = certificates_.server_certificate_path();
+  const std::string key = certificates_.server_key_path();
+  const std::string empty = TestPath("empty.pem");
+  WriteFile(empty, "");
+  service::NullObserver observer;
+  service::NullEventLog event_log;
+  const auto start = [&](const TlsFiles& files) {
+    return std::string(TlsMaterial::Start(files, &observer, &event_log).status().message());
+  };
+  EXPECT_EQ(start({certificate, key, certificates_.authority_path()}), "");
+  EXPECT_EQ(start({empty, key, ""}), "--tls_certificate: " + empty + ": has no certificate in PEM");
+  EXPECT_EQ(start({certificate, empty, ""}),
+            "--tls_key: " + empty + ": has no private key in PEM without a passphrase");
+  EXPECT_EQ(start({certificate, key, empty}), "--tls_client_ca: " + empty + ": has no certificate in PEM");
+  EXPECT_EQ(start({certificate, other.server_key_path(), ""}),
+            "--tls_key: " + other.server_key_path() + ": is not the key of " + certificate);
+  EXPECT_EQ(start({"/", key, ""}), "--tls_certificate: /: is no regular file");
+  WriteFile(empty, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+  EXPECT_EQ(start({empty, key, ""}), "--tls_certificate: " + empty + ": has a certificate in PEM that cannot be read");
+  unlink(empty.c_str());
+}
+
+// gRPC asserts that a key and a certificate are not empty, and drops the pair that it has for one that does not fit.
+TEST_F(TlsTest, LastGoodPairStays) {
+  const TestCertificates serving("kept");
+  const TestCertificates other("unfit");
+  Config config = TlsConfig(false);
+  config.tls_certificate = serving.server_certificate_path();
+  config.tls_key = serving.server_key_path();
+  TestServer server(config);
+  int looks = 0;
+  for (const std::string& path : {config.tls_certificate, config.tls_key}) {
+    const std::string kept = path + ".kept";
+    std::filesystem::copy(path, kept);
+    for (const std::string& text : {std::string(), std::string("no PEM")}) {
+      WriteFile(path, text);
+      server.server().LookAtFiles();
+      EXPECT_TRUE(server.log_lines().Await("file", ++looks));
+    }
+    std::filesystem::rename(kept, path);
+    server.server().LookAtFiles();
+    EXPECT_TRUE(server.log_lines().Await("file", ++looks));
+  }
+  std::filesystem::copy(other.server_key_path(), config.tls_key, std::filesystem::copy_options::overwrite_existing);
+  server.server().LookAtFiles();
+  EXPECT_TRUE(server.log_lines().Await("file", ++looks));
+  EXPECT_TRUE(Welcomes(server, serving.ClientCredentials("")));
+  // Time enough for gRPC to look, too.
+  std::filesystem::copy(other.server_certificate_path(), config.tls_certificate,
+                        std::filesystem::copy_options::overwrite_existing);
+  server.server().LookAtFiles();
+  EXPECT_TRUE(server.log_lines().Await("file", ++looks));
+  EXPECT_TRUE(Eventually([&] { return Welcomes(server, other.ClientCredentials("")); }));
 }
 
 }  // namespace

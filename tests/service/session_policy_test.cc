@@ -23,8 +23,8 @@ using testing::PlainSequence;
 // Keeps the book's events about its files.
 class PolicyEvents : public NullEventLog {
  public:
-  void PoliciesRead(bool used, std::string_view why) override {
-    used_.push_back(used);
+  void FileRead(FollowedFile, std::string_view why) override {
+    used_.push_back(why.empty());
     why_ = why;
   }
   const std::vector<bool>& used() const { return used_; }
@@ -61,7 +61,7 @@ class SessionPolicy : public ::testing::Test {
   }
   void Follow() {
     now_ += absl::Seconds(2);
-    book_->Follow(now_);
+    book_->files().Follow(now_);
   }
 
   static v1::OpenSequence Open(std::string_view id = "a", uint64_t epoch = 1) {

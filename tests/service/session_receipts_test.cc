@@ -196,7 +196,7 @@ TEST_F(SessionReceipts, KeyRotates) {
   MustOpen(Open());
   Draw(0);
   folder_.WriteKey();
-  book_->FollowKey();
+  book_->files().Look();
   Close();
   EXPECT_NE(old_key, folder_.public_key());
   EXPECT_EQ(Check({records_}).counts().signed_receipts, 1u);
@@ -206,7 +206,7 @@ TEST_F(SessionReceipts, UnreadableKeyKeepsTheOld) {
   Begin();
   const ReceiptPublicKey key = folder_.public_key();
   std::ofstream(folder_.key_file()) << "no key";
-  book_->FollowKey();
+  book_->files().Look();
   MustOpen(Open());
   Draw(0);
   Close();

@@ -113,7 +113,9 @@ class Replica::SimulatedEntropy final : public service::Entropy {
 class Replica::TallyLog final : public service::NullEventLog {
  public:
   explicit TallyLog(Tally* tally) : tally_(*tally) {}
-  void PoliciesRead(bool used, std::string_view) override { ++(used ? tally_.policy_changes : tally_.bad_policies); }
+  void FileRead(service::FollowedFile, std::string_view why) override {
+    ++(why.empty() ? tally_.policy_changes : tally_.bad_policies);
+  }
 
  private:
   Tally& tally_;
@@ -142,7 +144,7 @@ void Replica::Die() {
 
 void Replica::Follow() {
   // Each look comes after the book's pause.
-  if (up_) book_->Follow(Timeline::Start() + absl::Seconds(2 * ++looks_));
+  if (up_) book_->files().Follow(Timeline::Start() + absl::Seconds(2 * ++looks_));
 }
 
 bool Replica::Rise() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "service/followed_files.h"
 #include "service/receipt/receipt_key.h"
 
 namespace sortition::testing {
@@ -34,7 +35,9 @@ class ReceiptFolder {
     EXPECT_TRUE(service::WriteNewKey(key_file() + ".new").ok());
     std::filesystem::rename(key_file() + ".new", key_file());
   }
-  service::ReceiptPublicKey public_key() const { return (*service::ReceiptKey::Read(key_file()))->public_key(); }
+  service::ReceiptPublicKey public_key() const {
+    return (*service::ReceiptKey::OfPem(*service::ReadRegularFile(key_file())))->public_key();
+  }
 
   // Returns the files of receipts by their numbers, as bytes.
   std::vector<std::string> Files() const {
