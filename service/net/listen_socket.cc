@@ -169,9 +169,19 @@ absl::Status ListenSocket::OpenToAllUsers() {
   return absl::OkStatus();
 }
 
+ListenSocket::ListenSocket(int fd, const ListenAddress& address)
+    : fd_(fd), address_(address), file_(address.is_unix() ? FileAt(address.unix_path()) : std::nullopt) {}
+
+ListenSocket::FileId ListenSocket::FileAt(const std::string& path) {
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0) return std::nullopt;
+  return std::pair(status.st_dev, status.st_ino);
+}
+
 ListenSocket::~ListenSocket() {
+  // While this listens, no other file gets its inode, and no server takes the path for abandoned.
+  if (file_ && FileAt(address_.unix_path()) == file_) unlink(address_.unix_path().c_str());
   close(fd_);
-  if (address_.is_unix()) unlink(address_.unix_path().c_str());
 }
 
 }  // namespace sortition::server

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -39,7 +42,8 @@ class ListenAddress {
   socklen_t size_ = 0;
 };
 
-// Owns a bound, listening socket. Destruction closes it and removes the path of a Unix socket. Immutable after Bind.
+// Owns a bound, listening socket. Destruction closes it and removes the path of a Unix socket, unless another file has
+// taken the path. Immutable after Bind.
 class ListenSocket {
  public:
   // Binds and listens. An address that another process uses is an error. The path of a Unix socket gets mode 0600; a
@@ -59,10 +63,15 @@ class ListenSocket {
   const ListenAddress& address() const { return address_; }
 
  private:
-  ListenSocket(int fd, const ListenAddress& address) : fd_(fd), address_(address) {}
+  // Device and inode of a file; nothing if there is none.
+  using FileId = std::optional<std::pair<dev_t, ino_t>>;
+
+  ListenSocket(int fd, const ListenAddress& address);
+  static FileId FileAt(const std::string& path);
 
   const int fd_;
-  ListenAddress address_;
+  const ListenAddress address_;
+  const FileId file_;  // that binding a Unix socket has made
 };
 
 }  // namespace sortition::server

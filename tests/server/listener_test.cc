@@ -143,6 +143,21 @@ TEST(ListenerTest, UnixSocketIsPrivateAndRemoved) {
   EXPECT_NE(access(path.c_str(), F_OK), 0);
 }
 
+TEST(ListenerTest, SuccessorKeepsItsUnixSocket) {
+  const std::string path = TestSocketPath("successor.sock");
+  const auto address = ListenAddress::Parse("unix:" + path);
+  auto first = ListenSocket::Bind(*address);
+  ASSERT_TRUE(first.ok()) << first.status();
+  unlink(path.c_str());
+  auto second = ListenSocket::Bind(*address);
+  ASSERT_TRUE(second.ok()) << second.status();
+  first->reset();
+  struct stat status;
+  EXPECT_EQ(stat(path.c_str(), &status), 0) << "the path is the successor's";
+  second->reset();
+  EXPECT_NE(stat(path.c_str(), &status), 0);
+}
+
 TEST(ListenerTest, StaleUnixSocketIsReplacedFileIsNot) {
   const auto address = ListenAddress::Parse("unix:" + TestSocketPath("abandoned"));
   const int abandoned = socket(AF_UNIX, SOCK_STREAM, 0);
