@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -60,13 +59,13 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
 }
 
 // Serves until a stop signal. The error says why it cannot serve.
-absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
+absl::Status Serve(const Config& config, const Signals& signals, Log* log) {
   const service::SteadyClock clock;
   // Batches of a lost device run on other devices, but only a new process can use the device again.
   std::atomic<bool> draining = false;
   std::atomic<bool> restart_wanted = false;
   auto started = StartDevices(config, log, [&] {
-    if (!restart_wanted.exchange(true) && !draining) signals.Request();
+    if (!restart_wanted.exchange(true) && !draining) signals.RequestStop();
   });
   if (!started.ok()) return started.status();
   if (absl::Status status = CheckRoute(config, started->devices); !status.ok()) return status;
@@ -120,7 +119,7 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
                           .policies = policies.get()});
   if (absl::Status status = SelfTestDevices(self_test, &engine); !status.ok()) return status;
 
-  auto server = Server::Start(config, &engine, log, [&] { signals.Request(); });
+  auto server = Server::Start(config, &engine, log, [&] { signals.RequestStop(); });
   if (!server.ok()) return server.status();
   const auto exposition =
       monitoring::Exposition::Start(config.metrics_listen, {.observer = &observer,
@@ -138,7 +137,12 @@ absl::Status Serve(const Config& config, const StopSignals& signals, Log* log) {
   }
   LogServing(**server, descriptions, (*exposition)->address(), log);
 
-  log->Write(LogLevel::kInfo, "stop_requested", {{"signal", signals.Wait()}});
+  const int stop = signals.AwaitStop([&] {
+    (*server)->LookAtFiles();
+    if (policies) policies->files().Look();
+    if (receipts) receipts->files().Look();
+  });
+  log->Write(LogLevel::kInfo, "stop_requested", {{"signal", stop}});
   draining = true;
   signals.ExitOnNext();
   (*server)->Drain();
@@ -162,9 +166,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "sortitiond: %s\n", std::string(valid.message()).c_str());
     return 2;
   }
-  // Makes a file that may not grow, such as shared memory under ulimit -f, an ordinary error instead of a signal.
-  std::signal(SIGXFSZ, SIG_IGN);
-  const StopSignals signals;
+  const Signals signals;
   Log& log = *new Log(config->log_level);  // gRPC's threads write to it until the process ends
   RedirectLibraryLogs(&log);
   const absl::Status served = Serve(*config, signals, &log);

@@ -41,25 +41,29 @@ void ReadOnStreamThreads() {
 #endif
 }
 
-StopSignals::StopSignals() {
+Signals::Signals() {
   sigemptyset(&signals_);
-  sigaddset(&signals_, SIGTERM);
-  sigaddset(&signals_, SIGINT);
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) sigaddset(&signals_, signal);
   SORTITION_CHECK(pthread_sigmask(SIG_BLOCK, &signals_, nullptr) == 0);
+  // SIGPIPE comes when the reader of standard error has gone, SIGXFSZ when a file may not grow, such as shared memory
+  // under ulimit -f: the call that meets it returns an error.
+  for (const int signal : {SIGALRM, SIGIO, SIGPIPE, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }
 
-int StopSignals::Wait() const {
-  int signal;
-  SORTITION_CHECK(sigwait(&signals_, &signal) == 0);
-  return signal;
-}
-
-void StopSignals::Request() const { kill(getpid(), SIGTERM); }
-
-void StopSignals::ExitOnNext() const {
-  std::thread([signals = signals_] {
+int Signals::AwaitStop(const std::function<void()>& look) const {
+  for (;;) {
     int signal;
-    sigwait(&signals, &signal);
+    SORTITION_CHECK(sigwait(&signals_, &signal) == 0);
+    if (signal != SIGHUP) return signal;
+    look();
+  }
+}
+
+void Signals::RequestStop() const { kill(getpid(), SIGTERM); }
+
+void Signals::ExitOnNext() const {
+  std::thread([signals = *this] {
+    signals.AwaitStop([] {});
     _exit(1);
   }).detach();
 }

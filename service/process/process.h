@@ -1,9 +1,10 @@
-// Settings, signals and files of the process: the allocator, gRPC's threads, stop signals, the port file, the file of
+// Settings, signals and files of the process: the allocator, gRPC's threads, signals, the port file, the file of
 // the checkpoint key.
 #pragma once
 
 #include <csignal>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -24,19 +25,20 @@ void TuneAllocator();
 // is used and other threads run.
 void ReadOnStreamThreads();
 
-// SIGTERM and SIGINT, which a thread waits for: nothing runs in a signal handler. One per process, constructed before
-// any other thread starts, so that all threads inherit the blocked signals.
-class StopSignals {
+// Signals from outside. A thread waits for them, so nothing runs in a signal handler: SIGTERM, SIGINT and SIGQUIT stop
+// the process, SIGHUP has it look at its files. Others whose default is to end a process are ignored. One per process,
+// constructed before any other thread starts, so that all threads inherit the blocked signals.
+class Signals {
  public:
-  StopSignals();
+  Signals();
 
-  // Blocks until one of the signals comes. Returns its number.
-  int Wait() const;
+  // Blocks until a signal to stop comes, and calls `look` for each SIGHUP before. Returns the signal's number.
+  int AwaitStop(const std::function<void()>& look) const;
 
   // Sends SIGTERM to this process. Thread-safe; returns at once.
-  void Request() const;
+  void RequestStop() const;
 
-  // Makes the next signal end the process at once, with exit status 1. Returns at once.
+  // Makes the next signal to stop end the process at once, with exit status 1. Returns at once.
   void ExitOnNext() const;
 
  private:

@@ -397,6 +397,35 @@ TEST(ProcessTest, FifoInPlaceOfAListHoldsNothingUp) {
   EXPECT_EQ(process.Wait(), 0);
 }
 
+TEST(ProcessTest, HangUpLooksAtFilesAtOnce) {
+  const TestCertificates certificates("hangup");
+  ServerProcess process({Arguments({absl::StrCat("--tls_certificate=", certificates.server_certificate_path()),
+                                    absl::StrCat("--tls_key=", certificates.server_key_path()), "--tls_refresh=24h"}),
+                         {},
+                         0});
+  EXPECT_NE(process.Serving("listen"), "");
+  EXPECT_TRUE(AnswersHealth(process.Serving("listen"), certificates.ClientCredentials(""),
+                            std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  WriteFile(certificates.server_key_path(), "");
+  process.Signal(SIGHUP);
+  EXPECT_THAT(process.AwaitEvent("file"), HasSubstr("has no private key"));
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+TEST(ProcessTest, OtherSignalsEndNothingQuitDrains) {
+  ServerProcess process({Arguments(), {}, 0});
+  const std::string address = process.Serving("listen");
+  for (const int signal : {SIGALRM, SIGIO, SIGPIPE, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXFSZ, SIGHUP}) {
+    process.Signal(signal);
+  }
+  EXPECT_TRUE(AnswersHealth(address, grpc::InsecureChannelCredentials(),
+                            std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  process.Signal(SIGQUIT);
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_THAT(process.lines(), Contains(HasSubstr("\"event\":\"drained\"")));
+}
+
 // Every connection that a server with few descriptors takes leaves it one fewer. It must keep some for itself, answer
 // the streams it has, and serve again as soon as the flood is over.
 void ExpectSurvivesFlood(const std::vector<std::string>& arguments,
