@@ -29,7 +29,7 @@ class FollowedFilesTest : public ::testing::Test, public NullObserver, public Nu
   }
   ~FollowedFilesTest() override { std::filesystem::remove_all(folder_); }
 
-  void Set(Gauge, uint64_t value) override { failing_ = value != 0; }
+  void Set(Gauge, double value) override { failing_ = value != 0; }
   void FileRead(FollowedFile, std::string_view why) override { read_.emplace_back(why); }
 
   std::string At(const char* name) const { return folder_ + "/" + name; }
