@@ -10,7 +10,7 @@
 #include "tests/attacks/trial.h"
 #include "tests/server/server_process.h"
 
-namespace sortition::attacks {
+namespace sortition::attacks::attacks_test {
 namespace {
 
 struct Case {
@@ -58,4 +58,4 @@ INSTANTIATE_TEST_SUITE_P(All, AttacksTest, ::testing::ValuesIn(kCases), [](const
 });
 
 }  // namespace
-}  // namespace sortition::attacks
+}  // namespace sortition::attacks::attacks_test

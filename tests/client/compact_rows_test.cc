@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::compact_rows_test {
 namespace {
 
 using client::RowOptions;
@@ -270,4 +270,4 @@ TEST_F(CompactRowsTest, OptionsAreReadFromText) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::compact_rows_test

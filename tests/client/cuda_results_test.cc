@@ -16,7 +16,7 @@
 #include "sortition/in_process.h"
 #include "tests/cuda/fake_driver.h"
 
-namespace sortition::client {
+namespace sortition::client::cuda_results_test {
 namespace {
 
 using devices::cuda::Result;
@@ -150,4 +150,4 @@ TEST_F(CudaResultsTest, CallbackMayStepAgainAndDestroy) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::cuda_results_test

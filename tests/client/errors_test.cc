@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace sortition::client {
+namespace sortition::client::errors_test {
 namespace {
 
 v1::Error WireError() {
@@ -67,4 +67,4 @@ TEST(ErrorsTest, OnlyRetryableErrorsAreRetried) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::errors_test

@@ -12,7 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 
-namespace sortition::client {
+namespace sortition::client::event_queue_test {
 namespace {
 
 // An event, and the thread that has run it.
@@ -142,4 +142,4 @@ TEST(EventQueueStopTest, NobodyReadsAfterIt) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::event_queue_test

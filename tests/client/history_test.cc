@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "service/text/history_hash.h"
 
-namespace sortition::client {
+namespace sortition::client::history_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -163,4 +163,4 @@ TEST(HistoryTest, ImpossibleRewriteChangesNothing) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::history_test

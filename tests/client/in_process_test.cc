@@ -19,7 +19,7 @@
 #include "tests/client/rows.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing {
+namespace sortition::testing::in_process_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -378,4 +378,4 @@ TEST(InProcessTest, SequenceMayOutliveItsClient) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::in_process_test

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace sortition::bench {
+namespace sortition::bench::load_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -114,4 +114,4 @@ TEST(LoadPlotTest, MarksAreRoundAndWarmUpHasNoLatency) {
 }
 
 }  // namespace
-}  // namespace sortition::bench
+}  // namespace sortition::bench::load_test

@@ -10,7 +10,7 @@
 #include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::local_streams_test {
 namespace {
 
 using client::LocalOpen;
@@ -206,4 +206,4 @@ TEST_F(FallbackStreamsTest, MarkedTextWaitsForService) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::local_streams_test

@@ -15,7 +15,7 @@
 #include "service/memory/packet.h"
 #include "tests/client/fake_memory_server.h"
 
-namespace sortition::testing {
+namespace sortition::testing::memory_link_test {
 namespace {
 
 using service::Descriptor;
@@ -92,4 +92,4 @@ TEST(MemoryLinkTest, OnlyStreamsOwnServerIsAskedForMemory) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::memory_link_test

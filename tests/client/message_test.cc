@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "service/wire/frame.h"
 
-namespace sortition::client {
+namespace sortition::client::message_test {
 namespace {
 
 constexpr uint32_t kMessageVocabulary = 40;
@@ -134,4 +134,4 @@ TEST_F(MessageTest, HoldLivesAsLongAsMessage) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::message_test

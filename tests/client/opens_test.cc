@@ -2,7 +2,7 @@
 #include "gtest/gtest.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::opens_test {
 namespace {
 
 class OpensTest : public ::testing::Test {
@@ -108,4 +108,4 @@ TEST_F(OpensTest, CloseWhileOpeningClosesOnceOpen) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::opens_test

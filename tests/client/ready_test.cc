@@ -7,7 +7,7 @@
 
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::ready_test {
 namespace {
 
 class ReadyTest : public ::testing::Test {
@@ -65,4 +65,4 @@ TEST_F(ReadyTest, MissingRowsFailByName) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::ready_test

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::released_contract_test {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -115,4 +115,4 @@ TEST(ReleasedContract, FieldOfALaterReleaseIsFound) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::released_contract_test

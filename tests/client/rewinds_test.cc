@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::client {
+namespace sortition::client::rewinds_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -168,4 +168,4 @@ TEST(RewindsTest, WrongNumberOfListsIsRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::rewinds_test

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace sortition::client {
+namespace sortition::client::row_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -87,4 +87,4 @@ TEST(RowFileTest, BrokenHeadersAreRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::row_file_test

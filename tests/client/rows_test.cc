@@ -4,7 +4,7 @@
 #include "service/text/history_hash.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::rows_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -495,4 +495,4 @@ TEST_F(RowsTest, ServersDisagreeingOnHistoryFailSequence) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::rows_test

@@ -7,7 +7,7 @@
 #include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::shards_test {
 namespace {
 
 // Shards of rows of 16 elements, so that a shard has the width of the harness's rows.
@@ -297,4 +297,4 @@ TEST(ShardsTest, RankZeroOpensAndNamesStepsByText) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::shards_test

@@ -4,7 +4,7 @@
 #include "tests/client/fake_memory_server.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::shared_streams_test {
 namespace {
 
 constexpr uint64_t kHello = 1;
@@ -83,4 +83,4 @@ TEST_F(SharedStreamsTest, MemoryLostLaterIsReplacedWithStream) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::shared_streams_test

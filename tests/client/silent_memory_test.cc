@@ -21,7 +21,7 @@
 #include "sortition/client.h"
 #include "sortition/v1/sampling.grpc.pb.h"
 
-namespace sortition::testing {
+namespace sortition::testing::silent_memory_test {
 namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
@@ -122,4 +122,4 @@ TEST(SilentMemoryTest, OptionalMemoryThatHangsIsSkipped) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::silent_memory_test

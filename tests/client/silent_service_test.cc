@@ -12,7 +12,7 @@
 #include "tests/client/fake_transport.h"
 #include "tests/client/serial_tasks.h"
 
-namespace sortition::testing {
+namespace sortition::testing::silent_service_test {
 namespace {
 
 // Welcomes streams, opens sequences, and never answers a step. The first `failures` streams end at once.
@@ -194,4 +194,4 @@ TEST_F(SilentServiceTest, CallbackMayStepAgain) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::silent_service_test

@@ -3,7 +3,7 @@
 #include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::silent_streams_test {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(10);
@@ -149,4 +149,4 @@ TEST_F(SilentStreamTest, FallbackTakesOverFromOnlyTarget) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::silent_streams_test

@@ -12,7 +12,7 @@
 #include "sortition/local_sequence.h"
 #include "tests/support/scale.h"
 
-namespace sortition::client {
+namespace sortition::client::speculation_test {
 namespace {
 
 constexpr uint32_t kDraftedVocabulary = 500;
@@ -184,4 +184,4 @@ TEST(Speculation, DraftErrorsNameTheirField) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::speculation_test

@@ -6,7 +6,7 @@
 #include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::split_test {
 namespace {
 
 class SplitTest : public ::testing::Test {
@@ -122,4 +122,4 @@ TEST_F(SplitTest, LongHistoryIsReplayedInPieces) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::split_test

@@ -3,7 +3,7 @@
 #include "sortition/in_process.h"
 #include "tests/client/state_harness.h"
 
-namespace sortition::testing {
+namespace sortition::testing::streams_test {
 namespace {
 
 TEST(StreamsTest, NothingFollowsHelloBeforeWelcome) {
@@ -249,4 +249,4 @@ TEST(StreamsTest, EventsOfEndedStreamsAreIgnored) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::streams_test

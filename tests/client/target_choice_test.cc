@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace sortition::client {
+namespace sortition::client::target_choice_test {
 namespace {
 
 constexpr Backoff kBackoff{absl::Milliseconds(100), absl::Seconds(1)};
@@ -74,4 +74,4 @@ TEST(TargetChoiceTest, NoTargetsLeavesFallbackOnly) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::target_choice_test

@@ -16,7 +16,7 @@
 #include "sortition/client.h"
 #include "sortition/in_process.h"
 
-namespace sortition::testing {
+namespace sortition::testing::unix_socket_test {
 namespace {
 
 // Listens and never accepts, with a full queue of connections.
@@ -74,4 +74,4 @@ TEST(UnixSocketTest, FullAcceptQueueTimesOut) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::unix_socket_test

@@ -11,7 +11,7 @@
 #include "sortition/local_sequence.h"
 #include "tests/support/scale.h"
 
-namespace sortition::client {
+namespace sortition::client::watermark_test {
 namespace {
 
 constexpr uint32_t kMarkedVocabulary = 64;
@@ -125,4 +125,4 @@ TEST(Watermark, SameInServiceAndUnderSpeculation) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::watermark_test

@@ -11,7 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 
-namespace sortition::client {
+namespace sortition::client::work_pool_test {
 namespace {
 
 class FunctionJob final : public WorkPool::Job {
@@ -112,4 +112,4 @@ TEST(WorkPoolTest, StopRunsWhatIsLeft) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::work_pool_test

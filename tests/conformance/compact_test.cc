@@ -19,7 +19,7 @@
 #include "tests/conformance/random_row.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing {
+namespace sortition::testing::compact_test {
 namespace {
 
 using kernels::RowOutput;
@@ -274,4 +274,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CompactRows,
                                            RowKind::kRecord));
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::compact_test

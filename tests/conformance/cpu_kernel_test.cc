@@ -8,7 +8,7 @@
 #include "tests/conformance/comparison.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing {
+namespace sortition::testing::cpu_kernel_test {
 namespace {
 
 // A target. Rows share the memory of one thread, as a device's rows do: nothing that a row leaves behind may reach the
@@ -161,4 +161,4 @@ TEST_F(CpuKernel, EqualsReferenceAtExactThreshold) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::cpu_kernel_test

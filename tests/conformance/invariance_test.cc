@@ -13,7 +13,7 @@
 #include "tests/support/run_batch.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels {
+namespace sortition::kernels::invariance_test {
 namespace {
 
 using devices::BatchOutput;
@@ -86,4 +86,4 @@ TEST(Invariance, SegmentsAndAlignmentDoNotMatter) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels
+}  // namespace sortition::kernels::invariance_test

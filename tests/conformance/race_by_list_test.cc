@@ -10,7 +10,7 @@
 #include "tests/conformance/answer_printer.h"
 #include "tests/conformance/random_row.h"
 
-namespace sortition::law {
+namespace sortition::law::race_by_list_test {
 namespace {
 
 struct Row {
@@ -50,4 +50,4 @@ TEST(RaceByList, RowsWithoutPlacesAreNotCopied) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::race_by_list_test

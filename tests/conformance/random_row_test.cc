@@ -10,7 +10,7 @@
 
 #include "kernels/law/reference.h"
 
-namespace sortition::kernels {
+namespace sortition::kernels::random_row_test {
 namespace {
 
 TEST(RandomRows, CoverEveryResult) {
@@ -122,4 +122,4 @@ TEST(ChainRows, CoverEveryStage) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels
+}  // namespace sortition::kernels::random_row_test

@@ -23,7 +23,7 @@
 #include "tests/conformance/random_row.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels {
+namespace sortition::kernels::row_copy_test {
 namespace {
 
 // A tensor in pieces of up to `most` bytes, each in separate memory.
@@ -279,4 +279,4 @@ TEST(RowCopy, GroupThatIsReadTwiceMayChange) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels
+}  // namespace sortition::kernels::row_copy_test

@@ -15,7 +15,7 @@
 #include "kernels/law/reference.h"
 #include "tests/conformance/answer_printer.h"
 
-namespace sortition::kernels {
+namespace sortition::kernels::semantics_test {
 namespace {
 
 RowOutput SampleOnCpu(const cpu::Target& target, const RowRequest& request) {
@@ -292,4 +292,4 @@ TEST(SemanticsDeathTest, ViolatedPreconditionsAbort) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels
+}  // namespace sortition::kernels::semantics_test

@@ -5,7 +5,7 @@
 
 #include "kernels/law/law.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::candidate_test {
 namespace {
 
 TEST(Candidate, ComparesInLawsOrder) {
@@ -28,4 +28,4 @@ TEST(Candidate, RoundTripsItsParts) {
 TEST(Candidate, NoMaskedTokenIsLive) { EXPECT_LT(Candidate::Of(0, 0), kLastLive); }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::candidate_test

@@ -12,7 +12,7 @@
 #include "kernels/law/row_law.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::lanes_test {
 namespace {
 
 using sortition::testing::Scaled;
@@ -202,4 +202,4 @@ TEST_P(LanesTest, TrueLanesAreListedInOrder) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::lanes_test

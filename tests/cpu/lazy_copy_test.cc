@@ -15,7 +15,7 @@
 #include "kernels/cpu/target.h"
 #include "kernels/law/row_law.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::lazy_copy_test {
 namespace {
 
 constexpr uint32_t kVocabulary = 70 * law::kGroupSize + 3;
@@ -167,4 +167,4 @@ TEST_F(LazyCopyTest, ReplacesNegativeAndMaskedGroups) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::lazy_copy_test

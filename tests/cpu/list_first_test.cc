@@ -14,7 +14,7 @@
 #include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::list_first_test {
 namespace {
 
 // A request of a row in which no two tokens are alike.
@@ -230,4 +230,4 @@ TEST(LookAtEdits, SeesEveryEdit) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::list_first_test

@@ -10,7 +10,7 @@
 #include "kernels/cpu/target.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::order_test {
 namespace {
 
 class OrderTest : public ::testing::TestWithParam<const Target*> {
@@ -97,4 +97,4 @@ TEST_P(OrderTest, CopiesKeysBetweenBounds) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::order_test

@@ -9,7 +9,7 @@
 #include "kernels/law/row_law.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::racers_test {
 namespace {
 
 class RacersTest : public ::testing::TestWithParam<const Target*> {};
@@ -80,4 +80,4 @@ TEST_P(RacersTest, DeadTokensHaveNoBound) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::racers_test

@@ -12,7 +12,7 @@
 #include "kernels/law/row_law.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::scale_test {
 namespace {
 
 bool IsWithin(uint32_t key, law::Bound bound, const law::Scale& scale) {
@@ -132,4 +132,4 @@ TEST(RowScale, KnowsDeadTokensAndZeroWeights) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::scale_test

@@ -11,7 +11,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/target.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::spread_test {
 namespace {
 
 // The sums in (nearly) exact arithmetic.
@@ -100,4 +100,4 @@ TEST(Spread, OfFirstPassWithinErrorOnEveryTarget) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::spread_test

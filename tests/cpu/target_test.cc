@@ -5,7 +5,7 @@
 
 #include <set>
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::target_test {
 namespace {
 
 TEST(Targets, ScalarRunsEverywhereAndIsLast) {
@@ -50,4 +50,4 @@ TEST(Targets, FollowTheProcessor) {
 #endif
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::target_test

@@ -15,7 +15,7 @@
 #include "kernels/law/parameters.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::weigh_test {
 namespace {
 
 using sortition::testing::Scaled;
@@ -112,4 +112,4 @@ TEST(Weighing, EqualTokens) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::weigh_test

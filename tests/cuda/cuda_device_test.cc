@@ -14,7 +14,7 @@
 #include "tests/cuda/device_batch.h"
 #include "tests/cuda/fake_driver.h"
 
-namespace sortition::devices {
+namespace sortition::devices::cuda_device_test {
 namespace {
 
 using cuda::Result;
@@ -175,4 +175,4 @@ TEST(CudaDriver, OldHardwareIsSkipped) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::devices::cuda_device_test

@@ -17,7 +17,7 @@
 #include "tests/cuda/fake_driver.h"
 #include "tests/cuda/foreign_memory.h"
 
-namespace sortition::client {
+namespace sortition::client::cuda_rows_test {
 namespace {
 
 using devices::cuda::Result;
@@ -147,4 +147,4 @@ TEST(CudaRows, EachFailureIsTypedAndLeaksNothing) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::cuda_rows_test

@@ -8,7 +8,7 @@
 
 #include "devices/cuda/api.h"
 
-namespace sortition::devices::cuda {
+namespace sortition::devices::cuda::driver_header_test {
 namespace {
 
 // A call's binary interface: the number of its arguments, and the size of each.
@@ -100,4 +100,4 @@ static_assert(sizeof(AccessDescription) == sizeof(CUmemAccessDesc));
 static_assert(offsetof(AccessDescription, flags) == offsetof(CUmemAccessDesc, flags));
 
 }  // namespace
-}  // namespace sortition::devices::cuda
+}  // namespace sortition::devices::cuda::driver_header_test

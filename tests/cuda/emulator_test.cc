@@ -9,7 +9,7 @@
 
 #include "tests/cuda/emulator/built_ins.h"
 
-namespace sortition::testing::emulator {
+namespace sortition::testing::emulator::emulator_test {
 namespace {
 
 constexpr uint32_t kAll = 0xffffffffu;
@@ -147,4 +147,4 @@ TEST(EmulatorDeathTest, UnalignedLoad) {
 }
 
 }  // namespace
-}  // namespace sortition::testing::emulator
+}  // namespace sortition::testing::emulator::emulator_test

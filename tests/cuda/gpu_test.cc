@@ -22,7 +22,7 @@
 #include "tests/support/device_texts.h"
 #include "tests/support/scale.h"
 
-namespace sortition {
+namespace sortition::gpu_test {
 namespace {
 
 using devices::cuda::Api;
@@ -179,4 +179,4 @@ TEST_F(Gpu, TextsEqualThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace sortition
+}  // namespace sortition::gpu_test

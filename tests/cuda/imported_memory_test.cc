@@ -25,7 +25,7 @@
 #include "tests/cuda/device_batch.h"
 #include "tests/cuda/foreign_memory.h"
 
-namespace sortition::devices {
+namespace sortition::devices::imported_memory_test {
 namespace {
 
 using cuda::Result;
@@ -337,4 +337,4 @@ TEST(CudaImport, MemoryCrossesProcesses) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::devices::imported_memory_test

@@ -21,7 +21,7 @@
 #include "tests/support/scale.h"
 #include "tests/verifier/published_row.h"
 
-namespace sortition::kernels::cuda {
+namespace sortition::kernels::cuda::kernel_test {
 namespace {
 
 using testing::Comparison;
@@ -197,4 +197,4 @@ TEST(CudaGeometry, BlocksCoverRowsAndUseEverySm) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cuda
+}  // namespace sortition::kernels::cuda::kernel_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace sortition::kernels::cuda {
+namespace sortition::kernels::cuda::ptx_test {
 namespace {
 
 // The build's output from a source for one compute capability.
@@ -180,4 +180,4 @@ TEST(CudaAssembly, SequenceKernelMeetsExpectations) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cuda
+}  // namespace sortition::kernels::cuda::ptx_test

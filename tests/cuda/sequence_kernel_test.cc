@@ -6,7 +6,7 @@
 #include "tests/cuda/emulated_sequences.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing {
+namespace sortition::testing::sequence_kernel_test {
 namespace {
 
 using kernels::LogitEdit;
@@ -57,4 +57,4 @@ TEST(SequenceKernel, InputsFollowSequences) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::sequence_kernel_test

@@ -5,7 +5,7 @@
 #include "tests/support/device_texts.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing {
+namespace sortition::testing::texts_test {
 namespace {
 
 TEST(CudaTexts, EqualThoseOfTheCpu) {
@@ -14,4 +14,4 @@ TEST(CudaTexts, EqualThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::texts_test

@@ -9,7 +9,7 @@
 // The kernels see those names.
 #include "kernels/cuda/weigher.cuh"
 
-namespace sortition::kernels::cuda {
+namespace sortition::kernels::cuda::weigher_test {
 namespace {
 
 // Returns the law's weight of a logit as it was sent; f32 bits.
@@ -78,4 +78,4 @@ TEST(Weigher, NumbersMapToKeys) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cuda
+}  // namespace sortition::kernels::cuda::weigher_test

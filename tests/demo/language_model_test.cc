@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-namespace sortition::demo {
+namespace sortition::demo::language_model_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -57,4 +57,4 @@ TEST(LanguageModelTest, TalesAreJoinedAgainAndRowsSumToOne) {
 }
 
 }  // namespace
-}  // namespace sortition::demo
+}  // namespace sortition::demo::language_model_test

@@ -14,7 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "tests/support/run_batch.h"
 
-namespace sortition::devices {
+namespace sortition::devices::cpu_device_test {
 namespace {
 
 using testing::RunBatch;
@@ -209,4 +209,4 @@ TEST(CpuDeviceDeathTest, RefusesBatchesBeyondLimits) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::devices::cpu_device_test

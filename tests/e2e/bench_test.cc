@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/servers.h"
 
-namespace sortition::testing {
+namespace sortition::testing::bench_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -265,4 +265,4 @@ TEST_F(BenchTest, NoServerEndsWith2) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::bench_test

@@ -20,7 +20,7 @@
 #include "tests/e2e/servers.h"
 #include "tests/vulkan/drivers.h"
 
-namespace sortition::testing {
+namespace sortition::testing::commands_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -384,4 +384,4 @@ TEST(CommandsTest, ExampleRanksPrintTokensOfWholeRows) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::commands_test

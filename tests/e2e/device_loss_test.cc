@@ -19,7 +19,7 @@
 #include "tests/server/server_process.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::testing {
+namespace sortition::testing::device_loss_test {
 namespace {
 
 using server::JsonText;
@@ -112,4 +112,4 @@ TEST(DeviceLossTest, FaultCostsNoTokenAndExitsCleanly) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::device_loss_test

@@ -22,7 +22,7 @@
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
 
-namespace sortition::testing {
+namespace sortition::testing::device_memory_test {
 namespace {
 
 constexpr uint32_t kDeviceVocabulary = 3000;
@@ -347,4 +347,4 @@ TEST_F(DeviceMemoryTest, ServerWithoutDeviceIsATypedError) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::device_memory_test

@@ -13,7 +13,7 @@
 #include "tests/e2e/servers.h"
 #include "tests/e2e/texts.h"
 
-namespace sortition::testing {
+namespace sortition::testing::failure_test {
 namespace {
 
 TEST(FailureTest, KilledAndRestartedServerChangesNoToken) {
@@ -243,4 +243,4 @@ TEST(FailureTest, SecondOwnerSupersedesFirst) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::failure_test

@@ -19,7 +19,7 @@
 #include "tests/e2e/servers.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing {
+namespace sortition::testing::local_test {
 namespace {
 
 using client::Drafts;
@@ -433,4 +433,4 @@ TEST_F(LocalTest, ErrorsNameRowOfCallersStep) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::local_test

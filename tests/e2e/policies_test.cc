@@ -22,7 +22,7 @@
 #include "sortition/client.h"
 #include "sortition/watermark.h"
 
-namespace sortition::testing {
+namespace sortition::testing::policies_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -383,4 +383,4 @@ TEST_F(PoliciesTest, RequiredReceiptsAreWritten) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::policies_test

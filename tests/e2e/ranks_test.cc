@@ -18,7 +18,7 @@
 #include "tests/e2e/servers.h"
 #include "tests/server/server_process.h"
 
-namespace sortition::testing {
+namespace sortition::testing::ranks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -350,4 +350,4 @@ TEST(RankLossTest, MisfitStepIsRefusedBeforeSending) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::ranks_test

@@ -13,7 +13,7 @@
 #include "sortition/client.h"
 #include "tests/server/server_process.h"
 
-namespace sortition::testing {
+namespace sortition::testing::receipt_forms_test {
 namespace {
 
 using client::Client;
@@ -177,4 +177,4 @@ TEST_F(ReceiptForms, LogOfAnotherRankIsRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::receipt_forms_test

@@ -17,7 +17,7 @@
 #include "service/receipt/receipt_key.h"
 #include "sortition/client.h"
 
-namespace sortition::testing {
+namespace sortition::testing::receipts_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -314,4 +314,4 @@ TEST_F(ReceiptsTest, ServerNamesBadSettings) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::receipts_test

@@ -22,7 +22,7 @@
 #include "tests/e2e/texts.h"
 #include "tests/server/server_process.h"
 
-namespace sortition::testing {
+namespace sortition::testing::shared_memory_test {
 namespace {
 
 using client::TransportKind;
@@ -412,4 +412,4 @@ TEST(RingTest, AbsentServerErrorNamesTarget) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::shared_memory_test

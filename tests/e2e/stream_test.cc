@@ -10,7 +10,7 @@
 #include "tests/client/rows.h"
 #include "tests/e2e/servers.h"
 
-namespace sortition::testing {
+namespace sortition::testing::stream_test {
 namespace {
 
 constexpr uint32_t kVocabulary = 64;
@@ -143,4 +143,4 @@ TEST(StreamTest, CancelledStreamLeavesSequenceUsable) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::stream_test

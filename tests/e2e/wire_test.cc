@@ -10,7 +10,7 @@
 #include "tests/e2e/texts.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing {
+namespace sortition::testing::wire_test {
 namespace {
 
 TEST(WireTest, TextsEqualReference) {
@@ -111,4 +111,4 @@ TEST(WireTest, AbsentServerErrorNamesTarget) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::wire_test

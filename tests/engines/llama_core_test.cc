@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "sortition/in_process.h"
 
-namespace sortition::engines::llama_cpp {
+namespace sortition::engines::llama_cpp::llama_core_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -352,4 +352,4 @@ TEST(LlamaDecoder, FailedDrawReportsReason) {
 }
 
 }  // namespace
-}  // namespace sortition::engines::llama_cpp
+}  // namespace sortition::engines::llama_cpp::llama_core_test

@@ -10,7 +10,7 @@
 #include "tests/law/float_bits.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::bits_test {
 namespace {
 
 // Every live element comes back, but for those that are flushed to 0.
@@ -103,4 +103,4 @@ TEST(Bits, OrderIsKeyDescendingThenIdAscending) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::bits_test

@@ -14,7 +14,7 @@
 #include <random>
 #include <vector>
 
-namespace sortition::law {
+namespace sortition::law::block_test {
 namespace {
 
 using Text = std::vector<uint32_t>;
@@ -226,4 +226,4 @@ TEST(Block, SurvivalIsCutToItsUnit) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::block_test

@@ -12,7 +12,7 @@
 #include "tests/law/inputs.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::distance_test {
 namespace {
 
 kernels::RowParameters AtTemperature(float temperature) {
@@ -81,4 +81,4 @@ TEST(Distance, TellsDeadTokensBeforeTheyOverflow) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::distance_test

@@ -12,7 +12,7 @@
 #include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/reference.h"
 
-namespace sortition::law {
+namespace sortition::law::golden_outputs_test {
 namespace {
 
 using kernels::DType;
@@ -118,4 +118,4 @@ TEST_F(GoldenRowsMeet, EveryLogprobAloneAndNone) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::golden_outputs_test

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace sortition::law {
+namespace sortition::law::languages_test {
 namespace {
 
 // Set by CMake, as are SORTITION_GLSLC, SORTITION_SPIRV_DIS and SORTITION_NVCC: paths of tools. The last two are empty
@@ -106,4 +106,4 @@ TEST(Languages, CudaHasNoFloatingPoint) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::languages_test

@@ -14,7 +14,7 @@
 #include "tests/law/float_bits.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::logprob_test {
 namespace {
 
 TEST(Logprob, PointMassIsPositiveZero) {
@@ -93,4 +93,4 @@ TEST(Entropy, EqualTokensGiveLogOfTheirCount) { EXPECT_EQ(Entropy({kUnitWeight <
 TEST(LogprobDeathTest, NeedsADistribution) { EXPECT_DEATH(Logprob(kernels::Distribution(), 0, 1), "broken invariant"); }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::logprob_test

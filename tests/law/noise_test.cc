@@ -7,7 +7,7 @@
 #include "tests/law/inputs.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::noise_test {
 namespace {
 
 TEST(Log2, TablesAreRounded) {
@@ -117,4 +117,4 @@ TEST(Noise, OwnerHasLowestLogOfItsGroup) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::noise_test

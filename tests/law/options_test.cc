@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace sortition::law {
+namespace sortition::law::options_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -79,4 +79,4 @@ TEST(Options, CountsAreShownInFull) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::options_test

@@ -6,7 +6,7 @@
 #include "tests/law/pair_law.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::pair_test {
 namespace {
 
 namespace pair = law_pair;
@@ -224,4 +224,4 @@ TEST(Pair, EntropyAndVerificationEqualNative) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::pair_test

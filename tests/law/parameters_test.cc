@@ -10,7 +10,7 @@
 #include "tests/law/inputs.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::parameters_test {
 namespace {
 
 using kernels::RowParameters;
@@ -139,4 +139,4 @@ TEST(Temperature, DynamicOneIsLowestAtTheLeastEntropy) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::parameters_test

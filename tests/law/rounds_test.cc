@@ -14,7 +14,7 @@
 #include <random>
 #include <vector>
 
-namespace sortition::law {
+namespace sortition::law::rounds_test {
 namespace {
 
 using Real = long double;
@@ -184,4 +184,4 @@ TEST(Rounds, DraftersWeightsAreCutToTheSum) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::rounds_test

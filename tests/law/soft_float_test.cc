@@ -8,7 +8,7 @@
 #include "tests/law/inputs.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::soft_float_test {
 namespace {
 
 // The hardware's result under the law's rule for small magnitudes.
@@ -65,4 +65,4 @@ TEST(Changes, LeaveTheDomainForGood) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::soft_float_test

@@ -8,7 +8,7 @@
 #include "tests/law/inputs.h"
 #include "tests/support/scale.h"
 
-namespace sortition::law {
+namespace sortition::law::weight_test {
 namespace {
 
 constexpr uint32_t kOctave = 1u << 26;
@@ -90,4 +90,4 @@ TEST(Weight, ThresholdsAndBoundsHaveNoOperators) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::weight_test

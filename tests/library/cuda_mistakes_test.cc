@@ -8,7 +8,7 @@
 
 #include "tests/library/cuda_library.h"
 
-namespace sortition {
+namespace sortition::cuda_mistakes_test {
 namespace {
 
 using kernels::RowOutput;
@@ -140,4 +140,4 @@ TEST(Library, NoDriverMeansNoCudaSampler) {
 }
 
 }  // namespace
-}  // namespace sortition
+}  // namespace sortition::cuda_mistakes_test

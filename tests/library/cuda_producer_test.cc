@@ -11,7 +11,7 @@
 #include "kernels/cpu/state_row.h"
 #include "tests/library/cuda_library.h"
 
-namespace sortition {
+namespace sortition::cuda_producer_test {
 namespace {
 
 using kernels::StatedRow;
@@ -123,4 +123,4 @@ TEST_F(CudaProducerTest, MistakesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace sortition
+}  // namespace sortition::cuda_producer_test

@@ -8,7 +8,7 @@
 
 #include "tests/library/cuda_library.h"
 
-namespace sortition {
+namespace sortition::cuda_sampler_test {
 namespace {
 
 using kernels::RowOutput;
@@ -299,4 +299,4 @@ TEST_F(CudaLibrary, BatchLaunchesOnlyNeededKernels) {
 }
 
 }  // namespace
-}  // namespace sortition
+}  // namespace sortition::cuda_sampler_test

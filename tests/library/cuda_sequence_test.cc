@@ -10,7 +10,7 @@
 #include "tests/library/cuda_library.h"
 #include "tests/support/scale.h"
 
-namespace sortition {
+namespace sortition::cuda_sequence_test {
 namespace {
 
 using kernels::LogitEdit;
@@ -356,4 +356,4 @@ TEST_F(CudaSequences, TicketsAreFew) {
 }
 
 }  // namespace
-}  // namespace sortition
+}  // namespace sortition::cuda_sequence_test

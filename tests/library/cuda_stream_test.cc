@@ -13,7 +13,7 @@
 
 #include "tests/cuda/fake_driver.h"
 
-namespace sortition::client {
+namespace sortition::client::cuda_stream_test {
 namespace {
 
 using testing::FakeCudaDriver;
@@ -268,4 +268,4 @@ TEST_F(CudaStreamTest, MistakesQueueNothing) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::cuda_stream_test

@@ -15,7 +15,7 @@
 
 #include "tests/cuda/fake_driver.h"
 
-namespace sortition::client {
+namespace sortition::client::local_cuda_test {
 namespace {
 
 using devices::cuda::Result;
@@ -279,4 +279,4 @@ TEST_F(LocalCudaTest, FailedBatchKeepsSequences) {
 }
 
 }  // namespace
-}  // namespace sortition::client
+}  // namespace sortition::client::local_cuda_test

@@ -6,7 +6,7 @@
 
 #include "client/sortition/sampler.h"
 
-namespace sortition {
+namespace sortition::options_test {
 namespace {
 
 using kernels::RowParameters;
@@ -63,4 +63,4 @@ TEST(Library, OptionErrorsNameTheField) {
 }
 
 }  // namespace
-}  // namespace sortition
+}  // namespace sortition::options_test

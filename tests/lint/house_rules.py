@@ -313,6 +313,15 @@ def no_sleep(path: str, lines: List[str]) -> Found:
         yield from matching(without_comments(lines), SLEEP, "a test that sleeps")
 
 
+def test_namespace(path: str, lines: List[str]) -> Found:
+    """Files of tests are compiled as one; the names of each are in a namespace called like the file."""
+    if path.startswith("tests/") and path.endswith("_test.cc"):
+        name = posixpath.basename(path)[: -len(".cc")]
+        for number, line in enumerate(lines, 1):
+            if line.startswith("namespace sortition") and not line.endswith(f"::{name} {{"):
+                yield number, f"a namespace that does not end with ::{name}"
+
+
 WALL_CLOCK = re.compile(r"\babsl::Now\b|\b\w+With(?:Timeout|Deadline)\s*\(")
 WALL_CLOCK_ALLOWED = ("service/receipt/receipt_settings.h", "service/log/log.h")
 
@@ -337,6 +346,7 @@ FILE_RULES: Tuple[FileRule, ...] = (
     generated_messages,
     thresholds_in_law,
     no_sleep,
+    test_namespace,
     no_wall_clock,
     prose.test_names,
 )

@@ -12,7 +12,7 @@
 
 #include "service/wire/refused_fields.h"
 
-namespace sortition::monitoring {
+namespace sortition::monitoring::metrics_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -200,4 +200,4 @@ TEST_F(MetricsTest, UnknownDevicesAndEndsAbort) {
 }
 
 }  // namespace
-}  // namespace sortition::monitoring
+}  // namespace sortition::monitoring::metrics_test

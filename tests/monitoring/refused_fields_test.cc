@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/wire/parameter_table.h"
 
-namespace sortition::service {
+namespace sortition::service::refused_fields_test {
 namespace {
 
 std::string LabelOf(std::string_view path) { return RefusedFields()[RefusedFieldOf(path)]; }
@@ -56,4 +56,4 @@ TEST(RefusedFieldsTest, HostilePathsAddNoLabel) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::refused_fields_test

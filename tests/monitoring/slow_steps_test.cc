@@ -10,7 +10,7 @@
 #include "service/log/json_text.h"
 #include "tests/support/fake_clock.h"
 
-namespace sortition::server {
+namespace sortition::server::slow_steps_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -116,4 +116,4 @@ TEST(JsonTextTest, WhatSteersIsEscapedAndTheRestIsNot) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::slow_steps_test

@@ -5,7 +5,7 @@
 
 #include "absl/synchronization/mutex.h"
 
-namespace sortition {
+namespace sortition::lock_order_test {
 namespace {
 
 class Pair {
@@ -36,4 +36,4 @@ TEST(LockOrder, NewLocksAtOldPlacesAreNoCycle) {
 }
 
 }  // namespace
-}  // namespace sortition
+}  // namespace sortition::lock_order_test

@@ -20,7 +20,7 @@
 #include "tests/ptx/ptx_kernels.h"
 #include "tests/support/scale.h"
 
-namespace sortition::testing::ptx {
+namespace sortition::testing::ptx::faults_test {
 namespace {
 
 constexpr char kDiffers[] = "outputs differ";
@@ -280,4 +280,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PtxSurvey,
                          });
 
 }  // namespace
-}  // namespace sortition::testing::ptx
+}  // namespace sortition::testing::ptx::faults_test

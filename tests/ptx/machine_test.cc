@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace sortition::testing::ptx {
+namespace sortition::testing::ptx::machine_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -377,4 +377,4 @@ TEST(PtxMachine, FencesOrderBlocks) {
 }
 
 }  // namespace
-}  // namespace sortition::testing::ptx
+}  // namespace sortition::testing::ptx::machine_test

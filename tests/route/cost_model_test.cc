@@ -7,7 +7,7 @@
 
 #include "tests/route/fixtures.h"
 
-namespace sortition::service {
+namespace sortition::service::cost_model_test {
 namespace {
 
 double Truth(const Work& work) {
@@ -65,4 +65,4 @@ TEST(CostModel, OldMeasurementsFade) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::cost_model_test

@@ -14,7 +14,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/scripted_fake_device.h"
 
-namespace sortition::service {
+namespace sortition::service::device_keeper_test {
 namespace {
 
 using testing::Fate;
@@ -242,4 +242,4 @@ TEST_F(KeeperBatches, ChangesAreReported) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::device_keeper_test

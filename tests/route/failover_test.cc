@@ -19,7 +19,7 @@
 #include "tests/support/scale.h"
 #include "tests/support/scripted_fake_device.h"
 
-namespace sortition::service {
+namespace sortition::service::failover_test {
 namespace {
 
 using testing::Fate;
@@ -330,4 +330,4 @@ TEST(Failover, OnlyDeviceLostRefusesRowsUntilBack) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::failover_test

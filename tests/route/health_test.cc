@@ -5,7 +5,7 @@
 
 #include "tests/route/fixtures.h"
 
-namespace sortition::service {
+namespace sortition::service::health_test {
 namespace {
 
 TEST(DeviceHealth, SelfTestAfterDoublingBackoffRestores) {
@@ -46,4 +46,4 @@ TEST(DeviceHealth, SelfTestWithoutMemoryIsRetriedSoon) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::health_test

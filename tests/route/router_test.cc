@@ -6,7 +6,7 @@
 #include "tests/route/fixtures.h"
 #include "tests/support/fake_device.h"
 
-namespace sortition::service {
+namespace sortition::service::router_test {
 namespace {
 
 using testing::FakeDevice;
@@ -223,4 +223,4 @@ TEST(RouterDeathTest, UnbalancedAccountingAborts) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::router_test

@@ -8,7 +8,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "tests/support/fake_device.h"
 
-namespace sortition::devices {
+namespace sortition::devices::self_test_test {
 namespace {
 
 using testing::FakeDevice;
@@ -146,4 +146,4 @@ TEST(SelfTest, FailingOrSilentDeviceFails) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::devices::self_test_test

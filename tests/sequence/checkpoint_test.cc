@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sortition::service {
+namespace sortition::service::checkpoint_test {
 namespace {
 
 constexpr CheckpointOwner kOwner{"space", "worker", "request-1", 77};
@@ -93,4 +93,4 @@ TEST(CheckpointKey, ShortSecretIsRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::checkpoint_test

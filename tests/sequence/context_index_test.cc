@@ -10,7 +10,7 @@
 #include "service/text/shared_contexts.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::context_index_test {
 namespace {
 
 using Found = ContextIndex::Found;
@@ -168,4 +168,4 @@ TEST(SharedContexts, ForksEqualPlainSearch) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::context_index_test

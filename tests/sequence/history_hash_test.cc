@@ -13,7 +13,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "service/text/history_options.h"
 
-namespace sortition::service {
+namespace sortition::service::history_hash_test {
 namespace {
 
 using google::protobuf::Struct;
@@ -119,4 +119,4 @@ TEST(HistoryHash, PromptMatters) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::history_hash_test

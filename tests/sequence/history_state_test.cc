@@ -10,7 +10,7 @@
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::history_state_test {
 namespace {
 
 using kernels::LogitEdit;
@@ -322,4 +322,4 @@ TEST(HistoryState, KeepsWhatItsOptionsNeed) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::history_state_test

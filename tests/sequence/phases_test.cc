@@ -14,7 +14,7 @@
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::phases_test {
 namespace {
 
 constexpr uint32_t kPhaseVocabulary = 5;
@@ -235,4 +235,4 @@ TEST(Phases, DraftPositionsHaveOwnOptions) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::phases_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/fake_clock.h"
 
-namespace sortition::service {
+namespace sortition::service::replay_budget_test {
 namespace {
 
 class ReplayBudgetTest : public ::testing::Test {
@@ -90,4 +90,4 @@ TEST_F(ReplayBudgetTest, ExpiredWaitersAreForgotten) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::replay_budget_test

@@ -6,7 +6,7 @@
 #include "service/sequence/sequence.h"
 #include "service/text/history_hash.h"
 
-namespace sortition::service {
+namespace sortition::service::sequence_rules_test {
 namespace {
 
 std::shared_ptr<SequenceSpec> RulesSpec() {
@@ -290,4 +290,4 @@ TEST_F(SequenceRules, RetiredSequenceAsksForReplay) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::sequence_rules_test

@@ -9,7 +9,7 @@
 #include "kernels/law/parameters.h"
 #include "service/text/history_hash.h"
 
-namespace sortition::service {
+namespace sortition::service::sequence_state_test {
 namespace {
 
 using kernels::LogitEdit;
@@ -257,4 +257,4 @@ TEST(SequenceState, MemoryIsLinearInDistinctTokens) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::sequence_state_test

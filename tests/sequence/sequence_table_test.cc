@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace sortition::service {
+namespace sortition::service::sequence_table_test {
 namespace {
 
 class FakeClock : public Clock {
@@ -356,4 +356,4 @@ TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::sequence_table_test

@@ -17,7 +17,7 @@
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::text_end_test {
 namespace {
 
 using testing::Scaled;
@@ -281,4 +281,4 @@ TEST(RepetitionCorpus, PlantedLoopsAreFoundInTime) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::text_end_test

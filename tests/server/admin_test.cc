@@ -16,7 +16,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::admin_test {
 namespace {
 
 using Stub = v1::AdminService::Stub;
@@ -194,4 +194,4 @@ TEST(AdminAuthorizationTest, OverTcpTheRoleIsRequired) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::admin_test

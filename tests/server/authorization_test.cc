@@ -26,7 +26,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::authorization_test {
 namespace {
 
 using service::Reason;
@@ -355,4 +355,4 @@ TEST(AuthorizedServerTest, UnreadableListPreventsStart) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::authorization_test

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/process/process.h"
 
-namespace sortition::server {
+namespace sortition::server::checkpoint_key_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -50,4 +50,4 @@ TEST(CheckpointKeyFile, UnusableFileNamesItsFlag) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::checkpoint_key_test

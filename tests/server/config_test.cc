@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/process/flags.h"
 
-namespace sortition::server {
+namespace sortition::server::config_test {
 namespace {
 
 using ::testing::AllOf;
@@ -197,4 +197,4 @@ TEST_F(FlagsTest, BadValuesNameVariableAndFlag) {
 TEST_F(FlagsTest, PositionalArgumentsAreRefused) { EXPECT_THAT(Error({}, {"serve"}), HasSubstr("serve: not a flag")); }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::config_test

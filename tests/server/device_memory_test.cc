@@ -28,7 +28,7 @@
 #include "tests/support/fake_card_memory.h"
 #include "tests/support/fake_device.h"
 
-namespace sortition::server {
+namespace sortition::server::device_memory_test {
 namespace {
 
 using client::MemoryLink;
@@ -421,4 +421,4 @@ TEST_F(DeviceMemoryOff, TakesNoDescriptorUnlessEnabled) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::device_memory_test

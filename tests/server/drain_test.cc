@@ -10,7 +10,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::drain_test {
 namespace {
 
 // grpc.health.v1.HealthCheckResponse with status NOT_SERVING.
@@ -105,4 +105,4 @@ TEST_F(DrainTest, StopWithoutDrainEndsStreams) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::drain_test

@@ -23,7 +23,7 @@
 #include "tests/server/server_process.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::flood_test {
 namespace {
 
 constexpr char kStream[] = "/sortition.v1.SamplingService/Stream";
@@ -228,4 +228,4 @@ TEST(FloodTest, EndlessMessagesAreBoundedTogether) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::flood_test

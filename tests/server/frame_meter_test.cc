@@ -7,7 +7,7 @@
 
 #include "tests/server/raw_http2.h"
 
-namespace sortition::server {
+namespace sortition::server::frame_meter_test {
 namespace {
 
 constexpr absl::Time kStart = absl::UnixEpoch();
@@ -137,4 +137,4 @@ TEST(FrameMeterTest, AnsweredCallsPayForASharersResets) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::frame_meter_test

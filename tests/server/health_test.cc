@@ -8,7 +8,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/server/test_server.h"
 
-namespace sortition::server {
+namespace sortition::server::health_test {
 namespace {
 
 using grpc::health::v1::Health;
@@ -111,4 +111,4 @@ INSTANTIATE_TEST_SUITE_P(On, HealthTest, ::testing::Values(Listener::kOfAll, Lis
                          });
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::health_test

@@ -16,7 +16,7 @@
 #include "tests/server/raw_http2.h"
 #include "tests/support/fake_clock.h"
 
-namespace sortition::server {
+namespace sortition::server::http2_guard_test {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
@@ -399,4 +399,4 @@ TEST_F(TlsGuardTest, RepeatedRandomIsEnded) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::http2_guard_test

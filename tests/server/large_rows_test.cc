@@ -13,7 +13,7 @@
 #include "tests/client/rows.h"
 #include "tests/server/test_server.h"
 
-namespace sortition::server {
+namespace sortition::server::large_rows_test {
 namespace {
 
 using client::RowError;
@@ -94,4 +94,4 @@ TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::large_rows_test

@@ -19,7 +19,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::listener_test {
 namespace {
 
 std::string TestSocketPath(const char* name) {
@@ -173,4 +173,4 @@ TEST(ListenerTest, StaleUnixSocketIsReplacedFileIsNot) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::listener_test

@@ -16,7 +16,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::load_reports_test {
 namespace {
 
 using ::testing::AllOf;
@@ -315,4 +315,4 @@ TEST(LoadReportsTest, StopEndsWatchers) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::load_reports_test

@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/server/json.h"
 
-namespace sortition::server {
+namespace sortition::server::log_test {
 namespace {
 
 class LogTest : public ::testing::Test {
@@ -134,4 +134,4 @@ TEST(LineWriterTest, LinesForWhichAPipeHasNoRoomAreLostAndCounted) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::log_test

@@ -24,7 +24,7 @@
 #include "tests/server/test_stream.h"
 #include "tests/support/messages.h"
 
-namespace sortition::server {
+namespace sortition::server::memory_server_test {
 namespace {
 
 using client::ConnectUnix;
@@ -410,4 +410,4 @@ TEST_F(MemoryServerTest, StopEndsConnections) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::memory_server_test

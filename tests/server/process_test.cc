@@ -29,7 +29,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::process_test {
 namespace {
 
 using ::testing::Contains;
@@ -503,4 +503,4 @@ TEST(ProcessTest, TooFewDescriptorsAreAnError) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::process_test

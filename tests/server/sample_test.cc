@@ -7,7 +7,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::sample_test {
 namespace {
 
 constexpr uint32_t kFew = 4;
@@ -107,4 +107,4 @@ TEST(SampleTest, DrainingServerRefuses) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::sample_test

@@ -16,7 +16,7 @@
 #include "tests/server/server_process.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::secrets_test {
 namespace {
 
 // Values that nothing else in a log, a metric or a page would be.
@@ -142,4 +142,4 @@ TEST(SecretsTest, OutputsHoldNoSecrets) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::secrets_test

@@ -16,7 +16,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::services_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -217,4 +217,4 @@ TEST_F(InformationTest, StopEndsWatchers) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::services_test

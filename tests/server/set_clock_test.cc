@@ -15,7 +15,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::set_clock_test {
 namespace {
 
 constexpr int64_t kHour = 3600;
@@ -112,10 +112,11 @@ INSTANTIATE_TEST_SUITE_P(ByAnHour, SetClockTest, ::testing::Values(-kHour, kHour
                          [](const auto& test) { return test.param < 0 ? "Back" : "Forward"; });
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::set_clock_test
 
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const int result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
-  if (clock == CLOCK_REALTIME) time->tv_sec += sortition::server::seconds_ahead.load(std::memory_order_relaxed);
+  if (clock == CLOCK_REALTIME)
+    time->tv_sec += sortition::server::set_clock_test::seconds_ahead.load(std::memory_order_relaxed);
   return result;
 }

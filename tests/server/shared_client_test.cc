@@ -12,7 +12,7 @@
 #include "tests/client/rows.h"
 #include "tests/server/test_server.h"
 
-namespace sortition::server {
+namespace sortition::server::shared_client_test {
 namespace {
 
 constexpr uint32_t kVocabulary = 100;
@@ -67,4 +67,4 @@ TEST(SharedClientTest, CallersThatWaitAndOthersGetTheirAnswers) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::shared_client_test

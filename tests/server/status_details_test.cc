@@ -8,7 +8,7 @@
 
 #include "tests/server/status_details_decoder.h"
 
-namespace sortition::server {
+namespace sortition::server::status_details_test {
 namespace {
 
 using service::Reason;
@@ -61,4 +61,4 @@ TEST(StatusDetailsTest, DecoderNoticesDamage) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::status_details_test

@@ -12,7 +12,7 @@
 #include "tests/server/test_stream.h"
 #include "tests/support/messages.h"
 
-namespace sortition::server {
+namespace sortition::server::stream_test {
 namespace {
 
 // A close of an unknown sequence with a long name: about `bytes` in, about `bytes` out.
@@ -399,4 +399,4 @@ TEST(StreamTest, NewerClientIsServed) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::stream_test

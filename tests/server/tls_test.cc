@@ -15,7 +15,7 @@
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
 
-namespace sortition::server {
+namespace sortition::server::tls_test {
 namespace {
 
 class TlsTest : public ::testing::Test {
@@ -279,4 +279,4 @@ TEST_F(TlsTest, LastGoodPairStays) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::tls_test

@@ -19,7 +19,7 @@
 #include "tests/vulkan/drivers.h"
 #include "tests/vulkan/exported_memory.h"
 
-namespace sortition::server {
+namespace sortition::server::vulkan_memory_test {
 namespace {
 
 using testing::ExportedMemory;
@@ -101,4 +101,4 @@ INSTANTIATE_TEST_SUITE_P(Drivers, VulkanMemoryTest, ::testing::ValuesIn(testing:
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::vulkan_memory_test

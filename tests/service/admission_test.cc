@@ -14,7 +14,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
 
-namespace sortition::service {
+namespace sortition::service::admission_test {
 namespace {
 
 using testing::FakeDevice;
@@ -239,4 +239,4 @@ TEST_F(Overload, DeadlinesAreKeptOrRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::admission_test

@@ -5,7 +5,7 @@
 
 #include "tests/service/batcher_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::batcher_following_test {
 namespace {
 
 using testing::FakeDevice;
@@ -61,4 +61,4 @@ TEST_F(BatcherFollowing, DestructionWaitsForFollowingRows) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::batcher_following_test

@@ -16,7 +16,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::batcher_schedule_test {
 namespace {
 
 using testing::FakeDevice;
@@ -277,4 +277,4 @@ TEST(BatcherSchedule, RowsAreDeliveredOnceUnderThreads) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::batcher_schedule_test

@@ -6,7 +6,7 @@
 #include "absl/synchronization/notification.h"
 #include "tests/service/batcher_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::batcher_test {
 namespace {
 
 using testing::FakeDevice;
@@ -493,4 +493,4 @@ TEST_F(BatcherTest, DestructionWaitsForEveryRow) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::batcher_test

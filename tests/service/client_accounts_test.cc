@@ -9,7 +9,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::client_accounts_test {
 namespace {
 
 using testing::FakeClock;
@@ -276,4 +276,4 @@ TEST(ClientMemoryTest, RegionsCountAcrossTenantsConnections) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::client_accounts_test

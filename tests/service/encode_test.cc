@@ -8,7 +8,7 @@
 #include "kernels/law/logprob.h"
 #include "service/text/row.h"
 
-namespace sortition::service {
+namespace sortition::service::encode_test {
 namespace {
 
 TEST(Encode, ErrorCarriesEverything) {
@@ -123,4 +123,4 @@ TEST(Encode, LongNamesAreNotEchoed) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::encode_test

@@ -12,7 +12,7 @@
 
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::fair_queue_test {
 namespace {
 
 class FairQueueTest : public ::testing::Test {
@@ -188,4 +188,4 @@ TEST_F(FairQueueTest, BackloggedStreamsGetEqualWork) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::fair_queue_test

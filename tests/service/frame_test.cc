@@ -10,7 +10,7 @@
 #include "tests/support/messages.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::frame_test {
 namespace {
 
 using ::sortition::testing::Deliver;
@@ -350,4 +350,4 @@ TEST(Frame, EqualsProtobufOnDamagedMessages) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::frame_test

@@ -11,7 +11,7 @@
 #include "service/wire/parameters.h"
 #include "tests/service/float_ends.h"
 
-namespace sortition::service {
+namespace sortition::service::history_options_test {
 namespace {
 
 using v1::SamplingParameters;
@@ -268,4 +268,4 @@ TEST(DryTerms, EndAtMaskedLogits) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::history_options_test

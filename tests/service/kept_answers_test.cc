@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/service/shards_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::kept_answers_test {
 namespace {
 
 constexpr uint64_t kBound = 1 << 20;
@@ -167,4 +167,4 @@ TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::kept_answers_test

@@ -16,7 +16,7 @@
 #include "service/wire/parameters.h"
 #include "tests/service/float_ends.h"
 
-namespace sortition::service {
+namespace sortition::service::law_options_test {
 namespace {
 
 using kernels::StageKind;
@@ -217,4 +217,4 @@ TEST(LawOptions, OnlyDifferentOrdersNeedAChain) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::law_options_test

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-namespace sortition::service {
+namespace sortition::service::limits_test {
 namespace {
 
 std::map<std::string, uint64_t> Described(const Limits& limits) {
@@ -46,4 +46,4 @@ TEST(Limits, TextOfABoundIsNameAndValue) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::limits_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace sortition::service {
+namespace sortition::service::mask_digest_test {
 namespace {
 
 std::vector<uint32_t> WordsOf(const std::set<uint32_t>& tokens, uint32_t vocabulary) {
@@ -91,4 +91,4 @@ TEST(MaskDigest, OneMaskForAllPositionsEqualsAsManyOfThem) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::mask_digest_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/messages.h"
 
-namespace sortition::service {
+namespace sortition::service::open_request_test {
 namespace {
 
 using testing::OpenOf;
@@ -175,4 +175,4 @@ TEST(OpenRequest, PromptIsPartOfTheHistory) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::open_request_test

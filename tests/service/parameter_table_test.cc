@@ -12,7 +12,7 @@
 #include "service/wire/sample_request.h"
 #include "tests/support/messages.h"
 
-namespace sortition::service {
+namespace sortition::service::parameter_table_test {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -184,4 +184,4 @@ TEST(ParameterTable, StatefulOptionsAreNamed) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::parameter_table_test

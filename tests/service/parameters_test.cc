@@ -11,7 +11,7 @@
 #include "kernels/law/parameters.h"
 #include "tests/service/float_ends.h"
 
-namespace sortition::service {
+namespace sortition::service::parameters_test {
 namespace {
 
 using kernels::LogitEdit;
@@ -404,4 +404,4 @@ TEST(Parameters, ScopesAreBounded) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::parameters_test

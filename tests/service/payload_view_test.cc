@@ -8,7 +8,7 @@
 #include "tests/support/messages.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::payload_view_test {
 namespace {
 
 std::string Joined(const absl::InlinedVector<devices::ByteSegment, 2>& slices) {
@@ -67,4 +67,4 @@ TEST(PayloadViewDeathTest, SlicesLieWithinThePayload) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::payload_view_test

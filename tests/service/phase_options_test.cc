@@ -10,7 +10,7 @@
 #include "google/protobuf/text_format.h"
 #include "service/wire/parameters.h"
 
-namespace sortition::service {
+namespace sortition::service::phase_options_test {
 namespace {
 
 constexpr uint32_t kPhaseVocabulary = 100;
@@ -209,4 +209,4 @@ TEST(PhaseOptions, OneSumDoesNotDependOnHowOptionsCompile) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::phase_options_test

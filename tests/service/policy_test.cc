@@ -11,7 +11,7 @@
 #include "service/wire/parameter_table.h"
 #include "tests/support/messages.h"
 
-namespace sortition::service {
+namespace sortition::service::policy_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -378,4 +378,4 @@ TEST_F(PolicyFile, KeyWithoutWatermarkIsRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::policy_test

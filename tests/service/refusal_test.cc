@@ -8,7 +8,7 @@
 
 #include "sortition/v1/errors.pb.h"
 
-namespace sortition::service {
+namespace sortition::service::refusal_test {
 namespace {
 
 TEST(Refusal, ReasonsEqualContract) {
@@ -70,4 +70,4 @@ TEST(Refusal, CodesEqualContract) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::refusal_test

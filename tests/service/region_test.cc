@@ -13,7 +13,7 @@
 #include "service/memory/region_table.h"
 #include "tests/service/expect_error.h"
 
-namespace sortition::service {
+namespace sortition::service::region_test {
 namespace {
 
 using Connection = std::shared_ptr<MemoryConnection>;
@@ -199,4 +199,4 @@ TEST_F(RegionTest, MissingDescriptorIsRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::region_test

@@ -15,7 +15,7 @@
 #include "service/memory/sealed_memory.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::ring_test {
 namespace {
 
 // Memory with two mappings, as two processes have it.
@@ -149,4 +149,4 @@ TEST_F(RingTest, SleeperIsWoken) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::ring_test

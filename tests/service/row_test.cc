@@ -7,7 +7,7 @@
 #include "service/observer.h"
 #include "service/sequence/granted_row.h"
 
-namespace sortition::service {
+namespace sortition::service::row_test {
 namespace {
 
 constexpr uint32_t kVocabulary = 100;
@@ -135,4 +135,4 @@ TEST_F(RowTest, SequenceWithoutStateNeedsNoGrant) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::row_test

@@ -10,7 +10,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::sample_run_test {
 namespace {
 
 using testing::StepBuilder;
@@ -159,4 +159,4 @@ TEST_F(SampleRunTest, RunMayEndBeforeItsRows) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::sample_run_test

@@ -6,7 +6,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_answers_test {
 namespace {
 
 using testing::F32Peak;
@@ -132,4 +132,4 @@ TEST(SessionLargeAnswers, AreHeldUpToMessageSize) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_answers_test

@@ -14,7 +14,7 @@
 #include "tests/service/judged_rows.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_block_test {
 namespace {
 
 using testing::F32Peak;
@@ -238,4 +238,4 @@ TEST_F(SessionBlock, PositionsBehindNoSurvivalAreIgnored) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_block_test

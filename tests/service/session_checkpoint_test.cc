@@ -6,7 +6,7 @@
 #include "tests/service/keyed_replica.h"
 #include "tests/support/plain_sequence.h"
 
-namespace sortition::service {
+namespace sortition::service::session_checkpoint_test {
 namespace {
 
 using testing::PlainSequence;
@@ -174,4 +174,4 @@ TEST(SessionCheckpoint, StatelessSamplersHaveNone) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_checkpoint_test

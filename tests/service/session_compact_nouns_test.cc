@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/service/compact_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::session_compact_nouns_test {
 namespace {
 
 constexpr uint32_t kNounVocabulary = 1500;  // more tokens than a refusal names
@@ -228,4 +228,4 @@ TEST_F(SessionCompactNouns, ReplayContinuesTheText) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_compact_nouns_test

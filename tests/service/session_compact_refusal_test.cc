@@ -10,7 +10,7 @@
 #include "tests/service/expect_error.h"
 #include "tests/service/memory_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::session_compact_refusal_test {
 namespace {
 
 constexpr uint32_t kVocabulary = 60;
@@ -269,4 +269,4 @@ TEST_F(SessionCompactMemory, PairsInARegionAreSampled) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_compact_refusal_test

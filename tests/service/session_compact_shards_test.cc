@@ -10,7 +10,7 @@
 #include "tests/support/plain_parameters.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_compact_shards_test {
 namespace {
 
 using testing::CompactChoice;
@@ -241,4 +241,4 @@ TEST_F(SessionCompactShards, DraftsAreVerifiedAcrossShards) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_compact_shards_test

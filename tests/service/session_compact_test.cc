@@ -13,7 +13,7 @@
 #include "tests/service/random_samplers.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_compact_test {
 namespace {
 
 using Random = std::mt19937_64;
@@ -310,4 +310,4 @@ TEST_F(SessionCompact, RetryInEitherFormGetsSameAnswer) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_compact_test

@@ -8,7 +8,7 @@
 #include "tests/service/random_samplers.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_coupled_text_test {
 namespace {
 
 using testing::OpenOf;
@@ -165,4 +165,4 @@ TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_coupled_text_test

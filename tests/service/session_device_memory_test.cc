@@ -22,7 +22,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/stream_worker.h"
 
-namespace sortition::service {
+namespace sortition::service::session_device_memory_test {
 namespace {
 
 using devices::MemoryKind;
@@ -352,4 +352,4 @@ TEST(DeviceRegions, InvalidRequestsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_device_memory_test

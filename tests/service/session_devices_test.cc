@@ -12,7 +12,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_devices_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -147,4 +147,4 @@ TEST_F(SessionDevices, ScoresAndKeptProbabilitiesAreNamedToo) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_devices_test

@@ -7,7 +7,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_fork_test {
 namespace {
 
 using testing::PlainSequence;
@@ -153,4 +153,4 @@ TEST_F(SessionFork, LostParentIsSuperseded) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_fork_test

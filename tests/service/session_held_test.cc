@@ -8,7 +8,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_held_test {
 namespace {
 
 using testing::StreamWorker;
@@ -129,4 +129,4 @@ TEST_F(SessionHeld, IdleStatesMakeRoom) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_held_test

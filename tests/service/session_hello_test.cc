@@ -7,7 +7,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_hello_test {
 namespace {
 
 using testing::StreamWorker;
@@ -135,4 +135,4 @@ TEST(SessionHello, NamesAreBoundedRetryIsAllowed) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_hello_test

@@ -10,7 +10,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_history_test {
 namespace {
 
 using testing::PlainSequence;
@@ -426,4 +426,4 @@ TEST_F(SessionHistory, ReplayRestoresEvictedSequence) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_history_test

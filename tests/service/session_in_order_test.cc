@@ -8,7 +8,7 @@
 #include "tests/service/expect_error.h"
 #include "tests/service/judged_rows.h"
 
-namespace sortition::service {
+namespace sortition::service::session_in_order_test {
 namespace {
 
 using testing::PlainSequence;
@@ -211,4 +211,4 @@ TEST_F(SessionInOrder, FullQueueRefusesNoLaterPosition) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_in_order_test

@@ -9,7 +9,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_life_test {
 namespace {
 
 using kernels::DType;
@@ -208,4 +208,4 @@ TEST(SessionOpen, DrawnSeedIsReturnedAndUsed) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_life_test

@@ -17,7 +17,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_limits_test {
 namespace {
 
 using testing::F32Peak;
@@ -348,4 +348,4 @@ TEST(SessionLimitNames, EveryLimitIsNamedByTheRefusalOfWhatExceedsIt) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_limits_test

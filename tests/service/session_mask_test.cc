@@ -10,7 +10,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_mask_test {
 namespace {
 
 using testing::F32Peak;
@@ -321,4 +321,4 @@ TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_mask_test

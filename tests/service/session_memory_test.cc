@@ -12,7 +12,7 @@
 #include "tests/service/memory_fixture.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_memory_test {
 namespace {
 
 using testing::F32Peak;
@@ -274,4 +274,4 @@ TEST(SessionMemoryRewritten, RecheckUsesBytesDeviceRead) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_memory_test

@@ -10,7 +10,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_ownership_test {
 namespace {
 
 using testing::PlainSequence;
@@ -324,4 +324,4 @@ TEST_F(SessionOwnership, EngineWaitsForItsDevices) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_ownership_test

@@ -14,7 +14,7 @@
 #include "service/stream/sample_run.h"
 #include "tests/service/receipts_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::session_policy_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -430,4 +430,4 @@ TEST_F(SessionPolicy, RepeatedContextsAreUnmarked) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_policy_test

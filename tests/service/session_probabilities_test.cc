@@ -14,7 +14,7 @@
 #include "tests/support/plain_parameters.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_probabilities_test {
 namespace {
 
 using testing::PlainSequence;
@@ -133,4 +133,4 @@ TEST_F(SessionProbabilities, CoverEveryStage) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_probabilities_test

@@ -5,7 +5,7 @@
 
 #include "tests/service/judged_rows.h"
 
-namespace sortition::service {
+namespace sortition::service::session_race_test {
 namespace {
 
 using testing::StepBuilder;
@@ -126,4 +126,4 @@ TEST_F(SessionRace, WrongIdsAreNamed) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_race_test

@@ -6,7 +6,7 @@
 #include "tests/service/shards_fixture.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_ranks_test {
 namespace {
 
 class SessionRanks : public SessionShards {
@@ -330,4 +330,4 @@ TEST_F(SessionRanks, RandomStreamLossChangesNoAnswer) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_ranks_test

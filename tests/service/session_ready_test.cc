@@ -7,7 +7,7 @@
 #include "tests/service/memory_fixture.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_ready_test {
 namespace {
 
 using testing::F32Peak;
@@ -171,4 +171,4 @@ TEST(SessionReadyLimits, WaitingStepsBeyondLimitAreRefused) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_ready_test

@@ -6,7 +6,7 @@
 #include "client/receipts/receipt_rows.h"
 #include "tests/service/receipts_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::session_receipt_masks_test {
 namespace {
 
 class SessionReceiptMasks : public SessionReceipts {
@@ -177,4 +177,4 @@ TEST_F(SessionReceiptMasks, RetriedStepStatesItAgain) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_receipt_masks_test

@@ -10,7 +10,7 @@
 #include "client/receipts/receipt_rows.h"
 #include "tests/service/receipts_fixture.h"
 
-namespace sortition::service {
+namespace sortition::service::session_receipts_test {
 namespace {
 
 using client::ReceiptCheck;
@@ -401,4 +401,4 @@ TEST_F(SessionReceipts, FullQueueLosesReceiptsAndCounts) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_receipts_test

@@ -10,7 +10,7 @@
 #include "tests/service/expect_error.h"
 #include "tests/service/judged_rows.h"
 
-namespace sortition::service {
+namespace sortition::service::session_record_test {
 namespace {
 
 constexpr const char* kRecord = " tempered_logprobs { top: 3 } kept_log_mass: true processed_logprobs {}";
@@ -212,4 +212,4 @@ TEST_F(CompactRecord, MoreAlternativesThanListedAreRequired) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_record_test

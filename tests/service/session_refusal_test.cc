@@ -8,7 +8,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_refusal_test {
 namespace {
 
 using testing::OpenOf;
@@ -357,4 +357,4 @@ TEST_F(SessionTwoTasks, FailTheStepIfALaterRowFollows) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_refusal_test

@@ -8,7 +8,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_retry_test {
 namespace {
 
 using testing::PlainSequence;
@@ -318,4 +318,4 @@ TEST(SessionOverload, FullQueueRefusesStepAndKeepsState) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_retry_test

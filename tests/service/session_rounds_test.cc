@@ -14,7 +14,7 @@
 #include "tests/service/judged_rows.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_rounds_test {
 namespace {
 
 using testing::F32Peak;
@@ -217,4 +217,4 @@ TEST_F(SessionRounds, ImpossibleRivalFailsRow) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_rounds_test

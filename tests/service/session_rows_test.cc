@@ -10,7 +10,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_rows_test {
 namespace {
 
 using testing::F32Bytes;
@@ -247,4 +247,4 @@ TEST_F(SessionRows, NeighboursChangeNothing) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_rows_test

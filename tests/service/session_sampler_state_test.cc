@@ -15,7 +15,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_sampler_state_test {
 namespace {
 
 using testing::OpenOf;
@@ -337,4 +337,4 @@ TEST(Mirostat2, KeepsAllTiesOfTheFirstAboveMu) {
 INSTANTIATE_TEST_SUITE_P(Kinds, SessionSamplerState, ::testing::Range(0u, kKinds));
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_sampler_state_test

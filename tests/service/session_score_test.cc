@@ -8,7 +8,7 @@
 #include "tests/service/judged_rows.h"
 #include "tests/support/plain_sequence.h"
 
-namespace sortition::service {
+namespace sortition::service::session_score_test {
 namespace {
 
 using testing::F32Bytes;
@@ -152,4 +152,4 @@ TEST_F(SessionScore, KeptSetsAndProbabilitiesArriveInPieces) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_score_test

@@ -9,7 +9,7 @@
 #include "tests/service/shards_fixture.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_shards_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -491,4 +491,4 @@ TEST_F(SessionShards, StreamsOfSeveralThreadsAssemble) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_shards_test

@@ -8,7 +8,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_tenant_test {
 namespace {
 
 using testing::F32Peak;
@@ -151,4 +151,4 @@ TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_tenant_test

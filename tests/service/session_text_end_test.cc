@@ -13,7 +13,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_text_end_test {
 namespace {
 
 using testing::F32Peak;
@@ -470,4 +470,4 @@ TEST(SessionTextEnds, EqualDefinitionsUnderDrafts) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_text_end_test

@@ -11,7 +11,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_threads_test {
 namespace {
 
 using testing::PlainSequence;
@@ -170,4 +170,4 @@ TEST(SessionThreads, EndedStreamsDisturbNoOthers) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_threads_test

@@ -13,7 +13,7 @@
 #include "tests/support/plain_sequence.h"
 #include "tests/support/scale.h"
 
-namespace sortition::service {
+namespace sortition::service::session_verify_test {
 namespace {
 
 using testing::F32Bytes;
@@ -301,4 +301,4 @@ TEST_F(SessionVerify, MasksHoldAtTheirPositions) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_verify_test

@@ -11,7 +11,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::session_window_test {
 namespace {
 
 using testing::F32Peak;
@@ -152,4 +152,4 @@ TEST(SessionWindow, IsEmptyAfterAnything) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::session_window_test

@@ -2,7 +2,7 @@
 #include "gtest/gtest.h"
 #include "service/memory/ring.h"
 
-namespace sortition::service {
+namespace sortition::service::spin_choice_test {
 namespace {
 
 constexpr absl::Duration kMost = absl::Microseconds(200);
@@ -32,4 +32,4 @@ TEST(SpinChoiceTest, NeverSpinsIfOff) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::spin_choice_test

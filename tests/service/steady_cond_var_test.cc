@@ -7,7 +7,7 @@
 
 #include "service/clock.h"
 
-namespace sortition::service {
+namespace sortition::service::steady_cond_var_test {
 namespace {
 
 class SteadyCondVarTest : public ::testing::Test {
@@ -45,4 +45,4 @@ TEST_F(SteadyCondVarTest, TimeEndsTheWait) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::steady_cond_var_test

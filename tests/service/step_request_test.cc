@@ -7,7 +7,7 @@
 
 #include "tests/support/messages.h"
 
-namespace sortition::service {
+namespace sortition::service::step_request_test {
 namespace {
 
 using kernels::DType;
@@ -293,4 +293,4 @@ TEST(StepShape, DraftsCountAsRows) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::step_request_test

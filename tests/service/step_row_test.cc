@@ -7,7 +7,7 @@
 #include "service/text/judge_row.h"
 #include "service/wire/step_request.h"
 
-namespace sortition::service {
+namespace sortition::service::step_row_test {
 namespace {
 
 constexpr uint32_t kRowVocabulary = 70;
@@ -438,4 +438,4 @@ TEST_F(StepRowTest, DigestSeesEveryOption) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::step_row_test

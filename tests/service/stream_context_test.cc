@@ -7,7 +7,7 @@
 
 #include "tests/support/recording_sink.h"
 
-namespace sortition::service {
+namespace sortition::service::stream_context_test {
 namespace {
 
 constexpr uint64_t kSmall = 1000;  // bytes of a step
@@ -61,4 +61,4 @@ TEST_F(StreamContextTest, AClosedStreamKeepsNone) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::stream_context_test

@@ -11,7 +11,7 @@
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 
-namespace sortition::service {
+namespace sortition::service::strictness_test {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -260,4 +260,4 @@ TEST(Strictness, EveryMessageTypeAndEnumOfTheContract) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::strictness_test

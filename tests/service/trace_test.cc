@@ -10,7 +10,7 @@
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
-namespace sortition::service {
+namespace sortition::service::trace_test {
 namespace {
 
 using testing::F32Bytes;
@@ -165,4 +165,4 @@ TEST_F(SessionTrace, OpenLogsTheModel) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::trace_test

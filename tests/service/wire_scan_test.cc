@@ -12,7 +12,7 @@
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 
-namespace sortition::service {
+namespace sortition::service::wire_scan_test {
 namespace {
 
 uint32_t PartsOf(const std::string& encoded) {
@@ -231,4 +231,4 @@ TEST(StreamScan, WhatIsNotScannedMayBeUnknown) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::wire_scan_test

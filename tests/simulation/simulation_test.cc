@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/scale.h"
 
-namespace sortition::simulation {
+namespace sortition::simulation::simulation_test {
 namespace {
 
 TEST(SimulationTest, TokensEqualRunWithoutFaults) {
@@ -161,4 +161,4 @@ TEST(ShrinkTest, KeepsOnlyNeededFaults) {
 }
 
 }  // namespace
-}  // namespace sortition::simulation
+}  // namespace sortition::simulation::simulation_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-namespace sortition::testing {
+namespace sortition::testing::chi_square_test {
 namespace {
 
 TEST(ChiSquare, UpperGammaEqualsClosedForms) {
@@ -47,4 +47,4 @@ TEST(ChiSquare, PoolsRareEntries) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::chi_square_test

@@ -12,7 +12,7 @@
 #include "kernels/law/block.h"
 #include "kernels/law/parameters.h"
 
-namespace sortition::demo {
+namespace sortition::demo::drafted_blocks_test {
 namespace {
 
 using kernels::RowRequest;
@@ -116,4 +116,4 @@ TEST_F(DraftedBlocks, AcceptNoFewerThanRejection) {
 }
 
 }  // namespace
-}  // namespace sortition::demo
+}  // namespace sortition::demo::drafted_blocks_test

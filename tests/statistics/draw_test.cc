@@ -13,7 +13,7 @@
 #include "tests/statistics/prepared_row.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::draw_test {
 namespace {
 
 using law::SamplingParameters;
@@ -155,4 +155,4 @@ TEST(Draw, NeighbouringKeysAreIndependent) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::draw_test

@@ -8,7 +8,7 @@
 #include "sortition/local_sequence.h"
 #include "tests/statistics/chi_square.h"
 
-namespace sortition::testing {
+namespace sortition::testing::rewind_test {
 namespace {
 
 constexpr uint32_t kRewindVocabulary = 3;
@@ -60,4 +60,4 @@ TEST(RewindDistribution, TextsAfterARewindAreDrawnWithFreshNoise) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::rewind_test

@@ -17,7 +17,7 @@
 #include "tests/statistics/prepared_row.h"
 #include "tests/support/scale.h"
 
-namespace sortition::kernels::cpu {
+namespace sortition::kernels::cpu::verify_test {
 namespace {
 
 using law::SamplingParameters;
@@ -254,4 +254,4 @@ TEST(RejectionAtVocabulary2000, DistributionIsTheTargets) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::cpu
+}  // namespace sortition::kernels::cpu::verify_test

@@ -18,7 +18,7 @@
 #include "service/observer.h"
 #include "tests/support/fake_clock.h"
 
-namespace sortition::server {
+namespace sortition::server::step_traces_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -194,4 +194,4 @@ TEST_F(StepTracesTest, SpansBeyondTheBoundAreLostAtOnce) {
 }
 
 }  // namespace
-}  // namespace sortition::server
+}  // namespace sortition::server::step_traces_test

@@ -9,7 +9,7 @@
 #include "kernels/law/reference.h"
 #include "tests/conformance/random_row.h"
 
-namespace sortition::law {
+namespace sortition::law::race_place_test {
 namespace {
 
 TEST(RacePlace, WithoutGroupsEqualsThePlainOne) {
@@ -68,4 +68,4 @@ TEST(RacePlace, MarginIsTheMissingLogit) {
 }
 
 }  // namespace
-}  // namespace sortition::law
+}  // namespace sortition::law::race_place_test

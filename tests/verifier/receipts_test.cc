@@ -12,7 +12,7 @@
 #include "tests/verifier/receipt_chain.h"
 #include "tests/verifier/receipt_vectors.h"
 
-namespace sortition::testing {
+namespace sortition::testing::receipts_test {
 namespace {
 
 using client::ReceiptCheck;
@@ -205,12 +205,12 @@ TEST(SeedOpenings, LinesThatAreNoneAreNamed) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::receipts_test
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]) == "--write") {
-    std::ofstream(sortition::testing::kPath) << sortition::testing::ReceiptVectorsText();
-    std::ofstream(sortition::testing::kMasksPath) << sortition::testing::MaskVectorsText();
+    std::ofstream(sortition::testing::receipts_test::kPath) << sortition::testing::ReceiptVectorsText();
+    std::ofstream(sortition::testing::receipts_test::kMasksPath) << sortition::testing::MaskVectorsText();
     return 0;
   }
   ::testing::InitGoogleTest(&argc, argv);

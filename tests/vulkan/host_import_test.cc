@@ -15,7 +15,7 @@
 #include "tests/support/run_batch.h"
 #include "tests/vulkan/drivers.h"
 
-namespace sortition::devices {
+namespace sortition::devices::host_import_test {
 namespace {
 
 using kernels::RandomRow;
@@ -144,4 +144,4 @@ TEST_F(HostImportTest, DriverThatSaysNoIsNotAsked) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::devices::host_import_test

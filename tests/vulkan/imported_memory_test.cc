@@ -30,7 +30,7 @@
 #include "tests/vulkan/drivers.h"
 #include "tests/vulkan/exported_memory.h"
 
-namespace sortition::devices {
+namespace sortition::devices::imported_memory_test {
 namespace {
 
 using kernels::RandomRow;
@@ -463,4 +463,4 @@ TEST_P(ImportedMemoryOnOneDriverTest, DriversRefusalLeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::devices::imported_memory_test

@@ -16,7 +16,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/vulkan/drivers.h"
 
-namespace sortition::service {
+namespace sortition::service::mixed_test {
 namespace {
 
 using kernels::RandomRow;
@@ -94,4 +94,4 @@ TEST(Mixed, TwoDevicesEqualCpuAlone) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::mixed_test

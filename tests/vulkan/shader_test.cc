@@ -5,7 +5,7 @@
 
 #include "kernels/vulkan/shaders.h"
 
-namespace sortition::kernels::vulkan {
+namespace sortition::kernels::vulkan::shader_test {
 namespace {
 
 // Constants of the SPIR-V specification.
@@ -68,4 +68,4 @@ TEST_P(Shaders, UseOnlyIntegersInEveryVariant) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels::vulkan
+}  // namespace sortition::kernels::vulkan::shader_test

@@ -6,7 +6,7 @@
 #include "tests/support/scale.h"
 #include "tests/vulkan/drivers.h"
 
-namespace sortition::testing {
+namespace sortition::testing::texts_test {
 namespace {
 
 TEST(VulkanTexts, EqualThoseOfTheCpu) {
@@ -23,4 +23,4 @@ TEST(VulkanTexts, EqualThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace sortition::testing
+}  // namespace sortition::testing::texts_test

@@ -22,7 +22,7 @@
 #include "tests/support/run_batch.h"
 #include "tests/vulkan/drivers.h"
 
-namespace sortition::devices {
+namespace sortition::devices::vulkan_device_test {
 namespace {
 
 using kernels::RandomRow;
@@ -286,4 +286,4 @@ TEST(VulkanLoader, NoDriverMeansNoDevice) {
 }
 
 }  // namespace
-}  // namespace sortition::devices
+}  // namespace sortition::devices::vulkan_device_test

@@ -15,7 +15,7 @@
 #include "tests/verifier/published_row.h"
 #include "tests/vulkan/drivers.h"
 
-namespace sortition::kernels {
+namespace sortition::kernels::vulkan_kernel_test {
 namespace {
 
 using devices::BatchOutput;
@@ -174,4 +174,4 @@ TEST_P(VulkanKernel, VariantsDoNotMatter) {
 }
 
 }  // namespace
-}  // namespace sortition::kernels
+}  // namespace sortition::kernels::vulkan_kernel_test

@@ -10,7 +10,7 @@
 
 #include "kernels/law/row_law.h"
 
-namespace sortition::bench {
+namespace sortition::bench::logits_test {
 namespace {
 
 constexpr uint32_t kVocabulary = 20'000;
@@ -57,4 +57,4 @@ TEST(BenchRows, RowsOfAShapeDiffer) {
 }
 
 }  // namespace
-}  // namespace sortition::bench
+}  // namespace sortition::bench::logits_test
