@@ -9,9 +9,9 @@
 #include "devices/self_test/self_test.h"
 #include "service/batch/batcher.h"
 #include "tests/route/fixtures.h"
-#include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/pending_step.h"
 #include "tests/support/scripted_fake_device.h"
 
 namespace sortition::service::device_keeper_test {

@@ -14,8 +14,8 @@
 #include "kernels/law/reference.h"
 #include "service/batch/batcher.h"
 #include "tests/route/fixtures.h"
-#include "tests/service/pending_step.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/pending_step.h"
 #include "tests/support/scale.h"
 #include "tests/support/scripted_fake_device.h"
 

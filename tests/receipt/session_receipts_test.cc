@@ -1,0 +1,404 @@
+// Receipts of a stream's sequences: a verifier agrees with every token, whichever way it was drawn.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "client/receipts/receipt_rows.h"
+#include "tests/receipt/receipts_fixture.h"
+
+namespace sortition::service::session_receipts_test {
+namespace {
+
+using client::ReceiptCheck;
+using ::testing::HasSubstr;
+using testing::StepBuilder;
+
+TEST_F(SessionReceipts, WorkerGetsThem) {
+  Begin();
+  MustOpen(Open());
+  for (uint32_t i = 0; i < 300; ++i) EXPECT_TRUE(Draw(i).has_draw());
+  EXPECT_EQ(Check({records_}).counts().signed_receipts, ReceiptChain::kSignedReceipts);
+  Close();
+  const ReceiptCheck check = Check({records_});
+  EXPECT_EQ(check.counts().drawn, 300u);
+  EXPECT_EQ(check.counts().signed_receipts, 300u);
+  EXPECT_EQ(check.counts().ended, 1u);
+  EXPECT_EQ(check.chains().begin()->second.request_id, "a");
+}
+
+// A result is the same with receipts and without, but for them.
+TEST_F(SessionReceipts, AddNothingElseToResults) {
+  Begin();
+  MustOpen(Open());
+  v1::OpenSequence plain = Open("b");
+  plain.clear_receipts();
+  EXPECT_TRUE(worker_->MustOpen(plain).receipt_salt().empty());
+  v1::RowResult with = Draw(0), without = Draw(0, "b");
+  EXPECT_FALSE(with.receipts().empty());
+  EXPECT_TRUE(without.receipts().empty());
+  with.clear_receipts();
+  EXPECT_EQ(with.SerializeAsString(), without.SerializeAsString());
+}
+
+TEST_F(SessionReceipts, RetriedStepHasAnother) {
+  Begin();
+  v1::OpenSequence open = Open();
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->add_tokens(3);
+  open.mutable_history()->set_prompt_length(1);
+  const uint64_t hash = MustOpen(open).history_hash();
+  for (int i = 0; i < 2; ++i) {
+    StepBuilder step(1, kModelVocabulary);
+    step.AddRow("a", 1, 1, LogitsAfter({}, 1)).set_history_hash(hash);
+    EXPECT_TRUE(Run(step).has_draw());
+  }
+  const ReceiptCheck check = Check({records_});
+  EXPECT_EQ(check.counts().receipts, 2u);
+  EXPECT_EQ(check.counts().drawn, 2u);
+}
+
+TEST_F(SessionReceipts, DraftsHaveOneEach) {
+  Begin();
+  v1::OpenSequence open = Open();
+  open.mutable_parameters()->set_top_k(2);
+  MustOpen(open);
+  uint64_t receipts = 0, undrawn = 0;
+  for (uint32_t i = 0; i < 60; ++i) {
+    const bool rejects = i % 2 == 0;
+    StepBuilder step(i + 1, kModelVocabulary);
+    v1::VerifyDraft& drafts = *step.AddRow("a", i + 1, 5, LogitsAfter({}, i)).mutable_verify_draft();
+    drafts.set_mode(rejects ? v1::VERIFY_MODE_REJECTION : v1::VERIFY_MODE_COUPLED);
+    for (uint32_t d = 0; d < 2; ++d) {
+      drafts.add_draft_tokens((i * 7 + d * 3) % kModelVocabulary);
+      step.AddTensorRow(LogitsAfter({}, i + d));
+    }
+    const v1::RowResult result = Run(step);
+    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
+    const auto tokens = static_cast<uint64_t>(result.verify().positions_size());
+    receipts += tokens;
+    if (rejects) undrawn += tokens - (result.verify().accepted() == 2 ? 1 : 0);
+  }
+  const ReceiptCheck check = Check({records_});
+  EXPECT_EQ(check.counts().receipts, receipts);
+  EXPECT_EQ(check.counts().no_draft, undrawn);
+  EXPECT_EQ(check.counts().drawn, receipts - undrawn);
+}
+
+TEST_F(SessionReceipts, ScoreHasNone) {
+  Begin();
+  MustOpen(Open());
+  StepBuilder step(1, kModelVocabulary);
+  step.AddRow("a", 1, 0, LogitsAfter({}, 1)).mutable_score()->add_tokens(2);
+  const v1::RowResult result = Run(step);
+  EXPECT_TRUE(result.has_score());
+  EXPECT_TRUE(result.receipts().empty());
+}
+
+// A receipt has nothing of the prompt and no secret.
+TEST_F(SessionReceipts, HoldNoSecrets) {
+  Begin();
+  v1::OpenSequence open = Open();
+  constexpr uint64_t kSeed = 0x1122334455667788, kKey = 0x99aabbccddeeff01;
+  open.set_seed(kSeed);
+  open.mutable_parameters()->mutable_watermark()->set_key(kKey);
+  for (int i = 0; i < 40; ++i) open.mutable_history()->add_tokens(45);
+  open.mutable_history()->set_prompt_length(40);
+  const uint64_t hash = MustOpen(open).history_hash();
+  StepBuilder step(1, kModelVocabulary);
+  step.AddRow("a", 1, 40, LogitsAfter({}, 1)).set_history_hash(hash);
+  Run(step);
+  Close();
+  EXPECT_EQ(Check({records_}).counts().watermarked, 1u);
+  const auto holds = [&](const void* bytes, size_t size) {
+    return records_.find(std::string(static_cast<const char*>(bytes), size)) != std::string::npos;
+  };
+  EXPECT_TRUE(holds(&hash, sizeof(hash)));
+  const uint32_t prompt[] = {45, 45};
+  EXPECT_FALSE(holds(&kSeed, sizeof(kSeed)) || holds(&kKey, sizeof(kKey)) || holds(prompt, sizeof(prompt)));
+}
+
+TEST_F(SessionReceipts, SaltOfWorkerIsUsed) {
+  Begin();
+  v1::OpenSequence open = Open();
+  open.mutable_receipts()->set_salt("0123456789abcdef");
+  EXPECT_EQ(MustOpen(open).receipt_salt(), "0123456789abcdef");
+  Draw(0);
+  EXPECT_EQ(Check({records_}).counts().drawn, 1u);
+  open.mutable_receipts()->set_salt("short");
+  const v1::SequenceOpened refused = worker_->Open(open);
+  EXPECT_EQ(refused.error().reason(), v1::OUT_OF_RANGE);
+  EXPECT_EQ(refused.error().field(), "open.receipts.salt");
+}
+
+TEST_F(SessionReceipts, ServerWithoutKeyRefuses) {
+  TestEngine engine = TestEngine::OnCpu();
+  StreamWorker worker(engine.get());
+  const v1::SequenceOpened refused = worker.Open(Open());
+  EXPECT_EQ(refused.error().reason(), v1::NOT_IMPLEMENTED);
+  EXPECT_EQ(refused.error().field(), "open.receipts");
+}
+
+TEST_F(SessionReceipts, FilesHoldWhatWorkersGet) {
+  Begin(ToFiles());
+  MustOpen(Open());
+  for (uint32_t i = 0; i < 20; ++i) Draw(i);
+  Close();
+  End();
+  const ReceiptCheck check = Check(folder_.Files());
+  EXPECT_EQ(check.counts().drawn, 20u);
+  EXPECT_EQ(check.counts().signed_receipts, 20u);
+  EXPECT_EQ(check.counts().ended, 1u);
+  EXPECT_EQ(counts_[Counter::kReceiptsMade], 20u);
+  EXPECT_EQ(counts_[Counter::kReceiptsWritten], 20u);
+}
+
+// The operator's own files: workers do not ask, and get nothing but the salt.
+TEST_F(SessionReceipts, OperatorRecordsAll) {
+  ReceiptSettings settings = ToFiles();
+  settings.all = true;
+  Begin(settings);
+  v1::OpenSequence open = Open();
+  open.clear_receipts();
+  EXPECT_TRUE(MustOpen(open).receipts().empty());
+  EXPECT_TRUE(Draw(0).receipts().empty());
+  End();
+  const ReceiptCheck check = Check(folder_.Files());
+  EXPECT_EQ(check.counts().drawn, 1u);
+  EXPECT_EQ(check.counts().signed_receipts, 1u);
+}
+
+TEST_F(SessionReceipts, FilesRotate) {
+  ReceiptSettings settings = ToFiles();
+  settings.file_bytes = 2000;
+  Begin(settings);
+  MustOpen(Open());
+  for (uint32_t i = 0; i < 60; ++i) {
+    Draw(i);
+    EXPECT_TRUE(book_->Flush().ok());
+  }
+  End();
+  const std::vector<std::string> files = folder_.Files();
+  EXPECT_GE(files.size(), 4u);
+  const ReceiptCheck check = Check(files);
+  EXPECT_EQ(check.counts().drawn, 60u);
+  EXPECT_EQ(check.counts().signed_receipts, 60u);
+  // Each one can be checked alone.
+  for (const std::string& file : files) EXPECT_GT(Check({file}).counts().drawn, 0u);
+}
+
+TEST_F(SessionReceipts, KeyRotates) {
+  Begin();
+  const ReceiptPublicKey old_key = folder_.public_key();
+  MustOpen(Open());
+  Draw(0);
+  folder_.WriteKey();
+  book_->files().Look();
+  Close();
+  EXPECT_NE(old_key, folder_.public_key());
+  EXPECT_EQ(Check({records_}).counts().signed_receipts, 1u);
+}
+
+TEST_F(SessionReceipts, UnreadableKeyKeepsTheOld) {
+  Begin();
+  const ReceiptPublicKey key = folder_.public_key();
+  std::ofstream(folder_.key_file()) << "no key";
+  book_->files().Look();
+  MustOpen(Open());
+  Draw(0);
+  Close();
+  ReceiptCheck check({{key}, {}});
+  check.Read(records_);
+  check.Finish();
+  EXPECT_EQ(check.counts().signed_receipts, 1u);
+  const auto started = ReceiptBook::Start(settings_, &counts_, &log_);
+  EXPECT_EQ(started.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(started.status().message()), HasSubstr("--receipt_key: " + folder_.key_file()));
+}
+
+// Rows of a text whose penalties look at its history, drawn, and then again from the logits.
+class SessionReceiptRows : public SessionReceipts {
+ protected:
+  static constexpr uint32_t kTokens = 40;
+
+  void DrawText(const v1::SamplingParameters& more = {}) {
+    Begin();
+    v1::OpenSequence open = Open();
+    open.mutable_parameters()->MergeFrom(more);
+    open.mutable_parameters()->set_repetition_penalty(1.3f);
+    open.mutable_parameters()->set_frequency_penalty(0.2f);
+    for (const uint32_t token : {5u, 6u, 7u}) open.mutable_history()->add_tokens(token);
+    open.mutable_history()->set_prompt_length(3);
+    uint64_t hash = MustOpen(open).history_hash();
+    for (uint32_t i = 0; i < kTokens; ++i) {
+      StepBuilder step(i + 1, kModelVocabulary);
+      logits_ += LogitsAfter({}, i);
+      step.AddRow("a", i + 1, 3 + i, LogitsAfter({}, i)).set_history_hash(hash);
+      const v1::DrawResult draw = Run(step).draw();
+      hash = draw.history_hash();
+      phases_.insert(draw.phase());
+    }
+  }
+  // Returns the counts, and the problems by name.
+  std::pair<client::RowCounts, std::map<std::string, uint64_t>> Compare(const std::string& logits,
+                                                                        std::optional<double> tolerance) {
+    const std::string path = folder_.path() + "/logits";
+    std::ofstream(path, std::ios::binary) << logits;
+    client::ReceiptRows rows({path, v1::DTYPE_F32, {5, 6, 7}, tolerance, ""});
+    std::optional<ReceiptCheck> check;
+    check.emplace(ReceiptCheck::Options{
+        {}, seeds_, [&](const std::string& id, const client::CheckedChain& chain, const Receipt& receipt) {
+          rows.Take(id, chain, receipt, &*check);
+        }});
+    check->Read(records_);
+    check->Finish();
+    EXPECT_TRUE(rows.status().ok()) << rows.status();
+    return {rows.counts(), check->problem_counts()};
+  }
+  // Returns the logits with the rounding of another machine.
+  std::string Recomputed(float error) const {
+    std::vector<float> logits(logits_.size() / sizeof(float));
+    std::memcpy(logits.data(), logits_.data(), logits_.size());
+    for (size_t i = 0; i < logits.size(); ++i) logits[i] += i % 2 == 0 ? error : -error;
+    return testing::F32Bytes(logits);
+  }
+
+  std::string logits_;
+  std::set<uint32_t> phases_;  // in which tokens were drawn
+};
+
+TEST_F(SessionReceiptRows, SameLogitsAgree) {
+  DrawText();
+  const auto [counts, problems] = Compare(logits_, std::nullopt);
+  EXPECT_EQ(counts.compared, kTokens);
+  EXPECT_EQ(counts.agreed, kTokens);
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(Compare(logits_.substr(0, 7 * 4 * kModelVocabulary), std::nullopt).first.compared, 7u);
+}
+
+// Every receipt states the phase of its token, with whose parameters its draw and its row are checked.
+TEST_F(SessionReceiptRows, RowsInPhasesAgree) {
+  v1::SamplingParameters parameters;
+  v1::LogitBias& bias = *parameters.add_logit_bias();  // so that the second phase begins
+  bias.set_token(11);
+  bias.set_bias(8);
+  v1::Phase& first = *parameters.add_phases();
+  first.set_max_tokens(9);
+  first.add_then(10);
+  first.mutable_parameters()->set_temperature(0.3f);
+  v1::Phase& second = *parameters.add_phases();
+  second.add_begin(11);
+  second.set_max_tokens(12);
+  second.add_then(12);
+  second.mutable_parameters()->set_temperature(0);
+  second.mutable_parameters()->set_frequency_penalty(2);
+  DrawText(parameters);
+  EXPECT_EQ(phases_, (std::set<uint32_t>{0, 1, 2}));
+  const auto [counts, problems] = Compare(logits_, std::nullopt);
+  EXPECT_EQ(counts.agreed, kTokens);
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(Check({records_}).counts().drawn, kTokens);
+}
+
+TEST(ReceiptRecords, PhaseIsAtTheEnd) {
+  Receipt receipt;
+  receipt.kept_count = 1;
+  const std::string outside = EncodeBody(receipt);
+  receipt.phase = 3;
+  const std::string inside = EncodeBody(receipt);
+  EXPECT_EQ(inside.size(), outside.size() + 4);
+  EXPECT_EQ(DecodeReceipt(inside), receipt);
+  EXPECT_EQ(DecodeReceipt(inside.substr(0, inside.size() - 4) + std::string(4, '\0')), std::nullopt);
+  EXPECT_EQ(DecodeReceipt(outside)->phase, 0u);
+}
+
+TEST_F(SessionReceiptRows, OtherLogitsDiffer) {
+  DrawText();
+  const auto [counts, problems] = Compare(Recomputed(0.01f), std::nullopt);
+  EXPECT_EQ(counts.agreed, 0u);
+  EXPECT_EQ(problems.at("wrong_row"), kTokens);
+}
+
+TEST_F(SessionReceiptRows, RecomputedLogitsAgreeWithinMargin) {
+  DrawText();
+  EXPECT_EQ(Compare(Recomputed(0.01f), 0.1).first.agreed, kTokens);
+  EXPECT_LT(Compare(Recomputed(1), 0.1).first.agreed, kTokens);
+}
+
+// A limit on the sizes of files, which this process sets for itself, stands for a full disk.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit full = {bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &full);
+  }
+  ~FullDisk() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(SessionReceipts, FullDiskLosesNoStep) {
+  Begin(ToFiles());
+  MustOpen(Open());
+  Draw(0);
+  ASSERT_TRUE(book_->Flush().ok());
+  {
+    FullDisk full(folder_.Files()[0].size() + 10);
+    EXPECT_TRUE(Draw(1).has_draw());
+    const absl::Status status = book_->Flush();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(folder_.path()));
+    EXPECT_TRUE(Draw(2).has_draw());
+    EXPECT_FALSE(book_->Flush().ok());
+  }
+  EXPECT_TRUE(book_->Flush().ok());
+  End();
+  EXPECT_EQ(Check(folder_.Files()).counts().drawn, 3u);
+  EXPECT_EQ(counts_[Counter::kReceiptsLost], 0u);
+}
+
+TEST_F(SessionReceipts, RequiredOnesStopRows) {
+  ReceiptSettings settings = ToFiles();
+  settings.required = true;
+  Begin(settings);
+  MustOpen(Open());
+  Draw(0);
+  ASSERT_TRUE(book_->Flush().ok());
+  {
+    FullDisk full(folder_.Files()[0].size() + 10);
+    EXPECT_TRUE(Draw(1).has_draw());
+    EXPECT_FALSE(book_->Flush().ok());
+    const v1::RowResult refused = Draw(2);
+    EXPECT_EQ(refused.error().reason(), v1::RECEIPTS_NOT_WRITTEN);
+    EXPECT_EQ(refused.error().field(), "step.rows[0]");
+    EXPECT_GT(refused.error().retry_after().seconds(), 0);
+  }
+  EXPECT_TRUE(book_->Flush().ok());
+  EXPECT_TRUE(Draw(2).has_draw());
+  End();
+  EXPECT_EQ(Check(folder_.Files()).counts().drawn, 3u);
+}
+
+TEST_F(SessionReceipts, FullQueueLosesReceiptsAndCounts) {
+  ReceiptSettings settings = ToFiles();
+  settings.queue_bytes = 700;
+  Begin(settings);
+  MustOpen(Open());
+  {
+    FullDisk full(0);
+    for (uint32_t i = 0; i < 10; ++i) EXPECT_TRUE(Draw(i).has_draw());
+    EXPECT_FALSE(book_->Flush().ok());
+  }
+  EXPECT_TRUE(book_->Flush().ok());
+  End();
+  EXPECT_GT(counts_[Counter::kReceiptsLost], 0u);
+  EXPECT_EQ(counts_[Counter::kReceiptsLost] + counts_[Counter::kReceiptsWritten], 10u);
+}
+
+}  // namespace
+}  // namespace sortition::service::session_receipts_test

@@ -1,0 +1,162 @@
+// Unary calls: the tokens of a stream, without one.
+#include "service/stream/sample_run.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "absl/synchronization/notification.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service::sample_run_test {
+namespace {
+
+using testing::StepBuilder;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+constexpr uint32_t kWidth = 50;
+
+class SampleRunTest : public ::testing::Test {
+ protected:
+  static v1::SampleRequest Rows(uint32_t rows) {
+    std::mt19937_64 random(7);
+    v1::SampleRequest request;
+    request.set_dtype(v1::DTYPE_F32);
+    request.set_vocabulary_size(kWidth);
+    for (uint32_t i = 0; i < rows; ++i) {
+      *request.mutable_logits() += testing::RandomLogits(kernels::DType::kF32, kWidth, &random);
+      v1::SampleRow& row = *request.add_rows();
+      row.set_seed(i);
+      row.set_position(3 * i);
+    }
+    return request;
+  }
+
+  SampleRun::Answer Call(const v1::SampleRequest& request, absl::Duration timeout = absl::InfiniteDuration()) {
+    SampleRun run(engine_.get(), "default", std::make_shared<const v1::SampleRequest>(request), request.ByteSizeLong());
+    SampleRun::Answer answer;
+    absl::Notification done;
+    run.Start(timeout, [&](SampleRun::Answer given) {
+      answer = std::move(given);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
+  v1::SampleResponse MustCall(const v1::SampleRequest& request) {
+    SampleRun::Answer answer = Call(request);
+    EXPECT_TRUE(std::holds_alternative<v1::SampleResponse>(answer)) << std::get<Refusal>(answer).message;
+    return std::get<v1::SampleResponse>(std::move(answer));
+  }
+  void ExpectRefused(const v1::SampleRequest& request, Reason reason, const std::string& field) {
+    const SampleRun::Answer answer = Call(request);
+    ASSERT_TRUE(std::holds_alternative<Refusal>(answer)) << field;
+    EXPECT_EQ(std::get<Refusal>(answer).reason, reason) << field;
+    EXPECT_EQ(std::get<Refusal>(answer).field, field);
+  }
+
+  TestEngine engine_ = TestEngine::OnCpu();
+};
+
+TEST_F(SampleRunTest, TokensAreThoseOfAStream) {
+  constexpr uint32_t kRows = 20;
+  v1::SampleRequest request = Rows(kRows);
+  for (v1::SampleRow& row : *request.mutable_rows()) {
+    row.mutable_parameters()->set_temperature(1.5f);
+    row.mutable_parameters()->set_top_k(30);
+    row.mutable_parameters()->mutable_processed_logprobs()->set_top(3);
+    row.mutable_parameters()->mutable_kept_set()->set_tokens(true);
+    row.set_draw_salt(5);
+  }
+  const v1::SampleResponse response = MustCall(request);
+  ASSERT_EQ(response.rows_size(), static_cast<int>(kRows));
+  StreamWorker worker(engine_.get());
+  for (uint32_t i = 0; i < kRows; ++i) {
+    const auto index = static_cast<int>(i);
+    const std::string id = std::to_string(i);
+    v1::OpenSequence open = testing::OpenOf(id, 1, kWidth);
+    open.set_seed(i);
+    *open.mutable_parameters() = request.rows(index).parameters();
+    worker.MustOpen(open);
+    StepBuilder step(i + 1, kWidth);
+    step.AddRow(id, 1, 3 * i, request.logits().substr(i * kWidth * sizeof(float), kWidth * sizeof(float)))
+        .set_draw_salt(5);
+    const auto results = worker.Run(step.Build());
+    ASSERT_EQ(results.size(), 1u);
+    EXPECT_EQ(response.rows(index).row(), i);
+    EXPECT_EQ(response.seeds(index), i);
+    EXPECT_EQ(response.rows(index).draw().SerializeAsString(), results[0].draw().SerializeAsString());
+  }
+}
+
+TEST_F(SampleRunTest, DrawnSeedRepeatsToken) {
+  v1::SampleRequest request = Rows(8);
+  for (v1::SampleRow& row : *request.mutable_rows()) row.clear_seed();
+  const v1::SampleResponse first = MustCall(request);
+  for (int i = 0; i < 8; ++i) request.mutable_rows(i)->set_seed(first.seeds(i));
+  EXPECT_EQ(MustCall(request).SerializeAsString(), first.SerializeAsString());
+}
+
+TEST_F(SampleRunTest, BadRowFailsAlone) {
+  v1::SampleRequest request = Rows(6);
+  request.mutable_rows(1)->mutable_parameters()->set_repetition_penalty(2);
+  request.mutable_rows(2)->mutable_parameters()->set_top_p(3);
+  request.mutable_rows(3)->GetReflection()->MutableUnknownFields(request.mutable_rows(3))->AddVarint(99, 1);
+  request.mutable_rows(4)->set_draw_salt(1 << 20);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  request.mutable_logits()->replace(5 * kWidth * sizeof(float), sizeof(float), reinterpret_cast<const char*>(&nan),
+                                    sizeof(float));
+  const v1::SampleResponse response = MustCall(request);
+  EXPECT_TRUE(response.rows(0).has_draw());
+  ExpectError(response.rows(1), Reason::kContradiction, "rows[1].parameters.repetition_penalty");
+  ExpectError(response.rows(2), Reason::kOutOfRange, "rows[2].parameters.top_p");
+  ExpectError(response.rows(3), Reason::kUnknownField, "rows[3].#99");
+  ExpectError(response.rows(4), Reason::kOutOfRange, "rows[4].draw_salt");
+  ExpectError(response.rows(5), Reason::kLogitNan, "rows[5]");
+}
+
+TEST_F(SampleRunTest, RowsMayAllFail) {
+  v1::SampleRequest request = Rows(2);
+  for (v1::SampleRow& row : *request.mutable_rows()) row.mutable_parameters()->mutable_adaptive_p()->set_target(0.5f);
+  const v1::SampleResponse response = MustCall(request);
+  ExpectError(response.rows(0), Reason::kContradiction, "rows[0].parameters.adaptive_p");
+  ExpectError(response.rows(1), Reason::kContradiction, "rows[1].parameters.adaptive_p");
+}
+
+TEST_F(SampleRunTest, ErrorOfAllRowsRefusesTheCall) {
+  ExpectRefused(v1::SampleRequest(), Reason::kMissingField, "rows");
+  v1::SampleRequest request = Rows(2);
+  request.mutable_logits()->pop_back();
+  ExpectRefused(request, Reason::kSizeMismatch, "logits");
+  request = Rows(2);
+  request.clear_dtype();
+  ExpectRefused(request, Reason::kMissingField, "dtype");
+  request = Rows(2);
+  request.set_dtype(static_cast<v1::DType>(9));
+  ExpectRefused(request, Reason::kUnknownEnumValue, "dtype");
+  request = Rows(2);
+  request.GetReflection()->MutableUnknownFields(&request)->AddVarint(99, 1);
+  ExpectRefused(request, Reason::kUnknownField, "#99");
+  request = Rows(2);
+  request.set_law_version(99);
+  const v1::SampleResponse response = MustCall(request);
+  ExpectError(response.rows(1), Reason::kUnsupportedLawVersion, "law_version");
+}
+
+TEST_F(SampleRunTest, RunMayEndBeforeItsRows) {
+  TestEngine held = TestEngine::OnFake();
+  const v1::SampleRequest request = Rows(1);
+  bool is_done = false;
+  {
+    SampleRun run(held.get(), "default", std::make_shared<const v1::SampleRequest>(request), request.ByteSizeLong());
+    run.Start(absl::Seconds(1), [&](const SampleRun::Answer&) { is_done = true; });
+  }
+  held.fake().FinishAll();
+  EXPECT_FALSE(is_done);
+}
+
+}  // namespace
+}  // namespace sortition::service::sample_run_test

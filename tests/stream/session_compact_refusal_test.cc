@@ -1,0 +1,272 @@
+// Compact rows that are not decided, unsound, too many or misplaced: each is refused by name, and harms nothing beside.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "tests/memory/memory_fixture.h"
+#include "tests/stream/compact_fixture.h"
+#include "tests/support/expect_error.h"
+
+namespace sortition::service::session_compact_refusal_test {
+namespace {
+
+constexpr uint32_t kVocabulary = 60;
+
+class SessionCompactRefusal : public CompactFixture {
+ protected:
+  // A row of logits 0, 1, ... of a sequence "a" without state, as compact rows that a test damages.
+  struct Damaged {
+    std::string pairs;
+    v1::StreamRequest message;
+    v1::CompactRow& row() { return *message.mutable_step()->mutable_rows(0)->mutable_compact(0); }
+  };
+  Damaged Stated(uint32_t count) {
+    std::vector<float> logits(kVocabulary);
+    for (uint32_t id = 0; id < kVocabulary; ++id) logits[id] = static_cast<float>(id);
+    StepBuilder step(++batch_, kVocabulary);
+    step.AddRow("a", batch_, 0, testing::F32Bytes(logits));
+    const std::optional<CompactChoice> choices[] = {CompactChoice{PlainRowParameters({}), kVocabulary, count}};
+    Damaged damaged;
+    damaged.message = WithCompactRows(step.Build(), choices);
+    damaged.pairs = damaged.message.payloads(0);
+    return damaged;
+  }
+};
+
+// Each position that is not decided is named, with the tokens that it lacks.
+TEST_F(SessionCompactRefusal, EveryUndecidedPositionIsNamed) {
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  open.mutable_parameters()->set_temperature(0);
+  open.mutable_parameters()->mutable_raw_logprobs();
+  v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
+  bias.set_token(0);
+  bias.set_bias(1);
+  compact_.MustOpen(open);
+  Damaged step = Stated(10);
+  v1::StepRow& row = *step.message.mutable_step()->mutable_rows(0);
+  row.mutable_score()->add_tokens(59);
+  row.mutable_score()->add_tokens(59);
+  row.mutable_compact(0)->clear_sum();
+  *row.add_compact() = row.compact(0);
+  const v1::RowResult result = RunOne(step.message);
+  ExpectError(result, Reason::kRowRequired, "step.rows[0].compact[0]");
+  ASSERT_EQ(result.error().required_size(), 2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(result.error().required(i).position(), static_cast<uint32_t>(i));
+    EXPECT_EQ(result.error().required(i).cause(), v1::RequiredLogits::CAUSE_TOKENS);
+    EXPECT_EQ(result.error().required(i).tokens_size(), 1);
+    EXPECT_EQ(result.error().required(i).tokens(0), 0u);
+  }
+}
+
+TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
+  compact_.MustOpen(OpenOf("a", 1, kVocabulary));
+  const std::string at = "step.rows[0].compact[0]";
+  const auto expect = [&](Damaged row, Reason reason, const std::string& field) {
+    row.message.set_payloads(0, row.pairs);
+    ExpectError(RunOne(row.message), reason, field);
+  };
+  const auto set_id = [](Damaged* row, size_t i, uint32_t id) { std::memcpy(&row->pairs[i * 4], &id, 4); };
+  const auto set_logit = [](Damaged* row, size_t count, size_t i, float logit) {
+    std::memcpy(&row->pairs[count * 4 + i * 4], &logit, 4);
+  };
+  Damaged row = Stated(10);
+  set_logit(&row, 10, 3, 1000);
+  expect(row, Reason::kOutOfRange, at + ".first");
+  row = Stated(10);
+  set_id(&row, 3, 59);
+  expect(row, Reason::kOutOfRange, at + ".first");
+  row = Stated(10);
+  set_id(&row, 3, kVocabulary);
+  expect(row, Reason::kOutOfRange, at + ".first");
+  row = Stated(10);
+  set_logit(&row, 10, 9, -std::numeric_limits<float>::infinity());
+  expect(row, Reason::kOutOfRange, at + ".first");
+  row = Stated(10);
+  set_logit(&row, 10, 0, 70000);
+  expect(row, Reason::kLogitTooLarge, at);
+  row = Stated(10);
+  set_logit(&row, 10, 5, std::numeric_limits<float>::quiet_NaN());
+  expect(row, Reason::kLogitNan, at);
+  for (const uint64_t sum : {uint64_t{0}, row.row().unit_sum() - (uint64_t{1} << 43), ~uint64_t{0}}) {
+    row = Stated(10);
+    row.row().set_unit_sum(sum);
+    expect(row, Reason::kOutOfRange, at + ".unit_sum");
+    row = Stated(10);
+    row.row().set_sum(sum);
+    expect(row, Reason::kOutOfRange, at + ".sum");
+  }
+  // The last token of the list as one of the others: it must come after the list, and not be in it.
+  row = Stated(10);
+  row.row().set_first(9);
+  row.row().set_others(1);
+  set_id(&row, 9, 59);
+  expect(row, Reason::kOutOfRange, at + ".others");
+  row = Stated(10);
+  row.row().set_first(9);
+  row.row().set_others(1);
+  set_logit(&row, 10, 9, 1000);
+  expect(row, Reason::kOutOfRange, at + ".others");
+  row = Stated(10);
+  row.row().set_first(9);
+  row.row().set_others(1);
+  row.row().set_is_whole(true);
+  expect(row, Reason::kOutOfRange, at + ".others");
+  row = Stated(10);
+  row.row().set_first(0);
+  row.row().set_others(10);
+  expect(row, Reason::kMissingField, at + ".first");
+  row = Stated(10);
+  row.row().set_offset(1);
+  expect(row, Reason::kOutOfRange, at + ".offset");
+  row.row().set_offset(~uint64_t{0});
+  expect(row, Reason::kOutOfRange, at + ".offset");
+  row = Stated(10);
+  row.message.mutable_step()->mutable_rows(0)->add_compact();
+  expect(row, Reason::kOutOfRange, "step.rows[0].compact");
+  row = Stated(10);
+  row.message.mutable_step()->mutable_rows(0)->set_tensor_row(0);
+  expect(row, Reason::kContradiction, "step.rows[0].tensor_row");
+  EXPECT_EQ(RunOne(Stated(kVocabulary).message).draw().token(), 59u) << "a sound one";
+}
+
+// The rule looks at the temperature alone, and not at how the other options compile.
+TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
+  uint64_t epoch = 0;
+  const auto run = [&](const std::function<void(v1::SamplingParameters*)>& set, bool has_unit_sum, int64_t more) {
+    v1::OpenSequence open = OpenOf("a", ++epoch, kVocabulary);
+    set(open.mutable_parameters());
+    compact_.MustOpen(open);
+    Damaged step = Stated(10);
+    step.row().set_sum(step.row().unit_sum() + static_cast<uint64_t>(more));
+    if (!has_unit_sum) step.row().clear_unit_sum();
+    return RunOne(step.message);
+  };
+  const std::string sum = "step.rows[0].compact[0].sum";
+  const auto plain = [](auto* p) { p->set_top_k(5); };
+  const auto chain = [](auto* p) {
+    p->set_top_k(5);
+    p->set_top_n_sigma(3);
+    p->set_top_a(0.1f);
+  };
+  const auto greedy = [](auto* p) { p->set_temperature(0); };
+  for (const std::function<void(v1::SamplingParameters*)>& set :
+       {std::function<void(v1::SamplingParameters*)>(plain), {chain}, {greedy}}) {
+    for (const bool has_unit_sum : {false, true}) {
+      EXPECT_NE(run(set, has_unit_sum, 0).error().reason(), v1::OUT_OF_RANGE);
+      // A sum that the listed tokens do not allow.
+      ExpectError(run(set, has_unit_sum, -(int64_t{1} << 43)), Reason::kOutOfRange, sum);
+    }
+    // Two statements of one sum.
+    ExpectError(run(set, true, 1), Reason::kOutOfRange, sum);
+  }
+  // A sum in place of unit_sum decides a row that needs one.
+  const auto cutoff = [](auto* p) { p->set_epsilon_cutoff(0.9f); };
+  EXPECT_EQ(run(cutoff, true, 0).draw().token(), 59u);
+  EXPECT_EQ(run(cutoff, false, 0).draw().token(), 59u);
+  v1::OpenSequence open = OpenOf("a", ++epoch, kVocabulary);
+  cutoff(open.mutable_parameters());
+  compact_.MustOpen(open);
+  Damaged without_sums = Stated(10);
+  without_sums.row().clear_unit_sum();
+  without_sums.row().clear_sum();
+  ExpectError(RunOne(without_sums.message), Reason::kRowRequired, "step.rows[0].compact[0]");
+  const auto dynamic = [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); };
+  ExpectError(run(dynamic, true, 0), Reason::kContradiction, sum);
+}
+
+TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {
+  Limits limits;
+  limits.max_compact_tokens = 20;
+  limits.max_compact_bytes = 25 * 8;
+  TestEngine engine = TestEngine::OnCpu(limits);
+  StreamWorker worker(engine.get());
+  worker.MustOpen(OpenOf("a", 1, kVocabulary));
+  worker.MustOpen(OpenOf("b", 1, kVocabulary));
+  const v1::RowResult refused = worker.Run(Stated(21).message).at(0);
+  ExpectError(refused, Reason::kTooMany, "step.rows[0].compact[0].first");
+  EXPECT_EQ(refused.error().limit(), "max_compact_tokens 20");
+  v1::StreamRequest both = Stated(20).message;
+  v1::StepRow& row = *both.mutable_step()->add_rows();
+  row = both.step().rows(0);
+  row.set_request_id("b");
+  row.mutable_compact(0)->set_first(6);
+  // The rows share their tokens; the bytes that they list count.
+  worker.Send(both);
+  const v1::Error error = worker.StepError(both.step().batch_id());
+  ExpectError(error, Reason::kTooMany, "step.rows");
+  EXPECT_EQ(error.limit(), "max_compact_bytes 200");
+}
+
+TEST_F(SessionCompactRefusal, MessageNeedsWhatItsRowsNeed) {
+  compact_.MustOpen(OpenOf("a", 1, kVocabulary));
+  const auto expect = [&](const v1::StreamRequest& message, Reason reason, const std::string& field) {
+    compact_.Send(message);
+    ExpectError(compact_.StepError(message.step().batch_id()), reason, field);
+  };
+  v1::StreamRequest step = Stated(10).message;
+  step.mutable_step()->mutable_logits()->clear_pairs();
+  expect(step, Reason::kMissingField, "step.logits.pairs");
+  step = Stated(10).message;
+  *step.mutable_step()->mutable_logits()->mutable_source() = step.step().logits().pairs();
+  expect(step, Reason::kContradiction, "step.logits.source");
+  step = Stated(10).message;
+  step.mutable_step()->mutable_logits()->set_tensor_rows(1);
+  expect(step, Reason::kContradiction, "step.logits.tensor_rows");
+  step = Stated(10).message;
+  step.mutable_step()->mutable_rows(0)->clear_compact();
+  expect(step, Reason::kContradiction, "step.logits.pairs");
+}
+
+// A step whose whole rows find no place is refused as a whole, and its compact rows have not run either.
+TEST_F(SessionCompactRefusal, RefusedStepLeavesCompactRowsAsTheyWere) {
+  Limits limits;
+  limits.max_queued_rows = 1;
+  limits.max_step_positions = 4;
+  TestEngine engine = TestEngine::OnFake(limits);
+  StreamWorker worker(engine.get());
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->add_tokens(3);
+  worker.MustOpen(open);
+  for (const char* name : {"b", "c", "d"}) worker.MustOpen(OpenOf(name, 1, kVocabulary));
+  std::mt19937_64 random(95);
+  const std::string logits = RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+  StepBuilder step(1, kVocabulary);
+  step.AddRow("a", 1, 1, logits).set_history_hash(PlainSequence(open).hash());
+  for (const char* name : {"b", "c", "d"}) step.AddRow(name, 1, 1, logits);
+  const std::optional<CompactChoice> choices[] = {
+      CompactChoice{PlainRowParameters(open.parameters()), kVocabulary, kVocabulary}, {}, {}, {}};
+  worker.Send(WithCompactRows(step.Build(), choices));
+  EXPECT_EQ(worker.StepError(1).reason(), v1::OVERLOADED);
+  EXPECT_EQ(engine.observer().totals().compact_rows, 0u);
+  StepBuilder again(2, kVocabulary);
+  again.AddRow("a", 1, 1, logits).set_history_hash(PlainSequence(open).hash());
+  EXPECT_TRUE(worker.Run(WithCompactRows(again.Build(), std::span(choices, 1))).at(0).has_draw());
+}
+
+using SessionCompactMemory = SessionMemory;
+
+TEST_F(SessionCompactMemory, PairsInARegionAreSampled) {
+  std::mt19937_64 random(96);
+  const std::string logits = RandomLogits(kernels::DType::kF32, kMemoryVocabulary, &random);
+  StepBuilder step(1000, kMemoryVocabulary);
+  step.AddRow("a", 1000, 0, logits);
+  const std::optional<CompactChoice> choices[] = {
+      CompactChoice{PlainRowParameters({}), kMemoryVocabulary, kMemoryVocabulary}};
+  v1::StreamRequest request = WithCompactRows(step.Build(), choices);
+  const std::string pairs = request.payloads(0);
+  request.clear_payloads();
+  region_.Write(3, pairs);
+  SetRegion(region_.id, 3, pairs.size(), request.mutable_step()->mutable_logits()->mutable_pairs());
+  const v1::RowResult result = worker_.Run(request).at(0);
+  ASSERT_TRUE(result.has_draw()) << result.ShortDebugString();
+  step.step().set_batch_id(1001);
+  EXPECT_EQ(worker_.Run(step.Build()).at(0).draw().token(), result.draw().token());
+}
+
+}  // namespace
+}  // namespace sortition::service::session_compact_refusal_test

@@ -1,0 +1,156 @@
+// Forks: a sequence that continues another one's history.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/stream/stateful_stream.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service::session_fork_test {
+namespace {
+
+using testing::PlainSequence;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+class SessionFork : public ::testing::Test {
+ protected:
+  SessionFork() {
+    worker_.MustOpen(parent_);
+    Draw(&plain_, "parent", 1, 20);
+    Draw(&plain_, "parent", 2, 21);
+  }
+
+  void Draw(PlainSequence* plain, std::string_view id, uint64_t step_id, uint32_t token) {
+    EXPECT_EQ(worker_.Run(PeakStep(++batch_, id, step_id, *plain, token)).at(0).draw().token(), token);
+    plain->Append(token);
+  }
+
+  static v1::StreamRequest ForkOf(const v1::OpenSequence& child, std::optional<uint32_t> position) {
+    v1::StreamRequest request;
+    request.mutable_fork()->set_parent_request_id("parent");
+    *request.mutable_fork()->mutable_child() = child;
+    if (position) request.mutable_fork()->set_position(*position);
+    return request;
+  }
+  static v1::OpenSequence Child(std::string_view id) {
+    v1::OpenSequence child = StatefulOpen(id, 1);
+    child.clear_history();
+    child.set_choice_index(7);
+    child.set_seed(99);
+    return child;
+  }
+  v1::SequenceForked Fork(const v1::StreamRequest& request) {
+    worker_.Send(request);
+    const auto response = worker_.Await([](const auto& message) { return message.has_forked(); });
+    EXPECT_EQ(response->forked().request_id(), request.fork().child().request_id());
+    return response->forked();
+  }
+  // Returns the child's history, written down.
+  static PlainSequence PlainChild(v1::OpenSequence child, const std::vector<uint32_t>& tokens, uint32_t prompt_length) {
+    for (uint32_t token : tokens) child.mutable_history()->add_tokens(token);
+    child.mutable_history()->set_prompt_length(prompt_length);
+    return PlainSequence(child);
+  }
+
+  TestEngine engine_ = TestEngine::OnCpu();
+  StreamWorker worker_{engine_.get()};
+  const v1::OpenSequence parent_ = StatefulOpen("parent", 1);
+  PlainSequence plain_{parent_};
+  uint64_t batch_ = 0;
+};
+
+TEST_F(SessionFork, ContinuesParentsHistoryIndependently) {
+  const v1::SequenceForked forked = Fork(ForkOf(Child("child"), std::nullopt));
+  ASSERT_TRUE(forked.has_state()) << forked.error().message();
+  PlainSequence child = PlainChild(Child("child"), {1, 2, 3, 20, 21}, 2);
+  EXPECT_EQ(forked.state().position(), 5u);
+  EXPECT_EQ(forked.state().history_hash(), child.hash());
+  EXPECT_EQ(forked.state().seed(), 99u);
+  EXPECT_EQ(forked.state().last_step_id(), 0u);
+  // Neither notices the other.
+  Draw(&plain_, "parent", 3, 30);
+  Draw(&child, "child", 1, 40);
+  Draw(&plain_, "parent", 4, 31);
+  Draw(&child, "child", 2, 41);
+  worker_.Send(testing::CloseOf("parent", 1));
+  Draw(&child, "child", 3, 42);
+}
+
+TEST_F(SessionFork, FromAnyKeptPosition) {
+  const std::vector<uint32_t> tokens = {1, 2, 3, 20, 21};
+  for (const uint32_t position : {5u, 4u, 2u, 1u, 0u}) {
+    const v1::OpenSequence open = Child(absl::StrCat("child ", position));
+    const v1::SequenceForked forked = Fork(ForkOf(open, position));
+    ASSERT_TRUE(forked.has_state()) << forked.error().message();
+    const PlainSequence child = PlainChild(open, {tokens.begin(), tokens.begin() + position}, std::min(position, 2u));
+    EXPECT_EQ(forked.state().history_hash(), child.hash()) << position;
+  }
+}
+
+TEST_F(SessionFork, ChildHasItsOptions) {
+  v1::OpenSequence open = Child("child");
+  open.mutable_parameters()->set_presence_penalty(0.25f);
+  open.mutable_parameters()->mutable_raw_logprobs();
+  ASSERT_TRUE(Fork(ForkOf(open, std::nullopt)).has_state());
+  const PlainSequence child = PlainChild(open, {1, 2, 3, 20, 21}, 2);
+  std::mt19937_64 random(3);
+  const std::string logits = testing::RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
+  testing::StepBuilder step(++batch_, kStatefulVocabulary);
+  step.AddRow("child", 1, 5, logits).set_history_hash(child.hash());
+  v1::DrawResult drawn = worker_.Run(step.Build()).at(0).draw();
+  drawn.clear_history_hash();
+  EXPECT_EQ(drawn.SerializeAsString(), child.Draw({.logits = logits}).SerializeAsString());
+}
+
+TEST_F(SessionFork, StatelessChildNeedsNoHistory) {
+  v1::OpenSequence open = Child("child");
+  open.clear_parameters();
+  const v1::SequenceForked forked = Fork(ForkOf(open, std::nullopt));
+  ASSERT_TRUE(forked.has_state()) << forked.error().message();
+  EXPECT_FALSE(forked.state().stateful());
+}
+
+TEST_F(SessionFork, InvalidForkIsRefusedByName) {
+  const v1::SequenceForked beyond = Fork(ForkOf(Child("c"), 6));
+  ExpectError(beyond.error(), Reason::kHistoryRequired, "fork.position");
+  EXPECT_EQ(beyond.error().limit(), "0..5");
+  ExpectError(Fork(ForkOf(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
+  v1::StreamRequest request = ForkOf(Child("c"), 3);
+  request.mutable_fork()->set_parent_request_id("nobody");
+  ExpectError(Fork(request).error(), Reason::kUnknownSequence, "fork.parent_request_id");
+  request.mutable_fork()->clear_parent_request_id();
+  ExpectError(Fork(request).error(), Reason::kMissingField, "fork.parent_request_id");
+  request = ForkOf(Child("c"), 3);
+  request.mutable_fork()->mutable_child()->mutable_history()->add_tokens(1);
+  ExpectError(Fork(request).error(), Reason::kContradiction, "fork.child.history");
+  request = ForkOf(Child("c"), 3);
+  request.mutable_fork()->mutable_child()->set_live_vocabulary_size(40);
+  ExpectError(Fork(request).error(), Reason::kVocabularyMismatch, "fork.child.vocabulary_size");
+  request = ForkOf(Child("c"), 3);
+  request.mutable_fork()->mutable_child()->mutable_parameters()->set_top_p(2);
+  ExpectError(Fork(request).error(), Reason::kOutOfRange, "fork.child.parameters.top_p");
+  // None of these has made a sequence or changed the parent.
+  EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
+  Draw(&plain_, "parent", 3, 30);
+}
+
+TEST_F(SessionFork, StatelessParentNeedsHistory) {
+  v1::OpenSequence stateless = StatefulOpen("plain", 1);
+  stateless.clear_parameters();
+  stateless.clear_history();
+  worker_.MustOpen(stateless);
+  v1::StreamRequest request = ForkOf(Child("c"), 3);
+  request.mutable_fork()->set_parent_request_id("plain");
+  ExpectError(Fork(request).error(), Reason::kHistoryRequired, "fork.parent_request_id");
+}
+
+TEST_F(SessionFork, LostParentIsSuperseded) {
+  StreamWorker other(engine_.get());
+  other.MustOpen(Reopened(parent_, 2));
+  ExpectError(Fork(ForkOf(Child("c"), 3)).error(), Reason::kSuperseded, "fork.parent_request_id");
+}
+
+}  // namespace
+}  // namespace sortition::service::session_fork_test

@@ -1,0 +1,155 @@
+// Rows and bytes that a stream may leave unanswered: counted on arrival, released when answers have left, and zero at
+// the end.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/stream/stateful_stream.h"
+#include "tests/support/scale.h"
+#include "tests/support/stream_worker.h"
+#include "tests/support/test_engine.h"
+
+namespace sortition::service::session_window_test {
+namespace {
+
+using testing::F32Peak;
+using testing::OpenOf;
+using testing::StepBuilder;
+using testing::StreamWorker;
+using testing::TestEngine;
+
+constexpr uint32_t kWindowVocabulary = 32;
+
+v1::StreamRequest WindowStep(uint64_t batch_id, int rows) {
+  StepBuilder step(batch_id, kWindowVocabulary);
+  for (int i = 0; i < rows; ++i) step.AddRow(absl::StrCat("s", i), 1, 0, F32Peak(kWindowVocabulary, 1));
+  return step.Build();
+}
+
+void OpenAll(StreamWorker* worker, int count) {
+  for (int i = 0; i < count; ++i) worker->MustOpen(OpenOf(absl::StrCat("s", i), 1, kWindowVocabulary));
+}
+
+TEST(SessionWindow, RowsCountUntilAnswersLeave) {
+  Limits limits;
+  limits.stream_unanswered_rows = 4;
+  TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 2});
+  StreamWorker worker(engine.get());
+  OpenAll(&worker, 4);
+  EXPECT_TRUE(worker.session().WantsFrames());
+  EXPECT_TRUE(worker.session().Idle());
+  v1::StreamRequest step = WindowStep(1, 3);
+  step.mutable_step()->set_answer_early(true);
+  worker.Send(step);
+  EXPECT_TRUE(worker.session().WantsFrames());
+  EXPECT_FALSE(worker.session().Idle());
+  worker.Send(WindowStep(2, 1));
+  EXPECT_FALSE(worker.session().WantsFrames());
+  engine.fake().Finish();
+  EXPECT_FALSE(worker.session().WantsFrames()) << "answered, but not left";
+  worker.LetLeave();
+  EXPECT_TRUE(worker.session().WantsFrames());
+  EXPECT_FALSE(worker.session().Idle());
+  engine.fake().FinishAll();
+  EXPECT_TRUE(worker.IsIdle());
+}
+
+TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
+  const v1::StreamRequest step = WindowStep(1, 3);
+  Limits limits;
+  limits.stream_unanswered_bytes = step.ByteSizeLong();
+  TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 2});
+  StreamWorker worker(engine.get());
+  OpenAll(&worker, 3);
+  worker.Send(step);
+  EXPECT_FALSE(worker.session().WantsFrames());
+  engine.fake().Finish();
+  worker.LetLeave();
+  EXPECT_FALSE(worker.session().WantsFrames()) << "a row still needs the message";
+  engine.fake().Finish();
+  EXPECT_FALSE(worker.session().WantsFrames());
+  EXPECT_TRUE(worker.IsIdle());
+  EXPECT_TRUE(worker.session().WantsFrames());
+}
+
+TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
+  const v1::StreamRequest step = WindowStep(1, 3);
+  Limits limits;
+  limits.stream_unanswered_bytes = step.ByteSizeLong() + 1;
+  TestEngine engine = TestEngine::OnFake(limits);
+  StreamWorker worker(engine.get());
+  OpenAll(&worker, 3);
+  worker.Send(step);
+  EXPECT_TRUE(worker.session().WantsFrames());
+  engine.fake().FinishAll();
+}
+
+// Answers, refusals of rows and refusals of steps, in every mixture; damaged messages; streams that are closed.
+TEST(SessionWindow, IsEmptyAfterAnything) {
+  const testing::QuietProtobuf silencer;
+  std::mt19937_64 random(10);
+  const auto below = [&](uint64_t end) { return static_cast<uint32_t>(random() % end); };
+  for (uint64_t round = 0; round < testing::Scaled(200); ++round) {
+    Limits limits;
+    limits.max_queued_rows = 4 + below(8);
+    TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 1 + below(4), .batches_in_flight = 1 + below(2)});
+    StreamWorker::Options options;
+    options.seed = round;
+    StreamWorker worker(engine.get(), options);
+    for (int event = 0; event < 60; ++event) {
+      const std::string name = absl::StrCat("s", below(4));
+      switch (below(10)) {
+        case 0:
+          worker.Send(testing::Message(OpenOf(name, below(3), kWindowVocabulary)));
+          break;
+        case 1: {
+          v1::OpenSequence open = StatefulOpen(name, below(3));
+          open.mutable_history()->set_continues(below(3) == 0);
+          worker.Send(testing::Message(open));
+          break;
+        }
+        case 2:
+          worker.Send(testing::CloseOf(name, below(3)));
+          break;
+        case 3:
+          worker.Send(testing::CancelOf(below(20)));
+          break;
+        case 4:
+          engine.clock().Advance(absl::Milliseconds(below(3)));
+          if (below(2) == 0) engine->batcher().Sweep();
+          break;
+        case 5:
+          if (engine.fake().held() > 0) engine.fake().Finish();
+          break;
+        case 6:
+          if (engine.fake().held() > 0) engine.fake().Fail(absl::InternalError("scripted"));
+          break;
+        default: {
+          StepBuilder step(below(20), below(4) == 0 ? kStatefulVocabulary : kWindowVocabulary);
+          for (uint32_t row = 0, rows = below(6); row < rows; ++row) {
+            step.AddRow(absl::StrCat("s", below(5)), below(4), below(4),
+                        F32Peak(kWindowVocabulary, below(kWindowVocabulary)))
+                .set_history_hash(below(2));
+          }
+          if (below(3) == 0) step.step().mutable_timeout()->set_nanos(1'000'000);
+          std::string bytes = step.Build().SerializeAsString();
+          if (below(3) == 0) bytes[below(bytes.size())] = static_cast<char>(below(256));
+          if (below(8) == 0) bytes.resize(below(bytes.size()));
+          worker.SendBytes(std::move(bytes));
+          break;
+        }
+      }
+      if (below(4) == 0) worker.LetLeave();
+    }
+    if (below(3) == 0) worker.session().Close();
+    engine.fake().FinishAll();
+    ASSERT_TRUE(worker.IsIdle()) << "round " << round;
+    ASSERT_TRUE(worker.session().WantsFrames());
+    ASSERT_EQ(engine->batcher().queued_rows(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace sortition::service::session_window_test
