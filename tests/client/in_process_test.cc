@@ -24,8 +24,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kLocalVocabulary = 1000;
-constexpr uint32_t kLocalLive = 990;
+constexpr uint32_t kVocabulary = 1000;
+constexpr uint32_t kLive = 990;
 
 std::unique_ptr<client::Client> InProcess(client::ClientOptions options = {}) {
   options.in_process = client::InProcessEngine();
@@ -48,10 +48,10 @@ v1::SamplingParameters MixedParameters(std::mt19937_64& random) {
   if (chance()) parameters.mutable_processed_logprobs()->set_top(static_cast<uint32_t>(random() % 5));
   if (chance()) {
     v1::LogitBias& bias = *parameters.add_logit_bias();
-    bias.set_token(static_cast<uint32_t>(random() % kLocalLive));
+    bias.set_token(static_cast<uint32_t>(random() % kLive));
     bias.set_bias(4);
   }
-  if (chance()) parameters.add_banned_token_ids(static_cast<uint32_t>(random() % kLocalLive));
+  if (chance()) parameters.add_banned_token_ids(static_cast<uint32_t>(random() % kLive));
   return parameters;
 }
 
@@ -66,14 +66,14 @@ Pair OpenPair(client::Client& client, const std::string& id, const v1::SamplingP
   options.request_id = id;
   options.parameters = parameters;
   options.choice_index = 3;
-  options.vocabulary_size = kLocalVocabulary;
-  options.live_vocabulary_size = kLocalLive;
+  options.vocabulary_size = kVocabulary;
+  options.live_vocabulary_size = kLive;
   options.prompt = {5, 6, 7, 5};
   auto sequence = client.Open(options);
   EXPECT_TRUE(sequence.ok()) << sequence.status();
   Pair pair{*std::move(sequence), nullptr};
   pair.reference = std::make_unique<ReferenceSequence>(parameters, pair.sequence->seed(), options.choice_index,
-                                                       kLocalVocabulary, kLocalLive, options.prompt);
+                                                       kVocabulary, kLive, options.prompt);
   return pair;
 }
 
@@ -83,13 +83,13 @@ void RewriteSometimes(std::mt19937_64& random, Pair& pair) {
   uint32_t prompt_length = pair.reference->prompt_length();
   switch (random() % 12) {
     case 0: {
-      const uint32_t token = static_cast<uint32_t>(random() % kLocalLive);
+      const uint32_t token = static_cast<uint32_t>(random() % kLive);
       ASSERT_TRUE(pair.sequence->ReplaceLast(token).ok());
       tokens.back() = token;
       break;
     }
     case 1: {
-      const uint32_t forced[] = {1, 2, static_cast<uint32_t>(random() % kLocalLive)};
+      const uint32_t forced[] = {1, 2, static_cast<uint32_t>(random() % kLive)};
       ASSERT_TRUE(pair.sequence->Append(forced).ok());
       tokens.insert(tokens.end(), std::begin(forced), std::end(forced));
       break;
@@ -124,14 +124,14 @@ TEST(InProcessTest, DrawsEqualReferenceWithRewritesMasksSalts) {
     for (int step = 0; step < 8; ++step) {
       std::vector<std::vector<std::byte>> rows;
       std::vector<std::vector<uint32_t>> masks(pairs.size());
-      client::Batch batch{dtype, kLocalVocabulary, {}};
+      client::Batch batch{dtype, kVocabulary, {}};
       for (size_t i = 0; i < pairs.size(); ++i) {
         ASSERT_NO_FATAL_FAILURE(RewriteSometimes(random, pairs[i]));
-        rows.push_back(MakeRow(dtype, kLocalVocabulary, random()));
+        rows.push_back(MakeRow(dtype, kVocabulary, random()));
         client::Row row{pairs[i].sequence.get(), rows[i].data()};
         if (random() % 3 == 0) row.draw_salt = static_cast<uint32_t>(random() % 65536);
         if (random() % 3 == 0) {
-          for (uint32_t word = 0; word < (kLocalVocabulary + 31) / 32; ++word)
+          for (uint32_t word = 0; word < (kVocabulary + 31) / 32; ++word)
             masks[i].push_back(static_cast<uint32_t>(random()));
           row.allowed_bits = masks[i].data();
         }
@@ -168,11 +168,11 @@ TEST(InProcessTest, ConcurrentBatchesEqualReference) {
       for (int step = 0; step < steps; ++step) {
         // Two batches at once from this thread, of two sequences each.
         std::vector<std::vector<std::byte>> rows;
-        for (size_t i = 0; i < pairs.size(); ++i) rows.push_back(MakeRow(v1::DTYPE_BF16, kLocalVocabulary, random()));
+        for (size_t i = 0; i < pairs.size(); ++i) rows.push_back(MakeRow(v1::DTYPE_BF16, kVocabulary, random()));
         std::vector<client::RowResult> results[2];
         absl::BlockingCounter over(2);
         for (size_t b = 0; b < 2; ++b) {
-          client::Batch batch{v1::DTYPE_BF16, kLocalVocabulary, {}};
+          client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
           for (size_t i = 2 * b; i < 2 * b + 2; ++i) batch.rows.push_back({pairs[i].sequence.get(), rows[i].data()});
           ASSERT_TRUE(client
                           ->StepAsync(batch, {},
@@ -198,15 +198,15 @@ TEST(InProcessTest, StridedMatrixIsReadRowByRow) {
   const auto client = InProcess();
   std::vector<Pair> pairs;
   for (int i = 0; i < 3; ++i) pairs.push_back(OpenPair(*client, absl::StrCat("r", i), {}));
-  constexpr size_t kStride = kLocalVocabulary * sizeof(float) + 64;
-  std::vector<std::byte> matrix(2 * kStride + kLocalVocabulary * sizeof(float));  // ends with the last row
+  constexpr size_t kStride = kVocabulary * sizeof(float) + 64;
+  std::vector<std::byte> matrix(2 * kStride + kVocabulary * sizeof(float));  // ends with the last row
   for (size_t i = 0; i < 3; ++i) {
-    const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, i);
+    const auto row = MakeRow(v1::DTYPE_F32, kVocabulary, i);
     std::memcpy(matrix.data() + i * kStride, row.data(), row.size());
   }
   client::Sequence* const sequences[] = {pairs[0].sequence.get(), pairs[1].sequence.get(), pairs[2].sequence.get()};
   const auto results =
-      client->Step(client::Batch::FromMatrix(v1::DTYPE_F32, kLocalVocabulary, matrix.data(), kStride, sequences));
+      client->Step(client::Batch::FromMatrix(v1::DTYPE_F32, kVocabulary, matrix.data(), kStride, sequences));
   ASSERT_TRUE(results.ok()) << results.status();
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(Bits(std::get<v1::DrawResult>((*results)[i])),
@@ -220,10 +220,10 @@ TEST(InProcessTest, UnusableRowFailsAloneKeepsPosition) {
   stateful.set_presence_penalty(1);
   Pair bad = OpenPair(*client, "bad", stateful);
   Pair good = OpenPair(*client, "good", stateful);
-  std::vector<float> nan_row(kLocalVocabulary, std::numeric_limits<float>::quiet_NaN());
-  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
+  std::vector<float> nan_row(kVocabulary, std::numeric_limits<float>::quiet_NaN());
+  const auto row = MakeRow(v1::DTYPE_F32, kVocabulary, 1);
   client::Batch batch{
-      v1::DTYPE_F32, kLocalVocabulary, {{bad.sequence.get(), nan_row.data()}, {good.sequence.get(), row.data()}}};
+      v1::DTYPE_F32, kVocabulary, {{bad.sequence.get(), nan_row.data()}, {good.sequence.get(), row.data()}}};
   auto results = client->Step(batch);
   ASSERT_TRUE(results.ok());
   EXPECT_EQ(std::get<client::RowError>((*results)[0]).reason, v1::LOGIT_NAN);
@@ -238,8 +238,8 @@ TEST(InProcessTest, UnusableRowFailsAloneKeepsPosition) {
 TEST(InProcessTest, WrongWidthIsAnErrorOfItsRow) {
   const auto client = InProcess();
   const Pair pair = OpenPair(*client, "r", {});
-  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary + 1, 1);
-  const auto results = client->Step({v1::DTYPE_F32, kLocalVocabulary + 1, {{pair.sequence.get(), row.data()}}});
+  const auto row = MakeRow(v1::DTYPE_F32, kVocabulary + 1, 1);
+  const auto results = client->Step({v1::DTYPE_F32, kVocabulary + 1, {{pair.sequence.get(), row.data()}}});
   ASSERT_TRUE(results.ok());
   EXPECT_EQ(std::get<client::RowError>((*results)[0]).reason, v1::VOCABULARY_MISMATCH);
 }
@@ -247,9 +247,9 @@ TEST(InProcessTest, WrongWidthIsAnErrorOfItsRow) {
 TEST(InProcessTest, RefusedStepNamesFieldAsServerDoes) {
   const auto client = InProcess();
   const Pair pair = OpenPair(*client, "r", {});
-  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
+  const auto row = MakeRow(v1::DTYPE_F32, kVocabulary, 1);
   const auto refusal = [&](const client::StepOptions& options) {
-    const auto results = client->Step({v1::DTYPE_F32, kLocalVocabulary, {{pair.sequence.get(), row.data()}}}, options);
+    const auto results = client->Step({v1::DTYPE_F32, kVocabulary, {{pair.sequence.get(), row.data()}}}, options);
     EXPECT_TRUE(results.ok()) << results.status();
     return std::get<client::RowError>((*results)[0]);
   };
@@ -270,10 +270,10 @@ TEST(InProcessTest, ResultsCarrySamplersState) {
   parameters.mutable_mirostat()->set_tau(3);
   const Pair pair = OpenPair(*client, "r", parameters);
   const Pair plain = OpenPair(*client, "plain", {});
-  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
+  const auto row = MakeRow(v1::DTYPE_F32, kVocabulary, 1);
   const uint32_t scored[] = {5};
   client::Batch batch{
-      v1::DTYPE_F32, kLocalVocabulary, {{pair.sequence.get(), row.data()}, {plain.sequence.get(), row.data()}}};
+      v1::DTYPE_F32, kVocabulary, {{pair.sequence.get(), row.data()}, {plain.sequence.get(), row.data()}}};
   batch.rows[0].scored = scored;
   auto results = client->Step(batch);
   ASSERT_TRUE(results.ok()) << results.status();
@@ -289,7 +289,7 @@ TEST(InProcessTest, RefusedOpenNamesFieldAndLimit) {
   const auto client = InProcess();
   client::SequenceOptions options;
   options.request_id = "r";
-  options.vocabulary_size = kLocalVocabulary;
+  options.vocabulary_size = kVocabulary;
   options.parameters.set_top_p(1.5);
   const auto sequence = client->Open(options);
   ASSERT_FALSE(sequence.ok());
@@ -307,7 +307,7 @@ TEST(InProcessTest, RequestIdIsUniqueAmongOpenSequences) {
   Pair first = OpenPair(*client, "r", {});
   client::SequenceOptions options;
   options.request_id = "r";
-  options.vocabulary_size = kLocalVocabulary;
+  options.vocabulary_size = kVocabulary;
   EXPECT_EQ(client->Open(options).status().code(), absl::StatusCode::kAlreadyExists);
   first.sequence.reset();
   EXPECT_TRUE(client->Open(options).ok());
@@ -317,15 +317,15 @@ TEST(InProcessTest, SequenceWithoutStateMayStartAnywhere) {
   const auto client = InProcess();
   client::SequenceOptions options;
   options.request_id = "r";
-  options.vocabulary_size = kLocalVocabulary;
+  options.vocabulary_size = kVocabulary;
   options.seed = 9;
   options.start_position = 4;
   const auto sequence = client->Open(options);
   ASSERT_TRUE(sequence.ok()) << sequence.status();
-  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
-  const auto results = client->Step({v1::DTYPE_F32, kLocalVocabulary, {{sequence->get(), row.data()}}});
+  const auto row = MakeRow(v1::DTYPE_F32, kVocabulary, 1);
+  const auto results = client->Step({v1::DTYPE_F32, kVocabulary, {{sequence->get(), row.data()}}});
   ASSERT_TRUE(results.ok());
-  ReferenceSequence reference({}, 9, 0, kLocalVocabulary, kLocalVocabulary, {1, 2, 3, 4});
+  ReferenceSequence reference({}, 9, 0, kVocabulary, kVocabulary, {1, 2, 3, 4});
   EXPECT_EQ(Bits(std::get<v1::DrawResult>((*results)[0])), Bits(reference.Step(v1::DTYPE_F32, row.data())));
 
   options.request_id = "stateful";
@@ -339,27 +339,27 @@ TEST(InProcessTest, InvalidCallsAreRefusedAtOnce) {
   const auto client = InProcess();
   const auto other = InProcess();
   const Pair pair = OpenPair(*client, "r", {});
-  const auto row = MakeRow(v1::DTYPE_F32, kLocalVocabulary, 1);
+  const auto row = MakeRow(v1::DTYPE_F32, kVocabulary, 1);
   const client::Row good{pair.sequence.get(), row.data()};
   const auto refusal = [](client::Client& asked, const client::Batch& batch) {
     const absl::Status status = asked.Step(batch).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
-  EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, kLocalVocabulary, {}}), HasSubstr("rows"));
-  EXPECT_THAT(refusal(*client, {v1::DTYPE_UNSPECIFIED, kLocalVocabulary, {good}}), HasSubstr("dtype"));
+  EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, kVocabulary, {}}), HasSubstr("rows"));
+  EXPECT_THAT(refusal(*client, {v1::DTYPE_UNSPECIFIED, kVocabulary, {good}}), HasSubstr("dtype"));
   EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, 0, {good}}), HasSubstr("vocabulary_size"));
-  EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, kLocalVocabulary, {good, {nullptr, row.data()}}}),
+  EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, kVocabulary, {good, {nullptr, row.data()}}}),
               HasSubstr("rows[1].sequence"));
-  EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, kLocalVocabulary, {{pair.sequence.get(), nullptr}}}),
+  EXPECT_THAT(refusal(*client, {v1::DTYPE_F32, kVocabulary, {{pair.sequence.get(), nullptr}}}),
               HasSubstr("rows[0].logits"));
-  EXPECT_THAT(refusal(*other, {v1::DTYPE_F32, kLocalVocabulary, {good}}), HasSubstr("another client"));
+  EXPECT_THAT(refusal(*other, {v1::DTYPE_F32, kVocabulary, {good}}), HasSubstr("another client"));
   EXPECT_THAT(std::string(other->Fork(*pair.sequence, {}).status().message()), HasSubstr("another client"));
   EXPECT_EQ(client->AllocateRows(UINT64_MAX).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(pair.sequence->position(), 4);
 
-  EXPECT_EQ(pair.sequence->ReplaceLast(kLocalLive).code(), absl::StatusCode::kOutOfRange);
-  const uint32_t tokens[] = {1, kLocalLive};
+  EXPECT_EQ(pair.sequence->ReplaceLast(kLive).code(), absl::StatusCode::kOutOfRange);
+  const uint32_t tokens[] = {1, kLive};
   EXPECT_EQ(pair.sequence->Append(tokens).code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(pair.sequence->position(), 4);
 

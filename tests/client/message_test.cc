@@ -11,14 +11,14 @@
 namespace sortition::client::message_test {
 namespace {
 
-constexpr uint32_t kMessageVocabulary = 40;
+constexpr uint32_t kVocabulary = 40;
 
 class MessageTest : public ::testing::Test {
  protected:
   MessageTest() {
     batch.dtype = v1::DTYPE_F16;
-    batch.vocabulary_size = kMessageVocabulary;
-    batch.row_bytes = 2 * kMessageVocabulary;
+    batch.vocabulary_size = kVocabulary;
+    batch.row_bytes = 2 * kVocabulary;
     for (uint32_t i = 0; i < 3; ++i) {
       SequenceOptions options;
       options.request_id = "row " + std::to_string(i);
@@ -44,7 +44,7 @@ class MessageTest : public ::testing::Test {
     return std::get<service::Frame>(std::move(frame));
   }
 
-  std::byte logits[3 * 2 * kMessageVocabulary] = {};
+  std::byte logits[3 * 2 * kVocabulary] = {};
   PendingBatch batch;
 };
 

@@ -15,23 +15,23 @@
 namespace sortition::client::speculation_test {
 namespace {
 
-constexpr uint32_t kDraftedVocabulary = 500;
+constexpr uint32_t kVocabulary = 500;
 
 // The logits of a target after a text, and the similar ones of a drafter.
 std::vector<float> LogitsAfter(std::span<const uint32_t> text, float noise) {
   uint64_t seed = 17;
   for (const uint32_t token : text) seed = (seed ^ token) * 0x9e3779b97f4a7c15;
   std::mt19937_64 random(seed);
-  std::vector<float> logits(kDraftedVocabulary);
+  std::vector<float> logits(kVocabulary);
   for (float& x : logits) x = float(random() % 8192) / 1024;
   for (float& x : logits) x += noise * (float(random() % 2048) / 1024 - 1);
   return logits;
 }
 
-SequenceOptions DraftedOptions(std::string request_id) {
+SequenceOptions Options(std::string request_id) {
   SequenceOptions options;
   options.request_id = std::move(request_id);
-  options.vocabulary_size = kDraftedVocabulary;
+  options.vocabulary_size = kVocabulary;
   options.seed = 4711;
   options.prompt = {1, 2, 3};
   options.parameters.set_temperature(0.8f);
@@ -45,9 +45,9 @@ uint32_t TokenOf(const RowResult& result) { return std::get<v1::DrawResult>(resu
 TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
   auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok()) << client.status();
-  auto plain = (*client)->Open(DraftedOptions("plain"));
-  auto target = (*client)->Open(DraftedOptions("target"));
-  auto drafter = LocalSequence::Open(DraftedOptions("drafter"));
+  auto plain = (*client)->Open(Options("plain"));
+  auto target = (*client)->Open(Options("target"));
+  auto drafter = LocalSequence::Open(Options("drafter"));
   ASSERT_TRUE(plain.ok() && target.ok() && drafter.ok());
   constexpr size_t kDrafts = 4;
   uint64_t accepted = 0;
@@ -68,7 +68,7 @@ TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
     }
     Drafts drafts;
     drafts.tokens = std::span(ahead).last(kDrafts);
-    Batch batch{v1::DTYPE_F32, kDraftedVocabulary, {{target->get(), logits.data()}}};
+    Batch batch{v1::DTYPE_F32, kVocabulary, {{target->get(), logits.data()}}};
     batch.rows[0].drafts = &drafts;
     auto results = (*client)->Step(batch);
     ASSERT_TRUE(results.ok()) << results.status();
@@ -80,7 +80,7 @@ TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
     // The text equals that without speculation.
     for (const v1::Position& position : verify.positions()) {
       const std::vector<float> row = LogitsAfter((*plain)->tokens(), 0);
-      auto drawn = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {{plain->get(), row.data()}}});
+      auto drawn = (*client)->Step({v1::DTYPE_F32, kVocabulary, {{plain->get(), row.data()}}});
       ASSERT_TRUE(drawn.ok());
       ASSERT_EQ(TokenOf(drawn->front()), position.token());
     }
@@ -92,8 +92,8 @@ TEST(Speculation, DrafterWithSequencesNoiseIsMostlyRight) {
 TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
   auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
-  auto first = (*client)->Open(DraftedOptions("a"));
-  auto second = (*client)->Open(DraftedOptions("b"));
+  auto first = (*client)->Open(Options("a"));
+  auto second = (*client)->Open(Options("b"));
   ASSERT_TRUE(first.ok() && second.ok());
   // Two rows of one batch, with different drafts; f16 probabilities.
   std::vector<std::vector<float>> logits;
@@ -101,25 +101,25 @@ TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
   std::vector<uint32_t> masks[2];
   const std::vector<uint32_t> tokens[2] = {{10, 11}, {12, 13, 14}};
   Drafts drafts[2];
-  Batch batch{v1::DTYPE_F32, kDraftedVocabulary, {}};
+  Batch batch{v1::DTYPE_F32, kVocabulary, {}};
   batch.draft_dtype = v1::DTYPE_F16;
   Sequence* sequences[2] = {first->get(), second->get()};
   for (int i = 0; i < 2; ++i) {
     std::vector<float>& rows = logits.emplace_back();
     for (size_t position = 0; position <= tokens[i].size(); ++position) {
-      std::vector<float> row(kDraftedVocabulary, -40.0f);
+      std::vector<float> row(kVocabulary, -40.0f);
       row[position < tokens[i].size() ? tokens[i][position] : 20] = 0;
       rows.insert(rows.end(), row.begin(), row.end());
-      masks[i].resize(masks[i].size() + (kDraftedVocabulary + 31) / 32, 0xffffffffu);
+      masks[i].resize(masks[i].size() + (kVocabulary + 31) / 32, 0xffffffffu);
     }
-    probabilities[i].resize(tokens[i].size() * kDraftedVocabulary);
-    for (size_t k = 0; k < tokens[i].size(); ++k) probabilities[i][k * kDraftedVocabulary + tokens[i][k]] = 0x3c00;
+    probabilities[i].resize(tokens[i].size() * kVocabulary);
+    for (size_t k = 0; k < tokens[i].size(); ++k) probabilities[i][k * kVocabulary + tokens[i][k]] = 0x3c00;
     drafts[i].mode = v1::VERIFY_MODE_REJECTION;
     drafts[i].tokens = tokens[i];
     drafts[i].probabilities = probabilities[i].data();
   }
   // The second sequence's last draft is not allowed.
-  masks[1][2 * ((kDraftedVocabulary + 31) / 32)] &= ~(1u << 14);
+  masks[1][2 * ((kVocabulary + 31) / 32)] &= ~(1u << 14);
   for (int i = 0; i < 2; ++i) {
     Row row{sequences[i], logits[size_t(i)].data()};
     row.allowed_bits = masks[i].data();
@@ -143,39 +143,39 @@ TEST(Speculation, RejectionWithDenseProbabilitiesAndMasks) {
 TEST(Speculation, ScoresKeepThePosition) {
   auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
-  SequenceOptions options = DraftedOptions("scored");
+  SequenceOptions options = Options("scored");
   options.parameters.mutable_raw_logprobs();
   auto sequence = (*client)->Open(options);
   ASSERT_TRUE(sequence.ok());
-  const std::vector<float> row(2 * kDraftedVocabulary);
+  const std::vector<float> row(2 * kVocabulary);
   const std::vector<uint32_t> scored = {7, 8};
   Row asked{sequence->get(), row.data()};
   asked.scored = scored;
-  auto results = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}});
+  auto results = (*client)->Step({v1::DTYPE_F32, kVocabulary, {asked}});
   ASSERT_TRUE(results.ok());
   const auto* score = std::get_if<v1::ScoreResult>(&results->front());
   ASSERT_TRUE(score != nullptr) << Describe(std::get<RowError>(results->front()));
   ASSERT_EQ(score->positions_size(), 2);
-  EXPECT_EQ(score->positions(1).raw().logprob(), float(-std::log(double(kDraftedVocabulary))));
+  EXPECT_EQ(score->positions(1).raw().logprob(), float(-std::log(double(kVocabulary))));
   EXPECT_EQ(score->positions(1).raw().rank(), 9u);
   EXPECT_EQ((*sequence)->position(), 3u);
   Drafts drafts;
   asked.drafts = &drafts;
-  EXPECT_FALSE((*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}}).ok());
+  EXPECT_FALSE((*client)->Step({v1::DTYPE_F32, kVocabulary, {asked}}).ok());
 }
 
 TEST(Speculation, DraftErrorsNameTheirField) {
   auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
-  auto sequence = (*client)->Open(DraftedOptions("wrong"));
+  auto sequence = (*client)->Open(Options("wrong"));
   ASSERT_TRUE(sequence.ok());
-  const std::vector<float> row(2 * kDraftedVocabulary);
-  const std::vector<uint32_t> tokens = {kDraftedVocabulary};
+  const std::vector<float> row(2 * kVocabulary);
+  const std::vector<uint32_t> tokens = {kVocabulary};
   Drafts drafts;
   drafts.tokens = tokens;
   Row asked{sequence->get(), row.data()};
   asked.drafts = &drafts;
-  auto results = (*client)->Step({v1::DTYPE_F32, kDraftedVocabulary, {asked}});
+  auto results = (*client)->Step({v1::DTYPE_F32, kVocabulary, {asked}});
   ASSERT_TRUE(results.ok());
   const auto* error = std::get_if<RowError>(&results->front());
   ASSERT_TRUE(error != nullptr);

@@ -14,15 +14,15 @@
 namespace sortition::client::watermark_test {
 namespace {
 
-constexpr uint32_t kMarkedVocabulary = 64;
+constexpr uint32_t kVocabulary = 64;
 constexpr uint64_t kKey = 0xfeedfacecafebeef;
 // Seeds are fixed. For random seeds each expectation would fail with less than this probability.
 constexpr double kFailure = 1e-6;
 
-SequenceOptions MarkedOptions(bool marked, uint64_t seed) {
+SequenceOptions Options(bool marked, uint64_t seed) {
   SequenceOptions options;
   options.request_id = "a";
-  options.vocabulary_size = kMarkedVocabulary;
+  options.vocabulary_size = kVocabulary;
   options.seed = seed;
   options.prompt = {1, 2, 3};
   options.parameters.set_presence_penalty(0.01f);
@@ -36,7 +36,7 @@ std::vector<uint32_t> Write(const SequenceOptions& options, size_t length, uint3
   EXPECT_TRUE(sequence.ok()) << sequence.status();
   while ((*sequence)->tokens().size() < length) {
     std::mt19937_64 random((*sequence)->tokens().size());
-    std::vector<float> logits(kMarkedVocabulary);
+    std::vector<float> logits(kVocabulary);
     for (float& x : logits) x = float(random() % 3000) / 1000;
     EXPECT_TRUE(std::holds_alternative<v1::DrawResult>(
         (*sequence)->Step(v1::DTYPE_F32, {.logits = logits.data(), .draw_salt = draw_salt})));
@@ -46,19 +46,19 @@ std::vector<uint32_t> Write(const SequenceOptions& options, size_t length, uint3
 
 TEST(Watermark, FoundInMarkedTextOnly) {
   // A token's score is about 2 on average here, so 300 tokens lie twelve deviations beyond the other hypothesis.
-  const WatermarkEvidence marked = DetectWatermark({kKey}, Write(MarkedOptions(true, 1), 303));
+  const WatermarkEvidence marked = DetectWatermark({kKey}, Write(Options(true, 1), 303));
   EXPECT_GT(marked.tokens, 250u);
   EXPECT_LT(marked.p_value, kFailure);
-  for (const WatermarkEvidence& other : {DetectWatermark({kKey}, Write(MarkedOptions(false, 1), 303)),
-                                         DetectWatermark({kKey + 1}, Write(MarkedOptions(true, 1), 303)),
-                                         DetectWatermark({kKey, 3}, Write(MarkedOptions(true, 1), 303))}) {
+  for (const WatermarkEvidence& other : {DetectWatermark({kKey}, Write(Options(false, 1), 303)),
+                                         DetectWatermark({kKey + 1}, Write(Options(true, 1), 303)),
+                                         DetectWatermark({kKey, 3}, Write(Options(true, 1), 303))}) {
     EXPECT_GT(other.p_value, kFailure);
     EXPECT_LT(other.p_value, 1 - kFailure);
   }
 }
 
 TEST(Watermark, PartOfTextSuffices) {
-  const std::vector<uint32_t> text = Write(MarkedOptions(true, 2), 400);
+  const std::vector<uint32_t> text = Write(Options(true, 2), 400);
   EXPECT_LT(DetectWatermark({kKey}, std::span(text).subspan(101, 200)).p_value, kFailure);
   EXPECT_EQ(DetectWatermark({kKey}, std::span(text).first(4)).tokens, 0u);
   EXPECT_EQ(DetectWatermark({kKey}, std::span(text).first(4)).p_value, 1);
@@ -89,7 +89,7 @@ TEST(Watermark, RepeatedContextsCountOnce) {
 }
 
 TEST(Watermark, NeitherSeedNorChoiceNorSaltHidesIt) {
-  SequenceOptions options = MarkedOptions(true, 1);
+  SequenceOptions options = Options(true, 1);
   const std::vector<uint32_t> text = Write(options, 80);
   options.choice_index = 3;
   options.seed = 9;
@@ -101,21 +101,21 @@ TEST(Watermark, NeitherSeedNorChoiceNorSaltHidesIt) {
 TEST(Watermark, SameInServiceAndUnderSpeculation) {
   auto client = Client::Connect({.in_process = InProcessEngine()});
   ASSERT_TRUE(client.ok());
-  auto sequence = (*client)->Open(MarkedOptions(true, 77));
+  auto sequence = (*client)->Open(Options(true, 77));
   ASSERT_TRUE(sequence.ok()) << sequence.status();
-  const std::vector<uint32_t> text = Write(MarkedOptions(true, 1), 33);
+  const std::vector<uint32_t> text = Write(Options(true, 1), 33);
   while ((*sequence)->position() < 30) {
     const uint32_t at = (*sequence)->position();
     std::vector<float> logits;
     for (uint32_t i = at; i < at + 3; ++i) {
       std::mt19937_64 random(i);
-      for (uint32_t id = 0; id < kMarkedVocabulary; ++id) logits.push_back(float(random() % 3000) / 1000);
+      for (uint32_t id = 0; id < kVocabulary; ++id) logits.push_back(float(random() % 3000) / 1000);
     }
     Drafts drafts;
     drafts.tokens = std::span(text).subspan(at, 2);
     Row row{sequence->get(), logits.data()};
     row.drafts = &drafts;
-    auto results = (*client)->Step({v1::DTYPE_F32, kMarkedVocabulary, {row}});
+    auto results = (*client)->Step({v1::DTYPE_F32, kVocabulary, {row}});
     ASSERT_TRUE(results.ok());
     const auto* verify = std::get_if<v1::VerifyResult>(&results->front());
     ASSERT_TRUE(verify != nullptr) << Describe(std::get<RowError>(results->front()));

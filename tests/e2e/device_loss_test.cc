@@ -26,7 +26,7 @@ using server::JsonText;
 using server::ParseJson;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kLossWait = absl::Seconds(20);
+constexpr absl::Duration kWait = absl::Seconds(20);
 
 // A stream that never reads its answers, so that its server cannot finish draining while this lives.
 class DeafStream {
@@ -82,7 +82,7 @@ TEST(DeviceLossTest, FaultCostsNoTokenAndExitsCleanly) {
 
   {
     const DeafStream deaf(address);
-    const absl::Time deadline = absl::Now() + kLossWait;
+    const absl::Time deadline = absl::Now() + kWait;
     while (server::Metric(metrics, "sortition_errors_total{reason=\"PROTOCOL_VIOLATION\"}") < 1500 &&
            absl::Now() < deadline) {
     }

@@ -25,8 +25,8 @@
 namespace sortition::testing::device_memory_test {
 namespace {
 
-constexpr uint32_t kDeviceVocabulary = 3000;
-constexpr uint64_t kRowBytes = kDeviceVocabulary * 2;
+constexpr uint32_t kVocabulary = 3000;
+constexpr uint64_t kRowBytes = kVocabulary * 2;
 constexpr uint64_t kSeed = 5;
 
 // Processes that are started meanwhile find the tests' driver.
@@ -88,20 +88,19 @@ class DeviceMemoryTest : public ::testing::Test {
     for (int i = 0; i < 3; ++i) {
       client::SequenceOptions options;
       options.request_id = absl::StrCat("r", i);
-      options.vocabulary_size = kDeviceVocabulary;
+      options.vocabulary_size = kVocabulary;
       options.seed = kSeed;
       options.parameters = parameters;
       auto opened = client->Open(options);
       ASSERT_TRUE(opened.ok()) << opened.status();
       sequences.push_back(*std::move(opened));
-      references.emplace_back(options.parameters, kSeed, 0, kDeviceVocabulary, kDeviceVocabulary,
-                              std::vector<uint32_t>());
+      references.emplace_back(options.parameters, kSeed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
     }
     auto* const data = static_cast<std::byte*>(rows.data());
     for (uint64_t step = 0; step < 20; ++step) {
-      client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {}};
+      client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
       for (size_t i = 0; i < 3; ++i) {
-        const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, step * 3 + i);
+        const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step * 3 + i);
         std::memcpy(data + i * kRowBytes, row.data(), row.size());
         batch.rows.push_back({sequences[i].get(), data + i * kRowBytes});
       }
@@ -170,7 +169,7 @@ TEST_F(DeviceMemoryTest, RowsForServersElsewhereAreStatedThere) {
   EXPECT_EQ(rows_read_, 0);
   // A token that the server asks for is read with its row. The row then follows with it in compact form.
   v1::LogitBias* const bias = parameters.add_logit_bias();
-  bias->set_token(kDeviceVocabulary - 1);
+  bias->set_token(kVocabulary - 1);
   bias->set_bias(3.0f);
   StepAll(client.get(), *rows, parameters);
   EXPECT_GT(rows_read_, 0);
@@ -192,15 +191,15 @@ TEST_F(DeviceMemoryTest, RowsThatDeviceDoesNotStateGoWhole) {
   // The third one begins at no multiple of 16 bytes. The fourth one has a logit that fails it.
   const std::vector<uint64_t> offsets = {0, 2 * kRowBytes, 5 * kRowBytes + 2, 8 * kRowBytes, 7 * kRowBytes};
   std::vector<std::unique_ptr<client::Sequence>> sequences;
-  client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {}};
+  client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
   for (size_t i = 0; i < offsets.size(); ++i) {
     client::SequenceOptions sequence;
     sequence.request_id = absl::StrCat("r", i);
-    sequence.vocabulary_size = kDeviceVocabulary;
+    sequence.vocabulary_size = kVocabulary;
     sequence.seed = kSeed;
     sequence.parameters = parameters;
     sequences.push_back(*client->Open(sequence));
-    std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, i);
+    std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, i);
     if (i == 3) std::memset(row.data() + 100, 0xff, 2);
     std::memcpy(data + offsets[i], row.data(), row.size());
     batch.rows.push_back({sequences.back().get(), data + offsets[i]});
@@ -215,7 +214,7 @@ TEST_F(DeviceMemoryTest, RowsThatDeviceDoesNotStateGoWhole) {
     }
     const auto* const draw = std::get_if<v1::DrawResult>(&(*outcomes)[i]);
     ASSERT_NE(draw, nullptr) << i << client::Describe(std::get<client::RowError>((*outcomes)[i]));
-    ReferenceSequence reference(parameters, kSeed, 0, kDeviceVocabulary, kDeviceVocabulary, std::vector<uint32_t>());
+    ReferenceSequence reference(parameters, kSeed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
     EXPECT_EQ(draw->token(), reference.Step(v1::DTYPE_BF16, data + offsets[i]).token()) << i;
   }
   EXPECT_EQ(rows_read_, 2);
@@ -262,18 +261,17 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
 
   client::SequenceOptions options;
   options.request_id = "r";
-  options.vocabulary_size = kDeviceVocabulary;
+  options.vocabulary_size = kVocabulary;
   options.seed = kSeed;
   options.parameters.mutable_raw_logprobs();
   const auto sequence = client->Open(options);
   ASSERT_TRUE(sequence.ok()) << sequence.status();
-  ReferenceSequence reference(options.parameters, kSeed, 0, kDeviceVocabulary, kDeviceVocabulary,
-                              std::vector<uint32_t>());
+  ReferenceSequence reference(options.parameters, kSeed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
   for (uint64_t step = 0; step < 20; ++step) {
     stream.hold();
     const auto word = (*ready)->Raise(nullptr);
     ASSERT_TRUE(word.ok()) << word.status();
-    client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {{sequence->get(), rows->data()}}};
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {{sequence->get(), rows->data()}}};
     batch.ready = *word;
     absl::Notification over;
     std::vector<client::RowResult> outcomes;
@@ -284,7 +282,7 @@ TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
     ASSERT_EQ((*answers)->StepAsync(client.get(), batch, {}, nullptr, done), absl::OkStatus());
     stream.await_waiting();
     EXPECT_FALSE(over.HasBeenNotified());
-    const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, step);
+    const std::vector<std::byte> row = MakeRow(v1::DTYPE_BF16, kVocabulary, step);
     std::memcpy(rows->data(), row.data(), row.size());
     stream.release();
     // Work queued behind the step. The fake device's memory is the host's.

@@ -29,13 +29,13 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr uint32_t kPolicyVocabulary = 512;
+constexpr uint32_t kVocabulary = 512;
 constexpr uint64_t kFirstKey = 11, kSecondKey = 12;
 
 // Logits of a row whose token is uncertain, as a function of its number.
 std::vector<float> MakeLogits(uint32_t number) {
   std::mt19937 random(number);
-  std::vector<float> logits(kPolicyVocabulary);
+  std::vector<float> logits(kVocabulary);
   for (float& logit : logits) logit = static_cast<float>(random() % 4096) / 1024;
   return logits;
 }
@@ -72,7 +72,7 @@ class PoliciesTest : public ::testing::Test {
   static client::SequenceOptions Options(const std::string& id) {
     client::SequenceOptions options;
     options.request_id = id;
-    options.vocabulary_size = kPolicyVocabulary;
+    options.vocabulary_size = kVocabulary;
     options.seed = 7;
     options.prompt = {1, 2, 3};
     return options;
@@ -82,7 +82,7 @@ class PoliciesTest : public ::testing::Test {
     const auto logits = MakeLogits(sequence->position());
     client::Batch batch;
     batch.dtype = v1::DTYPE_F32;
-    batch.vocabulary_size = kPolicyVocabulary;
+    batch.vocabulary_size = kVocabulary;
     batch.rows.push_back({.sequence = sequence, .logits = logits.data()});
     const auto results = client->Step(batch);
     ASSERT_TRUE(results.ok()) << results.status();
@@ -94,7 +94,7 @@ class PoliciesTest : public ::testing::Test {
     const auto logits = MakeLogits(1);
     client::Batch batch;
     batch.dtype = v1::DTYPE_F32;
-    batch.vocabulary_size = kPolicyVocabulary;
+    batch.vocabulary_size = kVocabulary;
     batch.rows.push_back({.sequence = sequence, .logits = logits.data()});
     const auto results = client->Step(batch);
     EXPECT_TRUE(results.ok()) << results.status();
@@ -252,7 +252,7 @@ TEST_F(PoliciesTest, NoFieldOfAClientHidesTheMark) {
   options.parameters.set_min_keep(2);
   options.parameters.set_top_p(0.99f);
   options.parameters.mutable_xtc()->set_probability(0.5f);
-  for (uint32_t token = 0; token < kPolicyVocabulary; token += 4) {  // most texts are taken back sometimes
+  for (uint32_t token = 0; token < kVocabulary; token += 4) {  // most texts are taken back sometimes
     options.parameters.add_banned_phrases()->add_tokens(token);
   }
   v1::Phase& phase = *options.parameters.add_phases();
@@ -266,7 +266,7 @@ TEST_F(PoliciesTest, NoFieldOfAClientHidesTheMark) {
       std::vector<float> logits = MakeLogits(sequence->position());
       const std::vector<float> next = MakeLogits(sequence->position() + 1);
       logits.insert(logits.end(), next.begin(), next.end());
-      client::Batch batch{v1::DTYPE_F32, kPolicyVocabulary, {{sequence.get(), logits.data(), (salt += 997) % 65536}}};
+      client::Batch batch{v1::DTYPE_F32, kVocabulary, {{sequence.get(), logits.data(), (salt += 997) % 65536}}};
       batch.rows[0].drafts = drafts;
       const auto results = client->Step(batch);
       ASSERT_TRUE(results.ok()) << results.status();

@@ -33,8 +33,8 @@ using testing::OpenOf;
 using testing::StepBuilder;
 using testing::StreamWorker;
 
-constexpr uint32_t kDeviceVocabulary = 64;
-constexpr uint64_t kDeviceRowBytes = kDeviceVocabulary * sizeof(float);
+constexpr uint32_t kVocabulary = 64;
+constexpr uint64_t kRowBytes = kVocabulary * sizeof(float);
 constexpr uint64_t kMostDeviceBytes = 3 * 4096;
 constexpr char kLogits[] = "step.logits.source.region";
 
@@ -80,8 +80,8 @@ struct Host {
     v1::StreamRequest attach;
     attach.mutable_attach_memory()->set_token(connection->token());
     worker->Send(attach);
-    worker->MustOpen(OpenOf("a", 1, kDeviceVocabulary));
-    worker->MustOpen(OpenOf("b", 1, kDeviceVocabulary));
+    worker->MustOpen(OpenOf("a", 1, kVocabulary));
+    worker->MustOpen(OpenOf("b", 1, kVocabulary));
   }
   ~Host() {
     card->FinishAll();
@@ -92,12 +92,12 @@ struct Host {
   Refusal Refused(const devices::MemoryHandle& handle) { return std::get<Refusal>(connection->Import(card, handle)); }
   // A step of rows "a" and "b" with logits at `offset`.
   v1::StreamRequest Step(uint64_t region, uint64_t offset) {
-    StepBuilder builder(++batch, kDeviceVocabulary);
+    StepBuilder builder(++batch, kVocabulary);
     builder.AddRow("a", batch, 0, "");
     builder.AddRow("b", batch, 0, "");
     v1::StreamRequest request = builder.Build();
     request.clear_payloads();
-    Place(region, offset, 2 * kDeviceRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
+    Place(region, offset, 2 * kRowBytes, request.mutable_step()->mutable_logits()->mutable_source());
     return request;
   }
   static void Place(uint64_t region, uint64_t offset, uint64_t length, v1::TensorSource* source) {
@@ -131,12 +131,12 @@ TEST(SessionDeviceMemory, LogitsAreSampledInPlace) {
     EXPECT_TRUE(row.may_change);
     EXPECT_EQ(row.memory, 1u);
     sampled.push_back(row.imported->bytes().data() + 512);
-    EXPECT_EQ(row.segments.front().data, sampled.back() + (sampled.size() - 1) * kDeviceRowBytes);
+    EXPECT_EQ(row.segments.front().data, sampled.back() + (sampled.size() - 1) * kRowBytes);
     return testing::SampleByReference(row);
   };
   Host host(options);
   const uint64_t region = host.Register();
-  host.Write(512, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
+  host.Write(512, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
   const auto results = host.worker->Run(host.Step(region, 512));
   EXPECT_EQ(results.at(0).draw().token(), 7u);
   EXPECT_EQ(results.at(1).draw().token(), 63u);
@@ -147,7 +147,7 @@ TEST(SessionDeviceMemory, LogitsAreSampledInPlace) {
 TEST(SessionDeviceMemory, RowsRunningElsewhereAreRead) {
   Host host(Card(), "cpu0");
   const uint64_t region = host.Register();
-  host.Write(0, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
+  host.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
   const auto results = host.worker->Run(host.Step(region, 0));
   EXPECT_EQ(results.at(0).draw().token(), 7u);
   EXPECT_EQ(results.at(1).draw().token(), 63u);
@@ -162,7 +162,7 @@ TEST(SessionDeviceMemory, ReadingBlocksNoStream) {
     return went_on ? absl::OkStatus() : absl::UnavailableError("the stream waits for the driver");
   };
   Host host(options, "cpu0");
-  host.Write(0, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
+  host.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
   host.worker->Send(host.Step(host.Register(), 0));
   sent.Notify();
   const auto results = host.worker->Results(1, 2);
@@ -197,8 +197,8 @@ TEST(SessionDeviceMemory, LostMemoryFailsRowKeepsSequence) {
     EXPECT_EQ(result.error().message(), "the card is gone");
     EXPECT_TRUE(result.error().has_retry_after());
   }
-  StepBuilder again(++host.batch, kDeviceVocabulary);
-  again.AddRow("a", 1, 0, F32Peak(kDeviceVocabulary, 9));
+  StepBuilder again(++host.batch, kVocabulary);
+  again.AddRow("a", 1, 0, F32Peak(kVocabulary, 9));
   EXPECT_EQ(host.worker->Run(again.Build()).at(0).draw().token(), 9u);
 }
 
@@ -208,12 +208,12 @@ TEST(SessionDeviceMemory, RecheckedRowsAreReadOnce) {
   FakeDevice::Options options = Card();
   options.sample = [&](const devices::DeviceRow& row) {
     const kernels::RowOutput answer = testing::SampleByReference(row);
-    host->Write(0, F32Peak(kDeviceVocabulary, 1) + F32Peak(kDeviceVocabulary, 1));
+    host->Write(0, F32Peak(kVocabulary, 1) + F32Peak(kVocabulary, 1));
     return answer;
   };
   host = std::make_unique<Host>(options, "card", 1);
   const uint64_t region = host->Register();
-  host->Write(0, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
+  host->Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
   const auto results = host->worker->Run(host->Step(region, 0));
   EXPECT_EQ(results.at(0).draw().token(), 7u);
   EXPECT_EQ(results.at(1).draw().token(), 63u);
@@ -226,15 +226,15 @@ TEST(SessionDeviceMemory, RowsLeavingABatchAreUncounted) {
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };
   Host host(options, "card", 0.5);
-  StepBuilder builder(++host.batch, kDeviceVocabulary);
+  StepBuilder builder(++host.batch, kVocabulary);
   for (uint32_t i = 0; i < kRows; ++i) {
-    host.worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kDeviceVocabulary));
+    host.worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kVocabulary));
     builder.AddRow(absl::StrCat("r", i), 1, 0, "").set_tensor_row(0);
   }
   builder.step().mutable_logits()->set_tensor_rows(1);
   v1::StreamRequest step = builder.Build();
   step.clear_payloads();
-  Host::Place(host.Register(), 0, kDeviceRowBytes, step.mutable_step()->mutable_logits()->mutable_source());
+  Host::Place(host.Register(), 0, kRowBytes, step.mutable_step()->mutable_logits()->mutable_source());
   const std::vector<v1::RowResult> results = host.worker->Run(step);
   ASSERT_EQ(results.size(), kRows);
   const auto failed = std::ranges::count_if(results, [](const v1::RowResult& row) { return row.has_error(); });
@@ -254,18 +254,18 @@ TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsAreTaken) {
   v1::StreamRequest drafts = host.Step(region, 0);
   drafts.mutable_step()->mutable_draft_probabilities()->set_rows(1);
   drafts.mutable_step()->mutable_draft_probabilities()->set_dtype(v1::DTYPE_F32);
-  Host::Place(region, 1024, kDeviceRowBytes, drafts.mutable_step()->mutable_draft_probabilities()->mutable_source());
+  Host::Place(region, 1024, kRowBytes, drafts.mutable_step()->mutable_draft_probabilities()->mutable_source());
   host.ExpectRefused(drafts, Reason::kOutOfRange, "step.draft_probabilities.source.region.region_id");
 
   v1::StreamRequest step = host.Step(region, 0);
   v1::VocabularyShard& shard = *step.mutable_step()->mutable_logits()->mutable_shard();
   shard.set_count(2);
-  shard.set_total_vocabulary_size(2 * kDeviceVocabulary);
+  shard.set_total_vocabulary_size(2 * kVocabulary);
   host.ExpectRefused(step, Reason::kNotImplemented, kLogits);
 
   v1::StreamRequest upload;
   upload.mutable_upload_mask()->set_mask_id(5);
-  upload.mutable_upload_mask()->set_vocabulary_size(kDeviceVocabulary);
+  upload.mutable_upload_mask()->set_vocabulary_size(kVocabulary);
   upload.mutable_upload_mask()->mutable_mask()->set_rows(1);
   Host::Place(region, 0, 8, upload.mutable_upload_mask()->mutable_mask()->mutable_source());
   host.worker->Send(upload);
@@ -276,7 +276,7 @@ TEST(SessionDeviceMemory, OnlyWholeRowsOfLogitsAreTaken) {
 TEST(SessionDeviceMemory, RangesAndRegionsAreValidated) {
   Host host;
   const uint64_t region = host.Register();
-  host.ExpectRefused(host.Step(region, 4096 - 2 * kDeviceRowBytes + 4), Reason::kOutOfRange, kLogits);
+  host.ExpectRefused(host.Step(region, 4096 - 2 * kRowBytes + 4), Reason::kOutOfRange, kLogits);
   host.ExpectRefused(host.Step(region, ~uint64_t{0} - 3), Reason::kOutOfRange, kLogits);
   host.ExpectRefused(host.Step(region, 2), Reason::kOutOfRange, std::string(kLogits) + ".offset");
   host.ExpectRefused(host.Step(region + 1, 0), Reason::kUnknownRegion, std::string(kLogits) + ".region_id");
@@ -290,7 +290,7 @@ TEST(SessionDeviceMemory, MemoryStaysUntilRowsAreAnswered) {
   options.synchronous = false;
   Host host(options);
   const uint64_t region = host.Register();
-  host.Write(0, F32Peak(kDeviceVocabulary, 7) + F32Peak(kDeviceVocabulary, 63));
+  host.Write(0, F32Peak(kVocabulary, 7) + F32Peak(kVocabulary, 63));
   const v1::StreamRequest step = host.Step(region, 0);
   host.worker->Send(step);
   ASSERT_EQ(host.card->held(), 1u);

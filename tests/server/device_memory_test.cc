@@ -39,8 +39,8 @@ using testing::FakeDevice;
 using testing::MakeRow;
 using testing::ReferenceSequence;
 
-constexpr uint32_t kDeviceVocabulary = 100;
-constexpr uint64_t kDeviceRowBytes = kDeviceVocabulary * 2;
+constexpr uint32_t kVocabulary = 100;
+constexpr uint64_t kRowBytes = kVocabulary * 2;
 constexpr uint64_t kBytes = 1 << 16;
 constexpr uint64_t kSeed = 5;
 
@@ -133,13 +133,12 @@ class Sequences {
     for (int i = 0; i < count; ++i) {
       client::SequenceOptions options;
       options.request_id = absl::StrCat("r", i);
-      options.vocabulary_size = kDeviceVocabulary;
+      options.vocabulary_size = kVocabulary;
       options.seed = kSeed + uint64_t(i);
       auto opened = client->Open(options);
       EXPECT_TRUE(opened.ok()) << opened.status();
       sequences_.push_back(*std::move(opened));
-      references_.emplace_back(options.parameters, *options.seed, 0, kDeviceVocabulary, kDeviceVocabulary,
-                               std::vector<uint32_t>());
+      references_.emplace_back(options.parameters, *options.seed, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
     }
   }
   client::Sequence* operator[](size_t i) { return sequences_[i].get(); }
@@ -154,12 +153,12 @@ class Sequences {
   std::vector<ReferenceSequence> references_;
 };
 
-std::vector<std::byte> Bf16Row(uint64_t key) { return MakeRow(v1::DTYPE_BF16, kDeviceVocabulary, key); }
+std::vector<std::byte> Bf16Row(uint64_t key) { return MakeRow(v1::DTYPE_BF16, kVocabulary, key); }
 
 // Every second row is elsewhere, so that messages are cut where rows do not adjoin.
 void StepAll(client::Client* client, Sequences* sequences, CardRows* card, std::vector<uint64_t> offsets) {
   for (uint64_t step = 0; step < 5; ++step) {
-    client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {}};
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
     std::vector<std::vector<std::byte>> rows;
     for (size_t i = 0; i < offsets.size(); ++i) {
       rows.push_back(Bf16Row(step * 100 + i));
@@ -180,8 +179,8 @@ TEST_F(DeviceMemoryTest, RowsAreReadByDeviceAlone) {
     ASSERT_TRUE(memory.ok()) << memory.status();
     EXPECT_EQ((*memory)->sharing(), absl::OkStatus());
     Sequences sequences(client.get(), 4);
-    StepAll(client.get(), &sequences, &card, {0, kDeviceRowBytes, 2 * kDeviceRowBytes, 3 * kDeviceRowBytes});
-    StepAll(client.get(), &sequences, &card, {kBytes - kDeviceRowBytes, 512, 0, kDeviceRowBytes});
+    StepAll(client.get(), &sequences, &card, {0, kRowBytes, 2 * kRowBytes, 3 * kRowBytes});
+    StepAll(client.get(), &sequences, &card, {kBytes - kRowBytes, 512, 0, kRowBytes});
     EXPECT_EQ(on_card_.exchange(0), 40);
     EXPECT_EQ(from_host_, 0);
     EXPECT_EQ(card.reads, 0);
@@ -196,10 +195,10 @@ TEST_F(DeviceMemoryTest, RowsOfBothMemoriesShareABatch) {
   Sequences sequences(client.get(), 5);
   std::vector<std::vector<std::byte>> rows;
   for (uint64_t i = 0; i < 5; ++i) rows.push_back(Bf16Row(i));
-  client::Batch batch{v1::DTYPE_BF16, kDeviceVocabulary, {}};
+  client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
   for (size_t i = 0; i < 5; ++i) {
-    card.Write(i * kDeviceRowBytes, rows[i]);
-    batch.rows.push_back({sequences[i], i % 2 == 0 ? card.at(i * kDeviceRowBytes) : rows[i].data()});
+    card.Write(i * kRowBytes, rows[i]);
+    batch.rows.push_back({sequences[i], i % 2 == 0 ? card.at(i * kRowBytes) : rows[i].data()});
   }
   const auto outcomes = client->Step(batch);
   ASSERT_TRUE(outcomes.ok()) << outcomes.status();
@@ -214,17 +213,15 @@ TEST_F(DeviceMemoryTest, AdjoiningAllocationsAreNamedApart) {
   CardRows first(both);
   CardRows second(static_cast<std::byte*>(both) + kBytes);
   const std::vector<std::byte> rows[] = {Bf16Row(1), Bf16Row(2)};
-  first.Write(kBytes - kDeviceRowBytes, rows[0]);
+  first.Write(kBytes - kRowBytes, rows[0]);
   second.Write(0, rows[1]);
   for (const client::TransportKind kind : {client::TransportKind::kGrpc, client::TransportKind::kRing}) {
     const auto client = Connect(kind);
     const auto memories = {client->ShareDevice(first.rows()), client->ShareDevice(second.rows())};
     for (const auto& memory : memories) ASSERT_TRUE(memory.ok() && (*memory)->sharing().ok()) << memory.status();
     Sequences sequences(client.get(), 2);
-    const auto outcomes =
-        client->Step({v1::DTYPE_BF16,
-                      kDeviceVocabulary,
-                      {{sequences[0], first.at(kBytes - kDeviceRowBytes)}, {sequences[1], second.at(0)}}});
+    const auto outcomes = client->Step(
+        {v1::DTYPE_BF16, kVocabulary, {{sequences[0], first.at(kBytes - kRowBytes)}, {sequences[1], second.at(0)}}});
     ASSERT_TRUE(outcomes.ok()) << outcomes.status();
     for (size_t i = 0; i < 2; ++i) sequences.Expect(i, rows[i], (*outcomes)[i]);
   }
@@ -241,21 +238,21 @@ TEST_F(DeviceMemoryTest, UnsharableRowsAreReadToHost) {
   EXPECT_EQ((*memory)->sharing(), absl::FailedPreconditionError("the stream shares no memory"));
   EXPECT_EQ(client->ShareDevice(card.rows()).status().code(), absl::StatusCode::kAlreadyExists);
   Sequences sequences(client.get(), 2);
-  StepAll(client.get(), &sequences, &card, {0, kDeviceRowBytes});
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   EXPECT_EQ(card.reads, 10);
   EXPECT_EQ(on_card_, 0);
 
   card.read_status = absl::UnavailableError("the card is gone");
   const std::vector<std::byte> row = Bf16Row(77);
   const auto outcomes =
-      client->Step({v1::DTYPE_BF16, kDeviceVocabulary, {{sequences[0], card.at(0)}, {sequences[1], row.data()}}});
+      client->Step({v1::DTYPE_BF16, kVocabulary, {{sequences[0], card.at(0)}, {sequences[1], row.data()}}});
   ASSERT_TRUE(outcomes.ok());
   const RowError& error = std::get<RowError>(outcomes->front());
   EXPECT_EQ(error.field, "rows.logits");
   EXPECT_EQ(error.message, "the card is gone");
   sequences.Expect(1, row, outcomes->back());
 
-  const auto behind = client->Step({v1::DTYPE_BF16, kDeviceVocabulary, {{sequences[0], card.at(kBytes - 2)}}});
+  const auto behind = client->Step({v1::DTYPE_BF16, kVocabulary, {{sequences[0], card.at(kBytes - 2)}}});
   ASSERT_TRUE(behind.ok());
   EXPECT_EQ(std::get<RowError>(behind->front()).code, absl::StatusCode::kOutOfRange);
 
@@ -277,7 +274,7 @@ class NextServerTest : public DeviceMemoryTest {
     EXPECT_EQ(card_.reads, 0);
     server_.server().Drain();
   }
-  void Step() { StepAll(client_.get(), &*sequences_, &card_, {0, kDeviceRowBytes}); }
+  void Step() { StepAll(client_.get(), &*sequences_, &card_, {0, kRowBytes}); }
 
   std::optional<TestServer> next_;
   std::unique_ptr<client::Client> client_;
@@ -378,7 +375,7 @@ TEST_F(DeviceMemoryTest, DeadWorkerLeavesNothing) {
     Sequences sequences(client.get(), 1);
     std::atomic<bool> done = false;
     ASSERT_TRUE(client
-                    ->StepAsync({v1::DTYPE_BF16, kDeviceVocabulary, {{sequences[0], card.at(0)}}}, {},
+                    ->StepAsync({v1::DTYPE_BF16, kVocabulary, {{sequences[0], card.at(0)}}}, {},
                                 [&](const auto&) { done = true; })
                     .ok());
     server_.device().AwaitBatch();
@@ -416,7 +413,7 @@ TEST_F(DeviceMemoryOff, TakesNoDescriptorUnlessEnabled) {
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ((*memory)->sharing(), absl::FailedPreconditionError("the server takes no memory of this device"));
   Sequences sequences(client.get(), 2);
-  StepAll(client.get(), &sequences, &card, {0, kDeviceRowBytes});
+  StepAll(client.get(), &sequences, &card, {0, kRowBytes});
   EXPECT_EQ(card.reads, 10);
 }
 

@@ -22,7 +22,7 @@
 namespace sortition::server::listener_test {
 namespace {
 
-std::string TestSocketPath(const char* name) {
+std::string SocketPath(const char* name) {
   return absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_", name);
 }
 
@@ -80,7 +80,7 @@ TEST(ListenerTest, PortIsFreeAfterStop) {
 
 TEST(ListenerTest, ServesSeveralListeners) {
   Config config = TestConfig();
-  config.listen = {absl::StrCat("unix:", TestSocketPath("several")), "127.0.0.1:0", "127.0.0.1:0"};
+  config.listen = {absl::StrCat("unix:", SocketPath("several")), "127.0.0.1:0", "127.0.0.1:0"};
   TestServer server(config);
   ASSERT_EQ(server.server().addresses().size(), 3u);
   for (const ListenAddress& address : server.server().addresses()) {
@@ -101,8 +101,8 @@ bool IsKept(const service::Descriptor& connection) {
 
 TEST(ListenerTest, ConnectionsAreCapped) {
   Config config = TestConfig();
-  config.listen = {absl::StrCat("unix:", TestSocketPath("capped"))};
-  config.memory_listen = absl::StrCat("unix:", TestSocketPath("capped_memory"));
+  config.listen = {absl::StrCat("unix:", SocketPath("capped"))};
+  config.memory_listen = absl::StrCat("unix:", SocketPath("capped_memory"));
   config.health_listen = "127.0.0.1:0";
   config.limits.max_connections = 3;
   TestServer server(config);
@@ -130,7 +130,7 @@ TEST(ListenerTest, ConnectionsAreCapped) {
 }
 
 TEST(ListenerTest, UnixSocketIsPrivateAndRemoved) {
-  const std::string path = TestSocketPath("private");
+  const std::string path = SocketPath("private");
   {
     const auto bound = ListenSocket::Bind(*ListenAddress::Parse("unix:" + path));
     ASSERT_TRUE(bound.ok()) << bound.status();
@@ -159,7 +159,7 @@ TEST(ListenerTest, SuccessorKeepsItsUnixSocket) {
 }
 
 TEST(ListenerTest, StaleUnixSocketIsReplacedFileIsNot) {
-  const auto address = ListenAddress::Parse("unix:" + TestSocketPath("abandoned"));
+  const auto address = ListenAddress::Parse("unix:" + SocketPath("abandoned"));
   const int abandoned = socket(AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(bind(abandoned, address->address(), address->size()), 0);
   close(abandoned);

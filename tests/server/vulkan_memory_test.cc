@@ -24,8 +24,8 @@ namespace {
 
 using testing::ExportedMemory;
 
-constexpr uint32_t kVulkanVocabulary = 3001;
-constexpr uint64_t kVulkanRowBytes = kVulkanVocabulary * 2;
+constexpr uint32_t kVocabulary = 3001;
+constexpr uint64_t kRowBytes = kVocabulary * 2;
 
 class VulkanMemoryTest : public ::testing::TestWithParam<testing::Driver> {};
 
@@ -67,7 +67,7 @@ TEST_P(VulkanMemoryTest, RowsEqualReferenceWithoutHostRead) {
   EXPECT_EQ((*shared)->sharing(), absl::OkStatus());
 
   client::SequenceOptions sequence;
-  sequence.vocabulary_size = kVulkanVocabulary;
+  sequence.vocabulary_size = kVocabulary;
   sequence.seed = 5;
   sequence.parameters.set_top_p(0.9f);
   std::vector<std::unique_ptr<client::Sequence>> sequences;
@@ -77,21 +77,21 @@ TEST_P(VulkanMemoryTest, RowsEqualReferenceWithoutHostRead) {
     auto opened = (*client)->Open(sequence);
     ASSERT_TRUE(opened.ok()) << opened.status();
     sequences.push_back(*std::move(opened));
-    references.emplace_back(sequence.parameters, 5, 0, kVulkanVocabulary, kVulkanVocabulary, std::vector<uint32_t>());
+    references.emplace_back(sequence.parameters, 5, 0, kVocabulary, kVocabulary, std::vector<uint32_t>());
   }
   for (uint64_t step = 0; step < 5; ++step) {
-    client::Batch batch{v1::DTYPE_BF16, kVulkanVocabulary, {}};
+    client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
     for (size_t i = 0; i < 3; ++i) {
-      const std::vector<std::byte> row = testing::MakeRow(v1::DTYPE_BF16, kVulkanVocabulary, step * 3 + i);
-      std::memcpy(data + i * kVulkanRowBytes, row.data(), row.size());
-      batch.rows.push_back({sequences[i].get(), data + i * kVulkanRowBytes});
+      const std::vector<std::byte> row = testing::MakeRow(v1::DTYPE_BF16, kVocabulary, step * 3 + i);
+      std::memcpy(data + i * kRowBytes, row.data(), row.size());
+      batch.rows.push_back({sequences[i].get(), data + i * kRowBytes});
     }
     const auto outcomes = (*client)->Step(batch);
     ASSERT_TRUE(outcomes.ok()) << outcomes.status();
     for (size_t i = 0; i < 3; ++i) {
       const auto* const draw = std::get_if<v1::DrawResult>(&(*outcomes)[i]);
       ASSERT_NE(draw, nullptr) << client::Describe(std::get<client::RowError>((*outcomes)[i]));
-      EXPECT_EQ(draw->token(), references[i].Step(v1::DTYPE_BF16, data + i * kVulkanRowBytes).token());
+      EXPECT_EQ(draw->token(), references[i].Step(v1::DTYPE_BF16, data + i * kRowBytes).token());
     }
   }
   EXPECT_EQ(reads, 0);

@@ -16,7 +16,7 @@ namespace {
 using testing::CompactChoice;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kShardedLive = 990;
+constexpr uint32_t kLive = 990;
 
 class SessionCompactShards : public SessionShards {
  protected:
@@ -28,7 +28,7 @@ class SessionCompactShards : public SessionShards {
     for (const char* name : {"a", "b", "whole a", "whole b"}) {
       v1::OpenSequence open = OpenOf(name, epoch_, kShardedVocabulary);
       open.set_seed(7);
-      open.set_live_vocabulary_size(kShardedLive);
+      open.set_live_vocabulary_size(kLive);
       change(open.mutable_parameters());
       workers_[0]->MustOpen(open);
     }
@@ -43,7 +43,7 @@ class SessionCompactShards : public SessionShards {
   // Builds shard `index` of both rows, with `count` first tokens each.
   v1::StreamRequest CompactStep(uint64_t batch_id, uint32_t index, uint32_t count,
                                 const std::vector<std::vector<uint32_t>>& named = {{}, {}}) const {
-    const uint32_t end = std::min(kBounds[index + 1], kShardedLive);
+    const uint32_t end = std::min(kBounds[index + 1], kLive);
     std::vector<std::optional<CompactChoice>> choices;
     for (uint32_t row = 0; row < 2; ++row) {
       choices.push_back(CompactChoice{{}, end - kBounds[index], count, {named[row]}, false, false, kBounds[index]});
@@ -228,7 +228,7 @@ TEST_F(SessionCompactShards, DraftsAreVerifiedAcrossShards) {
     shard.set_count(kShards);
     shard.set_first_token(kBounds[index]);
     shard.set_total_vocabulary_size(kShardedVocabulary);
-    const uint32_t end = std::min(kBounds[index + 1], kShardedLive);
+    const uint32_t end = std::min(kBounds[index + 1], kLive);
     const std::optional<CompactChoice> choices[] = {
         CompactChoice{{}, end - kBounds[index], 120, {}, false, false, kBounds[index]}};
     workers_[index]->Send(WithCompactRows(step, choices));

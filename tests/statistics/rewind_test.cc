@@ -11,26 +11,26 @@
 namespace sortition::testing::rewind_test {
 namespace {
 
-constexpr uint32_t kRewindVocabulary = 3;
-constexpr uint64_t kRewindTexts = 20'000;
+constexpr uint32_t kVocabulary = 3;
+constexpr uint64_t kTexts = 20'000;
 
 // Counts texts of two tokens by 3 * first + second.
 struct TextCounts {
-  std::vector<uint64_t> all = std::vector<uint64_t>(kRewindVocabulary * kRewindVocabulary);
-  std::vector<uint64_t> rewound = std::vector<uint64_t>(kRewindVocabulary * kRewindVocabulary);
+  std::vector<uint64_t> all = std::vector<uint64_t>(kVocabulary * kVocabulary);
+  std::vector<uint64_t> rewound = std::vector<uint64_t>(kVocabulary * kVocabulary);
 };
 
 // Writes texts in which each token has a third and [0, 1] is banned, one for each seed.
 TextCounts CountTexts() {
   client::SequenceOptions options;
   options.request_id = "text";
-  options.vocabulary_size = kRewindVocabulary;
+  options.vocabulary_size = kVocabulary;
   v1::TokenSequence& phrase = *options.parameters.add_banned_phrases();
   phrase.add_tokens(0);
   phrase.add_tokens(1);
-  const float logits[kRewindVocabulary] = {};
+  const float logits[kVocabulary] = {};
   TextCounts counts;
-  for (uint64_t seed = 0; seed < kRewindTexts; ++seed) {
+  for (uint64_t seed = 0; seed < kTexts; ++seed) {
     options.seed = seed;
     const auto sequence = client::LocalSequence::Open(options);
     if (!sequence.ok()) {
@@ -43,8 +43,8 @@ TextCounts CountTexts() {
       is_rewound |= std::get<v1::DrawResult>(result).has_rewind();
     }
     const std::vector<uint32_t> text = (*sequence)->tokens();
-    ++counts.all[kRewindVocabulary * text[0] + text[1]];
-    if (is_rewound) ++counts.rewound[kRewindVocabulary * text[0] + text[1]];
+    ++counts.all[kVocabulary * text[0] + text[1]];
+    if (is_rewound) ++counts.rewound[kVocabulary * text[0] + text[1]];
   }
   return counts;
 }

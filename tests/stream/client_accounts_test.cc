@@ -18,7 +18,7 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kAccountsVocabulary = 64;
+constexpr uint32_t kVocabulary = 64;
 
 void ExpectLimit(const std::optional<Refusal>& refusal, const char* limit) {
   ASSERT_TRUE(refusal.has_value()) << limit;
@@ -147,10 +147,10 @@ TEST(ClientAccountsTest, StreamsAreReleasedWithTheirHold) {
   EXPECT_TRUE(std::holds_alternative<ClientStream>(accounts.OpenStream("a")));
 }
 
-v1::StreamRequest AccountStep(uint64_t batch, uint32_t rows) {
-  StepBuilder step(batch, kAccountsVocabulary);
+v1::StreamRequest Step(uint64_t batch, uint32_t rows) {
+  StepBuilder step(batch, kVocabulary);
   for (uint32_t i = 0; i < rows; ++i) {
-    step.AddRow(absl::StrCat("r", i), batch, static_cast<uint32_t>(batch), testing::F32Peak(kAccountsVocabulary, 3));
+    step.AddRow(absl::StrCat("r", i), batch, static_cast<uint32_t>(batch), testing::F32Peak(kVocabulary, 3));
   }
   return step.Build();
 }
@@ -162,16 +162,16 @@ TEST(ClientRateTest, StepsBeyondRateAreRefusedOthersServed) {
   StreamWorker greedy(engine.get(), {.tenant = "greedy"}), again(engine.get(), {.tenant = "greedy"}),
       other(engine.get(), {.tenant = "other"});
   for (StreamWorker* worker : {&greedy, &again, &other}) {
-    for (int i = 0; i < 4; ++i) worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kAccountsVocabulary));
+    for (int i = 0; i < 4; ++i) worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kVocabulary));
   }
-  EXPECT_EQ(greedy.Run(AccountStep(1, 4)).size(), 4u);
-  greedy.Send(AccountStep(2, 1));
+  EXPECT_EQ(greedy.Run(Step(1, 4)).size(), 4u);
+  greedy.Send(Step(2, 1));
   ExpectError(greedy.StepError(2), Reason::kClientLimit, "step");
-  again.Send(AccountStep(3, 1));
+  again.Send(Step(3, 1));
   ExpectError(again.StepError(3), Reason::kClientLimit, "step");
-  EXPECT_EQ(other.Run(AccountStep(1, 4)).size(), 4u);
+  EXPECT_EQ(other.Run(Step(1, 4)).size(), 4u);
   engine.clock().Advance(absl::Milliseconds(300));
-  EXPECT_EQ(greedy.Run(AccountStep(4, 1)).size(), 1u);
+  EXPECT_EQ(greedy.Run(Step(4, 1)).size(), 1u);
 }
 
 TEST(ClientRateTest, OpensAndMasksCountAsBytes) {
@@ -179,12 +179,12 @@ TEST(ClientRateTest, OpensAndMasksCountAsBytes) {
   limits.client_bytes_per_second = 50;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, kAccountsVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   for (uint32_t token = 1; token < 60; ++token) open.mutable_parameters()->add_banned_token_ids(token);
   worker.MustOpen(open);
-  ExpectError(worker.Open(OpenOf("b", 1, kAccountsVocabulary)).error(), Reason::kClientLimit, "open");
+  ExpectError(worker.Open(OpenOf("b", 1, kVocabulary)).error(), Reason::kClientLimit, "open");
   engine.clock().Advance(absl::Seconds(10));
-  worker.MustOpen(OpenOf("b", 1, kAccountsVocabulary));
+  worker.MustOpen(OpenOf("b", 1, kVocabulary));
 }
 
 TEST(ClientRateTest, ForksCountAsBytes) {
@@ -192,10 +192,10 @@ TEST(ClientRateTest, ForksCountAsBytes) {
   limits.client_bytes_per_second = 10;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("parent", 1, kAccountsVocabulary));
+  worker.MustOpen(OpenOf("parent", 1, kVocabulary));
   v1::StreamRequest fork;
   fork.mutable_fork()->set_parent_request_id("parent");
-  *fork.mutable_fork()->mutable_child() = OpenOf("child", 1, kAccountsVocabulary);
+  *fork.mutable_fork()->mutable_child() = OpenOf("child", 1, kVocabulary);
   worker.Send(fork);
   const auto response = worker.Await([](const v1::StreamResponse& message) { return message.has_forked(); });
   ASSERT_TRUE(response.has_value());
@@ -208,7 +208,7 @@ TEST(ClientRateTest, RefusedHistoryInPiecesHasOneAnswer) {
   limits.client_bytes_per_second = 10;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("first", 1, kAccountsVocabulary));
+  worker.MustOpen(OpenOf("first", 1, kVocabulary));
   v1::OpenSequence piece = StatefulOpen("a", 1);
   piece.mutable_history()->set_continues(true);
   ExpectError(worker.Open(piece).error(), Reason::kClientLimit, "open");
@@ -218,7 +218,7 @@ TEST(ClientRateTest, RefusedHistoryInPiecesHasOneAnswer) {
   last.mutable_open()->mutable_history()->set_continues(false);
   worker.Send(last);
   engine.clock().Advance(absl::Seconds(1000));
-  v1::SequenceOpened next = worker.Open(OpenOf("b", 1, kAccountsVocabulary));
+  v1::SequenceOpened next = worker.Open(OpenOf("b", 1, kVocabulary));
   EXPECT_EQ(next.request_id(), "b") << "the last piece was answered";
 }
 

@@ -15,7 +15,7 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kAnswersVocabulary = 32;
+constexpr uint32_t kVocabulary = 32;
 
 class SessionAnswers : public ::testing::Test {
  protected:
@@ -24,11 +24,11 @@ class SessionAnswers : public ::testing::Test {
       : engine_(TestEngine::OnFake({}, {.max_batch_rows = 2, .batches_in_flight = batches_in_flight})) {}
 
   void Send(int rows, bool early = false) {
-    StepBuilder step(1, kAnswersVocabulary);
+    StepBuilder step(1, kVocabulary);
     for (int i = 0; i < rows; ++i) {
       const std::string name = absl::StrCat("s", i);
-      worker_.MustOpen(OpenOf(name, 1, kAnswersVocabulary));
-      step.AddRow(name, 1, 0, F32Peak(kAnswersVocabulary, 1));
+      worker_.MustOpen(OpenOf(name, 1, kVocabulary));
+      step.AddRow(name, 1, 0, F32Peak(kVocabulary, 1));
     }
     step.step().set_answer_early(early);
     worker_.Send(step.Build());
@@ -95,10 +95,10 @@ TEST_F(SessionAnswers, RepeatedRowsDelayNoOtherBatch) {
 }
 
 TEST_F(SessionAnswers, ImmediateRefusalsLeaveAtOnce) {
-  StepBuilder step(1, kAnswersVocabulary);
-  worker_.MustOpen(OpenOf("s0", 1, kAnswersVocabulary));
-  step.AddRow("s0", 1, 0, F32Peak(kAnswersVocabulary, 1));
-  step.AddRow("unknown", 1, 0, F32Peak(kAnswersVocabulary, 1));
+  StepBuilder step(1, kVocabulary);
+  worker_.MustOpen(OpenOf("s0", 1, kVocabulary));
+  step.AddRow("s0", 1, 0, F32Peak(kVocabulary, 1));
+  step.AddRow("unknown", 1, 0, F32Peak(kVocabulary, 1));
   worker_.Send(step.Build());
   EXPECT_EQ(RowsOfMessages(), MessageRows{1});
   engine_.fake().FinishAll();

@@ -12,10 +12,10 @@ namespace {
 using testing::PlainSequence;
 using testing::StepBuilder;
 
-constexpr uint32_t kCheckpointVocabulary = 64;
+constexpr uint32_t kVocabulary = 64;
 
 v1::OpenSequence Mirostat(std::string_view request_id) {
-  v1::OpenSequence open = testing::OpenOf(request_id, 1, kCheckpointVocabulary);
+  v1::OpenSequence open = testing::OpenOf(request_id, 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   return open;
@@ -24,11 +24,11 @@ v1::OpenSequence Mirostat(std::string_view request_id) {
 // Returns the same logits for every step at a position.
 std::string LogitsAt(uint32_t position) {
   std::mt19937_64 random(position);
-  return testing::RandomLogits(kernels::DType::kF32, kCheckpointVocabulary, &random);
+  return testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
 }
 
 v1::RowResult Step(Replica* replica, std::string_view request_id, uint32_t position, const std::string& checkpoint) {
-  StepBuilder step(position + 1, kCheckpointVocabulary);
+  StepBuilder step(position + 1, kVocabulary);
   v1::StepRow& row = step.AddRow(request_id, position + 1, position, LogitsAt(position));
   if (!checkpoint.empty()) row.set_checkpoint(checkpoint);
   return replica->worker().Run(step.Build()).at(0);
@@ -60,7 +60,7 @@ TEST(SessionCheckpoint, AlteredOrForeignCheckpointFailsAlone) {
   std::string tampered = checkpoint;
   tampered[3] = static_cast<char>(tampered[3] ^ 1);
 
-  StepBuilder step(1, kCheckpointVocabulary);
+  StepBuilder step(1, kVocabulary);
   step.AddRow("a", 1, 1, LogitsAt(1)).set_checkpoint(tampered);
   step.AddRow("b", 1, 1, LogitsAt(1)).set_checkpoint(checkpoint);
   const std::vector<v1::RowResult> results = replica.worker().Run(step.Build());
@@ -85,7 +85,7 @@ TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
   PlainSequence plain(open);
   uint64_t batch = 0;
   const auto step = [&](uint64_t step_id, const std::string& checkpoint, std::optional<uint32_t> truncate_to) {
-    StepBuilder builder(++batch, kCheckpointVocabulary);
+    StepBuilder builder(++batch, kVocabulary);
     v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
     row.set_history_hash(plain.hash());
     row.set_checkpoint(checkpoint);
@@ -120,7 +120,7 @@ TEST(SessionCheckpoint, HoldsForRewrittenHistory) {
   PlainSequence plain(open);
   uint64_t batch = 0;
   const auto step = [&](uint64_t step_id, const std::string& checkpoint) {
-    StepBuilder builder(++batch, kCheckpointVocabulary);
+    StepBuilder builder(++batch, kVocabulary);
     v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
     row.set_history_hash(plain.hash());
     row.set_checkpoint(checkpoint);
@@ -154,7 +154,7 @@ TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
   replica.worker().MustOpen(open);
   PlainSequence plain(open);
   const auto step = [&](uint64_t id, const std::string& checkpoint) {
-    StepBuilder builder(id, kCheckpointVocabulary);
+    StepBuilder builder(id, kVocabulary);
     v1::StepRow& row = builder.AddRow("a", id, plain.position(), LogitsAt(plain.position()));
     row.set_history_hash(plain.hash());
     row.set_checkpoint(checkpoint);
@@ -168,7 +168,7 @@ TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
 
 TEST(SessionCheckpoint, StatelessSamplersHaveNone) {
   Replica replica(KeyOf('k'));
-  replica.worker().MustOpen(testing::OpenOf("a", 1, kCheckpointVocabulary));
+  replica.worker().MustOpen(testing::OpenOf("a", 1, kVocabulary));
   EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());
   ExpectError(Step(&replica, "a", 1, "x").error(), Reason::kContradiction, "step.rows[0].checkpoint");
 }

@@ -7,8 +7,8 @@
 namespace sortition::service::session_compact_nouns_test {
 namespace {
 
-constexpr uint32_t kNounVocabulary = 1500;  // more tokens than a refusal names
-constexpr uint32_t kNounFirst = 200;
+constexpr uint32_t kVocabulary = 1500;  // more tokens than a refusal names
+constexpr uint32_t kFirst = 200;
 
 class SessionCompactNouns : public CompactFixture {
  protected:
@@ -16,7 +16,7 @@ class SessionCompactNouns : public CompactFixture {
 
   // Opens a text on both streams.
   void Open(const std::function<void(v1::OpenSequence*)>& change) {
-    open_ = OpenOf("a", ++epoch_, kNounVocabulary);
+    open_ = OpenOf("a", ++epoch_, kVocabulary);
     open_.set_seed(11);
     open_.mutable_parameters()->set_temperature(0.8f);
     open_.mutable_parameters()->set_top_k(30);
@@ -28,18 +28,18 @@ class SessionCompactNouns : public CompactFixture {
     position_ = open_.history().tokens_size();
   }
 
-  std::string Logits() { return RandomLogits(kernels::DType::kF32, kNounVocabulary, &random_); }
+  std::string Logits() { return RandomLogits(kernels::DType::kF32, kVocabulary, &random_); }
 
   // Steps the text in both forms, `positions` rows of logits, and expects one answer without a refusal.
   v1::RowResult ExpectEqual(uint32_t positions, const AddTask& add) {
-    StepBuilder builder(++batch_, kNounVocabulary);
+    StepBuilder builder(++batch_, kVocabulary);
     v1::StepRow& row = builder.AddRow("a", ++step_id_, position_, Logits());
     for (uint32_t i = 1; i < positions; ++i) builder.AddTensorRow(Logits());
     if (is_stateful_) row.set_history_hash(hash_);
     add(&builder, &row);
     const v1::StreamRequest step = builder.Build();
     const std::vector<v1::RowResult> expected = whole_.Run(step);
-    CompactChoice choice{PlainRowParameters(open_.parameters()), kNounVocabulary, kNounFirst};
+    CompactChoice choice{PlainRowParameters(open_.parameters()), kVocabulary, kFirst};
     choice.sum = open_.parameters().phases().empty();
     choice.named.assign(positions, named_);
     const std::optional<CompactChoice> choices[] = {choice};
@@ -98,7 +98,7 @@ TEST_F(SessionCompactNouns, DraftsAtEveryPositionEqualWhole) {
         for (uint32_t i = 0; i < 3; ++i) {
           draft.add_draft_tokens(i);
           if (mode == v1::VERIFY_MODE_BLOCK) {
-            const uint32_t at = builder->AddDraftRow(std::vector<float>(kNounVocabulary, 1.0f / kNounVocabulary));
+            const uint32_t at = builder->AddDraftRow(std::vector<float>(kVocabulary, 1.0f / kVocabulary));
             if (i == 0) draft.set_draft_row(at);
           }
         }
@@ -134,15 +134,15 @@ TEST_F(SessionCompactNouns, MasksEqualWhole) {
   v1::StreamRequest upload;
   v1::UploadMask& mask = *upload.mutable_upload_mask();
   mask.set_mask_id(1);
-  mask.set_vocabulary_size(kNounVocabulary);
+  mask.set_vocabulary_size(kVocabulary);
   mask.mutable_mask()->set_rows(1);
   mask.mutable_mask()->mutable_source()->mutable_inline_()->set_payload(0);
-  upload.add_payloads(std::string((kNounVocabulary + 31) / 32 * 4, '\x7f'));
+  upload.add_payloads(std::string((kVocabulary + 31) / 32 * 4, '\x7f'));
   whole_.Send(upload);
   compact_.Send(upload);
   ExpectEqual(1, [](StepBuilder* builder, v1::StepRow* row) {
-    std::vector<bool> allowed(kNounVocabulary, true);
-    for (uint32_t id = 0; id < kNounVocabulary; id += 5) allowed[id] = false;
+    std::vector<bool> allowed(kVocabulary, true);
+    for (uint32_t id = 0; id < kVocabulary; id += 5) allowed[id] = false;
     row->mutable_mask()->set_mask_row(builder->AddMask(allowed));
   });
   ExpectEqual(1, [](StepBuilder*, v1::StepRow* row) { row->mutable_mask()->set_uploaded_mask_id(1); });

@@ -18,8 +18,8 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kLifeVocabulary = 300;
-constexpr uint32_t kLifeLive = 290;
+constexpr uint32_t kVocabulary = 300;
+constexpr uint32_t kLive = 290;
 
 struct Life {
   std::string name;
@@ -94,14 +94,14 @@ TEST_P(SessionLife, EqualsPlainSequence) {
   std::mt19937_64 random(5);
   uint64_t batch_id = 0;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    v1::OpenSequence open = testing::OpenOf(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kLifeVocabulary);
-    open.set_live_vocabulary_size(kLifeLive);
+    v1::OpenSequence open = testing::OpenOf(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kVocabulary);
+    open.set_live_vocabulary_size(kLive);
     open.set_choice_index(static_cast<uint32_t>(dtype));
     open.set_seed(random());
     GetParam().set(open.mutable_parameters());
     v1::OpenSequence whole = open;
     whole.mutable_history()->set_prompt_length(20);
-    for (int i = 0; i < 25; ++i) whole.mutable_history()->add_tokens(static_cast<uint32_t>(random() % kLifeLive));
+    for (int i = 0; i < 25; ++i) whole.mutable_history()->add_tokens(static_cast<uint32_t>(random() % kLive));
     PlainSequence plain(whole);
     const v1::SequenceOpened unsent = worker.Open(open);
     const v1::OpenedState opened = unsent.has_state() ? unsent.state() : worker.MustOpen(whole);
@@ -112,25 +112,25 @@ TEST_P(SessionLife, EqualsPlainSequence) {
     }
 
     for (uint64_t step_id = 1; step_id <= 50; ++step_id) {
-      const std::string logits = testing::RandomLogits(dtype, kLifeVocabulary, &random);
+      const std::string logits = testing::RandomLogits(dtype, kVocabulary, &random);
       PlainSequence::Row plain_row{dtype, logits, 0, {}, std::nullopt};
-      StepBuilder step(++batch_id, kLifeVocabulary, dtype);
+      StepBuilder step(++batch_id, kVocabulary, dtype);
       v1::StepRow& row = step.AddRow(open.request_id(), step_id, 0, logits);
       if (random() % 8 == 0 && plain.position() > 25) {
         plain.TruncateTo(plain.position() - 1 - static_cast<uint32_t>(random() % 3));
         if (opened.stateful()) row.set_truncate_to(plain.position());
       }
       for (uint64_t forced = random() % 8; forced < 3; ++forced) {
-        plain.Append(static_cast<uint32_t>(random() % kLifeLive));
+        plain.Append(static_cast<uint32_t>(random() % kLive));
         if (opened.stateful()) row.add_append_tokens(plain.tokens().back());
       }
       if (random() % 6 == 0) {
-        plain_row.mask.resize(kLifeVocabulary);
-        for (size_t id = 0; id < kLifeVocabulary; ++id) plain_row.mask[id] = random() % 2 == 0;
+        plain_row.mask.resize(kVocabulary);
+        for (size_t id = 0; id < kVocabulary; ++id) plain_row.mask[id] = random() % 2 == 0;
         row.mutable_mask()->set_mask_row(step.AddMask(plain_row.mask));
       } else if (random() % 6 == 0) {
         plain_row.allowed.emplace();
-        for (int i = 0; i < 60; ++i) plain_row.allowed->push_back(static_cast<uint32_t>(random() % kLifeLive));
+        for (int i = 0; i < 60; ++i) plain_row.allowed->push_back(static_cast<uint32_t>(random() % kLive));
         for (const uint32_t token : *plain_row.allowed) row.mutable_mask()->mutable_allowed_tokens()->add_tokens(token);
       }
       if (random() % 5 == 0) {
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Session, SessionLife, ::testing::ValuesIn(Lives()),
 TEST(SessionOpen, StatelessKeepsNothing) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::OpenOf("a", 1, kLifeVocabulary);
+  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
   const v1::OpenedState opened = worker.MustOpen(open);
   EXPECT_FALSE(opened.stateful());
   EXPECT_EQ(opened.position(), 0u);
@@ -175,13 +175,13 @@ TEST(SessionOpen, StatelessKeepsNothing) {
 TEST(SessionOpen, StatelessTakesAnyStep) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  const v1::OpenSequence open = testing::OpenOf("a", 1, kLifeVocabulary);
+  const v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
   worker.MustOpen(open);
   std::mt19937_64 random(6);
-  const std::string logits = testing::RandomLogits(DType::kF32, kLifeVocabulary, &random);
+  const std::string logits = testing::RandomLogits(DType::kF32, kVocabulary, &random);
   uint64_t batch_id = 0;
   for (const uint32_t position : {9u, 0u, 9u, 4'000'000u, 3u}) {
-    StepBuilder step(++batch_id, kLifeVocabulary);
+    StepBuilder step(++batch_id, kVocabulary);
     step.AddRow("a", 1, position, logits);
     const auto results = worker.Run(step.Build());
     ASSERT_EQ(results.size(), 1u);
@@ -194,13 +194,13 @@ TEST(SessionOpen, StatelessTakesAnyStep) {
 TEST(SessionOpen, DrawnSeedIsReturnedAndUsed) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::OpenOf("a", 1, kLifeVocabulary);
+  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
   open.clear_seed();
   open.set_seed(worker.MustOpen(open).seed());
   std::mt19937_64 random(7);
   for (uint32_t position = 0; position < 20; ++position) {
-    const std::string logits = testing::RandomLogits(DType::kF32, kLifeVocabulary, &random);
-    StepBuilder step(position, kLifeVocabulary);
+    const std::string logits = testing::RandomLogits(DType::kF32, kVocabulary, &random);
+    StepBuilder step(position, kVocabulary);
     step.AddRow("a", 1 + position, position, logits);
     EXPECT_EQ(worker.Run(step.Build()).at(0).draw().token(),
               PlainSequence(open).Draw({.logits = logits}, position).token());

@@ -20,9 +20,9 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kMaskVocabulary = 70;
+constexpr uint32_t kVocabulary = 70;
 
-v1::StreamRequest UploadOf(uint64_t id, const std::vector<uint32_t>& allowed, uint32_t vocabulary = kMaskVocabulary) {
+v1::StreamRequest UploadOf(uint64_t id, const std::vector<uint32_t>& allowed, uint32_t vocabulary = kVocabulary) {
   std::vector<uint32_t> words((vocabulary + 31) / 32);
   for (const uint32_t token : allowed) words.at(token / 32) |= 1u << token % 32;
   v1::StreamRequest request;
@@ -59,8 +59,8 @@ class SessionMask : public ::testing::Test {
   }
   // A draw of "a" from a row whose likeliest token is `peak`, under mask `id`.
   v1::RowResult Masked(uint64_t id, uint32_t peak) {
-    StepBuilder step(++batch_, kMaskVocabulary);
-    v1::StepRow& row = step.AddRow("a", batch_, 0, F32Peak(kMaskVocabulary, peak));
+    StepBuilder step(++batch_, kVocabulary);
+    v1::StepRow& row = step.AddRow("a", batch_, 0, F32Peak(kVocabulary, peak));
     row.mutable_mask()->set_uploaded_mask_id(id);
     return worker_.Run(step.Build()).at(0);
   }
@@ -71,7 +71,7 @@ class SessionMask : public ::testing::Test {
 };
 
 TEST_F(SessionMask, UploadedMaskHoldsForItsSteps) {
-  worker_.MustOpen(OpenOf("a", 1, kMaskVocabulary));
+  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
   ASSERT_FALSE(Upload(UploadOf(7, {3, 69})).has_error());
   EXPECT_EQ(Masked(7, 69).draw().token(), 69u);
   EXPECT_NE(Masked(7, 68).draw().token(), 68u);
@@ -85,11 +85,11 @@ TEST_F(SessionMask, UploadedMaskHoldsForItsSteps) {
 }
 
 TEST_F(SessionMask, WrongMaskWidthIsRefusedByName) {
-  worker_.MustOpen(OpenOf("a", 1, kMaskVocabulary));
-  ASSERT_FALSE(Upload(UploadOf(1, {3}, kMaskVocabulary - 1)).has_error());
+  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+  ASSERT_FALSE(Upload(UploadOf(1, {3}, kVocabulary - 1)).has_error());
   ExpectError(Masked(1, 3).error(), Reason::kVocabularyMismatch, "step.rows[0].mask.uploaded_mask_id");
   v1::StreamRequest wrong = UploadOf(2, {3});
-  wrong.mutable_upload_mask()->set_vocabulary_size(kMaskVocabulary + 32);
+  wrong.mutable_upload_mask()->set_vocabulary_size(kVocabulary + 32);
   ExpectError(Upload(wrong).error(), Reason::kSizeMismatch, "payloads[0]");
   wrong = UploadOf(2, {3});
   wrong.mutable_upload_mask()->mutable_mask()->set_rows(2);
@@ -181,24 +181,24 @@ TEST_F(SessionMask, RetryWithoutMaskEqualsOneThatAllowsAll) {
 
 // Padding bits do not count.
 TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
-  v1::OpenSequence open = OpenOf("a", 1, kMaskVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.set_live_vocabulary_size(66);
   worker_.MustOpen(open);
-  worker_.MustOpen(OpenOf("b", 1, kMaskVocabulary));
+  worker_.MustOpen(OpenOf("b", 1, kVocabulary));
   ASSERT_FALSE(Upload(UploadOf(1, {66, 69})).has_error());
   ExpectError(Masked(1, 3).error(), Reason::kNoLiveToken, "step.rows[0].mask");
-  StepBuilder step(100, kMaskVocabulary);
-  step.AddRow("a", 100, 0, F32Peak(kMaskVocabulary, 3))
+  StepBuilder step(100, kVocabulary);
+  step.AddRow("a", 100, 0, F32Peak(kVocabulary, 3))
       .mutable_mask()
-      ->set_mask_row(step.AddMask(std::vector<bool>(kMaskVocabulary)));
-  step.AddRow("b", 100, 0, F32Peak(kMaskVocabulary, 4));
+      ->set_mask_row(step.AddMask(std::vector<bool>(kVocabulary)));
+  step.AddRow("b", 100, 0, F32Peak(kVocabulary, 4));
   const std::vector<v1::RowResult> results = worker_.Run(step.Build());
   ExpectError(results.at(0).error(), Reason::kNoLiveToken, "step.rows[0].mask");
   EXPECT_EQ(results.at(1).draw().token(), 4u);
   // An empty list alone fails; if the list and the sequence's options exclude each other, neither is named alone.
   const auto listed = [&](uint64_t batch, const std::vector<uint32_t>& tokens) {
-    StepBuilder listed_step(batch, kMaskVocabulary);
-    v1::StepRow& row = listed_step.AddRow("a", batch, 0, F32Peak(kMaskVocabulary, 3));
+    StepBuilder listed_step(batch, kVocabulary);
+    v1::StepRow& row = listed_step.AddRow("a", batch, 0, F32Peak(kVocabulary, 3));
     v1::TokenSequence& list = *row.mutable_mask()->mutable_allowed_tokens();
     list.mutable_tokens()->Assign(tokens.begin(), tokens.end());
     return worker_.Run(listed_step.Build()).at(0);
@@ -289,7 +289,7 @@ TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
 }
 
 TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
-  v1::OpenSequence open = OpenOf("a", 1, kMaskVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_history();
   v1::SamplingParameters& parameters = *open.mutable_parameters();
   parameters.mutable_raw_logprobs();
@@ -301,10 +301,10 @@ TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
   const v1::OpenedState state = worker_.MustOpen(open);
   EXPECT_TRUE(state.stateful());
   PlainSequence plain(open);
-  const std::string logits = F32Peak(kMaskVocabulary, 9);
+  const std::string logits = F32Peak(kVocabulary, 9);
   std::vector<uint32_t> tokens;
   for (uint64_t step = 1; step <= 3; ++step) {
-    StepBuilder builder(step, kMaskVocabulary);
+    StepBuilder builder(step, kVocabulary);
     builder.AddRow("a", step, plain.position(), logits).set_history_hash(plain.hash());
     const v1::RowResult result = worker_.Run(builder.Build()).at(0);
     ASSERT_TRUE(result.has_draw()) << result.ShortDebugString();

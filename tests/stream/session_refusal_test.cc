@@ -16,18 +16,18 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kRefusalVocabulary = 10;
+constexpr uint32_t kVocabulary = 10;
 
 class SessionRefusal : public ::testing::Test {
  protected:
   // A step of one row that a stateless sequence "a" answers with token 7.
   static StepBuilder GoodStep(uint64_t batch_id) {
-    StepBuilder step(batch_id, kRefusalVocabulary);
-    step.AddRow("a", 1, 0, testing::F32Peak(kRefusalVocabulary, 7));
+    StepBuilder step(batch_id, kVocabulary);
+    step.AddRow("a", 1, 0, testing::F32Peak(kVocabulary, 7));
     return step;
   }
   void ExpectStreamGoesOn() {
-    worker_.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
+    worker_.MustOpen(OpenOf("a", 1, kVocabulary));
     const auto results = worker_.Run(GoodStep(1000).Build());
     ASSERT_EQ(results.size(), 1u);
     EXPECT_EQ(results[0].draw().token(), 7u);
@@ -55,7 +55,7 @@ TEST_F(SessionRefusal, IndexIsThatOfMessage) {
   worker_.Send(testing::CancelOf(1));
   worker_.SendBytes("\x03");
   EXPECT_EQ(worker_.Rejected().message_index(), 4u);
-  worker_.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
+  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
   worker_.Run(GoodStep(1).Build());
   worker_.Send(v1::StreamRequest());
   EXPECT_EQ(worker_.Rejected().message_index(), 7u);
@@ -68,7 +68,7 @@ TEST_F(SessionRefusal, NoKind) {
 }
 
 TEST_F(SessionRefusal, UnknownFieldOfAnOpenIsAnsweredByItsName) {
-  v1::StreamRequest request = testing::Message(OpenOf("a", 4, kRefusalVocabulary));
+  v1::StreamRequest request = testing::Message(OpenOf("a", 4, kVocabulary));
   v1::SamplingParameters& parameters = *request.mutable_open()->mutable_parameters();
   parameters.GetReflection()->MutableUnknownFields(&parameters)->AddVarint(99, 1);
   worker_.Send(request);
@@ -110,7 +110,7 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
 }
 
 TEST_F(SessionRefusal, ParametersOutOfRange) {
-  v1::OpenSequence open = OpenOf("a", 1, kRefusalVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_parameters()->set_typical_p(2);
   ExpectError(worker_.Open(open).error(), Reason::kOutOfRange, "open.parameters.typical_p");
   open.mutable_parameters()->clear_typical_p();
@@ -131,7 +131,7 @@ TEST_F(SessionRefusal, WrongStepShape) {
       {Reason::kOutOfRange, "step.logits.shard.count",
        [](auto* r) { r->mutable_step()->mutable_logits()->mutable_shard(); }},
   };
-  worker_.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
+  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
   uint64_t batch_id = 0;
   for (const auto& [reason, field, change] : cases) {
     v1::StreamRequest request = GoodStep(++batch_id).Build();
@@ -146,7 +146,7 @@ TEST_F(SessionRefusal, WrongStepShape) {
 TEST_F(SessionRefusal, ReusedBatchIdIsRejectedByIndex) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("a", 1, kRefusalVocabulary));
+  worker.MustOpen(OpenOf("a", 1, kVocabulary));
   worker.Send(GoodStep(1).Build());
   worker.Send(GoodStep(1).Build());
   v1::Rejected rejected = worker.Rejected();
@@ -212,14 +212,14 @@ TEST(SessionLimits, TooLongNamesAreNotEchoed) {
 }
 
 TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
-  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
-  StepBuilder step(1, kRefusalVocabulary);
-  for (const char* id : {"a", "b", "c"}) step.AddRow(id, 1, 0, testing::F32Peak(kRefusalVocabulary, 7));
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+  StepBuilder step(1, kVocabulary);
+  for (const char* id : {"a", "b", "c"}) step.AddRow(id, 1, 0, testing::F32Peak(kVocabulary, 7));
   v1::StepRow& bad = *step.step().mutable_rows(1);
   bad.GetReflection()->MutableUnknownFields(&bad)->AddVarint(77, 1);
   v1::StepRow& worse = *step.step().mutable_rows(2);
   worse.mutable_verify_draft()->set_mode(static_cast<v1::VerifyMode>(9));
-  step.AddTensorRow(testing::F32Peak(kRefusalVocabulary, 7));
+  step.AddTensorRow(testing::F32Peak(kVocabulary, 7));
   worse.mutable_verify_draft()->add_draft_tokens(7);
   const auto results = worker_.Run(step.Build());
   ASSERT_EQ(results.size(), 3u);
@@ -230,9 +230,9 @@ TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
 }
 
 TEST_F(SessionRefusal, UnknownEnumValueFailsItsRowAlone) {
-  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
-  const std::string peak = testing::F32Peak(kRefusalVocabulary, 7);
-  StepBuilder step(1, kRefusalVocabulary);
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+  const std::string peak = testing::F32Peak(kVocabulary, 7);
+  StepBuilder step(1, kVocabulary);
   v1::VerifyDraft& chain = *step.AddRow("a", 1, 0, peak).mutable_verify_draft();
   chain.add_draft_tokens(7);
   chain.set_mode(static_cast<v1::VerifyMode>(8));
@@ -253,12 +253,12 @@ TEST_F(SessionRefusal, UnknownEnumValueFailsItsRowAlone) {
 }
 
 TEST_F(SessionRefusal, UnknownFieldInMaskFailsItsRowAlone) {
-  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
-  const std::string peak = testing::F32Peak(kRefusalVocabulary, 7);
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+  const std::string peak = testing::F32Peak(kVocabulary, 7);
   const auto add_unknown = [](google::protobuf::Message* message) {
     message->GetReflection()->MutableUnknownFields(message)->AddVarint(77, 1);
   };
-  StepBuilder step(1, kRefusalVocabulary);
+  StepBuilder step(1, kVocabulary);
   add_unknown(step.AddRow("a", 1, 0, peak).mutable_mask()->mutable_allowed_tokens());
   v1::VerifyDraft& chain = *step.AddRow("b", 1, 0, peak).mutable_verify_draft();
   chain.add_draft_tokens(7);
@@ -274,7 +274,7 @@ TEST_F(SessionRefusal, UnknownFieldInMaskFailsItsRowAlone) {
 }
 
 TEST_F(SessionRefusal, UnknownEnumValueOfAnOpenNamesIt) {
-  v1::OpenSequence open = OpenOf("a", 4, kRefusalVocabulary);
+  v1::OpenSequence open = OpenOf("a", 4, kVocabulary);
   open.mutable_parameters()->set_nan_policy(static_cast<v1::NanPolicy>(8));
   ExpectError(worker_.Open(open).error(), Reason::kUnknownEnumValue, "open.parameters.nan_policy");
   open.mutable_parameters()->clear_nan_policy();
@@ -294,7 +294,7 @@ TEST_F(SessionRefusal, TwoKindsAreRejected) {
   const v1::Rejected rejected = worker_.Rejected();
   EXPECT_EQ(rejected.message_index(), 2u);
   ExpectError(rejected.error(), Reason::kContradiction, "step");
-  const std::string open = testing::Message(OpenOf("a", 1, kRefusalVocabulary)).SerializeAsString();
+  const std::string open = testing::Message(OpenOf("a", 1, kVocabulary)).SerializeAsString();
   worker_.SendBytes(open + open);
   ExpectError(worker_.Rejected().error(), Reason::kContradiction, "open");
   ExpectStreamGoesOn();
@@ -303,7 +303,7 @@ TEST_F(SessionRefusal, TwoKindsAreRejected) {
 TEST_F(SessionRefusal, FieldSetTwiceIsAnsweredByItsName) {
   // An open with the field `field` of its OpenSequence appended.
   const auto open_with = [](const std::string& field) {
-    const std::string open = OpenOf("a", 4, kRefusalVocabulary).SerializeAsString() + field;
+    const std::string open = OpenOf("a", 4, kVocabulary).SerializeAsString() + field;
     return std::string("\x12") + static_cast<char>(open.size()) + open;
   };
   // parameters.temperature twice, in two messages that protobuf would merge.
@@ -318,10 +318,10 @@ TEST_F(SessionRefusal, FieldSetTwiceIsAnsweredByItsName) {
 class SessionTwoTasks : public SessionRefusal {
  protected:
   std::string StepOfThree(bool places_third) {
-    StepBuilder step(1, kRefusalVocabulary);
+    StepBuilder step(1, kVocabulary);
     for (const char* id : {"a", "b", "c"}) {
-      worker_.MustOpen(OpenOf(id, 1, kRefusalVocabulary));
-      step.AddRow(id, 1, 0, testing::F32Peak(kRefusalVocabulary, 7));
+      worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+      step.AddRow(id, 1, 0, testing::F32Peak(kVocabulary, 7));
     }
     if (places_third) step.step().mutable_rows(2)->set_tensor_row(2);
     v1::StreamRequest request = step.Build();

@@ -21,23 +21,23 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kRowsVocabulary = 64;
+constexpr uint32_t kVocabulary = 64;
 
 class SessionRows : public ::testing::Test {
  protected:
   // A row whose logit of `token` is `logit`, and 0 elsewhere.
   static std::string With(uint32_t token, float logit) {
-    std::vector<float> logits(kRowsVocabulary, 0.0f);
+    std::vector<float> logits(kVocabulary, 0.0f);
     logits[token] = logit;
     return F32Bytes(logits);
   }
   static std::vector<bool> Only(const std::vector<uint32_t>& tokens) {
-    std::vector<bool> allowed(kRowsVocabulary);
+    std::vector<bool> allowed(kVocabulary);
     for (const uint32_t token : tokens) allowed[token] = true;
     return allowed;
   }
   void OpenAll(int count) {
-    for (int i = 0; i < count; ++i) worker_.MustOpen(OpenOf(Name(i), 1, kRowsVocabulary));
+    for (int i = 0; i < count; ++i) worker_.MustOpen(OpenOf(Name(i), 1, kVocabulary));
   }
   static std::string Name(int i) { return absl::StrCat("sequence-", i); }
 
@@ -47,14 +47,14 @@ class SessionRows : public ::testing::Test {
 
 TEST_F(SessionRows, UnusableLogitsFailAlone) {
   OpenAll(7);
-  StepBuilder step(1, kRowsVocabulary);
-  step.AddRow(Name(0), 1, 0, F32Peak(kRowsVocabulary, 10));
+  StepBuilder step(1, kVocabulary);
+  step.AddRow(Name(0), 1, 0, F32Peak(kVocabulary, 10));
   step.AddRow(Name(1), 1, 0, With(20, kNaN));
-  step.AddRow(Name(2), 1, 0, F32Peak(kRowsVocabulary, 12));
+  step.AddRow(Name(2), 1, 0, F32Peak(kVocabulary, 12));
   step.AddRow(Name(3), 1, 0, With(30, 65504.0f));
-  step.AddRow(Name(4), 1, 0, F32Bytes(std::vector<float>(kRowsVocabulary, -kInfinity)));
+  step.AddRow(Name(4), 1, 0, F32Bytes(std::vector<float>(kVocabulary, -kInfinity)));
   step.AddRow(Name(5), 1, 0, With(63, kInfinity));
-  step.AddRow(Name(6), 1, 0, F32Peak(kRowsVocabulary, 16));
+  step.AddRow(Name(6), 1, 0, F32Peak(kVocabulary, 16));
   const auto results = worker_.Run(step.Build());
   ASSERT_EQ(results.size(), 7u);
   for (const int row : {0, 2, 6}) EXPECT_EQ(results[row].draw().token(), 10u + static_cast<uint32_t>(row));
@@ -69,22 +69,22 @@ TEST_F(SessionRows, UnusableLogitsFailAlone) {
 }
 
 TEST_F(SessionRows, BiasMayMakeLogitTooLarge) {
-  v1::OpenSequence open = OpenOf("a", 1, kRowsVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_parameters()->add_logit_bias()->set_token(5);
   open.mutable_parameters()->mutable_logit_bias(0)->set_bias(60000);
   worker_.MustOpen(open);
-  StepBuilder step(1, kRowsVocabulary);
+  StepBuilder step(1, kVocabulary);
   step.AddRow("a", 1, 0, With(5, 6000));
   ExpectError(worker_.Run(step.Build()).at(0), Reason::kLogitTooLarge, "step.rows[0]");
 }
 
 TEST_F(SessionRows, NanPolicyMasks) {
-  v1::OpenSequence open = OpenOf("a", 1, kRowsVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_parameters()->set_nan_policy(v1::NAN_POLICY_MASK);
   worker_.MustOpen(open);
-  std::vector<float> logits(kRowsVocabulary, kNaN);
+  std::vector<float> logits(kVocabulary, kNaN);
   logits[9] = -3;
-  StepBuilder step(1, kRowsVocabulary);
+  StepBuilder step(1, kVocabulary);
   step.AddRow("a", 1, 0, F32Bytes(logits));
   EXPECT_EQ(worker_.Run(step.Build()).at(0).draw().token(), 9u);
 }
@@ -92,16 +92,16 @@ TEST_F(SessionRows, NanPolicyMasks) {
 // Padding holds the largest logits, NaN and infinity, and is drawn from never, nor looked at.
 TEST_F(SessionRows, PaddingIsNeverDrawn) {
   constexpr uint32_t kLive = 50;
-  v1::OpenSequence open = OpenOf("a", 1, kRowsVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.set_live_vocabulary_size(kLive);
-  open.mutable_parameters()->mutable_raw_logprobs()->set_top(kRowsVocabulary);
+  open.mutable_parameters()->mutable_raw_logprobs()->set_top(kVocabulary);
   worker_.MustOpen(open);
   uint64_t batch_id = 0;
   for (const float padding : {1000.0f, kNaN, kInfinity}) {
-    std::vector<float> logits(kRowsVocabulary, padding);
+    std::vector<float> logits(kVocabulary, padding);
     std::fill(logits.begin(), logits.begin() + kLive, 0.0f);
     for (uint32_t position = 0; position < 20; ++position) {
-      StepBuilder step(++batch_id, kRowsVocabulary);
+      StepBuilder step(++batch_id, kVocabulary);
       step.AddRow("a", 1, position, F32Bytes(logits));
       const auto results = worker_.Run(step.Build());
       ASSERT_EQ(results.size(), 1u);
@@ -114,8 +114,8 @@ TEST_F(SessionRows, PaddingIsNeverDrawn) {
 
 TEST_F(SessionRows, EachRowHasItsOwnMask) {
   OpenAll(4);
-  StepBuilder step(1, kRowsVocabulary);
-  const std::string peak = F32Peak(kRowsVocabulary, 40);
+  StepBuilder step(1, kVocabulary);
+  const std::string peak = F32Peak(kVocabulary, 40);
   step.AddRow(Name(0), 1, 0, peak).mutable_mask()->set_mask_row(step.AddMask(Only({3})));
   step.AddRow(Name(1), 1, 0, peak);
   step.AddRow(Name(2), 1, 0, peak).mutable_mask()->set_mask_row(step.AddMask(Only({63})));
@@ -130,46 +130,46 @@ TEST_F(SessionRows, EachRowHasItsOwnMask) {
 
 TEST_F(SessionRows, RowsMayShareAMask) {
   OpenAll(2);
-  StepBuilder step(1, kRowsVocabulary);
+  StepBuilder step(1, kVocabulary);
   step.AddMask(Only({1}));
   const uint32_t shared = step.AddMask(Only({5}));
   for (int i = 0; i < 2; ++i) {
-    step.AddRow(Name(i), 1, 0, F32Peak(kRowsVocabulary, 40)).mutable_mask()->set_mask_row(shared);
+    step.AddRow(Name(i), 1, 0, F32Peak(kVocabulary, 40)).mutable_mask()->set_mask_row(shared);
   }
   for (const v1::RowResult& result : worker_.Run(step.Build())) EXPECT_EQ(result.draw().token(), 5u);
 }
 
 TEST_F(SessionRows, StepAndSequenceMasksCombine) {
-  v1::OpenSequence open = OpenOf("a", 1, kRowsVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   for (const uint32_t token : {5u, 6u, 7u}) open.mutable_parameters()->add_allowed_token_ids(token);
   open.mutable_parameters()->add_banned_token_ids(7);
   worker_.MustOpen(open);
 
-  StepBuilder sparse(1, kRowsVocabulary);
+  StepBuilder sparse(1, kVocabulary);
   auto& tokens =
-      *sparse.AddRow("a", 1, 0, F32Peak(kRowsVocabulary, 5)).mutable_mask()->mutable_allowed_tokens()->mutable_tokens();
+      *sparse.AddRow("a", 1, 0, F32Peak(kVocabulary, 5)).mutable_mask()->mutable_allowed_tokens()->mutable_tokens();
   for (const uint32_t token : {40u, 6u, 7u}) tokens.Add(token);
   EXPECT_EQ(worker_.Run(sparse.Build()).at(0).draw().token(), 6u);
 
-  StepBuilder packed(2, kRowsVocabulary);
-  packed.AddRow("a", 1, 0, F32Peak(kRowsVocabulary, 5)).mutable_mask()->set_mask_row(packed.AddMask(Only({40, 6, 7})));
+  StepBuilder packed(2, kVocabulary);
+  packed.AddRow("a", 1, 0, F32Peak(kVocabulary, 5)).mutable_mask()->set_mask_row(packed.AddMask(Only({40, 6, 7})));
   EXPECT_EQ(worker_.Run(packed.Build()).at(0).draw().token(), 6u);
 
-  StepBuilder disjoint(3, kRowsVocabulary);
-  disjoint.AddRow("a", 1, 0, F32Peak(kRowsVocabulary, 5)).mutable_mask()->mutable_allowed_tokens()->add_tokens(40);
+  StepBuilder disjoint(3, kVocabulary);
+  disjoint.AddRow("a", 1, 0, F32Peak(kVocabulary, 5)).mutable_mask()->mutable_allowed_tokens()->add_tokens(40);
   ExpectError(worker_.Run(disjoint.Build()).at(0), Reason::kNoLiveToken, "step.rows[0]");
 
-  StepBuilder nothing(4, kRowsVocabulary);
-  nothing.AddRow("a", 1, 0, F32Peak(kRowsVocabulary, 5)).mutable_mask()->mutable_allowed_tokens();
+  StepBuilder nothing(4, kVocabulary);
+  nothing.AddRow("a", 1, 0, F32Peak(kVocabulary, 5)).mutable_mask()->mutable_allowed_tokens();
   ExpectError(worker_.Run(nothing.Build()).at(0), Reason::kNoLiveToken, "step.rows[0].mask");
 }
 
 TEST_F(SessionRows, SequenceHasOneRowPerStep) {
   OpenAll(2);
-  StepBuilder step(1, kRowsVocabulary);
-  step.AddRow(Name(0), 1, 0, F32Peak(kRowsVocabulary, 1));
-  step.AddRow(Name(1), 1, 0, F32Peak(kRowsVocabulary, 2));
-  step.AddRow(Name(0), 2, 1, F32Peak(kRowsVocabulary, 3));
+  StepBuilder step(1, kVocabulary);
+  step.AddRow(Name(0), 1, 0, F32Peak(kVocabulary, 1));
+  step.AddRow(Name(1), 1, 0, F32Peak(kVocabulary, 2));
+  step.AddRow(Name(0), 2, 1, F32Peak(kVocabulary, 3));
   const auto results = worker_.Run(step.Build());
   ASSERT_EQ(results.size(), 3u);
   ExpectError(results[0], Reason::kDuplicateRow, "step.rows[0].request_id");
@@ -179,12 +179,12 @@ TEST_F(SessionRows, SequenceHasOneRowPerStep) {
 
 TEST_F(SessionRows, RefusalsOfSingleRows) {
   OpenAll(2);
-  worker_.MustOpen(OpenOf("wider", 1, kRowsVocabulary + 1));
-  StepBuilder step(1, kRowsVocabulary);
-  step.AddRow("stranger", 1, 0, F32Peak(kRowsVocabulary, 0));
-  step.AddRow("wider", 1, 0, F32Peak(kRowsVocabulary, 1));
-  step.AddRow(Name(0), 0, 0, F32Peak(kRowsVocabulary, 2));
-  step.AddRow(Name(1), 1, 0, F32Peak(kRowsVocabulary, 3));
+  worker_.MustOpen(OpenOf("wider", 1, kVocabulary + 1));
+  StepBuilder step(1, kVocabulary);
+  step.AddRow("stranger", 1, 0, F32Peak(kVocabulary, 0));
+  step.AddRow("wider", 1, 0, F32Peak(kVocabulary, 1));
+  step.AddRow(Name(0), 0, 0, F32Peak(kVocabulary, 2));
+  step.AddRow(Name(1), 1, 0, F32Peak(kVocabulary, 3));
   const auto results = worker_.Run(step.Build());
   ASSERT_EQ(results.size(), 4u);
   ExpectError(results[0], Reason::kUnknownSequence, "step.rows[0].request_id");
@@ -196,10 +196,10 @@ TEST_F(SessionRows, RefusalsOfSingleRows) {
 
 TEST_F(SessionRows, TensorRowsInAnyOrderAndShared) {
   OpenAll(3);
-  StepBuilder step(1, kRowsVocabulary);
-  step.AddRow(Name(0), 1, 0, F32Peak(kRowsVocabulary, 10)).set_tensor_row(2);
-  step.AddRow(Name(1), 1, 0, F32Peak(kRowsVocabulary, 11));
-  step.AddRow(Name(2), 1, 0, F32Peak(kRowsVocabulary, 12)).set_tensor_row(1);
+  StepBuilder step(1, kVocabulary);
+  step.AddRow(Name(0), 1, 0, F32Peak(kVocabulary, 10)).set_tensor_row(2);
+  step.AddRow(Name(1), 1, 0, F32Peak(kVocabulary, 11));
+  step.AddRow(Name(2), 1, 0, F32Peak(kVocabulary, 12)).set_tensor_row(1);
   const auto results = worker_.Run(step.Build());
   ASSERT_EQ(results.size(), 3u);
   EXPECT_EQ(results[0].draw().token(), 12u);
@@ -209,12 +209,12 @@ TEST_F(SessionRows, TensorRowsInAnyOrderAndShared) {
 
 TEST_F(SessionRows, PaddedStrides) {
   OpenAll(3);
-  StepBuilder step(1, kRowsVocabulary);
+  StepBuilder step(1, kVocabulary);
   constexpr uint32_t kPadding = 36;
   for (int i = 0; i < 3; ++i) {
-    step.AddRow(Name(i), 1, 0, F32Peak(kRowsVocabulary, 20 + static_cast<uint32_t>(i)) + std::string(kPadding, '\xff'));
+    step.AddRow(Name(i), 1, 0, F32Peak(kVocabulary, 20 + static_cast<uint32_t>(i)) + std::string(kPadding, '\xff'));
   }
-  step.step().mutable_logits()->set_row_stride_bytes(kRowsVocabulary * 4 + kPadding);
+  step.step().mutable_logits()->set_row_stride_bytes(kVocabulary * 4 + kPadding);
   const auto results = worker_.Run(step.Build());
   ASSERT_EQ(results.size(), 3u);
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(results[i].draw().token(), 20 + i);
@@ -224,10 +224,10 @@ TEST_F(SessionRows, PaddedStrides) {
 TEST_F(SessionRows, NeighboursChangeNothing) {
   const int rows = static_cast<int>(testing::Scaled(200));
   std::mt19937_64 random(8);
-  StepBuilder together(1, kRowsVocabulary);
+  StepBuilder together(1, kVocabulary);
   std::vector<std::string> expected;
   for (int i = 0; i < rows; ++i) {
-    v1::OpenSequence open = OpenOf(Name(i), 1, kRowsVocabulary);
+    v1::OpenSequence open = OpenOf(Name(i), 1, kVocabulary);
     open.set_seed(random());
     v1::SamplingParameters& parameters = *open.mutable_parameters();
     if (random() % 2 == 0) parameters.set_temperature(0.1f * static_cast<float>(1 + random() % 30));
@@ -237,7 +237,7 @@ TEST_F(SessionRows, NeighboursChangeNothing) {
     if (random() % 3 == 0) parameters.mutable_processed_logprobs()->set_top(static_cast<uint32_t>(random() % 5));
     worker_.MustOpen(open);
     const auto position = static_cast<uint32_t>(random() % 1000);
-    const std::string logits = testing::RandomLogits(kernels::DType::kF32, kRowsVocabulary, &random);
+    const std::string logits = testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
     together.AddRow(Name(i), 1, position, logits);
     expected.push_back(PlainSequence(open).Draw({.logits = logits}, position).SerializeAsString());
   }

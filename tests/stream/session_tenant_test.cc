@@ -18,7 +18,7 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kTenantVocabulary = 64;
+constexpr uint32_t kVocabulary = 64;
 
 class SessionTenant : public ::testing::Test {
  protected:
@@ -63,13 +63,13 @@ TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
 }
 
 TEST_F(SessionTenant, CheckpointIsItsTenantsAlone) {
-  v1::OpenSequence open = OpenOf("a", 1, kTenantVocabulary);
+  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   for (StreamWorker* worker : {&owner_, &again_, &stranger_}) worker->MustOpen(open);
   const auto step = [](uint32_t position, const std::string& checkpoint) {
-    StepBuilder builder(position + 1, kTenantVocabulary);
-    v1::StepRow& row = builder.AddRow("a", position + 1, position, F32Peak(kTenantVocabulary, 7));
+    StepBuilder builder(position + 1, kVocabulary);
+    v1::StepRow& row = builder.AddRow("a", position + 1, position, F32Peak(kVocabulary, 7));
     if (!checkpoint.empty()) row.set_checkpoint(checkpoint);
     return builder.Build();
   };
@@ -82,15 +82,15 @@ TEST_F(SessionTenant, CheckpointIsItsTenantsAlone) {
 TEST_F(SessionTenant, MaskIsItsStreamsAlone) {
   v1::StreamRequest upload;
   upload.mutable_upload_mask()->set_mask_id(7);
-  upload.mutable_upload_mask()->set_vocabulary_size(kTenantVocabulary);
+  upload.mutable_upload_mask()->set_vocabulary_size(kVocabulary);
   upload.mutable_upload_mask()->mutable_mask()->set_rows(1);
   upload.mutable_upload_mask()->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(0);
-  upload.add_payloads(std::string(kTenantVocabulary / 8, '\xff'));
+  upload.add_payloads(std::string(kVocabulary / 8, '\xff'));
   owner_.Send(upload);
   ASSERT_TRUE(owner_.Await([](const auto& message) { return message.has_mask_uploaded(); }));
-  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kTenantVocabulary));
-  StepBuilder step(1, kTenantVocabulary);
-  step.AddRow("a", 1, 0, F32Peak(kTenantVocabulary, 7)).mutable_mask()->set_uploaded_mask_id(7);
+  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kVocabulary));
+  StepBuilder step(1, kVocabulary);
+  step.AddRow("a", 1, 0, F32Peak(kVocabulary, 7)).mutable_mask()->set_uploaded_mask_id(7);
   ExpectError(Try(stranger_, step.Build()), Reason::kUnknownMask, "step.rows[0].mask.uploaded_mask_id");
   EXPECT_EQ(Try(owner_, step.Build()).draw().token(), 7u);
 }
@@ -99,22 +99,22 @@ TEST_F(SessionTenant, MaskIsItsStreamsAlone) {
 TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
   const auto connect = [&] { return std::get<std::shared_ptr<MemoryConnection>>(engine_->regions().Connect([] {})); };
   const auto owners = connect(), strangers = connect();
-  auto made = owners->Register(kTenantVocabulary * sizeof(float));
+  auto made = owners->Register(kVocabulary * sizeof(float));
   const uint64_t region = std::get<MemoryConnection::Registered>(made).id;
   const auto attach = [](const std::string& token) {
     v1::StreamRequest message;
     message.mutable_attach_memory()->set_token(token);
     return message;
   };
-  StepBuilder builder(1, kTenantVocabulary);
+  StepBuilder builder(1, kVocabulary);
   builder.AddRow("a", 1, 0, "");
   v1::StreamRequest step = builder.Build();
   step.clear_payloads();
   v1::TensorSource::MemoryRegion* source = step.mutable_step()->mutable_logits()->mutable_source()->mutable_region();
   source->set_region_id(region);
-  source->set_length(kTenantVocabulary * sizeof(float));
+  source->set_length(kVocabulary * sizeof(float));
 
-  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kTenantVocabulary));
+  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kVocabulary));
   stranger_.Send(attach(strangers->token()));
   stranger_.Send(step);
   EXPECT_EQ(stranger_.StepError(1).reason(), v1::UNKNOWN_REGION);
@@ -131,17 +131,17 @@ TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
 // Shards of a row with the same worker session and batch id.
 TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
   const auto shard_step = [](uint32_t index) {
-    StepBuilder builder(1, kTenantVocabulary / 2);
-    builder.AddRow("a", 1, 0, F32Peak(kTenantVocabulary / 2, 7));
+    StepBuilder builder(1, kVocabulary / 2);
+    builder.AddRow("a", 1, 0, F32Peak(kVocabulary / 2, 7));
     v1::StreamRequest message = builder.Build();
     v1::VocabularyShard* shard = message.mutable_step()->mutable_logits()->mutable_shard();
     shard->set_index(index);
     shard->set_count(2);
-    shard->set_total_vocabulary_size(kTenantVocabulary);
-    shard->set_first_token(index * kTenantVocabulary / 2);
+    shard->set_total_vocabulary_size(kVocabulary);
+    shard->set_first_token(index * kVocabulary / 2);
     return message;
   };
-  owner_.MustOpen(OpenOf("a", 1, kTenantVocabulary));
+  owner_.MustOpen(OpenOf("a", 1, kVocabulary));
   owner_.Send(shard_step(0));
   stranger_.Send(shard_step(1));
   engine_.clock().Advance(absl::Minutes(1));

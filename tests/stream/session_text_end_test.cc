@@ -23,7 +23,7 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kEndingVocabulary = 40;
+constexpr uint32_t kVocabulary = 40;
 
 void BanPhrase(std::initializer_list<uint32_t> tokens, v1::SamplingParameters* parameters) {
   v1::TokenSequence& phrase = *parameters->add_banned_phrases();
@@ -33,7 +33,7 @@ void BanPhrase(std::initializer_list<uint32_t> tokens, v1::SamplingParameters* p
 class SessionTextEnd : public ::testing::Test {
  protected:
   SessionTextEnd() {
-    open_ = OpenOf("a", 1, kEndingVocabulary);
+    open_ = OpenOf("a", 1, kVocabulary);
     for (const uint32_t token : {5u, 6u}) open_.mutable_history()->add_tokens(token);
     open_.mutable_history()->set_prompt_length(2);
   }
@@ -45,7 +45,7 @@ class SessionTextEnd : public ::testing::Test {
 
   // Adds a draw at the text's end that wants `token`.
   v1::StepRow& AddDraw(StepBuilder* step, uint32_t token) {
-    v1::StepRow& row = step->AddRow("a", ++step_, plain_->position(), F32Peak(kEndingVocabulary, token));
+    v1::StepRow& row = step->AddRow("a", ++step_, plain_->position(), F32Peak(kVocabulary, token));
     row.set_history_hash(plain_->hash());
     return row;
   }
@@ -54,7 +54,7 @@ class SessionTextEnd : public ::testing::Test {
     return results.size() == 1 ? results[0] : v1::RowResult();
   }
   v1::DrawResult Draw(uint32_t token) {
-    StepBuilder step(++batch_, kEndingVocabulary);
+    StepBuilder step(++batch_, kVocabulary);
     AddDraw(&step, token);
     const v1::RowResult result = Run(step);
     EXPECT_TRUE(result.has_draw()) << result.ShortDebugString();
@@ -64,10 +64,10 @@ class SessionTextEnd : public ::testing::Test {
   // Verifies drafts that rows of peaks want, and one token more.
   v1::VerifyResult Verify(const std::vector<uint32_t>& drafts, uint32_t last,
                           v1::VerifyMode mode = v1::VERIFY_MODE_COUPLED) {
-    StepBuilder step(++batch_, kEndingVocabulary);
+    StepBuilder step(++batch_, kVocabulary);
     v1::StepRow& row = AddDraw(&step, drafts[0]);
-    for (size_t i = 1; i < drafts.size(); ++i) step.AddTensorRow(F32Peak(kEndingVocabulary, drafts[i]));
-    step.AddTensorRow(F32Peak(kEndingVocabulary, last));
+    for (size_t i = 1; i < drafts.size(); ++i) step.AddTensorRow(F32Peak(kVocabulary, drafts[i]));
+    step.AddTensorRow(F32Peak(kVocabulary, last));
     row.mutable_verify_draft()->set_mode(mode);
     row.mutable_verify_draft()->mutable_draft_tokens()->Assign(drafts.begin(), drafts.end());
     for (size_t i = 0; i < drafts.size() && mode == v1::VERIFY_MODE_BLOCK; ++i) {
@@ -151,7 +151,7 @@ TEST_F(SessionRepetition, AcceptedBlockEndsWithIt) {
 TEST_F(SessionRepetition, RetryRepeatsTheReason) {
   Open();
   for (int i = 0; i < 2; ++i) Draw(7);
-  StepBuilder step(++batch_, kEndingVocabulary);
+  StepBuilder step(++batch_, kVocabulary);
   AddDraw(&step, 7);
   const v1::RowResult first = Run(step);
   EXPECT_EQ(first.draw().finish_reason(), v1::FINISH_REASON_REPETITION);
@@ -173,12 +173,12 @@ TEST_F(SessionRepetition, ReplayedHistoryKnowsItsRuns) {
 TEST_F(SessionRepetition, CutRunsAreNoRepetition) {
   Open();
   for (const uint32_t token : {1u, 1u, 3u}) Draw(token);
-  StepBuilder step(++batch_, kEndingVocabulary);
+  StepBuilder step(++batch_, kVocabulary);
   plain_->TruncateTo(4);
   AddDraw(&step, 1).set_truncate_to(4);
   EXPECT_EQ(Run(step).draw().finish_reason(), v1::FINISH_REASON_REPETITION);
   plain_->TruncateTo(3);
-  StepBuilder other(++batch_, kEndingVocabulary);
+  StepBuilder other(++batch_, kVocabulary);
   AddDraw(&other, 1).set_truncate_to(3);
   EXPECT_EQ(Run(other).draw().finish_reason(), v1::FINISH_REASON_UNSPECIFIED);
 }
@@ -207,9 +207,9 @@ TEST_F(SessionPhrases, RewindDrawsAnotherToken) {
   Open();
   for (const uint32_t token : {1u, 2u, 3u}) Draw(token);
   plain_->TruncateTo(2);
-  std::vector<float> logits(kEndingVocabulary);
+  std::vector<float> logits(kVocabulary);
   logits[1] = 30, logits[4] = 29, logits[8] = 28;
-  StepBuilder step(++batch_, kEndingVocabulary);
+  StepBuilder step(++batch_, kVocabulary);
   v1::StepRow& row = step.AddRow("a", ++step_, 2, testing::F32Bytes(logits));
   row.set_history_hash(plain_->hash());
   row.set_truncate_to(2);
@@ -266,8 +266,8 @@ TEST_F(SessionPhrases, RewindPastKeptHistoryIsRefused) {
   worker.MustOpen(open_);
   PlainSequence plain(open_);
   plain.TruncateTo(100);
-  StepBuilder step(1, kEndingVocabulary);
-  v1::StepRow& row = step.AddRow("a", 1, 100, F32Peak(kEndingVocabulary, 1));
+  StepBuilder step(1, kVocabulary);
+  v1::StepRow& row = step.AddRow("a", 1, 100, F32Peak(kVocabulary, 1));
   row.set_history_hash(plain.hash());
   row.set_truncate_to(100);
   row.mutable_mask()->add_banned_tokens(1);
@@ -287,8 +287,8 @@ class SessionBans : public SessionTextEnd {
     worker_.MustOpen(open_);
   }
   StepBuilder Step(v1::StepRow** row, uint32_t token = 3) {
-    StepBuilder step(++batch_, kEndingVocabulary);
-    *row = &step.AddRow("a", ++step_, 0, F32Peak(kEndingVocabulary, token));
+    StepBuilder step(++batch_, kVocabulary);
+    *row = &step.AddRow("a", ++step_, 0, F32Peak(kVocabulary, token));
     return step;
   }
 };
@@ -303,7 +303,7 @@ TEST_F(SessionBans, BannedTokensAreNotDrawn) {
   for (const uint32_t token : {3u, 3u, 9u}) row->mutable_mask()->add_banned_tokens(token);
   EXPECT_EQ(Run(both).draw().token(), 7u);
   StepBuilder packed = Step(&row);
-  std::vector<bool> allowed(kEndingVocabulary);
+  std::vector<bool> allowed(kVocabulary);
   allowed[3] = allowed[8] = true;
   row->mutable_mask()->set_mask_row(packed.AddMask(allowed));
   row->mutable_mask()->add_banned_tokens(3);
@@ -327,9 +327,9 @@ TEST_F(SessionBans, EqualsBanOfTheSequence) {
   worker_.MustOpen(open_);
   worker_.MustOpen(banned);
   for (uint32_t n = 0; n < 30; ++n) {
-    StepBuilder step(++batch_, kEndingVocabulary);
+    StepBuilder step(++batch_, kVocabulary);
     std::mt19937_64 random(n);
-    const std::string logits = testing::RandomLogits(kernels::DType::kF32, kEndingVocabulary, &random);
+    const std::string logits = testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
     v1::StepRow& row = step.AddRow("a", ++step_, n, logits);
     for (const uint32_t token : {9u, 1u}) row.mutable_mask()->add_banned_tokens(token);
     step.AddRow("b", step_, n, logits);
@@ -343,8 +343,8 @@ TEST_F(SessionBans, EqualsBanOfTheSequence) {
 TEST_F(SessionBans, BansHoldAtTheirPositions) {
   v1::StepRow* row;
   StepBuilder step = Step(&row);
-  step.AddTensorRow(F32Peak(kEndingVocabulary, 4));
-  step.AddTensorRow(F32Peak(kEndingVocabulary, 5));
+  step.AddTensorRow(F32Peak(kVocabulary, 4));
+  step.AddTensorRow(F32Peak(kVocabulary, 5));
   v1::VerifyDraft& chain = *row->mutable_verify_draft();
   chain.set_mode(v1::VERIFY_MODE_COUPLED);
   for (const uint32_t token : {3u, 4u}) chain.add_draft_tokens(token);
@@ -364,14 +364,14 @@ TEST_F(SessionBans, BansHoldAtTheirPositions) {
 TEST_F(SessionBans, BanOfEveryTokenIsRefusedByName) {
   v1::StepRow* row;
   StepBuilder step = Step(&row);
-  for (uint32_t token = 0; token < kEndingVocabulary; ++token) row->mutable_mask()->add_banned_tokens(token);
+  for (uint32_t token = 0; token < kVocabulary; ++token) row->mutable_mask()->add_banned_tokens(token);
   ExpectError(Run(step), Reason::kNoLiveToken, "step.rows[0].mask.banned_tokens");
 }
 
 TEST_F(SessionBans, BadBansAreRefusedByName) {
   v1::StepRow* row;
   StepBuilder beyond = Step(&row);
-  for (const uint32_t token : {1u, kEndingVocabulary}) row->mutable_mask()->add_banned_tokens(token);
+  for (const uint32_t token : {1u, kVocabulary}) row->mutable_mask()->add_banned_tokens(token);
   ExpectError(Run(beyond), Reason::kOutOfRange, "step.rows[0].mask.banned_tokens[1]");
   StepBuilder empty = Step(&row);
   row->mutable_mask();
@@ -392,7 +392,7 @@ TEST_F(SessionBans, RetryWithOtherBansIsRefused) {
   open_.mutable_history();
   open_.set_epoch(2);
   Open();
-  StepBuilder step(++batch_, kEndingVocabulary);
+  StepBuilder step(++batch_, kVocabulary);
   v1::StepRow& row = AddDraw(&step, 3);
   row.mutable_mask()->add_banned_tokens(1);
   EXPECT_EQ(Run(step).draw().token(), 3u);

@@ -20,10 +20,10 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kThreadsVocabulary = 200;
+constexpr uint32_t kVocabulary = 200;
 
 v1::OpenSequence OpenWith(const std::string& name, uint64_t epoch, std::mt19937_64* random) {
-  v1::OpenSequence open = testing::OpenOf(name, epoch, kThreadsVocabulary);
+  v1::OpenSequence open = testing::OpenOf(name, epoch, kVocabulary);
   open.set_seed((*random)());
   v1::SamplingParameters& parameters = *open.mutable_parameters();
   if ((*random)() % 2 == 0) parameters.set_top_p(0.9f);
@@ -32,8 +32,7 @@ v1::OpenSequence OpenWith(const std::string& name, uint64_t epoch, std::mt19937_
   if ((*random)() % 2 == 0) parameters.mutable_raw_logprobs()->set_top(2);
   if (!parameters.has_repetition_penalty() && !parameters.has_frequency_penalty()) return open;
   open.mutable_history()->set_prompt_length(4);
-  for (int i = 0; i < 4; ++i)
-    open.mutable_history()->add_tokens(static_cast<uint32_t>((*random)() % kThreadsVocabulary));
+  for (int i = 0; i < 4; ++i) open.mutable_history()->add_tokens(static_cast<uint32_t>((*random)() % kVocabulary));
   return open;
 }
 
@@ -55,11 +54,11 @@ void LiveAlone(Engine* engine, uint64_t seed, uint64_t steps) {
     plain.emplace_back(open);
   }
   for (uint64_t step_id = 1; step_id <= steps; ++step_id) {
-    StepBuilder step(step_id, kThreadsVocabulary);
+    StepBuilder step(step_id, kVocabulary);
     step.step().set_priority(static_cast<int32_t>(random() % 3));
     std::vector<std::string> expected;
     for (int i = 0; i < kSequences; ++i) {
-      const std::string logits = testing::RandomLogits(kernels::DType::kF32, kThreadsVocabulary, &random);
+      const std::string logits = testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
       v1::StepRow& row = step.AddRow(names[i], step_id, plain[i].position(), logits);
       if (stateful[i]) row.set_history_hash(plain[i].hash());
       v1::DrawResult draw = plain[i].Draw({.logits = logits});
@@ -100,7 +99,7 @@ TEST(SessionThreads, TwoStreamsCompeteForOneSequence) {
   PlainSequence plain(open);
   const uint32_t start = plain.position();
   for (uint32_t step = 0; step < steps; ++step) {
-    logits.push_back(testing::RandomLogits(kernels::DType::kF32, kThreadsVocabulary, &random));
+    logits.push_back(testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random));
     hashes.push_back(plain.hash());
     v1::DrawResult draw = plain.Draw({.logits = logits.back()});
     plain.Append(draw.token());
@@ -131,7 +130,7 @@ TEST(SessionThreads, TwoStreamsCompeteForOneSequence) {
       uint32_t at = opened.state().position() - start;
       for (uint64_t run = 1 + choices() % 5; run > 0; --run, ++at) {
         if (at == steps) return;
-        StepBuilder step(++batch_id, kThreadsVocabulary);
+        StepBuilder step(++batch_id, kVocabulary);
         step.AddRow("contested", at + 1, start + at, logits[at]).set_history_hash(hashes[at]);
         const auto results = worker.Run(step.Build());
         ASSERT_EQ(results.size(), 1u);
@@ -158,8 +157,8 @@ TEST(SessionThreads, EndedStreamsDisturbNoOthers) {
     const v1::OpenSequence open = OpenWith("short", round + 1, &random);
     worker.MustOpen(open);
     const PlainSequence plain(open);
-    StepBuilder step(1, kThreadsVocabulary);
-    step.AddRow("short", 1, plain.position(), testing::RandomLogits(kernels::DType::kF32, kThreadsVocabulary, &random))
+    StepBuilder step(1, kVocabulary);
+    step.AddRow("short", 1, plain.position(), testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random))
         .set_history_hash(plain.hash());
     worker.Send(step.Build());
     if (random() % 2 == 0) worker.Send(testing::CancelOf(1));

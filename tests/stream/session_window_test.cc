@@ -20,16 +20,16 @@ using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
 
-constexpr uint32_t kWindowVocabulary = 32;
+constexpr uint32_t kVocabulary = 32;
 
-v1::StreamRequest WindowStep(uint64_t batch_id, int rows) {
-  StepBuilder step(batch_id, kWindowVocabulary);
-  for (int i = 0; i < rows; ++i) step.AddRow(absl::StrCat("s", i), 1, 0, F32Peak(kWindowVocabulary, 1));
+v1::StreamRequest Step(uint64_t batch_id, int rows) {
+  StepBuilder step(batch_id, kVocabulary);
+  for (int i = 0; i < rows; ++i) step.AddRow(absl::StrCat("s", i), 1, 0, F32Peak(kVocabulary, 1));
   return step.Build();
 }
 
 void OpenAll(StreamWorker* worker, int count) {
-  for (int i = 0; i < count; ++i) worker->MustOpen(OpenOf(absl::StrCat("s", i), 1, kWindowVocabulary));
+  for (int i = 0; i < count; ++i) worker->MustOpen(OpenOf(absl::StrCat("s", i), 1, kVocabulary));
 }
 
 TEST(SessionWindow, RowsCountUntilAnswersLeave) {
@@ -40,12 +40,12 @@ TEST(SessionWindow, RowsCountUntilAnswersLeave) {
   OpenAll(&worker, 4);
   EXPECT_TRUE(worker.session().WantsFrames());
   EXPECT_TRUE(worker.session().Idle());
-  v1::StreamRequest step = WindowStep(1, 3);
+  v1::StreamRequest step = Step(1, 3);
   step.mutable_step()->set_answer_early(true);
   worker.Send(step);
   EXPECT_TRUE(worker.session().WantsFrames());
   EXPECT_FALSE(worker.session().Idle());
-  worker.Send(WindowStep(2, 1));
+  worker.Send(Step(2, 1));
   EXPECT_FALSE(worker.session().WantsFrames());
   engine.fake().Finish();
   EXPECT_FALSE(worker.session().WantsFrames()) << "answered, but not left";
@@ -57,7 +57,7 @@ TEST(SessionWindow, RowsCountUntilAnswersLeave) {
 }
 
 TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
-  const v1::StreamRequest step = WindowStep(1, 3);
+  const v1::StreamRequest step = Step(1, 3);
   Limits limits;
   limits.stream_unanswered_bytes = step.ByteSizeLong();
   TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 2});
@@ -75,7 +75,7 @@ TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
 }
 
 TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
-  const v1::StreamRequest step = WindowStep(1, 3);
+  const v1::StreamRequest step = Step(1, 3);
   Limits limits;
   limits.stream_unanswered_bytes = step.ByteSizeLong() + 1;
   TestEngine engine = TestEngine::OnFake(limits);
@@ -102,7 +102,7 @@ TEST(SessionWindow, IsEmptyAfterAnything) {
       const std::string name = absl::StrCat("s", below(4));
       switch (below(10)) {
         case 0:
-          worker.Send(testing::Message(OpenOf(name, below(3), kWindowVocabulary)));
+          worker.Send(testing::Message(OpenOf(name, below(3), kVocabulary)));
           break;
         case 1: {
           v1::OpenSequence open = StatefulOpen(name, below(3));
@@ -127,10 +127,9 @@ TEST(SessionWindow, IsEmptyAfterAnything) {
           if (engine.fake().held() > 0) engine.fake().Fail(absl::InternalError("scripted"));
           break;
         default: {
-          StepBuilder step(below(20), below(4) == 0 ? kStatefulVocabulary : kWindowVocabulary);
+          StepBuilder step(below(20), below(4) == 0 ? kStatefulVocabulary : kVocabulary);
           for (uint32_t row = 0, rows = below(6); row < rows; ++row) {
-            step.AddRow(absl::StrCat("s", below(5)), below(4), below(4),
-                        F32Peak(kWindowVocabulary, below(kWindowVocabulary)))
+            step.AddRow(absl::StrCat("s", below(5)), below(4), below(4), F32Peak(kVocabulary, below(kVocabulary)))
                 .set_history_hash(below(2));
           }
           if (below(3) == 0) step.step().mutable_timeout()->set_nanos(1'000'000);

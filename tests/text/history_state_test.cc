@@ -156,12 +156,12 @@ std::vector<LogitEdit> Effective(std::vector<LogitEdit> edits) {
 
 class HistoryStateTest : public ::testing::TestWithParam<Options> {};
 
-constexpr uint32_t kSmallVocabulary = 12;
+constexpr uint32_t kVocabulary = 12;
 
 // Appends tokens that repeat earlier ones at all lengths.
 void Grow(std::mt19937* random, GrowingSequence* sequence) {
   const uint32_t length = sequence->length();
-  if ((*random)() % 6 != 0 || length < 40) return sequence->Push((*random)() % kSmallVocabulary);
+  if ((*random)() % 6 != 0 || length < 40) return sequence->Push((*random)() % kVocabulary);
   const uint32_t count = (*random)() % 35;
   const uint32_t from = (*random)() % (length - count);
   for (uint32_t i = 0; i < count; ++i) sequence->Push(sequence->history[from + i]);
@@ -171,10 +171,10 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
   std::mt19937 random(3);
   SamplingParameters parameters;
   GetParam().set(&parameters);
-  const auto spec = SpecOf(parameters, kSmallVocabulary);
+  const auto spec = SpecOf(parameters, kVocabulary);
   ASSERT_TRUE(spec->stateful());
   std::vector<uint32_t> prompt(60);
-  for (uint32_t& token : prompt) token = random() % kSmallVocabulary;
+  for (uint32_t& token : prompt) token = random() % kVocabulary;
   std::vector<GrowingSequence> family;
   family.push_back({parameters, SequenceState::Build(spec, prompt, 30, 64), prompt, 30});
   uint64_t changes = 0;
@@ -187,14 +187,14 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
       SamplingParameters other = parameters;
       if (step % 100 == 20) other.mutable_dry()->set_multiplier(3);
       const uint32_t at = one.length() - random() % (deepest + 1);
-      auto state = one.state->Fork(SpecOf(other, kSmallVocabulary), at);
+      auto state = one.state->Fork(SpecOf(other, kVocabulary), at);
       if (state == nullptr) continue;
       GrowingSequence child{other, std::move(state), one.history, std::min(one.prompt, at)};
       child.history.resize(at);
       family.push_back(std::move(child));
     } else if (step % 5 == 0) {
       std::vector<uint32_t> append(random() % 4);
-      for (uint32_t& token : append) token = random() % kSmallVocabulary;
+      for (uint32_t& token : append) token = random() % kVocabulary;
       one.Rewrite(one.length() - random() % (deepest + 1), append, random() % 2 == 0);
     } else {
       Grow(&random, &one);
@@ -291,7 +291,7 @@ TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
   SamplingParameters parameters;
   parameters.add_phases()->set_max_tokens(2);
   for (const uint32_t token : {7u, 8u}) parameters.mutable_phases(0)->add_then(token);
-  const auto spec = SpecOf(parameters, kSmallVocabulary);
+  const auto spec = SpecOf(parameters, kVocabulary);
   const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   std::vector<std::optional<uint32_t>> forced;
   for (uint32_t token = 0; token < 6; ++token) {
@@ -310,15 +310,14 @@ TEST(HistoryState, KeepsWhatItsOptionsNeed) {
   windowed.mutable_dry()->set_multiplier(1);
   windowed.mutable_dry()->set_window(1000);
   whole.mutable_dry()->set_multiplier(1);
-  const auto narrow = SpecOf(windowed, kSmallVocabulary);
+  const auto narrow = SpecOf(windowed, kVocabulary);
   const auto state = SequenceState::Build(narrow, std::vector<uint32_t>(3000, 1), 0, 64);
   EXPECT_GT(state->lowest_truncation(), 2700u);
   EXPECT_LE(state->lowest_truncation(), 2936u);
   EXPECT_NE(state->Fork(narrow, 2950), nullptr);
-  EXPECT_EQ(state->Fork(SpecOf(whole, kSmallVocabulary), 3000), nullptr);
+  EXPECT_EQ(state->Fork(SpecOf(whole, kVocabulary), 3000), nullptr);
   EXPECT_EQ(
-      SequenceState::Build(SpecOf(whole, kSmallVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(),
-      0u);
+      SequenceState::Build(SpecOf(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(), 0u);
 }
 
 }  // namespace

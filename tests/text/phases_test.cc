@@ -17,27 +17,27 @@
 namespace sortition::service::phases_test {
 namespace {
 
-constexpr uint32_t kPhaseVocabulary = 5;
+constexpr uint32_t kVocabulary = 5;
 
 // Returns null if the parameters are refused.
-std::shared_ptr<const SequenceSpec> PhasedSpec(const v1::SamplingParameters& parameters) {
+std::shared_ptr<const SequenceSpec> Spec(const v1::SamplingParameters& parameters) {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kPhaseVocabulary;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary;
   if (CompileParameters(parameters, Limits(), "p", spec.get())) return nullptr;
   return spec;
 }
 
-std::shared_ptr<const SequenceSpec> PhasedSpec(const std::string& text) {
+std::shared_ptr<const SequenceSpec> Spec(const std::string& text) {
   v1::SamplingParameters parameters;
   EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &parameters));
-  return PhasedSpec(parameters);
+  return Spec(parameters);
 }
 
 // Returns the phase of each position of `tokens`, the last one behind them, and a word for each forced token.
 std::vector<std::string> PlacesOf(const std::string& parameters, const std::vector<uint32_t>& tokens, uint32_t prompt) {
   std::vector<std::string> places;
-  const auto spec = PhasedSpec(parameters);
+  const auto spec = Spec(parameters);
   const auto state = SequenceState::Build(spec, {tokens.begin(), tokens.begin() + prompt}, prompt, 64);
   for (size_t at = prompt;; ++at) {
     const auto forced = state->forced_token();
@@ -100,20 +100,20 @@ v1::SamplingParameters RandomPhases(std::mt19937* random) {
   for (;;) {
     v1::SamplingParameters parameters;
     if (below(2) == 0) parameters.set_frequency_penalty(0.25f);
-    if (below(3) == 0) parameters.add_banned_token_ids(below(kPhaseVocabulary));
+    if (below(3) == 0) parameters.add_banned_token_ids(below(kVocabulary));
     for (uint32_t count = 1 + below(3); count > 0; --count) {
       v1::Phase& phase = *parameters.add_phases();
-      for (uint32_t i = below(3); i > 0; --i) phase.add_begin(below(kPhaseVocabulary));
-      for (uint32_t i = below(3); i > 0; --i) phase.add_end(below(kPhaseVocabulary));
+      for (uint32_t i = below(3); i > 0; --i) phase.add_begin(below(kVocabulary));
+      for (uint32_t i = below(3); i > 0; --i) phase.add_end(below(kVocabulary));
       if (below(2) == 0) phase.set_max_tokens(below(7));
-      for (uint32_t i = below(4); i > 0; --i) phase.add_then(below(kPhaseVocabulary));
+      for (uint32_t i = below(4); i > 0; --i) phase.add_then(below(kVocabulary));
       v1::SamplingParameters& within = *phase.mutable_parameters();
       if (below(3) == 0) within.set_temperature(0.5f);
       if (below(3) == 0) within.set_presence_penalty(0.5f);
       if (below(3) == 0) within.set_frequency_penalty(0);
-      if (below(3) == 0) within.add_banned_token_ids(below(kPhaseVocabulary));
+      if (below(3) == 0) within.add_banned_token_ids(below(kVocabulary));
     }
-    if (PhasedSpec(parameters) != nullptr) return parameters;
+    if (Spec(parameters) != nullptr) return parameters;
   }
 }
 
@@ -142,7 +142,7 @@ void ExpectViews(std::mt19937* random, PhasedText* text) {
   TokenTree tree;
   for (uint32_t i = (*random)() % 7; i > 0; --i) {
     tree.parents.push_back(static_cast<int32_t>((*random)() % (tree.tokens.size() + 1)) - 1);
-    tree.tokens.push_back((*random)() % kPhaseVocabulary);
+    tree.tokens.push_back((*random)() % kVocabulary);
   }
   const uint64_t hash = text->state->history_hash();
   const PositionViews views = LookAhead(text->state.get(), tree);
@@ -169,16 +169,16 @@ TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
     std::vector<PhasedText> family;
     family.reserve(8);
     PhasedText first{parameters, nullptr, std::vector<uint32_t>(random() % 200), 0};
-    for (uint32_t& token : first.tokens) token = random() % kPhaseVocabulary;
+    for (uint32_t& token : first.tokens) token = random() % kVocabulary;
     first.prompt = first.tokens.empty() ? 0 : random() % (first.tokens.size() + 1);
-    first.state = SequenceState::Build(PhasedSpec(parameters), first.tokens, first.prompt, 8);
+    first.state = SequenceState::Build(Spec(parameters), first.tokens, first.prompt, 8);
     family.push_back(std::move(first));
     for (int step = 0; step < 120; ++step) {
       PhasedText& text = family[random() % family.size()];
       const uint32_t length = text.state->position();
       const uint32_t cut = length - random() % (std::min(length - text.state->lowest_truncation(), 70u) + 1);
       std::vector<uint32_t> append(random() % 4);
-      for (uint32_t& token : append) token = random() % kPhaseVocabulary;
+      for (uint32_t& token : append) token = random() % kVocabulary;
       switch (random() % 8) {
         case 0: {
           const SequenceState::Undo undo = text.state->Rewrite(cut, append);
@@ -193,7 +193,7 @@ TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
         }
         case 1: {
           const v1::SamplingParameters other = random() % 2 == 0 ? text.parameters : RandomPhases(&random);
-          PhasedText child{other, text.state->Fork(PhasedSpec(other), cut), text.tokens, std::min(text.prompt, cut)};
+          PhasedText child{other, text.state->Fork(Spec(other), cut), text.tokens, std::min(text.prompt, cut)};
           if (child.state == nullptr || family.size() > 4) break;
           child.tokens.resize(cut);
           family.push_back(std::move(child));
@@ -217,7 +217,7 @@ TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
 
 // Each position of a drafted row has the options of the phase at its place.
 TEST(Phases, DraftPositionsHaveOwnOptions) {
-  const auto spec = PhasedSpec(
+  const auto spec = Spec(
       "temperature: 0.5 phases { begin: 1 end: 2 parameters { temperature: 0 allowed_token_ids: [2, 3] } } "
       "phases { begin: 4 end: 2 max_tokens: 0 }");
   const auto state = SequenceState::Build(spec, std::vector<uint32_t>{0}, 1, 64);

@@ -9,7 +9,7 @@
 namespace sortition::service::sequence_rules_test {
 namespace {
 
-std::shared_ptr<SequenceSpec> RulesSpec() {
+std::shared_ptr<SequenceSpec> Spec() {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
   spec->seed = 9;
@@ -69,7 +69,7 @@ class SequenceRules : public ::testing::Test {
     return std::holds_alternative<Refusal>(begun) ? std::get<Refusal>(begun).reason : Reason::kMalformedMessage;
   }
 
-  const std::shared_ptr<SequenceSpec> spec_ = RulesSpec();
+  const std::shared_ptr<SequenceSpec> spec_ = Spec();
   const SequenceOwner owner_{10, 1};
   Sequence sequence_{owner_, spec_, kKept};
   uint64_t hash_ = 0;
@@ -260,7 +260,7 @@ TEST_F(SequenceRules, StateOfOtherOptionsIsNotKept) {
     Sequence sequence(owner_, spec_, 64);
     auto prompt = Prompt();
     ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt)));
-    auto other = RulesSpec();
+    auto other = Spec();
     change(*other);
     auto taken = sequence.TakeOver({11, 2}, other, nullptr);
     ASSERT_TRUE(std::holds_alternative<Refusal>(taken));
@@ -271,7 +271,7 @@ TEST_F(SequenceRules, StateOfOtherOptionsIsNotKept) {
 TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
-  auto other = RulesSpec();
+  auto other = Spec();
   other->parameters.top_k = 5;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, other, nullptr)));
   auto begun = sequence_.Begin({11, 2}, intent);

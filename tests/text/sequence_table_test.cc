@@ -26,7 +26,7 @@ class CountingObserver : public NullObserver {
   std::map<Counter, uint64_t> counts;
 };
 
-std::shared_ptr<SequenceSpec> TableSpec() {
+std::shared_ptr<SequenceSpec> Spec() {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
   spec->vocabulary = spec->live_vocabulary = 100'000;
@@ -46,11 +46,11 @@ class SequenceTableTest : public ::testing::Test {
                                                     const std::string& tenant = "default") {
     std::vector<uint32_t> history(tokens);
     std::iota(history.begin(), history.end(), 0);
-    return table().Open(Key(i, tenant), {1, 1}, TableSpec(),
-                        SequenceState::Build(TableSpec(), history, tokens, limits_.kept_history));
+    return table().Open(Key(i, tenant), {1, 1}, Spec(),
+                        SequenceState::Build(Spec(), history, tokens, limits_.kept_history));
   }
   bool Known(int i, const std::string& tenant = "default") {
-    return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i, tenant), {1, 1}, TableSpec(), nullptr));
+    return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i, tenant), {1, 1}, Spec(), nullptr));
   }
   // Opens sequences of a tenant, some after others. Returns the number of refused opens.
   int OpenMany(const std::string& tenant, int count, uint32_t tokens = 10) {
@@ -150,7 +150,7 @@ TEST_F(SequenceTableTest, RefusedOpenKeepsOwnersGuard) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
-  const auto ghost = table().Open(Key(0), {0, 2}, TableSpec(), nullptr);
+  const auto ghost = table().Open(Key(0), {0, 2}, Spec(), nullptr);
   ASSERT_TRUE(std::holds_alternative<Refusal>(ghost));
   EXPECT_EQ(std::get<Refusal>(ghost).reason, Reason::kSuperseded);
   ASSERT_TRUE(std::holds_alternative<Refusal>(Open(1))) << "the owner's first step is on its way";
@@ -244,7 +244,7 @@ TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
       for (int i = 0; i < 2000; ++i) {
         const SequenceKey key = Key(static_cast<int>(random() % 16));
         const SequenceOwner owner{static_cast<uint64_t>(i), worker};
-        auto opened = table().Open(key, owner, TableSpec(), SequenceState::Build(TableSpec(), history, 3, 4096));
+        auto opened = table().Open(key, owner, Spec(), SequenceState::Build(Spec(), history, 3, 4096));
         if (!std::holds_alternative<SequenceTable::Opened>(opened)) continue;
         Sequence& sequence = *std::get<SequenceTable::Opened>(opened).sequence;
         StepIntent intent;
@@ -266,9 +266,8 @@ TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
   EXPECT_LE(table().live_sequences(), 8u);
   for (int i = 0; i < 16; ++i) {
     const SequenceOwner last{1'000'000, 99};
-    auto state = SequenceState::Build(TableSpec(), std::vector<uint32_t>{1}, 1, 4096);
-    ASSERT_TRUE(
-        std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, TableSpec(), std::move(state))));
+    auto state = SequenceState::Build(Spec(), std::vector<uint32_t>{1}, 1, 4096);
+    ASSERT_TRUE(std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, Spec(), std::move(state))));
     table().Close(Key(i), last.epoch);
   }
   EXPECT_EQ(table().live_sequences(), 0u);
@@ -349,7 +348,7 @@ TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
   Open(0);
   for (const SequenceKey& other :
        {SequenceKey{"another", "worker", "request-0"}, SequenceKey{"default", "other", "request-0"}}) {
-    auto opened = table().Open(other, {1, 1}, TableSpec(), nullptr);
+    auto opened = table().Open(other, {1, 1}, Spec(), nullptr);
     ASSERT_TRUE(std::holds_alternative<Refusal>(opened));
     EXPECT_EQ(std::get<Refusal>(opened).reason, Reason::kHistoryRequired);
   }

@@ -24,12 +24,12 @@ using testing::Scaled;
 using v1::SamplingParameters;
 using TokenIds = std::vector<uint32_t>;
 
-constexpr uint32_t kEndVocabulary = 4096;
+constexpr uint32_t kVocabulary = 4096;
 
-std::shared_ptr<const SequenceSpec> EndSpec(const SamplingParameters& parameters) {
+std::shared_ptr<const SequenceSpec> Spec(const SamplingParameters& parameters) {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
-  spec->vocabulary = spec->live_vocabulary = kEndVocabulary;
+  spec->vocabulary = spec->live_vocabulary = kVocabulary;
   const auto refusal = CompileParameters(parameters, Limits(), "p", spec.get());
   EXPECT_FALSE(refusal.has_value()) << refusal->field << refusal->message;
   return spec;
@@ -103,7 +103,7 @@ void GrowLoops(std::mt19937* random, EndingText* text) {
 TEST(TextEnd, EqualsDefinitionAcrossRewrites) {
   for (const SamplingParameters& parameters : RandomStops()) {
     std::mt19937 random(5);
-    const auto spec = EndSpec(parameters);
+    const auto spec = Spec(parameters);
     std::vector<EndingText> family(1);
     family[0].prompt = 5;
     family[0].tokens = {0, 1, 0, 1, 0};
@@ -140,7 +140,7 @@ TEST(TextEnd, EqualsDefinitionAcrossRewrites) {
 TEST(TextEnd, ViewsOfDraftsKnowTheirEnds) {
   SamplingParameters parameters = SmallLoops(3, 8, 0);
   AddPhrase({7, 8}, &parameters);
-  const auto spec = EndSpec(parameters);
+  const auto spec = Spec(parameters);
   const TokenIds tokens = {9, 1, 2, 1, 2, 1};
   const auto state = SequenceState::Build(spec, tokens, 1, 64);
   TokenTree tree;
@@ -158,7 +158,7 @@ TEST(TextEnd, PromptDoesNotCount) {
   SamplingParameters parameters = SmallLoops(3, 4, 0);
   AddPhrase({5, 5, 6}, &parameters);
   EndingText text{{5, 5, 5, 5, 5, 5, 5}, 6, nullptr};
-  text.state = SequenceState::Build(EndSpec(parameters), text.tokens, text.prompt, 64);
+  text.state = SequenceState::Build(Spec(parameters), text.tokens, text.prompt, 64);
   EXPECT_FALSE(text.state->text_end().is_last());
   text.Append(6);
   EXPECT_EQ(text.state->text_end().phrase_from, std::nullopt);
@@ -172,7 +172,7 @@ TEST(TextEnd, LongestPhraseIsNamed) {
   AddPhrase({3}, &parameters);
   AddPhrase({1, 2, 3}, &parameters);
   AddPhrase({2, 3}, &parameters);
-  const auto state = SequenceState::Build(EndSpec(parameters), TokenIds{9, 1, 2, 3}, 0, 64);
+  const auto state = SequenceState::Build(Spec(parameters), TokenIds{9, 1, 2, 3}, 0, 64);
   EXPECT_EQ(state->text_end().phrase_from, 1u);
   EXPECT_EQ(state->text_end().phrase, (TokenString{1, 2, 3}));
 }
@@ -182,7 +182,7 @@ TEST(TextEnd, KeptHistorySuffices) {
   const SamplingParameters parameters = SmallLoops(32, 512, 0);
   TokenIds tokens(40'000);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i % 512);
-  const auto state = SequenceState::Build(EndSpec(parameters), tokens, 0, 1);
+  const auto state = SequenceState::Build(Spec(parameters), tokens, 0, 1);
   EXPECT_TRUE(state->text_end().repeats);
 }
 
@@ -232,7 +232,7 @@ SamplingParameters Recommended() {
 }
 
 TEST(RepetitionCorpus, RecommendedStopIsSilent) {
-  const auto spec = EndSpec(Recommended());
+  const auto spec = Spec(Recommended());
   for (const CorpusPiece& piece : Corpus()) {
     const auto state = SequenceState::Build(spec, {}, 0, 64);
     for (size_t i = 0; i < piece.tokens.size(); ++i) {
@@ -246,7 +246,7 @@ TEST(RepetitionCorpus, RecommendedStopIsSilent) {
 TEST(RepetitionCorpus, WouldStopWithoutLeastLength) {
   SamplingParameters parameters = Recommended();
   parameters.mutable_repetition_stop()->set_min_length(0);
-  const auto spec = EndSpec(parameters);
+  const auto spec = Spec(parameters);
   for (const CorpusPiece& piece : Corpus()) {
     const auto state = SequenceState::Build(spec, {}, 0, 64);
     bool stops = false;
@@ -261,7 +261,7 @@ TEST(RepetitionCorpus, WouldStopWithoutLeastLength) {
 // A loop is found with the token that completes its length, not later, and never before it has begun to repeat.
 TEST(RepetitionCorpus, PlantedLoopsAreFoundInTime) {
   const SamplingParameters parameters = Recommended();
-  const auto spec = EndSpec(parameters);
+  const auto spec = Spec(parameters);
   const std::vector<CorpusPiece>& corpus = Corpus();
   std::mt19937 random(11);
   for (uint64_t n = 0; n < std::max<uint64_t>(Scaled(400), 40); ++n) {

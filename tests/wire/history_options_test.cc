@@ -17,13 +17,13 @@ namespace {
 using v1::SamplingParameters;
 using Set = std::function<void(SamplingParameters*)>;
 
-constexpr uint32_t kHistoryVocabulary = 1000;
+constexpr uint32_t kVocabulary = 1000;
 
 std::variant<SequenceSpec, Refusal> Compile(const Set& set, const Limits& limits = {}) {
   SamplingParameters parameters;
   set(&parameters);
   SequenceSpec spec;
-  spec.vocabulary = spec.live_vocabulary = kHistoryVocabulary;
+  spec.vocabulary = spec.live_vocabulary = kVocabulary;
   if (auto refusal = CompileParameters(parameters, limits, "p", &spec)) return *std::move(refusal);
   return spec;
 }
@@ -63,7 +63,7 @@ Set WithPhase(const std::function<void(v1::Phase*)>& set) {
 }
 
 void Fill(v1::TokenSequence* string, size_t tokens) {
-  for (size_t i = 0; i < tokens; ++i) string->add_tokens(static_cast<uint32_t>(i % kHistoryVocabulary));
+  for (size_t i = 0; i < tokens; ++i) string->add_tokens(static_cast<uint32_t>(i % kVocabulary));
 }
 
 TEST(HistoryOptions, DryHasItsStatedDefaults) {
@@ -98,10 +98,9 @@ TEST(HistoryOptions, TokenStringsAreBounded) {
 }
 
 TEST(HistoryOptions, ListsHoldLiveTokensOnce) {
-  ExpectRefused([](auto* p) { p->add_stop_token_ids(kHistoryVocabulary); }, Reason::kOutOfRange, "p.stop_token_ids[0]");
-  ExpectRefused([](auto* p) { p->add_phases()->add_then(kHistoryVocabulary); }, Reason::kOutOfRange,
-                "p.phases[0].then[0]");
-  ExpectRefused([](auto* p) { p->add_bad_words()->add_tokens(kHistoryVocabulary); }, Reason::kOutOfRange,
+  ExpectRefused([](auto* p) { p->add_stop_token_ids(kVocabulary); }, Reason::kOutOfRange, "p.stop_token_ids[0]");
+  ExpectRefused([](auto* p) { p->add_phases()->add_then(kVocabulary); }, Reason::kOutOfRange, "p.phases[0].then[0]");
+  ExpectRefused([](auto* p) { p->add_bad_words()->add_tokens(kVocabulary); }, Reason::kOutOfRange,
                 "p.bad_words[0].tokens[0]");
   const Set stops = [](auto* p) {
     p->add_stop_token_ids(1);
@@ -219,7 +218,7 @@ TEST(RepetitionStop, TooLongALookBackIsRefused) {
 
 TEST(BannedPhrases, BadPhrasesAreRefusedByName) {
   ExpectRefused(Phrases({{1}, {}}), Reason::kMissingField, "p.banned_phrases[1].tokens");
-  ExpectRefused(Phrases({{1}, {2, kHistoryVocabulary}}), Reason::kOutOfRange, "p.banned_phrases[1].tokens[1]");
+  ExpectRefused(Phrases({{1}, {2, kVocabulary}}), Reason::kOutOfRange, "p.banned_phrases[1].tokens[1]");
   ExpectRefused(Phrases({{1, 2}, {3}, {1, 2}}), Reason::kContradiction, "p.banned_phrases[2]");
   ExpectRefused(Phrases({std::vector<uint32_t>(1025, 1)}), Reason::kTooMany, "p.banned_phrases[0].tokens");
   Limits limits;

@@ -36,7 +36,7 @@ std::vector<StageKind> KindsOf(const SamplingParameters& parameters) {
   return kinds;
 }
 
-void ExpectChainRefused(const SamplingParameters& parameters, Reason reason, const std::string& field) {
+void ExpectRefused(const SamplingParameters& parameters, Reason reason, const std::string& field) {
   law::SamplingParameters law;
   const std::optional<Refusal> refusal = Take(parameters, &law);
   ASSERT_TRUE(refusal.has_value()) << field << " " << parameters.ShortDebugString();
@@ -103,14 +103,14 @@ TEST(LawOptions, EveryNumberAtTheEndsOfItsRange) {
 TEST(LawOptions, AdaptivePNeedsItsTarget) {
   SamplingParameters no_target;
   no_target.mutable_adaptive_p();
-  ExpectChainRefused(no_target, Reason::kMissingField, "p.adaptive_p.target");
+  ExpectRefused(no_target, Reason::kMissingField, "p.adaptive_p.target");
 }
 
 TEST(LawOptions, ContradictionsAreNamed) {
   SamplingParameters both;
   both.mutable_mirostat()->set_version(2);
   both.mutable_adaptive_p()->set_target(0.5f);
-  ExpectChainRefused(both, Reason::kContradiction, "p.adaptive_p");
+  ExpectRefused(both, Reason::kContradiction, "p.adaptive_p");
 
   const std::vector<std::pair<std::string, std::function<void(SamplingParameters*)>>> not_greedy = {
       {"p.typical_p", [](auto* p) { p->set_typical_p(0.5f); }},
@@ -124,7 +124,7 @@ TEST(LawOptions, ContradictionsAreNamed) {
     set(&parameters);
     KindsOf(parameters);
     parameters.set_temperature(0);
-    ExpectChainRefused(parameters, Reason::kContradiction, field);
+    ExpectRefused(parameters, Reason::kContradiction, field);
   }
 }
 
@@ -182,18 +182,18 @@ TEST(LawOptions, ExplicitOrders) {
   SamplingParameters parameters = Usual();
   auto* const samplers = parameters.mutable_chain()->mutable_explicit_()->mutable_samplers();
   for (const char* name : {"typical_p", "top_p", "p_less", "temperature", "min_p"}) *samplers->Add() = name;
-  ExpectChainRefused(parameters, Reason::kContradiction, "p.top_k");
+  ExpectRefused(parameters, Reason::kContradiction, "p.top_k");
   *samplers->Add() = "top_k";
   EXPECT_EQ(KindsOf(parameters), (std::vector{StageKind::kTypicalP, StageKind::kTopP, StageKind::kTemperature,
                                               StageKind::kMinP, StageKind::kTopK}));
   *samplers->Add() = "dynamic_temperature";
-  ExpectChainRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[6]");
+  ExpectRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[6]");
   *samplers->Mutable(6) = "mirostat";
   *samplers->Add() = "xtc";
-  ExpectChainRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[7]");
+  ExpectRefused(parameters, Reason::kContradiction, "p.chain.explicit.samplers[7]");
   for (const char* name : {"repetition_penalty", "", "top-k"}) {
     *samplers->Mutable(7) = name;
-    ExpectChainRefused(parameters, Reason::kOutOfRange, "p.chain.explicit.samplers[7]");
+    ExpectRefused(parameters, Reason::kOutOfRange, "p.chain.explicit.samplers[7]");
   }
 }
 

@@ -17,11 +17,11 @@ namespace {
 using kernels::LogitEdit;
 using v1::SamplingParameters;
 
-constexpr uint32_t kParametersVocabulary = 1000;
+constexpr uint32_t kVocabulary = 1000;
 
 SequenceSpec EmptySpec() {
   SequenceSpec spec;
-  spec.vocabulary = spec.live_vocabulary = kParametersVocabulary;
+  spec.vocabulary = spec.live_vocabulary = kVocabulary;
   return spec;
 }
 
@@ -37,8 +37,8 @@ SequenceSpec MustCompile(const SamplingParameters& parameters) {
   return spec;
 }
 
-void ExpectParametersRefused(const SamplingParameters& parameters, Reason reason, const std::string& field,
-                             const Limits& limits = {}) {
+void ExpectRefused(const SamplingParameters& parameters, Reason reason, const std::string& field,
+                   const Limits& limits = {}) {
   SequenceSpec spec;
   const std::optional<Refusal> refusal = Compile(parameters, &spec, limits);
   ASSERT_TRUE(refusal.has_value()) << field << " " << parameters.ShortDebugString();
@@ -94,7 +94,7 @@ TEST(Parameters, FloatsOutsideTheirRange) {
     for (const float value : range.outside) {
       SamplingParameters parameters;
       (parameters.*range.set)(value);
-      ExpectParametersRefused(parameters, Reason::kOutOfRange, "p." + range.name);
+      ExpectRefused(parameters, Reason::kOutOfRange, "p." + range.name);
       SequenceSpec spec;
       EXPECT_FALSE(Compile(parameters, &spec)->limit.empty());
     }
@@ -105,7 +105,7 @@ TEST(Parameters, OffValuesEqualAbsent) {
   const std::vector<std::pair<std::string, std::function<void(SamplingParameters*)>>> off = {
       {"temperature", [](auto* p) { p->set_temperature(1); }},
       {"top_k 0", [](auto* p) { p->set_top_k(0); }},
-      {"top_k vocabulary", [](auto* p) { p->set_top_k(kParametersVocabulary); }},
+      {"top_k vocabulary", [](auto* p) { p->set_top_k(kVocabulary); }},
       {"top_k huge", [](auto* p) { p->set_top_k(0xffffffff); }},
       {"top_p", [](auto* p) { p->set_top_p(1); }},
       {"min_p", [](auto* p) { p->set_min_p(0); }},
@@ -136,7 +136,7 @@ TEST(Parameters, OnValuesDifferFromAbsent) {
   const std::vector<std::pair<std::string, std::function<void(SamplingParameters*)>>> on = {
       {"temperature", [](auto* p) { p->set_temperature(0.5f); }},
       {"greedy", [](auto* p) { p->set_temperature(0); }},
-      {"top_k", [](auto* p) { p->set_top_k(kParametersVocabulary - 1); }},
+      {"top_k", [](auto* p) { p->set_top_k(kVocabulary - 1); }},
       {"top_p", [](auto* p) { p->set_top_p(Below(1)); }},
       {"min_p", [](auto* p) { p->set_min_p(0.1f); }},
       {"repetition", [](auto* p) { p->set_repetition_penalty(Above(1)); }},
@@ -204,28 +204,28 @@ TEST(Parameters, EachPenaltyAloneNeedsState) {
 TEST(Parameters, LogprobsByName) {
   SamplingParameters parameters;
   for (const uint32_t token : {7u, 3u, 5u}) parameters.add_logprob_token_ids(token);
-  ExpectParametersRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
+  ExpectRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
   parameters.mutable_raw_logprobs();
   EXPECT_EQ(MustCompile(parameters).logprob_token_ids, (std::vector<uint32_t>{7, 3, 5}));
   parameters.set_logprob_token_ids(1, 7);
-  ExpectParametersRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
+  ExpectRefused(parameters, Reason::kContradiction, "p.logprob_token_ids");
   parameters.set_logprob_token_ids(1, 0xffffffff);
-  ExpectParametersRefused(parameters, Reason::kOutOfRange, "p.logprob_token_ids[1]");
+  ExpectRefused(parameters, Reason::kOutOfRange, "p.logprob_token_ids[1]");
   parameters.mutable_logprob_token_ids()->Resize(1001, 0);
-  ExpectParametersRefused(parameters, Reason::kTooMany, "p.logprob_token_ids");
+  ExpectRefused(parameters, Reason::kTooMany, "p.logprob_token_ids");
 }
 
 TEST(Parameters, Watermark) {
   SamplingParameters parameters;
   parameters.mutable_watermark();
-  ExpectParametersRefused(parameters, Reason::kMissingField, "p.watermark.key");
+  ExpectRefused(parameters, Reason::kMissingField, "p.watermark.key");
   parameters.mutable_watermark()->set_key(0);
   const SequenceSpec spec = MustCompile(parameters);
   EXPECT_EQ(spec.history.watermark_width, 4u);
   EXPECT_TRUE(spec.stateful());
   for (const uint32_t width : {0u, 65u}) {
     parameters.mutable_watermark()->set_context_width(width);
-    ExpectParametersRefused(parameters, Reason::kOutOfRange, "p.watermark.context_width");
+    ExpectRefused(parameters, Reason::kOutOfRange, "p.watermark.context_width");
   }
 }
 
@@ -249,8 +249,8 @@ TEST(Parameters, TopLogprobsAreBounded) {
   for (const uint32_t top : {1001u, 0xffffffffu}) {
     raw.mutable_raw_logprobs()->set_top(top);
     processed.mutable_processed_logprobs()->set_top(top);
-    ExpectParametersRefused(raw, Reason::kOutOfRange, "p.raw_logprobs.top");
-    ExpectParametersRefused(processed, Reason::kOutOfRange, "p.processed_logprobs.top");
+    ExpectRefused(raw, Reason::kOutOfRange, "p.raw_logprobs.top");
+    ExpectRefused(processed, Reason::kOutOfRange, "p.processed_logprobs.top");
   }
 }
 
@@ -265,7 +265,7 @@ TEST(Parameters, BiasAtItsEdges) {
     parameters.add_logit_bias()->set_bias(1);
     parameters.add_logit_bias()->set_token(1);
     parameters.mutable_logit_bias(1)->set_bias(bias);
-    ExpectParametersRefused(parameters, Reason::kOutOfRange, "p.logit_bias[1].bias");
+    ExpectRefused(parameters, Reason::kOutOfRange, "p.logit_bias[1].bias");
   }
 }
 
@@ -297,9 +297,9 @@ TEST(Parameters, TokensTwiceInAList) {
     allowed.add_allowed_token_ids(token);
     banned.add_banned_token_ids(token);
   }
-  ExpectParametersRefused(bias, Reason::kContradiction, "p.logit_bias[2].token");
-  ExpectParametersRefused(allowed, Reason::kContradiction, "p.allowed_token_ids");
-  ExpectParametersRefused(banned, Reason::kContradiction, "p.banned_token_ids");
+  ExpectRefused(bias, Reason::kContradiction, "p.logit_bias[2].token");
+  ExpectRefused(allowed, Reason::kContradiction, "p.allowed_token_ids");
+  ExpectRefused(banned, Reason::kContradiction, "p.banned_token_ids");
 }
 
 TEST(Parameters, ListsThatMaskEveryTokenAreRefusedByName) {
@@ -308,13 +308,13 @@ TEST(Parameters, ListsThatMaskEveryTokenAreRefusedByName) {
     allowed.add_allowed_token_ids(token);
     allowed.add_banned_token_ids(token);
   }
-  for (uint32_t token = 0; token < kParametersVocabulary; ++token) {
+  for (uint32_t token = 0; token < kVocabulary; ++token) {
     banned.add_banned_token_ids(token);
     words.add_bad_words()->add_tokens(token);
   }
-  ExpectParametersRefused(allowed, Reason::kContradiction, "p.allowed_token_ids");
-  ExpectParametersRefused(banned, Reason::kContradiction, "p.banned_token_ids");
-  ExpectParametersRefused(words, Reason::kContradiction, "p.bad_words");
+  ExpectRefused(allowed, Reason::kContradiction, "p.allowed_token_ids");
+  ExpectRefused(banned, Reason::kContradiction, "p.banned_token_ids");
+  ExpectRefused(words, Reason::kContradiction, "p.bad_words");
   // With phases the lists may hold nowhere.
   v1::Phase& phase = *allowed.add_phases();
   phase.add_end(1);
@@ -327,16 +327,16 @@ TEST(Parameters, ListsThatMaskEveryTokenAreRefusedByName) {
 }
 
 TEST(Parameters, TokensOutsideTheLiveVocabulary) {
-  for (const uint32_t token : {kParametersVocabulary, 0xffffffffu}) {
+  for (const uint32_t token : {kVocabulary, 0xffffffffu}) {
     SamplingParameters bias, allowed, banned;
-    bias.add_logit_bias()->set_token(kParametersVocabulary - 1);
+    bias.add_logit_bias()->set_token(kVocabulary - 1);
     bias.add_logit_bias()->set_token(token);
-    allowed.add_allowed_token_ids(kParametersVocabulary - 1);
+    allowed.add_allowed_token_ids(kVocabulary - 1);
     allowed.add_allowed_token_ids(token);
     banned.add_banned_token_ids(token);
-    ExpectParametersRefused(bias, Reason::kOutOfRange, "p.logit_bias[1].token");
-    ExpectParametersRefused(allowed, Reason::kOutOfRange, "p.allowed_token_ids[1]");
-    ExpectParametersRefused(banned, Reason::kOutOfRange, "p.banned_token_ids[0]");
+    ExpectRefused(bias, Reason::kOutOfRange, "p.logit_bias[1].token");
+    ExpectRefused(allowed, Reason::kOutOfRange, "p.allowed_token_ids[1]");
+    ExpectRefused(banned, Reason::kOutOfRange, "p.banned_token_ids[0]");
   }
 }
 
@@ -356,9 +356,9 @@ TEST(Parameters, ListsAreBounded) {
   bias.add_logit_bias()->set_token(2);
   allowed.add_allowed_token_ids(2);
   banned.add_banned_token_ids(2);
-  ExpectParametersRefused(bias, Reason::kTooMany, "p.logit_bias", limits);
-  ExpectParametersRefused(allowed, Reason::kTooMany, "p.allowed_token_ids", limits);
-  ExpectParametersRefused(banned, Reason::kTooMany, "p.banned_token_ids", limits);
+  ExpectRefused(bias, Reason::kTooMany, "p.logit_bias", limits);
+  ExpectRefused(allowed, Reason::kTooMany, "p.allowed_token_ids", limits);
+  ExpectRefused(banned, Reason::kTooMany, "p.banned_token_ids", limits);
 }
 
 TEST(Parameters, ScopeIsOffWithoutPenaltyOrAtDefault) {
@@ -399,8 +399,8 @@ TEST(Parameters, ScopesAreBounded) {
   MustCompile(prefix);
   window.mutable_penalty_scope()->set_window(most + 1);
   prefix.mutable_penalty_scope()->set_ignored_prefix(most + 1);
-  ExpectParametersRefused(window, Reason::kOutOfRange, "p.penalty_scope.window");
-  ExpectParametersRefused(prefix, Reason::kOutOfRange, "p.penalty_scope.ignored_prefix");
+  ExpectRefused(window, Reason::kOutOfRange, "p.penalty_scope.window");
+  ExpectRefused(prefix, Reason::kOutOfRange, "p.penalty_scope.ignored_prefix");
 }
 
 }  // namespace

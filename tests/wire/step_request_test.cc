@@ -13,7 +13,7 @@ namespace {
 using kernels::DType;
 using testing::StepBuilder;
 
-constexpr uint32_t kShapeVocabulary = 70;
+constexpr uint32_t kVocabulary = 70;
 
 // Payloads of the given sizes; only their sizes are looked at.
 std::vector<Payload> Payloads(std::initializer_list<uint64_t> sizes) {
@@ -24,7 +24,7 @@ std::vector<Payload> Payloads(std::initializer_list<uint64_t> sizes) {
 
 // A step of `rows` rows, and payloads as its shape needs them.
 v1::Step StepOf(int rows, DType dtype = DType::kF32) {
-  StepBuilder builder(1, kShapeVocabulary, dtype);
+  StepBuilder builder(1, kVocabulary, dtype);
   for (int i = 0; i < rows; ++i) builder.AddRow("a", 1, 0, "");
   return builder.step();
 }
@@ -54,10 +54,10 @@ void ExpectRefused(const v1::Step& step, const std::vector<Payload>& payloads, R
 
 TEST(StepShape, PackedRowsOfEachType) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const uint64_t stride = kShapeVocabulary * kernels::ElementBytes(dtype);
+    const uint64_t stride = kVocabulary * kernels::ElementBytes(dtype);
     const StepShape shape = MustParse(StepOf(3, dtype), Payloads({3 * stride}));
     EXPECT_EQ(shape.dtype, dtype);
-    EXPECT_EQ(shape.vocabulary, kShapeVocabulary);
+    EXPECT_EQ(shape.vocabulary, kVocabulary);
     EXPECT_EQ(shape.row_stride, stride);
     EXPECT_EQ(shape.tensor_rows, 3u);
     EXPECT_EQ(shape.logits_payload, 0u);
@@ -69,7 +69,7 @@ TEST(StepShape, PackedRowsOfEachType) {
 
 TEST(StepShape, BytesMustFitRowsStrideAndType) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const uint64_t right = 3 * kShapeVocabulary * kernels::ElementBytes(dtype);
+    const uint64_t right = 3 * kVocabulary * kernels::ElementBytes(dtype);
     for (const uint64_t wrong : {uint64_t{0}, uint64_t{1}, right - 1, right + 1, right / 3, 2 * right, ~uint64_t{0}}) {
       ExpectRefused(StepOf(3, dtype), Payloads({wrong}), Reason::kSizeMismatch, "payloads[0]");
     }
@@ -80,20 +80,19 @@ TEST(StepShape, BytesMustFitRowsStrideAndType) {
 
 TEST(StepShape, StrideIsPaddingOrMore) {
   v1::Step step = StepOf(2);
-  for (const uint32_t stride : {kShapeVocabulary * 4, kShapeVocabulary * 4 + 4, 4096u}) {
+  for (const uint32_t stride : {kVocabulary * 4, kVocabulary * 4 + 4, 4096u}) {
     step.mutable_logits()->set_row_stride_bytes(stride);
     EXPECT_EQ(MustParse(step, Payloads({2 * stride})).row_stride, stride);
   }
-  for (const uint32_t stride :
-       {0u, 1u, kShapeVocabulary * 4 - 4, kShapeVocabulary * 4 + 1, kShapeVocabulary * 4 + 2, 0xffffffffu}) {
+  for (const uint32_t stride : {0u, 1u, kVocabulary * 4 - 4, kVocabulary * 4 + 1, kVocabulary * 4 + 2, 0xffffffffu}) {
     step.mutable_logits()->set_row_stride_bytes(stride);
     ExpectRefused(step, Payloads({2 * uint64_t{stride}}), Reason::kOutOfRange, "step.logits.row_stride_bytes");
   }
   v1::Step half = StepOf(2, DType::kF16);
-  half.mutable_logits()->set_row_stride_bytes(kShapeVocabulary * 2 + 2);
-  MustParse(half, Payloads({2 * (kShapeVocabulary * 2 + 2)}));
-  half.mutable_logits()->set_row_stride_bytes(kShapeVocabulary * 2 + 1);
-  ExpectRefused(half, Payloads({2 * (kShapeVocabulary * 2 + 1)}), Reason::kOutOfRange, "step.logits.row_stride_bytes");
+  half.mutable_logits()->set_row_stride_bytes(kVocabulary * 2 + 2);
+  MustParse(half, Payloads({2 * (kVocabulary * 2 + 2)}));
+  half.mutable_logits()->set_row_stride_bytes(kVocabulary * 2 + 1);
+  ExpectRefused(half, Payloads({2 * (kVocabulary * 2 + 1)}), Reason::kOutOfRange, "step.logits.row_stride_bytes");
 }
 
 // 1024 rows of 2^32 - 4 bytes: the product needs 42 bits.
@@ -119,37 +118,35 @@ TEST(StepShape, VocabularyRange) {
     EXPECT_EQ(MustParse(step, Payloads({uint64_t{vocabulary} * 4})).vocabulary, vocabulary);
   }
   Limits limits;
-  limits.max_vocabulary = kShapeVocabulary - 1;
-  ExpectRefused(StepOf(1), Payloads({kShapeVocabulary * 4}), Reason::kOutOfRange, "step.logits.vocabulary_size",
-                limits);
+  limits.max_vocabulary = kVocabulary - 1;
+  ExpectRefused(StepOf(1), Payloads({kVocabulary * 4}), Reason::kOutOfRange, "step.logits.vocabulary_size", limits);
 }
 
 TEST(StepShape, TensorRows) {
   v1::Step step = StepOf(2);
   step.mutable_logits()->set_tensor_rows(5);
-  EXPECT_EQ(MustParse(step, Payloads({5 * kShapeVocabulary * 4})).tensor_rows, 5u);
+  EXPECT_EQ(MustParse(step, Payloads({5 * kVocabulary * 4})).tensor_rows, 5u);
   for (const uint32_t rows : {0u, 1025u, 0xffffffffu}) {
     step.mutable_logits()->set_tensor_rows(rows);
-    ExpectRefused(step, Payloads({uint64_t{rows} * kShapeVocabulary * 4}), Reason::kOutOfRange,
-                  "step.logits.tensor_rows");
+    ExpectRefused(step, Payloads({uint64_t{rows} * kVocabulary * 4}), Reason::kOutOfRange, "step.logits.tensor_rows");
   }
 }
 
 TEST(StepShape, PositionsAreLimitedTogether) {
   Limits limits;
   limits.max_step_positions = 2;
-  MustParse(StepOf(2), Payloads({2 * kShapeVocabulary * 4}), limits);
-  ExpectRefused(StepOf(3), Payloads({3 * kShapeVocabulary * 4}), Reason::kTooMany, "step.rows", limits);
+  MustParse(StepOf(2), Payloads({2 * kVocabulary * 4}), limits);
+  ExpectRefused(StepOf(3), Payloads({3 * kVocabulary * 4}), Reason::kTooMany, "step.rows", limits);
   ExpectRefused(StepOf(0), Payloads({0}), Reason::kMissingField, "step.rows");
   v1::Step scores = StepOf(1);
   scores.mutable_rows(0)->mutable_score()->mutable_tokens()->Resize(3, 1);
-  const auto parsed = ParseStepShape(scores, Payloads({3 * kShapeVocabulary * 4}), limits);
+  const auto parsed = ParseStepShape(scores, Payloads({3 * kVocabulary * 4}), limits);
   ASSERT_TRUE(std::holds_alternative<Refusal>(parsed));
   EXPECT_EQ(std::get<Refusal>(parsed).limit, "max_step_positions 2");
 }
 
 TEST(StepShape, RequiredFields) {
-  const std::vector<Payload> payloads = Payloads({kShapeVocabulary * 4});
+  const std::vector<Payload> payloads = Payloads({kVocabulary * 4});
   v1::Step step = StepOf(1);
   step.mutable_logits()->clear_source();
   ExpectRefused(step, payloads, Reason::kMissingField, "step.logits.source.kind");
@@ -164,16 +161,16 @@ TEST(StepShape, PayloadIndex) {
   v1::Step step = StepOf(1);
   for (const uint32_t payload : {1u, 0xffffffffu}) {
     step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(payload);
-    ExpectRefused(step, Payloads({kShapeVocabulary * 4}), Reason::kOutOfRange, "step.logits.source.inline.payload");
+    ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kOutOfRange, "step.logits.source.inline.payload");
   }
   ExpectRefused(StepOf(1), Payloads({}), Reason::kOutOfRange, "step.logits.source.inline.payload");
 }
 
 TEST(StepShape, EveryPayloadIsUsed) {
-  ExpectRefused(StepOf(1), Payloads({kShapeVocabulary * 4, 0}), Reason::kContradiction, "payloads[1]");
+  ExpectRefused(StepOf(1), Payloads({kVocabulary * 4, 0}), Reason::kContradiction, "payloads[1]");
   v1::Step step = StepOf(1);
   step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(1);
-  ExpectRefused(step, Payloads({5, kShapeVocabulary * 4}), Reason::kContradiction, "payloads[0]");
+  ExpectRefused(step, Payloads({5, kVocabulary * 4}), Reason::kContradiction, "payloads[0]");
 }
 
 TEST(StepShape, Masks) {
@@ -181,7 +178,7 @@ TEST(StepShape, Masks) {
   step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
   step.mutable_masks()->set_rows(3);
   step.mutable_rows(1)->mutable_mask()->set_mask_row(2);
-  const uint64_t logits = 2 * kShapeVocabulary * 4;
+  const uint64_t logits = 2 * kVocabulary * 4;
   const StepShape shape = MustParse(step, Payloads({logits, 3 * 12}));
   EXPECT_EQ(shape.mask_payload, 1u);
   EXPECT_EQ(shape.mask_rows, 3u);
@@ -208,7 +205,7 @@ TEST(StepShape, MasksAreNotTheLogits) {
 }
 
 TEST(StepShape, Timeout) {
-  const std::vector<Payload> payloads = Payloads({kShapeVocabulary * 4});
+  const std::vector<Payload> payloads = Payloads({kVocabulary * 4});
   const auto with = [](int64_t seconds, int32_t nanos) {
     v1::Step step = StepOf(1);
     step.mutable_timeout()->set_seconds(seconds);
@@ -230,7 +227,7 @@ TEST(StepShape, Timeout) {
 TEST(StepShape, TimeoutOfABillionNanosNamesItsRange) {
   v1::Step step = StepOf(1);
   step.mutable_timeout()->set_nanos(1'000'000'000);
-  const auto parsed = ParseStepShape(step, Payloads({kShapeVocabulary * 4}), Limits());
+  const auto parsed = ParseStepShape(step, Payloads({kVocabulary * 4}), Limits());
   ASSERT_TRUE(std::holds_alternative<Refusal>(parsed));
   EXPECT_EQ(std::get<Refusal>(parsed).field, "step.timeout.nanos");
   EXPECT_EQ(std::get<Refusal>(parsed).limit, "0..999999999");
@@ -240,7 +237,7 @@ TEST(StepShape, UnusedMasksAreRefused) {
   v1::Step step = StepOf(2);
   step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
   step.mutable_masks()->set_rows(1);
-  const std::vector<Payload> payloads = Payloads({2 * kShapeVocabulary * 4, 12});
+  const std::vector<Payload> payloads = Payloads({2 * kVocabulary * 4, 12});
   ExpectRefused(step, payloads, Reason::kContradiction, "step.masks");
   step.mutable_rows(0)->mutable_mask()->mutable_allowed_tokens();
   ExpectRefused(step, payloads, Reason::kContradiction, "step.masks");
@@ -253,12 +250,12 @@ TEST(StepShape, UnusedDraftProbabilitiesAreRefused) {
   step.mutable_draft_probabilities()->mutable_source()->mutable_inline_()->set_payload(1);
   step.mutable_draft_probabilities()->set_dtype(v1::DTYPE_F32);
   step.mutable_draft_probabilities()->set_rows(1);
-  const std::vector<Payload> payloads = Payloads({kShapeVocabulary * 4, kShapeVocabulary * 4});
+  const std::vector<Payload> payloads = Payloads({kVocabulary * 4, kVocabulary * 4});
   ExpectRefused(step, payloads, Reason::kContradiction, "step.draft_probabilities");
 }
 
 TEST(StepShape, Priority) {
-  const std::vector<Payload> payloads = Payloads({kShapeVocabulary * 4});
+  const std::vector<Payload> payloads = Payloads({kVocabulary * 4});
   v1::Step step = StepOf(1);
   for (const int32_t priority : {-100, 0, 100}) {
     step.set_priority(priority);
@@ -273,10 +270,10 @@ TEST(StepShape, Priority) {
 TEST(StepShape, UnknownRegion) {
   v1::Step step = StepOf(1);
   step.mutable_logits()->mutable_source()->mutable_region()->set_region_id(7);
-  ExpectRefused(step, Payloads({kShapeVocabulary * 4}), Reason::kUnknownRegion, "step.logits.source.region.region_id");
+  ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.logits.source.region.region_id");
   step = StepOf(1);
   step.mutable_masks()->mutable_source()->mutable_region();
-  ExpectRefused(step, Payloads({kShapeVocabulary * 4}), Reason::kUnknownRegion, "step.masks.source.region.region_id");
+  ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.masks.source.region.region_id");
 }
 
 // A step whose rows judge drafts has more rows for devices than rows.
@@ -284,12 +281,12 @@ TEST(StepShape, DraftsCountAsRows) {
   v1::Step step = StepOf(2);
   v1::VerifyDraft& chain = *step.mutable_rows(0)->mutable_verify_draft();
   for (int i = 0; i < 3; ++i) chain.add_draft_tokens(1);
-  const StepShape shape = MustParse(step, Payloads({5 * kShapeVocabulary * 4}));
+  const StepShape shape = MustParse(step, Payloads({5 * kVocabulary * 4}));
   EXPECT_EQ(shape.tensor_rows, 5u);
   EXPECT_EQ(shape.first_rows, (std::vector<uint32_t>{0, 4}));
   chain.mutable_draft_tokens()->Resize(1023, 1);
   step.mutable_logits()->set_tensor_rows(5);
-  ExpectRefused(step, Payloads({5 * kShapeVocabulary * 4}), Reason::kTooMany, "step.rows");
+  ExpectRefused(step, Payloads({5 * kVocabulary * 4}), Reason::kTooMany, "step.rows");
 }
 
 }  // namespace

@@ -10,19 +10,19 @@
 namespace sortition::service::step_row_test {
 namespace {
 
-constexpr uint32_t kRowVocabulary = 70;
-constexpr uint32_t kRowLive = 60;
+constexpr uint32_t kVocabulary = 70;
+constexpr uint32_t kLive = 60;
 
 class StepRowTest : public ::testing::Test {
  protected:
   StepRowTest() {
-    shape_.vocabulary = kRowVocabulary;
+    shape_.vocabulary = kVocabulary;
     shape_.tensor_rows = 4;
     shape_.first_rows = {0, 1, 2, 3, 4};
     shape_.mask_payload = 1;
     shape_.mask_rows = 2;
-    spec_.vocabulary = kRowVocabulary;
-    spec_.live_vocabulary = kRowLive;
+    spec_.vocabulary = kVocabulary;
+    spec_.live_vocabulary = kLive;
     spec_.presence_penalty = 1;
     row_.set_request_id("a");
     row_.set_step_id(5);
@@ -60,7 +60,7 @@ class StepRowTest : public ::testing::Test {
 
 TEST_F(StepRowTest, CarriesEveryField) {
   row_.set_truncate_to(3);
-  row_.add_append_tokens(kRowLive - 1);
+  row_.add_append_tokens(kLive - 1);
   row_.set_draw_salt(65535);
   row_.set_tensor_row(3);
   row_.mutable_mask()->set_mask_row(1);
@@ -69,7 +69,7 @@ TEST_F(StepRowTest, CarriesEveryField) {
   EXPECT_EQ(request.intent.position, 9u);
   EXPECT_EQ(request.intent.history_hash, 77u);
   EXPECT_EQ(request.intent.truncate_to, 3u);
-  EXPECT_EQ(request.intent.append_tokens, std::vector<uint32_t>{kRowLive - 1});
+  EXPECT_EQ(request.intent.append_tokens, std::vector<uint32_t>{kLive - 1});
   EXPECT_EQ(request.draw_salt, 65535u);
   EXPECT_EQ(request.tensor_row, 3u);
   ASSERT_EQ(request.masks.size(), 1u);
@@ -95,7 +95,7 @@ TEST_F(StepRowTest, TensorRowDefaultsToTheRow) {
 }
 
 TEST_F(StepRowTest, AnotherVocabulary) {
-  shape_.vocabulary = kRowVocabulary + 1;
+  shape_.vocabulary = kVocabulary + 1;
   ExpectRefused(Reason::kVocabularyMismatch, "step.logits.vocabulary_size");
 }
 
@@ -140,9 +140,9 @@ TEST_F(StepRowTest, AppendedTokens) {
   limits_.max_history = 2;
   row_.set_position(1);
   row_.add_append_tokens(0);
-  row_.add_append_tokens(kRowLive - 1);
+  row_.add_append_tokens(kLive - 1);
   MustParse();
-  for (const uint32_t token : {kRowLive, kRowVocabulary, 0xffffffffu}) {
+  for (const uint32_t token : {kLive, kVocabulary, 0xffffffffu}) {
     row_.set_append_tokens(1, token);
     ExpectRefused(Reason::kOutOfRange, "step.rows[2].append_tokens[1]");
   }
@@ -167,9 +167,9 @@ TEST_F(StepRowTest, MaskRow) {
 TEST_F(StepRowTest, AllowedTokensAreASet) {
   auto& tokens = *row_.mutable_mask()->mutable_allowed_tokens();
   EXPECT_TRUE(MustParse().masks.at(0).has_allowed_tokens) << "the empty set allows nothing";
-  for (const uint32_t token : {7u, 3u, 7u, kRowLive - 1}) tokens.add_tokens(token);
-  EXPECT_EQ(MustParse().masks.at(0).allowed_tokens, (std::vector<uint32_t>{3, 7, kRowLive - 1}));
-  for (const uint32_t token : {kRowLive, 0xffffffffu}) {
+  for (const uint32_t token : {7u, 3u, 7u, kLive - 1}) tokens.add_tokens(token);
+  EXPECT_EQ(MustParse().masks.at(0).allowed_tokens, (std::vector<uint32_t>{3, 7, kLive - 1}));
+  for (const uint32_t token : {kLive, 0xffffffffu}) {
     tokens.set_tokens(1, token);
     ExpectRefused(Reason::kOutOfRange, "step.rows[2].mask.allowed_tokens.tokens[1]");
   }
@@ -193,7 +193,7 @@ TEST_F(StepRowTest, ChainOfDrafts) {
   spec_.parameters.greedy = true;
   EXPECT_EQ(MustParse().kind, RowPlan::Kind::kCompare);
   chain.set_mode(v1::VERIFY_MODE_COUPLED);
-  chain.add_draft_tokens(kRowLive);
+  chain.add_draft_tokens(kLive);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].verify_draft.draft_tokens[1]");
   chain.set_draft_tokens(1, 8);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].tensor_row");
@@ -382,7 +382,7 @@ TEST_F(StepRowTest, MasksOfPositions) {
 TEST_F(StepRowTest, Scores) {
   v1::Score& score = *row_.mutable_score();
   ExpectRefused(Reason::kMissingField, "step.rows[2].score.tokens");
-  score.add_tokens(kRowLive);
+  score.add_tokens(kLive);
   ExpectRefused(Reason::kOutOfRange, "step.rows[2].score.tokens[0]");
   score.set_tokens(0, 1);
   score.add_tokens(2);
