@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "client/cpp/shared_memory.h"
+#include "client/cpp/transport/shared_memory.h"
 #include "kernels/check.h"
 
 namespace sortition::client {

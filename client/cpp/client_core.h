@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cpp/state_rows.h"
 #include "client/cpp/stream_state.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/transport.h"
 #include "client/cpp/wake_queue.h"
 #include "sortition/batch.h"
 #include "sortition/client.h"

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/grpc_transport.h"
 #include "client/cpp/message.h"
-#include "client/cpp/ring_transport.h"
-#include "client/cpp/shared_memory.h"
+#include "client/cpp/transport/grpc_transport.h"
+#include "client/cpp/transport/ring_transport.h"
+#include "client/cpp/transport/shared_memory.h"
 
 namespace sortition::client {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/cpp/target_choice.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/transport.h"
 #include "sortition/options.h"
 
 namespace sortition::client {

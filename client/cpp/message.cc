@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "client/cpp/row_message.h"
-#include "client/cpp/shared_memory.h"
+#include "client/cpp/transport/shared_memory.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/io/coded_stream.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/time/time.h"
 #include "client/cpp/pending.h"
-#include "client/cpp/shared_memory.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/shared_memory.h"
+#include "client/cpp/transport/transport.h"
 #include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
 

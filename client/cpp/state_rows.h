@@ -5,8 +5,8 @@
 #include <memory>
 #include <span>
 
-#include "client/cpp/device_rows.h"
 #include "client/cpp/pending.h"
+#include "client/cpp/transport/device_rows.h"
 
 namespace sortition::client {
 

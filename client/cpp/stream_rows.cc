@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/message.h"
 #include "client/cpp/row_message.h"
-#include "client/cpp/shared_memory.h"
 #include "client/cpp/stream_state.h"
+#include "client/cpp/transport/shared_memory.h"
 
 namespace sortition::client {
 namespace {

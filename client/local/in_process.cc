@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/transport.h"
 #include "client/local/local_sampler.h"
 #include "client/local/local_text.h"
 #include "client/local/work_pool.h"

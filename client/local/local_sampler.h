@@ -9,8 +9,8 @@
 #include <variant>
 #include <vector>
 
-#include "client/cpp/errors.h"
 #include "client/cpp/sequence_record.h"
+#include "client/cpp/transport/errors.h"
 #include "sortition/batch.h"
 
 namespace sortition::client {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/compact_rows.h"
-#include "client/cpp/errors.h"
 #include "client/cpp/row_message.h"
+#include "client/cpp/transport/errors.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/version.h"

@@ -1,6 +1,6 @@
 // Steps for whose results a CUDA stream waits, and the order in which streams continue. Uses the tests' driver and a
 // client in process whose steps end when the test releases them.
-#include "client/cpp/cuda_results.h"
+#include "client/cpp/cuda/cuda_results.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

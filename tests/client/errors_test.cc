@@ -1,5 +1,5 @@
 // Conversion of errors from the wire to a status and back, and the client's remedy for each.
-#include "client/cpp/errors.h"
+#include "client/cpp/transport/errors.h"
 
 #include <string>
 

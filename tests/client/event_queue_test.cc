@@ -1,5 +1,5 @@
 // A queue of events is read by callers that wait for their own, or by the queue's thread for others.
-#include "client/cpp/event_queue.h"
+#include "client/cpp/transport/event_queue.h"
 
 #include <gtest/gtest.h>
 

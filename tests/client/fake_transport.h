@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cpp/shared_memory.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/shared_memory.h"
+#include "client/cpp/transport/transport.h"
 #include "kernels/check.h"
 #include "service/wire/frame.h"
 

@@ -1,6 +1,6 @@
 // Connections to a memory socket: the user of its process, the matching of answers to requests, and signals, which are
 // no errors.
-#include "client/cpp/memory_link.h"
+#include "client/cpp/transport/memory_link.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include <atomic>
 #include <thread>
 
-#include "client/cpp/shared_memory.h"
+#include "client/cpp/transport/shared_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "service/memory/packet.h"

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "client/cpp/grpc_transport.h"
 #include "client/cpp/message.h"
+#include "client/cpp/transport/grpc_transport.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
 #include "service/memory/descriptor.h"

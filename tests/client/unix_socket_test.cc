@@ -1,5 +1,5 @@
 // Unix sockets whose server accepts no connection: the wait is bounded.
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/unix_socket.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/cuda_rows.h"
+#include "client/cpp/cuda/cuda_rows.h"
 #include "devices/cuda/cuda_device.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/random_row.h"

@@ -1,5 +1,5 @@
 // Memory for rows on a CUDA device, made by a worker and read by a device of a server.
-#include "client/cpp/cuda_rows.h"
+#include "client/cpp/cuda/cuda_rows.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

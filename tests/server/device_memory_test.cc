@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/device_rows.h"
-#include "client/cpp/memory_link.h"
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/device_rows.h"
+#include "client/cpp/transport/memory_link.h"
+#include "client/cpp/transport/unix_socket.h"
 #include "service/memory/packet.h"
 #include "sortition/client.h"
 #include "tests/client/reference_sequence.h"

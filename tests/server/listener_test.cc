@@ -13,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/unix_socket.h"
 #include "service/net/listen_socket.h"
 #include "tests/server/memory_socket.h"
 #include "tests/server/test_server.h"

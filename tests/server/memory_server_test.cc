@@ -13,9 +13,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/errors.h"
-#include "client/cpp/memory_link.h"
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/errors.h"
+#include "client/cpp/transport/memory_link.h"
+#include "client/cpp/transport/unix_socket.h"
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/memory/ring.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/device_rows.h"
+#include "client/cpp/transport/device_rows.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "sortition/client.h"
 #include "tests/client/reference_sequence.h"

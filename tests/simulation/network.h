@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/transport.h"
 #include "service/stream/session.h"
 #include "tests/simulation/draw.h"
 #include "tests/simulation/replica.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "client/cpp/cuda_results.h"
+#include "client/cpp/cuda/cuda_results.h"
 #include "sortition/client.h"
 
 namespace sortition::python {

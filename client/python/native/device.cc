@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/cuda_statements.h"
+#include "client/cpp/cuda/cuda_statements.h"
 #include "client/python/native/module.h"
 #include "client/python/native/results.h"
 #include "sortition/batch.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/cpp/cuda_rows.h"
+#include "client/cpp/cuda/cuda_rows.h"
 #include "client/python/native/tensor.h"
 #include "sortition/client.h"
 

@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/cuda_ready.h"
+#include "client/cpp/cuda/cuda_ready.h"
 #include "sortition/batch.h"
 #include "sortition/client.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/bench/logits.h"
-#include "client/cpp/cuda_rows.h"
+#include "client/cpp/cuda/cuda_rows.h"
 #include "client/sortition/cuda_state.h"
 #include "devices/cuda/cuda_device.h"
 #include "kernels/check.h"

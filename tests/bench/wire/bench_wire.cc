@@ -43,7 +43,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/bench/logits.h"
-#include "client/cpp/memory_link.h"
+#include "client/cpp/transport/memory_link.h"
 #include "devices/cpu/cpu_device.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"

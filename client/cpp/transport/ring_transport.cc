@@ -1,5 +1,5 @@
 // Implements Transport over a ring: a reading thread, or a polling caller in its place.
-#include "client/cpp/ring_transport.h"
+#include "client/cpp/transport/ring_transport.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <variant>
 
-#include "client/cpp/memory_link.h"
-#include "client/cpp/shared_memory.h"
+#include "client/cpp/transport/memory_link.h"
+#include "client/cpp/transport/shared_memory.h"
 #include "kernels/check.h"
 #include "service/memory/ring.h"
 

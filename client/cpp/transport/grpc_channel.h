@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/transport.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/security/credentials.h"

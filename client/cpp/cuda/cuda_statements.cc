@@ -1,5 +1,5 @@
 // A producer of compact rows behind a lock, made when it is first needed.
-#include "client/cpp/cuda_statements.h"
+#include "client/cpp/cuda/cuda_statements.h"
 
 #include <algorithm>
 #include <memory>

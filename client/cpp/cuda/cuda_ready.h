@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cpp/cuda_rows.h"
+#include "client/cpp/cuda/cuda_rows.h"
 #include "devices/cuda/context.h"
 #include "devices/cuda/hardware.h"
 #include "sortition/batch.h"

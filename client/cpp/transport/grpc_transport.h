@@ -11,10 +11,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/event_queue.h"
-#include "client/cpp/grpc_channel.h"
-#include "client/cpp/ring_transport.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/event_queue.h"
+#include "client/cpp/transport/grpc_channel.h"
+#include "client/cpp/transport/ring_transport.h"
+#include "client/cpp/transport/transport.h"
 #include "sortition/options.h"
 
 namespace sortition::client {

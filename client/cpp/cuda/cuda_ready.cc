@@ -1,5 +1,5 @@
 // Maps the host's page into the device's addresses, and queues the writes of the word.
-#include "client/cpp/cuda_ready.h"
+#include "client/cpp/cuda/cuda_ready.h"
 
 #include <utility>
 

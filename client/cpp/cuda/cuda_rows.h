@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cpp/device_rows.h"
+#include "client/cpp/transport/device_rows.h"
 #include "devices/cuda/virtual_memory.h"
 #include "devices/imported_memory.h"
 #include "service/memory/descriptor.h"

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/unix_socket.h"
 #include "devices/imported_memory.h"
 #include "service/memory/descriptor.h"
 #include "sortition/v1/memory.pb.h"

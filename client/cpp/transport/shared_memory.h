@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/device_rows.h"
-#include "client/cpp/memory_link.h"
+#include "client/cpp/transport/device_rows.h"
+#include "client/cpp/transport/memory_link.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {

@@ -14,7 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/transport.h"
 
 namespace sortition::client {
 

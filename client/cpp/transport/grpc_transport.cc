@@ -1,5 +1,5 @@
 // Implements Transport over a gRPC stream, with one write and one read at a time.
-#include "client/cpp/grpc_transport.h"
+#include "client/cpp/transport/grpc_transport.h"
 
 #include <deque>
 #include <optional>
@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/grpc_channel.h"
-#include "client/cpp/shared_memory.h"
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/grpc_channel.h"
+#include "client/cpp/transport/shared_memory.h"
+#include "client/cpp/transport/unix_socket.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/codegen/proto_utils.h"

@@ -10,9 +10,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cpp/memory_link.h"
-#include "client/cpp/shared_memory.h"
-#include "client/cpp/transport.h"
+#include "client/cpp/transport/memory_link.h"
+#include "client/cpp/transport/shared_memory.h"
+#include "client/cpp/transport/transport.h"
 #include "sortition/options.h"
 
 namespace sortition::client {

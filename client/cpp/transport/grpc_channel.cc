@@ -1,5 +1,5 @@
 // Makes channels, and byte buffers that refer to the caller's memory.
-#include "client/cpp/grpc_channel.h"
+#include "client/cpp/transport/grpc_channel.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/unix_socket.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/create_channel_posix.h"

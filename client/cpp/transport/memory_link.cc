@@ -1,5 +1,5 @@
 // Exchanges packets with a memory socket.
-#include "client/cpp/memory_link.h"
+#include "client/cpp/transport/memory_link.h"
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/errors.h"
+#include "client/cpp/transport/errors.h"
 #include "kernels/check.h"
 #include "service/memory/packet.h"
 #include "service/memory/ring.h"

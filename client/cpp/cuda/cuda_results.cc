@@ -1,5 +1,5 @@
 // Queues the waits in the callers' streams and the writes in a separate one.
-#include "client/cpp/cuda_results.h"
+#include "client/cpp/cuda/cuda_results.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Converts errors of the wire to values and statuses, and chooses remedies.
-#include "client/cpp/errors.h"
+#include "client/cpp/transport/errors.h"
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,5 @@
 // Allocates room for copies, first fit, and finds regions of callers by address.
-#include "client/cpp/shared_memory.h"
+#include "client/cpp/transport/shared_memory.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,8 +1,8 @@
 // Compact forms of rows in a CUDA device's memory, made by the device.
 #pragma once
 
-#include "client/cpp/cuda_rows.h"
-#include "client/cpp/device_rows.h"
+#include "client/cpp/cuda/cuda_rows.h"
+#include "client/cpp/transport/device_rows.h"
 #include "kernels/cuda/image.h"
 
 namespace sortition::client {

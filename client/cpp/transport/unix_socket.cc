@@ -1,5 +1,5 @@
 // Connects Unix sockets, with a bound on the wait.
-#include "client/cpp/unix_socket.h"
+#include "client/cpp/transport/unix_socket.h"
 
 #include <sys/socket.h>
 #include <sys/time.h>

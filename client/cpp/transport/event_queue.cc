@@ -1,5 +1,5 @@
 // The turns of callers and of the queue's thread.
-#include "client/cpp/event_queue.h"
+#include "client/cpp/transport/event_queue.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // Allocates and maps device memory, and exports its descriptor.
-#include "client/cpp/cuda_rows.h"
+#include "client/cpp/cuda/cuda_rows.h"
 
 #include <utility>
 
