@@ -26,15 +26,15 @@ constexpr std::array<Sampler, kSamplers> OrderOf(const std::array<uint32_t, kSam
   }
   return order;
 }
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) vllm,
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) vllm,
 constexpr auto kVllmOrder = OrderOf({
 #include "kernels/law/options.inc"
 });
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) llama_cpp,
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) llama_cpp,
 constexpr auto kLlamaCppOrder = OrderOf({
 #include "kernels/law/options.inc"
 });
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) hf,
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) hf,
 constexpr auto kHfOrder = OrderOf({
 #include "kernels/law/options.inc"
 });
@@ -76,31 +76,31 @@ Stage MirostatStage(const SamplingParameters& p) {
 
 // The stage without LeastCount.
 Stage PlainStageOf(const SamplingParameters& p, Sampler sampler) {
+#define STAGE(sampler, ...) \
+  case Sampler::k##sampler: \
+    return {StageKind::k##sampler, {__VA_ARGS__}};
+#define STAGE_Threshold(sampler, name) STAGE(sampler, MinPDistance(p.name))
+#define STAGE_Mass(sampler, name) STAGE(sampler, TopPUnits(p.name))
+#define STAGE_Flag(sampler, name) STAGE(sampler)
+#define STAGE_Own(sampler, name)
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) STAGE_##operand(sampler, name)
   switch (sampler) {
+#include "kernels/law/options.inc"
+#undef STAGE
+#undef STAGE_Threshold
+#undef STAGE_Mass
+#undef STAGE_Flag
+#undef STAGE_Own
     case Sampler::kTemperature:
       return TemperatureStage(p);
     case Sampler::kQuadraticSmoothing:
       return SmoothingStage(p);
     case Sampler::kTopNSigma:
       return {StageKind::kTopNSigma, {(7u << 26) - MinPDistance(p.top_n_sigma / 128)}};
-    case Sampler::kMinP:
-      return {StageKind::kMinP, {MinPDistance(p.min_p)}};
     case Sampler::kTopK:
       return {StageKind::kTopK, {std::max(p.top_k, p.min_keep)}};
-    case Sampler::kTopP:
-      return {StageKind::kTopP, {TopPUnits(p.top_p)}};
-    case Sampler::kTypicalP:
-      return {StageKind::kTypicalP, {TopPUnits(p.typical_p)}};
-    case Sampler::kEpsilonCutoff:
-      return {StageKind::kEpsilonCutoff, {MinPDistance(p.epsilon_cutoff)}};
-    case Sampler::kEtaCutoff:
-      return {StageKind::kEtaCutoff, {MinPDistance(p.eta_cutoff)}};
-    case Sampler::kTopA:
-      return {StageKind::kTopA, {MinPDistance(p.top_a)}};
     case Sampler::kTopH:
       return {StageKind::kTopH, {uint32_t(RoundedUnits(p.top_h, 31))}};
-    case Sampler::kPLess:
-      return {StageKind::kPLess, {}};
     case Sampler::kXtc:
       return {StageKind::kXtc, {TopPUnits(p.xtc_probability) - 1, MinPDistance(p.xtc_threshold)}};
     case Sampler::kMirostat:
@@ -129,7 +129,7 @@ bool IsThreshold(float q) { return MinPDistance(q) != kernels::RowParameters::kM
 
 std::string_view SamplerName(Sampler sampler) {
   static constexpr std::string_view kNames[] = {
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) #name,
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) #name,
 #include "kernels/law/options.inc"
   };
   return kNames[size_t(sampler)];
@@ -148,31 +148,31 @@ std::span<const Sampler> PresetOrder(Preset preset) {
 }
 
 bool IsOn(const SamplingParameters& p, Sampler sampler) {
+#define ON(sampler, is_on)  \
+  case Sampler::k##sampler: \
+    return is_on;
+#define ON_Threshold(sampler, name) ON(sampler, IsThreshold(p.name))
+#define ON_Mass(sampler, name) ON(sampler, TopPUnits(p.name) != 0)
+#define ON_Flag(sampler, name) ON(sampler, p.name)
+#define ON_Own(sampler, name)
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) ON_##operand(sampler, name)
   switch (sampler) {
+#include "kernels/law/options.inc"
+#undef ON
+#undef ON_Threshold
+#undef ON_Mass
+#undef ON_Flag
+#undef ON_Own
     case Sampler::kTemperature:
       return p.temperature != 1 || IsDynamic(p);
     case Sampler::kQuadraticSmoothing:
       return p.smoothing_factor != 0;
     case Sampler::kTopNSigma:
       return p.top_n_sigma != 0;
-    case Sampler::kMinP:
-      return IsThreshold(p.min_p);
     case Sampler::kTopK:
       return p.top_k != 0;
-    case Sampler::kTopP:
-      return TopPUnits(p.top_p) != 0;
-    case Sampler::kTypicalP:
-      return TopPUnits(p.typical_p) != 0;
-    case Sampler::kEpsilonCutoff:
-      return IsThreshold(p.epsilon_cutoff);
-    case Sampler::kEtaCutoff:
-      return IsThreshold(p.eta_cutoff);
-    case Sampler::kTopA:
-      return IsThreshold(p.top_a);
     case Sampler::kTopH:
       return p.top_h != 0;
-    case Sampler::kPLess:
-      return p.p_less;
     case Sampler::kXtc:
       return p.xtc_probability != 0 && p.xtc_threshold <= kMaxXtcThreshold;
     case Sampler::kMirostat:

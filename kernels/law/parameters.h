@@ -17,11 +17,11 @@ inline constexpr float kMaxXtcThreshold = 0.5f;  // above it XTC is off, as in l
 
 // Samplers of a chain. Dynamic temperature takes the place of temperature.
 enum class Sampler : uint8_t {
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) k##sampler,
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) k##sampler,
 #include "kernels/law/options.inc"
 };
 inline constexpr uint32_t kSamplers = 0
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) +1
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) +1
 #include "kernels/law/options.inc"
     ;
 

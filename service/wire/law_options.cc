@@ -84,7 +84,7 @@ class Taker {
 #define GREEDY_Keeps(sampler, name)
 #define GREEDY_Drops(sampler, name) \
   if (law::IsOn(law_, Sampler::k##sampler)) return Contradiction(#name, std::string(kGreedy));
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) GREEDY_##greedy(sampler, name)
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) GREEDY_##greedy(sampler, name)
 #include "kernels/law/options.inc"
 #undef GREEDY_Keeps
 #undef GREEDY_Drops

@@ -73,7 +73,7 @@ struct NamedFeature {
 using kernels::FeatureOf;
 using kernels::StageKind;
 constexpr NamedFeature kNamedFeatures[] = {
-#define SAMPLER(sampler, name, first, last, greedy, vllm, llama_cpp, hf) \
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) \
   {#name, FeatureOf(StageKind::first) | FeatureOf(StageKind::last)},
 #include "kernels/law/options.inc"
     {"dynamic_temperature", FeatureOf(StageKind::kDynamicTemperature)},

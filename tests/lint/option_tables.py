@@ -29,7 +29,7 @@ COLUMNS = {
     "HISTORY_PART": "name part type value form low high effect",
     "LIST_OPTION": "name phase range value text",
     "STEP_OPTION": "name range value text",
-    "SAMPLER": "sampler name first last greedy vllm llama_cpp hf",
+    "SAMPLER": "sampler name first last greedy operand vllm llama_cpp hf",
 }
 
 
@@ -177,7 +177,9 @@ def python_table(lines: List[Line], contract: Contract) -> str:
         + wrapped([f'"{name}": "{effect}"' for name, effect in effects.items()])
         + "}\n# Samplers that temperature 0 refuses.\nNOT_GREEDY = ("
         + ", ".join(f'"{column["name"]}"' for column in samplers if column["greedy"] == "Drops")
-        + ")\n# The samplers' orders in the presets.\nORDERS = {\n"
+        + ")\n# Samplers whose stage has one operand, or none, and what it is.\nOPERANDS = {\n"
+        + wrapped([f'"{column["name"]}": "{column["operand"]}"' for column in samplers if column["operand"] != "Own"])
+        + "}\n# The samplers' orders in the presets.\nORDERS = {\n"
         + "".join(f'    "{preset}": (\n' + "".join("    " + row + "\n" for row in wrapped(
             [f'"{name}"' for name in order]).splitlines()) + "    ),\n" for preset, order in orders.items())
         + "}\n# Fields of the contract that receipts have, by number: name and kind. A list of one kind is a "

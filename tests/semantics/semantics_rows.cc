@@ -37,7 +37,7 @@ std::vector<SamplingParameters> Cases() {
   least.top_h = 0.2f;
   least.p_less = least.min_k = true;
   least.min_keep = 9;
-  return {
+  std::vector<SamplingParameters> cases = {
       usual,
       InOrder(Preset::kLlamaCpp, usual),
       InOrder(Preset::kHf, usual),
@@ -62,6 +62,18 @@ std::vector<SamplingParameters> Cases() {
       {.temperature = 1.2f, .mirostat = 2, .mirostat_tau = 4},
       {.min_p = 0.01f, .adaptive_p = true, .adaptive_target = 0.2f},
   };
+  // Each filter whose operand is the option, alone.
+#define CASE_Threshold(name) cases.push_back({.temperature = 0.9f}), cases.back().name = 0.03f;
+#define CASE_Mass(name) cases.push_back({.temperature = 0.9f}), cases.back().name = 0.6f;
+#define CASE_Flag(name) cases.push_back({.temperature = 0.9f}), cases.back().name = true;
+#define CASE_Own(name)
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) CASE_##operand(name)
+#include "kernels/law/options.inc"
+#undef CASE_Threshold
+#undef CASE_Mass
+#undef CASE_Flag
+#undef CASE_Own
+  return cases;
 }
 
 std::vector<float> LogitsOf(uint64_t seed) {

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence
 
 from sortition_verify import chain as stages
 from sortition_verify.functions import canonical_constant
-from sortition_verify.option_table import DEFAULTS, ORDERS
+from sortition_verify.option_table import DEFAULTS, OPERANDS, ORDERS
 from sortition_verify.row import Compiled
 
 OFF = 0xFFFFFFFF  # a threshold that drops nothing
@@ -64,9 +64,9 @@ def is_on(p: Dict[str, Any], name: str) -> bool:
         return p["temperature"] != 1 or p["dynamic_temperature_range"] != 0
     if name == "quadratic_smoothing":
         return p["smoothing_factor"] != 0
-    if name in ("top_p", "typical_p"):
+    if OPERANDS.get(name) == "Mass":
         return mass_units(p[name]) != 0
-    if name in ("min_p", "epsilon_cutoff", "eta_cutoff", "top_a"):
+    if OPERANDS.get(name) == "Threshold":
         return threshold_distance(p[name]) != OFF
     if name == "xtc":
         return p["xtc_probability"] != 0 and p["xtc_threshold"] <= 0.5
@@ -82,22 +82,21 @@ def temperature_stage(p: Dict[str, Any]) -> List[int]:
     return [stages.DYNAMIC_TEMPERATURE, low, high - low, units(p["dynamic_temperature_exponent"], 28)]
 
 
+def operands_of(kind: str, value: Any) -> List[int]:
+    if kind == "Flag":
+        return []
+    return [mass_units(value) if kind == "Mass" else threshold_distance(value)]
+
+
 def stage_of(p: Dict[str, Any], name: str) -> List[int]:
     factor, curve = p["smoothing_factor"], p["smoothing_curve"]
-    made = {
+    made = [getattr(stages, name.upper()), *operands_of(OPERANDS[name], p[name])] if name in OPERANDS else {
         "temperature": lambda: temperature_stage(p),
         "quadratic_smoothing": lambda: [stages.QUADRATIC_SMOOTHING, canonical_constant(factor * (3 - curve) / 2),
                                         canonical_constant(factor * (curve - 1) / 2)],
         "top_n_sigma": lambda: [stages.TOP_N_SIGMA, (7 << 26) - threshold_distance(p[name] / 128) & OFF],
-        "min_p": lambda: [stages.MIN_P, threshold_distance(p[name])],
         "top_k": lambda: [stages.TOP_K, max(p[name], p["min_keep"])],
-        "top_p": lambda: [stages.TOP_P, mass_units(p[name])],
-        "typical_p": lambda: [stages.TYPICAL_P, mass_units(p[name])],
-        "epsilon_cutoff": lambda: [stages.EPSILON_CUTOFF, threshold_distance(p[name])],
-        "eta_cutoff": lambda: [stages.ETA_CUTOFF, threshold_distance(p[name])],
-        "top_a": lambda: [stages.TOP_A, threshold_distance(p[name])],
         "top_h": lambda: [stages.TOP_H, units(p[name], 31)],
-        "p_less": lambda: [stages.P_LESS],
         "xtc": lambda: [stages.XTC, mass_units(p["xtc_probability"]) - 1 & OFF,
                         threshold_distance(p["xtc_threshold"])],
         "mirostat": lambda: [stages.MIROSTAT_1 if p[name] == 1 else stages.MIROSTAT_2, units(p["mirostat_tau"], 26),
