@@ -57,6 +57,7 @@ bool AppendPart(v1::RowResult part, v1::RowResult* whole) {
     return true;
   }
   if (whole->kind_case() != part.kind_case()) return false;
+  whole->mutable_receipts()->append(part.receipts());
   switch (part.kind_case()) {
     case v1::RowResult::kDraw:
       whole->mutable_draw()->mutable_kept_tokens()->MergeFrom(part.draw().kept_tokens());

@@ -218,8 +218,11 @@ void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
   if (!opened.has_state()) return OnOpenAnswered(opened.epoch(), FromWire(opened.error()), now);
   const v1::OpenedState& state = opened.state();
   const auto sent = sent_opens_.find(opened.epoch());
-  if (ReceiptLog* const log = sent == sent_opens_.end() ? nullptr : sent->second.record->options.receipts.get()) {
-    log->OnOpened(state.seed(), state.receipt_salt(), state.receipts());
+  if (sent == sent_opens_.end()) return;  // the open was given up
+  sent->second.receipts += state.receipts();
+  if (state.continues()) return;
+  if (ReceiptLog* const log = sent->second.record->options.receipts.get()) {
+    log->OnOpened(state.seed(), state.receipt_salt(), sent->second.receipts);
   }
   OnOpenAnswered(opened.epoch(),
                  OpenedSequence{state.seed(), state.stateful(), state.history_hash(), state.last_step_id(),

@@ -266,10 +266,12 @@ absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& resul
                                                : v1::RowResult::kScore;
   if (result.kind_case() != asked) return absl::InternalError("the result of a row is of another kind than its task");
   const bool continues = result.draw().continues() || result.score().continues() || result.verify().continues();
-  if (ReceiptLog* const log = row.record->options.receipts.get()) log->OnRecords(result.receipts());
   const bool is_whole = !continues && row.partial.kind_case() == v1::RowResult::KIND_NOT_SET;
   if (!is_whole) AppendPart(result, &row.partial);
   if (continues) return absl::OkStatus();
+  if (ReceiptLog* const log = row.record->options.receipts.get()) {
+    log->OnRecords(is_whole ? result.receipts() : row.partial.receipts());
+  }
   index = SentStep::kAnswered;
   --sent->unanswered;
   if (!row.compact.empty()) {

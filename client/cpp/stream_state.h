@@ -114,6 +114,7 @@ class StreamState {
     uint64_t first_message = 0;    // its pieces' numbers on the stream
     uint64_t last_message = 0;
     uint64_t history_tokens = 0;  // in all of them
+    std::string receipts;         // of the answer's parts that have come
   };
 
   void Advance(absl::Time now);

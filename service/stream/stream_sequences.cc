@@ -10,6 +10,7 @@
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
 #include "service/wire/encode.h"
+#include "service/wire/encode_result.h"
 #include "service/wire/stream_request.h"
 
 namespace sortition::service {
@@ -108,8 +109,20 @@ void StreamSequences::AnswerOpened(const OpenRequest& request, v1::OpenedState s
   v1::StreamResponse response;
   response.mutable_opened()->set_request_id(request.request_id);
   response.mutable_opened()->set_epoch(request.epoch);
-  *response.mutable_opened()->mutable_state() = std::move(state);
-  stream_->Send(response);
+  SendOpened(std::move(state), &response, response.mutable_opened()->mutable_state());
+}
+
+void StreamSequences::SendOpened(v1::OpenedState state, v1::StreamResponse* response, v1::OpenedState* part) {
+  const std::string records = std::move(*state.mutable_receipts());
+  size_t sent = 0;
+  for (; records.size() - sent > kPartReceiptBytes; sent += kPartReceiptBytes) {
+    part->set_receipts(records.substr(sent, kPartReceiptBytes));
+    part->set_continues(true);
+    stream_->Send(*response);
+  }
+  *part = std::move(state);
+  part->set_receipts(records.substr(sent));
+  stream_->Send(*response);
 }
 
 std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& request,
@@ -242,8 +255,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
   }
   v1::StreamResponse response;
   response.mutable_forked()->set_request_id(child.request_id());
-  *response.mutable_forked()->mutable_state() = std::move(std::get<v1::OpenedState>(outcome));
-  stream_->Send(response);
+  SendOpened(std::move(std::get<v1::OpenedState>(outcome)), &response, response.mutable_forked()->mutable_state());
   return std::nullopt;
 }
 

@@ -80,6 +80,9 @@ class StreamSequences {
   // Completes a request of this message, at `path`. Refuses what no device is able to do.
   std::optional<Refusal> Prepare(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
+  // Sends `*response` with the state in its field `part`, and before it messages with the first receipts if they are
+  // long.
+  void SendOpened(v1::OpenedState state, v1::StreamResponse* response, v1::OpenedState* part);
   void Forget(Sequences::iterator sequence);
   ReplayBudget::Owner replays_of() const { return {stream_->owner.tenant, stream_->owner.stream}; }
 

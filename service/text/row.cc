@@ -214,6 +214,7 @@ RowRun::Progress RowRun::Taken(uint32_t index) {
 void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance) {
   thread_local kernels::cpu::Scratch scratch;
   const bool may_raise = MayRaise(spec());
+  size_t named = 0;  // tokens that the row's positions require
   const auto run = [&](const kernels::RowRequest& request, uint32_t index) -> PositionOutput {
     const kernels::StatedRow& stated = plan_.compact[index];
     const uint64_t work = stated.first.size() + stated.others.size() + request.edits.size();
@@ -223,6 +224,8 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAll
       auto decided = kernels::cpu::DecideRow(request, stated.row(), may_raise, &scratch);
       if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return std::move(*output);
       required = std::get<kernels::RowRequired>(std::move(decided));
+      named += required.tokens.size();
+      if (named > kMaxRequiredTokens) required.tokens = {};
     }
     Refusal refusal{Reason::kRowRequired, "", "", ""};
     refusal.required.push_back({index, std::move(required)});

@@ -21,11 +21,37 @@ namespace {
 using kernels::RowOutput;
 using kernels::RowParameters;
 
+// Adds an empty part that continues the last one of `results`.
+v1::RowResult* AddPart(google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
+  SORTITION_CHECK(results != nullptr && !results->empty());
+  v1::RowResult* const part = results->Add();
+  v1::RowResult& last = *results->Mutable(results->size() - 2);
+  part->set_row(last.row());
+  part->set_step_id(last.step_id());
+  switch (last.kind_case()) {
+    case v1::RowResult::kDraw:
+      last.mutable_draw()->set_continues(true);
+      part->mutable_draw();
+      break;
+    case v1::RowResult::kScore:
+      last.mutable_score()->set_continues(true);
+      part->mutable_score();
+      break;
+    default:
+      last.mutable_verify()->set_continues(true);
+      part->mutable_verify();
+      break;
+  }
+  return part;
+}
+
 // The parts of one row's result. The last one is being written.
 class Parts {
  public:
-  Parts(RowPlace place, google::protobuf::RepeatedPtrField<v1::RowResult>* results) : place_(place), results_(results) {
-    Add();
+  Parts(RowPlace place, google::protobuf::RepeatedPtrField<v1::RowResult>* results)
+      : results_(results), last_(results->Add()), room_(kPartNumbers) {
+    last_->set_row(place.row);
+    last_->set_step_id(place.step_id);
   }
   // One part without bound, which is empty.
   explicit Parts(v1::RowResult* whole) : last_(whole), room_(std::numeric_limits<uint32_t>::max()) {}
@@ -54,30 +80,9 @@ class Parts {
  private:
   // Begins another part of the same kind, and in it the entry that is being written.
   void Continue() {
-    switch (last().kind_case()) {
-      case v1::RowResult::kDraw:
-        last().mutable_draw()->set_continues(true);
-        Add()->mutable_draw();
-        break;
-      case v1::RowResult::kScore:
-        last().mutable_score()->set_continues(true);
-        Add()->mutable_score();
-        break;
-      default:
-        last().mutable_verify()->set_continues(true);
-        Add()->mutable_verify();
-        break;
-    }
-    if (position_ != nullptr) AddPosition(position_->index());
-  }
-
-  v1::RowResult* Add() {
-    SORTITION_CHECK(results_ != nullptr);
-    last_ = results_->Add();
-    last_->set_row(place_.row);
-    last_->set_step_id(place_.step_id);
+    last_ = AddPart(results_);
     room_ = kPartNumbers;
-    return last_;
+    if (position_ != nullptr) AddPosition(position_->index());
   }
 
   void AddPosition(uint32_t index) {
@@ -85,7 +90,6 @@ class Parts {
     position_->set_index(index);
   }
 
-  const RowPlace place_ = {};
   google::protobuf::RepeatedPtrField<v1::RowResult>* const results_ = nullptr;
   v1::RowResult* last_ = nullptr;
   v1::Position* position_ = nullptr;
@@ -206,6 +210,16 @@ void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSp
                   google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
   Parts parts(place, results);
   Encode(result, plan, spec, &parts);
+}
+
+void EncodeReceipts(std::string_view records, google::protobuf::RepeatedPtrField<v1::RowResult>* results) {
+  v1::RowResult* part = results->Mutable(results->size() - 1);
+  for (;;) {
+    part->set_receipts(std::string(records.substr(0, kPartReceiptBytes)));
+    if (records.size() <= kPartReceiptBytes) return;
+    records.remove_prefix(kPartReceiptBytes);
+    part = AddPart(results);
+  }
 }
 
 }  // namespace sortition::service

@@ -1,8 +1,9 @@
 // Encodes the result of a row. The log probabilities are computed here, on the host, from the devices' integers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <string_view>
 
 #include "google/protobuf/repeated_field.h"
 #include "kernels/row.h"
@@ -21,6 +22,8 @@ struct RowPlace {
 
 // Numbers of one part: log probabilities, kept tokens and probabilities together. A part is smaller than 1 MB.
 inline constexpr uint32_t kPartNumbers = 1u << 16;
+// Bytes of receipts in one part, beside the numbers, and in one answer to an open.
+inline constexpr size_t kPartReceiptBytes = 1u << 19;
 
 // True if another part of the row's result follows.
 bool Continues(const v1::RowResult& row);
@@ -35,5 +38,8 @@ void EncodeWhole(const RowResult& result, const RowPlan& plan, const SequenceSpe
 // for, and no more. The checkpoint is not set.
 void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                   google::protobuf::RepeatedPtrField<v1::RowResult>* results);
+
+// Sets the receipts of the row whose last part is the last of `results`, and adds parts where they are long.
+void EncodeReceipts(std::string_view records, google::protobuf::RepeatedPtrField<v1::RowResult>* results);
 
 }  // namespace sortition::service

@@ -58,15 +58,15 @@ void StepAnswers::Add(const AnswerParts& parts) {
   EncodeResult(result, plan, spec, {plan.row, plan.intent.step_id}, &rows);
   AnswerNote& note = notes_.emplace_back();
   note.row = plan.row;
-  note.parts = static_cast<uint32_t>(rows.size() - first);
   if (plan.kind != RowPlan::Kind::kScore) {
     note.tokens = static_cast<uint32_t>(result.outputs.size());
     note.phase = result.PhaseOf(result.outputs.size() - 1);
   }
   if (receipts != nullptr && plan.kind != RowPlan::Kind::kScore) {
-    std::string records = receipts->Add(ReceiptsOf(result, plan, spec));
-    if (!records.empty()) rows.Mutable(rows.size() - 1)->set_receipts(std::move(records));
+    const std::string records = receipts->Add(ReceiptsOf(result, plan, spec));
+    if (!records.empty()) EncodeReceipts(records, &rows);
   }
+  note.parts = static_cast<uint32_t>(rows.size() - first);
   if (kernels::KeepsSamplerState(spec.parameters.chain)) SetCheckpoint(SealedState(parts), rows.Mutable(first));
 }
 

@@ -8,7 +8,9 @@
 #include <set>
 
 #include "client/receipts/receipt_rows.h"
-#include "tests/receipt/receipts_fixture.h"
+#include "service/memory/ring.h"
+#include "service/wire/encode_result.h"
+#include "tests/service/receipts_fixture.h"
 
 namespace sortition::service::session_receipts_test {
 namespace {
@@ -188,6 +190,73 @@ TEST_F(SessionReceipts, FilesRotate) {
   EXPECT_EQ(check.counts().signed_receipts, 60u);
   // Each one can be checked alone.
   for (const std::string& file : files) EXPECT_GT(Check({file}).counts().drawn, 0u);
+}
+
+// 64 accepted drafts with long kept sets: once one message of 2.1 MB, which no ring takes.
+TEST_F(SessionReceipts, LongReceiptsComeInParts) {
+  constexpr uint32_t kWide = kMaxReceiptTokens + 100;
+  Begin();
+  v1::OpenSequence open = Open();
+  open.set_vocabulary_size(kWide);
+  open.mutable_parameters()->set_top_k(kMaxReceiptTokens);
+  MustOpen(open);
+  std::vector<float> logits(kWide);
+  logits[7] = 30;
+  StepBuilder step(1, kWide);
+  v1::StepRow& row = step.AddRow("a", 1, 0, testing::F32Bytes(logits));
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+  for (uint32_t i = 0; i < kMaxDraftTokens; ++i) {
+    row.mutable_verify_draft()->add_draft_tokens(7);
+    step.AddTensorRow(testing::F32Bytes(logits));
+  }
+  worker_->Send(step.Build());
+  v1::RowResult whole;
+  for (bool continues = true; continues;) {
+    const auto response = worker_->Await([](const v1::StreamResponse& message) { return message.has_results(); });
+    ASSERT_TRUE(response);
+    EXPECT_LE(response->ByteSizeLong(), kMostRingMessageBytes);
+    for (const v1::RowResult& part : response->results().rows()) {
+      EXPECT_LE(part.receipts().size(), kPartReceiptBytes);
+      testing::AppendPart(part, &whole);
+      continues = Continues(part);
+    }
+  }
+  EXPECT_EQ(whole.verify().accepted(), kMaxDraftTokens);
+  EXPECT_GT(whole.receipts().size(), kMostRingMessageBytes);
+  records_ += whole.receipts();
+  Close();
+  EXPECT_EQ(Check({records_}).counts().signed_receipts, kMaxDraftTokens + 1);
+}
+
+// A sequence's parameters make its opening long, and a fork's.
+TEST_F(SessionReceipts, LongOpeningComesInParts) {
+  Begin();
+  v1::OpenSequence open = Open();
+  open.set_vocabulary_size(70'000);
+  for (uint32_t id = 0; id < Limits().max_listed_tokens; ++id) {
+    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
+    bias.set_token(id);
+    bias.set_bias(1);
+    open.mutable_parameters()->add_stop_token_ids(id);
+  }
+  const v1::OpenedState state = MustOpen(open);
+  EXPECT_GT(state.receipts().size(), kMostRingMessageBytes);
+  v1::StreamRequest fork;
+  fork.mutable_fork()->set_parent_request_id("a");
+  *fork.mutable_fork()->mutable_child() = open;
+  fork.mutable_fork()->mutable_child()->set_request_id("b");
+  worker_->Send(fork);
+  std::string forked;
+  for (bool continues = true; continues;) {
+    const auto response = worker_->Await([](const v1::StreamResponse& message) { return message.has_forked(); });
+    ASSERT_TRUE(response && response->forked().has_state());
+    EXPECT_LE(response->ByteSizeLong(), kMostRingMessageBytes);
+    forked += response->forked().state().receipts();
+    continues = response->forked().state().continues();
+  }
+  EXPECT_EQ(forked.size(), state.receipts().size());
+  Close();
+  Check({records_});
 }
 
 TEST_F(SessionReceipts, KeyRotates) {

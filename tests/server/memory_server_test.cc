@@ -347,6 +347,51 @@ TEST_F(MemoryServerTest, LargeAnswerFitsThroughRing) {
   }
 }
 
+// A refusal that names tokens of many positions fits a ring; what it does not name asks for the whole row.
+TEST_F(MemoryServerTest, LongRefusalFitsThroughRing) {
+  constexpr uint32_t kVocabulary = 65'536;
+  constexpr int kPositions = 17;
+  const auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(HelloOf("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  for (uint32_t id = 0; id + 10 < kVocabulary; ++id) {
+    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
+    bias.set_token(id);
+    bias.set_bias(1);
+  }
+  ring.Send(testing::Message(open));
+  EXPECT_TRUE(ring.Receive().opened().has_state());
+  v1::StreamRequest request;
+  v1::Step& step = *request.mutable_step();
+  step.set_batch_id(1);
+  v1::StepRow& row = *step.add_rows();
+  row.set_request_id("a");
+  row.set_step_id(1);
+  for (int i = 0; i < kPositions; ++i) {
+    row.mutable_score()->add_tokens(kVocabulary - 1);
+    row.add_compact()->set_first(1);
+  }
+  step.mutable_logits()->set_dtype(v1::DTYPE_F32);
+  step.mutable_logits()->set_vocabulary_size(kVocabulary);
+  step.mutable_logits()->mutable_pairs()->mutable_inline_()->set_payload(0);
+  const uint32_t id = kVocabulary - 1;
+  const float logit = 1;
+  std::string pair(8, '\0');
+  std::memcpy(pair.data(), &id, 4);
+  std::memcpy(pair.data() + 4, &logit, 4);
+  request.add_payloads(pair);
+  ring.Send(request);
+  const v1::StreamResponse response = ring.Receive();
+  ASSERT_EQ(response.results().rows_size(), 1) << response.ShortDebugString().substr(0, 500);
+  const v1::Error& error = response.results().rows(0).error();
+  EXPECT_EQ(error.reason(), v1::ROW_REQUIRED);
+  ASSERT_EQ(error.required_size(), kPositions);
+  EXPECT_EQ(error.required(0).tokens_size(), static_cast<int>(kVocabulary) - 10);
+  EXPECT_EQ(error.required(1).tokens_size(), 0);
+}
+
 // Answers that wait for room in the ring come before its end.
 TEST_F(MemoryServerTest, DrainedRingDeliversAllAnswers) {
   const auto link = Connect();

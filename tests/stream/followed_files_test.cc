@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/memory/descriptor.h"
 
-namespace sortition::service {
+namespace sortition::service::followed_files_test {
 namespace {
 
 class FollowedFilesTest : public ::testing::Test, public NullObserver, public NullEventLog {
@@ -136,4 +136,4 @@ TEST_F(FollowedFilesTest, LooksOnceAPeriod) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::followed_files_test

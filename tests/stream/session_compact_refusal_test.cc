@@ -62,6 +62,40 @@ TEST_F(SessionCompactRefusal, EveryUndecidedPositionIsNamed) {
   }
 }
 
+// A few bytes of a step once named every edited token at every position, megabytes of them.
+TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
+  constexpr uint32_t kWide = 10'000;
+  constexpr uint32_t kBiased = 9'000;
+  constexpr uint32_t kPositions = 20;
+  v1::OpenSequence open = OpenOf("a", 1, kWide);
+  for (uint32_t id = 0; id < kBiased; ++id) {
+    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
+    bias.set_token(id);
+    bias.set_bias(1);
+  }
+  compact_.MustOpen(open);
+  std::vector<float> logits(kWide);
+  for (uint32_t id = 0; id < kWide; ++id) logits[id] = static_cast<float>(id) / kWide;
+  StepBuilder builder(1, kWide);
+  v1::Score& score = *builder.AddRow("a", 1, 0, testing::F32Bytes(logits)).mutable_score();
+  const std::optional<CompactChoice> choices[] = {CompactChoice{PlainRowParameters({}), kWide, 10}};
+  score.add_tokens(kWide - 1);
+  v1::StreamRequest message = WithCompactRows(builder.Build(), choices);
+  v1::StepRow& row = *message.mutable_step()->mutable_rows(0);
+  for (uint32_t i = 1; i < kPositions; ++i) {
+    row.mutable_score()->add_tokens(kWide - 1);
+    *row.add_compact() = row.compact(0);
+  }
+  const v1::RowResult result = RunOne(message);
+  ExpectError(result, Reason::kRowRequired, "step.rows[0].compact[0]");
+  ASSERT_EQ(result.error().required_size(), static_cast<int>(kPositions));
+  for (uint32_t i = 0; i < kPositions; ++i) {
+    const bool is_named = (i + 1) * kBiased <= kMaxRequiredTokens;
+    EXPECT_EQ(result.error().required(static_cast<int>(i)).position(), i);
+    EXPECT_EQ(result.error().required(static_cast<int>(i)).tokens_size(), is_named ? static_cast<int>(kBiased) : 0);
+  }
+}
+
 TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
   compact_.MustOpen(OpenOf("a", 1, kVocabulary));
   const std::string at = "step.rows[0].compact[0]";

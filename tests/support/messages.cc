@@ -42,7 +42,9 @@ std::vector<uint32_t> TokensOf(const v1::VerifyResult& result) {
 
 // Merges everything, then joins entries of the same position: plainer than the client's way, which it checks.
 void AppendPart(const v1::RowResult& part, v1::RowResult* whole) {
+  const std::string receipts = whole->receipts() + part.receipts();
   whole->MergeFrom(part);
+  if (!receipts.empty()) whole->set_receipts(receipts);
   if (!whole->has_score() && !whole->has_verify()) return;
   auto* const positions =
       whole->has_score() ? whole->mutable_score()->mutable_positions() : whole->mutable_verify()->mutable_positions();

@@ -35,10 +35,18 @@ std::optional<v1::StreamResponse> StreamWorker::Await(const RecordingSink::Wante
 
 v1::SequenceOpened StreamWorker::Open(const v1::OpenSequence& open) {
   Send(Message(open));
-  const auto response = Await([&](const v1::StreamResponse& message) {
-    return message.has_opened() && message.opened().request_id() == open.request_id();
-  });
-  return response ? response->opened() : v1::SequenceOpened();
+  std::string receipts;
+  for (;;) {
+    auto response = Await([&](const v1::StreamResponse& message) {
+      return message.has_opened() && message.opened().request_id() == open.request_id();
+    });
+    if (!response || !response->opened().has_state()) return response ? response->opened() : v1::SequenceOpened();
+    v1::OpenedState& state = *response->mutable_opened()->mutable_state();
+    receipts += state.receipts();
+    if (state.continues()) continue;
+    state.set_receipts(receipts);
+    return response->opened();
+  }
 }
 
 v1::OpenedState StreamWorker::MustOpen(const v1::OpenSequence& open) {

@@ -9,7 +9,7 @@
 
 #include "service/text/sequence_state.h"
 
-namespace sortition::service {
+namespace sortition::service::growth_test {
 namespace {
 
 constexpr uint32_t kManyTokens = 1'000'000;
@@ -129,4 +129,4 @@ TEST(Growth, BreakersOfOneBeginningAreFoundInTime) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::growth_test
