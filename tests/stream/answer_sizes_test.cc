@@ -9,7 +9,7 @@
 #include "service/memory/ring.h"
 #include "service/wire/step_answers.h"
 
-namespace sortition::service {
+namespace sortition::service::answer_sizes_test {
 namespace {
 
 constexpr uint32_t kVocabulary = (1u << 20) - 1;
@@ -117,4 +117,4 @@ TEST(AnswerSizes, NoMessagePassesTheLimit) {
 }
 
 }  // namespace
-}  // namespace sortition::service
+}  // namespace sortition::service::answer_sizes_test
