@@ -144,7 +144,7 @@ TEST(ListenerTest, UnixSocketIsPrivateAndRemoved) {
 }
 
 TEST(ListenerTest, SuccessorKeepsItsUnixSocket) {
-  const std::string path = TestSocketPath("successor.sock");
+  const std::string path = SocketPath("successor.sock");
   const auto address = ListenAddress::Parse("unix:" + path);
   auto first = ListenSocket::Bind(*address);
   ASSERT_TRUE(first.ok()) << first.status();
