@@ -10,7 +10,7 @@
 #include "client/receipts/receipt_rows.h"
 #include "service/memory/ring.h"
 #include "service/wire/encode_result.h"
-#include "tests/service/receipts_fixture.h"
+#include "tests/receipt/receipts_fixture.h"
 
 namespace sortition::service::session_receipts_test {
 namespace {
