@@ -29,6 +29,7 @@ std::vector<std::vector<std::string>> PolicyOf(const v1::ServerInformation& info
         {"watermark", absl::StrCat("keys ", absl::StrJoin(information.watermark_key_ids(), " "), skips), "refused"});
   }
   if (policy.receipts()) rows.push_back({"receipts", "required", ""});
+  if (policy.has_max_priority()) rows.push_back({"priority", absl::StrCat("<= ", policy.max_priority()), "refused"});
   if (policy.has_defaults()) rows.push_back({"defaults", ToJson(policy.defaults(), /*one_line=*/true), ""});
   for (const v1::ParameterLimit& limit : policy.limits()) {
     std::vector<std::string> bounds;

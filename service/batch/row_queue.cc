@@ -8,7 +8,8 @@
 
 namespace sortition::service {
 
-RowQueue::RowQueue(std::vector<const devices::Device*> devices) : devices_(std::move(devices)) {
+RowQueue::RowQueue(std::vector<const devices::Device*> devices)
+    : devices_(std::move(devices)), passed_(devices_.size()) {
   SORTITION_CHECK(devices_.size() <= 64);
 }
 
@@ -47,24 +48,69 @@ std::vector<Router::Batch> RowQueue::OpenBatches() const {
   for (const OpenBatch& open : open_) order.push_back(&open);
   std::sort(order.begin(), order.end(),
             [](const OpenBatch* a, const OpenBatch* b) { return IsBefore(a->front(), b->front()); });
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    const std::optional<Level> oldest = TurnOfOldest(device);
+    if (!oldest) continue;
+    std::ranges::stable_partition(order, [&](const OpenBatch* open) { return open == &open_[oldest->open]; });
+  }
   std::vector<Router::Batch> batches;
   for (const OpenBatch* open : order) batches.push_back(open->Whole());
   return batches;
 }
 
 std::optional<WaitingRow> RowQueue::TakeFor(const devices::DeviceDescription& device, uint32_t memory) {
-  auto first = open_.end();
-  for (auto open = open_.begin(); open != open_.end(); ++open) {
-    if (open->memory != memory || !Router::CanTake(device, open->front().needs)) continue;
-    if (first == open_.end() || IsBefore(open->front(), first->front())) first = open;
-  }
-  if (first == open_.end()) return std::nullopt;
-  const auto rows = first->rows.begin();
+  const auto known =
+      std::ranges::find_if(devices_, [&](const auto* other) { return &other->description() == &device; });
+  SORTITION_CHECK(known != devices_.end());
+  const auto index = static_cast<size_t>(known - devices_.begin());
+  std::optional<Level> level = TurnOfOldest(index);
+  const bool is_turn = level && open_[level->open].memory == memory;
+  if (!is_turn) level = FirstLevel(index, memory);
+  if (!level) return std::nullopt;
+  const auto open = open_.begin() + static_cast<std::ptrdiff_t>(level->open);
+  const auto rows = open->rows.find(level->priority);
   std::optional<WaitingRow> row = rows->second.Take();
-  if (rows->second.empty()) first->rows.erase(rows);
-  if (--first->count == 0) open_.erase(first);
+  if (rows->second.empty()) open->rows.erase(rows);
+  if (--open->count == 0) open_.erase(open);
   --rows_;
+  if (is_turn) {
+    passed_[index] = 0;
+  } else {
+    CountTurn(index, level->priority);
+  }
   return row;
+}
+
+std::optional<RowQueue::Level> RowQueue::TurnOfOldest(size_t device) const {
+  if (passed_[device] + 1 < kTurnOfOldest) return std::nullopt;
+  std::optional<Level> oldest;
+  uint64_t number = 0;
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if ((open_[i].able >> device & 1) == 0) continue;
+    for (const auto& [priority, rows] : open_[i].rows) {
+      if (oldest && rows.front().number > number) continue;
+      oldest = Level{i, priority};
+      number = rows.front().number;
+    }
+  }
+  return oldest;
+}
+
+std::optional<RowQueue::Level> RowQueue::FirstLevel(size_t device, uint32_t memory) const {
+  std::optional<size_t> first;
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (open_[i].memory != memory || (open_[i].able >> device & 1) == 0) continue;
+    if (!first || IsBefore(open_[i].front(), open_[*first].front())) first = i;
+  }
+  if (!first) return std::nullopt;
+  return Level{*first, open_[*first].rows.begin()->first};
+}
+
+void RowQueue::CountTurn(size_t device, int32_t priority) {
+  const auto waits = [&](const OpenBatch& open) {
+    return (open.able >> device & 1) != 0 && open.rows.rbegin()->first < priority;
+  };
+  passed_[device] += std::ranges::any_of(open_, waits);
 }
 
 void RowQueue::EraseIf(const std::function<bool(WaitingRow&)>& is_out) {
@@ -99,12 +145,17 @@ RowQueue::Ahead RowQueue::AheadOf(const devices::DeviceRow& row, const QueueOwne
   });
   if (open == open_.end()) return {};
   double all = 0;
+  double higher = 0;
   double before = 0;
   for (const auto& [other, queue] : open->rows) {
     const Standing standing = queue.StandingOf(owner);
     all += double(standing.all.work);
-    if (other >= priority) before += other > priority ? double(standing.all.work) : standing.WorkAhead();
+    if (other > priority) higher += double(standing.all.work);
+    if (other == priority) before = standing.WorkAhead();
   }
+  // Older rows below the highest priority have their turns before this one has its own.
+  const auto highest = double(open->rows.begin()->second.StandingOf(owner).all.work);
+  before += std::min(higher, kTurnOfOldest * (all - highest + double(WorkOf(row))));
   return {open->Whole(), before / all};
 }
 

@@ -18,18 +18,25 @@
 namespace sortition::service {
 
 // Rows of the highest priority go first. Within a priority and an open batch, tenants have equal shares (fair_queue.h).
-// Among open batches, the one with the oldest next row goes first. Not thread-safe.
+// Among open batches, the one with the oldest next row goes first.
+//
+// No row waits without end: of the rows that a device takes while others of lower priority wait for it, one of
+// kTurnOfOldest is taken by age alone. It is the oldest of the next rows of all priorities and open batches. Not
+// thread-safe.
 class RowQueue {
  public:
+  static constexpr uint32_t kTurnOfOldest = 16;
+
   // `devices`: at most 64; not owned.
   explicit RowQueue(std::vector<const devices::Device*> devices);
 
   void Add(WaitingRow&& row);
   uint32_t rows() const { return rows_; }
 
-  // Returns the open batches, ordered by their next rows. Each is described as if all its rows were like its next one.
+  // Returns the open batches, ordered by their next rows; those with the oldest row of a device whose turn has come are
+  // before the others. Each is described as if all its rows were like its next one.
   std::vector<Router::Batch> OpenBatches() const;
-  // Takes the first row that lies in `memory` and that the device can take.
+  // Takes the first row that lies in `memory` and that the device, one of the queue's, can take.
   std::optional<WaitingRow> TakeFor(const devices::DeviceDescription& device, uint32_t memory);
   // Removes the rows for which `is_out` returns true; it may move from them.
   void EraseIf(const std::function<bool(WaitingRow&)>& is_out);
@@ -59,11 +66,24 @@ class RowQueue {
     Router::Batch Whole() const;
   };
 
+  // The rows of one priority in an open batch.
+  struct Level {
+    size_t open;  // in open_
+    int32_t priority;
+  };
+
   static bool IsBefore(const WaitingRow& a, const WaitingRow& b);
   uint64_t AbleToTake(const Router::Needs& needs) const;
+  // Returns the level with the oldest next row that the device can take if its turn has come.
+  std::optional<Level> TurnOfOldest(size_t device) const;
+  // Returns the level whose next row goes first by its priority.
+  std::optional<Level> FirstLevel(size_t device, uint32_t memory) const;
+  // Notes that the device has taken a row of this priority.
+  void CountTurn(size_t device, int32_t priority);
 
   const std::vector<const devices::Device*> devices_;
-  std::vector<OpenBatch> open_;  // no open batch is empty
+  std::vector<uint32_t> passed_;  // by device: rows taken before rows of lower priority, since the oldest had a turn
+  std::vector<OpenBatch> open_;   // no open batch is empty
   uint32_t rows_ = 0;
 };
 

@@ -102,6 +102,9 @@ absl::Status CheckPolicy(const v1::Policy& policy, const Limits& limits, bool wr
   if (policy.receipts() && !writes_receipts) {
     return Wrong("receipts", "the server writes none: set --receipt_key and --receipt_folder");
   }
+  if (policy.max_priority() < 0 || policy.max_priority() > kMaxPriority) {
+    return Wrong("max_priority", absl::StrCat("must be 0..", kMaxPriority));
+  }
   if (policy.has_watermark() && policy.watermark().keys().empty()) {
     return Wrong("watermark.keys", "a required watermark needs the path of its keys");
   }
@@ -220,6 +223,14 @@ absl::StatusOr<PolicyList> ParsePolicies(absl::string_view text, const Limits& l
     if (!list.policies.emplace(tenant, std::move(read_policy)).second) return Wrong(where, "has two policies");
   }
   return list;
+}
+
+std::optional<Refusal> CheckPriority(const TenantPolicy* policy, int32_t priority) {
+  if (policy == nullptr || !policy->message.has_max_priority()) return std::nullopt;
+  const int32_t most = policy->message.max_priority();
+  if (priority <= most) return std::nullopt;
+  return Refusal{Reason::kOutOfRange, "step.priority", absl::StrCat("<= ", most),
+                 absl::StrCat(priority, " is above the limit of the operator's policy")};
 }
 
 std::optional<Refusal> ApplyPolicy(const TenantPolicy* policy, absl::string_view path,

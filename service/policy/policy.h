@@ -51,6 +51,9 @@ absl::StatusOr<std::vector<MarkKey>> ParseMarkKeys(absl::string_view text);
 absl::StatusOr<PolicyList> ParsePolicies(absl::string_view text, const Limits& limits, bool writes_receipts,
                                          const FileReader& read);
 
+// Refuses a step's priority above the policy's. Null is no policy. Thread-safe.
+std::optional<Refusal> CheckPriority(const TenantPolicy* policy, int32_t priority);
+
 // Changes the parameters of what opens, at `path`, and the id of its watermark's key, as the policy says, and notes the
 // changes in `*effect`. Null is no policy and changes nothing. A refusal names the field and the policy's limit.
 // Thread-safe.

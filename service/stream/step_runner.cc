@@ -7,7 +7,13 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/receipt/receipt_book.h"
+#include "service/request/compact_row.h"
+#include "service/request/policy.h"
+#include "service/request/region_payloads.h"
+#include "service/request/step_request.h"
+#include "service/row/mask_digest.h"
 #include "service/stream/device_needs.h"
+#include "service/stream/opening.h"
 #include "service/stream/step_in_flight.h"
 #include "service/text/judge_row.h"
 #include "service/text/mask_digest.h"
@@ -94,6 +100,8 @@ std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryCo
   engine_.observer().StepReceived(message->rows(), payload_bytes);
   auto shape = ParseStepShape(message->step(), message->payloads(), engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&shape)) return std::move(*refusal);
+  const std::shared_ptr<const TenantPolicy> policy = PolicyOf(engine_, stream_->tenant);
+  if (auto refusal = CheckPriority(policy.get(), std::get<StepShape>(shape).priority)) return refusal;
   message->SetShape(std::get<StepShape>(std::move(shape)));
   auto word = FindReadyWord(message->step().logits(), memory);
   if (auto* refusal = std::get_if<Refusal>(&word)) return std::move(*refusal);

@@ -138,6 +138,14 @@ TEST_F(AdmissionTest, RowsOfLowerPriorityDoNotCount) {
   EXPECT_TRUE(Submit({0, 2}, 1).has_value()) << "and those of higher priority do";
 }
 
+// It has a turn after a few rows, however long the queue of the others is (RowQueue::kTurnOfOldest).
+TEST_F(AdmissionTest, HigherPrioritiesCountUpToTheOldestsTurn) {
+  limits_.max_queue_time = absl::Milliseconds(100);
+  Submit({0, 0}, 10);
+  while (!Submit({0, 1}, 1, absl::InfiniteDuration(), 100)) continue;
+  EXPECT_FALSE(Submit({1, 2}, 1).has_value());
+}
+
 TEST_F(AdmissionTest, EveryTenantLeavesRoomForAnother) {
   limits_.max_queue_time = absl::ZeroDuration();
   limits_.max_queued_rows = 810;

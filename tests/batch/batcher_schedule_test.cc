@@ -140,9 +140,12 @@ class Schedule {
     const QueueOwner& other = Owner(b.second).step->owner;
     return one.tenant == other.tenant && one.stream == other.stream;
   }
-  void CheckOrder(const Order& first, const Order& second) const {
-    ASSERT_LE(first.first, second.first);
-    ASSERT_TRUE(first < second || !AreOfOneClient(first, second));
+  void CheckOrder(const Order& first, const Order& second) {
+    if (first.first > second.first) {
+      by_age_.insert(first.second);
+    } else {
+      ASSERT_TRUE(first < second || !AreOfOneClient(first, second));
+    }
   }
   Order OrderOf(uint32_t position) const { return {-Owner(position).step->priority, position}; }
 
@@ -164,7 +167,8 @@ class Schedule {
         }
       }
     }
-    std::erase_if(waiting_, [&](const Order& row) { return WasRefused(row); });
+    taken_ += started.size() + std::erase_if(waiting_, [&](const Order& row) { return WasRefused(row); });
+    ASSERT_LE(by_age_.size() * RowQueue::kTurnOfOldest, taken_);
     ASSERT_EQ(batcher_->queued_rows(), waiting_.size());
     if (waiting_.empty()) return;
     for (const Order& row : started) {
@@ -207,6 +211,8 @@ class Schedule {
   std::set<Order> waiting_;
   std::map<uint32_t, uint32_t> attempts_;  // failed attempts by position
   std::set<uint32_t> failed_;              // positions
+  std::set<uint32_t> by_age_;              // positions that went before a higher priority
+  uint64_t taken_ = 0;                     // rows that have left the queue
   uint32_t next_position_ = 0;
   uint32_t clients_ = 1;
 };

@@ -162,6 +162,51 @@ TEST_F(BatcherTest, HighestPriorityFirstThenOldest) {
   EXPECT_EQ(batches, (std::vector<Positions>{{20, 40, 41}, {10, 11, 50}, {30}}));
 }
 
+// A regression: rows of priority 100 on several streams kept a row of priority 0 waiting without end.
+TEST_F(BatcherTest, OldestRowHasEverySixteenthTurn) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 1});
+  Submit(0, 1);
+  Submit(1000, 2, 0);
+  Submit(2000, 1, -100);
+  Submit(3000, 1, 100);
+  std::vector<uint32_t> late;  // turns of the three rows that are not of the highest priority
+  uint32_t high = 0;
+  for (uint32_t turn = 1; late.size() < 3; ++turn) {
+    Submit(4000 + turn, 1, 100);  // the load never ends
+    device.Finish();
+    const uint32_t position = device.Positions(0).front();
+    if (position < 3000) late.push_back(turn);
+    high += position >= 3000;
+    ASSERT_LT(turn, 100u);
+  }
+  EXPECT_EQ(late, (std::vector<uint32_t>{16, 32, 48}));
+  EXPECT_EQ(high, 45u);
+}
+
+// The turn is that of the oldest row of all priorities, not of the second one.
+TEST_F(BatcherTest, TurnIsOfTheOldestOfAllPriorities) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 1});
+  Submit(0, 1);
+  Submit(1, 1, -100);
+  for (uint32_t i = 0; i < 40; ++i) Submit(100 + i, 1, 50);
+  Submit(2, 1, 0);
+  Submit(200, 40, 100);
+  std::vector<uint32_t> order;
+  for (device.Finish(); device.held() > 0; device.Finish()) order.push_back(device.Positions(0).front());
+  EXPECT_EQ(order[15], 1u);
+  EXPECT_EQ(order[31], 100u);
+  EXPECT_EQ(order.size(), 82u);
+}
+
+TEST_F(BatcherTest, NoTurnIsTakenWhereNoPriorityIsLower) {
+  FakeDevice& device = AddDevice({.max_batch_rows = 1});
+  Submit(0, 1);
+  Submit(100, 40, 7);
+  std::vector<uint32_t> order;
+  for (device.Finish(); device.held() > 0; device.Finish()) order.push_back(device.Positions(0).front());
+  EXPECT_TRUE(std::ranges::is_sorted(order));
+}
+
 TEST_F(BatcherTest, FullQueueTakesWholeStepOrNothing) {
   limits_.max_queued_rows = 5;
   FakeDevice& device = AddDevice({.max_batch_rows = 4});

@@ -67,6 +67,8 @@ TEST_F(PolicyFile, MistakesAreNamed) {
   ExpectError(ParseRules(R"("watermark": {})"), "tenant a: watermark.keys: a required watermark needs");
   ExpectError(ParseRules(R"("watermark": {"keys": "none"})"), "none: cannot be read");
   ExpectError(ParseRules(R"("receipts": true)", false), "receipts: the server writes none");
+  ExpectError(ParseRules(R"("maxPriority": -1)"), "tenant a: max_priority: must be 0..100");
+  ExpectError(ParseRules(R"("maxPriority": 101)"), "max_priority");
   ExpectError(ParseRules(R"("defaults": {"topP": 2})"), "defaults.top_p");
   ExpectError(ParseRules(R"("defaults": {"watermark": {"key": "1"}})"), "defaults.watermark");
 }

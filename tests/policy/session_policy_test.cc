@@ -174,6 +174,32 @@ TEST_F(SessionPolicy, GreedyTextIsTakenWhereNoneIsMarked) {
   worker_->MustOpen(open);
 }
 
+TEST_F(SessionPolicy, PriorityAboveThePolicysIsRefusedByName) {
+  Begin(R"("maxPriority": 5)");
+  worker_->MustOpen(Open());
+  const std::string logits = LogitsAfter({}, 1);
+  const auto step = [&](uint64_t id, std::optional<int32_t> priority) {
+    StepBuilder builder(id, kModelVocabulary);
+    builder.AddRow("a", id, static_cast<uint32_t>(id - 1), logits);
+    v1::StreamRequest message = builder.Build();
+    if (priority) message.mutable_step()->set_priority(*priority);
+    return message;
+  };
+  worker_->Send(step(1, 6));
+  const v1::Error error = worker_->StepError(1);
+  EXPECT_EQ(error.reason(), v1::OUT_OF_RANGE);
+  EXPECT_EQ(error.field(), "step.priority");
+  EXPECT_EQ(error.limit(), "<= 5");
+  EXPECT_THAT(error.message(), HasSubstr("operator's policy"));
+  EXPECT_EQ(worker_->Run(step(1, 5)).size(), 1u);
+  EXPECT_EQ(worker_->Run(step(2, std::nullopt)).size(), 1u);
+  // The bound in force is that of the step's time.
+  WriteRules(R"("maxPriority": 0)");
+  Follow();
+  worker_->Send(step(3, 5));
+  EXPECT_EQ(worker_->StepError(3).limit(), "<= 0");
+}
+
 TEST_F(SessionPolicy, RotationKeepsKeyOfOpenText) {
   Begin(Marked());
   std::vector<uint32_t> text = {1, 2};
