@@ -37,7 +37,7 @@ struct LogitEdit {
   bool operator==(const LogitEdit&) const = default;
 };
 
-// A sequence's sampling options, compiled. Off values are in the form in which they cost nothing.
+// A sequence's sampling options, compiled. An option that is off has a value that costs nothing.
 struct RowParameters {
   // Temperature (law: "Distance"): t = (D * multiplier) >> (161 - e0 - exponent).
   bool greedy = false;               // temperature 0: argmax; filters and noise are not looked at
@@ -59,7 +59,7 @@ struct RowParameters {
 
   bool mask_nan = false;  // NaN counts as masked instead of failing the row
 
-  // Logprobs asked for. Off costs nothing.
+  // Wanted logprobs. Off costs nothing.
   bool raw_logprob = false;
   bool processed_logprob = false;
   uint32_t raw_top = 0;        // number of alternatives, <= kMaxTopLogprobs; needs raw_logprob
@@ -81,21 +81,21 @@ struct NoiseKey {
   uint32_t stream = 0;    // choice index | draw salt << 16
 };
 
-// The work that a row asks for.
+// A row's task.
 enum class RowTask : uint8_t {
   kDraw,    // a token, by the race
   kScore,   // nothing is drawn: the answer's token is `given`
   kVerify,  // `given`, which a drafter proposed, if it passes the law's test; else a token drawn in its place
 };
 
-// The distribution from which a drafter drew the token that it proposed (law: "Rejection").
+// The distribution from which a drafter drew its proposed token (law: "Rejection").
 struct DraftDistribution {
   enum class Form : uint8_t { kCertain, kDense, kSparse };
   Form form = Form::kCertain;
   DType dtype = DType::kF32;
   const void* dense = nullptr;              // `live_vocabulary` probabilities of `dtype`; any alignment, any values
   std::span<const uint32_t> sparse_tokens;  // sorted, distinct, < live_vocabulary; `given` is one of them
-  std::span<const uint32_t> sparse_bits;    // of f32 probabilities in [0, 1], that of no draft 0; one a token
+  std::span<const uint32_t> sparse_bits;    // f32 probabilities in [0, 1], one a token; a draft's is not 0
   // Several drafts of one position: each was drawn from the whole distribution, so that a token may come twice. If not,
   // each was drawn from the tokens that were not drawn before it.
   bool with_replacement = false;
@@ -124,8 +124,7 @@ struct RowRequest {
   static constexpr uint64_t kCertainSurvival = uint64_t{1} << 32;
   static constexpr uint64_t kNoBlock = ~uint64_t{0};
   uint64_t survival = kNoBlock;
-  // Tokens whose logprobs are wanted by name, in every distribution asked for; < live_vocabulary, at most
-  // kMaxTopLogprobs.
+  // Tokens whose logprobs are wanted in every wanted distribution; < live_vocabulary, at most kMaxTopLogprobs.
   std::span<const uint32_t> requested;
   bool wants_race_place = false;  // kScore: of `given`; not where the chain ends in adaptive-p
   // A token that the caller expects to be drawn: a kernel may begin with it. It changes no bit of the answer.
@@ -198,8 +197,8 @@ struct RowOutput {
   RowError error = RowError::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
   uint32_t token = 0;
-  bool accepted = false;   // kVerify: `token` is a draft that passed; of a block: it may end here, with `token`
-  uint64_t survival = 0;   // of a block: RowRequest::survival of the next position
+  bool accepted = false;   // kVerify: `token` is a draft that passed; in a block: the block may end here, with `token`
+  uint64_t survival = 0;   // in a block: RowRequest::survival of the next position
   uint32_t kept = 0;       // tokens that passed every filter; filled when processed_logprob, kept_count or kept_tokens
   Distribution raw;        // of the unchanged logits at temperature 1; filled when raw_logprob
   Distribution processed;  // of the kept set after every change and filter; filled when processed_logprob

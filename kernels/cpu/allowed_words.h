@@ -14,7 +14,7 @@ inline bool IsMasked(const RowRequest& request) {
 // Sets the bits of the tokens that every mask allows. Bits past the vocabulary have no meaning.
 void FillAllowedWords(const RowRequest& request, uint32_t groups, uint64_t* words);
 
-// Returns a masked request's words where they lie, or null where they have to be filled.
+// Returns a masked request's words in place, or null if they have to be filled.
 const uint64_t* AllowedWordsInPlace(const RowRequest& request);
 
 }  // namespace sortition::kernels::cpu

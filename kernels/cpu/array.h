@@ -1,5 +1,4 @@
-// Memory for vector code to work in: it grows, is never initialised, and may be written a little past what was asked
-// for.
+// Memory for vector code. It grows, is never initialised, and may be written a little past the reserved size.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@ class Array {
  public:
   static_assert(std::is_trivially_copyable_v<T> && 64 % sizeof(T) == 0);
 
-  // Elements past the end of a reservation that may be written, too: a whole group.
+  // Elements that may be written past the end of a reservation: a whole group.
   static constexpr size_t kPadding = 64;
 
   // Returns room for `count` elements or more, at the start of a cache line. Growing loses the content.

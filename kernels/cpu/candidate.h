@@ -19,7 +19,7 @@ struct Candidate {
   auto operator<=>(const Candidate&) const = default;
 };
 
-// The last candidate of all live tokens: every other that is not masked comes before it.
+// The last candidate that a live token can have. Every other token that is not masked comes before it.
 inline constexpr Candidate kLastLive = {uint64_t{1} << 32};
 
 // A prefix of the order, as every filter keeps one.
@@ -35,7 +35,7 @@ struct Kept {
   // `candidate` is a live token.
   bool Has(Candidate candidate) const { return candidate >= last; }
 
-  // `candidates`, at least one, are the prefix.
+  // Returns the prefix that consists of `candidates`, at least one.
   static Kept Of(std::span<Candidate> candidates) {
     Kept kept;
     kept.last = *std::min_element(candidates.begin(), candidates.end());

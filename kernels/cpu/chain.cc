@@ -15,7 +15,7 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-constexpr uint32_t kLeading = 128;      // groups, about, that typical-p looks at first
+constexpr uint32_t kLeading = 128;      // about the number of groups that typical-p reads first
 constexpr uint32_t kNearest = ~0u - 1;  // not ~0u: no rank may be the largest number
 
 // Masks in `*row` every token before `first`, which is live. `*row` is the changed row. Afterwards all that it refers
@@ -236,8 +236,8 @@ void Chain::KeepDepth(const law::StageWords& stage) {
     return FirstKeyWithinDepth(bound, row_.max_key, scale);
   };
   if (!is_listed_ && last_ == kLastLive && !scale.curve.is_on) {
-    // Levels are off by at most a half, so the deviation lies between two nearly equal bounds. A token seldom lies
-    // between what the two bounds keep.
+    // Levels are off by at most a half, so the deviation lies between two nearly equal bounds. Few rows have a token
+    // between the ends of the two.
     const auto [count, least, most] = SquaredDeviations(scale);
     const uint32_t first = floor({count, 0, most});
     const uint32_t last = floor({count, 0, least});
@@ -266,7 +266,7 @@ Chain::Deviations Chain::SquaredDeviations(const RowScale& scale) const {
   }
   const double n = spread.count;
   const double about = std::max(spread.squares - spread.sum * spread.sum / n, 0.0);
-  const double error = 4 * kSpreadError * spread.squares;  // 3 would do: once for the squares, twice for the sum
+  const double error = 4 * kSpreadError * spread.squares;  // 1 for the squares and 2 for the sum; 3 would do
   const double halves = 0.5 * std::sqrt(n);
   const double least = std::max(std::sqrt(std::max(about - error, 0.0)) / a_level - halves, 0.0);
   const double most = std::sqrt(about + error) / a_level + halves;
@@ -346,7 +346,7 @@ void Chain::KeepNearest(const law::StageWords& stage) {
   const uint32_t mean = law::MeanDistance(sums.first, sums.second);
   const law::Threshold threshold = law::ThresholdOf(stage, sums);
   const uint32_t least = law::LeastCount(stage);
-  // Looks at ever more leading tokens until they hold every token as near to the mean as is needed. All others have a
+  // Lists ever more leading tokens until they include every token that is near enough to the mean. All others have a
   // distance of `edge` or more.
   std::span<Candidate> leading;
   const uint32_t* t = nullptr;

@@ -41,10 +41,10 @@ class Chain {
   // The sums that the stage needs; not kSumLevels and kSumFallOff.
   law::StageSums SumsOfKept(const law::StageWords& stage) const;
   uint64_t SumOfKept() const { return MomentsOfKept(MomentsWanted::kSum).sum; }
-  // Returns each candidate's distance, in scratch_->distances. A dead or weightless candidate gets some distance that
-  // is dead or weightless.
+  // Returns each candidate's distance, in scratch_->distances. For a dead or weightless candidate the distance may be
+  // wrong, but is dead or weightless too.
   const uint32_t* Distances(std::span<const Candidate> candidates);
-  const uint32_t* ExactDistances(std::span<const Candidate> candidates);  // exact for dead and weightless ones, too
+  const uint32_t* ExactDistances(std::span<const Candidate> candidates);  // also exact for dead and weightless ones
 
   void KeepNotAfter(Candidate last);
   void KeepFrom(uint32_t floor) { KeepNotAfter(Candidate::Of(floor, ~0u)); }
@@ -70,7 +70,7 @@ class Chain {
   void KeepBeforeCliff(const law::StageWords& stage);
   void Reshape(const law::StageWords& stage);
 
-  // Lists what is kept, however long the list.
+  // Lists the kept tokens, however many.
   void List();
   void ListIfShort();
   void Rescale();  // after a change of the first kept token
@@ -82,7 +82,7 @@ class Chain {
   Row row_;  // max_key is the first kept token's
   law::Shape shape_;
   RowScale scale_;
-  uint64_t sum_ = 0;  // of the weights after the last stage, if the next state needs it
+  uint64_t sum_ = 0;  // sum of weights after the last stage, if NextState needs it
   bool is_listed_ = false;
   std::span<Candidate> list_;   // if is_listed_
   Candidate last_ = kLastLive;  // otherwise

@@ -17,7 +17,7 @@ namespace sortition::kernels::cpu {
 // Fetches a list of edits, in the order of memory: FindEdit (one_edit.h) would wait for each line that it looks at.
 void Fetch(std::span<const LogitEdit> edits);
 
-// The changed tokens that stand at or before the last of the first tokens, one after the other in order.
+// Yields the changed tokens in order, up to the place of the last of `first`.
 //
 // Edits that lower a token leave it behind its place. So the next token is the next one of `first` if it is not edited
 // and no edited token before it is left; edited tokens wait in a heap until the tokens of `first` are behind them.

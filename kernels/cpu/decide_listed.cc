@@ -1,4 +1,4 @@
-// Steps 1 to 3 of COMPACT.md, section 2, without a sort of what stands in order already. The other steps are the law's.
+// Steps 1 to 3 of COMPACT.md, section 2, without sorting what is in order already. The other steps are the law's.
 #include "kernels/cpu/decide_listed.h"
 
 #include <algorithm>
@@ -115,7 +115,7 @@ class ListedRun {
     return Refused(std::get<RowRequiredReason>(result));
   }
 
-  // Unknown tokens are named where they are few.
+  // Names the unknown tokens if they are few.
   std::optional<Decision> Refused(RowRequiredReason reason) const {
     if (!has_many_ && CountUnknown() <= kMaxTopLogprobs) {
       RowRequired required{RowRequiredReason::kTokens};

@@ -11,10 +11,10 @@
 
 namespace sortition::kernels::cpu {
 
-// Returns what law::SampleCompactRowReference returns; the arguments are those of DecideRow. Costs the listed tokens,
-// and a glance at each edit if edits may raise, or if sums are stated. Absent for repetition penalties below 1 that may
-// raise unknown tokens, for many edits that raise, for a logit that an edit makes too large, and for refusals that name
-// every edited token.
+// Returns what law::SampleCompactRowReference returns; the arguments are those of DecideRow. Reads the listed tokens,
+// and each edit if edits may raise or sums are stated. Absent for repetition penalties below 1 that may raise unknown
+// tokens, for many edits that raise, for a logit that an edit makes too large, and for refusals that name every edited
+// token.
 std::optional<Decision> DecideListed(const RowRequest& request, const CompactRow& row, bool may_raise,
                                      Scratch* scratch);
 

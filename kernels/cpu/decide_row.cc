@@ -1,4 +1,4 @@
-// The changed row is listed from its first token on, as far as its filters look.
+// Lists the changed row from its first token to the last one that its filters need.
 #include "kernels/cpu/decide_row.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-// True if what is asked beside the token follows from the kept tokens, or is stated.
+// True if the answers besides the token follow from the kept tokens, or are stated.
 bool IsKnown(const RowParameters& parameters, const CompactRow& row) {
   if (parameters.tempered_logprob || parameters.kept_log_mass) return false;
   return !parameters.raw_logprob || (row.unit_sum && parameters.raw_top <= row.first.size());
@@ -36,7 +36,7 @@ bool IsPlainDraw(const RowRequest& request, const CompactRow& row) {
   return HasManyUnknown(request, row);
 }
 
-// Describes the distribution before the changes from what the row states. False if it does not state enough.
+// Describes the distribution before the changes from the stated sums and tokens. False if it does not state enough.
 bool DescribeRaw(const RowRequest& request, const CompactRow& row, RowOutput* output) {
   const auto chosen = std::ranges::find(row.first, output->token, &TokenBits::token);
   if (chosen == row.first.end()) return false;

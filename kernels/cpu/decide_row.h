@@ -15,9 +15,8 @@ using Decision = std::variant<RowOutput, RowRequired>;
 
 // Returns the output that the whole row would have, or why the compact row does not decide it. `request.logits` is not
 // read and may be null. `row` is sound (law::FindUnsound). `may_raise` is false only if no edit has a bias or a penalty
-// above 0 (asserted of the tokens that are looked at). Most draws cost the tokens that they look at, and, if edits may
-// raise, a glance at each edit. Others cost what the reference costs. Every target decides the same. Thread-safe for
-// distinct scratches.
+// above 0 (asserted of the tokens that are looked at). Most draws read the first tokens only and, if edits may raise,
+// each edit. Others take the reference's time. Every target decides the same. Thread-safe for distinct scratches.
 Decision DecideRow(const Target& target, const RowRequest& request, const CompactRow& row, bool may_raise,
                    Scratch* scratch);
 

@@ -125,7 +125,7 @@ void FillPlaces(const Kernels& kernels, const Row& row, const Kept& kept, std::s
   std::sort(known.begin(), known.end());
   std::vector<Candidate> sorted;
   for (const auto& entry : known) sorted.push_back(entry.first);
-  // passed[i]: the tokens from known token i - 1 on to the one after it.
+  // passed[i]: the number of tokens in [known token i - 1, known token i).
   const std::vector<uint32_t> passed =
       PlaceTable(sorted).Count(AllKept(kernels, row, kept, scratch), &scratch->leading);
   uint32_t rank = 0;

@@ -19,7 +19,7 @@ namespace sortition::kernels::cpu {
 void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Candidate chosen,
               uint32_t top, std::span<const Candidate> requested, Scratch* scratch, Distribution* distribution);
 
-// Fills in the distribution of a greedy row: all on `first`.
+// Fills in a greedy row's distribution: `first` has all the mass.
 void DescribePointMass(Candidate first, Candidate chosen, uint32_t top, std::span<const Candidate> requested,
                        Distribution* distribution);
 

@@ -80,7 +80,7 @@ void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scra
   ReadMasked(kernels, scratch, maxima, row);
 }
 
-// True if no mask hides the token that an edit names.
+// True if no mask hides the edit's token.
 bool IsAllowed(const Row& masked, const LogitEdit& edit) {
   return masked.sent_words == nullptr || (masked.sent_words[edit.token / 64] >> (edit.token % 64) & 1) != 0;
 }
@@ -142,7 +142,7 @@ uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, u
   return max_key;
 }
 
-// Reads the groups that edits have moved, which are few, and gives each its largest key. Returns the row's.
+// Reads the few groups that edits have moved, and gives each its largest key. Returns the row's.
 uint32_t SettleMoved(const Kernels& kernels, const Row& raw, const Row& row, const Edited& edited, Scratch* scratch,
                      uint32_t* maxima) {
   uint32_t* const largest = scratch->folded.Reserve(edited.moved_count);

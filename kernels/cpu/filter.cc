@@ -26,7 +26,7 @@ std::span<Candidate> PrefixReaching(const Kernels& kernels, law::Threshold thres
   return candidates.first(kernels.MoveNotAfter(candidates.data(), count, last));
 }
 
-// Keys between which the threshold is crossed: the tokens of a key >= low reach it, those of a key >= high do not.
+// Keys around the threshold's crossing: the tokens with a key >= low reach it, those with a key >= high do not.
 struct Bracket {
   uint32_t low;
   uint32_t high;
@@ -39,7 +39,7 @@ double ShareLeft(law::Threshold threshold, uint64_t before, uint64_t after) {
 }
 
 // Two keys that probably lie close to the crossing, on either side of it; bracket.low <= first < second <=
-// bracket.high. `sample` is of the tokens between.
+// bracket.high. `sample` has tokens between these two.
 std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& bracket, std::span<const Candidate> sample,
                                     const RowScale& scale, Scratch* scratch) {
   const auto count = uint32_t(sample.size());
@@ -122,13 +122,13 @@ std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, co
 
 Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
                Scratch* scratch) {
-  // The leading tokens alone reach the threshold of a peaked row.
+  // A peaked row's leading tokens reach the threshold alone.
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
   const uint32_t from = kernels.LowerBoundOfNth(row.reached, row.groups, kLeading, floor, folded);
   const std::span<Candidate> leading = CollectBetween(kernels, row, from, kNoCeiling, scratch, &scratch->kept);
   const auto number = uint32_t(leading.size());
   const uint64_t leading_sum = kernels.WeighCandidates(leading.data(), number, scale, scratch->weights.Reserve(number));
-  // Estimates the weight of the others by a sample: tells whether the leading ones suffice before the row is summed.
+  // Estimates the weight of the others by a sample: tells, before the row is summed, whether the leading ones suffice.
   const Sample sample = SampleBetween(kernels, row, floor, from, kSample, scratch, &scratch->leading);
   const auto sampled = uint32_t(sample.candidates.size());
   const double others = double(sample.step) * double(kernels.WeighCandidates(sample.candidates.data(), sampled, scale,

@@ -13,11 +13,11 @@
 
 namespace sortition::kernels::cpu {
 
-// Returns what all the filters together keep; a list of it lies in scratch->kept. A filter that is off costs nothing;
-// only top-p without top-k looks at the whole row.
+// Returns the tokens that all filters keep; a list of them lies in scratch->kept. A filter that is off costs nothing;
+// only top-p without top-k reads the whole row.
 Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, Scratch* scratch);
 
-// Top-p keeps the shortest prefix of the order that has a share of the weights. `top_p` is RowParameters', and not 0.
+// Top-p keeps the shortest prefix of the order that has a share of the weights. `top_p` is RowParameters::top_p, not 0.
 
 // Moves the kept candidates to the front and returns them.
 std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, const RowScale& scale,

@@ -1,4 +1,4 @@
-// Copies of those groups of a row that are looked at.
+// Copies single groups of a row, when they are first read.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace sortition::kernels::cpu {
 // has come, the copy gets one token of that key and masked ones instead, so that kernels find what the maxima promise.
 // Not thread-safe.
 struct LazyCopy {
-  static constexpr uint32_t kLeastGroups = 64;  // of the row; the first pass takes fewer at a time
+  static constexpr uint32_t kLeastGroups = 64;  // of the row: more than the first pass takes at a time
 
   // `words`: room for one bit a group, all clear.
   LazyCopy(const RowCopy& copy, uint64_t* words) : copier(copy), copied(words) {}
@@ -24,11 +24,11 @@ struct LazyCopy {
 
   RowCopier copier;
   uint64_t* const copied;
-  const uint32_t* maxima = nullptr;  // of the row as it was sent; before a group is looked at, ReadRow sets them
+  const uint32_t* maxima = nullptr;  // of the row as sent; ReadRow sets them before a group is read
   bool has_failed = false;           // the answer has no meaning: the row has to be copied whole
 };
 
-// Writes a group of the largest key `key` in place of one that has changed.
+// Writes a group with the largest key `key` in place of one that has changed.
 void ReplaceChanged(DType dtype, uint32_t key, std::byte* elements, LazyCopy* lazy);
 
 }  // namespace sortition::kernels::cpu

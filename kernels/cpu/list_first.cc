@@ -1,4 +1,4 @@
-// A key that enough tokens reach; then the tokens that do.
+// Finds a key that enough tokens reach, then lists these tokens.
 #include "kernels/cpu/list_first.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ bool HasMinP(const RowRequest& request) {
 }
 
 // Returns how many first tokens the request looks at, unless min-p keeps fewer. kAllOfMinP: min-p alone limits them. 0:
-// the request looks at other tokens, too.
+// the request needs other tokens too.
 uint32_t NumberLookedAt(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
   if (!parameters.chain.empty() || parameters.tempered_logprob || parameters.kept_log_mass) return 0;
@@ -32,7 +32,7 @@ uint32_t NumberLookedAt(const RowRequest& request) {
   return HasMinP(request) && parameters.top_p == 0 ? kAllOfMinP : 0;
 }
 
-// Returns the smallest key that min-p keeps where `max_key` is the largest.
+// Returns the smallest key that min-p keeps if `max_key` is the largest.
 uint32_t FirstKeyOfMinP(const RowParameters& parameters, uint32_t max_key) {
   const law::Temperature temperature = {parameters.multiplier, parameters.exponent, parameters.window};
   const law::Scale scale = law::ScaleOf(law::KeyBits(max_key), temperature);
@@ -73,7 +73,7 @@ class FirstLister {
     return kernels_.LowerBoundOfNth(maxima_, raw_.groups, groups, floor, folded);
   }
 
-  // Returns the tokens of a key >= `level` after the edits, and others that edits have moved below it. Absent if an
+  // Returns the tokens with a key >= `level` after the edits, and others that edits have moved below it. Absent if an
   // edit fails the row.
   std::optional<std::span<Candidate>> ListFrom(uint32_t level) {
     uint32_t* const groups = scratch_.groups.Reserve(raw_.groups);
@@ -104,7 +104,7 @@ class FirstLister {
     for (size_t i = request_.edits.size(); i != 0; --i) index[request_.edits[i - 1].token / law::kGroupSize] = i - 1;
   }
 
-  // Returns the edits of the groups, which are all that matter where none may move a token up; else all edits.
+  // Returns the edits that matter: those of the groups, or all edits if one may move a token up.
   std::span<const LogitEdit> EditsThatMatter(std::span<const uint32_t> groups) {
     const std::span<const LogitEdit> edits = request_.edits;
     if (edits.empty() || may_raise_) return edits;
@@ -164,13 +164,12 @@ bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw
     const std::optional<std::span<Candidate>> known = lister.ListFrom(level);
     if (!known) return false;
     uint32_t max_key = 0;
-    uint32_t count = 0;  // of a key >= level
+    uint32_t count = 0;  // tokens with a key >= level
     for (const Candidate& token : *known) {
       max_key = std::max(max_key, token.key());
       count += token.key() >= level;
     }
-    // A larger key elsewhere in the row would make min-p keep less. Without a token at or above `level` this is below
-    // it.
+    // A larger key elsewhere in the row would make min-p keep less. If no token reaches `level`, kept_from is below it.
     const uint32_t kept_from = max_key != 0 ? kept_of(max_key) : 1;
     if (level == 1 || count >= number || kept_from >= level) {
       if (number == kAllOfMinP && count > Kept::kMostListed) return false;

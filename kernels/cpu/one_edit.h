@@ -11,7 +11,7 @@ namespace sortition::kernels::cpu {
 // Returns the token's edit, or null. O(log edits), without branches.
 const LogitEdit* FindEdit(std::span<const LogitEdit> edits, uint32_t token);
 
-// Returns the token's bits after its edit; law::IsTooLarge holds where they fail the row.
+// Returns the token's bits after its edit. They fail the row if law::IsTooLarge holds.
 uint32_t ChangedBits(const RowParameters& parameters, const LogitEdit& edit, uint32_t bits);
 
 // True if the repetition penalty moves tokens up, or widens the distances between them.
@@ -20,7 +20,7 @@ inline bool RepetitionRaises(const RowParameters& parameters) {
   return parameters.repetition != 0 && parameters.repetition < kOne;
 }
 
-// False if the edit moves a token of any logit down, or leaves it where it is. The repetition penalty is left out.
+// False if the edit moves its token down or not at all. The repetition penalty is left out.
 inline bool MayRaise(const LogitEdit& edit) { return int32_t(edit.bias) > 0 || int32_t(edit.penalty) > 0; }
 
 }  // namespace sortition::kernels::cpu

@@ -17,7 +17,7 @@ constexpr uint32_t kMostGroupsAtOnce = 64;
 
 class Race {
  public:
-  // `adapted` is RowScale's; `reweigh`: null in a race of the weights as they are.
+  // `adapted` is RowScale::adapted; `reweigh`: null if the weights race as they are.
   Race(const Kernels& kernels, const law::DrawKey& key, const law::Shape* adapted, const Reweigh* reweigh,
        Scratch* scratch)
       : kernels_(kernels),
@@ -27,7 +27,7 @@ class Race {
         racers_(scratch->token_racers),
         survivors_(scratch->survivors) {}
 
-  // No promise below it can change the outcome.
+  // A promise below it cannot win.
   uint32_t PromiseNeeded() const { return cpu::PromiseNeeded(best_); }
   uint32_t winner() const { return winner_; }
   TokenRacers& racers() { return racers_; }
@@ -66,7 +66,7 @@ class Race {
     if (reweigh_ == nullptr) {
       race_key = law::SignedRaceKey(t, log);
     } else {
-      // The part that is left weighs no more than the whole, so the token's promise still bounds it.
+      // The rest of a weight is at most the weight, so the token's promise still bounds it.
       const uint64_t weight = law::Weight(t);
       const uint64_t left = weight == 0 ? 0 : (*reweigh_)(token, weight);
       if (left == 0) return;
@@ -149,7 +149,7 @@ class RowRace {
 
   void RunLikelyGroups() {
     // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
-    // and the one of the largest logit (for the first one's owner may be masked, or unlikely).
+    // and the one of the largest logit (the first one's owner may be masked or unlikely).
     const uint32_t promising = MostPromising();
     const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
     SORTITION_CHECK(promise(promising) != 0);
@@ -158,7 +158,7 @@ class RowRace {
     race_.Run();
   }
 
-  // Adds the groups' tokens that show what was sent.
+  // Adds the groups' tokens that show the sent logit.
   void Enter(const uint32_t* groups, uint32_t count, uint32_t needed) {
     kernels_.EnterGroups(row_, groups, count, needed, last_, scale_, groups_, &race_.racers());
   }
@@ -177,8 +177,7 @@ class RowRace {
     race_.Run();
   }
 
-  // Lets all groups race that can still win. Where they are many, better ones go first and raise the mark for the
-  // others.
+  // Runs the race of all groups that can still win. If they are many, the better ones go first and raise the mark.
   void RunGroups() {
     for (;;) {
       uint32_t* const groups = survivors_.Reserve(row_.groups);

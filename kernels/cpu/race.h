@@ -14,9 +14,9 @@
 
 namespace sortition::kernels::cpu {
 
-// Returns the kept token of the smallest race key. `row` has a live token. Costs two random words per token of a list;
-// without a list one word per group, and the read of a few groups, for any shape of row. `likely` is empty, or a token
-// that is live and kept: the race begins with it.
+// Returns the kept token of the smallest race key. `row` has a live token. Takes two random words per token of a list;
+// without a list one word per group and the read of a few groups. `likely` is empty, or a token that is live and kept:
+// the race begins with it.
 uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
               std::optional<Candidate> likely, Scratch* scratch);
 

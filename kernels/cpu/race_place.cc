@@ -1,4 +1,4 @@
-// Runs the race of those tokens that may be before the given one. Leaves out what provably is behind it.
+// Runs the race of the tokens that may be before the given one. Leaves out those that are provably behind it.
 #include "kernels/cpu/race_place.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr uint32_t kGroupsAtOnce = 64;
 
 class Placing {
  public:
-  // `race_key`: that of `given`.
+  // `race_key` is the race key of `given`.
   Placing(const Kernels& kernels, const law::DrawKey& key, int64_t race_key, uint32_t given, Scratch* scratch)
       : kernels_(kernels),
         key_(key),

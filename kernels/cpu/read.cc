@@ -26,7 +26,7 @@ void LayLastGroup(uint32_t vocabulary, Scratch* scratch, Row* row) {
   row->last_group = copy;
 }
 
-// The lowest id whose logit fails the row.
+// Finds the lowest id whose logit fails the row.
 void FindError(const RowRequest& request, RowOutput* answer) {
   for (uint32_t id = 0; id < request.live_vocabulary; ++id) {
     const uint32_t bits = SentBits(request, id);

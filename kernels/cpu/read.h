@@ -8,8 +8,8 @@
 
 namespace sortition::kernels::cpu {
 
-// The row before it is read: it has no maxima yet, and may hold anything. Refers to `request` and `scratch`. An
-// incoming row is copied to request.logits.
+// Makes the row for ReadRow: it has no maxima yet, and its logits are not checked. Refers to `request` and `scratch`.
+// An incoming row is copied to request.logits.
 Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch);
 
 // Returns an empty copy for row.lazy, which groups join when they are looked at. LayRow laid the row; it has segments,

@@ -11,14 +11,14 @@
 namespace sortition::kernels::cpu {
 
 // A row's elements before and after the copy. Before, they lie in pieces that begin and end anywhere, or in memory that
-// another process may change. What decides is read from the copy alone. The first pass over the row copies all of it,
-// or groups are copied when they are first looked at (lazy_copy.h). FindPlainFirst copies only what it reads again.
+// another process may change. Decisions read the copy only. The first pass over the row copies all of it, or groups are
+// copied when they are first looked at (lazy_copy.h). FindPlainFirst copies only what it reads again.
 struct RowCopy {
   std::span<const ByteSegment> segments;  // none: the elements need no copy
   std::byte* to = nullptr;
 };
 
-// Finds and copies the bytes of such a row. Takes the least time where it goes forwards. Not thread-safe.
+// Finds and copies the bytes of such a row. Fastest in ascending order. Not thread-safe.
 class RowCopier {
  public:
   // The row has segments.

@@ -25,28 +25,28 @@ struct Row {
   uint32_t groups;
   // Copies the groups to `elements`. A last group that is filled up has been copied already.
   RowCopy copy;
-  LazyCopy* lazy = nullptr;  // null where the copy is of the whole row, or none is needed
+  LazyCopy* lazy = nullptr;  // null if the whole row is copied, or nothing is
   // Memory that is read after the row: ReadMaxima prefetches it.
   std::span<const std::byte> read_next[2];
-  bool sums_logits = false;  // ReadMaxima may sum the logits, too, for `spread`
-  SentSpread spread = {};    // which holds where sent_words is null
+  bool sums_logits = false;  // ReadMaxima may also sum the logits, for `spread`
+  SentSpread spread = {};    // valid if sent_words is null
 
   // Two keys per group, 0 where nothing is live; then zeros to a multiple of 64. No token of the group has a key above
   // its `maxima`. Where its `reached` is not 0, some live token has a key of `reached` or more. No key is above
   // max_key. Until a chain masks a head, a group whose `maxima` is max_key has a token with it.
   //
   // In a masked row they are one array. There `reached` may be too large, but not for the highest groups, which the
-  // request's filters look at. A row whose listed tokens alone are known has neither array.
+  // request's filters look at. A row that knows only its listed tokens has neither array.
   const uint32_t* maxima;
   const uint32_t* reached;
   uint32_t max_key;  // the largest live token's
 
-  // Null where every token shows the logit that was sent, or only the listed ones are known. Otherwise one word a
-  // group, one bit a token: clear where a token is masked, or is one of `edited`.
+  // Null if every token has its sent logit, or only the listed ones are known. Otherwise one word a group, one bit a
+  // token: clear if the token is masked or in `edited`.
   const uint64_t* sent_words;
-  std::span<const Candidate> edited;  // live tokens whose logit is not the one that was sent; token ascending
+  std::span<const Candidate> edited;  // live tokens with a changed logit; token ascending
 
-  // The tokens of a key >= listed_floor, edited ones, too, where they have been listed.
+  // The tokens with a key >= listed_floor, edited ones included, if they were listed.
   std::span<const Candidate> listed = {};
   uint32_t listed_floor = ~0u;
 
@@ -67,7 +67,7 @@ inline uint32_t GroupsInPlace(const Row& row) {
   return row.last_group == row.elements + last ? row.groups : row.groups - 1;
 }
 
-// Where the group's elements lie, or will lie: a lazy copy may not have them yet.
+// The address of the group's elements. A lazy copy may not have them yet.
 inline const std::byte* PlaceOfGroup(const Row& row, uint32_t group) {
   if (group + 1 == row.groups) return row.last_group;
   return row.elements + size_t{group} * law::kGroupSize * ElementBytes(row.dtype);

@@ -51,7 +51,7 @@ std::span<const Candidate> Requested(const RowRequest& request, Scratch* scratch
   return {requested, request.requested.size()};
 }
 
-// Fills in all that is asked of the processed distribution.
+// Fills in the requested logprobs of the processed distribution.
 void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
                        const Kept& kept, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
@@ -110,12 +110,12 @@ void SampleGreedy(const Kernels& kernels, const RowRequest& request, const Row& 
   if (request.wants_race_place && answer->token == first.token()) answer->race = {1, 0};
 }
 
-// True if a sum over the whole row is asked for.
+// True if an option needs a sum over the whole row.
 bool WantsSum(const RowParameters& parameters) {
   return parameters.raw_logprob || parameters.tempered_logprob || parameters.kept_log_mass;
 }
 
-// True if only the first token of the row as it was sent is needed.
+// True if only the first token of the row as sent is needed.
 bool IsPlainGreedy(const RowRequest& request) {
   return request.parameters->greedy && !WantsSum(*request.parameters) && request.edits.empty() && !IsMasked(request);
 }
@@ -133,9 +133,9 @@ bool SumsSentLevels(const RowRequest& request) {
 // True if the request names other tokens than the first.
 bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kDraw || !request.requested.empty(); }
 
-// True if few of the row's groups are looked at: then it takes less time to copy these than the whole row.
+// True if few groups are read: copying these takes less time than copying the whole row.
 bool LooksAtFewGroups(const RowRequest& request) {
-  constexpr uint32_t kFew = 16;  // looks at 1 of kFew groups or fewer
+  constexpr uint32_t kFew = 16;  // reads at most 1 of kFew groups
   const RowParameters& parameters = *request.parameters;
   const uint32_t groups = GroupsOf(request.live_vocabulary);
   if (groups < LazyCopy::kLeastGroups) return false;

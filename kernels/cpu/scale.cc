@@ -68,11 +68,11 @@ uint32_t FirstKeyNear(float guess, uint32_t min_key, uint32_t max_key, Within wi
   return high;
 }
 
-// Returns nearly the distance a, in temperatures, from the curve's maximum to where it has fallen by `fallen`. It
-// solves square * a^2 + cube * a^3 = fallen.
+// Returns about the distance a, in temperatures, from the curve's maximum to its point `fallen` below. It solves square
+// * a^2 + cube * a^3 = fallen.
 double WhereFallen(double fallen, const CurveFloats& curve) {
   if (fallen <= 0) return 0;
-  // Newton's steps begin where one term alone has fallen so far. That is beyond the solution.
+  // Newton's steps begin at the point where one term alone has fallen that far, which is beyond the solution.
   double a = std::numeric_limits<double>::infinity();
   if (curve.square > 0) a = std::sqrt(fallen / curve.square);
   if (curve.cube > 0) a = std::min(a, std::cbrt(fallen / curve.cube));
@@ -90,7 +90,7 @@ float NumberBelow(uint64_t reach, const law::Scale& scale) {
   return float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);
 }
 
-// Returns about the number that the row's curve, if it has one, maps to that number.
+// Returns about the number that the row's curve, if there is one, maps to NumberBelow(reach, row.scale).
 float NumberBelow(uint64_t reach, const RowScale& row) {
   if (!row.curve.is_on) return NumberBelow(reach, row.scale);
   // The curve falls from 0.

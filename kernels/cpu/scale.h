@@ -16,7 +16,7 @@ struct CurveFloats {
   float inverse = 1;
   float square = 0;
   float cube = 0;
-  // Smoothed logits just small enough to be dead, and to be weightless. They replace smaller ones.
+  // The largest smoothed logits that are dead, and weightless. They replace smaller ones.
   float just_dead = 0;
   float just_weightless = 0;
 };
@@ -28,8 +28,8 @@ struct RowScale {
   uint32_t first_weighted_key;          // keys below it have weight 0
   float logits_per_unit;                // of distance, rounded up
   float slack;                          // in logits; more than the sum of all roundings from distances to logits
-  const law::Shape* adapted = nullptr;  // adaptive-p changes the distances that the rest of this gives; not owned
-  CurveFloats curve = {};  // if on, `scale` is of smoothed logits; keys are still of the logits as sent or edited
+  const law::Shape* adapted = nullptr;  // adaptive-p's change of the distances; not owned
+  CurveFloats curve = {};               // if on, `scale` measures smoothed logits; keys still belong to unsmoothed ones
 };
 
 // `max_key`: the row's largest key, not 0.
@@ -54,15 +54,15 @@ float CurvedFloat(float x, const CurveFloats& curve);
 // Is LogitBelow for a row with a curve.
 float CurvedLogitBelow(float logit, float distance, const RowScale& scale);
 
-// Returns `logit` less `distance`, or a little less: a token with a smaller logit, as it was sent, is further than
-// `distance` from a token whose logit is `logit`. This prunes; it decides nothing.
+// Returns `logit` less `distance`, or a little less. A token with a smaller sent logit is further than `distance` from
+// one with `logit`. This prunes; it decides nothing.
 inline float LogitBelow(float logit, float distance, const RowScale& scale) {
   if (scale.curve.is_on) return CurvedLogitBelow(logit, distance, scale);
   return logit - (distance * scale.logits_per_unit + scale.slack);
 }
 
-// law::FirstKeyKept of distances without a curve, in a few steps; keys below that of the smallest live logit count,
-// too. The bound is below law::kDeadFromDistance.
+// law::FirstKeyKept of distances without a curve, in a few steps. Keys below the smallest live logit's count too. The
+// bound is below law::kDeadFromDistance.
 uint32_t FirstKeyWithin(law::Bound bound, uint32_t max_key, const law::Scale& scale);
 
 // law::FirstKeyKept of distances in a row whose largest key is `max_key`, with its curve if it has one.

@@ -14,7 +14,7 @@ namespace sortition::kernels::cpu {
 // Row (row_view.h) and Kept (candidate.h) refer to the memory here. Not thread-safe. No content survives from one row
 // to the next.
 struct Scratch {
-  Array<std::byte> numbers;     // the tensor without its NaNs
+  Array<std::byte> numbers;     // the tensor without NaNs
   Array<std::byte> last_group;  // its last group, filled up
   Array<uint32_t> raw_maxima;   // largest key of each group, unchanged logits
   Array<uint64_t> copied;       // LazyCopy's
@@ -30,7 +30,7 @@ struct Scratch {
   Array<uint32_t> moved_keys;  // Edited's
 
   Array<uint32_t> folded;    // maxima of maxima
-  Array<uint32_t> groups;    // those that a stage looks at
+  Array<uint32_t> groups;    // the groups that a stage reads
   Array<Candidate> kept;     // the kept tokens, if they are listed
   Array<Candidate> leading;  // the first tokens of a distribution
   Array<Candidate> least;    // the tokens that a filter has to keep

@@ -94,7 +94,7 @@ std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Can
 Candidate First(const Kernels& kernels, const Row& row) {
   if (!row.listed.empty()) return std::ranges::max(row.listed);
   const uint32_t group = kernels.FindMax(row.maxima, row.groups);
-  // Its tokens of the largest key come in the order of their ids.
+  // The group's tokens with the largest key, by ascending id.
   Candidate ties[law::kGroupSize + Array<Candidate>::kPadding];
   Candidate first;
   if (kernels.CollectTokens(row, &group, 1, row.max_key, kNoCeiling, ties) != 0) first = ties[0];

@@ -1,4 +1,4 @@
-// The spread of logits: what top-n-sigma's deviation is bounded from.
+// The spread of logits: top-n-sigma's deviation is bounded by it.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,8 @@
 
 namespace sortition::kernels::cpu {
 
-// An estimate of Levels (simd/kernels.h), from logits as floats that are not below some lowest one. The sum differs
-// from the exact one by at most kSpreadError times the sum of magnitudes, the squares by at most that share of
-// themselves.
+// An estimate of Levels (simd/kernels.h), from logits as floats, none below some lowest one. The sum's error is at most
+// kSpreadError times the sum of magnitudes; the error of `squares` at most kSpreadError times `squares`.
 struct Spread {
   uint32_t count = 0;
   double sum = 0;

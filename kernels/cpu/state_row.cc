@@ -1,4 +1,4 @@
-// The first tokens through group maxima; sums as the kernel of whole rows has them.
+// First tokens by group maxima; sums by the whole rows' kernel.
 #include "kernels/cpu/state_row.h"
 
 #include <algorithm>
@@ -18,9 +18,8 @@ namespace {
 
 TokenBits BitsOf(Candidate candidate) { return {candidate.token(), law::KeyBits(candidate.key())}; }
 
-// Puts candidates, which stand by ascending id, into the law's order. Returns them, in one of the two places. Sorts by
-// digits: the keys of first tokens differ from the largest one in few digits, which a sort by comparisons would not
-// use.
+// Sorts candidates from ascending ids into the law's order. Returns them, in one of the two places. Sorts by digits:
+// the keys of first tokens differ from the largest one in few digits, which a sort by comparisons would not use.
 std::span<const Candidate> InOrder(std::span<Candidate> candidates, Scratch* scratch) {
   if (candidates.empty()) return candidates;
   uint32_t smallest = ~0u;
@@ -50,7 +49,7 @@ std::span<const Candidate> InOrder(std::span<Candidate> candidates, Scratch* scr
   return {from, candidates.size()};
 }
 
-// States further tokens: those of `named` that are not among the first ones.
+// States the tokens of `named` that are not among the first ones.
 void StateNamed(const RowRequest& request, std::span<const uint32_t> named, StatedRow* stated) {
   const auto candidate = [](TokenBits token) { return Candidate::Of(law::Key(token.bits), token.token); };
   for (const uint32_t token : named) {

@@ -20,8 +20,8 @@ struct StatedParts {
 };
 
 // States the logits of `request`, whose masks, edits and task are ignored, and overwrites `*row`. Returns false if the
-// row fails with these logits: then `*row` is not meaningful, and the whole row is to be sent. Every target states the
-// same. Costs one pass over the logits, and one more for each sum. Thread-safe for distinct scratches and rows.
+// row fails with these logits: then `*row` has no meaning, and the caller sends the whole row. Every target states the
+// same. Takes one pass over the logits, and one more for each sum. Thread-safe for distinct scratches and rows.
 bool StateRow(const Target& target, const RowRequest& request, const StatedParts& parts, Scratch* scratch,
               StatedRow* row);
 

@@ -22,7 +22,7 @@ const std::vector<const Target*>& RunnableTargets();
 // The first of them.
 const Target& BestTarget();
 
-// The target of that name, or the best one for "auto"; null where this machine cannot run it, or there is none.
+// The target of that name, or the best one for "auto"; null if the name is unknown or this machine cannot run it.
 const Target* FindTarget(std::string_view name);
 
 // Returns the names that FindTarget knows, for a message: "auto, avx2, sse4, scalar".

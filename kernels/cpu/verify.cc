@@ -72,7 +72,7 @@ uint32_t DrawLeft(const Kernels& kernels, const Row& row, const RowScale& scale,
   return any;
 }
 
-// Tokens that the drafter may share with the target: `support`, if it is given, or the kept ones.
+// Tokens to which both the drafter and the target may give weight: `support` if given, else the kept ones.
 std::span<const Candidate> TokensToShare(const Kernels& kernels, const Row& row, const Kept& kept,
                                          std::span<const Candidate> support, Scratch* scratch) {
   if (!support.empty()) return support;
@@ -92,7 +92,7 @@ uint64_t SumOfShared(const Kernels& kernels, const RowRequest& request, const Ro
   return shared;
 }
 
-// The rounds that took something from the weights. Gives what they leave of a weight.
+// The rounds that took something from the weights. Returns the rest of a weight after them.
 class Rounds : public Reweigh {
  public:
   explicit Rounds(const RowRequest& request) : request_(request) {}
@@ -166,7 +166,7 @@ bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* an
   const uint32_t whole = request.live_vocabulary / kDraftStep * kDraftStep;
   bool suspect = false;
   uint64_t units = kernels.SumProbabilities(static_cast<const std::byte*>(draft.dense), draft.dtype, whole, &suspect);
-  // Looks at the rest one by one, and at the whole row if something in it is wrong.
+  // Looks at the rest one by one; at the whole row if an element of it is suspect.
   for (uint32_t id = suspect ? 0 : whole; id < request.live_vocabulary; ++id) {
     const uint32_t q = law::DraftBits(request, id);
     if (!law::IsProbability(q)) return Fail(RowError::kDraftNoProbability, id, answer);

@@ -1,5 +1,5 @@
-// The third kernel samples a row that asks for more than the first two kernels have: its stages, its token, and all
-// other answers. One block for each chained row, which the first kernel has read. y counts rows.
+// The third kernel samples chained rows, which need more than the first two kernels can do: stages, token, and all
+// other answers. One block for each such row, which the first kernel has read. y counts rows.
 #include "kernels/cuda/answer.cuh"
 #include "kernels/cuda/chain.cuh"
 #include "kernels/cuda/describe.cuh"

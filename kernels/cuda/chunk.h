@@ -1,4 +1,4 @@
-// Rows laid out for the device: which bytes of which buffer belong to which row.
+// Lays rows out for the device: the bytes of each row in each buffer.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace sortition::kernels::cuda {
 // Path of a row's logits to the kernels' input, a multiple of kLogitsAlignment.
 enum class LogitsPath {
   kUpload,  // from the host
-  kCopy,    // from elsewhere on the device
+  kCopy,    // copied from elsewhere on the device
   kNone,    // they are there
 };
 
@@ -52,8 +52,8 @@ class Chunk {
   // Returns where the row's logits, `*bytes` bytes, belong in the host's `upload`. Only rows of kUpload have any.
   std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
 
-  // Bytes of a row that the device has to copy into the work. Only rows of kCopy have any. They lie there in the order
-  // in which rows were added.
+  // Bytes of a row that the device has to copy into the work buffer. Only kCopy rows have any. There they lie in the
+  // order in which rows were added.
   struct Range {
     uint64_t offset = 0;
     uint64_t bytes = 0;
@@ -67,14 +67,14 @@ class Chunk {
   BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
                    uint32_t multiprocessors) const;
 
-  // Returns where the row's requested kept tokens lie in the download; may be empty. Needs the rest of the download.
+  // Returns the range of the row's requested kept tokens in the download; may be empty. Reads the rest of it.
   Range KeptOf(uint32_t row, const std::byte* download) const;
 
   // Returns the output of a row from the download.
   RowOutput OutputOf(uint32_t row, const std::byte* download) const;
 
  private:
-  // Where a row's parts begin, in bytes of the parts' areas.
+  // The begins of a row's parts, in bytes from the start of the parts' areas.
   struct Place {
     LogitsPath path;
     uint64_t mask;

@@ -17,8 +17,8 @@ struct Images {
 // Empty in a build without nvcc.
 Images CompiledImages();
 
-// The kernels' names in them. Each of a batch's, in the order in which they run, takes a BatchView. SortitionAdvance
-// takes a SequenceView.
+// The kernels' names in the images. A batch's kernels, in the order in which they run, take a BatchView;
+// SortitionAdvance takes a SequenceView.
 inline constexpr char kReadKernel[] = "SortitionRead";
 inline constexpr char kWeighKernel[] = "SortitionWeigh";
 inline constexpr char kChainKernel[] = "SortitionChain";      // in Images::chain

@@ -12,7 +12,7 @@ namespace sortition::kernels::cuda {
 // Features of the kernels.
 inline constexpr Features kFeatures = kAllFeatures & ~(kFeatureTempered | kFeatureBlock | kFeatureRounds);
 
-// True if the third kernel samples the row. `requests`: the row names tokens whose logprobs it wants.
+// True if the third kernel samples the row. `requests`: the row requests logprobs of named tokens.
 bool IsChained(const RowParameters& parameters, RowTask task, bool requests);
 
 // The kernels' form of a row's options and noise; its pointers and counts are left empty. `vocabulary`: live tokens.
@@ -40,7 +40,7 @@ struct Geometry {
   uint32_t sections = 0;        // blocks for the longest row
 };
 
-// `largest_groups`: those of the longest row. `multiprocessors`: those of the device, all of which should have work.
+// `largest_groups`: the longest row's groups. `multiprocessors`: the device's; each should have work.
 Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors);
 
 // Output of the kernels for a row, in the host's memory.

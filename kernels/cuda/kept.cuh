@@ -12,7 +12,7 @@ struct Chain {
   View view;    // view of the changed row; it hides the tokens before the first kept one
   u32 max_key;  // the first kept token's
   u64 last;     // rank of the last kept token, or any rank after it and before every token that is not kept
-  u32 listed;   // number of kept tokens in the list, in order; 0: not listed. A list alone says what is kept.
+  u32 listed;   // number of kept tokens in the list, in order; 0: not listed. A list decides which tokens are kept.
   Shape shape;
   u64 state;  // the sampler's state before the draw
 };
@@ -55,7 +55,7 @@ __device__ inline u32 FirstAtMost(const u64* list, u32 count, u64 rank) {
   return low;
 }
 
-// `rank` is that of the view; its key is not 0.
+// `rank` is the view's; its key is not 0.
 __device__ inline bool IsKept(const Chain& chain, u64 rank) {
   if (chain.listed == 0) return rank >= chain.last;
   const u32 at = FirstAtMost(OnChip().list, chain.listed, rank);
@@ -64,7 +64,7 @@ __device__ inline bool IsKept(const Chain& chain, u64 rank) {
 
 __device__ inline void Rescale(Chain& chain) { chain.shape.scale = ScaleFrom(KeyBits(chain.max_key), chain.shape); }
 
-// Lists what is kept, if that is few enough.
+// Lists the kept tokens if they are few enough.
 __device__ __noinline__ void ListIfShort(Chain& chain) {
   const Row& row = chain.row;
   // Each group that reaches the last kept key has at least one kept token.
@@ -107,7 +107,7 @@ __device__ inline void KeepOf(Chain& chain, const Kept& kept) {
   chain.listed = kept.listed;
 }
 
-// Returns a bitmap of what shows that belongs to the row, so that tokens can be hidden.
+// Returns the row's own bitmap of visible tokens, in which tokens can be hidden.
 __device__ inline u32* OwnVisible(Chain& chain) {
   const Row& row = chain.row;
   u32* const own = row.visible_words();

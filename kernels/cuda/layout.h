@@ -30,12 +30,12 @@ inline constexpr uint32_t kMostListed = 1024;
 // RowInput::flags
 inline constexpr uint32_t kFlagMaskNan = 1;
 inline constexpr uint32_t kFlagGreedy = 2;
-inline constexpr uint32_t kFlagRaw = 4;        // the raw distribution is asked for
-inline constexpr uint32_t kFlagProcessed = 8;  // the processed distribution is asked for
+inline constexpr uint32_t kFlagRaw = 4;        // wants the raw distribution
+inline constexpr uint32_t kFlagProcessed = 8;  // wants the processed distribution
 inline constexpr uint32_t kFlagOpenRace = 16;  // more tokens than fit a list may race: the read leaves groups' noise
 inline constexpr uint32_t kFlagChained = 32;   // the third kernel samples the row, as `chained` says
 
-// A row as the host asks for it. Fields without a comment are those of kernels::RowParameters and NoiseKey.
+// A row's input from the host. Fields without a comment are defined in kernels::RowParameters and NoiseKey.
 struct RowInput {
   const void* logits = nullptr;           // kLogitsAlignment
   const uint32_t* allowed = nullptr;      // one bit a token, set = allowed; null: all
@@ -103,7 +103,7 @@ struct ChainedOutput {
   uint32_t accepted = 0;
 };
 
-// Shift in LogitEdit::flags of a row with a sequence: the bits from here on count the draws of the token.
+// Shift in LogitEdit::flags of a row with a sequence: this bit and those above it count the draws of the token.
 inline constexpr uint32_t kDrawnShift = 2;
 inline constexpr uint32_t kMostDrawn = (1u << 29) - 1;
 
@@ -114,9 +114,9 @@ struct Sequence {
   double presence = 0;
   uint32_t edit_count = 0;
   uint32_t most_edits = 0;           // room
-  uint32_t position = 0;             // of the next draw
+  uint32_t position = 0;             // the next draw's
   uint32_t counts = 0;               // 1: drawn tokens are counted in `edits`
-  RowError error = RowError::kNone;  // of the draw that ended the sequence; every later draw is void
+  RowError error = RowError::kNone;  // the error of the draw that ended the sequence; every later draw is void
   uint32_t error_token = 0;
 };
 
@@ -131,7 +131,7 @@ struct SequenceView {
   RawOutput* outputs = nullptr;
   int32_t* tokens = nullptr;
   float* logprobs = nullptr;  // null: not wanted
-  uint32_t follows_draw = 0;  // 0: only makes the inputs those of the sequences
+  uint32_t follows_draw = 0;  // 0: only writes the sequences' state to the inputs
 };
 
 // State that blocks leave for one another, zeros before the first batch. Each launch leaves it ready for the next.
@@ -140,7 +140,7 @@ struct RowState {
   uint32_t weigh_arrivals = 0;
   uint32_t sent_error = 0;     // complement of 2 * token + (0: NaN, 1: too large), for the first sent logit that fails
   uint32_t changed_error = 0;  // complement of the first token whose edit makes it too large
-  uint32_t pending = 0;        // kPending bits: what later kernels have to do
+  uint32_t pending = 0;        // kPending bits: the work of later kernels
   uint32_t max_key = 0;        // after changes
   uint32_t raw_max_key = 0;
   uint32_t token = 0;
@@ -167,7 +167,7 @@ struct BatchView {
   RowState* states = nullptr;
   RawOutput* outputs = nullptr;
   int32_t* tokens = nullptr;  // one a row, -1 where the row failed; null: not wanted
-  float* logprobs = nullptr;  // one a row: raw if asked for, else processed, else 0; null: not wanted
+  float* logprobs = nullptr;  // one a row: raw if wanted, else processed, else 0; null: none
   uint32_t section_groups = 0;
 };
 
@@ -176,9 +176,9 @@ SORTITION_HOST_DEVICE inline uint32_t GroupsOf(uint32_t vocabulary) { return (vo
 // A row's areas in its scratch, in words.
 struct ScratchLayout {
   uint32_t noise;       // u64 a group: L of its owner, and later the bound of its race keys
-  uint32_t maxima;      // a group's largest key, of tokens that show what was sent
+  uint32_t maxima;      // a group's largest key, of tokens that show their sent logit
   uint32_t raw_maxima;  // the same over all tokens, if the two differ
-  uint32_t visible;     // one bit a token: shows what was sent; of rows with edits
+  uint32_t visible;     // one bit a token: shows its sent logit; for rows with edits
   uint32_t lists;       // two lists of groups, u16
   uint32_t edit_keys;
   uint32_t words;

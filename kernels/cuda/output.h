@@ -20,12 +20,12 @@ struct DistributionOutput {
   uint32_t chosen_bits = 0;
   uint32_t rank = 0;
   uint32_t top_count = 0;
-  float logprob = 0;  // of the chosen token: law::Logprob
+  float logprob = 0;  // law::Logprob of the chosen token
   uint32_t unused = 0;
 };
 
 struct RawOutput {
-  RowError error = RowError::kNone;  // otherwise nothing but `error_token` is set
+  RowError error = RowError::kNone;  // otherwise only `error_token` is set too
   uint32_t error_token = 0;
   uint32_t token = 0;
   uint32_t kept = 0;

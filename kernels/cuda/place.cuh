@@ -1,4 +1,4 @@
-// Finds the places of the tokens that a row asks for by name, and of the row's own token.
+// Finds the places of a row's requested tokens and of its chosen token.
 #pragma once
 
 #include "kernels/cuda/kept.cuh"

@@ -6,7 +6,7 @@
 #include "kernels/cuda/layout.h"
 #include "kernels/law/law.cuh"
 
-// Declares `name`, of a type without constructors, in the memory that a block shares.
+// Declares `name`, whose type has no constructors, in a block's shared memory.
 #ifndef KERNEL_SHARED
 #define KERNEL_SHARED(type, name) __shared__ type name
 #endif

@@ -121,8 +121,8 @@ __device__ i64 BoundGroups(const Row& row, const View& view, u64 last, const Ent
   return MinOfAll(least);
 }
 
-// Lets the groups race whose bound is at most `most`, and in the first call those whose maximum is `likely_key`. No
-// group races twice.
+// Runs the race of the groups with a bound of at most `most`; the first call adds those with the maximum `likely_key`.
+// No group races twice.
 template <typename Entry>
 __device__ void ExpandGroups(const Row& row, const View& view, u64 last, i64 most, u32 likely_key, Race<Entry>* race) {
   i64* const bounds = row.noise();
@@ -139,7 +139,7 @@ __device__ void ExpandGroups(const Row& row, const View& view, u64 last, i64 mos
   });
 }
 
-// Returns the winner among all tokens up to `last` in order, 0 if none may race. Needs the groups' noise.
+// Returns the winner among all tokens up to `last` in order, 0 if none may race. The groups' noise has been made.
 template <typename Entry>
 __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last, u32 max_key, const Entry& entry,
                                       const DrawKey& draw) {

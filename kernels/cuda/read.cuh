@@ -59,7 +59,7 @@ struct Order<DType::kF16> : OrderOfHalves<DType::kF16> {};
 template <>
 struct Order<DType::kBF16> : OrderOfHalves<DType::kBF16> {};
 
-// Reports what fails the row and returns the quad with -Inf for every NaN. Seldom called.
+// Reports elements that fail the row, and returns the quad with -Inf for every NaN. Seldom called.
 template <DType kType>
 __device__ typename Elements<kType>::Quad Judge(const Row& row, typename Elements<kType>::Quad quad, u32 first) {
   using E = Elements<kType>;
@@ -98,7 +98,7 @@ __device__ void ReduceOverLanes(u32 (&values)[kLoads]) {
   if (distance != 0) values[0] = Order<kType>::Max(values[0], __shfl_xor_sync(kAllLanes, values[0], distance));
 }
 
-// Reads a warp's tile from `tile_group`. `visible` is of the section that begins at `section_group`, or null.
+// Reads a warp's tile from `tile_group`. `visible` belongs to the section that begins at `section_group`, or is null.
 template <DType kType>
 __device__ void ReadTile(const Row& row, u32 tile_group, u32 section_group, const u32* visible) {
   using E = Elements<kType>;
@@ -206,7 +206,7 @@ __device__ inline u32 ChangedKey(const Row& row, const LogitEdit& edit) {
   return 0;
 }
 
-// Writes the section's bitmap of what shows, on chip and to the scratch, and the keys of edited tokens.
+// Writes the section's bitmap of visible tokens, on chip and to the scratch, and the keys of edited tokens.
 __device__ __noinline__ void LayChanges(const Row& row, u32 first_group, u32 end_group) {
   const RowInput& input = OnChip().input;
   const u32 first_word = 2 * first_group;

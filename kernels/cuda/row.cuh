@@ -1,7 +1,7 @@
-// A row as a kernel sees it: the sent logits, and over them a bitmap of what shows and the keys of edited tokens.
+// A row as a kernel sees it: the sent logits, a bitmap of the tokens that show theirs, and the keys of edited tokens.
 //
-// Logits are never rewritten. Every token's key is made anew from what was sent, and the largest keys of groups tell
-// which groups need to be looked at.
+// Logits are never rewritten. Each read makes a token's key from its sent logit. The largest keys of groups tell which
+// groups need to be read.
 #pragma once
 
 #include "kernels/cuda/shared.cuh"
@@ -23,7 +23,7 @@ struct Elements {
     u32 words[4];
   };
 
-  // Where the 16 bytes from token `first` on are, a multiple of kPerQuad.
+  // Returns the address of the 16 bytes that begin at token `first`, a multiple of kPerQuad.
   __device__ static const uint4* At(const void* logits, u32 first) {
     return static_cast<const uint4*>(logits) + first / kPerQuad;
   }
@@ -33,7 +33,7 @@ struct Elements {
     return {loaded.x, loaded.y, loaded.z, loaded.w};
   }
 
-  // The 16 bytes from token `first` on, which is below `vocabulary`. Past the vocabulary, -Inf.
+  // Returns the 16 bytes that begin at token `first` < vocabulary; -Inf past the vocabulary.
   __device__ static Quad Load(const void* logits, u32 first, u32 vocabulary) {
     if (first + kPerQuad <= vocabulary) return LoadWhole(At(logits, first));
     Quad quad;
@@ -117,7 +117,7 @@ struct Row {
 
 // A row as one of its distributions sees it.
 struct View {
-  const u32* maxima;   // of groups, of tokens that show what was sent
+  const u32* maxima;   // one a group, of tokens that show their sent logit
   const u32* visible;  // null: all tokens show
   u32 edit_count;
 };
@@ -164,7 +164,7 @@ __device__ void VisitEdited(const Row& row, const View& view, Visit visit) {
   }
 }
 
-// Calls visit(key, token) for every live token of `count` listed groups that shows what was sent, by `visible_words`.
+// Calls visit(key, token) for every live token of `count` listed groups that shows its sent logit (`visible_words`).
 // Consecutive calls of a thread are for tokens of one group as long as possible.
 template <typename Word, typename Visit>
 __device__ void VisitVisible(Word* visible_words, const u16* list, u32 count, Visit visit) {
@@ -203,7 +203,7 @@ __device__ void VisitGroups(const View& view, const u16* list, u32 count, Visit 
 // Appends to `list`, in no particular order, the groups i < row.groups that `take(i)`; returns their number.
 template <typename Take>
 __device__ u32 ListGroups(const Row& row, u16* list, Take take) {
-  constexpr u32 kAtOnce = 4;  // groups that a thread looks at before the warp asks for room
+  constexpr u32 kAtOnce = 4;  // groups that a thread reads before the warp reserves room
   SetCount(0);
   for (u32 base = Thread(); base - Thread() < row.groups; base += kAtOnce * kThreads) {
     u32 votes[kAtOnce];
@@ -227,7 +227,7 @@ __device__ u32 ListGroups(const Row& row, u16* list, Take take) {
   return CountOf();
 }
 
-// Calls visit(rank) for every live token whose rank is at least `last`, which is kLastLive or greater.
+// Calls visit(rank) for every live token with a rank of at least `last`. `last` >= kLastLive.
 template <typename Visit>
 __device__ void VisitFrom(const Row& row, const View& view, u64 last, Visit visit) {
   u16* const list = row.group_list();

@@ -79,7 +79,7 @@ __device__ u32 SampleDrawn(const Row& row, const BatchView& batch, const View& v
   return 0;
 }
 
-// Does all that follows the read of a row, except sums over the whole row.
+// Does the work after the read of a row, except sums over the whole row.
 __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) {
   if (HasFailed(row, batch)) return;
   const RowInput& input = OnChip().input;
@@ -115,7 +115,7 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
   row.state.floor = floor;
 }
 
-// Draws from a row whose draw needed its sum, and describes it. Returns the winner's rank.
+// Draws from a row after its sum is known, and describes it. Returns the winner's rank.
 __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, const Mass& all) {
   const Scale scale = ScaleOf(OnChip().input, row.state.max_key);
   const Kept kept = TopPOfRow(row, view, all.sum, OnChip().input.top_p, RankOf(row.state.floor, kNone), scale);
@@ -131,7 +131,7 @@ __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View&
   return winner;
 }
 
-// Does all that follows the sums.
+// Does the work after the sums.
 __device__ __noinline__ void FinishWeigh(const Row& row, const BatchView& batch) {
   const RowState state = row.state;
   if ((state.pending & kPendingChain) != 0) return;

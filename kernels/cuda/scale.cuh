@@ -16,9 +16,9 @@ __device__ inline Scale UnitScale(u32 raw_max_key) { return ScaleOf(KeyBits(raw_
 __device__ inline u32 DistanceOf(u32 key, const Scale& scale) { return Distance(KeyBits(key), scale); }
 __device__ inline u64 WeightOf(u32 key, const Scale& scale) { return Weight(DistanceOf(key, scale)); }
 
-// Returns the smallest key from `first` on for which holds(key) is true; it is true for all larger keys up to
-// `max_key`. Some keys belong to no canonical logit; the returned key may be one of these. Every lane of a warp calls
-// it, and tries one key.
+// Returns the smallest key >= `first` for which holds(key) is true; it is true for all larger keys up to `max_key`.
+// Some keys belong to no canonical logit; the returned key may be one of these. Every lane of a warp calls it, and
+// tries one key.
 template <typename Holds>
 __device__ u32 FirstKeyWhere(u32 first, u32 max_key, Holds holds) {
   u32 last = max_key;
@@ -55,7 +55,7 @@ __device__ inline u32 DistanceOf(u32 key, const Shape& shape) {
 }
 __device__ inline u64 WeightOf(u32 key, const Shape& shape) { return Weight(DistanceOf(key, shape)); }
 
-// Returns the least distance of the tokens whose keys are at most `key`. Adaptive-p may bring the last of them nearest.
+// Returns the least distance of the tokens whose keys are at most `key`. Adaptive-p may make the last the nearest.
 __device__ inline u32 LeastDistance(u32 key, const Scale& scale) { return DistanceOf(key, scale); }
 __device__ inline u32 LeastDistance(u32 key, const Shape& shape) {
   return shape.is_adapted ? 0 : DistanceOf(key, shape);
@@ -67,7 +67,7 @@ __device__ __noinline__ inline u32 FirstKeyWithin(u32 cut, Bound bound, u32 max_
   return FirstKeyWhere(kLowestKey, max_key, [&](u32 key) { return KeepsKey(cut, bound, key, shape); });
 }
 
-// law::ProcessedBits on the device: what answers show for a token of the processed distribution.
+// law::ProcessedBits on the device: a token's bits in answers about the processed distribution.
 __device__ __noinline__ inline u32 ShownBits(u32 key, const Shape& shape) {
   if (!shape.is_adapted) return BitsOf(key, shape);
   const u32 t = DistanceOf(key, shape);

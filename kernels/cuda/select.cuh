@@ -35,9 +35,9 @@ __device__ inline void FindBin(u64 before, Threshold target) {
   __syncthreads();
 }
 
-// Finds the shortest prefix whose counts sum to `target` or more, and returns its last candidate's rank. `target` is at
-// least 1, and all counts together reach it. `visit_all(floor, visit)` has the threads call visit(rank, count) for at
-// least the candidates with a key >= `floor`; no others are needed.
+// Finds the shortest prefix whose counts sum to `target` or more, and returns its last candidate's rank. `target` >= 1
+// and at most the sum of all counts. visit_all(floor, visit) makes the threads call visit(rank, count) for all
+// candidates with a key >= `floor`, and perhaps for others.
 template <typename VisitAll>
 __device__ u64 FindCut(u32 digits, Threshold target, VisitAll visit_all) {
   Shared& shared = OnChip();
@@ -63,8 +63,8 @@ __device__ u64 FindCut(u32 digits, Threshold target, VisitAll visit_all) {
 }
 
 // Returns a lower bound for the key of the `count`-th candidate from `last`: at least `count` groups' maxima reach it,
-// and not many more. KeyOfRank(last) if fewer groups reach that. Uses bins of equal width over all maxima, then over
-// those of one bin.
+// and not many more. KeyOfRank(last) if fewer groups reach it. Uses bins of equal width over all maxima, then over one
+// bin's.
 __device__ __noinline__ u32 BoundOfNth(const Row& row, const View& view, u32 count, u64 last) {
   const u32 enough = count + count / 8 + 32;
   const u32 floor = KeyOfRank(last);
@@ -177,7 +177,7 @@ __device__ __noinline__ u32 SelectFirst(const Row& row, const View& view, u32 co
   return min(found, count);
 }
 
-// Number and weight of the candidates from `last` on.
+// Number and weight of the candidates that are not after `last`.
 struct Mass {
   u64 sum;
   u32 count;

@@ -5,7 +5,7 @@
 namespace sortition::kernels::cuda {
 namespace {
 
-// Returns the index of the first edit whose token is not below `token`.
+// Returns the index of the first edit of a token >= `token`.
 __device__ u32 PlaceOf(const LogitEdit* edits, u32 count, u32 token) {
   u32 low = 0;
   u32 high = count;

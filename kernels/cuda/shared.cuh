@@ -100,7 +100,7 @@ __device__ inline u64 SumUpToThis(u64 value) {
   return value;
 }
 
-// Sets the block's counter, to which threads then add.
+// Sets the block's counter. Threads add to it later.
 __device__ inline void SetCount(u32 count) {
   Shared& shared = OnChip();
   __syncthreads();

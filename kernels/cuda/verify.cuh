@@ -15,7 +15,7 @@ __device__ inline RowTask TaskOf(const RowInput& input) {
   return ask.task == RowTask::kDraw || GivenOf(ask) < input.vocabulary ? ask.task : RowTask::kDraw;
 }
 
-// f32 bits of the probability with which the drafter yields `token`.
+// f32 bits of the drafter's probability of `token`.
 __device__ inline u32 DraftBits(const ChainedInput& ask, u32 token) {
   const DraftInput& draft = ask.draft;
   if (draft.form == DraftDistribution::Form::kCertain) return token == GivenOf(ask) ? 0x3f800000u : 0;
@@ -62,7 +62,7 @@ __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch
   return true;
 }
 
-// Draws among what the drafter leaves of the kept tokens' weights, whose sum is `sum`, or among the whole weights.
+// Draws among the kept tokens' weights less the drafter's share, or among the whole weights. `sum`: the whole weights'.
 struct ByResidual {
   const Shape shape;
   const ChainedInput& ask;

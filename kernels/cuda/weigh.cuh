@@ -1,4 +1,4 @@
-// Sums of weights over whole rows that ask for them: of the raw distribution, and of the changed row after min-p.
+// Sums of weights over whole rows that need them: of the raw distribution, and of the changed row after min-p.
 #pragma once
 
 #include "kernels/cuda/read.cuh"
@@ -40,7 +40,7 @@ __device__ __noinline__ u32 CountLike(typename E::Quad quad, u32 shown, u32 end,
   return count;
 }
 
-// Adds the tokens of groups [first_group, end_group) that show what was sent. Every thread adds its own.
+// Adds the tokens of groups [first_group, end_group) that show their sent logit. Every thread adds its own.
 template <typename E>
 __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, Weighing* weighing) {
   constexpr u32 kStep = kThreads * E::kPerQuad;
@@ -94,7 +94,7 @@ struct WeighingOfRow {
 __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
   const RowState& state = row.state;
   const RowInput& input = OnChip().input;
-  // Nothing comes before a token that is not drawn yet.
+  // The number of tokens before the drawn one is 0 until there is one.
   const bool is_drawn = (state.pending & (kPendingSample | kPendingChain)) == 0;
   const u64 chosen = is_drawn ? RankOf(state.token_key, state.token) : kBeforeAll;
   const bool is_raw = (state.pending & kPendingRaw) != 0;

@@ -9,7 +9,7 @@
 namespace sortition::kernels::cuda {
 
 // Returns the smallest number whose key is at least `key`; NaN if there is none. Comparing sent logits with it is the
-// same as comparing keys: NaN and masked logits are in no range, and logits that flush to 0 are on zero's side.
+// same as comparing keys: NaN and masked logits are in no range, and logits that flush to 0 compare like 0.
 __device__ inline float NumberFrom(u32 key) {
   constexpr u32 kZero = 0x80000000u;
   constexpr u32 kLeastPositive = kZero | 0x21800000u;  // 2^-60
@@ -24,7 +24,7 @@ struct Weigher {
   float factor;  // turns a logit into X
   u32 multiplier;
   u32 shift;
-  u32 most;  // X(M) - X at which weights are 0, between 45 and 46 octaves
+  u32 most;  // the X(M) - X, between 45 and 46 octaves, at which weights become 0
 
   __device__ explicit Weigher(const Scale& scale)
       : max(scale.max),

@@ -26,8 +26,8 @@ inline u64 Shared(u64 weight, u64 draft_weight, u64 survival) {
   return std::min(Survived(weight, survival), draft_weight);
 }
 
-// Returns true if the block may end at the position, over a uniform word. `sum` is of the kept tokens' weights,
-// `shared` of their Shared.
+// Returns true if the block may end at the position, over a uniform word. `sum` adds the kept tokens' weights, `shared`
+// their Shared.
 inline bool MayEnd(u64 word, u64 sum, u64 shared, u64 survival) {
   const u64 residual = Survived(sum, survival) - shared;
   return Less64(MulHigh64(word, residual + (sum - Survived(sum, survival))), residual);

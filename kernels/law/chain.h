@@ -33,9 +33,8 @@ double ProcessedTemperature(const kernels::RowParameters& parameters, const kern
 // The scale that goes with it in law::Probability; answer.processed is filled.
 Scale ProcessedScale(const kernels::RowParameters& parameters, const kernels::RowOutput& answer);
 
-// The temperature of the tempered distribution: that of the row's temperature, or the one that dynamic temperature
-// chose, which is `dynamic` (RowOutput::temperature). The second is the number that goes with answer.tempered in
-// law::Logprob.
+// The temperature of the tempered distribution: the row's own, or `dynamic` (RowOutput::temperature) if dynamic
+// temperature chose one. The second function returns the number for law::Logprob of answer.tempered.
 Temperature TemperedConstants(const kernels::RowParameters& parameters, uint32_t dynamic);
 double TemperedTemperature(const kernels::RowParameters& parameters, const kernels::RowOutput& answer);
 

@@ -27,7 +27,7 @@ using kernels::TokenBits;
 
 namespace {
 
-// Unknown tokens up to this number are asked for by name.
+// A refusal names at most this number of unknown tokens.
 constexpr size_t kFewTokens = kernels::kMaxTopLogprobs;
 
 bool Precedes(TokenBits one, TokenBits other) { return Before(Key(one.bits), one.token, Key(other.bits), other.token); }
@@ -168,7 +168,7 @@ class CompactRun {
 
   bool ChangesWeight(const LogitEdit& edit) const { return edit.flags != 0 || edit.bias != 0 || edit.penalty != 0; }
 
-  // Tokens that are not known and whose weight an edit may change.
+  // Unknown tokens whose weight an edit may change.
   std::vector<u32> ChangedUnknown() const {
     std::vector<u32> changed;
     for (const LogitEdit& edit : request_.edits) {
@@ -240,8 +240,8 @@ std::optional<Unsound> FindListedTwice(u32 live_vocabulary, const CompactRow& ro
   return unsound;
 }
 
-// True if nothing is wrong with the first tokens, except that one may be listed twice. Has no early end, because almost
-// every row is sound.
+// True if nothing is wrong with the first tokens, except that one may be listed twice. Never stops early, because
+// almost every row is sound.
 bool AreFirst(u32 live_vocabulary, std::span<const TokenBits> first) {
   bool is_sound = true;
   u64 before = ~u64{0};

@@ -16,8 +16,7 @@
 namespace sortition::law {
 
 // Returns the output that the whole row would have, or why the compact row does not decide it. `request.logits` is not
-// read and may be null. FindUnsound finds nothing in the row (asserted but for the sums).
-// Pure; thread-safe.
+// read and may be null. The row is sound by FindUnsound (asserted, except for the sums). Pure; thread-safe.
 std::variant<kernels::RowOutput, kernels::RowRequired> SampleCompactRowReference(const kernels::RowRequest& request,
                                                                                  const kernels::CompactRow& row);
 
@@ -36,8 +35,8 @@ std::optional<Unsound> FindUnsound(const kernels::RowParameters& parameters, uin
 // Returns the temperature at which CompactRow::sum is stated; absent if the row's chain sets none.
 std::optional<Temperature> StatedTemperature(const kernels::RowParameters& parameters);
 
-// Returns the statement of a row whose shards state these (COMPACT.md, section 4): sound statements of disjoint parts
-// of the vocabulary, with the ids of the whole row, which cover it together. Their sums are left out. Pure; O(k log k).
+// Merges the statements of a row's shards into the whole row's (COMPACT.md, section 4). `shards` are sound, use the
+// whole row's ids, and their disjoint parts cover the vocabulary. Their sums are left out. Pure; O(k log k).
 kernels::StatedRow MergeShards(std::span<const kernels::StatedRow> shards);
 
 // Returns a producer's statement of the request's logits: the first `count` live tokens, the other tokens of `named`,

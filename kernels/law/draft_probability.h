@@ -9,7 +9,7 @@
 
 namespace sortition::law {
 
-// f32 bits of the probability with which a draft's distribution yields `token`.
+// f32 bits of the drafter's probability of `token`.
 inline u32 DraftBits(const kernels::RowRequest& request, u32 token) {
   const kernels::DraftDistribution& draft = request.draft;
   switch (draft.form) {

@@ -13,8 +13,8 @@ namespace sortition::law {
 //
 //   (x - M) / temperature - ln(S * 2^-44)
 //
-// in IEEE double without contraction, with ln S from the law's integer log2, rounded once to f32. `token_bits` belong
-// to the distribution (its `chosen`, or an entry of its `top`), or are those of -Inf, which gives -Inf; the pair of a
+// in IEEE double without contraction, with ln S from the law's integer log2, rounded once to f32. `token_bits` are in
+// the distribution (its `chosen`, or an entry of its `top`), or are -Inf's, which gives -Inf; the pair of a
 // distribution and its temperature is (answer.raw, 1), (answer.processed, ProcessedTemperature) or (answer.tempered,
 // TemperedTemperature). A distribution of one token gives exactly +0. Result in nats. Pure and thread-safe; the same
 // bits on every machine.

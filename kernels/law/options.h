@@ -40,7 +40,7 @@ struct OptionMost {
 // A number among the options.
 struct NumberOption {
   std::string_view field;  // its path in the contract's SamplingParameters: "xtc.threshold"
-  std::string_view name;   // of its member; without a member the path
+  std::string_view name;   // the member's; without a member the path
   OptionMember member;
   double value;  // where it is absent
   RangeForm form;
@@ -101,8 +101,8 @@ constexpr const NumberOption& NumberNamed(std::string_view field) {
   return *number;
 }
 
-// Returns true if the value is in range, which ends at `most`: that of the table, or the value of its limit. NaN is in
-// no range.
+// Returns true if the value is in the number's range. `most`, the range's end, is the table's or a limit's value. NaN
+// is in no range.
 bool Accepts(const NumberOption& number, double value, double most);
 
 // Returns the accepted values as text: "0 or 0.01..100", "(0, 20]", "0..max_history".
@@ -118,8 +118,8 @@ struct OutOfRange {
   std::string value;       // as given
 };
 
-// Returns the first option, in the order of the table, whose value Compile does not accept. Does not look at
-// combinations and at `order`.
+// Returns the first option, in the table's order, with a value that Compile does not accept. Ignores combinations and
+// `order`.
 std::optional<OutOfRange> FindOutOfRange(const SamplingParameters& parameters);
 
 }  // namespace sortition::law

@@ -18,7 +18,7 @@ namespace {
 constexpr double kLog2E = 0x1.71547652b82fep+0;  // the double nearest to log2(e)
 constexpr double k63Ln2 = 0x1.5d589f2fe5107p+5;  // the double nearest to 63 ln 2
 
-// The range of frequency_penalty ends here on either side, and so does that of presence_penalty.
+// The ranges of frequency_penalty and presence_penalty are [-kMostPenalty, kMostPenalty].
 constexpr double kMostPenalty = NumberNamed("frequency_penalty").most.value;
 static_assert(kMostPenalty == NumberNamed("presence_penalty").most.value);
 
@@ -96,13 +96,13 @@ uint32_t PenaltyBits(float frequency, float presence, uint32_t count, double dry
 
 uint32_t MinPDistance(float min_p) {
   SORTITION_CHECK(min_p >= 0 && min_p <= 1);
-  // From 2^-63 down, every distance that is not dead passes.
+  // At 2^-63 and below, every distance that is not dead passes.
   if (min_p <= 0x1p-63f) return kernels::RowParameters::kMinPOff;
   const uint32_t bits = std::bit_cast<uint32_t>(min_p);
   const uint32_t octaves = 127 - (bits >> 23);
   const uint32_t mantissa = (bits & 0x7fffff) | 0x800000;
-  // -log2(min_p) = octaves - log2(mantissa); the logarithm of anything but a power of two is irrational, so the ceiling
-  // of the last term is its floor plus one.
+  // -log2(min_p) = octaves - log2(mantissa); the logarithm of a number that is no power of two is irrational, so the
+  // ceiling of the last term is its floor plus one.
   const uint32_t ceiling = mantissa == 0x800000 ? 0 : Log2Mantissa(mantissa) + 1;
   return (octaves << 26) - ceiling;
 }

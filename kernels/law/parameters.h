@@ -56,9 +56,8 @@ struct SamplingParameters {
 //   min_p               -> min_p_distance (see MinPDistance)
 //   repetition_penalty  -> repetition, inverse_repetition; 0 (off) at 1
 //
-// Where other samplers of the chain are on, or these stand in another order than temperature, min-p, top-k, top-p, or
-// filters keep more than one token, all of the chain goes to `chain` and the first four to their off values, but for
-// `greedy`: greedy rows have no chain.
+// The whole chain goes to `chain`, and the first four get their off values, if other samplers are on, the order is not
+// temperature, min-p, top-k, top-p, or filters keep more than one token. Greedy rows have no chain.
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled);
 
 // The bits of a finite number that is to be added to logits, in canonical form: magnitudes below 2^-60, -0 included,

@@ -11,12 +11,12 @@
 
 namespace sortition::law {
 
-// `output` is of a row that listed its kept tokens in the stead of its place in the race. Turns it into the output that
-// `asked` asks for. Pure and thread-safe.
+// `output` comes from a row that listed its kept tokens instead of its place in the race. Turns it into the output for
+// `asked`. Pure and thread-safe.
 void PlaceByList(const kernels::RowRequest& asked, kernels::RowOutput* output);
 
-// The rows of a batch as the kernels take them: those that want a place in the race list their kept tokens in its
-// stead. Costs nothing if no row wants one. Not thread-safe. A Row has a kernels::RowRequest `request`.
+// The rows of a batch as the kernels take them: rows that want a place in the race list their kept tokens instead.
+// Costs nothing if no row wants one. Not thread-safe. A Row has a kernels::RowRequest `request`.
 template <typename Row>
 class RaceByList {
  public:
@@ -40,7 +40,7 @@ class RaceByList {
   RaceByList& operator=(const RaceByList&) = delete;
 
   std::span<const Row> rows() const { return rows_; }
-  // Turns the outputs of these rows, one for each, into those that the original rows ask for.
+  // Turns the outputs of these rows, one for each, into the original rows' outputs.
   void Finish(std::span<kernels::RowOutput> outputs) const {
     if (changed_.empty()) return;
     SORTITION_CHECK(outputs.size() == asked_.size());

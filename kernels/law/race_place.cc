@@ -55,7 +55,7 @@ RacePlace RacePlaceOf(std::span<const TokenBits> kept, const Scale& scale, const
   const Racer mine{SignedRaceKey(Distance(own->bits, scale), TokenNoise(key, given)), given};
   Racer best = mine;
   RacePlace place{1, 0};
-  PhiloxWords pair = {};  // of two groups
+  PhiloxWords pair = {};  // words of two groups
   uint32_t pair_index = ~0u;
   for (size_t begin = 0; begin < kept.size();) {
     const uint32_t group = kept[begin].token / kGroupSize;
@@ -73,7 +73,7 @@ RacePlace RacePlaceOf(std::span<const TokenBits> kept, const Scale& scale, const
     }
     const u64 word = WordOf(pair, group);
     const u64 a = NegLog2(Uniform(word));
-    // No token of the group is before this. The given token is behind `best`, or is it.
+    // No token of the group has a smaller key than this. The given token is `best`, or behind it.
     if (SignedRaceKey(nearest, OwnerLog(a)) > mine.key) continue;
     const uint32_t owner = group * kGroupSize + Owner(word);
     for (const TokenBits& token : tokens) {

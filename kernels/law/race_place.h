@@ -12,7 +12,7 @@ namespace sortition::law {
 
 using kernels::RacePlace;
 
-// `kept` are the kept tokens, none of a row that adaptive-p reshapes. Draws every token's noise. Pure and thread-safe.
+// `kept` are the kept tokens of a row without adaptive-p. Draws every token's noise. Pure and thread-safe.
 RacePlace RacePlaceReference(std::span<const kernels::TokenBits> kept, const DistanceOf& distance,
                              const kernels::NoiseKey& noise, uint32_t given);
 

@@ -6,7 +6,7 @@
 namespace sortition::law {
 
 // Samples one row. O(vocabulary log vocabulary), allocates; thread-safe. Asserts the promises of row.h. An answer with
-// an error carries nothing but `error` and `error_token`.
+// an error has no other field than `error` and `error_token`.
 kernels::RowOutput SampleRowReference(const kernels::RowRequest& request);
 
 }  // namespace sortition::law

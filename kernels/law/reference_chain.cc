@@ -137,8 +137,8 @@ std::optional<RowRequiredReason> ReferenceChain::KeepFirst(size_t count) {
   return {};
 }
 
-// Keeps the tokens before the first one whose bits are not kept. The caller's test never keeps smaller bits than ones
-// that it does not keep.
+// Keeps the tokens before the first one that fails the test. If `is_kept` fails for some bits, it fails for all smaller
+// ones.
 template <typename IsKept>
 void ReferenceChain::KeepWhile(IsKept is_kept) {
   const auto end = std::ranges::find_if(kept_, [&](const TokenBits& token) { return !is_kept(token.bits); });
@@ -162,7 +162,7 @@ std::optional<RowRequiredReason> ReferenceChain::KeepMass(Threshold threshold) {
   return KeepFirst(count);
 }
 
-// Needs sums that are never stated of a rest. Dead tokens are the farthest and are not kept.
+// No compact row states the sums that this needs. Dead tokens are the farthest and are not kept.
 void ReferenceChain::KeepNearest(u32 mean, Threshold threshold, u32 least) {
   const auto gap = [&](const TokenBits& token) { return TypicalGap(DistanceOf(token), mean); };
   std::vector<TokenBits> nearest = kept_;

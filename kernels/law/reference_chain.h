@@ -1,5 +1,5 @@
 // A chain's stages as the law states them: slow and plain, over a sorted list of tokens. The list has all tokens of the
-// row or, of a compact row, the first of them.
+// row, or a compact row's first tokens.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace sortition::law {
 struct Rest {
   u32 bits = 0;                 // no token of the rest has a larger logit
   std::optional<u64> unit_sum;  // of the weights of all tokens, listed or not, at temperature 1
-  std::optional<u64> sum;       // of the same at the row's own temperature
+  std::optional<u64> sum;       // the same at the row's own temperature
 
   // Called after a stage that may drop tokens: the sums are not those of the kept tokens.
   void ForgetSums() { unit_sum = sum = std::nullopt; }
@@ -36,10 +36,10 @@ class ReferenceChain {
   // they are all.
   ReferenceChain(const kernels::RowRequest& request, std::vector<kernels::TokenBits> tokens, std::optional<Rest> rest);
 
-  // Returns why the rest leaves a stage undecided; nothing if every stage is decided.
+  // Returns the reason if the rest leaves a stage undecided.
   std::optional<kernels::RowRequiredReason> Run();
 
-  // The tokens that Run kept, with their bits before the chain. Unless keeps_rest(), no others are kept.
+  // The tokens that Run kept, with their bits before the chain. If keeps_rest(), the unlisted tokens are kept too.
   const std::vector<kernels::TokenBits>& kept() const { return kept_; }
   bool keeps_rest() const { return rest_.has_value(); }
   const Shape& shape() const { return shape_; }
@@ -71,7 +71,7 @@ class ReferenceChain {
   const std::vector<StageWords> stages_;
   std::vector<kernels::TokenBits> kept_;
   std::optional<Rest> rest_;  // while it may be kept
-  Shape shape_;               // its scale is that of the first kept token
+  Shape shape_;               // its scale is the first kept token's
 };
 
 }  // namespace sortition::law

@@ -1,5 +1,4 @@
-// The law from the changed logits on, step by step in the order of LAW.md: everything is sorted, every token's noise is
-// drawn.
+// The law after the changes of logits, step by step in LAW.md's order. Sorts everything and draws every token's noise.
 #include "kernels/law/reference_row.h"
 
 #include <algorithm>
@@ -183,7 +182,7 @@ Undecided DescribeTempered(const RowRequest& request, const ListedRow& row, cons
   return !row.rest || ListsAll(answer->tempered, top, row.kept) ? Undecided() : RowRequiredReason::kRow;
 }
 
-// Fills in the outputs of a row beside its token.
+// Fills in a row's outputs besides its token.
 Undecided Describe(const RowRequest& request, const ListedRow& row, const ReferenceChain& chain,
                    const std::vector<TokenBits>& kept, const DistanceOf& distance, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;

@@ -1,5 +1,5 @@
-// A row on its way through the law, once its logits are known or, of a compact row, the first of them. Shared by the
-// reference of rows and that of compact rows.
+// A row on its way through the law, once its logits, or a compact row's first ones, are known. The references of rows
+// and of compact rows share this.
 #pragma once
 
 #include <optional>
@@ -40,7 +40,7 @@ struct ListedRow {
   std::optional<Rest> rest;              // absent: `kept` has every token
 };
 
-// Runs the row from its first stage on. `row.kept` is not empty, nor is `row.raw` where the raw distribution is wanted.
+// Runs the row's stages and its draw. `row.kept` is not empty, nor is `row.raw` if the raw distribution is wanted.
 // Without a rest the row is always decided.
 std::variant<kernels::RowOutput, kernels::RowRequiredReason> RunListed(const kernels::RowRequest& request,
                                                                        const ListedRow& row);

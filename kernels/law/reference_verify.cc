@@ -19,7 +19,7 @@ using kernels::RowError;
 using kernels::RowRequest;
 using kernels::TokenBits;
 
-// The draw among tokens of these weights, index by index; nothing where all are 0.
+// The draw among tokens with the weights of the same index; nothing if all are 0.
 std::optional<TokenBits> RaceOf(const std::vector<TokenBits>& tokens, const std::vector<u64>& weights,
                                 const DrawKey& key) {
   std::optional<TokenBits> winner;

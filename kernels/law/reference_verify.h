@@ -9,7 +9,7 @@
 
 namespace sortition::law {
 
-// The distance of a kept token of these bits.
+// Returns the distance of a kept token with these bits.
 using DistanceOf = std::function<u32(u32 bits)>;
 
 // Why the draft's distribution fails the row; kNone, with token 0, if it does not.

@@ -10,14 +10,14 @@
 
 namespace sortition::law {
 
-// Returns the words of a round, from 0 on. Word 1 decides the round's test. Word 0 of round 0 is the seed of the draw
-// in the drafts' place. Round 0 has the words of a row with one draft.
+// Returns the words of round `round`, counted from 0. Word 1 decides the round's test. Word 0 of round 0 seeds the draw
+// that replaces the drafts. A row with one draft uses round 0's words.
 inline PhiloxWords RoundWords(u32 round, const DrawKey& key) { return NoiseWords(round, kVerifyTag, key); }
 
 // Returns the biased exponent of a drafter's probability; 0 where the probability counts as 0.
 inline u32 ProbabilityExponent(u32 q) { return q >> 23 & 255u; }
 
-// Returns floor(q * 2^(170 - largest)), less than 2^44, of a probability whose exponent is at most `largest`.
+// Returns floor(q * 2^(170 - largest)) < 2^44 for a probability with an exponent of at most `largest`.
 inline u64 LeftUnits(u32 q, u32 largest) {
   const u32 exponent = ProbabilityExponent(q);
   if (exponent == 0 || largest - exponent >= 44) return 0;

@@ -25,7 +25,7 @@ inline u32 Widen(kernels::DType dtype, u32 element) {
   __builtin_unreachable();
 }
 
-// Returns the element of a tensor, as above, whose canonical bits are these: those of a live logit of this type.
+// Returns the tensor element, as above, with these canonical bits. They are a live logit's of this type.
 inline u32 Narrow(kernels::DType dtype, u32 canonical) {
   switch (dtype) {
     case kernels::DType::kF32:

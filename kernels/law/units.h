@@ -1,4 +1,4 @@
-// Options as the law's integers: what compilation of single options and of chains shares. Host only.
+// Options as the law's integers, for the compilation of single options and of chains. Host only.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ void OpenStage() {
   g_cut = CutOf(g_stage.kind);
 }
 
-// True for cuts that keep a number of first tokens which follows from the first FirstCount tokens.
+// True if the cut keeps the first tokens, up to a number that it finds in the first FirstCount tokens.
 bool LooksAtFirst() { return g_cut == kCutFallOff || g_cut == kCutCliff; }
 
 // Returns the smallest key that the bound of a cut keeps.
@@ -276,7 +276,7 @@ void main() {
     g_chain.is_searched = 1u;
   } else {
     g_chain.is_searched = 0u;
-    // No stage follows the end of a chain.
+    // The chain ends after its last stage.
     if (DecideKept()) {
       if (g_stage.kind == kStageEnd) {
         g_chain.stage = kChainEnd;

@@ -80,7 +80,7 @@ RowInput InputOf(const RowRequest& request) {
   return input;
 }
 
-// Returns how often a stage asks for sums or a search.
+// Returns how many sums and searches a stage needs.
 uint32_t TurnsOf(StageKind kind) {
   switch (law::CutOf(uint32_t(kind))) {
     case law::kCutFirst:

@@ -1,4 +1,4 @@
-// Rows laid out for the device: which words of which buffer belong to which row.
+// Lays rows out for the device: the words of each row in each buffer.
 #pragma once
 
 #include <cstddef>
@@ -36,10 +36,10 @@ class Chunk {
 
   // The kernels that the rows need, and their sizes.
   uint32_t max_vocabulary() const { return max_vocabulary_; }
-  uint32_t sections() const { return sections_; }  // of the longest row
-  uint32_t edits() const { return edits_; }        // of the row with the most
-  uint32_t turns() const { return turns_; }        // of sums and searches, of the row with the most
-  // For a shader that takes whole rows, `chained` chooses its form for rows with a chain or for those without.
+  uint32_t sections() const { return sections_; }  // the longest row's
+  uint32_t edits() const { return edits_; }        // the largest number that a row has
+  uint32_t turns() const { return turns_; }        // the largest number of sums and searches that a row has
+  // `chained`: for a shader that takes whole rows, its form for rows with a chain.
   bool Needs(Shader shader, bool chained = false) const { return (needs_[chained ? 1 : 0] >> int(shader) & 1) != 0; }
 
   // Fills the buffers of those names. O(vocabulary / 32) for a row with masks or edits.

@@ -1,5 +1,5 @@
-// Additional input of a row beside its logits, as kernels read it: a bitmap of the tokens that show what was sent, the
-// edits, and the stages that the row goes through.
+// A row's input besides its logits, as kernels read it: a bitmap of the tokens that show their sent logit, the edits,
+// and the row's stages.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 
 namespace sortition::kernels::vulkan {
 
-// `tops` are those of the whole chunk. Pure and thread-safe.
+// `tops` are the whole chunk's. Pure and thread-safe.
 RowOutput OutputOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops);
 
 }  // namespace sortition::kernels::vulkan

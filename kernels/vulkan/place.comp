@@ -1,8 +1,8 @@
-// Finds the places of tokens that rows ask for by name. A workgroup does so for one distribution: x counts rows, y is 0
-// for the processed and 1 for the raw distribution.
+// Finds the places of rows' requested tokens. A workgroup takes one distribution: x counts rows, y is 0 for the
+// processed and 1 for the raw one.
 //
-// The requested tokens are sorted. Each token of the distribution is counted at the first requested token that it comes
-// before. Sums of these counts are ranks.
+// The requested tokens are sorted. Each token of the distribution counts for the first requested token after it. Sums
+// of these counts are ranks.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"

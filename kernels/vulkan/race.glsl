@@ -6,7 +6,7 @@
 //
 // Defined by the includer: a token's lag (kernels/law/functions/race.inc); false for a token that is not in the race.
 bool LagOf(Token token, out u64 lag);
-// Defined by the includer: the least lag of the tokens whose keys are at most `key`.
+// Defined by the includer: the least lag of the tokens with keys of at most `key`.
 bool LeastLagOf(u32 key, out u64 lag);
 // The noise's key.
 DrawKey g_draw;
@@ -112,8 +112,8 @@ u64 BoundGroups(u32 listed, u32 max_key) {
   return least;
 }
 
-// Lets the groups race whose bound is at most `most`. The first call also takes entry `likely_group` of the list and
-// the edited tokens. No group races twice.
+// Runs the race of the groups with a bound of at most `most`. The first call also takes entry `likely_group` of the
+// list and the edited tokens. No group races twice.
 void ExpandGroups(u32 listed, u64 most, bool is_first) {
   u32 survivors = Area(KERNEL_SURVIVORS(g_groups));
   barrier();

@@ -1,7 +1,7 @@
-// A row as a kernel sees it: the sent logits, and over them a bitmap of what is visible and the edited tokens.
+// A row as a kernel sees it: the sent logits, a bitmap of the tokens that show theirs, and the edited tokens.
 //
-// One workgroup looks at one row. Logits are never rewritten: every token's key is made anew from what was sent, and
-// the largest keys of groups tell which groups need to be looked at.
+// One workgroup looks at one row. Logits are never rewritten: each read makes a token's key from its sent logit. The
+// largest keys of groups tell which groups need to be read.
 #ifdef KERNEL_SUBGROUPS
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_ballot : require

@@ -1,4 +1,4 @@
-// Scanning of a row's tokens: those of listed groups, and the edited ones.
+// Scans a row's tokens: the listed groups' and the edited ones.
 //
 // Every thread of the workgroup calls these functions, at the same place. Their shared results do not depend on the
 // order of threads: maxima, sums of integers, and sets whose order does not matter.

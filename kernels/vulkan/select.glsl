@@ -45,9 +45,9 @@ u64 CountedAs(u32 what, u32 key) {
   return Make64(1u, 0u);
 }
 
-// Finds the shortest prefix whose counts sum to `target` or more, and returns its last token. `target` is at least 1,
-// and all counts together reach it. With kByNearness the returned key is the inverse of the token's gap. Compilers copy
-// this function to each place that calls it, so a kernel calls it at one place.
+// Finds the shortest prefix whose counts sum to `target` or more, and returns its last token. `target` >= 1 and at most
+// the sum of all counts. With kByNearness the returned key is the inverse of the token's gap. Compilers copy this
+// function to each place that calls it, so a kernel calls it at one place.
 Token FindCut(u32 what, Threshold target) {
   Token cut;
   cut.key = 0u;

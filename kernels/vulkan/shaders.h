@@ -1,9 +1,9 @@
 // The compute shaders, compiled at build time, and the rules for running them.
 //
 // All take the six buffers of Chunk::Sizes as storage buffers at bindings 0 to 5, in its order, and two specialisation
-// constants: 0 is the workgroup's number of threads, a power of two; 1 chooses whether a shader that takes whole rows
-// takes those with a chain or those without. They run in the order of Shader, each after the one before has written.
-// Before the first the outputs are filled with kNone.
+// constants: 0 is the workgroup's number of threads, a power of two; 1 makes a shader that takes whole rows take those
+// with a chain, or those without. They run in the order of Shader, each after the one before has written. Before the
+// first the outputs are filled with kNone.
 #pragma once
 
 #include <cstdint>

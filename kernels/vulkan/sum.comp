@@ -68,7 +68,7 @@ void main() {
     sums = SumTokens();
   }
   u32 count = CountOfAll(sums.count);
-  // The two sums share memory, so they are taken one after the other.
+  // Takes the two sums in turn, because they share memory.
   for (u32 i = 0u; i < 2u && g_summed != kSumCounts && g_summed != kSumGroups; ++i) {
     u64 sum = SumOfAll(sums.first);
     if (thread == 0u && i == 0u) {

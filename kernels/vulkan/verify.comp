@@ -29,7 +29,7 @@ u32 DraftBits(u32 id) {
 bool CheckDraft() {
   if (g_row.draft_form != kDraftDense) return true;
   u64 units = Make64(0u, 0u);
-  u32 inverse = 0u;  // largest of ~id whose number is no probability
+  u32 inverse = 0u;  // largest ~id with an element that is no probability
   for (u32 id = thread; id < g_row.vocabulary; id += kThreads) {
     u32 q = DraftBits(id);
     if (IsProbability(q)) {

@@ -1,5 +1,5 @@
-// Sums weights over whole rows that ask for it: of the raw distribution, and of the changed row after min-p. A
-// workgroup weighs a section of a row; x counts sections, y rows.
+// Sums weights over whole rows that need it: of the raw distribution, and of the changed row after min-p. A workgroup
+// weighs a section of a row; x counts sections, y rows.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"

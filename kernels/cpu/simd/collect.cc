@@ -56,11 +56,10 @@ HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
 #endif
 }
 
-// A short list has the groups of the row's largest tokens, a few in each group.
+// A short list consists of the groups with the row's largest tokens, a few in each.
 HWY_INLINE Expected ExpectedOf(uint32_t groups) { return groups <= 256 ? Expected::kFew : Expected::kSome; }
 
-// Lists the tokens of groups that show what was sent and are positive numbers of 16 bits, whose bits are at least
-// `least` and below `end`.
+// Lists the groups' tokens that show positive sent logits of 16 bits, at least `least` and below `end` as bits.
 HWY_INLINE uint32_t ListHalves(const Row& row, const uint32_t* groups, uint32_t count, uint32_t least, uint32_t end,
                                uint32_t* ids) {
   const hn::ScalableTag<int16_t> d;
@@ -81,7 +80,7 @@ HWY_INLINE uint32_t ListHalves(const Row& row, const uint32_t* groups, uint32_t 
   return listed;
 }
 
-// Lists the tokens of groups that show what was sent and have a key from `floor` up to, but not including, `ceiling`.
+// Lists the groups' tokens that show their sent logit and have a key in [floor, ceiling).
 template <DType kType>
 HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                                uint32_t* ids) {

@@ -22,13 +22,13 @@ uint64_t SumProbabilities(const std::byte* elements, DType dtype, uint32_t count
     M32 wrong = hn::Lt(hn::Zero(d), hn::Zero(d));
     for (uint32_t i = 0; i < count; i += kLanes) {
       const V32 bits = LoadBits<kType>(elements + i * ElementBytes(kType));
-      // Numbers above 1, infinite ones and NaN of either sign; and all that is negative but -0.
+      // Finds numbers above 1, infinities, NaNs of either sign, and negative numbers except -0.
       const V32 negative = hn::And(bits, hn::Set(d, 0x80000000u));
       const VI32 magnitude = Signed(hn::And(bits, hn::Set(d, 0x7fffffffu)));
       const M32 large = hn::RebindMask(d, hn::Gt(magnitude, hn::Set(DI32(), 0x3f800000)));
       const M32 below = hn::And(hn::Ne(negative, hn::Zero(d)), hn::RebindMask(d, hn::Gt(magnitude, hn::Zero(DI32()))));
       wrong = hn::Or(wrong, hn::Or(large, below));
-      // A power of two times a number rounds nothing, so this is law::ProbabilityUnits. A magnitude that is too large
+      // Multiplying by a power of two rounds nothing, so this is law::ProbabilityUnits. A magnitude that is too large
       // is left out, so that every number has an integer.
       const V32 units = Unsigned(Truncate(hn::Mul(Floats(hn::IfThenZeroElse(large, bits)), unit)));
       sum = hn::Add(sum, hn::And(Wide(units), hn::Set(D64(), 0xffffffffu)));

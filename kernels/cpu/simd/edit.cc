@@ -107,8 +107,8 @@ EditsSeen LookAtEdits(std::span<const LogitEdit> edits) {
   const DI32 di;
   constexpr size_t kEdits = kLanes / 4;  // edits in a vector
   const auto* const fields = reinterpret_cast<const uint32_t*>(edits.data());
-  M32 descend = hn::Ne(hn::Zero(d), hn::Zero(d));  // of token ids, in lanes that hold one
-  auto most = hn::Zero(di);                        // of biases and penalties, in lanes that hold one
+  M32 descend = hn::Ne(hn::Zero(d), hn::Zero(d));  // lanes whose token id is not above the one before
+  auto most = hn::Zero(di);                        // largest biases and penalties, in their lanes
   size_t i = 1;
   for (; i + kEdits <= edits.size(); i += kEdits) {
     const V32 some = hn::LoadU(d, fields + 4 * i);

@@ -114,7 +114,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
   // Numbers above 0 that are canonical compare as their keys do.
   if (law::Canonical(bits) != bits || law::IsTooLarge(bits) || std::bit_cast<float>(bits) <= 0) return false;
   uint32_t key = law::Key(bits);
-  // Reads the block again. If another process has changed it meanwhile and the key is gone, no token is found.
+  // Reads the block again. Finds no token if another process has changed the key meanwhile.
   if (is_copied) RowCopier(row.copy).Copy(block * Search::kBytes, Search::kBytes);
   uint32_t begin = block * Search::kGroups;
   uint32_t end = begin + Search::kGroups;

@@ -24,16 +24,16 @@ struct Reading {
 
 // The result of LookAtEdits.
 struct EditsSeen {
-  bool ascend;     // their tokens' ids ascend
-  bool may_raise;  // MayRaise (one_edit.h) is true of some edit
+  bool ascend;     // token ids ascend
+  bool may_raise;  // MayRaise (one_edit.h) is true for an edit
 };
 
 // The lists that EditTokens fills; they have room for all edits.
 struct Edited {
   Candidate* live;
   uint32_t live_count;
-  // Groups whose largest key was edited, or is below the key that an edit leaves, with the new key. A group may occur
-  // twice.
+  // Groups with an edited largest key, or with an edited token that now exceeds it, each with the new key. A group may
+  // occur twice.
   uint32_t* moved_groups;
   uint32_t* moved_keys;
   uint32_t moved_count;

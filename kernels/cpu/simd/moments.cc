@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// The sums that are wanted beside that of the weights.
+// The sums that are wanted besides the sum of weights.
 struct Wants {
   bool moment, square, count;
 };
@@ -47,7 +47,7 @@ class Adder {
     group->Put(DistancesOf(x), offset);
   }
 
-  // Takes keys, 0 for tokens that are not to be added.
+  // Takes keys, 0 for tokens to leave out.
   HWY_INLINE void MeasureKeys(V32 keys, uint32_t offset, Distances* group) {
     if constexpr (kWants.count) count_ += LiveIn(keys);
     group->Put(DistancesOf(weigher_.Numbers(keys)), offset);
@@ -97,7 +97,7 @@ class Adder {
 };
 
 #if SORTITION_X86_BITS == 256 || SORTITION_X86_BITS == 128
-// The same in doubles.
+// Adds like the adder above, in doubles.
 template <MomentsWanted kWanted>
 class DoubleAdder {
  public:
@@ -168,7 +168,7 @@ class DoubleAdder {
 template <MomentsWanted kWanted>
 HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count, Candidate last,
                          const RowScale& scale) {
-  // True if tokens after `last`, and masked ones, add nothing: then a group may be read as it is.
+  // True if tokens after `last` and masked tokens add nothing. Then a group needs no masking.
   const bool all =
       scale.first_weighted_key > kMaskedKey &&
       (kWanted == MomentsWanted::kMomentAndCount ? last == kLastLive : last.key() < scale.first_weighted_key);

@@ -23,14 +23,14 @@ HWY_INLINE V64 RanksAt(const Candidate* candidates, uint32_t i) {
   return hn::LoadU(D64(), reinterpret_cast<const uint64_t*>(candidates + i));
 }
 
-// Finds, by bisection, the last candidate of the shortest prefix whose shares reach `threshold`. share(i) gives the
-// shares of the candidates from i on, as a vector.
+// Finds, by bisection, the last candidate of the shortest prefix whose shares reach `threshold`. share(i) is a vector
+// of the shares of candidates i, i + 1, ...
 template <typename Share>
 HWY_INLINE Candidate LastOfPrefix(const Candidate* candidates, uint32_t count, law::Threshold threshold, Share share) {
   const D64 d;
   const uint32_t whole = count / kRanks * kRanks;
   const auto rest = hn::FirstN(d, count - whole);
-  // Calls visit(ranks, shares) for all candidates; behind the list's end lies rank 0, which no candidate has.
+  // Calls visit(ranks, shares) for all candidates, and with rank 0, which no candidate has, behind the list's end.
   const auto for_all = [&](auto visit) HWY_ATTR {
     for (uint32_t i = 0; i < whole; i += kRanks) visit(RanksAt(candidates, i), share(i));
     if (whole != count) visit(hn::IfThenElseZero(rest, RanksAt(candidates, whole)), share(whole));

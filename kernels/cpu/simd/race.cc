@@ -24,7 +24,7 @@ struct Words {
   V32 low, high;
 };
 
-// Number of vectors of words that are made at once: those that the registers of the target hold. A power of two.
+// Number of vectors of words that are made at once: as the target's registers allow. A power of two.
 constexpr size_t kAtOnce = SORTITION_X86_BITS == 512 ? 4 : 2;
 
 // Makes the words of the indices first, first + 1, ... `first` is even.
@@ -72,8 +72,8 @@ HWY_INLINE VF32 AboutLog2(VF32 x) {
   return hn::MulAdd(p, f, octaves);
 }
 
-// Returns -log2(1 - U) of the upper words of random words, with a relative error below 2e-4. Lanes whose U is nearer to
-// 0 or 1 than 2^-16 are added to `*unsure`.
+// Returns -log2(1 - U) of the upper words of random words, with a relative error below 2e-4. Adds lanes with U within
+// 2^-16 of 0 or 1 to `*unsure`.
 HWY_INLINE VF32 AboutNegLog2(V32 high, M32* unsure) {
   const D32 d;
   const DF32 df;
@@ -86,7 +86,7 @@ HWY_INLINE VF32 AboutNegLog2(V32 high, M32* unsure) {
   series = hn::MulAdd(series, u, hn::Set(df, 0.5f));
   series = hn::MulAdd(series, u, hn::Set(df, 1.0f));
   const VF32 small = hn::Mul(hn::Mul(series, u), hn::Set(df, 1.442695f));
-  // Keeps lanes from the logarithm of 0, which would be unused but slow.
+  // Avoids the logarithm of 0: its result would be unused, but slow.
   const VF32 large = hn::Neg(AboutLog2(hn::Max(rest, hn::Set(df, kUnit))));
   return hn::IfThenElse(hn::Lt(u, hn::Set(df, 0x1p-4f)), small, large);
 }

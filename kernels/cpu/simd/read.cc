@@ -72,7 +72,7 @@ struct Reader16 {
   Positive16 positive;
 };
 
-// Returns lane by lane the largest of a group's tokens that show what was sent, as f32.
+// Returns, lane by lane, the largest of a group's sent logits that still show, as f32.
 template <DType kType>
 HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
   const std::byte* const elements = ElementsOfGroup(row, group);
@@ -86,7 +86,7 @@ HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
   return max;
 }
 
-// Gives LoadSent of the first kLanes listed groups. Prefetches the group kLanes places ahead. Behind the list's end
+// Returns LoadSent of the first kLanes listed groups. Prefetches the group kLanes places ahead. Behind the list's end
 // stands its first group again.
 template <DType kType>
 struct ListedLoads {

@@ -17,7 +17,7 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
 // Adds `count` groups, an even number, whose tokens all show what was sent. Adds nothing and returns false unless the
-// sums of squares show that no logit is below the lowest, as masked ones are.
+// sums of squares show that no logit is below the lowest; masked logits are.
 template <DType kType>
 HWY_INLINE bool AddWhole(const std::byte* elements, uint32_t count, float largest_square, SpreadTotals* totals) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);

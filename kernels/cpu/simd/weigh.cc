@@ -70,7 +70,7 @@ class Adder {
 };
 
 #if SORTITION_X86_BITS == 256 || SORTITION_X86_BITS == 128
-// The same in doubles.
+// Adds like the adder above, in doubles.
 class DoubleAdder {
  public:
   using Distances = DoubleDistances;
@@ -152,7 +152,7 @@ HWY_INLINE Sums WithAdder(const RowScale& scale, Add add) {
 }  // namespace
 
 uint64_t SumWeights(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
-  // True if tokens after `last`, and masked ones, weigh nothing: then a group may be read as it is.
+  // True if tokens after `last` and masked tokens weigh nothing. Then a group needs no masking.
   const bool all = last.key() < scale.first_weighted_key && scale.first_weighted_key > kMaskedKey;
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     return WithAdder(scale, [&](auto* adder) HWY_ATTR { AddTokens<kType>(row, groups, count, last, all, adder); }).all;
@@ -172,7 +172,7 @@ uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, ui
       const auto add = [&](uint32_t i) HWY_ATTR {
         const std::byte* const elements = PlaceOfGroup(row, groups[i]);
         adder->AddSplit(distances[i % 2], [&](uint32_t offset) HWY_ATTR {
-          // Tokens that do not count weigh nothing, so their lanes may hold anything.
+          // Tokens that do not count get weight 0, so any number may stand in their lanes.
           const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
           return hn::VecFromMask(d, hn::RebindMask(d, hn::Ge(x, upper)));
         });

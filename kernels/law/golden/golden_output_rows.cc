@@ -1,4 +1,4 @@
-// A golden row with the reference's answer as JSON; LAW.md says what its fields mean.
+// A golden row with the reference's answer as JSON. LAW.md defines its fields.
 #include <string>
 #include <vector>
 

@@ -12,7 +12,7 @@ namespace sortition::law {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Every maker's rows ask for raw and processed logprobs with their first five tokens.
+// Every maker's rows want raw and processed logprobs with their first five tokens.
 GoldenRow Explicit(std::string name, const std::vector<float>& logits, const SamplingParameters& options = {});
 GoldenRow Shaped(std::string name, GoldenShape shape, kernels::DType dtype, uint32_t vocabulary,
                  const SamplingParameters& options = {});
@@ -37,6 +37,6 @@ std::vector<uint32_t> FirstTokens(const GoldenRow& row, uint32_t count);
 
 // Lists that continue where golden_rows.cc ends, in the file's order.
 void AddTaskRows(std::vector<GoldenRow>* rows);    // scores and verifications
-void AddAnswerRows(std::vector<GoldenRow>* rows);  // what can be asked for beside a token
+void AddAnswerRows(std::vector<GoldenRow>* rows);  // answers besides a token
 
 }  // namespace sortition::law

@@ -24,7 +24,7 @@ enum class GoldenShape {
   kHoles,     // as kModel; where y % 4 == 1, -Inf
 };
 
-// A drafter's probabilities: of `tokens`, `elements` (as sent, f32 bits where sparse); of every other token `rest`.
+// A drafter's probabilities: `elements` for `tokens` (as sent; f32 bits if sparse), `rest` for every other token.
 struct KnownDraft {
   kernels::DraftDistribution::Form form = kernels::DraftDistribution::Form::kCertain;
   kernels::DType dtype = kernels::DType::kF32;
@@ -42,7 +42,7 @@ struct GoldenRow {
   uint32_t vocabulary = 0;
   std::vector<uint32_t> elements;  // as sent, 16-bit types in the low half; filled for every shape
   SamplingParameters options;
-  kernels::RowParameters compiled;  // of `options`, and the answers asked for
+  kernels::RowParameters compiled;  // compiled from `options`, with the wanted answers
   kernels::NoiseKey noise = {0x2222222211111111, 5, 0};
   std::vector<kernels::LogitEdit> edits;
   bool has_allowed_tokens = false;

@@ -1,5 +1,5 @@
-// Golden rows of other tasks than a draw, and of all that can be asked for beside a token: each feature of
-// kernels/features.h, in the forms that kernels treat apart.
+// Golden rows of other tasks than a draw, and of all answers besides a token: each feature of kernels/features.h, in
+// each form that kernels treat separately.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -35,7 +35,7 @@ GoldenRow VerifyAgreeing(const GoldenRow& row, uint32_t place) {
   return VerifySparse(row, drafter.leading[place], drafter.tokens, drafter.q);
 }
 
-// Half of the drafter's probability lies evenly over the vocabulary, whose size is a power of two.
+// Half of the drafter's probability is spread evenly over the vocabulary, a power of two.
 GoldenRow VerifyHalfAgreeing(const GoldenRow& row, DType dtype, uint32_t place) {
   const Agreeing drafter(row, 0.25f);
   return VerifyDense(row, drafter.leading[place], dtype, drafter.tokens, drafter.q, 0.5f / float(row.vocabulary));
