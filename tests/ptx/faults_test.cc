@@ -1,4 +1,4 @@
-// Faults that are planted in the kernels' PTX are found: the run reports them, or its outputs differ.
+// Plants faults in the kernels' PTX and expects that each is found: the run reports it, or its outputs differ.
 #include "tests/ptx/faults.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr char kDiffers[] = "outputs differ";
 
-// Rows and sequences that run the code that faults break, with their outputs.
+// Rows and sequences that run the faulty code, with their right outputs.
 class Subjects {
  public:
   Subjects() {
@@ -35,7 +35,7 @@ class Subjects {
     Add(RowKind::kChainedTasks, 8, 500);
   }
 
-  // Returns what is wrong with the machine's run of the module; empty if it is right.
+  // Returns the findings of the machine's run of the module; empty if it is right.
   std::vector<std::string> Judge(const std::string& module, Machine* machine) {
     UseMachine(module, machine);
     const bool is_right = module == "sequence" ? AreSequencesRight(*machine) : AreRowsRight(*machine);
@@ -101,7 +101,7 @@ std::vector<std::string> Judge(const std::string& module, const std::string& tex
   return TheSubjects().Judge(module, &machine);
 }
 
-// Each of these is found. Where a change of a kernel has moved a place, PtxSurvey names new ones.
+// Each of these is found. If a change of a kernel has moved a place, take a new one from PtxSurvey.
 const Fault kNamedFaults[] = {
     {FaultKind::kBarrier, "sample", "SortitionRead", 0},
     {FaultKind::kBarrier, "sample", "FinishRead", 12},
@@ -221,8 +221,8 @@ std::set<uint32_t> LinesReached(const std::string& module) {
 }
 
 // Plants PTX_SURVEY faults of a kind (default 8) at places spread over the lines of a module that the subjects reach,
-// and says which are found. A fault without an effect is not found: a barrier beside another one, an element that
-// equals its neighbour.
+// and names those that are found. A fault without effect is not: a barrier next to another, an element that equals its
+// neighbour.
 struct Survey {
   FaultKind kind;
   uint32_t least;  // percent of the faults that are found, over all modules

@@ -230,7 +230,7 @@ void Machine::Step(Warp* warp, size_t current, const Instruction& instruction, u
     case Kind::kCompute:
       break;
     default:
-      // The kinds below take all lanes of a split.
+      // The kinds below have no guard: all lanes of the split take part.
       SORTITION_CHECK(!instruction.has_guard);
   }
   if (instruction.kind == Kind::kCall) return Call(&split, instruction);
@@ -270,19 +270,19 @@ void Machine::Return(Warp* warp, size_t current, uint32_t mask) {
   warp->live &= ~mask;
   warp->block->live -= uint32_t(std::popcount(mask));
   warp->splits.erase(warp->splits.begin() + ptrdiff_t(current));
-  // Waiting splits may wait for lanes that have ended by now.
+  // Splits may be waiting for lanes that have ended.
   for (Split& other : warp->splits) {
     if (!other.is_at_barrier) other.is_waiting = false;
   }
   ReleaseBarrier(warp->block);
 }
 
-// Applies the operation for each member mask all of whose lanes are in the split. The others wait.
+// Applies the operation for each member mask if all its lanes are in the split. The other masks wait.
 void Machine::Meet(Warp* warp, size_t current, const Instruction& instruction) {
   Split& split = warp->splits[current];
   const uint32_t* const wanted = warp->registers.row<uint32_t>(instruction.operands[instruction.mask_operand]);
   uint32_t ready = 0;
-  // Short way: the whole warp meets.
+  // Fast path: the whole warp meets.
   if (split.mask == kAllLanes && std::all_of(wanted, wanted + kLanes, [](uint32_t w) { return w == kAllLanes; })) {
     instruction.apply(warp->registers, instruction, kAllLanes);
     ready = kAllLanes;

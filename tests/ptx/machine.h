@@ -1,10 +1,10 @@
 // Runs kernels of a decoded module: warps of 32 lanes, blocks that share memory, and a seeded scheduler.
 //
-// Lanes of a warp that stand at one instruction, called from the same places, are a split and run in lock step. After
-// a branch that splits a warp, the split that is deepest in calls and lowest in the code runs first, and splits merge
-// where they stand at one instruction. That needs no analysis of the control flow, and it is one of the orders that
-// independent thread scheduling allows: where lanes have to meet, a split waits until all lanes of the member mask are
-// there. Schedules may also let another split run ahead, as a GPU may.
+// Lanes of a warp that stand at one instruction, called from the same places, are a split and run in lock step. After a
+// branch that splits a warp, the split that is deepest in calls and lowest in the code runs first, and splits merge
+// when they reach the same instruction. That needs no analysis of the control flow, and it is one of the orders that
+// independent thread scheduling allows: at an instruction where lanes meet, a split waits for all lanes of the member
+// mask. Schedules may also let another split run ahead, as a GPU may.
 #pragma once
 
 #include <array>
@@ -40,15 +40,15 @@ struct Count {
   uint64_t conflicts = 0;      // passes over shared memory beyond the first
 };
 
-// Not thread-safe. Memory of launches is the host's, and is seen by all threads at once.
+// Not thread-safe. Launches use the host's memory, and every thread sees each write at once.
 class Machine {
  public:
   // The program outlives the machine.
   explicit Machine(const Program& program);
   ~Machine();
 
-  // Runs the entry on `parameters`, its only parameter. `memory` lists the ranges that it may touch; null: anything,
-  // unchecked. Returns false if the launch ended early. Reports tell why.
+  // Runs the entry on `parameters`, its only parameter. `memory` lists the ranges that it may touch; null: unchecked.
+  // Returns false if the launch ended early; reports tell why.
   bool Launch(std::string_view entry, std::span<const std::byte> parameters, const LaunchOptions& options,
               std::vector<MemoryRange>* memory);
 

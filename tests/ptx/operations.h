@@ -10,14 +10,13 @@ namespace sortition::testing::ptx {
 
 struct Operation {
   std::string_view name;
-  // Widths of its operands in order, those in braces one by one: p predicate, h 16 bits, w 32, d 64.
+  // Widths of the operands in order, each one in braces too: p predicate, h 16 bits, w 32, d 64.
   std::string_view shape;
   Apply apply;
-  int8_t mask_operand = -1;  // where there is one, lanes meet
+  int8_t mask_operand = -1;  // index of the operand that is the mask of meeting lanes; -1: none
 };
 
-// Returns the operation of this name whose shape fits, in which '*' is an immediate and fits any width; null if there
-// is none.
+// Returns the operation with this name and shape, or null. In `shape`, '*' is an immediate, which fits any width.
 const Operation* FindOperation(std::string_view name, std::string_view shape);
 
 // True if there is an operation of this name, for some operands.

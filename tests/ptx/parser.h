@@ -23,24 +23,24 @@ class Parser {
   struct Symbol {
     enum class Kind : uint8_t { kRegister, kAddress, kParameter };
     Kind kind = Kind::kRegister;
-    char width = 0;        // of a register, as in Operation::shape
+    char width = 0;        // a register's, as in Operation::shape
     uint64_t address = 0;  // or the register's place
-    bool is_known = true;  // a call's parameter gets its place at the call
+    bool is_known = true;  // false: a call's parameter before the call
   };
   struct Signature {
     std::vector<uint32_t> returns, parameters;  // places
-    uint32_t bytes = 0;                         // of the first parameter
+    uint32_t bytes = 0;                         // the first parameter's
   };
   // An operand as written: a register, or an immediate.
   struct Operand {
     char width = '*';
-    uint64_t bits = 0;  // of an immediate, or the register's place
+    uint64_t bits = 0;  // the immediate's, or the register's place
   };
   struct Address {
     uint32_t row = 0;
     bool is_narrow = false;
     int64_t offset = 0;
-    std::string parameter;  // of a call, by name
+    std::string parameter;  // a call's, by name
   };
 
   [[noreturn]] void Fail(const std::string& what) const;
@@ -87,7 +87,7 @@ class Parser {
   std::map<std::pair<char, uint64_t>, uint32_t> constants_;
   std::vector<std::pair<uint32_t, std::string>> branches_;  // instructions of the function, and their labels
   std::vector<std::pair<uint32_t, std::string>> calls_;
-  std::vector<std::pair<uint32_t, std::string>> call_stores_;  // stores to parameters of the call to come
+  std::vector<std::pair<uint32_t, std::string>> call_stores_;  // stores to parameters of the next call
 };
 
 }  // namespace sortition::testing::ptx

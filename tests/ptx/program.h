@@ -37,13 +37,13 @@ enum class Kind : uint8_t {
   kCall,
   kReturn,
   kBarrier,  // of a block
-  kMeet,     // lanes of a mask meet: shuffles, votes, reductions, the barrier of a warp
+  kMeet,     // lanes of a mask meet: shuffles, votes, reductions, a warp's barrier
   kFence,
 };
 
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kLocal, kParam };
 
-// Registers of a warp, by byte offset. A row holds a value of each lane; a predicate is one word with a bit of each.
+// Registers of a warp, by byte offset. A row holds one value per lane; a predicate is one word with one bit per lane.
 class Registers {
  public:
   explicit Registers(size_t bytes) : bytes_(std::make_unique_for_overwrite<std::byte[]>(bytes)) {}
@@ -68,20 +68,20 @@ struct Instruction {
   Kind kind = Kind::kCompute;
   Space space = Space::kGeneric;
   AtomicOperation atomic = AtomicOperation::kAdd;
-  uint8_t count = 1;               // of a load's or store's values
+  uint8_t count = 1;               // values that a load or store moves
   uint8_t size = 0;                // bytes of one value in memory
   uint8_t registers_size = 0;      // bytes of one in a register
   bool is_signed = false;          // a load extends the sign
   bool is_constant = false;        // ld.global.nc
-  bool is_volatile = false;        // a load that may meet atomic operations
+  bool is_volatile = false;        // a load that may race with atomic operations
   bool address_is_narrow = false;  // 32 bits
   bool has_guard = false;
   bool guard_is_negated = false;
-  bool is_of_whole_warp = false;  // the barrier of a warp, which orders memory
+  bool is_of_whole_warp = false;  // a warp's barrier, which orders memory
   uint8_t mask_operand = 0;       // kMeet: which operand is the mask
-  uint8_t source_operand = 0;     // kMeet: which one takes part; others are not compared
+  uint8_t source_operand = 0;     // kMeet: which operand is the exchanged value
   uint32_t guard = 0;
-  uint32_t operands[6] = {};  // places of rows; the values of a load or store begin at 0
+  uint32_t operands[6] = {};  // rows' places; a load's or store's values begin at index 0
   uint32_t address = 0;       // place of the address's row
   int64_t offset = 0;         // added to it; the target of a branch or call
   uint32_t line = 0;
@@ -96,7 +96,7 @@ struct Function {
   bool is_entry = false;
 };
 
-// A constant's row, which every warp's registers begin with.
+// The row of a constant. Every warp's registers begin with these rows.
 struct ConstantRow {
   uint32_t at;
   uint32_t size;
@@ -108,8 +108,8 @@ struct SpecialRows {
   uint32_t tid_x = 0, ctaid_x = 0, ctaid_y = 0;
 };
 
-// A variable of the module in global memory, which is only read. It is aligned to a sector of memory, as the linker
-// aligns the kernels' tables. At a random place in the host's memory counts would differ from run to run.
+// A read-only variable of the module in global memory. It is aligned to a sector, as the linker aligns the kernels'
+// tables; otherwise counts would differ from run to run.
 struct Variable {
   struct alignas(128) Line {
     std::byte bytes[128];
@@ -131,7 +131,7 @@ struct Program {
   uint32_t registers_bytes = 0;
   uint32_t parameter_bytes = 0;      // of a lane
   uint32_t shared_bytes = 0;         // of a block
-  std::vector<uint8_t> local_valid;  // by byte of a lane's local memory: true if a variable has it
+  std::vector<uint8_t> local_valid;  // by byte of a lane's local memory: 1 if it belongs to a variable
   std::vector<Variable> variables;
   std::map<std::string, uint32_t> labels;  // by FUNCTION:LABEL, the instruction
 
@@ -139,7 +139,7 @@ struct Program {
   const Function& FunctionAt(uint32_t pc) const;
 };
 
-// Decodes the text of a module, as nvcc emits it. Throws Unknown, which names what it does not know, and its line.
+// Decodes the text of a module, as nvcc emits it. Throws Unknown, which names the unknown word and its line.
 Program Parse(std::string_view text);
 
 }  // namespace sortition::testing::ptx

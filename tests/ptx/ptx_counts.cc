@@ -1,5 +1,5 @@
 // Counts of a batch in the interpreter: instructions a token, by function and by innermost loop, sectors of global
-// memory and further passes over shared memory. The counts are a model of time, and no measurement.
+// memory and further passes over shared memory. The counts are a model of time, not a measurement.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,14 +30,13 @@ struct Case {
   bool logprob = false;
 };
 
-// Instructions from a label to a branch back to it.
+// The instructions from a label to the last branch back to it.
 struct Loop {
   uint32_t first = 0;
   uint32_t last = 0;
 };
 
-// Returns the loops that overlap no loop that ends before them: the innermost loops, and the first of several entangled
-// ones.
+// Returns the loops without another one that ends inside them: the innermost loops, and the first of entangled ones.
 std::vector<Loop> InnermostLoops(const Program& program) {
   std::vector<Loop> loops;
   for (uint32_t pc = 0; pc < program.code.size(); ++pc) {

@@ -20,7 +20,7 @@ namespace {
 std::map<std::string, std::unique_ptr<ptx::Machine>, std::less<>> machines;
 std::map<std::string, ptx::Machine*, std::less<>> others;
 
-// The environment's PTX_SCHEDULE, a number: other schedules of the same launches.
+// Returns the environment's PTX_SCHEDULE, a number. Each gives the launches other schedules.
 uint64_t Schedule() {
   static const char* const text = std::getenv("PTX_SCHEDULE");
   return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
@@ -35,7 +35,7 @@ void Run(std::string_view module, std::string_view kernel, std::span<const std::
   options.threads = kernels::cuda::kThreads;
   options.seed = seed + 1'000'003 * Schedule();
   if (others.contains(module)) {
-    // Ends a launch that would run for ever: that is a finding.
+    // Ends a launch that would run for ever, and reports it.
     options.max_steps = 50'000'000;
     machine.Launch(kernel, parameters, options, memory);
     return;
@@ -46,8 +46,8 @@ void Run(std::string_view module, std::string_view kernel, std::span<const std::
 }
 
 // Writes the instructions that the process has run to the file that PTX_COVERAGE names: a line `module NAME`, then a
-// line `entry NAME` or `function NAME` for each function, and behind it a `1` for each instruction that was reached,
-// else `0`. Machines of planted faults do not count.
+// line `entry NAME` or `function NAME` for each function, and after it a `1` for each instruction that was reached,
+// else `0`. Runs with planted faults do not count.
 class Coverage : public ::testing::Environment {
  public:
   void TearDown() override {

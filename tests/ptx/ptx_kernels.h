@@ -1,4 +1,4 @@
-// The interpreter in the emulator's place: its findings, and runs of modules that do not ship.
+// Runs tests' launches in the interpreter: its findings, and other modules than the shipped ones.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace sortition::testing::ptx {
 
-// Makes later launches of that module's kernels run on `machine`, whose reports are the caller's. Null: they run on the
-// module that ships, whose reports fail the running test.
+// Makes later launches of that module's kernels run on `machine`; the caller reads its reports. Null: they run on the
+// shipped module, and its reports fail the running test.
 void UseMachine(std::string_view module, Machine* machine);
 
 // Returns the machine that runs the launches of the module's kernels.

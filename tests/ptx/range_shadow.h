@@ -10,7 +10,7 @@ namespace sortition::testing::ptx {
 
 struct RangeShadow {
   RangeShadow(uint64_t bytes, bool is_written) : written(bytes, is_written ? 1 : 0), cells(bytes) {}
-  std::vector<uint8_t> written;  // by byte: 1 once it is
+  std::vector<uint8_t> written;  // by byte: 1 once it is written
   ByteShadows cells;
 };
 

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Dict, List, NamedTuple, Set, Tuple
 
-# Binaries of the suite over the interpreter, each with the one over the emulator whose cases it must have.
+# Binaries over the interpreter, each with the binary over the emulator that has the same cases.
 BINARIES = {"ptx_kernel_test": "cuda_test", "ptx_library_test": "library_test"}
 # Cases over the emulator that launch no kernel, by the beginning of the name, and why.
 WITHOUT_KERNELS = {
@@ -30,10 +30,10 @@ WITHOUT_KERNELS = {
 }
 # Planted faults do not depend on the schedule.
 ONCE = re.compile(r"^PtxFaults\.|/PtxSurvey\.")
-# These begin first, so that none is left over at the end.
+# Start first, so that no long case runs alone at the end.
 LONG = ("LargestVocabulary", "UsualVocabularies", "PublishedRows", "SpecialRows", "MiddlingRows", "SmallRows",
         "CudaTexts", "PtxSurvey")
-SECONDS = 3600  # that a case may take
+SECONDS = 3600  # time limit of a case
 
 
 class Case(NamedTuple):

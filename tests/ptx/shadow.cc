@@ -39,7 +39,7 @@ std::string Conflict(const char* now, const char* before, uint32_t block, uint32
 
 bool IsRead(AccessKind kind) { return kind == AccessKind::kRead || kind == AccessKind::kStrongRead; }
 
-// Compares the access with the last ones, as `is_before(block, thread, time)` orders them, and notes it.
+// Compares the access with the last ones, ordered by `is_before(block, thread, time)`, and notes it.
 template <typename IsBefore>
 std::string Note(const Accessor& accessor, ByteShadows* shadows, uint64_t at, uint32_t bytes, AccessKind kind,
                  const IsBefore& is_before) {

@@ -22,7 +22,7 @@ enum class Finding : uint8_t {
   kOutOfBounds,  // bytes of no variable and no memory
   kReadOnly,     // a write to memory that is read-only, or constant for the launch
   kMisaligned,
-  kMask,     // lanes meet that their masks do not name, or named lanes never come
+  kMask,     // a lane meets others but is not in the mask, or a named lane never comes
   kBarrier,  // threads of a block wait at different barriers, or some have ended
   kStuck,    // threads wait for ever, or run for ever
 };
@@ -47,15 +47,15 @@ using Time = uint32_t;
 struct ByteShadow {
   Time written = 0;  // 0: not yet
   Time read = 0;
-  uint16_t writer = 0, reader = 0;  // threads
+  uint16_t writer = 0, reader = 0;  // thread numbers
   uint16_t writing_block = 0, reading_block = 0;
   bool is_atomic = false;  // the write
-  // An atomic operation before it by another block, which a later one does not hide.
+  // While the last writes are atomic: the latest one that is not by the last writer's block.
   uint16_t earlier_writer = 0, earlier_block = 0;
   Time earlier = 0;
-  bool is_read_by_several = false;  // threads of the block since `read`
+  bool is_read_by_several = false;  // several threads of the block have read since `read`
   bool is_read_strong = false;      // every read since `read` was volatile
-  bool is_split = false;            // of the first of four: each has its own
+  bool is_split = false;            // in the first of four bytes: each has its own shadow
 };
 
 // The shadows of memory, by byte. Not thread-safe.
@@ -76,7 +76,7 @@ class ByteShadows {
     return false;
   }
 
-  // Calls change(shadow) for each shadow of the bytes, which no other byte shares afterwards.
+  // Calls change(shadow) for each shadow of the bytes. Afterwards no other byte shares it.
   template <typename ChangeOne>
   void Change(uint64_t at, uint32_t bytes, const ChangeOne& change) {
     for (uint64_t i = at; i < at + bytes;) {
@@ -112,13 +112,13 @@ struct Accessor {
 struct Known {
   Time before = 0;  // accesses of the block before that time are known
   uint16_t thread = 0;
-  Time thread_until = 0;  // and accesses of its thread up to this time
+  Time thread_until = 0;  // accesses of its thread up to this time are known too
 };
 using Knowledge = std::map<uint32_t, Known>;  // by block
 
 class GlobalShadow;
 
-// The part of a block: its barriers, and its shared memory.
+// A block's part: its barriers, and its shared memory.
 class BlockShadow {
  public:
   void Begin(GlobalShadow* global, uint32_t block, uint32_t threads, uint32_t shared_bytes);
@@ -148,16 +148,16 @@ class BlockShadow {
   std::vector<Time> warp_barriers_;
   ByteShadows shared_;  // kept from earlier blocks: times before this block's beginning do not count
   Time began_ = 0;
-  std::map<uint32_t, ThreadState> threads_;  // those that have fenced or synchronized
+  std::map<uint32_t, ThreadState> threads_;  // threads that have fenced or synchronised
   Knowledge known_;
 };
 
-// The part of a launch: the clock, and global memory.
+// A launch's part: the clock, and global memory.
 class GlobalShadow {
  public:
   void BeginLaunch();
   Time Tick() { return ++clock_; }
-  // Looks at bytes of memory that has shadows.
+  // Checks an access to bytes that have shadows.
   std::string Access(const BlockShadow& block, const Accessor& accessor, ByteShadows* shadows, uint64_t at,
                      uint32_t bytes, AccessKind kind) const;
   Time launched() const { return launched_; }

@@ -12,7 +12,7 @@ struct Token {
   enum class Kind : uint8_t { kWord, kNumber, kSign, kString, kEnd };
   Kind kind = Kind::kEnd;
   std::string_view text;
-  uint64_t bits = 0;  // of a number: an integer, or what 0f and 0d name
+  uint64_t bits = 0;  // a number's: an integer, or the float after 0f or 0d
   uint32_t line = 0;
 };
 

@@ -1,5 +1,5 @@
-// Random choices of a simulation. Each depends on its subject alone, so that leaving out one event changes no later
-// choice.
+// Random choices of a simulation. Each depends only on its subject, so if one event is left out, no later choice
+// changes.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ struct Fault {
     kStall,         // a replica's device does not run for `length`
     kBrokenDevice,  // a replica's device fails every batch for `length`
     kOtherLaw,      // for `length` a replica claims another version of the law
-    kRestart,       // a worker dies and starts again with the texts it had
+    kRestart,       // a worker dies and starts again with the same texts
     kZombie,        // the same, but the former process lives on for `length` and continues its submitted steps
   };
   static constexpr int kKinds = 11;

@@ -8,7 +8,7 @@
 namespace sortition::simulation {
 namespace {
 
-// Numbers of forks begin here, above those of all other sequences.
+// Numbers of forks begin here. All other sequences have smaller ones.
 constexpr uint32_t kFirstChild = 1000;
 
 }  // namespace
@@ -17,7 +17,7 @@ std::unique_ptr<Job> Job::Make(uint64_t world_seed, uint32_t number, bool of_ran
   auto job = std::make_unique<Job>();
   job->number = number;
   job->options = OptionsOf(world_seed, number);
-  // Only the first rank learns a seed that the service drew.
+  // The service drew the seed, and told only the first rank.
   if (of_ranks && !job->options.seed) job->options.seed = number;
   job->start = {job->options.prompt, static_cast<uint32_t>(job->options.prompt.size())};
   job->record = std::make_shared<client::SequenceRecord>(job->options);

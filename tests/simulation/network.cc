@@ -32,7 +32,7 @@ struct Network::Connection {
   uint64_t id = 0;
   uint32_t worker = 0;
   uint32_t replica = 0;
-  uint64_t number = 0;  // the stream's number in its worker's count
+  uint64_t number = 0;  // the stream's number among its worker's, from 1
 
   // The worker's end. Once it is gone, arriving messages are ignored.
   std::weak_ptr<client::StreamEvents> events;
@@ -47,7 +47,7 @@ struct Network::Connection {
     std::shared_ptr<void> hold;
   };
   std::deque<Request> requests;
-  uint64_t arrived = 0;  // of them
+  uint64_t arrived = 0;  // messages that have arrived
   uint64_t delivered = 0;
   uint64_t requests_sent = 0;
   uint64_t answers_sent = 0;
@@ -223,7 +223,7 @@ void Network::Deliver(Connection* connection, const std::vector<std::byte>& byte
   upload(uploads.after);
 }
 
-// Checks that a close by the sequence's owner leaves no state of its epoch or a lower one.
+// Checks that the service keeps no state of this epoch or a lower one after its owner's close.
 void Network::DeliverClose(Connection* connection, service::Frame frame) {
   const v1::CloseSequence close = frame.message.close();
   service::SequenceTable& sequences = replicas_[connection->replica]->engine()->sequences();
@@ -305,7 +305,7 @@ void Network::SendAnswer(const std::shared_ptr<Connection>& connection, v1::Stre
   });
   if (response.has_mask_uploaded()) {
     SORTITION_CHECK(!response.mask_uploaded().has_error());
-    return;  // the client knows nothing of it
+    return;  // the client is not told
   }
   if (connection->cut || connection->deaf || connection->worker_gone) {
     CountLost(response);

@@ -18,7 +18,7 @@
 
 namespace sortition::simulation {
 
-// Writes the log of a run, if it is wanted.
+// Writes a line of the run's log, if there is a log.
 using Log = std::function<void(const std::function<std::string()>& line)>;
 
 // Not thread-safe. Nothing given to it is owned; all of it outlives the network.
@@ -29,8 +29,8 @@ class Network {
           Log log, std::function<void(std::string)> fail);
   ~Network();
 
-  // Returns the connector of one process of `worker`. Workers are named by the ranks of the world: each is a separate
-  // process. The streams' events go to `events` while that lives.
+  // Returns the connector of one process of `worker`. `worker` is a rank of the world: each rank is a process. The
+  // streams' events go to `events` while it lives.
   std::unique_ptr<client::Connector> ConnectorOf(uint32_t worker, std::weak_ptr<client::StreamEvents> events);
 
   // Cuts all present streams of a worker. `length` as in Fault.

@@ -54,7 +54,7 @@ std::vector<Rules> DrawRevisions(uint64_t seed, absl::Duration horizon) {
   return revisions;
 }
 
-// Writes the text of the file of keys that a revision names, and of the file of policies.
+// Returns the text of a revision's file of keys.
 std::string KeysOf(const Rules& rules) {
   std::string text;
   for (const uint32_t key : rules.keys) {

@@ -14,9 +14,9 @@ namespace sortition::simulation {
 
 // One revision.
 struct Rules {
-  absl::Duration at;           // when it is written
-  bool is_usable = true;       // false: the file has a mistake, and the policies before it stay
-  bool has_policy = true;      // of the world's workers; false: the file has only another tenant's policy
+  absl::Duration at;           // time of writing
+  bool is_usable = true;       // false: the file has a mistake, so the former policies stay
+  bool has_policy = true;      // for the world's workers; false: only for another tenant
   std::vector<uint32_t> keys;  // numbers of the keys of a required watermark, the newest first; empty: none
   bool skips = false;          // skip_repeated_contexts
   double epsilon_cutoff = 0;   // the default of a field that no caller sets; tells revisions with a policy apart
@@ -28,7 +28,7 @@ struct Rules {
     v1::SamplingParameters parameters;  // in force, with the operator's watermark
     std::string key_id;
   };
-  // Applies the revision to an open that names `key_id`; empty if it refuses the open.
+  // Applies the revision to an open with `key_id`; empty if it refuses the open.
   std::optional<Effect> Apply(const v1::SamplingParameters& wanted, const std::string& key_id) const;
 };
 
@@ -46,7 +46,7 @@ class PolicyFile {
   const std::vector<Rules>& revisions() const { return revisions_; }
   void Write(size_t revision);
 
-  // Returns the revision among those written so far that has this effect on an open; null if there is none.
+  // Returns a revision that was written so far and has this effect on an open; null if there is none.
   const Rules* Find(const v1::SamplingParameters& wanted, const v1::PolicyEffect& effect) const;
   // Returns true if some revision written so far would change the tokens of a text that was opened under `first` and
   // has these parameters in force, without a watermark.

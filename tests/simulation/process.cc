@@ -50,7 +50,7 @@ void Process::Settle() {
   const absl::Time next = state_->next_event(timeline_.Now());
   if (next >= wake_at_ || next == absl::InfiniteFuture()) return;
   wake_at_ = next;
-  // At least a microsecond later, so that the time has passed.
+  // Adds a microsecond, so that the time has passed when the event runs.
   timeline_.At(std::max(next, timeline_.Now() + absl::Microseconds(1)), [self = weak_from_this(), next] {
     const auto alive = self.lock();
     if (alive == nullptr || alive->wake_at_ != next) return;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kMaxSteps = 1'000'000;
 constexpr absl::Duration kMaxElapsed = absl::Minutes(10);
-// Ranks that wait in vain ask again and again, so a world of ranks gets less time.
+// Ranks that wait in vain ask for ever, so a world of ranks gets less time.
 constexpr absl::Duration kMaxElapsedOfRanks = absl::Minutes(1);
 
 class Simulation {
@@ -106,8 +106,8 @@ class Simulation {
     });
   }
 
-  // Ranks are always told of a lost stream: otherwise they would ask again and again while one of them waits, and their
-  // worlds end early.
+  // Ranks are always told of a lost stream: otherwise all would ask for ever while one waits, but their worlds end
+  // early.
   void Deafen(const Fault& fault) {
     const bool silent =
         Draw(world_.seed, Choice::kSilence, {static_cast<uint64_t>(fault.length / absl::Nanoseconds(1))}) % 2;

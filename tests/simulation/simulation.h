@@ -12,10 +12,10 @@
 namespace sortition::simulation {
 
 struct Outcome {
-  std::string failure;  // empty: every token of every text was the one of the run without faults
+  std::string failure;  // empty: every text has the same tokens as without faults
   Tally tally;
   absl::Duration elapsed;        // virtual
-  std::vector<std::string> log;  // if asked for
+  std::vector<std::string> log;  // empty unless requested
   bool ok() const { return failure.empty(); }
 };
 
@@ -25,7 +25,7 @@ Outcome RunWorld(uint64_t seed, Plant plant, const std::vector<Fault>& faults, b
 // Leaves out faults as long as the run still fails. Returns the rest.
 std::vector<Fault> Shrink(uint64_t seed, Plant plant, std::vector<Fault> faults);
 
-// Describes a failure for people: the faults, the failure, and the messages of the failing run from its last fault on.
+// Describes a failure for people: the faults, the failure, and the failing run's messages since its last fault.
 std::string DescribeFailure(uint64_t seed, Plant plant, const std::vector<Fault>& faults);
 
 }  // namespace sortition::simulation

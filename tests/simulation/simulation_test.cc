@@ -1,4 +1,4 @@
-// State can be lost, tokens cannot: in five hundred worlds every token is the one of the run without faults.
+// State can be lost, tokens cannot: in five hundred worlds faults change no token.
 #include "tests/simulation/simulation.h"
 
 #include <algorithm>
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlantTest,
                                            Plant::kLeftState, Plant::kForgottenKey, Plant::kOtherTest,
                                            Plant::kForgottenBan));
 
-// A world is stuck if a rank does not bring an answer that others have lost with the server.
+// A world is stuck if no rank brings an answer that the others lost with the server.
 TEST(SimulationTest, AnswerNoRankBringsIsMissed) {
   constexpr Plant kPlant = Plant::kForgottenAnswer;
   constexpr uint64_t kSeed = 57;

@@ -28,7 +28,7 @@ v1::TokenSequence Tokens(Draws* draws, uint32_t count) {
   return tokens;
 }
 
-// Sets options, beside the penalties, that look at the history. Each leaves some token to draw.
+// Sets options other than penalties that look at the history. Each leaves some token to draw.
 void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
   if (draws->OneIn(3)) {
     v1::Dry& dry = *parameters->mutable_dry();
@@ -83,7 +83,7 @@ void LookAtHistory(Draws* draws, v1::SamplingParameters* parameters) {
 // The tokens that rewinds have banned, by position.
 using TextBans = std::map<uint32_t, std::vector<uint32_t>>;
 
-// True if a mask leaves a token that nothing else bans.
+// True if a mask allows a token that is not banned.
 bool Leaves(uint32_t mask, const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
             uint32_t prompt_length, const TextBans& bans) {
   const auto here = bans.find(static_cast<uint32_t>(tokens.size()));
@@ -109,7 +109,7 @@ void Rewrite(Draws* draws, TextStep* step) {
   const uint32_t output = length - step->prompt_length;
   const auto token = [&] { return draws->Below(kVocabulary); };
   switch (draws->Below(12)) {
-    case 0:  // another token was emitted than the one drawn
+    case 0:  // the caller emitted another token than the drawn one
       if (output == 0) return;
       step->truncate_to = length - 1;
       step->append = {token()};
@@ -145,13 +145,13 @@ std::string AnswerOf(const std::vector<v1::DrawResult>& tokens) {
   return text + testing::EndBits(tokens.back());
 }
 
-// A text that a step continues.
+// A text before a step.
 struct StepText {
   uint64_t seed = 0;
   uint32_t sequence = 0;
   testing::ReferenceSequence* reference = nullptr;
   std::vector<uint32_t> banned_first;  // by rewinds to the step's first position
-  uint32_t rewinds = 0;                // of the text before the step
+  uint32_t rewinds = 0;                // before the step
 
   uint32_t Salt(const TextStep& step) const { return (step.draw_salt + rewinds) % 65536; }
 };
@@ -246,7 +246,7 @@ std::vector<v1::DrawResult> TestStep(const StepText& text, uint32_t count, bool 
                                 step->banned.empty() ? std::vector<uint32_t>() : step->banned[0], text.banned_first);
 }
 
-// Asks for the log probabilities of some tokens, if `may_mask` under one mask for all of them.
+// Scores some tokens. If `may_mask`, perhaps under one mask for all of them.
 void ScoreStep(uint64_t seed, uint32_t sequence, bool may_mask, Draws* draws,
                const testing::ReferenceSequence& reference, TextStep* step) {
   std::vector<uint32_t> ahead = reference.tokens();
@@ -348,7 +348,7 @@ Text::Text(uint64_t seed, uint32_t sequence, const client::SequenceOptions& opti
       const uint32_t mask = static_cast<uint32_t>(draws.Next() & 0xffffffu) | (1u << draws.Below(24));
       if (Leaves(mask, options.parameters, tokens, prompt_length, bans)) step.allowed_bits = {mask};
     }
-    // After a draft the history may ban every token that a mask leaves.
+    // After a draft the history may ban every token that a mask allows.
     const bool may_draft = step.allowed_bits.empty() || !Bans(options.parameters);
     const uint32_t drafts = may_draft && draws.OneIn(3) ? draws.Between(1, 4) : 0;
     const bool is_tree = drafts > 0 && drafts <= 2;  // a tree has at most four drafts, for the smallest queues

@@ -22,7 +22,7 @@ inline constexpr uint32_t kVocabulary = 24;
 client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence);
 // Returns the number of tokens to draw.
 uint32_t StepsOf(uint64_t seed, uint32_t sequence);
-// The step before which a sequence is forked, and the place, in percent of its length. Absent for most sequences.
+// A sequence is forked before step `step`, at a place in percent of its length. Absent for most sequences.
 struct ForkPlan {
   uint32_t step = 0;
   uint32_t percent = 0;
@@ -31,7 +31,7 @@ std::optional<ForkPlan> ForkOf(uint64_t seed, uint32_t sequence);
 
 // One step as its caller asks for it, and the right answer.
 struct TextStep {
-  // Before the step, the text up to it: the first `prompt_length` tokens are prompt.
+  // The text before the step. The first `prompt_length` tokens are prompt.
   std::vector<uint32_t> tokens;
   uint32_t prompt_length = 0;
   // The caller's rewrites.
@@ -41,20 +41,20 @@ struct TextStep {
   std::vector<std::byte> logits;  // bf16
   uint32_t draw_salt = 0;
   std::vector<uint32_t> allowed_bits;         // empty: all
-  std::vector<std::vector<uint32_t>> banned;  // of the row itself, as in client::Row
+  std::vector<std::vector<uint32_t>> banned;  // the row's own, as in client::Row
   std::vector<uint32_t> drafts;               // to be verified; empty: a draw
-  std::vector<int32_t> parents;               // of the drafts, where they are a tree
+  std::vector<int32_t> parents;               // the drafts', if they are a tree
   // The drafter's probabilities, in one of two forms; empty: none.
   std::vector<float> probabilities;
   std::vector<v1::SparseProbabilities> sparse_probabilities;
   client::Drafts verification;         // refers to these
   std::vector<uint32_t> scored;        // to be scored instead; the text stays
-  std::optional<uint32_t> rewound_to;  // by the answer: the next step's text ends here
+  std::optional<uint32_t> rewound_to;  // the answer's: the next step's text ends here
   // The answer, printed to the bit, token by token.
   std::string answer;
 };
 
-// The tokens with which a sequence starts: its prompt, or for a fork those of its parent.
+// The tokens with which a sequence starts: its prompt, or its parent's tokens if it is a fork.
 struct TextStart {
   std::vector<uint32_t> tokens;
   uint32_t prompt_length = 0;

@@ -20,7 +20,7 @@ class Timeline final : public service::Clock {
   absl::Time Now() const override { return now_; }
   absl::Duration Elapsed() const { return now_ - Start(); }
 
-  // Events of the same time happen in the order in which they were planned.
+  // Runs events of the same time in the order in which they were planned.
   void At(absl::Time time, absl::AnyInvocable<void()> action) {
     events_.emplace(std::pair(std::max(time, now_), ++planned_), std::move(action));
   }

@@ -44,8 +44,8 @@ std::string ReleaseOf(uint64_t id) {
   return request.SerializeAsString();
 }
 
-// Removes the step's mask tensor, which no row refers to any more. Later payloads move up: the probabilities of drafts
-// and the pairs of compact rows.
+// Removes the step's mask tensor, which no row uses. Later payloads move up: drafts' probabilities and compact rows'
+// pairs.
 void DropMasks(service::Frame* frame) {
   v1::Step& step = *frame->message.mutable_step();
   const uint32_t removed = step.masks().source().inline_().payload();

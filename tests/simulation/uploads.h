@@ -15,18 +15,18 @@ namespace sortition::simulation {
 // The uploaded masks of one stream. Not thread-safe.
 class Uploads {
  public:
-  // Encoded messages that go right before a step and right after it.
+  // Encoded messages to send right before a step and right after it.
   struct Messages {
     std::vector<std::string> before;
     std::vector<std::string> after;
   };
 
-  // If the message is a step, makes some of its rows name uploaded masks and keeps its other masks. No tensor of the
-  // message lies in shared memory.
+  // If the message is a step, makes some of its rows name uploaded masks and keeps its other masks. The message has no
+  // tensor in shared memory.
   Messages Rewrite(Draws draws, service::Frame* frame);
 
  private:
-  std::map<uint64_t, uint32_t> held_;  // by id, the mask's only word: this vocabulary is small
+  std::map<uint64_t, uint32_t> held_;  // by id: the mask's only word
 };
 
 }  // namespace sortition::simulation

@@ -53,8 +53,7 @@ Job* Worker::FindJob(uint32_t number) const {
   return it == jobs_.end() ? nullptr : it->get();
 }
 
-// True while a rank lacks the answer to the text's last step or, for a fork, to the step of its parent from which it
-// starts.
+// True while a rank lacks the answer to the text's last step or, for a fork, to the parent's step before it.
 bool Worker::IsAhead(const Job& job) const {
   return std::ranges::any_of(peers_, [&](const Worker* peer) {
     const Job* const theirs = peer->FindJob(job.number);
@@ -62,7 +61,7 @@ bool Worker::IsAhead(const Job& job) const {
   });
 }
 
-// Called before a restart. False if a restart is impossible, because a shard of a later step may be under way.
+// Goes back to the answers that all ranks have. False if a shard of a later step may be under way: then no restart.
 bool Worker::GoBackToPeers() {
   const auto is_ahead = [this](const auto& job) { return IsAhead(*job); };
   if (!rank_.in_step && std::ranges::any_of(jobs_, is_ahead)) return false;
@@ -119,8 +118,8 @@ void Worker::PlanThought() {
 void Worker::Think() {
   Draws draws(world_.seed, Choice::kBatch, {index_, ++thoughts_});
   std::vector<Job*> ready;
-  // A batch ends with its last row. If some rank is ahead, that row may wait for a rank whose batch waits for this one,
-  // so such ranks have batches of one row.
+  // A batch ends with its last row. With larger batches two ranks could wait for each other's rows, so ranks that may
+  // be ahead have batches of one row.
   const size_t most = rank_.count > 1 && !rank_.in_step ? 1 : 3;
   for (const auto& job : jobs_) {
     if (!IsFree(*job)) continue;
@@ -182,7 +181,7 @@ void Worker::BeginText(Job* job) {
   job->text = std::make_unique<Text>(world_.seed, job->number, in_force, job->start);
 }
 
-// True if the operator's policy has changed so that it would change the text's tokens.
+// True if the operator's changed policy would change the text's tokens.
 bool Worker::EndsByPolicy(const Job& job, std::string_view why) const {
   if (job.rules == nullptr || why.find("operator's policy") == std::string_view::npos) return false;
   return policies_.MayEnd(*job.rules, job.record->in_force().parameters, job.policy->watermark_key_id());
@@ -291,7 +290,7 @@ void Worker::OnOutcome(Job* job, uint64_t generation, uint32_t step, bool hurrie
   for (Worker* const peer : peers_) peer->PlanThought();
 }
 
-// Ranks close a text together, because an answer that only closed ranks have is lost with the server.
+// Ranks close a text together, because an answer that only closed ranks have would be lost with the server.
 void Worker::FinishJob(Job* job) {
   job->done = true;
   std::vector<Worker*> all = peers_;

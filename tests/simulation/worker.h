@@ -28,7 +28,7 @@ class Worker {
          Tally* tally, Log log, Fail fail);
   ~Worker();
 
-  // Another rank of the same worker. Not owned, and not used after the last event of the timeline.
+  // Adds another rank of the same worker. Not owned; not used after the timeline's last event.
   void AddPeer(Worker* peer) { peers_.push_back(peer); }
   void Start();
   // True once every text is complete.
@@ -36,11 +36,11 @@ class Worker {
 
   // The process dies and a new one takes over its texts. The former one is gone at once, or lives on for `zombie`. A
   // process cannot be replaced within the microsecond of its start, because epochs begin at the clock's microseconds.
-  // The answers of a dying rank, which the others may still need, are lost with it. So it continues its texts where all
-  // ranks have them or, where ranks do not wait for each other, lives on if it is ahead.
+  // The answers of a dying rank, which the others may still need, are lost with it. So it continues its texts from
+  // answers that all ranks have. If ranks do not wait for each other, a rank that is ahead lives on.
   void Restart(absl::Duration zombie);
 
-  // Called when a server has fallen silent: steps that pass their deadlines are asked again from now on.
+  // Called when a server has fallen silent. Later steps that pass their deadlines are sent again.
   void MayMissDeadlines() { may_miss_deadlines_ = true; }
 
  private:
@@ -79,7 +79,7 @@ class Worker {
   absl::Time process_started_;
   std::vector<std::shared_ptr<Process>> zombies_;
   uint64_t thoughts_ = 0;
-  bool thinking_ = false;  // the next thought is planned
+  bool thinking_ = false;  // the end of the next thought is planned
   bool may_miss_deadlines_ = false;
 };
 

@@ -29,14 +29,14 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   fault_horizon = absl::Milliseconds(draws.Between(20, 120));
   policy_look = absl::Microseconds(Draws(seed, Choice::kPolicy, {1}).Between(200, 10000));
 
-  // Small, so that every bound is met.
+  // Small, so that runs reach every bound.
   limits.max_sequences = draws.OneIn(2) ? draws.Between(2, 6) : 1000;
   limits.kept_history = draws.Between(1, 70);
   limits.sequence_ttl = draws.OneIn(3) ? absl::Milliseconds(draws.Between(2, 30)) : absl::Hours(1);
   limits.replay_guard = absl::Milliseconds(50);
   if (draws.OneIn(3)) limits.replay_tokens_per_second = draws.Between(3000, 20000);
   limits.max_stream_age = draws.OneIn(3) ? absl::Milliseconds(draws.Between(5, 50)) : absl::ZeroDuration();
-  // Long enough that a step of five positions, one after the other, ends on some stream.
+  // Long enough for a step that draws five positions in turn.
   if (limits.max_stream_age > absl::ZeroDuration()) {
     limits.max_stream_age = std::max(limits.max_stream_age, 3 * (max_latency + max_service));
   }
@@ -50,12 +50,11 @@ World::World(uint64_t world_seed, Plant planted) : seed(world_seed), plant(plant
   client.retry.connect_timeout = absl::Milliseconds(draws.Between(20, 300));
   client.retry.backoff = {absl::Milliseconds(5), absl::Milliseconds(40)};
   if (!has_ranks) {
-    client.default_timeout = absl::Seconds(5);  // longer than anything takes except silence
+    client.default_timeout = absl::Seconds(5);  // only silence lasts longer
     return;
   }
   limits.shard_wait = absl::Milliseconds(Draws(seed, Choice::kRanks, {}).Between(5, 200));
-  // Ranks need all their streams at once, streams that do not fill with rows that wait for each other, and answers that
-  // are kept for long.
+  // Ranks need all streams at once, room on them for rows that wait for each other, and answers that are kept for long.
   if (limits.max_stream_age > absl::ZeroDuration()) limits.max_stream_age += absl::Milliseconds(30);
   limits.stream_unanswered_rows = std::max(limits.stream_unanswered_rows, 16u);
   limits.sequence_ttl = absl::Hours(1);
