@@ -21,7 +21,7 @@ void EndClient::operator()(client::Client* last) const {
   try {
     std::thread(end).detach();
   } catch (const std::exception&) {
-    ended->Notify();  // there is no thread to end it on, so the client stays
+    ended->Notify();  // no thread can end the client, so it stays
   }
 }
 
@@ -210,7 +210,7 @@ absl::StatusOr<sortition_results*> Step(sortition_client* handle, const sortitio
   return MakeResults(*std::move(results));
 }
 
-// Calls the caller back with the results, or with null if there is no memory for them.
+// Passes the results to the callback, or null if there is no memory for them.
 void Deliver(std::vector<client::RowResult> results, sortition_step_done done, void* user_data) {
   sortition_results* made = nullptr;
   try {

@@ -17,8 +17,8 @@
 
 namespace sortition::c {
 
-// Returns a number that was never returned before. Numbers are odd and outside of every address space, so that neither
-// a pointer to memory nor a handle of another kind is one.
+// Returns a number that was never returned before. Numbers are odd and outside of every address space, so no pointer to
+// memory and no handle of another kind equals one.
 inline uint64_t NextHandle() {
   static std::atomic<uint64_t> last{(uint64_t{1} << 62) + 1};
   return last.fetch_add(2, std::memory_order_relaxed);
@@ -71,7 +71,7 @@ class Handles {
   }
 
  private:
-  // Has a lock for itself, so that threads with different handles rarely wait for each other.
+  // Has its own lock, so that threads with different handles rarely wait for each other.
   struct alignas(64) Part {
     absl::Mutex mutex;
     absl::flat_hash_map<uint64_t, std::shared_ptr<T>> open ABSL_GUARDED_BY(mutex);

@@ -52,7 +52,7 @@ class Sequence {
   const std::weak_ptr<client::Client> owner_;
 };
 
-// The log of a sequence's receipts, and those of them that the caller had no room for. Thread-safe.
+// The log of a sequence's receipts, and the receipts that did not fit the caller's memory. Thread-safe.
 class Receipts {
  public:
   explicit Receipts(std::string salt) : log_(std::make_shared<client::ReceiptLog>(std::move(salt))) {}
@@ -81,7 +81,7 @@ class InCallback {
   }
 };
 
-// Ends a client with its last reference, which may be that of a call in a callback. A callback's thread cannot wait for
+// Ends a client with its last reference, which a call in a callback may hold. A callback's thread cannot wait for
 // itself, so another thread ends the client then.
 struct EndClient {
   std::shared_ptr<absl::Notification> ended = std::make_shared<absl::Notification>();

@@ -158,7 +158,7 @@ Message& Holder(Message* message, const Path& path) {
   return *message;
 }
 
-// Turns the field off, and creates none of the messages above it.
+// Turns the field off, without creating any of the messages above it.
 void Clear(Message* message, const Path& path) {
   for (size_t i = 0; i < path.size(); ++i) {
     const auto& [field, index] = path[i];

@@ -9,7 +9,7 @@
 
 namespace sortition::c {
 
-// A batch, with what its rows refer to besides the caller's memory. May be moved, not copied.
+// A batch, with the data that its rows refer to and the caller does not own. May be moved, not copied.
 struct StepInput {
   struct Task {
     client::Drafts drafts;

@@ -156,7 +156,7 @@ absl::Status ClientCore::Submit(const Batch& batch, const StepOptions& options, 
     for (PendingRow* const row : portion) StateRow(*pending, to_state.count, row);
     return portion;
   };
-  // The server runs the rows of a portion while this thread states those of the next one.
+  // The server runs a portion's rows while this thread states the next portion's.
   state_portion();
   const bool has_more = !left.empty();
   for (PendingRow* const row : left) row->state = PendingRow::State::kStating;

@@ -25,7 +25,7 @@
 namespace sortition::client {
 
 // Thread-safe. Callbacks never run under its lock, nor on a caller's thread, except within Poll. Locks are taken in
-// this order: mutex_, a record's mutex, a transport's, that of the WakeQueue.
+// this order: mutex_, a record's mutex, a transport's, the WakeQueue's.
 class ClientCore : public StreamEvents, public std::enable_shared_from_this<ClientCore> {
  public:
   // `options` have been checked. `connector` as in StreamState::Environment.
@@ -52,8 +52,8 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
   // Returns the shared memories of the stream in use and of its successor.
   std::vector<std::shared_ptr<SharedMemory>> memories() const;
   absl::StatusOr<std::shared_ptr<const Client::DeviceMemory>> ShareDevice(std::shared_ptr<const DeviceRows> rows);
-  // As Client::DeviceMemory::sharing.
-  // Returns the number of first tokens with which such rows travel in compact form now; 0: they travel whole.
+  // As Client::DeviceMemory::sharing. Returns the number of first tokens in the compact form of such rows; 0: they
+  // travel whole.
   uint32_t CompactCountOf(uint32_t vocabulary_size, uint32_t element_bytes) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SharingOf(const DeviceRows& rows) const;
   void Forget(const DeviceRows& rows);
@@ -68,7 +68,7 @@ class ClientCore : public StreamEvents, public std::enable_shared_from_this<Clie
 
  private:
   absl::StatusOr<std::unique_ptr<Sequence>> OpenRecord(std::shared_ptr<SequenceRecord> record);
-  // Changes the state, sends the messages that result, and delivers what ended: on this thread if it is the client's,
+  // Changes the state, sends the resulting messages, and delivers ended batches: on this thread if it is the client's,
   // otherwise on the client's thread. Pollers are callers that call Poll next.
   enum class Thread { kOurs, kCallers, kPollers };
   void Update(Thread thread, absl::FunctionRef<void(StreamState&, absl::Time)> change) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -35,8 +35,8 @@ class CompactPosition {
     bool sums = false;  // otherwise those alone that logprobs need, raw or tempered, or the kept mass; none in a shard
     bool own_sum = true;  // the sum at the row's own temperature may be among them
   };
-  // Absent if the row fails with these logits, or has no live token though it is whole: then it goes whole. Costs one
-  // pass over the logits, and one more for each sum. Thread-safe.
+  // Absent if the row fails with these logits, or is whole and has no live token: then it travels whole. Takes one pass
+  // over the logits, and one more for each sum. Thread-safe.
   static std::optional<CompactPosition> Of(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                            const Parts& parts);
   // True if the form has a sum.
@@ -61,7 +61,7 @@ class CompactPosition {
   std::optional<uint64_t> unit_sum_;
   std::optional<uint64_t> sum_;
   std::vector<uint32_t> ids_;  // the first ones in order, then others by id; ids of the whole row
-  std::string elements_;       // of these ids, as the row has them
+  std::string elements_;       // the ids' logits, as the row has them
 };
 
 }  // namespace sortition::client

@@ -24,7 +24,7 @@ class History {
   // Returns the history that a fork of `parent` at `position` starts with, without the parent's identity.
   static History ForkOf(const History& parent, uint32_t position);
 
-  // Keeps only the position from now on, because the service looks at no history.
+  // Drops all tokens and keeps only the position, because the service looks at no history.
   void KeepNothing();
   // Sets the digest of the sequence's identity (proto/history_hash.md), because the service looks at the history.
   void Identify(uint64_t digest);
@@ -58,13 +58,13 @@ class History {
   void Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);
 
-  // Takes back what follows `position`, and bans `token` there, which it began with. Does nothing if the token was
-  // banned there already (Rewinds).
+  // Takes back the tokens from `position`, and bans the first of them, `token`, there. Does nothing if it was banned
+  // there already (Rewinds).
   void Rewind(uint32_t position, uint32_t token);
   const Rewinds& rewinds() const { return rewinds_; }
   void SetRewinds(Rewinds rewinds) { rewinds_ = std::move(rewinds); }
 
-  // Records the tokens with which the service answered the step that was described last.
+  // Records the tokens in the service's answer to the step that was described last.
   void Drawn(std::span<const uint32_t> tokens);
   void Drawn(uint32_t token) { Drawn(std::span(&token, 1)); }
 
@@ -85,8 +85,8 @@ class History {
   uint32_t turns_ = 0;
 
   std::optional<uint64_t> digest_;
-  // Valid once there is a digest: the running hash over all tokens. marks_[i] is that over the first i * kMarkSpacing
-  // of them, so that a cut hashes at most kMarkSpacing tokens again.
+  // Valid once there is a digest: the running hash over all tokens. marks_[i] is the hash over the first i *
+  // kMarkSpacing tokens, so a cut hashes at most kMarkSpacing tokens again.
   uint64_t running_hash_ = service::kEmptyHash;
   std::vector<uint64_t> marks_;
   // The service holds `service_position_` tokens. Its first `shared_` tokens are also the first ones here.

@@ -61,7 +61,7 @@ bool Links::Advance(absl::Time now, bool idle, bool bound) {
 }
 
 void Links::TakeOver(absl::Time now, bool idle, bool bound) {
-  // Nothing but the hello was sent on a successor, so one that retires too early is dropped.
+  // A successor was sent only the hello, so one that retires too early is dropped.
   if (successor_ && successor_->retiring) Drop(&successor_);
   if (current_ && successor_ && successor_->welcomed && !Stays(now, bound)) {
     current_->retiring = true;
@@ -97,7 +97,7 @@ std::optional<Link> Links::TryStart(absl::Time now, bool fallback_wanted) {
   request.mutable_hello()->set_worker_session(worker_session_);
   request.mutable_hello()->set_client(options_.name);
   if (options_.ignore_unknown_fields) {
-    // By reflection: the message of Protobuf 36 has another accessor of this name.
+    // Uses reflection: in Protobuf 36 the message has another accessor with this name.
     v1::Hello* const hello = request.mutable_hello();
     hello->GetReflection()->SetEnumValue(hello, v1::Hello::descriptor()->FindFieldByName("unknown_fields"),
                                          v1::UNKNOWN_FIELDS_IGNORE);

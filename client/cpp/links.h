@@ -44,11 +44,11 @@ struct Link {
 
 // At most two streams are live: the current one, and a successor while the current one is retiring or is the in-process
 // fallback. The successor takes over once it has been welcomed and the current one has nothing in flight, or as soon as
-// the current one ends. So a sequence never has steps on two streams. Not thread-safe.
+// the current one ends. So no sequence has steps on two streams. Not thread-safe.
 class Links {
  public:
-  // `options` and `events` are not owned and outlive the links. `connector` starts every stream, in place of the
-  // connectors that `options` ask for, if it is not null.
+  // `options` and `events` are not owned and outlive the links. `connector`, unless null, starts every stream in place
+  // of the connectors of `options`.
   Links(const ClientOptions& options, std::string worker_session, std::shared_ptr<Connector> connector,
         StreamEvents* events, uint64_t jitter_seed);
 
@@ -57,7 +57,7 @@ class Links {
   // True if another stream is the current one: messages sent on the former one will not be answered.
   bool Advance(absl::Time now, bool idle, bool bound);
 
-  // Returns the stream to send on now; null if there is none. Valid until the next call of a method that is not const.
+  // Returns the stream to send on; null if there is none. Valid until the next call of a method that is not const.
   Link* usable();
   void Send(Link* link, OutgoingMessage message);
 
@@ -76,7 +76,7 @@ class Links {
   bool IsWelcomed(uint64_t stream) const;
   uint64_t current_number() const { return current_ ? current_->number : 0; }
 
-  // Replaces a stream, which takes nothing new from now on. The in-process fallback cannot be replaced and stays.
+  // Replaces a stream, which gets no new steps. The in-process fallback cannot be replaced and stays.
   void Retire(uint64_t stream, absl::Time now);
   // Counts a timeout: a step or an open, sent at `asked`, has passed its deadline while the current stream owes
   // answers. A slow server still answers late, so a stream is ended only after two timeouts in a row and when no
@@ -92,9 +92,9 @@ class Links {
     return {std::move(connector_), std::move(fallback_connector_)};
   }
 
-  // Returns the time at which Advance will have something to do that it cannot do now.
+  // Returns the time of the next work of Advance.
   absl::Time next_event() const;
-  // True if every target has failed (`hopeless`: twice) since a stream was last useful, and there is no stream now.
+  // True if there is no stream, and every target has failed (`hopeless`: twice) since a stream was last useful.
   bool exhausted() const { return !current_ && choice_.exhausted(); }
   bool hopeless() const { return !current_ && choice_.hopeless(); }
   // The reason why a stream ended last, as "host:port: ..."; empty if none did.

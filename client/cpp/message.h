@@ -47,10 +47,9 @@ struct OutgoingKind {
 };
 
 // Encodes a Step with the rows of `batch` at the indexes `rows`, whose sequences can describe their step. Rows that
-// have a compact form travel in it within the message. Tensors that lie in `memory`, which may be null, are named.
-// Others are copied into it if there is room, and stay there until
-// `*leases` are dropped. The rest travels within the message. Rows in device memory must be adjacent and in one region
-// of `memory`.
+// have a compact form travel in it within the message. Tensors in `memory`, which may be null, are named. Others are
+// copied into it if there is room, and stay there until `*leases` are dropped, or else travel within the message. Rows
+// in device memory must be adjacent and in one region of `memory`.
 OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::span<const uint32_t> rows,
                            absl::Duration timeout, std::shared_ptr<void> hold, OutgoingKind kind = {},
                            SharedMemory* memory = nullptr, std::vector<std::shared_ptr<void>>* leases = nullptr);

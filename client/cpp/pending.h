@@ -17,8 +17,8 @@
 
 namespace sortition::client {
 
-// A row goes from waiting to sent to done, and back from sent to waiting each time it has to be sent again. A row whose
-// compact form is being made when its batch is submitted begins as stating; meanwhile `compact` belongs to the thread
+// A row goes from waiting to sent to done, and back from sent to waiting each time it has to be sent again. A row
+// begins as stating if its compact form is still being made at submission; until then `compact` belongs to the thread
 // that makes it.
 struct PendingRow {
   enum class State { kStating, kWaiting, kSent, kDone };
@@ -26,7 +26,7 @@ struct PendingRow {
   std::shared_ptr<SequenceRecord> record;
   Row row;
   std::vector<std::vector<uint32_t>> bans;  // that `row` refers to, if rewinds have left some
-  std::shared_ptr<std::byte[]> copy;        // of logits that had to be read from a device; `row` then refers to it
+  std::shared_ptr<std::byte[]> copy;        // logits that were read from a device; `row` then refers to them
   // One for each position: the row travels like this in a message. Empty: it travels whole.
   std::vector<CompactPosition> compact;
   uint32_t compact_refusals = 0;
@@ -46,13 +46,13 @@ struct PendingBatch {
 
   v1::DType dtype = v1::DTYPE_F32;
   uint32_t vocabulary_size = 0;  // of a whole row
-  size_t row_bytes = 0;          // of the part of a row that this process has
+  size_t row_bytes = 0;          // this process's part of a row
   bool is_shard = false;
   uint32_t first_token = 0;  // of a shard
   v1::DType draft_dtype = v1::DTYPE_F32;
   std::optional<ReadyWord> ready;
   std::vector<PendingRow> rows;
-  std::vector<RowResult> results;  // of rows that are done; StreamState::Submit makes room for all
+  std::vector<RowResult> results;  // done rows'; StreamState::Submit makes room for all
   uint32_t unfinished = 0;         // rows that are not done
   absl::Time asked;
   absl::Time deadline;

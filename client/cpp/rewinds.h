@@ -29,8 +29,7 @@ class Rewinds {
   // Returns the rewinds of a fork: the same count, so that no draw meets the noise of one that was taken back, and no
   // bans.
   Rewinds OfFork() const { return Rewinds({rewound_.count, {}}); }
-  // Returns the salt of a row to which the caller gives its own. A score keeps that one, and so does a salt out of
-  // range.
+  // Returns the salt for a row from the caller's. Leaves a score's salt, and a salt out of range, as it is.
   uint32_t Salt(const Row& row) const;
   bool IsAt(uint32_t position) const { return !rewound_.bans.empty() && !At(position).empty(); }
   // Returns the tokens that are banned at `position`, ascending.

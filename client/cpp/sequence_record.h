@@ -44,11 +44,11 @@ struct SequenceRecord {
   const SequenceOptions options;
   // The options that hold: `options` as the policy of the service's operator has changed them.
   const SequenceOptions& in_force() const { return changed_options_ ? *changed_options_ : options; }
-  // Takes the policy's effect, before the sequence's handle exists. Nothing changes these members later. An effect that
-  // the options state is that of the text's first opening.
+  // Takes the policy's effect, before the sequence's handle exists. Nothing changes these members later. If the options
+  // state an effect, it is the effect at the text's first opening.
   void TakePolicy(const v1::PolicyEffect& effect);
   v1::PolicyEffect policy;  // empty without a policy
-  // As the service compiles them, for compact rows. Absent if an option is not acceptable: rows go whole then.
+  // As the service compiles them, for compact rows. Absent if an option is refused: then rows travel whole.
   std::optional<kernels::RowParameters> row_parameters;
   bool states_own_sum = true;    // false if a temperature is dynamic or phases have other ones
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it

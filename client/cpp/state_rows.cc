@@ -10,7 +10,7 @@
 namespace sortition::client {
 namespace {
 
-// Returns the parts that the row's form has now; nothing if it goes whole. Counts a row of its sequence's habit.
+// Returns the parts of the row's compact form; nothing if it travels whole. Counts the row in its sequence's habit.
 std::optional<CompactPosition::Parts> PartsOf(const PendingBatch& batch, uint32_t count, const PendingRow& row) {
   SequenceRecord& record = *row.record;
   if (!record.row_parameters || record.options.vocabulary_size != batch.vocabulary_size) return std::nullopt;
@@ -34,7 +34,7 @@ struct PositionOnDevice {
   bool sums = false;  // any
 };
 
-// The positions from `first` on that can be stated together.
+// The run of positions, beginning at `first`, that can be stated together.
 std::span<const PositionOnDevice> RunAt(std::span<const PositionOnDevice> positions, uint64_t row_bytes,
                                         uint64_t* stride) {
   const PositionOnDevice& first = positions.front();

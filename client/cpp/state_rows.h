@@ -1,4 +1,4 @@
-// Gives the rows of a batch their compact forms: on this thread, or on the device whose memory the rows are in.
+// Gives the rows of a batch their compact forms: on this thread, or on the device that has the rows.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 namespace sortition::client {
 namespace {
 
-// True if the first open carries the history, because an option is known to look at it. For other options the service
-// asks for it.
+// True if the first open carries the history, because an option is known to look at it. Otherwise the service requests
+// it.
 bool SendsHistoryAtOnce(const SequenceOptions& options) {
   const v1::SamplingParameters& parameters = options.parameters;
   return !options.start_position && ((parameters.has_repetition_penalty() && parameters.repetition_penalty() != 1) ||
@@ -27,7 +27,7 @@ RowError PromptNeeded() {
                   "an option looks at the history, so the prompt is needed instead"};
 }
 
-// Returns the name of the operator's key that marks the text, or that is to mark it; empty if there is none.
+// Returns the name of the operator's key that marks, or will mark, the text; empty if there is none.
 const std::string& KeyIdOf(const SequenceRecord& record) {
   const std::string& known = record.policy.watermark_key_id();
   return known.empty() ? record.options.watermark_key_id : known;
@@ -40,7 +40,7 @@ RowError KeyNeeded() {
 }
 
 // Returns why the sequence would not keep its tokens, if the operator's policy has changed since it was first opened.
-// `digest`: of its identity then.
+// `digest`: its identity's at that time.
 std::optional<RowError> PolicyChange(const v1::PolicyEffect& before, const v1::PolicyEffect& now, uint64_t digest) {
   std::string field;
   // The digest covers the width and the kind of a mark, which the client cannot see.
@@ -283,7 +283,7 @@ void StreamState::OnOpenAccepted(const SentOpen& sent, const OpenedSequence& sta
     record.stateful = state.stateful;
     record.next_step_id = std::max(record.next_step_id, state.last_step_id + 1);
     if (mistake) {
-      // Nothing of this opening is used.
+      // The opening fails, so the history stays as it is.
     } else if (!state.stateful) {
       record.history.KeepNothing();
     } else if (!record.history.has_tokens()) {
@@ -322,7 +322,7 @@ void StreamState::OnOpenRefused(const SentOpen& sent, const RowError& error, abs
   SequenceRecord& record = *sent.record;
   SequenceRecord::Standing& standing = record.standing;
   standing.stream = 0;
-  // A policy whose mark needed the history has been taken back.
+  // The operator has removed the policy that marked texts and so needed the history.
   const bool is_unneeded = error.reason == v1::CONTRADICTION && error.field == "open.history" && sent.with_history;
   if (is_unneeded && !LooksAtHistory(record.in_force())) {
     standing.needs_history = false;

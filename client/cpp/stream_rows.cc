@@ -18,7 +18,7 @@ constexpr uint32_t kMaxReplays = 8;
 
 // Refusals of one row in compact form before it goes whole.
 constexpr uint32_t kMaxCompactRefusals = 2;
-// After n refusals in a row, of rows that then went whole, 2^n - 1 rows of the sequence go whole at once; n is at most
+// After n consecutive refusals of compact rows, the sequence's next 2^n - 1 rows travel whole at once; n is at most
 // this.
 constexpr uint32_t kMostHabitRefusals = 6;
 
@@ -104,7 +104,7 @@ void StreamState::SendRows(Link* link, const std::shared_ptr<PendingBatch>& batc
     if (row.state != PendingRow::State::kWaiting || row.not_before > now || !EnsureOpen(link, row.record, now)) {
       continue;
     }
-    // The row was stated for another server, or has been asked for more.
+    // The row was stated for another server, or this server needs more of it.
     if (!TakesCompact(*link, row)) row.compact.clear();
     if (row.compact.empty() && !BringWithinReach(memory.get(), batch.get(), &row)) continue;
     const MessageSize more = SizeOf(row, batch->row_bytes, carried);
@@ -253,7 +253,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& resul
   if (result.has_error()) {
     index = SentStep::kAnswered;
     --sent->unanswered;
-    // A rank whose shard is whole sends it again where another rank's is compact.
+    // A rank with a whole shard sends it again if another rank's is compact.
     if (result.error().reason() == v1::ROW_REQUIRED && (!row.compact.empty() || options_.shard)) {
       OnRowRequired(sent->batch.get(), &row, result.error());
     } else {
@@ -348,8 +348,8 @@ void StreamState::OnRowRefused(PendingBatch* batch, PendingRow* row, const RowEr
       not_before += std::max(error.retry_after, links_.Wait(++row->attempts));
       break;
   }
-  // A back-off beyond the deadline is of no use: the caller learns the reason at once. A refusal without a back-off
-  // that arrives at the deadline does not end the row: Expire does.
+  // A back-off beyond the deadline is useless: the caller learns the reason at once. A refusal without a back-off that
+  // arrives at the deadline does not end the row: Expire does.
   if (not_before > now && not_before >= batch->deadline) return FinishRow(batch, row, error);
   row->not_before = not_before;
   row->state = PendingRow::State::kWaiting;
@@ -373,7 +373,7 @@ void StreamState::OnRejected(uint64_t stream, const v1::Rejected& rejected, absl
     sent.record->standing.unanswered = false;
     return OnOpenRefused(sent, error, now);
   }
-  // The other messages are closes and BringAnswers, for which no caller waits.
+  // The other messages are closes and BringAnswers: no caller waits for them.
 }
 
 }  // namespace sortition::client

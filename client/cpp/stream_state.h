@@ -39,14 +39,13 @@ using Released = std::function<void(std::shared_ptr<PendingBatch>)>;
 class StreamState {
  public:
   struct Environment {
-    std::shared_ptr<Connector> connector = nullptr;  // starts every stream; null: those that the options ask for
+    std::shared_ptr<Connector> connector = nullptr;  // starts every stream; null: the options' connectors
     StreamEvents* events = nullptr;                  // not owned, outlives the state
     // Microseconds since 1970, so that it is above the epochs of an earlier client of the same worker session.
     uint64_t first_epoch = 0;
     uint64_t jitter_seed = 0;
-    // Called with a batch whose rows were done while a transport still held some of its bytes, when the transport
-    // releases the last of them. May run on any thread and under any lock of a transport. All other batches end in
-    // TakeFinished.
+    // Called when a transport releases the last bytes of a batch whose rows were done earlier. May run on any thread
+    // and under any lock of a transport. All other batches end in TakeFinished.
     Released released;
   };
 
@@ -55,7 +54,7 @@ class StreamState {
 
   void Start(absl::Time now);
   void Open(std::unique_ptr<PendingOpen> open, absl::Time now);
-  // Rows whose sequence has a step in flight already fail alone with STEP_IN_FLIGHT.
+  // Rows fail alone with STEP_IN_FLIGHT if their sequence has a step in flight.
   void Submit(std::shared_ptr<PendingBatch> batch, absl::Time now);
   // Lets rows of a submitted batch go that were stating. `is_last`: none is left; ends the use of the batch's memory
   // that its owner has counted for them.
@@ -102,7 +101,7 @@ class StreamState {
     uint32_t unanswered = 0;
     uint64_t message = 0;                       // its number on the stream
     std::weak_ptr<void> hold;                   // expired once the transport has released the rows' bytes
-    std::vector<std::shared_ptr<void>> leases;  // of copies in the memory shared with the server
+    std::vector<std::shared_ptr<void>> leases;  // held by copies in the memory shared with the server
     bool shares_memory = false;                 // the server may read memory of the caller or of a lease
   };
   // An OpenSequence that has not been answered.
@@ -110,7 +109,7 @@ class StreamState {
     std::shared_ptr<SequenceRecord> record;
     bool with_history = false;
     bool fork = false;
-    uint64_t history_version = 0;  // of the history that was sent
+    uint64_t history_version = 0;  // the sent history's
     uint64_t first_message = 0;    // its pieces' numbers on the stream
     uint64_t last_message = 0;
     uint64_t history_tokens = 0;  // in all of them
@@ -188,7 +187,7 @@ class StreamState {
   absl::flat_hash_map<uint64_t, SentOpen> sent_opens_;  // by epoch
   // The logs of sequences that are being closed, by epoch.
   absl::flat_hash_map<uint64_t, std::shared_ptr<ReceiptLog>> closing_receipts_;
-  uint64_t unanswered_history_tokens_ = 0;  // of sent_opens_ together
+  uint64_t unanswered_history_tokens_ = 0;  // sum over sent_opens_
   uint32_t bound_sequences_ = 0;
   std::vector<v1::CloseSequence> owed_closes_;  // closes of shards that no stream could take yet
   // Open sequences of a rank that have a last result, by request id, and the stream that got these results.

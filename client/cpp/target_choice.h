@@ -31,8 +31,8 @@ class TargetChoice {
 
   // True if a whole round has failed since a stream was last useful.
   bool exhausted() const { return failures_ >= targets_; }
-  // True if a second round has failed, too. One failure alone is weak evidence: gRPC before 1.61 may take another
-  // call's errno for that of a connection attempt.
+  // True if a second round has failed, too. One failure alone is weak evidence: gRPC before 1.61 may confuse another
+  // call's errno with a connection attempt's.
   bool hopeless() const { return failures_ >= 2 * targets_; }
   bool IsFallback(size_t target) const { return target == targets_; }
 

@@ -32,13 +32,12 @@ struct StreamStep {
   std::span<const uint32_t> rows;
 };
 
-// A step that was queued. The addresses are in the device's memory, of one element for each row of logits. The work
-// behind the step in its stream sees them written. They are written again by the step that is queued kMostTickets
-// later.
+// A step that was queued. The addresses lie in the device's memory and have one element for each row of logits. Later
+// work in the step's stream sees the results there. The step that is queued kMostTickets later overwrites them.
 struct QueuedStep {
   uint64_t ticket = 0;
   const int32_t* tokens = nullptr;  // -1 where a row failed; unspecified at kNoRow
-  const float* logprobs = nullptr;  // raw where asked for, else processed, else 0
+  const float* logprobs = nullptr;  // raw if wanted, else processed, else 0
 };
 
 // Thread-safe, except that a sequence in a row must not be used during Put and Await: these use it, too. One thread may
@@ -49,8 +48,8 @@ class CudaStream {
   static constexpr uint32_t kNoRow = CudaSampler::kNoRow;
   using Ticket = uint64_t;
 
-  // Makes a stream of `limits.rows` rows. Device and errors are those of LocalCuda::Create, and INVALID_ARGUMENT for
-  // limits out of range. `limits.edits` has room for a sequence's bias, its bans, and the tokens of its text.
+  // Makes a stream of `limits.rows` rows. Device and errors as for LocalCuda::Create, and INVALID_ARGUMENT for limits
+  // out of range. `limits.edits` has room for a sequence's bias, its bans, and the tokens of its text.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int device, const CudaLimits& limits);
   static absl::StatusOr<std::unique_ptr<CudaStream>> CreateOn(std::shared_ptr<devices::cuda::Context> context,
                                                               const CudaLimits& limits);
@@ -59,11 +58,10 @@ class CudaStream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
-  // Puts a sequence into a row and replaces the one that was there. From now until Clear of the row its steps are those
-  // of the stream, and the caller may not step or change it. The stream keeps it until then. Results of earlier steps
-  // of the row are void: Await returns none for them.
+  // Puts a sequence into a row in place of the former one. Until Clear of the row the stream keeps and steps it, and
+  // the caller may not step or change it. Results of earlier steps of the row are void: Await returns none for them.
   //
-  // UNIMPLEMENTED names the option for which the host must have seen the token before: DRY, no_repeat_ngram_size,
+  // UNIMPLEMENTED names an option for which the host needs the former token first: DRY, no_repeat_ngram_size,
   // min_tokens, bad words of several tokens, phases, watermarks, banned phrases, a penalty scope. It also names those
   // that need the host's memory: allowed tokens, log probabilities by name, tempered ones, kept tokens, kept mass.
   // INVALID_ARGUMENT: beyond the limits, or another vocabulary than that of other rows.
@@ -83,9 +81,9 @@ class CudaStream {
   // Blocks until a step is done, not for later ones, and changes nothing. A ticket that was awaited is done.
   absl::Status Wait(Ticket ticket) const;
   // Returns the results of a step, one for each row of its logits, and advances its sequences. Blocks as Wait. Steps
-  // are awaited in the order in which they were queued. A row without a sequence, or whose results are void, has none.
-  // A row that fails ends there: its sequence stands where it stood, later steps of the row return the same error,
-  // until Put. UNAVAILABLE: the device is lost to this process.
+  // are awaited in the order in which they were queued. A row without a sequence, or with void results, has none. After
+  // a row fails, its sequence stays as it was, and later steps of the row return the same error until Put. UNAVAILABLE:
+  // the device is lost to this process.
   absl::StatusOr<std::vector<std::optional<RowResult>>> Await(Ticket ticket);
 
  private:

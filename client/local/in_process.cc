@@ -92,7 +92,7 @@ class InProcessStream final : public Transport,
     if (!node.empty()) closed = node.mapped();
   }
 
-  // For jobs.
+  // Finds a sequence for jobs.
   std::shared_ptr<Opened> Find(const SequenceRecord* record) {
     absl::MutexLock lock(&mutex_);
     const auto it = sequences_.find(record);
@@ -168,7 +168,7 @@ class StepJob final : public WorkPool::Job {
  private:
   const std::shared_ptr<InProcessStream> stream_;
   LocalStep step_;
-  std::vector<std::shared_ptr<Opened>> sequences_;  // of the rows
+  std::vector<std::shared_ptr<Opened>> sequences_;  // one a row
   absl::Mutex mutex_;
   uint32_t unfinished_ ABSL_GUARDED_BY(mutex_);
   absl::Time reported_ ABSL_GUARDED_BY(mutex_);
@@ -295,7 +295,7 @@ service::CheckpointKey TrustingKey() {
   return service::CheckpointKey::Trusting(&entropy);
 }
 
-// Starts streams that are usable at once: there is no hello, and no welcome. Each begins without sequences.
+// Starts streams that are usable at once, without hello and welcome. Each begins without sequences.
 class InProcessConnector final : public Connector {
  public:
   explicit InProcessConnector(uint32_t threads) : core_(std::make_shared<InProcessCore>(TrustingKey(), threads)) {}

@@ -17,7 +17,7 @@ using devices::cuda::Context;
 using devices::cuda::CurrentContext;
 
 constexpr uint32_t kDeviceMemory = devices::kHostMemory + 1;
-// Device memory that a batch may take beside the rows; one that needs more runs in chunks.
+// Device memory that a batch may take besides the rows; one that needs more runs in chunks.
 constexpr uint64_t kMostBytes = 512u << 20;
 
 bool IsOn(const Context& context, const void* pointer) {
@@ -28,8 +28,7 @@ bool IsOn(const Context& context, const void* pointer) {
   return result == devices::cuda::Result::kSuccess && device == static_cast<int>(context.hardware().index);
 }
 
-// Returns why the kernels do not run row number `row` of a sequence of these parameters, as its error; nothing if they
-// do.
+// Returns an error if the kernels cannot run row number `row` of a sequence with these parameters.
 std::optional<RowError> WhyNotHere(const kernels::RowParameters& parameters, const Row& task, uint32_t row) {
   const bool is_block = task.drafts != nullptr && task.drafts->mode == v1::VERIFY_MODE_BLOCK;
   // A place with several drafts is tested in rounds.
@@ -102,7 +101,7 @@ absl::StatusOr<std::vector<RowResult>> LocalCuda::Step(v1::DType dtype, std::spa
       begun.push_back({i, std::get<LocalText::Requests>(std::move(requests))});
     }
   }
-  // No sequence advances before the last answer of all is there.
+  // No sequence advances before all answers are there.
   if (absl::Status status = Answer(sequences, &begun); !status.ok()) {
     for (const Begun& row : begun) sequences[row.index]->own_->Abandon();
     return status;

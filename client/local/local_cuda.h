@@ -25,9 +25,9 @@ class LocalCuda {
   static absl::StatusOr<std::unique_ptr<LocalCuda>> CreateOn(std::shared_ptr<devices::cuda::Context> context);
 
   // As LocalSequence::Step for each row, `rows[i]` for `sequences[i]`: logits in the device's memory, masks and drafts
-  // in the host's. The kernels begin once the work is done that the caller's stream has by now (null: the default
-  // stream), and their answers are awaited. Rows that begin at multiples of 16 bytes are read in place; others are
-  // moved first, within the device.
+  // in the host's. The kernels begin after the work already queued on the caller's stream (null: the default stream),
+  // and their answers are awaited. Rows that begin at multiples of 16 bytes are read in place; others are moved first,
+  // within the device.
   //
   // An error concerns all rows, and leaves the sequences as they were. INVALID_ARGUMENT: memory that is not the
   // device's, a sequence that is named twice; FAILED_PRECONDITION: the stream captures a graph; UNAVAILABLE: the device

@@ -22,7 +22,7 @@ struct OpenedSequence {
   uint64_t history_hash = 0;     // 0 if it is not stateful
   uint64_t last_step_id = 0;     // 0: it has answered no step
   bool by_service = false;       // a server has opened it, not this process
-  v1::PolicyEffect policy = {};  // of the server's operator; empty without one
+  v1::PolicyEffect policy = {};  // the server's operator's; empty without one
 };
 
 // A sequence to be opened.
@@ -31,14 +31,14 @@ struct LocalOpen {
   uint64_t epoch = 0;                            // names this open in its answer
   std::optional<uint64_t> seed;
   uint32_t position = 0;
-  // The text up to `position`: the tokens, or the sequence whose first tokens they are.
+  // The text up to `position`: its tokens, or a sequence that begins with them.
   std::vector<uint32_t> tokens;
   uint32_t prompt_length = 0;
   std::shared_ptr<const SequenceRecord> parent = nullptr;
-  std::string checkpoint;  // of the last result; empty: the samplers begin with their first state
+  std::string checkpoint;  // the last result's; empty: the samplers begin with their first state
 };
 
-// A row to be stepped, of a sequence that is open.
+// A row to step, of an open sequence.
 struct LocalRow {
   std::shared_ptr<const SequenceRecord> record;
   Row row;

@@ -55,7 +55,7 @@ void TakeDrafts(const Drafts& drafts, service::RowAsk* ask) {
   ask->return_probabilities = drafts.return_probabilities;
 }
 
-// Returns the masks and bans of each position that has its own, or the one of all.
+// Returns one mask and bans for each position, or one for all positions.
 std::vector<service::MaskAsk> ToMaskAsks(const Row& row) {
   const auto bans = [](const std::vector<uint32_t>& list) { return !list.empty(); };
   std::vector<service::MaskAsk> asks(std::ranges::any_of(row.banned_tokens, bans) ? row.banned_tokens.size()
@@ -70,7 +70,7 @@ std::vector<service::MaskAsk> ToMaskAsks(const Row& row) {
   return asks;
 }
 
-// Returns what the row asks, but its place in a text. Refers to the row's lists.
+// Returns the row's ask, except its place in a text. Refers to the row's lists.
 service::RowAsk ToAsk(const Row& row, uint32_t index) {
   service::RowAsk ask;
   ask.row = index;

@@ -27,8 +27,8 @@ namespace sortition::client {
 // Converts a refusal of the service's code to the client's error.
 RowError ToRowError(const service::Refusal& refusal);
 
-// Not thread-safe; distinct sequences may be used by distinct threads at once. Members are as those of LocalSequence,
-// where nothing else is said.
+// Not thread-safe; distinct sequences may be used by distinct threads at once. Unless their comments differ, members do
+// the same as LocalSequence's.
 class LocalText {
  public:
   static absl::StatusOr<std::unique_ptr<LocalText>> Open(const SequenceOptions& options);
@@ -121,7 +121,7 @@ class LocalText {
   const std::shared_ptr<const service::SequenceSpec> spec_;
   std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
   uint32_t position_;
-  uint64_t sampler_state_;  // of samplers that depend on past probabilities
+  uint64_t sampler_state_;  // the state of samplers that depend on past probabilities
   service::Checkpoint last_checkpoint_;
   Rewinds rewinds_;
   bool takes_back_ = true;

@@ -14,8 +14,8 @@
 
 namespace sortition::client {
 
-// At most `threads` threads work at a time, those of callers included. The pool's own threads begin when they are first
-// needed. Thread-safe.
+// At most `threads` threads work at a time, callers' included. The pool's own threads begin when they are first needed.
+// Thread-safe.
 class WorkPool {
  public:
   class Job {
@@ -40,9 +40,9 @@ class WorkPool {
 
   // Adds a job of at least one piece, behind jobs of the same or a higher priority. Starts nothing.
   void Add(std::shared_ptr<Job> job, uint32_t pieces, int32_t priority);
-  // Removes the pieces that have not begun, of the owner's job `id` or of all its jobs.
+  // Removes the pieces that have not begun: of the owner's job `id`, or of all its jobs.
   void Remove(const void* owner, std::optional<uint64_t> id);
-  // Wakes a thread for each piece of work, as far as there are threads. Does not block.
+  // Wakes one thread for each piece of work, while sleeping threads are left. Does not block.
   void Start();
   // Works on the calling thread until `done` is true or nothing is left to begin. Other threads help if there is more
   // than one piece. `done` is called without locks.

@@ -1,4 +1,4 @@
-// Converts statuses of the lower layers to those of the library's interface.
+// Converts the lower layers' statuses to the library's.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,5 @@
-// A compact row is a description of a draw. Without sums it is a draw among the first tokens, which one kernel
-// describes; with sums it is one without filters, whose raw distribution has the first tokens.
+// A compact row is a description of a draw. Without sums, one kernel describes a draw among the first tokens. With
+// sums, the draw has no filters, and its raw distribution has the first tokens.
 #include "client/sortition/cuda_producer.h"
 
 #include <algorithm>

@@ -36,12 +36,12 @@ struct CudaProducer::Memory {
   absl::Status Open();
   // One token more than the first shows whether the list is whole.
   uint32_t tops() const { return limits_.first + 1; }
-  // On the device and on the host alike: outputs, then first tokens of the raw and of the processed distributions.
+  // Layout on the device and on the host: outputs, then first tokens of the raw, then of the processed distributions.
   uint64_t TopsOffset() const { return uint64_t{sizeof(kernels::cuda::RawOutput)} * limits_.rows; }
   uint64_t TopsBytes() const { return uint64_t{sizeof(kernels::cuda::TopToken)} * tops(); }  // of a row
   uint64_t ProcessedOffset() const { return TopsOffset() + TopsBytes() * limits_.rows; }
   uint64_t Bytes() const { return ProcessedOffset() + TopsBytes() * limits_.rows; }
-  // On the device alone: the tokens that are drawn, which are not read, lie behind.
+  // Only on the device: drawn tokens follow, which are not read.
   uint64_t TokensBytes() const { return uint64_t{sizeof(int32_t)} * limits_.rows; }
 
   const std::shared_ptr<devices::cuda::Context> context_;
@@ -49,7 +49,7 @@ struct CudaProducer::Memory {
   std::unique_ptr<CudaSampler::State> sampler_;
   devices::cuda::DevicePointer device_ = 0;
   std::byte* pinned_ = nullptr;
-  std::vector<Asked> asked_;  // of each row of the last statement
+  std::vector<Asked> asked_;  // one for each row of the last statement
 };
 
 }  // namespace sortition

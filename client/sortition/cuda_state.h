@@ -66,7 +66,7 @@ struct CudaSampler::State {
     bool has_new_edits = false;
     bool has_new_state = false;
     bool has_sequence = false;         // the device has the row's edits, position and state
-    bool has_new_sequence = false;     // `sequence`, or that there is none any more, is not on the device
+    bool has_new_sequence = false;     // the device lacks `sequence`, or its end
     kernels::cuda::Sequence sequence;  // as it begins
   };
 
@@ -103,7 +103,7 @@ struct CudaSampler::State {
   absl::Status Move(const Stage& stage, uint64_t offset, uint64_t bytes, CUstream_st* stream) const;
   // Queues copies of the edits that are new.
   absl::Status MoveEdits(const Stage& stage, CUstream_st* stream);
-  // Queues the copies of new sequences, and the kernel that makes the uploaded inputs those of all sequences.
+  // Queues the copies of new sequences, and the kernel that writes all sequences' state to the uploaded inputs.
   absl::Status MoveSequences(const Stage& stage, CUstream_st* stream);
   absl::Status Advance(bool follows_draw, CUstream_st* stream) const;
   const devices::cuda::Api& api() const { return context_->api(); }
@@ -149,7 +149,7 @@ struct CudaSampler::State {
   CudaBatch batch_;
   std::vector<Row> rows_;
   std::vector<uint32_t> order_;  // PlaceOf; empty: the rows' own numbers
-  Row nothing_;                  // for rows of the batch that are none of the sampler's
+  Row nothing_;                  // for rows of the batch that the sampler does not have
   bool is_uploaded_ = false;
   kernels::cuda::LaterKernels needed_;  // as uploaded
   bool has_sequences_ = false;          // as uploaded

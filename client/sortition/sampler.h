@@ -83,7 +83,7 @@ struct CudaTicket {
 struct CudaLimits {
   uint32_t rows = 256;           // at most 65,535
   uint32_t vocabulary = 131072;  // live tokens of a row
-  uint32_t edits = 0;            // tokens of a row with a penalty, bias or ban; of a sequence also those it draws
+  uint32_t edits = 0;            // a row's tokens with a penalty, bias or ban; also those a sequence draws
   uint32_t top = 0;              // first tokens of each distribution
   uint32_t kept = 0;             // kept tokens of a row that requests their list
 };
@@ -102,7 +102,7 @@ struct CudaBatch {
   uint64_t allowed_words = 0;              // from one row's mask to the next's; 0: one mask for all
   const uint32_t* positions = nullptr;     // one a row, read when the kernels run; null: SetRow's
   int32_t* tokens = nullptr;               // one a row; -1 where the row failed
-  float* logprobs = nullptr;               // one a row: raw where asked for, else processed, else 0; null: not wanted
+  float* logprobs = nullptr;               // one a row: raw if wanted, else processed, else 0; null: none
   // The whole output of each row except its kept tokens: error, both logprobs, ranks, counts. One a row, aligned to 8
   // bytes; null: only Download returns it.
   kernels::cuda::RawOutput* outputs = nullptr;
@@ -111,7 +111,7 @@ struct CudaBatch {
   kernels::cuda::TopToken* raw_top = nullptr;
   kernels::cuda::TopToken* processed_top = nullptr;
   // For rows whose task is to score or to verify a token. All are read when the kernels run.
-  const uint32_t* given = nullptr;  // the token, one a row; a row whose token is not below `vocabulary` draws
+  const uint32_t* given = nullptr;  // one a row; a token >= `vocabulary` makes the row draw
   const void* draft = nullptr;      // a drafter's probability of each live token; null: it was certain
   uint64_t draft_row_bytes = 0;     // from one row to the next; multiple of 4
   kernels::DType draft_dtype = kernels::DType::kF32;
@@ -181,10 +181,10 @@ class SORTITION_PUBLIC CudaSampler {
   Status SetSamplerState(uint32_t row, uint64_t state);
   // Sets all edits of the row, sorted by token, at most one a token. They stay until the next call.
   Status SetEdits(uint32_t row, std::span<const kernels::LogitEdit> edits);
-  // Starts a sequence with the row's position, edits and sampler state, set before. `counts`: of the tokens drawn so
-  // far that penalties count, sorted by token. Of `parameters`, the three penalties are used. Where all are off, no
-  // edits are needed. The row's edits must have no penalty. SetEdits, SetTask and SetSamplerState of the row
-  // are kFailedPrecondition until SetRow.
+  // Starts a sequence with the row's position, edits and sampler state, set before. `counts`: the tokens drawn so far
+  // that penalties count, sorted by token. Only the three penalties of `parameters` are used. If all are off, no edits
+  // are needed. The row's edits must have no penalty. SetEdits, SetTask and SetSamplerState of the row are
+  // kFailedPrecondition until SetRow.
   Status SetSequence(uint32_t row, const law::SamplingParameters& parameters, std::span<const TokenCount> counts = {});
 
   // Queues the copies of all changes on the stream, before the launches that are to use them. Blocks only while four
@@ -227,8 +227,8 @@ struct CudaLogits {
   uint32_t vocabulary = 0;
 };
 
-// States compact rows (kernels/law/COMPACT.md) of logits in a GPU's memory, on the caller's stream: the first tokens of
-// each row leave the GPU, 12 bytes each, and not the row. The bits are those that the CPU states.
+// States compact rows (kernels/law/COMPACT.md) of logits in a GPU's memory, on the caller's stream: only the first
+// tokens of each row leave the GPU, 12 bytes each. The bits are the same as on the CPU.
 //
 //   producer->State(stream, logits, parameters, sums);  ...  wait for the stream;  producer->Take(i, &row, &fails);
 //
@@ -242,9 +242,9 @@ class SORTITION_PUBLIC CudaProducer {
   CudaProducer(const CudaProducer&) = delete;
   CudaProducer& operator=(const CudaProducer&) = delete;
 
-  // Queues the statement of rows. `parameters` are those of each row: of them mask_nan and, for the sum, the
-  // temperature are used. `sums`: states both sums; a row whose chain sets no temperature has one. Waits for the GPU
-  // only while four statements before are in progress. Not in a stream that captures a graph.
+  // Queues the statement of rows. `parameters`: one a row; used are mask_nan and, for the sum, the temperature. `sums`:
+  // states both sums; a row whose chain sets no temperature has one. Waits for the GPU only while four earlier
+  // statements are in progress. Not in a stream that captures a graph.
   Status State(CUstream_st* stream, const CudaLogits& logits, std::span<const kernels::RowParameters> parameters,
                bool sums);
 

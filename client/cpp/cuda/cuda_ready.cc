@@ -58,7 +58,7 @@ absl::StatusOr<ReadyWord> CudaReady::Raise(CUstream_st* stream) {
   int capture = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamIsCapturing(stream, &capture));
   if (capture != 0) return absl::FailedPreconditionError("stream: captures a graph");
-  // By default the write is visible after all writes of the work before it.
+  // By default the write becomes visible after all writes of earlier work.
   SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamWriteValue32(stream, address_, value_ + 1, 0));
   return ReadyWord{reinterpret_cast<const uint32_t*>(memory_.get()), ++value_};
 }

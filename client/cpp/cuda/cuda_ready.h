@@ -15,14 +15,14 @@
 
 namespace sortition::client {
 
-// Belongs to one stream, whose writes are in order; each stream takes a word for itself. Not thread-safe.
+// Belongs to one stream, whose writes are in order; each stream takes its own word. Not thread-safe.
 class CudaReady {
  public:
   static constexpr uint64_t kBytes = 4096;  // size of the memory: a page
 
-  // `memory` is kBytes of Client::AllocateRows, aligned to kBytes and used for nothing else. It is shared with the
-  // server if the server is to read the word itself. `device` and errors are those of CudaRows::Create, and
-  // FAILED_PRECONDITION if the device cannot write there.
+  // `memory`: kBytes from Client::AllocateRows, aligned to kBytes, with no other use. Shared with the server if the
+  // server reads the word itself. `device` and errors as for CudaRows::Create, and FAILED_PRECONDITION if the device
+  // cannot write there.
   static absl::StatusOr<std::unique_ptr<CudaReady>> Create(int device, std::shared_ptr<std::byte> memory);
   static absl::StatusOr<std::unique_ptr<CudaReady>> CreateOn(const devices::cuda::Api& api,
                                                              const devices::cuda::Hardware& hardware,

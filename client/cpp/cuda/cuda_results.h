@@ -23,9 +23,9 @@
 
 namespace sortition::client {
 
-// Holds the results of one step. Those of the next step overwrite them when they arrive. For a step with CudaReady,
-// this is after the work that writes its logits. A step that fails earlier is written directly after the step before
-// it, so that work queued behind that step may read -1.
+// Holds the results of one step. The next step's results overwrite them when they arrive: with CudaReady, after the
+// work that writes that step's logits. A step that fails earlier is written directly after the step before it, so that
+// work queued behind that step may read -1.
 //
 // Steps are written in their order: results that arrive before those of an earlier step wait for them, so that no
 // stream continues too early. One thread at a time may call StepAsync. Results may arrive at the same time, on any
@@ -35,7 +35,7 @@ namespace sortition::client {
 // the client's fallback. Their bits are those of the client's results.
 class CudaResults {
  public:
-  // Makes room for steps of up to `rows` rows, at least 1. `device` and errors are those of CudaRows::Create.
+  // Makes room for steps of up to `rows` rows, at least 1. `device` and errors as for CudaRows::Create.
   static absl::StatusOr<std::unique_ptr<CudaResults>> Create(int device, uint32_t rows);
   static absl::StatusOr<std::unique_ptr<CudaResults>> CreateOn(const devices::cuda::Api& api,
                                                                const devices::cuda::Hardware& hardware, uint32_t rows);

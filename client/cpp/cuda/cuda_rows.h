@@ -21,10 +21,10 @@ namespace sortition::client {
 // An engine's last layer writes the logits here, or the engine copies them here within the device. Memory of other
 // allocators, such as a framework's tensors, cannot be passed on. The logits that a step names must be complete before
 // the step is sent: wait for the stream that writes them (WaitFor). They must not change until the step is answered;
-// otherwise the result is that of some mixture of both.
+// otherwise the result belongs to some mixture of both.
 //
-// Thread-safe, except that bytes must not be read (Read) while they are written. The memory itself lives until the
-// server has released it, too.
+// Thread-safe, except that bytes must not be read (Read) while they are written. The memory lives until the server too
+// has released it.
 class CudaRows {
  public:
   // Allocates `bytes`, rounded up to the driver's granularity (mostly 2 MiB), on device number `device` in the driver's

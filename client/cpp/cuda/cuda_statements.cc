@@ -68,7 +68,7 @@ class CudaStatements {
     if (producer_ != nullptr && rows.vocabulary <= limits_.vocabulary && rows.count == limits_.first) {
       return absl::OkStatus();
     }
-    producer_ = nullptr;  // its memory goes before that of the next one comes
+    producer_ = nullptr;  // frees its memory before the next one allocates
     limits_ = {.rows = kRowsAtOnce, .vocabulary = rows.vocabulary, .first = rows.count};
     auto producer = CudaProducer::Memory::Create(context_, limits_);
     if (!producer.ok()) return producer.status();

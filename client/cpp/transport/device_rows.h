@@ -40,8 +40,8 @@ struct DeviceRows {
   uint64_t bytes = 0;                // size of the allocation from `data`; at most handle.bytes
   // Copies bytes at an offset to the host, for servers that cannot read them in place. Blocks; thread-safe.
   std::function<absl::Status(uint64_t offset, std::span<std::byte> to)> read;
-  // States rows on the device, for servers that take compact rows; null: the device states none. Absent: the row fails
-  // with these logits. An error: none of these rows is stated. Blocks; thread-safe.
+  // States rows on the device, for servers that take compact rows; null: the device states none. An absent element: the
+  // row fails with these logits. An error: no row is stated. Blocks; thread-safe.
   std::function<absl::StatusOr<std::vector<std::optional<kernels::StatedRow>>>(const RowsToState& rows)> state =
       nullptr;
 };

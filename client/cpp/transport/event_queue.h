@@ -45,10 +45,10 @@ class EventQueue final : public Poller {
   // than one that reads.
   void Stop();
 
-  // Has the next one who would wait for an event begin an operation first. Called while an event runs.
+  // Makes the next thread that would wait for an event begin an operation first. Called while an event runs.
   void BeginLater(std::function<void()> begin);
 
-  // Has the thread read whenever no caller does: somebody waits who does not read.
+  // Makes the queue's thread read while no caller does, because some waiting thread does not read.
   void Attend();
   // Sends the thread away from the queue: a caller comes at once.
   void Expect();
@@ -79,7 +79,7 @@ class EventQueue final : public Poller {
   absl::Time left_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // when the last caller came or left
   std::vector<std::function<void()>> later_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_later_ = false;
-  std::atomic<bool> has_followers_ = false;  // callers for which another one reads
+  std::atomic<bool> has_followers_ = false;  // callers wait while another one reads
   std::atomic<bool> sent_away_ = false;      // the thread is to leave the queue
   std::thread thread_;
 };

@@ -16,14 +16,14 @@
 namespace sortition::client {
 
 // Keeps gRPC initialised for the life of the process. Without it gRPC shuts itself down when its last channel is
-// destroyed, and this clean-up would run beside a new channel or beside the end of the process. To be called before a
+// destroyed, and this clean-up would run at the same time as a new channel or the end of the process. Called before a
 // channel is made. Thread-safe.
 void KeepGrpcRunning();
 
 // Adds `token` to the metadata of a call, as a bearer token, if it is not empty.
 void AddToken(const std::string& token, grpc::ClientContext* context);
 
-// Returns the credentials that `tls` asks for; plain text if it is absent.
+// Returns the credentials for `tls`; plain text if it is absent.
 std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<TlsOptions>& tls);
 
 struct ChannelOptions {

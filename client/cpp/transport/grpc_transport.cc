@@ -173,7 +173,7 @@ class GrpcStream final : public Transport, public std::enable_shared_from_this<G
     absl::MutexLock lock(&mutex_);
     return call_;
   }
-  // To be called while an operation is pending or about to be started.
+  // Called while an operation is pending or about to start.
   grpc::GenericClientAsyncReaderWriter* rpc() { return call()->rpc.get(); }
   void CancelCall() {
     if (const std::shared_ptr<Call> call = this->call()) call->context.TryCancel();
@@ -286,8 +286,8 @@ void GrpcStream::OnRead(bool ok) {
   } else {
     events_.OnResponse(number_, response);
   }
-  // gRPC tells the server at once that there is room for the next message, which wakes up a thread there. Behind the
-  // caller's next step that thread is awake.
+  // gRPC tells the server at once that there is room for the next message, which wakes a thread there. After the
+  // caller's next step that thread is awake anyway.
   queue_->BeginLater([this] { ReadNext(); });
 }
 

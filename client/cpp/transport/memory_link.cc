@@ -103,7 +103,7 @@ absl::StatusOr<v1::MemoryResponse> MemoryLink::Ask(const v1::MemoryRequest& requ
   for (;;) {
     auto response = Receive(received, budget);
     if (!response.ok()) {
-      Disconnect();  // a late answer would be taken for that of the next request
+      Disconnect();  // a late answer would pass for the next request's
       return response;
     }
     if (response->has_unregistered()) continue;  // answers an earlier Unregister

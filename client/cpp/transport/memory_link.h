@@ -51,7 +51,7 @@ class MemoryLink {
   // Identifies the server, as the welcomes of its streams do; empty if the server does not name itself.
   const std::string& server_instance() const { return server_instance_; }
 
-  // The token with which a stream names this connection.
+  // The token by which a stream names this connection.
   const std::string& token() const { return token_; }
   // The server's limit on the bytes of all regions of this connection.
   uint64_t most_bytes() const { return most_bytes_; }

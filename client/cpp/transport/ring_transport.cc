@@ -22,7 +22,7 @@ using service::RingStatus;
 
 // Upper bound on one sleep: the thread checks whether the server lives and whether the stream was cancelled.
 constexpr absl::Duration kSleep = absl::Milliseconds(50);
-// The same while messages wait for room in the ring, for which there is no wake-up.
+// The same while messages wait for room in the ring, which wakes no thread.
 constexpr absl::Duration kShortSleep = absl::Milliseconds(1);
 
 int64_t Nanoseconds() { return absl::ToUnixNanos(service::SteadyClock().Now()); }

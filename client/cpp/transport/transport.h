@@ -63,8 +63,8 @@ class ReceivedResponse {
 class StreamEvents {
  public:
   virtual ~StreamEvents() = default;
-  // The stream has memory shared with its server, which Transport::memory returns from now on. Called before the
-  // welcome. May block until the budget is used up.
+  // The stream has memory shared with its server: Transport::memory returns it. Called before the welcome. May block
+  // until the budget is used up.
   virtual void OnMemory(SharedMemory*, const RetryBudget&) {}
   // `response` lives until this returns.
   virtual void OnResponse(uint64_t stream, const v1::StreamResponse& response) = 0;
@@ -75,7 +75,7 @@ class StreamEvents {
   virtual void OnEnded(uint64_t stream, absl::Status status) = 0;
 };
 
-// Work of a waiting caller for a stream, on its own thread: it reads answers, or samples rows. Thread-safe. Does not
+// Work that a waiting caller does for a stream on its own thread: reads answers, or samples rows. Thread-safe. Does not
 // keep the stream from being cancelled.
 class Poller {
  public:
@@ -116,7 +116,7 @@ class Transport {
   virtual TransportInUse in_use() { return {}; }
 };
 
-// Returns a reference to `stream` with which the stream is cancelled when its last copy goes.
+// Returns a reference to `stream` that cancels it when the last copy is destroyed.
 template <typename Stream>
 std::shared_ptr<Transport> CancelledWithLast(std::shared_ptr<Stream> stream) {
   Transport* const transport = stream.get();

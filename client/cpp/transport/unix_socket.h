@@ -35,7 +35,7 @@ class RetryBudget {
  private:
   static absl::Time Now() { return service::SteadyClock().Now(); }
 
-  absl::Time until_;  // of that clock
+  absl::Time until_;  // by that clock
   std::stop_token stop_;
 };
 

@@ -145,13 +145,13 @@ typedef struct sortition_sequence_options {
   uint32_t live_vocabulary_size;           // ids at or above are never drawn; 0: all are live
   const uint32_t* prompt;
   size_t prompt_count;
-  uint64_t seed;                // of the noise, with has_seed; otherwise a random one
+  uint64_t seed;                // the noise's, with has_seed; otherwise random
   uint32_t has_seed;            // 1: `seed` is given
   uint32_t choice_index;        // which of several completions of one prompt; 0 to 65535
   uint32_t start_position;      // position of the first token, if no option looks at the history and `prompt` is empty
   uint32_t has_start_position;  // 1: `start_position` is given
   const char* model;            // for the server's log; at most 128 bytes
-  uint32_t turns;               // of a client with a shard: sortition_sequence_info.turns of the other ranks
+  uint32_t turns;               // with a shard: sortition_sequence_info.turns of the other ranks
   uint32_t reserved;            // 0
   // Gets the receipts of the sequence's tokens; null: the sequence has none. The log of one sequence. Refused where no
   // service makes them: for local sequences, and clients with a fallback in process. With a shard the log is rank 0's.
@@ -192,15 +192,15 @@ typedef struct sortition_sequence_info {
   uint32_t vocabulary_size;  // elements of a row
   uint32_t position;         // tokens of prompt and output so far
   uint32_t stateful;         // 1: an option looks at the history, so the tokens are kept
-  uint32_t turns;            // number of times that the text was cut or scored, of a client with a shard; else 0
+  uint32_t turns;            // number of cuts and scores of the text, with a shard; else 0
 } sortition_sequence_info;
 
 // Fills `info` as far as info->struct_size says.
 SORTITION_API sortition_code sortition_sequence_get_info(const sortition_sequence* sequence,
                                                          sortition_sequence_info* info, sortition_error** error);
 
-// Copies the first `capacity` tokens of prompt and output to `tokens`, and stores the number of all in *count. There
-// are none if the sequence is not stateful.
+// Copies the first `capacity` tokens of prompt and output to `tokens`, and stores the number of all tokens in *count: 0
+// if the sequence is not stateful.
 SORTITION_API sortition_code sortition_sequence_get_tokens(const sortition_sequence* sequence, uint32_t* tokens,
                                                            size_t capacity, size_t* count, sortition_error** error);
 
@@ -227,7 +227,7 @@ enum {
 // named twice.
 enum { SORTITION_DRAFTS_WITHOUT_REPLACEMENT = 1, SORTITION_DRAFTS_WITH_REPLACEMENT = 2 };
 
-// A drafter's probabilities of some tokens; those of the others are 0.
+// A drafter's probabilities of some tokens; other tokens have 0.
 typedef struct sortition_sparse_probabilities {
   size_t struct_size;
   const uint32_t* tokens;
@@ -264,8 +264,8 @@ typedef struct sortition_row {
   const sortition_drafts* drafts;  // null: none
   const uint32_t* scored;          // tokens that follow each other; null: none. The sequence stays as it is.
   size_t scored_count;
-  // Selects another draw at the same position, but for one that a watermark marks. 0 to 65535. The client adds the
-  // number of the sequence's rewinds, modulo 65536. Scores have the caller's salt alone.
+  // Selects another draw at the same position. Has no effect on a draw that a watermark marks. 0 to 65535. The client
+  // adds the number of the sequence's rewinds, modulo 65536. Scores use only the caller's salt.
   uint32_t draw_salt;
   uint32_t reserved;  // 0
   // Tokens that cannot be drawn in this step, even if the mask allows them: with drafts at the first position, for
@@ -278,7 +278,7 @@ typedef struct sortition_batch {
   size_t struct_size;
   const sortition_row* rows;  // all with the same struct_size
   size_t row_count;           // at least 1
-  uint32_t vocabulary_size;   // elements of a row: that of every sequence, or the client's shard_tokens
+  uint32_t vocabulary_size;   // elements of a row: every sequence's vocabulary, or the client's shard_tokens
   int32_t dtype;              // of the logits: SORTITION_F32, ...
   int32_t draft_dtype;        // of drafters' probabilities; 0: SORTITION_F32
   // For logits that are still being written, with a client: they are complete when *ready_word is ready_value, or less
@@ -294,7 +294,7 @@ typedef struct sortition_logprobs {
   size_t struct_size;
   float logprob;               // of the position's token; -inf if it is not in the distribution
   uint32_t rank;               // of this token, 1 = first in order; 0 if it is not in the distribution
-  const uint32_t* top_tokens;  // the alternatives that were asked for, first in order
+  const uint32_t* top_tokens;  // the requested alternatives, first in order
   const float* top_logprobs;
   size_t top_count;
   const float* requested_logprobs;  // of "logprob_token_ids", in their order
@@ -310,7 +310,7 @@ typedef struct sortition_position {
   uint32_t has_entropy;
   uint32_t kept_count;  // number of tokens that passed every filter, with has_kept_count
   uint32_t has_kept_count;
-  uint32_t phase;                       // in which the token was drawn: 1 is the first of "phases"; 0: outside of all
+  uint32_t phase;                       // phase of the draw: 1 is the first of "phases"; 0: no phase
   const sortition_logprobs* raw;        // null unless "raw_logprobs" is set
   const sortition_logprobs* processed;  // null unless "processed_logprobs" is set
   const uint32_t* kept_tokens;          // ids, ascending, with "kept_set.tokens"
@@ -334,14 +334,14 @@ typedef struct sortition_result {
   // The drawn token; the accepted drafts and the token after them; the scored tokens.
   const sortition_position* const* positions;
   size_t position_count;
-  uint32_t accepted;                // number of accepted drafts: what to commit by
+  uint32_t accepted;                // number of accepted drafts, to commit by
   uint32_t matched;                 // telemetry: drafts that passed at their own position
   const uint8_t* position_matched;  // telemetry: 1 or 0 for each draft
   size_t position_matched_count;
   const uint32_t* path;  // of a tree: the accepted drafts, by index
   size_t path_count;
-  // The banned phrase ("banned_phrases") that the text has ended in, and its position. The sequence has been cut there,
-  // its next draw there begins with another token, and its draws from there on have fresh noise. Null: none.
+  // The banned phrase ("banned_phrases") that the text has ended in, and its position. The sequence has been cut there.
+  // Its next draw begins with another token, and later draws have fresh noise. Null: none.
   const uint32_t* rewind_tokens;
   size_t rewind_count;
   uint32_t rewind_position;
@@ -358,9 +358,9 @@ typedef struct sortition_results {
 // Frees results and the data that they name; null is allowed.
 SORTITION_API void sortition_results_free(sortition_results* results);
 
-// Steps rows of local sequences on the calling thread, one after the other. Each row succeeds or fails alone. Blocks
-// for the time of the computation. The call fails if the batch itself is invalid; then nothing has happened. If memory
-// runs out (RESOURCE_EXHAUSTED) some rows may have been sampled already.
+// Steps rows of local sequences on the calling thread, in turn. Each row succeeds or fails alone. Blocks for the time
+// of the computation. The call fails if the batch itself is invalid; then nothing has happened. If memory runs out
+// (RESOURCE_EXHAUSTED) some rows may have been sampled already.
 SORTITION_API sortition_code sortition_local_step(const sortition_batch* batch, sortition_results** results,
                                                   sortition_error** error);
 
@@ -422,7 +422,7 @@ typedef struct sortition_client_options {
 } sortition_client_options;
 
 // Blocks until a target or the fallback has welcomed a stream. After each target has failed twice, returns UNAVAILABLE,
-// or the code with which the last one refused. INVALID_ARGUMENT if an option is out of range.
+// or the code of the last one's refusal. INVALID_ARGUMENT if an option is out of range.
 SORTITION_API sortition_code sortition_client_connect(const sortition_client_options* options,
                                                       sortition_client** client, sortition_error** error);
 
@@ -451,12 +451,12 @@ SORTITION_API sortition_code sortition_client_step(sortition_client* client, con
                                                    const sortition_step_options* options, sortition_results** results,
                                                    sortition_error** error);
 
-// Receives the results of a step and owns them. Null if there was no memory for them. Called on a thread of the
-// client's, or on a thread that is in sortition_client_step. Must not block. May start steps.
+// Receives the results of a step and owns them. Null if there was no memory for them. Called on a client's thread, or
+// on a thread that is in sortition_client_step. Must not block. May start steps.
 typedef void (*sortition_step_done)(void* user_data, sortition_results* results);
 
-// Does the same without blocking. Calls `done` exactly once if it returns SORTITION_OK, maybe before it returns, and
-// otherwise not. The memory that rows name must stay unchanged until then.
+// Does the same without blocking. Calls `done` exactly once if it returns SORTITION_OK, maybe before it returns;
+// otherwise never. The memory that rows name must stay unchanged until then.
 SORTITION_API sortition_code sortition_client_step_async(sortition_client* client, const sortition_batch* batch,
                                                          const sortition_step_options* options,
                                                          sortition_step_done done, void* user_data,
@@ -499,8 +499,8 @@ SORTITION_API sortition_code sortition_client_get_transport(sortition_client* cl
 SORTITION_API sortition_code sortition_client_get_ignored_fields(sortition_client* client, char* buffer, size_t size,
                                                                  size_t* length, sortition_error** error);
 
-// Copies the worker session, at most `size` bytes with the 0 byte at its end, to `buffer`, and stores the bytes of all
-// of it without the 0 byte in *length.
+// Copies the worker session to `buffer`, at most `size` bytes with the 0 byte at its end, and stores its whole length
+// without the 0 byte in *length.
 SORTITION_API sortition_code sortition_client_get_worker_session(sortition_client* client, char* buffer, size_t size,
                                                                  size_t* length, sortition_error** error);
 

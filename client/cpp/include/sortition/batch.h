@@ -45,8 +45,8 @@ struct Row {
   // vocabulary_size elements of the batch's type, little-endian, with any alignment. With `drafts` or `scored`:
   // positions() adjacent rows of them.
   const void* logits = nullptr;
-  // Selects another draw at the same position, but for one that a watermark marks. 0 to 65535. The client adds the
-  // number of the sequence's rewinds, modulo 65536. Scores have the caller's salt alone.
+  // Selects another draw at the same position. Has no effect on a draw that a watermark marks. 0 to 65535. The client
+  // adds the number of the sequence's rewinds, modulo 65536. Scores use only the caller's salt.
   uint32_t draw_salt = 0;
   // Tokens that may be drawn in this step: ceil(vocabulary_size / 32) words, least significant bit first, 1 = allowed.
   // Null: all. With drafts there is one such mask for each position, adjacent; all scored tokens share one.
@@ -57,7 +57,7 @@ struct Row {
   // Instead of a draw: drafts to be verified, with a VerifyResult, or tokens to be scored, with a ScoreResult.
   const Drafts* drafts = nullptr;
   std::span<const uint32_t> scored = {};
-  // With `scored`: of each of these tokens, the ids whose log probabilities are returned at its position; or empty.
+  // With `scored`: for each of these tokens, the ids whose log probabilities are returned at its position; or empty.
   std::span<const std::vector<uint32_t>> scored_requests = {};
   // With `scored`: returns where each of these tokens stands in the race of its position.
   bool score_race = false;
@@ -96,7 +96,7 @@ struct Batch {
   uint32_t vocabulary_size = 0;
   std::vector<Row> rows;
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
-  // Set if the logits are still being written when the batch is stepped: the word says when they are complete. If
+  // Set if the logits are still being written when the batch is stepped. The word is raised when they are complete. If
   // logits and word lie in memory shared with the server (Client::AllocateRows), the server gets the step at once and
   // waits for the word itself; otherwise the client waits for it and sends the step then. Rows whose word is not raised
   // in time get DEADLINE_PASSED. Masks and draft probabilities must be complete when the batch is stepped.
@@ -120,10 +120,10 @@ struct StepOptions {
 };
 
 // A result with `rewind` ends in a banned phrase (SamplingParameters.banned_phrases). The client has taken it back: the
-// sequence is at rewind.position again, the phrase is gone from its tokens, its next draw there cannot begin with the
-// phrase's first token, and its draws from there on have fresh noise. The caller drops the same tokens, which are
-// rewind.tokens. Exception: a token that an option emits in any case cannot be banned; then the sequence is not cut the
-// second time, and the phrase stays.
+// sequence is at rewind.position again, without the phrase's tokens. Its next draw cannot begin with the phrase's first
+// token, and later draws have fresh noise. The caller drops the same tokens, which are rewind.tokens. Exception: a
+// token that an option emits in any case cannot be banned; then the sequence is not cut the second time, and the phrase
+// stays.
 //
 // The drawn token with the requested log probabilities; for a row with drafts, the accepted ones and the token after
 // them; for a row with scored tokens, their log probabilities; or the error.

@@ -58,7 +58,7 @@ class Sequence {
   // Number of times that the text was cut or scored. It is the same on all ranks of a text (ClientOptions::shard).
   uint32_t turns() const;
 
-  // Returns what rewinds have left (SequenceOptions::rewound).
+  // Returns the state that rewinds have left, for SequenceOptions::rewound.
   Rewound rewound() const;
 
   // Rewrites by the caller, between steps. OUT_OF_RANGE if a token is not below the live vocabulary, or if there is
@@ -79,8 +79,8 @@ class Sequence {
 class Client {
  public:
   // Blocks until a target or the fallback has welcomed a stream. After each target has failed twice, returns
-  // UNAVAILABLE, or the code with which the last one refused (UNAUTHENTICATED, ...), with the last one's message.
-  // INVALID_ARGUMENT if an option is out of range.
+  // UNAVAILABLE, or the last one's code (UNAUTHENTICATED, ...) and message. INVALID_ARGUMENT if an option is out of
+  // range.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   // Connects through `connector`, which starts every stream, the fallback's too. For tests.
   static absl::StatusOr<std::unique_ptr<Client>> ConnectWith(ClientOptions options,
@@ -110,7 +110,7 @@ class Client {
   // the batch itself is invalid; then nothing has happened.
   absl::StatusOr<std::vector<RowResult>> Step(const Batch& batch, const StepOptions& options = {});
 
-  // Does the same without blocking. `done` is called exactly once: on a thread of the client's or on one that is in
+  // Does the same without blocking. `done` is called exactly once: on a client's thread, or on a thread that is in
   // Step. It must not block and may step again. The rows' memory and the sequences must live until then. If the batch
   // itself is invalid, the status says so and `done` is not called.
   using StepDone = absl::AnyInvocable<void(std::vector<RowResult>)>;
@@ -147,8 +147,8 @@ class Client {
     // while there is no stream or its server has not answered. May change with every stream. Thread-safe; does not
     // block.
     virtual absl::Status sharing() const = 0;
-    // Returns true if the device states such rows in compact form for the stream in use (docs/rows.md): then first
-    // tokens leave the device, and rows only where the server asks for more. Thread-safe; does not block.
+    // Returns true if the device states such rows in compact form for the stream in use (docs/rows.md): then only first
+    // tokens leave the device, and a row only if the server needs more. Thread-safe; does not block.
     virtual bool IsStated(uint32_t vocabulary_size, uint32_t element_bytes) const = 0;
   };
   absl::StatusOr<std::shared_ptr<const DeviceMemory>> ShareDevice(DeviceRows rows);

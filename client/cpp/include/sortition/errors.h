@@ -1,4 +1,4 @@
-// Errors of rows, sequences and calls: one plain type for those of the service and those of the client.
+// Errors of rows, sequences and calls: one plain type for the service's and the client's.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ struct RowError {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   v1::ErrorReason reason = v1::ERROR_REASON_UNSPECIFIED;
   std::string field;  // path of the offending field; empty if there is none
-  std::string limit;  // the range that is accepted; empty if there is none
+  std::string limit;  // the accepted range; empty if there is none
   std::string message;
   absl::Duration retry_after = absl::ZeroDuration();  // zero = no advice
 };

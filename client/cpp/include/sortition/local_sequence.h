@@ -1,8 +1,8 @@
 // One sequence sampled on the caller's own thread: no service, no stream, no queue; the same tokens and bits. Needs the
 // library sortition_in_process.
 //
-// With a sequence's options and seed it draws with that sequence's noise, at its positions: given a drafter's logits it
-// proposes the tokens that the sequence is most likely to draw (docs/client.md).
+// With another sequence's options and seed it draws with the same noise at each position. From a drafter's logits it so
+// proposes the tokens that the other is most likely to draw (docs/client.md).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace sortition::client {
 
 class LocalText;
 
-// Options of a row's step beside the row.
+// Options of a row's step that the row does not have.
 struct LocalStepOptions {
   v1::DType draft_dtype = v1::DTYPE_F32;  // of Drafts::probabilities
   uint32_t row = 0;                       // index of the row in the caller's step, for the fields of errors
@@ -44,8 +44,8 @@ class LocalSequence {
   LocalSequence(const LocalSequence&) = delete;
   LocalSequence& operator=(const LocalSequence&) = delete;
 
-  // Draws a token from one row, verifies its drafts or scores its tokens, and advances by the tokens that this gave;
-  // blocks for the time of the computation. `row.sequence` is not looked at. The result is a server's, but for
+  // Draws a token from one row, verifies its drafts or scores its tokens, and advances by the resulting tokens; blocks
+  // for the time of the computation. Ignores `row.sequence`. The result equals a server's, except that it has no
   // checkpoints: samplers' states stay here. A row that fails leaves the sequence as it was.
   RowResult Step(v1::DType dtype, const Row& row, const LocalStepOptions& options = {});
 
@@ -56,7 +56,7 @@ class LocalSequence {
   // Empty if the sequence is not stateful.
   std::vector<uint32_t> tokens() const;
 
-  // Rewrites as those of Sequence.
+  // Rewrites like Sequence's.
   absl::Status ReplaceLast(uint32_t token);
   absl::Status Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);

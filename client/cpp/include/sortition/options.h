@@ -55,11 +55,11 @@ struct TransportInUse {
 // client of the same server. Shards cover the vocabulary and do not overlap. docs/data-plane.md has the rules for
 // ranks.
 struct VocabularyShard {
-  uint32_t index = 0;            // of this rank; masks, priorities and traces of steps are taken from rank 0
+  uint32_t index = 0;            // this rank's; steps take masks, priorities and traces from rank 0
   uint32_t count = 0;            // of ranks, 2 to 256
   uint32_t first_token = 0;      // of this shard
   uint32_t tokens = 0;           // in this shard: elements of a row in this rank's batches
-  uint32_t vocabulary_size = 0;  // of a whole row: that of every sequence
+  uint32_t vocabulary_size = 0;  // a whole row's: every sequence's
 };
 
 // How the client and a server exchange messages and rows. Tokens do not depend on it.
@@ -80,7 +80,7 @@ struct TransportOptions {
   // does not speak to a memory socket of any other user.
   std::optional<uint32_t> memory_server_user = std::nullopt;
   // Longest time for which a caller that waits for its step over a ring polls before it sleeps. It polls only if the
-  // last answer came within this time. Costs a core while it polls: up to the whole wait of each step. Zero = never
+  // last answer came within this time. Polling keeps a core busy: up to the whole wait of each step. Zero = never
   // polls.
   absl::Duration ring_spin = absl::Milliseconds(1);
 };
@@ -131,7 +131,7 @@ struct LimitOptions {
 // Most callers set `targets`, and `in_process` or `transport`.
 struct ClientOptions {
   // "host:port" or "unix:path", tried in turn. May be empty with `in_process`: all rows are then sampled in this
-  // process. The last one may be "in_process", which says the same as `in_process` and needs it.
+  // process. The last one may be "in_process", which means the same as `in_process` and needs it.
   std::vector<std::string> targets = {};
   // Set: while no target can be reached, rows are sampled in this process, with the same tokens. Null: steps wait for a
   // target until their deadline.
@@ -143,7 +143,7 @@ struct ClientOptions {
   std::string worker_session = {};
   std::string name = "sortition-cpp";  // for the server's logs; at most 128 bytes
   // Set: a server of an earlier release ignores the fields that it does not know, and Client::ignored_fields names
-  // them. A sampler that they ask for is then off. Not set: the server refuses the message or the row (UNKNOWN_FIELD).
+  // them. A sampler in such a field is then off. Not set: the server refuses the message or the row (UNKNOWN_FIELD).
   bool ignore_unknown_fields = false;
   // Set if this process steps shards of rows. Then there is one target, the same for all ranks; `worker_session` is
   // given, the same for all ranks, and request ids are used once in it; and rows are not sampled in this process.
@@ -184,8 +184,8 @@ struct SequenceOptions {
   std::optional<uint32_t> start_position;
   // With ClientOptions::shard, if a rank continues a text in a new process: Sequence::turns() of the other ranks.
   uint32_t turns = 0;
-  // If a process continues a text with banned phrases that another one has begun: Sequence::rewound() of that one.
-  // Without it a phrase that was taken back may be drawn, and taken back, once more, with noise that was used.
+  // For a process that continues another one's text with banned phrases: the other one's Sequence::rewound(). Without
+  // it a phrase that was taken back may be drawn and taken back again, with used noise.
   Rewound rewound = {};
   // If a process continues a text that another one has begun under an operator's policy: Sequence::policy() of that
   // one. The text keeps its mark and its values, or is refused. Absent: the policy that is in force now holds.

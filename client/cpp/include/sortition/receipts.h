@@ -28,7 +28,7 @@ class ReceiptLog {
   // if it has not: then the last receipts are not signed.
   bool AwaitEnd(absl::Duration most) const;
 
-  // For the client.
+  // Returns the salt for the client.
   std::string salt() const;
   void OnOpened(uint64_t seed, std::string_view salt, std::string_view records);
   void OnRecords(std::string_view records);
