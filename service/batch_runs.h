@@ -16,7 +16,7 @@ namespace sortition::service {
 // The run of a step's rows in one batch. Its times are the clock's.
 struct BatchRun {
   std::string_view device;  // its name, valid as long as the batcher
-  uint32_t rows = 0;        // of the step
+  uint32_t rows = 0;        // the step's rows in the batch
   absl::Time queued;        // the first of them joined the queue
   absl::Time started;       // the device got the batch
   absl::Time ended;         // the device had finished it

@@ -39,7 +39,7 @@ inline Refusal MissingField(const FieldName& field) {
   return Refusal{Reason::kMissingField, field.Text(), "", "must be set"};
 }
 
-// Refuses ids whose log probabilities are wanted, where no distribution is asked for.
+// Refuses ids whose log probabilities are wanted if no distribution is.
 inline Refusal NoLogprobs(const FieldName& field) {
   return Refusal{Reason::kContradiction, field.Text(), "",
                  "none of raw_logprobs, processed_logprobs and tempered_logprobs is asked for"};
@@ -53,7 +53,7 @@ std::optional<Refusal> CheckRange(T value, T low, T high, const FieldName& field
                  absl::StrCat(value, " is out of range")};
 }
 
-// Checks a range that ends at a limit, whose name the refusal has.
+// Checks a range that ends at a limit. The refusal names the limit.
 inline std::optional<Refusal> CheckRange(uint64_t value, uint64_t low, const Bound& high, const FieldName& field) {
   auto refusal = CheckRange(value, low, high.value, field);
   if (refusal && value > high.value) refusal->limit = high.Text();

@@ -1,5 +1,5 @@
-// Accounts of what each client holds and how fast it uses the service, for the limits on one client. A client is an
-// identity, the tenant that owns its sequences. The limits on all clients together are elsewhere.
+// Accounts of each client's memory and rate of use, for the limits on one client. A client is an identity, the tenant
+// that owns its sequences. The limits on all clients together are elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,9 @@ class ClientAccount {
   std::optional<Refusal> TakeRegion(uint64_t bytes, const std::string& field);
   void GiveBackRegion(uint64_t bytes);
 
-  // Charges rows and bytes that have arrived. Refuses while earlier charges exceed the allowance of the rates since
-  // then, plus one second's worth. A refused charge costs nothing, and the refusal advises when the next one will pass.
-  // So one message may exceed a second's worth, and the average rate still holds.
+  // Charges rows and bytes that have arrived. Refuses while earlier charges exceed the rates' allowance since then plus
+  // one second's worth. A refused charge counts nothing; the refusal advises when to try again. So one message may
+  // exceed a second's worth, and the average rate still holds.
   std::optional<Refusal> Charge(uint32_t rows, uint64_t bytes, const char* field);
 
   Use use() const;

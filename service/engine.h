@@ -29,9 +29,9 @@ class PolicyBook;
 class ReceiptBook;
 class ShardTable;
 
-// A device that was asked for and is absent or did not start. Listed for people; it gets no rows.
+// A requested device that is absent or did not start. Listed for people; it gets no rows.
 struct MissingDevice {
-  std::string name;      // as it was asked for; for hardware that did not start, the name it would have as a device
+  std::string name;      // as requested; for hardware that did not start, its name as a device
   std::string kind;      // as in DeviceDescription
   std::string hardware;  // empty if the machine has none
   std::string reason;
@@ -48,7 +48,7 @@ class Engine {
     EventLog* event_log = nullptr;                          // not owned, outlives the engine; null = no log
     Entropy* entropy = nullptr;                             // not owned, outlives the engine; null = the system's
     std::optional<CheckpointKey> checkpoint_key = {};       // absent = a random key, for this engine alone
-    // The event log gets steps that take as long, or whose stream has had an answer unread for as long.
+    // The event log gets steps that take this long, or that find an answer unread for this long.
     absl::Duration slow_step = absl::InfiniteDuration();
     RoutePolicy route = {};
     double recheck_share = 0;  // share of live rows that are compared with the reference

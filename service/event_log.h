@@ -22,7 +22,7 @@ struct TracedOptions {
   bool operator==(const TracedOptions&) const = default;
 };
 
-// A step whose last row has been answered, or that was refused as a whole. Its worker traces it, or it was slow
+// A step after its last row's answer, or after its refusal as a whole. Its worker traces it, or it was slow
 // (Engine::Options::slow_step). Its times are the clock's.
 struct NotedStep {
   bool traced = false;
@@ -42,7 +42,7 @@ struct NotedStep {
   absl::Duration unread;
   std::span<const BatchRun> runs;  // by their ends
   uint32_t runs_left_out = 0;
-  std::optional<TracedOptions> options;  // of a step that is traced
+  std::optional<TracedOptions> options;  // set if the step is traced
 
   absl::Duration latency() const { return answered - ready; }
 };

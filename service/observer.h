@@ -48,10 +48,10 @@ class Observer {
     uint64_t rows = 0;
     uint64_t tokens = 0;
     uint64_t errors = 0;
-    uint64_t failures = 0;  // of these: the server's (IsFailure)
+    uint64_t failures = 0;  // among these: the server's (IsFailure)
     uint64_t batches = 0;
     uint64_t compact_rows = 0;
-    uint64_t rows_required = 0;  // of these: ROW_REQUIRED
+    uint64_t rows_required = 0;  // among these: ROW_REQUIRED
   };
 
   virtual ~Observer() = default;
@@ -70,14 +70,14 @@ class Observer {
   virtual void StepAnswered(absl::Duration latency) = 0;
   // `count` rows, whose last token was drawn in this phase of their sequence, 1 to kMaxPhases. Called for phases alone.
   virtual void PhaseTokens(uint32_t phase, uint32_t count) = 0;
-  // `count` rows, sequences, messages or calls were refused. `field` is that of the refusal.
+  // `count` rows, sequences, messages or calls were refused. `field` is the refusal's.
   virtual void Refused(Reason reason, std::string_view field, uint32_t count) = 0;
   // A device got a batch, chosen for this reason. BatchDone follows when it has finished.
   virtual void BatchStarted(std::string_view device, uint32_t rows, RouteReason reason) = 0;
-  // A device has finished a batch whose oldest row had waited `queue_wait` when it started.
+  // A device has finished a batch. When it started, its oldest row had waited `queue_wait`.
   virtual void BatchDone(std::string_view device, uint32_t rows, absl::Duration queue_wait,
                          absl::Duration kernel_time) = 0;
-  // A device failed a batch, whose answers are not used.
+  // A device failed a batch; its answers are not used.
   virtual void BatchFailed(std::string_view device) = 0;
   // Rows of a batch that failed on `device` went to another device.
   virtual void RowsRerun(std::string_view device, uint32_t rows) = 0;
@@ -86,7 +86,7 @@ class Observer {
   // A sampling stream was admitted, or has ended ("by client", "drained" or "abandoned").
   virtual void StreamOpened(Transport transport) = 0;
   virtual void StreamEnded(Transport transport, std::string_view how) = 0;
-  // The server ended `count` connections that sent what no honest client sends (FrameExcessName).
+  // The server ended `count` connections that sent frames no honest client sends (FrameExcessName).
   virtual void ConnectionsEnded(std::string_view excess, uint32_t count) = 0;
   // A message of `bytes` was received or sent over a stream. The bytes of gRPC's framing and of TLS do not count.
   virtual void MessageReceived(Transport transport, uint64_t bytes) = 0;

@@ -88,7 +88,7 @@ struct RequiredLogits {
 struct Refusal {
   Reason reason;
   std::string field;                                  // path from the message; empty if no field is at fault
-  std::string limit;                                  // what would have been accepted; empty if no limit applies
+  std::string limit;                                  // the accepted range; empty if no limit applies
   std::string message;                                // for people; never logits, seeds or tokens' text
   absl::Duration retry_after = absl::ZeroDuration();  // zero = no advice
   std::vector<RequiredLogits> required = {};          // kRowRequired: by position

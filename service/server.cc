@@ -83,9 +83,8 @@ void SetTransportOptions(const Config& config, grpc::ServerBuilder* builder) {
 
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(kMostThreads);
-  // Covers the messages held, what streams that are not read have sent, and messages received in part. Each stream may
-  // have one of the latter, so memory can still run short. gRPC then ends calls; workers open them again and lose
-  // nothing.
+  // Covers held messages, the bytes of unread streams, and partly received messages. Each stream may have one of the
+  // latter, so memory can still run short. gRPC then ends calls; workers open them again and lose nothing.
   quota.Resize(config.limits.max_received_bytes + uint64_t{limits.max_streams} * kUnreadStreamBytes);
   builder->SetResourceQuota(quota);
 }

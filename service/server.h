@@ -62,7 +62,7 @@ class Server {
  public:
   // Begins to serve before it returns. `config` has been validated. `engine` and `log` are not owned and outlive the
   // server. `stop` is called when an operator asks for the end; it returns at once, and the caller then drains and
-  // stops. The error names the address or file that could not be used.
+  // stops. The error names the unusable address or file.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, service::Engine* engine, Log* log,
                                                        std::function<void()> stop);
   // Stops unless Stop was called.
@@ -72,7 +72,7 @@ class Server {
 
   // The addresses it listens on, with the chosen ports, in the configuration's order.
   const std::vector<ListenAddress>& addresses() const { return addresses_; }
-  // The address that serves health alone; nothing if not configured.
+  // The address that serves only health; nothing if not configured.
   const std::optional<ListenAddress>& health_address() const { return health_address_; }
   // The address that serves operators; nothing if not configured.
   const std::optional<ListenAddress>& admin_address() const { return admin_address_; }

@@ -5,8 +5,8 @@
 // stream's share meanwhile. So a stream with few waiting rows is admitted however long the queues of others are, and a
 // step with no rows ahead of it always is.
 //
-// Memory: a tenant may use at most 8/9 of the space that other tenants leave, and a stream 8/9 of what the other
-// streams of its tenant leave. So a newcomer always finds room, though maybe not for all of its rows.
+// Memory: a tenant may use at most 8/9 of the space that other tenants leave, and a stream 8/9 of the space that its
+// tenant's other streams leave. So a newcomer always finds room, though maybe not for all of its rows.
 #pragma once
 
 #include <optional>
@@ -25,9 +25,8 @@ namespace sortition::service {
 std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper,
                                       const PendingStep& step, const std::vector<QueuedRow>& rows, absl::Time now);
 
-// Returns the used part of the two bounds, the larger one: waiting rows of max_queued_rows, and the time in which the
-// waiting rows of one kind would be served of max_queue_time, if that is set. 0 if nothing waits; above 1 if a row
-// behind all others would be refused.
+// Returns the larger used part of two bounds: waiting rows against max_queued_rows, and, if max_queue_time is set, the
+// time to serve one kind's waiting rows against that. 0 if nothing waits; above 1 if a new last row would be refused.
 double QueueShare(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper, absl::Time now);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// Threads for long tasks beside the devices' work: re-checks and reads of a device's memory.
+// Threads for long tasks besides the devices' work: re-checks and reads of a device's memory.
 #pragma once
 
 #include <cstdint>

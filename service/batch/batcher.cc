@@ -337,7 +337,7 @@ void Batcher::Answer(std::unique_ptr<Batch> batch, devices::BatchOutput output) 
     const WaitingRow& waiting = batch->rows[i];
     outputs.Add(waiting.step(), waiting.its->since, waiting.its->rows.size(), {waiting.row->index, &output.outputs[i]});
   }
-  batch->rows.clear();  // when all rows are delivered the batcher may be destroyed, and what steps refer to
+  batch->rows.clear();  // after the last delivery the batcher may be destroyed, and the steps' data
   outputs.ForEach([&](PendingStep& step, absl::Time queued, std::span<const QueuedOutput> its) {
     step.runs_.Add(
         {batch->device->description().name, static_cast<uint32_t>(its.size()), queued, batch->started, batch->ended});

@@ -43,7 +43,7 @@ struct QueuedOutput {
   const Refusal* refusal = nullptr;
 };
 
-// A step some of whose rows wait or run. Implemented by the stream.
+// A step with rows that wait or run. Implemented by the stream.
 class PendingStep {
  public:
   virtual ~PendingStep() = default;
@@ -52,7 +52,7 @@ class PendingStep {
   // call Batcher::Continue.
   virtual void Deliver(std::span<const QueuedOutput> outputs) = 0;
 
-  // Has rows that have not started yet answered with STEP_CANCELLED. Thread-safe.
+  // Answers the rows that have not started with STEP_CANCELLED. Thread-safe.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
@@ -81,8 +81,8 @@ struct BatcherOptions {
   std::function<void(absl::AnyInvocable<void()>)> run_aside = nullptr;
 };
 
-// The thread that submits a step, by what else it has to do. One that has nothing to do runs a batch itself, if that is
-// sooner than to hand it to a device's thread.
+// The thread that submits a step, by its other work. A thread without other work runs a batch itself, if that is faster
+// than a hand-over to a device's thread.
 enum class Submitter {
   kBusy,
   kFree,   // nothing now, but it serves other streams, too: it runs a short batch
@@ -101,7 +101,7 @@ class Batcher {
   static constexpr absl::Duration kHandOver = absl::Microseconds(50);
   // The longest batch that a free submitter runs itself. Messages of other streams wait for the same thread.
   static constexpr absl::Duration kLongestHere = absl::Microseconds(100);
-  // The same for a submitter that one stream owns, whose own messages wait. In a longer batch a hand-over costs little.
+  // The same for a thread of one stream, whose messages wait. In a longer batch a hand-over costs little.
   static constexpr absl::Duration kLongestOwned = absl::Milliseconds(1);
 
   // `devices`, `clock` and `observer` are not owned and outlive the batcher. All devices serve from the start: the
@@ -116,7 +116,7 @@ class Batcher {
   std::optional<Refusal> Submit(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows,
                                 Submitter submitter = Submitter::kBusy);
   // Takes rows that depend on the output that is being delivered: at most one for each row delivered, whose place it
-  // takes, so none is refused. Called by PendingStep::Deliver alone.
+  // takes, so none is refused. Called only by PendingStep::Deliver.
   void Continue(std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   // Periodic work: refuses queued rows of steps that were cancelled or have passed their deadline, starts the
@@ -128,9 +128,9 @@ class Batcher {
   const DeviceKeeper& keeper() const { return keeper_; }
 
   uint32_t queued_rows() const;
-  // Seconds that the waiting rows would take, by measured costs, if the open batches ran one after the other.
+  // Seconds that the waiting rows would take, by measured costs, if the open batches ran in turn.
   double queue_seconds() const;
-  // The queue's share of the bounds by which steps are refused (QueueShare in admission.h).
+  // The used share of the bounds that refuse steps (QueueShare in admission.h).
   double queue_share() const;
 
  private:
@@ -161,12 +161,12 @@ class Batcher {
   void RunAside(absl::AnyInvocable<void()> task);
   // True if the rows lie in the memory of another device than the one that is to sample them.
   static bool IsMoved(const Batch& batch);
-  // Copies the rows that the device cannot read where they lie, and those that must not change between the device and
-  // the re-check. Rows whose memory cannot be read leave the batch.
+  // Copies the rows that the device cannot read in place, and the rows that must not change before the re-check. Rows
+  // whose memory cannot be read leave the batch.
   static Rejects TakeCopies(Batch* batch);
   // Takes the device's output and re-checks the rows that were drawn for it, ...
   void Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output);
-  // ... then delivers the rows, or runs them again if `status`, of the device or of the re-check, is an error.
+  // ... then delivers the rows, or runs them again if `status`, the device's or the re-check's, is an error.
   void Settle(std::unique_ptr<Batch> batch, devices::BatchOutput output, absl::Status status);
   void Answer(std::unique_ptr<Batch> batch, devices::BatchOutput output);
   void RunAgain(std::unique_ptr<Batch> batch, const absl::Status& why);

@@ -44,7 +44,7 @@ class FairOrder {
     return entry->member;
   }
 
-  // The member whose turn it is; never empty. Among equal tags it is the member whose last turn was longest ago.
+  // The member whose turn it is; never empty. Among equal tags it is the member with the oldest last turn.
   Member& front() { return order_.front()->member; }
   const Member& front() const { return order_.front()->member; }
   // Ends the turn of front(), which did `cost` of work.

@@ -49,7 +49,7 @@ class RowQueue {
   OwnerRows RowsOf(const QueueOwner& owner) const;
   // The part of the queue that goes before such a row of the owner if it arrived now.
   struct Ahead {
-    Router::Batch all;  // the open batch that the row would join; without rows if there is none
+    Router::Batch all;  // the open batch for the row; without rows if there is none
     double share = 0;   // part of its work that goes before the row; above 1 if others keep adding rows
   };
   Ahead AheadOf(const devices::DeviceRow& row, const QueueOwner& owner, int32_t priority) const;

@@ -36,8 +36,8 @@ class UnreadySteps {
   // Submits the waiting steps to the batcher, cancelled.
   ~UnreadySteps();
 
-  // Takes the rows, and submits them to the batcher once the word is set or the step is cancelled. Delivers a refusal
-  // of the batcher through `step`; likewise DEADLINE_PASSED after the step's timeout or Limits::ready_wait. Returns
+  // Takes the rows, and submits them to the batcher once the word is set or the step is cancelled. Delivers the
+  // batcher's refusal through `step`, and DEADLINE_PASSED after the step's timeout or Limits::ready_wait. Returns
   // OVERLOADED, and takes nothing, while Limits::max_unready_steps wait.
   std::optional<Refusal> Add(ReadyWord word, std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 

@@ -17,8 +17,8 @@ namespace sortition::service {
 
 class PendingStep;
 
-// Identifies whose share of the devices a row uses: a tenant's, and within it a stream's. Two owners with the same
-// numbers share one share.
+// Identifies the tenant, and the stream within the tenant, that a row's use of the devices counts for. Two owners with
+// the same numbers share one share.
 struct QueueOwner {
   uint64_t tenant = 0;
   uint64_t stream = 0;

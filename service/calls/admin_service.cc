@@ -38,7 +38,7 @@ Refusal OfDevice(const absl::Status& status) {
   return {Reason::kContradiction, "device", "", std::string(status.message())};
 }
 
-// Nothing for a value that the contract does not name.
+// Returns nothing if the contract does not name the value.
 std::optional<LogLevel> LevelOf(v1::LogLevel level) {
   switch (level) {
     case v1::LOG_LEVEL_DEBUG:
@@ -152,7 +152,7 @@ grpc::Status AdminService::SetLogLevel(grpc::ServerContext* context, const v1::S
 grpc::Status AdminService::ListClients(grpc::ServerContext* context, const v1::ListClientsRequest* request,
                                        v1::ListClientsResponse* response) {
   if (grpc::Status status = Begin(*context, *request, "clients", "", ""); !status.ok()) return status;
-  // By identity. Some clients have no stream any more, only sequences.
+  // By identity. Some clients have sequences, but no stream.
   std::map<std::string, v1::Client> clients;
   for (const auto& account : engine_.clients().all()) {
     const service::ClientAccount::Use use = account->use();

@@ -1,4 +1,4 @@
-// A completion queue of the server, and the two kinds of methods that run on it beside sampling streams.
+// A completion queue of the server, and the two kinds of methods that run on it besides sampling streams.
 //
 // Only the threads of these queues may wait for sockets in this process. If another gRPC thread (for callbacks or
 // synchronous calls) reads a socket, it hands the data to the queue's thread, which costs a stream a sixth of its
@@ -30,7 +30,7 @@ class QueueEvent {
  public:
   // The tag to begin the operation with.
   void* tag() { return this; }
-  // `ok` is that of CompletionQueue::Next. May destroy the event.
+  // `ok` comes from CompletionQueue::Next. May destroy the event.
   virtual void Run(bool ok) = 0;
 
  protected:
@@ -51,10 +51,9 @@ class CallQueue {
 
   // Runs events as they come. Blocks until the queue has been shut down.
   void Serve();
-  // True if no other event had come beside the one that runs. Called by events that Serve runs.
+  // True if no other event was there when the running one was taken. Called by events that Serve runs.
   bool was_alone() const { return was_alone_; }
-  // Runs the events that have come. Does not block. For a queue without a thread, whose calls may wait for the next
-  // Poll.
+  // Runs the events that have come. Does not block. For a queue without a thread: its calls may wait for the next Poll.
   void Poll();
 
   // Counts a call, from before its first operation until its last event.
@@ -88,7 +87,7 @@ class UnaryMethod {
 
   UnaryMethod(Await await, Answer answer) : await_(std::move(await)), answer_(std::move(answer)) {}
 
-  // Waits on `queue` for calls from now on. The server has been started.
+  // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue) { new Call(this, queue); }
 
  private:
@@ -156,7 +155,7 @@ class WatchMethod {
 
   WatchMethod(Await await, Begin begin) : await_(std::move(await)), begin_(std::move(begin)) {}
 
-  // Waits on `queue` for calls from now on. The server has been started.
+  // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue) {
     auto call = std::make_shared<Call>(this, queue);
     {

@@ -18,8 +18,7 @@
 
 namespace sortition::server {
 
-// Returns the interval that `field` asks for, 1 s if it is not set (null). Refuses one that is not within 100 ms to
-// 60 s.
+// Returns the interval in `field`, 1 s if it is null. Refuses an interval outside of 100 ms to 60 s.
 std::variant<absl::Duration, service::Refusal> ParseInterval(const google::protobuf::Duration* interval,
                                                              const char* field);
 

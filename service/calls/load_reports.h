@@ -2,13 +2,13 @@
 // trailers of sampling calls, and out of band as xds.service.orca.v3.OpenRcaService.
 //
 // A balancer's weight of a replica is rps_fractional / (application_utilization + eps / rps_fractional). It places
-// streams, which last. With a rate in its place, a fuller replica with many small streams would get more of them. So
-// rps_fractional is always kRequests, eps is the number of failed rows among kRequests rows, and the weight falls with
-// the utilization alone. Rates are among the named metrics.
+// streams, which last. With a rate in place of rps_fractional, a fuller replica with many small streams would get more
+// streams. So rps_fractional is always kRequests, eps is the number of failed rows among kRequests rows, and the weight
+// falls with the utilization alone. Rates are among the named metrics.
 //
 // application_utilization is the share of the busier of processors and devices, plus the queue's share of the bounds by
-// which steps are refused (service/batch/admission.h). So it is at most 1 while nothing waits, and about 2 where steps
-// are refused. Below kLeastUtilization it is reported as that: idle replicas weigh the same.
+// which steps are refused (service/batch/admission.h). So it is at most 1 while nothing waits, and about 2 when steps
+// are refused. The reported value is at least kLeastUtilization, so idle replicas weigh the same.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -50,7 +50,7 @@ struct Load {
   double device = 0;      // busy share of the busiest device
   double queue_share = 0;
   double rows_per_second = 0;
-  double failed_share = 0;  // of the rows, 0 to 1
+  double failed_share = 0;  // share of the rows, 0 to 1
 };
 
 // The last samples. Not thread-safe.
@@ -106,7 +106,7 @@ class LoadReports {
   const Authorization& authorization_;
   service::Engine& engine_;
   const std::function<uint32_t()> streams_;
-  LoadWindow window_;                          // of the thread that calls Tick
+  LoadWindow window_;                          // used by the thread that calls Tick
   absl::Time sampled_ = absl::InfinitePast();  // likewise
   mutable absl::Mutex mutex_;
   Report report_ ABSL_GUARDED_BY(mutex_);        // the newest

@@ -55,7 +55,7 @@ class StillAuthorized {
   const Authorization& authorization_;
   const Evidence evidence_;
   const std::string identity_;
-  std::optional<uint64_t> version_;  // of the authorization asked last
+  std::optional<uint64_t> version_;  // the last used authorization's
 };
 
 // Returns false if the client does not take the packet now: its buffer is full, with hundreds of packets.

@@ -14,9 +14,9 @@ using service::RingStatus;
 
 namespace {
 
-// The longest sleep. The thread then looks at the time, and at a ring whose worker has spoilt the words that wake it.
+// The longest sleep. The thread then checks the time, and the ring: its worker may have spoilt the words that wake it.
 constexpr absl::Duration kSleep = absl::Milliseconds(100);
-// While answers wait for room: no worker announces that there is some.
+// While answers wait for room, which no worker announces.
 constexpr absl::Duration kShortSleep = absl::Milliseconds(1);
 
 }  // namespace

@@ -16,8 +16,8 @@
 
 namespace sortition::server {
 
-// Has one thread, which looks for the worker's next message for a while before it sleeps, if messages come that soon.
-// Drain, Stop and ended are called by one thread.
+// Has one thread. If messages follow each other quickly, it polls for the next one before it sleeps. Drain, Stop and
+// ended are called by one thread.
 class RingStream {
  public:
   struct Options {
@@ -61,9 +61,9 @@ class RingStream {
   const std::shared_ptr<const service::Region> memory_;
   service::RingWords* const request_words_;
   Transport& transport_;           // the shell's
-  service::RingReader reader_;     // of the thread
-  std::string message_;            // of the thread
-  const char* how_ = "by client";  // of the thread: how the stream has ended
+  service::RingReader reader_;     // used by the thread
+  std::string message_;            // used by the thread
+  const char* how_ = "by client";  // used by the thread: how the stream has ended
   StreamShell shell_;
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> ended_ = false;

@@ -15,7 +15,7 @@
 
 namespace sortition::server {
 
-// Thread-safe. Outlives its calls, whose end CallQueue::AwaitNoCalls awaits.
+// Thread-safe. Outlives its calls; CallQueue::AwaitNoCalls waits for their end.
 class SampleCalls {
  public:
   // Counts calls together with streams. Both functions are thread-safe.
@@ -27,7 +27,7 @@ class SampleCalls {
     virtual void Release() = 0;
   };
 
-  // Nothing here is owned but the budget; all of it outlives the calls.
+  // Only the budget is owned. The rest outlives the calls.
   struct Surroundings {
     Host* host;
     StreamCall::AsyncService* service;
@@ -40,7 +40,7 @@ class SampleCalls {
 
   explicit SampleCalls(const Surroundings& surroundings) : surroundings_(surroundings) {}
 
-  // Waits on `queue` for calls from now on. The server has been started.
+  // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue);
 
  private:

@@ -193,7 +193,7 @@ void StreamCall::TakeMessage() {
 }
 
 void StreamCall::BackOff() {
-  // Without a pause the queue would run this stream's next pieces, as long as there are any, before other streams.
+  // Without a pause the queue would run all of this stream's next pieces before other streams.
   const absl::Duration pause = shell_->back_off();
   if (pause == absl::ZeroDuration()) return;
   backing_off_ = true;

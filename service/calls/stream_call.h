@@ -38,8 +38,8 @@ class ReceiveBudget {
  public:
   explicit ReceiveBudget(uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Returns false while messages hold the most bytes allowed: streams are not read then. A message whose reading has
-  // begun may exceed the bound.
+  // Returns false while messages hold the most bytes allowed. Streams are not read meanwhile. A message whose reading
+  // has begun may exceed the bound.
   bool HasRoom() const { return held_bytes_.load(std::memory_order_relaxed) < most_bytes_; }
 
  private:
@@ -110,8 +110,8 @@ class StreamCall {
   // passed.
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
 
-  // Ends a stream whose client does not read, whose grace has passed or whose caller is no longer admitted; drains an
-  // old one; reads again where there is room. Called every few milliseconds.
+  // Ends the stream if its client does not read, its grace has passed or its caller has lost admission; drains it if it
+  // is old; reads again if there is room. Called every few milliseconds.
   void Tick(absl::Time now);
 
  private:

@@ -36,8 +36,8 @@ class StreamSet : private StreamCall::Host, private SampleCalls::Host {
   // Runs StreamCall::Tick of each stream. Called every few milliseconds.
   void Tick(absl::Time now);
 
-  // Refuses new streams from now on and tells the open ones to end. Blocks until none is left, at most for `grace` and
-  // a second for the last writes. Returns the number left.
+  // Refuses every later stream and tells the open ones to end. Blocks until none is left, at most for `grace` and a
+  // second for the last writes. Returns the number left.
   uint32_t Drain(absl::Duration grace);
 
   // Blocks until no call is left. Called after the server's shutdown, which ends calls.

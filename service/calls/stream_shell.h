@@ -65,7 +65,7 @@ class Outbox final : public service::SessionSink {
 
   void Send(const v1::StreamResponse& message, service::Credit credit) override;
 
-  // Writes what waits, as far as the transport takes it. Returns false if the transport can carry nothing more.
+  // Writes the waiting messages that the transport takes. Returns false if the transport can carry nothing more.
   bool Flush();
   // The write in progress has ended. Begins the next one if it went well.
   void OnWritten(bool ok);
@@ -76,7 +76,7 @@ class Outbox final : public service::SessionSink {
 
   // Closes the box unless something waits or is being written. Returns whether it is closed.
   bool CloseIfEmpty();
-  // Closes the box and drops what waits. A write in progress still ends with OnWritten.
+  // Closes the box and drops waiting messages. A write in progress still ends with OnWritten.
   void Close();
 
   bool HasRoom() const;
@@ -138,7 +138,7 @@ class StreamShell {
 
   // True if no step waits for an answer.
   bool idle() const { return session_.Idle(); }
-  // Writes what waits. Returns false if the stream can carry nothing more.
+  // Writes waiting messages. Returns false if the stream can carry nothing more.
   bool Flush() { return outbox_->Flush(); }
   // Called when the write that the transport began has ended.
   void OnWritten(bool ok) { outbox_->OnWritten(ok); }
@@ -162,7 +162,7 @@ class StreamShell {
   // Closes the stream if it drains, or the worker sends nothing more (`half_closed`), and all is answered and written.
   // Returns whether it is closed.
   bool CloseIfDone(bool half_closed);
-  // Cancels the session's steps and drops what waits to be written. Idempotent.
+  // Cancels the session's steps and drops waiting messages. Idempotent.
   void Close();
   // Logs and counts the stream's end. `how`: "by client", "drained" or "abandoned".
   void LogEnd(std::string_view how) const;

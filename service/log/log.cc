@@ -127,7 +127,7 @@ void Log::ToStandardError(std::string_view line) {
 
 namespace {
 
-// So that the lines of one second hold all names, of two devices.
+// Large enough that one second's lines hold all names of two devices.
 constexpr size_t kNamesInLine = 2 * service::DeviceEvent::kMostSequences / Log::kLinesPerSecond;
 
 }  // namespace

@@ -43,8 +43,8 @@ struct LogField {
   std::variant<std::string_view, int64_t, double> value;
 };
 
-// Writes lines to a descriptor, and waits for no reader: a line for which a pipe has no room is lost. The next one that
-// is written has the number of those as "lost". Thread-safe.
+// Writes lines to a descriptor without waiting for a reader: a line is lost if a pipe has no room. The next written
+// line has the number of lost ones as "lost". Thread-safe.
 class LineWriter {
  public:
   // `descriptor` is not owned.
@@ -113,8 +113,8 @@ class LoggedEvents : public service::EventLog {
   void StepNoted(const service::NotedStep& step) override;
   // Writes "sequence_opened" at level debug.
   void SequenceOpened(const service::OpenedSequence& sequence) override;
-  // "device", at level info where it joins, error where it leaves; and "touched_sequence" for the sequences to which a
-  // device that gave wrong answers may have given more, several a line, so that the log takes all of them at once.
+  // "device", at level info where it joins, error where it leaves; and "touched_sequence" for the sequences that may
+  // have other wrong answers of this device: several in a line, so that the log takes all at once.
   void DeviceChanged(const service::DeviceEvent& event) override;
   // Writes "receipts", at level error where receipts cannot be written, otherwise info.
   void ReceiptsChanged(bool written, std::string_view why) override;

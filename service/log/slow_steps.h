@@ -35,7 +35,7 @@ class SlowSteps {
   enum class Cause : uint8_t { kQueue, kDevice, kAnswer, kWire };
   static constexpr const char* kCauseNames[] = {"queue", "device", "answer", "wire"};
 
-  // `slow` is for readers: Add takes any step. `clock` is of the steps; not owned, outlives this.
+  // `slow` is for readers: Add takes any step. `clock` is the steps' clock; not owned, outlives this.
   SlowSteps(absl::Duration slow, const service::Clock* clock) : slow_(slow), clock_(*clock) {}
 
   // Counts the step by its cause, the largest part, and keeps it if it is among the slowest of its minute.
@@ -48,7 +48,7 @@ class SlowSteps {
  private:
   struct Step {
     absl::Time answered;
-    absl::Duration slowness;  // by which steps are ordered
+    absl::Duration slowness;  // the order of steps
     Cause cause = Cause::kAnswer;
     StepParts parts;
     std::string worker_session;
@@ -62,7 +62,7 @@ class SlowSteps {
   struct Minute {
     int64_t number = -1;  // since the clock's epoch
     std::array<uint64_t, std::size(kCauseNames)> counts = {};
-    std::vector<Step> slowest = {};  // a heap whose first is the fastest
+    std::vector<Step> slowest = {};  // a heap with the fastest step first
   };
 
   static bool IsSlower(const Step& a, const Step& b) { return a.slowness > b.slowness; }

@@ -1,4 +1,4 @@
-// Spans by opentelemetry-cpp. Its queue drops without a word, so what waits is counted here, before its queue.
+// Spans by opentelemetry-cpp. Its queue drops spans silently, so waiting spans are counted here, before the queue.
 #include "service/log/step_traces.h"
 
 #include <opentelemetry/exporters/otlp/otlp_grpc_exporter_factory.h>
@@ -48,7 +48,7 @@ class WaitingSpans {
     observer_.Count(outcome, count);
   }
 
-  // From now on spans are lost after `timeout`, whether or not the collector could take them.
+  // Spans that the collector has not taken after `timeout` are lost.
   void Close(absl::Duration timeout) {
     last_ = (std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout));
   }
@@ -61,7 +61,7 @@ class WaitingSpans {
   std::atomic<std::chrono::steady_clock::time_point> last_ = std::chrono::steady_clock::time_point::max();
 };
 
-// Counts what another exporter does.
+// Counts the spans of another exporter.
 class CountingExporter final : public sdk::trace::SpanExporter {
  public:
   CountingExporter(std::unique_ptr<sdk::trace::SpanExporter> exporter, WaitingSpans* waiting)
@@ -184,7 +184,7 @@ class OtlpTraces final : public StepTraces {
   }
 
  private:
-  // The clocks of spans, beside the service's.
+  // The clocks of spans and of the service at one moment.
   struct Times {
     explicit Times(absl::Time at) : now(at) {}
     absl::Time now;

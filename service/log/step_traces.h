@@ -23,7 +23,7 @@ struct TraceSettings {
   uint32_t most_waiting = 2048;
   // Time that the collector has to take one message, and to take all that waits when the server stops.
   absl::Duration timeout = absl::Seconds(2);
-  // Time for which spans wait for others, to leave in one message.
+  // Time for which spans wait, so that several leave in one message.
   absl::Duration delay = absl::Milliseconds(500);
 };
 
@@ -31,7 +31,7 @@ struct TraceSettings {
 class StepTraces {
  public:
   // Returns UNIMPLEMENTED if this build has no OpenTelemetry, and INVALID_ARGUMENT that names --otlp_endpoint if it is
-  // no address. `clock` is of the steps; it, `observer` and `log`, which gets the library's messages, are not owned and
+  // no address. `clock` is the steps' clock; `log` gets the library's messages. These and `observer` are not owned and
   // outlive the traces. Does not wait for a connection.
   static absl::StatusOr<std::unique_ptr<StepTraces>> Start(const TraceSettings& settings, const service::Clock* clock,
                                                            service::Observer* observer, Log* log);

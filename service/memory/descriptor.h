@@ -21,7 +21,7 @@ class Descriptor {
   }
 
   int get() const { return fd_; }
-  // Gives the descriptor to the caller, who owns it from now on.
+  // Gives the descriptor to the caller, who then owns it.
   int Release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 

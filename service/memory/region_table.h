@@ -79,9 +79,9 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
   // will. Blocks while the pages are cleared.
   std::variant<Registered, Refusal> Register(uint64_t bytes);
 
-  // Registers the worker's own memory on a device, which reads it from now on. OVERLOADED if a quota does not allow it
-  // now, OUT_OF_RANGE if it never will or the device's driver rejects the memory. Blocks for as long as the driver
-  // takes.
+  // Registers the worker's own memory on a device, so that the device can read it. OVERLOADED if a quota does not allow
+  // it at present, OUT_OF_RANGE if it never will or the device's driver rejects the memory. Blocks for as long as the
+  // driver takes.
   std::variant<uint64_t, Refusal> Import(devices::Device* device, const devices::MemoryHandle& handle);
 
   // Memory that this process writes too and that steps cannot name; counts like a region, with the same refusals.
@@ -91,8 +91,7 @@ class MemoryConnection : public std::enable_shared_from_this<MemoryConnection> {
   };
   std::variant<Ring, Refusal> MakeRing(uint64_t bytes);
 
-  // Makes the id unknown from its return on; TakeReleased reports when the memory is free. UNKNOWN_REGION if the id is
-  // unknown already.
+  // Makes the id unknown; TakeReleased reports when the memory is free. UNKNOWN_REGION if the id is unknown already.
   std::optional<Refusal> Unregister(uint64_t id);
 
   // Returns null if this connection has no such region.

@@ -128,7 +128,7 @@ void AcceptLoop::Accept(const Listener& listener) {
                {{"listener", listener.socket->address().ToString()}, {"descriptors", descriptor_limit_}});
     return;
   }
-  // Holds even if somebody changes the mode of the socket's path.
+  // Also refuses other users' processes after somebody has changed the mode of the socket's path.
   if (listener.socket->address().is_unix() && !admits_(service::UserOfPeer(connection.get()))) {
     log_.Write(LogLevel::kWarning, "connection_refused",
                {{"listener", listener.socket->address().ToString()}, {"error", "its user is not admitted"}});

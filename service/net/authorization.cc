@@ -200,7 +200,7 @@ std::variant<std::string, Refusal> Authorization::Authorize(const Evidence& evid
     if (client == nullptr) return Unauthenticated("client_certificate", "no client is known by this certificate");
   } else if (evidence.user) {
     client = list_.FindUser(*evidence.user);
-    // Such a process can read this one's memory anyway.
+    // A process of the own user can read this one's memory anyway.
     if (client == nullptr && IsOwn(*evidence.user)) return std::string(kDefaultIdentity);
     if (client == nullptr) return Unauthenticated("user", "no client is known by this user");
   } else {

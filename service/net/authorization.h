@@ -5,7 +5,7 @@
 // `default`. Processes of the server's own user and of root may administer over a Unix socket. With a list only the
 // clients that it names are served, and over a Unix socket processes of the server's own user and of root.
 //
-// The list is a file that an operator writes: identities, their roles, and how each is recognised.
+// The list is a file that an operator writes: identities, their roles, and their credentials.
 #pragma once
 
 #include <sys/types.h>
@@ -60,10 +60,10 @@ class ClientList {
     bool operator==(const Entry&) const = default;
   };
 
-  // The error names the line and the mistake, and repeats none of its text.
+  // The error names the line and the mistake, without quoting the text.
   static absl::StatusOr<ClientList> Parse(std::string_view text);
 
-  // Null if there is none. FindToken takes the same time for every digest, however much of it is right.
+  // Null if there is none. FindToken takes the same time for every digest, right, partly right or wrong.
   const Entry* FindToken(const TokenDigest& digest) const;
   const Entry* FindCertificate(const std::string& name) const;
   const Entry* FindUser(uid_t user) const;
@@ -88,9 +88,9 @@ inline constexpr char kDefaultIdentity[] = "default";
 // The credentials that a caller has shown. A token is used before a certificate, and a certificate before a user.
 struct Evidence {
   bool has_token = false;                                 // in any form
-  std::optional<TokenDigest> token = std::nullopt;        // of a bearer token; absent for another form
+  std::optional<TokenDigest> token = std::nullopt;        // a bearer token's; absent for another form
   std::optional<std::string> certificate = std::nullopt;  // the identity in it; may be empty
-  std::optional<uid_t> user = std::nullopt;               // of the peer of a Unix socket, if known
+  std::optional<uid_t> user = std::nullopt;               // a Unix socket's peer, if known
 };
 
 // Thread-safe.

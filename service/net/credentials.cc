@@ -117,7 +117,7 @@ namespace {
 
 constexpr absl::string_view kBearer = "Bearer ";
 
-// Returns the identity among a certificate's names; nothing if there is none, or more than one of SPIFFE.
+// Returns the identity among a certificate's names; nothing if there is none, or more than one SPIFFE name.
 std::string IdentityOf(const std::vector<grpc::string_ref>& names) {
   constexpr absl::string_view kSpiffe = "spiffe://";
   std::string identity;

@@ -22,10 +22,10 @@
 
 namespace sortition::server {
 
-// Passes connections to a Unix socket to gRPC, which does not tell its calls whose process they come from.
+// Passes connections to a Unix socket to gRPC, which does not tell a call the user of its peer.
 //
-// gRPC knows of a call only through which acceptor its connection came. So there is one acceptor for each user, and it
-// marks its calls with that user. Take is called by one thread.
+// gRPC knows only the acceptor of a call's connection. So there is one acceptor for each user, and it marks its calls
+// with that user. Take is called by one thread.
 class UserAcceptors {
  public:
   // The most users that one listener can tell apart in its life.

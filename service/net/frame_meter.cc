@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kWindowUpdate = 8, kContinuation = 9;
 constexpr uint8_t kAck = 1, kEndStream = 1, kEndHeaders = 4;
-// Costs of a frame that makes the server write, or begin or end a call, in frames that do not.
+// Cost of a frame that makes the server write, or begin or end a call, in units of other frames.
 constexpr double kCostlyFrame = 8;
 // Fewest bytes for each frame that is counted (RST_STREAM), and of a stream that is opened: six indexed headers.
 constexpr double kLeastFrame = 1.5;

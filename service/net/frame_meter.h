@@ -108,7 +108,7 @@ class FrameMeter {
 
   const FrameLimits limits_;
   FrameExcess excess_ = FrameExcess::kNone;
-  size_t preface_bytes_ = 0;  // of the preface that have come
+  size_t preface_bytes_ = 0;  // bytes of the preface that have come
   uint8_t header_[9] = {};
   size_t header_bytes_ = 0;
   uint64_t payload_left_ = 0;

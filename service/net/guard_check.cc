@@ -58,7 +58,7 @@ bool Http2Guard::Sees(const std::function<void(service::Descriptor)>& take, Wire
     return false;
   };
   const bool seen = becomes([&] { return connection->seen(); });
-  // The server closes its end, so that nothing of the proof is left.
+  // Closes the server's end, so that nothing of the check is left.
   ours = service::Descriptor();
   becomes([&] {
     absl::MutexLock lock(&mutex_);

@@ -1,5 +1,5 @@
 // The calls by which gRPC reads its connections, with the guard before them. They replace the C library's and OpenSSL's
-// for the whole process, and pass on what concerns no guarded connection.
+// for the whole process, and pass on calls for other connections.
 #include <dlfcn.h>
 #include <openssl/ssl.h>
 #include <sys/epoll.h>

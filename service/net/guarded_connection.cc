@@ -114,7 +114,7 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
   absl::MutexLock lock(&mutex_);
   if (ended_ != FrameExcess::kNone || has_left_) return 0;
   const absl::Time now = guard->Now();
-  // Until the guard sees its plaintext, a TLS connection is read in small pieces, so that no flood comes in its first.
+  // Until the guard sees its plaintext, a TLS connection is read in small pieces, so the first holds no flood.
   const bool is_hidden = wire_ == Wire::kTls && !matched_;
   const size_t paced = MayRead(guard, now);
   const size_t most = is_hidden && paced != 0 ? kHandshakeRead : paced;
@@ -187,7 +187,7 @@ void Http2Guard::Connection::CountHandshake(Http2Guard* guard, const msghdr& mes
     mutex_.AssertHeld();
     greeting_.append(static_cast<const char*>(bytes), std::min(count, kGreeting - greeting_.size()));
   });
-  // No two honest clients send the same random, and the guard cannot tell two that do apart.
+  // No two honest clients send the same random. The guard could not distinguish two connections with the same one.
   if (greeting_.size() == kGreeting && !guard->AddGreeting(greeting_.substr(kRandomOffset), shared_from_this())) {
     End(FrameExcess::kHiddenFrames);
   }

@@ -62,7 +62,7 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   bool in_loop_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC calls again before it passes on the bytes that it has read
   // The last read of TLS took all that the budgets allow: its plaintext is counted before the next read.
   bool is_uncounted_ ABSL_GUARDED_BY(mutex_) = false;
-  // Where the socket is polled.
+  // The call by which gRPC polls the socket.
   int (*epoll_ctl_)(int, int, int, epoll_event*) ABSL_GUARDED_BY(mutex_) = nullptr;
   int epoll_ ABSL_GUARDED_BY(mutex_) = -1;
   epoll_event event_ ABSL_GUARDED_BY(mutex_) = {};

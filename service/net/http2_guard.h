@@ -61,7 +61,7 @@ class Http2Guard {
  public:
   enum class Wire : uint8_t { kPlain, kTls };
 
-  // The functions behind those of guarded_calls.cc.
+  // The C library's and OpenSSL's functions that guarded_calls.cc replaces.
   struct Calls {
     ssize_t (*recvmsg)(int, msghdr*, int);
     int (*epoll_ctl)(int, int, int, epoll_event*);
@@ -71,11 +71,11 @@ class Http2Guard {
 
   // A round of reading one connection ends after this many bytes.
   static constexpr uint64_t kRoundBytes = 2u << 20;
-  // Calls of connections that the service has not answered yet: each connection's own, and beyond them those of all
-  // together. So newcomers and probes of health are answered however many others wait.
+  // Budgets for the calls of connections that the service has not answered yet: each connection's own, then one for
+  // all. So newcomers and health probes are answered although others wait.
   static constexpr TokenBucket::Rate kOwnCalls = {16, 50};
   static constexpr TokenBucket::Rate kNewCalls = {100, 200};
-  // After a connection that was of no use, new ones from its address are read kHold after they were accepted.
+  // After a useless connection, new ones from its address are first read kHold after they were accepted.
   static constexpr absl::Duration kHold = absl::Milliseconds(100);
   static constexpr absl::Duration kUselessRemembered = absl::Seconds(1);
   // Bytes of a TLS connection before its first plaintext: handshakes are shorter.
@@ -94,11 +94,11 @@ class Http2Guard {
   // Returns a name for the peer of a Unix socket, which the kernel gives none.
   static std::string UnixPeer(uint64_t number);
 
-  // Guards the connection from now on until it is closed. `events` gets its end.
+  // Guards the connection until it is closed. `events` gets its end.
   void Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events);
   // Notes that the service has answered a call of `peer`, as gRPC spells it.
   void AddAnswer(std::string_view peer);
-  // Lets connections be read whose budgets have refilled. Called every few milliseconds.
+  // Lets gRPC read connections with refilled budgets. Called every few milliseconds.
   void Tick();
 
   // Returns whether the guard sees the frames of connections that `take` passes to gRPC. Connects to it, so its server
@@ -117,8 +117,8 @@ class Http2Guard {
   class Connection;
   using Shared = std::shared_ptr<Connection>;
 
-  // Descriptors from here on are not guarded. A process gets the lowest free numbers, so it would need this number of
-  // open descriptors first.
+  // Descriptors with this number or more are not guarded. A process gets the lowest free number, so it must have this
+  // number of open descriptors first.
   static constexpr int kMostDescriptors = 1 << 20;
 
   absl::Time Now() const { return clock_.Now(); }
@@ -126,7 +126,7 @@ class Http2Guard {
   static Connection* Find(int fd) {
     return fd < 0 || fd >= kMostDescriptors ? nullptr : Slot(fd).load(std::memory_order_acquire);
   }
-  // Returns the connection that a TLS session reads; null if it is none of the guard's.
+  // Returns the connection that a TLS session reads; null if it is not guarded.
   Connection* Match(SSL* tls, bool* is_ours);
   // Notes a TLS client's random. False if there is the same one of another connection.
   bool AddGreeting(std::string random, Shared connection);
@@ -134,7 +134,7 @@ class Http2Guard {
   double NewCallsLeft(absl::Time now);
   // Takes up to `count` of these. Returns how many it has taken.
   double TakeNewCalls(double count, absl::Time now);
-  // Returns whether a connection from the address that was of no use was closed in the last kUselessRemembered.
+  // Returns true if a useless connection from the address was closed in the last kUselessRemembered.
   bool HadUseless(const std::string& address, absl::Time now);
   void Pause(Shared connection);
 

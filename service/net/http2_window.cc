@@ -34,7 +34,7 @@ class FixedWindow final : public grpc_core::chttp2::TestOnlyTransportTargetWindo
   const uint32_t bytes_;
 };
 
-// Returns true if gRPC asks for the size whenever it would estimate it.
+// Makes gRPC use `bytes` in place of its estimates. Returns true if it does.
 bool ReplaceEstimates(uint32_t bytes) {
   if (&grpc_core::chttp2::g_test_only_transport_target_window_estimates_mocker == nullptr) return false;
   static FixedWindow* const window = new FixedWindow(bytes);  // gRPC's threads use it until the process ends

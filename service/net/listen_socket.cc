@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<ListenSocket>> ListenSocket::Bind(const ListenAdd
     close(fd);
     return status;
   }
-  // The path of a Unix socket belongs to `bound` from here on, whose destructor removes it.
+  // `bound` owns the path of a Unix socket: its destructor removes it.
   std::unique_ptr<ListenSocket> bound(new ListenSocket(fd, family == AF_UNIX ? address : ListenAddress::OfSocket(fd)));
   if (listen(fd, kBacklog) != 0) return Failed(address, "listen");
   return bound;

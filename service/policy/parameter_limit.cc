@@ -169,7 +169,7 @@ std::optional<Refusal> CheckPhases(const v1::ParameterLimit& limit, absl::string
   return std::nullopt;
 }
 
-// Applies the limit to what the sequence sets outside of its phases.
+// Applies the limit to the sequence's parameters outside of its phases.
 std::optional<Refusal> ApplyOutside(const v1::ParameterLimit& limit, absl::string_view path,
                                     v1::SamplingParameters* parameters, v1::PolicyEffect* effect) {
   const Path field = FindField(*parameters->GetDescriptor(), limit.field());

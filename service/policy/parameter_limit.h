@@ -31,8 +31,8 @@ std::optional<Refusal> ApplyLimit(const v1::ParameterLimit& limit, absl::string_
 
 using ParameterLimits = google::protobuf::RepeatedPtrField<v1::ParameterLimit>;
 
-// As ApplyLimit, once that has been done for each of `limits`, for what passes one of them by another field:
-// dynamic_temperature.range that of temperature, min_keep that of a filter (ParameterLimit says the rules).
+// Called after ApplyLimit for each of `limits`. Does the same for fields that bypass a limit: dynamic_temperature.range
+// bypasses temperature's, min_keep a filter's (rules: ParameterLimit).
 std::optional<Refusal> ApplyImplied(const ParameterLimits& limits, absl::string_view path,
                                     v1::SamplingParameters* parameters, v1::PolicyEffect* effect);
 

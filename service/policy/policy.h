@@ -30,14 +30,14 @@ struct MarkKey {
 // The rules for one tenant's sequences. Immutable once read.
 struct TenantPolicy {
   v1::Policy message;
-  std::vector<MarkKey> keys;  // of new sequences first; empty = no watermark is required
+  std::vector<MarkKey> keys;  // new sequences' key first; empty = no watermark is required
 };
 
 // The content of a file of policies. Immutable once read.
 struct PolicyList {
   std::map<std::string, std::shared_ptr<const TenantPolicy>, std::less<>> policies;  // by tenant
 
-  // Returns the tenant's policy, or that of "*". Null if there is none.
+  // Returns the tenant's policy, or the policy of "*". Null if there is none.
   std::shared_ptr<const TenantPolicy> Of(absl::string_view tenant) const;
 };
 

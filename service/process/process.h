@@ -48,8 +48,8 @@ class Signals {
 // Writes the port in decimal and a newline to `path`, atomically: a reader finds the whole file or none.
 absl::Status WritePortFile(const std::string& path, uint16_t port);
 
-// Reads the key that seals checkpoints. Returns nothing if `path` is empty, and INVALID_ARGUMENT that names
-// --checkpoint_key if the file cannot be read or is too short.
+// Reads the key that seals checkpoints. Returns nothing if `path` is empty, and INVALID_ARGUMENT, which names
+// --checkpoint_key, if the file cannot be read or is too short.
 absl::StatusOr<std::optional<service::CheckpointKey>> ReadCheckpointKey(const std::string& path);
 
 }  // namespace sortition::server

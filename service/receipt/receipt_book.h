@@ -64,7 +64,7 @@ class ReceiptBook {
   // not owned and outlive the book.
   static absl::StatusOr<std::unique_ptr<ReceiptBook>> Start(ReceiptSettings settings, Observer* observer,
                                                             EventLog* event_log);
-  // Writes and signs what waits, once.
+  // Writes and signs waiting receipts, once.
   ~ReceiptBook();
 
   bool records_all() const { return settings_.all; }

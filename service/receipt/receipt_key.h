@@ -33,7 +33,7 @@ class ReceiptKey {
   ReceiptPublicKey public_key_ = {};
 };
 
-// Returns true if the signature is that of its public key. Thread-safe; takes some 150 µs.
+// Returns true if the signature belongs to its public key. Thread-safe; takes some 150 µs.
 bool IsSigned(const ReceiptSignature& signature);
 
 // Writes a new private key to a file that only its owner can read. Returns the public key in hexadecimal digits. The

@@ -26,7 +26,7 @@ constexpr uint32_t kListedFlag = 2;
 constexpr uint32_t kMaskFlag = 4;
 constexpr uint32_t kPhaseFlag = 8;
 constexpr uint32_t kEndedFlag = 1;
-constexpr size_t kReceiptBytes = 108;  // of a receipt's body without kept tokens, mask and phase
+constexpr size_t kReceiptBytes = 108;  // a receipt's body without kept tokens, mask and phase
 
 template <typename Number>
 void Add(Number number, std::string* to) {

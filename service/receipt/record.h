@@ -63,7 +63,7 @@ struct Receipt {
   uint32_t kept_count = 0;
   std::vector<kernels::TokenBits> kept;  // ids ascending; empty without lists_kept
   std::optional<ReceiptHash> mask;       // MaskHashOf of the step's mask, if it had one
-  uint32_t phase = 0;                    // in which it was drawn; 0: outside of phases
+  uint32_t phase = 0;                    // phase of the draw; 0: outside of phases
   bool operator==(const Receipt&) const = default;
 };
 
@@ -98,7 +98,7 @@ void AppendRecord(ReceiptRecord type, std::string_view body, std::string* to);
 // Appends the record of a receipt. Returns its body, until `to` changes.
 std::string_view AppendRecord(const Receipt& receipt, std::string* to);
 
-// Return a body's fields, or nothing if the bytes are no such body.
+// Return a body's fields; nothing if the bytes are not such a body.
 std::optional<ReceiptOpening> DecodeOpening(std::string_view body);
 // Returns the law version that an opening names; 0 if it is of another format.
 uint32_t LawOf(std::string_view opening);
@@ -110,8 +110,8 @@ ReceiptHash HashOf(std::string_view bytes);
 // Returns the id of the chain that an opening of this hash begins.
 ReceiptChainId ChainIdOf(const ReceiptHash& opening);
 
-// Returns the hash of a packed mask, of the bits below `live_vocabulary`: the same for each way of sending it. `words`
-// has at least ceil(live_vocabulary / 32) words, least significant bit first. Takes some 10 µs for 150,000 tokens.
+// Returns the hash of a packed mask's bits below `live_vocabulary`: the same for each form of the mask. `words` has at
+// least ceil(live_vocabulary / 32) words, least significant bit first. Takes some 10 µs for 150,000 tokens.
 ReceiptHash MaskHashOf(std::span<const uint32_t> words, uint32_t live_vocabulary);
 // Does the same for a list of allowed tokens, each below `live_vocabulary`.
 ReceiptHash MaskHashOfTokens(std::span<const uint32_t> allowed, uint32_t live_vocabulary);

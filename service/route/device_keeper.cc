@@ -104,7 +104,7 @@ void DeviceKeeper::Remember(const EndedBatch& batch) {
   }
 }
 
-// Without another device that can take the batch, this one keeps getting batches: the next may need less memory.
+// If no other device can take the batch, this one still gets batches: the next may need less memory.
 void DeviceKeeper::BackOff(const devices::Device* device, const Router::Needs& needs, const absl::Status& why,
                            absl::Time now, DeviceEvent* event) {
   DeviceHealth& health = router_.health(device);

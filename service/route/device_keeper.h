@@ -33,8 +33,8 @@ namespace sortition::service {
 
 struct DeviceKeeperOptions {
   RoutePolicy policy = {};
-  double recheck_share = 0;  // of live rows that are compared with the reference, 0 to 1
-  uint64_t seed = 0;         // of the choice of rows to re-check; secret
+  double recheck_share = 0;  // share of live rows that are compared with the reference, 0 to 1
+  uint64_t seed = 0;         // seed for the choice of rows to re-check; secret
   // Brings a failed device back; not owned, outlives the keeper. Null: devices are never taken out of service.
   const devices::SelfTest* self_test = nullptr;
   EventLog* event_log = nullptr;  // not owned, outlives the keeper; null: no log
@@ -73,11 +73,11 @@ class DeviceKeeper {
     const devices::Device* device = nullptr;
     Router::Batch shape;
     uint64_t unchecked_rows = 0;              // rows that were not compared with the reference
-    std::vector<std::string_view> sequences;  // of its rows; needed only if RemembersSequences()
+    std::vector<std::string_view> sequences;  // its rows' sequences; needed only if RemembersSequences()
   };
-  // Takes the end of a batch: `status` is the device's error, or that of Recheck. Returns OK if the outputs may be
-  // used; otherwise the reason why the batch has to run again. Outputs of a device that was quarantined meanwhile may
-  // not be used, but those of a device that an operator holds may.
+  // Takes the end of a batch: `status` is the device's error, or Recheck's. Returns OK if the outputs may be used;
+  // otherwise the reason why the batch must run again. Outputs of a device that was quarantined meanwhile may not be
+  // used, but those of a device that an operator holds may.
   absl::Status Ended(const EndedBatch& batch, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns true if the next row of a batch is to be re-checked. Free of locks if no rows are.
@@ -138,7 +138,7 @@ class DeviceKeeper {
   Router router_ ABSL_GUARDED_BY(mutex_);
   RecheckLottery lottery_ ABSL_GUARDED_BY(mutex_);
   uint32_t self_tests_ ABSL_GUARDED_BY(mutex_) = 0;  // that run
-  // Devices whose self-test an operator asked for and that has not ended.
+  // Devices with a running self-test that an operator requested.
   absl::flat_hash_set<const devices::Device*> requested_ ABSL_GUARDED_BY(mutex_);
   std::map<const devices::Device*, Answered> answered_ ABSL_GUARDED_BY(mutex_);
 };

@@ -55,8 +55,8 @@ class Router {
 
   static bool CanTake(const devices::DeviceDescription& device, const Needs& needs);
 
-  // Returns which of these features are lacked by the device that lacks the fewest, none if a device has all, whichever
-  // devices serve now.
+  // Returns the features that are missing on the device that lacks the fewest of these; none if a device has all.
+  // Counts devices that do not serve too.
   kernels::Features Lacking(kernels::Features features) const;
   // Returns the width of the widest rows that a device takes, likewise.
   uint32_t widest_vocabulary() const;
@@ -109,7 +109,7 @@ class Router {
     return policy_.pinned.empty() || entry.device->description().name == policy_.pinned;
   }
   bool IsAble(const Entry& entry, const Needs& needs) const;
-  // Returns true if only the devices whose memory holds the logits may have the batch: when one of them can take it.
+  // Returns true if only a device with the logits in its memory may get the batch: if such a device can take it.
   bool StaysInMemory(const Batch& batch) const;
   static bool IsThere(const Entry& entry, const Batch& batch) {
     return entry.device->description().memory == batch.memory;

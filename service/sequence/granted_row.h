@@ -47,15 +47,15 @@ struct GrantedRow {
   StepGrant grant;                 // GrantRow's
 };
 
-// A row that has been granted. Its owner calls Commit or Abort once, which also releases the masks. Thread safety is
-// that of RowRun, also among rows of one sequence table.
+// A row that has been granted. Its owner calls Commit or Abort once, which also releases the masks. As thread-safe as
+// RowRun, also among rows of one sequence table.
 class SequenceRow final : public RowRun {
  public:
   explicit SequenceRow(GrantedRow&& row);
 
   const std::shared_ptr<ReceiptChain>& receipts() const { return sequence_.receipts; }
 
-  // Ends a row that is complete. Returns its result, or why it has none; then the sequence is as it was before the row.
+  // Ends a row that is complete. Returns its result, or a refusal that leaves the sequence as before the row.
   std::variant<RowResult, Refusal> Commit();
   // Ends the row without a result, complete or not: the sequence is as it was before the row.
   void Abort();

@@ -56,7 +56,7 @@ class ReplayBudget {
   Entropy& entropy_;
   absl::Mutex mutex_;
   absl::Time spent_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by the tokens that have arrived
-  // Time by which a stream's own share of the budget pays for the waits that it was given; by tenant.
+  // By tenant: the time at which a stream's own share of the budget has paid for its granted waits.
   using Promises = absl::flat_hash_map<uint64_t, absl::Time>;
   absl::flat_hash_map<uint64_t, Promises> promised_until_ ABSL_GUARDED_BY(mutex_);
   absl::Time next_prune_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

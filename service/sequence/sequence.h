@@ -99,7 +99,7 @@ class Sequence {
   // Retires it if no step is in flight; returns false if one is.
   bool RetireIfIdle();
   bool retired() const;
-  // Returns the refusal of a step whose sequence was retired under it.
+  // Returns the refusal of a step if its sequence was retired meanwhile.
   static Refusal ClosedInFlight();
 
   uint64_t bytes() const;
@@ -114,8 +114,8 @@ class Sequence {
     uint64_t ticket;
     uint64_t step_id;
     uint64_t digest;
-    SequenceState::Undo undo;  // of the step's rewrites, already applied
-    uint64_t view_bytes = 0;   // of the grant's edits, without the state's own
+    SequenceState::Undo undo;  // undoes the step's rewrites
+    uint64_t view_bytes = 0;   // of the grant's edits, without the state's
   };
   struct LastStep {
     uint64_t step_id;

@@ -11,7 +11,7 @@
 namespace sortition::service {
 namespace {
 
-// Bytes of a sequence beside its own object: list and map nodes, the key, allocation headers.
+// Bytes of a sequence besides its own object: list and map nodes, the key, allocation headers.
 constexpr uint64_t kEntryBytes = 208;
 
 Refusal NoRoom(const Bound& limit) {

@@ -64,7 +64,7 @@ class SequenceTable {
   std::optional<Refusal> MakeRoomAhead(const SequenceKey& key, Sequence* sequence);
 
   // Forgets the sequence. Returns false if there is none. Refuses with SUPERSEDED, and forgets nothing, if an epoch
-  // above `epoch` owns it: so a late close ends no later incarnation.
+  // above `epoch` owns it. So a late close cannot end a later opening.
   std::variant<bool, Refusal> Close(const SequenceKey& key, uint64_t epoch);
 
   // Periodic work: forgets sequences that were idle for too long. The next Open does it otherwise.
@@ -83,7 +83,7 @@ class SequenceTable {
   };
   std::vector<std::pair<std::string, TenantUse>> tenant_uses() const;
 
-  // Forgets every sequence of a tenant that has no step in flight; returns their number, and that of the others.
+  // Forgets a tenant's sequences without a step in flight. Returns their number, and the others'.
   struct Forgotten {
     uint32_t forgotten = 0;
     uint32_t busy = 0;

@@ -12,7 +12,7 @@ namespace {
 // Estimate of the structures' memory for one answer.
 constexpr uint64_t kOverheadBytes = 512;
 
-// Returns a hash of what all ranks say alike of a step, beside its id.
+// Returns a hash of the step's fields, except its id, that all ranks send alike.
 uint64_t AskOf(const v1::StepRow& row) {
   const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
   return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_draft(), row.has_verify_tree(),

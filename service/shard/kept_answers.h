@@ -1,8 +1,8 @@
 // Keeps the last answer of each sequence whose rows come in shards, for ranks that lost theirs with their stream.
 //
-// An answer is forgotten when the next one is put, when all ranks have closed the sequence, and when it was not asked
-// for during `sequence_ttl`. Above `max_shard_answer_bytes` the tenant that has most bytes loses its longest unused
-// answers, so a tenant with no more than an even share of the bound loses nothing to others.
+// An answer is forgotten when the next one is put, when all ranks have closed the sequence, and when it was unused for
+// `sequence_ttl`. Above `max_shard_answer_bytes` the tenant with most bytes loses its longest unused answers. So others
+// cannot push out a tenant below an even share.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@
 
 namespace sortition::service {
 
-// Returns true if two shards of a row have the same task. Leaves out what only shard 0 needs to say.
+// Returns true if two shards of a row have the same task. Leaves out the fields that only shard 0 must set.
 bool AskAlike(const v1::StepRow& row, const v1::StepRow& other);
 
 struct KeptAnswer {
@@ -35,7 +35,7 @@ struct KeptAnswer {
   bool IsOf(const v1::StepRow& asked, uint32_t index) const;
 
   uint64_t step_id;
-  uint64_t ask;  // a hash of what all ranks say alike of the step
+  uint64_t ask;  // a hash of the step's fields that all ranks send alike
   RowAnswer answer;
   uint32_t ranks;
   std::vector<uint32_t> closed;  // indexes of the ranks that need it no more

@@ -23,7 +23,7 @@ class ShardMessage {
   virtual const StepShape& shape() const = 0;  // with a shard
   virtual uint64_t stream() const = 0;         // the stream's id, unique in the process
 
-  // Answers rows, numbered as in this message, that will not run. Shard 0 gives back what its rows hold.
+  // Answers rows, numbered as in this message, that will not run. Shard 0 also releases its rows' sequences.
   virtual void Answer(StepAnswers answers) = 0;
   // Gives up a row without an answer, since the stream has ended.
   virtual void Drop(uint32_t row) = 0;
@@ -46,7 +46,7 @@ struct RowShard {
   const v1::StepRow& asked() const { return message->row(row); }
 };
 
-// Gathers answers, so that each message gets those of its rows together. Not thread-safe.
+// Gathers answers, so that each message gets its rows' answers together. Not thread-safe.
 class ShardAnswers {
  public:
   // `answer` is numbered for the shard here.

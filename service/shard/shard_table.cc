@@ -114,8 +114,8 @@ Refusal Missing(const std::vector<RowShard>& shards, const Limits& limits) {
                  absl::StrCat("of ", count, " shards these have not come: ", absl::StrJoin(missing, ", "))};
 }
 
-// Decides between a shard and `former`, which waits and has the same index. The later one of a stream replaces the
-// earlier one, and that of a rank's later stream replaces that of the earlier stream.
+// Decides between a shard and `former`, which waits and has the same index. On one stream the later shard replaces the
+// earlier; between two streams of a rank, the later stream's shard does.
 std::optional<Refusal> CheckReplaces(const RowShard& shard, const RowShard& former, Refused* refused) {
   if (shard.message->stream() == former.message->stream()) {
     refused->emplace_back(former, Refusal{Reason::kStepCancelled, "", "", "the shard was sent again"});

@@ -43,9 +43,8 @@ class ShardTable {
   // All shards of one row, by their first token. They cover the vocabulary, and one of them is shard 0.
   using WholeRow = std::vector<RowShard>;
 
-  // Takes the shards of a message's `rows`, which wait until `deadline` at most. Returns the rows that they complete.
-  // Answers rows whose answer is kept. Refuses a shard that does not fit those that came before it; that changes
-  // nothing.
+  // Takes the shards of a message's `rows`; they wait until `deadline` at most. Returns the completed rows. Answers
+  // rows whose answer is kept. Refuses a shard that does not fit those that came before it; that changes nothing.
   std::vector<WholeRow> Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
                             std::span<const uint32_t> rows, absl::Time deadline);
 

@@ -1,4 +1,4 @@
-// Finds the features that a row needs, and the field that asks for them.
+// Finds the features that a row needs, and the field that requires them.
 #include "service/stream/device_needs.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ kernels::Features FeaturesOfDraw(const SequenceSpec& spec, uint32_t phase, bool 
   return kernels::FeaturesOf(request);
 }
 
-// Returns the features that the task of a row needs beside those of a draw.
+// Returns the features that a row's task needs besides a draw's.
 kernels::Features FeaturesOfTask(const RowPlan& plan) {
   const kernels::RowParameters none;
   constexpr std::array<uint32_t, 1> kToken = {0};
@@ -74,7 +74,7 @@ kernels::Features FeaturesOfTask(const RowPlan& plan) {
   return kernels::FeaturesOf(request);
 }
 
-// Returns the field of a row that asks for the first of these features.
+// Returns the field of a row that requires the first of these features.
 std::string FieldOf(const RowPlan& plan, kernels::Features missing) {
   const std::string row = absl::StrCat("step.rows[", plan.row, "]");
   if (plan.kind == RowPlan::Kind::kScore) return row + ".score";

@@ -1,5 +1,5 @@
-// Refuses what no device of the server is able to do, whichever of them serve now. The features that rows need are
-// those of kernels/features.h, and their names those of request/parameter_table.h.
+// Refuses rows that no device of the server can run, counting devices that do not serve too. Rows' features are in
+// kernels/features.h, and their names in service/wire/parameter_table.h.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@
 
 namespace sortition::service {
 
-// Returns why a sequence is refused, by the field below `path`: an option of `parameters` needs what no device has, or
-// the receipts do if they are asked for there. `spec` is what was compiled. Thread-safe.
+// Returns the refusal, by the field below `path`, of a sequence whose `parameters` need a feature that no device has,
+// or whose receipts do. `spec`: the compiled parameters. Thread-safe.
 std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const v1::SamplingParameters& parameters,
                                    bool asks_receipts, absl::string_view path, const SequenceSpec& spec);
 // Refuses `field`, a vocabulary's size, if no device takes rows as wide. Thread-safe.
 std::optional<Refusal> WhyTooWide(const DeviceKeeper& devices, const SequenceSpec& spec, std::string field);
 
-// Returns why a step's row is refused, whose sequence has been opened. Thread-safe.
+// Returns the refusal of a step's row on an open sequence. Thread-safe.
 std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const RowPlan& plan, const SequenceSpec& spec);
 
 }  // namespace sortition::service

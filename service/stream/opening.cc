@@ -54,7 +54,7 @@ std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParamet
   }
   request->receipt_words = ReceiptWords(parameters);
   const uint64_t bytes = request->receipt_words.size() * sizeof(uint32_t);
-  // Beside the parameters an opening has names and numbers.
+  // Besides the parameters an opening has names and numbers.
   return CheckByteCount(bytes, kMaxRecordBytes - 1024, absl::StrCat(path, ".parameters"));
 }
 

@@ -20,7 +20,7 @@ namespace sortition::service {
 // Returns the tenant's policy that is in force now; null if there is none.
 std::shared_ptr<const TenantPolicy> PolicyOf(const Engine& engine, const std::string& tenant);
 
-// Applies a policy (ApplyPolicy). Keeps in `*effect` what it did, if there is a policy.
+// Applies a policy (ApplyPolicy). If there is a policy, `*effect` gets its changes.
 std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, absl::string_view path,
                                   v1::SamplingParameters* parameters, std::string* watermark_key_id,
                                   std::optional<v1::PolicyEffect>* effect);

@@ -10,7 +10,7 @@
 namespace sortition::service {
 namespace {
 
-// Memory of an entry beside the state that it holds.
+// Memory of an entry besides the state that it holds.
 constexpr uint64_t kEntryBytes = 128;
 
 }  // namespace

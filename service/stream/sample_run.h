@@ -19,7 +19,7 @@ class SampleRun {
   using Answer = std::variant<v1::SampleResponse, Refusal>;
   using Done = std::function<void(Answer)>;
 
-  // `engine` is not owned and outlives the run. `tenant` is the caller's identity. `bytes`: of the encoded request.
+  // `engine` is not owned and outlives the run. `tenant` is the caller's identity. `bytes`: its encoded size.
   SampleRun(Engine* engine, std::string tenant, std::shared_ptr<const v1::SampleRequest> request, uint64_t bytes);
   // Cancels rows that have not started. `done` may still be called.
   ~SampleRun();

@@ -62,7 +62,7 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
   if (!refusal && !greeted_ && !message.has_hello()) {
     refusal = Refusal{Reason::kProtocolViolation, "kind", "hello", "the first message of a stream must be hello"};
   }
-  // The batch id cannot name a message whose id another batch has.
+  // An answer with this batch id would be ambiguous: another batch still has it.
   if (message.has_step() && stream_->IsUnanswered(message.step().batch_id())) {
     if (!refusal) {
       refusal = Refusal{Reason::kContradiction, "step.batch_id", "", "a batch of this id has not been answered yet"};

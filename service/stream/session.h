@@ -36,11 +36,11 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Takes one message, in stream order. Not thread-safe with itself; device threads may deliver meanwhile. Does not
-  // block, but takes as long as a long history takes.
+  // block, but a long history takes long.
   void OnFrame(Frame frame);
   // Takes a message in pieces of about a millisecond's work, for shells whose thread serves other streams: while
-  // back_off() is not zero, Continue is to be called before any other of these. Same rules as OnFrame. `thread`: the
-  // caller's.
+  // back_off() is not zero, the caller must call Continue before any other of these. Same rules as OnFrame. `thread`:
+  // the caller's.
   void BeginFrame(Frame frame, Submitter thread = Submitter::kBusy);
   void Continue();
   // Takes a message that could not be decoded. Same rules as OnFrame.
@@ -76,7 +76,7 @@ class Session {
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);
   std::optional<Refusal> OnBringAnswer(v1::BringAnswer bring, uint64_t bytes);
   void OnCancel(const v1::CancelStep& cancel);
-  // Ends OnOpen, whose `message` is kept without its tokens while pieces are left.
+  // Ends OnOpen. While pieces are left, keeps `message` without its tokens.
   void TakePieces(v1::StreamRequest message);
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   // A step that was refused before it was charged to the window.
@@ -86,9 +86,9 @@ class Session {
   const std::shared_ptr<StreamContext> stream_;
   const std::shared_ptr<ClientAccount> account_;
 
-  // For the thread of BeginFrame alone.
+  // Used only by BeginFrame's thread.
   bool greeted_ = false;
-  std::optional<IgnoredFields> ignored_fields_;  // if the worker has asked for it
+  std::optional<IgnoredFields> ignored_fields_;  // if the worker requested it
   std::vector<std::string> ignored_in_hello_;
   uint64_t messages_ = 0;
   std::optional<v1::StreamRequest> message_in_pieces_;

@@ -49,7 +49,7 @@ class SharedAnswers final : public ResultSink {
  public:
   SharedAnswers(Engine* engine, std::shared_ptr<StepMessage> first) : engine_(*engine), first_(std::move(first)) {}
 
-  // Before the row is answered.
+  // Called before the row is answered.
   void SetOthers(uint32_t row, std::vector<RowShard> others) { others_[row] = std::move(others); }
 
   void Answer(StepAnswers answers) override {
@@ -61,7 +61,7 @@ class SharedAnswers final : public ResultSink {
         for (const RowShard& other : others->second) to_others.Add(other, row);
       }
       if (shard.epoch == 0 || row.note.refused) continue;
-      // Before the answer leaves: a rank that loses it finds it.
+      // Kept before the answer leaves, so that a rank that loses it finds it.
       engine_.shards().Keep(first_->stream().worker(), first_->row(index), std::move(row), shard.count,
                             ShardTable::Source::kComputed);
     }
@@ -75,7 +75,7 @@ class SharedAnswers final : public ResultSink {
   absl::flat_hash_map<uint32_t, std::vector<RowShard>> others_;  // by the row of shard 0; fixed once it runs
 };
 
-// Refuses what comes with shard 0 alone.
+// Refuses fields that only shard 0 may set.
 std::optional<Refusal> CheckOtherShard(const v1::StepRow& row, uint32_t index) {
   const std::pair<bool, const char*> of_first[] = {
       {row.has_truncate_to(), "truncate_to"},

@@ -1,5 +1,5 @@
-// Makes whole rows of vocabulary shards before a step exists: the shards of a stream go to the table where those of all
-// streams meet, and the rows that they complete become steps.
+// Makes whole rows of vocabulary shards before a step exists: a stream's shards go to the table of all streams' shards,
+// and completed rows become steps.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ class ShardAssembler {
       : engine_(*engine), stream_(std::move(stream)) {}
 
   // Adds a message of shard 0, whose rows that can run hold their sequences: `runs` by the row's index, null for
-  // others. `now` are the other rows' answers. Sends those that the stream's own worker needs now: kept answers, and
-  // refusals that it mends by opening the sequence again, after which its shard comes again. All other answers are held
-  // until all shards have come, and are then sent to all.
+  // others. `now` are the other rows' answers. Sends at once the answers that the stream's own worker needs: kept
+  // answers, and refusals after which it opens the sequence and sends its shard again. Holds all others until all
+  // shards have come, then sends them to all.
   void AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<SequenceRow>> runs,
                 StepAnswers now);
   // Adds a message of another shard.
@@ -62,7 +62,7 @@ class ShardAssembler {
   std::atomic<bool> shutting_down_ = false;
 };
 
-// Returns the refusal of a row whose sequence several rows of the step name.
+// Returns the refusal of a row if another row of the step names its sequence.
 Refusal DuplicateRow(uint32_t index);
 
 }  // namespace sortition::service

@@ -19,8 +19,8 @@
 
 namespace sortition::service {
 
-// Runs a compact row and ends it: adds its result, or why it has none, to `*out`. `key` is that of checkpoints. Needs
-// no device. Thread-safe.
+// Runs a compact row and ends it: adds its result or refusal to `*out`. `key` seals checkpoints. Needs no device.
+// Thread-safe.
 void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run,
                       CompactAllowance* allowance, StepAnswers* out);
 
@@ -36,8 +36,8 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr<ResultSink> sink, Batcher* batcher,
                const CheckpointKey* key, bool early);
 
-  // Building, by one thread.
-  // Sets where the logits of a position lie: the segments of a device's row, and whose memory they are.
+  // Building, by one thread. Sets the place of a position's logits: the segments of a device's row, and the owner of
+  // their memory.
   using SetLogits = absl::FunctionRef<void(uint32_t position, devices::DeviceRow* row)>;
   void AddRow(GrantedRow&& row, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(row)), set_logits); }
   void AddRow(SequenceRow&& run, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(run)), set_logits); }
@@ -75,7 +75,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
 
   absl::Mutex mutex_;
-  StepAnswers held_ ABSL_GUARDED_BY(mutex_);  // answers that wait for those of other rows
+  StepAnswers held_ ABSL_GUARDED_BY(mutex_);  // answers that wait for other rows' answers
   uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t not_gathered_ ABSL_GUARDED_BY(mutex_) = 0;  // rows
 };

@@ -93,7 +93,7 @@ void StepMessage::Send(v1::StepResults* results, uint32_t rows) {
   Credit credit(stream_->window, rows, is_last ? bytes_ : 0);
   if (stream_->closed()) return;  // the worker is gone
   v1::StreamResponse response;
-  response.unsafe_arena_set_allocated_results(results);  // lent, wherever it lies
+  response.unsafe_arena_set_allocated_results(results);  // lent, on an arena or not
   stream_->Send(response, std::move(credit));
   response.unsafe_arena_release_results();
 }

@@ -34,7 +34,7 @@ class ResultSink {
   virtual void Answer(StepAnswers answers) = 0;
 };
 
-// Built by one thread; thread-safe from then on. Each row is answered once.
+// Built by one thread; thread-safe afterwards. Each row is answered once.
 class StepMessage final : public ResultSink {
  public:
   // `engine` is not owned and outlives the message. `region` are the payloads of the regions that the message names.
@@ -42,7 +42,7 @@ class StepMessage final : public ResultSink {
               absl::Time arrived);
   ~StepMessage() override;
 
-  // Before anything that needs the shape.
+  // Called before any function that needs the shape.
   void SetShape(StepShape shape);
 
   uint64_t batch_id() const { return step().batch_id(); }
@@ -54,7 +54,7 @@ class StepMessage final : public ResultSink {
   void NoteOptions(const SequenceSpec& spec);
   // Returns why row `index` is refused for a field that its encoding sets twice; null if none is.
   const Refusal* FindSetTwice(uint32_t index) const;
-  // Returns why row `index` is refused for what this server does not know in it.
+  // Returns the refusal of row `index` for a field that this server does not know.
   std::optional<Refusal> FindUnknownInRow(uint32_t index) const;
   // Memory that the message holds: its own bytes and the copies made for it.
   uint64_t bytes() const { return bytes_; }
@@ -100,11 +100,11 @@ class StepMessage final : public ResultSink {
   std::optional<PayloadView> pairs_;
   std::optional<PayloadView> masks_;
   std::optional<PayloadView> drafts_;
-  std::optional<TracedOptions> options_;  // of the first row; `options_differ_`: another row has others
+  std::optional<TracedOptions> options_;  // the first row's; `options_differ_`: another row has others
   bool options_differ_ = false;
   std::atomic<uint32_t> unanswered_;      // rows
   std::atomic<uint32_t> refused_ = 0;     // rows
-  std::atomic<Reason> refused_for_ = {};  // of one of them
+  std::atomic<Reason> refused_for_ = {};  // one of them
 
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

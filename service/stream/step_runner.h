@@ -40,7 +40,7 @@ class StepRunner {
   void OnStep(Frame frame, const MemoryConnection* memory, Submitter thread);
 
  private:
-  // Judges what concerns all rows, and sets the message's shape. `*ready` is set if the logits are not there yet.
+  // Checks what all rows share, and sets the message's shape. `*ready` is set if the logits are not there yet.
   std::optional<Refusal> Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
                                std::optional<ReadyWord>* ready);
   // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `*now`.

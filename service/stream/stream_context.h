@@ -27,9 +27,9 @@ namespace sortition::service {
 class SessionSink {
  public:
   virtual ~SessionSink() = default;
-  // Queues one message to the worker. Called from the thread of Session::BeginFrame and from device threads, also
-  // concurrently: thread-safe. Must not block and must not call back into the session. `credit` is to be destroyed when
-  // the message has left, or can never leave. `message` lives until Send returns.
+  // Queues one message to the worker. Thread-safe: called by the thread of Session::BeginFrame and by device threads.
+  // Must not block and must not call back into the session. Destroys `credit` when the message has left, or can never
+  // leave. `message` lives until Send returns.
   virtual void Send(const v1::StreamResponse& message, Credit credit) = 0;
   // Returns since when the oldest message that has not left waits for the worker to read; InfiniteFuture if none does,
   // or the shell does not know. Thread-safe.
@@ -38,7 +38,7 @@ class SessionSink {
 
 class StepMessage;
 
-// Thread-safe, but for `worker_session`.
+// Thread-safe, except `worker_session`.
 class StreamContext {
  public:
   StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink);
@@ -46,7 +46,7 @@ class StreamContext {
   const std::string tenant;
   const QueueOwner owner;  // devices are shared out by it
   const std::shared_ptr<StreamWindow> window;
-  std::string worker_session;  // set by the hello, before the first step, and constant from then on
+  std::string worker_session;  // set by the hello, before the first step; constant afterwards
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
   // Returns the owner of a checkpoint. The caller sets its identity, which is the spec's.
@@ -76,7 +76,7 @@ class StreamContext {
   bool draining() const;
   static Refusal Draining();
 
-  // Ends the stream: results are dropped from now on. Returns the steps that wait for answers; none the second time.
+  // Ends the stream: later results are dropped. Returns the steps that wait for answers; none the second time.
   std::vector<std::shared_ptr<StepMessage>> Close();
   bool closed() const;
 

@@ -1,4 +1,4 @@
-// Counts the memory that a stream keeps for its tenant beside the sequences of the table: the options of its open
+// Counts the memory that a stream keeps for its tenant besides the table's sequences: the options of its open
 // sequences, and histories that are still arriving. `max_state_bytes` bounds it together with the table.
 #pragma once
 

@@ -41,7 +41,7 @@ class StreamSequences {
   std::optional<Refusal> OnFork(v1::ForkSequence* message, uint64_t bytes);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
-  // True after OnOpen while pieces are left: TakePiece is to be called until it is false, and nothing else in between.
+  // True after OnOpen while pieces are left. The caller then calls only TakePiece until it is false.
   bool has_pieces() const { return open_ != nullptr; }
   std::optional<Refusal> TakePiece();
   // Returns the pause before the next call, for the sake of other streams.
@@ -75,9 +75,9 @@ class StreamSequences {
   std::optional<Refusal> TakeHistoryPiece();
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
-  // Closes what this stream and the table have of the sequence, up to this epoch. Returns false if they have nothing.
+  // Closes the sequence, up to this epoch, in this stream and the table. Returns false if neither has it.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
-  // Completes a request of this message, at `path`. Refuses what no device is able to do.
+  // Completes a request of this message, at `path`. Refuses it if no device can run it.
   std::optional<Refusal> Prepare(const v1::OpenSequence& open, absl::string_view path, OpenRequest* request);
   void AnswerOpened(const OpenRequest& request, v1::OpenedState state);
   // Sends `*response` with the state in its field `part`, and before it messages with the first receipts if they are

@@ -1,4 +1,4 @@
-// The window of a stream: the rows and bytes that it has unanswered, up to the most with which it is still read.
+// The window of a stream: its unanswered rows and bytes, and the most with which it is still read.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class StreamWindow {
   explicit StreamWindow(const Limits& limits)
       : max_bytes_(limits.stream_unanswered_bytes), max_rows_(limits.stream_unanswered_rows) {}
 
-  // A step is charged when it arrives, and its credits give back what was charged.
+  // A step is charged when it arrives; its credits return the charge.
   void Charge(uint32_t rows, uint64_t bytes) {
     absl::MutexLock lock(&mutex_);
     rows_ += rows;
@@ -48,8 +48,7 @@ class StreamWindow {
   uint64_t rows_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A part of what was charged to a window, which has it back when the credit is destroyed: by any thread, also after the
-// stream.
+// A part of a window's charge. The destructor returns it, on any thread, also after the stream's end.
 class Credit {
  public:
   Credit() = default;

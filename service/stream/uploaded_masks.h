@@ -23,8 +23,8 @@ class UploadedMasks {
   // `memory` is not owned and outlives this.
   UploadedMasks(const Limits& limits, MaskMemory* memory) : limits_(limits), memory_(*memory) {}
 
-  // Puts the uploaded mask in place of the one of its id, if any. An upload without a mask releases that one. A refusal
-  // changes nothing. `payloads` are the message's own, followed by those of FindRegionPayloads.
+  // Stores the uploaded mask under its id, in place of a former one. An upload without a mask releases the former one.
+  // A refusal changes nothing. `payloads` are the message's own, followed by those of FindRegionPayloads.
   std::optional<Refusal> Upload(const v1::UploadMask& upload, std::span<const Payload> payloads);
 
   // Returns the mask of this id for a row of `vocabulary` elements. Refusals name `field`.

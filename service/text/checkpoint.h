@@ -26,8 +26,8 @@ struct CheckpointOwner {
 // State that one step leaves for the next.
 struct Checkpoint {
   uint64_t sampler_state = 0;
-  uint32_t position = 0;      // of the next step, if the worker changes nothing
-  uint64_t history_hash = 0;  // of the history at that position; 0 if the sequence keeps no state
+  uint32_t position = 0;      // the next step's, if the worker changes nothing
+  uint64_t history_hash = 0;  // the history's at that position; 0 if the sequence keeps no state
   bool operator==(const Checkpoint&) const = default;
 };
 
@@ -53,7 +53,7 @@ class CheckpointKey {
                                          const std::string& field) const;
 
  private:
-  enum class Trust : uint8_t { kOwn, kShared, kAll };  // accepts its own, those of replicas with the key, or any
+  enum class Trust : uint8_t { kOwn, kShared, kAll };  // accepts its own, also other replicas' with the key, or any
   CheckpointKey(std::span<const uint8_t> secret, Trust trust);
 
   std::array<uint8_t, 32> key_;

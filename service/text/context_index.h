@@ -1,4 +1,4 @@
-// Index of a history that finds which tokens followed the last few tokens wherever those occurred before.
+// Index of a history. It finds the tokens that followed earlier occurrences of the last few tokens.
 //
 // A position's context is the `depth` tokens before it; its follower is the token at it. The contexts, read backwards,
 // are the leaves of a compressed trie, and each node counts the followers of all positions below it. So a walk down
@@ -39,7 +39,7 @@ class ContextIndex {
 
   struct Found {
     uint32_t token = 0;
-    uint32_t length = 0;  // of the longest context that the token followed, `least` to `depth`
+    uint32_t length = 0;  // length of the longest context that the token followed, `least` to `depth`
     bool operator==(const Found&) const = default;
   };
   using AllFound = absl::InlinedVector<Found, 16>;
@@ -106,7 +106,7 @@ class ContextIndex {
   // The nodes from the root whose contexts match a position's, and how many tokens of the next node match too.
   struct Walk {
     absl::InlinedVector<uint32_t, 16> path;
-    uint32_t partial = kNone;  // the child whose context differs at some token
+    uint32_t partial = kNone;  // the child with a context that differs at some token
     uint32_t matched = 0;      // tokens
   };
 
@@ -143,8 +143,8 @@ class ContextIndex {
   absl::flat_hash_map<uint64_t, uint32_t> children_;  // by the edge from their parent
   uint32_t first_ = 0;                                // the oldest position
   std::deque<Link> links_;                            // by position, from first_
-  uint64_t follower_bytes_ = 0;                       // of followers stored outside their nodes
-  Walk walk_;                                         // of the position that is added or removed
+  uint64_t follower_bytes_ = 0;                       // bytes of followers stored outside their nodes
+  Walk walk_;                                         // walk of the position that is added or removed
 };
 
 }  // namespace sortition::service

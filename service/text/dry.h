@@ -59,7 +59,7 @@ class Dry {
   SharedContexts whole_;
 };
 
-// Returns how many of the last tokens repetitions may consist of: the tokens after the last sequence breaker. Returns
+// Returns the number of last tokens that repetitions may have: the tokens after the last sequence breaker. Returns
 // `length` if there is none among the last `length` tokens, or none that affects repetitions of `reach` tokens.
 uint32_t RepetitionLimit(const TokenLog& log, const DryOptions& options, uint32_t length, uint32_t reach);
 

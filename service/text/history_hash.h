@@ -26,7 +26,7 @@ uint64_t ExtendTokenHash(uint64_t token_hash, uint32_t token);
 
 uint64_t HistoryDigest(const HistoryIdentity& identity);
 
-// Hash of a history: of its tokens, the length of its prompt, and the digest of its identity.
+// Hash of a history, from its tokens, its prompt's length, and its identity's digest.
 uint64_t HistoryHash(uint64_t token_hash, uint32_t prompt_length, uint64_t digest);
 
 }  // namespace sortition::service

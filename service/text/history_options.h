@@ -31,7 +31,7 @@ struct DryOptions {
   bool operator==(const DryOptions&) const = default;
 
   bool on() const { return multiplier != 0; }
-  // Length from which all repetitions count the same.
+  // All repetitions of this length or more count the same.
   uint32_t reach() const { return allowed_length + static_cast<uint32_t>(terms.size()) - 1; }
 };
 
@@ -69,10 +69,10 @@ struct HistoryOptions {
   RepetitionStop repetition_stop;
   // Sorted by their last token, then by all; distinct, none empty.
   std::vector<TokenString> banned_phrases;
-  uint64_t watermark_key = 0;    // of the noise; a secret
+  uint64_t watermark_key = 0;    // the noise's; a secret
   uint32_t watermark_width = 0;  // number of last tokens that decide the noise; 0 = off
   bool watermark_skips = false;  // where those tokens have stood before, the draw is not marked
-  uint64_t watermark_id = 0;     // of the operator's key: stands for it in the digest; 0 = the key is the client's
+  uint64_t watermark_id = 0;     // the operator's key's, which it replaces in the digest; 0 = the key is the client's
 
   bool operator==(const HistoryOptions&) const = default;
 

@@ -301,7 +301,7 @@ std::optional<Refusal> JudgeMask(const MaskAsk& ask, bool may_be_empty, const st
   return TakeTokens(ask.allowed, field + ".allowed_tokens.tokens", spec, limits, &mask->allowed_tokens);
 }
 
-// `path` is the row's, `task` that of its drafts.
+// `path` is the row's, `task` its drafts'.
 std::optional<Refusal> JudgeMasks(const RowAsk& ask, const std::string& path, const std::string& task,
                                   const StepTensors& tensors, const SequenceSpec& spec, const Limits& limits,
                                   RowPlan* plan) {

@@ -12,7 +12,7 @@
 
 namespace sortition::service {
 
-// Checks that the text does not grow beyond its limit by the tokens of a row. `field` is that of the row's position.
+// Checks that a row's tokens do not make the text longer than its limit. `field` names the row's position.
 std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field);
 
 // Sets `*plan`, which is new, to the plan of the row, as far as its sequence's spec decides it: packed masks,

@@ -25,7 +25,7 @@ struct TokenTree {
 // The options' view of the history at one position.
 struct PositionView {
   std::shared_ptr<const std::vector<kernels::LogitEdit>> edits;
-  std::optional<kernels::NoiseKey> marked_noise;  // of a draw that a watermark marks, in place of the sequence's
+  std::optional<kernels::NoiseKey> marked_noise;  // for a draw that a watermark marks, in place of the sequence's
   std::optional<uint32_t> forced;                 // token that is emitted in any case; the edits do not matter then
   uint32_t phase = kNoPhase;                      // its options hold
   bool ends_result = false;  // the tree's token before the position ends a result (TextEnd::is_last)

@@ -1,4 +1,4 @@
-// Digest of a row's masks, by which a retry is compared.
+// Digest of a row's masks, to compare a retry.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,8 @@
 
 namespace sortition::service {
 
-// Returns a digest of the tokens that the plan's masks let each position draw: the same for each form of a mask. 0 if
-// they let all be drawn. `bits` has the packed words of each mask. Differs between processes. O(listed tokens + packed
-// words).
+// Returns a digest of the tokens that the plan's masks allow at each position: the same for each form of a mask. 0 if
+// they allow all. `bits` has the packed words of each mask. Differs between processes. O(listed tokens + packed words).
 uint64_t DigestMasks(const RowPlan& plan, const std::vector<RowMaskBits>& bits, uint32_t live_vocabulary);
 
 }  // namespace sortition::service

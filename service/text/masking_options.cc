@@ -1,4 +1,4 @@
-// Looks at the lists of a sequence, at the bans that its history adds, and at the step's mask.
+// Reads a sequence's lists, its history's bans, and the step's mask.
 #include "service/text/masking_options.h"
 
 #include <algorithm>

@@ -11,8 +11,8 @@
 namespace sortition::service {
 
 // Returns ": " and the lists, bans and masks, by their names in the contract, that may mask tokens at the position of
-// `view` under mask `mask` of the plan, if it has one. Empty if there are none: logits, biases and penalties mask every
-// token. `view` is null for a sequence without state.
+// `view` under mask `mask` of the plan, if it has one. Empty if there are none: then logits, biases and penalties mask
+// every token. `view` is null for a sequence without state.
 std::string MaskingOptions(const RowPlan& plan, size_t mask, const SequenceSpec& spec, const PositionView* view);
 
 }  // namespace sortition::service

@@ -1,4 +1,4 @@
-// A state machine over tokens whose changes are kept, so that tokens can be cut off again.
+// A state machine over tokens. Its changes are kept, so that tokens can be cut off again.
 #include "service/text/phases.h"
 
 #include <algorithm>

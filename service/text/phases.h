@@ -22,7 +22,7 @@ struct RowOptions {
   float repetition_penalty = 1;
   float frequency_penalty = 0;
   float presence_penalty = 0;
-  // As requested, for traces alone: the kernels use `parameters`.
+  // As requested; only for traces: the kernels use `parameters`.
   float temperature = 1;
   float top_p = 1;
   uint32_t top_k = 0;  // 0 = off
@@ -65,7 +65,7 @@ struct Phase {
 // same history. Memory is O(changes of phase in the kept history). Not thread-safe.
 class PhaseTrack {
  public:
-  // From `position` on `phase` holds.
+  // Phase `phase` holds from `position`.
   struct Mark {
     uint32_t position = 0;
     uint32_t phase = kNoPhase;
@@ -79,7 +79,7 @@ class PhaseTrack {
   void Pushed(const std::vector<Phase>& phases, const TokenLog& log, uint32_t length, uint32_t prompt_length);
   // Call after tokens were cut off, and after the prompt's length changed.
   void Cut(const std::vector<Phase>& phases, uint32_t length, uint32_t prompt_length);
-  // Forgets data that positions from `lowest` on do not need.
+  // Drops the data that no position >= `lowest` needs.
   void Trim(uint32_t lowest);
 
   // Returns the mark of the history's end.

@@ -17,7 +17,7 @@ ReceiptMethod MethodOf(const kernels::RowOutput& output, uint32_t position, cons
   if (parameters.greedy) return ReceiptMethod::kGreedy;
   if (plan.kind != RowPlan::Kind::kReject) return ReceiptMethod::kRace;
   if (output.accepted) return ReceiptMethod::kAcceptedDraft;
-  // Where no draft follows the token is drawn without one.
+  // At a position without a draft the token is drawn without one.
   return plan.FirstDraftAfter(position) ? ReceiptMethod::kInPlaceOfDraft : ReceiptMethod::kRace;
 }
 

@@ -17,8 +17,7 @@
 namespace sortition::service {
 namespace {
 
-// Returns the parameters of each phase with which a row is sampled that asks for more than its sequence; none if it
-// does not.
+// Returns each phase's parameters for a row that wants more than its sequence; none if it does not.
 std::vector<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
   std::vector<kernels::RowParameters> more;
   const bool has_receipts = spec.receipts && plan.kind != RowPlan::Kind::kScore;
@@ -299,8 +298,7 @@ std::variant<RowResult, Refusal> RowRun::Finish() {
   return ended;
 }
 
-// Lists the positions that are not decided; none if all are. Those behind the walk's end count, too: the result says
-// which drafts passed there.
+// Lists the undecided positions, those after the walk's end too: the result says which drafts passed there.
 Refusal RowRun::WhyRequired() const {
   Refusal all{Reason::kRowRequired, "", "", "the compact row does not decide its answer"};
   for (const std::optional<PositionOutput>& output : outputs_) {

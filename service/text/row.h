@@ -1,10 +1,10 @@
 // A row is the unit of the service: the logits of one sequence at one position or, with drafts, at several. This header
 // shows a row's whole way, in five stages:
 //
-//   Ask     RowAsk says in plain values what a caller asks for. service/wire makes it from a message, client/local from
+//   Ask     RowAsk has a caller's request in plain values. service/wire makes it from a message, client/local from
 //           a call.
 //   Plan    JudgeRow checks it and makes a RowPlan of it, or a Refusal, which concerns this row alone.
-//   Begin   The text says what its history changes at each position (LookAhead). A text with an owner
+//   Begin   The text gives its history's changes at each position (LookAhead). A text with an owner
 //           (service/sequence) also repeats the result of a step that it has answered before, or refuses.
 //   Run     RowRun says what a kernel is asked at each position, and takes the kernel's outputs. The kernel may be a
 //           device's or the caller's own. A compact row needs none: RowRun runs it.
@@ -80,15 +80,15 @@ class RowRun {
 
   struct Next {
     uint32_t index = 0;
-    uint64_t sampler_state = 0;                         // replaces the one of RequestAt
+    uint64_t sampler_state = 0;                         // replaces RequestAt's
     uint64_t survival = kernels::RowRequest::kNoBlock;  // likewise, where RequestAt has one
     void Set(kernels::RowRequest* request) const;
   };
   struct Progress {
     bool is_complete = false;  // no further output is needed
-    std::optional<Next> next;  // if runs_in_order(): the next position to ask for
+    std::optional<Next> next;  // if runs_in_order(): the next position to request
   };
-  // Takes the output of a position that was asked for: a PositionOutput, or what one is made of.
+  // Takes the output of a requested position: a PositionOutput, or the arguments of one.
   template <typename Output>
   Progress Take(uint32_t index, Output&& output) {
     outputs_[index].emplace(std::forward<Output>(output));
@@ -97,13 +97,13 @@ class RowRun {
 
   // Returns the dense draft probabilities of DraftRowAt(index), until the next call; null without them.
   using DenseAt = absl::FunctionRef<const void*(uint32_t index)>;
-  // Runs every position of a row that is compact, here and now. Positions that are not decided become ROW_REQUIRED, and
-  // so do those for which the allowance does not suffice.
+  // Runs every position of a compact row in this call. Positions that are not decided, or exceed the allowance, become
+  // ROW_REQUIRED.
   void RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance);
 
-  // Ends a row that is complete: returns its result, without history hash and end, or why it has none. Once.
+  // Ends a complete row. Returns its result, without history hash and end, or its refusal. Called once.
   std::variant<RowResult, Refusal> Finish();
-  // Gives the masks back, which are not read from here on.
+  // Releases the masks; they are not read afterwards.
   void ReleaseMasks() { masks_.clear(); }
 
  private:
@@ -117,10 +117,10 @@ class RowRun {
   void CutToAllowed();
   // Returns the position after `index` of a block whose drafts are tested together, if one is needed.
   std::optional<Next> NextOfBlock(uint32_t index);
-  // Turns the outputs of the block's positions into those of a rejection that accepts the same drafts. Returns a
+  // Turns the outputs of the block's positions into the outputs of a rejection that accepts the same drafts. Returns a
   // position that failed, if there is one.
   std::optional<uint32_t> EndBlock();
-  // `why` is the output with which the position at `index` failed.
+  // `why` is the failed output of the position at `index`.
   Refusal WhyFailed(uint32_t index, const PositionOutput& why) const;
   // Names the options that leave no live token at a position.
   void NameMasks(uint32_t index, const PositionView* view, Refusal* refusal) const;
@@ -134,15 +134,15 @@ class RowRun {
   RowPlan plan_;
   std::vector<RowMaskBits> masks_;
   PositionViews views_;
-  // The edits of each position whose mask bans tokens, with these bans. Empty if no mask does.
+  // Each position's edits with its mask's bans. Empty if no mask bans tokens.
   std::vector<std::vector<kernels::LogitEdit>> banned_edits_;
-  // The lists of allowed tokens, cut to those of the sequence in a phase: by phase and number of the mask.
+  // The masks' allowed tokens that the sequence allows in a phase too: by phase and number of the mask.
   absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
-  std::vector<kernels::RowParameters> more_;  // of each phase, if the row asks for more than its sequence
+  std::vector<kernels::RowParameters> more_;  // one a phase, if the row wants more than its sequence
   bool runs_in_order_;
-  // kReject of a tree: of each position, its drafts after the first.
+  // kReject, tree: for each position, its drafts after the first.
   std::vector<std::vector<uint32_t>> rivals_;
-  // kBlock: the ids whose logprobs are asked for at each position with a draft, which is the last of them.
+  // kBlock: for each position with a draft, the ids whose logprobs are requested; the draft is the last.
   std::vector<std::vector<uint32_t>> requested_;
   absl::InlinedVector<std::optional<PositionOutput>, 1> outputs_;  // absent: not taken yet
   uint32_t missing_;
@@ -154,7 +154,7 @@ Checkpoint CheckpointAfter(const RowPlan& plan, const RowResult& result);
 // Returns the field that names mask `number` of the plan.
 std::string MaskField(const RowPlan& plan, size_t number);
 
-// Returns why step row `row` is refused whose kernel found it unusable: `output.error` is not kNone.
+// Returns the refusal of step row `row` for its kernel's error, `output.error`, which is not kNone.
 Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row);
 
 }  // namespace sortition::service

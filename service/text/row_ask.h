@@ -1,5 +1,5 @@
-// A row as its caller asks for it, in plain values that are not checked yet. It is made of a message (service/request)
-// or of a call in this process (client/local); JudgeRow makes a plan of it.
+// A caller's request for a row, in plain values that are not checked yet. It is made from a message (service/wire) or
+// from a call in this process (client/local). JudgeRow makes a plan from it.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct StepTensors {
 struct MaskAsk {
   enum class Kind : uint8_t { kUnset, kTensorRow, kUploaded, kList };
   Kind kind = Kind::kUnset;
-  uint64_t number = 0;  // of the row, or of the uploaded mask
+  uint64_t number = 0;  // the row's, or the uploaded mask's
   std::span<const uint32_t> allowed = {};
   std::span<const uint32_t> banned = {};
 };

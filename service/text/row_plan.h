@@ -1,4 +1,4 @@
-// The plan of a row: what its worker asks for, position by position, as plain values that have been checked.
+// The plan of a row: its worker's request, position by position, as plain values that have been checked.
 //
 // A draw has one position; scores and verifications have several. Position 0 is the row's own position in the text. The
 // position after token i of `ahead` is number i + 1. Each position is one row of logits, and one row for a device.
@@ -26,10 +26,10 @@ struct StepIntent {
   uint64_t step_id = 0;
   uint32_t position = 0;
   std::optional<uint64_t> history_hash;
-  std::optional<TextPlace> checkpoint;  // position at which the sampler state that the step brings was left
+  std::optional<TextPlace> checkpoint;  // position of the sampler state that the step brings
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append_tokens;
-  uint64_t options_digest = 0;  // of all else that may change the result
+  uint64_t options_digest = 0;  // of everything else that may change the result
 };
 
 struct SparseDraft {
@@ -69,7 +69,7 @@ struct RowPlan {
   // The tokens that positions after the first follow: drafts, or given tokens.
   TokenTree ahead;
   std::vector<uint32_t> scored;  // kScore: one for each position
-  // kScore: of each position, the ids whose logprobs are wanted; empty: those of the sequence.
+  // kScore: for each position, the ids whose logprobs are wanted; empty: the sequence's.
   std::vector<std::vector<uint32_t>> requested;
   bool wants_race = false;  // kScore: the places of the given tokens in the race
   bool is_tree = false;

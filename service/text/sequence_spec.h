@@ -43,7 +43,7 @@ struct SequenceSpec : RowOptions {
   // Returns true if any option looks at the history. If none does, the service keeps no state for the sequence.
   bool stateful() const { return penalises() || history.on(); }
   bool stops(uint32_t token) const { return std::ranges::binary_search(stop_tokens, token); }
-  // Returns true if log probabilities of any distribution are asked for.
+  // Returns true if log probabilities of any distribution are requested.
   bool has_logprobs() const {
     return parameters.raw_logprob || parameters.processed_logprob || parameters.tempered_logprob;
   }

@@ -1,4 +1,4 @@
-// State of one sequence: its history and what its options derive from it, kept incrementally.
+// State of one sequence: its history and data that options derive from it, updated incrementally.
 //
 // Memory is O(distinct tokens + kept history), never O(vocabulary) or O(history), unless an option looks at the whole
 // history. After every step the state equals one rebuilt from the whole history, byte for byte.
@@ -22,7 +22,7 @@
 
 namespace sortition::service {
 
-// Returns the lowest position to which a state of these options with this log can be cut.
+// Returns the lowest position to which a state with these options and this log can be cut.
 inline uint64_t LowestTruncation(const SequenceSpec& spec, const TokenLog& log) {
   return log.kept_from() == 0 ? 0 : uint64_t{log.kept_from()} + spec.history.lookback();
 }
@@ -96,8 +96,7 @@ class SequenceState {
 
   // Appends a drawn token.
   void Append(uint32_t token);
-  // Ends a loan and appends the tokens of a result, whose hash and end it sets. The one way by which rows advance a
-  // text.
+  // Ends a loan, appends the tokens of a result, and sets its hash and end. The only way in which rows advance a text.
   void Commit(RowResult* result);
 
   // Changes of a Rewrite, to revert it.

@@ -24,7 +24,7 @@ using StepChanges = absl::InlinedVector<StepChange, 16>;
 StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length,
                           const HistoryIndex* index);
 
-// Sets `edits` to those of `counts`, which has this scope and these options, with `changes`; reuses its memory.
+// Sets `edits` to the edits of `counts`, which has this scope and these options, with `changes`. Reuses its memory.
 void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
                   const StepChanges& changes, std::vector<kernels::LogitEdit>* edits);
 

@@ -9,8 +9,8 @@ namespace sortition::service {
 namespace {
 
 // Searches the output's end for periods, the shortest first. Token i of the reversed output is the one before the last
-// i tokens. The match of a period p is the number of reversed tokens from p on that equal those from 0 on; the output's
-// last match + p tokens have this period.
+// i tokens. The match of a period p is the number of reversed tokens p, p + 1, ... that equal tokens 0, 1, ...; the
+// output's last match + p tokens have this period.
 class PeriodSearch {
  public:
   PeriodSearch(const RepetitionStop& options, const TokenLog& log, uint32_t output)
@@ -21,8 +21,8 @@ class PeriodSearch {
         seen_(std::min(output, options.Length(options.max_period))) {}
 
   bool Finds() {
-    // A period matches nothing if the token that it lies back differs from the last one: most periods are passed over
-    // here, a run of tokens at once.
+    // A period p matches nothing if the token p places back differs from the last one. This skips most periods, a run
+    // of tokens at once.
     const uint32_t longest = std::min(options_.max_period, seen_ - 1);
     for (uint32_t period = 1; period <= longest;) {
       const std::span<const uint32_t> run = log_.EndingAt(end_ - period);
@@ -34,7 +34,7 @@ class PeriodSearch {
   }
 
  private:
-  // Looks at the periods from `period` on, whose tokens are those of `run` from its end.
+  // Searches periods `period`, `period` + 1, ...; their tokens are `run`'s, from its end.
   bool FindsIn(std::span<const uint32_t> run, uint32_t period) {
     // Counts first, because a compiler makes vector instructions of a sum and not of a search.
     uint32_t equal = 0;
@@ -47,8 +47,8 @@ class PeriodSearch {
     return false;
   }
 
-  // Finds the match of `period`, whose first token is known to match. Together all calls compare each token once:
-  // tokens before `matched_to_` are known from the match of `matched_from_`.
+  // Finds the match of `period`; its first token matches. Together all calls compare each token once: tokens before
+  // `matched_to_` are known from the match of `matched_from_`.
   bool IsPeriod(uint32_t period) {
     uint32_t match = 1;
     if (period < matched_to_) match = std::min(matches_[period - matched_from_], matched_to_ - period);

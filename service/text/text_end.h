@@ -1,4 +1,4 @@
-// Finds at the end of a text what options that change no token look for: repetitions, and phrases that must not stand.
+// Finds repetitions and banned phrases at the end of a text, for options that change no token.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace sortition::service {
 
 struct TextEnd {
   bool repeats = false;                 // the output ends in a repetition
-  std::optional<uint32_t> phrase_from;  // position at which a banned phrase begins that ends here
+  std::optional<uint32_t> phrase_from;  // first position of a banned phrase that ends here
   TokenString phrase;                   // that phrase
   bool operator==(const TextEnd&) const = default;
 

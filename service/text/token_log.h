@@ -27,7 +27,7 @@ class TokenLog {
   std::span<const uint32_t> EndingAt(uint32_t end) const {
     return {ChunkOf(end - 1).tokens, (end - 1) % kChunkTokens + 1};
   }
-  // Returns the tokens from `begin` on that lie together, likewise. Requires kept_from() <= begin < length().
+  // Returns the tokens from `begin` that lie together, likewise. Requires kept_from() <= begin < length().
   std::span<const uint32_t> StartingAt(uint32_t begin) const {
     const uint32_t offset = begin % kChunkTokens;
     return {ChunkOf(begin).tokens + offset, std::min(kChunkTokens - offset, length_ - begin)};
@@ -36,7 +36,7 @@ class TokenLog {
   uint32_t CommonEnd(uint32_t a, uint32_t b, uint32_t most) const;
 
   void Push(uint32_t token);
-  // Requires kept_from() <= position <= length(). Costs O(kChunkTokens).
+  // Requires kept_from() <= position <= length(). O(kChunkTokens).
   void Truncate(uint32_t position);
   // Forgets old tokens; at least `kept` remain, or all there are.
   void Trim(uint32_t kept);

@@ -23,12 +23,12 @@ struct FailedPosition {
   PositionOutput why;  // a refusal, or an output with an error
 };
 
-// Knows at which accepted drafts a walk ends: a stop token, or a draft that completes what ends a result.
+// Knows the accepted drafts at which a walk ends: a stop token, or a draft that completes a stop sequence or the like.
 struct WalkEnds {
   const std::vector<uint32_t>& stop_tokens;  // sorted
   const PositionViews& views;                // of the positions; empty if no option looks at the history
 
-  // Returns true if the walk ends at `token`, after which the text is at `position`.
+  // Returns true if the walk ends at `token`. After it the text is at `position`.
   bool At(uint32_t token, uint32_t position) const;
 };
 
@@ -39,8 +39,8 @@ struct WalkEnds {
 std::optional<FailedPosition> Walk(const RowPlan& plan, const WalkEnds& ends,
                                    absl::Span<std::optional<PositionOutput>> outputs, RowResult* result);
 
-// Returns the position that the walk visits after `position`, whose output is `output`; absent if the walk ends there.
-// Pure.
+// Returns the position that the walk visits after `position`; absent if it ends there. `output` is the output at
+// `position`. Pure.
 std::optional<uint32_t> PositionAfter(const RowPlan& plan, const WalkEnds& ends, uint32_t position,
                                       const PositionOutput& output);
 

@@ -37,7 +37,7 @@ bool Decode(const std::byte* ids, const std::byte* logits, std::span<kernels::To
   return is_suspect;
 }
 
-// Reads tokens and logits. A logit that would fail the row is refused as that of a whole row is.
+// Reads tokens and logits. A logit that would fail the row is refused as in a whole row.
 std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::string& field, const StepShape& shape,
                                   const PayloadView& pairs, const kernels::RowParameters& parameters,
                                   kernels::StatedRow* row) {
@@ -77,7 +77,7 @@ std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::stri
   return std::nullopt;
 }
 
-// A shard states its own tokens, and no sums: their scale is that of the whole row's largest logit.
+// A shard states its own tokens, and no sums: a sum's scale needs the whole row's largest logit.
 std::optional<Refusal> WhyNotOfShard(const v1::CompactRow& message, const kernels::StatedRow& row,
                                      const std::string& field, const StepShape& shape) {
   if (message.has_unit_sum() || message.has_sum()) {

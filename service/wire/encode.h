@@ -20,8 +20,8 @@ void EncodeError(const Refusal& refusal, v1::Error* error);
 // otherwise the message's index on the stream. Not for steps.
 v1::StreamResponse EncodeRefused(const v1::StreamRequest& message, uint64_t message_index, const Refusal& refusal);
 
-// Sets log probabilities, which are computed here on the host from the device's integers, the kept mass, entropy and
-// kept count of `*to`, as far as `parameters` ask for them. `To` is DrawResult or Position.
+// Sets the log probabilities, kept mass, entropy and kept count of `*to` that `parameters` request. Computes log
+// probabilities on the host from the device's integers. `To` is DrawResult or Position.
 template <typename To>
 void EncodeAsked(const kernels::RowOutput& output, const kernels::RowParameters& parameters, To* to);
 

@@ -134,7 +134,7 @@ uint32_t NumbersOf(const kernels::Distribution& distribution) {
   return static_cast<uint32_t>(1 + distribution.top.size() + distribution.requested.size());
 }
 
-// Encodes the token `index` of the row and what `spec` and `plan` ask for with it. Its log probabilities are in one
+// Encodes the row's token `index` with the fields that `spec` and `plan` request. Its log probabilities are in one
 // part.
 void EncodePosition(uint32_t index, const RowResult& result, const RowPlan& plan, const SequenceSpec& spec,
                     Parts* parts) {

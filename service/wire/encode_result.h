@@ -28,14 +28,14 @@ inline constexpr size_t kPartReceiptBytes = 1u << 19;
 // True if another part of the row's result follows.
 bool Continues(const v1::RowResult& row);
 
-// Sets the result of a draw as one message, however many tokens it lists. It has what `spec` asks for, and no more.
+// Sets the result of a draw as one message, however many tokens it lists. It has only what `spec` requests.
 void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw);
 
 // Sets the result of a row as one message, however large. `*whole` is empty.
 void EncodeWhole(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, v1::RowResult* whole);
 
-// Appends the result of one row, in one or more parts (v1::RowResult). It has the fields that `spec` and `plan` ask
-// for, and no more. The checkpoint is not set.
+// Appends the result of one row, in one or more parts (v1::RowResult). It has exactly the fields that `spec` and `plan`
+// request. The checkpoint is not set.
 void EncodeResult(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, RowPlace place,
                   google::protobuf::RepeatedPtrField<v1::RowResult>* results);
 

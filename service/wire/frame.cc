@@ -142,7 +142,7 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
   if (!frame.message.MergeFromString(small)) return Malformed("not a sortition.v1.StreamRequest");
   frame.scan = ScanStream(small);
   for (SetTwice& twice : frame.scan.set_twice) {
-    // No answer tells which of two kinds it is for.
+    // An answer cannot say which of two kinds it is for.
     if (!absl::StrContains(twice.refusal.field, '.')) return std::move(twice.refusal);
   }
   return frame;

@@ -29,9 +29,9 @@ struct RegionRange {
 struct Payload {
   std::vector<devices::ByteSegment> segments;  // none empty
   uint64_t size = 0;
-  std::optional<RegionRange> range = std::nullopt;    // of a payload that lies in a region
+  std::optional<RegionRange> range = std::nullopt;    // set if the payload lies in a region
   std::shared_ptr<const void> owner = nullptr;        // the same: keeps its bytes alive
-  const devices::ImportedMemory* imported = nullptr;  // of a payload that lies in a device's memory
+  const devices::ImportedMemory* imported = nullptr;  // set if the payload lies in a device's memory
   // The worker may write to the bytes at any time: each is to be read once.
   bool may_change = false;
 };
@@ -43,7 +43,7 @@ struct Frame {
   std::shared_ptr<const void> owner;
   uint64_t bytes = 0;          // size of the whole encoded message
   uint64_t message_bytes = 0;  // the same without payloads
-  StreamScan scan;             // of the encoding: what protobuf has dropped from `message`, or may have kept aside
+  StreamScan scan;             // facts about the encoding that protobuf has dropped from `message`
 };
 
 // Makes an empty Step, for DecodeFrame: maybe one that has memory from an earlier use.

@@ -1,4 +1,4 @@
-// Penalty scopes, DRY, n-grams, bad words, stop tokens, the watermark, and what ends a text.
+// Penalty scopes, DRY, n-grams, bad words, stop tokens, the watermark, and options that end a text.
 #include "service/wire/history_options.h"
 
 #include <algorithm>

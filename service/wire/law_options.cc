@@ -60,7 +60,7 @@ class Taker {
 #include "kernels/law/options.inc"
 #undef TAKE_ByValue
 #undef TAKE_ByPresence
-    // Values from the live vocabulary on are off, so every value is in range.
+    // Values of the live vocabulary's size or more are off, so every value is in range.
     if (law_.top_k >= live_vocabulary_) law_.top_k = 0;
   }
 

@@ -1,4 +1,4 @@
-// The options of kernels/law/options.inc as the information service publishes them, and the names of what devices lack.
+// The options of kernels/law/options.inc as the information service publishes them, and the names of features.
 #pragma once
 
 #include <string>

@@ -24,8 +24,8 @@ std::optional<Refusal> CheckPhases(const v1::SamplingParameters& parameters, con
 // history hashes. Thread-safe.
 std::vector<Phase> CompilePhases(const v1::SamplingParameters& parameters);
 
-// Returns the parameters that hold within `phase`: those of the sequence, but for the fields that the phase has set.
-// They have no phases. Thread-safe.
+// Returns the parameters that hold within `phase`: the sequence's, except for the fields that the phase sets. They have
+// no phases. Thread-safe.
 v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters, const v1::Phase& phase);
 
 // Returns true if the phase sets the option `name`. Thread-safe.
@@ -35,8 +35,8 @@ bool Replaces(const v1::Phase& phase, absl::string_view name);
 std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
                                   uint32_t live_vocabulary);
 
-// Does the same for the lists of a sequence without phases. With phases they may hold nowhere: a phase may begin at
-// once, and another where it ends. Thread-safe.
+// Does the same for the lists of a sequence without phases. With phases these lists may never apply: a phase may begin
+// at once, and each may follow another directly. Thread-safe.
 std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
                                   absl::string_view path, uint32_t live_vocabulary);
 
@@ -50,8 +50,8 @@ std::optional<Refusal> WhyNoMark(const v1::SamplingParameters& parameters, const
 // Thread-safe.
 std::optional<law::Temperature> SumTemperature(const RowOptions& options);
 
-// Returns true if CompactRow.sum has one meaning in the whole text: there is a temperature, and that of each phase is
-// the same. Thread-safe.
+// Returns true if CompactRow.sum has one meaning in the whole text: there is a temperature, and each phase has the
+// same. Thread-safe.
 bool StatesOneSum(const SequenceSpec& spec);
 
 }  // namespace sortition::service

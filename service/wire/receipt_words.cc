@@ -25,7 +25,7 @@ bool IsLeftOut(const FieldDescriptor& field) {
 
 std::vector<uint32_t> WordsOf(const Message& message);
 
-// Appends what stands for an element of a field; `index` is looked at if the field is repeated.
+// Appends the words of a field's element; `index` is used if the field is repeated.
 void AddElement(const Message& message, const FieldDescriptor& field, int index, std::vector<uint32_t>* words) {
   const Reflection& reflection = *message.GetReflection();
   const bool repeated = field.is_repeated();

@@ -10,8 +10,7 @@
 
 namespace sortition::service {
 
-// Returns the words of the fields that are set, without those that only ask for answers and without the watermark.
-// Thread-safe.
+// Returns the words of the set fields, without fields that only request answers and without the watermark. Thread-safe.
 std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters);
 
 // Returns the parameters of these words; nothing if they are not the words of any. Thread-safe.

@@ -33,7 +33,7 @@ struct Fields {
     none = other + 1;
     labels.emplace_back("other");
     labels.emplace_back("none");
-    // The keys refer to the labels, which stay where they are from here on.
+    // The keys refer to the labels, which do not move afterwards.
     for (size_t i = 0; i < other; ++i) places.emplace(labels[i], i);
   }
 };

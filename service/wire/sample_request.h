@@ -21,10 +21,10 @@ namespace sortition::service {
 
 // Returns the path of row `index`.
 std::string SampleRowField(int index);
-// Returns the path of what is `step_field` in a step of a stream with the same rows.
+// Returns the path of the field that is `step_field` in a stream's step with the same rows.
 std::string SampleFieldOf(absl::string_view step_field);
 
-// Checks what concerns the whole call, but the logits.
+// Checks the parts that concern the whole call, except the logits.
 std::optional<Refusal> CheckSample(const v1::SampleRequest& request, const Limits& limits);
 
 // Refuses a row that has something unknown, or an option that needs a state.
@@ -39,7 +39,7 @@ std::variant<std::shared_ptr<const SequenceSpec>, Refusal> CompileSampleRow(cons
                                                                             const v1::SamplingParameters& parameters,
                                                                             const Limits& limits, Entropy* entropy);
 
-// Returns the type of the logits, whose bytes fit the rows.
+// Returns the logits' type, after checking that their bytes fit the rows.
 std::variant<kernels::DType, Refusal> CheckSampleLogits(const v1::SampleRequest& request);
 
 // Returns the plan of a draw.

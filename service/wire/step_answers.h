@@ -1,4 +1,4 @@
-// Answers of rows of one step: encodes them, counts what they hold, and splits them into messages of a size that every
+// Answers of rows of one step: encodes them, counts their contents, and splits them into messages of a size that every
 // client accepts (gRPC clients take 4 MiB by default).
 #pragma once
 
@@ -24,15 +24,15 @@
 
 namespace sortition::service {
 
-// Says what an encoded answer holds, as far as it is counted.
+// Has the contents of an encoded answer that are counted.
 struct AnswerNote {
   uint32_t row = 0;     // index into Step.rows
   uint32_t parts = 1;   // messages
   uint32_t tokens = 0;  // drawn or accepted
-  uint32_t phase = 0;   // of the last of them; 0 outside of phases
+  uint32_t phase = 0;   // the last one's; 0 outside of phases
   std::optional<Reason> refused = std::nullopt;
-  std::string field = {};                                             // of the refusal
-  std::optional<kernels::RowRequiredReason> required = std::nullopt;  // of a compact row that is not decided
+  std::string field = {};                                             // the refusal's
+  std::optional<kernels::RowRequiredReason> required = std::nullopt;  // set if a compact row is not decided
 };
 
 struct RowAnswer {
@@ -64,7 +64,7 @@ class StepAnswers {
 
   void Add(const AnswerParts& parts);
   void Refuse(RowPlace place, const Refusal& refusal);
-  // Adds the answer as that of row `row`.
+  // Adds the answer for row `row`.
   void Add(RowAnswer answer, uint32_t row);
   void Add(StepAnswers other);
 

@@ -19,7 +19,7 @@
 
 namespace sortition::service {
 
-// Returns the kernels' element type; absent if the contract has none of that number.
+// Returns the kernels' element type; absent if the contract has no such number.
 std::optional<kernels::DType> ToDType(v1::DType dtype);
 
 // Returns the number of positions that a row's task has: of tensor rows, or of compact rows.
@@ -62,7 +62,7 @@ struct StepShape {
   StepTensors TensorsOf(uint32_t index) const;
 };
 
-// A refusal here concerns every row of the step. `message` holds no unknown fields beside those of rows. Thread-safe.
+// A refusal here concerns every row of the step. `message` holds no unknown fields except in rows. Thread-safe.
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
@@ -70,7 +70,7 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 RowAsk::Mode ToMode(v1::VerifyMode mode);
 RowAsk::Sampling ToSampling(v1::DraftSampling sampling);
 
-// Returns what the message asks as row `index` of its step. Refers to the message, which holds nothing unknown.
+// Returns the ask of row `index` of a step. Refers to the message, which holds nothing unknown.
 RowAsk ToAsk(const v1::StepRow& row, uint32_t index);
 
 }  // namespace sortition::service

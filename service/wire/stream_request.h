@@ -1,4 +1,4 @@
-// Validation of the messages of a stream that are not steps, as far as it needs nothing but the message and the limits.
+// Validation of a stream's messages other than steps, by the message and the limits alone.
 #pragma once
 
 #include <optional>

@@ -30,8 +30,8 @@ std::string Join(absl::string_view path, absl::string_view name) {
   return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
 }
 
-// Returns the field of the contract that protobuf has kept as unknown because it came in another wire form; null if it
-// is a field of no number that this server knows.
+// Returns the field of the contract that protobuf has kept as unknown because it came in another wire form; null if
+// this server does not know the number.
 const FieldDescriptor* InWrongForm(const Message& message, const UnknownField& unknown) {
   return message.GetDescriptor()->FindFieldByNumber(unknown.number());
 }

@@ -23,8 +23,8 @@ namespace sortition::service {
 std::optional<Refusal> FindUnknown(const google::protobuf::Message& message, absl::string_view path);
 
 // As FindUnknown for a message of a stream, but leaves the rows of a step to StepMessage, so that a bad row fails
-// alone. Rows are judged here if the step cannot be understood without them: if the row may take any number of tensor
-// rows, since its task is unknown or unreadable, and a later row does not say where its logits are. Thread-safe.
+// alone. Rows are judged here if the step depends on them: if a row's task is unknown or unreadable, so that it may
+// take any number of tensor rows, and a later row does not give its place. Thread-safe.
 std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message);
 
 // Returns true if a row after row `row` has no tensor_row, so that its place follows from the rows before it.
@@ -34,9 +34,9 @@ bool IsPlacedByRow(const v1::Step& step, uint32_t row);
 // The unknown fields that one stream ignores (UNKNOWN_FIELDS_IGNORE). Not thread-safe.
 class IgnoredFields {
  public:
-  // Removes the unknown fields of `*message` and of all messages below it. Keeps those that may be a member of an unset
-  // oneof, known ones in another wire form, and those of paths beyond kMaxIgnoredFields: FindUnknown refuses them.
-  // Returns the paths that occur for the first time, without indexes: "step.rows[].mask.#7".
+  // Removes the unknown fields of `*message` and of all messages below it. Keeps possible members of an unset oneof,
+  // known fields in another wire form, and fields beyond kMaxIgnoredFields paths: FindUnknown refuses them. Returns the
+  // paths that occur for the first time, without indexes: "step.rows[].mask.#7".
   std::vector<std::string> Drop(google::protobuf::Message* message);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 constexpr absl::string_view kPath = "step.trace.traceparent";
 constexpr size_t kVersionAt = 0, kTraceIdAt = 3, kParentIdAt = 36, kFlagsAt = 53;
 constexpr size_t kTraceIdBytes = 32;
-constexpr size_t kBytes = 55;  // of version 00; later versions may only append "-..."
+constexpr size_t kBytes = 55;  // in version 00; later versions may only append "-..."
 
 bool IsHex(absl::string_view digits) { return digits.find_first_not_of("0123456789abcdef") == absl::string_view::npos; }
 

@@ -69,14 +69,14 @@ CodedInputStream StreamOver(absl::string_view encoded) {
 struct Shape {
   struct Field {
     const FieldDescriptor* field = nullptr;  // null: unknown
-    const Shape* below = nullptr;            // of a message
+    const Shape* below = nullptr;            // a message's
     // Number that a field shares with the other members of its oneof. A repeated field has one to count its elements.
     uint32_t slot = 0;
-    WireFormatLite::WireType form = WireFormatLite::WIRETYPE_VARINT;  // of one element
+    WireFormatLite::WireType form = WireFormatLite::WIRETYPE_VARINT;  // one element's
     bool is_repeated = false;
     bool is_packable = false;
     bool is_enum = false;
-    uint64_t known_values = 0;  // of an enum: a bit for each value below 64
+    uint64_t known_values = 0;  // an enum's: a bit for each value below 64
   };
   std::vector<Field> fields;  // by field number
 
@@ -215,7 +215,7 @@ class Scanner {
     uint32_t index;  // in a repeated field
   };
 
-  // Returns false after the first field beside the rows that is set twice.
+  // Returns false after the first field outside of rows that is set twice.
   bool Search(Bytes* bytes, const Shape& shape, const Place* place) {
     uint64_t seen = 0;
     // The field of a slot that was seen, or the number of its elements.

@@ -27,15 +27,15 @@ struct SetTwice {
   bool is_task = false;         // it is the row's task: the row may take any number of tensor rows
 };
 
-// Returns the first field that an encoded message of `type` sets twice, at any depth. Bytes that are no message have
-// none after the first error. The caller has parsed them, so at most 100 messages are within each other. Allocates
+// Returns the first field that an encoded message of `type` sets twice, at any depth. In bytes that are no message, the
+// scan ends at the first error. The caller has parsed them, so at most 100 messages are within each other. Allocates
 // nothing if there is none; O(fields). `type` has at most 64 fields and oneofs. Thread-safe.
 std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const google::protobuf::Descriptor& type);
 
 // Holds the parts of a StreamRequest's encoding that a sender must not send.
 struct StreamScan {
-  // The first field of each row of a step that the row sets twice, and the first such field beside the rows, which is
-  // the last entry and ends the scan.
+  // For each row of a step, the first field that it sets twice. The last entry may be the first such field outside of
+  // rows, which ends the scan.
   std::vector<SetTwice> set_twice;
   // False: every field and enum value is known, and every field has its wire form: FindUnknown (strictness.h) would
   // find nothing. True: one may be unknown, or the scan has left out a part, or there was none.
