@@ -20,7 +20,7 @@ class BatchThreads {
 
   BatchThreads() = default;
   // Finishes every batch submitted before, calls its `done`, then joins the threads. A `done` that runs meanwhile must
-  // not submit. Must not be called from within `done`.
+  // not submit. Not called from within `done`.
   ~BatchThreads();
   BatchThreads(const BatchThreads&) = delete;
   BatchThreads& operator=(const BatchThreads&) = delete;

@@ -53,7 +53,7 @@ struct DeviceDescription {
   uint32_t memory = kHostMemory;                      // the memory it computes in; devices may share one
   MemoryIdentity identity = {};                       // of that memory, for other processes
   uint32_t batches_in_flight = 1;                     // batches that keep it busy
-  kernels::Features features = kernels::kNoFeatures;  // of its kernels; it gets no row that needs others
+  kernels::Features features = kernels::kNoFeatures;  // its kernels'; it gets no row that needs others
 };
 
 class Device {

@@ -33,7 +33,7 @@ struct MemoryIdentity {
 struct MemoryHandle {
   MemoryKind kind = MemoryKind::kNone;
   int descriptor = -1;       // stays its owner's
-  uint64_t bytes = 0;        // of the whole allocation, as its owner's driver counts
+  uint64_t bytes = 0;        // size of the whole allocation, by its owner's driver
   uint32_t memory_type = 0;  // kVulkan: its index
 };
 

@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # A metric or record, its labels, and the call of rate around it.
 SERIES = re.compile(r"(rate\()?\b((?:sortition|process)[_:][\w:]+)(?:\{(.*?)\})?(?(1)\))")
-# These records are of a job, not of an instance.
+# These records describe a job, not an instance.
 JOB_RECORDS = ("sortition:row_failures", "sortition:slow_steps")
 
 INSTANCE = "{{instance}}"

@@ -17,7 +17,7 @@ namespace sortition::monitoring {
 // Serves from construction to destruction. Its connections are few and bounded (http_server.h).
 class Exposition {
  public:
-  // Nothing is owned; all of it outlives the exposition, and so does the state that `draining` reads.
+  // Nothing is owned. All of it, and the state that `draining` reads, outlives the exposition.
   struct Sources {
     PrometheusObserver* observer;
     service::Engine* engine;
@@ -26,8 +26,7 @@ class Exposition {
     const server::SlowSteps* slow_steps;  // null: none are listed
   };
 
-  // `address` is that of HttpServer::Start; empty = nothing is served. The error names the address that could not be
-  // bound.
+  // `address` as for HttpServer::Start; empty = nothing is served. The error names the address.
   static absl::StatusOr<std::unique_ptr<Exposition>> Start(const std::string& address, const Sources& sources);
 
   // The bound address with its port; empty if nothing is served.

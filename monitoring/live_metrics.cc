@@ -98,7 +98,7 @@ double MaxDescriptors() {
   return static_cast<double>(limit.rlim_cur);
 }
 
-// Has no reading without TLS, and while the file cannot be read.
+// Empty without TLS, and while the file cannot be read.
 prometheus::MetricFamily CertificateEnds(const std::string& certificate) {
   prometheus::MetricFamily family{kCertificateEnd.name, kCertificateEnd.help, prometheus::MetricType::Gauge, {}};
   if (certificate.empty()) return family;

@@ -141,7 +141,7 @@ void CpuDevice::Run() {
       // It is the front, since the one before it was removed. The other threads take the next one.
       if (row + 1 == rows) RemoveFront();
       worker.Answer(target_, batch->rows[row], &batch->outputs[row]);
-      // The last thread sees what all others wrote: each decrement releases what was written before it.
+      // The last thread sees all others' writes: each decrement releases the writes before it.
       if (batch->unfinished_rows.fetch_sub(1, std::memory_order_acq_rel) == 1) Finish(batch.get());
     }
   }

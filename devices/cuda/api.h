@@ -24,9 +24,9 @@ struct Api {
   static absl::StatusOr<Api> Load(const char* library_name = "libcuda.so.1");
 };
 
-// Converts a result: RESOURCE_EXHAUSTED for memory; UNAVAILABLE for errors after which the process can no longer use
-// the device (CUDA calls them sticky); FAILED_PRECONDITION for a driver that cannot run these kernels; INTERNAL for
-// other errors. `what` names the call.
+// Converts a result: RESOURCE_EXHAUSTED for memory; UNAVAILABLE for errors after which the process cannot use the
+// device (CUDA calls them sticky); FAILED_PRECONDITION for a driver that cannot run these kernels; INTERNAL for other
+// errors. `what` names the call.
 absl::Status ToStatus(const Api& api, Result result, const char* what);
 
 #define SORTITION_CUDA_RETURN_IF_ERROR(api, call) \

@@ -14,7 +14,7 @@
 
 namespace sortition::devices::cuda {
 
-// Returns FAILED_PRECONDITION if the images are those of a build without nvcc.
+// Returns FAILED_PRECONDITION if the images come from a build without nvcc.
 absl::Status CheckImages(const kernels::cuda::Images& images);
 
 // Thread-safe. Uses the device's primary context, which other CUDA libraries of the process use too.

@@ -32,7 +32,7 @@ LogitsPath PathOf(const DeviceRow& row) {
   return is_aligned && !row.may_change ? LogitsPath::kNone : LogitsPath::kCopy;
 }
 
-// Adds a line to the copy if all lines are then equally long and equally spaced, as those of a step mostly are. Returns
+// Adds a line to the copy if all lines stay equally long and equally spaced, as a step's lines mostly are. Returns
 // false otherwise.
 bool AddLine(DevicePointer from, DevicePointer to, uint64_t bytes, Copy2D* lines) {
   if (lines->height == 0) {

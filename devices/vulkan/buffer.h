@@ -9,7 +9,7 @@
 
 namespace sortition::devices::vulkan {
 
-// Where a buffer's memory may lie.
+// The kind of a buffer's memory.
 enum class Memory {
   kDevice,      // device-local, mapped or not
   kHost,        // mapped; device-local if host and device share one memory

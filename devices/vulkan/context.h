@@ -18,8 +18,8 @@ namespace sortition::devices::vulkan {
 
 // Workgroup sizes in threads; powers of two.
 struct Workgroups {
-  uint32_t section = 0;   // of shaders that split a row among workgroups
-  uint32_t row = 0;       // of shaders that give a row to one workgroup, ...
+  uint32_t section = 0;   // for shaders that split a row among workgroups
+  uint32_t row = 0;       // for shaders that give a row to one workgroup, ...
   uint32_t long_row = 0;  // ... and of these for rows too long for that many threads (kernels::vulkan::MaxVocabulary)
 
   // Sizes that suit the hardware.

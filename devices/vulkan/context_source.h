@@ -23,8 +23,8 @@ class ContextSource {
   ContextSource(const ContextSource&) = delete;
   ContextSource& operator=(const ContextSource&) = delete;
 
-  // Returns a context that is not known to be lost. If one has to be made, blocks for as long as the driver takes to
-  // compile the shaders; after an error there is none, and the next call tries again.
+  // Returns a context that is not known to be lost. If it must make one, blocks until the driver has compiled the
+  // shaders; after an error the next call tries again.
   absl::StatusOr<std::shared_ptr<Context>> Get() ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps `owner` until the device is done with its commands, which did not end in time. The owner owns their context
   // and everything that they name. If the commands never end, it is never destroyed.

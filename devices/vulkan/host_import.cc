@@ -11,7 +11,7 @@ namespace {
 
 constexpr VkExternalMemoryHandleTypeFlagBits kHostHandleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
 
-// Memory types in which later batches see all that the host has written.
+// Memory types in which later batches see all writes of the host.
 uint32_t CoherentTypes(const VkPhysicalDeviceMemoryProperties& memory) {
   uint32_t types = 0;
   for (uint32_t type = 0; type < memory.memoryTypeCount; ++type) {

@@ -22,7 +22,7 @@ struct VulkanDeviceOptions {
   uint32_t batches_in_flight = 2;
   uint64_t max_buffer_bytes = 256 << 20;            // of one buffer; the driver may allow less
   std::optional<vulkan::Workgroups> workgroups;     // in place of those that suit the hardware
-  std::optional<kernels::vulkan::Variant> variant;  // of the shaders, one that the hardware supports
+  std::optional<kernels::vulkan::Variant> variant;  // the shaders' form, one that the hardware supports
   std::string pipeline_cache_folder;                // where compiled shaders are kept; empty: nowhere
   bool copies = false;                              // through host memory even if the device's can be mapped
   uint32_t memory = kHostMemory;                    // DeviceDescription::memory; kHostMemory: it imports none
@@ -32,7 +32,7 @@ struct VulkanDeviceOptions {
   bool trusts_makers = false;
 };
 
-// Thread-safe. A batch whose rows do not fit the buffers runs in chunks, one after the other.
+// Thread-safe. A batch that does not fit the buffers runs in chunks, in turn.
 //
 // A batch that ends with an error changes nothing. UNAVAILABLE means that the driver has lost the device: all batches
 // in flight end so. The next batch restarts the device, or ends with the reason why that failed.

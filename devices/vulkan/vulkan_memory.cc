@@ -20,7 +20,7 @@ namespace {
 // Bytes of one copy.
 constexpr uint64_t kMostBytes = 8 << 20;
 
-// One copy after another from the buffer to the host. Has its own commands: it runs only for rows whose device has left
+// Copies from the buffer to the host, one at a time. Has its own commands: it runs only for rows whose device has left
 // the pool.
 class Downloader {
  public:
@@ -82,7 +82,7 @@ absl::StatusOr<std::shared_ptr<const VulkanMemory>> VulkanMemory::Make(std::shar
   // Asks the driver first: addresses and a descriptor are worthwhile only for memory that it knows.
   auto buffer = ImportedBuffer::Make(*context, handle);
   if (!buffer.ok()) return buffer.status();
-  // Reserves addresses that nothing else has and that fault when the host reads there.
+  // Reserves unused addresses, where a read of the host faults.
   void* const bytes = mmap(nullptr, handle.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (bytes == MAP_FAILED)
     return absl::ResourceExhaustedError(absl::StrCat("no addresses for ", handle.bytes, " bytes"));
