@@ -107,7 +107,7 @@ class LateResets : public AttackBytes {
   bool resets_ = false;
 };
 
-// A literal header "a" whose value is announced with 2^31 bytes.
+// A literal header "a" that announces a value of 2^31 bytes.
 std::string EndlessHeader() {
   std::string start("\0\1a\x7f", 4);
   start += std::string_view("\x81\xff\xff\xff\7", 5);

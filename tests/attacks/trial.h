@@ -1,4 +1,4 @@
-// One attack on one listener of a server process, with honest clients beside it.
+// One attack on one listener of a server process, with honest clients at the same time.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace sortition::attacks {
 // The bounds that a guarded server keeps (docs/threat-model.md).
 inline constexpr uint64_t kMostGrowth = 128u << 20;  // memory during the attack
 inline constexpr uint64_t kMostKept = 64u << 20;     // memory two seconds after it
-inline constexpr double kMostSlowdown = 2;           // of the honest clients' 99th percentile
+inline constexpr double kMostSlowdown = 2;           // factor of the honest clients' 99th percentile
 inline constexpr absl::Duration kMostSilence = absl::Seconds(1);
 inline constexpr absl::Duration kMostStop = absl::Seconds(3);
 
 // Times without an attack and with it take turns, since other work on the machine comes and goes.
 struct TrialOptions {
-  absl::Duration length = absl::Seconds(10);  // of the attack in all
-  absl::Duration quiet = absl::Seconds(4);    // in which honest clients are measured without it, in all
+  absl::Duration length = absl::Seconds(10);  // of the attack, all rounds together
+  absl::Duration quiet = absl::Seconds(4);    // without the attack, all rounds together
   int turns = 2;
   absl::Duration after = absl::Seconds(2);
   int connections = 1;  // attacking ones

@@ -12,7 +12,7 @@ using testing::FakeDevice;
 using Positions = std::vector<uint32_t>;
 using BatcherFollowing = BatcherTest;
 
-// A step in which each row is followed by another, until there were `length` of them.
+// A step in which each row is followed by another, up to `length` rows.
 class FollowedStep : public RecordingStep, public std::enable_shared_from_this<FollowedStep> {
  public:
   FollowedStep(Batcher* batcher, uint32_t length) : batcher_(*batcher), length_(length) {}

@@ -22,8 +22,8 @@ namespace {
 using testing::FakeDevice;
 using testing::Scaled;
 
-// One random history of submits, finished and failed batches, cancels, passing time and sweeps, beside a model of the
-// queue that is only a sorted set. Rows of one client keep its order among any other rows.
+// One random history of submits, finished and failed batches, cancels, passing time and sweeps, compared with a model
+// of the queue, a sorted set. Rows of one client keep its order among any other rows.
 class Schedule {
  public:
   explicit Schedule(uint64_t seed) : random_(seed) {

@@ -29,7 +29,7 @@ TEST_F(BatcherTest, FreeSubmitterRunsAShortBatchItself) {
   const auto here = Step();
   ASSERT_FALSE(batcher().Submit(here, RowsAt(10, 2), Submitter::kFree).has_value());
   EXPECT_EQ(here->Token(1), 11u);
-  // A busy one hands it over, and so does one whose rows have to wait for the device.
+  // A busy thread hands the batch over, and so does one with rows that must wait for the device.
   const auto busy = Submit(20, 1);
   const auto behind = Step();
   ASSERT_FALSE(batcher().Submit(behind, RowsAt(30, 1), Submitter::kFree).has_value());
@@ -452,7 +452,7 @@ TEST_F(BatcherTest, NoDeviceIdlesWhileRowsWait) {
   b.FinishAll();
 }
 
-// After a failed batch, or one whose rows were all refused, a device takes the next one.
+// After a failed batch, or a batch with only refused rows, a device takes the next one.
 TEST_F(BatcherTest, DeviceServesAfterFailureAndRefusals) {
   FakeDevice& device = AddDevice({.max_batch_rows = 1});
   Submit(0, 1);

@@ -80,8 +80,7 @@ TEST_F(FairQueueTest, NewcomerIsOwedNothingWaitsOneTurn) {
   EXPECT_EQ(Take(8), "abababab");
 }
 
-// A stream that has one cheap row at a time, beside one that always has more: both get the same work, not alternate
-// turns.
+// One stream has one cheap row at a time, another always more rows: both get the same work, not alternate turns.
 TEST_F(FairQueueTest, ShortPauseKeepsUsage) {
   Add({0, 1}, 10, kTwice);
   std::string taken;

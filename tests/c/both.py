@@ -21,7 +21,7 @@ class Addresses(tuple):
         return int(count.group(1))
 
     def verified(self, name):
-        """Returns what sortitionctl says of the receipts that a program has written to the folder."""
+        """Returns sortitionctl's verdict on the receipts that a program has written to the folder."""
         at = f"{self.folder}/{name}"
         return output_of(os.environ["TEST_SORTITIONCTL"], "verify", f"{at}.receipts", f"--seeds={at}.seeds",
                          f"--keys={self.folder}/key.pub")

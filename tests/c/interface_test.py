@@ -1,4 +1,4 @@
-"""The C interface through ctypes: every parameter of the contract is reachable, and what comes back."""
+"""The C interface through ctypes: every parameter of the contract can be set, and results are complete."""
 
 import ctypes
 import os

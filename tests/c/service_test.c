@@ -308,7 +308,7 @@ static void write_file(const char* name, const void* bytes, size_t size) {
   CHECK(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
 }
 
-// service_test.py verifies what is written here.
+// service_test.py verifies the receipts that this writes.
 static void ReceiptsAreReturned(void) {
   static const uint8_t salt[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   static uint8_t records[65536];
@@ -353,7 +353,7 @@ static void ReceiptsAreReturned(void) {
   CHECK(more > 64);
   write_file("c.receipts", records, size + more);
   write_file("c.seeds", line, strlen(line));
-  // No service makes those of local sequences.
+  // Local sequences have no receipts from a service.
   CHECK_OK(sortition_receipts_new(NULL, &unused, &error));
   options.receipts = unused;
   CHECK(sortition_local_open(&options, &refused, &error) == SORTITION_INVALID_ARGUMENT);

@@ -29,7 +29,7 @@ def can_lose_packets():
 
 
 def in_own_network(name, argument):
-    """Runs the fault in a process whose loopback is its own; its findings."""
+    """Runs the fault in a process with its own loopback. Returns the findings."""
     program = ("import json, subprocess, sys; from faults import FAULTS;"
                "subprocess.run(['ip', 'link', 'set', 'lo', 'up'], check=True);"
                f"print(json.dumps(FAULTS[{name!r}][0]({argument!r})))")

@@ -46,7 +46,7 @@ int Main() {
     sequence.set_epoch(1);
     sequence.set_law_version(1);
     sequence.set_vocabulary_size(kVocabulary);
-    // Large answers fill what may be on their way to a reader.
+    // Large answers, which fill the buffers on the way to a reader.
     sequence.mutable_parameters()->mutable_raw_logprobs()->set_top(1000);
     open = stream->Write(request);
   }

@@ -239,7 +239,7 @@ def shm_full(_):
 
 
 def old_client(_):
-    """A worker of each release, which knows its contract alone, beside workers of today."""
+    """A worker of each release, which knows only its own contract, together with this tree's workers."""
     assert RELEASES, "there is no release in proto/released"
     with World(1) as world, world.workers() as workers:
         world.await_streams()

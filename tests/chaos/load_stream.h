@@ -1,4 +1,4 @@
-// A stream under load, and what becomes of its steps.
+// A stream under load, and its steps' outcomes.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -16,7 +16,7 @@ class LoadText {
  public:
   static constexpr uint32_t kVocabulary = 4096;
   static constexpr uint32_t kSequences = 16;  // the most rows of a step
-  static constexpr uint32_t kPositions = 16;  // after which a text begins anew
+  static constexpr uint32_t kPositions = 16;  // length of a text; then it begins anew
 
   LoadText();
 

@@ -59,7 +59,7 @@ struct Worker {
   double part;    // of the offered rows
   uint32_t rows;  // of a step
 };
-// At four times capacity the first asks for half of an equal share, the others for two, four and more than nine.
+// At four times capacity the first offers half of an equal share, the others two, four and more than nine shares.
 constexpr Worker kWorkers[] = {{1. / 32, 4}, {1. / 8, 8}, {1. / 4, 8}, {19. / 32, 16}};
 constexpr size_t kCount = std::size(kWorkers);
 
@@ -112,9 +112,8 @@ double StolenSeconds() {
   return stolen / double(sysconf(_SC_CLK_TCK));
 }
 
-// Returns how many of the `seconds` since then the device has waited for a processor; the device is the thread that ran
-// longest. The kernel does not say whose time was stolen, so stolen time counts as the device's as far as it did not
-// run.
+// Returns the part of `seconds` that the device, the thread that ran longest, has waited for a processor. The kernel
+// does not say from which thread time was stolen, so all stolen time in which it did not run counts.
 double DeviceWaited(std::map<std::string, ThreadTimes> since, const std::map<std::string, ThreadTimes>& now,
                     double seconds, double stolen) {
   ThreadTimes longest;
@@ -145,7 +144,7 @@ class DeafStream {
   // Blocks until it has been stopped.
   DeafStream(const std::string& target, const LoadText* text) {
     grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // bytes on the way to it must not grow
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // fixes the window: bytes on the way must not grow
     stub_ =
         v1::SamplingService::NewStub(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
     stream_ = stub_->Stream(&context_);

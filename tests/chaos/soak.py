@@ -33,7 +33,7 @@ def growth(values):
 
 
 def settled_descriptors(world):
-    """Without those of connections that are just being closed, the metrics' own among them."""
+    """Leaves out connections that are just being closed, the metrics' own among them."""
     counts = []
     for _ in range(10):
         time.sleep(0.05)

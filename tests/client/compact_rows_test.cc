@@ -108,7 +108,7 @@ TEST_F(CompactRowsTest, OtherCausesGetWholeRow) {
   }
 }
 
-// A server that asks for nonsense gets the whole row, once.
+// A server that requests nonsense gets the whole row, once.
 TEST_F(CompactRowsTest, StrangeRefusalsEndWithWholeRow) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto results = harness.Submit({record});

@@ -127,7 +127,7 @@ TEST_F(CudaResultsTest, LostDeviceBlocksNoCallback) {
   EXPECT_TRUE(absl::IsUnavailable(Step(4, 0)));
 }
 
-// The destructor waits for the device's work, also for that of a stream that waits for a refused step.
+// The destructor waits for the device's work, also on a stream that waits for a refused step.
 TEST_F(CudaResultsTest, CallbackMayStepAgainAndDestroy) {
   absl::Notification over;
   ASSERT_EQ(Step(1, 0,

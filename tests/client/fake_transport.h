@@ -33,7 +33,7 @@ struct FakeStream {
 class FakeConnector final : public client::Connector {
  public:
   std::vector<std::shared_ptr<FakeStream>> streams;  // all started streams, in order
-  std::shared_ptr<client::SharedMemory> memory;      // shared memory of streams started from now on
+  std::shared_ptr<client::SharedMemory> memory;      // shared memory of later streams
   client::LocalSampler* sampler = nullptr;           // of streams to target number `sampler_target`
   size_t sampler_target = 0;
 

@@ -122,7 +122,7 @@ TEST(HistoryTest, CutIntoThePromptShortensThePrompt) {
   const v1::StepRow row = Describe(history);
   EXPECT_EQ(row.truncate_to(), 2);
   EXPECT_THAT(row.append_tokens(), ElementsAre(3));
-  // The third token is now output, so the hash differs from that of the same tokens as a prompt.
+  // The third token is output, so the hash differs from the hash of the same tokens as a prompt.
   EXPECT_EQ(row.history_hash(), HashOf({1, 2, 3}, 2));
   EXPECT_NE(row.history_hash(), HashOf({1, 2, 3}, 3));
 }

@@ -22,7 +22,7 @@ using service::Descriptor;
 
 constexpr uint64_t kBytes = FakeMemoryServer::kRegionBytes;
 
-// An answer after its timeout must not be taken for that of the next request. An invalid answer stands for the timeout.
+// An answer after its timeout must not pass for the next request's. An invalid answer stands for the timeout.
 TEST(MemoryLinkTest, LateAnswerIsNotTakenForTheNext) {
   FakeMemoryServer server([](const Descriptor& client) {
     service::SendPacket(client.get(), "\xff", -1, 0);

@@ -73,7 +73,7 @@ TEST_F(OpensTest, OpenSequenceIsOpenedAtOnce) {
   EXPECT_TRUE(harness.stream(0).sent.empty());
 }
 
-// A policy whose mark needs the history is taken back while the history is on its way.
+// The operator removes a policy with a mark, which needs the history, while the history is on its way.
 TEST_F(OpensTest, UnneededHistoryIsLeftOut) {
   client::SequenceOptions sequence;
   sequence.request_id = "r";

@@ -48,7 +48,7 @@ class ReferenceSequence {
   uint32_t prompt_length() const { return prompt_length_; }
 
  private:
-  // A row of logits and the answers asked for.
+  // A row of logits and its options.
   struct Ask {
     v1::DType dtype = v1::DTYPE_BF16;
     const void* logits = nullptr;
@@ -57,7 +57,7 @@ class ReferenceSequence {
     std::vector<uint32_t> banned = {};
     kernels::RowTask task = kernels::RowTask::kDraw;
     uint32_t given = 0;
-    std::span<const float> draft = {};  // of kVerify: the drafter's probabilities
+    std::span<const float> draft = {};  // kVerify: the drafter's probabilities
     uint64_t survival = kernels::RowRequest::kNoBlock;
   };
   kernels::RowOutput Answer(const Ask& ask) const;
@@ -65,7 +65,7 @@ class ReferenceSequence {
   kernels::NoiseKey Noise(uint32_t draw_salt) const;
   // Appends the output's token, and returns it with the row's other answers.
   v1::DrawResult Take(const kernels::RowOutput& output);
-  // Verifies the drafts together; `asks` are of their positions and the one after them.
+  // Verifies the drafts together. `asks` has one for each draft's position and one for the position after them.
   std::vector<v1::DrawResult> VerifyBlock(const Drafts& drafts, std::vector<Ask> asks);
 
   const v1::SamplingParameters parameters_;
@@ -75,7 +75,7 @@ class ReferenceSequence {
   const uint32_t live_vocabulary_;
   std::vector<uint32_t> tokens_;
   uint32_t prompt_length_;
-  std::optional<uint64_t> sampler_state_;  // of samplers that keep one, after the last step
+  std::optional<uint64_t> sampler_state_;  // samplers' state after the last step, if they keep one
 };
 
 // Returns a readable text that is equal for two draws exactly if their tokens and the bits of all logprobs are equal.
@@ -84,8 +84,7 @@ std::string Bits(const v1::ScoreResult& score);
 // Returns the finish reason and the rewind of a DrawResult or a VerifyResult.
 template <typename Result>
 std::string EndBits(const Result& result);
-// Returns that of a result's tokens as if each had been drawn, one after the other, and then its end. Nothing for an
-// error.
+// Prints a result's tokens as if each had been drawn in turn, then its end. Nothing for an error.
 std::optional<std::string> Bits(const client::RowResult& result);
 
 }  // namespace sortition::testing

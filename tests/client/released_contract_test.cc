@@ -1,4 +1,4 @@
-// A client of today with a server of a release: it sends no field that the release lacks, unless a caller asks for it.
+// This tree's client with a release's server: it sends no field that the release lacks, unless a caller sets it.
 #include "tests/client/released_contract.h"
 
 #include <filesystem>

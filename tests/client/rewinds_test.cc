@@ -43,7 +43,7 @@ TEST(RewindsTest, EachRewindAddsOneToTheSaltAndNoCutTakesOneAway) {
   EXPECT_EQ(rewinds.Salt(row_of(65534)), 0u);
   EXPECT_EQ(rewinds.Salt(row_of(65536)), 65536u) << "what is out of range is refused as the caller's";
   EXPECT_EQ(Rewinds({65536 + 3, {}}).Salt(row_of(1)), 4u);
-  // A score is of tokens that were drawn before, whose salts its caller knows.
+  // A score takes tokens that were drawn before; the caller knows their salts.
   Row score = row_of(7);
   const uint32_t scored[] = {1};
   score.scored = scored;
@@ -70,7 +70,7 @@ TEST(RewindsTest, HistoryIsCutOnce) {
   EXPECT_EQ(History::ForkOf(history, 4).rewinds().all(), (Rewound{1, {}}));
 }
 
-// The salt is a field of the step, so that a server which knows nothing of the rewind draws as any other.
+// The salt is a field of the step, so a server that does not know of the rewind draws the same token.
 TEST(RewindsTest, EveryServerGetsTheSaltOfTheRewinds) {
   testing::StateHarness harness(testing::HarnessOptions({"a", "b"}));
   harness.Welcome(harness.stream(0));

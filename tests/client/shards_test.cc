@@ -249,7 +249,7 @@ TEST(ShardsTest, CompactShardsStateTheirOwnTokens) {
   EXPECT_EQ(results->times, 1);
 }
 
-// The scale of a sum is that of the whole row, which no rank has.
+// A sum's scale needs the whole row, which no rank has.
 TEST(ShardsTest, ShardsThatNeedSumsGoWhole) {
   StateHarness harness(RankOptions(1));
   harness.Welcome(harness.stream(0));

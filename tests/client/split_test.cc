@@ -71,7 +71,7 @@ TEST(SplitInProcessTest, LargeBatchStaysWhole) {
   EXPECT_EQ(results->times, 1);
 }
 
-// The parts of a message beside the rows' bytes count, too. A row that is too large by itself fails alone.
+// A message's other parts count too, besides the rows' bytes. A row that is too large by itself fails alone.
 TEST(SplitByTheServersLimitTest, RowsAreSplitByServersLimit) {
   constexpr uint64_t kMost = 180;
   StateHarness harness(HarnessOptions());

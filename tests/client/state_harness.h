@@ -102,7 +102,7 @@ class StateHarness {
     Collect();
     return results;
   }
-  // Lets the rows go from number `stating_from` on.
+  // Releases the rows with number `stating_from` or more.
   void EndStating() {
     std::vector<client::PendingRow*> rows;
     for (size_t i = stating_from; i < stating->rows.size(); ++i) rows.push_back(&stating->rows[i]);
@@ -260,12 +260,12 @@ class StateHarness {
 
   const client::ClientOptions options;
   absl::Time now = absl::UnixEpoch();
-  FakeConnector& connector;  // of `state`
+  FakeConnector& connector;  // `state`'s
   float logits[64 * kVocabulary] = {};
-  uint32_t compact_count = 0;        // first tokens with which submitted rows are stated; 0 = they go whole
-  size_t stating_from = ~size_t{0};  // submitted rows from this number on wait for EndStating
+  uint32_t compact_count = 0;        // first tokens in submitted rows' compact form; 0 = they travel whole
+  size_t stating_from = ~size_t{0};  // submitted rows with this number or more wait for EndStating
   std::shared_ptr<client::PendingBatch> stating;
-  uint32_t max_compact_tokens = 8;  // of the servers that welcome from now on
+  uint32_t max_compact_tokens = 8;  // of servers that welcome later
   client::StreamState state;
 
  private:

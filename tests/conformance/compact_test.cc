@@ -95,7 +95,7 @@ TEST_P(CompactRows, EqualWholeRowsOrAreRefused) {
   const uint64_t rows = RowsOfAKind(kRows);
   for (uint64_t seed = 1; seed <= rows; ++seed) {
     std::mt19937_64 random(seed);
-    // The larger ones have more unknown tokens than are asked for by name.
+    // The larger rows have more unknown tokens than a refusal names.
     const uint32_t most = seed % 8 == 0 ? 4000 : 300;
     const auto row = MakeRow(GetParam(), 900'000'000 + seed, 1 + uint32_t(random() % most));
     if (!CompareStated(*row, random, &counts)) return;
@@ -146,7 +146,7 @@ TEST(CompactRows, CpuDecidesUsualDraws) {
     request.parameters = &parameters;
     request.requested = {};
     std::vector<kernels::LogitEdit> edits(request.edits.begin(), request.edits.end());
-    // Edits that only lower are the usual ones.
+    // Usual edits only lower logits.
     if (random() % 2 == 0) {
       std::erase_if(edits, [](const auto& edit) { return int32_t(edit.bias) > 0 || int32_t(edit.penalty) > 0; });
       request.edits = edits;

@@ -16,7 +16,7 @@
 
 namespace sortition::testing {
 
-// A row, with its logits as bytes and what failures call it.
+// A row, with its logits as bytes and its name in failures.
 struct ComparedRow {
   kernels::RowRequest request;
   std::span<const std::byte> tensor;
@@ -69,7 +69,7 @@ class Comparison {
 // Options of random rows.
 enum class RowKind {
   kPlain,         // a token by the plain filters, and logprobs
-  kTasks,         // any task, and all that can be asked for beside the token
+  kTasks,         // any task, and all answers besides the token
   kChained,       // any samplers in any order
   kChainedTasks,  // both
   kMixed,         // each of these
@@ -85,7 +85,7 @@ void CompareAtVocabulary(Comparison* comparison, RowKind kind, uint32_t vocabula
 // Vocabularies of models, and those around the sizes of groups, tiles and sections.
 std::span<const uint32_t> UsualVocabularies();
 void CompareGoldenRows(Comparison* comparison);
-// Rows for which kernels have special paths: top-p that keeps much, or whose end is misjudged by a sample; masks that
+// Rows for which kernels have special paths: top-p that keeps much, or with an end that a sample misjudges; masks that
 // hide the largest tokens; tokens just within and just beyond a distance; thresholds that are met exactly.
 void CompareWhereTopPKeepsMuch(Comparison* comparison, uint64_t rows);
 void CompareWhereAMaskHidesTheLargest(Comparison* comparison, uint64_t rows);

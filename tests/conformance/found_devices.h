@@ -13,13 +13,13 @@ namespace sortition {
 
 struct FoundDevices {
   std::vector<std::unique_ptr<devices::Device>> started;
-  std::vector<devices::cuda::Hardware> cuda;  // of those that have started
-  // Drivers and devices that are there and do not start, and kinds that there are none of; stderr says why.
+  std::vector<devices::cuda::Hardware> cuda;  // the started ones'
+  // Number of drivers and devices that do not start, and of kinds without any; stderr says why.
   uint32_t failed = 0;
 };
 
-// All devices of these kinds: "cpu", "cuda", "vulkan". A kind without a driver, or whose driver finds no device, is
-// named on stderr and skipped. Blocks for as long as drivers take.
+// All devices of these kinds: "cpu", "cuda", "vulkan". A kind without a driver or device is named on stderr and
+// skipped. Blocks until the drivers answer.
 FoundDevices StartFoundDevices(const std::vector<std::string>& kinds);
 
 }  // namespace sortition

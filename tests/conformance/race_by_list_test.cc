@@ -1,4 +1,4 @@
-// Places in the race by the list of kept tokens are the law's, and nothing else of the outputs changes.
+// Places in the race by the list of kept tokens are the law's, and no other output changes.
 #include "kernels/law/race_by_list.h"
 
 #include <gtest/gtest.h>

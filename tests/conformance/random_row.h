@@ -15,8 +15,8 @@ namespace sortition::kernels {
 // Which samplers rows have: those that need no chain, or any, in any order.
 enum class RowOptions { kPlain, kChained };
 
-// A row with all that its request refers to. A pure function of its arguments, so that a failure names what to run
-// again. Not copyable: `request` points into it.
+// A row with all data of its request. A pure function of its arguments, so a failure's arguments make it again. Not
+// copyable: `request` points into it.
 class RandomRow {
  public:
   RandomRow(uint64_t seed, uint32_t vocabulary, RowOptions options = RowOptions::kPlain);
@@ -27,14 +27,14 @@ class RandomRow {
   // the kept set. The row is otherwise the same.
   void AskForMore();
 
-  // Asks for the tempered distribution, the kept mass and, of a score, the place in the race. The row is otherwise the
+  // Requests the tempered distribution, the kept mass and, for a score, the place in the race. The row is otherwise the
   // same.
   void AskForRecord();
 
-  // Lets half of the verifications be those of a block.
+  // Makes half of the verifications a block's.
   void AskForBlock();
 
-  // Gives half of the verifications against a drafter's probabilities, which are of no block, further drafts.
+  // Adds drafts to half of the verifications against a drafter's probabilities that belong to no block.
   void AskForRounds();
 
   // Makes top-n-sigma the first filter, before others or alone. Not of a row that has a chain.

@@ -186,8 +186,8 @@ std::vector<std::byte> RowReadFrom(const std::vector<std::byte>& room, std::byte
   return row;
 }
 
-// Samples a row that a thread changes meanwhile, as the n-th on a target; returns the answer. Expects it to be that of
-// the row which the copy stands for, unless the row is greedy.
+// Samples a row that a thread changes meanwhile, as the n-th on a target; returns the answer. Expects the answer of the
+// row in the copy, unless the row is greedy.
 RowOutput SampleChangingRow(const cpu::Target& target, const ByteSegment& segment, const RowParameters& parameters,
                             uint64_t n, RowRequest* request) {
   constexpr std::byte kBefore{0xff};

@@ -49,11 +49,11 @@ struct Tally {
   uint64_t rows = 0;
   uint64_t wrong = 0;
   uint64_t unanswered = 0;  // its batch ended with an error
-  uint64_t chained = 0;     // of the rows; and so are the next
+  uint64_t chained = 0;     // rows with a chain; likewise below
   uint64_t scored = 0;
   uint64_t verified = 0;
   uint64_t kept_sets = 0;
-  kernels::Features features = kernels::kNoFeatures;  // that some row has asked for
+  kernels::Features features = kernels::kNoFeatures;  // required by some row
 
   void Count(const kernels::RowRequest& request) {
     ++rows;
@@ -95,7 +95,7 @@ void Compare(Device* device, const std::vector<std::unique_ptr<RandomRow>>& rows
   }
 }
 
-// True if the device was right, and was asked for every feature that it claims.
+// True if the device was right, and rows required every feature that it claims.
 bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::Report* report) {
   const struct {
     const char* name;

@@ -194,7 +194,7 @@ TEST_P(Semantics, MinPComparesAtCurrentTemperature) {
 TEST_P(Semantics, FilterOrderIsMinPTopKTopP) {
   // Top-p over the two that top-k leaves needs one; over all four it would need two.
   EXPECT_EQ(Sample(Request({0, 0, 0, 0}, {.top_k = 2, .top_p = 0.5f})).kept, 1u);
-  // Min-p leaves two; their mass is what top-p counts.
+  // Min-p leaves two tokens; top-p counts their mass only.
   EXPECT_EQ(Sample(Request({0, 0, -2, -2, -2, -2}, {.top_p = 0.5f, .min_p = 0.5f})).kept, 1u);
 }
 

@@ -34,7 +34,7 @@ struct Placed {
   uint64_t offset;
 };
 
-// Every other row at a multiple of 16 bytes, the rest beside one.
+// Every other row begins at a multiple of 16 bytes, the rest do not.
 std::vector<Placed> MakeRows(uint64_t seed) {
   const struct {
     uint32_t vocabulary;
@@ -79,7 +79,7 @@ absl::Status Write(const Api& api, const devices::cuda::Hardware& hardware, cons
   return copied;
 }
 
-// Ends with what CheckSharedRows has returned there.
+// Ends with CheckSharedRows's result in that process.
 bool RunOther(const devices::cuda::Hardware& hardware, int descriptor, uint64_t seed) {
   const std::string device = absl::StrCat("--shared_rows_device=", hardware.index);
   const std::string rows = absl::StrCat("--shared_rows_descriptor=", kDescriptor);

@@ -36,7 +36,7 @@ void Add(Comparison* comparison, std::shared_ptr<SpecialRow> row, std::string de
   comparison->Add({row->request, std::as_bytes(bits), std::move(description), row});
 }
 
-// Adds a row at temperature 1 that asks for the kept set's size.
+// Adds a row at temperature 1 that requests the kept set's size.
 void AddTopP(Comparison* comparison, std::vector<uint32_t> bits, uint32_t top_p) {
   const auto row = std::make_shared<SpecialRow>();
   row->bits = std::move(bits);

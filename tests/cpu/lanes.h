@@ -27,7 +27,7 @@ struct Lanes {
   // 1 in `large` where a logit became too large.
   void (*changed)(const uint32_t* bits, const uint32_t* bias, uint32_t repetition, uint32_t inverse_repetition,
                   const uint32_t* repeated, const uint32_t* penalty, uint32_t* changed, uint32_t* large);
-  // Lists the values whose bits are set in `mask`, and the odd ones of `wide`; returns how many.
+  // Lists the values with a set bit in `mask`, and the odd ones of `wide`; returns how many.
   uint32_t (*where)(uint64_t mask, const uint32_t* values, uint32_t* listed);
   uint32_t (*where_odd)(const uint64_t* wide, uint64_t* listed);
 };

@@ -1,4 +1,4 @@
-// Changed rows whose first tokens alone are listed.
+// Changed rows for which only the first tokens are listed.
 #include "kernels/cpu/list_first.h"
 
 #include <gtest/gtest.h>

@@ -29,7 +29,7 @@ class OrderTest : public ::testing::TestWithParam<const Target*> {
     return candidates;
   }
 
-  // As kernels take lists: with room behind them.
+  // Copies the candidates into memory with room behind them, as kernels need.
   static Candidate* Laid(const std::vector<Candidate>& candidates, Array<Candidate>* memory) {
     return std::copy(candidates.begin(), candidates.end(), memory->Reserve(candidates.size())) - candidates.size();
   }

@@ -80,7 +80,7 @@ class EmulatedSequences {
   uint64_t seed_ = 0;
 };
 
-// Two rows that draw random tokens, beside a map of each one's counts. The third row has no sequence.
+// Two rows that draw random tokens, and a map of each one's counts. The third row has no sequence.
 class CountedSequences {
  public:
   CountedSequences() {

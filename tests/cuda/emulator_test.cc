@@ -1,4 +1,4 @@
-// The emulator finds defects that a GPU would let pass, or at which it would hang.
+// The emulator finds defects that a GPU would not notice, or that would hang it.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// The driver's functions but those of memory. Kernels are run when they are asked for.
+// The driver's functions, except memory's. Kernels run at once when they are launched.
 #include "tests/cuda/fake_driver.h"
 
 #include <gtest/gtest.h>

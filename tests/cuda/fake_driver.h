@@ -36,7 +36,7 @@ class FakeCudaDriver {
 
   devices::cuda::Api api() const;
 
-  // The `nth` call from now on of the function of this name in Api ends with `error`, and has no other effect.
+  // Makes the `nth` later call of the function of this name in Api end with `error`, without other effect.
   void Fail(const std::string& function, devices::cuda::Result error, int nth = 1);
   // A kernel's fault: it surfaces where the host next waits, and ends that call and all later ones.
   void FailKernel(devices::cuda::Result error);
@@ -48,8 +48,8 @@ class FakeCudaDriver {
   // all. The result must not outlive the driver.
   std::function<void()> Capture(devices::cuda::StreamHandle stream, const std::function<void()>& work);
 
-  // From now on what streams are given is done, in order, when the host waits for a stream or an event, and no further
-  // than it waits for. The driver then looks like one stream.
+  // Defers later work of streams until the host waits for a stream or an event, and then does it in order, up to that
+  // point. The driver then looks like one stream.
   void Defer();
   // Puts work of a test's into a stream.
   void Enqueue(devices::cuda::StreamHandle stream, std::function<void()> work);

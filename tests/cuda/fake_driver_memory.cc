@@ -1,4 +1,4 @@
-// The driver's functions of memory, over the host's. Copies are done when they are asked for.
+// The driver's memory functions, over the host's memory. Copies are made at once.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

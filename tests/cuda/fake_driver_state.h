@@ -33,13 +33,13 @@ using Work = std::vector<std::function<void()>>;
 
 struct State {
   FakeCudaOptions options;
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // for all fields below
   std::mutex launch_mutex;
   std::map<uint64_t, Allocation> memory;
   FakeSharedMemory shared;
   std::set<void*> registered;
   std::map<StreamHandle, std::pair<DevicePointer, uint32_t>> awaited_values;
-  std::vector<std::thread> writers;     // of values, behind the work of their streams
+  std::vector<std::thread> writers;     // write values after their streams' work
   std::map<uint64_t, uint64_t> pinned;  // bytes
   std::map<std::string, std::pair<int, Result>> failures;
   Result kernel_fault = Result::kSuccess;
@@ -54,12 +54,12 @@ struct State {
   uint64_t uploaded_bytes = 0;
   uint64_t downloaded_bytes = 0;
   bool is_capturing = false;         // every stream, as a test says
-  StreamHandle capturing = nullptr;  // the one whose work goes into `captured`
+  StreamHandle capturing = nullptr;  // the stream that is captured into `captured`
   Work captured;
   int graphs = 0;
-  bool is_deferring = false;  // what streams are given is done when the host waits for it
+  bool is_deferring = false;  // streams' work is done when the host waits for it
   Work deferred;
-  size_t done = 0;                          // of `deferred`
+  size_t done = 0;                          // done entries of `deferred`
   std::map<EventHandle, size_t> before_of;  // how much of `deferred` was there when the event was recorded last
   std::function<void(StreamHandle)> work;
   std::map<EventHandle, StreamHandle> recorded;  // where each event was last
@@ -129,7 +129,7 @@ void DoDeferred(size_t count);
 Result Allocate(uint64_t bytes, int device, bool is_tests, uint64_t* address);
 Result Free(uint64_t address);
 
-// Functions that programs call beside Api's; graphs are as opaque as the driver's.
+// Functions that programs call besides Api's; graphs are as opaque as the driver's.
 Result FakeStreamBeginCapture(StreamHandle stream, int mode);
 Result FakeStreamEndCapture(StreamHandle stream, void** graph);
 Result FakeGraphInstantiate(void** executable, void* graph, unsigned long long flags);

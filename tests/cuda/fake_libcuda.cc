@@ -28,7 +28,7 @@ FakeCudaDriver* Start() {
   return started;
 }
 
-// As long as the process: the driver is not unloaded.
+// Never freed: the driver is not unloaded.
 FakeCudaDriver* const driver = Start();
 
 // A stream that is not done until it is released.

@@ -29,7 +29,7 @@ uint64_t MapNothing(uint64_t at, uint64_t bytes) {
   return reinterpret_cast<uint64_t>(mapped);
 }
 
-// The device whose memory a descriptor is of; -1: it is none of ours.
+// Returns the device of a descriptor's memory; -1: not made here.
 int DeviceOfFile(int descriptor) {
   char name[256] = {};
   const std::string link = "/proc/self/fd/" + std::to_string(descriptor);

@@ -10,8 +10,8 @@ namespace sortition::testing {
 
 inline constexpr uint64_t kFakeGranularity = 2 << 20;
 
-// Allocations by handles, and addresses at which they are seen. A file's name says which device it is memory of, its
-// length how much. Not thread-safe.
+// Allocations by handles, and the addresses at which they are mapped. A file's name has its memory's device, its length
+// the size. Not thread-safe.
 class FakeSharedMemory {
  public:
   using Result = devices::cuda::Result;

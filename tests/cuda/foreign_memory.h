@@ -35,7 +35,7 @@ class ForeignMemory {
   devices::MemoryHandle handle() const {
     return {.kind = devices::MemoryKind::kCuda, .descriptor = descriptor_, .bytes = bytes_};
   }
-  // As its maker sees it.
+  // Returns the maker's address of the memory.
   std::byte* data() const { return reinterpret_cast<std::byte*>(mapping_->address()); }
 
  private:
@@ -45,7 +45,7 @@ class ForeignMemory {
   int descriptor_ = -1;
 };
 
-// A row whose logits, copied to `offset` there by the maker, are named where `imported` has them.
+// A row with logits that the maker has copied to `offset`; it names them by `imported`.
 inline devices::DeviceRow RowIn(const devices::ImportedMemory& imported, const ForeignMemory& memory, uint64_t offset,
                                 const std::vector<std::byte>& logits, const kernels::RowRequest& request) {
   std::memcpy(memory.data() + offset, logits.data(), logits.size());

@@ -187,7 +187,7 @@ TEST(CudaGeometry, BlocksCoverRowsAndUseEverySm) {
       EXPECT_GE(geometry.sections * geometry.section_groups, groups) << rows << " x " << groups;
       EXPECT_LT((geometry.sections - 1) * geometry.section_groups, groups) << "the last block has nothing";
       EXPECT_LE(geometry.sections, tiles);
-      // As long as there are tiles enough, every multiprocessor has a block.
+      // Every multiprocessor has a block while there are enough tiles.
       EXPECT_GE(geometry.sections * rows, std::min(tiles * rows, kMultiprocessors)) << rows << " x " << groups;
     }
   }

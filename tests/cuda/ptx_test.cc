@@ -1,5 +1,5 @@
-// The compiled CUDA kernels: PTX whose only floating point is that of logprobs, and machine code whose hot loops keep
-// their registers.
+// The compiled CUDA kernels: PTX has floating point only for logprobs, and machine code spills no register in hot
+// loops.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -79,9 +79,9 @@ std::set<std::string> FloatingPointOf(const std::string& ptx) {
 }
 
 // IEEE double operations rounded once and conversions, all of Logprob (logprob.cuh); exact operations on numbers: f16
-// to f32, and signs, which the compiler may clear or turn as those of floats; and where `scales` matches, a scaling by
-// a power of two that is cut to an integer (weigher.cuh). No fused multiply-add, no approximation, no flushing of
-// denormals. Returns how many functions have any of Logprob.
+// to f32, and cleared or turned signs; and in functions that match `scales`, a scaling by a power of two that is cut to
+// an integer (weigher.cuh). No fused multiply-add, no approximation, no flushing of denormals. Returns how many
+// functions have any of Logprob.
 int ExpectFloatingPointOfLogprobsAlone(const Assembly& assembly, const std::regex& scales) {
   const std::set<std::string> logprob = {"sub.rn.f64",     "mul.rn.f64",     "div.rn.f64",     "cvt.f64.f32",
                                          "cvt.rn.f32.f64", "cvt.rn.f64.s64", "cvt.rn.f64.u64", "cvt.rn.f64.u32",

@@ -1,4 +1,4 @@
-// Texts with drafts, phases and ends over the CPU and an emulated CUDA device equal those of the CPU alone.
+// Texts with drafts, phases and ends over the CPU and an emulated CUDA device equal texts over the CPU alone.
 #include <gtest/gtest.h>
 
 #include "tests/cuda/device_batch.h"

@@ -33,7 +33,7 @@ TEST(LanguageModelTest, LogitsEqualCountsWorkedOutByHand) {
   const auto a = model.Encode("a");
   // Six words follow any, and the uniform distribution counts as one.
   EXPECT_THAT(model.Logits(a, 1), Pointwise(FloatNear(1e-6f), Logarithms({2.25 / 7, 2.25 / 7, 1.25 / 7, 1.25 / 7})));
-  // Two words follow "a", and what follows any counts as one.
+  // Two words follow "a", and the distribution above counts as one.
   EXPECT_THAT(model.Logits(a, 2),
               Pointwise(FloatNear(1e-6f), Logarithms({2.25 / 21, 2.25 / 21, 8.25 / 21, 8.25 / 21})));
   // No text has " c" before " b".

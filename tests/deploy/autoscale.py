@@ -1,4 +1,4 @@
-"""Shows what the autoscaler of the remote overlay does: a replica under more load than it carries, the queue's depth as
+"""Shows the work of the remote overlay's autoscaler: a replica under more load than it carries, the queue's depth as
 the metrics adapter would read it, the replicas that the autoscaler's rule then asks for, and what they change.
 
     autoscale.py BUILD_FOLDER [SECONDS]
@@ -58,7 +58,7 @@ def main():
                 depths = prometheus.query(depth_query())
                 depth = sum(depths) / len(depths)
                 desired = running if abs(depth / target - 1) <= 0.1 else math.ceil(running * depth / target)
-                desired = min(max(desired, running), most)  # the scale-down's window is longer than this lasts
+                desired = min(max(desired, running), most)  # no scale-down: its window is longer than this run
                 (rows,) = prometheus.query(f"sum(rate(sortition_tokens_total[{WINDOW}]))")
                 (latency,) = prometheus.query(
                     f"histogram_quantile(0.5, sum by (le) (rate(sortition_step_latency_seconds_bucket[{WINDOW}])))")

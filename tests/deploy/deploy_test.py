@@ -100,7 +100,7 @@ def quantity(text):
 
 
 def autoscaler_of(scaled):
-    """The HorizontalPodAutoscaler that KEDA makes of a ScaledObject, but for its metrics."""
+    """The HorizontalPodAutoscaler that KEDA makes of a ScaledObject, without its metrics."""
     spec = scaled["spec"]
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": scaled["metadata"],
             "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", **spec["scaleTargetRef"]},
@@ -319,7 +319,7 @@ class ManifestTest(unittest.TestCase):
         (claim,) = pod["resourceClaims"]
         (template,) = [made for made in objects if made["kind"] == "ResourceClaimTemplate"]
         self.assertEqual(claim["resourceClaimTemplateName"], template["metadata"]["name"])
-        # One request, of one device: a claim of more would let the two take different ones.
+        # One request, for one device: with a claim on more devices the two could take different ones.
         (request,) = template["spec"]["spec"]["devices"]["requests"]
         self.assertEqual(request["exactly"], {"deviceClassName": "gpu.nvidia.com"})
         for container in (server, engine):

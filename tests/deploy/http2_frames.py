@@ -1,4 +1,4 @@
-"""HTTP/2 as frames, for what no library sends."""
+"""HTTP/2 as frames, to send bytes that no library sends."""
 
 import socket
 

@@ -15,11 +15,11 @@ POD_SPEC = ("spec", "template", "spec")
 # Keys of list elements that a strategic merge merges; other lists are replaced.
 MERGE_KEYS = {"initContainers": "name", "volumes": "name", "env": "name", "ports": "containerPort",
               "volumeMounts": "mountPath"}
-REPLACED = ("args", "claims", "drop", "resourceClaims")  # of the last kustomize's schema knows nothing
+REPLACED = ("args", "claims", "drop", "resourceClaims")  # unknown to the last kustomize's schema
 
 
 class Unsupported(Exception):
-    """The kustomization asks for what this renderer does not do."""
+    """The kustomization needs a feature that this renderer lacks."""
 
 
 def load(path):
@@ -93,7 +93,7 @@ def apply(folder, patch, objects):
         if isinstance(says, dict):
             if (says["apiVersion"], says["kind"]) != (made["apiVersion"], kind):
                 raise Unsupported(f"a merge of {says['kind']} into {kind}")
-            only(says["metadata"], "name")  # of any: the target chooses
+            only(says["metadata"], "name")  # any name: the target chooses
             merge({"spec": says["spec"]}, made)
             continue
         for operation in says:
@@ -103,7 +103,7 @@ def apply(folder, patch, objects):
 
 
 def merge(patch, into):
-    """A strategic merge of mappings. What is new in a list comes before what is there, as kustomize has it."""
+    """A strategic merge of mappings. New elements of a list come before the old ones, as in kustomize."""
     for key, value in patch.items():
         if value is None or key.startswith("$"):
             raise Unsupported(f"{key}: {value}")

@@ -13,7 +13,7 @@ from proxies import Envoy, envoy_program
 from replicas import Replicas, Workers, await_true
 
 CTL = os.environ["TEST_SORTITIONCTL"]
-# The weight of a replica whose utilization is the least that is reported.
+# The weight of a replica with the least utilization that is reported.
 IDLE_WEIGHT = 2000
 STREAMS = 40
 

@@ -46,7 +46,7 @@ class HaProxy:
         return list(csv.DictReader(text.lstrip("# ").splitlines()))
 
     def count(self, name):
-        """A counter of what was passed on to replicas."""
+        """A counter of requests that were passed on to replicas."""
         (row,) = [row for row in self._statistic_rows() if row["svname"] == "BACKEND"]
         return int(row[name])
 
@@ -113,7 +113,7 @@ class Envoy:
         return {address: host.get("weight", 1) for address, host in self._hosts().items()}
 
     def _hosts(self):
-        """From the replicas' addresses to what the proxy says of them."""
+        """From the replicas' addresses to the proxy's view of them."""
         hosts = json.loads(self._ask("clusters?format=json"))["cluster_statuses"][0].get("host_statuses", [])
         return {"{address}:{port_value}".format(**host["address"]["socket_address"]): host for host in hosts}
 

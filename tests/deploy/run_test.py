@@ -1,4 +1,4 @@
-"""Runs what the manifests say: the server with their arguments, environment, files, ports, probes and grace."""
+"""Runs the manifests: the server with their arguments, environment, files, ports, probes and grace."""
 
 import os
 import socket
@@ -142,7 +142,7 @@ class RunTest(unittest.TestCase):
                     worker.terminate()
 
     def test_same_gpu(self):
-        """On a node with the tests' own driver; on one without any it serves all the same, and says what is missing."""
+        """On a node with the tests' own driver; on one without any it serves too, and names the missing device."""
         for number, (driver, devices, state) in enumerate((
                 (FAKE_CUDA, "cpu0,cuda0", 'device="cuda0",state="serving"'),
                 ("", "cpu0", 'device="cuda",state="missing"')), 6):

@@ -24,7 +24,7 @@ double ValueOf(const std::string& json, const std::string& name) {
 
 class BenchTest : public ::testing::Test {
  protected:
-  // Flags of a small load, and then those of the test.
+  // Flags of a small load, then the test's.
   static std::vector<std::string> Flags(const process::ServerProcess& server, const std::vector<std::string>& more) {
     std::vector<std::string> flags = {"bench", "--target=" + server.address(), "--vocabulary=2000", "--warm_up=100ms",
                                       "--duration=500ms"};

@@ -147,7 +147,7 @@ TEST_F(DeviceMemoryTest, RowsOnServersGpuAreNamedNotSent) {
   StepAll(client.get(), *rows);
 }
 
-// A server elsewhere: of each row the first tokens leave the device, and no row does.
+// A server on another machine: each row's first tokens leave the device, but no row.
 TEST_F(DeviceMemoryTest, RowsForServersElsewhereAreStatedThere) {
   const auto server = StartServer();
   client::ClientOptions options = QuickOptions({server->address()});
@@ -167,7 +167,7 @@ TEST_F(DeviceMemoryTest, RowsForServersElsewhereAreStatedThere) {
   parameters.set_frequency_penalty(0);
   StepAll(client.get(), *rows, parameters);
   EXPECT_EQ(rows_read_, 0);
-  // A token that the server asks for is read with its row. The row then follows with it in compact form.
+  // A token that the server requests is read with its row. Then the row is sent in compact form, with the token.
   v1::LogitBias* const bias = parameters.add_logit_bias();
   bias->set_token(kVocabulary - 1);
   bias->set_bias(3.0f);
@@ -176,7 +176,7 @@ TEST_F(DeviceMemoryTest, RowsForServersElsewhereAreStatedThere) {
   EXPECT_LE(rows_read_, 60);
 }
 
-// Rows whose distances differ, which fail or which the device cannot state are answered as others.
+// Rows with unequal distances, rows that fail and rows that the device cannot state are answered like others.
 TEST_F(DeviceMemoryTest, RowsThatDeviceDoesNotStateGoWhole) {
   const auto server = StartServer();
   client::ClientOptions options = QuickOptions({server->address()});
@@ -242,7 +242,7 @@ TEST_F(DeviceMemoryTest, RowsAreNamedAcrossContainers) {
 }
 
 // A worker that queues all its work and waits for none of it. A step leaves before its logits are written, and waits at
-// the server for the word that the GPU raises. Its token is in the GPU's memory when the work behind it begins.
+// the server for the word that the GPU raises. Its token is in the GPU's memory when the next work begins.
 TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));

@@ -1,4 +1,4 @@
-// Servers that die, drain, stop or are not there: the texts stay those of the reference.
+// Servers die, drain, stop or are missing: the texts stay the reference's.
 #include <signal.h>
 #include <sys/wait.h>
 

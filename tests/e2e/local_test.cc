@@ -32,7 +32,7 @@ constexpr uint32_t kVocabulary = 300;
 constexpr uint32_t kLiveVocabulary = 290;
 constexpr size_t kWords = (kVocabulary + 31) / 32;
 
-// Without a history and with one, with samplers that keep a state, with all that can be asked for.
+// Without a history and with one, with samplers that keep a state, with all answers.
 const char* const kKinds[] = {
     "temperature: 0",
     "temperature: 0.8 top_k: 40 top_p: 0.95 min_p: 0.02 processed_logprobs { top: 3 } raw_logprobs {}",
@@ -56,7 +56,7 @@ const char* const kKinds[] = {
     "typical_p: 0.8 xtc { probability: 0.5 threshold: 0.1 } tempered_logprobs {} kept_log_mass: true",
 };
 
-// A step: what its row refers to.
+// A step's task: the data that its row refers to.
 struct Task {
   std::vector<float> logits;
   std::vector<uint32_t> masks;
@@ -101,7 +101,7 @@ class LocalTest : public ::testing::Test {
 
   uint32_t Below(uint32_t end) { return static_cast<uint32_t>(random_() % end); }
 
-  // A row whose few likely tokens are the small ones, so that texts repeat and drafts are often right.
+  // Adds a row in which only some small tokens are likely, so that texts repeat and drafts are often right.
   void AddRow(std::vector<float>* logits) {
     for (uint32_t token = 0; token < kVocabulary; ++token) {
       logits->push_back(static_cast<float>(Below(64)) / 16 + (token < 24 ? static_cast<float>(Below(64)) / 8 : 0));
@@ -144,7 +144,7 @@ class LocalTest : public ::testing::Test {
   }
 
   void SetProbabilities(uint32_t form, Task* task) {
-    // The drafts of each distribution: one of a sequence, those of the same parent of a tree.
+    // The drafts of each distribution: in a sequence one, in a tree all with the same parent.
     std::map<int32_t, std::vector<uint32_t>> places;
     for (size_t i = 0; i < task->tokens.size(); ++i) {
       places[task->parents.empty() ? static_cast<int32_t>(i) : task->parents[i]].push_back(task->tokens[i]);
@@ -216,7 +216,7 @@ class LocalTest : public ::testing::Test {
     return error;
   }
 
-  // Everything that was answered, but for the checkpoint, which stays here.
+  // The whole answer, except the checkpoint, which no local sequence returns.
   static std::string Said(RowResult outcome) {
     if (const auto* error = std::get_if<RowError>(&outcome)) {
       return absl::StrCat(error->code, " ", client::Describe(*error));
@@ -332,8 +332,8 @@ TEST_F(LocalTest, PartialAnswersAreAssembled) {
   }
 }
 
-// From the server into this process and back, in the middle of texts, samplers' states included. Sequences whose state
-// is here keep the client here.
+// From the server into this process and back, in the middle of texts, samplers' states included. Sequences with their
+// state in this process keep the client here.
 TEST_F(LocalTest, ClientsFallbackContinuesIdentically) {
   for (const char* const kind : kKinds) {
     ASSERT_NO_FATAL_FAILURE(Open(kind, random_()));

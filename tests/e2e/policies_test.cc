@@ -32,7 +32,7 @@ using ::testing::Not;
 constexpr uint32_t kVocabulary = 512;
 constexpr uint64_t kFirstKey = 11, kSecondKey = 12;
 
-// Logits of a row whose token is uncertain, as a function of its number.
+// Logits of a row with an uncertain token, as a function of its number.
 std::vector<float> MakeLogits(uint32_t number) {
   std::mt19937 random(number);
   std::vector<float> logits(kVocabulary);
@@ -77,7 +77,7 @@ class PoliciesTest : public ::testing::Test {
     options.prompt = {1, 2, 3};
     return options;
   }
-  // Draws a token after those of the sequence.
+  // Draws a token after the sequence's tokens.
   static void Draw(client::Client* client, client::Sequence* sequence) {
     const auto logits = MakeLogits(sequence->position());
     client::Batch batch;
@@ -241,7 +241,7 @@ TEST_F(PoliciesTest, ClientCannotTurnItOff) {
   EXPECT_LT(PValue(kFirstKey, (*sequence)->tokens()), 1e-4);
 }
 
-// The holder of the key finds a text whose client sets all that might change the noise.
+// The holder of the key finds a text although its client sets every field that might change the noise.
 TEST_F(PoliciesTest, NoFieldOfAClientHidesTheMark) {
   Write("keys", "first 11\n");
   WriteRules(Marked());
@@ -344,7 +344,7 @@ TEST_F(PoliciesTest, ChangedPolicyRefusesWhatItWouldChange) {
   EXPECT_THAT(Refused(client.get(), sequence->get()).message, HasSubstr("policy has changed"));
 }
 
-// Nothing looked at the tokens of a text that began without a mark, so that they were not kept.
+// A text that began without a mark kept no tokens, because no option needed them.
 TEST_F(PoliciesTest, LaterMarkEndsATextWithoutHistory) {
   WriteRules(R"("defaults": {"topK": 3})");
   auto server = Start();

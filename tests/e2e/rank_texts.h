@@ -26,7 +26,7 @@ class RankTexts {
   const std::vector<std::byte>& row(size_t text, int step) const { return rows_[text][static_cast<size_t>(step)]; }
   const std::string& expected(size_t text, int step) const { return expected_[text][static_cast<size_t>(step)]; }
   std::vector<uint32_t> tokens(size_t text, int steps) const;  // drawn in the first `steps` steps
-  // Packed; of every third step of the first text, and null for others.
+  // Returns a packed mask for every third step of the first text, and null for others.
   const uint32_t* mask(size_t text, int step) const { return text == 0 && step % 3 == 2 ? mask_.data() : nullptr; }
 
  private:

@@ -1,5 +1,4 @@
-// The receipts of one text whose rows travel whole, compact and in shards: the same but for the names of chain and
-// step.
+// The receipts of one text with whole rows, compact rows and shards are equal, except the names of chain and step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -163,7 +163,7 @@ TEST_F(ReceiptsTest, BadInputIsNamed) {
   }
 }
 
-// The part of a file that is there after a kill has no signature at its end, and nothing else is wrong with it.
+// After a kill the written part of a file lacks the signature at its end, and is right otherwise.
 TEST_F(ReceiptsTest, FilesSurviveKill) {
   ASSERT_TRUE(service::WriteNewKey(At("key")).ok());
   auto server = process::ServerProcess::Start(

@@ -1,4 +1,4 @@
-// Real servers and programs for end-to-end tests: on loopback, ended by their ids, logs beside the test's other output.
+// Real servers and programs for end-to-end tests: on loopback, ended by their ids, logs in the test's folder.
 #pragma once
 
 #include <memory>

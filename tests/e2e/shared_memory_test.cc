@@ -123,7 +123,7 @@ TEST(SharedMemoryTest, MovedStreamLeavesNothingBehind) {
   EXPECT_EQ(ended("abandoned"), 0);
 }
 
-// The memory socket would not know whose the token is.
+// The memory socket would not know to whom the token belongs.
 TEST(SharedMemoryTest, StreamWithTokenStaysOnGrpc) {
   const auto server = StartSharing("token");
   client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});

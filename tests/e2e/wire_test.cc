@@ -1,4 +1,4 @@
-// Tokens and logprob bits over a real connection are those of the plain reference.
+// Tokens and logprob bits over a real connection equal the plain reference's.
 #include <thread>
 #include <vector>
 
@@ -93,7 +93,7 @@ TEST(WireTest, ServersRefusalsArriveTyped) {
   EXPECT_EQ(error->field, "open.parameters.typical_p");
 }
 
-// Like the name of several replicas of which one is gone.
+// A target like the name of several replicas, one of them gone.
 TEST(WireTest, TargetWithSeveralAddressesFindsListener) {
   const auto server = StartServer({});
   const std::string& live = server->address();

@@ -114,7 +114,7 @@ TEST(LlamaDecoder, BannedPhrasesAreRefused) {
   EXPECT_THAT(std::string(decoder.Draw(Row(0).data(), kVocabulary).status().message()), HasSubstr("banned_phrases"));
 }
 
-// Returns the text of a plain sequence whose drawn tokens are accepted, except the fourth.
+// Returns a plain sequence's text in which each drawn token except the fourth is accepted.
 std::vector<uint32_t> Write(Decoder* decoder, uint32_t from, uint32_t to) {
   std::vector<uint32_t> tokens;
   for (uint32_t step = from; step < to; ++step) {

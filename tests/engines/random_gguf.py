@@ -14,7 +14,7 @@ POISON = VOCABULARY - 1
 
 def add_words(writer, vocabulary):
     kinds = gguf.TokenType
-    last = 0xd7ff - 0x4e00  # what follows are no letters
+    last = 0xd7ff - 0x4e00  # no letters follow
     letters = [chr(0x4e00 + index) if index <= last else f"w{index}" for index in range(vocabulary - 259)]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters])

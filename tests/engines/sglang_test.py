@@ -1,4 +1,4 @@
-"""The SGLang plugin under what SGLang 0.5.23 gives its sampler: SGLang's own requests' parameters, batches and sampler.
+"""The SGLang plugin with SGLang 0.5.23's inputs to its sampler: SGLang's own requests' parameters, batches and sampler.
 
 No model runs: SGLang's wheel has no kernels for a CPU. Its runner is played here, from a request to its text.
 """

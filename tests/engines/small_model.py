@@ -77,7 +77,7 @@ def make_lora(folder, model, rank=4):
 
 
 def _block(prefix, hidden, kv, generator):
-    """Returns a decoder layer's weights whose outputs are 0, so that the layer changes nothing."""
+    """Returns a decoder layer's weights with outputs of 0, so that the layer changes nothing."""
     def random(rows, columns):
         return torch.randn(rows, columns, generator=generator) * 0.2
 
@@ -92,7 +92,7 @@ def _block(prefix, hidden, kv, generator):
 
 
 def _copies(hidden, width, first):
-    """Returns the weights of a projection that takes the columns from `first` on, with some noise."""
+    """Returns the weights of a projection to `width` columns that begin at `first`, with some noise."""
     weights = torch.randn(hidden, width, generator=torch.Generator().manual_seed(7)) * 0.02
     weights[0] = 0.0  # stays positive: _never_draw_poison
     weights[:, first:first + hidden] += torch.eye(hidden)

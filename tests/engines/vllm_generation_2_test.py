@@ -138,7 +138,7 @@ class Generation2(unittest.TestCase):
         self.assertEqual(len(ours[3][0]["logprobs"][0]), small_model.VOCABULARY)
 
     def test_masks_are_the_tokens_that_the_options_keep(self):
-        """Under a draft model, too, they are those of the drawn tokens' positions."""
+        """Under a draft model too, they are the masks at the drawn tokens' positions."""
         (plain,), (drafted,) = batches("masks"), batches("masks of drafts")
         for (_, options), one, other in zip(MASKED, plain, drafted):
             self.assertEqual((other["tokens"], other["masks"]), (one["tokens"], one["masks"]))

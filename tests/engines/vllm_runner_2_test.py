@@ -1,4 +1,4 @@
-"""The vLLM plugin under what runner generation 2 gives its sampler: vLLM's own states, batches, sampler and kernels.
+"""The vLLM plugin with runner generation 2's inputs to its sampler: vLLM's own states, batches, sampler and kernels.
 
 The kernels are Triton's; here its interpreter runs them, on the CPU.
 """

@@ -41,7 +41,7 @@ REQUESTS = {
 NAMED = ([9, 9], {"temperature": 0.9, "seed": 4, "logprob_token_ids": [3, 1, 200]})
 # Beside speculation vLLM without the plugin refuses these.
 BIASED = ([5, 6], {"temperature": 0.0, "logit_bias": {"65": 4.0}}), ([5], {"seed": 1, "min_p": 0.1})
-# With a part of the refusal.
+# Requests that are refused, each by a part of its refusal.
 REFUSED = {
     "repetition_penalty (0.01..100)": {"repetition_penalty": 1000.0},
     "logit_bias[0].bias (|bias| < 65504)": {"logit_bias": {"3": 1e30}},
@@ -64,7 +64,7 @@ ABORTED = ([5, 6], {"temperature": 0.8, "repetition_penalty": 1.2, "seed": 3, "i
 # one batch, so all here have it.
 WITH_LORA = [(prompt, {**options, "lora": LORA}) for prompt, options in (REQUESTS["greedy"], REQUESTS["plain"])]
 
-# Texts for which there is no room at once. Their prompts take several steps.
+# Texts that do not fit together. Their prompts take several steps.
 LONG = [([1 + number] * 3 + list(range(97)), {"temperature": 0.9, "seed": number, "repetition_penalty": 1.3,
                                               "presence_penalty": 0.4, "ignore_eos": True, "max_tokens": 40})
         for number in range(8)]
@@ -104,7 +104,7 @@ def run_llm(one):
 
 @functools.lru_cache(maxsize=None)
 def everything():
-    """Runs a process for each engine. Returns what each engine answered, by its name."""
+    """Runs a process for each engine. Returns each engine's answers, by its name."""
     refused = [([5], options) for options in [*REFUSED.values(), PENALTY_BELOW]]
     first = list(REQUESTS.values())
     whole = ([9], {"temperature": 0.0, "logprobs": -1, "max_tokens": 2})

@@ -23,7 +23,7 @@ from on_device import host_view
 from rows import OnCuda
 
 LATE = 3
-# Found by its name from now on.
+# Later loads find the driver by its name.
 DRIVER = ctypes.CDLL(os.path.join(os.environ["TEST_FAKE_CUDA"], "libcuda.so.1"))
 
 
@@ -78,7 +78,7 @@ OPTIONS = {
     "bans": {"temperature": 1.0, "seed": 4, "logit_bias": {3: 9.0, 5: -4.0}, "presence_penalty": 1.5,
              "_bad_words_token_ids": [[3], [7]]},
 }
-# Options for which the host has to see each token.
+# Options that need the host to see each token.
 NEED_HOST = {
     "words": {"temperature": 0.7, "seed": 5, "_bad_words_token_ids": [[3, 4]], "presence_penalty": 0.5},
     "allowed": {"temperature": 0.7, "seed": 6, "allowed_token_ids": list(range(0, 200, 3))},
@@ -111,7 +111,7 @@ class Streamed(unittest.TestCase):
         return runner
 
     def compare(self, late, streamed, waited):
-        """Compares a step's late answers with those of the same step that waited."""
+        """Compares a step's late answers with the answers of the same step that waited."""
         answers = [None if answer is None else vllm_common.tokens_of(answer) for answer in late.answers()]
         tokens, counts = waited.sampled_token_ids.tolist(), waited.num_sampled.tolist()
         self.assertEqual(answers, [row if count else None for row, count in zip(tokens, counts)])

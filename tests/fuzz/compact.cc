@@ -79,7 +79,7 @@ void Run(Bytes bytes) {
   if (!is_stated) return;
   if (damage != 0) {
     Damage(damage, &stated);
-    // Anything else is decided or refused, whichever token that gives.
+    // Any other row is decided or refused, with any token.
     if (!law::FindUnsound(*request.parameters, live, stated.row())) Decide(request, stated.row(), &scratch);
     return;
   }

@@ -1,4 +1,4 @@
-// Messages: bytes in pieces, taken apart, against what protobuf makes of them; then a stream that gets them.
+// Messages: bytes in pieces are parsed and compared with protobuf's result; then a stream gets them.
 #include "service/wire/frame.h"
 
 #include <algorithm>

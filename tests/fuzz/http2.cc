@@ -32,8 +32,8 @@ int Connect(uint32_t port) {
 
 void Write(int fd, const void* data, size_t size) { (void)send(fd, data, size, MSG_NOSIGNAL); }
 
-// recv that is repeated after a signal: a fuzzer's clock interrupts calls, and those of a socket with a time limit are
-// not restarted by the kernel.
+// recv that is repeated after a signal: a fuzzer's clock interrupts calls, and the kernel does not restart calls on a
+// socket with a time limit.
 ssize_t Receive(int fd, void* data, size_t size, int flags) {
   for (;;) {
     const ssize_t count = recv(fd, data, size, flags);

@@ -202,7 +202,7 @@ class World {
     std::memcpy(mapping->data + row * kRowBytes, logits.data(), logits.size());
   }
 
-  // A stream that may name the client's regions; of none if null.
+  // Attaches a stream that may name the client's regions; none if null.
   void Attach(Client* client) {
     if (session_ != nullptr) session_->Close();
     attached_ = client;

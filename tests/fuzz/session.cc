@@ -44,7 +44,7 @@ v1::OpenSequence OpenOf(std::string_view request_id, Input* input) {
   return open;
 }
 
-// One worker, its stream, and what its sequences should be.
+// One worker, its stream, and the expected state of its sequences.
 class World {
  public:
   explicit World(Input* input) : input_(*input) { Connect(); }

@@ -13,7 +13,7 @@
 namespace sortition::law::bits_test {
 namespace {
 
-// Every live element comes back, but for those that are flushed to 0.
+// Every live element is restored, except those that are flushed to 0.
 TEST(Bits, NarrowedElementsHaveTheSameBits) {
   for (const kernels::DType dtype : {kernels::DType::kF16, kernels::DType::kBF16}) {
     for (uint32_t element = 0; element < 0x10000; ++element) {

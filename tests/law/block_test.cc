@@ -105,7 +105,7 @@ class Model {
     std::vector<Real> left;  // the distribution of the token that it ends with
   };
 
-  // Drafts a block token by token; `endings` are those of the positions before.
+  // Drafts a block token by token; `endings` belong to the positions before.
   void Spread(const Text& drafted, Real chance, uint64_t survival, std::vector<Ending> endings) {
     if (chance == 0) return;
     const Position at = PositionAfter(drafted);
@@ -201,7 +201,7 @@ TEST(Block, TextIsDistributedAsTheTargets) {
       }
     }
   }
-  EXPECT_GT(more, 100u);  // of 212
+  EXPECT_GT(more, 100u);  // 212 cases have several drafts
 }
 
 TEST(Block, PlantedDefectsAreFound) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// An option with the least and the greatest value that it accepts, beside 0 where that is off.
+// An option with the least and the greatest value that it accepts, except 0 if that means off.
 struct Ends {
   const char* field;
   float SamplingParameters::*value;

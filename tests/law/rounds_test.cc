@@ -1,5 +1,5 @@
 // Rejection in rounds leaves no trace of the drafter: over every list of up to 4 drafts from up to 4 tokens, with the
-// probabilities that the law's functions decide with.
+// probabilities of the law's decisions.
 //
 // Weights are integers, and the number of uniform words by which a decision is true is found exactly. Sums and products
 // of these are taken in long double.
@@ -78,7 +78,7 @@ class Position {
     return std::ranges::find(tokens, token) != tokens.end();
   }
 
-  // Spreads `chance` over the token of a row whose drafts `tried` were refused.
+  // Spreads `chance` over a row's tokens after its drafts `tried` were refused.
   void Try(Real chance, const std::vector<uint32_t>& tried, const std::vector<uint64_t>& weights, uint64_t sum,
            uint32_t drafts) {
     if (chance == 0) return;

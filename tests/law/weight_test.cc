@@ -24,7 +24,7 @@ TEST(Weight, OneForMaximumZeroForFar) {
   EXPECT_EQ(Weight(kDead), 0u);
 }
 
-// Weights of one octave are those of the octave above shifted down, so an octave and the seams stand for all.
+// An octave's weights are the weights of the octave above, shifted down. So one octave and the seams stand for all.
 TEST(Weight, NeverRises) {
   const auto step = uint32_t(1 / testing::TestScale());
   uint64_t last = Weight(0);

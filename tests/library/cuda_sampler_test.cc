@@ -83,7 +83,7 @@ TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
   EXPECT_GE(sampled, 6u);
 }
 
-// States that samplers carry from step to step stay on the device; SetRow resets them.
+// Samplers' states between steps stay on the device; SetRow resets them.
 TEST_F(CudaLibrary, SamplerStatesContinue) {
   MakeRows();
   for (uint32_t i = 0; i < kRows; ++i) {

@@ -150,7 +150,7 @@ class CudaSequences : public CudaLibrary {
     ASSERT_TRUE(sampler->SetEdits(row, ask.edits).ok());
     ASSERT_TRUE(sampler->SetSequence(row, ask.options.parameters, ask.counts).ok());
     plain_[row] = std::make_unique<PlainSequence>(row, ask);
-    // As the device does: in the stream's order.
+    // Counts as the device does, in the stream's order.
     driver_.Enqueue(kStream, [this, row, ask] {
       batch_.tokens[row] = ask.first;
       drawn_[row] = 0;
@@ -249,7 +249,7 @@ TEST_F(CudaSequences, GraphReplaysAdvance) {
   EXPECT_EQ(batch_.tokens[2], -1);
 }
 
-// A row whose edits are full has drawn its token, and then ends; others continue.
+// A row without room for edits still draws its token, then ends; others continue.
 TEST_F(CudaSequences, FullEditsEndOneRow) {
   Lay();
   const auto sampler = Create({.rows = kSequences, .vocabulary = kTokens, .edits = 12, .top = 4});

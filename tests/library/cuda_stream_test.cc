@@ -1,4 +1,4 @@
-// Local sequences that a device advances on a stream, awaited three steps late, beside sequences stepped one by one.
+// Local sequences that a device advances on a stream, awaited three steps late, like sequences stepped one by one.
 #include "client/local/cuda_stream.h"
 
 #include <gmock/gmock.h>
@@ -71,7 +71,7 @@ class CudaStreamTest : public ::testing::Test {
     std::memset(logits_, 0, kRowBytes * kRows);
   }
 
-  // Puts a sequence into the row, and a sequence of the same options beside it.
+  // Puts a sequence into the row, and keeps one with the same options for comparison.
   void Put(uint32_t row, uint32_t life) {
     const SequenceOptions options = OptionsOf(row, life);
     on_stream_[row] = *LocalSequence::Open(options);

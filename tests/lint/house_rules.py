@@ -177,7 +177,7 @@ def include_layers(path: str, lines: List[str]) -> Found:
 # The layers inside service/, from the bottom. A file belongs to the longest prefix of its path that is here, and may
 # include its own layer and those below it.
 SERVICE_LAYERS = (
-    ("service/route/policy", "service/route/health"),  # what observers are told
+    ("service/route/policy", "service/route/health"),  # observers' events
     ("service/",),
     ("service/memory/",),
     ("service/text/",),
@@ -251,7 +251,7 @@ WHY = "a comparison that belongs in kernels/law"
 
 
 def without_calls(text: str) -> str:
-    """Calls of functions are dropped with their arguments; what has the value of a threshold stays."""
+    """Drops calls of functions with their arguments; keeps operands with the value of a threshold."""
 
     def replaced(call: "re.Match[str]") -> str:
         name, arguments = call.groups()
@@ -267,7 +267,7 @@ def without_calls(text: str) -> str:
 
 
 def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
-    """Matches options, operands, and every name that is given the value of one."""
+    """Matches options, operands, and every name to which one of these is assigned."""
     names: List[str] = []
     while True:
         known = re.compile("|".join([THRESHOLD.pattern] + [rf"\b{name}\b" for name in names]))
@@ -283,7 +283,7 @@ def names_of_thresholds(lines: List[str]) -> "re.Pattern[str]":
 
 
 def thresholds_in_law(path: str, lines: List[str]) -> Found:
-    """A probability meets its threshold in the law alone; service/wire compares only with the published range.
+    """Only the law compares a probability with its threshold; service/wire compares only with the published range.
 
     The names of the operands do not matter in kernels: thresholds and bounds are opaque types, whose members no kernel
     names, and the numbers from which the law makes them are followed from name to name.
@@ -308,7 +308,7 @@ SLEEP_ALLOWED = ("tests/attacks/", "tests/e2e/", "tests/bench/", "tests/chaos/",
 
 
 def no_sleep(path: str, lines: List[str]) -> Found:
-    """A test's clock is injected; what runs whole processes may have to wait for them."""
+    """A test's clock is injected; only tests of whole processes may wait for them."""
     if path.startswith("tests/") and path.endswith(CPP) and not path.startswith(SLEEP_ALLOWED):
         yield from matching(without_comments(lines), SLEEP, "a test that sleeps")
 
@@ -327,7 +327,7 @@ WALL_CLOCK_ALLOWED = ("service/receipt/receipt_settings.h", "service/log/log.h")
 
 
 def no_wall_clock(path: str, lines: List[str]) -> Found:
-    """Somebody may set the machine's clock, which Abseil's timed waits follow, too; what people read is the log."""
+    """Somebody may set the machine's clock, and Abseil's timed waits follow it; only the log is for people."""
     if path.startswith(("service/", "devices/")) and path.endswith(CPP) and path not in WALL_CLOCK_ALLOWED:
         yield from matching(without_comments(lines), WALL_CLOCK, "a time that jumps when the clock is set")
 
@@ -426,7 +426,7 @@ def check_tree(files: Dict[str, List[str]]) -> List[Finding]:
 
 
 def read_tree() -> Dict[str, List[str]]:
-    """Every file of the working tree that git tracks or would track; what is not UTF-8 text has no lines."""
+    """Every file of the working tree that git tracks or would track; a file that is not UTF-8 text has no lines."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
     listing = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode()
     files = {}

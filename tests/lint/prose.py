@@ -52,7 +52,7 @@ TEST = re.compile(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\(\s*\w+,\s*(\w+)\)|^\s+(?
 TEST_LONGEST = {".cc": 48, ".py": 60}
 
 
-# Literals, in which a mark begins no comment, and marks.
+# Literals and marks; a mark within a literal begins no comment.
 TOKENS = {
     "//": re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)\'|(//)'),
     "#": re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|(?:^|(?<=\s))(#)'),

@@ -166,7 +166,7 @@ TEST_F(RegionTest, DeadPeerLosesIdsButReadsFinish) {
   EXPECT_EQ(table_.use().bytes, 0u);
 }
 
-// Stands for full memory: the file system's answer to a process whose files may not grow.
+// Simulates full memory by a limit on the process's file sizes.
 TEST_F(RegionTest, FailedMappingIsRefused) {
   const Connection connection = Connect();
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

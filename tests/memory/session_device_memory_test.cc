@@ -170,7 +170,7 @@ TEST(SessionDeviceMemory, ReadingBlocksNoStream) {
   EXPECT_EQ(results.at(1).draw().token(), 63u);
 }
 
-// A driver that cannot read gives its place to what waits behind.
+// After a driver has failed to read, the next waiting task runs.
 TEST(SessionDeviceMemory, FailedReadingLetsOthersRun) {
   FakeDevice::Options options = Card();
   options.read = [] { return absl::UnavailableError("the card is gone"); };

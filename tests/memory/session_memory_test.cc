@@ -1,5 +1,5 @@
-// Steps whose tensors lie in memory regions: the same bits as from the stream, and nothing that a worker says or does
-// about its memory harms the service.
+// Steps whose tensors lie in memory regions: the same bits as from the stream, and no act or claim of a worker about
+// its memory harms the service.
 #include <gmock/gmock.h>
 
 #include <atomic>

@@ -16,7 +16,7 @@ class Pairs:
         self.met = np.zeros((len(OPTIONS), len(OPTIONS)), np.int64) if met is None else met
 
     def count(self, numbers, refusal=None):
-        """A comparison in which these options were set. `refusal` is the reason of a refused one."""
+        """A comparison in which these options were set. `refusal`: its reason if it was refused."""
         if refusal is None or refusal in ANSWERS:
             listed = np.fromiter(numbers, np.int64)
             self.met[np.ix_(listed, listed)] += 1

@@ -62,7 +62,7 @@ def flag(t):
 
 
 def parts(**fields):
-    """A message whose fields are set by chance; `_name` is always set."""
+    """A message with random fields; `_name` is always set."""
     def made(t):
         return {name.lstrip("_"): make(t) for name, make in fields.items() if name[0] == "_" or t.chance(0.6)}
     return made

@@ -43,7 +43,7 @@ class Rules:
 
 
 class Situation:
-    """All that decides a position beside its logits."""
+    """All data that decide a position, besides its logits."""
 
     def __init__(self, rules, tokens, prompt, forced, seed, stream, mask, state):
         self.rules, self.tokens, self.prompt, self.forced = rules, tokens, prompt, forced
@@ -126,7 +126,7 @@ class Place:
                           dynamic_temperature=self.dynamic)
 
     def fill(self, out, token, requested=None):
-        """Writes what the parameters ask for about a token into a DrawResult or a Position."""
+        """Writes the requested fields for a token into a DrawResult or a Position."""
         p = self.rules.p
         answer = self.answer(token)
         ids = p.get("logprob_token_ids", []) if requested is None else requested
@@ -145,11 +145,11 @@ class Place:
             out.kept_tokens.extend(np.sort(self.ids).tolist())
 
     def probabilities(self):
-        """Gives those of all live tokens, as little-endian f32."""
+        """Returns all live tokens' probabilities, as little-endian f32."""
         out = np.zeros(len(self.changed), "<f4")
         w = self.weights()
         if self.kept is not None and self.kept.adapted is not None:
-            # The weights are those of the bits that answers show (CHAIN.md, section 4), their sum is that of the draw.
+            # The weights come from the bits that answers show (CHAIN.md, section 4), their sum from the draw.
             w = weights(Scale(0, UNIT_TEMPERATURE).distances(self.processed.bits))
         out[self.ids] = w.astype(np.float64) / float(self.processed.weight_sum)
         return out.tobytes()

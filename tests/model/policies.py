@@ -1,4 +1,4 @@
-"""The operator's policies: random ones, and what one makes of an open (docs/operations.md, "Policies")."""
+"""The operator's policies: random ones, and a policy's effect on an open (docs/operations.md, "Policies")."""
 
 import copy
 import json
@@ -122,7 +122,7 @@ def apply(policy, given, key_id, live):
 
 
 def hold(policy, limit, effect, given):
-    """A limit against its own field, and against what phases set."""
+    """Applies a limit to its own field, and to the phases' fields."""
     field, refuses = limit["field"], limit["violation"] == "VIOLATION_REFUSE"
     first, *rest = field.split(".")
     for number, phase in enumerate(effect.p.get("phases", []), 1):

@@ -61,7 +61,7 @@ def always_banned(p):
 
 
 def named(number, names):
-    """Paths of fields: of the sequence, and within the phase."""
+    """Paths of fields: the sequence's, and within the phase."""
     for name in names:
         yield f"open.parameters.{name}"
         if number:

@@ -1,4 +1,4 @@
-"""The model of a server: what it answers to opens, steps, forks and closes of one worker session.
+"""The model of a server: its answers to opens, steps, forks and closes of one worker session.
 
 Sequences have names. A sequence with state is held by the server, one without belongs to its stream.
 """
@@ -24,7 +24,7 @@ class Server:
     def __init__(self, checkpoints, held, peers):
         self.opened, self.held, self.peers = {}, held, peers
         peers.append(self)
-        self.checkpoints = checkpoints  # bytes: whose they are, the state, and its position and history hash
+        self.checkpoints = checkpoints  # bytes: their owner, the state, and its position and history hash
 
     # --- opens
 

@@ -166,7 +166,7 @@ class PhaseReader:
         return max(end, self.prompt) if self.since <= self.prompt else end
 
     def read(self, tokens, count):
-        """Advances to the first `count` tokens; call for each count from 0 on."""
+        """Advances to the first `count` tokens; called with 0, 1, 2, ..."""
         if not self.phases:
             return
         tokens = tokens[:count]

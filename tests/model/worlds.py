@@ -26,7 +26,7 @@ class Maker:
         self.events = self.world["events"]
 
     def tenant(self, tenants):
-        """One without a policy half of the time, else the one whose policy has most of the wanted options."""
+        """Half of the time one without a policy, else the one with a policy that has most of the wanted options."""
         r = self.random
         names = {name for pair in self.wanted for name in pair if name.startswith("policy.")}
         if any("watermark_key_id" in pair for pair in self.wanted):

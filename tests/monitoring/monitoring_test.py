@@ -151,7 +151,7 @@ class AlertsTest(unittest.TestCase):
             self.assertEqual(set(case), {"at", "fires", "quiet"}, name)
 
     def promtool(self, alerts, flip):
-        """Runs promtool over these alerts' cases; `flip` swaps what is expected of each."""
+        """Runs promtool over these alerts' cases; `flip` inverts the expected results."""
         tests = []
         for alert in alerts:
             case = self.cases[alert["alert"]]

@@ -1,4 +1,4 @@
-// Slow steps: the parts of their time, the minutes in which they are kept, and names that clients choose.
+// Slow steps: the parts of their time, the minutes that keep them, and names that clients choose.
 #include "service/log/slow_steps.h"
 
 #include <gmock/gmock.h>

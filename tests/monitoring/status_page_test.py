@@ -1,4 +1,4 @@
-"""The status page in a real browser shows what the server says, and says so when the server is gone."""
+"""The status page in a real browser shows the server's state, and its absence."""
 
 import html
 import http.server

@@ -21,8 +21,8 @@ SERVER_SUITE = "bookworm"  # the Debian that the packages are built for
 PYTHONS = {"bookworm": 11, "trixie": 13, "testing": 14}
 UNIT = "usr/lib/systemd/system/sortitiond.service"
 APT_INSTALL = "apt-get --quiet install --yes --no-install-recommends"
-MOST_EXPOSURE = 15  # of 100, as systemd-analyze counts it
-TOKEN = "3"  # of the README's row and seed
+MOST_EXPOSURE = 15  # on systemd-analyze's scale from 0 to 100
+TOKEN = "3"  # drawn from the README's row and seed
 
 # A program's package, and cargo's settings: crates come from Debian's packages.
 CARGO_TOML = """
@@ -145,7 +145,7 @@ class ServerPackage(InRoot):
 
 
 class Programs(InRoot):
-    """Programs that are built and run with what packages bring, and with compilers."""
+    """Programs that are built and run with the packages and compilers."""
 
     def test_c_rust_and_python_draw_the_same_text(self):
         root = self.bare_root(SERVER_SUITE)

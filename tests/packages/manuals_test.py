@@ -26,7 +26,7 @@ def flags(patterns):
 
 
 def complete(program, *words):
-    """Returns what bash offers for the last of the words, as after a press of the tab key."""
+    """Returns bash's completions of the last word, as after a press of the tab key."""
     script = f"""
       compopt() {{ :; }}  # works only while bash completes by itself
       . {MANUALS}/completion/{program}

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-# Each option, and those of the others that it needs.
+# Each option, with the other options that it needs.
 OPTIONS = {
     "SORTITION_CUDA": [],
     "SORTITION_VULKAN": [],
@@ -54,7 +54,7 @@ class OptionsTest(unittest.TestCase):
                 self.assertIn(f": {option} is OFF", output)
 
     def test_each_on(self):
-        """A part that this machine lacks something for is an error, with the reason for which AUTO leaves it out."""
+        """A part is an error if the machine lacks something for it, with AUTO's reason to leave it out."""
         _, plain = self.configure(dict.fromkeys(OPTIONS, "AUTO"))
         for option, needed in OPTIONS.items():
             with self.subTest(option):

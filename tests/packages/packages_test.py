@@ -25,7 +25,7 @@ class PackagesTest(unittest.TestCase):
         cls.packages = {file.name.split("_")[0]: file for file in pathlib.Path(folder.name).glob("*.deb")}
 
     def files(self, package):
-        """The package's files without folders and what every package has."""
+        """The package's files without folders and the files that every package has."""
         paths = (line.split()[5] for line in output("dpkg-deb", "-c", self.packages[package]).splitlines())
         return {path[1:] for path in paths if not path.endswith("/")} - {
             f"/usr/share/doc/{package}/{name}" for name in ("copyright", "changelog.gz", "changelog.Debian.gz")}

@@ -1,4 +1,4 @@
-"""One version, that of project() in the root's CMakeLists.txt, in everything that has one."""
+"""Everything with a version has the same one: project()'s in the root's CMakeLists.txt."""
 
 import os
 import pathlib
@@ -25,7 +25,7 @@ class VersionTest(unittest.TestCase):
             self.assertEqual(printed.split()[-1], VERSION)
 
     def test_changelog_begins_with_it(self):
-        """Its date is that of the tag, and "unreleased" before."""
+        """Its date is the tag's, and "unreleased" before."""
         newest = re.search(r"^## \[(.*?)\] - (.*)$", text(SOURCE / "CHANGELOG.md"), re.MULTILINE)
         self.assertEqual(newest[1], VERSION)
         self.assertRegex(newest[2], r"^(unreleased|\d{4}-\d\d-\d\d)$")

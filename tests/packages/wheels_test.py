@@ -1,4 +1,4 @@
-"""Checks what wheels.py finds out about the machine, and the README's ways to a token, without building anything."""
+"""Checks wheels.py's findings about the machine, and the README's ways to a token, without a build."""
 
 import os
 import pathlib

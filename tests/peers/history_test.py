@@ -214,7 +214,7 @@ def main() -> int:
             a, b = got.get(token, 0.0), want.penalty.get(token, 0.0)
             if a >= MASKS_ANY and b >= MASKS_ANY:
                 continue
-            # A penalty is an f32, half a unit of whose last place is 2^-24 of it.
+            # A penalty is an f32: half a unit in its last place is 2^-24 of it.
             assert abs(a - b) <= TOLERANCE + abs(b) * 2.0**-24, f"penalty of token {token}, {a} for {b}, in {where}"
             if abs(b) < 100:
                 worst = max(worst, abs(a - b))

@@ -1,4 +1,4 @@
-"""Records what llama.cpp's own samplers make of rows: record_llama_cpp.py FILE LIBLLAMA VERSION."""
+"""Records the answers of llama.cpp's own samplers to rows: record_llama_cpp.py FILE LIBLLAMA VERSION."""
 
 import ctypes
 import math

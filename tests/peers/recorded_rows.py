@@ -1,4 +1,4 @@
-"""Rows that peers were asked about, and the form in which their answers are recorded."""
+"""Rows for peers, and the form in which their answers are recorded."""
 
 import json
 import random

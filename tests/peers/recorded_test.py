@@ -1,4 +1,4 @@
-"""The law's reference beside what peers themselves answered, as recorded.
+"""Compares the law's reference with peers' recorded answers.
 
     recorded_test.py ROW_ANSWERS [FOLDER]
 

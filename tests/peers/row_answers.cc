@@ -19,7 +19,7 @@
 namespace sortition::service {
 namespace {
 
-// The state with which a sampler that keeps one meets the row after `drawn`.
+// The state of a sampler that keeps one, after `drawn`.
 uint64_t StateAfter(const std::vector<uint32_t>& drawn, kernels::RowRequest request) {
   request.sampler_state = kernels::InitialSamplerState(request.parameters->chain);
   request.task = kernels::RowTask::kScore;

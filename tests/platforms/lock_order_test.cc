@@ -1,4 +1,4 @@
-// Locks of short life, whose places others take: no order among them is remembered.
+// Short-lived locks, which reuse addresses: no order among them is remembered.
 #include <gtest/gtest.h>
 
 #include <new>

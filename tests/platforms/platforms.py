@@ -94,7 +94,7 @@ def package_version(full: str) -> str:
 
 
 def tests_in(log: str) -> Optional[Dict]:
-    """Returns what CTest says at the end of its output; None if it has not come that far."""
+    """Returns CTest's summary at the end of its output; None if it has not come that far."""
     summary = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", log)
     if summary is None:
         return None
@@ -269,7 +269,7 @@ def main(arguments: List[str]) -> int:
     if os.geteuid() != 0:
         parser.error("roots are made and entered by root alone")
 
-    # As an exception, it ends what runs in a root.
+    # Raised as an exception, so that processes in a root are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results = []
     for name in options.names or PLATFORMS:

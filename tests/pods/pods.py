@@ -13,7 +13,7 @@ import adaptations
 import manifests
 import yaml
 
-LIMIT_S = 120  # of one command of podman
+LIMIT_S = 120  # for one podman command
 FIRST_ADDRESS = ipaddress.ip_address("10.88.7.10")
 
 
@@ -108,7 +108,7 @@ class Pod:
             self.kill()
         return probe["failureThreshold"]
 
-    # --- what happens to it
+    # --- events
 
     def process(self, container=None):
         """The id of the container's first process on this machine."""
@@ -147,7 +147,7 @@ class Pod:
         forget_neighbours()
         return self.start()
 
-    # --- what can be seen of it
+    # --- observations
 
     def execute(self, *command, container=None):
         """Runs a command in a container; its exit status and output."""

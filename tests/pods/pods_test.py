@@ -30,7 +30,7 @@ def other_flags(flags):
 
 
 class Facts:
-    """The tests of every overlay. One pod stands while those run that change nothing of it."""
+    """The tests of every overlay. One pod serves all tests that do not change it."""
 
     overlay = ""
 

@@ -200,7 +200,7 @@ TEST_F(PolicyFile, PhaseCannotPassLimit) {
   EXPECT_EQ(refusal->field, "open.parameters.phases[0].parameters.temperature");
 }
 
-// Each of these bounds is one of what min_keep keeps in spite of the filter.
+// Each limit of a filter also bounds min_keep, which keeps tokens in spite of the filter.
 TEST_F(PolicyFile, MinKeepPassesNoLimitOfAFilter) {
   const std::map<std::string, uint32_t> most = {
       {R"("top_k", "max": 50)", 50},          {R"("top_p", "max": 0.9)", 1},      {R"("typical_p", "max": 0.9)", 1},

@@ -83,7 +83,7 @@ class SessionPolicy : public ::testing::Test {
     if (skips) own.mutable_parameters()->mutable_watermark()->set_skip_repeated_contexts(true);
     return PlainSequence(own);
   }
-  // Draws a token after `*text`, appends it, and expects that of the plain sequence.
+  // Draws a token after `*text`, appends it, and expects the plain sequence's token.
   void Draw(uint64_t step_id, uint64_t* hash, std::vector<uint32_t>* text, PlainSequence* plain) {
     const std::string logits = LogitsAfter(*text, 1);
     StepBuilder step(step_id, kModelVocabulary);
@@ -109,7 +109,7 @@ class SessionPolicy : public ::testing::Test {
 
 TEST_F(SessionPolicy, MarkNeedsHistoryAndDrawsByKey) {
   Begin(Marked());
-  // Nothing in the open looks at the history; the refusal names the need.
+  // No option of the open needs the history; the refusal names the need.
   const v1::Error error = worker_->Open(Open()).error();
   EXPECT_EQ(error.reason(), v1::HISTORY_REQUIRED);
   EXPECT_THAT(error.message(), HasSubstr("policy marks the text"));
@@ -249,7 +249,7 @@ TEST_F(SessionPolicy, FirstPieceFixesThePolicy) {
   EXPECT_EQ(worker_->MustOpen(WithHistory(Open("b"), {1}, 1)).policy().watermark_key_id(), "second");
 }
 
-// The digest that clients learn says nothing of the key.
+// The digest that clients learn reveals nothing about the key.
 TEST_F(SessionPolicy, DigestIsThatOfTheKeysName) {
   Begin(Marked());
   const v1::OpenSequence open = WithHistory(Open(), {1, 2}, 2);
@@ -304,7 +304,7 @@ TEST_F(SessionPolicy, ForkIsMarkedToo) {
   EXPECT_EQ(refused->forked().error().field(), "fork.child.parameters.watermark");
 }
 
-// A draft is kept only as the draw's own token, whose noise is the key's.
+// A draft is kept only if the draw, with the key's noise, yields it.
 TEST_F(SessionPolicy, MarkRefusesDraftsThatTheirProbabilityAccepts) {
   Begin(Marked());
   const std::vector<uint32_t> text = {1, 2};
@@ -385,7 +385,7 @@ TEST_F(SessionPolicy, ChainLeavesOutNoFilterThatTheLimitTurnsOn) {
   EXPECT_EQ(worker_->MustOpen(open).policy().applied().top_k(), 20u);
 }
 
-// An answer of Sample could not name the changes.
+// Sample's answer has no field for the changes.
 TEST_F(SessionPolicy, SampleRefusesWhatItCannotState) {
   Begin(R"("defaults": {"topK": 4})");
   v1::SampleRequest request;

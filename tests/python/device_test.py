@@ -194,7 +194,7 @@ class Shared(ServerTest):
         sequences = [client.open(seed=seed, **OPTIONS) for seed in range(2)]
         first, there = matrix_in(rows, row(1)), matrix_in(rows, numpy.stack([row(1), row(2)]))
         mine = numpy.stack([row(1), row(2)])
-        # A tensor whose last element is outside the memory.
+        # A tensor with its last element outside of the memory.
         behind = (ctypes.c_float * VOCABULARY).from_address(address_of(rows) + rows.bytes - 4 * VOCABULARY + 4)
         with self.assertRaisesRegex(TypeError, r"row 0 .*another device \(CUDA device 0\).*share_device"):
             client.step(sequences, there)

@@ -1,4 +1,4 @@
-"""The operator's policies in Python: what they state, and a text that another process continues under them."""
+"""The operator's policies in Python: their effects, and a text that another process continues under them."""
 
 import json
 import pathlib

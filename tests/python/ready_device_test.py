@@ -135,7 +135,7 @@ class OnTheServersDevice(ServerTest):
         with self.assertRaisesRegex(sortition.Error, "room for 1"):
             self.client.submit(sequences, [row(1), row(2)], results=results, stream=0)
         self.client.submit(sequences[1:], [row(1)], results=results, stream=0).result()
-        # Nothing waits for a refused step.
+        # No work waits for a refused step.
         self.assertEqual(self.library.cuStreamSynchronize(None), 0)
 
     def test_creation_errors_are_reported(self):
@@ -147,7 +147,7 @@ class OnTheServersDevice(ServerTest):
             sortition.CudaResults(0, 0)
 
     def test_last_reference_may_be_dropped_by_the_answer(self):
-        # Releasing waits for the device, whose work waits for an answer that the same thread brings.
+        # Releasing waits for the device, and the device for an answer that this thread delivers.
         sequences = [self.client.open(seed=seed, **OPTIONS) for seed in range(3)]
         there = [matrix_in(self.rows, row(i), i * 4 * VOCABULARY) for i in range(3)]
         held, answered = threading.Event(), threading.Event()

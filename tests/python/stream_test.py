@@ -120,7 +120,7 @@ class Late(StreamTest):
         return drawn
 
     def run_late(self, rows_of, steps, dtype=None, begin_anew=()):
-        """Runs steps, whose answers the host learns three steps late. Compares them with those on the host."""
+        """Runs steps and reads their answers three steps late. Compares them with the host's."""
         self.tokens, queued = {}, collections.deque()
         waits = self.calls("StreamSynchronize")
         self.defer()
@@ -136,7 +136,7 @@ class Late(StreamTest):
             if at < steps:
                 rows = rows_of(at)
                 queued.append((self.queue(rows, dtype=dtype), rows))
-                # No call has waited for the device, else it would have done its work.
+                # No call has waited for the device; otherwise steps would be done.
                 self.assertEqual([step.done() for step, _ in queued], [False] * len(queued))
             if queued and (len(queued) > LATE or at >= steps):
                 self.compare(*queued.popleft(), dtype)

@@ -17,7 +17,7 @@ def draw(logits, **options):
 
 
 class ThroughDLPack:
-    """Nothing but DLPack."""
+    """An array with DLPack and no other interface."""
 
     def __init__(self, array):
         self._array = array

@@ -54,7 +54,7 @@ class SessionReceipts : public ::testing::Test {
     settings.folder = folder_.path();
     return settings;
   }
-  // Stops the server: what waits is written.
+  // Stops the server, which then writes waiting receipts.
   void End() {
     worker_.reset();
     engine_.reset();

@@ -1,4 +1,4 @@
-// Scores that ask for places in the race, and for other ids at each position.
+// Scores that request places in the race, and other ids at each position.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Receipts of steps with masks: one hash for a set of tokens, that of the token's position.
+// Receipts of steps with masks: one hash for a set of tokens, at the token's position.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,7 +11,7 @@ namespace {
 
 class SessionReceiptMasks : public SessionReceipts {
  protected:
-  // Returns the mask that allows each token whose remainder by `step` is `rest`.
+  // Returns the mask that allows the tokens with the remainder `rest` by `step`.
   static std::vector<bool> EachOf(uint32_t step, uint32_t rest) {
     std::vector<bool> allowed(kModelVocabulary);
     for (uint32_t token = rest; token < kModelVocabulary; token += step) allowed[token] = true;
@@ -93,7 +93,7 @@ TEST_F(SessionReceiptMasks, EachFormHasOneHash) {
   }
 }
 
-// Tokens that a step bans are no part of its mask, whichever form the mask has.
+// Tokens that a step bans are no part of its mask, in any form of the mask.
 TEST_F(SessionReceiptMasks, BannedTokensAreNotInIt) {
   Begin();
   MustOpen(Open());
@@ -153,7 +153,7 @@ TEST_F(SessionReceiptMasks, DraftsHaveTheirOwn) {
   EXPECT_EQ(receipts[4].mask, HashOfMask(masks[3]));
 }
 
-// A repeated answer has the mask again, and so has a row whose sequence allows less than the step.
+// A repeated answer states the mask again, even if the sequence allows fewer tokens than the step.
 TEST_F(SessionReceiptMasks, RetriedStepStatesItAgain) {
   Begin();
   v1::OpenSequence open = Open();

@@ -32,7 +32,7 @@ TEST_F(SessionReceipts, WorkerGetsThem) {
   EXPECT_EQ(check.chains().begin()->second.request_id, "a");
 }
 
-// A result is the same with receipts and without, but for them.
+// A result with receipts equals the result without, apart from the receipts.
 TEST_F(SessionReceipts, AddNothingElseToResults) {
   Begin();
   MustOpen(Open());
@@ -100,7 +100,7 @@ TEST_F(SessionReceipts, ScoreHasNone) {
   EXPECT_TRUE(result.receipts().empty());
 }
 
-// A receipt has nothing of the prompt and no secret.
+// A receipt contains no token of the prompt and no secret.
 TEST_F(SessionReceipts, HoldNoSecrets) {
   Begin();
   v1::OpenSequence open = Open();
@@ -158,7 +158,7 @@ TEST_F(SessionReceipts, FilesHoldWhatWorkersGet) {
   EXPECT_EQ(counts_[Counter::kReceiptsWritten], 20u);
 }
 
-// The operator's own files: workers do not ask, and get nothing but the salt.
+// The operator's own files: workers do not request receipts, and get only the salt.
 TEST_F(SessionReceipts, OperatorRecordsAll) {
   ReceiptSettings settings = ToFiles();
   settings.all = true;
@@ -336,7 +336,7 @@ class SessionReceiptRows : public SessionReceipts {
   }
 
   std::string logits_;
-  std::set<uint32_t> phases_;  // in which tokens were drawn
+  std::set<uint32_t> phases_;  // phases in which tokens were drawn
 };
 
 TEST_F(SessionReceiptRows, SameLogitsAgree) {
@@ -348,7 +348,7 @@ TEST_F(SessionReceiptRows, SameLogitsAgree) {
   EXPECT_EQ(Compare(logits_.substr(0, 7 * 4 * kModelVocabulary), std::nullopt).first.compared, 7u);
 }
 
-// Every receipt states the phase of its token, with whose parameters its draw and its row are checked.
+// Every receipt states its token's phase. Its draw and its row are checked with the phase's parameters.
 TEST_F(SessionReceiptRows, RowsInPhasesAgree) {
   v1::SamplingParameters parameters;
   v1::LogitBias& bias = *parameters.add_logit_bias();  // so that the second phase begins

@@ -40,7 +40,7 @@ TEST(CostModel, OneKindOfBatchSufficesForThatKind) {
   const Work work = {16, 4'000'000, false};
   for (int i = 0; i < 10; ++i) model.Observe(work, absl::Milliseconds(90), kStart);
   EXPECT_NEAR(model.Seconds(work, kStart), 0.090, 0.002);
-  // No learned cost makes another batch cost less than nothing.
+  // No learned cost makes another batch's cost negative.
   EXPECT_GT(model.Seconds({1, 1, false}, kStart), 0);
 }
 

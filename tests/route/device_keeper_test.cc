@@ -112,7 +112,7 @@ TEST_F(Operator, WrongDeviceLeaves) {
   EXPECT_EQ(StatusOf("first").state, DeviceState::kQuarantined);
 }
 
-// As a server does before its first row: the device is right except about drafts.
+// The self-test before a server's first row. The device is right except about drafts.
 TEST_F(Operator, WrongDraftsAloneFailTheSelfTest) {
   testing::FakeDevice::Options options;
   options.max_batch_rows = 1000;

@@ -1,4 +1,4 @@
-//! The crate's client against a running server, whose addresses TEST_TARGETS has: TCP, Unix socket, memory socket.
+//! The crate's client against a running server. TEST_TARGETS has its addresses: TCP, Unix socket, memory socket.
 use sortition::*;
 use sortition_tests::{logits_of, options, parameters, VOCABULARY};
 use std::env;
@@ -64,7 +64,7 @@ fn compact_rows_give_the_bits_of_this_process() {
     assert_eq!(Client::connect(&none).unwrap_err().field, "ClientOptions::rows.count");
 }
 
-/// The test's other end verifies what is written here.
+/// The test's other end verifies the receipts that this writes.
 #[test]
 fn receipts_are_returned() {
     let parameters = parameters().unwrap();

@@ -61,7 +61,7 @@ void* NotifiedFlag(const absl::Notification* notification) {
 
 }  // namespace
 
-// A member function's address is passed as a plain function whose first argument is `this` (Itanium C++ ABI).
+// A member function's address is passed as a plain function with `this` as first argument (Itanium C++ ABI).
 #define SORTITION_ORIGINAL(suffix, result, ...) \
   static auto* const original = OriginalInAbseil<result(__VA_ARGS__)>("_ZN4absl", suffix)
 #define SORTITION_ORIGINAL_CONST(suffix, result, ...) \

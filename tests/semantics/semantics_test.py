@@ -1,4 +1,4 @@
-"""Chains from the peers' formulas in double precision, beside what the law's reference answers.
+"""Chains from the peers' formulas in double precision, compared with the law's reference.
 
 Kept sets must be equal; where they are not, moving every threshold by one part in a million must explain it. Logprobs
 of equal sets must agree to 1e-5, those of unlikely tokens to two parts in a million.

@@ -28,7 +28,7 @@ TEST(CheckpointKeyFile, NoFileMeansKeyOfProcess) {
 
 TEST(CheckpointKeyFile, EveryByteCounts) {
   const service::CheckpointOwner owner{"space", "worker", "request", 1};
-  // No byte ends it early.
+  // A zero byte does not end the key early.
   std::string secret(40, '\0');
   secret += "\r\n";
   const auto key = ReadCheckpointKey(FileOf(secret));

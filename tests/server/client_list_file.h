@@ -26,7 +26,7 @@ class ClientListFile {
   explicit ClientListFile(const std::string& text) : path_(TestPath("clients")) { WriteFile(path_, text); }
   ~ClientListFile() { unlink(path_.c_str()); }
   const std::string& path() const { return path_; }
-  // As an operator should, and as Kubernetes does: another file takes the name.
+  // Replaces the file as an operator should and Kubernetes does: another file takes the name.
   void Replace(const std::string& text) {
     WriteFile(path_ + ".new", text);
     SORTITION_CHECK(rename((path_ + ".new").c_str(), path_.c_str()) == 0);

@@ -260,7 +260,7 @@ TEST_F(DeviceMemoryTest, UnsharableRowsAreReadToHost) {
   EXPECT_TRUE(client->ShareDevice(card.rows()).ok());
 }
 
-// The server drains whose card has a client's rows, and the next stream is to another one that has the card, too.
+// The server whose card has a client's rows drains; the next stream goes to another server with that card.
 class NextServerTest : public DeviceMemoryTest {
  protected:
   void Start(uint64_t next_bytes) {

@@ -1,4 +1,4 @@
-// Draining: what clients see from the announcement to the end.
+// Draining, as clients see it from the announcement to the end.
 #include <gtest/gtest.h>
 
 #include <memory>

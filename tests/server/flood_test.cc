@@ -1,4 +1,4 @@
-// Clients that abuse HTTP/2 itself: what known advisories on gRPC describe, on the release that this is built with.
+// Clients that abuse HTTP/2 itself: the attacks of known advisories on gRPC, against the release of this build.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -135,7 +135,7 @@ TEST(FloodTest, EndlessHeaderBlocksNoOthers) {
   const int fd = ConnectSocket(address);
   ASSERT_GE(fd, 0);
   std::thread drained = Drained(fd);
-  // A literal header "a" whose value is announced with 2^31 bytes.
+  // A literal header "a" that announces a value of 2^31 bytes.
   std::string start("\0\1a\x7f", 4);
   start += std::string_view("\x81\xff\xff\xff\7", 5);
   bool open = SendAll(fd, Http2Start() + Http2Frame(FrameType::kHeaders, 0, 1, start));
@@ -153,7 +153,7 @@ TEST(FloodTest, EndlessHeaderBlocksNoOthers) {
   EXPECT_EQ(process.Wait(), 0);
 }
 
-// CVE-2023-1428: headers whose size gRPC took wrongly, and then more than it allows.
+// CVE-2023-1428: headers with a size that gRPC computed wrongly, then larger ones than it allows.
 TEST(FloodTest, KnownCrashHeadersAreSurvived) {
   ServerProcess process(Options());
   const std::string address = process.Serving("listen");
@@ -214,8 +214,7 @@ TEST(FloodTest, EndlessMessagesAreBoundedTogether) {
     moves |= client->Receive(moves ? 0 : 500);
     std::erase_if(left, [&](const auto& entry) { return client->ended(entry.first) || entry.second == 0; });
   }
-  // 64 MB of messages, 64 streams with half a megabyte unread each, and what gRPC takes until it has ended enough
-  // calls.
+  // 64 MB of messages, 64 streams with half a megabyte unread each, and gRPC's memory until it has ended enough calls.
   ExpectMemoryBelow(MemoryOf(process.pid(), "VmHWM") - before, 640);
   if (kRefusesWhenShort) {
     client.reset();

@@ -1,4 +1,4 @@
-// The count of a connection's frames: what ends it, what paces it, and what an honest client may send.
+// The count of a connection's frames: the frames that end it, that pace it, and that an honest client may send.
 #include "service/net/frame_meter.h"
 
 #include <gtest/gtest.h>

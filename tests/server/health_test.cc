@@ -92,7 +92,7 @@ TEST_P(HealthTest, WatchOfUnknownServiceWaits) {
   const auto other = stub_->Watch(&other_context, Of(""));
   ASSERT_TRUE(other->Read(&response));
   server_.server().Drain();
-  ASSERT_TRUE(other->Read(&response));  // said in the turn in which the first would be told, if it were
+  ASSERT_TRUE(other->Read(&response));  // sent in the same turn as the first call's change would be
   context_.TryCancel();
   EXPECT_FALSE(watch->Read(&response));
 }

@@ -33,7 +33,7 @@ class HeldDevice final : public devices::Device {
     return inner_->Import(handle);
   }
 
-  // Keeps batches from now on.
+  // Keeps later batches.
   void Hold() {
     absl::MutexLock lock(&mutex_);
     held_ = true;

@@ -19,7 +19,7 @@ class Http2Client {
   Http2Client& operator=(const Http2Client&) = delete;
 
   bool connected() const { return fd_ >= 0; }
-  // Begins a call to `path` on stream `stream`, odd and rising. `more` are headers beside those of every call.
+  // Begins a call to `path` on stream `stream`, odd and rising. `more` are headers besides every call's.
   void Call(uint32_t stream, std::string_view path, std::string_view more = "");
   // Sends the part of `bytes` on `stream` that the server's windows admit. Returns its size; 0 also if the stream has
   // ended.
@@ -42,7 +42,7 @@ class Http2Client {
   std::string received_;
   std::string headers_;
   int64_t initial_window_ = 65535;
-  int64_t window_ = 65535;               // of the connection
+  int64_t window_ = 65535;               // the connection's
   std::map<uint32_t, int64_t> windows_;  // of streams that have not ended
 };
 

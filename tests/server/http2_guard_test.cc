@@ -230,7 +230,7 @@ TEST_F(Http2GuardTest, DebtOfAllNewcomersIsBounded) {
 // closely would each bring this number.
 TEST_F(Http2GuardTest, CallsBeyondTheBudgetsAreADebt) {
   const double call = static_cast<double>(Calls(1, 1).size());
-  for (int i = 0; i < 10; ++i) {  // which take what all newcomers share
+  for (int i = 0; i < 10; ++i) {  // use up the newcomers' shared budget
     socket_.bytes = Acknowledged() + Calls(1, 1000);
     ReadRound();
     guard_.OnClose(fd());

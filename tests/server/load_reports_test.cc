@@ -123,7 +123,7 @@ std::optional<Report> ReportOfCall(TestServer& server, const std::string& method
   const size_t at = client.headers().find(kTrailer);
   if (at == std::string::npos) return std::nullopt;
   std::string_view value = std::string_view(client.headers()).substr(at + sizeof(kTrailer) - 1);
-  // HPACK's form of a number: seven bits, and from 127 on further bytes.
+  // HPACK's form of a number: seven bits; 127 and more take further bytes.
   size_t size = static_cast<uint8_t>(value[0]);
   value.remove_prefix(1);
   if (size == 127) {

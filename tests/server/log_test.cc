@@ -83,7 +83,7 @@ TEST_F(LogTest, EventFloodIsCountedNotWritten) {
   EXPECT_FALSE(Last().contains("suppressed"));
 }
 
-// All at once: the bound on lines a second is for what clients do.
+// All are logged at once: the bound on lines a second is for clients' events.
 TEST_F(LogTest, SequencesOfAWrongDeviceAreNamed) {
   service::DeviceEvent event;
   event.device = "cuda0";

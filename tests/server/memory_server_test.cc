@@ -106,7 +106,7 @@ TEST_F(MemoryServerTest, ForeignUserIsNotServed) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   ASSERT_EQ(chmod(address_.substr(sizeof("unix:") - 1).c_str(), 0666), 0);
   constexpr uid_t kNobody = 65534;
-  ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);  // of this thread alone
+  ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);  // only this thread's
   const auto stranger = ConnectUnix(address_, SOCK_SEQPACKET);
   ASSERT_EQ(syscall(SYS_setresuid, -1, 0, -1), 0);
   ASSERT_TRUE(stranger.ok()) << stranger.status();
@@ -203,7 +203,7 @@ TEST_F(MemoryServerTest, UnknownFieldsAndEmptyRequestsAreRefused) {
   EXPECT_EQ(Receive(socket).error().reason(), v1::UNKNOWN_REGION);
 }
 
-// The kernel would install what comes along in the server's table of descriptors, had it room for them.
+// The kernel would install the descriptors in the server's table if the message's buffer had room for them.
 TEST_F(MemoryServerTest, DescriptorFloodIsRefused) {
   const Descriptor socket = ConnectRaw();
   const size_t before = OpenDescriptors();

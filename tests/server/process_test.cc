@@ -462,7 +462,7 @@ TEST(ProcessTest, SurvivesConnectionFloodWithTls) {
                       certificates.ClientCredentials(""));
 }
 
-// Every Unix socket, that of memory too, is flooded; health is asked for over TCP, and answers at once after the flood.
+// Floods every Unix socket, the memory socket too. Health over TCP answers at once after the flood.
 TEST(ProcessTest, SurvivesConnectionFloodOnUnixSockets) {
   const std::string streams = absl::StrCat("unix:", TestPath("flood.sock"));
   const std::string memory = absl::StrCat("unix:", TestPath("flood_memory.sock"));

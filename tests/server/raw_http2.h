@@ -1,4 +1,4 @@
-// HTTP/2 by hand: a client that does what no client should.
+// HTTP/2 by hand: a client that breaks the rules of clients.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ def await_true(what, condition):
 
 
 class Replicas:
-    """Servers whose addresses stay theirs over restarts; a context manager."""
+    """Servers that keep their addresses over restarts; a context manager."""
 
     def __init__(self, count, *flags):
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]

@@ -19,7 +19,7 @@
 namespace sortition::server::secrets_test {
 namespace {
 
-// Values that nothing else in a log, a metric or a page would be.
+// Values that occur nowhere else in a log, a metric or a page.
 constexpr uint64_t kSeed = 7239461850123459871u;
 constexpr uint32_t kVocabulary = 910'000;
 constexpr uint32_t kPromptToken = 876'541;
@@ -112,7 +112,7 @@ TEST(SecretsTest, OutputsHoldNoSecrets) {
   ASSERT_TRUE(stream.Send(StepOf(3, hash, kLogit)));
   const v1::StreamResponse answered = stream.ReceiveOne();
   ASSERT_EQ(answered.results().rows(0).draw().token(), kDrawnToken) << answered.ShortDebugString();
-  // Refused for what its options and its history say.
+  // Refused because of its options and its history.
   v1::StreamRequest wrong = OpenOf(kRequest);
   wrong.mutable_open()->set_epoch(2);
   wrong.mutable_open()->mutable_history()->set_tokens(0, kVocabulary + 1);

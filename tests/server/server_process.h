@@ -49,7 +49,7 @@ class ServerProcess {
 };
 
 // True if the processes run under a sanitizer, according to its settings in the environment. A sanitizer needs memory
-// and time, so the size of a process and its speed say nothing of the server then.
+// and time, so a process's size and speed do not measure the server then.
 bool UnderSanitizer();
 
 // A path in the test's temporary folder that no other test uses.

@@ -1,4 +1,4 @@
-// Everything but sampling: health, reflection, information, and calls of what does not exist.
+// Everything except sampling: health, reflection, information, and calls of unknown methods.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

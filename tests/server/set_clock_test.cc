@@ -22,7 +22,7 @@ constexpr int64_t kHour = 3600;
 
 std::atomic<int64_t> seconds_ahead = 0;
 
-// No deadline of these tests takes a second; none that is off by an hour comes before.
+// Deadlines of these tests pass within a second; a deadline that is off by an hour does not pass before this.
 constexpr auto kSoon = std::chrono::seconds(20);
 
 class SetClockTest : public ::testing::TestWithParam<int64_t> {

@@ -8,9 +8,9 @@ import subprocess
 import urllib.request
 
 
-# A sanitizer's settings reach every process of a test; nothing else does.
+# Only a sanitizer's settings reach the processes of a test.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name.endswith("SAN_OPTIONS")}
-# A sanitizer needs memory and time: sizes and times say nothing of the server then.
+# A sanitizer needs memory and time: sizes and times do not measure the server then.
 UNDER_SANITIZER = bool(ENVIRONMENT)
 
 

@@ -34,8 +34,8 @@ void ExpectServes(TestServer& server) {
 
 // Number of steps that the server has received, once they are at least `count` and kWitnesses health calls that began
 // afterwards have been answered. One thread of the server reads streams and answers these calls, in the order in which
-// they become ready, so a step that it would read is read before the witnesses are answered. A stalled machine makes
-// the test slower, but cannot make it pass.
+// they become ready, so it reads any readable step before it answers the witnesses. A stalled machine makes the test
+// slower, but cannot make it pass.
 uint64_t StepsReceived(TestServer& server, uint64_t count) {
   constexpr int kWitnesses = 200;
   auto channel = server.Connect();
@@ -349,7 +349,7 @@ TEST(StreamTest, CompressedCallsAreRefused) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
-// Half of a rolling upgrade: a worker that is built against a later contract, whose fields this server cannot know.
+// Half of a rolling upgrade: a worker of a later contract, with fields that this server does not know.
 TEST(StreamTest, NewerClientIsServed) {
   constexpr int kLaterField = 700;
   const auto add = [](google::protobuf::Message* message) {

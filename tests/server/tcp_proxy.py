@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose connections a test can reset, or leave open without carrying a byte any more."""
+"""A TCP proxy on loopback. A test can reset its connections, or leave them open while they carry no byte."""
 
 import socket
 import struct

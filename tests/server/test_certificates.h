@@ -13,7 +13,7 @@ namespace sortition::server {
 // Writes its files at construction and removes them at destruction.
 class TestCertificates {
  public:
-  // `name` tells its files from those of other tests.
+  // `name` distinguishes its files from other tests'.
   explicit TestCertificates(const std::string& name);
   ~TestCertificates();
 

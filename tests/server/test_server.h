@@ -39,8 +39,8 @@ Config TestConfig();
 
 class TestServer {
  public:
-  // Fails the process if the server cannot start. `device`, of name "cpu0"; null: a CPU device. `missing`: what it has
-  // been asked for beside.
+  // Fails the process if the server cannot start. `device` is named "cpu0"; null: a CPU device. `missing`: other
+  // requested devices.
   explicit TestServer(const Config& config = TestConfig(), std::unique_ptr<devices::Device> device = nullptr,
                       std::vector<service::MissingDevice> missing = {});
   ~TestServer();
@@ -48,7 +48,7 @@ class TestServer {
   Server& server() { return *server_; }
   service::Engine& engine() { return engine_; }
   HeldDevice& device() { return *device_; }
-  // Number of times that an operator has asked for the end.
+  // Number of times that an operator has requested the end.
   int stops() const { return stops_; }
   const LogLines& log_lines() const { return lines_; }
   const monitoring::PrometheusObserver& observer() const { return observer_; }

@@ -1,4 +1,4 @@
-// TLS: who gets in, and whose sequences are whose.
+// TLS: the clients that are admitted, and the owners of sequences.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

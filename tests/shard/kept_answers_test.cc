@@ -1,4 +1,4 @@
-// Kept answers are bounded, and none pushes out those of a client that has less.
+// Kept answers are bounded, and none pushes out the answers of a client with fewer bytes.
 #include "service/shard/kept_answers.h"
 
 #include <gtest/gtest.h>

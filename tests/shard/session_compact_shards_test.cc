@@ -134,7 +134,7 @@ TEST_F(SessionCompactShards, ShortListsAreRequiredWhole) {
   ExpectWhole(2);
 }
 
-// A rank whose shard has no compact form, or has gone whole: all send theirs whole.
+// A rank's shard has no compact form, or travelled whole: all ranks send theirs whole.
 TEST_F(SessionCompactShards, BothFormsAreRequiredWhole) {
   OpenFiltered();
   workers_[0]->Send(ShardStep(1, 0));

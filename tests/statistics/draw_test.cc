@@ -29,7 +29,7 @@ std::vector<float> ModelLogits(uint32_t vocabulary, uint64_t seed) {
   return logits;
 }
 
-// The softmax over the tokens for which `keep` is true.
+// The softmax over the tokens with `keep` true.
 template <typename Keep>
 std::vector<double> Softmax(const std::vector<float>& logits, double temperature, Keep keep) {
   std::vector<double> probabilities(logits.size());

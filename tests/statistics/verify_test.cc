@@ -1,7 +1,7 @@
 // Rejection, of one draft and in rounds, and block verification leave no trace of the drafter: tokens are distributed
 // as without speculation, over 3,240,000 drafted sequences in all.
 //
-// As in draw_test.cc every test has a fixed seed, over whose choice a correct sampler fails with less than
+// Every test has a fixed seed, as in draw_test.cc: for a random one a correct sampler fails with less than
 // testing::kFailureProbability.
 #include <gtest/gtest.h>
 

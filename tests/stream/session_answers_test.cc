@@ -108,7 +108,7 @@ TEST_F(SessionAnswers, ImmediateRefusalsLeaveAtOnce) {
 // Answers of one message's size: a step of thousands of rows, or of long answers, does not gather all its answers in
 // memory.
 TEST(SessionLargeAnswers, AreHeldUpToMessageSize) {
-  constexpr uint32_t kLarge = 200'000;  // of whose tokens the answer names each
+  constexpr uint32_t kLarge = 200'000;  // each of its tokens is in the answer
   TestEngine engine = TestEngine::OnFake({}, {.max_batch_rows = 1, .batches_in_flight = 4});
   StreamWorker worker(engine.get());
   StepBuilder step(1, kLarge);

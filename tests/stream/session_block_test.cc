@@ -1,4 +1,4 @@
-// Block verification on a stream: the results are those of the law's page for the answers of its reference, position by
+// Block verification on a stream: the results follow from the reference's answers by the law's page, position by
 // position.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Everything that a whole row can ask for, asked of compact rows that decide it: a test for each.
+// Every answer that a whole row can have, from compact rows that decide it: a test for each.
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -67,7 +67,7 @@ class SessionCompactNouns : public CompactFixture {
   v1::OpenSequence open_;
   v1::StreamRequest compact_step_;
   std::vector<uint32_t> tokens_;  // drawn since Open
-  std::vector<uint32_t> named_;   // stated beside the first tokens
+  std::vector<uint32_t> named_;   // stated besides the first tokens
   uint64_t epoch_ = 0;
   uint64_t step_id_ = 0;
   uint64_t hash_ = 0;
@@ -207,7 +207,7 @@ TEST_F(SessionCompactNouns, RetryRepeatsTheAnswer) {
   ExpectEqualDraws(1);
 }
 
-// The sequence is lost and its history replayed: the text continues as that of whole rows.
+// The sequence is lost and its history replayed: the text continues as with whole rows.
 TEST_F(SessionCompactNouns, ReplayContinuesTheText) {
   const auto with = [&](const std::vector<uint32_t>& said) {
     return [said](v1::OpenSequence* open) {

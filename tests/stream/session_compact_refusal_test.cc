@@ -1,4 +1,4 @@
-// Compact rows that are not decided, unsound, too many or misplaced: each is refused by name, and harms nothing beside.
+// Compact rows that are not decided, unsound, too many or misplaced: each is refused by name, and harms no other row.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ constexpr uint32_t kVocabulary = 60;
 
 class SessionCompactRefusal : public CompactFixture {
  protected:
-  // A row of logits 0, 1, ... of a sequence "a" without state, as compact rows that a test damages.
+  // A row with logits 0, 1, ... for a sequence "a" without state, in compact forms that a test damages.
   struct Damaged {
     std::string pairs;
     v1::StreamRequest message;
@@ -255,7 +255,7 @@ TEST_F(SessionCompactRefusal, MessageNeedsWhatItsRowsNeed) {
   expect(step, Reason::kContradiction, "step.logits.pairs");
 }
 
-// A step whose whole rows find no place is refused as a whole, and its compact rows have not run either.
+// If a step's whole rows find no place, all of it is refused, and its compact rows have not run.
 TEST_F(SessionCompactRefusal, RefusedStepLeavesCompactRowsAsTheyWere) {
   Limits limits;
   limits.max_queued_rows = 1;

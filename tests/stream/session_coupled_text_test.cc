@@ -110,7 +110,7 @@ TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
         }
         v1::VerifyDraft& chain = *row.mutable_verify_draft();
         chain.set_mode(v1::VERIFY_MODE_COUPLED);
-        // Drafts that are right more often than not; what follows a wrong one is drafted, too.
+        // Drafts, most of them right. A wrong one has further drafts too.
         std::vector<uint32_t> ahead;
         std::vector<v1::DrawResult>& expected = right.emplace_back();
         expected.push_back(writer.Right({}));

@@ -1,4 +1,4 @@
-// Refuses what no device of a server is able to do by the name of the option, before anything is lost.
+// An option that no device of a server can run is refused by name, before anything is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

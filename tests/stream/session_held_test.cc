@@ -1,5 +1,4 @@
-// Memory that a stream holds beside the states of its sequences counts in `max_state_bytes`, too, and ends with the
-// stream.
+// A stream's memory besides the states of its sequences counts in `max_state_bytes` too, and ends with the stream.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"

@@ -85,7 +85,7 @@ TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
   ASSERT_TRUE(opened);
   ExpectOpened(opened->opened().state(), whole);
-  // The next message waits for the back-off of the last piece, and nothing else is left to do.
+  // The next message waits for the back-off of the last piece, and no other work is left.
   EXPECT_GT(session.back_off(), absl::ZeroDuration());
   session.Continue();
   EXPECT_EQ(session.back_off(), absl::ZeroDuration());
@@ -297,7 +297,7 @@ TEST_F(SessionHistory, ChangedOptionsNeedHistoryAgain) {
 class Inverse {
  public:
   static uint64_t SeedFor(uint64_t wanted_hash, const HistoryIdentity& identity) {
-    // From the last word absorbed back to the seed; the words after it are those of history_hash.cc.
+    // Goes back from the last absorbed word to the seed; the words are in the order of history_hash.cc.
     const uint64_t words[] = {identity.choice_index,
                               identity.vocabulary,
                               identity.live_vocabulary,

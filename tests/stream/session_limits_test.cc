@@ -1,4 +1,4 @@
-// Each limit is named by the refusal of what exceeds it.
+// A refusal for an exceeded limit names the limit.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -151,7 +151,7 @@ Limits With(const std::function<void(Limits*)>& change) {
 
 using Tokens = google::protobuf::RepeatedField<uint32_t>;
 
-// By the limit: what exceeds it. Each returns the limit that the refusal names.
+// One function for each limit exceeds it, and returns the limit that the refusal names.
 const std::map<std::string, std::function<std::string()>>& Provocations() {
   static const std::map<std::string, std::function<std::string()>> provocations = {
       {"max_message_bytes",

@@ -57,7 +57,7 @@ class SessionMask : public ::testing::Test {
     const auto response = worker->Await([](const auto& message) { return message.has_mask_uploaded(); });
     return response ? response->mask_uploaded() : v1::MaskUploaded();
   }
-  // A draw of "a" from a row whose likeliest token is `peak`, under mask `id`.
+  // Draws for "a" from a row with the likeliest token `peak`, under mask `id`.
   v1::RowResult Masked(uint64_t id, uint32_t peak) {
     StepBuilder step(++batch_, kVocabulary);
     v1::StepRow& row = step.AddRow("a", batch_, 0, F32Peak(kVocabulary, peak));
@@ -218,7 +218,7 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
   ExpectError(Masked(2, 3).error(), Reason::kNoLiveToken, "step.rows[0]");
 }
 
-// No mask of the step is applied where a phase forces a token, so none is to blame.
+// No mask of the step applies to a token that a phase forces, so the refusal names none.
 TEST_F(SessionMask, NoLiveTokenNamesTheForcedTokenThatLogitsMask) {
   v1::OpenSequence open = StatefulOpen("a", 1);
   v1::Phase& phase = *open.mutable_parameters()->add_phases();

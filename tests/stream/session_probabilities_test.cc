@@ -1,5 +1,5 @@
-// The target's probabilities of verified positions, after any chain: those of the reference's kept tokens, computed in
-// double precision, and exactly 0 for the others.
+// The target's probabilities of verified positions, after any chain: the reference's kept tokens have theirs in double
+// precision, and exactly 0 for the others.
 #include <gtest/gtest.h>
 
 #include <algorithm>

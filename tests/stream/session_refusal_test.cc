@@ -152,7 +152,7 @@ TEST_F(SessionRefusal, ReusedBatchIdIsRejectedByIndex) {
   v1::Rejected rejected = worker.Rejected();
   EXPECT_EQ(rejected.message_index(), 4u);
   ExpectError(rejected.error(), Reason::kContradiction, "step.batch_id");
-  // So is one that is wrong in another way.
+  // A row with another mistake is refused too.
   v1::StreamRequest wrong = GoodStep(1).Build();
   wrong.mutable_step()->mutable_logits()->set_dtype(static_cast<v1::DType>(9));
   worker.Send(wrong);
@@ -349,7 +349,7 @@ TEST_F(SessionTwoTasks, FailTheirRowAlone) {
   EXPECT_EQ(results.at(2).draw().token(), 7u);
 }
 
-// No one knows how many tensor rows the second row takes.
+// The number of tensor rows that the second row takes is unknown.
 TEST_F(SessionTwoTasks, FailTheStepIfALaterRowFollows) {
   worker_.SendBytes(StepOfThree(false));
   ExpectError(worker_.StepError(1), Reason::kContradiction, "step.rows[1].draw");

@@ -1,5 +1,4 @@
-// Trees with a drafter's probabilities on a stream: the results are those of the law's reference for each position, one
-// by one.
+// Trees with a drafter's probabilities on a stream: the results equal the law's reference at each position.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +25,7 @@ constexpr uint32_t kDrafts = 6;
 // A drafter's distribution at one place, and the drafts that follow there.
 struct Place {
   std::vector<float> q;
-  std::vector<uint32_t> tokens, bits;  // those of q above 0
+  std::vector<uint32_t> tokens, bits;  // tokens with q above 0
   std::vector<uint32_t> drafts;        // indexes, in order
 };
 
@@ -161,7 +160,7 @@ TEST_F(SessionRounds, EqualsReferenceEverywhere) {
   EXPECT_GT(later, testing::Scaled(100));
 }
 
-// One draft at each place: the answer is that of the same sequence of drafts.
+// One draft at each place: the answer equals that for the same sequence of drafts.
 TEST_F(SessionRounds, TreeOfOneBranchIsSequence) {
   worker_.MustOpen(open_);
   std::mt19937_64 random(87);

@@ -25,7 +25,7 @@ constexpr uint32_t kVocabulary = 64;
 
 class SessionRows : public ::testing::Test {
  protected:
-  // A row whose logit of `token` is `logit`, and 0 elsewhere.
+  // A row with the logit `logit` for `token`, and 0 for others.
   static std::string With(uint32_t token, float logit) {
     std::vector<float> logits(kVocabulary, 0.0f);
     logits[token] = logit;

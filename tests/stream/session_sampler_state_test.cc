@@ -1,5 +1,5 @@
-// Samplers that keep a state, under speculation and in scores: at each position it is the one that the tokens before
-// leave, so the text is that of drawing token by token, and rejected drafts leave no trace.
+// Samplers that keep a state, under speculation and in scores: each position has the state after the tokens before it.
+// So the text equals drawing token by token, and rejected drafts leave no trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using testing::PlainSequence;
 using testing::StepBuilder;
 using testing::StreamWorker;
 
-constexpr uint32_t kKinds = 6;  // from 3 on they keep a history, too
+constexpr uint32_t kKinds = 6;  // kinds 3 and above also keep a history
 constexpr uint32_t kStop = 7;   // of those
 
 v1::OpenSequence OpenKind(uint32_t kind) {
@@ -90,7 +90,7 @@ class Author {
     plain_.Append(token);
     checkpoints_.push_back(checkpoint);
   }
-  // Back to a length whose checkpoint is known.
+  // Cuts the text to a length with a known checkpoint.
   void TruncateTo(uint32_t position) {
     text_.resize(position);
     plain_.TruncateTo(position);

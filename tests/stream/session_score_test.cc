@@ -66,7 +66,7 @@ TEST_F(SessionScore, FilteredTokenScoresMinusInfinity) {
   EXPECT_EQ(score.positions(0).raw().rank(), 2u);
 }
 
-// A thought's end that a budget forces has the logprob with which it is drawn.
+// A thought's end that a budget forces has the same logprob as in its draw.
 TEST_F(SessionScore, ForcedTokenIsCertainAndOthersAreImpossible) {
   v1::Phase& phase = *open_.mutable_parameters()->add_phases();
   phase.add_begin(1);

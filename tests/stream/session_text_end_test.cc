@@ -118,7 +118,7 @@ TEST_F(SessionRepetition, StopTokenIsNamedFirst) {
   EXPECT_EQ(Draw(9).finish_reason(), v1::FINISH_REASON_STOP_TOKEN);
 }
 
-// The text of drafts is that of single draws: it ends at the same token, and continues from there alike.
+// The text with drafts equals the text of single draws: same end, same continuation.
 TEST_F(SessionRepetition, AcceptedDraftsEndWithIt) {
   Open();
   v1::VerifyResult verify = Verify({1, 2, 1, 2, 1, 2, 1}, 3);
@@ -310,7 +310,7 @@ TEST_F(SessionBans, BannedTokensAreNotDrawn) {
   EXPECT_EQ(Run(packed).draw().token(), 8u);
 }
 
-// Edits of the sequence stay beside the bans of a step.
+// A sequence's edits stay under a step's bans.
 TEST_F(SessionBans, EqualsBanOfTheSequence) {
   v1::OpenSequence banned = open_;
   banned.set_request_id("b");

@@ -1,4 +1,4 @@
-// Verification on a stream: the results are those of the law's reference for each position, one by one.
+// Verification on a stream: the results equal the law's reference at each position.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 namespace sortition::testing {
 namespace {
 
-// Returns the bits of `dtype` whose value is that of the f32 bits, which `dtype` can represent.
+// Returns the value of the f32 bits, which `dtype` can represent, as bits of `dtype`.
 uint32_t Narrowed(uint32_t bits, kernels::DType dtype) {
   if (dtype == kernels::DType::kF32) return bits;
   if (dtype == kernels::DType::kBF16) return bits >> 16;
@@ -20,7 +20,7 @@ uint32_t Narrowed(uint32_t bits, kernels::DType dtype) {
   return exponent < -24 ? sign : sign | (mantissa | 0x800000) >> (-1 - exponent);
 }
 
-// Returns one compact form for each of the rows that begin at `logits`; none if one of them has none.
+// Returns one compact form for each of the rows that begin at `logits`; none if a row has none.
 std::vector<kernels::StatedRow> State(const CompactChoice& choice, kernels::DType dtype, const char* logits,
                                       uint64_t row_bytes, uint64_t positions) {
   std::vector<kernels::StatedRow> rows;

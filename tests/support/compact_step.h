@@ -15,13 +15,13 @@ namespace sortition::testing {
 
 // The parts that a row's compact form states.
 struct CompactChoice {
-  kernels::RowParameters parameters;              // of its sequence
-  uint32_t live_vocabulary = 0;                   // of the same
+  kernels::RowParameters parameters;              // its sequence's
+  uint32_t live_vocabulary = 0;                   // likewise
   uint32_t count = 1;                             // first tokens
-  std::vector<std::vector<uint32_t>> named = {};  // of each position: further tokens, ascending; empty: none
+  std::vector<std::vector<uint32_t>> named = {};  // one a position: further tokens, ascending; empty: none
   bool unit_sum = true;
   bool sum = true;
-  uint32_t first_token = 0;  // of a shard, whose live vocabulary the one above then is
+  uint32_t first_token = 0;  // a shard's; live_vocabulary is then the shard's too
 };
 
 // Appends the row's tokens and logits to `*pairs` and describes them in `*message`.

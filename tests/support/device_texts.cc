@@ -90,7 +90,7 @@ class Writer {
 
  private:
   uint32_t Below(uint32_t end) { return uint32_t(random_() % end); }
-  uint32_t Token() { return Below(8); }  // of those that texts are made of
+  uint32_t Token() { return Below(8); }  // one that texts use
 
   v1::OpenSequence OpenNumber(uint64_t number) {
     v1::OpenSequence open = OpenOf(absl::StrCat("text", number), 1, kVocabulary);
@@ -137,7 +137,7 @@ class Writer {
     }
   }
 
-  // Adds a step of one row with drafts, after a cut where the answer before asks for one, or by chance.
+  // Adds a step with one row with drafts. Cuts the text before if the last answer demands it, or by chance.
   void AddStep(uint64_t step, PlainSequence* plain, StepBuilder* builder) {
     std::optional<uint32_t> cut = std::exchange(plain_cut_, std::nullopt);
     if (!cut && plain->position() > open_.history().prompt_length() + 2 && Below(4) == 0) cut = plain->position() - 2;
@@ -186,7 +186,7 @@ class Writer {
   StreamWorker alone_;
   std::mt19937_64 random_;
   v1::OpenSequence open_;
-  std::optional<uint32_t> plain_cut_;  // of the rewind that the last answer asks for
+  std::optional<uint32_t> plain_cut_;  // the last answer's rewind
   uint64_t accepted_ = 0;
   uint64_t crossed_ = 0;
   uint64_t repetitions_ = 0;

@@ -15,7 +15,7 @@ namespace sortition::testing {
 absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> ImportFakeMemory(
     const devices::MemoryHandle& handle, uint32_t memory, std::function<absl::Status()> read = nullptr);
 
-// The memory as its maker has it: a mapping for writing, and the descriptor. `identity` is that of its device.
+// The memory of its maker: a mapping for writing, and the descriptor. `identity` is its device's.
 class FakeCardMemory {
  public:
   explicit FakeCardMemory(uint64_t bytes);

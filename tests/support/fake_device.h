@@ -27,8 +27,8 @@ class FakeDevice : public devices::Device {
     uint32_t max_batch_rows = 8;
     uint32_t max_vocabulary = kernels::kMaxVocabulary;
     uint32_t memory = devices::kHostMemory;
-    devices::MemoryIdentity identity = {};         // of its memory, where it takes what others have made there, ...
-    std::function<absl::Status()> read = nullptr;  // ... and what reading that for the host ends with; null: well
+    devices::MemoryIdentity identity = {};         // its memory's, if it imports others' memory there, ...
+    std::function<absl::Status()> read = nullptr;  // ... and the result of reading it for the host; null: OK
     uint32_t batches_in_flight = 1;
     kernels::Features features = kernels::kAllFeatures;
     bool synchronous = false;

@@ -59,7 +59,7 @@ void IgnoreUnknownFields(Hello* hello) {
   }
 }
 
-// A sequence with the seed 1 and a vocabulary whose tokens are all live; no parameter is set.
+// A sequence with the seed 1 and a vocabulary of live tokens only; no parameter is set.
 v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
 
 v1::StreamRequest Message(v1::OpenSequence open);
@@ -70,7 +70,7 @@ v1::StreamRequest CloseOf(std::string_view request_id, uint64_t epoch);
 std::string F32Bytes(std::span<const float> logits);
 // `vocabulary` normal logits, rounded to `dtype`.
 std::string RandomLogits(kernels::DType dtype, uint32_t vocabulary, std::mt19937_64* random);
-// Returns one tensor row in which `token` is far above all others.
+// Returns one tensor row with `token` far above all others.
 std::string F32Peak(uint32_t vocabulary, uint32_t token);
 
 // A Step under construction. Rows are added with the bytes of their logits; everything else is set in `step()`.

@@ -40,8 +40,8 @@ bool Matches(const std::vector<uint32_t>& tokens, size_t at, const v1::TokenSequ
   return true;
 }
 
-// Returns the number of tokens after the last sequence breaker that starts at or after `from`; all tokens from `from`
-// on if there is none.
+// Returns the number of tokens after the last sequence breaker that starts at or after `from`; all tokens from index
+// `from` if there is none.
 size_t AfterBreaker(const v1::Dry& dry, const std::vector<uint32_t>& tokens, size_t from) {
   for (size_t at = tokens.size(); at-- > from;) {
     int longest = 0;

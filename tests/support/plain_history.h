@@ -34,11 +34,11 @@ v1::SamplingParameters PlainWithin(const v1::SamplingParameters& parameters, uin
 // Returns true if the output ends in a repetition that repetition_stop reports.
 bool PlainRepeats(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
                   uint32_t prompt_length);
-// Returns the position at which the longest of banned_phrases begins that the output ends in.
+// Returns the first position of the longest banned phrase at the output's end.
 std::optional<uint32_t> PlainPhraseFrom(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
                                         uint32_t prompt_length);
 
-// Returns the noise of a draw after `tokens`: that of a watermark, or `own`, which follows from seed and position.
+// Returns the noise of a draw after `tokens`: a watermark's, or `own`, which follows from seed and position.
 kernels::NoiseKey PlainNoise(const v1::SamplingParameters& parameters, const std::vector<uint32_t>& tokens,
                              const kernels::NoiseKey& own);
 

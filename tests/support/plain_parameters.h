@@ -8,7 +8,7 @@
 namespace sortition::testing {
 
 law::SamplingParameters PlainSamplers(const v1::SamplingParameters& parameters);
-// Compiles parameters, with the answers beside the token.
+// Compiles parameters, with the requested answers.
 kernels::RowParameters PlainRowParameters(const v1::SamplingParameters& parameters);
 
 }  // namespace sortition::testing

@@ -33,7 +33,7 @@ class PlainSequence {
     kernels::RowTask task = kernels::RowTask::kDraw;
     uint32_t given = 0;
     kernels::DraftDistribution draft = {};
-    std::optional<uint64_t> sampler_state = {};  // absent: that of a sequence's first step
+    std::optional<uint64_t> sampler_state = {};  // absent: the first step's
     uint64_t survival = kernels::RowRequest::kNoBlock;
     std::vector<uint32_t> rivals = {};
   };

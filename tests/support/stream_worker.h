@@ -23,7 +23,7 @@ class StreamWorker {
     std::string tenant = "default";
     std::string worker_session = "worker";
     bool greets = true;  // sends the hello and takes the welcome
-    uint64_t seed = 1;   // of the pieces
+    uint64_t seed = 1;   // for the sizes of the pieces
   };
 
   explicit StreamWorker(service::Engine* engine) : StreamWorker(engine, Options()) {}

@@ -217,8 +217,8 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
 INSTANTIATE_TEST_SUITE_P(All, HistoryStateTest, ::testing::ValuesIn(AllOptions()),
                          [](const auto& info) { return info.param.name; });
 
-// 100,000 tokens of a text that repeats itself, cut and forked at random: the edits equal, byte for byte, those of a
-// state that is rebuilt from the history.
+// 100,000 tokens of a text that repeats itself, cut and forked at random: the edits equal, byte for byte, the edits of
+// a state that is rebuilt from the history.
 class LongHistoryTest : public ::testing::TestWithParam<Options> {};
 
 TEST_P(LongHistoryTest, EqualsRebuiltState) {

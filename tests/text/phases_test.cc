@@ -52,7 +52,7 @@ using Places = std::vector<std::string>;
 TEST(Phases, BeginAndEndAtTheirTags) {
   const std::string text = "phases { begin: [1, 2] end: [3, 4] }";
   EXPECT_EQ(PlacesOf(text, {1, 2, 3, 4, 0}, 0), (Places{"0", "0", "1", "1", "0", "0"}));
-  // Neither tag is made of tokens before the place from which it is looked for.
+  // Neither tag includes tokens before the place where its search begins.
   EXPECT_EQ(PlacesOf("phases { begin: [3, 4] end: [4, 1] }", {3, 4, 1, 4, 1, 0}, 0),
             (Places{"0", "0", "1", "1", "1", "0", "0"}));
   EXPECT_EQ(PlacesOf("phases { begin: [1, 2] end: [3, 1] }", {1, 2, 3, 1, 2, 1, 2}, 0),
@@ -69,7 +69,7 @@ TEST(Phases, BudgetEmitsThen) {
   const std::string text = "phases { begin: 1 end: 2 max_tokens: 2 then: [3, 2, 4] }";
   EXPECT_EQ(PlacesOf(text, {1, 0, 0, 3, 2, 4, 0}, 0),
             (Places{"0", "1", "1", "1 then 3", "1 then 2", "1 then 4", "0", "0"}));
-  // An end in the last place of the budget counts; other tokens than those of `then` change nothing.
+  // An end in the budget's last place counts; tokens other than `then`'s change nothing.
   EXPECT_EQ(PlacesOf(text, {1, 0, 2, 0}, 0), (Places{"0", "1", "1", "0", "0"}));
   EXPECT_EQ(PlacesOf(text, {1, 0, 0, 2, 2, 0, 1}, 0),
             (Places{"0", "1", "1", "1 then 3", "1 then 2", "1 then 4", "0", "1"}));

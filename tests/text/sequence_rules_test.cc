@@ -134,7 +134,7 @@ TEST_F(SequenceRules, OverriddenTokenIsReplaced) {
   EXPECT_NE(drawn.history_hash, *next.history_hash);
 }
 
-// The tokens that are left of a prompt are the prompt; what follows them is output.
+// The rest of a cut prompt is the prompt; later tokens are output.
 TEST_F(SequenceRules, CutIntoPromptShortensIt) {
   StepIntent cut = Intent(1, 2, 0);
   cut.truncate_to = 2;

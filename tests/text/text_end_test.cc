@@ -89,7 +89,7 @@ std::vector<SamplingParameters> RandomStops() {
   return all;
 }
 
-// Appends what makes repetitions: a random token, a run that came before, or one that comes again and again.
+// Appends repetitions: a random token, an earlier run, or a run several times.
 void GrowLoops(std::mt19937* random, EndingText* text) {
   const auto length = static_cast<uint32_t>(text->tokens.size());
   const uint32_t kind = (*random)() % 8;
@@ -177,7 +177,7 @@ TEST(TextEnd, LongestPhraseIsNamed) {
   EXPECT_EQ(state->text_end().phrase, (TokenString{1, 2, 3}));
 }
 
-// A state keeps what its stop looks back at, however little else is kept.
+// A state keeps the tokens that its stop looks back at, even if it keeps no others.
 TEST(TextEnd, KeptHistorySuffices) {
   const SamplingParameters parameters = SmallLoops(32, 512, 0);
   TokenIds tokens(40'000);

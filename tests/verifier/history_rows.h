@@ -1,5 +1,4 @@
-// Rows that need more than themselves: a history from which their edits and noise follow, or a compact row in their
-// place.
+// Rows with other data: a history from which their edits and noise follow, or a compact row in their place.
 #pragma once
 
 #include <cstdint>

@@ -18,10 +18,10 @@ std::vector<law::GoldenRow> PublishedRows(const std::string& file);
 // Returns the text without spaces and line ends: rows stand one on a line, or are indented.
 std::string WithoutSpaces(std::string text);
 
-// Returns true if the reference answers the row as the file says, whose text WithoutSpaces has returned.
+// Returns true if the reference's answer to the row is in `file`, the file's text from WithoutSpaces.
 bool IsPublishedAnswer(const std::string& file, const law::GoldenRow& row);
 
-// Compares a backend's answers with those of every published file of law 1, and asserts how many were compared.
+// Compares a backend's answers with every published file of law 1, and asserts their number.
 void ComparePublishedRows(Backend* backend);
 
 }  // namespace sortition::testing

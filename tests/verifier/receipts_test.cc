@@ -139,7 +139,7 @@ TEST(ReceiptReader, HoldsNoMoreThanRecords) {
   EXPECT_LT(endless.held_bytes(), 100u);
 }
 
-// Chains of one kind share what follows from their parameters, so a file may have very many.
+// Chains of one kind share their compiled parameters, so a file may have very many chains.
 TEST(ReceiptReader, ChainsShareTheirOptions) {
   vectors::Chain a("a", 1, {}), b("b", 2, {}), other("c", 3, [] {
     v1::SamplingParameters parameters;

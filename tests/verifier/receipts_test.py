@@ -1,4 +1,4 @@
-"""Receipts in Python: what holds, what was not checked, and each problem by its name (docs/receipts.md)."""
+"""Receipts in Python: the findings, the unchecked parts, and each problem by its name (docs/receipts.md)."""
 
 import base64
 import io

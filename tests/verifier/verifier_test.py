@@ -41,7 +41,7 @@ def published(name):
 
 
 def named_options(row):
-    """The options of a row of law_1_rows.json whose name says them, and their order; None for other rows."""
+    """The options of a row of law_1_rows.json, and their order, if its name has them; else None."""
     if not row["name"].startswith("{"):
         return None
     given = json.loads(row["name"].replace("'", '"'))

@@ -1,5 +1,4 @@
-// Rows that the device fetches from where they lie, on the drivers that offer it, with the answers of rows that are
-// copied for it.
+// Rows that the device reads in place, on drivers that offer it, have the same answers as rows that are copied.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,7 +19,7 @@ namespace {
 
 using kernels::RandomRow;
 
-// Imports that the driver was asked for, and whether it is to refuse them.
+// Imports that the driver was called for, and whether it refuses them.
 std::atomic<int> imports;
 std::atomic<bool> refused;
 PFN_vkAllocateMemory host_import_allocate;

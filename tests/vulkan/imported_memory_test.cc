@@ -214,7 +214,7 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
   std::shared_ptr<vulkan::Instance> instance_;
   std::shared_ptr<vulkan::Instance> maker_;
   std::unique_ptr<VulkanDevice> device_;
-  int level_ = 0;  // of descriptors, to which every test comes back
+  int level_ = 0;  // number of descriptors; every test returns to it
   const RandomRow row_{4, 1000};
 };
 
@@ -323,7 +323,7 @@ TEST_P(ImportedMemoryTest, OutlivesALostContext) {
   ExpectRight(row_, *memory, 0);
 }
 
-// The standard input of the process is the row, and its standard output the socket by which the memory comes.
+// The process reads the row from its standard input; its standard output is the socket that carries the memory.
 TEST_P(ImportedMemoryTest, OutlivesItsProcess) {
   Start();
   int input[2], output[2];
@@ -399,7 +399,7 @@ TEST_P(ImportedMemoryTest, ForeignDescriptorIsRefused) {
 
 class ImportedMemoryOnOneDriverTest : public ImportedMemoryTest {};
 
-// Where drivers make no difference.
+// One driver suffices for these tests.
 INSTANTIATE_TEST_SUITE_P(, ImportedMemoryOnOneDriverTest, ::testing::Values(testing::Drivers().front()),
                          [](const auto& info) { return info.param.name; });
 

@@ -1,5 +1,5 @@
 // A stream of rows over the CPU and a Vulkan device, each with a part of each step, equals the same rows on the CPU
-// alone: token for token, and every integer from which a logprob is made.
+// alone: every token, and every integer of a logprob.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -10,7 +10,7 @@ namespace {
 
 // Constants of the SPIR-V specification.
 constexpr uint32_t kMagic = 0x07230203;
-constexpr uint32_t kVersion13 = 0x00010300;  // what Vulkan 1.1 takes
+constexpr uint32_t kVersion13 = 0x00010300;  // the newest SPIR-V of Vulkan 1.1
 constexpr uint32_t kHeaderWords = 5;
 constexpr uint32_t kOpExtension = 10;
 constexpr uint32_t kOpCapability = 17;

@@ -1,4 +1,4 @@
-// Texts with drafts, phases and ends over the CPU and a Vulkan device equal those of the CPU alone.
+// Texts with drafts, phases and ends over the CPU and a Vulkan device equal texts over the CPU alone.
 #include <gtest/gtest.h>
 
 #include "devices/vulkan/vulkan_device.h"

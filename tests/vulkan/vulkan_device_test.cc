@@ -34,7 +34,7 @@ struct Fault {
   std::atomic<int> device_lost = 0;  // of waits
   std::atomic<int> no_memory = 0;    // of allocations
   std::atomic<int> no_device = 0;    // of creations
-  std::atomic<int> no_answer = 0;    // of waits; the device of the last one then hangs
+  std::atomic<int> no_answer = 0;    // of waits; the last one's device then hangs
 };
 Fault fault;
 std::atomic<VkDevice> hanging = VK_NULL_HANDLE;
@@ -230,7 +230,7 @@ class VulkanCacheTest : public VulkanDeviceTest {
     VulkanDeviceTest::TearDown();
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
-  // False for lavapipe since Mesa 26.2, whose cache ends within its header.
+  // False for lavapipe since Mesa 26.2: its cache ends within the header.
   bool HasCache() const { return instance_->hardware().front().driver_version < VK_MAKE_API_VERSION(0, 26, 2, 0); }
   std::filesystem::path folder_;
 };

@@ -91,7 +91,7 @@ TEST_P(VulkanKernel, EqualsReference) {
     CompareAtVocabulary(&comparison, RowKind::kPlain, vocabulary, vocabulary <= 1000 ? 20 : 3);
   }
   CompareAtVocabulary(&comparison, RowKind::kPlain, backend.max_vocabulary(), 3);
-  // Everything beside the token that can be asked for, and other tasks than a draw.
+  // All answers besides the token, and other tasks than a draw.
   CompareSmallRows(&comparison, RowKind::kTasks, Share(900));
   CompareMiddlingRows(&comparison, RowKind::kTasks, Share(60));
   CompareAtVocabulary(&comparison, RowKind::kTasks, 128'256, 3);
@@ -106,7 +106,7 @@ TEST_P(VulkanKernel, EqualsReference) {
   CompareAroundDistances(&comparison, Share(100));
 }
 
-// In each form that rows can ask for: by them a device proves itself.
+// The golden rows, by which a device tests itself, need every form of every shader.
 TEST(VulkanShaders, GoldenRowsNeedEach) {
   bool is_needed[vulkan::kShaders][2] = {};
   for (const law::GoldenRow& row : law::GoldenRows()) {
@@ -141,7 +141,7 @@ TEST_P(VulkanChoices, AnswersPublishedRows) {
   testing::ComparePublishedRows(&backend);
 }
 
-// Other workgroups, smaller buffers, and copies where the host could map: none of them can be told from the answer.
+// Other workgroups, smaller buffers, and copies where the host could map: none of them changes the answer.
 TEST_P(VulkanChoices, WorkgroupsAndBuffersDoNotMatter) {
   const VulkanDeviceOptions ways[] = {
       {.workgroups = devices::vulkan::Workgroups{256, 64, 64}, .copies = true},

@@ -74,7 +74,7 @@ v1::StreamRequest SomeStep() {
   return builder.Build();
 }
 
-// One top-level field: key, and what follows it.
+// One top-level field: its key, then `rest`.
 std::string Field(uint32_t number, uint32_t wire_type, const std::string& rest) {
   uint32_t key = number << 3 | wire_type;
   std::string bytes;
@@ -100,7 +100,7 @@ TEST(Frame, SegmentsOfOneByte) {
   EXPECT_EQ(Whole(MustDecode(Deliver(bytes, cuts))).SerializeAsString(), bytes);
 }
 
-// A step that was used before has memory, and nothing else.
+// A reused step keeps its memory, and nothing else.
 TEST(Frame, MemoryOfAnEarlierStepDoesNotMatter) {
   const auto reuse = [] {
     auto used = std::make_unique<v1::Step>(SomeStep().step());
@@ -272,7 +272,7 @@ TEST(Frame, OverlongVarintsAreRefused) {
   EXPECT_EQ(WhyNot(Field(15, 2, std::string("\x81\x80\x80\x80\x80\x00x", 7))), Reason::kMalformedMessage);
 }
 
-// protobuf cuts a key to 32 bits: it would find a payload in what this reader had taken for another field.
+// protobuf cuts a key to 32 bits: it would find a payload where this reader sees another field.
 TEST(Frame, KeyBeyond32BitsHidesNoPayload) {
   const std::string key("\xfa\x80\x80\x80\x10", 5);  // 2^32 + the key of payloads
   EXPECT_EQ(WhyNot(key + std::string("\x01x", 2)), Reason::kMalformedMessage);

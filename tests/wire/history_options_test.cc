@@ -249,7 +249,7 @@ TEST(HistoryOptions, StopsOffEqualAbsentOnChangeHistory) {
   EXPECT_EQ(MustCompile(Phrases({{1, 2}, {9}, {3, 2}})), MustCompile(Phrases({{9}, {3, 2}, {1, 2}})));
 }
 
-// As proto/history_hash.md lists them.
+// Expects the order of proto/history_hash.md.
 TEST(HistoryOptions, WordsOfStopsAndPhrases) {
   EXPECT_EQ(MustCompile(Stop([](auto* s) { s->set_min_tokens(7); })).history.Words(),
             (std::vector<uint64_t>{44, 2, 1, 256, 256, 7}));

@@ -44,7 +44,7 @@ void ExpectRefused(const SamplingParameters& parameters, Reason reason, const st
   EXPECT_EQ(refusal->field, field);
 }
 
-// Sets what an option needs beside it, to be accepted at both ends of its range.
+// Sets the other fields that an option needs to be accepted at both ends of its range.
 void SetBeside(absl::string_view field, SamplingParameters* p) {
   if (absl::StartsWith(field, "adaptive_p.")) p->mutable_adaptive_p()->set_target(0.5f);
   if (absl::StartsWith(field, "mirostat.")) p->mutable_mirostat()->set_version(1);
@@ -128,7 +128,7 @@ TEST(LawOptions, ContradictionsAreNamed) {
   }
 }
 
-// min_keep is part of the filters that are on. Where it asks for more than one token, they are a chain.
+// min_keep is part of the filters that are on. If it is above 1, they are a chain.
 TEST(LawOptions, MinKeepIsPartOfFilters) {
   SequenceSpec spec;
   spec.vocabulary = spec.live_vocabulary = 1000;

@@ -1,4 +1,4 @@
-// The published parameters against the contract and against what an open accepts.
+// Compares the published parameters with the contract, and with the values that an open accepts.
 #include "service/wire/parameter_table.h"
 
 #include <gtest/gtest.h>
@@ -126,7 +126,7 @@ TEST(ParameterTable, OpenAcceptsEveryOption) {
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     // min_tokens contradicts parameters without stop tokens.
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
-    // Names tokens for logprobs that something else asks for.
+    // Names tokens for logprobs; another option requests the logprobs.
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();
     if (name == "quadratic_smoothing") open.mutable_parameters()->mutable_quadratic_smoothing()->set_curve(1.5f);
     SystemEntropy entropy;
@@ -136,7 +136,7 @@ TEST(ParameterTable, OpenAcceptsEveryOption) {
   }
 }
 
-// A phase replaces what the table says, and nothing else.
+// A phase replaces the options that the table names, and no others.
 TEST(ParameterTable, PhasesTakeTheOptionsThatTheyMayReplace) {
   for (const ParameterDescription& parameter : Parameters()) {
     if (parameter.is_per_step) continue;

@@ -276,7 +276,7 @@ TEST(StepShape, UnknownRegion) {
   ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.masks.source.region.region_id");
 }
 
-// A step whose rows judge drafts has more rows for devices than rows.
+// A step with drafts has more rows for devices than rows.
 TEST(StepShape, DraftsCountAsRows) {
   v1::Step step = StepOf(2);
   v1::VerifyDraft& chain = *step.mutable_rows(0)->mutable_verify_draft();

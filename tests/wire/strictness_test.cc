@@ -1,4 +1,4 @@
-// Unknown fields and enum values are found wherever they hide, in every message type of the contract.
+// Unknown fields and enum values are found at every depth of every message type of the contract.
 #include "service/wire/strictness.h"
 
 #include <gtest/gtest.h>

@@ -168,7 +168,7 @@ TEST(SetTwice, SameFieldTwiceIsFound) {
   EXPECT_EQ(FindSetTwice(open + open, *v1::StreamRequest::descriptor())->refusal.message, "is set twice");
 }
 
-// One of each row, and the first one beside the rows.
+// One field of each row, and the first one outside of rows.
 TEST(SetTwice, RowsOfAStepAreFoundApart) {
   const std::string two_salts("\x60\x01\x60\x01\x60\x01", 6);
   const std::string two_tasks = Field(5, "") + Field(6, "");

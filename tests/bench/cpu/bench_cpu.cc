@@ -90,7 +90,7 @@ std::vector<Case> CasesOfBestTarget() {
 }
 
 // All cases on the best target. On the other targets, except the one without vectors, only the cases in kOnEveryTarget,
-// whose needs differ most.
+// which differ most.
 std::vector<Case> Cases() {
   std::vector<Case> cases = CasesOfBestTarget();
   const std::vector<Case> best = cases;

@@ -1,4 +1,4 @@
-// The benchmarks' rows have what their shapes are named for.
+// The benchmarks' rows have the properties that their shapes' names promise.
 #include "client/bench/logits.h"
 
 #include <gtest/gtest.h>

@@ -27,8 +27,8 @@ class Stream {
   // Microseconds that the device takes for what `work` puts into the stream: captured into a graph, replayed once
   // untimed and then `rounds` times; the median.
   double TimeGraph(const std::function<void()>& work, int rounds);
-  // As TimeGraph, for calls that cannot be captured: they run one after the other. If the host is slower than the
-  // device, the result is the host's time.
+  // As TimeGraph, for calls that cannot be captured: they run in turn. If the host is slower than the device, the
+  // result is the host's time.
   double TimeCalls(const std::function<void()>& work, int rounds);
   // Puts a copy within the device into the stream.
   void Copy(std::byte* to, const std::byte* from, uint64_t bytes);

@@ -85,7 +85,7 @@ int64_t RaceKeyOf(u32 key, u32 token, const Scale& scale, const DrawKey& draw) {
 
 Drawn Draw(const Bounds& bounds, const RowParameters& parameters, const kernels::NoiseKey& noise, Computed* computed) {
   const auto tokens = u32(bounds.high.size());
-  // The first token of all is among those whose upper bound reaches the largest lower bound.
+  // The first token of all has an upper bound that reaches the largest lower bound.
   const u32 largest_low = *std::ranges::max_element(bounds.low);
   Ranked first = {0, 0};
   for (u32 i = 0; i < tokens; ++i) {
@@ -97,7 +97,7 @@ Drawn Draw(const Bounds& bounds, const RowParameters& parameters, const kernels:
   const Ranked last = LastKept(bounds, parameters, first.key, computed);
   const Scale scale = ScaleAt(parameters, KeyBits(first.key));
   const DrawKey draw = KeyOf(noise);
-  // The winner's race key is at most this one: of a token that is kept for certain.
+  // The winner's race key is at most this: the smallest upper bound of a certainly kept token.
   int64_t most = INT64_MAX;
   for (u32 i = 0; i < tokens; ++i) {
     const Ranked worst = {bounds.low[i], i};
@@ -130,8 +130,7 @@ Drawn DrawScreened(const LazyRow& row, const RowParameters& parameters, const ke
 }
 
 Drawn DrawFromMaxima(const LazyRow& row, const RowParameters& parameters, const kernels::NoiseKey& noise) {
-  // A group is computed as a whole. Of its tokens the maximum alone is known before: no token is above it, and one,
-  // whichever it is, reaches it.
+  // A group is computed as a whole. Before, only its maximum is known: no token is above it, and some token reaches it.
   const u32 groups = (row.vocabulary + kGroupSize - 1) / kGroupSize;
   std::vector<u32> maxima(groups);
   for (u32 i = 0; i < row.vocabulary; ++i) {

@@ -1,4 +1,4 @@
-// A prototype, of a study (docs/benchmarks/fused_head.md): sampling as the end of a language model's head, on a CPU.
+// A study's prototype (docs/benchmarks/fused_head.md): sampling as the end of a language model's head, on a CPU.
 //
 // The head is a matrix of one row of weights a token. Its product with a hidden state is a row of logits, which is
 // never written whole. Either the exact product leaves the largest logit of each group of 64 tokens, and groups that
@@ -31,7 +31,7 @@ struct Drawn {
 // at most one of top-k and min-p. All logits are finite and live.
 Drawn DrawScreened(const LazyRow& row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
 
-// Draws from what an exact first pass leaves: the largest logit of each group.
+// Draws from an exact first pass's result: the largest logit of each group.
 Drawn DrawFromMaxima(const LazyRow& row, const kernels::RowParameters& parameters, const kernels::NoiseKey& noise);
 
 }  // namespace sortition::bench

@@ -102,7 +102,7 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The number behind the last place of a word.
+// Returns the number after the last occurrence of `word`.
 double NumberAfter(const std::string& text, const std::string& word) {
   const size_t at = text.rfind(word);
   SORTITION_CHECK(at != std::string::npos);

@@ -1,4 +1,4 @@
-// The router: what it loses against hindsight, what it costs, and whether it finds the better of two real devices.
+// The router: its loss against hindsight, its cost, and its choice between two real devices.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -39,7 +39,7 @@ std::vector<Truth> Devices() {
           {.costs = {200e-6, 1e-6, 0.03e-9, 0.05e-9}}};
 }
 
-// Takes what it is given and does nothing with it: the simulation ends its batches.
+// Takes batches and does nothing with them: the simulation ends them.
 class SimulatedDevice final : public devices::Device {
  public:
   SimulatedDevice(std::string name, uint32_t memory) {
@@ -77,7 +77,7 @@ std::vector<Scenario> Scenarios(uint64_t seed) {
     scenarios.back().devices[device].memory = device;
     scenarios.back().devices[device].costs.moved_byte = 0.4e-9;
   }
-  // Everything costs a hundred times what the router takes for likely before it has seen any.
+  // All costs are a hundred times the router's prior.
   scenarios.push_back({"cold_start", Devices(), Batches(&random, false)});
   for (Truth& device : scenarios.back().devices) {
     for (double* cost : {&device.costs.launch, &device.costs.row, &device.costs.byte}) *cost *= 100;
@@ -112,7 +112,7 @@ double RoutedMakespan(const Scenario& scenario) {
   std::vector<InFlight> in_flight;
   double now = 0;
   const auto time = [&] { return kStart + absl::Seconds(now); };
-  // As in the service's queue: batches of one memory in their order.
+  // As in the service's queue, batches of one memory keep their order.
   std::map<uint32_t, std::deque<size_t>> waiting;
   for (size_t i = 0; i < scenario.batches.size(); ++i) waiting[scenario.batches[i].memory].push_back(i);
   const auto start_one = [&] {

@@ -1,4 +1,4 @@
-// Batches and devices whose every cost is known, to hold the router against the best that hindsight could do.
+// Batches and devices with known costs, to compare the router with the best choice in hindsight.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ std::vector<Scenario> Scenarios(uint64_t seed);
 // When a batch ends that a device starts at `start`, in seconds.
 double EndOf(const Truth& device, const service::Router::Batch& batch, double start);
 
-// Returns the time until the last batch is done under the router's choices. The router knows nothing of the devices
-// before.
+// Returns the time until the last batch is done under the router's choices. The router begins without knowledge of the
+// devices.
 double RoutedMakespan(const Scenario& scenario);
 
 }  // namespace sortition::bench

@@ -1,5 +1,5 @@
-// Cost of each sampler alone, at temperature 0.8, on one thread, beside the usual token of the same run. Samplers that
-// need the probabilities of the whole row stand beside the token with exact logprobs.
+// Cost of each sampler alone, at temperature 0.8, on one thread. The baseline is the same run's usual token; for
+// samplers that need the whole row's probabilities, the token with exact logprobs.
 //
 //   bench_samplers [--json FILE] [--rounds N] [--only PREFIX]
 #include <iostream>

@@ -1,5 +1,5 @@
-// A step with an option is all that the option costs: the state looked up before the row, the row, the state advanced,
-// and the search for what the text ends in.
+// A step with an option has all of the option's costs: the look-up of the state, the row, the state's advance, and the
+// search at the text's end.
 #include "tests/bench/samplers/history.h"
 
 #include <memory>
@@ -57,14 +57,14 @@ std::shared_ptr<SequenceSpec> DrySpec() {
   return spec;
 }
 
-// The recommended stop, which is also that of the defaults.
+// The recommended stop, which is also the default.
 std::shared_ptr<SequenceSpec> RepetitionSpec() {
   auto spec = Spec();
   spec->history.repetition_stop.repeats = 4;
   return spec;
 }
 
-// Phases of which no tag is in a text of Text: its tokens are below the vocabulary less these.
+// Phases with tags that no text of Text has: its tokens are smaller.
 std::shared_ptr<SequenceSpec> PhasesSpec(uint32_t count) {
   auto spec = Spec(kVocabulary + count);
   for (uint32_t i = 0; i < count; ++i) {

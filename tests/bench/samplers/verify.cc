@@ -39,7 +39,7 @@ class Verifying {
     return answer_.token;
   }
 
-  // The drafts are what their rows draw, so every row is needed.
+  // Each row draws its draft, so every row is needed.
   void Verify(size_t first) {
     uint32_t accepted = 0;
     for (size_t row = first; row < first + kDrafts; ++row) {
@@ -50,7 +50,7 @@ class Verifying {
     asm volatile("" ::"r"(accepted));
   }
 
-  // The same drafts by their probabilities, whose rows are needed as long as they may be accepted: all of them.
+  // The same drafts by their probabilities. A row is needed while its draft may be accepted, so every row is.
   void VerifyBlock(size_t first) {
     uint64_t survival = kernels::RowRequest::kCertainSurvival;
     uint32_t ends = 0;

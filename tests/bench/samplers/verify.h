@@ -1,4 +1,4 @@
-// Cost of verifying drafts beside drawing tokens.
+// Cost of verifying drafts, compared with drawing tokens.
 #pragma once
 
 #include "client/bench/logits.h"

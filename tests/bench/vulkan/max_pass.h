@@ -1,4 +1,4 @@
-// A plain max shader on a Vulkan device: what reading the logits costs.
+// A plain max shader on a Vulkan device: the cost of reading the logits.
 #pragma once
 
 #include <cstdint>

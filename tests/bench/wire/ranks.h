@@ -9,7 +9,7 @@
 namespace sortition::bench {
 
 // Adds ranks_uds_16 and ranks_shm_16. `target` is the server's Unix socket. The ranks' clients are threads of this
-// process, so they share its core as one client has it: the difference is that of messages, threads and merging.
+// process, so they share one core like the single client: the difference is messages, threads and merging.
 void MeasureRanks(const std::string& target, uint32_t rounds, Report* report);
 
 }  // namespace sortition::bench

@@ -27,12 +27,12 @@ struct Coordinate {
 
 using Where = std::source_location;
 
-// Applies `apply(lanes, mask, i)` to every lane of the mask, on what all of them brought.
+// Applies `apply(lanes, mask, i)` to every lane of the mask, on all lanes' values.
 template <uint64_t (*kApply)(const Lane*, uint32_t, uint32_t)>
 void ForEachLane(Lane* lanes, uint32_t mask) {
   uint64_t results[32];
   for (uint32_t i = 0; i < 32; ++i) results[i] = (mask >> i & 1) != 0 ? kApply(lanes, mask, i) : 0;
-  // The others may not have taken what an earlier function left for them.
+  // Other lanes may not yet have taken the results of an earlier function.
   for (uint32_t i = 0; i < 32; ++i) {
     if ((mask >> i & 1) != 0) lanes[i].value = results[i];
   }

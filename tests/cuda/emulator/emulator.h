@@ -24,7 +24,7 @@ struct LaunchOptions {
 // Runs `kernel` in every thread of every block and returns when all have ended. One launch at a time in a process.
 void Launch(const LaunchOptions& options, const std::function<void()>& kernel);
 
-// The rest is for what stands in for CUDA's built-ins, called from within a kernel.
+// The rest is for the substitutes of CUDA's built-ins, called from within a kernel.
 
 struct Place {
   uint32_t thread;
@@ -41,7 +41,7 @@ void BlockBarrier(const std::source_location& where);
 // Values that a lane brings to a warp-wide function and takes from it.
 struct Lane {
   uint64_t value = 0;
-  uint32_t source = 0;  // the lane whose value is wanted; a lane that is not in the mask may only be its own
+  uint32_t source = 0;  // the lane with the wanted value; outside of the mask, only the lane itself
 };
 using WarpFunction = void (*)(Lane* lanes, uint32_t mask);
 // Waits for all lanes of `mask`, then applies `function` to their values, once. Returns this lane's value.
