@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a tarball of a bare Debian: apt and what is essential, as in Debian's slim images, without manuals and
+# Makes a tarball of a bare Debian: apt and the essential packages, as in Debian's slim images, without manuals and
 # translations. Its packages come from where mmdebstrap takes them. Needs root.
 # usage: debian_root.sh SUITE TARBALL [mmdebstrap's options]
 set -euo pipefail

@@ -102,8 +102,8 @@ check_contents() {
   grep -q '"name": "libgrpc++1.51"' "$materials" || fail "the bill of materials lacks a library"
 }
 
-# start_container ROOT FLAGS...: starts the image's entry point as its user. Its file system is read-only, and only
-# /proc is mounted beside it.
+# start_container ROOT FLAGS...: starts the image's entry point as its user. Its file system is read-only; only /proc is
+# mounted in addition.
 start_container() {
   local root=$1 entry
   shift

@@ -14,11 +14,11 @@ class Histogram {
   void Add(uint64_t time, uint64_t times = 1);
   void Merge(const Histogram& other);
 
-  // Returns what was added since `before`, an earlier copy of this histogram.
+  // Returns the times added since `before`, an earlier copy of this histogram.
   Histogram Since(const Histogram& before) const;
 
-  // Returns a copy to which the times are added that were left out because their sender waited for a longer one: each
-  // time T stands for T - interval, T - 2 interval, ... as well, down to the interval.
+  // Returns a copy with the times that are missing because their sender waited for a longer one. Each time T adds T -
+  // interval, T - 2 interval, ..., down to the interval.
   Histogram Corrected(uint64_t interval) const;
 
   uint64_t count() const { return count_; }

@@ -76,7 +76,7 @@ class Load::Stream {
     return absl::OkStatus();
   }
 
-  // `first` is when the first step is due, `end` when no further ones are.
+  // Steps are due from `first` to `end`.
   void Start(Clock::time_point first, Clock::time_point measured_from, Clock::time_point end) {
     measured_from_ = measured_from;
     {

@@ -1,4 +1,4 @@
-// A load is streams of steps against servers, and the counts of what came back.
+// A load is streams of steps against servers, and the counts of their answers.
 #pragma once
 
 #include <chrono>
@@ -26,24 +26,24 @@ struct LoadOptions {
   v1::DType dtype = v1::DTYPE_BF16;
   uint32_t streams = 1;
   uint32_t step_rows = 1;                         // texts of a stream, with one row each in every step
-  uint32_t text_tokens = 1000;                    // of a text, after which another one begins in its place
+  uint32_t text_tokens = 1000;                    // a text's; then another one begins in its place
   std::optional<double> rate;                     // steps a second of all streams together; absent: a closed loop
   absl::Duration warm_up = absl::ZeroDuration();  // latency is measured of steps after it
   absl::Duration duration = absl::Seconds(10);    // after the warm-up
 };
 
-// The counts of a load, from its start on. Rows that are sent, and neither drawn, refused nor lost, are in flight.
+// The counts of a load since its start. Rows in flight are sent, and not yet drawn, refused or lost.
 struct Tally {
   uint64_t steps = 0;   // answered
   uint64_t rows = 0;    // sent
   uint64_t tokens = 0;  // rows that got their token
   // Rows without a token, by reason. A text that could not be opened counts as one row, and so does each of its rows.
   std::map<v1::ErrorReason, uint64_t> refused;
-  uint64_t lost = 0;    // rows whose answer is absent, or whose text did not advance with its token
-  uint64_t unsent = 0;  // steps that were due before the end, and whose stream was still busy
+  uint64_t lost = 0;    // rows without an answer, or with an answer whose token did not advance the text
+  uint64_t unsent = 0;  // steps due before the end that found their stream busy
   std::string first_refusal;
   // Holds steps after the warm-up. In a closed loop a time begins with the call of the step. In an open loop it begins
-  // when the step is due, whether the stream is free then or not. An unsent step has waited until the end.
+  // when the step is due, even if the stream is busy then. An unsent step has waited until the end.
   Histogram latency;
 
   uint64_t refused_rows() const;
@@ -51,14 +51,14 @@ struct Tally {
   void Merge(const Tally& other);
 };
 
-// A thread a stream. In a closed loop a stream sends its next step when the last one is answered, or when the refusal
-// of a row says. In an open loop each stream's steps are due in equal intervals, and the streams' in turn. A stream has
-// one step in flight: a late step is sent as soon as the stream is free. Thread-safe.
+// A thread a stream. In a closed loop a stream sends its next step after the last one's answer, or at a refusal's
+// advised time. In an open loop each stream's steps are due in equal intervals, and the streams take turns. A stream
+// has one step in flight: a late step is sent as soon as the stream is free. Thread-safe.
 class Load {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Connects every stream, opens the first texts and starts. The error is that of the connection or of the text.
+  // Connects every stream, opens the first texts and starts. The error is the connection's or the text's.
   static absl::StatusOr<std::unique_ptr<Load>> Start(LoadOptions options);
   // Stops, and blocks until the steps in flight are over.
   ~Load();

@@ -12,7 +12,7 @@ namespace sortition::bench {
 namespace {
 
 constexpr size_t kMostPoints = 600;
-constexpr double kMostMarks = 8;  // of an axis of time
+constexpr double kMostMarks = 8;  // on an axis of time
 constexpr double kLeft = 80;
 constexpr double kWidth = 700;
 constexpr double kHeight = 180;

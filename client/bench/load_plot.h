@@ -1,4 +1,4 @@
-// A picture of a load: latency by percentile, and what happened from interval to interval.
+// A picture of a load: latency by percentile, and events by interval.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace sortition::bench {
 struct LoadInterval {
   double end_seconds = 0;  // since the load's start
   double tokens_per_second = 0;
-  uint64_t p99 = 0;  // nanoseconds; of the interval's steps; 0: none was measured
+  uint64_t p99 = 0;  // nanoseconds, over the interval's steps; 0: none was measured
 };
 
 // A curve of latency.

@@ -10,8 +10,7 @@
 namespace sortition::bench {
 namespace {
 
-constexpr size_t kDistinctRows =
-    64;  // further rows repeat these: what matters of them is that they are elsewhere in memory
+constexpr size_t kDistinctRows = 64;  // further rows repeat these at other addresses
 
 uint32_t RoundedToBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);

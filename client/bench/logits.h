@@ -1,4 +1,4 @@
-// Rows of logits to measure with: some like those of a language model, others the hardest ones for a sampler.
+// Rows of logits for measurements: some like a language model's, others the hardest for a sampler.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace sortition::bench {
 
 enum class Shape {
-  kPeaked,     // a normal bulk, and 300 tokens above it whose probabilities follow a power law
+  kPeaked,     // a normal bulk, and 300 tokens above it with probabilities by a power law
   kFlat,       // all tokens almost alike
   kTies,       // like kPeaked, on a grid of 0.5: most values occur at many tokens
   kOneAGroup,  // one token in each group of 64 consecutive ones shares the maximum, the others are out of reach

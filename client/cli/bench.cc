@@ -54,7 +54,7 @@ constexpr absl::Duration kStopWait = absl::Seconds(1);  // of steps in flight af
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// Has Ctrl-C end the load. The second one ends the process.
+// Makes Ctrl-C end the load. The second one ends the process.
 void TakeInterrupts() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted.store(true); };
@@ -173,7 +173,7 @@ absl::StatusOr<Reading> Read(const Load& load) {
 double Seconds(Load::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 double Milliseconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; }
 
-// Prints a line an interval to standard error, and keeps what the picture shows of it.
+// Prints a line an interval to standard error, and keeps the picture's data.
 class Progress {
  public:
   explicit Progress(const Load& load) : load_(load) {}

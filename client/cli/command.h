@@ -25,11 +25,11 @@ enum class Outcome : int {
   kUnreachable = 2,  // no answer from the server, or none in time
   kRefused = 3,      // the server answered with an error, or is not serving
   kDiffers = 4,      // verify, replay: something differs; bench: a row is lost
-  kIncomplete = 5,   // verify: nothing differs, but a check that was asked for was not made for all receipts
+  kIncomplete = 5,   // verify: no difference, but a requested check was not made for all receipts
 };
 
-// Prints the error to stderr and returns its outcome. The first is for errors found before a server was asked and those
-// of the client library, whose typed errors come from the server; the second is for a server's status.
+// Prints the error to stderr and returns its outcome. The first is for errors found before a call, and for the client
+// library's, which may be typed errors of the server; the second is for a server's status.
 Outcome Fail(const absl::Status& status);
 Outcome Fail(const grpc::Status& status);
 

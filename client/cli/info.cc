@@ -53,7 +53,7 @@ void PrintTables(const v1::ServerInformation& information) {
     devices.push_back({device.name(), WordOf(device.kind()), WordOf(device.state()),
                        FigureOf(device, absl::StrCat(device.max_batch_rows())), device.hardware()});
   }
-  // Where all devices can do all, there is no table.
+  // There is no table if all devices have all features.
   std::vector<std::vector<std::string>> lacks = {{"DEVICE", "LACKS"}};
   for (const auto& device : information.devices()) {
     if (device.lacks_size() > 0) lacks.push_back({device.name(), absl::StrJoin(device.lacks(), " ")});

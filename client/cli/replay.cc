@@ -68,7 +68,7 @@ class Replayer {
   absl::Status Begin(const client::CheckedChain& chain, const service::Receipt& first);
   absl::Status Draw(const service::Receipt& receipt);
 
-  std::string chain_;  // id in hexadecimal; empty: that of the first receipt
+  std::string chain_;  // id in hexadecimal; empty: the first receipt's
   std::unique_ptr<client::Client> client_;
   std::unique_ptr<client::Sequence> sequence_;
   std::optional<client::RowMatrix> matrix_;

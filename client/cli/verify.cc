@@ -37,7 +37,7 @@ ABSL_FLAG(std::string, chain, "", "verify: id of the sequence that --logits belo
 ABSL_FLAG(absl::optional<double>, tolerance, absl::nullopt,
           "verify: the logits were computed again: a token may lose the race by this many nats");
 ABSL_DECLARE_FLAG(std::string, dtype);
-ABSL_DECLARE_FLAG(Texts, prompt);  // of the sequence that --logits belongs to
+ABSL_DECLARE_FLAG(Texts, prompt);  // the prompt of --logits's sequence
 ABSL_FLAG(std::string, report, "", "verify: file to write the report to, as HTML");
 
 namespace sortition::cli {

@@ -1,4 +1,4 @@
-// Counts n-grams, and mixes those of each length.
+// Counts n-grams, and mixes the counts of each length.
 #include "client/demo/language_model.h"
 
 #include <algorithm>

@@ -17,7 +17,7 @@ namespace sortition::demo {
 std::vector<std::string_view> Tales();
 
 // Cuts a text into words: runs of letters, digits and apostrophes, and any other single bytes, each with the one space
-// before it. Joined, the words are the text, of which the views are parts.
+// before it. The words, joined, are the text; the views point into it.
 std::vector<std::string_view> Words(std::string_view text);
 
 // Thread-safe: every method is const.
@@ -32,7 +32,7 @@ class LanguageModel {
   uint32_t size() const { return static_cast<uint32_t>(words_.size()); }
   const std::string& word(uint32_t token) const { return words_[token]; }
 
-  // Returns the tokens of a text whose words are all among those of the counted texts.
+  // Returns the tokens of a text. Each of its words is in the counted texts.
   std::vector<uint32_t> Encode(std::string_view text) const;
 
   // Returns a row of logits, the natural logarithms of all tokens' probabilities to follow `context`, which begins at

@@ -33,7 +33,7 @@ def write(model, dtype, server):
             if output.finished:
                 print(json.dumps(list(output.outputs[0].token_ids)), flush=True)
         step += 1
-    os._exit(0)  # without the ends of vLLM's threads, which take seconds
+    os._exit(0)  # does not wait for vLLM's threads to end, which takes seconds
 
 
 def text_of(model, dtype, target, server, generation):

@@ -32,7 +32,7 @@ def run(*command):
 
 
 def installed_headers():
-    """From the minor version of each Python here to its headers. Those of pyenv are not on the path."""
+    """From the minor version of each Python here to its headers. pyenv's are not on the path."""
     pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"), "versions")
     found = {}
     for python in [f"python3.{minor}" for minor in range(OLDEST, 30)] + sorted(pyenv.glob("3.*/bin/python3")):

@@ -26,7 +26,7 @@ using service::ReceiptOpening;
 using service::ReceiptRecord;
 using service::ReceiptSignature;
 
-// Returns the compiled parameters; null if the words are those of none.
+// Returns the compiled parameters; null if the words encode none.
 std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& opening,
                                                     const std::optional<v1::SamplingParameters>& parameters) {
   const bool has_vocabulary = opening.live_vocabulary >= 1 && opening.live_vocabulary <= opening.vocabulary &&
@@ -38,7 +38,7 @@ std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& openin
   spec->choice_index = opening.choice_index;
   spec->vocabulary = opening.vocabulary;
   spec->live_vocabulary = opening.live_vocabulary;
-  // No server takes more than these.
+  // No server accepts more than the limits' largest values.
   service::Limits limits;
   limits.max_listed_tokens = service::kMostListedTokens;
   limits.max_history = 1u << 30;

@@ -33,8 +33,8 @@ struct CheckedChain {
   bool has_ended = false;
   bool fits = true;                // no receipt was out of place
   std::optional<uint64_t> first;   // index of the first receipt that was read
-  uint64_t receipts = 0;           // of the chain so far, those before `first` included
-  service::ReceiptHash hash = {};  // of the last
+  uint64_t receipts = 0;           // of the chain so far, including those before `first`
+  service::ReceiptHash hash = {};  // the last one's
   uint64_t unsigned_receipts = 0;  // since the last valid signature
 };
 

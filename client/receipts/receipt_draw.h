@@ -12,7 +12,7 @@ namespace sortition::client {
 
 // The token and logprob that follow from a receipt's kept tokens.
 struct RedrawnToken {
-  // Why the kept tokens cannot be those of a row; empty if they can.
+  // Why no row can have these kept tokens; empty if one can.
   std::string why_not = {};
   std::optional<uint32_t> logprob_bits;  // absent for adaptive-p and for a token that is not kept
   bool is_kept = false;                  // the receipt's token is
@@ -20,7 +20,7 @@ struct RedrawnToken {
   std::optional<uint32_t> token;
 };
 
-// True for a sequence whose draws cannot be made again from kept tokens: adaptive-p.
+// True if the sequence's draws cannot be made again from kept tokens: adaptive-p.
 bool IsAdapted(const service::SequenceSpec& spec);
 
 // `receipt` lists its kept tokens. `spec` has the chain's parameters. Any receipt that was decoded may be given.

@@ -12,7 +12,7 @@ namespace sortition::client {
 // Counts of check 3.
 struct RowCounts {
   uint64_t compared = 0;  // rows of logits that were run
-  uint64_t agreed = 0;    // of these
+  uint64_t agreed = 0;    // agreeing ones among these
   uint64_t no_mask = 0;   // not run: the step had a mask that was not given
   bool has_tolerance = false;
 };

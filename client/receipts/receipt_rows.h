@@ -15,12 +15,12 @@
 
 namespace sortition::client {
 
-// Row i of the logits is that of the chain's i-th receipt in the files. Not thread-safe.
+// Row i of the logits belongs to the chain's i-th receipt in the files. Not thread-safe.
 class ReceiptRows {
  public:
   struct Options {
     std::string path;
-    std::optional<v1::DType> dtype;   // of raw elements
+    std::optional<v1::DType> dtype;   // for raw elements
     std::vector<uint32_t> prompt;     // where an option looks at the history
     std::optional<double> tolerance;  // nats; absent: the same bytes as those that were sampled
     std::string chain;                // id in hexadecimal; empty: the files' first one
@@ -28,7 +28,7 @@ class ReceiptRows {
   };
   explicit ReceiptRows(Options options) : options_(std::move(options)) {}
 
-  // Compares a receipt that `check` has just read, and reports what differs to it.
+  // Compares a receipt that `check` has just read, and reports differences to `check`.
   void Take(const std::string& id, const CheckedChain& chain, const service::Receipt& receipt, ReceiptCheck* check);
 
   const RowCounts& counts() const { return counts_; }
@@ -46,10 +46,10 @@ class ReceiptRows {
   std::string chain_;  // the chain that is compared; empty until it is met
   std::optional<RowMatrix> matrix_;
   ReceiptMasks masks_;
-  std::shared_ptr<const service::SequenceSpec> spec_;  // asks for kept tokens, too
+  std::shared_ptr<const service::SequenceSpec> spec_;  // with kept tokens added
   std::unique_ptr<service::SequenceState> state_;      // null if no option looks at the history
   uint64_t next_row_ = 0;
-  uint32_t phase_ = 0;  // in which the history puts the last row that was run
+  uint32_t phase_ = 0;  // phase of the last run row, by the history
   RowCounts counts_;
   absl::Status status_;
 };

@@ -34,7 +34,7 @@ absl::StatusOr<RowFile> ParseRow(std::string bytes, std::optional<v1::DType> dty
 class RowMatrix {
  public:
   // Opens a .npy array of shape (rows, V) or (V), or raw elements. `width` is the number of elements of a row; an array
-  // must have this width. The errors are those of ParseRow, and name the path.
+  // must have this width. Errors as in ParseRow; they name the path.
   static absl::StatusOr<RowMatrix> Open(const std::string& path, std::optional<v1::DType> dtype, uint32_t width);
 
   // Opens packed masks: words of 4 bytes, raw or of type '<i4' or '<u4', `width` a row.

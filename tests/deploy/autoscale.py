@@ -1,5 +1,5 @@
 """Shows the work of the remote overlay's autoscaler: a replica under more load than it carries, the queue's depth as
-the metrics adapter would read it, the replicas that the autoscaler's rule then asks for, and what they change.
+the metrics adapter would read it, the replicas that the autoscaler's rule then demands, and their effect.
 
     autoscale.py BUILD_FOLDER [SECONDS]
 

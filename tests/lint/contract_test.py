@@ -27,7 +27,7 @@ file {
 
 
 def breaks(old_text: str = "", new_text: str = ""):
-    """Compares the release with a contract in which `old_text` stands as `new_text`."""
+    """Compares the release with a contract in which `new_text` replaces `old_text`."""
     assert old_text in RELEASED
     read = lambda text: text_format.Parse(text, contract.pb.FileDescriptorSet())
     return list(contract.breaks(read(RELEASED), read(RELEASED.replace(old_text, new_text))))

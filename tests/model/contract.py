@@ -1,7 +1,7 @@
 """The contract as Python messages, and its options, whose pairs a table has to meet.
 
 An option is a field of a message of the worker or of a policy, named by its path. Options are derived from the
-descriptors, so a field that is added to the contract is an option from then on. OUT_OF_SCOPE and CONSTANT name the
+descriptors, so a field that is added to the contract is an option at once. OUT_OF_SCOPE and CONSTANT name the
 fields that are none.
 """
 

@@ -50,7 +50,7 @@ class Drafted:
         return law.scaled(probability_bits(self, token), factor)
 
     def rest_weights(self, ids, without, factor):
-        """v_j without replacement, of the ids: the drafter's distribution without some tokens at the scale `factor`."""
+        """v_j without replacement, for ids: the drafter's distribution without some tokens at the scale `factor`."""
         exponents = {token: probability_bits(self, token) >> 23 for token in self.listed
                      if token not in without and probability_bits(self, token)}
         if not exponents:
@@ -104,7 +104,7 @@ def rounds(place, tokens, drafted, replaced):
 def block(places, tokens, drafted):
     """Tests drafts together: (number of accepted drafts, the token after them or None where all are accepted).
 
-    `places` gives position i when it is asked for. Positions behind the first one that no text reaches are not asked.
+    `places` gives position i when it is read. Positions after the first one that no text reaches are not read.
     """
     survival, end, ending = ONE, 0, None
     for i in range(len(tokens) + 1):

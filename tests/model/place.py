@@ -1,7 +1,7 @@
 """One position of a sequence: from logits, history and options to a token and its answers.
 
-The arithmetic of a row is that of sortition_verify, the law in numpy from its pages. This file adds which edits, bans,
-masks and noise a position has, and what its answer says.
+The arithmetic of a row is sortition_verify's, the law in numpy from its pages. This file adds the edits,
+bans, masks and noise of a position, and its answer.
 """
 
 import math

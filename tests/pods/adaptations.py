@@ -1,6 +1,6 @@
 """The one list of changes that turn a rendering into pods of podman 4.3.
 
-A change is a function of a Pod, whose docstring is its reason. `python3 adaptations.py` prints them, and what of a
+A change is a function of a Pod; its docstring is its reason. `python3 adaptations.py` prints them, and what of a
 manifest podman takes without holding it.
 """
 

@@ -70,7 +70,7 @@ class RecordingStep : public PendingStep {
   uint32_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Returns `count` rows with indexes from 0, which a fake device distinguishes by their positions, from `first` on.
+// Returns `count` rows with indexes 0, 1, ... Their positions, from `first` upwards, tell them apart.
 inline std::vector<QueuedRow> RowsAt(uint32_t first, uint32_t count) {
   static const kernels::RowParameters kPlain;
   std::vector<QueuedRow> rows(count);

@@ -19,7 +19,7 @@ namespace {
 
 using kernels::RandomRow;
 
-// Imports that the driver was called for, and whether it refuses them.
+// Number of imports that the driver was asked to make, and whether it refuses them.
 std::atomic<int> imports;
 std::atomic<bool> refused;
 PFN_vkAllocateMemory host_import_allocate;

@@ -48,8 +48,8 @@ struct sortition_llama_options {
 
 // A table of functions. Texts end with 0. The samplers are not thread-safe; different ones may be used at once.
 struct sortition_llama_functions {
-  // Makes a sampler for rows of `vocabulary_size` logits, which llama_sampler_free or the chain that it is added to
-  // destroys. Returns null, and the reason in `error` of `error_size` bytes, for what no token can be drawn with.
+  // Makes a sampler for rows of `vocabulary_size` logits. llama_sampler_free, or its chain, destroys it. Returns null,
+  // and the reason in `error` of `error_size` bytes, if these options cannot draw.
   struct llama_sampler* (*make)(const struct sortition_llama_options* options, uint32_t vocabulary_size, char* error,
                                 size_t error_size);
   // Draws from a row where it lies. Returns -1 if no token can be drawn. The token must be accepted, as after

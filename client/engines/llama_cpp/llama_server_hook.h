@@ -19,8 +19,8 @@ llama_sampler* common_sampler_sortition(const common_sampler* sampler);
 // end of the reasoning mask the row first; a row without either is drawn from where it lies.
 llama_token common_sampler_sortition_sample(common_sampler* sampler, llama_context* ctx, int index);
 
-// Draws for those of the samplers that are Sortition's and whose rows nothing masks, in one step. `indices` are the
-// outputs of `ctx` from which they will be sampled next.
+// Draws for those samplers that are Sortition's and have rows without masks, in one step. `indices` are the outputs of
+// `ctx` from which they will be sampled next.
 void common_sampler_sortition_ahead(const std::vector<common_sampler*>& samplers, llama_context* ctx,
                                     const std::vector<int>& indices);
 

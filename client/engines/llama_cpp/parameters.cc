@@ -26,7 +26,7 @@ void SetPenalties(const SamplingOptions& options, v1::SamplingParameters* parame
   if (options.penalty_freq != 0 || options.penalty_present != 0) scope->set_frequency_counts_prompt(true);
 }
 
-// Sets the filters, and returns the number of those whose result depends on the stages before them.
+// Sets the filters, and returns the number of filters with a result that depends on the stages before.
 int SetFilters(const SamplingOptions& options, v1::SamplingParameters* parameters) {
   int filters = 0;
   if (options.top_n_sigma >= 0) parameters->set_top_n_sigma(options.top_n_sigma), ++filters;
@@ -128,7 +128,7 @@ bool HasPenalties(const v1::SamplingParameters& parameters) {
   return parameters.has_repetition_penalty() || parameters.has_frequency_penalty() || parameters.has_presence_penalty();
 }
 
-// Sets the order of the listed samplers that are on, unless it is that of the preset.
+// Sets the order of the listed samplers that are on, unless it equals the preset's.
 absl::Status SetOrder(const std::vector<std::string>& list, v1::SamplingParameters* parameters) {
   std::vector<std::string_view> on;
   for (const std::string& name : list) {
@@ -223,7 +223,7 @@ absl::StatusOr<v1::SamplingParameters> ToParameters(const SamplingOptions& optio
   if (options.mirostat == 0) {
     listed = WithoutUnlisted(options, *options.samplers);
   } else {
-    listed.penalty_last_n = 0;  // beside mirostat llama.cpp applies none
+    listed.penalty_last_n = 0;  // with mirostat llama.cpp applies none
   }
   if (absl::Status status = CheckList(listed, *options.samplers); !status.ok()) return status;
   auto parameters = ParametersOf(listed);

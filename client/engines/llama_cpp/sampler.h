@@ -11,9 +11,9 @@
 
 namespace sortition::engines::llama_cpp {
 
-// Makes a sampler, which llama_sampler_free or the chain that it is added to destroys. It must be last in a chain, in
-// place of llama_sampler_init_dist: it chooses among the remaining candidates by their logits. If no token can be
-// drawn, `selected` stays -1, at which llama_sampler_sample asserts, and LastError has the reason. Not thread-safe.
+// Makes a sampler. llama_sampler_free, or its chain, destroys it. It must be last in a chain, in place of
+// llama_sampler_init_dist: it chooses among the remaining candidates by their logits. If no token can be drawn,
+// `selected` stays -1, at which llama_sampler_sample asserts, and LastError has the reason. Not thread-safe.
 // `vocabulary_size` is llama_vocab_n_tokens.
 llama_sampler* InitSampler(std::unique_ptr<Decoder> decoder, uint32_t vocabulary_size);
 

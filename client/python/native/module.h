@@ -1,4 +1,4 @@
-// The parts of the native module, and what several of them use.
+// The parts of the native module, and functions that several of them use.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -67,7 +67,7 @@ struct DeleteWithoutGil {
 };
 
 // Deletes an object whose destructor waits until a device has done all its work. In a callback another thread deletes
-// it, because that work may wait for a result that the callback's thread delivers next.
+// it: that work may wait for a result that this thread delivers next.
 struct DeleteAfterDevice {
   DeleteWithoutGil waiting = {};
 

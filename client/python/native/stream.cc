@@ -96,7 +96,7 @@ void StreamRows::TakeFirst() {
 }
 
 void StreamRows::Collect(const Step& step) {
-  // An error is that of Await, too.
+  // Await returns the same error.
   stream_->Wait(step.queued.ticket).IgnoreError();
   absl::MutexLock lock(&mutex_);
   while (!step.is_collected) {
@@ -131,7 +131,7 @@ struct CudaStep {
   int device;
   std::shared_ptr<StreamRows> rows;
   std::shared_ptr<StreamRows::Step> step;
-  nb::object results;  // once they were asked for
+  nb::object results;  // set once they were requested
 };
 
 CudaStream* MakeStream(int device, uint32_t rows, uint32_t vocabulary_size, uint32_t edits, uint32_t top) {

@@ -23,7 +23,7 @@ void BindStream(nanobind::module_& module);
 // The rows of a client::CudaStream, with the handles of their sequences. Thread-safe. Called without the GIL.
 class StreamRows {
  public:
-  // A step, and its results from Collect on.
+  // A step; after Collect, also its results.
   struct Step {
     client::QueuedStep queued;
     std::vector<std::shared_ptr<const LocalHandle>> handles;  // of the rows that draw

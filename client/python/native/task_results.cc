@@ -64,7 +64,7 @@ std::vector<uint32_t> TokensOf(const Positions& positions) {
   return tokens;
 }
 
-// Every token keeps at least itself or another one, so an empty list says that none was asked for.
+// Every token keeps at least one token, so an empty list means that none was requested.
 std::vector<std::vector<uint32_t>> KeptTokens(const Positions& positions) {
   std::vector<std::vector<uint32_t>> kept;
   for (const v1::Position& position : positions) {

@@ -36,8 +36,8 @@ class Tasks {
     std::vector<int32_t> parents;
     std::vector<v1::SparseProbabilities> sparse;
     client::Drafts drafts;
-    std::vector<std::vector<uint32_t>> requested;  // of scored tokens
-    std::vector<std::vector<uint32_t>> banned;     // of each position, or of all
+    std::vector<std::vector<uint32_t>> requested;  // one a scored token
+    std::vector<std::vector<uint32_t>> banned;     // one a position, or one for all
     bool race = false;
     bool verifies = false;
   };

@@ -79,7 +79,7 @@ void CheckMemory(const Tensor& tensor, const std::string& name) {
                          "); it has to be copied to the CPU first"));
 }
 
-// Sets the device on which the logits of `tensor` lie. It must be that of the other rows.
+// Sets the device with the logits of `tensor`. It must be the other rows' device.
 void TakeMemory(const Tensor& tensor, Cuda cuda, Rows* rows) {
   std::optional<int> device;
   if (cuda == Cuda::kTaken && tensor.device_type() == nb::device::cuda::value) {

@@ -40,7 +40,7 @@ class KeptSets:
 
     @classmethod
     def join(cls, parts: Sequence["KeptSets"]) -> "KeptSets":
-        """Returns the sets of all parts, one after the other."""
+        """Returns the sets of all parts in order."""
         starts = numpy.cumsum([0] + [len(part.ids) for part in parts])
         return cls(numpy.concatenate([part.ids for part in parts]),
                    numpy.concatenate([[0]] + [part.offsets[1:] + start for part, start in zip(parts, starts)]))

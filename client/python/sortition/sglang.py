@@ -74,7 +74,7 @@ class Rows:
         self._errors: "weakref.WeakKeyDictionary[Any, Error]" = weakref.WeakKeyDictionary()
 
     def draw(self, requests: List[Any], logits: torch.Tensor, positions: List[int]) -> List[Any]:
-        """Returns a Draw for each request, or the Error that ends it. `positions`: of the tokens to draw."""
+        """Returns a Draw for each request, or the Error that ends it. `positions`: the drawn tokens'."""
         live = []
         for row, request in enumerate(requests):
             if request not in self._errors:
@@ -95,7 +95,7 @@ class Rows:
         return [self._errors.get(request, positions[row]) for row, request in enumerate(requests)]
 
     def outputs(self, requests: List[Any], positions: List[int]) -> List[List[int]]:
-        """Returns the drawn tokens before the positions, of those requests whose penalties count them."""
+        """Returns the drawn tokens before the positions, for requests whose penalties count them."""
         made = []
         for request, position in zip(requests, positions):
             counted = has_penalties(request.sampling_params) and request in self._sequences
@@ -148,7 +148,7 @@ def with_edits(logits: torch.Tensor, requests: List[Any], outputs: List[List[int
 
 
 def _refuse_config() -> None:
-    """Refuses, when the engine starts, what draws tokens elsewhere or otherwise than the sampler here."""
+    """Refuses, at the engine's start, settings with which tokens are drawn elsewhere or otherwise than here."""
     arguments = importlib.import_module("sglang.srt.layers.sampler").get_server_args()
     for name in ("speculative_algorithm", "dllm_algorithm", "rl_on_policy_target", "enable_watermark"):
         if getattr(arguments, name, None):
@@ -238,7 +238,7 @@ def _copied(made: Any, info: Any) -> Any:
 
 
 def check(params: Any) -> None:
-    """Refuses, with an Error or ValueError that names the field, what no row can be drawn with."""
+    """Refuses parameters with which no row can be drawn, with an Error or ValueError that names the field."""
     if (params.beam_width or 1) > 1:
         raise ValueError("beam_width: beams have no counterpart in Sortition's plugin")
     if params.watermark is not None:

@@ -70,8 +70,8 @@ class Scored:
 
 
 def scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
-    """Returns an entry for each row: None, or its tokens to be scored, their requested ids, and if it asks for places
-    in the race."""
+    """Returns an entry for each row: None, or its tokens to be scored, their requested ids, and whether it requests
+    places in the race."""
     def entry(tokens: Any) -> Optional[tuple]:
         if tokens is None:
             return None

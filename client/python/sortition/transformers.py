@@ -359,7 +359,7 @@ def _output(input_ids: torch.Tensor, streamer: Any, config: Any, kept_logits: Op
 
 def _candidates(model: Any, config: Any, input_ids: torch.Tensor, logits_processor: Sequence[Any],
                 model_kwargs: Dict[str, Any], **assistant: Any) -> Any:
-    """Returns Transformers' generator of drafts, after refusing what cannot be verified."""
+    """Returns Transformers' generator of drafts, after refusing drafts that cannot be verified."""
     if input_ids.shape[0] > 1:
         raise ValueError("assistant_model, prompt_lookup_num_tokens: for one text at a time")
     cache = model_kwargs.get("past_key_values")

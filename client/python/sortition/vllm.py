@@ -134,7 +134,7 @@ def __getattr__(name: str) -> Any:
 
 @once
 def _with_tracker(build: Any) -> Any:
-    """Makes vLLM build the tracker in all cases: beside speculation it builds no installed processors."""
+    """Makes vLLM build the tracker in all cases: with speculation it builds no installed processors."""
     def build_logitsprocs(vllm_config: Any, device: Any, is_pin_memory: bool, is_pooling_model: bool,
                           *more: Any, **options: Any) -> Any:
         made = build(vllm_config, device, is_pin_memory, is_pooling_model, *more, **options)
@@ -149,7 +149,7 @@ def _with_tracker(build: Any) -> Any:
 
 
 def _refuse_config(config: Any, processors: Any) -> None:
-    """Refuses, when the engine starts, what no row can be drawn with."""
+    """Refuses, at the engine's start, settings with which no row can be drawn."""
     builtin = importlib.import_module("vllm.v1.sample.logits_processor")
     known = (tracker_class(), builtin.MinPLogitsProcessor, builtin.MinTokensLogitsProcessor,
              builtin.LogitBiasLogitsProcessor)

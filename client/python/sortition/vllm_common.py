@@ -22,7 +22,7 @@ _GREEDY_BELOW = 1e-5
 MOST_ALTERNATIVES = 1000
 # The most drafts of one step that the law verifies.
 MOST_DRAFTS = 64
-# The most tokens at the end of vLLM's text that it does not know yet: those of two steps.
+# The most tokens at the end of a text that vLLM does not know yet: two steps' tokens.
 _MOST_UNKNOWN = 2 * (MOST_DRAFTS + 1)
 # The most tokens of a history, unless a server is told another number. A longer budget never ends.
 _MOST_TOKENS = 1 << 22
@@ -117,8 +117,7 @@ def seed_of(seed: Optional[int]) -> Optional[int]:
 
 
 def check(params: Any) -> None:
-    """Refuses, with an Error that names field and range, what no sequence can be opened with, or what vLLM cannot do
-    with it."""
+    """Refuses parameters that no sequence takes or vLLM cannot serve, with an Error that names field and range."""
     if "banned_phrases" in (getattr(params, "extra_args", None) or {}):
         raise refusal("extra_args.banned_phrases", "",
                       "vLLM takes no token back that it has scheduled; bad_words ban the last token of a phrase")

@@ -45,7 +45,7 @@ def _name_failed(plain: Any, failed: Dict[Any, Error]) -> None:
 
 
 def _name_later(output: Any, late: Any) -> None:
-    """Makes an asynchronous output name the rows that failed when it is asked for its tokens, and so waits for them."""
+    """Makes an asynchronous output name the failed rows when its tokens are read, which waits for them."""
     get_output = output.get_output
 
     def with_failed() -> Any:
@@ -84,7 +84,7 @@ def _ending_failed(update_from_output: Any) -> Any:
         failed = {}
         for name, message in (getattr(output, _FAILED, None) or {}).items():
             row = output.req_id_to_index.get(name)
-            # A row whose prompt has more to come has no tokens, and its failure is none.
+            # A row with an unfinished prompt has no tokens; its failure does not count.
             if row is not None and output.sampled_token_ids and len(output.sampled_token_ids[row]):
                 output.sampled_token_ids[row] = []
                 failed[name] = message
@@ -114,7 +114,7 @@ def end_failed_requests(*runners: Any) -> None:
 
 @once
 def _serving_drafts(validate: Any) -> Any:
-    del validate  # refuses min_p and logit_bias beside drafts, which vLLM's own verification does not look at
+    del validate  # refuses min_p and logit_bias with drafts, because vLLM's own verification ignores them
 
     def served(self: Any, speculative_config: Any) -> None:
         del self, speculative_config
@@ -123,7 +123,7 @@ def _serving_drafts(validate: Any) -> Any:
 
 
 def serve_options_beside_drafts() -> None:
-    """Makes vLLM admit each option beside speculation: the law looks at all of them at each draft."""
+    """Makes vLLM admit every option with speculation: the law applies all of them to each draft."""
     params = importlib.import_module("vllm.sampling_params").SamplingParams
     params._validate_spec_decode = _serving_drafts(params._validate_spec_decode)
 

@@ -84,7 +84,7 @@ class KeptMasks:
 
     @classmethod
     def of(cls, rows: List[int], draws: List[Any], requests: int, slots: int) -> "KeptMasks":
-        """`rows` are those of the requests with an answer. With one slot a request, the others have an empty mask."""
+        """`rows` belong to the requests with an answer. With one slot a request, the others have an empty mask."""
         sets = kept_sets(draws)
         offsets = sets.offsets
         if slots == 1 and len(rows) < requests:
@@ -257,7 +257,7 @@ def rejection_sampler_class() -> Any:
 
         def _probabilities(self, slot: int, request: Request, count: int, draft_logits: Optional[torch.Tensor],
                            vocabulary: int) -> Optional[torch.Tensor]:
-            """Returns those with which the drafter sampled; None if it took the likeliest tokens."""
+            """Returns the logits from which the drafter sampled; None if it took the likeliest tokens."""
             if draft_logits is None or request.greedy:
                 return None
             # The drafter has scaled by the temperature alone, and may know fewer tokens.
@@ -265,7 +265,7 @@ def rejection_sampler_class() -> Any:
             return torch.nn.functional.pad(rows.softmax(-1), (0, vocabulary - rows.shape[1]))
 
         def _drafts(self, batch: Any, invalid: Optional[torch.Tensor]) -> List[List[int]]:
-            """Returns each request's drafts, up to the first that a grammar does not allow or that is none."""
+            """Returns each request's drafts, up to the first that a grammar rejects or that is no token."""
             tokens = batch.input_ids[batch.logits_indices]
             positions, places = batch.positions[batch.logits_indices], batch.expanded_local_pos
             prefill = self.sampler.req_states.prefill_len.gpu[batch.expanded_idx_mapping.long()]

@@ -21,7 +21,7 @@ from sortition.local import Sampler as LocalSampler
 from sortition.vllm_common import MOST_ALTERNATIVES, Drawer, Request
 
 _log = logging.getLogger("sortition")
-# The device's memory for tokens with a penalty, of all rows together. Four times this size is pinned on the host.
+# The device's memory for all rows' tokens with a penalty. Four times this size is pinned on the host.
 _EDIT_BYTES = 32 << 20
 _BYTES_OF_EDIT = 16
 # Draws behind a request's last token: of steps that were queued before it was known to be the last.
@@ -61,10 +61,10 @@ class Device:
 
 
 class LateStep:
-    """A queued step's answers, by row of its batch: None for a row that did not draw. Any thread may ask for them."""
+    """A queued step's answers, by row of its batch: None for a row that did not draw. Any thread may read them."""
 
     def __init__(self, step: Any, answers: List[Any], names: Sequence[str]):
-        """`step`: a CudaStep, None if no row was queued. `answers`: of the rows that the host has drawn already."""
+        """`step`: a CudaStep, None if no row was queued. `answers`: for the rows that the host has drawn already."""
         self._step, self._answers, self._names = step, answers, names
 
     def answers(self) -> List[Any]:
@@ -155,7 +155,7 @@ class StreamDrawer:
         `by_host(rows)` returns answers, and waits.
         """
         if len(self._under_way) == CudaStream.STEPS:
-            # vLLM has asked for the oldest step's output long before, usually.
+            # Usually vLLM has read the oldest step's output long before.
             self._under_way.popleft().answers()
         places = [slot if request is not None and self._keeps(slot, request, logits.shape[1]) else None
                   for slot, request in zip(slots, requests)]

@@ -29,7 +29,7 @@ from sortition_verify.receipts import verify
 from sortition_verify.vectors import differences
 
 
-PUBLIC_KEY = bytes.fromhex("302a300506032b6570032100")  # what precedes the 32 bytes in a PEM file
+PUBLIC_KEY = bytes.fromhex("302a300506032b6570032100")  # the bytes before the 32 of the key in a PEM file
 
 
 def rows_of(file: TextIO) -> Iterator[dict]:

@@ -288,7 +288,7 @@ class Kept:
         self.adapted = np.where(self.t == U64(DEAD), U64(DEAD), new)
         self.probabilities, self.shown = p, 1.0
 
-    # --- the draw and what follows it
+    # --- the draw and later steps
 
     def drawn_distances(self):
         return self.t if self.adapted is None else self.adapted
@@ -333,7 +333,7 @@ STAGES = {
     ADAPTIVE_P: Kept.adaptive_p,
     MIN_K: Kept.min_k,
 }
-# Filters whose fourth operand is a number of tokens to keep; those of them that keep the first tokens.
+# Filters with a number of tokens to keep as fourth operand; then the part that keeps the first tokens.
 LEAST_KEEPERS = (MIN_P, TOP_P, TYPICAL_P, TOP_N_SIGMA, EPSILON_CUTOFF, ETA_CUTOFF, TOP_A, TOP_H, P_LESS, XTC, MIN_K)
 FIRST_KEEPERS = (MIN_P, TOP_P, TOP_N_SIGMA, EPSILON_CUTOFF, ETA_CUTOFF, TOP_A, TOP_H, P_LESS, MIN_K)
 STATEFUL = (MIROSTAT_1, MIROSTAT_2, ADAPTIVE_P)

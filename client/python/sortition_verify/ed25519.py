@@ -10,7 +10,7 @@ from typing import Optional, Tuple
 P = 2**255 - 19
 ORDER = 2**252 + 27742317777372353535851937790883648493
 D = -121665 * pow(121666, P - 2, P) % P
-ROOT = pow(2, (P - 1) // 4, P)  # of -1
+ROOT = pow(2, (P - 1) // 4, P)  # square root of -1
 
 Point = Tuple[int, int, int, int]  # X, Y, Z, T with x = X / Z, y = Y / Z, x y = T / Z
 
@@ -60,7 +60,7 @@ assert BASE is not None
 
 
 def verifies(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """True if the signature of 64 bytes is that of the public key over the message."""
+    """True if the 64 bytes are the public key's signature over the message."""
     point, s = decoded(public_key), int.from_bytes(signature[32:], "little")
     if point is None or s >= ORDER or len(signature) != 64:
         return False

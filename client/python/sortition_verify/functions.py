@@ -169,7 +169,7 @@ def log2_fraction(f):
 
 
 def log2_raw(value):
-    """2^32 log2(value), about, of one integer from 1 to 2^64 - 1."""
+    """About 2^32 log2(value) for an integer from 1 to 2^64 - 1."""
     top = value.bit_length() - 1
     f = (value << (63 - top) & (1 << 63) - 1) >> 31
     j = f >> 27
@@ -181,7 +181,7 @@ def log2_raw(value):
 
 
 def log2_raws(values):
-    """log2_raw of an array of uint64, none of them 0."""
+    """log2_raw for an array of uint64 without 0."""
     top = np.zeros(values.shape, U64)
     rest = values
     for step in (32, 16, 8, 4, 2, 1):

@@ -26,7 +26,7 @@ LAW_VERSION = 1
 MOST_CHOICES = 65535
 LEAST_DYNAMIC, MOST_DYNAMIC = 167773, 200 << 24  # dynamic temperatures, Q8.24
 LOOK_BACK = {"repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
-             "min_tokens", "bad_words", "phases"}  # parameters for which a row needs the history
+             "min_tokens", "bad_words", "phases"}  # parameters that make a row need the history
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Records of receipts (docs/receipts.md): reading a file of any size, and what its bytes say."""
+"""Records of receipts (docs/receipts.md): reading a file of any size, and decoding its bytes."""
 
 import hashlib
 import struct
@@ -95,7 +95,7 @@ class Receipt:
     ids: Any  # of the kept tokens, ascending, and their bits; both empty if they are not listed
     bits: Any
     mask: Optional[bytes]  # mask_digest of the step's mask; None: it had none
-    phase: int  # in which the token was drawn; 0: outside of all
+    phase: int  # phase of the draw; 0: outside of phases
     digest: bytes
 
     @property

@@ -59,7 +59,7 @@ class Compiled:
 
 @dataclass
 class Draft:
-    """A drafter's probabilities: of `tokens`, sorted, the bits of f32; of all other tokens `rest`."""
+    """A drafter's probabilities: f32 bits for `tokens`, sorted; `rest` for all other tokens."""
 
     certain: bool = True
     dense: bool = False
@@ -91,7 +91,7 @@ class Row:
 
 
 def clamped_log(weight_sum: int) -> int:
-    """log2 of a sum of weights, Q32; never below that of the power of two below the sum."""
+    """log2 of a sum of weights, Q32; never below the log2 of the greatest power of two up to the sum."""
     return max(log2_raw(weight_sum), weight_sum.bit_length() - 1 << 32)
 
 

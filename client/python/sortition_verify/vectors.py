@@ -142,7 +142,7 @@ def consequences(history, row):
 
 
 def history_differences(history, row):
-    """The paths at which a published row is not what follows from its history."""
+    """The paths at which a published row differs from the consequences of its history."""
     found = consequences(history, row)
     wanted = {"patches": [], **{name: row[name] for name in row if name in (*found, "allowed_tokens")}}
     yield from compare(found, wanted, "")
@@ -157,7 +157,7 @@ def history_differences(history, row):
 
 
 def compact_differences(compact, row):
-    """The paths at which a published compact row is not what its row's logits state."""
+    """The paths at which a published compact row differs from its row's logits."""
     named = [token for token, _ in compact["others"]]
     yield from compare(statement(row_of(row), len(compact["first"]), named), compact, ".compact")
 

@@ -48,7 +48,7 @@ pub struct TransportInUse {
     pub row_memory: bool,
     /// True if rows are sampled in this process; the fields above say nothing then.
     pub in_process: bool,
-    /// The reason why nothing better is in use; empty if there is none.
+    /// The reason why no better transport is in use; empty if there is none.
     pub note: String,
 }
 
@@ -104,7 +104,7 @@ impl Client {
         Ok(unsafe { Results::of(results) })
     }
 
-    /// Does the same without blocking. `done` gets the owner back with the results, on a thread of the client's or of a
+    /// Does the same without blocking. `done` gets the owner back with the results, on a client's thread, or on a
     /// caller's that is in `step`. It must not block. It is not called if this function returns an error.
     pub fn step_async<Owner, Done>(
         &self,
@@ -215,8 +215,7 @@ struct Pending<Owner, Done> {
     done: Done,
 }
 
-/// # Safety
-/// `user_data` is a box of step_async's, which nothing else uses any more. `results` are the library's, or null.
+/// # Safety `user_data` is step_async's box, which nothing else uses. `results` are the library's, or null.
 unsafe extern "C" fn finish<Owner, Done>(user_data: *mut c_void, results: *mut ffi::CResults)
 where
     Done: FnOnce(Owner, Result<Results>),

@@ -1,7 +1,7 @@
 //! The declarations of the C headers, which tests/rust compares with them.
 use std::os::raw::{c_char, c_void};
 
-/// Declares handles, whose pointers lead to no memory.
+/// Declares handles. Their pointers lead to no memory.
 macro_rules! handles {
     ($($name:ident),*) => { $(#[repr(C)] pub struct $name { _private: [u8; 0] })* };
 }
@@ -15,7 +15,7 @@ macro_rules! structs {
         impl $name {
             #[allow(dead_code)]
             pub fn new() -> Self {
-                // SAFETY: All fields are numbers and raw pointers, for which 0 is a value.
+                // SAFETY: All fields are numbers and raw pointers, and 0 is a value of each.
                 let zero: Self = unsafe { std::mem::zeroed() };
                 Self { struct_size: std::mem::size_of::<Self>(), ..zero }
             }

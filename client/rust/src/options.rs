@@ -152,7 +152,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// Returns a number whose 0 the library would take for its default.
+/// Returns a number. Refuses 0, which the library would take for its default.
 fn number(field: &str, value: Option<u64>) -> Result<u64> {
     match value {
         None => Ok(0),
@@ -170,7 +170,7 @@ fn nanoseconds(value: Duration) -> u64 {
     u64::try_from(value.as_nanos()).unwrap_or(NEVER - 1)
 }
 
-/// Returns a time whose 0 the library would take for its default.
+/// Returns a time. Refuses 0, which the library would take for its default.
 pub(crate) fn time(field: &str, value: Option<Duration>) -> Result<u64> {
     number(field, value.map(nanoseconds))
 }

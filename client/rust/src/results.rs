@@ -140,7 +140,7 @@ impl<'a> RowResult<'a> {
         (!tokens.is_empty()).then_some((self.result.rewind_position, tokens))
     }
 
-    /// Returns the number of accepted drafts: what to commit by.
+    /// Returns the number of accepted drafts, to commit by.
     pub fn accepted(&self) -> u32 {
         self.result.accepted
     }
@@ -233,7 +233,7 @@ pub struct Logprobs<'a> {
     pub logprob: f32,
     /// That of the position's token, 1 = first in order; 0 if it is not in the distribution.
     pub rank: u32,
-    /// The alternatives that were asked for, first in order.
+    /// The requested alternatives, first in order.
     pub top_tokens: &'a [u32],
     /// The log probability of each of them.
     pub top_logprobs: &'a [f32],

@@ -54,7 +54,7 @@ pub enum VerifyMode {
     Block = 3,
 }
 
-/// A drafter's probabilities of some tokens; those of the others are 0.
+/// A drafter's probabilities of some tokens; other tokens have 0.
 #[derive(Clone, Copy, Debug)]
 pub struct SparseProbabilities<'a> {
     /// No token twice.
@@ -68,8 +68,8 @@ pub struct SparseProbabilities<'a> {
 pub enum DraftProbabilities<'a> {
     /// Every draft counts as certain.
     Certain,
-    /// A row of the whole vocabulary for each draft, adjacent. Of a tree: for each place that drafts follow, the root
-    /// if drafts follow it, then each such draft in order.
+    /// A row of the whole vocabulary for each draft, adjacent. In a tree: one for each place that drafts follow, the
+    /// root if drafts follow it, then each such draft in order.
     Dense(Logits<'a>),
     /// A list in place of each such row.
     Sparse(&'a [SparseProbabilities<'a>]),
@@ -143,8 +143,8 @@ pub struct Row<'a> {
     pub allowed: Option<&'a [u32]>,
     /// Tokens that cannot be drawn, even if the mask allows them: with drafts at the first position, for scores at all.
     pub banned: &'a [u32],
-    /// Selects another draw at the same position, but for one that a watermark marks. 0 to 65535. The client adds the
-    /// number of the sequence's rewinds, modulo 65536. Scores have the caller's salt alone.
+    /// Selects another draw at the same position. Has no effect on a draw that a watermark marks. 0 to 65535. The
+    /// client adds the number of the sequence's rewinds, modulo 65536. Scores use only the caller's salt.
     pub draw_salt: u32,
 }
 
@@ -166,7 +166,7 @@ fn check_size(row: usize, name: &str, size: usize, right: usize) -> Result<()> {
 /// The structs of a batch, which refer to the rows' memory and to each other.
 pub(crate) struct Batch {
     rows: Vec<ffi::CRow>,
-    // The rows refer to what these lead to.
+    // Memory that the rows refer to.
     drafts: Vec<Option<Box<ffi::CDrafts>>>,
     sparse: Vec<Vec<ffi::CSparse>>,
     vocabulary_size: u32,

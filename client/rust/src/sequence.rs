@@ -75,7 +75,7 @@ pub struct SequenceInfo {
     pub position: u32,
     /// True if an option looks at the history, so that the tokens are kept.
     pub stateful: bool,
-    /// Number of times that the text was cut or scored, of a client with a shard.
+    /// Number of times that the text was cut or scored, with a shard.
     pub turns: u32,
 }
 
@@ -198,8 +198,8 @@ impl Drop for Sequence {
     }
 }
 
-/// Steps rows of sequences of this process on the calling thread, one after the other. Each row succeeds or fails
-/// alone. Fails if the batch itself is invalid; then nothing has happened.
+/// Steps rows of this process's sequences on the calling thread, in turn. Each row succeeds or fails alone. Fails if
+/// the batch itself is invalid; then nothing has happened.
 pub fn step(rows: &[Row<'_>], vocabulary_size: u32) -> Result<Results> {
     let batch = Batch::new(rows, vocabulary_size)?;
     // SAFETY: The batch and all that its rows refer to live until the call is over.
