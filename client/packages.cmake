@@ -5,8 +5,8 @@ include(CMakePackageConfigHelpers)
 set(sortition_package ${CMAKE_INSTALL_LIBDIR}/cmake/sortition)
 
 # sortition_install_headers(COMPONENT FROM PREFIX FILES...): installs the headers FROM/FILE as PREFIX/FILE below the
-# include folder. Includes that begin with one of SORTITION_HEADER_ROOTS become relative, so that they are found
-# whichever folder a program has in its include path.
+# include folder. Includes that begin with one of SORTITION_HEADER_ROOTS become relative, so that they are found for any
+# folder in a program's include path.
 #
 # The roots are pairs: what an include begins with, and the installed folder that this is.
 set(SORTITION_HEADER_ROOTS "kernels/=sortition/kernels/" "sortition/=sortition/")

@@ -30,7 +30,7 @@ inline constexpr uint32_t kMostListedTokens = kMaxMessageParts / 2;
 struct Bound {
   std::string_view name;
   uint64_t value = 0;
-  // Returns what Error.limit has: the name and the value, such as "max_draft_tokens 64".
+  // Returns the text for Error.limit: the name and the value, such as "max_draft_tokens 64".
   std::string Text() const;
 };
 

@@ -14,7 +14,7 @@
 
 namespace sortition::service {
 
-// Numbers and names equal those of sortition.v1.ErrorReason, which a test checks.
+// Numbers and names equal sortition.v1.ErrorReason's; a test checks this.
 enum class Reason : uint8_t {
   kMalformedMessage = 1,
   kUnknownField = 2,

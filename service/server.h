@@ -61,7 +61,7 @@ class Timekeeper {
 class Server {
  public:
   // Begins to serve before it returns. `config` has been validated. `engine` and `log` are not owned and outlive the
-  // server. `stop` is called when an operator asks for the end; it returns at once, and the caller then drains and
+  // server. `stop` is called when an operator ends the server; it returns at once, and the caller then drains and
   // stops. The error names the unusable address or file.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, service::Engine* engine, Log* log,
                                                        std::function<void()> stop);

@@ -14,7 +14,7 @@
 
 namespace sortition::service {
 
-// Waits with an absl::Mutex, as absl::CondVar does. Thread-safe. Times are those of a SteadyClock (service/clock.h).
+// Waits with an absl::Mutex, as absl::CondVar does. Thread-safe. Times are a SteadyClock's (service/clock.h).
 class SteadyCondVar {
  public:
   // Wakes one waiting thread, or all. The caller may hold the mutex.

@@ -23,8 +23,8 @@ struct RowFlags {
 };
 absl::StatusOr<RowFlags> GetRowFlags();
 
-// Returns the options of a text: seed, prompt, live vocabulary, and the parameters of the flags over those of
-// --parameters. It has no request id.
+// Returns the options of a text: seed, prompt, live vocabulary, and the flags' parameters, which override --parameters.
+// It has no request id.
 absl::StatusOr<client::SequenceOptions> GetTextFlags(uint32_t vocabulary);
 
 }  // namespace sortition::cli

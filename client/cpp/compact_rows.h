@@ -41,7 +41,7 @@ class CompactPosition {
                                            const Parts& parts);
   // True if the form has a sum.
   static bool HasSums(const WholeLogits& logits, const kernels::RowParameters& parameters, const Parts& parts);
-  // Returns the form of logits that have been stated, with the sums that are wanted or more. Their `data` is not read.
+  // Makes the form from a statement, which has at least the wanted sums. Their `data` is not read.
   static std::optional<CompactPosition> OfStated(const WholeLogits& logits, const kernels::RowParameters& parameters,
                                                  const Parts& parts, const kernels::StatedRow& stated);
 

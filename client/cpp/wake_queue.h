@@ -14,8 +14,8 @@
 
 namespace sortition::client {
 
-// Thread-safe. Its lock is the last in the order, so a transport may call Push wherever it releases bytes. Times are
-// those of a service::SteadyClock.
+// Thread-safe. Its lock is the last in the order, so a transport may call Push wherever it releases bytes. Times are a
+// service::SteadyClock's.
 class WakeQueue {
  public:
   struct Event {

@@ -80,7 +80,7 @@ def log_softmax(logits, kept=None):
 
 
 def rewards(texts):
-    """1 for each token that is one more, modulo 8, than the token two places before; one row a token."""
+    """1 for each token that equals the token two places before plus 1, modulo 8; one row a token."""
     return ((texts[:, 2:] - texts[:, :-2]) % 8 == 1).T.ravel().astype(float)
 
 

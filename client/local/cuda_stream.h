@@ -64,7 +64,7 @@ class CudaStream {
   // UNIMPLEMENTED names an option for which the host needs the former token first: DRY, no_repeat_ngram_size,
   // min_tokens, bad words of several tokens, phases, watermarks, banned phrases, a penalty scope. It also names those
   // that need the host's memory: allowed tokens, log probabilities by name, tempered ones, kept tokens, kept mass.
-  // INVALID_ARGUMENT: beyond the limits, or another vocabulary than that of other rows.
+  // INVALID_ARGUMENT: beyond the limits, or another vocabulary than other rows'.
   absl::Status Put(uint32_t row, std::shared_ptr<LocalSequence> sequence);
   // Empties a row: its results that were not awaited are void.
   absl::Status Clear(uint32_t row);

@@ -1,4 +1,4 @@
-// Says of each check for how many receipts it was made, and never more.
+// States the number of receipts for which each check was made.
 #include "client/receipts/receipt_report.h"
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// Allocates memory, and checks and stores what callers set.
+// Allocates memory, and checks and stores callers' settings.
 #include "client/sortition/cuda_state.h"
 
 #include <algorithm>

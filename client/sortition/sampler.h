@@ -233,7 +233,7 @@ struct CudaLogits {
 //   producer->State(stream, logits, parameters, sums);  ...  wait for the stream;  producer->Take(i, &row, &fails);
 //
 // The kernels are those of CudaSampler: one that reads the rows, and one more for sums. Not thread-safe. One statement
-// is in progress at a time, in one stream. Must not be destroyed while it is. Errors are those of CudaSampler.
+// is in progress at a time, in one stream. Must not be destroyed while it is. Errors as for CudaSampler.
 class SORTITION_PUBLIC CudaProducer {
  public:
   // Makes a producer on device number `device` in the driver's order, as CudaSampler::Create does.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a program's manual page and its completion for bash, from what the program says about itself.
+"""Writes a program's manual page and its completion for bash, from the program's own help.
 
     manuals.py PROGRAM SECTION VERSION OUTPUT_FOLDER
 

@@ -33,7 +33,7 @@ struct CudaDeviceOptions {
 // Thread-safe. A batch that ends with an error changes nothing. UNAVAILABLE means that this process has lost the
 // device: all batches in flight end so, and all later ones at once.
 //
-// Destruction is that of BatchThreads.
+// Destruction as for BatchThreads.
 class CudaDevice final : public Device {
  public:
   // Blocks for as long as the driver takes to load the kernels. The error names the call that failed.

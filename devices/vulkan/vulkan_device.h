@@ -37,7 +37,7 @@ struct VulkanDeviceOptions {
 // A batch that ends with an error changes nothing. UNAVAILABLE means that the driver has lost the device: all batches
 // in flight end so. The next batch restarts the device, or ends with the reason why that failed.
 //
-// Destruction is that of BatchThreads.
+// Destruction as for BatchThreads.
 class VulkanDevice final : public Device {
  public:
   // Blocks for as long as the driver takes to compile the shaders. The error names the call that failed.

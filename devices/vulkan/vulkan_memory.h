@@ -20,7 +20,7 @@ namespace sortition::devices::vulkan {
 // Keeps its own descriptor, from which each new context imports the memory again.
 class VulkanMemory final : public ImportedMemory {
  public:
-  // The caller keeps the descriptor. Errors and blocking are those of ImportedBuffer::Make and ContextSource::Get.
+  // The caller keeps the descriptor. Errors and blocking as for ImportedBuffer::Make and ContextSource::Get.
   static absl::StatusOr<std::shared_ptr<const VulkanMemory>> Make(std::shared_ptr<ContextSource> contexts,
                                                                   const MemoryHandle& handle, uint32_t memory);
   ~VulkanMemory() override;

@@ -32,8 +32,8 @@ class ChangedTokens {
   ChangedTokens(const RowRequest& request, const CompactRow& row, Scratch* scratch);
 
   // Takes in the tokens that edits may raise. Called before Next, if edits may. Returns false if there are more than
-  // kMostRaised or one fails the row; then the object is of no use. Otherwise `*unknown` names those of them that are
-  // not known, ids ascending.
+  // kMostRaised or one fails the row; then the object is of no use. Otherwise `*unknown` names the unknown ones, ids
+  // ascending.
   bool Raise(std::vector<uint32_t>* unknown);
 
   // Returns the next token, or kNone. The key of kNone is below every token's.

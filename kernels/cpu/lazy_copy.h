@@ -9,7 +9,7 @@
 
 namespace sortition::kernels::cpu {
 
-// A row's maxima are read where the row lies. A group is copied when it is first looked at, and from then on only its
+// A row's maxima are read where the row lies. A group is copied when it is first looked at, and afterwards only its
 // copy is read. By then another process may have changed it. If its largest key is not the one that was read, or a NaN
 // has come, the copy gets one token of that key and masked ones instead, so that kernels find what the maxima promise.
 // Not thread-safe.

@@ -119,7 +119,7 @@ class FirstLister {
     return {some, count};
   }
 
-  // Returns mask words. Only those of the listed and of the edited groups are filled.
+  // Returns mask words. Only the listed and the edited groups' words are filled.
   uint64_t* WordsOf(std::span<const uint32_t> groups, std::span<const LogitEdit> edits) {
     uint64_t* const words = scratch_.sent_words.Reserve(raw_.groups);
     const auto set = [&](uint32_t group) { words[group] = mask_ == nullptr ? ~uint64_t{0} : mask_[group]; };

@@ -1,4 +1,4 @@
-// Pruning of the race. It leaves out what provably loses, so it cannot change which token wins.
+// Prunes the race. It leaves out tokens that provably lose, so the winner stays the same.
 #include "kernels/cpu/race.h"
 
 #include <algorithm>
@@ -148,8 +148,8 @@ class RowRace {
   }
 
   void RunLikelyGroups() {
-    // Two groups that are likely to hold the winner set a mark that few others reach: the one of the greatest promise,
-    // and the one of the largest logit (the first one's owner may be masked or unlikely).
+    // Two groups that are likely to hold the winner set a mark that few others reach: the group with the greatest
+    // promise, and the group with the largest logit (the first one's owner may be masked or unlikely).
     const uint32_t promising = MostPromising();
     const uint32_t likely = kernels_.FindMax(row_.maxima, row_.groups);
     SORTITION_CHECK(promise(promising) != 0);

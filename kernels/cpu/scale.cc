@@ -83,8 +83,8 @@ double WhereFallen(double fallen, const CurveFloats& curve) {
   return a;
 }
 
-// Returns about the smallest number whose fixed-point integer is `reach` below that of the largest number; it may be
-// off by one step.
+// Returns about the smallest number whose fixed-point integer is `reach` below the largest number's; it may be off by
+// one step.
 float NumberBelow(uint64_t reach, const law::Scale& scale) {
   const int64_t least = int64_t{int32_t(scale.max)} - int64_t(reach);
   return float(least > 0 ? least : least - 1) * std::bit_cast<float>((127 + scale.e0 - 157) << 23);

@@ -1,4 +1,4 @@
-// A row's scale of distances, with what follows from it, and the way back from distances to keys.
+// A row's scale of distances, with derived values, and the way back from distances to keys.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
 // Returns the scale of a temperature.
 RowScale ScaleOf(const law::Temperature& temperature, uint32_t max_key);
 
-// Returns the scale of a row that a chain has shaped; shape.scale is that of `max_key`. Adaptive-p is ignored.
+// Returns the scale of a row that a chain has shaped; shape.scale is the scale of `max_key`. Adaptive-p is ignored.
 RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
 
 // `key` is live and not above the largest.

@@ -10,7 +10,7 @@
 namespace sortition::kernels::cpu {
 
 // The smallest number that, sent as a logit, has a key >= `key`: for numbers x below 65504, NaN excluded, x >=
-// SentFrom(key) says what law::Key(law::Canonical(x)) >= key says. key >= 1. Infinite where no logit has such a key.
+// SentFrom(key) says what law::Key(law::Canonical(x)) >= key says. key >= 1. Infinite if no logit has such a key.
 inline float SentFrom(uint32_t key) {
   constexpr float kSmallest = 0x1p-60f;  // smaller magnitudes are +0
   if (key >= law::Key(0x477fe000u)) return std::numeric_limits<float>::infinity();

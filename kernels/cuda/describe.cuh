@@ -1,4 +1,4 @@
-// Sums, ranks and leading tokens of the distributions that rows ask for.
+// Sums, ranks and leading tokens of the distributions that rows want.
 #pragma once
 
 #include "kernels/cuda/filter.cuh"

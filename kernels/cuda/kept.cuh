@@ -144,7 +144,7 @@ __device__ __noinline__ void DropFrom(Chain& chain, u64 limit) {
   for (u32 i = Thread(); i < count; i += kThreads) maxima[list[i]] = 0;
   __syncthreads();
   // Each thread clears the bits of the tokens that it visits. Threads share words, so loads must be allowed to run
-  // beside the atomics.
+  // together with the atomics.
   const volatile u32* const shared_words = visible;
   VisitVisible(shared_words, list, count, [&](u32 key, u32 token) {
     if (RankOf(key, token) >= limit) {

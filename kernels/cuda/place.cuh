@@ -50,7 +50,7 @@ __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, 
   return known;
 }
 
-// Returns the place of the answer's token, and fills `places` with those of the requested tokens: in the chain's kept
+// Returns the place of the answer's token, and fills `places` with the requested tokens' places: in the chain's kept
 // tokens, or in the raw distribution if `chain` is null. A chain's list keeps its content.
 __device__ __noinline__ Place FindPlaces(const Row& row, const View& view, const Chain* chain, u32 token,
                                          Place* places) {

@@ -199,7 +199,7 @@ class CompactRun {
 
 using Claim = Unsound::Claim;
 
-// Returns why a token cannot be stated, before its place is looked at; empty if it can.
+// Returns why a token cannot be stated at any place; empty if it can.
 std::string_view WhyNotStated(u32 live_vocabulary, TokenBits token) {
   if (token.token >= live_vocabulary) return "is not in the live vocabulary";
   if (token.bits != Canonical(token.bits)) return "has a logit that is not canonical";

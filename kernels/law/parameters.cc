@@ -42,7 +42,7 @@ uint64_t RoundedShift(uint64_t value, int n) {
 }
 
 // floor(log2(m / 2^23) * 2^26) for 2^23 <= m < 2^24, bit by bit: squaring doubles a logarithm. Each squaring also
-// doubles the relative error of what was cut off, to 2^-36 at the last; of all mantissas, none comes within 2^-28 of a
+// doubles the relative error of the cut bits, to 2^-36 at the last; of all mantissas, none comes within 2^-28 of a
 // wrong bit (a test visits every one).
 uint32_t Log2Mantissa(uint32_t m) {
   uint64_t x = uint64_t{m} << 40;  // Q63, 1 <= x < 2

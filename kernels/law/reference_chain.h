@@ -18,7 +18,7 @@ struct Rest {
   std::optional<u64> unit_sum;  // of the weights of all tokens, listed or not, at temperature 1
   std::optional<u64> sum;       // the same at the row's own temperature
 
-  // Called after a stage that may drop tokens: the sums are not those of the kept tokens.
+  // Called after a stage that may drop tokens: the sums are not the kept tokens'.
   void ForgetSums() { unit_sum = sum = std::nullopt; }
 };
 

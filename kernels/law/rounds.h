@@ -38,7 +38,7 @@ class RoundDrafter {
   // Makes the weights of a drafter with no tokens left: 0 each.
   static RoundDrafter Nothing() { return RoundDrafter(0, 0, 0, 0); }
 
-  // Returns the weight of a token of probability `q` that is left; at most the sum.
+  // Returns the weight of a token that is left and has probability `q`; at most the sum.
   u64 Weight(u32 q) const {
     if (largest_ == 0) return DraftWeight(q, sum_);
     return u64(static_cast<unsigned __int128>(LeftUnits(q, largest_) << shift_) * scale_ >> 63);

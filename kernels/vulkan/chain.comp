@@ -1,9 +1,8 @@
 // Runs chains (kernels/law/CHAIN.md), stage by stage: decides which tokens each stage keeps, or how it reshapes logits.
 // A thread decides for a row; x counts rows.
 //
-// A stage is done in steps. Each may ask for sums over the kept tokens (sum.comp, falloff.comp), and then for a search
-// among them (search.comp). This shader runs after the sums and after the search. Stages that need neither are done at
-// once.
+// A stage is done in steps. Each may need sums over the kept tokens (sum.comp, falloff.comp), and then a search among
+// them (search.comp). This shader runs after the sums and after the search. Stages that need neither are done at once.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/scan.glsl"

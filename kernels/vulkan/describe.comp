@@ -1,5 +1,5 @@
-// Sums, ranks and leading tokens of the distributions that rows ask for. A workgroup describes one: x counts rows, y is
-// 0 for the processed and 1 for the raw distribution.
+// Sums, ranks and leading tokens of the distributions that rows want. A workgroup describes one: x counts rows, y is 0
+// for the processed and 1 for the raw distribution.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "kernels/vulkan/select.glsl"

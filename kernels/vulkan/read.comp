@@ -13,8 +13,8 @@ shared i32 quad_maxima[16u * kThreads];
 i32 Ordered(u32 bits) { return i32(bits ^ (u32(i32(bits) >> 31) & 0x7fffffffu)); }
 const i32 kNothing = i32(0x80000000u);
 
-// Integers from FirstTooLarge() on are too large or NaN; those below FirstNumber() are NaN. 16-bit elements lie in the
-// upper half of the word.
+// Integers >= FirstTooLarge() are too large or NaN; integers < FirstNumber() are NaN. 16-bit elements lie in the upper
+// half of the word.
 i32 FirstTooLarge() { return i32(g_row.dtype == kElementF16 ? 0x7bff0000u : 0x477fe000u); }
 i32 FirstNumber() { return Ordered(g_row.dtype == kElementF16 ? 0xfc000000u : 0xff800000u); }
 

@@ -20,8 +20,7 @@
 
 namespace sortition::service {
 
-// Returns OVERLOADED with retry advice, or nothing if the rows, all of one step, may join. Costs O(kinds of waiting
-// rows).
+// Returns OVERLOADED with retry advice, or nothing if the rows, all of one step, may join. O(kinds of waiting rows).
 std::optional<Refusal> WhyNotAdmitted(const Limits& limits, const RowQueue& queue, const DeviceKeeper& keeper,
                                       const PendingStep& step, const std::vector<QueuedRow>& rows, absl::Time now);
 

@@ -46,7 +46,7 @@ bool ConnectionCount::Admit(int socket) {
 
 namespace {
 
-// Fewer descriptors than this leave nothing for connections beside the reserve.
+// Fewer descriptors than this leave none for connections besides the reserve.
 constexpr rlim_t kLeastDescriptors = 64;
 // Pause in accepting when the whole system is out of descriptors or memory.
 constexpr int kPauseMilliseconds = 50;

@@ -77,7 +77,7 @@ class DeviceKeeper {
   };
   // Takes the end of a batch: `status` is the device's error, or Recheck's. Returns OK if the outputs may be used;
   // otherwise the reason why the batch must run again. Outputs of a device that was quarantined meanwhile may not be
-  // used, but those of a device that an operator holds may.
+  // used, but a device's that an operator holds may.
   absl::Status Ended(const EndedBatch& batch, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns true if the next row of a batch is to be re-checked. Free of locks if no rows are.

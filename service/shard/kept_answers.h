@@ -31,7 +31,7 @@ struct KeptAnswer {
   // `rank_count` 0 = unknown.
   KeptAnswer(const v1::StepRow& asked, RowAnswer result, uint32_t rank_count);
 
-  // Returns true if the rank of shard `index` asks for this answer.
+  // Returns true if the rank of shard `index` requests this answer.
   bool IsOf(const v1::StepRow& asked, uint32_t index) const;
 
   uint64_t step_id;

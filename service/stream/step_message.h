@@ -92,7 +92,7 @@ class StepMessage final : public ResultSink {
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
   Frame frame_;                    // its payloads are payloads_
-  std::vector<Payload> payloads_;  // the frame's, then those of regions
+  std::vector<Payload> payloads_;  // the frame's, then regions'
   uint64_t bytes_;
   const absl::Time arrived_;
   StepShape shape_;

@@ -24,7 +24,7 @@ class UploadedMasks {
   UploadedMasks(const Limits& limits, MaskMemory* memory) : limits_(limits), memory_(*memory) {}
 
   // Stores the uploaded mask under its id, in place of a former one. An upload without a mask releases the former one.
-  // A refusal changes nothing. `payloads` are the message's own, followed by those of FindRegionPayloads.
+  // A refusal changes nothing. `payloads` are the message's own, followed by FindRegionPayloads'.
   std::optional<Refusal> Upload(const v1::UploadMask& upload, std::span<const Payload> payloads);
 
   // Returns the mask of this id for a row of `vocabulary` elements. Refusals name `field`.

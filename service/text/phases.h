@@ -44,7 +44,7 @@ struct RowOptions {
   }
 };
 
-// Phases are numbered from 1 on; 0 is the text outside of them.
+// Phases have the numbers 1, 2, ...; 0 is the text outside of them.
 inline constexpr uint32_t kNoPhase = 0;
 
 struct Phase {

@@ -9,8 +9,8 @@ namespace sortition::service {
 namespace {
 
 // Searches the output's end for periods, the shortest first. Token i of the reversed output is the one before the last
-// i tokens. The match of a period p is the number of reversed tokens p, p + 1, ... that equal tokens 0, 1, ...; the
-// output's last match + p tokens have this period.
+// i tokens. For a period p, `match` is the number of tokens i = 0, 1, ... in a row with token i + p equal to token i.
+// The output's last match + p tokens have this period.
 class PeriodSearch {
  public:
   PeriodSearch(const RepetitionStop& options, const TokenLog& log, uint32_t output)

@@ -66,7 +66,7 @@ class Compiler {
     return TokenSet(parameters_.stop_token_ids(), "stop_token_ids", &spec_.stop_tokens);
   }
 
-  // A phase without lists has those of the sequence, which are compiled once.
+  // A phase without lists has the sequence's, which are compiled once.
   std::optional<Refusal> Phases() {
     if (parameters_.phases().empty()) return std::nullopt;
     v1::SamplingParameters without_lists = parameters_;

@@ -66,7 +66,7 @@ struct StepShape {
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,
                                                 const Limits& limits);
 
-// The words of the contract as those of an ask. An unknown one is unset.
+// Convert the contract's enums to an ask's. An unknown value becomes unset.
 RowAsk::Mode ToMode(v1::VerifyMode mode);
 RowAsk::Sampling ToSampling(v1::DraftSampling sampling);
 

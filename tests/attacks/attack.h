@@ -1,4 +1,4 @@
-// Attacks on HTTP/2 before authorisation: what each sends, and the connection that sends it.
+// Attacks on HTTP/2 before authorisation: the bytes of each, and the connection that sends them.
 #pragma once
 
 #include <openssl/types.h>

@@ -42,7 +42,7 @@ class OnCore {
   cpu_set_t before_;
 };
 
-// Starts the sortitiond that lies beside this program. One core each for both ends: neither is helped by cores that a
+// Starts the sortitiond in this program's folder. One core each for both ends: neither is helped by cores that a
 // deployment lacks.
 inline std::unique_ptr<process::ServerProcess> StartServer(const std::vector<std::string>& flags, int core = kAnyCore,
                                                            const std::string& log_file = "") {

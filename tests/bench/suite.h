@@ -25,8 +25,8 @@ struct Schedule {
   size_t rounds = 20;  // over all inputs
   // Called, untimed, before each timed call; may be empty.
   std::function<void(size_t input)> prepare;
-  // Inputs between a contender's and the next one's, so that none finds what another has just loaded; 0 = all take the
-  // same.
+  // Inputs between a contender's and the next one's, so that none finds data that another has just loaded; 0 = all take
+  // the same.
   size_t stride = 0;
   // Calls of a contender in its turn, each timed, with the inputs after its first. One models a call made now and then,
   // which finds the caches as the other contenders left them; more model steady work.

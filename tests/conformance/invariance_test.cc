@@ -1,4 +1,4 @@
-// A row's answer depends on nothing but the row: not on its batch, thread, segments or alignment.
+// A row's answer depends only on the row: not on its batch, thread, segments or alignment.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -76,8 +76,8 @@ class ListFirstTest : public ::testing::Test {
     }
   }
 
-  // Expects that the row is listed, and that the list has exactly the tokens from its floor on, `least` or more.
-  // Returns the number of tokens that were listed on the last target.
+  // Expects that the row is listed, and that the list has exactly the tokens with a key at its floor or above, `least`
+  // or more. Returns the number of tokens that were listed on the last target.
   size_t ExpectListed(size_t least, bool may_raise = false) {
     size_t number = 0;
     OnAllTargets(may_raise, [&](bool listed, const Row& row) {

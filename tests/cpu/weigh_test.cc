@@ -1,4 +1,4 @@
-// Sums over rows are those of the law's weights and moments, on every target.
+// Sums over rows equal the sums of the law's weights and moments, on every target.
 #include <gtest/gtest.h>
 
 #include <algorithm>

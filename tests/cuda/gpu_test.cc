@@ -1,4 +1,4 @@
-// Sequences on a stream, compact rows and texts on a GPU equal those of the processor. The bundle has this program for
+// Sequences on a stream, compact rows and texts on a GPU equal the processor's. The bundle has this program for
 // machines with a GPU. The suite runs it over the emulated driver.
 #include <gtest/gtest.h>
 

@@ -126,7 +126,7 @@ def paths(node, at=()):
         yield from paths(value, at + (key,))
 
 
-# Settings of a foreign engine beside those of the overlay.
+# Settings of a foreign engine in addition to the overlay's.
 ENGINES_OWN = {
     "volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": "weights"}},
                 {"name": "shm", "emptyDir": {"medium": "Memory"}}],
@@ -328,7 +328,7 @@ class ManifestTest(unittest.TestCase):
             # One user, for the sockets; one volume, where they are.
             self.assertNotIn("runAsUser", container["securityContext"])
             self.assertIn("sortition-socket", [mount["name"] for mount in container["volumeMounts"]])
-        # Descriptors are passed: nothing of the host's is shared.
+        # Descriptors are passed: the host's namespaces are not shared.
         self.assertEqual(pod.keys() & {"hostIPC", "hostPID", "shareProcessNamespace"}, set())
         settings = manifests.settings_of(server)
         self.assertEqual(settings["devices"], "cuda,cpu")

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 SELF_TEST = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "deploy/bundle/self-test"
-# Fakes of the bundle's programs: what they leave in the file of --json=FILE, and how they end.
+# Fakes of the bundle's programs: the text that they leave in --json=FILE, and their exit status.
 FAKE_PROGRAM = """#!/bin/sh
 for option in "$@"; do
   case $option in --json=*) printf '%s' '{said}' >"${{option#--json=}}" ;; esac

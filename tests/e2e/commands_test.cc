@@ -145,7 +145,7 @@ TEST(SortitionctlAdminTest, OperatorsActOverAdminSocket) {
   EXPECT_TRUE(code.ok() && *code == 0);
 }
 
-// The digest is that of `operators-token`.
+// The digest of `operators-token`.
 TEST(SortitionctlTokenTest, EveryCommandSendsItsTokenFile) {
   const std::string clients = ::testing::TempDir() + "token-clients";
   const std::string token = ::testing::TempDir() + "token";

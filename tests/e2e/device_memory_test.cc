@@ -241,8 +241,8 @@ TEST_F(DeviceMemoryTest, RowsAreNamedAcrossContainers) {
   StepAll(client.get(), *rows);
 }
 
-// A worker that queues all its work and waits for none of it. A step leaves before its logits are written, and waits at
-// the server for the word that the GPU raises. Its token is in the GPU's memory when the next work begins.
+// A worker that queues all its work without waiting. A step leaves before its logits are written, and waits at the
+// server for the word that the GPU raises. Its token is in the GPU's memory when the next work begins.
 TEST_F(DeviceMemoryTest, NoThreadWaitsForGpuOrAnswers) {
   const auto server = StartOnFakeCuda(socket_, "cuda");
   const auto client = Connect(QuickOptions({server->address()}));

@@ -79,7 +79,7 @@ class ReceiptForms : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.status();
     return *std::move(opened);
   }
-  // Draws the text from the tokens of each row from `first` on, `width` of them.
+  // Draws the text from `width` tokens of each row, beginning with token `first`.
   void Draw(Client* client, client::Sequence* sequence, uint32_t first, uint32_t width) {
     for (size_t i = 0; i < kTokens; ++i) {
       const float* const row = logits_.data() + i * kVocabulary + first;

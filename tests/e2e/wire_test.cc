@@ -41,7 +41,7 @@ TEST(WireTest, ConcurrentBatchesEqualReference) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// A batch of 20 MB, more than a server takes in one message, of rows as wide as those of large models.
+// A batch of 20 MB, more than a server takes in one message, of rows as wide as large models'.
 TEST(WireTest, BatchBeyondMessageLimitIsSplit) {
   constexpr uint32_t kVocabulary = 128256;
   constexpr int kRows = 40;

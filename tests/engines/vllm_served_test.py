@@ -60,8 +60,8 @@ SAMPLED = [([5, number], {"temperature": 1.0, "seed": number, "ignore_eos": True
 CHOICES = [(REPEATS, {"temperature": 0.8, "seed": 7, "n": 3}),
            *((REPEATS, {"temperature": 0.8, "seed": seed}) for seed in (7, 8, 9))]
 ABORTED = ([5, 6], {"temperature": 0.8, "repetition_penalty": 1.2, "seed": 3, "ignore_eos": True, "abort": 5})
-# Each alone is a request of REQUESTS. vLLM's build for CPUs does not tell requests with and without an adapter apart in
-# one batch, so all here have it.
+# Two of REQUESTS, with an adapter. vLLM's build for CPUs confuses requests with and without one in a batch, so all here
+# have it.
 WITH_LORA = [(prompt, {**options, "lora": LORA}) for prompt, options in (REQUESTS["greedy"], REQUESTS["plain"])]
 
 # Texts that do not fit together. Their prompts take several steps.

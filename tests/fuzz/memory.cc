@@ -305,7 +305,7 @@ class World {
     return answer;
   }
 
-  // The greedy token; none if the step is to be refused.
+  // The greedy token; none if the step must be refused.
   std::optional<uint32_t> Expected(uint64_t id, uint64_t offset, uint64_t length) const {
     if (attached_ == nullptr || !attached_->regions.contains(id)) return std::nullopt;
     const Mapping& mapping = *attached_->regions.at(id);

@@ -100,7 +100,7 @@ def registry(path: str, lines: List[str]) -> Found:
 
 
 def first_line(path: str, lines: List[str]) -> Found:
-    """The first line says what the file is."""
+    """The first line defines the file."""
     body = lines[1:] if lines and lines[0].startswith("#!") else lines
     start = body[0] if body else ""
     if path.endswith(CPP + (".proto",)) and not start.startswith("// "):
@@ -137,7 +137,7 @@ def markdown_line_length(path: str, lines: List[str]) -> Found:
 
 # --- structure
 
-# Folder, what it must not include, why. The layers are kernels < devices < service; the client stands beside them.
+# Folder, its forbidden includes, the reason. The layers are kernels < devices < service; the client is in none.
 FORBIDDEN_INCLUDES = (
     ("kernels/", r"(?:absl|grpc\w*|google|prometheus|sortition)/", "kernels include no framework header"),
     ("kernels/", r"(?:devices|service|client|monitoring)/", "kernels know no layer above them"),

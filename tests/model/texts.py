@@ -27,7 +27,7 @@ def absorb(h, word):
 
 
 def float_word(value):
-    """The bits of an f32; those of 0 for -0."""
+    """The bits of an f32; -0 has the bits of 0."""
     return struct.unpack("<I", struct.pack("<f", value + 0.0))[0]
 
 

@@ -1,4 +1,4 @@
-"""Bare roots of Debian, in which nothing of this project and nothing that it needs is installed. Needs root."""
+"""Bare roots of Debian, without this project and its dependencies. Needs root."""
 
 import os
 import pathlib
@@ -71,7 +71,7 @@ class BareRoot:
         return done.stdout
 
     def files(self):
-        """The paths of everything in the root but what apt and dpkg keep for themselves."""
+        """The paths of everything in the root, except apt's and dpkg's own files."""
         kept = ("var/lib/apt", "var/lib/dpkg", "var/cache", "var/log", "proc", "dev", "sys", "root", "tmp")
         paths = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*"))
         return {path for path in paths if not path.startswith(kept)}

@@ -2,7 +2,7 @@
 
     history_test.py HISTORY_PATCHES
 
-Each case is an OpenSequence with a history; HISTORY_PATCHES prints what the service makes of it. Bans and repetitions
+Each case is an OpenSequence with a history; HISTORY_PATCHES prints the service's edits for it. Bans and repetitions
 must be equal, penalties and DRY within 1e-5 of logits.
 """
 

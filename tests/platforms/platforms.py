@@ -160,7 +160,7 @@ class Root:
         os.rename(partial, self.path)
 
     def take_over(self) -> None:
-        """Copies what this machine's programs read to reach a registry."""
+        """Copies the files that this machine's programs read to reach a registry."""
         certificates = "usr/local/share/ca-certificates"
         shutil.copytree("/" + certificates, os.path.join(self.path, certificates), dirs_exist_ok=True)
         for file in ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", os.path.expanduser("~/.config/pip/pip.conf")):

@@ -1,4 +1,4 @@
-"""Runs what the Kubernetes overlays render by podman: each fact of a pod, and its life under a worker that checks every
+"""Runs the rendered Kubernetes overlays by podman: each fact of a pod, and its life under a worker that checks every
 token. `./dev pods` makes the images and a network of these tests' own, and runs them."""
 
 import contextlib

@@ -108,7 +108,7 @@ struct Accessor {
   Time warp_barrier = 0;   // accesses of its warp before that time are ordered
 };
 
-// Knowledge of one block about what another did.
+// One block's knowledge about another's accesses.
 struct Known {
   Time before = 0;  // accesses of the block before that time are known
   uint16_t thread = 0;

@@ -1,4 +1,4 @@
-// Receipts of a stream's sequences: a verifier agrees with every token, whichever way it was drawn.
+// Receipts of a stream's sequences: a verifier agrees with every token, drawn in any way.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -21,7 +21,7 @@ from same_test import SameTest  # runs here with the Rust program
 
 FOLDER = os.environ["TEST_CARGO_TARGET"]
 LIBRARY = str(pathlib.Path(os.environ["TEST_C_LIBRARY"]).parent)
-# The compiler beside cargo, not another one's on the path.
+# The compiler in cargo's folder, not another one on the path.
 ENVIRONMENT = {"RUSTC": str(pathlib.Path(CARGO).parent / "rustc"), "CARGO_TARGET_DIR": FOLDER,
                "LD_LIBRARY_PATH": LIBRARY}
 TESTS = str(pathlib.Path(os.environ["TEST_SOURCE_DIR"], "tests/rust/Cargo.toml"))

@@ -185,7 +185,7 @@ TEST(FloodTest, KnownCrashHeadersAreSurvived) {
 constexpr bool kRefusesWhenShort = GRPC_CPP_VERSION_MAJOR > 1 || GRPC_CPP_VERSION_MINOR >= 66;
 constexpr std::chrono::seconds kMostWait(30);
 
-// Each stream may have a message under way of up to twice the bound, and none of them is ever complete.
+// Each stream may have a message under way of up to twice the bound, and no message is ever complete.
 TEST(FloodTest, EndlessMessagesAreBoundedTogether) {
   constexpr uint32_t kStreams = 48;
   constexpr uint64_t kPromised = 31u << 20;  // 1.5 GB in all

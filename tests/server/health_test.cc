@@ -1,4 +1,4 @@
-// The standard health check, on the listener that everything is served on and on the one that serves nothing else.
+// The standard health check, on the listener that serves everything, and on the listener for health only.
 #include <gtest/gtest.h>
 
 #include <memory>

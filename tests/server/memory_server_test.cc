@@ -307,7 +307,7 @@ TEST_F(MemoryServerTest, BrokenRingIsClosed) {
   EXPECT_TRUE(UseBecomes(0, 0));
 }
 
-// The largest answers that a row may ask for fit a ring, piece by piece.
+// The largest answers that a row may have fit a ring, piece by piece.
 TEST_F(MemoryServerTest, LargeAnswerFitsThroughRing) {
   constexpr uint32_t kVocabulary = 1000;
   const auto link = Connect();

@@ -17,7 +17,7 @@ inline constexpr uint32_t kTestVocabulary = 512;
 // Blocking. Not thread-safe, but one thread may send while another receives.
 class TestStream {
  public:
-  // `authorization`: of the call's metadata; none if empty.
+  // `authorization`: for the call's metadata; empty: none.
   explicit TestStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization = "");
 
   bool Send(const v1::StreamRequest& request) { return stream_->Write(request); }

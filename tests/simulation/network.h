@@ -37,7 +37,7 @@ class Network {
   void Cut(uint32_t worker, absl::Duration length);
   void Ghost(uint32_t worker, absl::Duration length);
   void Deafen(uint32_t worker, absl::Duration length);
-  // Answers are lost from now on, and the worker is not told.
+  // Loses all later answers without telling the worker.
   void Silence(uint32_t worker);
   void Repeat(uint32_t worker, absl::Duration length);
 

@@ -29,7 +29,7 @@ struct ForkPlan {
 };
 std::optional<ForkPlan> ForkOf(uint64_t seed, uint32_t sequence);
 
-// One step as its caller asks for it, and the right answer.
+// One step of a caller, and the right answer.
 struct TextStep {
   // The text before the step. The first `prompt_length` tokens are prompt.
   std::vector<uint32_t> tokens;

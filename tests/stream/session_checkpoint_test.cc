@@ -145,7 +145,7 @@ TEST(SessionCheckpoint, HoldsForRewrittenHistory) {
   EXPECT_TRUE(second.worker().Run(step(4, checkpoint).Build()).at(0).has_draw());
 }
 
-// The history is checked first: a server with another history asks for the worker's, with any checkpoint.
+// The history is checked first: a server with another history requests the worker's, with any checkpoint.
 TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
   Replica replica(KeyOf('k'));
   v1::OpenSequence open = Mirostat("a");

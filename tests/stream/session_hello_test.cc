@@ -73,7 +73,7 @@ TEST(SessionHello, MessagesBeforeItAreRefused) {
   EXPECT_TRUE(worker.IsIdle());
 }
 
-// A worker of a later contract: its fields are named once, and its texts are those of a worker that knows no more.
+// A worker of a later contract: its fields are named once, and its texts equal a worker's without them.
 TEST(SessionHello, IgnoredFieldsAreReportedOnce) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get(), Silent());

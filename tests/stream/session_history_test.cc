@@ -225,7 +225,7 @@ TEST_F(SessionHistory, BadPieceIsAnsweredOnce) {
   ExpectError(worker().Open(later).error(), Reason::kContradiction, "open.history.offset");
 }
 
-// Histories have a separate budget, below that of steps; a client that has to wait is told how long.
+// Histories have a separate budget, below the steps'. A client that must wait is told the time.
 TEST_F(SessionHistory, LongHistoriesWaitForBudget) {
   limits_.replay_tokens_per_second = 100'000;
   const v1::OpenSequence first = Long("first", 1, 20'000);

@@ -1,4 +1,4 @@
-// Several streams from several threads on one engine with the CPU device: the same bits as alone.
+// Several streams from several threads on one engine with the CPU device: the same bits as on one thread.
 #include <gtest/gtest.h>
 
 #include <atomic>

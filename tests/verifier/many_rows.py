@@ -2,7 +2,7 @@
 
 TEST_VERIFIER_ROWS names the program that makes the rows and their answers. They come in parts: part n has the seed
 SEED + n. Prints a line a part, and at the end how many rows have run. The exit status is 1 if a row differs. A row's
-name is what makes it again.
+name has the values that make it again.
 """
 
 import os

@@ -19,7 +19,7 @@ SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 TRUSTED = maker.public_key(maker.KEY)
 OTHER_KEY = bytes([2]) * 32
 found_names = set()
-# The prompt of a maker's chain begins the phase. Its third token is forced, and the fourth is outside.
+# Each chain's prompt ends with the phase's `begin`. The third drawn token is forced, and the fourth is outside.
 PHASES = {"temperature": 0.75, "presence_penalty": 0.25,
           "phases": [{"begin": [1, 4], "end": [8, 9], "max_tokens": 2, "then": [7],
                       "parameters": {"temperature": 0.25, "presence_penalty": 0.0, "frequency_penalty": 0.5,

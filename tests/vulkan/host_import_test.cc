@@ -70,7 +70,7 @@ class HostImportTest : public ::testing::Test {
     for (int row = 0; row < count; ++row) {
       rows_.push_back(std::make_unique<RandomRow>(uint64_t(700 + row), 40'000));
       offsets.push_back(at);
-      // A tensor's rows are of one type; these need not be, but elements lie where elements may.
+      // A tensor's rows have one type. These may have several, but their elements are aligned as elements must be.
       at = (at + rows_.back()->tensor().size() + gap + 3) / 4 * 4;
     }
     memory_.resize(at);

@@ -166,7 +166,7 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_EQ(result.outputs.at(0), law::SampleRowReference(row.request())) << row.description();
   }
-  // Random rows of all types, at any offset, beside rows on the host, in one batch.
+  // Random rows of all types, at any offset, together with rows on the host, in one batch.
   enum class Tasks { kDraws, kAny };
   void ExpectReference(Tasks tasks, uint64_t first_seed, int count, uint32_t most_tokens) {
     std::vector<std::unique_ptr<RandomRow>> rows;

@@ -141,7 +141,7 @@ TEST_P(VulkanChoices, AnswersPublishedRows) {
   testing::ComparePublishedRows(&backend);
 }
 
-// Other workgroups, smaller buffers, and copies where the host could map: none of them changes the answer.
+// Other workgroups, smaller buffers, and copies instead of mapped memory: none of them changes the answer.
 TEST_P(VulkanChoices, WorkgroupsAndBuffersDoNotMatter) {
   const VulkanDeviceOptions ways[] = {
       {.workgroups = devices::vulkan::Workgroups{256, 64, 64}, .copies = true},

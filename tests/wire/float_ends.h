@@ -1,4 +1,4 @@
-// The floats beside the ends of a range, and those beyond all ranges.
+// The floats next to the ends of a range, and the floats beyond all ranges.
 #pragma once
 
 #include <cmath>

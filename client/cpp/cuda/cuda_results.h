@@ -27,9 +27,8 @@ namespace sortition::client {
 // work that writes that step's logits. A step that fails earlier is written directly after the step before it, so that
 // work queued behind that step may read -1.
 //
-// Steps are written in their order: results that arrive before those of an earlier step wait for them, so that no
-// stream continues too early. One thread at a time may call StepAsync. Results may arrive at the same time, on any
-// thread.
+// Steps are written in their order: results that arrive before an earlier step's wait for these, so that no stream
+// continues too early. One thread at a time may call StepAsync. Results may arrive at the same time, on any thread.
 //
 // The results are written by the host, so that it does not matter who computed them: the same device, another server or
 // the client's fallback. Their bits are those of the client's results.

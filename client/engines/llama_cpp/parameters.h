@@ -11,8 +11,8 @@
 
 namespace sortition::engines::llama_cpp {
 
-// Names, defaults and off values are those of llama.cpp's common_params_sampling. Options of Sortition without a
-// counterpart there keep their defaults.
+// Names, defaults and off values are llama.cpp's, in common_params_sampling. Options of Sortition without a counterpart
+// there keep their defaults.
 struct SamplingOptions {
   int32_t top_k = 40;  // <= 0: off
   float top_p = 0.95f;

@@ -11,7 +11,7 @@
 #include "client/cpp/sequence_record.h"
 
 #ifdef Py_LIMITED_API
-// Every CPython from 3.4 on exports it, but the headers of the stable ABI leave it out.
+// Every CPython >= 3.4 exports it, but the headers of the stable ABI leave it out.
 extern "C" int PyGILState_Check();
 #endif
 

@@ -28,7 +28,7 @@ class Client:
     `rows` says in which form rows travel: "full", "compact" or "compact(COUNT)" (the first COUNT tokens, 256 by
     default, in place of the logits, with the same answers; docs/rows.md), or "auto": compact where a socket is in use
     and rows are long.
-    `default_timeout` is that of steps and opens without a timeout, in seconds. The constructor blocks until a target,
+    `default_timeout` is for steps and opens without a timeout, in seconds. The constructor blocks until a target,
     or the fallback, is ready. With `ignore_unknown_fields` a server of an earlier release ignores the fields that it
     does not know, which `ignored_fields` names, and does not refuse them.
 
@@ -135,7 +135,7 @@ class Client:
                      results: Optional[_native.CudaResults] = None) -> Callable[[], None]:
         """Returns a function that sends a step, once. `on_results` is then called with the list that step returns.
 
-        The other arguments are those of submit. `on_results` runs on one of the client's threads and must not wait for
+        The other arguments are as for submit. `on_results` runs on one of the client's threads and must not wait for
         another step. Without `ready` the function blocks until the stream has done its work, as step does.
         """
         return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits, drafts=drafts,

@@ -94,7 +94,7 @@ class _Text:
 class Llama(llama_cpp.Llama):
     """llama-cpp-python's Llama. `sampler` is a Client or a local Sampler, None for sampling in this process.
 
-    Not thread-safe, as its base. A token that cannot be drawn raises an Error from the call that asks for the text.
+    Not thread-safe, as its base. A token that cannot be drawn raises an Error from the call that generates the text.
     """
 
     def __init__(self, *arguments: Any, sampler: Any = None, **options: Any):

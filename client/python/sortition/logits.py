@@ -64,7 +64,7 @@ class LogitsTransfer:
         return there
 
     def _share(self, logits: Any) -> str:
-        """Shares memory for these logits. Returns why they have to take the host, otherwise an empty string."""
+        """Shares memory for these logits. Returns the reason if they must go through the host, else ""."""
         if self._client is None:
             return "they are sampled in this process"
         device, size = logits.device.index, logits.numel() * logits.element_size()

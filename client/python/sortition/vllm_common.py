@@ -185,7 +185,7 @@ def refuse_speculation(config: Any) -> None:
 
 
 def mode_of(speculation: Any) -> str:
-    """Returns how drafts are verified that a drafter has sampled, by vLLM's configuration of speculation."""
+    """Returns the mode that verifies a drafter's sampled drafts, from vLLM's speculative configuration."""
     return "block" if getattr(speculation, "rejection_sample_method", "standard") == "block" else "rejection"
 
 
@@ -302,7 +302,7 @@ class Drawer:
     def logprobs(self, requests: Sequence[Request], answers: Sequence[Any], width: int, logits: torch.Tensor,
                  height: Optional[int] = None, firsts: Optional[Sequence[int]] = None,
                  starts: Optional[Sequence[int]] = None) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns ids, log probabilities and ranks in vLLM's form: `height` rows, those of a request from `firsts` on.
+        """Returns ids, log probabilities and ranks in vLLM's form: `height` rows, a request's rows begin at `firsts`.
 
         The drawn token is first, then up to `width` others: the ones named by the request, else the likeliest. Those of
         a request for all are computed from its rows of `logits`, the first of which is in `starts`. By default each

@@ -214,7 +214,7 @@ class StreamDrawer:
 def remember_texts(states: Any) -> Dict[str, List[int]]:
     """Returns the texts with which the runner will add requests to its `states`, by request id.
 
-    The runner keeps them on the device, and what reads them there waits for it.
+    The runner keeps them on the device, and a read there waits for the device.
     """
     texts: Dict[str, List[int]] = {}
     add = states.add_request

@@ -294,7 +294,7 @@ class Kept:
         return self.t if self.adapted is None else self.adapted
 
     def shown_bits(self):
-        """The bits of kept tokens in answers, and those of M."""
+        """The bits of kept tokens in answers, and M's."""
         if self.adapted is None:
             return self.bits, int(self.bits[0])
         octaves = self.adapted.astype(np.float64) * float.fromhex("0x1.62e42fefa39efp-27")

@@ -97,7 +97,7 @@ class Chain:
 
 
 class Verifier:
-    """Reads records in order; `report` has the findings so far. Arguments are those of verify."""
+    """Reads records in order; `report` has the findings so far. Arguments are as for verify."""
 
     def __init__(self, keys: Iterable[bytes] = (), seeds: Iterable[str] = (), rows: Optional[Mapping[int, Any]] = None,
                  prompt: Optional[Sequence[int]] = None, tolerance: Optional[float] = None, draws: bool = True,

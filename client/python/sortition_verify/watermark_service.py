@@ -5,7 +5,7 @@
 
 POST /detect takes {"tokens": [ids...]} or, with a tokenizer, {"text": "..."}. The answer is {"p_value", "tokens",
 "keys": [{"id", "tokens", "score", "p_value"}...]}; `p_value` allows for the number of keys. Errors are {"error"} with
-status 400, 404, 411 or 413. No answer has a key, and nothing of a text is kept.
+status 400, 404, 411 or 413. No answer has a key, and no text is kept.
 
 A tokenizer is a file of Hugging Face's `tokenizers`, which must be installed for it. It must be the model's own. A text
 cut out of a longer one can begin with other tokens than the model drew: these few are not found, and the rest is.

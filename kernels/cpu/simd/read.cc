@@ -19,7 +19,7 @@ namespace sortition::kernels::cpu::HWY_NAMESPACE {
 
 namespace {
 
-// Step() passes the f32 bits of the maxima of kStep groups to keep(i, bits), a vector for the groups from i on.
+// Step() passes the f32 bits of the maxima of kStep groups to keep(i, bits), a vector for groups i, i + 1, ....
 //
 // (Constructors are spelt out: implicit ones would not be compiled for the target.)
 struct Reader32 {

@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace sortition::kernels::cpu::HWY_NAMESPACE {
 namespace {
 
-// Adds `count` groups, an even number, whose tokens all show what was sent. Adds nothing and returns false unless the
-// sums of squares show that no logit is below the lowest; masked logits are.
+// Adds `count` groups, an even number, whose tokens all show their sent logits. Adds nothing and returns false unless
+// the sums of squares show that no logit is below the lowest; masked logits are.
 template <DType kType>
 HWY_INLINE bool AddWhole(const std::byte* elements, uint32_t count, float largest_square, SpreadTotals* totals) {
   constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
@@ -32,7 +32,7 @@ HWY_INLINE bool AddWhole(const std::byte* elements, uint32_t count, float larges
   return true;
 }
 
-// Adds the live tokens of groups that show what was sent, and returns their number.
+// Adds the groups' live tokens that show their sent logits, and returns their number.
 template <DType kType>
 HWY_INLINE uint32_t AddLive(const Row& row, uint32_t first, uint32_t end, float lowest, SpreadTotals* totals) {
   const DF32 d;

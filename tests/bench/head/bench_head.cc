@@ -76,8 +76,8 @@ Rows ZipfRows(uint32_t count) {
 }
 
 // A head of normal weights, and hidden states for which its logits have a deviation of 3. The pass of low precision
-// takes weights of 8 bits and one scale a token. Its error is at most the norm of what rounding took from the weights,
-// times that of the hidden state, and the rounding of two sums.
+// takes weights of 8 bits and one scale a token. Its error is at most the norm of the weights' rounding errors times
+// the hidden state's norm, plus the rounding of two sums.
 Rows HeadRows(uint32_t count) {
   constexpr uint32_t kVocabulary = 16'384;
   constexpr uint32_t kWidth = 512;

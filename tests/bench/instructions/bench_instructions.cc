@@ -1,5 +1,5 @@
 // Instructions of a step, which no other process on the machine disturbs. Each end of each way runs under callgrind for
-// two numbers of steps; what the longer run adds is the steps'.
+// two numbers of steps; the difference is the steps'.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ namespace {
 std::atomic<uint64_t> allocations = 0;
 }  // namespace
 
-// Counts what this program allocates by C++.
+// Counts this program's allocations in C++.
 void* operator new(size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* const memory = std::malloc(bytes)) return memory;
@@ -109,7 +109,7 @@ double NumberAfter(const std::string& text, const std::string& word) {
   return std::strtod(text.c_str() + at + word.size(), nullptr);
 }
 
-// Runs a command and returns what it prints.
+// Runs a command and returns its output.
 std::string Output(const std::string& command) {
   FILE* const pipe = popen(command.c_str(), "r");
   SORTITION_CHECK(pipe != nullptr);

@@ -100,7 +100,7 @@ class Placement {
       batcher_.keeper().SetSelfTested(device, self_test.Run(device, absl::Minutes(2)));
   }
 
-  // Samples for a while; rows a second, in the end over all calls.
+  // Samples for `seconds`. The result is rows a second over all calls.
   void Run(const Logits& logits, double seconds) {
     const auto start = Clock::now();
     while (Since(start) < seconds) {

@@ -85,7 +85,7 @@ class Verifying {
   kernels::RowParameters parameters_;
   std::vector<uint32_t> drafts_;
   std::vector<std::vector<uint32_t>> listed_;
-  std::vector<std::vector<uint32_t>> bits_;  // of the probabilities of the listed tokens
+  std::vector<std::vector<uint32_t>> bits_;  // of listed tokens' probabilities
   kernels::cpu::Scratch scratch_;
   kernels::RowOutput answer_;
 };

@@ -1,4 +1,4 @@
-// Cost of a step whose rows come in shards of four ranks, beside one client with the whole rows.
+// Cost of a step whose rows come in shards of four ranks, compared with one client with the whole rows.
 #pragma once
 
 #include <cstdint>

@@ -37,8 +37,8 @@ extern "C" {
 
 // ---- library
 
-// Return the version of the library, which may be newer than that of the header, and its law version. Libraries and
-// servers of one law version draw the same tokens.
+// Return the version of the library, which may be newer than the header's, and its law version. Libraries and servers
+// of one law version draw the same tokens.
 SORTITION_API const char* sortition_version(void);
 SORTITION_API uint32_t sortition_version_number(void);
 SORTITION_API uint32_t sortition_law_version(void);
