@@ -21,9 +21,9 @@ __device__ inline u32 KeyIn(const Row& row, const View& view, u32 token) {
 constexpr u32 kMostPlaces = kListed / 2;
 static_assert(kMaxTopLogprobs + 1 <= kMostPlaces && kMostPlaces == 4 * kThreads);
 
-// Sorts the ranks rank_of(i) of `count` tokens; a rank is 0 for a token outside the distribution, which has the tokens
-// from `last` on. Leaves a counter for each rank: the number of tokens of the distribution up to it. Returns how many
-// of the tokens are in the distribution.
+// Sorts the ranks rank_of(i) of `count` tokens; a rank is 0 for a token outside the distribution. The distribution has
+// the tokens up to `last` in order. Leaves a counter for each rank: the number of tokens of the distribution up to it.
+// Returns how many of the tokens are in the distribution.
 template <typename RankOfToken>
 __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, RankOfToken rank_of) {
   Shared& shared = OnChip();

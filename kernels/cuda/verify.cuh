@@ -33,7 +33,7 @@ __device__ inline u32 DraftBits(const ChainedInput& ask, u32 token) {
   return low < draft.sparse_count && draft.sparse_tokens[low] == token ? draft.sparse_bits[low] : 0;
 }
 
-// Fails the row if its drafter's numbers are no probabilities, or give the draft none.
+// Fails the row if its drafter's numbers are no probabilities, or if the draft's is 0.
 __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch) {
   const RowInput& input = OnChip().input;
   const ChainedInput& ask = *input.chained;

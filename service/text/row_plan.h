@@ -74,7 +74,7 @@ struct RowPlan {
   bool wants_race = false;  // kScore: the places of the given tokens in the race
   bool is_tree = false;
 
-  // kReject: the first row of dense probabilities, or lists, or neither; not neither for trees. kBlock: one of them.
+  // kReject: the first row of dense probabilities, or lists; if neither, none (no tree). kBlock: dense or lists.
   // There is one distribution for each position that has drafts.
   std::optional<uint32_t> draft_row;
   std::vector<SparseDraft> sparse;

@@ -63,7 +63,7 @@ class Builder {
   }
 
   std::vector<ParameterDescription> list_;
-  std::string_view more_;  // about the parts of the last message that are no numbers
+  std::string_view more_;  // text about the last message's parts that are not numbers
 };
 
 struct NamedFeature {

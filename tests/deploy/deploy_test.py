@@ -354,7 +354,7 @@ class EngineTest(unittest.TestCase):
                     names = [entry["name"] for entry in pod[key]]
                     self.assertEqual(len(names), len(set(names)), key)
                     self.assertEqual([entry for entry in pod[key] if entry in own], own, key)
-                # It serves before anything of the engine's starts, and its volumes are there.
+                # It serves before the engine's containers start, and its volumes exist.
                 self.assertEqual(pod["initContainers"][0]["name"], "sortitiond")
                 mounts = {mount["name"] for mount in manifests.server_of(pod)["volumeMounts"]}
                 self.assertLessEqual(mounts, {volume["name"] for volume in pod["volumes"]})

@@ -17,7 +17,7 @@ CASES = 1500
 VOCABULARY = 40
 TOLERANCE = 1e-5
 
-# From there down every live logit is masked, so that larger penalties are all the same.
+# A penalty of this size masks every live logit, so larger ones have the same effect.
 MASKS_ANY = 131008.0
 
 
