@@ -20,7 +20,7 @@ NESTED = {
 }
 # Messages that are on where they are set.
 BY_PRESENCE = ("min_k", "adaptive_p")
-# Fields that reach a row as its edits, allowed tokens or noise (history.py), or that add to the answer.
+# Fields that reach a row as its edits, allowed tokens or noise (history.py), or that ask for more in the answer.
 ELSEWHERE = {
     "frequency_penalty", "presence_penalty", "penalty_scope", "logit_bias", "allowed_token_ids", "banned_token_ids",
     "nan_policy", "raw_logprobs", "processed_logprobs", "logprob_token_ids", "entropy", "kept_set", "chain", "dry",
