@@ -104,6 +104,59 @@ class ReceiptsTest : public ::testing::Test {
   std::string folder_;
 };
 
+// An opening with 65,536 biases, and 64 accepted drafts with 4,096 kept tokens each: megabytes of both, in parts.
+TEST_F(ReceiptsTest, LongReceiptsPassARing) {
+  constexpr uint32_t kVocabulary = 70'000;
+  constexpr size_t kDrafts = 64;
+  const auto key = service::WriteNewKey(At("key"));
+  ASSERT_TRUE(key.ok()) << key.status();
+  WriteFile(At("public.key"), *key + "\n");
+  const auto server = process::ServerProcess::Start(
+      SORTITIOND, {"--receipt_key=" + At("key"), "--memory_listen=unix:" + At("memory.sock")}, At("log"));
+  ASSERT_TRUE(server.ok()) << server.status();
+  client::ClientOptions asked;
+  asked.targets = {"unix:" + At("memory.sock")};
+  asked.transport.kind = client::TransportKind::kRing;
+  const auto client = client::Client::Connect(asked);
+  ASSERT_TRUE(client.ok()) << client.status();
+  client::SequenceOptions options;
+  options.request_id = "long";
+  options.vocabulary_size = kVocabulary;
+  options.parameters.set_top_k(4096);
+  for (uint32_t id = 0; id < 65'536; ++id) {
+    v1::LogitBias& bias = *options.parameters.add_logit_bias();
+    bias.set_token(id);
+    bias.set_bias(0.5f);
+  }
+  options.receipts = std::make_shared<client::ReceiptLog>();
+  auto sequence = (*client)->Open(options);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  std::vector<float> logits((kDrafts + 1) * kVocabulary);
+  for (size_t i = 0; i <= kDrafts; ++i) logits[i * kVocabulary + 7] = 30;
+  const std::vector<uint32_t> drafted(kDrafts, 7);
+  client::Drafts drafts;
+  drafts.tokens = drafted;
+  client::Row row;
+  row.sequence = sequence->get();
+  row.logits = logits.data();
+  row.drafts = &drafts;
+  const auto results = (*client)->Step({v1::DTYPE_F32, kVocabulary, {row}});
+  ASSERT_TRUE(results.ok()) << results.status();
+  const auto* const verified = std::get_if<v1::VerifyResult>(&results->front());
+  ASSERT_NE(verified, nullptr);
+  EXPECT_EQ(verified->accepted(), kDrafts);
+  sequence->reset();
+  ASSERT_TRUE(options.receipts->AwaitEnd(absl::Seconds(10)));
+  EXPECT_EQ((*client)->transport_in_use().kind, client::TransportKind::kRing);
+  const std::string receipts = options.receipts->Take();
+  EXPECT_GT(receipts.size(), size_t{3} << 20);
+  WriteFile(At("receipts"), receipts);
+  WriteFile(At("seeds"), options.receipts->SeedLine() + "\n");
+  const Ended checked = Verify({At("receipts"), keys(), seeds()});
+  EXPECT_EQ(checked.code, 0) << checked.output;
+  EXPECT_THAT(checked.output, HasSubstr("AGREES in what was checked"));
+}
+
 TEST_F(ReceiptsTest, AllAreVerified) {
   WriteReceipts();
   Ended verified = Verify({At("receipts"), keys(), seeds(), "--report=" + At("report.html")});
