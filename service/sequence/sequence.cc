@@ -38,6 +38,13 @@ bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
 
 }  // namespace
 
+Refusal TooManyEdits(bool is_first) {
+  return {is_first ? Reason::kTooMany : Reason::kOverloaded, "position", Bounds::max_step_edits().Text(),
+          is_first ? "the row's positions see more edits of logits than that"
+                   : "together with rows before this one, its positions see more edits of logits than that",
+          is_first ? absl::ZeroDuration() : absl::Milliseconds(1)};
+}
+
 Sequence::Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history)
     : kept_history_(kept_history), owner_(owner), spec_(std::move(spec)), spec_bytes_(spec_->bytes()) {}
 
@@ -131,10 +138,17 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
         Reason::kCheckpointRefused, "checkpoint", absl::StrCat("position ", intent.position),
         absl::StrCat("is of the step before position ", intent.checkpoint->position, ", or of another text")};
   }
-  in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo), 0};
-  StepGrant grant{in_flight_->ticket, LookAhead(state_.get(), ahead)};
-  in_flight_->view_bytes = BytesAhead(grant.views);
-  return grant;
+  EditAllowance* const allowed = rewrites != nullptr ? &rewrites->edits : nullptr;
+  const bool is_first = allowed == nullptr || allowed->is_whole();
+  PositionViews views = LookAhead(state_.get(), ahead, intent.edits_use, allowed);
+  if (views.size() <= ahead.tokens.size()) {
+    state_->EndLoan();
+    state_->Revert(undo);
+    return TooManyEdits(is_first);
+  }
+  in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo),
+                        BytesAhead(views, intent.edits_use)};
+  return StepGrant{in_flight_->ticket, std::move(views)};
 }
 
 std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult result) {

@@ -38,9 +38,11 @@ struct SequencePosition {
 
 // Bounds the tokens that the steps of one message may cut off histories and append to them: some 10 ms of work, in
 // which the thread serves no other stream. The first row that rewrites is always allowed; longer rewrites are
-// histories, which are taken in pieces.
+// histories, which are taken in pieces. Beside it stands the bound of the edits that the rows see.
 class RewriteAllowance {
  public:
+  EditAllowance edits;
+
   // `cost`: tokens, by SequenceState::rewrite_cost(). Returns false, and takes nothing, if it is too much.
   bool Take(uint64_t cost) {
     if (cost > left_ && left_ < kMaxRewrittenTokens) return false;
@@ -52,6 +54,10 @@ class RewriteAllowance {
  private:
   uint64_t left_ = kMaxRewrittenTokens;
 };
+
+// Returns the refusal of a row for which RewriteAllowance::edits does not suffice. `is_first`: no row before it took
+// any.
+Refusal TooManyEdits(bool is_first);
 
 // Grant: the right to run a step, with the history that it sees at each position. The ticket identifies its result.
 struct StepGrant {
@@ -72,7 +78,7 @@ class Sequence {
 
   // Starts a step. Returns the grant, or the step's result if it was answered already, or a refusal, which changes
   // nothing. `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, is charged for
-  // the intent's rewrites, even if they are refused for another reason.
+  // the intent's rewrites and the edits that its positions see, even if they are refused for another reason.
   std::variant<StepGrant, RowResult, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
                                                     const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
 

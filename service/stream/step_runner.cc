@@ -1,6 +1,7 @@
 // Steps from their message to the batcher.
 #include "service/stream/step_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -42,6 +43,21 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
       plan->mask_hashes.emplace_back(MaskHashOf(WordsOf(mask, masks[i].words(), live_vocabulary), live_vocabulary));
     }
   }
+}
+
+// Says how the row's positions use their edits. Takes those that it copies for bans if the sequence keeps no state,
+// which would take them.
+std::optional<Refusal> TakeEdits(const SequenceSpec& spec, RowPlan* plan, EditAllowance* allowance) {
+  const bool bans =
+      std::ranges::any_of(plan->masks, [](const PositionMask& mask) { return !mask.banned_tokens.empty(); });
+  const bool in_turn = !plan->compact.empty();
+  plan->intent.edits_use = in_turn ? EditsUse::kInTurn : bans ? EditsUse::kChanged : EditsUse::kTogether;
+  if (!bans || spec.stateful()) return std::nullopt;
+  const bool is_first = allowance->is_whole();
+  if (allowance->Take(spec.listed_edits.size() * (in_turn ? 1 : plan->masks.size()))) return std::nullopt;
+  Refusal refusal = TooManyEdits(is_first);
+  refusal.field = absl::StrCat("step.rows[", plan->row, "].", refusal.field);
+  return refusal;
 }
 
 // Calls `begin` for each row of a step, but refuses rows of a sequence that several rows name.
@@ -205,6 +221,7 @@ bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance
     }
     HashMasks(masks, spec.live_vocabulary, &plan);
   }
+  if (auto refusal = TakeEdits(spec, &plan, &rewrites->edits)) return refuse(*refusal);
   auto answer = GrantRow(*sequence, plan, rewrites);
   if (auto* refusal = std::get_if<Refusal>(&answer)) {
     // A replica that takes over many sequences tells each worker when its turn is.

@@ -98,7 +98,9 @@ void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found,
   Walk walk;
   Descend(log, position, end, &walk);
   const auto add = [&](uint32_t node, uint32_t length) {
-    for (const Follower& follower : nodes_[node].followers) {
+    const Followers& followers = nodes_[node].followers;
+    if (found->empty()) found->reserve(followers.size());
+    for (const Follower& follower : followers) {
       if (follower.oldest < end) found->push_back({follower.token, length});
     }
   };

@@ -76,6 +76,7 @@ class ContextIndex {
     void Clear();
     auto begin() const { return list_.begin(); }
     auto end() const { return list_.end(); }
+    size_t size() const { return list_.size(); }
     uint64_t bytes() const;  // without the object itself
 
    private:

@@ -40,14 +40,10 @@ DryTermList HistoryIndex::DryTerms(const TokenLog& log, const HistoryOptions& op
   return dry_ ? dry_->Terms(log, options.dry) : DryTermList();
 }
 
-std::vector<uint32_t> HistoryIndex::RepeatedNgrams(const TokenLog& log) const {
-  std::vector<uint32_t> tokens;
-  if (!ngrams_) return tokens;
+ContextIndex::AllFound HistoryIndex::RepeatedNgrams(const TokenLog& log) const {
   ContextIndex::AllFound found;
-  ngrams_->Find(log, &found);
-  tokens.reserve(found.size());
-  for (const ContextIndex::Found& one : found) tokens.push_back(one.token);
-  return tokens;
+  if (ngrams_) ngrams_->Find(log, &found);
+  return found;
 }
 
 uint64_t HistoryIndex::bytes() const {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
+#include "service/text/context_index.h"
 #include "service/text/dry.h"
 #include "service/text/history_options.h"
 #include "service/text/shared_contexts.h"
@@ -39,7 +39,7 @@ class HistoryIndex {
 
   DryTermList DryTerms(const TokenLog& log, const HistoryOptions& options) const;
   // Returns the tokens that would complete an n-gram that occurred before, in no order.
-  std::vector<uint32_t> RepeatedNgrams(const TokenLog& log) const;
+  ContextIndex::AllFound RepeatedNgrams(const TokenLog& log) const;
   // Returns true if the watermark's context, the last tokens, has stood before with a token after it. False for an
   // option that does not ask.
   bool RepeatsMarkedContext(const TokenLog& log) const { return marked_ && marked_->Finds(log); }

@@ -1,4 +1,4 @@
-// Steps forward and back by the state's own rewrites, so that all options that it applies hold after drafts too.
+// Steps forward and back in the state's own history, so that all options that it applies hold after drafts too.
 #include "service/text/look_ahead.h"
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 namespace sortition::service {
 namespace {
 
-using Edits = std::shared_ptr<const std::vector<kernels::LogitEdit>>;
+using kernels::LogitEdit;
 
-PositionView ViewOf(SequenceState* state, Edits edits) {
+PositionView ViewOf(SequenceState* state, PositionEdits edits) {
   return {std::move(edits), state->marked_noise(), state->forced_token(), state->phase()};
 }
 
@@ -28,22 +28,121 @@ class Walk {
     std::ranges::reverse(way);
     const auto [here, there] = std::ranges::mismatch(way_, way);
     BackTo(static_cast<size_t>(here - way_.begin()));
-    for (auto next = there; next != way.end(); ++next) {
-      rewrites_.push_back(state_.Rewrite(std::nullopt, {&tree_.tokens[static_cast<size_t>(*next)], 1}));
-    }
+    for (auto next = there; next != way.end(); ++next) state_.PushAhead(tree_.tokens[static_cast<size_t>(*next)]);
     way_ = std::move(way);
   }
 
  private:
   void BackTo(size_t length) {
-    for (; rewrites_.size() > length; rewrites_.pop_back()) state_.Revert(rewrites_.back());
+    for (; way_.size() > length; way_.pop_back()) state_.PopAhead();
   }
 
   SequenceState& state_;
   const TokenTree& tree_;
   std::vector<int32_t> way_;
-  std::vector<SequenceState::Undo> rewrites_;  // one for each token of the path
 };
+
+// Finds the edits at positions ahead by what they change in those of the first position.
+class EditsAhead {
+ public:
+  // The state is at the first position, has counted all of its tokens, and has lent its edits.
+  EditsAhead(SequenceState* state, PositionEdits lent, StepChanges changes)
+      : state_(*state), counts_(state->counts()), first_(std::move(changes)), lists_(1 + phases().size()) {
+    lists_[state->phase()] = std::move(lent);
+    first_phase_ = state->phase();
+  }
+
+  // Returns the edits at the state's position. Adds the edits that it makes and looks through to `cost`.
+  PositionEdits Find(uint64_t* cost) {
+    const StepChanges changes = state_.ChangesNow();
+    std::vector<CountChange> counted = state_.uncounted();
+    SumChanges(&counted);
+    const PositionEdits& list = ListWithin(state_.phase(), cost);
+    PositionEdits edits = list.With(Changed(changes, counted));
+    *cost += 2 * changes.size() + edits.changed();  // they were found and sorted, too
+    return edits;
+  }
+
+ private:
+  const std::vector<Phase>& phases() const { return state_.spec().history.phases; }
+
+  // Returns the edits of the first position under the options of a phase.
+  const PositionEdits& ListWithin(uint32_t phase, uint64_t* cost) {
+    std::optional<PositionEdits>& list = lists_[phase];
+    if (list) return *list;
+    const SequenceSpec& spec = state_.spec();
+    const PenaltyScope& scope = spec.history.scope;
+    const RowOptions& options = spec.Within(phase);
+    if (options.SameEdits(spec.Within(first_phase_))) {
+      list = lists_[first_phase_];
+      return *list;
+    }
+    auto all = std::make_shared<std::vector<LogitEdit>>();
+    MergeChanges(scope, options, PenaltyCounts(scope, options, counts_), first_, all.get());
+    *cost += all->size();
+    return list.emplace(std::move(all));
+  }
+
+  // Returns the edits of the tokens that the changes of the step and the counts have not in common with the first
+  // position.
+  std::vector<LogitEdit> Changed(const StepChanges& changes, const std::vector<CountChange>& counted) const {
+    const SequenceSpec& spec = state_.spec();
+    const RowOptions& options = spec.Within(state_.phase());
+    std::vector<uint32_t> tokens;
+    AddDifferent(changes, &tokens);
+    for (const CountChange& one : counted) {
+      if (one.in_prompt != 0 || one.in_output != 0) tokens.push_back(one.token);
+    }
+    std::ranges::sort(tokens);
+    const auto repeated = std::ranges::unique(tokens);
+    tokens.erase(repeated.begin(), repeated.end());
+    std::vector<LogitEdit> edits;
+    for (const uint32_t token : tokens) {
+      const CountChange more = Of(counted, token, &CountChange::token);
+      const StepChange change = Of(changes, token, &StepChange::token);
+      TokenCount count = counts_.count(token);
+      count.in_prompt += static_cast<uint32_t>(more.in_prompt);
+      count.in_output += static_cast<uint32_t>(more.in_output);
+      const LogitEdit listed = Of(options.listed_edits, token, &LogitEdit::token);
+      edits.push_back(EditOf(spec.history.scope, options, listed, count, change.dry));
+      if (change.banned) edits.back().flags |= LogitEdit::kBanned;
+    }
+    return edits;
+  }
+
+  // Returns the element of a token in a sorted list; one that changes nothing if there is none.
+  template <typename List, typename Element = List::value_type>
+  static Element Of(const List& list, uint32_t token, uint32_t Element::*token_of) {
+    const auto element = std::ranges::lower_bound(list, token, {}, token_of);
+    if (element != list.end() && (*element).*token_of == token) return *element;
+    Element none;
+    none.token = token;
+    return none;
+  }
+
+  void AddDifferent(const StepChanges& changes, std::vector<uint32_t>* tokens) const {
+    auto before = first_.begin();
+    for (const StepChange& change : changes) {
+      for (; before != first_.end() && before->token < change.token; ++before) tokens->push_back(before->token);
+      const bool is_same = before != first_.end() && *before == change;
+      if (before != first_.end() && before->token == change.token) ++before;
+      if (!is_same) tokens->push_back(change.token);
+    }
+    for (; before != first_.end(); ++before) tokens->push_back(before->token);
+  }
+
+  SequenceState& state_;
+  const PenaltyCounts& counts_;  // of the first position
+  const StepChanges first_;
+  uint32_t first_phase_ = kNoPhase;
+  std::vector<std::optional<PositionEdits>> lists_;  // by phase
+};
+
+// Returns the edits that the list of a position takes, beside those of lists that it shares.
+uint64_t EditsOf(const PositionEdits& edits, EditsUse use) {
+  const bool has_own = use == EditsUse::kChanged || (use == EditsUse::kTogether && edits.changes());
+  return has_own ? edits.size() : 0;
+}
 
 }  // namespace
 
@@ -54,29 +153,38 @@ TokenTree TokenTree::Chain(std::vector<uint32_t> tokens) {
   return tree;
 }
 
-uint64_t BytesAhead(const PositionViews& views) {
-  uint64_t bytes = 0;
+uint64_t BytesAhead(const PositionViews& views, EditsUse use) {
+  uint64_t edits = 0;
+  absl::InlinedVector<const PositionEdits*, 2> lists = {&views[0].edits};
   for (size_t i = 1; i < views.size(); ++i) {
-    bytes += sizeof(PositionView);
-    if (views[i].edits != views[i - 1].edits) bytes += views[i].edits->capacity() * sizeof(kernels::LogitEdit);
+    const PositionEdits& own = views[i].edits;
+    edits += own.changed() + EditsOf(own, use);
+    const auto shares = [&](const PositionEdits* list) { return list->SharesWith(own); };
+    if (std::ranges::none_of(lists, shares)) lists.push_back(&own);
   }
-  return bytes;
+  for (size_t i = use == EditsUse::kInTurn && views.size() > 1 ? 0 : 1; i < lists.size(); ++i)
+    edits += lists[i]->size();
+  return (views.size() - 1) * sizeof(PositionView) + edits * sizeof(LogitEdit);
 }
 
-PositionViews LookAhead(SequenceState* state, const TokenTree& tree) {
+PositionViews LookAhead(SequenceState* state, const TokenTree& tree, EditsUse use, EditAllowance* allowance) {
   SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
   PositionViews views;
-  views.push_back(ViewOf(state, state->LendEdits()));
+  StepChanges changes = state->ChangesNow();
+  uint64_t cost = state->LendCost(changes);
+  if (allowance != nullptr && !allowance->Take(cost)) return views;
+  views.push_back(ViewOf(state, PositionEdits(state->LendEdits(changes))));
   if (tree.tokens.empty()) return views;
-  state->LeaveLoan();
-  {
-    Walk walk(state, tree);
-    for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
-      walk.GoTo(index);
-      Edits edits = state->CopyEdits(*views.back().edits);
-      views.push_back(ViewOf(state, edits != nullptr ? std::move(edits) : views.back().edits));
-      views.back().ends_result = state->text_end().is_last();
-    }
+  EditsAhead ahead(state, views[0].edits, std::move(changes));
+  if (use == EditsUse::kInTurn && allowance != nullptr && !allowance->Take(views[0].edits.size())) return views;
+  Walk walk(state, tree);
+  for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
+    walk.GoTo(index);
+    cost = 0;
+    PositionEdits edits = ahead.Find(&cost);
+    if (allowance != nullptr && !allowance->Take(cost + EditsOf(edits, use))) break;
+    views.push_back(ViewOf(state, std::move(edits)));
+    views.back().ends_result = state->text_end().is_last();
   }
   return views;
 }

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
+#include "service/limits.h"
+#include "service/text/position_edits.h"
 #include "service/text/sequence_state.h"
 
 namespace sortition::service {
@@ -24,7 +25,7 @@ struct TokenTree {
 
 // The options' view of the history at one position.
 struct PositionView {
-  std::shared_ptr<const std::vector<kernels::LogitEdit>> edits;
+  PositionEdits edits;
   std::optional<kernels::NoiseKey> marked_noise;  // for a draw that a watermark marks, in place of the sequence's
   std::optional<uint32_t> forced;                 // token that is emitted in any case; the edits do not matter then
   uint32_t phase = kNoPhase;                      // its options hold
@@ -33,11 +34,36 @@ struct PositionView {
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;
 
-// Bytes of the edits that the first view does not share; consecutive views may share theirs.
-uint64_t BytesAhead(const PositionViews& views);
+// How the lists of a row's positions are used.
+enum class EditsUse : uint8_t {
+  kInTurn,    // one after the other
+  kTogether,  // at once: each list that differs has memory for itself
+  kChanged,   // at once, and each is changed further
+};
+
+// Bounds the edits that the rows of one message make, copy and look through before a kernel sees them: some 100 ms of
+// work, in which the thread serves no other stream, and as much memory as they take.
+class EditAllowance {
+ public:
+  // Returns false, and takes nothing, if it is too much.
+  bool Take(uint64_t edits) {
+    if (edits > left_) return false;
+    left_ -= edits;
+    return true;
+  }
+  bool is_whole() const { return left_ == kMaxStepEdits; }
+
+ private:
+  uint64_t left_ = kMaxStepEdits;
+};
+
+// Bytes of the views after the first, and of the lists that they need.
+uint64_t BytesAhead(const PositionViews& views, EditsUse use);
 
 // Returns the views at the history's end and after each token of the tree, tokens.size() + 1 in all. Leaves the state
-// as it was. The borrower owns the edits; without any token they are lent instead, as LendEdits says.
-PositionViews LookAhead(SequenceState* state, const TokenTree& tree);
+// as it was. The edits are lent, as SequenceState::LendEdits says. Returns fewer views if `allowance`, which may be
+// null, does not suffice for the edits of all of them.
+PositionViews LookAhead(SequenceState* state, const TokenTree& tree, EditsUse use = EditsUse::kTogether,
+                        EditAllowance* allowance = nullptr);
 
 }  // namespace sortition::service

@@ -45,7 +45,7 @@ std::string MaskingOptions(const RowPlan& plan, size_t mask, const SequenceSpec&
   // A bad word of one token is a ban.
   if (std::ranges::any_of(options.listed_edits, IsBan)) names.emplace_back("banned_token_ids or bad_words");
   if (!names.empty() && phase != kNoPhase) names.back() += absl::StrCat(" in phase ", phase);
-  if (view != nullptr && view->edits != nullptr) AddOfHistory(options, spec.history, *view->edits, &names);
+  if (view != nullptr) AddOfHistory(options, spec.history, *view->edits, &names);
   if (mask < plan.masks.size()) {
     const PositionMask& asked = plan.masks[mask];
     if (asked.mask_row) names.emplace_back("mask.mask_row");

@@ -38,22 +38,6 @@ bool MayRaise(const SequenceSpec& spec) {
   });
 }
 
-// Returns the edits with a ban of each token of `banned`, which is sorted.
-std::vector<kernels::LogitEdit> WithBans(std::span<const kernels::LogitEdit> edits,
-                                         const std::vector<uint32_t>& banned) {
-  std::vector<kernels::LogitEdit> merged;
-  merged.reserve(edits.size() + banned.size());
-  auto edit = edits.begin();
-  for (const uint32_t token : banned) {
-    while (edit != edits.end() && edit->token < token) merged.push_back(*edit++);
-    const bool is_known = edit != edits.end() && edit->token == token;
-    merged.push_back(is_known ? *edit++ : kernels::LogitEdit{.token = token});
-    merged.back().flags |= kernels::LogitEdit::kBanned;
-  }
-  merged.insert(merged.end(), edit, edits.end());
-  return merged;
-}
-
 }  // namespace
 
 kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, uint32_t position, uint32_t draw_salt) {
@@ -118,13 +102,21 @@ void RowRun::CutToAllowed() {
 
 void RowRun::MergeBans() {
   const auto bans = [](const PositionMask& mask) { return !mask.banned_tokens.empty(); };
-  if (std::ranges::none_of(plan_.masks, bans)) return;
-  banned_edits_.resize(plan_.positions());
+  const bool has_bans = std::ranges::any_of(plan_.masks, bans);
+  if (has_bans) {
+    banned_edits_.assign(plan_.positions(), PositionEdits({spec_, &spec().listed_edits}));
+  }
+  const PositionEdits* before = nullptr;
   for (uint32_t index = 0; index < plan_.positions(); ++index) {
-    const PositionMask& mask = plan_.masks[MaskOf(index)];
-    if (!bans(mask)) continue;
-    const bool has_view = !views_.empty();
-    banned_edits_[index] = WithBans(has_view ? *views_[index].edits : spec().listed_edits, mask.banned_tokens);
+    PositionEdits* edits = views_.empty() ? nullptr : &views_[index].edits;
+    if (has_bans && bans(plan_.masks[MaskOf(index)])) {
+      const PositionEdits& without = edits != nullptr ? *edits : banned_edits_[index];
+      edits = &(banned_edits_[index] = without.WithBans(plan_.masks[MaskOf(index)].banned_tokens));
+    }
+    // A compact row asks for its positions in turn.
+    if (edits == nullptr || !plan_.compact.empty()) continue;
+    edits->Keep(before);
+    before = edits;
   }
 }
 

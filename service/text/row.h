@@ -135,7 +135,7 @@ class RowRun {
   std::vector<RowMaskBits> masks_;
   PositionViews views_;
   // Each position's edits with its mask's bans. Empty if no mask bans tokens.
-  std::vector<std::vector<kernels::LogitEdit>> banned_edits_;
+  std::vector<PositionEdits> banned_edits_;
   // The masks' allowed tokens that the sequence allows in a phase too: by phase and number of the mask.
   absl::flat_hash_map<std::pair<uint32_t, size_t>, std::vector<uint32_t>> allowed_;
   std::vector<kernels::RowParameters> more_;  // one a phase, if the row wants more than its sequence

@@ -29,7 +29,8 @@ struct StepIntent {
   std::optional<TextPlace> checkpoint;  // position of the sampler state that the step brings
   std::optional<uint32_t> truncate_to;
   std::vector<uint32_t> append_tokens;
-  uint64_t options_digest = 0;  // of everything else that may change the result
+  uint64_t options_digest = 0;               // of everything else that may change the result
+  EditsUse edits_use = EditsUse::kTogether;  // by the row's positions; changes no result
 };
 
 struct SparseDraft {

@@ -116,32 +116,24 @@ uint64_t SequenceState::bytes() const {
          (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0);
 }
 
-StepChanges SequenceState::ChangesForStep() {
+void SequenceState::CountWithinPhase() {
   SettledCounts();
-  if (phase() != counted_phase_) {
-    const RowOptions& options = spec_->Within(phase());
-    if (!options.SameEdits(counted())) {
-      counts_ = std::make_shared<PenaltyCounts>(spec_->history.scope, options, *counts_);
-      lent_ = shared_ = false;
-    }
-    counted_phase_ = phase();
+  if (phase() == counted_phase_) return;
+  const RowOptions& options = spec_->Within(phase());
+  if (!options.SameEdits(counted())) {
+    counts_ = std::make_shared<PenaltyCounts>(spec_->history.scope, options, *counts_);
+    lent_ = shared_ = false;
   }
-  return ChangesOfStep(spec_->history, log_, prompt_length_, index_.get());
+  counted_phase_ = phase();
 }
 
-std::shared_ptr<const std::vector<LogitEdit>> SequenceState::CopyEdits(const std::vector<LogitEdit>& known) {
-  const StepChanges changes = ChangesForStep();
-  if (changes.empty()) {
-    return counts_->edits() == known ? nullptr : std::make_shared<std::vector<LogitEdit>>(counts_->edits());
-  }
-  auto merged = std::make_shared<std::vector<LogitEdit>>();
-  merged->reserve(counts_->edits().size() + changes.size());
-  MergeChanges(spec_->history.scope, counted(), *counts_, changes, merged.get());
-  return *merged == known ? nullptr : merged;
+uint64_t SequenceState::LendCost(const StepChanges& changes) const {
+  const bool copies = (shared_ && !uncounted_.empty()) || phase() != counted_phase_ || !changes.empty();
+  return 2 * changes.size() + (copies ? counts_->edits().size() : 0);
 }
 
-std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits() {
-  const StepChanges changes = ChangesForStep();
+std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits(const StepChanges& changes) {
+  CountWithinPhase();
   if (changes.empty()) {
     lent_ = true;
     return {counts_, &counts_->edits()};
@@ -204,6 +196,16 @@ void SequenceState::Count(uint32_t position, int32_t change) {
 void SequenceState::Push(uint32_t token) {
   log_.Push(token);
   if (index_) index_->Pushed(log_);
+  Pushed();
+}
+
+void SequenceState::PushAhead(uint32_t token) {
+  log_.Push(token);
+  if (index_) index_->PushedAhead(log_);
+  Pushed();
+}
+
+void SequenceState::Pushed() {
   const std::vector<Phase>& phases = spec_->history.phases;
   if (!phases.empty()) phases_.Pushed(phases, log_, position(), prompt_length_);
   if (!penalises_) return;

@@ -72,14 +72,17 @@ class SequenceState {
   // Cost of appending or cutting a token, in tokens of a history with no index.
   uint64_t rewrite_cost() const { return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size(); }
 
-  // Lends the edits that the next row sees: listed bias and bans, and those that follow from the history. They do not
-  // change until EndLoan, which must be called after the last read. A caller that cannot know of the last read calls
-  // LeaveLoan instead: the borrower keeps the edits, and this state continues with a copy.
-  std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits();
+  // Returns what the options change in the next step alone.
+  StepChanges ChangesNow() const { return ChangesOfStep(spec_->history, log_, prompt_length_, index_.get()); }
+  // Lends the edits that the next row sees: listed bias and bans, and those that follow from the history. `changes` is
+  // ChangesNow(). They do not change until EndLoan, which must be called after the last read. A caller that cannot know
+  // of the last read calls LeaveLoan instead: the borrower keeps the edits, and this state continues with a copy.
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits(const StepChanges& changes);
+  std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits() { return LendEdits(ChangesNow()); }
+  // Returns the edits that LendEdits copies and makes. Those of the step alone count twice: they were found, too.
+  uint64_t LendCost(const StepChanges& changes) const;
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
-  // Returns a copy of the same edits; null if they equal `known`.
-  std::shared_ptr<const std::vector<kernels::LogitEdit>> CopyEdits(const std::vector<kernels::LogitEdit>& known);
 
   // The token that is emitted next in any case, if the options force one.
   std::optional<uint32_t> forced_token() const {
@@ -110,6 +113,13 @@ class SequenceState {
   Undo Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append);
   void Revert(const Undo& undo);
 
+  // Appends a token that is cut off again before the state changes otherwise, and cuts it off. Between the two, what
+  // the state finds in its history is that of the longer history, but it lends no edits: uncounted() has the changes of
+  // its counts.
+  void PushAhead(uint32_t token);
+  void PopAhead() { Truncate(position() - 1); }
+  const std::vector<CountChange>& uncounted() const { return uncounted_; }
+
   // Returns a state that continues this one from `position`, between lowest_truncation() and position(), under `spec`,
   // which has the same vocabulary sizes. Null if its options look at more of the history than is kept. The two share
   // equal parts.
@@ -123,14 +133,16 @@ class SequenceState {
 
   // Returns the counts of all tokens.
   const PenaltyCounts& SettledCounts();
-  // Finds counts_ under the options of the phase, and returns the changes for the next row.
-  StepChanges ChangesForStep();
+  // Counts all tokens, under the options of the phase.
+  void CountWithinPhase();
   const RowOptions& counted() const { return spec_->Within(counted_phase_); }
   // Counts the token at `position`, which enters or leaves the scope of penalties.
   void Count(uint32_t position, int32_t change);
   // Counts that the tokens from `position` on are cut off.
   void Uncount(uint32_t position);
   void Push(uint32_t token);
+  // Finds the phase and the counts after a token was appended.
+  void Pushed();
   void CutLog(uint32_t position);
   void Truncate(uint32_t position);
 

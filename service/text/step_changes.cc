@@ -48,9 +48,9 @@ StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, ui
     for (const DryTerm& term : index->DryTerms(log, options)) {
       changes.push_back({.token = term.token, .dry = term.term});
     }
-    const std::vector<uint32_t> repeated = index->RepeatedNgrams(log);
+    const ContextIndex::AllFound repeated = index->RepeatedNgrams(log);
     changes.reserve(changes.size() + repeated.size());
-    for (const uint32_t token : repeated) changes.push_back({.token = token, .banned = true});
+    for (const ContextIndex::Found& one : repeated) changes.push_back({.token = one.token, .banned = true});
   }
   BanBadWords(options, log, prompt_length, &changes);
   SortByToken(std::span(changes));

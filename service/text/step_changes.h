@@ -17,6 +17,7 @@ struct StepChange {
   uint32_t token = 0;
   bool banned = false;
   double dry = 0;  // subtracted from the logit
+  bool operator==(const StepChange&) const = default;
 };
 using StepChanges = absl::InlinedVector<StepChange, 16>;
 

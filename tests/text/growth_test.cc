@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "service/text/look_ahead.h"
 #include "service/text/sequence_state.h"
 
 namespace sortition::service::growth_test {
@@ -93,20 +94,68 @@ TEST(Growth, FollowersOfOneContextAreFoundInTime) {
 
 // A fork, cut anywhere, and the first steps after it cost no more than a few positions of the index.
 TEST(Growth, ForkSharesTheIndex) {
-  const auto time = [](uint32_t tokens, uint32_t part) {
-    const auto spec = GrowingSpec();
-    spec->history.no_repeat_ngram = 3;
+  const auto spec = GrowingSpec();
+  spec->history.no_repeat_ngram = 3;
+  const auto time = [&](uint32_t tokens) {
     const std::shared_ptr<SequenceState> parent = SequenceState::Build(spec, DifferentTokens(tokens), 0, 64);
     parent->Fork(spec, tokens);
-    return LeastSeconds([&] {
-      const auto child = parent->Fork(spec, tokens / 4 * part);
-      child->Append(5);
-      child->LendEdits();
-      child->EndLoan();
-    });
+    double longest = 0;
+    for (const uint32_t part : {0u, 1u, 2u, 4u}) {
+      longest = std::max(longest, LeastSeconds([&] {
+                           const auto child = parent->Fork(spec, tokens / 4 * part);
+                           child->Append(5);
+                           child->LendEdits();
+                           child->EndLoan();
+                         }));
+    }
+    return longest;
   };
-  const double small = time(4000, 4);
-  for (const uint32_t part : {0u, 1u, 2u, 4u}) EXPECT_LT(time(512'000, part), 60 * small);
+  EXPECT_LT(time(256'000), 40 * time(4000));
+}
+
+// Returns the time in which a row sees the edits of all its positions, one after the other.
+double SecondsInTurn(const std::shared_ptr<const SequenceSpec>& spec, const std::vector<uint32_t>& history,
+                     uint32_t drafts) {
+  const std::shared_ptr<SequenceState> state = SequenceState::Build(spec, history, 0, 64);
+  const TokenTree tree = TokenTree::Chain([&] {
+    std::vector<uint32_t> tokens;
+    for (uint32_t i = 0; i < drafts; ++i) tokens.push_back(900'000 + i % 2);
+    return tokens;
+  }());
+  return LeastSeconds([&] {
+    size_t edits = 0;
+    for (const PositionView& view : LookAhead(state.get(), tree, EditsUse::kInTurn)) edits += (*view.edits).size();
+    state->EndLoan();
+    EXPECT_GE(edits, drafts * spec->penalises() * history.size());
+  });
+}
+
+TEST(Growth, DraftsInTurnShareOneListOfEdits) {
+  const std::vector<uint32_t> history = DifferentTokens(400'000);
+  EXPECT_LT(SecondsInTurn(PenaltySpec(), history, 64), 8 * SecondsInTurn(PenaltySpec(), history, 1));
+}
+
+// Drafts that begin and end a phase in turn.
+TEST(Growth, PhasesInTurnCountOnce) {
+  const auto spec = PenaltySpec();
+  Phase& phase = spec->history.phases.emplace_back();
+  phase.begin = {900'000};
+  phase.end = {900'001};
+  phase.options.frequency_penalty = 0.5f;
+  const std::vector<uint32_t> history = DifferentTokens(400'000);
+  EXPECT_LT(SecondsInTurn(spec, history, 64), 8 * SecondsInTurn(spec, history, 2));
+}
+
+// Each position bans them, and none is sorted or copied again.
+TEST(Growth, StopTokensHeldBackAreMerged) {
+  const auto spec = [](uint32_t stop_tokens) {
+    auto with = GrowingSpec();
+    with->history.min_tokens = 100;
+    with->history.stop_tokens.resize(stop_tokens);
+    std::iota(with->history.stop_tokens.begin(), with->history.stop_tokens.end(), 0u);
+    return with;
+  };
+  EXPECT_LT(SecondsInTurn(spec(64'000), {1, 2, 3}, 64), 64 * SecondsInTurn(spec(4000), {1, 2, 3}, 64));
 }
 
 // A text of one token, and breakers that begin with it.

@@ -1,6 +1,7 @@
 // The rules of steps, retries and ownership for one sequence.
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <optional>
 
 #include "service/sequence/sequence.h"
@@ -178,6 +179,42 @@ TEST_F(SequenceRules, LongHistoryIsNotReadAnew) {
   using State = std::unique_ptr<SequenceState>;
   EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, child, kMaxRereadTokens)));
   EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, parent, std::nullopt)));
+}
+
+// After a long history each position of a row sees many edits, and a device needs all lists at once.
+TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
+  const auto spec = std::make_shared<SequenceSpec>(*spec_);
+  spec->vocabulary = spec->live_vocabulary = 1'000'000;
+  spec->frequency_penalty = 0.5f;
+  std::vector<uint32_t> history(400'000);
+  std::iota(history.begin(), history.end(), 0);
+  auto state = SequenceState::Build(spec, history, 0, kKept);
+  const uint64_t hash = state->history_hash();
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, spec, &state)));
+  const TokenTree drafts = TokenTree::Chain(std::vector<uint32_t>(64, 1));
+  RewriteAllowance message;
+  const auto begin = [&](EditsUse use, RewriteAllowance* rewrites) {
+    StepIntent intent = Intent(1, 400'000, hash);
+    intent.edits_use = use;
+    return sequence_.Begin(owner_, intent, drafts, rewrites);
+  };
+  const auto expect_refused = [&](Reason reason, RewriteAllowance* rewrites) {
+    auto begun = begin(EditsUse::kTogether, rewrites);
+    ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
+    EXPECT_EQ(std::get<Refusal>(begun).reason, reason);
+    EXPECT_EQ(std::get<Refusal>(begun).field, "position");
+    EXPECT_EQ(std::get<Refusal>(begun).limit, absl::StrCat("max_step_edits ", kMaxStepEdits));
+  };
+  ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kTooMany, &message));
+  message = {};
+  for (RewriteAllowance* rewrites : {&message, static_cast<RewriteAllowance*>(nullptr)}) {
+    auto begun = begin(rewrites != nullptr ? EditsUse::kInTurn : EditsUse::kTogether, rewrites);
+    ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
+    EXPECT_EQ(std::get<StepGrant>(begun).views.size(), 65u);
+    sequence_.Abort(std::get<StepGrant>(begun).ticket);
+  }
+  // A row after others may come again alone.
+  ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kOverloaded, &message));
 }
 
 TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
