@@ -288,6 +288,7 @@ absl::Status Server::Listen() {
   if (load_reports_) load_reports_->Register(&builder);
   health_.Register(&builder);
   for (uint32_t i = 0; i < config_.stream_threads; ++i) queues_.push_back(std::make_unique<CallQueue>(&builder));
+  health_queue_ = std::make_unique<CallQueue>(&builder, /*takes_connections=*/false);
 
   if (!config_.health_listen.empty()) {
     auto listener = StartHealth();
@@ -306,7 +307,7 @@ absl::Status Server::Listen() {
   streams_.Start(queues_);
   information_.Start(queues_.front().get());
   if (load_reports_) load_reports_->Start(queues_.front().get());
-  health_.Start(queues_.front().get());
+  health_.Start(health_queue_.get());
   for (const auto& queue : queues_) threads_.emplace_back([queue = queue.get()] { queue->Serve(); });
   timekeeper_.emplace(kTick, [this] { Tick(); });
   if (absl::Status status = CheckGuard(); !status.ok()) return status;
@@ -328,6 +329,7 @@ void Server::Tick() {
   if (load_reports_) load_reports_->Tick(now);
   health_.Tick(now);
   health_alone_.Tick(now);
+  health_queue_->Poll();
   if (health_server_.queue != nullptr) health_server_.queue->Poll();
   if (admin_server_.queue != nullptr) admin_server_.queue->Poll();
 }
@@ -355,7 +357,7 @@ void Server::Stop() {
   if (accept_loop_) accept_loop_->Stop();
   if (memory_server_) memory_server_->Stop();
   ShutDown(*server_);
-  std::vector<CallQueue*> queues;
+  std::vector<CallQueue*> queues = {health_queue_.get()};
   for (const auto& queue : queues_) queues.push_back(queue.get());
   for (const SideServer* side : {&health_server_, &admin_server_}) {
     if (side->server == nullptr) continue;

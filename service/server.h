@@ -138,6 +138,8 @@ class Server {
   AdminService admin_;
   std::vector<std::unique_ptr<CallQueue>> queues_;
   std::vector<std::thread> threads_;  // one for each queue
+  // Polled by the timekeeper: health is answered even while every stream's thread is at work on one long message.
+  std::unique_ptr<CallQueue> health_queue_;
   std::unique_ptr<grpc::Server> server_;
   SideServer health_server_;
   SideServer admin_server_;

@@ -5,7 +5,8 @@
 
 namespace sortition::server {
 
-CallQueue::CallQueue(grpc::ServerBuilder* builder) : queue_(builder->AddCompletionQueue()) {}
+CallQueue::CallQueue(grpc::ServerBuilder* builder, bool takes_connections)
+    : queue_(builder->AddCompletionQueue(takes_connections)) {}
 
 CallQueue::~CallQueue() {
   if (!shut_down_) ShutDown();

@@ -41,7 +41,8 @@ class QueueEvent {
 // server has shut down -> ShutDown -> destroyed. If the server was never started, the destructor does all this.
 class CallQueue {
  public:
-  explicit CallQueue(grpc::ServerBuilder* builder);
+  // `takes_connections`: a thread serves the queue, and reads the sockets of a share of the connections.
+  explicit CallQueue(grpc::ServerBuilder* builder, bool takes_connections = true);
   // Called when no thread serves the queue and its server is destroyed.
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;

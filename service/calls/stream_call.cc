@@ -100,14 +100,15 @@ void StreamCall::OnRequested(bool ok) {
   peer_ = context_.peer();
   transport_ = absl::StartsWith(peer_, "unix") ? service::Transport::kUnix : service::Transport::kTcp;
   evidence_ = EvidenceOf(context_);
-  std::optional<service::Refusal> unauthorized = Authorize();
+  auto authorized = Authorize();
+  if (auto* identity = std::get_if<std::string>(&authorized)) tenant_ = std::move(*identity);
   if (std::optional<service::Refusal> refusal = surroundings_.host->OnAccepted(this)) {
     Refuse(*refusal);
     return;
   }
   admitted_ = true;
-  if (unauthorized) {
-    Refuse(*unauthorized);
+  if (const auto* refusal = std::get_if<service::Refusal>(&authorized)) {
+    Refuse(*refusal);
     return;
   }
   auto client_stream = surroundings_.engine->clients().OpenStream(tenant_);
@@ -119,17 +120,18 @@ void StreamCall::OnRequested(bool ok) {
   Open();
 }
 
-std::optional<service::Refusal> StreamCall::Authorize() {
+std::variant<std::string, service::Refusal> StreamCall::Authorize() {
   const Authorization& authorization = *surroundings_.authorization;
   authorized_version_ = authorization.version();  // read first: a list that comes meanwhile is then noticed
-  auto authorized = authorization.Authorize(evidence_, kSample);
+  return authorization.Authorize(evidence_, kSample);
+}
+
+std::optional<service::Refusal> StreamCall::FindRevoked() {
+  if (surroundings_.authorization->version() == authorized_version_) return std::nullopt;
+  auto authorized = Authorize();
   if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
-  std::string& identity = std::get<std::string>(authorized);
-  if (shell_ && identity != tenant_) {
-    return service::Refusal{service::Reason::kUnauthenticated, "identity", "", "this client has another identity now"};
-  }
-  tenant_ = std::move(identity);
-  return std::nullopt;
+  if (std::get<std::string>(authorized) == tenant_) return std::nullopt;
+  return service::Refusal{service::Reason::kUnauthenticated, "identity", "", "this client has another identity now"};
 }
 
 void StreamCall::Refuse(const service::Refusal& refusal) {
@@ -160,6 +162,7 @@ void StreamCall::Open() {
                                       .tenant = tenant_,
                                       .drain_grace = surroundings_.drain_grace},
                  std::make_unique<Transport>(&stream_, written_.tag()));
+  open_.store(true, std::memory_order_release);
   Advance();
 }
 
@@ -227,21 +230,25 @@ void StreamCall::Advance() {
   }
 }
 
-void StreamCall::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
-  absl::MutexLock lock(&mutex_);
-  if (phase_ != Phase::kOpen) return;
-  shell_->Drain(cause, grace);
-  Advance();
+void StreamCall::Tick(absl::Time now, std::optional<absl::Duration> drain_grace) {
+  if (!open_.load(std::memory_order_acquire)) return;
+  if (drain_grace && !std::exchange(told_, true)) shell_->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, *drain_grace);
+  const bool was_revoked = revoked_.has_value();
+  if (!was_revoked) revoked_ = FindRevoked();
+  if (!mutex_.TryLock()) {
+    // An event still runs since the last tick. Its stream ends without the refusal that the lock would allow.
+    if (was_revoked) context_.TryCancel();
+    return;
+  }
+  CheckTime(now);
+  mutex_.Unlock();
 }
 
-void StreamCall::Tick(absl::Time now) {
-  absl::MutexLock lock(&mutex_);
+void StreamCall::CheckTime(absl::Time now) {
   if (phase_ != Phase::kOpen) return;
-  if (surroundings_.authorization->version() != authorized_version_) {
-    if (std::optional<service::Refusal> refusal = Authorize()) {
-      Refuse(*refusal);
-      return;
-    }
+  if (revoked_) {
+    Refuse(*revoked_);
+    return;
   }
   switch (shell_->CheckTime(now)) {
     case StreamShell::Due::kStalled:

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -68,7 +69,7 @@ class ReceivedMessage {
   std::vector<devices::ByteSegment> segments_;
 };
 
-// Thread-safe. One queue runs the events, one at a time; any thread calls Drain and Tick.
+// Thread-safe. One queue runs the events, one at a time; one other thread calls Tick.
 class StreamCall {
  public:
   using AsyncService = v1::SamplingService::WithRawMethod_Stream<
@@ -106,13 +107,11 @@ class StreamCall {
   // Waits on the queue for the next client. Called once.
   void Request();
 
-  // Announces the end to the client, once. Ends the stream when its steps are answered or the shortest `grace` has
-  // passed.
-  void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
-
-  // Ends the stream if its client does not read, its grace has passed or its caller has lost admission; drains it if it
-  // is old; reads again if there is room. Called every few milliseconds.
-  void Tick(absl::Time now);
+  // Ends a stream whose client does not read, whose grace has passed or whose caller is no longer admitted; drains an
+  // old one; reads again where there is room. Called every few milliseconds. Waits for no event that runs: the next
+  // tick does what this one could not. `drain_grace`: set while the server drains. The client is told once, and the
+  // stream ends when its steps are answered or the grace has passed.
+  void Tick(absl::Time now, std::optional<absl::Duration> drain_grace);
 
  private:
   enum class Phase { kRequested, kOpen, kFinishing, kAbandoned };
@@ -146,8 +145,11 @@ class StreamCall {
   void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Finds out who the caller is. Returns the refusal if it is not served.
-  std::optional<service::Refusal> Authorize() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckTime(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns who the caller is, or the refusal if it is not served.
+  std::variant<std::string, service::Refusal> Authorize();
+  // Returns the refusal if a newer list does not admit the caller under its identity.
+  std::optional<service::Refusal> FindRevoked();
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   service::Observer& observer() const { return surroundings_.engine->observer(); }
 
@@ -176,14 +178,21 @@ class StreamCall {
 
   grpc::Alarm back_off_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer incoming_ ABSL_GUARDED_BY(mutex_);
-  std::optional<StreamShell> shell_ ABSL_GUARDED_BY(mutex_);  // once the caller is admitted
   service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
   std::string peer_ ABSL_GUARDED_BY(mutex_);
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // the client has been sent a message
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
-  Evidence evidence_ ABSL_GUARDED_BY(mutex_);
-  uint64_t authorized_version_ ABSL_GUARDED_BY(mutex_) = 0;  // of the authorization that admitted the caller
-  std::string tenant_ ABSL_GUARDED_BY(mutex_);               // the caller's identity
+
+  // Set by the event that admits the caller, before open_.
+  Evidence evidence_;
+  std::string tenant_;                // the caller's identity
+  std::optional<StreamShell> shell_;  // all but its Drain under the lock
+  uint64_t authorized_version_ = 0;   // of the list asked last; then the ticks' own
+  std::atomic<bool> open_ = false;    // for ticks
+
+  // The ticks' own.
+  bool told_ = false;  // of the server's drain
+  std::optional<service::Refusal> revoked_;
 };
 
 }  // namespace sortition::server

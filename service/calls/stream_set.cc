@@ -55,7 +55,7 @@ std::optional<service::Refusal> StreamSet::OnAccepted(StreamCall* call) {
 
 std::optional<service::Refusal> StreamSet::Admit() {
   absl::MutexLock lock(&mutex_);
-  if (draining_) {
+  if (drain_grace_) {
     return service::Refusal{service::Reason::kDraining, "", "", "the server is shutting down", absl::Seconds(1)};
   }
   const service::Bound most = service::Bounds(engine_.limits()).max_streams();
@@ -82,12 +82,8 @@ void StreamSet::OnOver(StreamCall* call, bool admitted) {
 }
 
 uint32_t StreamSet::Drain(absl::Duration grace) {
-  {
-    absl::MutexLock lock(&mutex_);
-    draining_ = true;
-  }
-  for (const auto& call : calls()) call->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, grace);
   absl::MutexLock lock(&mutex_);
+  drain_grace_ = grace;
   streams_ended_.WaitFor(&mutex_, grace + kLastWrites,
                          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return streams_ == 0; });
   return streams_;
@@ -99,15 +95,15 @@ void StreamSet::AwaitNoCalls() {
 }
 
 void StreamSet::Tick(absl::Time now) {
-  for (const auto& call : calls()) call->Tick(now);
-}
-
-std::vector<std::shared_ptr<StreamCall>> StreamSet::calls() const {
-  absl::MutexLock lock(&mutex_);
   std::vector<std::shared_ptr<StreamCall>> calls;
-  calls.reserve(calls_.size());
-  for (const auto& [pointer, call] : calls_) calls.push_back(call);
-  return calls;
+  std::optional<absl::Duration> drain_grace;
+  {
+    absl::MutexLock lock(&mutex_);
+    drain_grace = drain_grace_;
+    calls.reserve(calls_.size());
+    for (const auto& [pointer, call] : calls_) calls.push_back(call);
+  }
+  for (const auto& call : calls) call->Tick(now, drain_grace);
 }
 
 uint32_t StreamSet::streams() const {

@@ -33,11 +33,11 @@ class StreamSet : private StreamCall::Host, private SampleCalls::Host {
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // Called when the server has been started. A stream stays on the queue that accepted it.
   void Start(const std::vector<std::unique_ptr<CallQueue>>& queues);
-  // Runs StreamCall::Tick of each stream. Called every few milliseconds.
+  // Runs StreamCall::Tick of each stream. Called every few milliseconds by one thread, which waits for no stream's.
   void Tick(absl::Time now);
 
-  // Refuses every later stream and tells the open ones to end. Blocks until none is left, at most for `grace` and a
-  // second for the last writes. Returns the number left.
+  // Refuses new streams from now on; the next tick tells the open ones to end. Blocks until none is left, at most for
+  // `grace` and a second for the last writes. Returns the number left.
   uint32_t Drain(absl::Duration grace);
 
   // Blocks until no call is left. Called after the server's shutdown, which ends calls.
@@ -53,7 +53,6 @@ class StreamSet : private StreamCall::Host, private SampleCalls::Host {
   void Release() override;
 
   void RequestCall(CallQueue* queue);
-  std::vector<std::shared_ptr<StreamCall>> calls() const;
   bool NoCalls() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   service::Engine& engine_;
@@ -65,8 +64,8 @@ class StreamSet : private StreamCall::Host, private SampleCalls::Host {
   // The open calls, and on each queue one that waits for a client.
   absl::flat_hash_map<StreamCall*, std::shared_ptr<StreamCall>> calls_ ABSL_GUARDED_BY(mutex_);
   uint32_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
-  service::SteadyCondVar streams_ended_;  // when streams_ becomes 0
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  service::SteadyCondVar streams_ended_;                               // when streams_ becomes 0
+  std::optional<absl::Duration> drain_grace_ ABSL_GUARDED_BY(mutex_);  // set by Drain
 };
 
 }  // namespace sortition::server

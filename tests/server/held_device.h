@@ -21,6 +21,9 @@ class HeldDevice final : public devices::Device {
   void Submit(std::vector<devices::DeviceRow> rows, Done done) override {
     {
       absl::MutexLock lock(&mutex_);
+      thread_waits_ = holds_threads_;
+      mutex_.Await(absl::Condition(
+          +[](bool* holds) { return !*holds; }, &holds_threads_));
       if (held_) {
         batches_.push_back({std::move(rows), std::move(done)});
         return;
@@ -39,18 +42,31 @@ class HeldDevice final : public devices::Device {
     held_ = true;
   }
 
+  // Keeps the threads that bring batches from now on: those of streams, in the middle of a message.
+  void HoldThreads() {
+    absl::MutexLock lock(&mutex_);
+    holds_threads_ = true;
+  }
+
+  // Blocks until a thread is being kept.
+  void AwaitThread() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&thread_waits_));
+  }
+
   // Blocks until a batch is being kept.
   void AwaitBatch() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &HeldDevice::HasBatch));
   }
 
-  // Passes on the kept batches and keeps no more.
+  // Passes on the kept batches and threads, and keeps no more.
   void Release() {
     std::vector<Batch> batches;
     {
       absl::MutexLock lock(&mutex_);
       held_ = false;
+      holds_threads_ = false;
       batches.swap(batches_);
     }
     for (Batch& batch : batches) inner_->Submit(std::move(batch.rows), std::move(batch.done));
@@ -66,6 +82,8 @@ class HeldDevice final : public devices::Device {
   const std::unique_ptr<devices::Device> inner_;
   absl::Mutex mutex_;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool holds_threads_ ABSL_GUARDED_BY(mutex_) = false;
+  bool thread_waits_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Batch> batches_ ABSL_GUARDED_BY(mutex_);
 };
 
