@@ -70,6 +70,20 @@ void ClientAccount::GiveBackRegion(uint64_t bytes) {
   use_.memory_bytes -= bytes;
 }
 
+std::optional<Refusal> ClientAccount::TakeAnswer(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const Bound most = Bounds(limits_).client_answer_bytes();
+  if (answer_bytes_ >= most.value) return Beyond("answer", most, kRetryAfter);
+  answer_bytes_ += bytes;
+  return std::nullopt;
+}
+
+void ClientAccount::GiveBackAnswer(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  SORTITION_CHECK(answer_bytes_ >= bytes);
+  answer_bytes_ -= bytes;
+}
+
 std::optional<Refusal> ClientAccount::Charge(uint32_t rows, uint64_t bytes, const char* field) {
   if (limits_.client_rows_per_second == 0 && limits_.client_bytes_per_second == 0) return std::nullopt;
   absl::MutexLock lock(&mutex_);

@@ -40,9 +40,13 @@ class ClientAccount {
   std::optional<Refusal> TakeRegion(uint64_t bytes, const std::string& field);
   void GiveBackRegion(uint64_t bytes);
 
-  // Charges rows and bytes that have arrived. Refuses while earlier charges exceed the rates' allowance since then plus
-  // one second's worth. A refused charge counts nothing; the refusal advises when to try again. So one message may
-  // exceed a second's worth, and the average rate still holds.
+  // Holds the bytes of an answer until GiveBackAnswer. Refuses it while earlier ones exceed the bound.
+  std::optional<Refusal> TakeAnswer(uint64_t bytes);
+  void GiveBackAnswer(uint64_t bytes);
+
+  // Charges rows and bytes that have arrived. Refuses while earlier charges exceed the allowance of the rates since
+  // then, plus one second's worth. A refused charge costs nothing, and the refusal advises when the next one will pass.
+  // So one message may exceed a second's worth, and the average rate still holds.
   std::optional<Refusal> Charge(uint32_t rows, uint64_t bytes, const char* field);
 
   Use use() const;
@@ -64,6 +68,7 @@ class ClientAccount {
   const Clock& clock_;
   mutable absl::Mutex mutex_;
   Use use_ ABSL_GUARDED_BY(mutex_);
+  uint64_t answer_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   mutable Allowance rows_ ABSL_GUARDED_BY(mutex_);
   mutable Allowance bytes_ ABSL_GUARDED_BY(mutex_);
 };

@@ -27,41 +27,43 @@ namespace sortition::server {
 using service::Reason;
 using service::Refusal;
 
-// Life: waits for a client -> runs -> is answered. Deletes itself after its last event.
+// Life: waits for a client -> runs -> is answered -> the answer is read. Deletes itself after its last event.
 class SampleCalls::Call final : public QueueEvent {
  public:
-  Call(const Surroundings& surroundings, CallQueue* queue) : surroundings_(surroundings), queue_(*queue) {
+  Call(SampleCalls* calls, CallQueue* queue) : calls_(*calls), queue_(*queue) {
     queue_.AddCall();
     surroundings_.service->RequestSample(&context_, &request_, &responder_, queue_.get(), queue_.get(), tag());
   }
-  ~Call() {
-    if (admitted_) surroundings_.host->Release();
-  }
+
+  void Cancel() { context_.TryCancel(); }
 
   void Run(bool ok) override {
     // Not ok before the answer: the server has shut down. After it: the client has gone.
     if (!ok || begun_) {
       CallQueue& queue = queue_;
+      if (begun_) calls_.RemoveUnread(unread_);
+      if (account_) account_->GiveBackAnswer(answer_bytes_);
+      if (admitted_) surroundings_.host->OnAnswerRead();
       delete this;
       queue.RemoveCall();
       return;
     }
     begun_ = true;
-    new Call(surroundings_, &queue_);
+    new Call(&calls_, &queue_);
     if (const std::optional<Refusal> refusal = Begin()) Refuse(*refusal);
   }
 
  private:
   // Starts the rows, or says why the call is refused.
   std::optional<Refusal> Begin() {
-    if (auto refusal = surroundings_.host->Admit()) return refusal;
-    admitted_ = true;
     auto authorized = surroundings_.authorization->Authorize(EvidenceOf(context_), kSample);
     if (auto* refusal = std::get_if<Refusal>(&authorized)) return std::move(*refusal);
     tenant_ = std::get<std::string>(std::move(authorized));
     auto stream = surroundings_.engine->clients().OpenStream(tenant_);
     if (auto* refusal = std::get_if<Refusal>(&stream)) return std::move(*refusal);
+    if (auto refusal = surroundings_.host->Admit()) return refusal;
     client_stream_ = std::get<service::ClientStream>(std::move(stream));
+    admitted_ = true;
 
     service::Observer& observer = surroundings_.engine->observer();
     transport_ = absl::StartsWith(context_.peer(), "unix") ? service::Transport::kUnix : service::Transport::kTcp;
@@ -112,9 +114,13 @@ class SampleCalls::Call final : public QueueEvent {
     grpc::ByteBuffer bytes;
     bool own_buffer;
     SORTITION_CHECK(grpc::SerializationTraits<v1::SampleResponse>::Serialize(response, &bytes, &own_buffer).ok());
+    auto account = surroundings_.engine->clients().Of(tenant_);
+    if (const auto refusal = account->TakeAnswer(bytes.Length())) return Refuse(*refusal);
+    account_ = std::move(account);
+    answer_bytes_ = bytes.Length();
     surroundings_.engine->observer().MessageSent(transport_, bytes.Length());
     Http2Guard::Instance().AddAnswer(context_.peer());
-    AddLoad();
+    OnAnswered();
     responder_.Finish(bytes, grpc::Status::OK, tag());
   }
 
@@ -125,15 +131,20 @@ class SampleCalls::Call final : public QueueEvent {
                               {"tenant", tenant_},
                               {"reason", service::ReasonName(refusal.reason)},
                               {"message", refusal.message}});
-    AddLoad();
+    OnAnswered();
     responder_.FinishWithError(RefusedStatus(refusal), tag());
   }
 
-  void AddLoad() {
+  // Called before the answer is written, whose end may come at once.
+  void OnAnswered() {
+    client_stream_ = {};
+    if (admitted_) surroundings_.host->OnAnswered();
+    unread_ = calls_.AddUnread(this);
     if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
   }
 
-  const Surroundings& surroundings_;
+  SampleCalls& calls_;
+  const Surroundings& surroundings_ = calls_.surroundings_;
   CallQueue& queue_;
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
@@ -142,12 +153,33 @@ class SampleCalls::Call final : public QueueEvent {
   bool admitted_ = false;
   std::string tenant_;
   service::Transport transport_ = service::Transport::kTcp;
-  service::ClientStream client_stream_;
+  service::ClientStream client_stream_;              // while the call runs
+  std::shared_ptr<service::ClientAccount> account_;  // holds answer_bytes_, once there is an answer
+  uint64_t answer_bytes_ = 0;
+  Unread::iterator unread_;                      // once it is answered
   std::shared_ptr<const ReceivedMessage> held_;  // counts the call's bytes
   std::shared_ptr<const v1::SampleRequest> message_;
   std::optional<service::SampleRun> run_;
 };
 
-void SampleCalls::Start(CallQueue* queue) { new Call(surroundings_, queue); }
+void SampleCalls::Start(CallQueue* queue) { new Call(this, queue); }
+
+SampleCalls::Unread::iterator SampleCalls::AddUnread(Call* call) {
+  absl::MutexLock lock(&mutex_);
+  return unread_.emplace(unread_.end(), surroundings_.engine->clock().Now(), call);
+}
+
+void SampleCalls::RemoveUnread(Unread::iterator call) {
+  absl::MutexLock lock(&mutex_);
+  unread_.erase(call);
+}
+
+void SampleCalls::Tick(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [answered, call] : unread_) {
+    if (now - answered <= surroundings_.engine->limits().stalled_write) break;
+    call->Cancel();
+  }
+}
 
 }  // namespace sortition::server

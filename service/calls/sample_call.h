@@ -3,9 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "service/calls/call_queue.h"
 #include "service/calls/stream_call.h"
 #include "service/engine.h"
@@ -18,13 +23,14 @@ namespace sortition::server {
 // Thread-safe. Outlives its calls; CallQueue::AwaitNoCalls waits for their end.
 class SampleCalls {
  public:
-  // Counts calls together with streams. Both functions are thread-safe.
+  // Counts calls that run together with streams. Thread-safe.
   class Host {
    public:
     virtual ~Host() = default;
-    // Returns why a call is not served, or nothing: then it counts until Release.
+    // Returns why a call is not served, or nothing: then it counts until OnAnswered, and its answer until OnAnswerRead.
     virtual std::optional<service::Refusal> Admit() = 0;
-    virtual void Release() = 0;
+    virtual void OnAnswered() = 0;
+    virtual void OnAnswerRead() = 0;
   };
 
   // Only the budget is owned. The rest outlives the calls.
@@ -42,11 +48,21 @@ class SampleCalls {
 
   // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue);
+  // Ends calls whose answer has not been read for limits.stalled_write. Called every few milliseconds.
+  void Tick(absl::Time now);
 
  private:
   class Call;
 
+  using Unread = std::list<std::pair<absl::Time, Call*>>;
+
+  // Keeps an answered call under watch until it is removed.
+  Unread::iterator AddUnread(Call* call);
+  void RemoveUnread(Unread::iterator call);
+
   const Surroundings surroundings_;
+  absl::Mutex mutex_;
+  Unread unread_ ABSL_GUARDED_BY(mutex_);  // by the time of the answer
 };
 
 }  // namespace sortition::server

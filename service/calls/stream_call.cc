@@ -100,24 +100,26 @@ void StreamCall::OnRequested(bool ok) {
   peer_ = context_.peer();
   transport_ = absl::StartsWith(peer_, "unix") ? service::Transport::kUnix : service::Transport::kTcp;
   evidence_ = EvidenceOf(context_);
+  surroundings_.host->OnAccepted(this);
+  if (const std::optional<service::Refusal> refusal = Admit()) {
+    Refuse(*refusal);
+  } else {
+    Open();
+  }
+  accepted_.store(true, std::memory_order_release);
+}
+
+// Takes the place among the streams last: a refused caller holds none while it reads the refusal.
+std::optional<service::Refusal> StreamCall::Admit() {
   auto authorized = Authorize();
-  if (auto* identity = std::get_if<std::string>(&authorized)) tenant_ = std::move(*identity);
-  if (std::optional<service::Refusal> refusal = surroundings_.host->OnAccepted(this)) {
-    Refuse(*refusal);
-    return;
-  }
-  admitted_ = true;
-  if (const auto* refusal = std::get_if<service::Refusal>(&authorized)) {
-    Refuse(*refusal);
-    return;
-  }
+  if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
+  tenant_ = std::get<std::string>(std::move(authorized));
   auto client_stream = surroundings_.engine->clients().OpenStream(tenant_);
-  if (const auto* refusal = std::get_if<service::Refusal>(&client_stream)) {
-    Refuse(*refusal);
-    return;
-  }
+  if (auto* refusal = std::get_if<service::Refusal>(&client_stream)) return std::move(*refusal);
+  if (std::optional<service::Refusal> refusal = surroundings_.host->Admit()) return refusal;
   client_stream_ = std::get<service::ClientStream>(std::move(client_stream));
-  Open();
+  admitted_ = true;
+  return std::nullopt;
 }
 
 std::variant<std::string, service::Refusal> StreamCall::Authorize() {
@@ -162,7 +164,6 @@ void StreamCall::Open() {
                                       .tenant = tenant_,
                                       .drain_grace = surroundings_.drain_grace},
                  std::make_unique<Transport>(&stream_, written_.tag()));
-  open_.store(true, std::memory_order_release);
   Advance();
 }
 
@@ -231,10 +232,12 @@ void StreamCall::Advance() {
 }
 
 void StreamCall::Tick(absl::Time now, std::optional<absl::Duration> drain_grace) {
-  if (!open_.load(std::memory_order_acquire)) return;
-  if (drain_grace && !std::exchange(told_, true)) shell_->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, *drain_grace);
+  if (!accepted_.load(std::memory_order_acquire)) return;
   const bool was_revoked = revoked_.has_value();
-  if (!was_revoked) revoked_ = FindRevoked();
+  if (shell_) {
+    if (drain_grace && !std::exchange(told_, true)) shell_->Drain(v1::DrainingNotice::CAUSE_SHUTDOWN, *drain_grace);
+    if (!was_revoked) revoked_ = FindRevoked();
+  }
   if (!mutex_.TryLock()) {
     // An event still runs since the last tick. Its stream ends without the refusal that the lock would allow.
     if (was_revoked) context_.TryCancel();
@@ -245,6 +248,10 @@ void StreamCall::Tick(absl::Time now, std::optional<absl::Duration> drain_grace)
 }
 
 void StreamCall::CheckTime(absl::Time now) {
+  if (finishing_ && now - finishing_since_ > surroundings_.engine->limits().stalled_write) {
+    finishing_since_ = absl::InfiniteFuture();
+    context_.TryCancel();
+  }
   if (phase_ != Phase::kOpen) return;
   if (revoked_) {
     Refuse(*revoked_);
@@ -267,6 +274,7 @@ void StreamCall::Finish(const grpc::Status& status) {
   phase_ = Phase::kFinishing;
   if (shell_) shell_->Close();
   finishing_ = true;
+  finishing_since_ = surroundings_.engine->clock().Now();
   if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
   stream_.Finish(status, finished_.tag());
 }

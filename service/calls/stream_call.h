@@ -79,8 +79,10 @@ class StreamCall {
   class Host {
    public:
     virtual ~Host() = default;
-    // A client has started `call`. Returns the refusal, or nothing; the call then counts as a stream.
-    virtual std::optional<service::Refusal> OnAccepted(StreamCall* call) = 0;
+    // A client has started `call`.
+    virtual void OnAccepted(StreamCall* call) = 0;
+    // Returns why a call is not served, or nothing: then it counts as a stream.
+    virtual std::optional<service::Refusal> Admit() = 0;
     // The call is over; this function may destroy it. `admitted`: it counted as a stream.
     virtual void OnOver(StreamCall* call, bool admitted) = 0;
   };
@@ -107,10 +109,10 @@ class StreamCall {
   // Waits on the queue for the next client. Called once.
   void Request();
 
-  // Ends a stream whose client does not read, whose grace has passed or whose caller is no longer admitted; drains an
-  // old one; reads again where there is room. Called every few milliseconds. Waits for no event that runs: the next
-  // tick does what this one could not. `drain_grace`: set while the server drains. The client is told once, and the
-  // stream ends when its steps are answered or the grace has passed.
+  // Ends a call whose client does not read, a stream whose grace has passed or whose caller is no longer admitted;
+  // drains an old one; reads again where there is room. Called every few milliseconds. Waits for no event that runs:
+  // the next tick does what this one could not. `drain_grace`: set while the server drains. The client is told once,
+  // and the stream ends when its steps are answered or the grace has passed.
   void Tick(absl::Time now, std::optional<absl::Duration> drain_grace);
 
  private:
@@ -137,6 +139,8 @@ class StreamCall {
   void OnFinished(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDone(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Returns why the caller is not served, or nothing: then the call counts as a stream.
+  std::optional<service::Refusal> Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BackOff() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -174,6 +178,7 @@ class StreamCall {
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool backing_off_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time finishing_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool done_pending_ ABSL_GUARDED_BY(mutex_) = false;
 
   grpc::Alarm back_off_ ABSL_GUARDED_BY(mutex_);
@@ -183,12 +188,12 @@ class StreamCall {
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // the client has been sent a message
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
 
-  // Set by the event that admits the caller, before open_.
+  // Set by the event that accepts the call, before accepted_.
   Evidence evidence_;
   std::string tenant_;                // the caller's identity
-  std::optional<StreamShell> shell_;  // all but its Drain under the lock
+  std::optional<StreamShell> shell_;  // once the caller is admitted; all but its Drain under the lock
   uint64_t authorized_version_ = 0;   // of the list asked last; then the ticks' own
-  std::atomic<bool> open_ = false;    // for ticks
+  std::atomic<bool> accepted_ = false;
 
   // The ticks' own.
   bool told_ = false;  // of the server's drain

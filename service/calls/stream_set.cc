@@ -48,11 +48,6 @@ void StreamSet::RequestCall(CallQueue* queue) {
   call->Request();
 }
 
-std::optional<service::Refusal> StreamSet::OnAccepted(StreamCall* call) {
-  RequestCall(call->queue());
-  return Admit();
-}
-
 std::optional<service::Refusal> StreamSet::Admit() {
   absl::MutexLock lock(&mutex_);
   if (drain_grace_) {
@@ -67,15 +62,25 @@ std::optional<service::Refusal> StreamSet::Admit() {
   return std::nullopt;
 }
 
-void StreamSet::Release() {
+void StreamSet::OnAccepted(StreamCall* call) { RequestCall(call->queue()); }
+
+void StreamSet::OnAnswered() {
   absl::MutexLock lock(&mutex_);
-  if (--streams_ == 0) streams_ended_.NotifyAll();
+  --streams_;
+  ++unread_answers_;
+}
+
+void StreamSet::OnAnswerRead() {
+  absl::MutexLock lock(&mutex_);
+  --unread_answers_;
+  if (Idle()) ended_.NotifyAll();
 }
 
 void StreamSet::OnOver(StreamCall* call, bool admitted) {
   std::shared_ptr<StreamCall> last;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
-  if (admitted && --streams_ == 0) streams_ended_.NotifyAll();
+  if (admitted) --streams_;
+  if (Idle()) ended_.NotifyAll();
   const auto it = calls_.find(call);
   last = std::move(it->second);
   calls_.erase(it);
@@ -84,8 +89,7 @@ void StreamSet::OnOver(StreamCall* call, bool admitted) {
 uint32_t StreamSet::Drain(absl::Duration grace) {
   absl::MutexLock lock(&mutex_);
   drain_grace_ = grace;
-  streams_ended_.WaitFor(&mutex_, grace + kLastWrites,
-                         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return streams_ == 0; });
+  ended_.WaitFor(&mutex_, grace + kLastWrites, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Idle(); });
   return streams_;
 }
 
@@ -95,6 +99,7 @@ void StreamSet::AwaitNoCalls() {
 }
 
 void StreamSet::Tick(absl::Time now) {
+  samples_.Tick(now);
   std::vector<std::shared_ptr<StreamCall>> calls;
   std::optional<absl::Duration> drain_grace;
   {

@@ -47,12 +47,14 @@ class StreamSet : private StreamCall::Host, private SampleCalls::Host {
   uint32_t streams() const;
 
  private:
-  std::optional<service::Refusal> OnAccepted(StreamCall* call) override;
+  void OnAccepted(StreamCall* call) override;
   void OnOver(StreamCall* call, bool admitted) override;
   std::optional<service::Refusal> Admit() override;
-  void Release() override;
+  void OnAnswered() override;
+  void OnAnswerRead() override;
 
   void RequestCall(CallQueue* queue);
+  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return streams_ == 0 && unread_answers_ == 0; }
   bool NoCalls() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
 
   service::Engine& engine_;
@@ -64,7 +66,8 @@ class StreamSet : private StreamCall::Host, private SampleCalls::Host {
   // The open calls, and on each queue one that waits for a client.
   absl::flat_hash_map<StreamCall*, std::shared_ptr<StreamCall>> calls_ ABSL_GUARDED_BY(mutex_);
   uint32_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
-  service::SteadyCondVar streams_ended_;                               // when streams_ becomes 0
+  uint32_t unread_answers_ ABSL_GUARDED_BY(mutex_) = 0;                // of unary calls
+  service::SteadyCondVar ended_;                                       // when Idle becomes true
   std::optional<absl::Duration> drain_grace_ ABSL_GUARDED_BY(mutex_);  // set by Drain
 };
 

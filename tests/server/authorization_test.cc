@@ -238,6 +238,21 @@ TEST(AuthorizedServerTest, RemovedTenantLosesItsStreams) {
   EXPECT_TRUE(other.Finish().ok());
 }
 
+TEST(AuthorizedServerTest, StrangersTakeNoPlaceOfAStream) {
+  const ClientListFile file(absl::StrCat("engine-a sample ", Sha256(kToken)));
+  Config config = ListConfig(file);
+  config.limits.max_streams = 1;
+  TestServer server(config);
+  TestStream stream(server.Connect(), absl::StrCat("Bearer ", kToken));
+  stream.Greet();
+  EXPECT_EQ(TryStream(server.Connect(), "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  std::string bytes;
+  EXPECT_EQ(CallRaw(*server.Connect(), "/sortition.v1.SamplingService/Sample", "", &bytes).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(TryStream(server.Connect(), absl::StrCat("Bearer ", kToken)).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST(AuthorizedServerTest, ListedCertificateIsServed) {
   const TestCertificates certificates("authorization");
   const ClientListFile file("engine-a sample certificate:a.test\n");

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tests/server/http2_client.h"
 #include "tests/server/status_details_decoder.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
@@ -95,6 +96,64 @@ TEST(SampleTest, CountsAsAStream) {
     } while (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
+}
+
+// A call whose answer is larger than a connection's first window, and whose client never opens the window.
+class UnreadCall {
+ public:
+  explicit UnreadCall(const TestServer& server) : client_(server.target()) {
+    constexpr uint32_t kVocabulary = 1024;
+    v1::SampleRequest request;
+    request.set_dtype(v1::DTYPE_F32);
+    request.set_vocabulary_size(kVocabulary);
+    for (int i = 0; i < kRows; ++i) {
+      request.mutable_logits()->append(kVocabulary * sizeof(float), '\0');
+      request.add_rows()->mutable_parameters()->mutable_raw_logprobs()->set_top(512);
+    }
+    const std::string message = request.SerializeAsString();
+    std::string bytes(1, '\0');
+    for (const uint32_t shift : {24u, 16u, 8u, 0u}) bytes.push_back(static_cast<char>(message.size() >> shift & 0xff));
+    bytes += message;
+    client_.Call(1, "/sortition.v1.SamplingService/Sample");
+    std::string_view left = bytes;
+    while (!left.empty() && !client_.ended(1)) {
+      left.remove_prefix(client_.SendData(1, left));
+      client_.Receive(0);
+    }
+    client_.HalfClose(1);
+    EXPECT_TRUE(Eventually([&] { return server.observer().totals().rows == kRows; }));
+  }
+  bool AwaitEnd() {
+    return Eventually([this] { return client_.Receive(5), client_.ended(1); });
+  }
+
+ private:
+  static constexpr int kRows = 64;
+  Http2Client client_;
+};
+
+TEST(SampleTest, UnreadAnswersAreBounded) {
+  Config config = TestConfig();
+  config.limits.max_streams = 1;
+  config.limits.client_answer_bytes = 1024;
+  TestServer server(config);
+  v1::SampleResponse response;
+  {
+    const UnreadCall unread(server);
+    EXPECT_TRUE(Eventually([&] { return server.server().streams() == 0; })) << "it has no place among the streams";
+    const grpc::Status status = Sample(server, Peaks(1), &response);
+    DecodedDetails details = DecodeStatusDetails(status.error_details());
+    EXPECT_EQ(details.reason, "CLIENT_LIMIT") << status.error_message();
+    EXPECT_EQ(details.metadata["limit"], "client_answer_bytes 1024");
+  }
+  EXPECT_TRUE(Eventually([&] { return Sample(server, Peaks(1), &response).ok(); }));
+}
+
+TEST(SampleTest, UnreadAnswerEndsItsCall) {
+  Config config = TestConfig();
+  config.limits.stalled_write = absl::Milliseconds(100);
+  TestServer server(config);
+  EXPECT_TRUE(UnreadCall(server).AwaitEnd());
 }
 
 TEST(SampleTest, DrainingServerRefuses) {

@@ -51,6 +51,18 @@ TEST(ClientAccountTest, StreamsAndMemoryAreCounted) {
   EXPECT_EQ(account.use().memory_bytes, 100u);
 }
 
+TEST(ClientAccountTest, UnreadAnswersAreBounded) {
+  Limits limits;
+  limits.client_answer_bytes = 1024;
+  FakeClock clock;
+  ClientAccount account("a", limits, &clock);
+  EXPECT_FALSE(account.TakeAnswer(1023));
+  EXPECT_FALSE(account.TakeAnswer(5000)) << "one may exceed the bound";
+  ExpectLimit(account.TakeAnswer(1), "client_answer_bytes 1024");
+  account.GiveBackAnswer(5000);
+  EXPECT_FALSE(account.TakeAnswer(1));
+}
+
 TEST(ClientAccountTest, NoLimitsNothingIsRefused) {
   FakeClock clock;
   ClientAccount account("a", Limits(), &clock);

@@ -321,6 +321,7 @@ const std::map<std::string, std::string>& Elsewhere() {
   static const std::map<std::string, std::string> elsewhere = {
       {"max_received_bytes", "StreamTest.FullServerReadsNoStream"},
       {"max_streams", "StreamTest.StreamsBeyondMaxAreRefused"},
+      {"client_answer_bytes", "SampleTest.UnreadAnswersAreBounded"},
       {"max_watchers", "InformationTest.WatchersAreBounded"},
       {"max_queue_time", "AdmissionTest.TooLongExpectedWaitIsRefusedAtOnce"},
       {"shard_wait", "SessionShards.MissingShardTimesOutByName"},
