@@ -85,7 +85,7 @@ class Device {
 };
 
 // Returns copies of a batch's rows, for Device::Submit.
-inline std::vector<DeviceRow> CopiesOf(std::span<const DeviceRow* const> rows) {
+inline std::vector<DeviceRow> CopyRows(std::span<const DeviceRow* const> rows) {
   std::vector<DeviceRow> copies;
   copies.reserve(rows.size());
   for (const DeviceRow* const row : rows) copies.push_back(*row);
@@ -93,7 +93,7 @@ inline std::vector<DeviceRow> CopiesOf(std::span<const DeviceRow* const> rows) {
 }
 
 inline void Device::RunHere(std::span<const DeviceRow* const> rows, Done done) {
-  Submit(CopiesOf(rows), std::move(done));
+  Submit(CopyRows(rows), std::move(done));
 }
 
 inline absl::StatusOr<std::shared_ptr<const ImportedMemory>> Device::Import(const MemoryHandle&) {

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/chain.h"
+#include "kernels/stage.h"
 
 namespace sortition::kernels {
 
@@ -135,7 +135,7 @@ struct RowRequest {
   uint64_t sampler_state = 0;
 };
 
-enum class RowError : uint8_t {
+enum class RowFault : uint8_t {
   kNone,
   kNaN,                 // a live id's logit is NaN
   kLogitTooLarge,       // a logit, or a logit after bias or penalties, is >= 65504
@@ -154,20 +154,20 @@ struct TokenBits {
 };
 
 // A token's place in a distribution. A token that is not in it has the bits of -Inf, and rank 0.
-struct Place {
+struct TokenPlace {
   uint32_t bits = 0;
   uint32_t rank = 0;  // 1 + tokens of the distribution before it in order
-  bool operator==(const Place&) const = default;
+  bool operator==(const TokenPlace&) const = default;
 };
 
 // The integers from which the host computes logprobs (law/logprob.h).
 struct Distribution {
   uint32_t max_bits = 0;    // canonical bits of the largest logit M
   uint64_t weight_sum = 0;  // S, scale 2^44, over the distribution's tokens
-  TokenBits chosen;         // the answer's token, with its bits and rank as in Place
+  TokenBits chosen;         // the answer's token, with its bits and rank as in TokenPlace
   uint32_t rank = 0;
-  std::vector<TokenBits> top;    // first N in order; fewer if the distribution has fewer
-  std::vector<Place> requested;  // of RowRequest::requested, in that order
+  std::vector<TokenBits> top;         // first N in order; fewer if the distribution has fewer
+  std::vector<TokenPlace> requested;  // of RowRequest::requested, in that order
   bool operator==(const Distribution&) const = default;
 };
 
@@ -194,7 +194,7 @@ struct RacePlace {
 };
 
 struct RowOutput {
-  RowError error = RowError::kNone;
+  RowFault error = RowFault::kNone;
   uint32_t error_token = 0;  // lowest id that shows the error (0 for kNoLiveToken)
   uint32_t token = 0;
   bool accepted = false;   // kVerify: `token` is a draft that passed; in a block: the block may end here, with `token`

@@ -50,13 +50,13 @@ const Histogram::BucketBoundaries kRowsBounds = Geometric(1, 2, 13);
 
 constexpr const char* kStreamEnds[] = {"by client", "drained", "abandoned"};
 
-const char* TransportLabel(service::Transport transport) {
+const char* TransportLabel(service::TransportType transport) {
   switch (transport) {
-    case service::Transport::kTcp:
+    case service::TransportType::kTcp:
       return "tcp";
-    case service::Transport::kUnix:
+    case service::TransportType::kUnix:
       return "unix";
-    case service::Transport::kRing:
+    case service::TransportType::kRing:
       return "ring";
   }
   SORTITION_CHECK(!"a transport");
@@ -146,7 +146,7 @@ void PrometheusObserver::AddTransports() {
   auto& received_bytes = Counters(*registry_, kReceivedBytes);
   auto& sent_messages = Counters(*registry_, kSentMessages);
   auto& sent_bytes = Counters(*registry_, kSentBytes);
-  for (const service::Transport transport : service::kAllTransports) {
+  for (const service::TransportType transport : service::kAllTransports) {
     const prometheus::Labels label = {{"transport", TransportLabel(transport)}};
     TransportMetrics metrics{streams.Add(label),           opened.Add(label),         {},
                              received_messages.Add(label), received_bytes.Add(label), sent_messages.Add(label),
@@ -194,7 +194,7 @@ void PrometheusObserver::PhaseTokens(uint32_t phase, uint32_t count) {
 
 void PrometheusObserver::Refused(service::Reason reason, std::string_view field, uint32_t count) {
   errors_.at(reason)->Increment(count);
-  RefusedPair(reason, service::RefusedFieldOf(field)).Increment(count);
+  RefusedPair(reason, service::FindRefusedField(field)).Increment(count);
 }
 
 prometheus::Counter& PrometheusObserver::RefusedPair(service::Reason reason, size_t field) {
@@ -238,13 +238,13 @@ void PrometheusObserver::RowsRechecked(std::string_view device, uint32_t right, 
   Device(device).wrong_rows.Increment(wrong);
 }
 
-void PrometheusObserver::StreamOpened(service::Transport transport) {
+void PrometheusObserver::StreamOpened(service::TransportType transport) {
   TransportMetrics& metrics = transports_.at(transport);
   metrics.streams.Increment();
   metrics.opened.Increment();
 }
 
-void PrometheusObserver::StreamEnded(service::Transport transport, std::string_view how) {
+void PrometheusObserver::StreamEnded(service::TransportType transport, std::string_view how) {
   TransportMetrics& metrics = transports_.at(transport);
   const auto it = metrics.ended.find(how);
   SORTITION_CHECK(it != metrics.ended.end());
@@ -258,13 +258,13 @@ void PrometheusObserver::ConnectionsEnded(std::string_view excess, uint32_t coun
   it->second->Increment(count);
 }
 
-void PrometheusObserver::MessageReceived(service::Transport transport, uint64_t bytes) {
+void PrometheusObserver::MessageReceived(service::TransportType transport, uint64_t bytes) {
   TransportMetrics& metrics = transports_.at(transport);
   metrics.received_messages.Increment();
   metrics.received_bytes.Increment(static_cast<double>(bytes));
 }
 
-void PrometheusObserver::MessageSent(service::Transport transport, uint64_t bytes) {
+void PrometheusObserver::MessageSent(service::TransportType transport, uint64_t bytes) {
   TransportMetrics& metrics = transports_.at(transport);
   metrics.sent_messages.Increment();
   metrics.sent_bytes.Increment(static_cast<double>(bytes));

@@ -44,11 +44,11 @@ class PrometheusObserver final : public service::Observer {
   void BatchFailed(std::string_view device) override;
   void RowsRerun(std::string_view device, uint32_t rows) override;
   void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) override;
-  void StreamOpened(service::Transport transport) override;
-  void StreamEnded(service::Transport transport, std::string_view how) override;
+  void StreamOpened(service::TransportType transport) override;
+  void StreamEnded(service::TransportType transport, std::string_view how) override;
   void ConnectionsEnded(std::string_view excess, uint32_t count) override;
-  void MessageReceived(service::Transport transport, uint64_t bytes) override;
-  void MessageSent(service::Transport transport, uint64_t bytes) override;
+  void MessageReceived(service::TransportType transport, uint64_t bytes) override;
+  void MessageSent(service::TransportType transport, uint64_t bytes) override;
   Totals totals() const override;
 
  private:
@@ -100,7 +100,7 @@ class PrometheusObserver final : public service::Observer {
   std::array<prometheus::Counter*, service::kMaxPhases> phase_tokens_ = {};
   std::map<std::string, prometheus::Counter*, std::less<>> connections_ended_;
   std::map<std::string, DeviceMetrics, std::less<>> devices_;
-  std::map<service::Transport, TransportMetrics> transports_;
+  std::map<service::TransportType, TransportMetrics> transports_;
 };
 
 }  // namespace sortition::monitoring

@@ -23,7 +23,7 @@ EventLog& NoLog() {
   return log;
 }
 
-BatcherOptions OptionsOf(const Engine::Options& options, EventLog* event_log, AsideThreads* aside_threads) {
+BatcherOptions MakeBatcherOptions(const Engine::Options& options, EventLog* event_log, AsideThreads* aside_threads) {
   BatcherOptions batcher;
   batcher.devices.policy = options.route;
   batcher.devices.recheck_share = options.recheck_share;
@@ -62,7 +62,7 @@ Engine::Engine(Options options)
                          ? std::make_unique<AsideThreads>(kAsideThreads)
                          : nullptr),
       batcher_(limits_, Pointers(devices_), options.clock, options.observer,
-               OptionsOf(options, &event_log_, aside_threads_.get())),
+               MakeBatcherOptions(options, &event_log_, aside_threads_.get())),
       unready_steps_(limits_, options.clock, options.observer, &batcher_) {}
 
 Engine::~Engine() = default;

@@ -8,13 +8,13 @@
 
 #include "absl/time/time.h"
 #include "service/refusal.h"
-#include "service/route/policy.h"
+#include "service/route/route_policy.h"
 
 namespace sortition::service {
 
 // The transport of a stream's messages.
-enum class Transport : uint8_t { kTcp, kUnix, kRing };
-inline constexpr Transport kAllTransports[] = {Transport::kTcp, Transport::kUnix, Transport::kRing};
+enum class TransportType : uint8_t { kTcp, kUnix, kRing };
+inline constexpr TransportType kAllTransports[] = {TransportType::kTcp, TransportType::kUnix, TransportType::kRing};
 
 // Outcomes of compact rows.
 struct CompactRowCounts {
@@ -84,13 +84,13 @@ class Observer {
   // Live rows of `device` were compared with the reference.
   virtual void RowsRechecked(std::string_view device, uint32_t right, uint32_t wrong) = 0;
   // A sampling stream was admitted, or has ended ("by client", "drained" or "abandoned").
-  virtual void StreamOpened(Transport transport) = 0;
-  virtual void StreamEnded(Transport transport, std::string_view how) = 0;
+  virtual void StreamOpened(TransportType transport) = 0;
+  virtual void StreamEnded(TransportType transport, std::string_view how) = 0;
   // The server ended `count` connections that sent frames no honest client sends (FrameExcessName).
   virtual void ConnectionsEnded(std::string_view excess, uint32_t count) = 0;
   // A message of `bytes` was received or sent over a stream. The bytes of gRPC's framing and of TLS do not count.
-  virtual void MessageReceived(Transport transport, uint64_t bytes) = 0;
-  virtual void MessageSent(Transport transport, uint64_t bytes) = 0;
+  virtual void MessageReceived(TransportType transport, uint64_t bytes) = 0;
+  virtual void MessageSent(TransportType transport, uint64_t bytes) = 0;
 
   virtual Totals totals() const = 0;
 };
@@ -111,11 +111,11 @@ class NullObserver : public Observer {
   void BatchFailed(std::string_view) override {}
   void RowsRerun(std::string_view, uint32_t) override {}
   void RowsRechecked(std::string_view, uint32_t, uint32_t) override {}
-  void StreamOpened(Transport) override {}
-  void StreamEnded(Transport, std::string_view) override {}
+  void StreamOpened(TransportType) override {}
+  void StreamEnded(TransportType, std::string_view) override {}
   void ConnectionsEnded(std::string_view, uint32_t) override {}
-  void MessageReceived(Transport, uint64_t) override {}
-  void MessageSent(Transport, uint64_t) override {}
+  void MessageReceived(TransportType, uint64_t) override {}
+  void MessageSent(TransportType, uint64_t) override {}
   Totals totals() const override { return {}; }
 };
 

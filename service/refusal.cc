@@ -82,7 +82,7 @@ std::string_view ReasonName(Reason reason) {
   return "";
 }
 
-absl::StatusCode CodeOf(Reason reason) {
+absl::StatusCode ToStatusCode(Reason reason) {
   switch (reason) {
     case Reason::kOutOfRange:
       return absl::StatusCode::kOutOfRange;

@@ -77,7 +77,7 @@ constexpr bool IsFailure(Reason reason) {
 }
 
 // Returns the google.rpc.Code of a reason.
-absl::StatusCode CodeOf(Reason reason);
+absl::StatusCode ToStatusCode(Reason reason);
 
 // A position whose compact row does not decide its answer.
 struct RequiredLogits {

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kPoolRows = 64;  // different rows, which steps take in turn
 constexpr absl::Duration kPauseWithoutText = absl::Milliseconds(20);
 
-kernels::DType TypeOf(v1::DType dtype) {
+kernels::DType ToDType(v1::DType dtype) {
   if (dtype == v1::DTYPE_F32) return kernels::DType::kF32;
   return dtype == v1::DTYPE_F16 ? kernels::DType::kF16 : kernels::DType::kBF16;
 }
@@ -239,7 +239,7 @@ void Load::Stream::Count(const client::RowResult& result, const client::Sequence
 
 Load::Load(LoadOptions options)
     : options_(std::move(options)),
-      pool_(Shape::kPeaked, TypeOf(options_.dtype), kPoolRows, options_.text.vocabulary_size) {}
+      pool_(Shape::kPeaked, ToDType(options_.dtype), kPoolRows, options_.text.vocabulary_size) {}
 
 Load::~Load() { Stop(); }
 

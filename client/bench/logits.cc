@@ -25,7 +25,7 @@ uint32_t RoundedToF16(float x) {
   return sign | ((bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13);
 }
 
-uint32_t BitsOf(kernels::DType dtype, float x) {
+uint32_t ToBits(kernels::DType dtype, float x) {
   switch (dtype) {
     case kernels::DType::kF32:
       return std::bit_cast<uint32_t>(x);
@@ -69,7 +69,7 @@ Logits::Logits(Shape shape, kernels::DType dtype, size_t count, uint32_t vocabul
     }
     Fill(shape, index, &values);
     for (uint32_t id = 0; id < vocabulary; ++id) {
-      const uint32_t bits = BitsOf(dtype, values[id]);
+      const uint32_t bits = ToBits(dtype, values[id]);
       std::memcpy(bytes + size_t{id} * kernels::ElementBytes(dtype), &bits, kernels::ElementBytes(dtype));
     }
   }

@@ -60,7 +60,7 @@ absl::StatusOr<std::string> ReadMetricsPage(const std::string& address, absl::Du
   return response.substr(body + 4);
 }
 
-absl::StatusOr<double> MetricOf(absl::string_view page, absl::string_view name) {
+absl::StatusOr<double> FindMetric(absl::string_view page, absl::string_view name) {
   double sum = 0;
   bool found = false;
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {

@@ -15,7 +15,7 @@ namespace sortition::bench {
 absl::StatusOr<std::string> ReadMetricsPage(const std::string& address, absl::Duration timeout);
 
 // Returns the sum of a metric's values over its labels. NOT_FOUND if the page does not have it.
-absl::StatusOr<double> MetricOf(absl::string_view page, absl::string_view name);
+absl::StatusOr<double> FindMetric(absl::string_view page, absl::string_view name);
 
 // Returns a metric's values by the value of their one label, `label`. Empty if the page does not have it.
 std::map<std::string, double> MetricsBy(absl::string_view page, absl::string_view name, absl::string_view label);

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/c/include/sortition/sortition.h"
-#include "client/cpp/transport/errors.h"
+#include "client/cpp/transport/wire_errors.h"
 
 namespace sortition::c {
 

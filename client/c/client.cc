@@ -63,11 +63,11 @@ absl::Status SetTransport(int32_t value, client::TransportKind* option) {
   }
 }
 
-absl::Status SetRows(const char* given, client::RowOptions* option) {
+absl::Status SetRows(const char* given, client::RowFormOptions* option) {
   if (given == nullptr) return absl::OkStatus();
   const auto text = Text(given, "options.rows");
   if (!text.ok()) return text.status();
-  const auto rows = client::RowOptions::Parse(*text);
+  const auto rows = client::RowFormOptions::Parse(*text);
   if (!rows) return Refuse(v1::OUT_OF_RANGE, "options.rows", "auto, full, compact or compact(COUNT)", *text);
   *option = *rows;
   return absl::OkStatus();

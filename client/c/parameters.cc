@@ -72,7 +72,7 @@ Setter SetterOf(const FieldDescriptor& field) {
 }
 
 // Returns the range of the parameter that `name` is, or is a part of.
-std::string RangeOf(absl::string_view name) {
+std::string FindRange(absl::string_view name) {
   for (const service::ParameterDescription& parameter : service::Parameters()) {
     if (name.substr(0, name.find_first_of(".[")) == absl::string_view(parameter.name.data(), parameter.name.size())) {
       return std::string(parameter.range);
@@ -143,7 +143,7 @@ absl::StatusOr<Path> FindFor(Setter setter, absl::string_view name) {
         FieldsOf(HasElements(field) && path->back().index < 0 ? absl::StrCat(name, "[0]") : std::string(name),
                  *field.message_type()));
   }
-  return Refuse(v1::ERROR_REASON_UNSPECIFIED, name, RangeOf(name), std::move(advice));
+  return Refuse(v1::ERROR_REASON_UNSPECIFIED, name, FindRange(name), std::move(advice));
 }
 
 // Returns the message that has the last field of the path. Adds elements to a list up to the one that is named.
@@ -263,7 +263,7 @@ sortition_code sortition_parameters_set_double(sortition_parameters* parameters,
                                                sortition_error** error) {
   return Change(parameters, Setter::kDouble, name, error, [&](Message* message, const Path& path) -> absl::Status {
     if (std::isfinite(value) && std::abs(value) > FLT_MAX) {
-      return sortition::c::Refuse(v1::OUT_OF_RANGE, name, sortition::c::RangeOf(name), "no float is that large");
+      return sortition::c::Refuse(v1::OUT_OF_RANGE, name, sortition::c::FindRange(name), "no float is that large");
     }
     Message& holder = Holder(message, path);
     holder.GetReflection()->SetFloat(&holder, path.back().field, static_cast<float>(value));

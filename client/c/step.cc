@@ -9,7 +9,7 @@
 namespace sortition::c {
 namespace {
 
-absl::StatusOr<v1::VerifyMode> ModeOf(int32_t mode, const Name& name) {
+absl::StatusOr<v1::VerifyMode> ToVerifyMode(int32_t mode, const Name& name) {
   switch (mode) {
     case SORTITION_VERIFY_COUPLED:
       return v1::VERIFY_MODE_COUPLED;
@@ -24,7 +24,7 @@ absl::StatusOr<v1::VerifyMode> ModeOf(int32_t mode, const Name& name) {
   }
 }
 
-absl::StatusOr<v1::DraftSampling> SamplingOf(int32_t sampling, const Name& name) {
+absl::StatusOr<v1::DraftSampling> ToDraftSampling(int32_t sampling, const Name& name) {
   switch (sampling) {
     case 0:
       return v1::DRAFT_SAMPLING_UNSPECIFIED;
@@ -58,7 +58,7 @@ absl::Status ReadSparse(const sortition_drafts& drafts, const Name& name, StepIn
 absl::Status ReadDrafts(const sortition_drafts* given, const Name& name, StepInput::Task* task) {
   const auto drafts = Read(given, SORTITION_C_SIZE_TO(sortition_drafts, count), name);
   if (!drafts.ok()) return drafts.status();
-  const auto mode = ModeOf(drafts->mode, name);
+  const auto mode = ToVerifyMode(drafts->mode, name);
   if (!mode.ok()) return mode.status();
   const auto tokens = Span(drafts->tokens, drafts->count, Name(name, "tokens"));
   if (!tokens.ok()) return tokens.status();
@@ -67,7 +67,7 @@ absl::Status ReadDrafts(const sortition_drafts* given, const Name& name, StepInp
   if (drafts->parents != nullptr) task->drafts.parents = {drafts->parents, drafts->count};
   task->drafts.probabilities = drafts->probabilities;
   task->drafts.return_probabilities = drafts->return_probabilities != 0;
-  const auto sampling = SamplingOf(drafts->sampling, name);
+  const auto sampling = ToDraftSampling(drafts->sampling, name);
   if (!sampling.ok()) return sampling.status();
   task->drafts.sampling = *sampling;
   if (drafts->sparse_probabilities != nullptr) {

@@ -90,7 +90,7 @@ Outcome LogLevel(Stub* stub, const Arguments& arguments) {
   }
   request.set_level(level);
   return Call(stub, &Stub::SetLogLevel, request, [](const v1::SetLogLevelResponse& response) {
-    std::printf("was %s\n", WordOf(response.previous()).c_str());
+    std::printf("was %s\n", ToWord(response.previous()).c_str());
     return Outcome::kDone;
   });
 }

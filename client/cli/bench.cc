@@ -109,7 +109,7 @@ absl::StatusOr<bench::LoadOptions> Options() {
   if (!kind.ok()) return kind.status();
   options.connection.transport.kind = *kind;
   options.connection.transport.shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes);
-  const auto rows = client::RowOptions::Parse(absl::GetFlag(FLAGS_rows));
+  const auto rows = client::RowFormOptions::Parse(absl::GetFlag(FLAGS_rows));
   if (!rows) return absl::InvalidArgumentError("--rows must be auto, full, compact or compact(COUNT)");
   options.connection.rows = *rows;
   const auto row = GetRowFlags();
@@ -151,7 +151,7 @@ absl::Status ReadServer(Reading* reading) {
                                             std::tuple("sortition_kernel_seconds_sum", 1e6, &reading->kernels),
                                             std::tuple("sortition_received_bytes_total", 1.0, &reading->bytes_in),
                                             std::tuple("sortition_sent_bytes_total", 1.0, &reading->bytes_out)}) {
-    const auto metric = bench::MetricOf(*page, name);
+    const auto metric = bench::FindMetric(*page, name);
     if (!metric.ok()) return metric.status();
     *value = factor * *metric;
   }

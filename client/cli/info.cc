@@ -19,7 +19,7 @@ std::string FigureOf(const v1::DeviceInformation& device, const std::string& fig
 }
 
 // Returns the operator's rules for the caller's sequences.
-std::vector<std::vector<std::string>> PolicyOf(const v1::ServerInformation& information) {
+std::vector<std::vector<std::string>> PolicyRows(const v1::ServerInformation& information) {
   const v1::Policy& policy = information.policy();
   std::vector<std::vector<std::string>> rows = {{"POLICY", "RULE", "BEYOND IT"}};
   rows.push_back({"tenant", policy.tenant(), ""});
@@ -50,7 +50,7 @@ void PrintTables(const v1::ServerInformation& information) {
 
   std::vector<std::vector<std::string>> devices = {{"DEVICE", "KIND", "STATE", "BATCH ROWS", "HARDWARE"}};
   for (const auto& device : information.devices()) {
-    devices.push_back({device.name(), WordOf(device.kind()), WordOf(device.state()),
+    devices.push_back({device.name(), ToWord(device.kind()), ToWord(device.state()),
                        FigureOf(device, absl::StrCat(device.max_batch_rows())), device.hardware()});
   }
   // There is no table if all devices have all features.
@@ -65,11 +65,11 @@ void PrintTables(const v1::ServerInformation& information) {
   std::vector<std::vector<std::string>> parameters = {
       {"PARAMETER", "RANGE", "DEFAULT", "SCOPE", "IN PHASES", "MEANING"}};
   for (const auto& parameter : information.parameters()) {
-    parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), WordOf(parameter.scope()),
+    parameters.push_back({parameter.name(), parameter.range(), parameter.default_value(), ToWord(parameter.scope()),
                           parameter.in_phases() ? "yes" : "no", parameter.description()});
   }
   std::vector<std::vector<std::string>> policy;
-  if (information.has_policy()) policy = PolicyOf(information);
+  if (information.has_policy()) policy = PolicyRows(information);
   std::printf("\n%s", FormatTable(devices).c_str());
   if (lacks.size() > 1) std::printf("\n%s", FormatTable(lacks).c_str());
   for (const auto& table : {limits, parameters}) std::printf("\n%s", FormatTable(table).c_str());
@@ -80,7 +80,7 @@ void PrintDevices(const v1::ServerInformation& information) {
   std::vector<std::vector<std::string>> rows = {
       {"DEVICE", "KIND", "STATE", "WHY", "MAX VOCABULARY", "LAUNCH US", "ROW US", "BYTE NS", "HARDWARE"}};
   for (const auto& device : information.devices()) {
-    rows.push_back({device.name(), WordOf(device.kind()), WordOf(device.state()), device.reason(),
+    rows.push_back({device.name(), ToWord(device.kind()), ToWord(device.state()), device.reason(),
                     FigureOf(device, absl::StrCat(device.max_vocabulary())),
                     FigureOf(device, absl::StrFormat("%.1f", device.launch_nanoseconds() / 1000)),
                     FigureOf(device, absl::StrFormat("%.1f", device.row_nanoseconds() / 1000)),

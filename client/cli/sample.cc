@@ -62,7 +62,7 @@ Outcome Sample(const std::vector<std::string>& arguments) {
   options->request_id = "sortitionctl";
   options->choice_index = absl::GetFlag(FLAGS_choice_index);
   if (const auto position = absl::GetFlag(FLAGS_position)) options->start_position = *position;
-  const auto output = TokensOf("output", absl::GetFlag(FLAGS_output));
+  const auto output = ParseTokens("output", absl::GetFlag(FLAGS_output));
   if (!output.ok()) return Fail(output.status());
   const auto client = Connect();
   if (!client.ok()) return Fail(client.status());

@@ -78,10 +78,10 @@ absl::StatusOr<v1::SamplingParameters> Parameters() {
   if (const auto given = absl::GetFlag(FLAGS_##name##_##part)) parameters.mutable_##name()->set_##part(*given);
 #include "kernels/law/options.inc"
   if (absl::Status status = AddBiases(&parameters); !status.ok()) return status;
-  const auto allowed = TokensOf("allow", absl::GetFlag(FLAGS_allow));
+  const auto allowed = ParseTokens("allow", absl::GetFlag(FLAGS_allow));
   if (!allowed.ok()) return allowed.status();
   if (!allowed->empty()) parameters.mutable_allowed_token_ids()->Assign(allowed->begin(), allowed->end());
-  const auto banned = TokensOf("ban", absl::GetFlag(FLAGS_ban));
+  const auto banned = ParseTokens("ban", absl::GetFlag(FLAGS_ban));
   if (!banned.ok()) return banned.status();
   if (!banned->empty()) parameters.mutable_banned_token_ids()->Assign(banned->begin(), banned->end());
 
@@ -96,7 +96,7 @@ absl::StatusOr<v1::SamplingParameters> Parameters() {
 
 }  // namespace
 
-absl::StatusOr<std::vector<uint32_t>> TokensOf(const std::string& flag, const std::vector<std::string>& texts) {
+absl::StatusOr<std::vector<uint32_t>> ParseTokens(const std::string& flag, const std::vector<std::string>& texts) {
   std::vector<uint32_t> tokens;
   for (const std::string& text : texts) {
     if (!absl::SimpleAtoi(text, &tokens.emplace_back())) {
@@ -122,7 +122,7 @@ absl::StatusOr<client::SequenceOptions> GetTextFlags(uint32_t vocabulary) {
   options.vocabulary_size = vocabulary;
   if (const auto live = absl::GetFlag(FLAGS_live_vocabulary)) options.live_vocabulary_size = *live;
   if (const auto seed = absl::GetFlag(FLAGS_seed)) options.seed = *seed;
-  auto prompt = TokensOf("prompt", absl::GetFlag(FLAGS_prompt));
+  auto prompt = ParseTokens("prompt", absl::GetFlag(FLAGS_prompt));
   if (!prompt.ok()) return prompt.status();
   options.prompt = *std::move(prompt);
   auto parameters = Parameters();

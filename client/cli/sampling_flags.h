@@ -14,7 +14,7 @@ namespace sortition::cli {
 // The errors of all functions are INVALID_ARGUMENT, and name the flag or the file.
 
 // Returns the token ids in the value of that flag.
-absl::StatusOr<std::vector<uint32_t>> TokensOf(const std::string& flag, const std::vector<std::string>& texts);
+absl::StatusOr<std::vector<uint32_t>> ParseTokens(const std::string& flag, const std::vector<std::string>& texts);
 
 // Returns --dtype and --vocabulary, where they are given.
 struct RowFlags {

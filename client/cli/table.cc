@@ -29,7 +29,7 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string WordOf(const google::protobuf::EnumDescriptor& type, int value) {
+std::string ToWord(const google::protobuf::EnumDescriptor& type, int value) {
   const google::protobuf::EnumValueDescriptor* const named = type.FindValueByNumber(value);
   if (value == 0 || named == nullptr) return "";
   // Every enum has a value 0, PREFIX_UNSPECIFIED.

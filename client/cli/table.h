@@ -14,10 +14,10 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 // Returns the value's name without the prefix that all values of its enum share, as a word: "self-test" for
 // STATE_SELF_TEST.
 // Empty for the value 0 and for one that this build does not know.
-std::string WordOf(const google::protobuf::EnumDescriptor& type, int value);
+std::string ToWord(const google::protobuf::EnumDescriptor& type, int value);
 template <typename Enum>
-std::string WordOf(Enum value) {
-  return WordOf(*google::protobuf::GetEnumDescriptor<Enum>(), value);
+std::string ToWord(Enum value) {
+  return ToWord(*google::protobuf::GetEnumDescriptor<Enum>(), value);
 }
 
 }  // namespace sortition::cli

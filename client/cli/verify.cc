@@ -82,7 +82,7 @@ absl::StatusOr<client::ReceiptCheck::Options> OptionsOfFlags() {
   return options;
 }
 
-std::string JsonOf(const client::ReceiptReport& report) {
+std::string ReportJson(const client::ReceiptReport& report) {
   const client::ReceiptCounts& counts = report.counts;
   std::vector<std::string> problems;
   for (const auto& [name, count] : report.problem_counts) problems.push_back(absl::StrCat("\"", name, "\": ", count));
@@ -123,10 +123,10 @@ Outcome Verify(const std::vector<std::string>& arguments) {
   static_cast<client::ReceiptFindings&>(report) = check.findings();
   if (const std::string path = absl::GetFlag(FLAGS_report); !path.empty()) {
     std::ofstream file(path);
-    file << client::HtmlOf(report);
+    file << client::ToHtml(report);
     if (!file.flush()) return Fail(absl::InvalidArgumentError(absl::StrCat("--report: ", path, " cannot be written")));
   }
-  std::fputs((WantsJson() ? JsonOf(report) : client::TextOf(report)).c_str(), stdout);
+  std::fputs((WantsJson() ? ReportJson(report) : client::ToText(report)).c_str(), stdout);
   if (report.differs()) return Outcome::kDiffers;
   return report.is_complete() ? Outcome::kDone : Outcome::kIncomplete;
 }

@@ -134,10 +134,10 @@ absl::Status CheckSequence(const SequenceOptions& options, const ClientOptions& 
 
 }  // namespace
 
-std::optional<RowOptions> RowOptions::Parse(std::string_view text) {
-  if (text == "auto") return RowOptions{Form::kAuto};
-  if (text == "full") return RowOptions{Form::kFull};
-  RowOptions options{Form::kCompact};
+std::optional<RowFormOptions> RowFormOptions::Parse(std::string_view text) {
+  if (text == "auto") return RowFormOptions{Form::kAuto};
+  if (text == "full") return RowFormOptions{Form::kFull};
+  RowFormOptions options{Form::kCompact};
   if (text == "compact") return options;
   absl::string_view count(text.data(), text.size());
   if (!absl::ConsumePrefix(&count, "compact(") || !absl::ConsumeSuffix(&count, ")") ||

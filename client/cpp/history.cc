@@ -17,7 +17,7 @@ constexpr uint32_t kMarkSpacing = 64;
 History::History(std::vector<uint32_t> prompt)
     : tokens_(std::move(prompt)), position_(static_cast<uint32_t>(tokens_.size())), prompt_length_(position_) {}
 
-History History::ForkOf(const History& parent, uint32_t position) {
+History History::MakeFork(const History& parent, uint32_t position) {
   History child(position);
   if (parent.keeps_tokens_) {
     child = History(std::vector<uint32_t>(parent.tokens_.begin(), parent.tokens_.begin() + position));

@@ -22,7 +22,7 @@ class History {
   // Makes a history without tokens, for which only KeepNothing may be called.
   explicit History(uint32_t position) : position_(position), prompt_length_(position) {}
   // Returns the history that a fork of `parent` at `position` starts with, without the parent's identity.
-  static History ForkOf(const History& parent, uint32_t position);
+  static History MakeFork(const History& parent, uint32_t position);
 
   // Drops all tokens and keeps only the position, because the service looks at no history.
   void KeepNothing();

@@ -16,7 +16,7 @@ namespace {
 // Number of timeouts in a row that end a stream. An answer that is only late arrives before the second one.
 constexpr uint32_t kTimeoutsToEnd = 2;
 
-std::shared_ptr<Connector> ConnectorOf(const ClientOptions& options) {
+std::shared_ptr<Connector> MakeConnector(const ClientOptions& options) {
   if (options.targets.empty()) return nullptr;
   if (options.transport.kind == TransportKind::kRing) return std::make_shared<RingConnector>(options);
   return std::make_shared<GrpcConnector>(options);
@@ -28,7 +28,7 @@ Links::Links(const ClientOptions& options, std::string worker_session, std::shar
              StreamEvents* events, uint64_t jitter_seed)
     : options_(options),
       worker_session_(std::move(worker_session)),
-      connector_(connector != nullptr ? connector : ConnectorOf(options)),
+      connector_(connector != nullptr ? connector : MakeConnector(options)),
       fallback_connector_(connector != nullptr ? connector : (options.in_process ? options.in_process() : nullptr)),
       events_(events),
       choice_(options.targets.size(), options.in_process != nullptr, options.retry.backoff, jitter_seed) {}

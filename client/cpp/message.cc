@@ -57,7 +57,7 @@ class TensorPlacer {
 
   void Put(PayloadRuns runs, size_t alignment, v1::TensorSource* source) {
     const uint64_t bytes = BytesOf(runs);
-    if (const std::optional<Place> place = Share(runs, bytes, alignment)) {
+    if (const std::optional<MemoryPlace> place = Share(runs, bytes, alignment)) {
       source->mutable_region()->set_region_id(place->region_id);
       source->mutable_region()->set_offset(place->offset);
       source->mutable_region()->set_length(bytes);
@@ -69,10 +69,10 @@ class TensorPlacer {
   const std::vector<PayloadRuns>& payloads() const { return payloads_; }
 
  private:
-  std::optional<Place> Share(const PayloadRuns& runs, uint64_t bytes, size_t alignment) {
+  std::optional<MemoryPlace> Share(const PayloadRuns& runs, uint64_t bytes, size_t alignment) {
     if (memory_ == nullptr) return std::nullopt;
     if (runs.size() == 1) {
-      if (const std::optional<Place> place = memory_->Find(runs[0], alignment)) return place;
+      if (const std::optional<MemoryPlace> place = memory_->Find(runs[0], alignment)) return place;
     }
     std::optional<SharedMemory::Room> room = memory_->Take(bytes);
     if (!room) return std::nullopt;
@@ -133,9 +133,10 @@ bool IsShared(const PendingBatch& batch, const SharedMemory* memory) {
   return memory->Find({first, batch.rows.size() * batch.row_bytes}, ElementBytes(batch.dtype)).has_value();
 }
 
-std::optional<Place> FindWord(const PendingBatch& batch, const SharedMemory* memory) {
+std::optional<MemoryPlace> FindWord(const PendingBatch& batch, const SharedMemory* memory) {
   if (!batch.ready || memory == nullptr) return std::nullopt;
-  const std::optional<Place> place = memory->Find(std::as_bytes(std::span(batch.ready->word, 1)), sizeof(uint32_t));
+  const std::optional<MemoryPlace> place =
+      memory->Find(std::as_bytes(std::span(batch.ready->word, 1)), sizeof(uint32_t));
   return place && !place->on_device ? place : std::nullopt;
 }
 
@@ -195,7 +196,7 @@ OutgoingMessage EncodeStep(uint64_t batch_id, const PendingBatch& batch, std::sp
     placer.Put(std::move(logits), ElementBytes(batch.dtype), step.mutable_logits()->mutable_source());
   }
   if (kind.names_word && step.logits().source().has_region()) {
-    const Place word = *FindWord(batch, memory);
+    const MemoryPlace word = *FindWord(batch, memory);
     v1::ReadyWord& ready = *step.mutable_logits()->mutable_ready();
     ready.set_region_id(word.region_id);
     ready.set_offset(word.offset);

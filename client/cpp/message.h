@@ -32,7 +32,7 @@ bool IsShared(const PendingBatch& batch, const SharedMemory* memory);
 void DescribeAsked(const PendingRow& row, uint32_t position, v1::StepRow* message);
 
 // Returns the place of the batch's ready word in `memory`; nothing if there is no word or the server cannot see it.
-std::optional<Place> FindWord(const PendingBatch& batch, const SharedMemory* memory);
+std::optional<MemoryPlace> FindWord(const PendingBatch& batch, const SharedMemory* memory);
 
 // The shard that a step's rows are, as it is sent.
 struct OutgoingShard {

@@ -105,7 +105,7 @@ void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message) {
   taken->drafts += static_cast<uint32_t>(row.drafts->distributions());
 }
 
-RowResult ResultOf(v1::RowResult&& result) {
+RowResult ToRowResult(v1::RowResult&& result) {
   switch (result.kind_case()) {
     case v1::RowResult::kVerify:
       result.mutable_verify()->clear_continues();
@@ -119,7 +119,7 @@ RowResult ResultOf(v1::RowResult&& result) {
   }
 }
 
-RowResult ResultOf(const v1::RowResult& result) {
+RowResult ToRowResult(const v1::RowResult& result) {
   RowResult copy;
   switch (result.kind_case()) {
     case v1::RowResult::kVerify:

@@ -25,7 +25,7 @@ void NameTensors(const Row& row, TensorRows* taken, v1::StepRow* message);
 bool AppendPart(v1::RowResult part, v1::RowResult* whole);
 
 // Returns a result whose parts have all been appended. The second one copies from a message that may lie in an arena.
-RowResult ResultOf(v1::RowResult&& result);
-RowResult ResultOf(const v1::RowResult& result);
+RowResult ToRowResult(v1::RowResult&& result);
+RowResult ToRowResult(const v1::RowResult& result);
 
 }  // namespace sortition::client

@@ -11,8 +11,8 @@
 #include "client/cpp/client_core.h"
 #include "kernels/law/version.h"
 #include "service/text/history_hash.h"
-#include "service/wire/history_options.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_history_options.h"
+#include "service/wire/compile_parameters.h"
 #include "service/wire/phase_options.h"
 #include "sortition/client.h"
 
@@ -112,7 +112,7 @@ absl::StatusOr<History> SequenceRecord::ForkHistory(std::optional<uint32_t> posi
   if (at > end) {
     return absl::OutOfRangeError(absl::StrCat("Fork: position ", at, " is beyond the end (<= ", end, ")"));
   }
-  return History::ForkOf(history, at);
+  return History::MakeFork(history, at);
 }
 
 absl::Status Sequence::ReplaceLast(uint32_t token) {

@@ -5,7 +5,7 @@
 #include "client/cpp/message.h"
 #include "client/cpp/stream_state.h"
 #include "kernels/law/version.h"
-#include "service/wire/history_options.h"
+#include "service/wire/compile_history_options.h"
 
 namespace sortition::client {
 namespace {
@@ -225,8 +225,8 @@ void StreamState::OnOpened(const v1::SequenceOpened& opened, absl::Time now) {
     log->OnOpened(state.seed(), state.receipt_salt(), sent->second.receipts);
   }
   OnOpenAnswered(opened.epoch(),
-                 OpenedSequence{state.seed(), state.stateful(), state.history_hash(), state.last_step_id(),
-                                /*by_service=*/true, state.policy()},
+                 LocalOpened{state.seed(), state.stateful(), state.history_hash(), state.last_step_id(),
+                             /*by_service=*/true, state.policy()},
                  now);
 }
 
@@ -238,7 +238,7 @@ void StreamState::OnOpenAnswered(uint64_t epoch, const LocalOpenResult& answer, 
   sent.record->standing.unanswered = false;
   if (sent.record->standing.closed) {
     if (Link* link = links_.usable()) SendClose(link, *sent.record);
-  } else if (const auto* state = std::get_if<OpenedSequence>(&answer)) {
+  } else if (const auto* state = std::get_if<LocalOpened>(&answer)) {
     OnOpenAccepted(sent, *state);
   } else {
     OnOpenRefused(sent, std::get<RowError>(answer), now);
@@ -266,7 +266,7 @@ void StreamState::OnForked(const v1::SequenceForked& forked, absl::Time now) {
   }
 }
 
-void StreamState::OnOpenAccepted(const SentOpen& sent, const OpenedSequence& state) {
+void StreamState::OnOpenAccepted(const SentOpen& sent, const LocalOpened& state) {
   SequenceRecord& record = *sent.record;
   bool outdated = false;
   std::optional<RowError> mistake;

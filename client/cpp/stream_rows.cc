@@ -278,7 +278,7 @@ absl::Status StreamState::OnRowResult(SentStep* sent, const v1::RowResult& resul
     absl::MutexLock lock(&row.record->mutex);
     row.record->habit.refusals = 0;
   }
-  FinishRow(sent->batch.get(), &row, is_whole ? ResultOf(result) : ResultOf(std::move(row.partial)));
+  FinishRow(sent->batch.get(), &row, is_whole ? ToRowResult(result) : ToRowResult(std::move(row.partial)));
   return absl::OkStatus();
 }
 

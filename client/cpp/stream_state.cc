@@ -92,9 +92,9 @@ void StreamState::OnStated(const std::shared_ptr<PendingBatch>& batch, std::span
 
 uint32_t StreamState::CompactCount(uint64_t row_bytes, uint32_t element_bytes) const {
   const Link* const link = links_.current();
-  if (options_.rows.form == RowOptions::Form::kFull || link == nullptr || links_.in_process()) return 0;
+  if (options_.rows.form == RowFormOptions::Form::kFull || link == nullptr || links_.in_process()) return 0;
   const uint32_t count = std::min(options_.rows.count, link->max_compact_tokens);
-  if (options_.rows.form == RowOptions::Form::kCompact) return count;
+  if (options_.rows.form == RowFormOptions::Form::kCompact) return count;
   const bool is_shorter = uint64_t{count} * (sizeof(uint32_t) + element_bytes) * kLeastCompaction <= row_bytes;
   return is_shorter && link->transport->memory() == nullptr ? count : 0;
 }

@@ -25,8 +25,8 @@
 #include "client/cpp/links.h"
 #include "client/cpp/pending.h"
 #include "client/cpp/transport/device_rows.h"
-#include "client/cpp/transport/errors.h"
 #include "client/cpp/transport/transport.h"
+#include "client/cpp/transport/wire_errors.h"
 #include "client/local/local_sampler.h"
 #include "sortition/options.h"
 #include "sortition/v1/sampling.pb.h"
@@ -141,7 +141,7 @@ class StreamState {
   void OnOpened(const v1::SequenceOpened& opened, absl::Time now);
   void OnForked(const v1::SequenceForked& forked, absl::Time now);
   void OnOpenAnswered(uint64_t epoch, const LocalOpenResult& answer, absl::Time now);
-  void OnOpenAccepted(const SentOpen& sent, const OpenedSequence& state);
+  void OnOpenAccepted(const SentOpen& sent, const LocalOpened& state);
   void OnOpenRefused(const SentOpen& sent, const RowError& error, absl::Time now);
   void OnResults(uint64_t stream, const v1::StepResults& results, absl::Time now);
   absl::Status OnRowResult(SentStep* sent, const v1::RowResult& result, absl::Time now);

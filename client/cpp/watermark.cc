@@ -17,7 +17,7 @@ namespace {
 // was not drawn with the key it is an exponential variable of mean 1; for one that was, more.
 double TokenEvidence(const kernels::NoiseKey& noise, uint32_t token) {
   // L is log2 of -log2(1 - U), so E = 2^L ln 2.
-  const double log = double(int64_t(law::TokenNoise(law::KeyOf(noise), token))) * 0x1p-32;
+  const double log = double(int64_t(law::TokenNoise(law::ToDrawKey(noise), token))) * 0x1p-32;
   return -std::log(-std::expm1(-std::exp2(log) * 0.69314718055994531));
 }
 

@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> StartServer(const std::string& de
   return ServerProcess::Start(folder / "sortitiond", {"--log_level=warning", "--devices=" + devices}, log_file, port);
 }
 
-absl::StatusOr<std::unique_ptr<client::Client>> Connect(const std::string& address, client::RowOptions rows = {}) {
+absl::StatusOr<std::unique_ptr<client::Client>> Connect(const std::string& address, client::RowFormOptions rows = {}) {
   client::ClientOptions options;
   options.targets = {address};
   options.name = "sortition_demo";
@@ -204,7 +204,8 @@ absl::Status Demo::Run(std::string address) {
   absl::Status status =
       Again("without a server, in this process", client::Client::Connect({.in_process = client::InProcessEngine()}));
   if (!status.ok()) return status;
-  status = Again("from the first 64 tokens of each row", Connect(address, {client::RowOptions::Form::kCompact, 64}));
+  status =
+      Again("from the first 64 tokens of each row", Connect(address, {client::RowFormOptions::Form::kCompact, 64}));
   if (!status.ok() || server == nullptr) return status;
   if (status = server->Stop(kStopTimeout); !status.ok()) return status;
   for (const char* devices : {"cuda", "vulkan"}) {

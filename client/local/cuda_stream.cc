@@ -227,7 +227,7 @@ absl::StatusOr<std::vector<std::optional<RowResult>>> CudaStream::Await(Ticket t
     const auto [row, put] = queued.rows[i];
     if (row == kNoRow || rows_[row].sequence == nullptr || rows_[row].put != put) continue;
     const kernels::RowOutput& output = outputs[i];
-    if (output.error == kernels::RowError::kTooManyEdits) {
+    if (output.error == kernels::RowFault::kTooManyEdits) {
       results[i] = NoRoom(i, output.error_token);
     } else {
       results[i] = rows_[row].sequence->own_->TakeDrawn(i, output);

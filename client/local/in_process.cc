@@ -109,7 +109,7 @@ class InProcessStream final : public Transport,
   void End();
 
  private:
-  absl::StatusOr<std::unique_ptr<LocalText>> ForkOf(const LocalOpen& open);
+  absl::StatusOr<std::unique_ptr<LocalText>> MakeFork(const LocalOpen& open);
   service::CheckpointOwner OwnerOf(const LocalText& sequence, const SequenceRecord& record) const {
     return {"in-process", "", record.options.request_id, sequence.identity()};
   }
@@ -239,7 +239,7 @@ void InProcessStream::Step(LocalStep step) {
   pool_.Add(std::make_shared<StepJob>(shared_from_this(), std::move(step)), rows, priority);
 }
 
-absl::StatusOr<std::unique_ptr<LocalText>> InProcessStream::ForkOf(const LocalOpen& open) {
+absl::StatusOr<std::unique_ptr<LocalText>> InProcessStream::MakeFork(const LocalOpen& open) {
   const std::shared_ptr<Opened> parent = Find(open.parent.get());
   if (parent == nullptr) return absl::NotFoundError("the parent is closed");
   absl::MutexLock lock(&parent->mutex);
@@ -249,7 +249,7 @@ absl::StatusOr<std::unique_ptr<LocalText>> InProcessStream::ForkOf(const LocalOp
 LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
   std::unique_ptr<LocalText> sequence;
   if (open.parent != nullptr) {
-    auto forked = ForkOf(open);
+    auto forked = MakeFork(open);
     // The client then opens it with its history, and learns from that why it is refused.
     if (!forked.ok()) {
       return RowError{absl::StatusCode::kFailedPrecondition, v1::HISTORY_REQUIRED, "fork", "",
@@ -268,7 +268,7 @@ LocalOpenResult InProcessStream::RunOpen(const LocalOpen& open) {
     if (const auto* refusal = std::get_if<service::Refusal>(&checkpoint)) return ToRowError(*refusal);
     sequence->SetSamplerState(std::get<service::Checkpoint>(checkpoint).sampler_state);
   }
-  const OpenedSequence answer{sequence->seed(), sequence->stateful(), sequence->history_hash().value_or(0), 0};
+  const LocalOpened answer{sequence->seed(), sequence->stateful(), sequence->history_hash().value_or(0), 0};
   auto opened = std::make_shared<Opened>();
   opened->sequence = std::move(sequence);
   absl::MutexLock lock(&mutex_);

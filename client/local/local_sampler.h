@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "client/cpp/sequence_record.h"
-#include "client/cpp/transport/errors.h"
+#include "client/cpp/transport/wire_errors.h"
 #include "sortition/batch.h"
 
 namespace sortition::client {
 
 // A sequence as the sampler or server that has opened it describes it.
-struct OpenedSequence {
+struct LocalOpened {
   uint64_t seed = 0;
   bool stateful = false;
   uint64_t history_hash = 0;     // 0 if it is not stateful
@@ -65,7 +65,7 @@ struct LocalResult {
   RowResult result;
 };
 
-using LocalOpenResult = std::variant<OpenedSequence, RowError>;
+using LocalOpenResult = std::variant<LocalOpened, RowError>;
 
 // Opens sequences and steps their rows. Answers are events of its transport (StreamEvents). Thread-safe. No method
 // blocks, and none calls back: work starts with Transport::Flush or Poll.

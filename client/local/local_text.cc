@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/compact_rows.h"
 #include "client/cpp/row_message.h"
-#include "client/cpp/transport/errors.h"
+#include "client/cpp/transport/wire_errors.h"
 #include "kernels/check.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/version.h"
@@ -260,7 +260,7 @@ RowResult LocalText::End() {
   } else {
     v1::RowResult whole;
     service::EncodeWhole(result, plan, *spec_, &whole);
-    outcome = ResultOf(std::move(whole));
+    outcome = ToRowResult(std::move(whole));
   }
   begun_.reset();
   TakeBack(result.end);
@@ -274,13 +274,13 @@ void LocalText::Abandon() {
 
 LocalText::StreamStart LocalText::StartOnStream() const {
   StreamStart start = {
-      spec_, service::RowOf(*spec_, nullptr, position_, rewinds_.Salt(Row())).noise, sampler_state_, {}, {}};
+      spec_, service::MakeRowRequest(*spec_, nullptr, position_, rewinds_.Salt(Row())).noise, sampler_state_, {}, {}};
   std::map<uint32_t, kernels::LogitEdit> edits;
   for (const kernels::LogitEdit& edit : spec_->listed_edits) edits[edit.token] = edit;
   if (state_ != nullptr) {
     const service::PenaltyCounts& counted = state_->counts();
     for (size_t i = 0; i < counted.counts().size(); ++i) {
-      const service::TokenCount& count = counted.counts()[i];
+      const service::TokenOccurrences& count = counted.counts()[i];
       if (count.all() == 0) continue;  // only listed
       const uint32_t token = counted.edits()[i].token;
       if (spec_->repetition_penalty != 1) {

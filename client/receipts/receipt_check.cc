@@ -13,7 +13,7 @@
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/receipt/receipt_key.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "service/wire/receipt_words.h"
 
 namespace sortition::client {
@@ -27,8 +27,8 @@ using service::ReceiptRecord;
 using service::ReceiptSignature;
 
 // Returns the compiled parameters; null if the words encode none.
-std::shared_ptr<const service::SequenceSpec> SpecOf(const ReceiptOpening& opening,
-                                                    const std::optional<v1::SamplingParameters>& parameters) {
+std::shared_ptr<const service::SequenceSpec> CompileOpening(const ReceiptOpening& opening,
+                                                            const std::optional<v1::SamplingParameters>& parameters) {
   const bool has_vocabulary = opening.live_vocabulary >= 1 && opening.live_vocabulary <= opening.vocabulary &&
                               opening.vocabulary <= kernels::kMaxVocabulary &&
                               opening.choice_index <= service::kMaxChoiceIndex;
@@ -157,14 +157,14 @@ void ReceiptCheck::TakeRecord(uint8_t type, std::string_view body) {
 }
 
 void ReceiptCheck::TakeOpening(std::string_view body) {
-  const service::ReceiptHash hash = service::HashOf(body);
+  const service::ReceiptHash hash = service::HashBytes(body);
   const std::string id = Hex(service::ChainIdOf(hash));
   if (chains_.contains(id)) return;
   CheckedChain chain;
   chain.hash = hash;
   const auto opening = service::DecodeOpening(body);
   if (opening) SetOptions(*opening, &chain);
-  if (service::LawOf(body) != law::kLawVersion) {
+  if (service::ReadLaw(body) != law::kLawVersion) {
     Report("unknown_law", id, std::nullopt, absl::StrCat("an opening of another law than ", law::kLawVersion));
   } else if (chain.spec == nullptr) {
     Report("bad_record", id, std::nullopt, "an opening with other fields, or whose parameters are none");
@@ -185,11 +185,11 @@ void ReceiptCheck::SetOptions(const ReceiptOpening& opening, CheckedChain* chain
   std::vector<uint32_t> words = {opening.vocabulary, opening.live_vocabulary, opening.choice_index};
   words.insert(words.end(), opening.parameters.begin(), opening.parameters.end());
   const service::ReceiptHash hash =
-      service::HashOf({reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t)});
+      service::HashBytes({reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t)});
   auto [known, is_new] = options_of_chains_.try_emplace(hash);
   if (is_new) {
-    const auto parameters = service::ParametersOf(opening.parameters);
-    known->second.first = SpecOf(opening, parameters);
+    const auto parameters = service::ParseReceiptWords(opening.parameters);
+    known->second.first = CompileOpening(opening, parameters);
     if (parameters) known->second.second = std::make_shared<const v1::SamplingParameters>(*parameters);
   }
   std::tie(chain->spec, chain->parameters) = known->second;
@@ -216,7 +216,7 @@ void ReceiptCheck::TakeReceipt(std::string_view body) {
                                             : absl::StrCat("receipt ", chain.receipts, " was expected"));
   }
   chain.receipts = receipt->index + 1;
-  chain.hash = service::HashOf(body);
+  chain.hash = service::HashBytes(body);
   if (chain.fits) ++chain.unsigned_receipts;
   CheckDraw(chain, id, *receipt);
   if (options_.on_receipt) options_.on_receipt(id, chain, *receipt);

@@ -54,7 +54,7 @@ std::string WhyNot(const SequenceSpec& spec, const kernels::RowParameters& param
 }
 
 uint32_t Race(const SequenceSpec& spec, uint64_t seed, const Receipt& receipt, const law::Scale& scale) {
-  const law::DrawKey key = law::KeyOf({seed, receipt.position, spec.choice_index | receipt.draw_salt << 16});
+  const law::DrawKey key = law::ToDrawKey({seed, receipt.position, spec.choice_index | receipt.draw_salt << 16});
   std::optional<int64_t> best;
   uint32_t winner = receipt.kept.front().token;
   for (const TokenBits& token : receipt.kept) {

@@ -82,13 +82,13 @@ bool ReceiptReport::is_complete() const {
          (!rows || rows->agreed == counts.receipts);
 }
 
-std::vector<std::string> LinesOf(const ReceiptReport& report) {
+std::vector<std::string> ToLines(const ReceiptReport& report) {
   return {SignatureLine(report), DrawLine(report), RowLine(report)};
 }
 
-std::string TextOf(const ReceiptReport& report) {
+std::string ToText(const ReceiptReport& report) {
   std::string text = absl::StrCat(report.counts.receipts, " receipts of ", report.counts.chains, " sequences\n");
-  for (const std::string& line : LinesOf(report)) absl::StrAppend(&text, line, "\n");
+  for (const std::string& line : ToLines(report)) absl::StrAppend(&text, line, "\n");
   for (const auto& [name, count] : report.problem_counts) absl::StrAppend(&text, "problem ", name, ": ", count, "\n");
   for (size_t i = 0; i < report.problems.size() && i < kShownProblems; ++i) {
     const ReceiptProblem& problem = report.problems[i];
@@ -98,7 +98,7 @@ std::string TextOf(const ReceiptReport& report) {
   return text;
 }
 
-std::string HtmlOf(const ReceiptReport& report) {
+std::string ToHtml(const ReceiptReport& report) {
   const char* const colour = report.differs() ? "#b00020" : report.is_complete() ? "#1b5e20" : "#8a6d00";
   std::string html = absl::StrCat(
       "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Receipts</title>\n"
@@ -107,7 +107,7 @@ std::string HtmlOf(const ReceiptReport& report) {
       "<h1>Receipts of ",
       Escaped(report.title), "</h1>\n<p><strong style=\"color:", colour, "\">", Verdict(report), "</strong>. ",
       report.counts.receipts, " receipts of ", report.counts.chains, " sequences.</p>\n<ul>\n");
-  for (const std::string& line : LinesOf(report)) absl::StrAppend(&html, "<li>", Escaped(line), "</li>\n");
+  for (const std::string& line : ToLines(report)) absl::StrAppend(&html, "<li>", Escaped(line), "</li>\n");
   absl::StrAppend(&html, "</ul>\n");
   if (report.differs()) {
     uint64_t all = 0;

@@ -28,10 +28,10 @@ struct ReceiptReport : ReceiptFindings {
 };
 
 // Returns a line for each check: for how many receipts it was made, and why not for the others.
-std::vector<std::string> LinesOf(const ReceiptReport& report);
+std::vector<std::string> ToLines(const ReceiptReport& report);
 
 // Return the whole report. The HTML needs no other file.
-std::string TextOf(const ReceiptReport& report);
-std::string HtmlOf(const ReceiptReport& report);
+std::string ToText(const ReceiptReport& report);
+std::string ToHtml(const ReceiptReport& report);
 
 }  // namespace sortition::client

@@ -31,7 +31,7 @@ bool ReceiptRows::Begin(const CheckedChain& chain) {
     status_ = absl::InvalidArgumentError("--logits: rows with mirostat, adaptive_p or a watermark cannot be compared");
     return false;
   }
-  const auto draws = [](const service::RowOptions& options) { return !options.parameters.greedy; };
+  const auto draws = [](const service::PhaseOptions& options) { return !options.parameters.greedy; };
   if (!chain.seed && stated.AnyOptions(draws)) {
     status_ =
         absl::InvalidArgumentError("--logits: no seed of this sequence is opened (--seeds), so no row can be drawn");
@@ -106,7 +106,7 @@ std::optional<kernels::RowOutput> ReceiptRows::Run(const Receipt& receipt, kerne
   }
   const service::PositionView* const view = views.empty() ? nullptr : &views.front();
   phase_ = view != nullptr ? view->phase : service::kNoPhase;
-  kernels::RowRequest request = service::RowOf(*spec_, view, receipt.position, receipt.draw_salt);
+  kernels::RowRequest request = service::MakeRowRequest(*spec_, view, receipt.position, receipt.draw_salt);
   request.logits = bytes.data();
   request.dtype = KernelType(matrix_->dtype());
   std::vector<uint32_t> mask;
@@ -139,7 +139,7 @@ std::optional<kernels::RowOutput> ReceiptRows::Run(const Receipt& receipt, kerne
 
 std::string ReceiptRows::DifferenceOf(const Receipt& receipt, const kernels::RowOutput& output,
                                       const kernels::NoiseKey& noise) const {
-  if (output.error != kernels::RowError::kNone) return "the logits are those of no row";
+  if (output.error != kernels::RowFault::kNone) return "the logits are those of no row";
   if (receipt.phase != phase_) {
     return absl::StrCat("phase ", receipt.phase, " is stated, the history gives ", phase_);
   }

@@ -29,7 +29,7 @@ struct NpyHeader {
 absl::Status NpyError(absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat(".npy: ", what)); }
 
 // Returns the text after 'key': in the header's dictionary.
-absl::StatusOr<absl::string_view> ValueOf(absl::string_view dictionary, absl::string_view key) {
+absl::StatusOr<absl::string_view> FindValue(absl::string_view dictionary, absl::string_view key) {
   const size_t at = dictionary.find(absl::StrCat("'", key, "':"));
   if (at == absl::string_view::npos) return NpyError(absl::StrCat("the header has no '", key, "'"));
   return absl::StripLeadingAsciiWhitespace(dictionary.substr(at + key.size() + 3));
@@ -48,8 +48,8 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(const std::string& bytes) {
 
   NpyHeader header;
   header.data_offset = start + length;
-  const auto type = ValueOf(dictionary, "descr");
-  const auto shape = ValueOf(dictionary, "shape");
+  const auto type = FindValue(dictionary, "descr");
+  const auto shape = FindValue(dictionary, "shape");
   for (const auto* value : {&type, &shape}) {
     if (!value->ok()) return value->status();
   }

@@ -18,11 +18,11 @@ bool CudaSampler::State::IsChained(uint32_t index) const {
   return kernels::cuda::IsChained(RowAt(index).parameters, RowAt(index).task, false);
 }
 
-RowInput CudaSampler::State::InputOf(uint32_t index) const {
+RowInput CudaSampler::State::MakeRowInput(uint32_t index) const {
   const Row& row = RowAt(index);
   const bool is_chained = IsChained(index);
-  RowInput input = kernels::cuda::InputOf(row.parameters, row.noise, batch_.dtype, batch_.vocabulary, is_chained);
-  input.logits = PointerTo<const void>(AddressOf(batch_.logits) + batch_.row_bytes * index);
+  RowInput input = kernels::cuda::MakeRowInput(row.parameters, row.noise, batch_.dtype, batch_.vocabulary, is_chained);
+  input.logits = PointerTo<const void>(ToDevicePointer(batch_.logits) + batch_.row_bytes * index);
   if (batch_.allowed_bits != nullptr) input.allowed = batch_.allowed_bits + batch_.allowed_words * index;
   if (batch_.positions != nullptr) input.position_at = batch_.positions + index;
   if (&row != &nothing_) input.edits = PointerTo<const kernels::LogitEdit>(memory_ + EditsOffset(PlaceOf(index)));
@@ -38,9 +38,9 @@ RowInput CudaSampler::State::InputOf(uint32_t index) const {
   return input;
 }
 
-ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
+ChainedInput CudaSampler::State::MakeChainedInput(uint32_t index) const {
   const Row& row = RowAt(index);
-  ChainedInput chained = kernels::cuda::ChainedOf(row.parameters);
+  ChainedInput chained = kernels::cuda::MakeChainedInput(row.parameters);
   if (&row != &nothing_) {
     chained.sampler_state_at = PointerTo<uint64_t>(memory_ + SamplerStatesOffset() + sizeof(uint64_t) * PlaceOf(index));
   }
@@ -51,7 +51,7 @@ ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
   if (batch_.draft != nullptr) {
     chained.draft.form = kernels::DraftDistribution::Form::kDense;
     chained.draft.dtype = batch_.draft_dtype;
-    chained.draft.dense = PointerTo<const void>(AddressOf(batch_.draft) + batch_.draft_row_bytes * index);
+    chained.draft.dense = PointerTo<const void>(ToDevicePointer(batch_.draft) + batch_.draft_row_bytes * index);
   }
   if (row.parameters.kept_tokens) {
     chained.kept = PointerTo<kernels::TokenBits>(memory_ + KeptOffset() + KeptBytes() * index);
@@ -60,12 +60,12 @@ ChainedInput CudaSampler::State::ChainedInputOf(uint32_t index) const {
 }
 
 devices::cuda::DevicePointer CudaSampler::State::OutputsAddress() const {
-  return batch_.outputs != nullptr ? AddressOf(batch_.outputs) : memory_ + OutputsOffset();
+  return batch_.outputs != nullptr ? ToDevicePointer(batch_.outputs) : memory_ + OutputsOffset();
 }
 
 devices::cuda::DevicePointer CudaSampler::State::TopsAddress(bool raw) const {
   const TopToken* const callers = raw ? batch_.raw_top : batch_.processed_top;
-  if (callers != nullptr) return AddressOf(callers);
+  if (callers != nullptr) return ToDevicePointer(callers);
   return memory_ + TopsOffset() + (raw ? 0 : TopsBytes() * limits_.rows);
 }
 
@@ -95,10 +95,10 @@ absl::Status CudaSampler::State::Upload(CUstream_st* stream) {
   is_uploaded_ = false;
   needed_ = {};
   for (uint32_t row = 0; row < batch_.rows; ++row) {
-    const RowInput input = InputOf(row);
+    const RowInput input = MakeRowInput(row);
     needed_ |= kernels::cuda::NeededBy(input);
     std::memcpy(stage.memory + sizeof(RowInput) * row, &input, sizeof(input));
-    const ChainedInput chained = ChainedInputOf(row);
+    const ChainedInput chained = MakeChainedInput(row);
     std::memcpy(stage.memory + ChainedOffset() + sizeof(ChainedInput) * row, &chained, sizeof(chained));
   }
   absl::Status status = Move(stage, 0, sizeof(RowInput) * batch_.rows, stream);
@@ -133,7 +133,7 @@ absl::Status CudaSampler::State::Sample(CUstream_st* stream) {
   view.outputs = PointerTo<RawOutput>(OutputsAddress());
   view.tokens = batch_.tokens;
   view.logprobs = batch_.logprobs;
-  const kernels::cuda::Geometry geometry = kernels::cuda::GeometryOf(
+  const kernels::cuda::Geometry geometry = kernels::cuda::ChooseGeometry(
       batch_.rows, kernels::cuda::GroupsOf(batch_.vocabulary), context_->hardware().multiprocessors);
   view.section_groups = geometry.section_groups;
   absl::Status status = context_->Launch(view, batch_.rows, geometry.sections, needed_, stream);

@@ -84,7 +84,7 @@ absl::Status CudaSampler::State::Await(CudaTicket ticket, std::vector<kernels::R
     view.processed_top =
         at(TopsOffset() + TopsBytes() * limits_.rows, view.processed_top) + uint64_t{limits_.top} * row;
     if (copy->rows[row].is_chained) view.chained = at(ChainedOutputsOffset(), view.chained) + row;
-    (*outputs)[row] = kernels::cuda::OutputOf(copy->rows[row].parameters, view);
+    (*outputs)[row] = kernels::cuda::ReadOutput(copy->rows[row].parameters, view);
   }
   copy->ticket = 0;
   return absl::OkStatus();
@@ -117,7 +117,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
   std::vector<std::vector<kernels::TokenBits>> kept(rows);
   bool has_kept = false;
   for (uint32_t row = 0; row < rows; ++row) {
-    if (!RowAt(row).parameters.kept_tokens || raw[row].error != kernels::RowError::kNone) continue;
+    if (!RowAt(row).parameters.kept_tokens || raw[row].error != kernels::RowFault::kNone) continue;
     kept[row].resize(raw[row].kept);
     has_kept = true;
     if (absl::Status status = fetch(&kept[row], memory_ + KeptOffset() + KeptBytes() * row); !status.ok())
@@ -133,7 +133,7 @@ absl::Status CudaSampler::State::Download(CUstream_st* stream, std::span<kernels
       view.chained = &chained[row];
       view.kept = kept[row].data();
     }
-    outputs[row] = kernels::cuda::OutputOf(RowAt(row).parameters, view);
+    outputs[row] = kernels::cuda::ReadOutput(RowAt(row).parameters, view);
   }
   return absl::OkStatus();
 }

@@ -107,8 +107,8 @@ absl::Status CudaProducer::Memory::Take(uint32_t row, kernels::StatedRow* stated
   const Asked& asked = asked_[row];
   const RawOutput& output = *(reinterpret_cast<const RawOutput*>(pinned_) + row);
   *stated = {};
-  const bool has_none = output.error == kernels::RowError::kNoLiveToken;
-  *fails = !has_none && output.error != kernels::RowError::kNone;
+  const bool has_none = output.error == kernels::RowFault::kNoLiveToken;
+  *fails = !has_none && output.error != kernels::RowFault::kNone;
   stated->is_whole = has_none;
   if (*fails || has_none) return absl::OkStatus();
   const uint64_t offset = (asked.sums ? TopsOffset() : ProcessedOffset()) + TopsBytes() * row;

@@ -10,7 +10,7 @@
 namespace sortition {
 
 using kernels::LogitEdit;
-using kernels::cuda::Sequence;
+using kernels::cuda::DeviceSequence;
 
 static_assert(CudaSampler::kNoRow == kernels::cuda::kNoSequence);
 
@@ -42,7 +42,7 @@ absl::Status CudaSampler::State::SetSequence(uint32_t row, const law::SamplingPa
   if (!one.is_set || one.task != kernels::RowTask::kDraw) {
     return absl::FailedPreconditionError(absl::StrCat("SetSequence: row ", row, " was never set, or does not draw"));
   }
-  Sequence sequence;
+  DeviceSequence sequence;
   sequence.minus_frequency = -double(parameters.frequency_penalty);
   sequence.presence = double(parameters.presence_penalty);
   sequence.most_edits = limits_.edits;
@@ -88,12 +88,12 @@ absl::Status CudaSampler::State::MoveSequences(const Stage& stage, CUstream_st* 
   for (uint32_t index = 0; index < limits_.rows; ++index) {
     Row& row = rows_[index];
     if (!row.has_new_sequence) continue;
-    Sequence sequence;
+    DeviceSequence sequence;
     if (row.has_sequence) {
       sequence = row.sequence;
       sequence.edits = PointerTo<LogitEdit>(memory_ + EditsOffset(index));
     }
-    const uint64_t at = SequencesOffset() + sizeof(Sequence) * index;
+    const uint64_t at = SequencesOffset() + sizeof(DeviceSequence) * index;
     std::memcpy(stage.memory + at, &sequence, sizeof(sequence));
     if (absl::Status status = Move(stage, at, sizeof(sequence), stream); !status.ok()) return status;
     row.has_new_sequence = false;
@@ -109,7 +109,7 @@ absl::Status CudaSampler::State::MoveSequences(const Stage& stage, CUstream_st* 
 
 absl::Status CudaSampler::State::Advance(bool follows_draw, CUstream_st* stream) const {
   kernels::cuda::SequenceView view;
-  view.sequences = PointerTo<Sequence>(memory_ + SequencesOffset());
+  view.sequences = PointerTo<DeviceSequence>(memory_ + SequencesOffset());
   if (!order_.empty()) view.order = PointerTo<const uint32_t>(memory_ + OrderOffset());
   view.inputs = PointerTo<kernels::cuda::RowInput>(memory_);
   view.outputs = PointerTo<kernels::cuda::RawOutput>(OutputsAddress());

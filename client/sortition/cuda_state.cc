@@ -84,10 +84,11 @@ absl::Status CudaSampler::State::CheckOnDevice(const void* pointer, const char* 
   // Pinned memory of the host also belongs to a device.
   MemoryType type = MemoryType::kHost;
   const devices::cuda::Result known =
-      api().PointerGetAttribute(&device, PointerAttribute::kDeviceOrdinal, AddressOf(pointer));
+      api().PointerGetAttribute(&device, PointerAttribute::kDeviceOrdinal, ToDevicePointer(pointer));
   if (known == devices::cuda::Result::kInvalidValue) return refused;
   if (absl::Status status = ToStatus(api(), known, "cuPointerGetAttribute"); !status.ok()) return status;
-  SORTITION_CUDA_RETURN_IF_ERROR(api(), PointerGetAttribute(&type, PointerAttribute::kMemoryType, AddressOf(pointer)));
+  SORTITION_CUDA_RETURN_IF_ERROR(api(),
+                                 PointerGetAttribute(&type, PointerAttribute::kMemoryType, ToDevicePointer(pointer)));
   return type == MemoryType::kDevice && device == int(context_->hardware().index) ? absl::OkStatus() : refused;
 }
 
@@ -133,7 +134,7 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch, std::span<const ui
     return absl::InvalidArgumentError(
         absl::StrCat("batch.vocabulary is ", batch.vocabulary, ", not in [1, ", limits_.vocabulary, "]"));
   }
-  if (AddressOf(batch.logits) % kernels::cuda::kLogitsAlignment != 0 ||
+  if (ToDevicePointer(batch.logits) % kernels::cuda::kLogitsAlignment != 0 ||
       batch.row_bytes % kernels::cuda::kLogitsAlignment != 0 || (batch.rows > 1 && batch.row_bytes < row_bytes)) {
     return absl::InvalidArgumentError(
         "batch.logits, batch.row_bytes: rows must begin at multiples of 16 bytes and not overlap");
@@ -144,12 +145,12 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch, std::span<const ui
     return absl::InvalidArgumentError(absl::StrCat("batch.allowed_words is below ", words));
   }
   const uint64_t draft_bytes = uint64_t{batch.vocabulary} * kernels::ElementBytes(batch.draft_dtype);
-  if (batch.draft != nullptr && (AddressOf(batch.draft) % 4 != 0 || batch.draft_row_bytes % 4 != 0 ||
+  if (batch.draft != nullptr && (ToDevicePointer(batch.draft) % 4 != 0 || batch.draft_row_bytes % 4 != 0 ||
                                  (batch.rows > 1 && batch.draft_row_bytes < draft_bytes))) {
     return absl::InvalidArgumentError(
         "batch.draft, batch.draft_row_bytes: rows must begin at multiples of 4 bytes and not overlap");
   }
-  if (AddressOf(batch.outputs) % alignof(kernels::cuda::RawOutput) != 0) {
+  if (ToDevicePointer(batch.outputs) % alignof(kernels::cuda::RawOutput) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch.outputs is not a multiple of ", alignof(kernels::cuda::RawOutput), " bytes"));
   }
@@ -172,7 +173,7 @@ absl::Status CudaSampler::State::Bind(const CudaBatch& batch, std::span<const ui
   if (!current.status().ok()) return current.status();
   for (const auto& [pointer, name, is_needed] : pointers) {
     if (pointer == nullptr && !is_needed) continue;
-    if (AddressOf(pointer) % alignof(uint32_t) != 0) {
+    if (ToDevicePointer(pointer) % alignof(uint32_t) != 0) {
       return absl::InvalidArgumentError(absl::StrCat(name, " is not a multiple of ", alignof(uint32_t), " bytes"));
     }
     if (absl::Status status = CheckOnDevice(pointer, name); !status.ok()) return status;

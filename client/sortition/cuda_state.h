@@ -16,7 +16,7 @@
 
 namespace sortition {
 
-inline devices::cuda::DevicePointer AddressOf(const void* pointer) {
+inline devices::cuda::DevicePointer ToDevicePointer(const void* pointer) {
   return reinterpret_cast<devices::cuda::DevicePointer>(pointer);
 }
 template <typename T>
@@ -65,9 +65,9 @@ struct CudaSampler::State {
     bool is_set = false;
     bool has_new_edits = false;
     bool has_new_state = false;
-    bool has_sequence = false;         // the device has the row's edits, position and state
-    bool has_new_sequence = false;     // the device lacks `sequence`, or its end
-    kernels::cuda::Sequence sequence;  // as it begins
+    bool has_sequence = false;               // the device has the row's edits, position and state
+    bool has_new_sequence = false;           // the device lacks `sequence`, or its end
+    kernels::cuda::DeviceSequence sequence;  // as it begins
   };
 
   // A row of a step, as far as its output depends on it.
@@ -94,8 +94,8 @@ struct CudaSampler::State {
   uint32_t PlaceOf(uint32_t index) const { return order_.empty() ? index : order_[index]; }
   const Row& RowAt(uint32_t index) const { return PlaceOf(index) == kNoRow ? nothing_ : rows_[PlaceOf(index)]; }
   bool IsChained(uint32_t index) const;
-  kernels::cuda::RowInput InputOf(uint32_t index) const;
-  kernels::cuda::ChainedInput ChainedInputOf(uint32_t index) const;
+  kernels::cuda::RowInput MakeRowInput(uint32_t index) const;
+  kernels::cuda::ChainedInput MakeChainedInput(uint32_t index) const;
   // Returns device addresses, in the sampler's memory or the caller's.
   devices::cuda::DevicePointer OutputsAddress() const;
   devices::cuda::DevicePointer TopsAddress(bool raw) const;
@@ -121,7 +121,9 @@ struct CudaSampler::State {
     return ChainedOffset() + uint64_t{sizeof(kernels::cuda::ChainedInput)} * limits_.rows;
   }
   uint64_t SequencesOffset() const { return SamplerStatesOffset() + sizeof(uint64_t) * limits_.rows; }
-  uint64_t OrderOffset() const { return SequencesOffset() + uint64_t{sizeof(kernels::cuda::Sequence)} * limits_.rows; }
+  uint64_t OrderOffset() const {
+    return SequencesOffset() + uint64_t{sizeof(kernels::cuda::DeviceSequence)} * limits_.rows;
+  }
   uint64_t StatesOffset() const { return (OrderOffset() + sizeof(uint32_t) * limits_.rows + 7) / 8 * 8; }
   uint64_t ScratchOffset() const { return StatesOffset() + uint64_t{sizeof(kernels::cuda::RowState)} * limits_.rows; }
   uint64_t ScratchBytes() const;  // of a row

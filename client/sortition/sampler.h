@@ -141,7 +141,7 @@ struct CudaBatch {
 // - Lifetime: the device's counts, positions and sampler states last until SetRow of the row and the Upload after it.
 // An
 //   Upload for other rows leaves them as they are, also while steps are in progress.
-// - Errors: a draw that fails (kernels::RowError) ends its row's sequence and no other. All later draws of the row are
+// - Errors: a draw that fails (kernels::RowFault) ends its row's sequence and no other. All later draws of the row are
 //   void: each answers with the error of the draw that ended it and with token -1, counts nothing, and leaves the
 //   position as it is. SetRow and Upload begin anew.
 // - kTooManyEdits: the token of the draw before was drawn and is valid, but CudaLimits::edits has no room to count it.

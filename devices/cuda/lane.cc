@@ -81,9 +81,9 @@ absl::Status Lane::Open() {
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventCreate(&start_, kEventDefault));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventCreate(&end_, kEventDefault));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventCreate(&done_, kEventBlockingSync));
-  upload_ = std::make_unique<DeviceMemory>(context_, stream_);
-  work_ = std::make_unique<DeviceMemory>(context_, stream_);
-  download_ = std::make_unique<DeviceMemory>(context_, stream_);
+  upload_ = std::make_unique<PooledMemory>(context_, stream_);
+  work_ = std::make_unique<PooledMemory>(context_, stream_);
+  download_ = std::make_unique<PooledMemory>(context_, stream_);
   host_upload_ = std::make_unique<PinnedMemory>(context_);
   host_download_ = std::make_unique<PinnedMemory>(context_);
   return absl::OkStatus();
@@ -165,7 +165,7 @@ absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, uint64_t most_bytes
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventElapsedTime(&milliseconds, start_, end_));
   *nanoseconds += uint64_t(double(milliseconds) * 1e6);
   if (absl::Status status = DownloadKept(chunk); !status.ok()) return status;
-  for (uint32_t row = 0; row < chunk.rows(); ++row) outputs->push_back(chunk.OutputOf(row, host_download_->data()));
+  for (uint32_t row = 0; row < chunk.rows(); ++row) outputs->push_back(chunk.ReadOutput(row, host_download_->data()));
   return absl::OkStatus();
 }
 
@@ -186,7 +186,7 @@ absl::Status Lane::Submit(const Chunk& chunk, std::span<const DeviceRow> rows) {
   SORTITION_CUDA_RETURN_IF_ERROR(api, MemsetD8Async(work_->address(), 0, chunk.states_bytes(), stream_));
   SORTITION_CUDA_RETURN_IF_ERROR(api, EventRecord(start_, stream_));
   const kernels::cuda::BatchView view =
-      chunk.ViewOf(upload_->address(), work_->address(), download_->address(), multiprocessors);
+      chunk.MakeView(upload_->address(), work_->address(), download_->address(), multiprocessors);
   absl::Status status =
       context_->Launch(view, chunk.rows(), chunk.geometry(multiprocessors).sections, chunk.needed(), stream_);
   if (!status.ok()) return status;

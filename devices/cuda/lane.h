@@ -54,9 +54,9 @@ class Lane {
   EventHandle end_ = nullptr;
   EventHandle done_ = nullptr;  // end of the download
   // Declared after `stream_`, on which they are freed.
-  std::unique_ptr<DeviceMemory> upload_;
-  std::unique_ptr<DeviceMemory> work_;
-  std::unique_ptr<DeviceMemory> download_;
+  std::unique_ptr<PooledMemory> upload_;
+  std::unique_ptr<PooledMemory> work_;
+  std::unique_ptr<PooledMemory> download_;
   std::unique_ptr<PinnedMemory> host_upload_;
   std::unique_ptr<PinnedMemory> host_download_;
 };

@@ -5,7 +5,7 @@
 
 namespace sortition::devices::cuda {
 
-absl::Status DeviceMemory::Reserve(uint64_t bytes) {
+absl::Status PooledMemory::Reserve(uint64_t bytes) {
   if (bytes <= bytes_) return absl::OkStatus();
   const uint64_t grown = std::max(bytes, bytes_ + bytes_ / 2);
   Free();
@@ -15,7 +15,7 @@ absl::Status DeviceMemory::Reserve(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void DeviceMemory::Free() {
+void PooledMemory::Free() {
   if (bytes_ != 0) context_->api().MemFreeAsync(address_, stream_);
   address_ = 0;
   bytes_ = 0;

@@ -11,12 +11,12 @@
 namespace sortition::devices::cuda {
 
 // Device memory, from the driver's stream-ordered pool. Not thread-safe; the context is current in every call.
-class DeviceMemory {
+class PooledMemory {
  public:
-  DeviceMemory(std::shared_ptr<Context> context, StreamHandle stream) : context_(std::move(context)), stream_(stream) {}
-  ~DeviceMemory() { Free(); }
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  PooledMemory(std::shared_ptr<Context> context, StreamHandle stream) : context_(std::move(context)), stream_(stream) {}
+  ~PooledMemory() { Free(); }
+  PooledMemory(const PooledMemory&) = delete;
+  PooledMemory& operator=(const PooledMemory&) = delete;
 
   // Provides at least `bytes`; growing loses the content. After an error there is no memory.
   absl::Status Reserve(uint64_t bytes);
@@ -31,7 +31,7 @@ class DeviceMemory {
   uint64_t bytes_ = 0;
 };
 
-// Pinned host memory, which the device copies from and to without the processor. Otherwise as DeviceMemory.
+// Pinned host memory, which the device copies from and to without the processor. Otherwise as PooledMemory.
 class PinnedMemory {
  public:
   explicit PinnedMemory(std::shared_ptr<Context> context) : context_(std::move(context)) {}

@@ -32,8 +32,8 @@ SelfTest::SelfTest(std::vector<law::GoldenRow> rows) {
   for (law::GoldenRow& row : rows) {
     auto known = std::make_unique<Case>();
     known->row = std::move(row);
-    known->tensor = law::TensorOf(known->row);
-    known->request = law::RequestOf(known->row, known->tensor);
+    known->tensor = law::MakeTensor(known->row);
+    known->request = law::MakeRequest(known->row, known->tensor);
     known->output = law::SampleRowReference(known->request);
     cases_.push_back(std::move(known));
   }

@@ -17,7 +17,7 @@ VkBool32 Complain(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTyp
   return VK_FALSE;
 }
 
-kernels::vulkan::Variant OfferOf(const Api& api, VkPhysicalDevice handle) {
+kernels::vulkan::Variant QueryVariant(const Api& api, VkPhysicalDevice handle) {
   VkPhysicalDeviceFeatures features;
   api.GetPhysicalDeviceFeatures(handle, &features);
   VkPhysicalDeviceSubgroupProperties subgroups = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
@@ -32,7 +32,7 @@ kernels::vulkan::Variant OfferOf(const Api& api, VkPhysicalDevice handle) {
 }
 
 // Returns the names of the device's extensions; none if the driver cannot list them.
-std::set<std::string> ExtensionsOf(const Api& api, VkPhysicalDevice handle) {
+std::set<std::string> QueryExtensions(const Api& api, VkPhysicalDevice handle) {
   uint32_t count = 0;
   if (api.EnumerateDeviceExtensionProperties(handle, nullptr, &count, nullptr) != VK_SUCCESS) return {};
   std::vector<VkExtensionProperties> extensions(count);
@@ -99,8 +99,8 @@ std::optional<Hardware> Describe(const Api& api, VkPhysicalDevice handle, uint32
     hardware.queue_family = family;
     hardware.has_timestamps = families[family].timestampValidBits == 64;
     hardware.limits = properties.limits;
-    hardware.offers = OfferOf(api, handle);
-    const std::set<std::string> extensions = ExtensionsOf(api, handle);
+    hardware.offers = QueryVariant(api, handle);
+    const std::set<std::string> extensions = QueryExtensions(api, handle);
     if (extensions.contains(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
       hardware.host_import_alignment = HostImportAlignment(api, handle);
     }

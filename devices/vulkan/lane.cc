@@ -106,7 +106,7 @@ absl::Status Lane::RunChunk(std::span<const DeviceRow> rows, size_t* taken, std:
   if (absl::Status status = Record(chunk); !status.ok()) return status;
   if (absl::Status status = RunCommands(nanoseconds); !status.ok()) return status;
   for (uint32_t row = 0; row < chunk.rows(); ++row) {
-    outputs->push_back(chunk.OutputOf(row, outputs_.on_host<RawOutput>(), tops_.on_host<uint32_t>()));
+    outputs->push_back(chunk.ReadOutput(row, outputs_.on_host<RawOutput>(), tops_.on_host<uint32_t>()));
   }
   return absl::OkStatus();
 }

@@ -98,7 +98,7 @@ class ListedRun {
         if (bits != law::kMaskedBits) live.push_back(Candidate::Of(law::Key(bits), token.token));
       }
     }
-    if (live.empty()) return law::FailedRow(RowError::kNoLiveToken, 0);
+    if (live.empty()) return law::FailedRow(RowFault::kNoLiveToken, 0);
     if (!std::ranges::is_sorted(live, std::greater())) std::ranges::sort(live, std::greater());
     law::ListedRow listed;
     listed.kept.reserve(live.size());

@@ -61,7 +61,7 @@ std::optional<Decision> Answer(const Kernels& kernels, const RowRequest& request
     output.kept = uint32_t(kept.size());
   }
   if (parameters.raw_logprob && !DescribeRaw(request, row, &output)) return std::nullopt;
-  Row changed;
+  RowView changed;
   changed.max_key = first.key();
   const Kept all = Kept::Of(kept);
   if (parameters.processed_logprob && parameters.greedy) {
@@ -93,7 +93,7 @@ std::optional<Decision> DecideDraw(const Target& target, const RowRequest& reque
 
   const Candidate first = tokens.Next();
   if (first == ChangedTokens::kNone) return RowRequired{RowRequiredReason::kCut};
-  const RowScale scale = ScaleOf(parameters, first.key());
+  const RowScale scale = MakeRowScale(parameters, first.key());
   if (parameters.greedy) {
     Candidate alone = first;
     return Answer(kernels, request, row, scale, first, {&alone, 1}, first.token(), scratch);
@@ -119,7 +119,8 @@ std::optional<Decision> DecideDraw(const Target& target, const RowRequest& reque
   std::span<Candidate> kept(listed, count);
   if (parameters.top_p != 0) kept = TopPOfCandidates(kernels, parameters.top_p, scale, kept, scratch);
   if (kept.size() > Kept::kMostListed) return std::nullopt;
-  const uint32_t token = Draw(kernels, Row(), scale, Kept::Of(kept), law::KeyOf(request.noise), std::nullopt, scratch);
+  const uint32_t token =
+      Draw(kernels, RowView(), scale, Kept::Of(kept), law::ToDrawKey(request.noise), std::nullopt, scratch);
   return Answer(kernels, request, row, scale, first, kept, token, scratch);
 }
 

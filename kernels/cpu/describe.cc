@@ -22,7 +22,7 @@ void FillTop(std::span<Candidate> first, Distribution* distribution) {
 }
 
 // All kept tokens, in no particular order.
-std::span<Candidate> AllKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch) {
+std::span<Candidate> AllKept(const Kernels& kernels, const RowView& row, const Kept& kept, Scratch* scratch) {
   if (!kept.listed.empty()) return kept.listed;
   const std::span<Candidate> from = CollectBetween(kernels, row, kept.last.key(), kNoCeiling, scratch, &scratch->kept);
   return from.first(
@@ -104,8 +104,8 @@ class PlaceTable {
 };
 
 // Counts the ranks of all `tokens`.
-void FillPlaces(const Kernels& kernels, const Row& row, const Kept& kept, std::span<const Candidate> tokens,
-                Scratch* scratch, std::vector<Place>* places) {
+void FillPlaces(const Kernels& kernels, const RowView& row, const Kept& kept, std::span<const Candidate> tokens,
+                Scratch* scratch, std::vector<TokenPlace>* places) {
   places->assign(tokens.size(), {law::kMaskedBits, 0});
   std::vector<std::pair<Candidate, uint32_t>> known;  // with their indices, last in order first
   for (uint32_t i = 0; i < tokens.size(); ++i) {
@@ -144,10 +144,10 @@ void FillTopOf(std::span<Candidate> listed, uint32_t top, Distribution* distribu
 
 }  // namespace
 
-void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Candidate chosen,
+void Describe(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept, Candidate chosen,
               uint32_t top, std::span<const Candidate> requested, Scratch* scratch, Distribution* distribution) {
   distribution->max_bits = law::KeyBits(row.max_key);
-  std::vector<Place> place;
+  std::vector<TokenPlace> place;
   FillPlaces(kernels, row, kept, {&chosen, 1}, scratch, &place);
   distribution->chosen = {chosen.token(), place[0].bits};
   distribution->rank = place[0].rank;
@@ -167,7 +167,7 @@ void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, con
 void DescribePointMass(Candidate first, Candidate chosen, uint32_t top, std::span<const Candidate> requested,
                        Distribution* distribution) {
   const auto place_of = [&](Candidate c) {
-    return c == first ? Place{law::KeyBits(first.key()), 1} : Place{law::kMaskedBits, 0};
+    return c == first ? TokenPlace{law::KeyBits(first.key()), 1} : TokenPlace{law::kMaskedBits, 0};
   };
   distribution->max_bits = law::KeyBits(first.key());
   distribution->weight_sum = law::kUnitWeight;
@@ -177,11 +177,11 @@ void DescribePointMass(Candidate first, Candidate chosen, uint32_t top, std::spa
   for (const Candidate& candidate : requested) distribution->requested.push_back(place_of(candidate));
 }
 
-uint32_t CountKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch) {
+uint32_t CountKept(const Kernels& kernels, const RowView& row, const Kept& kept, Scratch* scratch) {
   return kept.listed.empty() ? NumberOfTokens(kernels, row, kept.last, scratch) : uint32_t(kept.listed.size());
 }
 
-void ListKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch,
+void ListKept(const Kernels& kernels, const RowView& row, const Kept& kept, Scratch* scratch,
               std::vector<TokenBits>* tokens) {
   const std::span<const Candidate> all = AllKept(kernels, row, kept, scratch);
   tokens->reserve(all.size());
@@ -189,7 +189,7 @@ void ListKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch*
   std::ranges::sort(*tokens, {}, &TokenBits::token);
 }
 
-EntropySums SumEntropy(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+EntropySums SumEntropy(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
                        Scratch* scratch) {
   EntropySums sums;
   for (const Candidate& candidate : AllKept(kernels, row, kept, scratch)) {

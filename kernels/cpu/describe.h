@@ -16,7 +16,7 @@ namespace sortition::kernels::cpu {
 
 // Fills `*distribution` with the distribution over the kept tokens, with its first `top` tokens and the places of the
 // requested ones. `chosen` and `requested` are any tokens with their keys in the row, 0 where masked.
-void Describe(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Candidate chosen,
+void Describe(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept, Candidate chosen,
               uint32_t top, std::span<const Candidate> requested, Scratch* scratch, Distribution* distribution);
 
 // Fills in a greedy row's distribution: `first` has all the mass.
@@ -24,13 +24,13 @@ void DescribePointMass(Candidate first, Candidate chosen, uint32_t top, std::spa
                        Distribution* distribution);
 
 // Returns the number of kept tokens.
-uint32_t CountKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch);
+uint32_t CountKept(const Kernels& kernels, const RowView& row, const Kept& kept, Scratch* scratch);
 
 // Lists the kept tokens by ascending id. O(kept log kept).
-void ListKept(const Kernels& kernels, const Row& row, const Kept& kept, Scratch* scratch,
+void ListKept(const Kernels& kernels, const RowView& row, const Kept& kept, Scratch* scratch,
               std::vector<TokenBits>* tokens);
 
-EntropySums SumEntropy(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+EntropySums SumEntropy(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
                        Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

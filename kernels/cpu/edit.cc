@@ -29,7 +29,7 @@ uint32_t ExactGroups(const RowRequest& request) {
 
 // Lists a masked and edited row's tokens with a key >= `level`, which is above 1. Their groups' maxima become exact;
 // the other groups' are below `level`. Returns the number of groups with listed tokens.
-uint32_t ListFrom(const Kernels& kernels, uint32_t level, Scratch* scratch, uint32_t* maxima, Row* row) {
+uint32_t ListFrom(const Kernels& kernels, uint32_t level, Scratch* scratch, uint32_t* maxima, RowView* row) {
   uint32_t* const groups = scratch->groups.Reserve(row->groups);
   const uint32_t count = kernels.SelectAtLeast(maxima, row->groups, level, groups);
   const auto edited = uint32_t(row->edited.size());
@@ -52,7 +52,7 @@ uint32_t ListFrom(const Kernels& kernels, uint32_t level, Scratch* scratch, uint
 }
 
 // Makes all of a masked row's maxima exact.
-void ReadMasked(const Kernels& kernels, Scratch* scratch, uint32_t* maxima, Row* row) {
+void ReadMasked(const Kernels& kernels, Scratch* scratch, uint32_t* maxima, RowView* row) {
   uint32_t* const groups = scratch->groups.Reserve(row->groups);
   uint32_t* const end = groups + kernels.SelectAtLeast(maxima, row->groups, 1, groups);
   const auto is_whole = [&](uint32_t group) { return row->sent_words[group] == ~uint64_t{0}; };
@@ -65,7 +65,7 @@ void ReadMasked(const Kernels& kernels, Scratch* scratch, uint32_t* maxima, Row*
 
 // Turns the unmasked row's maxima into the masked row's. They are exact for the highest groups that the filters look
 // at; lower groups may keep a masked token's maximum. Lists the tokens of the exact groups unless all groups are exact.
-void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scratch, uint32_t* maxima, Row* row) {
+void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scratch, uint32_t* maxima, RowView* row) {
   kernels.MaskWholeGroups(row->sent_words, row->maxima, row->groups, maxima);
   row->maxima = row->reached = maxima;
   const uint32_t exact = ExactGroups(request);
@@ -81,13 +81,13 @@ void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scra
 }
 
 // True if no mask hides the edit's token.
-bool IsAllowed(const Row& masked, const LogitEdit& edit) {
+bool IsAllowed(const RowView& masked, const LogitEdit& edit) {
   return masked.sent_words == nullptr || (masked.sent_words[edit.token / 64] >> (edit.token % 64) & 1) != 0;
 }
 
 // Returns the first token that its edit makes too large. Uses the law's own functions: this runs once, for a row that
 // has failed.
-uint32_t FindTooLarge(const RowRequest& request, const Row& masked) {
+uint32_t FindTooLarge(const RowRequest& request, const RowView& masked) {
   for (const LogitEdit& edit : request.edits) {
     if (!IsAllowed(masked, edit)) continue;
     const uint32_t sent = law::Canonical(SentBits(request, edit.token));
@@ -107,7 +107,7 @@ void MoveMaxima(const Edited& edited, uint32_t* maxima, uint32_t* reached) {
   }
 }
 
-uint32_t LargestEditedKey(const Row& row, uint32_t group) {
+uint32_t LargestEditedKey(const RowView& row, uint32_t group) {
   // Finds the first of the group without branches, for the processor would mispredict half of them.
   const Candidate* at = row.edited.data();
   for (size_t left = row.edited.size(); left != 0;) {
@@ -122,7 +122,8 @@ uint32_t LargestEditedKey(const Row& row, uint32_t group) {
 }
 
 // Reads the groups that may hold the largest key of the row, and returns this key.
-uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, uint32_t* maxima, uint32_t* reached) {
+uint32_t SettleFirst(const Kernels& kernels, const RowView& row, Scratch* scratch, uint32_t* maxima,
+                     uint32_t* reached) {
   uint32_t max_key = reached[kernels.FindMax(reached, row.groups)];
   const uint32_t level = std::max(1u, max_key);
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
@@ -143,8 +144,8 @@ uint32_t SettleFirst(const Kernels& kernels, const Row& row, Scratch* scratch, u
 }
 
 // Reads the few groups that edits have moved, and gives each its largest key. Returns the row's.
-uint32_t SettleMoved(const Kernels& kernels, const Row& raw, const Row& row, const Edited& edited, Scratch* scratch,
-                     uint32_t* maxima) {
+uint32_t SettleMoved(const Kernels& kernels, const RowView& raw, const RowView& row, const Edited& edited,
+                     Scratch* scratch, uint32_t* maxima) {
   uint32_t* const largest = scratch->folded.Reserve(edited.moved_count);
   kernels.LargestSentKeys(row, edited.moved_groups, edited.moved_count, largest);
   bool has_first_moved = false;
@@ -158,7 +159,7 @@ uint32_t SettleMoved(const Kernels& kernels, const Row& raw, const Row& row, con
   return has_first_moved ? maxima[kernels.FindMax(maxima, row.groups)] : std::max(max_key, raw.max_key);
 }
 
-void RaiseMaxima(uint32_t* maxima, Row* row) {
+void RaiseMaxima(uint32_t* maxima, RowView* row) {
   for (const Candidate& candidate : row->edited) {
     uint32_t& max = maxima[candidate.token() / law::kGroupSize];
     max = std::max(max, candidate.key());
@@ -168,7 +169,7 @@ void RaiseMaxima(uint32_t* maxima, Row* row) {
 
 }  // namespace
 
-bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw, Scratch* scratch, Row* row,
+bool ChangeRow(const Kernels& kernels, const RowRequest& request, const RowView& raw, Scratch* scratch, RowView* row,
                RowOutput* answer) {
   *row = raw;
   const std::span<const LogitEdit> edits = request.edits;
@@ -195,7 +196,7 @@ bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw
     edited.moved_keys = scratch->moved_keys.Reserve(edits.size());
     if (!kernels.EditTokens(*row, *request.parameters, edits, words, &edited)) {
       FillAllowedWords(request, raw.groups, words);
-      answer->error = RowError::kLogitTooLarge;
+      answer->error = RowFault::kLogitTooLarge;
       answer->error_token = FindTooLarge(request, *row);
       return false;
     }

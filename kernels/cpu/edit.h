@@ -11,7 +11,7 @@ namespace sortition::kernels::cpu {
 // Fills `*row` with `raw` after the request's changes; without any, it is `raw` itself. False if a changed logit fails
 // the row (`answer` says which). O(edits), O(vocabulary / 64) words, and the groups whose maximum may have moved. If
 // the request needs first tokens only, the row may have no others (list_first.h).
-bool ChangeRow(const Kernels& kernels, const RowRequest& request, const Row& raw, Scratch* scratch, Row* row,
+bool ChangeRow(const Kernels& kernels, const RowRequest& request, const RowView& raw, Scratch* scratch, RowView* row,
                RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

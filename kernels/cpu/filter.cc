@@ -60,7 +60,7 @@ std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& brack
 }
 
 Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Bracket bracket, Sample sample,
-                   const Row& row, const RowScale& scale, Scratch* scratch) {
+                   const RowView& row, const RowScale& scale, Scratch* scratch) {
   for (;;) {
     const auto [first, second] = Guess(kernels, bracket, sample.candidates, scale, scratch);
     const SplitSum sum = SplitSumOfWeights(kernels, row, floor, second, scale, scratch);
@@ -89,7 +89,7 @@ Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Brack
 }
 
 // Keeps the tokens with a key >= `floor`.
-Kept KeepFrom(const Kernels& kernels, const Row& row, uint32_t floor, Scratch* scratch) {
+Kept KeepFrom(const Kernels& kernels, const RowView& row, uint32_t floor, Scratch* scratch) {
   Kept kept;
   kept.last = Candidate::Of(floor, ~0u);
   if (const auto few = CollectIfFew(kernels, row, floor, scratch, &scratch->kept)) kept.listed = *few;
@@ -98,7 +98,7 @@ Kept KeepFrom(const Kernels& kernels, const Row& row, uint32_t floor, Scratch* s
 
 }  // namespace
 
-Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+Kept Filter(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
             Scratch* scratch) {
   const RowParameters& parameters = *request.parameters;
   const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
@@ -120,7 +120,7 @@ std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, co
   return PrefixReaching(kernels, law::TopPThreshold(sum, top_p), candidates, weights);
 }
 
-Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
+Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const RowView& row, const RowScale& scale,
                Scratch* scratch) {
   // A peaked row's leading tokens reach the threshold alone.
   uint32_t* const folded = scratch->folded.Reserve(row.groups);

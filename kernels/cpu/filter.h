@@ -15,7 +15,8 @@ namespace sortition::kernels::cpu {
 
 // Returns the tokens that all filters keep; a list of them lies in scratch->kept. A filter that is off costs nothing;
 // only top-p without top-k reads the whole row.
-Kept Filter(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, Scratch* scratch);
+Kept Filter(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
+            Scratch* scratch);
 
 // Top-p keeps the shortest prefix of the order that has a share of the weights. `top_p` is RowParameters::top_p, not 0.
 
@@ -24,7 +25,7 @@ std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, co
                                       std::span<Candidate> candidates, Scratch* scratch);
 
 // Returns the tokens that top-p keeps among those with a key >= `floor`, at least one. A list lies in scratch->kept.
-Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row& row, const RowScale& scale,
+Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const RowView& row, const RowScale& scale,
                Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -42,7 +42,7 @@ uint32_t FirstKeyOfMinP(const RowParameters& parameters, uint32_t max_key) {
 // A changed row in the making.
 class FirstLister {
  public:
-  FirstLister(const Kernels& kernels, const RowRequest& request, const Row& raw, bool may_raise, Scratch* scratch)
+  FirstLister(const Kernels& kernels, const RowRequest& request, const RowView& raw, bool may_raise, Scratch* scratch)
       : kernels_(kernels),
         request_(request),
         raw_(raw),
@@ -79,7 +79,7 @@ class FirstLister {
     uint32_t* const groups = scratch_.groups.Reserve(raw_.groups);
     const uint32_t count = kernels_.SelectAtLeast(maxima_, raw_.groups, level, groups);
     const std::span<const LogitEdit> edits = EditsThatMatter({groups, count});
-    Row shown = raw_;
+    RowView shown = raw_;
     shown.sent_words = mask_;
     Candidate* const tokens = scratch_.listed.Reserve(size_t{count} * law::kGroupSize + edits.size());
     Edited edited = {.live = scratch_.edited.Reserve(edits.size()),
@@ -88,7 +88,7 @@ class FirstLister {
                      .moved_keys = scratch_.moved_keys.Reserve(edits.size()),
                      .moved_count = 0};
     if (!edits.empty()) {
-      uint64_t* const words = WordsOf({groups, count}, edits);
+      uint64_t* const words = FillWords({groups, count}, edits);
       if (!kernels_.EditTokens(shown, *request_.parameters, edits, words, &edited)) return std::nullopt;
       shown.sent_words = words;
     }
@@ -120,7 +120,7 @@ class FirstLister {
   }
 
   // Returns mask words. Only the listed and the edited groups' words are filled.
-  uint64_t* WordsOf(std::span<const uint32_t> groups, std::span<const LogitEdit> edits) {
+  uint64_t* FillWords(std::span<const uint32_t> groups, std::span<const LogitEdit> edits) {
     uint64_t* const words = scratch_.sent_words.Reserve(raw_.groups);
     const auto set = [&](uint32_t group) { words[group] = mask_ == nullptr ? ~uint64_t{0} : mask_[group]; };
     for (const uint32_t group : groups) set(group);
@@ -130,7 +130,7 @@ class FirstLister {
 
   const Kernels& kernels_;
   const RowRequest& request_;
-  const Row& raw_;
+  const RowView& raw_;
   const bool may_raise_;
   Scratch& scratch_;
   const uint64_t* mask_ = nullptr;  // null: all tokens are allowed
@@ -141,8 +141,8 @@ class FirstLister {
 
 bool LooksAtFirst(const RowRequest& request) { return NumberLookedAt(request) != 0; }
 
-bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw, bool may_raise, Scratch* scratch,
-               Row* row) {
+bool ListFirst(const Kernels& kernels, const RowRequest& request, const RowView& raw, bool may_raise, Scratch* scratch,
+               RowView* row) {
   const uint32_t number = NumberLookedAt(request);
   if (number == 0 || raw.max_key == 0) return false;
   const RowParameters& parameters = *request.parameters;

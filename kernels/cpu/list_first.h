@@ -19,7 +19,7 @@ bool LooksAtFirst(const RowRequest& request);
 // fails the row. O(edits), O(vocabulary / 64) words, and the groups that hold the tokens.
 //
 // `may_raise`: an edit may move its token up, the repetition penalty aside.
-bool ListFirst(const Kernels& kernels, const RowRequest& request, const Row& raw, bool may_raise, Scratch* scratch,
-               Row* row);
+bool ListFirst(const Kernels& kernels, const RowRequest& request, const RowView& raw, bool may_raise, Scratch* scratch,
+               RowView* row);
 
 }  // namespace sortition::kernels::cpu

@@ -90,7 +90,7 @@ class Race {
 // The race among all the tokens that are not after `last`.
 class RowRace {
  public:
-  RowRace(const Kernels& kernels, const Row& row, const RowScale& scale, Candidate last, const law::DrawKey& key,
+  RowRace(const Kernels& kernels, const RowView& row, const RowScale& scale, Candidate last, const law::DrawKey& key,
           const Reweigh* reweigh, Scratch* scratch)
       : kernels_(kernels),
         row_(row),
@@ -202,7 +202,7 @@ class RowRace {
   }
 
   const Kernels& kernels_;
-  const Row& row_;
+  const RowView& row_;
   RowScale scale_;
   const Candidate last_;
   const law::DrawKey& key_;
@@ -212,8 +212,8 @@ class RowRace {
   Race race_;
 };
 
-uint32_t RaceOf(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
-                const law::DrawKey& key, const Reweigh* reweigh, std::optional<Candidate> likely, Scratch* scratch) {
+uint32_t RunRace(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
+                 const law::DrawKey& key, const Reweigh* reweigh, std::optional<Candidate> likely, Scratch* scratch) {
   if (kept.listed.empty()) return RowRace(kernels, row, scale, kept.last, key, reweigh, scratch).Run(likely);
   Race race(kernels, key, scale.adapted, reweigh, scratch);
   race.racers().count = 0;
@@ -225,15 +225,15 @@ uint32_t RaceOf(const Kernels& kernels, const Row& row, const RowScale& scale, c
 
 }  // namespace
 
-uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
-              std::optional<Candidate> likely, Scratch* scratch) {
+uint32_t Draw(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
+              const law::DrawKey& key, std::optional<Candidate> likely, Scratch* scratch) {
   if (kept.listed.size() == 1) return kept.listed[0].token();
-  return RaceOf(kernels, row, scale, kept, key, nullptr, likely, scratch);
+  return RunRace(kernels, row, scale, kept, key, nullptr, likely, scratch);
 }
 
-uint32_t DrawReweighed(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+uint32_t DrawReweighed(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
                        const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch) {
-  return RaceOf(kernels, row, scale, kept, key, &reweigh, std::nullopt, scratch);
+  return RunRace(kernels, row, scale, kept, key, &reweigh, std::nullopt, scratch);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -17,8 +17,8 @@ namespace sortition::kernels::cpu {
 // Returns the kept token of the smallest race key. `row` has a live token. Takes two random words per token of a list;
 // without a list one word per group and the read of a few groups. `likely` is empty, or a token that is live and kept:
 // the race begins with it.
-uint32_t Draw(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, const law::DrawKey& key,
-              std::optional<Candidate> likely, Scratch* scratch);
+uint32_t Draw(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
+              const law::DrawKey& key, std::optional<Candidate> likely, Scratch* scratch);
 
 // Returns the rest of a token's weight, never more than the weight.
 class Reweigh {
@@ -29,7 +29,7 @@ class Reweigh {
 
 // Draws among the parts of the kept tokens' weights that `reweigh` leaves, by law::ResidualRaceKey. Returns kNoToken if
 // it leaves none.
-uint32_t DrawReweighed(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+uint32_t DrawReweighed(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
                        const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

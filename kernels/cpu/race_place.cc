@@ -33,7 +33,7 @@ class Placing {
     Run();
   }
 
-  void RunRow(const Row& row, const RowScale& scale, Candidate last) {
+  void RunRow(const RowView& row, const RowScale& scale, Candidate last) {
     GroupRacers& noise = scratch_->group_racers;
     kernels_.PromiseGroups(row, last.key(), scale, key_, &noise);
     Candidate* const edited = scratch_->leading.Reserve(row.edited.size());
@@ -101,7 +101,7 @@ class Placing {
 
 }  // namespace
 
-RacePlace FindRacePlace(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+RacePlace FindRacePlace(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
                         const law::DrawKey& key, Candidate given, Scratch* scratch) {
   if (given.key() < scale.first_live_key || !kept.Has(given)) return {};
   const uint64_t log = law::TokenNoise(key, given.token());

@@ -13,7 +13,7 @@ namespace sortition::kernels::cpu {
 
 // Returns the place of `given`, any token with its key in the row, 0 where masked. `scale` is not adapted. Lists and
 // sorts nothing. A row without a list takes one word per group, and two per token that may be before `given`.
-RacePlace FindRacePlace(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+RacePlace FindRacePlace(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
                         const law::DrawKey& key, Candidate given, Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "tensors are read as they lie in memory");
 
 // Sets `row->last_group`.
-void LayLastGroup(uint32_t vocabulary, Scratch* scratch, Row* row) {
+void LayLastGroup(uint32_t vocabulary, Scratch* scratch, RowView* row) {
   const size_t bytes = ElementBytes(row->dtype);
   const size_t begin = size_t{row->groups - 1} * law::kGroupSize;
   row->last_group = row->elements + begin * bytes;
@@ -32,7 +32,7 @@ void FindError(const RowRequest& request, RowOutput* answer) {
     const uint32_t bits = SentBits(request, id);
     const bool nan = law::IsNan(bits);
     if (nan ? request.parameters->mask_nan : !law::IsTooLarge(bits)) continue;
-    answer->error = nan ? RowError::kNaN : RowError::kLogitTooLarge;
+    answer->error = nan ? RowFault::kNaN : RowFault::kLogitTooLarge;
     answer->error_token = id;
     return;
   }
@@ -59,8 +59,8 @@ uint32_t SentBits(const RowRequest& request, size_t index) {
   return law::Widen(request.dtype, element);
 }
 
-Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
-  Row row = {};
+RowView LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
+  RowView row = {};
   if (!copy.segments.empty()) {
     SORTITION_CHECK(copy.to == request.logits);
     const size_t bytes = ElementBytes(request.dtype);
@@ -82,7 +82,7 @@ Row LayRow(const RowRequest& request, const RowCopy& copy, Scratch* scratch) {
   return row;
 }
 
-LazyCopy CopyLazily(Scratch* scratch, const Row& row) {
+LazyCopy CopyLazily(Scratch* scratch, const RowView& row) {
   SORTITION_CHECK(!row.copy.segments.empty() && row.groups >= LazyCopy::kLeastGroups);
   uint64_t* const copied = scratch->copied.Reserve(row.groups / 64 + 1);
   std::fill_n(copied, row.groups / 64 + 1, 0);
@@ -91,7 +91,7 @@ LazyCopy CopyLazily(Scratch* scratch, const Row& row) {
   return lazy;
 }
 
-bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, Row* row, RowOutput* answer) {
+bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch, RowView* row, RowOutput* answer) {
   uint32_t* const maxima = scratch->raw_maxima.Reserve(row->groups);
   Reading reading = kernels.ReadMaxima(*row, maxima);
   row->copy = {};
@@ -101,7 +101,7 @@ bool ReadRow(const Kernels& kernels, const RowRequest& request, Scratch* scratch
     if (reading.suspect) return false;
   } else if (reading.suspect) {
     FindError(request, answer);
-    if (answer->error != RowError::kNone) return false;
+    if (answer->error != RowFault::kNone) return false;
     row->elements = WithoutNans(request, &scratch->numbers);
     LayLastGroup(request.live_vocabulary, scratch, row);
     reading = kernels.ReadMaxima(*row, maxima);

@@ -17,7 +17,7 @@
 
 namespace sortition::kernels::cpu {
 
-struct Row {
+struct RowView {
   // The tensor, at any alignment, without a NaN; its last group stands alone, filled up with -Inf.
   const std::byte* elements;
   const std::byte* last_group;
@@ -62,13 +62,13 @@ inline uint32_t MinusInfinity(DType dtype) {
 inline uint32_t GroupsOf(uint32_t vocabulary) { return (vocabulary + law::kGroupSize - 1) / law::kGroupSize; }
 
 // Returns the number of groups that lie at `elements`.
-inline uint32_t GroupsInPlace(const Row& row) {
+inline uint32_t GroupsInPlace(const RowView& row) {
   const size_t last = size_t{row.groups - 1} * law::kGroupSize * ElementBytes(row.dtype);
   return row.last_group == row.elements + last ? row.groups : row.groups - 1;
 }
 
 // The address of the group's elements. A lazy copy may not have them yet.
-inline const std::byte* PlaceOfGroup(const Row& row, uint32_t group) {
+inline const std::byte* PlaceOfGroup(const RowView& row, uint32_t group) {
   if (group + 1 == row.groups) return row.last_group;
   return row.elements + size_t{group} * law::kGroupSize * ElementBytes(row.dtype);
 }

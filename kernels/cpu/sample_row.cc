@@ -6,7 +6,7 @@
 
 #include "kernels/check_row.h"
 #include "kernels/cpu/allowed_words.h"
-#include "kernels/cpu/chain.h"
+#include "kernels/cpu/chain_run.h"
 #include "kernels/cpu/describe.h"
 #include "kernels/cpu/edit.h"
 #include "kernels/cpu/filter.h"
@@ -25,14 +25,14 @@ namespace sortition::kernels::cpu {
 namespace {
 
 // Returns the token with the key that was sent.
-Candidate Sent(const Kernels& kernels, const RowRequest& request, const Row& row, uint32_t token) {
+Candidate Sent(const Kernels& kernels, const RowRequest& request, const RowView& row, uint32_t token) {
   const uint32_t group = token / law::kGroupSize;
   if (row.lazy != nullptr && !row.lazy->Has(group)) kernels.CopyGroup(row, group);
   return Candidate::Of(law::Key(law::Canonical(SentBits(request, token))), token);
 }
 
 // Returns the token with its key after the changes, 0 where it is masked.
-Candidate Changed(const Kernels& kernels, const RowRequest& request, const Row& row, uint32_t token) {
+Candidate Changed(const Kernels& kernels, const RowRequest& request, const RowView& row, uint32_t token) {
   if (row.IsOnlyListed()) {
     const uint32_t sent = law::KeyBits(Sent(kernels, request, row, token).key());
     return Candidate::Of(law::Key(law::ChangedBits(request, {token, sent})), token);
@@ -52,7 +52,7 @@ std::span<const Candidate> Requested(const RowRequest& request, Scratch* scratch
 }
 
 // Fills in the requested logprobs of the processed distribution.
-void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                        const Kept& kept, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) {
@@ -67,17 +67,17 @@ void DescribeProcessed(const Kernels& kernels, const RowRequest& request, const 
   if (parameters.kept_tokens) ListKept(kernels, row, kept, scratch, &answer->kept_tokens);
   if (request.wants_race_place) {
     const Candidate given = Changed(kernels, request, row, request.given);
-    answer->race = FindRacePlace(kernels, row, scale, kept, law::KeyOf(request.noise), given, scratch);
+    answer->race = FindRacePlace(kernels, row, scale, kept, law::ToDrawKey(request.noise), given, scratch);
   }
 }
 
 // The scale of the tempered distribution. `max_key`: the changed row's.
 RowScale TemperedScale(const RowRequest& request, uint32_t max_key, const RowOutput& answer) {
-  return ScaleOf(law::TemperedConstants(*request.parameters, answer.temperature), max_key);
+  return MakeRowScale(law::TemperedConstants(*request.parameters, answer.temperature), max_key);
 }
 
 // Describes the changed row before the filters. `answer->mass.kept` is known.
-void DescribeTempered(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
+void DescribeTempered(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,
                       RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   const RowScale scale = TemperedScale(request, row.max_key, *answer);
@@ -92,8 +92,8 @@ void DescribeTempered(const Kernels& kernels, const RowRequest& request, const R
 }
 
 // `first` is the changed row's first token.
-void SampleGreedy(const Kernels& kernels, const RowRequest& request, const Row& row, Candidate first, Scratch* scratch,
-                  RowOutput* answer) {
+void SampleGreedy(const Kernels& kernels, const RowRequest& request, const RowView& row, Candidate first,
+                  Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   answer->token = request.task == RowTask::kScore ? request.given : first.token();
   const bool is_rival = std::ranges::find(request.rivals, first.token()) != request.rivals.end();
@@ -148,7 +148,7 @@ bool LooksAtFewGroups(const RowRequest& request) {
 }
 
 // The token that the caller expects, if the race can begin with it.
-std::optional<Candidate> Likely(const Kernels& kernels, const RowRequest& request, const Row& row,
+std::optional<Candidate> Likely(const Kernels& kernels, const RowRequest& request, const RowView& row,
                                 const RowScale& scale, const Kept& kept) {
   if (request.likely == RowRequest::kNoToken) return std::nullopt;
   const Candidate likely = Changed(kernels, request, row, request.likely);
@@ -157,11 +157,11 @@ std::optional<Candidate> Likely(const Kernels& kernels, const RowRequest& reques
 }
 
 // Samples from the kept tokens, and describes them as the request asks.
-void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+void SampleKept(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                 const Kept& kept, Scratch* scratch, RowOutput* answer) {
   switch (request.task) {
     case RowTask::kDraw:
-      answer->token = Draw(kernels, row, scale, kept, law::KeyOf(request.noise),
+      answer->token = Draw(kernels, row, scale, kept, law::ToDrawKey(request.noise),
                            Likely(kernels, request, row, scale, kept), scratch);
       break;
     case RowTask::kScore:
@@ -187,15 +187,15 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const Row& ro
   DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
 }
 
-void SampleDrawn(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch,
+void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,
                  RowOutput* answer) {
-  const RowScale scale = ScaleOf(*request.parameters, row.max_key);
+  const RowScale scale = MakeRowScale(*request.parameters, row.max_key);
   const Kept kept = Filter(kernels, request, row, scale, scratch);
   SampleKept(kernels, request, row, scale, kept, scratch, answer);
   if (request.parameters->kept_log_mass) answer->mass.kept = WeighKept(kernels, row, scale, kept, scratch);
 }
 
-void SampleChained(const Kernels& kernels, const RowRequest& request, const Row& changed, Scratch* scratch,
+void SampleChained(const Kernels& kernels, const RowRequest& request, const RowView& changed, Scratch* scratch,
                    RowOutput* answer) {
   Chain chain(kernels, request, changed, scratch);
   chain.Run();
@@ -213,13 +213,13 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const Row&
 }
 
 // Samples a row that LayRow laid.
-void SampleLaid(const Kernels& kernels, const RowRequest& request, Row raw, Scratch* scratch, RowOutput* answer) {
+void SampleLaid(const Kernels& kernels, const RowRequest& request, RowView raw, Scratch* scratch, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
-  Row row;
+  RowView row;
   if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
   if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
   if (row.max_key == 0) {
-    answer->error = RowError::kNoLiveToken;
+    answer->error = RowFault::kNoLiveToken;
     return;
   }
   if (request.task == RowTask::kVerify && !CheckDraft(kernels, request, answer)) return;
@@ -236,7 +236,7 @@ void SampleLaid(const Kernels& kernels, const RowRequest& request, Row raw, Scra
     DescribeTempered(kernels, request, row, scratch, answer);
   }
   if (parameters.raw_logprob) {
-    const RowScale scale = ScaleOf(RowParameters(), raw.max_key);
+    const RowScale scale = MakeRowScale(RowParameters(), raw.max_key);
     const auto sent = [&](uint32_t token) { return Sent(kernels, request, raw, token); };
     Describe(kernels, raw, scale, Kept(), sent(answer->token), parameters.raw_top, Requested(request, scratch, sent),
              scratch, &answer->raw);
@@ -251,7 +251,7 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
   const Kernels& kernels = target.kernels;
   *answer = RowOutput();
 
-  Row raw = LayRow(request, copy, scratch);
+  RowView raw = LayRow(request, copy, scratch);
   // A row that is copied keeps only its first token after this pass.
   if (IsPlainGreedy(request) && (copy.segments.empty() || !NamesTokens(request))) {
     Candidate first;

@@ -118,16 +118,16 @@ float CurvedLogitBelow(float logit, float distance, const RowScale& scale) {
   return curve.max - a / curve.inverse * 1.001f - std::abs(curve.max) * 0x1p-20f;
 }
 
-RowScale ScaleOf(const law::Temperature& temperature, uint32_t max_key) {
+RowScale MakeRowScale(const law::Temperature& temperature, uint32_t max_key) {
   SORTITION_CHECK(max_key != 0);
   return LinearScale(law::ScaleOf(law::KeyBits(max_key), temperature), law::KeyBits(max_key));
 }
 
-RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key) {
-  return ScaleOf(law::Temperature{parameters.multiplier, parameters.exponent, parameters.window}, max_key);
+RowScale MakeRowScale(const RowParameters& parameters, uint32_t max_key) {
+  return MakeRowScale(law::Temperature{parameters.multiplier, parameters.exponent, parameters.window}, max_key);
 }
 
-RowScale ScaleOf(const law::Shape& shape, uint32_t max_key) {
+RowScale MakeRowScale(const law::Shape& shape, uint32_t max_key) {
   SORTITION_CHECK(max_key != 0);
   RowScale row = LinearScale(shape.scale, law::ShapedBits(law::KeyBits(max_key), shape));
   if (!shape.is_curved) return row;

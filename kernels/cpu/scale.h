@@ -33,13 +33,13 @@ struct RowScale {
 };
 
 // `max_key`: the row's largest key, not 0.
-RowScale ScaleOf(const RowParameters& parameters, uint32_t max_key);
+RowScale MakeRowScale(const RowParameters& parameters, uint32_t max_key);
 
 // Returns the scale of a temperature.
-RowScale ScaleOf(const law::Temperature& temperature, uint32_t max_key);
+RowScale MakeRowScale(const law::Temperature& temperature, uint32_t max_key);
 
 // Returns the scale of a row that a chain has shaped; shape.scale is the scale of `max_key`. Adaptive-p is ignored.
-RowScale ScaleOf(const law::Shape& shape, uint32_t max_key);
+RowScale MakeRowScale(const law::Shape& shape, uint32_t max_key);
 
 // `key` is live and not above the largest.
 inline uint32_t DistanceOfKey(uint32_t key, const RowScale& row) {

@@ -11,8 +11,8 @@
 
 namespace sortition::kernels::cpu {
 
-// Row (row_view.h) and Kept (candidate.h) refer to the memory here. Not thread-safe. No content survives from one row
-// to the next.
+// RowView (row_view.h) and Kept (candidate.h) refer to the memory here. Not thread-safe. No content survives from one
+// row to the next.
 struct Scratch {
   Array<std::byte> numbers;     // the tensor without NaNs
   Array<std::byte> last_group;  // its last group, filled up
@@ -24,9 +24,9 @@ struct Scratch {
   Array<uint32_t> first_edit;  // of each group, its first edit
   Array<LogitEdit> some_edits;
   Array<uint32_t> changed_maxima;  // the same as raw_maxima after masks and edits
-  Array<uint32_t> reached;         // Row's, if it is not `maxima`
+  Array<uint32_t> reached;         // RowView's, if it is not `maxima`
   Array<Candidate> edited;
-  Array<Candidate> listed;     // Row's
+  Array<Candidate> listed;     // RowView's
   Array<uint32_t> moved_keys;  // Edited's
 
   Array<uint32_t> folded;    // maxima of maxima

@@ -10,7 +10,7 @@ namespace sortition::kernels::cpu {
 namespace {
 
 // CollectBetween from the listed groups and the edited tokens.
-std::span<Candidate> CollectFrom(const Kernels& kernels, const Row& row, const uint32_t* groups, uint32_t count,
+std::span<Candidate> CollectFrom(const Kernels& kernels, const RowView& row, const uint32_t* groups, uint32_t count,
                                  uint32_t floor, uint32_t ceiling, Array<Candidate>* memory) {
   Candidate* const candidates = memory->Reserve(size_t{count} * law::kGroupSize + row.edited.size());
   const uint32_t sent = kernels.CollectTokens(row, groups, count, floor, ceiling, candidates);
@@ -19,7 +19,7 @@ std::span<Candidate> CollectFrom(const Kernels& kernels, const Row& row, const u
 }
 
 // CollectBetween from the row's listed tokens.
-std::span<Candidate> CopyListed(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+std::span<Candidate> CopyListed(const Kernels& kernels, const RowView& row, uint32_t floor, uint32_t ceiling,
                                 Array<Candidate>* memory) {
   const auto count = uint32_t(row.listed.size());
   Candidate* const candidates = memory->Reserve(count);
@@ -28,7 +28,7 @@ std::span<Candidate> CopyListed(const Kernels& kernels, const Row& row, uint32_t
 
 }  // namespace
 
-std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling,
+std::span<Candidate> CollectBetween(const Kernels& kernels, const RowView& row, uint32_t floor, uint32_t ceiling,
                                     Scratch* scratch, Array<Candidate>* memory) {
   if (floor >= row.listed_floor) return CopyListed(kernels, row, floor, ceiling, memory);
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
@@ -36,7 +36,7 @@ std::span<Candidate> CollectBetween(const Kernels& kernels, const Row& row, uint
   return CollectFrom(kernels, row, groups, count, floor, ceiling, memory);
 }
 
-std::optional<std::span<Candidate>> CollectIfFew(const Kernels& kernels, const Row& row, uint32_t floor,
+std::optional<std::span<Candidate>> CollectIfFew(const Kernels& kernels, const RowView& row, uint32_t floor,
                                                  Scratch* scratch, Array<Candidate>* memory) {
   if (floor >= row.listed_floor && row.listed.size() <= Kept::kMostListed)
     return CopyListed(kernels, row, floor, kNoCeiling, memory);
@@ -46,7 +46,7 @@ std::optional<std::span<Candidate>> CollectIfFew(const Kernels& kernels, const R
   return CollectFrom(kernels, row, groups, count, floor, kNoCeiling, memory);
 }
 
-Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t ceiling, size_t count,
+Sample SampleBetween(const Kernels& kernels, const RowView& row, uint32_t floor, uint32_t ceiling, size_t count,
                      Scratch* scratch, Array<Candidate>* memory) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t all = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
@@ -60,8 +60,8 @@ Sample SampleBetween(const Kernels& kernels, const Row& row, uint32_t floor, uin
 namespace {
 
 // Returns the first `count` tokens and up to `more` that come next.
-std::span<Candidate> SelectUpTo(const Kernels& kernels, const Row& row, uint32_t count, uint32_t more, uint32_t floor,
-                                Scratch* scratch, Array<Candidate>* memory) {
+std::span<Candidate> SelectUpTo(const Kernels& kernels, const RowView& row, uint32_t count, uint32_t more,
+                                uint32_t floor, Scratch* scratch, Array<Candidate>* memory) {
   const bool are_listed = row.listed.size() >= count || floor >= row.listed_floor;
   SORTITION_CHECK(are_listed || !row.IsOnlyListed());
   uint32_t* const folded = scratch->folded.Reserve(row.groups);
@@ -75,23 +75,23 @@ std::span<Candidate> SelectUpTo(const Kernels& kernels, const Row& row, uint32_t
 
 }  // namespace
 
-std::span<Candidate> SelectFirst(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
+std::span<Candidate> SelectFirst(const Kernels& kernels, const RowView& row, uint32_t count, uint32_t floor,
                                  Scratch* scratch, Array<Candidate>* memory) {
   return SelectUpTo(kernels, row, count, 0, floor, scratch, memory);
 }
 
-std::span<Candidate> SelectAbout(const Kernels& kernels, const Row& row, uint32_t count, uint32_t floor,
+std::span<Candidate> SelectAbout(const Kernels& kernels, const RowView& row, uint32_t count, uint32_t floor,
                                  Scratch* scratch, Array<Candidate>* memory) {
   return SelectUpTo(kernels, row, count, count, floor, scratch, memory);
 }
 
-std::span<Candidate> CollectNotAfter(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch,
+std::span<Candidate> CollectNotAfter(const Kernels& kernels, const RowView& row, Candidate last, Scratch* scratch,
                                      Array<Candidate>* memory) {
   const std::span<Candidate> candidates = CollectBetween(kernels, row, last.key(), kNoCeiling, scratch, memory);
   return candidates.first(kernels.MoveNotAfter(candidates.data(), uint32_t(candidates.size()), last));
 }
 
-Candidate First(const Kernels& kernels, const Row& row) {
+Candidate First(const Kernels& kernels, const RowView& row) {
   if (!row.listed.empty()) return std::ranges::max(row.listed);
   const uint32_t group = kernels.FindMax(row.maxima, row.groups);
   // The group's tokens with the largest key, by ascending id.

@@ -59,8 +59,8 @@ void StateNamed(const RowRequest& request, std::span<const uint32_t> named, Stat
   }
 }
 
-uint64_t SumAt(const Kernels& kernels, const Row& row, const law::Temperature& temperature, Scratch* scratch) {
-  return SumOfWeights(kernels, row, kLastLive, ScaleOf(temperature, row.max_key), scratch);
+uint64_t SumAt(const Kernels& kernels, const RowView& row, const law::Temperature& temperature, Scratch* scratch) {
+  return SumOfWeights(kernels, row, kLastLive, MakeRowScale(temperature, row.max_key), scratch);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ bool StateRow(const Target& target, const RowRequest& request, const StatedParts
   stated->first.clear();
   stated->others.clear();
   stated->unit_sum = stated->sum = std::nullopt;
-  Row row = LayRow(request, RowCopy(), scratch);
+  RowView row = LayRow(request, RowCopy(), scratch);
   RowOutput failure;
   if (!ReadRow(kernels, request, scratch, &row, &failure)) return false;
 

@@ -18,7 +18,8 @@ uint64_t WeighList(const Kernels& kernels, std::span<const Candidate> list, cons
   return sum;
 }
 
-uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, const RowScale& scale, Scratch* scratch) {
+uint64_t SumOfWeights(const Kernels& kernels, const RowView& row, Candidate last, const RowScale& scale,
+                      Scratch* scratch) {
   if (scale.adapted != nullptr) {
     return WeighList(kernels, CollectNotAfter(kernels, row, last, scratch, &scratch->leading), scale, scratch);
   }
@@ -32,13 +33,14 @@ uint64_t SumOfWeights(const Kernels& kernels, const Row& row, Candidate last, co
   return sum;
 }
 
-uint64_t WeighKept(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Scratch* scratch) {
+uint64_t WeighKept(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
+                   Scratch* scratch) {
   if (!kept.listed.empty()) return WeighList(kernels, kept.listed, scale, scratch);
   return SumOfWeights(kernels, row, kept.last, scale, scratch);
 }
 
-SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floor, uint32_t high, const RowScale& scale,
-                           Scratch* scratch) {
+SplitSum SplitSumOfWeights(const Kernels& kernels, const RowView& row, uint32_t floor, uint32_t high,
+                           const RowScale& scale, Scratch* scratch) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, floor, groups);
   SplitSum sum;
@@ -52,7 +54,7 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const Row& row, uint32_t floo
   return sum;
 }
 
-uint32_t NumberOfTokens(const Kernels& kernels, const Row& row, Candidate last, Scratch* scratch) {
+uint32_t NumberOfTokens(const Kernels& kernels, const RowView& row, Candidate last, Scratch* scratch) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, last.key(), groups);
   uint32_t number = kernels.CountTokens(row, groups, count, last);

@@ -20,7 +20,8 @@ uint64_t WeightOf(Candidate candidate, const RowScale& scale) {
   return law::Weight(DistanceOfKey(candidate.key(), scale));
 }
 
-uint64_t SumOfKept(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept, Scratch* scratch) {
+uint64_t SumOfKept(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
+                   Scratch* scratch) {
   if (kept.listed.empty()) return SumOfWeights(kernels, row, kept.last, scale, scratch);
   return WeighList(kernels, kept.listed, scale, scratch);
 }
@@ -63,7 +64,7 @@ class AllOf : public Reweigh {
 };
 
 // Draws among the weights that `reweigh` leaves, or among all weights if rounding leaves none.
-uint32_t DrawLeft(const Kernels& kernels, const Row& row, const RowScale& scale, const Kept& kept,
+uint32_t DrawLeft(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
                   const law::DrawKey& key, const Reweigh& reweigh, Scratch* scratch) {
   const uint32_t token = DrawReweighed(kernels, row, scale, kept, key, reweigh, scratch);
   if (token != RowRequest::kNoToken) return token;
@@ -73,7 +74,7 @@ uint32_t DrawLeft(const Kernels& kernels, const Row& row, const RowScale& scale,
 }
 
 // Tokens to which both the drafter and the target may give weight: `support` if given, else the kept ones.
-std::span<const Candidate> TokensToShare(const Kernels& kernels, const Row& row, const Kept& kept,
+std::span<const Candidate> TokensToShare(const Kernels& kernels, const RowView& row, const Kept& kept,
                                          std::span<const Candidate> support, Scratch* scratch) {
   if (!support.empty()) return support;
   if (!kept.listed.empty()) return kept.listed;
@@ -81,7 +82,7 @@ std::span<const Candidate> TokensToShare(const Kernels& kernels, const Row& row,
 }
 
 // The sum of law::Shared over the kept tokens.
-uint64_t SumOfShared(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+uint64_t SumOfShared(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                      const Kept& kept, std::span<const Candidate> support, uint64_t sum, Scratch* scratch) {
   uint64_t shared = 0;
   for (const Candidate& token : TokensToShare(kernels, row, kept, support, scratch)) {
@@ -152,7 +153,7 @@ class Rounds : public Reweigh {
   std::vector<uint32_t> tried_;
 };
 
-bool Fail(RowError error, uint32_t token, RowOutput* answer) {
+bool Fail(RowFault error, uint32_t token, RowOutput* answer) {
   answer->error = error;
   answer->error_token = token;
   return false;
@@ -169,21 +170,21 @@ bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* an
   // Looks at the rest one by one; at the whole row if an element of it is suspect.
   for (uint32_t id = suspect ? 0 : whole; id < request.live_vocabulary; ++id) {
     const uint32_t q = law::DraftBits(request, id);
-    if (!law::IsProbability(q)) return Fail(RowError::kDraftNoProbability, id, answer);
+    if (!law::IsProbability(q)) return Fail(RowFault::kDraftNoProbability, id, answer);
     units += law::ProbabilityUnits(q);
   }
   SORTITION_CHECK(!suspect);
-  if (!law::IsWhole(units)) return Fail(RowError::kDraftSum, 0, answer);
+  if (!law::IsWhole(units)) return Fail(RowFault::kDraftSum, 0, answer);
   const auto is_possible = [&](uint32_t draft) { return (law::DraftBits(request, draft) & 0x7fffffffu) != 0; };
-  if (!is_possible(request.given)) return Fail(RowError::kDraftImpossible, request.given, answer);
+  if (!is_possible(request.given)) return Fail(RowFault::kDraftImpossible, request.given, answer);
   const auto rival = std::ranges::find_if_not(request.rivals, is_possible);
-  return rival == request.rivals.end() || Fail(RowError::kDraftImpossible, *rival, answer);
+  return rival == request.rivals.end() || Fail(RowFault::kDraftImpossible, *rival, answer);
 }
 
-void VerifyBlock(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+void VerifyBlock(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                  const Kept& kept, Candidate draft, std::span<const Candidate> support, Scratch* scratch,
                  RowOutput* answer) {
-  const law::DrawKey key = law::KeyOf(request.noise);
+  const law::DrawKey key = law::ToDrawKey(request.noise);
   const law::PhiloxWords words = law::BlockWords(key);
   const uint64_t sum = SumOfKept(kernels, row, scale, kept, scratch);
   if (draft.key() != 0 && kept.Has(draft)) {
@@ -196,9 +197,9 @@ void VerifyBlock(const Kernels& kernels, const RowRequest& request, const Row& r
       DrawLeft(kernels, row, scale, kept, law::ResidualKey(words, key), BlockResidualOf(request, sum), scratch);
 }
 
-void VerifyRounds(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+void VerifyRounds(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                   const Kept& kept, std::span<const Candidate> support, Scratch* scratch, RowOutput* answer) {
-  const law::DrawKey key = law::KeyOf(request.noise);
+  const law::DrawKey key = law::ToDrawKey(request.noise);
   uint64_t sum = SumOfKept(kernels, row, scale, kept, scratch);
   Rounds rounds(request);
   // The kept tokens that rounds can take weight from, with the rest of their weights. Others keep theirs.
@@ -232,9 +233,9 @@ void VerifyRounds(const Kernels& kernels, const RowRequest& request, const Row& 
   SORTITION_CHECK(answer->token != RowRequest::kNoToken);
 }
 
-void Verify(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept,
-            Candidate draft, Scratch* scratch, RowOutput* answer) {
-  const law::DrawKey key = law::KeyOf(request.noise);
+void Verify(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
+            const Kept& kept, Candidate draft, Scratch* scratch, RowOutput* answer) {
+  const law::DrawKey key = law::ToDrawKey(request.noise);
   const law::PhiloxWords words = law::NoiseWords(0, law::kVerifyTag, key);
   const uint64_t sum = SumOfKept(kernels, row, scale, kept, scratch);
   if (draft.key() != 0 && kept.Has(draft)) {

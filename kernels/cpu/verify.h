@@ -17,19 +17,19 @@ bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* an
 
 // Fills in the token of a row that verifies `draft`, which is the request's `given` with its key after the changes, 0
 // where it is masked. Sums the kept tokens' weights, and runs a race if the draft fails.
-void Verify(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale, const Kept& kept,
-            Candidate draft, Scratch* scratch, RowOutput* answer);
+void Verify(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
+            const Kept& kept, Candidate draft, Scratch* scratch, RowOutput* answer);
 
 // Fills in the answer of a row that verifies a draft of a block, likewise. `support` has the tokens of the request's
 // sparse probabilities with their keys after the changes; it is empty if the probabilities have another form; then each
 // kept token is read once.
-void VerifyBlock(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+void VerifyBlock(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                  const Kept& kept, Candidate draft, std::span<const Candidate> support, Scratch* scratch,
                  RowOutput* answer);
 
 // Fills in the token of a row whose drafts are tested in rounds. `support` as above. Without it each round reads every
 // kept token and, without replacement, every probability.
-void VerifyRounds(const Kernels& kernels, const RowRequest& request, const Row& row, const RowScale& scale,
+void VerifyRounds(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                   const Kept& kept, std::span<const Candidate> support, Scratch* scratch, RowOutput* answer);
 
 }  // namespace sortition::kernels::cpu

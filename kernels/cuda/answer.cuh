@@ -17,13 +17,13 @@ __device__ inline void OpenInput(const BatchView& batch) {
 
 __device__ inline void Answer(const Row& row, const BatchView& batch, u32 token) {
   if (Thread() != 0) return;
-  row.output.error = RowError::kNone;
+  row.output.error = RowFault::kNone;
   row.output.error_token = 0;
   row.output.token = token;
   if (batch.tokens != nullptr) batch.tokens[blockIdx.y] = i32(token);
 }
 
-__device__ inline void Fail(const Row& row, const BatchView& batch, RowError error, u32 token) {
+__device__ inline void Fail(const Row& row, const BatchView& batch, RowFault error, u32 token) {
   if (Thread() != 0) return;
   row.state.pending = 0;
   row.output.error = error;

@@ -27,7 +27,7 @@ __device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, cons
   if (Thread() == 0) row.output.kept = sums.count;
   if (ask.kept != nullptr) WriteKept(chain);
   if (!row.Has(kFlagProcessed)) return;
-  const Place chosen = FindPlaces(row, chain.view, &chain, token, ask.processed_places);
+  const TokenPlace chosen = FindPlaces(row, chain.view, &chain, token, ask.processed_places);
   u32 top = min(chain.listed, input.processed_top_count);
   if (chain.listed == 0) top = ListTop(row, chain.view, input.processed_top_count, chain.last);
   const auto shown = [&](u32 key) { return ShownBits(key, chain.shape); };
@@ -41,7 +41,7 @@ __device__ __noinline__ void DescribeChained(const Chain& chain, u32 token, cons
 __device__ __noinline__ void DescribeRawOfChained(const Row& row, u32 token, u64 sum) {
   const RowInput& input = OnChip().input;
   const View view = OpenView(row, true);
-  const Place chosen = FindPlaces(row, view, nullptr, token, input.chained->raw_places);
+  const TokenPlace chosen = FindPlaces(row, view, nullptr, token, input.chained->raw_places);
   const u32 top = ListTop(row, view, input.raw_top_count, kLastLive);
   WriteDistribution({KeyBits(row.state.raw_max_key), sum, chosen.bits, chosen.rank, 1.0}, top, KeyBits, input.raw_top,
                     &row.output.raw);

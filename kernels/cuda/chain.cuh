@@ -5,13 +5,13 @@
 
 namespace sortition::kernels::cuda {
 
-__device__ inline StageWords WordsOf(const Stage& stage) {
+__device__ inline StageWords ToStageWords(const Stage& stage) {
   return {u32(stage.kind), stage.operands[0], stage.operands[1], stage.operands[2], stage.operands[3]};
 }
 
 // Returns a chain's last stage. An empty chain ends like one whose stages carry no state.
 __device__ inline StageWords LastStage(const ChainedInput& ask) {
-  return ask.stage_count != 0 ? WordsOf(ask.stages[ask.stage_count - 1]) : StageWords{};
+  return ask.stage_count != 0 ? ToStageWords(ask.stages[ask.stage_count - 1]) : StageWords{};
 }
 
 __device__ __noinline__ void KeepMass(Chain& chain, const StageWords& stage) {
@@ -168,7 +168,7 @@ __device__ __noinline__ void ApplyStage(Chain& chain, const StageWords& stage) {
 __device__ inline void RunStages(Chain& chain) {
   if (chain.row.Has(kFlagGreedy)) return KeepFirst(chain, 1);
   const ChainedInput& ask = *OnChip().input.chained;
-  for (u32 i = 0; i < ask.stage_count; ++i) ApplyStage(chain, WordsOf(ask.stages[i]));
+  for (u32 i = 0; i < ask.stage_count; ++i) ApplyStage(chain, ToStageWords(ask.stages[i]));
 }
 
 // Returns RowOutput::sampler_state after the token. `sum` is the sum of the kept tokens' weights.
@@ -184,7 +184,7 @@ __device__ __noinline__ u64 NextState(const Chain& chain, u32 token, u64 sum) {
 __device__ inline double TemperatureShown(const Chain& chain) {
   const ChainedInput& ask = *OnChip().input.chained;
   ShownTemperature shown = ShownAtFirst();
-  for (u32 i = 0; i < ask.stage_count; ++i) shown = ShownAfter(WordsOf(ask.stages[i]), shown, chain.shape.dynamic);
+  for (u32 i = 0; i < ask.stage_count; ++i) shown = ShownAfter(ToStageWords(ask.stages[i]), shown, chain.shape.dynamic);
   return shown.units != 0 ? __dmul_rn(__ll2double_rn(shown.units), 0x1p-24) : NumberOf(shown.bits);
 }
 

@@ -58,10 +58,10 @@ bool Chunk::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path)
   SORTITION_CHECK(path != LogitsPath::kNone || reinterpret_cast<uintptr_t>(request.logits) % kLogitsAlignment == 0);
   const RowParameters& parameters = *request.parameters;
   const bool is_chained = IsChained(parameters, request.task, !request.requested.empty());
-  const RowInput input = InputOf(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
+  const RowInput input = MakeRowInput(parameters, request.noise, request.dtype, request.live_vocabulary, is_chained);
   const uint32_t groups = GroupsOf(request.live_vocabulary);
   Sizes sizes = sizes_;
-  Place place = {};
+  PartOffsets place = {};
   const auto take = [](uint64_t* area, uint64_t bytes) { return std::exchange(*area, *area + RoundedUp(bytes)); };
   place.mask = take(&sizes.extras, HasMask(request) ? 4 * MaskWords(request) : 0);
   place.edits = take(&sizes.extras, request.edits.size_bytes());
@@ -78,7 +78,7 @@ bool Chunk::Add(const RowRequest& request, uint64_t most_bytes, LogitsPath path)
     const DraftDistribution& draft = request.draft;
     place.draft = take(&sizes.extras, DenseBytes(request) + draft.sparse_tokens.size_bytes());
     place.draft_bits = take(&sizes.extras, draft.sparse_bits.size_bytes());
-    const uint64_t places = sizeof(kernels::Place) * request.requested.size();
+    const uint64_t places = sizeof(kernels::TokenPlace) * request.requested.size();
     place.output = take(&sizes.tokens, sizeof(ChainedOutput));
     place.processed_places = take(&sizes.tokens, parameters.processed_logprob ? places : 0);
     place.raw_places = take(&sizes.tokens, parameters.raw_logprob ? places : 0);
@@ -114,7 +114,7 @@ void Chunk::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
   const uint64_t extras = ExtrasOffset();
   for (uint32_t row = 0; row < rows(); ++row) {
     const RowRequest& request = *requests_[row];
-    const Place& place = places_[row];
+    const PartOffsets& place = places_[row];
     RowInput input = inputs_[row];
     input.logits = request.logits;
     if (place.path == LogitsPath::kUpload) {
@@ -135,7 +135,7 @@ void Chunk::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
     input.processed_top = Pointer<TopToken>(device_download + TokensOffset() + place.processed_top);
     input.raw_top = Pointer<TopToken>(device_download + TokensOffset() + place.raw_top);
     if (place.is_chained) {
-      const ChainedInput chained = ChainedInputOf(row, upload, device_upload, device_download);
+      const ChainedInput chained = LayChainedInput(row, upload, device_upload, device_download);
       std::memcpy(upload + extras + place.chained, &chained, sizeof(chained));
       input.chained = Pointer<const ChainedInput>(device_upload + extras + place.chained);
     }
@@ -143,14 +143,14 @@ void Chunk::WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t devi
   }
 }
 
-ChainedInput Chunk::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload,
-                                   uint64_t device_download) const {
+ChainedInput Chunk::LayChainedInput(uint32_t row, std::byte* upload, uint64_t device_upload,
+                                    uint64_t device_download) const {
   const RowRequest& request = *requests_[row];
   const RowParameters& parameters = *request.parameters;
-  const Place& place = places_[row];
+  const PartOffsets& place = places_[row];
   const uint64_t extras = ExtrasOffset();
   const uint64_t tokens = device_download + TokensOffset();
-  ChainedInput chained = ChainedOf(parameters);
+  ChainedInput chained = MakeChainedInput(parameters);
   chained.task = request.task;
   chained.given = request.given;
   chained.sampler_state = request.sampler_state;
@@ -173,15 +173,15 @@ ChainedInput Chunk::ChainedInputOf(uint32_t row, std::byte* upload, uint64_t dev
   }
   chained.output = Pointer<ChainedOutput>(tokens + place.output);
   if (parameters.processed_logprob) {
-    chained.processed_places = Pointer<kernels::Place>(tokens + place.processed_places);
+    chained.processed_places = Pointer<kernels::TokenPlace>(tokens + place.processed_places);
   }
-  if (parameters.raw_logprob) chained.raw_places = Pointer<kernels::Place>(tokens + place.raw_places);
+  if (parameters.raw_logprob) chained.raw_places = Pointer<kernels::TokenPlace>(tokens + place.raw_places);
   if (parameters.kept_tokens) chained.kept = Pointer<TokenBits>(device_download + KeptOffset() + place.kept);
   return chained;
 }
 
-BatchView Chunk::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
-                        uint32_t multiprocessors) const {
+BatchView Chunk::MakeView(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
+                          uint32_t multiprocessors) const {
   BatchView view;
   view.inputs = Pointer<const RowInput>(device_upload);
   view.states = Pointer<RowState>(device_work);
@@ -192,12 +192,12 @@ BatchView Chunk::ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t d
 
 Chunk::Range Chunk::KeptOf(uint32_t row, const std::byte* download) const {
   const RawOutput& output = reinterpret_cast<const RawOutput*>(download)[row];
-  if (!requests_[row]->parameters->kept_tokens || output.error != RowError::kNone) return {};
+  if (!requests_[row]->parameters->kept_tokens || output.error != RowFault::kNone) return {};
   return {KeptOffset() + places_[row].kept, sizeof(TokenBits) * output.kept};
 }
 
-RowOutput Chunk::OutputOf(uint32_t row, const std::byte* download) const {
-  const Place& place = places_[row];
+RowOutput Chunk::ReadOutput(uint32_t row, const std::byte* download) const {
+  const PartOffsets& place = places_[row];
   const auto at = [&]<typename T>(uint64_t offset, const T*) {
     return reinterpret_cast<const T*>(download + TokensOffset() + offset);
   };
@@ -212,7 +212,7 @@ RowOutput Chunk::OutputOf(uint32_t row, const std::byte* download) const {
     view.requested = uint32_t(requests_[row]->requested.size());
     view.kept = reinterpret_cast<const TokenBits*>(download + KeptOffset() + place.kept);
   }
-  return cuda::OutputOf(*requests_[row]->parameters, view);
+  return cuda::ReadOutput(*requests_[row]->parameters, view);
 }
 
 }  // namespace sortition::kernels::cuda

@@ -47,7 +47,7 @@ class Chunk {
   uint64_t first_download_bytes() const { return KeptOffset(); }  // all but the kept tokens
   uint64_t states_bytes() const { return StatesBytes(); }         // at the front of the work, zeros before a launch
   LaterKernels needed() const { return needed_; }
-  Geometry geometry(uint32_t multiprocessors) const { return GeometryOf(rows(), largest_groups_, multiprocessors); }
+  Geometry geometry(uint32_t multiprocessors) const { return ChooseGeometry(rows(), largest_groups_, multiprocessors); }
 
   // Returns where the row's logits, `*bytes` bytes, belong in the host's `upload`. Only rows of kUpload have any.
   std::byte* LogitsOf(uint32_t row, std::byte* upload, size_t* bytes) const;
@@ -64,18 +64,18 @@ class Chunk {
   void WriteInputs(std::byte* upload, uint64_t device_upload, uint64_t device_work, uint64_t device_download) const;
 
   // The argument of the kernels.
-  BatchView ViewOf(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
-                   uint32_t multiprocessors) const;
+  BatchView MakeView(uint64_t device_upload, uint64_t device_work, uint64_t device_download,
+                     uint32_t multiprocessors) const;
 
   // Returns the range of the row's requested kept tokens in the download; may be empty. Reads the rest of it.
   Range KeptOf(uint32_t row, const std::byte* download) const;
 
   // Returns the output of a row from the download.
-  RowOutput OutputOf(uint32_t row, const std::byte* download) const;
+  RowOutput ReadOutput(uint32_t row, const std::byte* download) const;
 
  private:
   // The begins of a row's parts, in bytes from the start of the parts' areas.
-  struct Place {
+  struct PartOffsets {
     LogitsPath path;
     uint64_t mask;
     uint64_t edits;
@@ -95,7 +95,7 @@ class Chunk {
     uint64_t kept;
   };
 
-  ChainedInput ChainedInputOf(uint32_t row, std::byte* upload, uint64_t device_upload, uint64_t device_download) const;
+  ChainedInput LayChainedInput(uint32_t row, std::byte* upload, uint64_t device_upload, uint64_t device_download) const;
 
   uint64_t StatesBytes() const { return uint64_t{sizeof(RowState)} * rows(); }
   uint64_t InputsBytes() const { return uint64_t{sizeof(RowInput)} * rows(); }
@@ -109,7 +109,7 @@ class Chunk {
 
   std::vector<const RowRequest*> requests_;
   std::vector<RowInput> inputs_;
-  std::vector<Place> places_;
+  std::vector<PartOffsets> places_;
   Sizes sizes_;
   uint32_t largest_groups_ = 1;
   LaterKernels needed_;

@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kBlocksAtOnce = 4;
 constexpr uint32_t kWaves = 2;
 
-Distribution DistributionOf(const DistributionOutput& output, uint32_t token, const TopToken* top) {
+Distribution ToDistribution(const DistributionOutput& output, uint32_t token, const TopToken* top) {
   Distribution distribution;
   distribution.max_bits = output.max_bits;
   distribution.weight_sum = output.weight_sum;
@@ -28,8 +28,8 @@ Distribution DistributionOf(const DistributionOutput& output, uint32_t token, co
 
 }  // namespace
 
-RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary,
-                 bool is_chained) {
+RowInput MakeRowInput(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary,
+                      bool is_chained) {
   SORTITION_CHECK(vocabulary >= 1 && vocabulary <= kMaxVocabulary);
   RowInput input;
   input.temperature = parameters.temperature;
@@ -74,7 +74,7 @@ bool IsChained(const RowParameters& parameters, RowTask task, bool requests) {
          requests;
 }
 
-ChainedInput ChainedOf(const RowParameters& parameters) {
+ChainedInput MakeChainedInput(const RowParameters& parameters) {
   ChainedInput input;
   input.sums_entropy = parameters.entropy;
   if (parameters.greedy) return input;
@@ -90,7 +90,7 @@ ChainedInput ChainedOf(const RowParameters& parameters) {
   return input;
 }
 
-Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors) {
+Geometry ChooseGeometry(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors) {
   SORTITION_CHECK(rows >= 1 && largest_groups >= 1 && multiprocessors >= 1);
   const uint32_t tiles = (largest_groups + kTileGroups - 1) / kTileGroups;
   const uint32_t wanted = std::max(1u, kWaves * kBlocksAtOnce * multiprocessors / rows);  // blocks of a row
@@ -98,22 +98,22 @@ Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiproces
   return {section_tiles * kTileGroups, (tiles + section_tiles - 1) / section_tiles};
 }
 
-RowOutput OutputOf(const RowParameters& parameters, const OutputView& view) {
+RowOutput ReadOutput(const RowParameters& parameters, const OutputView& view) {
   const RawOutput& output = *view.output;
   RowOutput answer;
   answer.error = output.error;
-  if (answer.error != RowError::kNone) {
+  if (answer.error != RowFault::kNone) {
     answer.error_token = output.error_token;
     return answer;
   }
   answer.token = output.token;
   if (parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens) answer.kept = output.kept;
   if (parameters.processed_logprob) {
-    answer.processed = DistributionOf(output.processed, output.token, view.processed_top);
+    answer.processed = ToDistribution(output.processed, output.token, view.processed_top);
     answer.processed.requested.assign(view.processed_places, view.processed_places + view.requested);
   }
   if (parameters.raw_logprob) {
-    answer.raw = DistributionOf(output.raw, output.token, view.raw_top);
+    answer.raw = ToDistribution(output.raw, output.token, view.raw_top);
     answer.raw.requested.assign(view.raw_places, view.raw_places + view.requested);
   }
   if (view.chained == nullptr) return answer;

@@ -16,12 +16,12 @@ inline constexpr Features kFeatures = kAllFeatures & ~(kFeatureTempered | kFeatu
 bool IsChained(const RowParameters& parameters, RowTask task, bool requests);
 
 // The kernels' form of a row's options and noise; its pointers and counts are left empty. `vocabulary`: live tokens.
-RowInput InputOf(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary,
-                 bool is_chained);
+RowInput MakeRowInput(const RowParameters& parameters, const NoiseKey& noise, DType dtype, uint32_t vocabulary,
+                      bool is_chained);
 
 // Builds the additional input of a chained row: the options as stages, in any form. Pointers, counts and the task are
 // left empty.
-ChainedInput ChainedOf(const RowParameters& parameters);
+ChainedInput MakeChainedInput(const RowParameters& parameters);
 
 // The kernels after the first that rows need. Rows of the first kind may turn out to need them; others never do.
 struct LaterKernels {
@@ -41,7 +41,7 @@ struct Geometry {
 };
 
 // `largest_groups`: the longest row's groups. `multiprocessors`: the device's; each should have work.
-Geometry GeometryOf(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors);
+Geometry ChooseGeometry(uint32_t rows, uint32_t largest_groups, uint32_t multiprocessors);
 
 // Output of the kernels for a row, in the host's memory.
 struct OutputView {
@@ -49,11 +49,11 @@ struct OutputView {
   const TopToken* raw_top = nullptr;
   const TopToken* processed_top = nullptr;
   const ChainedOutput* chained = nullptr;  // only of a chained row, as are the following
-  const Place* raw_places = nullptr;
-  const Place* processed_places = nullptr;
+  const TokenPlace* raw_places = nullptr;
+  const TokenPlace* processed_places = nullptr;
   uint32_t requested = 0;  // places
   const TokenBits* kept = nullptr;
 };
-RowOutput OutputOf(const RowParameters& parameters, const OutputView& view);
+RowOutput ReadOutput(const RowParameters& parameters, const OutputView& view);
 
 }  // namespace sortition::kernels::cuda

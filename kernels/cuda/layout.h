@@ -86,9 +86,9 @@ struct ChainedInput {
   int32_t* accepted_at = nullptr;      // 1 where a verified draft is accepted, else 0; null: not wanted
   uint32_t requested_count = 0;
   const uint32_t* requested = nullptr;
-  Place* raw_places = nullptr;        // of the requested tokens; null: not wanted
-  Place* processed_places = nullptr;  // likewise
-  TokenBits* kept = nullptr;          // in no order, with room for all; null: not wanted
+  TokenPlace* raw_places = nullptr;        // of the requested tokens; null: not wanted
+  TokenPlace* processed_places = nullptr;  // likewise
+  TokenBits* kept = nullptr;               // in no order, with room for all; null: not wanted
   struct ChainedOutput* output = nullptr;
   uint64_t sampler_state = 0;
   uint64_t* sampler_state_at = nullptr;  // where the state is read and left for the next step; null: nowhere
@@ -108,7 +108,7 @@ inline constexpr uint32_t kDrawnShift = 2;
 inline constexpr uint32_t kMostDrawn = (1u << 29) - 1;
 
 // A sequence in device memory: the data that the device carries from one draw of a row to the next.
-struct Sequence {
+struct DeviceSequence {
   LogitEdit* edits = nullptr;  // sorted by token; null: the row has no sequence
   double minus_frequency = 0;  // a token drawn n times has the penalty minus_frequency * n - presence
   double presence = 0;
@@ -116,7 +116,7 @@ struct Sequence {
   uint32_t most_edits = 0;           // room
   uint32_t position = 0;             // the next draw's
   uint32_t counts = 0;               // 1: drawn tokens are counted in `edits`
-  RowError error = RowError::kNone;  // the error of the draw that ended the sequence; every later draw is void
+  RowFault error = RowFault::kNone;  // the error of the draw that ended the sequence; every later draw is void
   uint32_t error_token = 0;
 };
 
@@ -125,7 +125,7 @@ inline constexpr uint32_t kNoSequence = UINT32_MAX;
 
 // The argument of the kernel that advances sequences.
 struct SequenceView {
-  Sequence* sequences = nullptr;
+  DeviceSequence* sequences = nullptr;
   const uint32_t* order = nullptr;  // the index of each row's sequence; null: the row's own number
   RowInput* inputs = nullptr;
   RawOutput* outputs = nullptr;

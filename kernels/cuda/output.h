@@ -25,7 +25,7 @@ struct DistributionOutput {
 };
 
 struct RawOutput {
-  RowError error = RowError::kNone;  // otherwise only `error_token` is set too
+  RowFault error = RowFault::kNone;  // otherwise only `error_token` is set too
   uint32_t error_token = 0;
   uint32_t token = 0;
   uint32_t kept = 0;

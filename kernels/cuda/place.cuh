@@ -52,8 +52,8 @@ __device__ u32 CountUpTo(const Row& row, const View& view, u64 last, u32 count, 
 
 // Returns the place of the answer's token, and fills `places` with the requested tokens' places: in the chain's kept
 // tokens, or in the raw distribution if `chain` is null. A chain's list keeps its content.
-__device__ __noinline__ Place FindPlaces(const Row& row, const View& view, const Chain* chain, u32 token,
-                                         Place* places) {
+__device__ __noinline__ TokenPlace FindPlaces(const Row& row, const View& view, const Chain* chain, u32 token,
+                                              TokenPlace* places) {
   Shared& shared = OnChip();
   __syncthreads();
   const ChainedInput& ask = *shared.input.chained;
@@ -72,7 +72,7 @@ __device__ __noinline__ Place FindPlaces(const Row& row, const View& view, const
   for (u32 i = Thread(); i <= requested; i += kThreads) {
     const u64 rank = rank_of(i);
     const u32 at = FirstAtMost(shared.list, known, rank);
-    Place place = {kMaskedBits, 0};
+    TokenPlace place = {kMaskedBits, 0};
     if (rank != 0 && at < known && shared.list[at] == rank) {
       place.bits = chain != nullptr ? ShownBits(KeyOfRank(rank), chain->shape) : KeyBits(KeyOfRank(rank));
       place.rank = listed != 0 ? at + 1 : counters[at];

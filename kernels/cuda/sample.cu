@@ -39,9 +39,9 @@ __device__ bool HasFailed(const Row& row, const BatchView& batch) {
   __syncthreads();
   if (shared.sent_error != 0) {
     const u32 code = ~shared.sent_error;
-    Fail(row, batch, code % 2 == 0 ? RowError::kNaN : RowError::kLogitTooLarge, code / 2);
+    Fail(row, batch, code % 2 == 0 ? RowFault::kNaN : RowFault::kLogitTooLarge, code / 2);
   } else if (shared.changed_error != 0) {
-    Fail(row, batch, RowError::kLogitTooLarge, ~shared.changed_error);
+    Fail(row, batch, RowFault::kLogitTooLarge, ~shared.changed_error);
   }
   return shared.sent_error != 0 || shared.changed_error != 0;
 }
@@ -87,7 +87,7 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
   if (row.Has(kFlagRaw) && row.IsVisibleInPart()) raw_max_key = LargestKey(row, OpenView(row, true));
   const View view = OpenView(row, false);
   const u32 max_key = LargestKey(row, view);
-  if (max_key == 0) return Fail(row, batch, RowError::kNoLiveToken, 0);
+  if (max_key == 0) return Fail(row, batch, RowFault::kNoLiveToken, 0);
   if (!row.IsVisibleInPart()) raw_max_key = max_key;
 
   u32 pending = row.Has(kFlagRaw) ? kPendingRaw : 0;

@@ -25,13 +25,13 @@ __device__ bool Names(const LogitEdit* edits, u32 count, u32 place, u32 token) {
 }
 
 // Returns the bits of law::PenaltyBits of a token that was drawn `count` times. Each operation is rounded once.
-__device__ u32 PenaltyOf(const Sequence& sequence, u32 count) {
+__device__ u32 PenaltyOf(const DeviceSequence& sequence, u32 count) {
   const double penalty = __dsub_rn(__dmul_rn(sequence.minus_frequency, __ll2double_rn(count)), sequence.presence);
   return Flush(__float_as_uint(__double2float_rn(penalty)));
 }
 
 // Returns the edit after one more draw of its token.
-__device__ LogitEdit Counted(const Sequence& sequence, LogitEdit edit) {
+__device__ LogitEdit Counted(const DeviceSequence& sequence, LogitEdit edit) {
   edit.flags = (edit.flags + (1u << kDrawnShift)) | LogitEdit::kRepeated;
   edit.penalty = PenaltyOf(sequence, edit.flags >> kDrawnShift);
   return edit;
@@ -39,7 +39,7 @@ __device__ LogitEdit Counted(const Sequence& sequence, LogitEdit edit) {
 
 // Counts a draw of `token` in the sequence's edits. Returns the number of edits afterwards, 0 if there is no room.
 // Called by every thread.
-__device__ u32 CountDrawn(const Sequence& sequence, u32 token) {
+__device__ u32 CountDrawn(const DeviceSequence& sequence, u32 token) {
   LogitEdit* const edits = sequence.edits;
   const u32 count = sequence.edit_count;
   const u32 place = PlaceOf(edits, count, token);
@@ -75,18 +75,18 @@ __device__ u32 CountDrawn(const Sequence& sequence, u32 token) {
 extern "C" __global__ void __launch_bounds__(kThreads) SortitionAdvance(SequenceView view) {
   const u32 place = view.order != nullptr ? view.order[blockIdx.y] : blockIdx.y;
   if (place == kNoSequence) return;
-  Sequence sequence = view.sequences[place];
+  DeviceSequence sequence = view.sequences[place];
   if (sequence.edits == nullptr) return;
-  const bool was_over = sequence.error != RowError::kNone;
+  const bool was_over = sequence.error != RowFault::kNone;
   if (view.follows_draw != 0 && !was_over) {
     sequence.error = view.outputs[blockIdx.y].error;
     sequence.error_token = view.outputs[blockIdx.y].error_token;
-    if (sequence.error == RowError::kNone) {
+    if (sequence.error == RowFault::kNone) {
       const u32 token = view.outputs[blockIdx.y].token;
       const u32 edits = sequence.counts != 0 ? CountDrawn(sequence, token) : sequence.edit_count;
       ++sequence.position;
       if (sequence.counts != 0 && edits == 0) {
-        sequence.error = RowError::kTooManyEdits;
+        sequence.error = RowFault::kTooManyEdits;
         sequence.error_token = token;
       } else {
         sequence.edit_count = edits;

@@ -51,11 +51,11 @@ __device__ __noinline__ bool FailsByDraft(const Row& row, const BatchView& batch
   lowest = ~MaxOfAll(~lowest);
   units = SumOfAll(units);
   if (lowest != kNone) {
-    Fail(row, batch, RowError::kDraftNoProbability, lowest);
+    Fail(row, batch, RowFault::kDraftNoProbability, lowest);
   } else if (!IsWhole(units)) {
-    Fail(row, batch, RowError::kDraftSum, 0);
+    Fail(row, batch, RowFault::kDraftSum, 0);
   } else if ((DraftBits(ask, GivenOf(ask)) & 0x7fffffffu) == 0) {
-    Fail(row, batch, RowError::kDraftImpossible, GivenOf(ask));
+    Fail(row, batch, RowFault::kDraftImpossible, GivenOf(ask));
   } else {
     return false;
   }

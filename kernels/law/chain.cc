@@ -119,7 +119,7 @@ Stage StageOf(const SamplingParameters& p, Sampler sampler) {
   if (p.min_keep <= 1 || CutOf(uint32_t(stage.kind)) == kCutFirst) return stage;
   Stage with = stage;
   with.operands[3] = p.min_keep;
-  return LeastCount(WordsOf(with)) == p.min_keep ? with : stage;
+  return LeastCount(ToStageWords(with)) == p.min_keep ? with : stage;
 }
 
 // True if a threshold on probabilities can drop anything.
@@ -209,7 +209,7 @@ namespace {
 // The temperature that divides the logits which a chain's answers show.
 ShownTemperature ShownBy(std::span<const Stage> chain, const kernels::RowOutput& answer) {
   ShownTemperature shown = ShownAtFirst();
-  for (const Stage& stage : chain) shown = ShownAfter(WordsOf(stage), shown, answer.temperature);
+  for (const Stage& stage : chain) shown = ShownAfter(ToStageWords(stage), shown, answer.temperature);
   return shown;
 }
 
@@ -222,7 +222,7 @@ ShownTemperature SetBy(std::span<const Stage> chain, uint32_t dynamic) {
   ShownTemperature set = ShownAtFirst();
   for (const Stage& stage : chain) {
     const bool sets = stage.kind == StageKind::kTemperature || stage.kind == StageKind::kDynamicTemperature;
-    if (sets) set = ShownAfter(WordsOf(stage), set, dynamic);
+    if (sets) set = ShownAfter(ToStageWords(stage), set, dynamic);
   }
   return set;
 }
@@ -258,7 +258,7 @@ void ShowProcessed(const Shape& shape, kernels::RowOutput* answer) {
     if (shape.is_adapted) processed.max_bits = 0;  // the largest logit that adaptive-p gives
   }
   for (kernels::TokenBits& token : processed.top) show(&token.bits);
-  for (kernels::Place& place : processed.requested) show(&place.bits);
+  for (kernels::TokenPlace& place : processed.requested) show(&place.bits);
   for (kernels::TokenBits& token : answer->kept_tokens) show(&token.bits);
 }
 

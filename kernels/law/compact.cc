@@ -16,7 +16,7 @@ namespace sortition::law {
 
 using kernels::CompactRow;
 using kernels::LogitEdit;
-using kernels::RowError;
+using kernels::RowFault;
 using kernels::RowOutput;
 using kernels::RowParameters;
 using kernels::RowRequest;
@@ -50,7 +50,7 @@ class CompactRun {
     std::vector<TokenBits> changed;
     for (const TokenBits& token : known_) {
       const u32 bits = ChangedBits(request_, token);
-      if (IsTooLarge(bits)) return FailedRow(RowError::kLogitTooLarge, token.token);
+      if (IsTooLarge(bits)) return FailedRow(RowFault::kLogitTooLarge, token.token);
       changed.push_back({token.token, bits});
     }
     ListedRow known;
@@ -72,7 +72,7 @@ class CompactRun {
 
   // Every token that may be live after the changes is known.
   Result RunWhole(ListedRow known) const {
-    if (known.kept.empty()) return FailedRow(RowError::kNoLiveToken, 0);
+    if (known.kept.empty()) return FailedRow(RowFault::kNoLiveToken, 0);
     return RunFrom(std::move(known));
   }
 
@@ -349,7 +349,7 @@ std::optional<StatedRow> StateRowReference(const RowRequest& request, uint32_t c
   std::vector<TokenBits> tokens;
   for (u32 id = 0; id < request.live_vocabulary; ++id) {
     const u32 sent = SentBits(request, id);
-    if (SentError(sent, *request.parameters) != RowError::kNone) return {};
+    if (SentError(sent, *request.parameters) != RowFault::kNone) return {};
     tokens.push_back({id, Canonical(sent)});
   }
   const std::vector<TokenBits> live = LiveInOrder(tokens);

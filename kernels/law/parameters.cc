@@ -122,7 +122,7 @@ static void CompileTemperature(float temperature, kernels::RowParameters* compil
 static bool IsPlain(const std::vector<kernels::Stage>& chain) {
   return std::is_sorted(chain.begin(), chain.end(), [](auto& a, auto& b) { return a.kind < b.kind; }) &&
          (chain.empty() || chain.back().kind <= kernels::StageKind::kTopP) &&
-         std::ranges::none_of(chain, [](const kernels::Stage& stage) { return LeastCount(WordsOf(stage)) != 0; });
+         std::ranges::none_of(chain, [](const kernels::Stage& stage) { return LeastCount(ToStageWords(stage)) != 0; });
 }
 
 void Compile(const SamplingParameters& parameters, kernels::RowParameters* compiled) {

@@ -7,7 +7,7 @@
 namespace sortition::law {
 
 void PlaceByList(const kernels::RowRequest& asked, kernels::RowOutput* output) {
-  if (!asked.wants_race_place || output->error != kernels::RowError::kNone) return;
+  if (!asked.wants_race_place || output->error != kernels::RowFault::kNone) return;
   const kernels::RowParameters& parameters = *asked.parameters;
   output->race = RacePlaceOf(output->kept_tokens, ProcessedScale(parameters, *output), asked.noise, asked.given);
   if (!parameters.processed_logprob) output->processed = {};

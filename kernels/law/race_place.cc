@@ -31,7 +31,7 @@ RacePlace RacePlaceReference(std::span<const TokenBits> kept, const DistanceOf& 
                              uint32_t given) {
   const auto own = std::ranges::find(kept, given, &TokenBits::token);
   if (own == kept.end() || distance(own->bits) == kDead) return {};
-  const DrawKey key = KeyOf(noise);
+  const DrawKey key = ToDrawKey(noise);
   const auto racer_of = [&](const TokenBits& token) {
     return Racer{SignedRaceKey(distance(token.bits), TokenNoise(key, token.token)), token.token};
   };
@@ -51,7 +51,7 @@ RacePlace RacePlaceReference(std::span<const TokenBits> kept, const DistanceOf& 
 RacePlace RacePlaceOf(std::span<const TokenBits> kept, const Scale& scale, const NoiseKey& noise, uint32_t given) {
   const TokenBits* const own = Find(kept, given);
   if (own == nullptr || Distance(own->bits, scale) == kDead) return {};
-  const DrawKey key = KeyOf(noise);
+  const DrawKey key = ToDrawKey(noise);
   const Racer mine{SignedRaceKey(Distance(own->bits, scale), TokenNoise(key, given)), given};
   Racer best = mine;
   RacePlace place{1, 0};

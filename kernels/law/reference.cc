@@ -11,7 +11,7 @@
 
 namespace sortition::law {
 
-using kernels::RowError;
+using kernels::RowFault;
 using kernels::RowOutput;
 using kernels::RowParameters;
 using kernels::RowRequest;
@@ -24,21 +24,21 @@ RowOutput SampleRowReference(const RowRequest& request) {
   std::vector<TokenBits> raw;
   for (u32 id = 0; id < request.live_vocabulary; ++id) {
     const u32 sent = SentBits(request, id);
-    const RowError error = SentError(sent, parameters);
-    if (error != RowError::kNone) return FailedRow(error, id);
+    const RowFault error = SentError(sent, parameters);
+    if (error != RowFault::kNone) return FailedRow(error, id);
     raw.push_back({id, Canonical(sent)});
   }
 
   std::vector<TokenBits> changed;
   for (const TokenBits& token : raw) {
     const u32 bits = ChangedBits(request, token);
-    if (IsTooLarge(bits)) return FailedRow(RowError::kLogitTooLarge, token.token);
+    if (IsTooLarge(bits)) return FailedRow(RowFault::kLogitTooLarge, token.token);
     changed.push_back({token.token, bits});
   }
 
   ListedRow row;
   row.kept = LiveInOrder(std::move(changed));
-  if (row.kept.empty()) return FailedRow(RowError::kNoLiveToken, 0);
+  if (row.kept.empty()) return FailedRow(RowFault::kNoLiveToken, 0);
   if (parameters.raw_logprob) row.raw = LiveInOrder(std::move(raw));
   return std::get<RowOutput>(RunListed(request, row));
 }

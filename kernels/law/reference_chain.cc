@@ -15,7 +15,7 @@ using kernels::TokenBits;
 
 std::vector<StageWords> StagesOf(const RowParameters& parameters) {
   std::vector<StageWords> stages;
-  for (const Stage& stage : parameters.chain) stages.push_back(WordsOf(stage));
+  for (const Stage& stage : parameters.chain) stages.push_back(ToStageWords(stage));
   if (!stages.empty()) return stages;
   stages.push_back({kStageTemperature, parameters.multiplier, u32(parameters.exponent), parameters.window, 0});
   if (parameters.min_p_distance != RowParameters::kMinPOff) {
@@ -85,7 +85,7 @@ std::optional<RowRequiredReason> ReferenceChain::SumKept(const StageWords& stage
 }
 
 std::optional<RowRequiredReason> ReferenceChain::Apply(const StageWords& stage) {
-  if (!ActsInDraw(stage, KeyOf(request_.noise))) return {};
+  if (!ActsInDraw(stage, ToDrawKey(request_.noise))) return {};
   if (LeastOfFirst(stage) <= 1) return Cut(stage);
   const std::vector<TokenBits> kept = kept_;
   const std::optional<Rest> rest = rest_;

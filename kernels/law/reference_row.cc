@@ -17,7 +17,7 @@ namespace sortition::law {
 
 using kernels::Distribution;
 using kernels::LogitEdit;
-using kernels::RowError;
+using kernels::RowFault;
 using kernels::RowOutput;
 using kernels::RowParameters;
 using kernels::RowRequest;
@@ -32,9 +32,9 @@ u32 SentBits(const RowRequest& request, u32 id) {
   return Widen(request.dtype, element);
 }
 
-RowError SentError(u32 sent, const RowParameters& parameters) {
-  if (IsNan(sent)) return parameters.mask_nan ? RowError::kNone : RowError::kNaN;
-  return IsTooLarge(sent) ? RowError::kLogitTooLarge : RowError::kNone;
+RowFault SentError(u32 sent, const RowParameters& parameters) {
+  if (IsNan(sent)) return parameters.mask_nan ? RowFault::kNone : RowFault::kNaN;
+  return IsTooLarge(sent) ? RowFault::kLogitTooLarge : RowFault::kNone;
 }
 
 bool IsAllowed(const RowRequest& request, u32 id) {
@@ -75,7 +75,7 @@ std::vector<TokenBits> LiveInOrder(std::vector<TokenBits> tokens) {
   return tokens;
 }
 
-RowOutput FailedRow(RowError error, u32 id) {
+RowOutput FailedRow(RowFault error, u32 id) {
   RowOutput answer;
   answer.error = error;
   answer.error_token = id;
@@ -113,7 +113,7 @@ TokenBits Race(const std::vector<TokenBits>& kept, const DistanceOf& distance, c
 }
 
 // Where a token stands among `tokens`, which stand in order.
-kernels::Place PlaceOf(const std::vector<TokenBits>& tokens, u32 token) {
+kernels::TokenPlace PlaceOf(const std::vector<TokenBits>& tokens, u32 token) {
   const auto at = std::find_if(tokens.begin(), tokens.end(), [&](const TokenBits& t) { return t.token == token; });
   if (at == tokens.end()) return {kMaskedBits, 0};
   return {at->bits, 1 + u32(at - tokens.begin())};
@@ -125,7 +125,7 @@ Distribution Describe(const std::vector<TokenBits>& tokens, const DistanceOf& di
   Distribution distribution;
   distribution.max_bits = tokens[0].bits;
   distribution.weight_sum = SumOfWeights(tokens, distance);
-  const kernels::Place chosen = PlaceOf(tokens, token);
+  const kernels::TokenPlace chosen = PlaceOf(tokens, token);
   distribution.chosen = {token, chosen.bits};
   distribution.rank = chosen.rank;
   distribution.top.assign(tokens.begin(), tokens.begin() + std::min<size_t>(top, tokens.size()));
@@ -145,7 +145,7 @@ kernels::EntropySums SumEntropy(const std::vector<TokenBits>& tokens, const Dist
 
 // True if the answer's token and the requested ones stand in the list, with the first `top` tokens.
 bool ListsAll(const Distribution& distribution, u32 top, const std::vector<TokenBits>& tokens) {
-  const auto is_listed = [](const kernels::Place& place) { return place.rank != 0; };
+  const auto is_listed = [](const kernels::TokenPlace& place) { return place.rank != 0; };
   return distribution.rank != 0 && std::ranges::all_of(distribution.requested, is_listed) && top <= tokens.size();
 }
 
@@ -240,7 +240,7 @@ std::variant<RowOutput, RowRequiredReason> RunListed(const RowRequest& request, 
       answer.token = request.given;
       break;
     case RowTask::kVerify: {
-      if (const DraftError error = CheckDraft(request); error.error != RowError::kNone) {
+      if (const DraftError error = CheckDraft(request); error.error != RowFault::kNone) {
         return FailedRow(error.error, error.token);
       }
       const Verdict verdict = VerifyReference(request, kept, distance);
@@ -250,7 +250,7 @@ std::variant<RowOutput, RowRequiredReason> RunListed(const RowRequest& request, 
       break;
     }
     case RowTask::kDraw:
-      answer.token = parameters.greedy ? kept[0].token : Race(kept, distance, KeyOf(request.noise)).token;
+      answer.token = parameters.greedy ? kept[0].token : Race(kept, distance, ToDrawKey(request.noise)).token;
       break;
   }
   if (const Undecided undecided = Describe(request, row, chain, kept, distance, &answer)) return *undecided;

@@ -16,7 +16,7 @@ namespace sortition::law {
 // Returns a logit of the request as it was sent, as f32 bits.
 u32 SentBits(const kernels::RowRequest& request, u32 id);
 // Returns why a logit that was sent fails its row, or kNone.
-kernels::RowError SentError(u32 sent, const kernels::RowParameters& parameters);
+kernels::RowFault SentError(u32 sent, const kernels::RowParameters& parameters);
 
 // True if every mask of the request allows the token.
 bool IsAllowed(const kernels::RowRequest& request, u32 id);
@@ -30,7 +30,7 @@ u32 ChangedBits(const kernels::RowRequest& request, kernels::TokenBits token);
 // Returns the tokens that are not masked, first in order first. They are given by ascending id.
 std::vector<kernels::TokenBits> LiveInOrder(std::vector<kernels::TokenBits> tokens);
 
-kernels::RowOutput FailedRow(kernels::RowError error, u32 id);
+kernels::RowOutput FailedRow(kernels::RowFault error, u32 id);
 
 // The tokens of a row whose logits are known, before and after the changes, and the statements about the others.
 struct ListedRow {

@@ -15,13 +15,13 @@
 namespace sortition::law {
 namespace {
 
-using kernels::RowError;
+using kernels::RowFault;
 using kernels::RowRequest;
 using kernels::TokenBits;
 
 // The draw among tokens with the weights of the same index; nothing if all are 0.
-std::optional<TokenBits> RaceOf(const std::vector<TokenBits>& tokens, const std::vector<u64>& weights,
-                                const DrawKey& key) {
+std::optional<TokenBits> RunRace(const std::vector<TokenBits>& tokens, const std::vector<u64>& weights,
+                                 const DrawKey& key) {
   std::optional<TokenBits> winner;
   int64_t best = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -38,15 +38,15 @@ std::optional<TokenBits> RaceOf(const std::vector<TokenBits>& tokens, const std:
 // Draws from the residual weights, or from the target's weights if rounding left none.
 TokenBits DrawLeft(const std::vector<TokenBits>& kept, const std::vector<u64>& left, const std::vector<u64>& weights,
                    const DrawKey& key) {
-  if (const auto winner = RaceOf(kept, left, key)) return *winner;
-  const auto winner = RaceOf(kept, weights, key);
+  if (const auto winner = RunRace(kept, left, key)) return *winner;
+  const auto winner = RunRace(kept, weights, key);
   SORTITION_CHECK(winner.has_value());
   return *winner;
 }
 
 Verdict VerifyBlock(const RowRequest& request, const std::vector<TokenBits>& kept, const std::vector<u64>& weights,
                     u64 sum) {
-  const DrawKey key = KeyOf(request.noise);
+  const DrawKey key = ToDrawKey(request.noise);
   const PhiloxWords words = BlockWords(key);
   Verdict verdict;
   std::vector<u64> residuals;
@@ -84,7 +84,7 @@ std::vector<u64> DraftWeightsAfter(const RowRequest& request, const std::vector<
 }
 
 Verdict VerifyRounds(const RowRequest& request, const std::vector<TokenBits>& kept, std::vector<u64> weights, u64 sum) {
-  const DrawKey key = KeyOf(request.noise);
+  const DrawKey key = ToDrawKey(request.noise);
   std::vector<u32> tried;
   std::vector<u32> drafts = {request.given};
   drafts.insert(drafts.end(), request.rivals.begin(), request.rivals.end());
@@ -113,19 +113,19 @@ DraftError CheckDraft(const RowRequest& request) {
   u64 units = 0;
   for (u32 id = 0; id < request.live_vocabulary; ++id) {
     const u32 q = DraftBits(request, id);
-    if (!IsProbability(q)) return {RowError::kDraftNoProbability, id};
+    if (!IsProbability(q)) return {RowFault::kDraftNoProbability, id};
     units += ProbabilityUnits(q);
   }
-  if (!IsWhole(units)) return {RowError::kDraftSum, 0};
-  if ((DraftBits(request, request.given) & 0x7fffffffu) == 0) return {RowError::kDraftImpossible, request.given};
+  if (!IsWhole(units)) return {RowFault::kDraftSum, 0};
+  if ((DraftBits(request, request.given) & 0x7fffffffu) == 0) return {RowFault::kDraftImpossible, request.given};
   for (const u32 rival : request.rivals) {
-    if ((DraftBits(request, rival) & 0x7fffffffu) == 0) return {RowError::kDraftImpossible, rival};
+    if ((DraftBits(request, rival) & 0x7fffffffu) == 0) return {RowFault::kDraftImpossible, rival};
   }
   return {};
 }
 
 Verdict VerifyReference(const RowRequest& request, const std::vector<TokenBits>& kept, const DistanceOf& distance) {
-  const DrawKey key = KeyOf(request.noise);
+  const DrawKey key = ToDrawKey(request.noise);
   const PhiloxWords words = NoiseWords(0, kVerifyTag, key);
   std::vector<u64> weights;
   u64 sum = 0;

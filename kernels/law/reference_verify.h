@@ -14,7 +14,7 @@ using DistanceOf = std::function<u32(u32 bits)>;
 
 // Why the draft's distribution fails the row; kNone, with token 0, if it does not.
 struct DraftError {
-  kernels::RowError error = kernels::RowError::kNone;
+  kernels::RowFault error = kernels::RowFault::kNone;
   u32 token = 0;
 };
 DraftError CheckDraft(const kernels::RowRequest& request);

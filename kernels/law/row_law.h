@@ -51,7 +51,7 @@ inline Scale ScaleAt(const kernels::RowParameters& parameters, u32 max_bits) {
 // The scale of the raw distribution, whose temperature is 1.
 inline Scale UnitScale(u32 max_bits) { return ScaleOf(max_bits, UnitTemperature()); }
 
-inline StageWords WordsOf(const kernels::Stage& stage) {
+inline StageWords ToStageWords(const kernels::Stage& stage) {
   const auto [a, b, c, d] = stage.operands;
   return {u32(stage.kind), a, b, c, d};
 }
@@ -62,7 +62,7 @@ inline u32 MostKept(const kernels::RowParameters& parameters, u32 live_vocabular
   u32 most = live_vocabulary;
   if (parameters.top_k != 0) most = std::min(most, parameters.top_k);
   for (const kernels::Stage& stage : parameters.chain) {
-    const StageWords words = WordsOf(stage);
+    const StageWords words = ToStageWords(stage);
     const u32 cut = CutOf(words.kind);
     const bool counts = cut == kCutFirst || cut == kCutTerms || cut == kCutCliff;
     if (counts) most = std::min(most, std::max(FirstCount(words), LeastCount(words)));
@@ -70,7 +70,7 @@ inline u32 MostKept(const kernels::RowParameters& parameters, u32 live_vocabular
   return most;
 }
 
-inline DrawKey KeyOf(const kernels::NoiseKey& noise) {
+inline DrawKey ToDrawKey(const kernels::NoiseKey& noise) {
   return {u32(noise.seed), u32(noise.seed >> 32), noise.position, noise.stream};
 }
 

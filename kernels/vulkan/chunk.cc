@@ -37,7 +37,7 @@ uint32_t FormOf(DraftDistribution::Form form) {
   __builtin_unreachable();
 }
 
-RowInput InputOf(const RowRequest& request) {
+RowInput MakeRowInput(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
   RowInput input = {};
   input.dtype = ElementOf(request.dtype);
@@ -115,7 +115,7 @@ uint64_t Chunk::Sizes::Largest() const { return std::max({logits, inputs, extras
 
 bool Chunk::Add(const RowRequest& request, uint64_t most_bytes) {
   CheckRow(request);
-  RowInput input = InputOf(request);
+  RowInput input = MakeRowInput(request);
   const uint32_t groups = (request.live_vocabulary + law::kGroupSize - 1) / law::kGroupSize;
   Sizes sizes = sizes_;
   input.logits = uint32_t(sizes.logits / kQuadBytes);

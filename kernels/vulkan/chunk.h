@@ -50,8 +50,8 @@ class Chunk {
   std::span<const std::byte> DenseDraftOf(uint32_t row) const;
 
   // Returns the output of a row from the device's output.
-  RowOutput OutputOf(uint32_t row, const RawOutput* outputs, const uint32_t* tops) const {
-    return vulkan::OutputOf(*requests_[row], inputs_[row], outputs[row], tops);
+  RowOutput ReadOutput(uint32_t row, const RawOutput* outputs, const uint32_t* tops) const {
+    return vulkan::ReadOutput(*requests_[row], inputs_[row], outputs[row], tops);
   }
 
  private:

@@ -14,20 +14,20 @@
 namespace sortition::kernels::vulkan {
 namespace {
 
-RowError DraftErrorOf(uint32_t error) {
+RowFault ToDraftFault(uint32_t error) {
   switch (error) {
     case kDraftNoProbability:
-      return RowError::kDraftNoProbability;
+      return RowFault::kDraftNoProbability;
     case kDraftSum:
-      return RowError::kDraftSum;
+      return RowFault::kDraftSum;
     case kDraftImpossible:
-      return RowError::kDraftImpossible;
+      return RowFault::kDraftImpossible;
     default:
       SORTITION_CHECK(false);
   }
 }
 
-RowOutput Failed(RowError error, uint32_t token) {
+RowOutput Failed(RowFault error, uint32_t token) {
   RowOutput answer;
   answer.error = error;
   answer.error_token = token;
@@ -35,7 +35,7 @@ RowOutput Failed(RowError error, uint32_t token) {
 }
 
 // Returns the tokens in the law's order; the kernels write them in no order.
-std::vector<TokenBits> TopOf(const uint32_t* pairs, uint32_t count) {
+std::vector<TokenBits> ToTop(const uint32_t* pairs, uint32_t count) {
   std::vector<uint64_t> ranks(count);  // key : ~token
   for (uint32_t i = 0; i < count; ++i) ranks[i] = uint64_t{pairs[2 * i]} << 32 | uint32_t(~pairs[2 * i + 1]);
   std::sort(ranks.begin(), ranks.end(), std::greater<>());
@@ -45,28 +45,28 @@ std::vector<TokenBits> TopOf(const uint32_t* pairs, uint32_t count) {
   return top;
 }
 
-std::vector<Place> PlacesOf(const uint32_t* pairs, uint32_t count) {
-  std::vector<Place> places(count);
+std::vector<TokenPlace> ToPlaces(const uint32_t* pairs, uint32_t count) {
+  std::vector<TokenPlace> places(count);
   for (uint32_t i = 0; i < count; ++i) places[i] = {law::KeyBits(pairs[2 * i]), pairs[2 * i + 1]};
   return places;
 }
 
 // Returns the kept tokens by ascending id.
-std::vector<TokenBits> KeptOf(const uint32_t* pairs, uint32_t count) {
+std::vector<TokenBits> ToKept(const uint32_t* pairs, uint32_t count) {
   std::vector<TokenBits> kept(count);
   for (uint32_t i = 0; i < count; ++i) kept[i] = {pairs[2 * i + 1], law::KeyBits(pairs[2 * i])};
   std::ranges::sort(kept, {}, &TokenBits::token);
   return kept;
 }
 
-Distribution DistributionOf(const DistributionOutput& output, uint32_t token, const uint32_t* tops,
-                            std::vector<Place> requested) {
+Distribution ToDistribution(const DistributionOutput& output, uint32_t token, const uint32_t* tops,
+                            std::vector<TokenPlace> requested) {
   Distribution distribution;
   distribution.max_bits = law::KeyBits(output.max_key);
   distribution.weight_sum = uint64_t{output.sum_high} << 32 | output.sum_low;
   distribution.chosen = {token, law::KeyBits(output.chosen_key)};
   distribution.rank = output.rank;
-  distribution.top = TopOf(tops, output.top_count);
+  distribution.top = ToTop(tops, output.top_count);
   distribution.requested = std::move(requested);
   return distribution;
 }
@@ -74,7 +74,7 @@ Distribution DistributionOf(const DistributionOutput& output, uint32_t token, co
 // A greedy row's distribution is all on its first token.
 Distribution PointMass(TokenBits first, uint32_t token, uint32_t top, std::span<const uint32_t> requested) {
   const auto place_of = [&](uint32_t id) {
-    return id == first.token ? Place{first.bits, 1} : Place{law::kMaskedBits, 0};
+    return id == first.token ? TokenPlace{first.bits, 1} : TokenPlace{law::kMaskedBits, 0};
   };
   Distribution distribution;
   distribution.max_bits = first.bits;
@@ -100,17 +100,17 @@ void DescribeGreedy(const RowRequest& request, const RawOutput& output, RowOutpu
 void DescribeProcessed(const RowInput& input, const RowParameters& parameters, const RawOutput& output,
                        const uint32_t* tops, RowOutput* answer) {
   if (parameters.processed_logprob) {
-    answer->processed = DistributionOf(output.processed, output.token, tops + 2 * size_t{input.processed_tops},
-                                       PlacesOf(tops + 2 * size_t{input.processed_places}, input.requested_count));
+    answer->processed = ToDistribution(output.processed, output.token, tops + 2 * size_t{input.processed_tops},
+                                       ToPlaces(tops + 2 * size_t{input.processed_places}, input.requested_count));
   }
   if (parameters.entropy) {
     answer->entropy = {uint64_t{output.entropy_weights_high} << 32 | output.entropy_weights_low,
                        uint64_t{output.entropy_surplus_high} << 32 | output.entropy_surplus_low};
   }
-  if (parameters.kept_tokens) answer->kept_tokens = KeptOf(tops + 2 * size_t{input.kept_tokens}, output.kept);
+  if (parameters.kept_tokens) answer->kept_tokens = ToKept(tops + 2 * size_t{input.kept_tokens}, output.kept);
 }
 
-law::Shape ShapeOf(const ChainOutput& chain) {
+law::Shape ToShape(const ChainOutput& chain) {
   law::Shape shape = {};
   shape.temperature = {chain.multiplier, chain.exponent, chain.window};
   shape.dynamic = chain.temperature;
@@ -133,11 +133,11 @@ uint64_t NextState(const RowRequest& request, const RawOutput& output, const law
   if (!is_kept) return request.sampler_state;
   const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(key), shape), shape.scale);
   const uint64_t sum = uint64_t{output.chain.sum_high} << 32 | output.chain.sum_low;
-  return law::StateAfter(law::WordsOf(chain.back()), shape, t, sum, request.sampler_state);
+  return law::StateAfter(law::ToStageWords(chain.back()), shape, t, sum, request.sampler_state);
 }
 
 void FinishChain(const RowRequest& request, const RawOutput& output, RowOutput* answer) {
-  const law::Shape shape = ShapeOf(output.chain);
+  const law::Shape shape = ToShape(output.chain);
   answer->temperature = shape.dynamic;
   answer->sampler_state = NextState(request, output, shape);
   law::ShowProcessed(shape, answer);
@@ -145,15 +145,15 @@ void FinishChain(const RowRequest& request, const RawOutput& output, RowOutput* 
 
 }  // namespace
 
-RowOutput OutputOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops) {
+RowOutput ReadOutput(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops) {
   const RowParameters& parameters = *request.parameters;
   if (output.sent_error != kNone) {
-    return Failed((output.sent_error & 1) == 0 ? RowError::kNaN : RowError::kLogitTooLarge, output.sent_error / 2);
+    return Failed((output.sent_error & 1) == 0 ? RowFault::kNaN : RowFault::kLogitTooLarge, output.sent_error / 2);
   }
-  if (output.changed_error != kNone) return Failed(RowError::kLogitTooLarge, output.changed_error);
-  if (output.max_key == kNone) return Failed(RowError::kNoLiveToken, 0);
+  if (output.changed_error != kNone) return Failed(RowFault::kLogitTooLarge, output.changed_error);
+  if (output.max_key == kNone) return Failed(RowFault::kNoLiveToken, 0);
   if ((input.flags & kFlagVerify) != 0 && output.draft_error != kNone) {
-    return Failed(DraftErrorOf(output.draft_error), output.draft_error_token);
+    return Failed(ToDraftFault(output.draft_error), output.draft_error_token);
   }
   RowOutput answer;
   answer.token = output.token;
@@ -165,8 +165,8 @@ RowOutput OutputOf(const RowRequest& request, const RowInput& input, const RawOu
     DescribeProcessed(input, parameters, output, tops, &answer);
   }
   if (parameters.raw_logprob) {
-    answer.raw = DistributionOf(output.raw, output.token, tops + 2 * size_t{input.raw_tops},
-                                PlacesOf(tops + 2 * size_t{input.raw_places}, input.requested_count));
+    answer.raw = ToDistribution(output.raw, output.token, tops + 2 * size_t{input.raw_tops},
+                                ToPlaces(tops + 2 * size_t{input.raw_places}, input.requested_count));
   }
   if ((input.flags & kFlagChain) != 0) FinishChain(request, output, &answer);
   return answer;

@@ -9,6 +9,6 @@
 namespace sortition::kernels::vulkan {
 
 // `tops` are the whole chunk's. Pure and thread-safe.
-RowOutput OutputOf(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops);
+RowOutput ReadOutput(const RowRequest& request, const RowInput& input, const RawOutput& output, const uint32_t* tops);
 
 }  // namespace sortition::kernels::vulkan

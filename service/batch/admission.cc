@@ -61,7 +61,7 @@ double QueueShare(const Limits& limits, const RowQueue& queue, const DeviceKeepe
   double share = double(queue.rows()) / limits.max_queued_rows;
   const double most_seconds = absl::ToDoubleSeconds(limits.max_queue_time);
   if (most_seconds == 0) return share;
-  for (const Router::Batch& open : queue.OpenBatches()) {
+  for (const Router::BatchSummary& open : queue.OpenBatches()) {
     // Rows that no device can take are refused at the next look.
     if (!keeper.CanServe(open.needs())) continue;
     share = std::max(share, keeper.SecondsToDrain(open, now) / most_seconds);

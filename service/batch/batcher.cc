@@ -15,7 +15,7 @@ namespace sortition::service {
 struct Batcher::Batch {
   devices::Device* device = nullptr;
   RouteReason reason = RouteReason::kFastest;
-  Router::Batch shape;
+  Router::BatchSummary shape;
   std::vector<WaitingRow> rows;
   std::vector<uint32_t> checked;                     // rows that are compared with the reference
   absl::Duration here = absl::ZeroDuration();        // time that the submitter takes to run it
@@ -167,7 +167,7 @@ std::optional<Refusal> Batcher::WhyNot(const PendingStep& step, absl::Time now) 
 
 std::unique_ptr<Batcher::Batch> Batcher::Close(absl::Time now, Rejects* rejects) {
   // An open batch that has to wait for its device does not hold up the others.
-  for (const Router::Batch& open : queue_.OpenBatches()) {
+  for (const Router::BatchSummary& open : queue_.OpenBatches()) {
     if (!keeper_.CanServe(open.needs())) {
       RefuseUnservable(rejects);
       continue;
@@ -196,7 +196,7 @@ void Batcher::RefuseUnservable(Rejects* rejects) {
   });
 }
 
-std::unique_ptr<Batcher::Batch> Batcher::FillBatch(const Router::Choice& choice, const Router::Batch& open,
+std::unique_ptr<Batcher::Batch> Batcher::FillBatch(const Router::Choice& choice, const Router::BatchSummary& open,
                                                    absl::Time now, Take take, Rejects* rejects) {
   const devices::DeviceDescription& description = choice.device->description();
   auto batch = std::make_unique<Batch>();
@@ -289,7 +289,7 @@ void Batcher::Run(std::unique_ptr<Batch> batch, Submitter submitter) {
   auto done = [this, batch = std::move(batch)](devices::BatchOutput output) mutable {
     Finish(std::move(batch), std::move(output));
   };
-  here ? device->RunHere(rows, std::move(done)) : device->Submit(devices::CopiesOf(rows), std::move(done));
+  here ? device->RunHere(rows, std::move(done)) : device->Submit(devices::CopyRows(rows), std::move(done));
 }
 
 void Batcher::Finish(std::unique_ptr<Batch> batch, devices::BatchOutput output) {
@@ -411,7 +411,7 @@ double Batcher::queue_seconds() const {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = clock_.Now();
   double seconds = 0;
-  for (const Router::Batch& open : queue_.OpenBatches()) {
+  for (const Router::BatchSummary& open : queue_.OpenBatches()) {
     if (keeper_.CanServe(open.needs())) seconds += keeper_.SecondsToDrain(open, now);
   }
   return seconds;

@@ -152,8 +152,8 @@ class Batcher {
   std::optional<Refusal> WhyNot(const PendingStep& step, absl::Time now) const;
   // Takes rows by `take` as long as the device of `choice` takes more into one batch. Returns null if it got none.
   using Take = absl::FunctionRef<std::optional<WaitingRow>()>;
-  std::unique_ptr<Batch> FillBatch(const Router::Choice& choice, const Router::Batch& open, absl::Time now, Take take,
-                                   Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::unique_ptr<Batch> FillBatch(const Router::Choice& choice, const Router::BatchSummary& open, absl::Time now,
+                                   Take take, Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Refuses the queued rows that no device can take.
   void RefuseUnservable(Rejects* rejects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Start(std::unique_ptr<Batch> batch, Submitter submitter);

@@ -38,12 +38,12 @@ void RowQueue::Add(WaitingRow&& row) {
   rows.Add(std::move(row));
 }
 
-Router::Batch RowQueue::OpenBatch::Whole() const {
+Router::BatchSummary RowQueue::OpenBatch::Whole() const {
   const WaitingRow& first = front();
   return {count, count * BytesOf(first.row->row), first.needs.vocabulary, memory, first.needs.features};
 }
 
-std::vector<Router::Batch> RowQueue::OpenBatches() const {
+std::vector<Router::BatchSummary> RowQueue::OpenBatches() const {
   std::vector<const OpenBatch*> order;
   for (const OpenBatch& open : open_) order.push_back(&open);
   std::sort(order.begin(), order.end(),
@@ -53,7 +53,7 @@ std::vector<Router::Batch> RowQueue::OpenBatches() const {
     if (!oldest) continue;
     std::ranges::stable_partition(order, [&](const OpenBatch* open) { return open == &open_[oldest->open]; });
   }
-  std::vector<Router::Batch> batches;
+  std::vector<Router::BatchSummary> batches;
   for (const OpenBatch* open : order) batches.push_back(open->Whole());
   return batches;
 }

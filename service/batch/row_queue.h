@@ -35,7 +35,7 @@ class RowQueue {
 
   // Returns the open batches, ordered by their next rows; those with the oldest row of a device whose turn has come are
   // before the others. Each is described as if all its rows were like its next one.
-  std::vector<Router::Batch> OpenBatches() const;
+  std::vector<Router::BatchSummary> OpenBatches() const;
   // Takes the first row that lies in `memory` and that the device, one of the queue's, can take.
   std::optional<WaitingRow> TakeFor(const devices::DeviceDescription& device, uint32_t memory);
   // Removes the rows for which `is_out` returns true; it may move from them.
@@ -49,8 +49,8 @@ class RowQueue {
   OwnerRows RowsOf(const QueueOwner& owner) const;
   // The part of the queue that goes before such a row of the owner if it arrived now.
   struct Ahead {
-    Router::Batch all;  // the open batch for the row; without rows if there is none
-    double share = 0;   // part of its work that goes before the row; above 1 if others keep adding rows
+    Router::BatchSummary all;  // the open batch for the row; without rows if there is none
+    double share = 0;          // part of its work that goes before the row; above 1 if others keep adding rows
   };
   Ahead AheadOf(const devices::DeviceRow& row, const QueueOwner& owner, int32_t priority) const;
 
@@ -63,7 +63,7 @@ class RowQueue {
     Rows rows;
     const WaitingRow& front() const { return rows.begin()->second.front(); }
     // Describes the batch as if all its rows were like its first.
-    Router::Batch Whole() const;
+    Router::BatchSummary Whole() const;
   };
 
   // The rows of one priority in an open batch.

@@ -30,7 +30,7 @@ UnreadySteps::~UnreadySteps() {
   }
 }
 
-std::optional<Refusal> UnreadySteps::Add(ReadyWord word, std::shared_ptr<PendingStep> step,
+std::optional<Refusal> UnreadySteps::Add(SharedReadyWord word, std::shared_ptr<PendingStep> step,
                                          std::vector<QueuedRow> rows) {
   const absl::Time now = clock_.Now();
   Waiting waiting{std::move(word), std::move(step), std::move(rows), now, {}};

@@ -39,13 +39,13 @@ class UnreadySteps {
   // Takes the rows, and submits them to the batcher once the word is set or the step is cancelled. Delivers the
   // batcher's refusal through `step`, and DEADLINE_PASSED after the step's timeout or Limits::ready_wait. Returns
   // OVERLOADED, and takes nothing, while Limits::max_unready_steps wait.
-  std::optional<Refusal> Add(ReadyWord word, std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
+  std::optional<Refusal> Add(SharedReadyWord word, std::shared_ptr<PendingStep> step, std::vector<QueuedRow> rows);
 
   size_t count() const;
 
  private:
   struct Waiting {
-    ReadyWord word;
+    SharedReadyWord word;
     std::shared_ptr<PendingStep> step;
     std::vector<QueuedRow> rows;
     absl::Time since;

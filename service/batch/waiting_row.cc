@@ -46,14 +46,14 @@ Router::Needs NeedsOf(const devices::DeviceRow& row) {
   return {row.request.live_vocabulary, kernels::FeaturesOf(row.request)};
 }
 
-std::optional<Router::Batch> WholeIfAlike(const std::vector<QueuedRow>& rows) {
+std::optional<Router::BatchSummary> WholeIfAlike(const std::vector<QueuedRow>& rows) {
   const devices::DeviceRow& first = rows.front().row;
   const Router::Needs needs = NeedsOf(first);
   for (const QueuedRow& row : rows) {
     if (row.row.memory != first.memory || NeedsOf(row.row) != needs) return std::nullopt;
   }
   const auto count = static_cast<uint32_t>(rows.size());
-  return Router::Batch{count, count * BytesOf(first), needs.vocabulary, first.memory, needs.features};
+  return Router::BatchSummary{count, count * BytesOf(first), needs.vocabulary, first.memory, needs.features};
 }
 
 }  // namespace sortition::service

@@ -65,6 +65,6 @@ Router::Needs NeedsOf(const devices::DeviceRow& row);
 
 // Describes rows, at least one, as one batch. Absent unless they lie in one memory and have equal needs. Each row
 // counts the bytes of the first one.
-std::optional<Router::Batch> WholeIfAlike(const std::vector<QueuedRow>& rows);
+std::optional<Router::BatchSummary> WholeIfAlike(const std::vector<QueuedRow>& rows);
 
 }  // namespace sortition::service

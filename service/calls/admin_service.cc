@@ -39,7 +39,7 @@ Refusal OfDevice(const absl::Status& status) {
 }
 
 // Returns nothing if the contract does not name the value.
-std::optional<LogLevel> LevelOf(v1::LogLevel level) {
+std::optional<LogLevel> ToLogLevel(v1::LogLevel level) {
   switch (level) {
     case v1::LOG_LEVEL_DEBUG:
       return LogLevel::kDebug;
@@ -54,7 +54,7 @@ std::optional<LogLevel> LevelOf(v1::LogLevel level) {
   }
 }
 
-v1::LogLevel LevelOf(LogLevel level) {
+v1::LogLevel ToLogLevel(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug:
       return v1::LOG_LEVEL_DEBUG;
@@ -141,11 +141,11 @@ grpc::Status AdminService::QuarantineDevice(grpc::ServerContext* context, const 
 
 grpc::Status AdminService::SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
                                        v1::SetLogLevelResponse* response) {
-  const std::optional<LogLevel> level = LevelOf(request->level());
+  const std::optional<LogLevel> level = ToLogLevel(request->level());
   const std::string target = level ? AbslUnparseFlag(*level) : "";
   if (grpc::Status status = Begin(*context, *request, "log_level", "level", target); !status.ok()) return status;
   if (!level) return Refuse({Reason::kMissingField, "level", "debug, info, warning or error", "must be set"});
-  response->set_previous(LevelOf(log_.SetLeast(*level)));
+  response->set_previous(ToLogLevel(log_.SetLeast(*level)));
   return grpc::Status::OK;
 }
 

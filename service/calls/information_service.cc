@@ -35,14 +35,14 @@ void AddLimit(const service::LimitDescription& description, v1::ServerInformatio
 }
 
 // KIND_UNSPECIFIED if the contract has no such kind.
-v1::DeviceInformation::Kind KindOf(std::string_view kind) {
+v1::DeviceInformation::Kind ToKind(std::string_view kind) {
   if (kind == "cpu") return v1::DeviceInformation::KIND_CPU;
   if (kind == "vulkan") return v1::DeviceInformation::KIND_VULKAN;
   if (kind == "cuda") return v1::DeviceInformation::KIND_CUDA;
   return v1::DeviceInformation::KIND_UNSPECIFIED;
 }
 
-v1::DeviceInformation::State StateOf(service::DeviceState state) {
+v1::DeviceInformation::State ToState(service::DeviceState state) {
   switch (state) {
     case service::DeviceState::kSelfTest:
       return v1::DeviceInformation::STATE_SELF_TEST;
@@ -57,7 +57,7 @@ v1::DeviceInformation::State StateOf(service::DeviceState state) {
 void AddMissing(const service::MissingDevice& device, v1::ServerInformation* information) {
   v1::DeviceInformation* missing = information->add_devices();
   missing->set_name(device.name);
-  missing->set_kind(KindOf(device.kind));
+  missing->set_kind(ToKind(device.kind));
   missing->set_hardware(device.hardware);
   missing->set_state(v1::DeviceInformation::STATE_MISSING);
   missing->set_reason(device.reason);
@@ -128,10 +128,10 @@ grpc::Status InformationService::Describe(const grpc::ServerContext& call,
     const devices::DeviceDescription& description = status.device->description();
     v1::DeviceInformation* information = response->add_devices();
     information->set_name(description.name);
-    information->set_kind(KindOf(description.kind));
+    information->set_kind(ToKind(description.kind));
     information->set_hardware(description.hardware);
     information->set_max_batch_rows(description.max_batch_rows);
-    information->set_state(StateOf(status.state));
+    information->set_state(ToState(status.state));
     information->set_reason(status.reason);
     information->set_max_vocabulary(description.max_vocabulary);
     information->set_launch_nanoseconds(status.costs.launch * 1e9);

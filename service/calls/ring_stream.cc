@@ -86,7 +86,7 @@ RingStream::RingStream(const Options& options, std::shared_ptr<const service::Re
       reader_(rings.request_words, rings.request_bytes),
       shell_({.engine = options.engine,
               .log = options.log,
-              .transport = service::Transport::kRing,
+              .transport = service::TransportType::kRing,
               .peer = options.peer,
               .tenant = options.tenant,
               .drain_grace = options.drain_grace},

@@ -66,7 +66,8 @@ class SampleCalls::Call final : public QueueEvent {
     admitted_ = true;
 
     service::Observer& observer = surroundings_.engine->observer();
-    transport_ = absl::StartsWith(context_.peer(), "unix") ? service::Transport::kUnix : service::Transport::kTcp;
+    transport_ =
+        absl::StartsWith(context_.peer(), "unix") ? service::TransportType::kUnix : service::TransportType::kTcp;
     const uint64_t bytes = request_.Length();
     observer.MessageReceived(transport_, bytes);
     if (auto refusal = Decode()) return refusal;
@@ -152,7 +153,7 @@ class SampleCalls::Call final : public QueueEvent {
   bool begun_ = false;
   bool admitted_ = false;
   std::string tenant_;
-  service::Transport transport_ = service::Transport::kTcp;
+  service::TransportType transport_ = service::TransportType::kTcp;
   service::ClientStream client_stream_;              // while the call runs
   std::shared_ptr<service::ClientAccount> account_;  // holds answer_bytes_, once there is an answer
   uint64_t answer_bytes_ = 0;

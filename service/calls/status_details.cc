@@ -80,7 +80,7 @@ std::string RetryInfo(absl::Duration delay) {
 
 std::string EncodeStatusDetails(const service::Refusal& refusal) {
   return Message([&](Fields& status) {
-    status.Number(1, static_cast<uint64_t>(service::CodeOf(refusal.reason)));
+    status.Number(1, static_cast<uint64_t>(service::ToStatusCode(refusal.reason)));
     status.Bytes(2, refusal.message);
     status.Bytes(3, Any("type.googleapis.com/google.rpc.ErrorInfo", ErrorInfo(refusal)));
     if (refusal.retry_after > absl::ZeroDuration()) {
@@ -90,7 +90,7 @@ std::string EncodeStatusDetails(const service::Refusal& refusal) {
 }
 
 grpc::Status RefusedStatus(const service::Refusal& refusal) {
-  return grpc::Status(static_cast<grpc::StatusCode>(service::CodeOf(refusal.reason)), refusal.message,
+  return grpc::Status(static_cast<grpc::StatusCode>(service::ToStatusCode(refusal.reason)), refusal.message,
                       EncodeStatusDetails(refusal));
 }
 

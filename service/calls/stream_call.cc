@@ -98,7 +98,7 @@ void StreamCall::OnRequested(bool ok) {
   if (!ok) return;  // the server has shut down; no other event follows
   done_pending_ = true;
   peer_ = context_.peer();
-  transport_ = absl::StartsWith(peer_, "unix") ? service::Transport::kUnix : service::Transport::kTcp;
+  transport_ = absl::StartsWith(peer_, "unix") ? service::TransportType::kUnix : service::TransportType::kTcp;
   evidence_ = EvidenceOf(context_);
   surroundings_.host->OnAccepted(this);
   if (const std::optional<service::Refusal> refusal = Admit()) {

@@ -183,7 +183,7 @@ class StreamCall {
 
   grpc::Alarm back_off_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer incoming_ ABSL_GUARDED_BY(mutex_);
-  service::Transport transport_ ABSL_GUARDED_BY(mutex_) = service::Transport::kTcp;
+  service::TransportType transport_ ABSL_GUARDED_BY(mutex_) = service::TransportType::kTcp;
   std::string peer_ ABSL_GUARDED_BY(mutex_);
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // the client has been sent a message
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);

@@ -18,7 +18,7 @@ uint64_t ByteCount(const StreamTransport::Bytes& message) {
 
 }  // namespace
 
-Outbox::Outbox(std::unique_ptr<StreamTransport> transport, service::Transport kind, service::Engine* engine)
+Outbox::Outbox(std::unique_ptr<StreamTransport> transport, service::TransportType kind, service::Engine* engine)
     : transport_(std::move(transport)), kind_(kind), engine_(*engine) {}
 
 void Outbox::Send(const v1::StreamResponse& message, service::Credit credit) {

@@ -61,7 +61,7 @@ class Outbox final : public service::SessionSink {
   static constexpr size_t kMostWaiting = 1024;
 
   // `engine` is not owned and outlives the box. `kind` names the transport for metrics.
-  Outbox(std::unique_ptr<StreamTransport> transport, service::Transport kind, service::Engine* engine);
+  Outbox(std::unique_ptr<StreamTransport> transport, service::TransportType kind, service::Engine* engine);
 
   void Send(const v1::StreamResponse& message, service::Credit credit) override;
 
@@ -97,7 +97,7 @@ class Outbox final : public service::SessionSink {
   void Pop(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::unique_ptr<StreamTransport> transport_;
-  const service::Transport kind_;
+  const service::TransportType kind_;
   service::Engine& engine_;
   std::atomic<bool> draining_ = false;
   mutable absl::Mutex mutex_;
@@ -114,12 +114,12 @@ class Outbox final : public service::SessionSink {
 class StreamShell {
  public:
   struct Options {
-    service::Engine* engine;       // not owned; outlives the shell
-    Log* log;                      // likewise
-    service::Transport transport;  // for metrics
-    std::string peer;              // the worker's address, for the log
-    std::string tenant;            // the caller's identity
-    absl::Duration drain_grace;    // of a stream that has reached its greatest age
+    service::Engine* engine;           // not owned; outlives the shell
+    Log* log;                          // likewise
+    service::TransportType transport;  // for metrics
+    std::string peer;                  // the worker's address, for the log
+    std::string tenant;                // the caller's identity
+    absl::Duration drain_grace;        // of a stream that has reached its greatest age
   };
 
   StreamShell(const Options& options, std::unique_ptr<StreamTransport> transport);

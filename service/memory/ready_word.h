@@ -12,10 +12,10 @@
 namespace sortition::service {
 
 // Keeps its region alive. Thread-safe, except assignment.
-class ReadyWord {
+class SharedReadyWord {
  public:
   // `offset` is a multiple of 4, and the word lies within the region, which is host memory.
-  ReadyWord(std::shared_ptr<const Region> region, uint64_t offset, uint32_t value)
+  SharedReadyWord(std::shared_ptr<const Region> region, uint64_t offset, uint32_t value)
       : region_(std::move(region)), offset_(offset), value_(value) {
     SORTITION_CHECK(region_->imported() == nullptr && offset_ % sizeof(uint32_t) == 0 &&
                     region_->bytes().size() - sizeof(uint32_t) >= offset_);

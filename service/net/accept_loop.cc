@@ -23,7 +23,7 @@ namespace sortition::server {
 
 namespace {
 
-std::optional<ino_t> InodeOf(int descriptor) {
+std::optional<ino_t> ReadInode(int descriptor) {
   struct stat status;
   if (fstat(descriptor, &status) != 0) return std::nullopt;
   return status.st_ino;
@@ -35,10 +35,10 @@ bool ConnectionCount::Admit(int socket) {
   if (most_ == 0) return true;
   open_.erase(socket);  // the connection that had this number is closed
   if (open_.size() >= most_) {
-    absl::erase_if(open_, [](const auto& entry) { return InodeOf(entry.first) != entry.second; });
+    absl::erase_if(open_, [](const auto& entry) { return ReadInode(entry.first) != entry.second; });
   }
   if (open_.size() >= most_) return false;
-  const std::optional<ino_t> inode = InodeOf(socket);
+  const std::optional<ino_t> inode = ReadInode(socket);
   SORTITION_CHECK(inode.has_value());
   open_.emplace(socket, *inode);
   return true;

@@ -105,7 +105,7 @@ bool UserAcceptors::Take(uid_t user, int listener, service::Descriptor connectio
   return false;
 }
 
-std::optional<uid_t> UserOf(const grpc::AuthContext& caller) {
+std::optional<uid_t> FindPeerUser(const grpc::AuthContext& caller) {
   const std::vector<grpc::string_ref> marks = caller.FindPropertyValues(kProperty);
   if (marks.empty()) return std::nullopt;
   uint32_t user = 0;
@@ -140,13 +140,13 @@ absl::Status WrongFile(const char* flag, const std::string& path, absl::string_v
 using Bio = std::unique_ptr<BIO, int (*)(BIO*)>;
 using Certificate = std::unique_ptr<X509, void (*)(X509*)>;
 
-Bio BioOf(const std::string& text) {
+Bio MakeBio(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &BIO_free);
 }
 
 // Returns the certificates of a text in PEM, at least one.
-absl::StatusOr<std::vector<Certificate>> CertificatesOf(const std::string& text) {
-  const Bio pem = BioOf(text);
+absl::StatusOr<std::vector<Certificate>> ParseCertificates(const std::string& text) {
+  const Bio pem = MakeBio(text);
   std::vector<Certificate> certificates;
   ERR_clear_error();
   for (;;) {
@@ -164,14 +164,14 @@ absl::StatusOr<std::vector<Certificate>> CertificatesOf(const std::string& text)
 // Returns certificates and key in PEM, if a server of OpenSSL's takes them together.
 absl::StatusOr<std::string> ReadIdentity(const TlsFiles& files, const service::FileReader& read) {
   const auto certificate_text = read(files.certificate);
-  const auto certificates = certificate_text.ok() ? CertificatesOf(*certificate_text) : certificate_text.status();
+  const auto certificates = certificate_text.ok() ? ParseCertificates(*certificate_text) : certificate_text.status();
   if (!certificates.ok()) return WrongFile("tls_certificate", files.certificate, certificates.status().message());
   const auto key_text = read(files.key);
   if (!key_text.ok()) return WrongFile("tls_key", files.key, key_text.status().message());
   // Without a callback OpenSSL would ask for a passphrase at the terminal.
   const auto no_passphrase = [](char*, int, int, void*) { return -1; };
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
-      PEM_read_bio_PrivateKey(BioOf(*key_text).get(), nullptr, no_passphrase, nullptr), &EVP_PKEY_free);
+      PEM_read_bio_PrivateKey(MakeBio(*key_text).get(), nullptr, no_passphrase, nullptr), &EVP_PKEY_free);
   const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> server(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   const Bio pem(BIO_new(BIO_s_mem()), &BIO_free);
   bool takes = SSL_CTX_use_certificate(server.get(), certificates->front().get()) == 1;
@@ -236,7 +236,7 @@ absl::Status TlsMaterial::Use(const service::FileReader& read) {
   std::string authorities;
   if (!files_.client_ca.empty()) {
     auto text = read(files_.client_ca);
-    const absl::Status status = text.ok() ? CertificatesOf(*text).status() : text.status();
+    const absl::Status status = text.ok() ? ParseCertificates(*text).status() : text.status();
     if (identity.ok() && !status.ok()) return WrongFile("tls_client_ca", files_.client_ca, status.message());
     if (text.ok()) authorities = *std::move(text);
   }
@@ -266,7 +266,7 @@ std::shared_ptr<grpc::ServerCredentials> TlsMaterial::Credentials() const {
 
 std::optional<absl::Time> CertificateEnd(const std::string& path) {
   const auto text = service::ReadRegularFile(path);
-  const auto certificates = text.ok() ? CertificatesOf(*text) : text.status();
+  const auto certificates = text.ok() ? ParseCertificates(*text) : text.status();
   std::tm end = {};
   if (!certificates.ok() || ASN1_TIME_to_tm(X509_get0_notAfter(certificates->front().get()), &end) != 1) {
     return std::nullopt;
@@ -287,7 +287,7 @@ Evidence EvidenceOf(const grpc::ServerContextBase& call) {
     }
   }
   const grpc::AuthContext& caller = *call.auth_context();
-  evidence.user = UserOf(caller);
+  evidence.user = FindPeerUser(caller);
   // gRPC reports a Unix socket as an identity, too; that is not a certificate.
   if (!evidence.user && caller.IsPeerAuthenticated()) {
     evidence.certificate = IdentityOf(caller.GetPeerIdentity());

@@ -45,7 +45,7 @@ class UserAcceptors {
 };
 
 // Returns the user of a call that came through UserAcceptors.
-std::optional<uid_t> UserOf(const grpc::AuthContext& caller);
+std::optional<uid_t> FindPeerUser(const grpc::AuthContext& caller);
 
 struct TlsFiles {
   std::string certificate;  // PEM; the chain, beginning with the server's own

@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "kernels/check.h"
 #include "kernels/law/options.h"
-#include "service/wire/history_options.h"
+#include "service/wire/compile_history_options.h"
 #include "service/wire/parameter_table.h"
 
 namespace sortition::service {

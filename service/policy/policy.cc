@@ -16,7 +16,7 @@
 #include "kernels/law/watermark.h"
 #include "service/checks.h"
 #include "service/policy/parameter_limit.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "service/wire/phase_options.h"
 
 namespace sortition::service {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "service/limits.h"
 #include "service/log/log.h"
-#include "service/route/policy.h"
+#include "service/route/route_policy.h"
 
 namespace sortition::server {
 

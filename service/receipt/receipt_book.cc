@@ -27,7 +27,7 @@ ReceiptChain::ReceiptChain(ReceiptBook* book, const ReceiptOpening& opening, boo
     : book_(*book), is_asked_(is_asked) {
   const std::string body = EncodeBody(opening);
   AppendRecord(ReceiptRecord::kOpening, body, &opening_);
-  head_.hash = HashOf(body);
+  head_.hash = HashBytes(body);
   head_.chain = ChainIdOf(head_.hash);
 }
 
@@ -42,7 +42,7 @@ std::string ReceiptChain::Add(std::vector<Receipt> receipts) {
       receipt.chain = head_.chain;
       receipt.index = head_.receipts++;
       receipt.previous = head_.hash;
-      head_.hash = HashOf(AppendRecord(receipt, &records));
+      head_.hash = HashBytes(AppendRecord(receipt, &records));
     }
     if (is_asked_ && (head_.has_ended || head_.receipts / kSignedReceipts > signed_before)) to_sign = head_;
     // Under the lock, so that the files have the chain's order.

@@ -192,7 +192,7 @@ std::optional<ReceiptOpening> DecodeOpening(std::string_view body) {
   return opening;
 }
 
-uint32_t LawOf(std::string_view opening) {
+uint32_t ReadLaw(std::string_view opening) {
   Reader reader(opening);
   return reader.Bytes(kMagic.size()) == kMagic ? reader.Take<uint32_t>() : 0;
 }
@@ -266,7 +266,7 @@ std::optional<ReceiptSignature> DecodeSignature(std::string_view body) {
   return signature;
 }
 
-ReceiptHash HashOf(std::string_view bytes) {
+ReceiptHash HashBytes(std::string_view bytes) {
   // A context that is kept saves more than half of the time of a short hash.
   struct Context {
     EVP_MD_CTX* const context = EVP_MD_CTX_new();
@@ -292,7 +292,7 @@ ReceiptHash MaskHashOf(std::span<const uint32_t> words, uint32_t live_vocabulary
   std::string bytes(kMaskPrefix);
   bytes.append(reinterpret_cast<const char*>(words.data()), whole * sizeof(uint32_t));
   if (rest != 0) Add(words[whole] & ((1u << rest) - 1), &bytes);
-  return HashOf(bytes);
+  return HashBytes(bytes);
 }
 
 ReceiptHash MaskHashOfTokens(std::span<const uint32_t> allowed, uint32_t live_vocabulary) {
@@ -305,7 +305,7 @@ ReceiptHash CommitmentOf(uint64_t seed, const ReceiptSalt& salt) {
   std::string bytes(kSeedPrefix);
   Add(salt, &bytes);
   Add(seed, &bytes);
-  return HashOf(bytes);
+  return HashBytes(bytes);
 }
 
 }  // namespace sortition::service

@@ -101,12 +101,12 @@ std::string_view AppendRecord(const Receipt& receipt, std::string* to);
 // Return a body's fields; nothing if the bytes are not such a body.
 std::optional<ReceiptOpening> DecodeOpening(std::string_view body);
 // Returns the law version that an opening names; 0 if it is of another format.
-uint32_t LawOf(std::string_view opening);
+uint32_t ReadLaw(std::string_view opening);
 std::optional<Receipt> DecodeReceipt(std::string_view body);
 std::optional<ReceiptSignature> DecodeSignature(std::string_view body);
 
 // Returns SHA-256.
-ReceiptHash HashOf(std::string_view bytes);
+ReceiptHash HashBytes(std::string_view bytes);
 // Returns the id of the chain that an opening of this hash begins.
 ReceiptChainId ChainIdOf(const ReceiptHash& opening);
 

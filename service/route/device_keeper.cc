@@ -23,7 +23,7 @@ DeviceKeeper::~DeviceKeeper() {
   mutex_.Await(absl::Condition(&done));
 }
 
-Router::Choice DeviceKeeper::Choose(const Router::Batch& batch, absl::Time now) {
+Router::Choice DeviceKeeper::Choose(const Router::BatchSummary& batch, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   return router_.Choose(batch, now);
 }
@@ -48,7 +48,7 @@ uint32_t DeviceKeeper::widest_vocabulary() const {
   return router_.widest_vocabulary();
 }
 
-double DeviceKeeper::SecondsToDrain(const Router::Batch& batch, absl::Time now) const {
+double DeviceKeeper::SecondsToDrain(const Router::BatchSummary& batch, absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   return router_.SecondsToDrain(batch, now);
 }
@@ -63,12 +63,12 @@ Costs DeviceKeeper::CostsAt(const devices::Device* device, absl::Time now) const
   return router_.costs(device).At(now);
 }
 
-void DeviceKeeper::Started(const devices::Device* device, const Router::Batch& shape, absl::Time now) {
+void DeviceKeeper::Started(const devices::Device* device, const Router::BatchSummary& shape, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   router_.Started(device, shape, now);
 }
 
-void DeviceKeeper::Dropped(const devices::Device* device, const Router::Batch& shape) {
+void DeviceKeeper::Dropped(const devices::Device* device, const Router::BatchSummary& shape) {
   absl::MutexLock lock(&mutex_);
   router_.Finished(device, shape, false, clock_.Now());
 }

@@ -55,23 +55,24 @@ class DeviceKeeper {
   DeviceKeeper& operator=(const DeviceKeeper&) = delete;
 
   // The choice of a device; see Router's functions of the same names.
-  Router::Choice Choose(const Router::Batch& batch, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  Router::Choice Choose(const Router::BatchSummary& batch, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   bool CanServe(const Router::Needs& needs) const ABSL_LOCKS_EXCLUDED(mutex_);
   bool OtherCanServe(const devices::Device* device, const Router::Needs& needs) const ABSL_LOCKS_EXCLUDED(mutex_);
   kernels::Features Lacking(kernels::Features features) const ABSL_LOCKS_EXCLUDED(mutex_);
   uint32_t widest_vocabulary() const ABSL_LOCKS_EXCLUDED(mutex_);
-  double SecondsToDrain(const Router::Batch& batch, absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
+  double SecondsToDrain(const Router::BatchSummary& batch, absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<absl::Duration> BusyTimes(absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
   Costs CostsAt(const devices::Device* device, absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A batch starts on the device. Dropped or Ended must follow, with the same shape.
-  void Started(const devices::Device* device, const Router::Batch& shape, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Started(const devices::Device* device, const Router::BatchSummary& shape, absl::Time now)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The batch lost all its rows before it reached the device.
-  void Dropped(const devices::Device* device, const Router::Batch& shape) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Dropped(const devices::Device* device, const Router::BatchSummary& shape) ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct EndedBatch {
     const devices::Device* device = nullptr;
-    Router::Batch shape;
+    Router::BatchSummary shape;
     uint64_t unchecked_rows = 0;              // rows that were not compared with the reference
     std::vector<std::string_view> sequences;  // its rows' sequences; needed only if RemembersSequences()
   };

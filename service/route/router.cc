@@ -56,17 +56,17 @@ bool Router::AllHave(kernels::Features features) const {
   });
 }
 
-bool Router::StaysInMemory(const Batch& batch) const {
+bool Router::StaysInMemory(const BatchSummary& batch) const {
   return batch.memory != devices::kHostMemory && std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
            return IsThere(entry, batch) && IsAble(entry, batch.needs());
          });
 }
 
-Work Router::WorkOf(const Entry& entry, const Batch& batch) {
+Work Router::WorkOf(const Entry& entry, const BatchSummary& batch) {
   return {batch.rows, batch.bytes, !IsThere(entry, batch)};
 }
 
-double Router::SecondsUntilDone(const Entry& entry, const Batch& batch, absl::Time now) {
+double Router::SecondsUntilDone(const Entry& entry, const BatchSummary& batch, absl::Time now) {
   const double seconds = entry.costs.Seconds(WorkOf(entry, batch), now);
   if (entry.in_flight.empty()) return seconds;
   // A device that is late with its current batches is expected to be as late again.
@@ -74,7 +74,7 @@ double Router::SecondsUntilDone(const Entry& entry, const Batch& batch, absl::Ti
   return std::abs(entry.expected - worked) + seconds;
 }
 
-double Router::SecondsToDrain(const Batch& batch, absl::Time now) const {
+double Router::SecondsToDrain(const BatchSummary& batch, absl::Time now) const {
   double rate = 0;  // such batches per second
   const bool stays = StaysInMemory(batch);
   for (const Entry& entry : entries_) {
@@ -87,7 +87,7 @@ double Router::SecondsToDrain(const Batch& batch, absl::Time now) const {
   return 1 / rate;
 }
 
-Router::Choice Router::ChooseFastest(const std::vector<Entry*>& able, const Batch& batch, absl::Time now) const {
+Router::Choice Router::ChooseFastest(const std::vector<Entry*>& able, const BatchSummary& batch, absl::Time now) const {
   const Entry* best = nullptr;
   double least = 0;
   for (const Entry* entry : able) {
@@ -101,7 +101,7 @@ Router::Choice Router::ChooseFastest(const std::vector<Entry*>& able, const Batc
   return {best->device, RouteReason::kFastest};
 }
 
-Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
+Router::Choice Router::Choose(const BatchSummary& batch, absl::Time now) {
   able_.clear();
   const bool stays = StaysInMemory(batch);
   for (Entry& entry : entries_) {
@@ -116,7 +116,7 @@ Router::Choice Router::Choose(const Batch& batch, absl::Time now) {
   return {only.device, AllHave(batch.features) ? RouteReason::kOnly : RouteReason::kFeatures};
 }
 
-void Router::Started(const devices::Device* device, const Batch& batch, absl::Time now) {
+void Router::Started(const devices::Device* device, const BatchSummary& batch, absl::Time now) {
   Entry& entry = Find(device);
   InFlight in_flight = {WorkOf(entry, batch), 0};
   in_flight.expected = entry.costs.Seconds(in_flight.work, now);
@@ -125,7 +125,7 @@ void Router::Started(const devices::Device* device, const Batch& batch, absl::Ti
   entry.in_flight.push_back(in_flight);
 }
 
-void Router::Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now) {
+void Router::Finished(const devices::Device* device, const BatchSummary& batch, bool is_measured, absl::Time now) {
   Entry& entry = Find(device);
   const Work work = WorkOf(entry, batch);
   const auto ended = std::find_if(entry.in_flight.begin(), entry.in_flight.end(), [&](const InFlight& in_flight) {

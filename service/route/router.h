@@ -15,7 +15,7 @@
 #include "devices/device.h"
 #include "service/route/cost_model.h"
 #include "service/route/health.h"
-#include "service/route/policy.h"
+#include "service/route/route_policy.h"
 
 namespace sortition::service {
 
@@ -37,7 +37,7 @@ class Router {
     bool operator==(const Needs&) const = default;
   };
   // Describes a batch: totals, and the requirements of its most demanding row.
-  struct Batch {
+  struct BatchSummary {
     uint32_t rows = 0;
     uint64_t bytes = 0;
     uint32_t vocabulary = 0;
@@ -62,7 +62,7 @@ class Router {
   uint32_t widest_vocabulary() const;
 
   // Returns no device if the batch has to wait.
-  Choice Choose(const Batch& batch, absl::Time now);
+  Choice Choose(const BatchSummary& batch, absl::Time now);
   // Returns true if any serving device can take such rows, now or later.
   bool CanServe(const Needs& needs) const { return OtherCanServe(nullptr, needs); }
   // As CanServe, without `device`.
@@ -70,12 +70,12 @@ class Router {
 
   // Expected seconds until the serving devices have done the batch, if they share it and start with it now. Infinite if
   // no device can take it.
-  double SecondsToDrain(const Batch& batch, absl::Time now) const;
+  double SecondsToDrain(const BatchSummary& batch, absl::Time now) const;
 
   // Records the start and the end of a batch. `is_measured`: the device did all of it, so its time enters the cost
   // model.
-  void Started(const devices::Device* device, const Batch& batch, absl::Time now);
-  void Finished(const devices::Device* device, const Batch& batch, bool is_measured, absl::Time now);
+  void Started(const devices::Device* device, const BatchSummary& batch, absl::Time now);
+  void Finished(const devices::Device* device, const BatchSummary& batch, bool is_measured, absl::Time now);
 
   // Ends the back-off of each device whose pause is over.
   void EndBackoffs(absl::Time now);
@@ -110,8 +110,8 @@ class Router {
   }
   bool IsAble(const Entry& entry, const Needs& needs) const;
   // Returns true if only a device with the logits in its memory may get the batch: if such a device can take it.
-  bool StaysInMemory(const Batch& batch) const;
-  static bool IsThere(const Entry& entry, const Batch& batch) {
+  bool StaysInMemory(const BatchSummary& batch) const;
+  static bool IsThere(const Entry& entry, const BatchSummary& batch) {
     return entry.device->description().memory == batch.memory;
   }
   // Returns true if all serving devices have these kernels.
@@ -119,10 +119,10 @@ class Router {
   static bool HasRoom(const Entry& entry) {
     return entry.in_flight.size() < entry.device->description().batches_in_flight;
   }
-  static Work WorkOf(const Entry& entry, const Batch& batch);
+  static Work WorkOf(const Entry& entry, const BatchSummary& batch);
   // Expected seconds from now until the batch is done.
-  static double SecondsUntilDone(const Entry& entry, const Batch& batch, absl::Time now);
-  Choice ChooseFastest(const std::vector<Entry*>& able, const Batch& batch, absl::Time now) const;
+  static double SecondsUntilDone(const Entry& entry, const BatchSummary& batch, absl::Time now);
+  Choice ChooseFastest(const std::vector<Entry*>& able, const BatchSummary& batch, absl::Time now) const;
 
   const RoutePolicy policy_;
   std::vector<Entry> entries_;

@@ -239,7 +239,7 @@ uint64_t Sequence::bytes() const {
       for (const kernels::Distribution& distribution :
            {std::cref(row.raw), std::cref(row.processed), std::cref(row.tempered)}) {
         bytes += distribution.top.capacity() * sizeof(kernels::TokenBits);
-        bytes += distribution.requested.capacity() * sizeof(kernels::Place);
+        bytes += distribution.requested.capacity() * sizeof(kernels::TokenPlace);
       }
       bytes += row.kept_tokens.capacity() * sizeof(kernels::TokenBits);
     }

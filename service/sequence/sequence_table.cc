@@ -68,7 +68,7 @@ std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
   return Add(key, std::make_shared<Sequence>(owner, spec, limits_.kept_history))->sequence;
 }
 
-SequenceTable::TenantAccount& SequenceTable::AccountOf(const std::string& tenant) {
+SequenceTable::TenantAccount& SequenceTable::FindOrAddAccount(const std::string& tenant) {
   std::unique_ptr<TenantAccount>& account = accounts_[tenant];
   if (account == nullptr) {
     account = std::make_unique<TenantAccount>(TenantAccount{tenant});
@@ -101,7 +101,7 @@ void SequenceTable::EraseIfEmpty(const std::string& tenant) {
 }
 
 SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std::shared_ptr<Sequence> sequence) {
-  TenantAccount& account = AccountOf(key.tenant);
+  TenantAccount& account = FindOrAddAccount(key.tenant);
   entries_.push_front({key, std::move(sequence), 0, clock_.Now()});
   Entry& entry = entries_.front();
   entry.account = &account;
@@ -165,7 +165,7 @@ void SequenceTable::GiveBack(const std::string& tenant, uint64_t bytes) {
 }
 
 void SequenceTable::Held(const std::string& tenant, int64_t bytes) {
-  TenantAccount& account = AccountOf(tenant);
+  TenantAccount& account = FindOrAddAccount(tenant);
   for (uint64_t* total : {&account.held, &held_}) *total += static_cast<uint64_t>(bytes);
   AddBytes(&account, static_cast<uint64_t>(bytes));
   EraseIfEmpty(tenant);

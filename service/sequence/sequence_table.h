@@ -126,7 +126,7 @@ class SequenceTable {
                                                              bool may_add);
   // Returns false if the bounds cannot be kept.
   bool Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until);
-  TenantAccount& AccountOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TenantAccount& FindOrAddAccount(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddBytes(TenantAccount* account, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountEntries(TenantAccount* account, size_t before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EraseIfEmpty(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kOverheadBytes = 512;
 
 // Returns a hash of the step's fields, except its id, that all ranks send alike.
-uint64_t AskOf(const v1::StepRow& row) {
+uint64_t HashAsk(const v1::StepRow& row) {
   const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
   return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_draft(), row.has_verify_tree(),
                       tokens(row.score().tokens()), tokens(row.verify_draft().draft_tokens()),
@@ -30,13 +30,13 @@ uint64_t BytesOf(const KeptAnswer& answer) {
 
 }  // namespace
 
-bool AskAlike(const v1::StepRow& row, const v1::StepRow& other) { return AskOf(row) == AskOf(other); }
+bool AskAlike(const v1::StepRow& row, const v1::StepRow& other) { return HashAsk(row) == HashAsk(other); }
 
 KeptAnswer::KeptAnswer(const v1::StepRow& asked, RowAnswer result, uint32_t rank_count)
-    : step_id(asked.step_id()), ask(AskOf(asked)), answer(std::move(result)), ranks(rank_count) {}
+    : step_id(asked.step_id()), ask(HashAsk(asked)), answer(std::move(result)), ranks(rank_count) {}
 
 bool KeptAnswer::IsOf(const v1::StepRow& asked, uint32_t index) const {
-  return step_id == asked.step_id() && ask == AskOf(asked) && std::ranges::find(closed, index) == closed.end();
+  return step_id == asked.step_id() && ask == HashAsk(asked) && std::ranges::find(closed, index) == closed.end();
 }
 
 KeptAnswers::KeptAnswers(const Limits& limits) : max_bytes_(limits.max_shard_answer_bytes), ttl_(limits.sequence_ttl) {}

@@ -13,7 +13,7 @@ namespace {
 
 using Refused = std::vector<std::pair<RowShard, Refusal>>;
 
-SequenceKey KeyOf(const ShardTable::Worker& worker, const std::string& request_id) {
+SequenceKey MakeKey(const ShardTable::Worker& worker, const std::string& request_id) {
   return SequenceKey{worker.tenant, worker.session, request_id};
 }
 
@@ -162,7 +162,7 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
     absl::MutexLock lock(&mutex_);
     for (const uint32_t row : rows) {
       const RowShard shard{message, row};
-      const SequenceKey key = KeyOf(worker, shard.asked().request_id());
+      const SequenceKey key = MakeKey(worker, shard.asked().request_id());
       // Without an epoch a step id may be used again for another step.
       const KeptAnswer* const kept =
           part.epoch == 0 ? nullptr : kept_.Find(key, shard.asked(), part.index, clock_.Now());
@@ -219,7 +219,7 @@ void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer 
   ShardAnswers answers;
   {
     absl::MutexLock lock(&mutex_);
-    const SequenceKey key = KeyOf(worker, asked.request_id());
+    const SequenceKey key = MakeKey(worker, asked.request_id());
     KeptAnswer answer(asked, std::move(result), ranks);
     if (source == Source::kBrought) {
       if (const KeptAnswer* const former = kept_.Find(key)) {
@@ -240,13 +240,13 @@ void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer 
 
 std::optional<RowAnswer> ShardTable::Find(const Worker& worker, const v1::StepRow& asked, uint32_t index) {
   absl::MutexLock lock(&mutex_);
-  const KeptAnswer* const kept = kept_.Find(KeyOf(worker, asked.request_id()), asked, index, clock_.Now());
+  const KeptAnswer* const kept = kept_.Find(MakeKey(worker, asked.request_id()), asked, index, clock_.Now());
   return kept == nullptr ? std::nullopt : std::make_optional(kept->answer);
 }
 
 bool ShardTable::Close(const Worker& worker, const std::string& request_id, uint32_t index) {
   absl::MutexLock lock(&mutex_);
-  return kept_.Close(KeyOf(worker, request_id), index);
+  return kept_.Close(MakeKey(worker, request_id), index);
 }
 
 void ShardTable::Forget(const std::string& tenant) {
@@ -311,7 +311,7 @@ void ShardTable::Cancel(const Worker& worker, std::span<const std::string> reque
   {
     absl::MutexLock lock(&mutex_);
     for (const std::string& request_id : request_ids) {
-      const SequenceKey key = KeyOf(worker, request_id);
+      const SequenceKey key = MakeKey(worker, request_id);
       const auto sequence = waiting_.find(key);
       if (sequence == waiting_.end()) continue;
       std::vector<uint64_t> whole_steps;

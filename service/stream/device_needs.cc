@@ -27,8 +27,8 @@ bool HasField(const google::protobuf::Message& message, std::string_view name) {
 }
 
 // Returns the path of an option of `phase`, 0 outside of phases, that needs one of these features.
-std::string FieldOf(const v1::SamplingParameters& parameters, bool asks_receipts, absl::string_view path,
-                    uint32_t phase, kernels::Features missing) {
+std::string FieldNeeding(const v1::SamplingParameters& parameters, bool asks_receipts, absl::string_view path,
+                         uint32_t phase, kernels::Features missing) {
   const std::string field = absl::StrCat(path, ".parameters");
   for (const std::string_view name : NamesOf(missing)) {
     if (phase != kNoPhase) {
@@ -75,7 +75,7 @@ kernels::Features FeaturesOfTask(const RowPlan& plan) {
 }
 
 // Returns the field of a row that requires the first of these features.
-std::string FieldOf(const RowPlan& plan, kernels::Features missing) {
+std::string FieldNeeding(const RowPlan& plan, kernels::Features missing) {
   const std::string row = absl::StrCat("step.rows[", plan.row, "]");
   if (plan.kind == RowPlan::Kind::kScore) return row + ".score";
   if (!plan.verifies()) return row;
@@ -92,7 +92,7 @@ std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const v1::Sampli
   for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
     const kernels::Features missing = devices.Lacking(FeaturesOfDraw(spec, phase, spec.receipts));
     if (missing != kernels::kNoFeatures)
-      return Lacked(FieldOf(parameters, asks_receipts, path, phase, missing), missing);
+      return Lacked(FieldNeeding(parameters, asks_receipts, path, phase, missing), missing);
   }
   return std::nullopt;
 }
@@ -109,7 +109,7 @@ std::optional<Refusal> WhyNoDevice(const DeviceKeeper& devices, const RowPlan& p
   if (task == kernels::kNoFeatures && !plan.return_probabilities) return std::nullopt;
   for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
     const kernels::Features missing = devices.Lacking(task | FeaturesOfDraw(spec, phase, lists_kept));
-    if (missing != kernels::kNoFeatures) return Lacked(FieldOf(plan, missing), missing);
+    if (missing != kernels::kNoFeatures) return Lacked(FieldNeeding(plan, missing), missing);
   }
   return std::nullopt;
 }

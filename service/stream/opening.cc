@@ -11,7 +11,7 @@
 
 namespace sortition::service {
 
-std::shared_ptr<const TenantPolicy> PolicyOf(const Engine& engine, const std::string& tenant) {
+std::shared_ptr<const TenantPolicy> FindPolicy(const Engine& engine, const std::string& tenant) {
   return engine.policies() == nullptr ? nullptr : engine.policies()->Of(tenant);
 }
 

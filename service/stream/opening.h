@@ -18,7 +18,7 @@ namespace sortition::service {
 // All of these are thread-safe. `engine` is not owned.
 
 // Returns the tenant's policy that is in force now; null if there is none.
-std::shared_ptr<const TenantPolicy> PolicyOf(const Engine& engine, const std::string& tenant);
+std::shared_ptr<const TenantPolicy> FindPolicy(const Engine& engine, const std::string& tenant);
 
 // Applies a policy (ApplyPolicy). If there is a policy, `*effect` gets its changes.
 std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, absl::string_view path,

@@ -101,8 +101,8 @@ bool PartialHistories::Skips(const std::string& request_id, uint64_t epoch, uint
   return skips;
 }
 
-std::optional<std::shared_ptr<const TenantPolicy>> PartialHistories::PolicyOf(const std::string& request_id,
-                                                                              uint64_t epoch) const {
+std::optional<std::shared_ptr<const TenantPolicy>> PartialHistories::FindPolicy(const std::string& request_id,
+                                                                                uint64_t epoch) const {
   const auto it = partials_.find(request_id);
   if (it == partials_.end() || it->second.epoch != epoch) return std::nullopt;
   return it->second.rules;

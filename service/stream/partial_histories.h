@@ -38,7 +38,7 @@ class PartialHistories {
 
   // Returns the policy under which the history's first piece came; empty if none has come. A later piece has the same
   // one, even if the operator has changed it in between.
-  std::optional<std::shared_ptr<const TenantPolicy>> PolicyOf(const std::string& request_id, uint64_t epoch) const;
+  std::optional<std::shared_ptr<const TenantPolicy>> FindPolicy(const std::string& request_id, uint64_t epoch) const;
 
   // Forgets the pieces that have come for `request_id` with at most this epoch. Returns false if there are none.
   bool Drop(const std::string& request_id, uint64_t epoch = UINT64_MAX);

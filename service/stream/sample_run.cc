@@ -18,7 +18,7 @@
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
 #include "service/stream/stream_memory.h"
-#include "service/text/receipts_of.h"
+#include "service/text/make_receipts.h"
 #include "service/wire/encode.h"
 #include "service/wire/encode_result.h"
 #include "service/wire/open_request.h"
@@ -125,7 +125,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
   std::optional<Refusal> Prepare(const v1::SampleRow& row, int index, OpenRequest* request) {
     if (auto refusal = account_->Charge(0, row.ByteSizeLong(), "open")) return refusal;
     const std::string path = SampleRowField(index);
-    const std::shared_ptr<const TenantPolicy> policy = PolicyOf(engine_, tenant_);
+    const std::shared_ptr<const TenantPolicy> policy = FindPolicy(engine_, tenant_);
     v1::SamplingParameters changed;
     if (policy != nullptr) {
       changed = row.parameters();
@@ -199,13 +199,13 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     SequenceRow& run = row->run;
     auto committed = run.Commit();
     if (auto* refusal = std::get_if<Refusal>(&committed)) {
-      refusal->field = SampleFieldOf(refusal->field);
+      refusal->field = ToSampleField(refusal->field);
       Refuse(*refusal, row->result);
       return 0;
     }
     const RowResult& result = std::get<RowResult>(committed);
     EncodeWholeDraw(result, run.spec(), row->result->mutable_draw());
-    if (run.receipts() != nullptr) run.receipts()->Add(ReceiptsOf(result, run.plan(), run.spec()));
+    if (run.receipts() != nullptr) run.receipts()->Add(MakeReceipts(result, run.plan(), run.spec()));
     return 1;
   }
 

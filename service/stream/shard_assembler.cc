@@ -9,7 +9,7 @@
 #include "kernels/law/compact.h"
 #include "service/checks.h"
 #include "service/stream/step_in_flight.h"
-#include "service/wire/compact_row.h"
+#include "service/wire/read_compact_rows.h"
 
 namespace sortition::service {
 namespace {

@@ -14,7 +14,7 @@
 #include "service/stream/step_in_flight.h"
 #include "service/text/judge_row.h"
 #include "service/text/mask_digest.h"
-#include "service/wire/compact_row.h"
+#include "service/wire/read_compact_rows.h"
 #include "service/wire/region_payloads.h"
 #include "service/wire/step_request.h"
 
@@ -22,7 +22,8 @@ namespace sortition::service {
 namespace {
 
 // Returns the tokens that a mask allows and does not ban, as words. `packed`: its words if it is packed.
-std::vector<uint32_t> WordsOf(const PositionMask& mask, std::span<const uint32_t> packed, uint32_t live_vocabulary) {
+std::vector<uint32_t> ToMaskWords(const PositionMask& mask, std::span<const uint32_t> packed,
+                                  uint32_t live_vocabulary) {
   std::vector<uint32_t> words((live_vocabulary + 31) / 32, mask.has_allowed_tokens ? 0 : ~uint32_t{0});
   if (mask.is_packed()) words.assign(packed.begin(), packed.end());
   for (const uint32_t token : mask.allowed_tokens) words[token / 32] |= 1u << token % 32;
@@ -40,7 +41,7 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
       plan->mask_hashes.emplace_back(mask.is_packed() ? MaskHashOf(masks[i].words(), live_vocabulary)
                                                       : MaskHashOfTokens(mask.allowed_tokens, live_vocabulary));
     } else {
-      plan->mask_hashes.emplace_back(MaskHashOf(WordsOf(mask, masks[i].words(), live_vocabulary), live_vocabulary));
+      plan->mask_hashes.emplace_back(MaskHashOf(ToMaskWords(mask, masks[i].words(), live_vocabulary), live_vocabulary));
     }
   }
 }
@@ -90,7 +91,7 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter t
   const auto message = std::make_shared<StepMessage>(&engine_, stream_, std::move(frame), std::move(region), now);
   stream_->window->Charge(message->rows(), message->bytes());
   if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
-  std::optional<ReadyWord> ready;
+  std::optional<SharedReadyWord> ready;
   if (auto refusal = Judge(received_bytes, memory, message.get(), &ready)) return message->Refuse(*refusal);
   if (auto refusal = stream_->Register(message)) return message->Refuse(*refusal);
   const std::optional<ShardShape>& shard = message->shape().shard;
@@ -100,7 +101,7 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter t
 }
 
 std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
-                                         std::optional<ReadyWord>* ready) {
+                                         std::optional<SharedReadyWord>* ready) {
   uint64_t payload_bytes = 0;
   uint64_t shared_bytes = 0;
   for (const Payload& payload : message->payloads()) {
@@ -112,16 +113,16 @@ std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryCo
   engine_.observer().StepReceived(message->rows(), payload_bytes);
   auto shape = ParseStepShape(message->step(), message->payloads(), engine_.limits());
   if (auto* refusal = std::get_if<Refusal>(&shape)) return std::move(*refusal);
-  const std::shared_ptr<const TenantPolicy> policy = PolicyOf(engine_, stream_->tenant);
+  const std::shared_ptr<const TenantPolicy> policy = FindPolicy(engine_, stream_->tenant);
   if (auto refusal = CheckPriority(policy.get(), std::get<StepShape>(shape).priority)) return refusal;
   message->SetShape(std::get<StepShape>(std::move(shape)));
   auto word = FindReadyWord(message->step().logits(), memory);
   if (auto* refusal = std::get_if<Refusal>(&word)) return std::move(*refusal);
-  *ready = std::get<std::optional<ReadyWord>>(std::move(word));
+  *ready = std::get<std::optional<SharedReadyWord>>(std::move(word));
   return std::nullopt;
 }
 
-void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready,
+void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<SharedReadyWord> ready,
                           Submitter thread) {
   const StepShape& shape = message->shape();
   const auto step = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),

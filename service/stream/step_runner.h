@@ -42,11 +42,11 @@ class StepRunner {
  private:
   // Checks what all rows share, and sets the message's shape. `*ready` is set if the logits are not there yet.
   std::optional<Refusal> Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
-                               std::optional<ReadyWord>* ready);
+                               std::optional<SharedReadyWord>* ready);
   // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `*now`.
   bool BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
                 StepAnswers* now);
-  void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<ReadyWord> ready, Submitter thread);
+  void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<SharedReadyWord> ready, Submitter thread);
   void RunShards(const std::shared_ptr<StepMessage>& message);
   // Finds the packed masks of the row's positions.
   std::optional<Refusal> FindMasks(const StepMessage& message, RowPlan* plan, std::vector<RowMaskBits>* masks) const;

@@ -36,8 +36,8 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   const v1::History& piece = open.history();
   if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
   if (auto refusal = account_.Charge(0, bytes, "open")) return refusal;
-  std::shared_ptr<const TenantPolicy> rules = PolicyOf(engine_, stream_->tenant);
-  if (piece.offset() > 0) rules = partial_histories_.PolicyOf(open.request_id(), open.epoch()).value_or(rules);
+  std::shared_ptr<const TenantPolicy> rules = FindPolicy(engine_, stream_->tenant);
+  if (piece.offset() > 0) rules = partial_histories_.FindPolicy(open.request_id(), open.epoch()).value_or(rules);
   std::optional<v1::PolicyEffect> policy;
   if (auto refusal = TakePolicy(&engine_, rules.get(), "open", message->mutable_parameters(),
                                 message->mutable_watermark_key_id(), &policy)) {
@@ -209,7 +209,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
   const v1::OpenSequence& child = fork.child();
   std::optional<v1::PolicyEffect> policy;
   v1::OpenSequence& opens = *message->mutable_child();
-  if (auto refusal = TakePolicy(&engine_, PolicyOf(engine_, stream_->tenant).get(), "fork.child",
+  if (auto refusal = TakePolicy(&engine_, FindPolicy(engine_, stream_->tenant).get(), "fork.child",
                                 opens.mutable_parameters(), opens.mutable_watermark_key_id(), &policy)) {
     return refusal;
   }

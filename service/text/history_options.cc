@@ -42,7 +42,7 @@ void Add(Words* words, const std::vector<Phase>& phases) {
     for (const TokenString* tokens : {&phase.begin, &phase.end, &phase.then}) Add(words, *tokens);
     Add(words, phase.max_tokens.has_value());
     Add(words, phase.max_tokens.value_or(0));
-    const RowOptions& options = phase.options;
+    const PhaseOptions& options = phase.options;
     for (const float penalty : {options.repetition_penalty, options.frequency_penalty, options.presence_penalty}) {
       Add(words, std::bit_cast<uint32_t>(penalty));
     }

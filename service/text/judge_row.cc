@@ -38,7 +38,7 @@ Refusal Contradiction(std::string field, absl::string_view why) {
 
 // Returns why no draft of the sequence can be verified by blocks.
 std::optional<Refusal> WhyNoBlock(const SequenceSpec& spec, const std::string& field) {
-  if (spec.AnyOptions([](const RowOptions& options) { return options.parameters.greedy; })) {
+  if (spec.AnyOptions([](const PhaseOptions& options) { return options.parameters.greedy; })) {
     return Contradiction(field, "the sequence's temperature is 0, or that of a phase");
   }
   if (kernels::KeepsSamplerState(spec.parameters.chain)) {
@@ -56,7 +56,7 @@ std::optional<Refusal> JudgeMode(RowAsk::Mode mode, const SequenceSpec& spec, co
   switch (mode) {
     case RowAsk::Mode::kGreedy:
       if (!spec.parameters.greedy) return Contradiction(field, "the sequence's temperature is not 0");
-      if (spec.AnyOptions([](const RowOptions& options) { return !options.parameters.greedy; })) {
+      if (spec.AnyOptions([](const PhaseOptions& options) { return !options.parameters.greedy; })) {
         return Contradiction(field, "the temperature of a phase is not 0");
       }
       plan->kind = RowPlan::Kind::kCompare;

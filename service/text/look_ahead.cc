@@ -11,7 +11,7 @@ namespace {
 
 using kernels::LogitEdit;
 
-PositionView ViewOf(SequenceState* state, PositionEdits edits) {
+PositionView MakeView(SequenceState* state, PositionEdits edits) {
   return {std::move(edits), state->marked_noise(), state->forced_token(), state->phase()};
 }
 
@@ -72,7 +72,7 @@ class EditsAhead {
     if (list) return *list;
     const SequenceSpec& spec = state_.spec();
     const PenaltyScope& scope = spec.history.scope;
-    const RowOptions& options = spec.Within(phase);
+    const PhaseOptions& options = spec.Within(phase);
     if (options.SameEdits(spec.Within(first_phase_))) {
       list = lists_[first_phase_];
       return *list;
@@ -87,7 +87,7 @@ class EditsAhead {
   // position.
   std::vector<LogitEdit> Changed(const StepChanges& changes, const std::vector<CountChange>& counted) const {
     const SequenceSpec& spec = state_.spec();
-    const RowOptions& options = spec.Within(state_.phase());
+    const PhaseOptions& options = spec.Within(state_.phase());
     std::vector<uint32_t> tokens;
     AddDifferent(changes, &tokens);
     for (const CountChange& one : counted) {
@@ -100,11 +100,11 @@ class EditsAhead {
     for (const uint32_t token : tokens) {
       const CountChange more = Of(counted, token, &CountChange::token);
       const StepChange change = Of(changes, token, &StepChange::token);
-      TokenCount count = counts_.count(token);
+      TokenOccurrences count = counts_.count(token);
       count.in_prompt += static_cast<uint32_t>(more.in_prompt);
       count.in_output += static_cast<uint32_t>(more.in_output);
       const LogitEdit listed = Of(options.listed_edits, token, &LogitEdit::token);
-      edits.push_back(EditOf(spec.history.scope, options, listed, count, change.dry));
+      edits.push_back(MakeEdit(spec.history.scope, options, listed, count, change.dry));
       if (change.banned) edits.back().flags |= LogitEdit::kBanned;
     }
     return edits;
@@ -173,7 +173,7 @@ PositionViews LookAhead(SequenceState* state, const TokenTree& tree, EditsUse us
   StepChanges changes = state->ChangesNow();
   uint64_t cost = state->LendCost(changes);
   if (allowance != nullptr && !allowance->Take(cost)) return views;
-  views.push_back(ViewOf(state, PositionEdits(state->LendEdits(changes))));
+  views.push_back(MakeView(state, PositionEdits(state->LendEdits(changes))));
   if (tree.tokens.empty()) return views;
   EditsAhead ahead(state, views[0].edits, std::move(changes));
   if (use == EditsUse::kInTurn && allowance != nullptr && !allowance->Take(views[0].edits.size())) return views;
@@ -183,7 +183,7 @@ PositionViews LookAhead(SequenceState* state, const TokenTree& tree, EditsUse us
     cost = 0;
     PositionEdits edits = ahead.Find(&cost);
     if (allowance != nullptr && !allowance->Take(cost + EditsOf(edits, use))) break;
-    views.push_back(ViewOf(state, std::move(edits)));
+    views.push_back(MakeView(state, std::move(edits)));
     views.back().ends_result = state->text_end().is_last();
   }
   return views;

@@ -22,7 +22,7 @@ bool Bans(std::span<const LogitEdit> edits, uint32_t token) {
 }
 
 // Adds the options that have banned tokens because of the history.
-void AddOfHistory(const RowOptions& options, const HistoryOptions& history, std::span<const LogitEdit> edits,
+void AddOfHistory(const PhaseOptions& options, const HistoryOptions& history, std::span<const LogitEdit> edits,
                   std::vector<std::string>* names) {
   bool holds_back = false, has_others = false;
   for (const LogitEdit& edit : edits) {
@@ -39,7 +39,7 @@ void AddOfHistory(const RowOptions& options, const HistoryOptions& history, std:
 
 std::string MaskingOptions(const RowPlan& plan, size_t mask, const SequenceSpec& spec, const PositionView* view) {
   const uint32_t phase = view != nullptr ? view->phase : kNoPhase;
-  const RowOptions& options = spec.Within(phase);
+  const PhaseOptions& options = spec.Within(phase);
   std::vector<std::string> names;
   if (options.has_allowed_tokens) names.emplace_back("allowed_token_ids");
   // A bad word of one token is a ban.

@@ -16,8 +16,8 @@ bool Listed(const LogitEdit& edit) { return edit.bias != 0 || (edit.flags & Logi
 
 }  // namespace
 
-LogitEdit EditOf(const PenaltyScope& scope, const RowOptions& options, const LogitEdit& listed, TokenCount count,
-                 double dry) {
+LogitEdit MakeEdit(const PenaltyScope& scope, const PhaseOptions& options, const LogitEdit& listed,
+                   TokenOccurrences count, double dry) {
   const uint32_t repeated = count.in_output + (scope.repetition_counts_prompt ? count.in_prompt : 0);
   const uint32_t frequent = count.in_output + (scope.frequency_counts_prompt ? count.in_prompt : 0);
   LogitEdit edit = listed;
@@ -41,16 +41,16 @@ void SumChanges(std::vector<CountChange>* changes) {
   changes->resize(kept);
 }
 
-PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const RowOptions& options) {
+PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options) {
   edits_.reserve(options.listed_edits.size());
-  for (const LogitEdit& edit : options.listed_edits) edits_.push_back(EditOf(scope, options, edit, {}));
+  for (const LogitEdit& edit : options.listed_edits) edits_.push_back(MakeEdit(scope, options, edit, {}));
   counts_.resize(edits_.size());
 }
 
-PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& other) {
+PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const PenaltyCounts& other) {
   auto listed = options.listed_edits.begin();
-  const auto push = [&](const LogitEdit& edit, TokenCount count) {
-    edits_.push_back(EditOf(scope, options, edit, count));
+  const auto push = [&](const LogitEdit& edit, TokenOccurrences count) {
+    edits_.push_back(MakeEdit(scope, options, edit, count));
     counts_.push_back(count);
   };
   for (size_t i = 0; i < other.counts_.size(); ++i) {
@@ -63,19 +63,19 @@ PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const RowOptions& option
   for (; listed != options.listed_edits.end(); ++listed) push(*listed, {});
 }
 
-void PenaltyCounts::Apply(const PenaltyScope& scope, const RowOptions& options, std::vector<CountChange>* changes) {
+void PenaltyCounts::Apply(const PenaltyScope& scope, const PhaseOptions& options, std::vector<CountChange>* changes) {
   SumChanges(changes);
   std::vector<LogitEdit> new_edits;
-  std::vector<TokenCount> new_counts;
+  std::vector<TokenOccurrences> new_counts;
   bool erases = false;
   auto at = edits_.begin();
   for (const CountChange& change : *changes) {
     at = std::ranges::lower_bound(at, edits_.end(), change.token, {}, &LogitEdit::token);
     const bool known = at != edits_.end() && at->token == change.token;
-    TokenCount count = known ? counts_[at - edits_.begin()] : TokenCount{};
+    TokenOccurrences count = known ? counts_[at - edits_.begin()] : TokenOccurrences{};
     count.in_prompt += static_cast<uint32_t>(change.in_prompt);
     count.in_output += static_cast<uint32_t>(change.in_output);
-    const LogitEdit edit = EditOf(scope, options, known ? *at : LogitEdit{.token = change.token}, count);
+    const LogitEdit edit = MakeEdit(scope, options, known ? *at : LogitEdit{.token = change.token}, count);
     if (known) {
       *at = edit;
       counts_[at - edits_.begin()] = count;
@@ -103,7 +103,7 @@ void PenaltyCounts::Erase() {
 }
 
 // Moves each edit once, from the last on.
-void PenaltyCounts::Insert(const std::vector<LogitEdit>& edits, const std::vector<TokenCount>& counts) {
+void PenaltyCounts::Insert(const std::vector<LogitEdit>& edits, const std::vector<TokenOccurrences>& counts) {
   auto end = static_cast<ptrdiff_t>(edits_.size());
   edits_.resize(edits_.size() + edits.size());
   counts_.resize(edits_.size());
@@ -119,13 +119,14 @@ void PenaltyCounts::Insert(const std::vector<LogitEdit>& edits, const std::vecto
   }
 }
 
-TokenCount PenaltyCounts::count(uint32_t token) const {
+TokenOccurrences PenaltyCounts::count(uint32_t token) const {
   const auto at = std::ranges::lower_bound(edits_, token, {}, &LogitEdit::token);
-  return at != edits_.end() && at->token == token ? counts_[static_cast<size_t>(at - edits_.begin())] : TokenCount{};
+  return at != edits_.end() && at->token == token ? counts_[static_cast<size_t>(at - edits_.begin())]
+                                                  : TokenOccurrences{};
 }
 
 uint64_t PenaltyCounts::bytes() const {
-  return sizeof(*this) + edits_.capacity() * sizeof(LogitEdit) + counts_.capacity() * sizeof(TokenCount);
+  return sizeof(*this) + edits_.capacity() * sizeof(LogitEdit) + counts_.capacity() * sizeof(TokenOccurrences);
 }
 
 }  // namespace sortition::service

@@ -16,7 +16,7 @@ namespace sortition::service {
 using TokenString = std::vector<uint32_t>;
 
 // The options that a phase may replace, compiled. A sequence has one set, and one more for each phase.
-struct RowOptions {
+struct PhaseOptions {
   kernels::RowParameters parameters;
   // Penalties as requested; 1, 0 and 0 when off.
   float repetition_penalty = 1;
@@ -31,11 +31,11 @@ struct RowOptions {
   bool has_allowed_tokens = false;
   std::vector<uint32_t> allowed_tokens;  // sorted, distinct
 
-  bool operator==(const RowOptions&) const = default;
+  bool operator==(const PhaseOptions&) const = default;
 
   bool penalises() const { return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0; }
   // Returns true if equal counts of tokens give equal edits under both.
-  bool SameEdits(const RowOptions& other) const {
+  bool SameEdits(const PhaseOptions& other) const {
     return repetition_penalty == other.repetition_penalty && frequency_penalty == other.frequency_penalty &&
            presence_penalty == other.presence_penalty && listed_edits == other.listed_edits;
   }
@@ -52,7 +52,7 @@ struct Phase {
   TokenString end;    // empty: the budget alone ends it
   std::optional<uint32_t> max_tokens;
   TokenString then;  // not empty if and only if there is a budget
-  RowOptions options;
+  PhaseOptions options;
 
   bool operator==(const Phase&) const = default;
   // Returns true if both hold at the same positions of every text.

@@ -32,7 +32,7 @@ std::vector<kernels::RowParameters> MoreParameters(const RowPlan& plan, const Se
 // Returns true if an edit of the sequence may have a bias or a penalty above 0.
 bool MayRaise(const SequenceSpec& spec) {
   const auto raises = [](const kernels::LogitEdit& edit) { return static_cast<int32_t>(edit.bias) > 0; };
-  return spec.AnyOptions([&](const RowOptions& options) {
+  return spec.AnyOptions([&](const PhaseOptions& options) {
     return options.frequency_penalty < 0 || options.presence_penalty < 0 ||
            std::ranges::any_of(options.listed_edits, raises);
   });
@@ -40,10 +40,11 @@ bool MayRaise(const SequenceSpec& spec) {
 
 }  // namespace
 
-kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, uint32_t position, uint32_t draw_salt) {
+kernels::RowRequest MakeRowRequest(const SequenceSpec& spec, const PositionView* view, uint32_t position,
+                                   uint32_t draw_salt) {
   kernels::RowRequest row;
   row.live_vocabulary = spec.live_vocabulary;
-  const RowOptions& options = spec.Within(view != nullptr ? view->phase : kNoPhase);
+  const PhaseOptions& options = spec.Within(view != nullptr ? view->phase : kNoPhase);
   row.parameters = &options.parameters;
   row.noise = {spec.seed, position, spec.choice_index | draw_salt << 16};
   if (view != nullptr && view->marked_noise) row.noise = *view->marked_noise;
@@ -92,7 +93,7 @@ void RowRun::CutToAllowed() {
     const uint32_t phase = PhaseAt(index);
     const size_t number = MaskOf(index);
     const PositionMask& mask = plan_.masks[number];
-    const RowOptions& options = spec().Within(phase);
+    const PhaseOptions& options = spec().Within(phase);
     if (!mask.has_allowed_tokens || !options.has_allowed_tokens) continue;
     const auto [both, is_new] = allowed_.try_emplace({phase, number});
     if (!is_new) continue;
@@ -138,7 +139,8 @@ std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
 kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, const void* dense,
                                       kernels::DType draft_dtype) const {
   const PositionView* const view = views_.empty() ? nullptr : &views_[index];
-  kernels::RowRequest kernel = RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt);
+  kernels::RowRequest kernel =
+      MakeRowRequest(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt);
   kernel.dtype = dtype;
   kernel.parameters = &ParametersIn(PhaseAt(index));
   kernel.sampler_state = plan_.sampler_state;
@@ -234,7 +236,7 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAll
 
 std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
   auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[index]);
-  if (output == nullptr || output->error != kernels::RowError::kNone) return std::nullopt;
+  if (output == nullptr || output->error != kernels::RowFault::kNone) return std::nullopt;
   if (index < plan_.drafts()) {
     if (output->survival == 0) return std::nullopt;
     return Next{index + 1, plan_.sampler_state, output->survival};
@@ -242,7 +244,7 @@ std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
   const uint64_t survival = std::get<kernels::RowOutput>(*outputs_[index - 1]).survival;
   const PositionView* const view = views_.empty() ? nullptr : &views_[index];
   const law::DrawKey key =
-      law::KeyOf(RowOf(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt).noise);
+      law::ToDrawKey(MakeRowRequest(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt).noise);
   output->accepted = law::MayEndAfter(law::WordOf(law::BlockWords(key), 1), survival);
   return std::nullopt;
 }
@@ -251,7 +253,7 @@ std::optional<uint32_t> RowRun::EndBlock() {
   uint32_t end = 0;
   for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
     const auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[i]);
-    if (output == nullptr || output->error != kernels::RowError::kNone) return i;
+    if (output == nullptr || output->error != kernels::RowFault::kNone) return i;
     if (output->accepted) end = i;
   }
   for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
@@ -306,7 +308,7 @@ Refusal RowRun::WhyRequired() const {
 
 Refusal RowRun::WhyFailed(uint32_t index, const PositionOutput& why) const {
   if (const auto* const refused = std::get_if<Refusal>(&why)) return *refused;
-  Refusal refusal = RefusalOf(std::get<kernels::RowOutput>(why), plan_.row);
+  Refusal refusal = ToRefusal(std::get<kernels::RowOutput>(why), plan_.row);
   const PositionView* const view = views_.empty() ? nullptr : &views_[index];
   const bool is_forced = view != nullptr && view->forced;
   if (refusal.reason == Reason::kNoLiveToken && is_forced) {
@@ -343,27 +345,27 @@ std::string MaskField(const RowPlan& plan, size_t number) {
   return absl::StrCat(StepRowField(plan.row), plan.is_tree ? ".verify_tree" : ".verify_draft", ".masks[", number, "]");
 }
 
-Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row) {
+Refusal ToRefusal(const kernels::RowOutput& output, uint32_t row) {
   const std::string field = StepRowField(row);
   switch (output.error) {
-    case kernels::RowError::kNaN:
+    case kernels::RowFault::kNaN:
       return {Reason::kLogitNan, field, "", absl::StrCat("the logit of token id ", output.error_token, " is NaN")};
-    case kernels::RowError::kLogitTooLarge:
+    case kernels::RowFault::kLogitTooLarge:
       return {Reason::kLogitTooLarge, field, "< 65504",
               absl::StrCat("the logit of token id ", output.error_token, " is too large")};
-    case kernels::RowError::kNoLiveToken:
+    case kernels::RowFault::kNoLiveToken:
       return {Reason::kNoLiveToken, field, "", "every token is masked"};
-    case kernels::RowError::kDraftNoProbability:
+    case kernels::RowFault::kDraftNoProbability:
       return {Reason::kOutOfRange, field, "draft probabilities in 0..1",
               absl::StrCat("the draft probability of token id ", output.error_token, " is none")};
-    case kernels::RowError::kDraftSum:
+    case kernels::RowFault::kDraftSum:
       return {Reason::kOutOfRange, field, "draft probabilities that sum to 1 within 0.01",
               "the draft probabilities do not sum to 1"};
-    case kernels::RowError::kDraftImpossible:
+    case kernels::RowFault::kDraftImpossible:
       return {Reason::kContradiction, field, "",
               absl::StrCat("token id ", output.error_token, " was drafted with probability 0")};
-    case kernels::RowError::kTooManyEdits:
-    case kernels::RowError::kNone:
+    case kernels::RowFault::kTooManyEdits:
+    case kernels::RowFault::kNone:
       break;
   }
   SORTITION_CHECK(!"an error of a row");

@@ -40,7 +40,8 @@ namespace sortition::service {
 
 // Returns the request for a draw at `position`, without logits, masks, drafts and sampler state. `view` is null if the
 // sequence keeps no state. The result refers to `spec` and `*view`. Thread-safe.
-kernels::RowRequest RowOf(const SequenceSpec& spec, const PositionView* view, uint32_t position, uint32_t draw_salt);
+kernels::RowRequest MakeRowRequest(const SequenceSpec& spec, const PositionView* view, uint32_t position,
+                                   uint32_t draw_salt);
 
 // Call after masks are set. If the history forces a token, lets the row emit no other token; this overrides all other
 // options.
@@ -155,6 +156,6 @@ Checkpoint CheckpointAfter(const RowPlan& plan, const RowResult& result);
 std::string MaskField(const RowPlan& plan, size_t number);
 
 // Returns the refusal of step row `row` for its kernel's error, `output.error`, which is not kNone.
-Refusal RefusalOf(const kernels::RowOutput& output, uint32_t row);
+Refusal ToRefusal(const kernels::RowOutput& output, uint32_t row);
 
 }  // namespace sortition::service

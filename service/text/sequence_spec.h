@@ -14,7 +14,7 @@ namespace sortition::service {
 
 // Immutable after creation; shared by the stream, the sequence's state and rows in flight. The options of the base hold
 // outside of phases.
-struct SequenceSpec : RowOptions {
+struct SequenceSpec : PhaseOptions {
   uint32_t law_version = 0;
   uint64_t seed = 0;  // a secret: never logged
   uint32_t choice_index = 0;
@@ -36,7 +36,7 @@ struct SequenceSpec : RowOptions {
             history.Words()};
   }
   uint64_t bytes() const {
-    return sizeof(*this) + RowOptions::bytes() +
+    return sizeof(*this) + PhaseOptions::bytes() +
            (stop_tokens.capacity() + logprob_token_ids.capacity()) * sizeof(uint32_t) + history.bytes();
   }
 
@@ -48,18 +48,18 @@ struct SequenceSpec : RowOptions {
     return parameters.raw_logprob || parameters.processed_logprob || parameters.tempered_logprob;
   }
   // Returns the options that hold in a phase; the base's outside of phases.
-  const RowOptions& Within(uint32_t phase) const {
+  const PhaseOptions& Within(uint32_t phase) const {
     return phase == kNoPhase ? *this : history.phases[phase - 1].options;
   }
   // Returns true if `is` is true of the options of some part of the text.
   template <typename Predicate>
   bool AnyOptions(Predicate is) const {
-    return is(static_cast<const RowOptions&>(*this)) ||
+    return is(static_cast<const PhaseOptions&>(*this)) ||
            std::ranges::any_of(history.phases, [&](const Phase& phase) { return is(phase.options); });
   }
   // Returns true if occurrences of tokens are counted.
   bool penalises() const {
-    return AnyOptions([](const RowOptions& options) { return options.penalises(); });
+    return AnyOptions([](const PhaseOptions& options) { return options.penalises(); });
   }
 };
 

@@ -45,7 +45,7 @@ bool IsLong(const std::vector<CountChange>& changes, const PenaltyCounts& counts
 }
 
 // Indexes the end of a history that `log` keeps; null if the options need no index.
-std::unique_ptr<HistoryIndex> IndexOf(const SequenceSpec& spec, const TokenLog& log) {
+std::unique_ptr<HistoryIndex> MakeIndex(const SequenceSpec& spec, const TokenLog& log) {
   if (!HistoryIndex::Needed(spec.history)) return nullptr;
   return std::make_unique<HistoryIndex>(spec.history, log);
 }
@@ -58,7 +58,7 @@ SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32
       kept_history_(kept_history),
       counts_(spec_->history.scope, *spec_),
       phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
-      index_(IndexOf(*spec_, log_)) {}
+      index_(MakeIndex(*spec_, log_)) {}
 
 void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
   for (uint32_t token : tokens) {
@@ -119,7 +119,7 @@ uint64_t SequenceState::bytes() const {
 void SequenceState::CountWithinPhase() {
   SettledCounts();
   if (phase() == counted_phase_) return;
-  const RowOptions& options = spec_->Within(phase());
+  const PhaseOptions& options = spec_->Within(phase());
   if (!options.SameEdits(counted())) {
     counts_ = std::make_shared<PenaltyCounts>(spec_->history.scope, options, *counts_);
     lent_ = shared_ = false;
@@ -173,7 +173,7 @@ void SequenceState::Commit(RowResult* result) {
   SORTITION_CHECK(!result->outputs.empty());
   EndLoan();
   for (const kernels::RowOutput& output : result->outputs) {
-    SORTITION_CHECK(output.error == kernels::RowError::kNone);
+    SORTITION_CHECK(output.error == kernels::RowFault::kNone);
     Append(output.token);
   }
   result->history_hash = history_hash();
@@ -280,7 +280,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   }
   std::unique_ptr<HistoryIndex> index;
   if (!HistoryIndex::Same(spec->history, spec_->history)) {
-    index = IndexOf(*spec, log);
+    index = MakeIndex(*spec, log);
   } else if (index_) {
     index = index_->Fork(log_, position);
   }
@@ -290,7 +290,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
 
   const PenaltyScope& scope = spec->history.scope;
   const uint32_t phase = counted_phase_ <= spec->history.phases.size() ? counted_phase_ : kNoPhase;
-  const RowOptions& options = spec->Within(phase);
+  const PhaseOptions& options = spec->Within(phase);
   const bool shares = !counts_anew && scope == spec_->history.scope && options.SameEdits(counted());
   std::shared_ptr<PenaltyCounts> counts;
   std::vector<CountChange> uncounted;

@@ -92,7 +92,7 @@ class SequenceState {
   uint32_t phase() const { return phases_.now().phase; }
 
   // Returns the end of the text, as a function of the history.
-  TextEnd text_end() const { return EndOf(spec_->history, log_, prompt_length_); }
+  TextEnd text_end() const { return FindEnd(spec_->history, log_, prompt_length_); }
 
   // The noise of the next draw; absent where no watermark marks it.
   std::optional<kernels::NoiseKey> marked_noise() const;
@@ -135,7 +135,7 @@ class SequenceState {
   const PenaltyCounts& SettledCounts();
   // Counts all tokens, under the options of the phase.
   void CountWithinPhase();
-  const RowOptions& counted() const { return spec_->Within(counted_phase_); }
+  const PhaseOptions& counted() const { return spec_->Within(counted_phase_); }
   // Counts the token at `position`, which enters or leaves the scope of penalties.
   void Count(uint32_t position, int32_t change);
   // Counts that the tokens from `position` on are cut off.

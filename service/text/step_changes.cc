@@ -68,7 +68,7 @@ StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, ui
   return changes;
 }
 
-void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
+void MergeChanges(const PenaltyScope& scope, const PhaseOptions& options, const PenaltyCounts& counts,
                   const StepChanges& changes, std::vector<LogitEdit>* edits) {
   edits->clear();
   auto base = counts.edits().begin();
@@ -77,7 +77,7 @@ void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const Pe
     for (; base != counts.edits().end() && base->token < change.token; ++base, ++count) edits->push_back(*base);
     const bool known = base != counts.edits().end() && base->token == change.token;
     LogitEdit& edit = edits->emplace_back(known ? *base : LogitEdit{.token = change.token});
-    if (change.dry != 0) edit = EditOf(scope, options, edit, known ? *count : TokenCount{}, change.dry);
+    if (change.dry != 0) edit = MakeEdit(scope, options, edit, known ? *count : TokenOccurrences{}, change.dry);
     if (change.banned) edit.flags |= LogitEdit::kBanned;
     if (known) ++base, ++count;
   }

@@ -26,7 +26,7 @@ StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, ui
                           const HistoryIndex* index);
 
 // Sets `edits` to the edits of `counts`, which has this scope and these options, with `changes`. Reuses its memory.
-void MergeChanges(const PenaltyScope& scope, const RowOptions& options, const PenaltyCounts& counts,
+void MergeChanges(const PenaltyScope& scope, const PhaseOptions& options, const PenaltyCounts& counts,
                   const StepChanges& changes, std::vector<kernels::LogitEdit>* edits);
 
 }  // namespace sortition::service

@@ -91,7 +91,7 @@ const TokenString* PhraseAtEnd(const std::vector<TokenString>& phrases, const To
 
 }  // namespace
 
-TextEnd EndOf(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length) {
+TextEnd FindEnd(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length) {
   TextEnd end;
   const uint32_t output = log.length() - prompt_length;
   if (output == 0) return end;

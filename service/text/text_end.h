@@ -22,6 +22,6 @@ struct TextEnd {
 // Returns the end of the text in `log`, whose first `prompt_length` tokens are prompt. It is a function of the last
 // options.lookback() tokens, and of no earlier result. Its time does not depend on the history's length: it is a scan
 // of the tokens within the longest period, and O(lookback) if the text ends in a repetition. Pure.
-TextEnd EndOf(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length);
+TextEnd FindEnd(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length);
 
 }  // namespace sortition::service

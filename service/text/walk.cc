@@ -12,7 +12,7 @@ namespace {
 // Returns the output of a position that was served; null if it failed.
 const kernels::RowOutput* ServedBy(const PositionOutput& output) {
   const auto* served = std::get_if<kernels::RowOutput>(&output);
-  return served != nullptr && served->error == kernels::RowError::kNone ? served : nullptr;
+  return served != nullptr && served->error == kernels::RowFault::kNone ? served : nullptr;
 }
 
 // Returns true if `output`, of the position before draft `index`, yields this draft.

@@ -20,13 +20,13 @@ void EncodeLogprobs(const kernels::Distribution& distribution, double temperatur
     logprobs->add_top_tokens(top.token);
     logprobs->add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
   }
-  for (const kernels::Place& place : distribution.requested) {
+  for (const kernels::TokenPlace& place : distribution.requested) {
     logprobs->add_requested_logprobs(law::Logprob(distribution, place.bits, temperature));
     logprobs->add_requested_ranks(place.rank);
   }
 }
 
-v1::RequiredLogits::Cause CauseOf(kernels::RowRequiredReason reason) {
+v1::RequiredLogits::Cause ToCause(kernels::RowRequiredReason reason) {
   switch (reason) {
     case kernels::RowRequiredReason::kTokens:
       return v1::RequiredLogits::CAUSE_TOKENS;
@@ -43,7 +43,7 @@ v1::RequiredLogits::Cause CauseOf(kernels::RowRequiredReason reason) {
 }  // namespace
 
 void EncodeError(const Refusal& refusal, v1::Error* error) {
-  error->set_code(static_cast<int32_t>(CodeOf(refusal.reason)));
+  error->set_code(static_cast<int32_t>(ToStatusCode(refusal.reason)));
   error->set_reason(static_cast<v1::ErrorReason>(refusal.reason));
   error->set_field(refusal.field);
   error->set_limit(refusal.limit);
@@ -51,7 +51,7 @@ void EncodeError(const Refusal& refusal, v1::Error* error) {
   for (const RequiredLogits& required : refusal.required) {
     v1::RequiredLogits& position = *error->add_required();
     position.set_position(required.position);
-    position.set_cause(CauseOf(required.why.reason));
+    position.set_cause(ToCause(required.why.reason));
     position.mutable_tokens()->Add(required.why.tokens.begin(), required.why.tokens.end());
   }
   if (refusal.retry_after > absl::ZeroDuration()) {
@@ -106,7 +106,7 @@ template void EncodeAsked(const kernels::RowOutput&, const kernels::RowParameter
 
 void EncodeDraw(const kernels::RowOutput& answer, const SequenceSpec& spec, uint32_t phase,
                 std::optional<uint64_t> history_hash, v1::DrawResult* result) {
-  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  SORTITION_CHECK(answer.error == kernels::RowFault::kNone);
   result->set_token(answer.token);
   if (history_hash) result->set_history_hash(*history_hash);
   result->set_phase(phase);

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/law/version.h"
 #include "service/checks.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 
 namespace sortition::service {
 namespace {

@@ -84,7 +84,7 @@ std::optional<Refusal> CheckBegin(const v1::SamplingParameters& p, int index, co
 }
 
 // Returns the number of tokens that the lists leave.
-uint64_t CountAllowed(const RowOptions& options, uint32_t live_vocabulary) {
+uint64_t CountAllowed(const PhaseOptions& options, uint32_t live_vocabulary) {
   const auto banned = [](const kernels::LogitEdit& edit) { return (edit.flags & kernels::LogitEdit::kBanned) != 0; };
   const auto is_banned = [&](uint32_t token) {
     const auto edit = std::ranges::lower_bound(options.listed_edits, token, {}, &kernels::LogitEdit::token);
@@ -113,7 +113,7 @@ struct NoChoice {
 // that of all: no later one has more than the second, unless the second's is at least a 14th of all.
 constexpr float kTopHOfOne = 0.01f;
 
-std::optional<NoChoice> FindNoChoice(const v1::SamplingParameters& p, const RowOptions& options, uint32_t live) {
+std::optional<NoChoice> FindNoChoice(const v1::SamplingParameters& p, const PhaseOptions& options, uint32_t live) {
   if (live == 1) return std::nullopt;
   if (options.temperature == 0) return NoChoice{"temperature", "> 0"};
   if (CountAllowed(options, live) == 1) return NoChoice{ListOf(p), "at least 2 tokens"};
@@ -187,7 +187,7 @@ bool Replaces(const v1::Phase& phase, absl::string_view name) {
   return std::ranges::any_of(FieldsOf(phase), [&](const auto* field) { return field->name() == name; });
 }
 
-std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
+std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const PhaseOptions& options, absl::string_view path,
                                   uint32_t live_vocabulary) {
   const v1::SamplingParameters& within = phase.parameters();
   if (within.allowed_token_ids().empty() && within.banned_token_ids().empty()) return std::nullopt;
@@ -196,7 +196,7 @@ std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& opti
   return Contradicts(absl::StrCat(path, name), "the phase masks every token");
 }
 
-std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
+std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const PhaseOptions& options,
                                   absl::string_view path, uint32_t live_vocabulary) {
   if (!parameters.phases().empty() || CountAllowed(options, live_vocabulary) > 0) return std::nullopt;
   return Contradicts(absl::StrCat(path, ".", ListOf(parameters)), "the sequence masks every token");
@@ -210,7 +210,7 @@ std::optional<Refusal> WhyNoMark(const v1::SamplingParameters& parameters, const
   }
   for (int i = 0; i < parameters.phases_size(); ++i) {
     const v1::Phase& phase = parameters.phases(i);
-    const RowOptions& options = spec.history.phases[static_cast<size_t>(i)].options;
+    const PhaseOptions& options = spec.history.phases[static_cast<size_t>(i)].options;
     const auto found = FindNoChoice(ParametersWithin(parameters, phase), options, spec.live_vocabulary);
     if (!found) continue;
     const std::string place = Replaces(phase, found->field) ? absl::StrCat(".phases[", i, "].parameters.") : ".";
@@ -220,7 +220,7 @@ std::optional<Refusal> WhyNoMark(const v1::SamplingParameters& parameters, const
   return std::nullopt;
 }
 
-std::optional<law::Temperature> SumTemperature(const RowOptions& options) {
+std::optional<law::Temperature> SumTemperature(const PhaseOptions& options) {
   if (auto stated = law::StatedTemperature(options.parameters)) return stated;
   const auto is_dynamic = [](const kernels::Stage& stage) {
     return stage.kind == kernels::StageKind::kDynamicTemperature;
@@ -230,13 +230,13 @@ std::optional<law::Temperature> SumTemperature(const RowOptions& options) {
 }
 
 bool StatesOneSum(const SequenceSpec& spec) {
-  const auto words = [](const RowOptions& options) {
+  const auto words = [](const PhaseOptions& options) {
     const auto temperature = SumTemperature(options);
     return temperature ? std::tuple(true, temperature->multiplier, temperature->exponent, temperature->window)
                        : std::tuple(false, 0u, 0, 0u);
   };
   return SumTemperature(spec) &&
-         !spec.AnyOptions([&](const RowOptions& options) { return words(options) != words(spec); });
+         !spec.AnyOptions([&](const PhaseOptions& options) { return words(options) != words(spec); });
 }
 
 }  // namespace sortition::service

@@ -32,12 +32,12 @@ v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters
 bool Replaces(const v1::Phase& phase, absl::string_view name);
 
 // Refuses, as CheckPhases does, a phase whose own lists leave no token, once they are compiled. Thread-safe.
-std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const RowOptions& options, absl::string_view path,
+std::optional<Refusal> WhyNoToken(const v1::Phase& phase, const PhaseOptions& options, absl::string_view path,
                                   uint32_t live_vocabulary);
 
 // Does the same for the lists of a sequence without phases. With phases these lists may never apply: a phase may begin
 // at once, and each may follow another directly. Thread-safe.
-std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const RowOptions& options,
+std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, const PhaseOptions& options,
                                   absl::string_view path, uint32_t live_vocabulary);
 
 // Refuses, by its field path below `path`, an option that leaves the text or one of its phases a single token at every
@@ -48,7 +48,7 @@ std::optional<Refusal> WhyNoMark(const v1::SamplingParameters& parameters, const
 
 // Returns the temperature at which CompactRow.sum is meant, however the options compile; absent if it is dynamic.
 // Thread-safe.
-std::optional<law::Temperature> SumTemperature(const RowOptions& options);
+std::optional<law::Temperature> SumTemperature(const PhaseOptions& options);
 
 // Returns true if CompactRow.sum has one meaning in the whole text: there is a temperature, and each phase has the
 // same. Thread-safe.

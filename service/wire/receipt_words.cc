@@ -154,7 +154,7 @@ bool ReadInto(Words words, int depth, Message* message) {
 
 std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters) { return WordsOf(parameters); }
 
-std::optional<v1::SamplingParameters> ParametersOf(std::span<const uint32_t> words) {
+std::optional<v1::SamplingParameters> ParseReceiptWords(std::span<const uint32_t> words) {
   v1::SamplingParameters parameters;
   if (!ReadInto(words, 0, &parameters)) return std::nullopt;
   // Anything else has other words: fields in another order, twice, or left out.

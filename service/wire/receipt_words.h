@@ -14,6 +14,6 @@ namespace sortition::service {
 std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters);
 
 // Returns the parameters of these words; nothing if they are not the words of any. Thread-safe.
-std::optional<v1::SamplingParameters> ParametersOf(std::span<const uint32_t> words);
+std::optional<v1::SamplingParameters> ParseReceiptWords(std::span<const uint32_t> words);
 
 }  // namespace sortition::service

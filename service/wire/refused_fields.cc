@@ -52,7 +52,7 @@ bool IsOfName(char c) {
 
 std::span<const std::string> RefusedFields() { return AllFields().labels; }
 
-size_t RefusedFieldOf(std::string_view path) {
+size_t FindRefusedField(std::string_view path) {
   const Fields& fields = AllFields();
   if (path.empty()) return fields.none;
   path = path.substr(0, kMostPathBytes);

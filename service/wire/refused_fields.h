@@ -14,6 +14,6 @@ std::span<const std::string> RefusedFields();
 
 // Returns the index among RefusedFields of a refusal's field: the last name within the path that is among them.
 // "step.rows[3].parameters.dry.multiplier" is "dry". A path without such a name is "other", an empty one "none".
-size_t RefusedFieldOf(std::string_view path);
+size_t FindRefusedField(std::string_view path);
 
 }  // namespace sortition::service

@@ -15,7 +15,7 @@ namespace {
 
 uint32_t ElementBytes(v1::DType dtype) { return dtype == v1::DTYPE_F32 ? 4 : 2; }
 
-RegionRange RangeOf(const v1::TensorSource::MemoryRegion& source) {
+RegionRange ToRange(const v1::TensorSource::MemoryRegion& source) {
   return {source.region_id(), source.offset(), source.length()};
 }
 
@@ -52,7 +52,7 @@ std::variant<std::shared_ptr<const Region>, Refusal> FindRange(const RegionRange
 std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t alignment, Reader reader,
                                   const std::string& field, const MemoryConnection* memory, RegionPayloads* payloads) {
   if (!source.has_region()) return std::nullopt;
-  const RegionRange range = RangeOf(source.region());
+  const RegionRange range = ToRange(source.region());
   auto found = FindRange(range, alignment, reader, field, memory);
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
   auto& region = std::get<std::shared_ptr<const Region>>(found);
@@ -109,10 +109,10 @@ std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::UploadMask& u
   return payloads;
 }
 
-std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
-                                                              const MemoryConnection* memory) {
+std::variant<std::optional<SharedReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
+                                                                    const MemoryConnection* memory) {
   const std::string field = "step.logits.ready";
-  if (!logits.has_ready()) return std::optional<ReadyWord>();
+  if (!logits.has_ready()) return std::optional<SharedReadyWord>();
   if (logits.has_shard()) {
     return Refusal{Reason::kNotImplemented, field, "", "shards of rows are there when their step is sent"};
   }
@@ -123,7 +123,7 @@ std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTe
   const RegionRange range = {word.region_id(), word.offset(), sizeof(uint32_t)};
   auto found = FindRange(range, sizeof(uint32_t), Reader::kHost, field, memory);
   if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
-  return ReadyWord(std::get<std::shared_ptr<const Region>>(std::move(found)), range.offset, word.value());
+  return SharedReadyWord(std::get<std::shared_ptr<const Region>>(std::move(found)), range.offset, word.value());
 }
 
 std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,
@@ -137,7 +137,7 @@ std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::s
                      absl::StrCat("the message has ", own, " payloads")};
     }
     case v1::TensorSource::kRegion: {
-      const RegionRange range = RangeOf(source.region());
+      const RegionRange range = ToRange(source.region());
       for (size_t i = 0; i < payloads.size(); ++i) {
         if (payloads[i].range == range) return i;
       }

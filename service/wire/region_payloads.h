@@ -32,8 +32,8 @@ std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::UploadMask& u
 // Returns the word that tells when the logits are written, or nothing if the step has none. Refuses a word that is not
 // in a region of host memory of this connection, as above; with CONTRADICTION a word for logits in the message; with
 // NOT_IMPLEMENTED a word for shards of rows.
-std::variant<std::optional<ReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
-                                                              const MemoryConnection* memory);
+std::variant<std::optional<SharedReadyWord>, Refusal> FindReadyWord(const v1::LogitsTensor& logits,
+                                                                    const MemoryConnection* memory);
 
 // Returns the index of a tensor's payload: one of the message, or the one that FindRegionPayloads made for it.
 std::variant<size_t, Refusal> FindPayload(const v1::TensorSource& source, std::span<const Payload> payloads,

@@ -9,8 +9,8 @@
 #include "kernels/law/version.h"
 #include "service/checks.h"
 #include "service/text/judge_row.h"
+#include "service/wire/compile_parameters.h"
 #include "service/wire/open_request.h"
-#include "service/wire/parameters.h"
 #include "service/wire/step_request.h"
 #include "service/wire/strictness.h"
 
@@ -18,7 +18,7 @@ namespace sortition::service {
 
 std::string SampleRowField(int index) { return absl::StrCat("rows[", index, "]"); }
 
-std::string SampleFieldOf(absl::string_view step_field) {
+std::string ToSampleField(absl::string_view step_field) {
   absl::ConsumePrefix(&step_field, "step.");
   return std::string(step_field);
 }

@@ -22,7 +22,7 @@ namespace sortition::service {
 // Returns the path of row `index`.
 std::string SampleRowField(int index);
 // Returns the path of the field that is `step_field` in a stream's step with the same rows.
-std::string SampleFieldOf(absl::string_view step_field);
+std::string ToSampleField(absl::string_view step_field);
 
 // Checks the parts that concern the whole call, except the logits.
 std::optional<Refusal> CheckSample(const v1::SampleRequest& request, const Limits& limits);

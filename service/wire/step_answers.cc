@@ -4,10 +4,10 @@
 #include <iterator>
 #include <string>
 
-#include "kernels/chain.h"
 #include "kernels/check.h"
+#include "kernels/stage.h"
 #include "service/arena_message.h"
-#include "service/text/receipts_of.h"
+#include "service/text/make_receipts.h"
 #include "service/text/row.h"
 #include "service/wire/encode.h"
 
@@ -63,7 +63,7 @@ void StepAnswers::Add(const AnswerParts& parts) {
     note.phase = result.PhaseOf(result.outputs.size() - 1);
   }
   if (receipts != nullptr && plan.kind != RowPlan::Kind::kScore) {
-    const std::string records = receipts->Add(ReceiptsOf(result, plan, spec));
+    const std::string records = receipts->Add(MakeReceipts(result, plan, spec));
     if (!records.empty()) EncodeReceipts(records, &rows);
   }
   note.parts = static_cast<uint32_t>(rows.size() - first);

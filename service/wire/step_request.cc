@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/checks.h"
-#include "service/wire/compact_row.h"
+#include "service/wire/read_compact_rows.h"
 #include "service/wire/region_payloads.h"
 #include "service/wire/trace.h"
 

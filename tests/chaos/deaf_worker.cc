@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kVocabulary = 4096;
 constexpr uint32_t kRows = 64;  // of a step
 
-v1::StreamRequest StepOf(uint64_t number) {
+v1::StreamRequest MakeStep(uint64_t number) {
   v1::StreamRequest request;
   v1::Step& step = *request.mutable_step();
   step.set_batch_id(number);
@@ -51,7 +51,7 @@ int Main() {
     open = stream->Write(request);
   }
   uint64_t steps = 0;
-  while (open) open = stream->Write(StepOf(++steps));
+  while (open) open = stream->Write(MakeStep(++steps));
   std::printf("%llu steps\n", static_cast<unsigned long long>(steps));
   return 0;
 }

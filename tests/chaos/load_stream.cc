@@ -44,7 +44,7 @@ LoadStream::LoadStream(const std::string& target, const LoadText* text, uint32_t
   v1::StreamRequest hello;
   hello.mutable_hello()->set_worker_session("load");
   SORTITION_CHECK(stream_->Write(hello));
-  for (uint32_t i = 0; i < rows; ++i) SORTITION_CHECK(stream_->Write(text->OpenOf(i)));
+  for (uint32_t i = 0; i < rows; ++i) SORTITION_CHECK(stream_->Write(text->MakeOpen(i)));
   reader_ = std::thread([this] { Read(); });
 }
 
@@ -99,7 +99,7 @@ void LoadStream::Send() {
     sent_[number] = {Clock::now(), rows_};
     found_.offered += rows_;
   }
-  SORTITION_CHECK(stream_->Write(text_.StepOf(number, rows_)));
+  SORTITION_CHECK(stream_->Write(text_.MakeStep(number, rows_)));
 }
 
 void LoadStream::Read() {

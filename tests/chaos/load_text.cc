@@ -30,7 +30,7 @@ LoadText::LoadText() : logits_(bench::Shape::kFlat, kernels::DType::kBF16, kSequ
   }
 }
 
-v1::StreamRequest LoadText::OpenOf(uint32_t sequence) const {
+v1::StreamRequest LoadText::MakeOpen(uint32_t sequence) const {
   v1::StreamRequest request;
   v1::OpenSequence& open = *request.mutable_open();
   open.set_request_id(NameOf(sequence));
@@ -42,7 +42,7 @@ v1::StreamRequest LoadText::OpenOf(uint32_t sequence) const {
   return request;
 }
 
-v1::StreamRequest LoadText::StepOf(uint64_t number, uint32_t rows) const {
+v1::StreamRequest LoadText::MakeStep(uint64_t number, uint32_t rows) const {
   v1::StreamRequest request;
   v1::Step& step = *request.mutable_step();
   step.set_batch_id(number);

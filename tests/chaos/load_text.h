@@ -20,9 +20,9 @@ class LoadText {
 
   LoadText();
 
-  v1::StreamRequest OpenOf(uint32_t sequence) const;
+  v1::StreamRequest MakeOpen(uint32_t sequence) const;
   // Step `number` of the sequences 0 to `rows` - 1; its batch_id is the number.
-  v1::StreamRequest StepOf(uint64_t number, uint32_t rows) const;
+  v1::StreamRequest MakeStep(uint64_t number, uint32_t rows) const;
   // Returns the token by the plain reference of the law.
   uint32_t TokenOf(uint64_t number, uint32_t sequence) const { return tokens_[sequence][number % kPositions]; }
 

@@ -151,11 +151,11 @@ class DeafStream {
     thread_ = std::thread([this, text] {
       v1::StreamRequest hello;
       hello.mutable_hello()->set_worker_session("deaf");
-      v1::StreamRequest sequence = text->OpenOf(0);
+      v1::StreamRequest sequence = text->MakeOpen(0);
       sequence.mutable_open()->mutable_parameters()->mutable_raw_logprobs()->set_top(1000);  // large answers
       bool open = stream_->Write(hello) && stream_->Write(sequence);
       for (uint64_t number = 1; open; ++number) {
-        open = stream_->Write(text->StepOf(number, 1));
+        open = stream_->Write(text->MakeStep(number, 1));
         written_ = number;
       }
     });

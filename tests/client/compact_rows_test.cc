@@ -11,7 +11,7 @@
 namespace sortition::testing::compact_rows_test {
 namespace {
 
-using client::RowOptions;
+using client::RowFormOptions;
 using ::testing::ElementsAre;
 
 class CompactRowsTest : public ::testing::Test {
@@ -240,7 +240,7 @@ TEST_F(CompactRowsTest, RowsWithoutCompactFormGoWhole) {
 }
 
 TEST_F(CompactRowsTest, AutoTakesThemWhereASocketIsInUse) {
-  const auto count_of = [](RowOptions rows, uint64_t row_bytes) {
+  const auto count_of = [](RowFormOptions rows, uint64_t row_bytes) {
     client::ClientOptions options = HarnessOptions();
     options.rows = rows;
     StateHarness made(std::move(options));
@@ -249,23 +249,23 @@ TEST_F(CompactRowsTest, AutoTakesThemWhereASocketIsInUse) {
     made.Welcome(made.stream(0));
     return made.state.CompactCount(row_bytes, 2);
   };
-  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256'512), 256u);
-  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256 * 6 * 8), 256u);
-  EXPECT_EQ(count_of({RowOptions::Form::kAuto}, 256 * 6 * 8 - 2), 0u) << "hardly shorter";
-  EXPECT_EQ(count_of({RowOptions::Form::kFull}, 256'512), 0u);
-  EXPECT_EQ(count_of({RowOptions::Form::kCompact, 20}, 100), 20u);
-  EXPECT_EQ(count_of({RowOptions::Form::kCompact, 4000}, 256'512), 300u) << "the server's limit";
+  EXPECT_EQ(count_of({RowFormOptions::Form::kAuto}, 256'512), 256u);
+  EXPECT_EQ(count_of({RowFormOptions::Form::kAuto}, 256 * 6 * 8), 256u);
+  EXPECT_EQ(count_of({RowFormOptions::Form::kAuto}, 256 * 6 * 8 - 2), 0u) << "hardly shorter";
+  EXPECT_EQ(count_of({RowFormOptions::Form::kFull}, 256'512), 0u);
+  EXPECT_EQ(count_of({RowFormOptions::Form::kCompact, 20}, 100), 20u);
+  EXPECT_EQ(count_of({RowFormOptions::Form::kCompact, 4000}, 256'512), 300u) << "the server's limit";
 }
 
 TEST_F(CompactRowsTest, OptionsAreReadFromText) {
-  EXPECT_EQ(RowOptions().form, RowOptions::Form::kAuto);
-  EXPECT_EQ(RowOptions::Parse("auto")->form, RowOptions::Form::kAuto);
-  EXPECT_EQ(RowOptions::Parse("full")->form, RowOptions::Form::kFull);
-  EXPECT_EQ(RowOptions::Parse("compact")->count, 256u);
-  EXPECT_EQ(RowOptions::Parse("compact(17)")->count, 17u);
-  EXPECT_EQ(RowOptions::Parse("compact(17)")->form, RowOptions::Form::kCompact);
+  EXPECT_EQ(RowFormOptions().form, RowFormOptions::Form::kAuto);
+  EXPECT_EQ(RowFormOptions::Parse("auto")->form, RowFormOptions::Form::kAuto);
+  EXPECT_EQ(RowFormOptions::Parse("full")->form, RowFormOptions::Form::kFull);
+  EXPECT_EQ(RowFormOptions::Parse("compact")->count, 256u);
+  EXPECT_EQ(RowFormOptions::Parse("compact(17)")->count, 17u);
+  EXPECT_EQ(RowFormOptions::Parse("compact(17)")->form, RowFormOptions::Form::kCompact);
   for (const char* text : {"", "Auto", "compact(", "compact()", "compact(x)", "compact(-1)", "compact(1"}) {
-    EXPECT_FALSE(RowOptions::Parse(text)) << text;
+    EXPECT_FALSE(RowFormOptions::Parse(text)) << text;
   }
 }
 

@@ -40,22 +40,24 @@ class CudaResultsTest : public ::testing::Test {
     }
   }
 
-  Batch BatchOf(size_t sequence) const { return {v1::DTYPE_F32, kVocabulary, {{sequences_[sequence].get(), logits_}}}; }
+  Batch MakeBatch(size_t sequence) const {
+    return {v1::DTYPE_F32, kVocabulary, {{sequences_[sequence].get(), logits_}}};
+  }
   // Submits step number `step` of a sequence. It ends at Release, or at once if the sequence is in another step.
   absl::Status Step(int step, size_t sequence, std::function<void()> then = nullptr) {
-    Batch batch = BatchOf(sequence);
+    Batch batch = MakeBatch(sequence);
     batch.ready = ReadyWord{&word_, 1};
     return Submit(step, batch, std::move(then));
   }
   absl::Status RefusedStep(int step) {
-    Batch batch = BatchOf(1);
+    Batch batch = MakeBatch(1);
     batch.vocabulary_size = 0;
     return Submit(step, batch, nullptr);
   }
   void Release() { std::atomic_ref(word_).store(1, std::memory_order_release); }
   // Blocks until the client has delivered the results that it had before this call.
   void AwaitResultsSoFar() {
-    const auto step_results = client_->Step(BatchOf(0));
+    const auto step_results = client_->Step(MakeBatch(0));
     ASSERT_TRUE(step_results.ok()) << step_results.status();
     EXPECT_EQ(std::get<RowError>(step_results->at(0)).reason, v1::STEP_IN_FLIGHT);
   }

@@ -1,8 +1,7 @@
 // Conversion of errors from the wire to a status and back, and the client's remedy for each.
-#include "client/cpp/transport/errors.h"
-
 #include <string>
 
+#include "client/cpp/transport/wire_errors.h"
 #include "gtest/gtest.h"
 
 namespace sortition::client::errors_test {

@@ -73,9 +73,9 @@ TEST(HistogramTest, CorrectionAddsOmittedTimes) {
 
 TEST(MetricsPageTest, ValuesAreSummedOverLabels) {
   const std::string page = "# HELP a_total x\na_total{k=\"1\"} 2\na_total{k=\"2\"} 3.5\na_total_more 9\nb 1e-3\n";
-  EXPECT_EQ(*MetricOf(page, "a_total"), 5.5);
-  EXPECT_EQ(*MetricOf(page, "b"), 0.001);
-  EXPECT_EQ(MetricOf(page, "c").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*FindMetric(page, "a_total"), 5.5);
+  EXPECT_EQ(*FindMetric(page, "b"), 0.001);
+  EXPECT_EQ(FindMetric(page, "c").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(MetricsPageTest, ValuesAreFoundByLabel) {

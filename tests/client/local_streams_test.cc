@@ -14,8 +14,8 @@ namespace sortition::testing::local_streams_test {
 namespace {
 
 using client::LocalOpen;
+using client::LocalOpened;
 using client::LocalStep;
-using client::OpenedSequence;
 
 // Keeps the messages that it gets.
 class FakeSampler final : public client::LocalSampler {
@@ -62,7 +62,7 @@ class LocalStreamsTest : public ::testing::Test {
     uint64_t chain = service::kEmptyHash;
     for (uint32_t token : open.tokens) chain = service::ExtendTokenHash(chain, token);
     const uint64_t hash = service::HistoryHash(chain, open.prompt_length, service::HistoryDigest(identity));
-    harness_.state.OnLocalOpened(number(), open.epoch, OpenedSequence{5, true, hash, 0}, harness_.now);
+    harness_.state.OnLocalOpened(number(), open.epoch, LocalOpened{5, true, hash, 0}, harness_.now);
     harness_.MoveBy(absl::ZeroDuration());
   }
   Record OpenStateful(const std::string& id) {
@@ -154,7 +154,7 @@ TEST_F(LocalStreamsTest, RefusedForkIsOpenedWithItsHistory) {
   {
     absl::MutexLock lock(&parent->mutex);
     absl::MutexLock child_lock(&child->mutex);
-    child->history = client::History::ForkOf(parent->history, 1);
+    child->history = client::History::MakeFork(parent->history, 1);
   }
   const StateHarness::Opened opened = harness_.Open(child);
   EXPECT_EQ(sampler_.opens.back().parent, parent);

@@ -96,7 +96,7 @@ kernels::RowOutput ReferenceSequence::Answer(const Ask& ask) const {
     request.draft.dense = ask.draft.data();
   }
   kernels::RowOutput answer = law::SampleRowReference(request);
-  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  SORTITION_CHECK(answer.error == kernels::RowFault::kNone);
   return answer;
 }
 
@@ -164,7 +164,7 @@ std::vector<v1::DrawResult> ReferenceSequence::VerifyBlock(const Drafts& drafts,
     asks[i].survival = i < drafts.tokens.size() ? survival : kernels::RowRequest::kNoBlock;
     ends.push_back(ahead.Answer(asks[i]));
     if (i == drafts.tokens.size()) {
-      const law::PhiloxWords words = law::BlockWords(law::KeyOf(ahead.Noise(asks[i].draw_salt)));
+      const law::PhiloxWords words = law::BlockWords(law::ToDrawKey(ahead.Noise(asks[i].draw_salt)));
       if (law::MayEndAfter(law::WordOf(words, 1), survival)) end = i;
       break;
     }

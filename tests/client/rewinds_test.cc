@@ -67,7 +67,7 @@ TEST(RewindsTest, HistoryIsCutOnce) {
   history.Rewind(3, 5);
   EXPECT_THAT(history.tokens(), ElementsAre(1, 2, 3, 5, 6));
   EXPECT_EQ(history.rewinds().all().count, 1u);
-  EXPECT_EQ(History::ForkOf(history, 4).rewinds().all(), (Rewound{1, {}}));
+  EXPECT_EQ(History::MakeFork(history, 4).rewinds().all(), (Rewound{1, {}}));
 }
 
 // The salt is a field of the step, so a server that does not know of the rewind draws the same token.

@@ -12,7 +12,7 @@ inline void PrintTo(const Distribution& distribution, std::ostream* out) {
        << distribution.chosen.token << ":" << distribution.chosen.bits << ", rank " << distribution.rank << ", top";
   for (const TokenBits& token : distribution.top) *out << " " << token.token << ":" << token.bits;
   *out << ", requested";
-  for (const Place& place : distribution.requested) *out << " " << place.rank << ":" << place.bits;
+  for (const TokenPlace& place : distribution.requested) *out << " " << place.rank << ":" << place.bits;
   *out << "}";
 }
 

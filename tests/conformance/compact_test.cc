@@ -61,7 +61,7 @@ bool CompareStated(const kernels::RandomRow& row, std::mt19937_64& random, Count
   auto stated = law::StateRowReference(request, count, named);
   const RowOutput whole = law::SampleRowReference(request);
   if (!stated) {
-    EXPECT_NE(whole.error, kernels::RowError::kNone) << row.description();
+    EXPECT_NE(whole.error, kernels::RowFault::kNone) << row.description();
     return !::testing::Test::HasFailure();
   }
   if (random() % 4 == 0) stated->unit_sum.reset();
@@ -218,7 +218,7 @@ TEST_P(CompactRows, ShardsDecideAsWholeRow) {
       shards.push_back(*std::move(stated));
     }
     if (shards.size() + 1 < bounds.size()) {
-      EXPECT_NE(law::SampleRowReference(request).error, kernels::RowError::kNone) << row->description();
+      EXPECT_NE(law::SampleRowReference(request).error, kernels::RowFault::kNone) << row->description();
       ++failed;
       continue;
     }

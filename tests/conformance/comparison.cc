@@ -14,8 +14,8 @@
 namespace sortition::testing {
 namespace {
 
+using kernels::OptionsKind;
 using kernels::RandomRow;
-using kernels::RowOptions;
 using kernels::RowOutput;
 
 constexpr size_t kBatchBytes = 2u << 20;
@@ -84,7 +84,7 @@ void Comparison::Flush() {
 std::unique_ptr<RandomRow> MakeRow(RowKind kind, uint64_t seed, uint32_t vocabulary) {
   const bool is_mixed = kind == RowKind::kMixed || kind == RowKind::kRecord;
   const bool is_chained = kind == RowKind::kChained || kind == RowKind::kChainedTasks || (is_mixed && seed % 2 == 0);
-  auto row = std::make_unique<RandomRow>(seed, vocabulary, is_chained ? RowOptions::kChained : RowOptions::kPlain);
+  auto row = std::make_unique<RandomRow>(seed, vocabulary, is_chained ? OptionsKind::kChained : OptionsKind::kPlain);
   if (kind == RowKind::kTasks || kind == RowKind::kChainedTasks || (is_mixed && seed % 3 == 0)) row->AskForMore();
   if (kind != RowKind::kRecord) return row;
   row->AskForRecord();
@@ -116,8 +116,8 @@ std::span<const uint32_t> UsualVocabularies() {
 void CompareGoldenRows(Comparison* comparison) {
   const uint64_t before = comparison->compared();
   for (const law::GoldenRow& row : law::GoldenRows()) {
-    auto tensor = std::make_shared<const std::vector<std::byte>>(law::TensorOf(row));
-    comparison->Add({law::RequestOf(row, *tensor), *tensor, row.name, tensor});
+    auto tensor = std::make_shared<const std::vector<std::byte>>(law::MakeTensor(row));
+    comparison->Add({law::MakeRequest(row, *tensor), *tensor, row.name, tensor});
     // One a batch, as a device's self-test runs them.
     comparison->Flush();
     if (::testing::Test::HasFailure()) return;

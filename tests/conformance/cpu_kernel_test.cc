@@ -103,7 +103,7 @@ TEST_F(CpuKernel, EqualsReferenceInPlacesOfTheRace) {
   Comparison comparison(backends());
   const uint64_t rows = Scaled(800);
   for (uint64_t seed = 1; seed <= rows; ++seed) {
-    const auto options = seed % 4 == 0 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+    const auto options = seed % 4 == 0 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain;
     const uint32_t vocabulary = 1 + uint32_t(seed * 104729 % (seed % 8 == 0 ? 130'000 : 9'000));
     const auto row = std::make_shared<kernels::RandomRow>(600'000'000 + seed, vocabulary, options);
     kernels::RowRequest request = row->request();

@@ -22,7 +22,7 @@ TEST(RaceByList, EqualsReference) {
   std::vector<Row> rows;
   uint64_t wanted = 0;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
-    const auto options = seed % 2 == 0 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+    const auto options = seed % 2 == 0 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain;
     made.push_back(std::make_unique<kernels::RandomRow>(seed, 1 + uint32_t(seed * 7919 % 300), options));
     made.back()->AskForMore();
     made.back()->AskForRecord();

@@ -35,7 +35,7 @@ enum Shape { kGaussian, kPeaked, kFlat, kTies, kConstant, kTwoValued, kTiny, kWi
 
 }  // namespace
 
-RandomRow::RandomRow(uint64_t seed, uint32_t vocabulary, RowOptions options)
+RandomRow::RandomRow(uint64_t seed, uint32_t vocabulary, OptionsKind options)
     : random_(seed), vocabulary_(vocabulary), dtype_(static_cast<DType>(Below(3))) {
   description_ = absl::StrCat("RandomRow(", seed, ", ", vocabulary, ")");
   tensor_.resize(size_t{vocabulary} * ElementBytes(dtype_));
@@ -153,7 +153,7 @@ void RandomRow::MakeChain(law::SamplingParameters* options) {
   if (p.temperature == 0) request_.sampler_state = 0;
 }
 
-void RandomRow::MakeOptions(RowOptions which) {
+void RandomRow::MakeOptions(OptionsKind which) {
   law::SamplingParameters options;
   static constexpr float kTemperatures[] = {0, 0.01f, 0.1f, 0.6f, 1, 1, 1.5f, 5, 100};
   options.temperature = OneIn(3) ? 0.2f + float(Below(2000)) / 1000 : kTemperatures[Below(9)];
@@ -167,7 +167,7 @@ void RandomRow::MakeOptions(RowOptions which) {
   if (OneIn(3)) options.min_p = kMinPs[Below(7)];
   static constexpr float kRepetitions[] = {0.01f, 0.8f, 1.1f, 1.3f, 100};
   if (OneIn(2)) options.repetition_penalty = kRepetitions[Below(5)];
-  if (which == RowOptions::kChained) MakeChain(&options);
+  if (which == OptionsKind::kChained) MakeChain(&options);
   law::Compile(options, &parameters_);
   parameters_.mask_nan = OneIn(2);
   parameters_.raw_logprob = OneIn(2);
@@ -253,7 +253,7 @@ void RandomRow::AskForMore() {
     RowRequest plain = request_;
     plain.task = RowTask::kDraw;
     const RowOutput answer = law::SampleRowReference(plain);
-    if (answer.error == RowError::kNone) request_.given = answer.token;
+    if (answer.error == RowFault::kNone) request_.given = answer.token;
   }
   if (OneIn(2)) request_.likely = OneIn(2) ? Below(request_.live_vocabulary) : request_.given;
   if (request_.task == RowTask::kVerify) MakeDraft();
@@ -291,7 +291,7 @@ void RandomRow::AskForRounds() {
       plain.rivals = {};
       plain.noise.position += n;
       const RowOutput answer = law::SampleRowReference(plain);
-      if (answer.error == RowError::kNone) rival = answer.token;
+      if (answer.error == RowFault::kNone) rival = answer.token;
     }
     const bool is_listed = !sparse_draft_tokens_.empty();
     const bool is_known = (law::DraftBits(request_, rival) & 0x7fffffffu) != 0;
@@ -310,7 +310,7 @@ void RandomRow::KeepAtLeast() {
     Stage with = stage;
     with.operands[3] = least;
     const bool counts_itself = stage.kind == StageKind::kTopK;
-    if (!counts_itself && law::LeastCount(law::WordsOf(with)) == least) stage = with;
+    if (!counts_itself && law::LeastCount(law::ToStageWords(with)) == least) stage = with;
   }
   absl::StrAppend(&description_, " least ", least);
 }

@@ -13,13 +13,13 @@
 namespace sortition::kernels {
 
 // Which samplers rows have: those that need no chain, or any, in any order.
-enum class RowOptions { kPlain, kChained };
+enum class OptionsKind { kPlain, kChained };
 
 // A row with all data of its request. A pure function of its arguments, so a failure's arguments make it again. Not
 // copyable: `request` points into it.
 class RandomRow {
  public:
-  RandomRow(uint64_t seed, uint32_t vocabulary, RowOptions options = RowOptions::kPlain);
+  RandomRow(uint64_t seed, uint32_t vocabulary, OptionsKind options = OptionsKind::kPlain);
   RandomRow(const RandomRow&) = delete;
   RandomRow& operator=(const RandomRow&) = delete;
 
@@ -49,7 +49,7 @@ class RandomRow {
 
  private:
   void MakeLogits();
-  void MakeOptions(RowOptions which);
+  void MakeOptions(OptionsKind which);
   void MakeChain(law::SamplingParameters* options);
   template <size_t kSize>
   float OneOf(const float (&values)[kSize]) {

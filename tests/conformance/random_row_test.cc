@@ -14,7 +14,7 @@ namespace sortition::kernels::random_row_test {
 namespace {
 
 TEST(RandomRows, CoverEveryResult) {
-  std::map<RowError, int> errors;
+  std::map<RowFault, int> errors;
   std::array<int, 6> met = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     const RandomRow row(seed, 300);
@@ -22,7 +22,7 @@ TEST(RandomRows, CoverEveryResult) {
     const RowOutput answer = law::SampleRowReference(request);
     ++errors[answer.error];
     met[0] += request.has_allowed_tokens && request.allowed_bits != nullptr;
-    met[1] += !request.edits.empty() && answer.error == RowError::kNone;
+    met[1] += !request.edits.empty() && answer.error == RowFault::kNone;
     met[2] += request.parameters->greedy;
     met[3] += answer.kept > 1 && answer.kept < 100;
     met[4] += answer.raw.rank > 1;
@@ -34,7 +34,7 @@ TEST(RandomRows, CoverEveryResult) {
 }
 
 TEST(RandomRows, CoverEveryResultOfEveryTask) {
-  std::map<RowError, int> errors;
+  std::map<RowFault, int> errors;
   std::map<std::tuple<RowTask, DraftDistribution::Form, bool>, int> tasks;
   std::array<int, 5> met = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
@@ -43,7 +43,7 @@ TEST(RandomRows, CoverEveryResultOfEveryTask) {
     const RowRequest& request = row.request();
     const RowOutput answer = law::SampleRowReference(request);
     ++errors[answer.error];
-    if (answer.error != RowError::kNone) continue;
+    if (answer.error != RowFault::kNone) continue;
     ++tasks[{request.task, request.draft.form, answer.accepted}];
     met[0] += request.task == RowTask::kScore && request.parameters->processed_logprob && answer.processed.rank == 0;
     met[1] += request.task == RowTask::kScore && answer.processed.rank > 1;
@@ -61,14 +61,14 @@ TEST(RandomRows, CoverEveryResultOfEveryTask) {
 TEST(RandomRows, CoverBlocksAndLeastCounts) {
   std::array<int, 5> met = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
-    RandomRow row(seed, 300, RowOptions::kChained);
+    RandomRow row(seed, 300, OptionsKind::kChained);
     row.AskForMore();
     RowRequest before = row.request();
     const std::vector<Stage> chain = row.request().parameters->chain;
     row.AskForBlock();
     row.KeepAtLeast();
     const RowOutput answer = law::SampleRowReference(row.request());
-    if (answer.error != RowError::kNone) continue;
+    if (answer.error != RowFault::kNone) continue;
     if (row.request().parameters->chain != chain) {
       RowParameters without = *row.request().parameters;
       without.chain = chain;
@@ -88,14 +88,14 @@ TEST(RandomRows, CoverBlocksAndLeastCounts) {
 TEST(RandomRows, CoverRounds) {
   std::array<int, 7> met = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
-    RandomRow row(seed, 300, RowOptions::kChained);
+    RandomRow row(seed, 300, OptionsKind::kChained);
     row.AskForMore();
     row.AskForRounds();
     const RowRequest& request = row.request();
     if (request.rivals.empty()) continue;
     const RowOutput answer = law::SampleRowReference(request);
-    met[0] += answer.error == RowError::kDraftImpossible;
-    if (answer.error != RowError::kNone) continue;
+    met[0] += answer.error == RowFault::kDraftImpossible;
+    if (answer.error != RowFault::kNone) continue;
     met[1] += request.draft.with_replacement;
     met[2] += !request.draft.with_replacement;
     met[3] += !answer.accepted;
@@ -111,7 +111,7 @@ TEST(ChainRows, CoverEveryStage) {
   std::array<int, kStageKinds> met = {};
   std::array<int, 2> outcomes = {};
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
-    const RandomRow row(seed, 300, RowOptions::kChained);
+    const RandomRow row(seed, 300, OptionsKind::kChained);
     const RowOutput answer = law::SampleRowReference(row.request());
     for (const Stage& stage : row.request().parameters->chain) ++met[size_t(stage.kind)];
     outcomes[0] += answer.sampler_state != 0 && answer.sampler_state != row.request().sampler_state;

@@ -68,7 +68,7 @@ void ExpectArrives(const RowRequest& row, const std::string& description) {
       RowOutput answer;
       cpu::SampleRow(*target, request, {segments, room.data()}, &scratch, &answer);
       ASSERT_EQ(answer, expected) << target->name << ", " << segments.size() << " pieces: " << description;
-      if (row.parameters->raw_logprob && expected.error == RowError::kNone) {
+      if (row.parameters->raw_logprob && expected.error == RowFault::kNone) {
         ASSERT_TRUE(room == whole) << target->name << ", " << segments.size() << " pieces: " << description;
       }
       for (size_t i = 0; i < room.size(); ++i) ASSERT_TRUE(room[i] == whole[i] || room[i] == kBefore) << target->name;
@@ -78,7 +78,8 @@ void ExpectArrives(const RowRequest& row, const std::string& description) {
 
 TEST(RowCopy, EqualsReference) {
   for (uint64_t seed = testing::Scaled(1'500); seed > 0; --seed) {
-    RandomRow row(7'000'000 + seed, 1 + seed * 7919 % 4000, seed % 3 == 0 ? RowOptions::kChained : RowOptions::kPlain);
+    RandomRow row(7'000'000 + seed, 1 + seed * 7919 % 4000,
+                  seed % 3 == 0 ? OptionsKind::kChained : OptionsKind::kPlain);
     if (seed % 2 == 0) row.AskForMore();
     ExpectArrives(row.request(), row.description());
     if (HasFatalFailure()) return;
@@ -97,8 +98,8 @@ TEST(RowCopy, RowsFilteredBySigmaEqualReference) {
 
 TEST(RowCopy, EqualsReferenceOnGoldenRows) {
   for (const law::GoldenRow& row : law::GoldenRows()) {
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    ExpectArrives(law::RequestOf(row, tensor), row.name);
+    const std::vector<std::byte> tensor = law::MakeTensor(row);
+    ExpectArrives(law::MakeRequest(row, tensor), row.name);
   }
 }
 
@@ -166,7 +167,7 @@ void ExpectAmongTheFirst(const RowRequest& row, const std::vector<uint32_t> (&co
   };
   float least = -8;
   for (uint32_t id = 0; id < row.live_vocabulary; ++id) least = std::max(least, std::min(value(0, id), value(1, id)));
-  EXPECT_EQ(answer.error, RowError::kNone);
+  EXPECT_EQ(answer.error, RowFault::kNone);
   EXPECT_GE(std::max(value(0, answer.token), value(1, answer.token)), least);
 }
 

@@ -33,7 +33,7 @@ bool IsGood(const Status& status, absl::string_view what) { return IsGood(status
 std::vector<std::unique_ptr<RandomRow>> MakeRows(uint64_t seed, uint32_t vocabulary, uint32_t count) {
   std::vector<std::unique_ptr<RandomRow>> rows;
   for (uint64_t i = 0; rows.size() < count; ++i) {
-    const auto options = rows.size() % 2 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+    const auto options = rows.size() % 2 == 1 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain;
     auto row = std::make_unique<RandomRow>(seed * 1'000'000 + vocabulary + i, vocabulary, options);
     const kernels::RowRequest& request = row->request();
     if (request.dtype == kDType && request.live_vocabulary == vocabulary && !request.has_allowed_tokens &&
@@ -51,7 +51,7 @@ bool AreRight(const std::vector<std::unique_ptr<RandomRow>>& rows, const std::ve
     kernels::RowRequest request = rows[i]->request();
     request.sampler_state = (*states)[i];
     const kernels::RowOutput expected = law::SampleRowReference(request);
-    if (expected.error == kernels::RowError::kNone) (*states)[i] = expected.sampler_state;
+    if (expected.error == kernels::RowFault::kNone) (*states)[i] = expected.sampler_state;
     is_right = IsGood(answers[i] == expected, "wrong", rows[i]->description()) && is_right;
   }
   return is_right;

@@ -183,7 +183,7 @@ int Run() {
       std::vector<kernels::RowOutput> expected;
       for (uint32_t i = first; i < std::min(count, first + uint32_t(kBatch)); ++i) {
         const uint64_t seed = absl::GetFlag(FLAGS_seed) * 10'000'000 + vocabulary + i;
-        const auto options = i % 2 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+        const auto options = i % 2 == 1 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain;
         const uint32_t size = vocabulary != 0 ? vocabulary : 1 + uint32_t(seed % 400);
         batch.push_back(std::make_unique<RandomRow>(seed, size, options));
         if (i % 4 >= 2) batch.back()->AskForMore();

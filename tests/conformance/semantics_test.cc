@@ -101,8 +101,8 @@ TEST(KeptLogMass, AllIsZeroNoneIsMinusInfinity) {
 }
 
 TEST_P(Semantics, LowestBadIdDecidesError) {
-  EXPECT_EQ(Sample(Request({0, kNaN, kInfinity})).error, RowError::kNaN);
-  EXPECT_EQ(Sample(Request({0, kInfinity, kNaN})).error, RowError::kLogitTooLarge);
+  EXPECT_EQ(Sample(Request({0, kNaN, kInfinity})).error, RowFault::kNaN);
+  EXPECT_EQ(Sample(Request({0, kInfinity, kNaN})).error, RowFault::kLogitTooLarge);
   EXPECT_EQ(Sample(Request({0, 1, 2, kNaN, kInfinity})).error_token, 3u);
 }
 
@@ -110,11 +110,11 @@ TEST_P(Semantics, BannedRawLogitsAreStillChecked) {
   Request request({0, kNaN, 1});
   const LogitEdit ban[] = {{1, LogitEdit::kBanned, 0, 0}};
   request.row.edits = ban;
-  EXPECT_EQ(Sample(request).error, RowError::kNaN);
+  EXPECT_EQ(Sample(request).error, RowFault::kNaN);
   const uint32_t allowed[] = {0, 2};
   request.row.has_allowed_tokens = true;
   request.row.allowed_tokens = allowed;
-  EXPECT_EQ(Sample(request).error, RowError::kNaN);
+  EXPECT_EQ(Sample(request).error, RowFault::kNaN);
 }
 
 TEST_P(Semantics, MaskedTokenIsNotEditedSoCannotFail) {
@@ -123,7 +123,7 @@ TEST_P(Semantics, MaskedTokenIsNotEditedSoCannotFail) {
   request.row.allowed_bits = bits;
   const LogitEdit edits[] = {{1, 0, law::CanonicalBits(65503.75f), 0}};
   request.row.edits = edits;
-  EXPECT_EQ(Sample(request).error, RowError::kNone);
+  EXPECT_EQ(Sample(request).error, RowFault::kNone);
 }
 
 TEST_P(Semantics, MaskedNaNsAreNotTokens) {
@@ -141,11 +141,11 @@ TEST_P(Semantics, PaddingIsNeverRead) {
 }
 
 TEST_P(Semantics, NoLiveTokenIsAnError) {
-  EXPECT_EQ(Sample(Request({-kInfinity, -65504, -1e9f})).error, RowError::kNoLiveToken);
+  EXPECT_EQ(Sample(Request({-kInfinity, -65504, -1e9f})).error, RowFault::kNoLiveToken);
   Request request({1, 2});
   request.row.has_allowed_tokens = true;
   RowOutput expected;
-  expected.error = RowError::kNoLiveToken;
+  expected.error = RowFault::kNoLiveToken;
   EXPECT_EQ(Sample(request), expected);
 }
 

@@ -44,7 +44,7 @@ std::vector<Placed> MakeRows(uint64_t seed) {
   uint64_t offset = 0;
   for (const auto& [vocabulary, count] : parts) {
     for (uint32_t i = 0; i < count; ++i) {
-      const auto options = i % 2 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+      const auto options = i % 2 == 1 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain;
       auto row = std::make_unique<RandomRow>(seed * 1'000'000 + vocabulary + i, vocabulary, options);
       if (i % 4 >= 2) row->AskForMore();
       const uint64_t bytes = row->tensor().size();

@@ -94,7 +94,7 @@ TEST_P(LanesTest, DistanceAndWeight) {
     static constexpr float kTemperatures[] = {0.01f, 0.1f, 0.7f, 1, 1.5f, 10, 100};
     law::Compile({.temperature = kTemperatures[random_() % 7]}, &parameters);
     const uint32_t max_key = law::Key(LiveBits());
-    const RowScale scale = ScaleOf(parameters, max_key);
+    const RowScale scale = MakeRowScale(parameters, max_key);
     Batch keys, t;
     for (uint32_t i = 0; i < kBatch; ++i) {
       const uint32_t near = i % 4 == 0 ? scale.first_live_key : i % 4 == 1 ? scale.first_weighted_key : max_key;

@@ -66,7 +66,7 @@ class LazyCopyTest : public ::testing::Test {
         request.logits = room.data();
         const ByteSegment segment = sent.segment();
         Scratch scratch;
-        Row row = LayRow(request, {{&segment, 1}, room.data()}, &scratch);
+        RowView row = LayRow(request, {{&segment, 1}, room.data()}, &scratch);
         LazyCopy lazy = CopyLazily(&scratch, row);
         row.lazy = &lazy;
         RowOutput answer;

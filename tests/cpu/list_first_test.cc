@@ -68,9 +68,9 @@ class ListFirstTest : public ::testing::Test {
       SCOPED_TRACE(target->name);
       Scratch scratch;
       RowOutput answer;
-      Row raw = LayRow(request_, RowCopy(), &scratch);
+      RowView raw = LayRow(request_, RowCopy(), &scratch);
       ASSERT_TRUE(ReadRow(target->kernels, request_, &scratch, &raw, &answer));
-      Row row = raw;
+      RowView row = raw;
       const bool listed = ListFirst(target->kernels, request_, raw, may_raise, &scratch, &row);
       check(listed, row);
     }
@@ -80,7 +80,7 @@ class ListFirstTest : public ::testing::Test {
   // or more. Returns the number of tokens that were listed on the last target.
   size_t ExpectListed(size_t least, bool may_raise = false) {
     size_t number = 0;
-    OnAllTargets(may_raise, [&](bool listed, const Row& row) {
+    OnAllTargets(may_raise, [&](bool listed, const RowView& row) {
       ASSERT_TRUE(listed);
       EXPECT_TRUE(row.IsOnlyListed());
       std::vector<Candidate> expected;
@@ -100,7 +100,7 @@ class ListFirstTest : public ::testing::Test {
     return number;
   }
   void ExpectNotListed(bool may_raise = false) {
-    OnAllTargets(may_raise, [](bool listed, const Row& row) {
+    OnAllTargets(may_raise, [](bool listed, const RowView& row) {
       EXPECT_FALSE(listed);
       EXPECT_FALSE(row.IsOnlyListed());
     });

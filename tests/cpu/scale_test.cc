@@ -66,7 +66,7 @@ TEST(RowScale, FirstKeyOfShapesIsTheLaws) {
   for (uint64_t n = 0; n < sortition::testing::Scaled(300'000); ++n) {
     const auto [shape, max_key, bound] = RandomShape(&random);
     const uint32_t expected = law::FirstKeyKept(law::kCutWithin, bound, max_key, shape);
-    const uint32_t first = FirstKeyWithin(bound, max_key, ScaleOf(shape, max_key));
+    const uint32_t first = FirstKeyWithin(bound, max_key, MakeRowScale(shape, max_key));
     ASSERT_EQ(std::max(first, law::kLowestKey), expected) << n;
   }
 }
@@ -76,7 +76,7 @@ TEST(RowScale, FirstKeyWithinDepthIsTheLaws) {
   for (uint64_t n = 0; n < sortition::testing::Scaled(300'000); ++n) {
     const auto [shape, max_key, bound] = RandomShape(&random);
     const law::Shape unit = law::UnitShape(shape, law::KeyBits(max_key));
-    ASSERT_EQ(FirstKeyWithinDepth(bound, max_key, ScaleOf(unit, max_key)),
+    ASSERT_EQ(FirstKeyWithinDepth(bound, max_key, MakeRowScale(unit, max_key)),
               law::FirstKeyKept(law::kCutDepth, bound, max_key, unit))
         << n;
   }
@@ -90,7 +90,7 @@ TEST(RowScale, LogitBelowIsSlightlyBelow) {
     law::Compile({.temperature = kTemperatures[random() % 8]}, &parameters);
     const float max = float(int32_t(random() % 131007) - 65503) / float(1 << (random() % 24));
     const uint32_t max_bits = law::CanonicalBits(max);
-    const RowScale row = ScaleOf(parameters, law::Key(max_bits));
+    const RowScale row = MakeRowScale(parameters, law::Key(max_bits));
     const auto t = uint32_t(random() % law::kDeadFromDistance) >> (random() % 32);
     const float below = LogitBelow(std::bit_cast<float>(max_bits), float(t), row);
     if (below <= -65504) continue;
@@ -124,7 +124,7 @@ TEST(SentFrom, AgreesWithKeys) {
 TEST(RowScale, KnowsDeadTokensAndZeroWeights) {
   const RowParameters parameters;
   const uint32_t max_key = law::Key(std::bit_cast<uint32_t>(12.5f));
-  const RowScale row = ScaleOf(parameters, max_key);
+  const RowScale row = MakeRowScale(parameters, max_key);
   EXPECT_NE(law::Distance(law::KeyBits(row.first_live_key), row.scale), law::kDead);
   EXPECT_EQ(law::Distance(law::KeyBits(row.first_live_key - 1), row.scale), law::kDead);
   EXPECT_LT(law::Distance(law::KeyBits(row.first_weighted_key), row.scale), 45u << 26);

@@ -41,7 +41,7 @@ void ExpectNear(const Spread& spread, const Exact& exact) {
   EXPECT_LE(std::fabs(spread.squares - exact.squares), kSpreadError * exact.squares);
 }
 
-RowRequest RequestOf(const std::vector<float>& logits) {
+RowRequest MakeRequest(const std::vector<float>& logits) {
   static const RowParameters parameters;
   RowRequest request;
   request.logits = logits.data();
@@ -61,11 +61,11 @@ TEST(Spread, WithinErrorOnEveryTarget) {
       const bool masked = std::uniform_real_distribution<float>(0, 1)(random) < masked_share;
       logit = masked ? -std::numeric_limits<float>::infinity() : normal(random);
     }
-    const RowRequest request = RequestOf(logits);
+    const RowRequest request = MakeRequest(logits);
     for (const Target* target : RunnableTargets()) {
       SCOPED_TRACE(target->name);
       Scratch scratch;
-      const Row row = LayRow(request, {}, &scratch);
+      const RowView row = LayRow(request, {}, &scratch);
       ExpectNear(target->kernels.SumSpread(row, kLowest), ExactOf(logits, kLowest));
     }
   }
@@ -82,12 +82,12 @@ TEST(Spread, OfFirstPassWithinErrorOnEveryTarget) {
     for (const float odd : {0.0f, kLowest, -33.0f, -1e9f, -std::numeric_limits<float>::infinity()}) {
       std::vector<float> row_logits = logits;
       row_logits[odd_token] = odd;
-      const RowRequest request = RequestOf(row_logits);
+      const RowRequest request = MakeRequest(row_logits);
       for (const Target* target : RunnableTargets()) {
         SCOPED_TRACE(::testing::Message() << target->name << ", " << odd << " at " << odd_token);
         Scratch scratch;
         RowOutput answer;
-        Row row = LayRow(request, {}, &scratch);
+        RowView row = LayRow(request, {}, &scratch);
         row.sums_logits = true;
         ASSERT_TRUE(ReadRow(target->kernels, request, &scratch, &row, &answer));
         ASSERT_GE(row.spread.groups, 100 - 16);

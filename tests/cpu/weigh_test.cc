@@ -30,7 +30,7 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
   request.logits = logits.data();
   request.live_vocabulary = uint32_t(logits.size());
   request.parameters = &parameters;
-  const RowScale scale = ScaleOf(parameters, KeyOf(max));
+  const RowScale scale = MakeRowScale(parameters, KeyOf(max));
   std::vector<uint32_t> groups(GroupsOf(request.live_vocabulary));
   std::iota(groups.begin(), groups.end(), 0u);
   for (uint32_t first = 0; first < groups.size(); first += groups_a_sum) {
@@ -50,7 +50,7 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
     }
     for (const Target* target : RunnableTargets()) {
       Scratch scratch;
-      const Row row = LayRow(request, {}, &scratch);
+      const RowView row = LayRow(request, {}, &scratch);
       const auto moments = [&](MomentsWanted wanted) {
         return target->kernels.SumMoments(row, &groups[first], count, kLastLive, scale, wanted);
       };

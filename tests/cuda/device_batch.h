@@ -35,7 +35,7 @@ inline std::unique_ptr<devices::CudaDevice> StartOn(const FakeCudaDriver& driver
 struct Rows {
   explicit Rows(int count, uint32_t vocabulary = 700, uint64_t seed = 1) {
     for (int i = 0; i < count; ++i) {
-      const auto options = i % 3 == 1 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain;
+      const auto options = i % 3 == 1 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain;
       rows.push_back(std::make_unique<kernels::RandomRow>(seed + uint64_t(i), vocabulary, options));
       if (i % 3 == 2) rows.back()->AskForMore();
     }

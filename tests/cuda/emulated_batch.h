@@ -61,7 +61,7 @@ class EmulatedBatch {
 
   void Launch(uint32_t multiprocessors, uint64_t seed) {
     const kernels::cuda::BatchView view =
-        chunk_.ViewOf(Address(upload_), Address(work_), Address(download_), multiprocessors);
+        chunk_.MakeView(Address(upload_), Address(work_), Address(download_), multiprocessors);
     const uint32_t sections = chunk_.geometry(multiprocessors).sections;
     RunEmulated(CudaKernel::kRead, view, chunk_.rows(), sections, seed, &memory_);
     const uint32_t rows = chunk_.rows();
@@ -71,7 +71,7 @@ class EmulatedBatch {
 
   std::vector<kernels::RowOutput> Answers() {
     std::vector<kernels::RowOutput> answers;
-    for (uint32_t row = 0; row < chunk_.rows(); ++row) answers.push_back(chunk_.OutputOf(row, Aligned(download_)));
+    for (uint32_t row = 0; row < chunk_.rows(); ++row) answers.push_back(chunk_.ReadOutput(row, Aligned(download_)));
     return answers;
   }
 

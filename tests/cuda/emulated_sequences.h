@@ -42,7 +42,7 @@ class EmulatedSequences {
                        .position = 5,
                        .counts = 1};
   }
-  void Draw(uint32_t row, uint32_t token, kernels::RowError error = kernels::RowError::kNone) {
+  void Draw(uint32_t row, uint32_t token, kernels::RowFault error = kernels::RowFault::kNone) {
     outputs_[row].error = error;
     outputs_[row].error_token = outputs_[row].token = token;
     tokens_[row] = int32_t(token);
@@ -71,7 +71,7 @@ class EmulatedSequences {
   }
 
   std::vector<kernels::LogitEdit> edits_;
-  std::vector<kernels::cuda::Sequence> sequences_;
+  std::vector<kernels::cuda::DeviceSequence> sequences_;
   std::vector<kernels::cuda::RowInput> inputs_;
   std::vector<kernels::cuda::RawOutput> outputs_;
   std::vector<int32_t> tokens_;

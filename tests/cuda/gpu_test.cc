@@ -51,7 +51,7 @@ class Gpu : public ::testing::Test {
   std::unique_ptr<const Hardware> hardware_;
 };
 
-client::SequenceOptions OptionsOf(uint32_t row, uint32_t vocabulary) {
+client::SequenceOptions MakeOptions(uint32_t row, uint32_t vocabulary) {
   client::SequenceOptions options;
   options.request_id = "row-" + std::to_string(row);
   options.vocabulary_size = vocabulary;
@@ -98,8 +98,8 @@ TEST_F(Gpu, StreamEqualsLocalSequences) {
   ASSERT_TRUE(stream.ok()) << stream.status();
   std::vector<std::unique_ptr<client::LocalSequence>> on_host;
   for (uint32_t row = 0; row < kRows; ++row) {
-    on_host.push_back(*client::LocalSequence::Open(OptionsOf(row, kVocabulary)));
-    ASSERT_TRUE((*stream)->Put(row, *client::LocalSequence::Open(OptionsOf(row, kVocabulary))).ok());
+    on_host.push_back(*client::LocalSequence::Open(MakeOptions(row, kVocabulary)));
+    ASSERT_TRUE((*stream)->Put(row, *client::LocalSequence::Open(MakeOptions(row, kVocabulary))).ok());
   }
   std::vector<uint32_t> all(kRows);
   std::iota(all.begin(), all.end(), 0);
@@ -141,7 +141,7 @@ TEST_F(Gpu, CompactRowsAreThoseOfTheProcessor) {
     std::vector<std::unique_ptr<kernels::RandomRow>> rows;
     std::vector<kernels::RowParameters> parameters;
     for (uint64_t seed = 1; rows.size() < kRows; ++seed) {
-      auto row = std::make_unique<kernels::RandomRow>(seed, vocabulary, kernels::RowOptions::kPlain);
+      auto row = std::make_unique<kernels::RandomRow>(seed, vocabulary, kernels::OptionsKind::kPlain);
       const kernels::RowRequest& request = row->request();
       if (request.dtype != kernels::DType::kBF16 || request.live_vocabulary != vocabulary) continue;
       ASSERT_TRUE(device.Upload(row_bytes * rows.size(), row->tensor()).ok());

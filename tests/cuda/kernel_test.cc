@@ -122,7 +122,7 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
   std::vector<std::unique_ptr<RandomRow>> rows;
   Batch batch;
   for (uint64_t seed = 0; seed < testing::Scaled(24); ++seed) {
-    const RowOptions options = seed % 2 == 0 ? RowOptions::kPlain : RowOptions::kChained;
+    const OptionsKind options = seed % 2 == 0 ? OptionsKind::kPlain : OptionsKind::kChained;
     rows.push_back(std::make_unique<RandomRow>(3'000'000 + seed, 5000, options));
     if (seed % 4 == 3) rows.back()->AskForMore();
     batch.AddRow(rows.back()->request());
@@ -139,7 +139,7 @@ TEST(CudaKernel, LaunchesCanBeRepeated) {
 
 TEST(CudaKernel, FiltersKeepTheLeast) {
   for (uint64_t seed = 0; seed < 40 + testing::Scaled(200); ++seed) {
-    RandomRow row(5'000'000 + seed, seed % 8 == 0 ? 5000 : 1 + uint32_t(seed * 7919 % 300), RowOptions::kChained);
+    RandomRow row(5'000'000 + seed, seed % 8 == 0 ? 5000 : 1 + uint32_t(seed * 7919 % 300), OptionsKind::kChained);
     row.KeepAtLeast();
     Batch batch;
     batch.AddRow(row.request());
@@ -151,13 +151,13 @@ TEST(CudaKernel, FiltersKeepTheLeast) {
 TEST(CudaKernel, LogprobsEqualHosts) {
   uint64_t compared = 0;
   for (uint64_t seed = 0; seed < 60 + testing::Scaled(140); ++seed) {
-    RandomRow row(4'000'000 + seed, 300, seed % 2 == 0 ? RowOptions::kPlain : RowOptions::kChained);
+    RandomRow row(4'000'000 + seed, 300, seed % 2 == 0 ? OptionsKind::kPlain : OptionsKind::kChained);
     if (seed % 4 == 3) row.AskForMore();
     const RowParameters& parameters = *row.request().parameters;
     Batch batch;
     batch.AddRow(row.request());
     const RowOutput answer = batch.Run(1, seed)[0];
-    if (answer.error != RowError::kNone) continue;
+    if (answer.error != RowFault::kNone) continue;
     const auto expect_equal = [&](const Distribution& distribution, double temperature,
                                   const DistributionOutput& output, const TopToken* top) {
       EXPECT_EQ(output.logprob, law::Logprob(distribution, distribution.chosen.bits, temperature));
@@ -181,7 +181,7 @@ TEST(CudaGeometry, BlocksCoverRowsAndUseEverySm) {
   for (const uint32_t groups : {1u, 31u, 32u, 33u, 2004u, 2374u, 2560u, 16384u}) {
     const uint32_t tiles = (groups + kTileGroups - 1) / kTileGroups;
     for (const uint32_t rows : {1u, 2u, 7u, 32u, 131u, 256u, 512u, 4096u, 65535u}) {
-      const Geometry geometry = GeometryOf(rows, groups, kMultiprocessors);
+      const Geometry geometry = ChooseGeometry(rows, groups, kMultiprocessors);
       EXPECT_EQ(geometry.section_groups % kTileGroups, 0u);
       EXPECT_LE(geometry.section_groups, kMaxSectionGroups);
       EXPECT_GE(geometry.sections * geometry.section_groups, groups) << rows << " x " << groups;
@@ -191,9 +191,9 @@ TEST(CudaGeometry, BlocksCoverRowsAndUseEverySm) {
       EXPECT_GE(geometry.sections * rows, std::min(tiles * rows, kMultiprocessors)) << rows << " x " << groups;
     }
   }
-  EXPECT_EQ(GeometryOf(1, GroupsOf(128'256), kMultiprocessors).sections, 63u) << "one row: a block a tile";
-  EXPECT_EQ(GeometryOf(512, GroupsOf(128'256), kMultiprocessors).sections, 2u);
-  EXPECT_EQ(GeometryOf(2048, GroupsOf(65'536), kMultiprocessors).sections, 1u);
+  EXPECT_EQ(ChooseGeometry(1, GroupsOf(128'256), kMultiprocessors).sections, 63u) << "one row: a block a tile";
+  EXPECT_EQ(ChooseGeometry(512, GroupsOf(128'256), kMultiprocessors).sections, 2u);
+  EXPECT_EQ(ChooseGeometry(2048, GroupsOf(65'536), kMultiprocessors).sections, 1u);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace sortition::testing::sequence_kernel_test {
 namespace {
 
 using kernels::LogitEdit;
-using kernels::RowError;
+using kernels::RowFault;
 
 TEST(SequenceKernel, CountsAsTheLawDoes) {
   CountedSequences sequences;
@@ -23,14 +23,14 @@ TEST(SequenceKernel, ErrorsMakeLaterDrawsVoid) {
   for (uint32_t row = 0; row < kSequenceRows; ++row) sequences.Start(row, 1, 0, row == 1 ? 2 : kMostSequenceEdits);
   for (uint32_t step = 0; step < 5; ++step) {
     for (uint32_t row = 0; row < kSequenceRows; ++row) {
-      sequences.Draw(row, 10 + step, row == 0 && step == 2 ? RowError::kNaN : RowError::kNone);
+      sequences.Draw(row, 10 + step, row == 0 && step == 2 ? RowFault::kNaN : RowFault::kNone);
     }
     sequences.Launch(true);
     EXPECT_EQ(sequences.token(2), int32_t(10 + step));
-    EXPECT_EQ(sequences.output(0).error, step < 2 ? RowError::kNone : RowError::kNaN);
+    EXPECT_EQ(sequences.output(0).error, step < 2 ? RowFault::kNone : RowFault::kNaN);
     EXPECT_EQ(sequences.token(0), step > 2 ? -1 : int32_t(10 + step));
     // The list has room for two tokens. The third one is drawn, and ends the sequence.
-    EXPECT_EQ(sequences.output(1).error, step < 3 ? RowError::kNone : RowError::kTooManyEdits);
+    EXPECT_EQ(sequences.output(1).error, step < 3 ? RowFault::kNone : RowFault::kTooManyEdits);
     EXPECT_EQ(sequences.token(1), step < 3 ? int32_t(10 + step) : -1);
   }
   EXPECT_EQ(sequences.output(0).error_token, 12u);

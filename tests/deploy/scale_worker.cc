@@ -132,7 +132,7 @@ Sampler Connect(uint32_t worker) {
   options.retry.backoff.max = absl::Milliseconds(200);
   options.retry.connect_timeout = absl::Seconds(2);
   options.default_timeout = absl::GetFlag(FLAGS_timeout);
-  options.rows.form = client::RowOptions::Form::kFull;  // devices carry the load
+  options.rows.form = client::RowFormOptions::Form::kFull;  // devices carry the load
   return Sampler(client::Client::Connect(std::move(options)), worker);
 }
 

@@ -42,7 +42,7 @@ class Logits {
   kernels::RowParameters parameters_;
 };
 
-std::vector<DeviceRow> BatchOf(std::initializer_list<const Logits*> logits) {
+std::vector<DeviceRow> MakeBatch(std::initializer_list<const Logits*> logits) {
   std::vector<DeviceRow> rows;
   for (const Logits* l : logits) rows.push_back(l->Row());
   return rows;
@@ -63,7 +63,7 @@ TEST(CpuDevice, RunsTheNamedTarget) {
   CpuDevice device({.threads = 1, .target = "scalar"});
   EXPECT_TRUE(device.description().hardware.ends_with(", scalar"));
   const Logits logits(3);
-  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).outputs.at(0).token, 3u);
+  EXPECT_EQ(RunBatch(&device, MakeBatch({&logits})).outputs.at(0).token, 3u);
   EXPECT_DEATH(CpuDevice({.threads = 1, .target = "avx5"}), "target");
 }
 
@@ -71,7 +71,7 @@ TEST(CpuDevice, ZeroThreadsMeansAllCores) {
   CpuDevice device({.threads = 0});
   EXPECT_GE(device.description().batches_in_flight, 1u);
   const Logits logits(3);
-  EXPECT_EQ(RunBatch(&device, BatchOf({&logits})).outputs.at(0).token, 3u);
+  EXPECT_EQ(RunBatch(&device, MakeBatch({&logits})).outputs.at(0).token, 3u);
 }
 
 TEST(CpuDevice, AnswersInBatchOrder) {
@@ -92,7 +92,7 @@ TEST(CpuDevice, RunsABatchOnTheCallersThread) {
   const Logits a(3), b(99);
   std::vector<uint32_t> tokens;
   const auto caller = std::this_thread::get_id();
-  const std::vector<DeviceRow> rows = BatchOf({&a, &b});
+  const std::vector<DeviceRow> rows = MakeBatch({&a, &b});
   const std::vector<const DeviceRow*> batch = {&rows[0], &rows[1]};
   device.RunHere(batch, [&](const BatchOutput& result) {
     EXPECT_EQ(std::this_thread::get_id(), caller);
@@ -107,10 +107,10 @@ TEST(CpuDevice, BadRowFailsAlone) {
   const Logits good(1);
   Logits bad(2);
   bad.values()[50] = std::nanf("");
-  const BatchOutput result = RunBatch(&device, BatchOf({&good, &bad, &good}));
+  const BatchOutput result = RunBatch(&device, MakeBatch({&good, &bad, &good}));
   ASSERT_TRUE(result.status.ok());
   EXPECT_EQ(result.outputs[0].token, 1u);
-  EXPECT_EQ(result.outputs[1].error, kernels::RowError::kNaN);
+  EXPECT_EQ(result.outputs[1].error, kernels::RowFault::kNaN);
   EXPECT_EQ(result.outputs[1].error_token, 50u);
   EXPECT_EQ(result.outputs[2].token, 1u);
 }
@@ -134,8 +134,8 @@ TEST(CpuDevice, CallbackMaySubmit) {
   const Logits second(2);
   BatchOutput result;
   absl::Notification done;
-  device.Submit(BatchOf({&first}), [&](BatchOutput) {
-    device.Submit(BatchOf({&second}), [&](BatchOutput r) {
+  device.Submit(MakeBatch({&first}), [&](BatchOutput) {
+    device.Submit(MakeBatch({&second}), [&](BatchOutput r) {
       result = std::move(r);
       done.Notify();
     });
@@ -148,8 +148,8 @@ TEST(CpuDevice, ThreadsThatSleepWakeForEveryBatch) {
   CpuDevice device({.threads = 3});
   const Logits logits(42);
   for (int n = 0; n < 300; ++n) {
-    for (const BatchOutput& result :
-         {RunBatch(&device, BatchOf({&logits})), RunBatch(&device, BatchOf({&logits, &logits, &logits, &logits}))}) {
+    for (const BatchOutput& result : {RunBatch(&device, MakeBatch({&logits})),
+                                      RunBatch(&device, MakeBatch({&logits, &logits, &logits, &logits}))}) {
       for (const kernels::RowOutput& answer : result.outputs) EXPECT_EQ(answer.token, 42u);
     }
   }
@@ -166,7 +166,7 @@ TEST(CpuDevice, ThreadsSubmitConcurrently) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < kBatches; ++n) {
-        device.Submit(BatchOf({&logits, &logits, &logits}), [&](BatchOutput result) {
+        device.Submit(MakeBatch({&logits, &logits, &logits}), [&](BatchOutput result) {
           for (const kernels::RowOutput& answer : result.outputs) right += answer.token == 42;
           done.DecrementCount();
         });
@@ -186,13 +186,13 @@ TEST(CpuDevice, DestructionFinishesSubmittedBatches) {
     absl::Notification started;
     absl::Notification go;
     // Occupies the only thread, so that the other batches still wait when destruction begins.
-    device.Submit(BatchOf({&logits}), [&](BatchOutput result) {
+    device.Submit(MakeBatch({&logits}), [&](BatchOutput result) {
       answered += int(result.outputs.size());
       started.Notify();
       go.WaitForNotification();
     });
     for (int n = 0; n < 10; ++n) {
-      device.Submit(BatchOf({&logits, &logits}), [&](BatchOutput result) { answered += int(result.outputs.size()); });
+      device.Submit(MakeBatch({&logits, &logits}), [&](BatchOutput result) { answered += int(result.outputs.size()); });
     }
     started.WaitForNotification();
     go.Notify();
@@ -203,7 +203,7 @@ TEST(CpuDevice, DestructionFinishesSubmittedBatches) {
 TEST(CpuDeviceDeathTest, RefusesBatchesBeyondLimits) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   const Logits logits(1);
-  EXPECT_DEATH(CpuDevice({.threads = 1, .max_batch_rows = 1}).Submit(BatchOf({&logits, &logits}), [](BatchOutput) {}),
+  EXPECT_DEATH(CpuDevice({.threads = 1, .max_batch_rows = 1}).Submit(MakeBatch({&logits, &logits}), [](BatchOutput) {}),
                "broken invariant");
   EXPECT_DEATH(CpuDevice({.threads = 1}).Submit({}, [](BatchOutput) {}), "broken invariant");
 }

@@ -152,7 +152,7 @@ TEST_F(DeviceMemoryTest, RowsForServersElsewhereAreStatedThere) {
   const auto server = StartServer();
   client::ClientOptions options = QuickOptions({server->address()});
   options.transport.shared_memory_bytes = 0;
-  options.rows = {.form = client::RowOptions::Form::kAuto, .count = 64};
+  options.rows = {.form = client::RowFormOptions::Form::kAuto, .count = 64};
   const auto client = Connect(options);
   const auto rows = MakeRows();
   const auto memory = ShareStated(client.get(), *rows);
@@ -181,7 +181,7 @@ TEST_F(DeviceMemoryTest, RowsThatDeviceDoesNotStateGoWhole) {
   const auto server = StartServer();
   client::ClientOptions options = QuickOptions({server->address()});
   options.transport.shared_memory_bytes = 0;
-  options.rows = {.form = client::RowOptions::Form::kCompact, .count = 64};
+  options.rows = {.form = client::RowFormOptions::Form::kCompact, .count = 64};
   const auto client = Connect(options);
   const auto rows = MakeRows();
   const auto memory = ShareStated(client.get(), *rows);

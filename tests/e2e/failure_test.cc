@@ -162,7 +162,7 @@ TEST(FailureTest, FallbackServesUntilServerReturns) {
 TEST(FailureTest, FrozenServerCostsDeadlineButNoToken) {
   const auto server = StartServer();
   client::ClientOptions whole = QuickOptions({server->address()});
-  whole.rows.form = client::RowOptions::Form::kFull;
+  whole.rows.form = client::RowFormOptions::Form::kFull;
   const auto client = Connect(std::move(whole));
   // More bytes than the connection can swallow while nothing reads.
   constexpr uint32_t kVocabulary = 1u << 19;

@@ -24,7 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
 
-client::ClientOptions OptionsOf(const std::string& target, uint32_t index, uint32_t count) {
+client::ClientOptions MakeOptions(const std::string& target, uint32_t index, uint32_t count) {
   client::ClientOptions options = QuickOptions({target});
   options.worker_session = "ranks";
   options.shard = ShardOf(index, count);
@@ -64,7 +64,7 @@ TEST_P(RanksTest, TokensEqualWholeRowsOnEveryTransport) {
        {Case{TransportKind::kGrpc, false, server->address()}, Case{TransportKind::kGrpc, false, path + "_stream.sock"},
         Case{TransportKind::kGrpc, true, server->address()}, Case{TransportKind::kRing, true, path + "_memory.sock"}}) {
     OnRanks(count, [&](uint32_t index) {
-      client::ClientOptions options = OptionsOf(how.target, index, count);
+      client::ClientOptions options = MakeOptions(how.target, index, count);
       options.worker_session = absl::StrCat("transport ", static_cast<int>(how.kind), how.row_memory, how.target);
       options.transport.kind = how.kind;
       if (!how.row_memory) options.transport.shared_memory_bytes = 0;
@@ -139,7 +139,7 @@ TEST(RankTaskTest, ScoresDraftsAndCutsEqualWholeRows) {
   const auto whole = Connect(QuickOptions({server->address()}));
   const std::vector<std::string> expected = MixedSteps(whole.get(), std::nullopt);
   OnRanks(kRanks, [&](uint32_t index) {
-    const client::ClientOptions options = OptionsOf(server->address(), index, kRanks);
+    const client::ClientOptions options = MakeOptions(server->address(), index, kRanks);
     const auto client = Connect(options);
     EXPECT_EQ(MixedSteps(client.get(), options.shard), expected);
   });
@@ -155,8 +155,8 @@ TEST(RankTaskTest, CompactShardsEqualWholeRows) {
   const auto decided = [&] { return server::Metric(metrics, "sortition_compact_rows_total{outcome=\"decided\"}"); };
   EXPECT_EQ(decided(), 0);
   OnRanks(kRanks, [&](uint32_t index) {
-    client::ClientOptions options = OptionsOf(address, index, kRanks);
-    options.rows = {client::RowOptions::Form::kCompact, 40};
+    client::ClientOptions options = MakeOptions(address, index, kRanks);
+    options.rows = {client::RowFormOptions::Form::kCompact, 40};
     const auto client = Connect(options);
     EXPECT_EQ(MixedSteps(client.get(), options.shard, KeepFew), expected);
   });
@@ -172,7 +172,7 @@ TEST(RankLossTest, KilledAndRestartedServerChangesNoToken) {
   const RankTexts texts(400);
   std::atomic<int> furthest = 0;
   const auto step = [&](uint32_t index) {
-    Rank rank(&texts, OptionsOf(address, index, kRanks));
+    Rank rank(&texts, MakeOptions(address, index, kRanks));
     while (rank.done() < texts.steps() && !HasFatalFailure()) {
       rank.Step();
       if (index == 0) furthest = rank.done();
@@ -196,13 +196,13 @@ TEST(RankLossTest, RestartedRankContinues) {
   const auto server = StartServer();
   const RankTexts texts(24);
   OnRanks(kRanks, [&](uint32_t index) {
-    auto rank = std::make_unique<Rank>(&texts, OptionsOf(server->address(), index, kRanks));
+    auto rank = std::make_unique<Rank>(&texts, MakeOptions(server->address(), index, kRanks));
     while (rank->done() < texts.steps() && !HasFatalFailure()) {
       rank->Step();
       const int done = rank->done();
       if (done % 8 != static_cast<int>(index) * 2) continue;
       rank.reset();
-      rank = std::make_unique<Rank>(&texts, OptionsOf(server->address(), index, kRanks), done);
+      rank = std::make_unique<Rank>(&texts, MakeOptions(server->address(), index, kRanks), done);
     }
   });
 }
@@ -213,7 +213,7 @@ TEST(RankLossTest, StreamsOfBoundedAgeChangeNoToken) {
   const auto server = StartServer({"--max_stream_age=30ms"});
   const RankTexts texts(300);
   OnRanks(kRanks, [&](uint32_t index) {
-    Rank rank(&texts, OptionsOf(server->address(), index, kRanks));
+    Rank rank(&texts, MakeOptions(server->address(), index, kRanks));
     while (rank.done() < texts.steps() && !HasFatalFailure()) rank.Step();
   });
 }
@@ -226,7 +226,7 @@ TEST(RankLossTest, DrainedServerHandsRanksOverAtOnce) {
   const RankTexts texts(300);
   std::atomic<int> furthest = 0;
   const auto step = [&](uint32_t index) {
-    Rank rank(&texts, OptionsOf(address, index, kRanks));
+    Rank rank(&texts, MakeOptions(address, index, kRanks));
     while (rank.done() < texts.steps() && !HasFatalFailure()) {
       const absl::Time start = absl::Now();
       rank.Step();
@@ -249,7 +249,7 @@ TEST(RankLossTest, MissingRankIsNamedNothingIsLost) {
   const RankTexts texts(3);
   std::atomic<int> told = 0;
   OnRanks(kRanks, [&](uint32_t index) {
-    Rank rank(&texts, OptionsOf(server->address(), index, kRanks));
+    Rank rank(&texts, MakeOptions(server->address(), index, kRanks));
     rank.Step();
     if (index != 1) {
       for (const client::RowResult& outcome : rank.TryStep(Within(absl::Seconds(2)))) {
@@ -276,7 +276,7 @@ std::vector<client::RowResult> OutcomesOf(const std::string& target, const std::
   std::vector<client::RowResult> outcomes(count);
   std::barrier opened_by_all(count);
   OnRanks(count, [&](uint32_t index) {
-    client::ClientOptions options = OptionsOf(target, index, count);
+    client::ClientOptions options = MakeOptions(target, index, count);
     options.worker_session = session;
     options.shard = shards[index];
     client::SequenceOptions sequence = texts.options(0);
@@ -335,7 +335,7 @@ TEST(RankLossTest, MismatchedShardsAreRefusedByField) {
 
 TEST(RankLossTest, MisfitStepIsRefusedBeforeSending) {
   const auto server = StartServer();
-  const auto client = Connect(OptionsOf(server->address(), 1, 2));
+  const auto client = Connect(MakeOptions(server->address(), 1, 2));
   client::SequenceOptions sequence;
   sequence.request_id = "r";
   sequence.vocabulary_size = 1000;

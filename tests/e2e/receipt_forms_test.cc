@@ -52,7 +52,8 @@ class ReceiptForms : public ::testing::Test {
     for (float& x : logits_) x = float(random() % 8192) / 512;
   }
 
-  std::unique_ptr<Client> Connect(client::RowOptions::Form form, std::optional<client::VocabularyShard> shard = {}) {
+  std::unique_ptr<Client> Connect(client::RowFormOptions::Form form,
+                                  std::optional<client::VocabularyShard> shard = {}) {
     ClientOptions options;
     options.targets = {server_.Serving("listen")};
     options.transport.kind = client::TransportKind::kGrpc;
@@ -96,7 +97,7 @@ class ReceiptForms : public ::testing::Test {
     EXPECT_EQ(text.receipts.size(), kTokens);
     return text;
   }
-  Text DrawAs(client::RowOptions::Form form) {
+  Text DrawAs(client::RowFormOptions::Form form) {
     const auto client = Connect(form);
     const auto log = std::make_shared<client::ReceiptLog>();
     auto sequence = Open(client.get(), log);
@@ -104,7 +105,7 @@ class ReceiptForms : public ::testing::Test {
     return End(std::move(sequence), log.get());
   }
   Text DrawInShards() {
-    using Form = client::RowOptions::Form;
+    using Form = client::RowFormOptions::Form;
     const auto first = Connect(Form::kAuto, client::VocabularyShard{0, 2, 0, kSplit, kVocabulary});
     const auto second = Connect(Form::kAuto, client::VocabularyShard{1, 2, kSplit, kVocabulary - kSplit, kVocabulary});
     const auto log = std::make_shared<client::ReceiptLog>();
@@ -142,9 +143,9 @@ class ReceiptForms : public ::testing::Test {
 };
 
 TEST_F(ReceiptForms, WholeCompactAndShardsAreAlike) {
-  const Text whole = DrawAs(client::RowOptions::Form::kFull);
+  const Text whole = DrawAs(client::RowFormOptions::Form::kFull);
   EXPECT_LE(CompactRows(), 0);
-  const Text compact = DrawAs(client::RowOptions::Form::kCompact);
+  const Text compact = DrawAs(client::RowFormOptions::Form::kCompact);
   EXPECT_EQ(CompactRows(), int(kTokens));
   const Text shards = DrawInShards();
   EXPECT_EQ(CompactRows(), int(kTokens));
@@ -164,7 +165,7 @@ TEST_F(ReceiptForms, WholeCompactAndShardsAreAlike) {
 }
 
 TEST_F(ReceiptForms, LogOfAnotherRankIsRefused) {
-  const auto client = Connect(client::RowOptions::Form::kAuto,
+  const auto client = Connect(client::RowFormOptions::Form::kAuto,
                               client::VocabularyShard{1, 2, kSplit, kVocabulary - kSplit, kVocabulary});
   client::SequenceOptions options;
   options.request_id = "text";

@@ -38,7 +38,7 @@ std::unique_ptr<process::ServerProcess> StartSharing(const char* name, std::vect
   return StartServer(flags);
 }
 
-client::ClientOptions OptionsOf(TransportKind kind, std::vector<std::string> targets) {
+client::ClientOptions MakeOptions(TransportKind kind, std::vector<std::string> targets) {
   client::ClientOptions options = QuickOptions(std::move(targets));
   options.transport.kind = kind;
   options.transport.shared_memory_bytes = 1 << 20;
@@ -47,7 +47,7 @@ client::ClientOptions OptionsOf(TransportKind kind, std::vector<std::string> tar
 
 // All rows travel within the gRPC stream.
 client::ClientOptions WithoutRowMemory(std::vector<std::string> targets) {
-  client::ClientOptions options = OptionsOf(TransportKind::kGrpc, std::move(targets));
+  client::ClientOptions options = MakeOptions(TransportKind::kGrpc, std::move(targets));
   options.transport.shared_memory_bytes = 0;
   return options;
 }
@@ -61,7 +61,7 @@ TEST(SharedMemoryTest, TextsEqualReference) {
   const auto server = StartSharing("texts");
   for (const auto& [asked, got] :
        {std::pair(TransportKind::kGrpc, TransportKind::kGrpc), std::pair(TransportKind::kAuto, TransportKind::kRing)}) {
-    const auto client = Connect(OptionsOf(asked, {server->address()}));
+    const auto client = Connect(MakeOptions(asked, {server->address()}));
     EXPECT_EQ(client->transport_in_use().kind, got);
     EXPECT_TRUE(client->transport_in_use().row_memory);
     EXPECT_EQ(client->transport_in_use().note, "");
@@ -72,9 +72,9 @@ TEST(SharedMemoryTest, TextsEqualReference) {
 
 TEST(SharedMemoryTest, AutoWithoutFreeRingStaysOnStream) {
   const auto server = StartSharing("no_ring", {"--max_rings=1"});
-  const auto first = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  const auto first = Connect(MakeOptions(TransportKind::kAuto, {server->address()}));
   EXPECT_EQ(first->transport_in_use().kind, TransportKind::kRing);
-  const auto second = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  const auto second = Connect(MakeOptions(TransportKind::kAuto, {server->address()}));
   ExpectGrpc(*second, /*row_memory=*/true);
   EXPECT_THAT(second->transport_in_use().note, ::testing::HasSubstr("max_rings 1"));
   Texts texts(second.get(), "text");
@@ -108,7 +108,7 @@ TEST(SharedMemoryTest, MovedStreamLeavesNothingBehind) {
   const std::string address = process.Serving("listen");
   const auto stays = Connect(WithoutRowMemory({address}));
   EXPECT_EQ(ConnectionsTo(address), 1);
-  const auto moves = Connect(OptionsOf(TransportKind::kAuto, {address}));
+  const auto moves = Connect(MakeOptions(TransportKind::kAuto, {address}));
   EXPECT_EQ(moves->transport_in_use().kind, TransportKind::kRing);
   const std::string metrics = process.Serving("metrics");
   const auto ended = [&](const char* how) {
@@ -126,7 +126,7 @@ TEST(SharedMemoryTest, MovedStreamLeavesNothingBehind) {
 // The memory socket would not know to whom the token belongs.
 TEST(SharedMemoryTest, StreamWithTokenStaysOnGrpc) {
   const auto server = StartSharing("token");
-  client::ClientOptions options = OptionsOf(TransportKind::kAuto, {server->address()});
+  client::ClientOptions options = MakeOptions(TransportKind::kAuto, {server->address()});
   options.transport.token = "somebody";
   const auto client = Connect(options);
   ExpectGrpc(*client, /*row_memory=*/true);
@@ -136,7 +136,7 @@ TEST(SharedMemoryTest, StreamWithTokenStaysOnGrpc) {
 TEST(SharedMemoryTest, RowTooLargeForRingMovesStreamBack) {
   constexpr uint32_t kVocabulary = 600000;  // 2.4 MB a row
   const auto server = StartSharing("large");
-  const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  const auto client = Connect(MakeOptions(TransportKind::kAuto, {server->address()}));
   ASSERT_EQ(client->transport_in_use().kind, TransportKind::kRing);
   client::SequenceOptions options;
   options.request_id = "large";
@@ -161,7 +161,7 @@ TEST(SharedMemoryTest, RowTooLargeForRingMovesStreamBack) {
 TEST(SharedMemoryTest, RingServerDeathChangesNoToken) {
   auto first = StartSharing("first_ring");
   const auto second = StartSharing("second_ring");
-  const auto client = Connect(OptionsOf(TransportKind::kAuto, {first->address(), second->address()}));
+  const auto client = Connect(MakeOptions(TransportKind::kAuto, {first->address(), second->address()}));
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   first.reset();
@@ -172,7 +172,7 @@ TEST(SharedMemoryTest, RingServerDeathChangesNoToken) {
 // Six texts of 4000 bytes a row find room for some of their rows only.
 TEST(SharedMemoryTest, RowsWithoutRoomTravelInline) {
   const auto server = StartSharing("room");
-  client::ClientOptions options = OptionsOf(TransportKind::kGrpc, {server->address()});
+  client::ClientOptions options = MakeOptions(TransportKind::kGrpc, {server->address()});
   options.transport.shared_memory_bytes = 8192;
   options.limits.message_bytes = 4000;
   const auto client = Connect(options);
@@ -183,7 +183,7 @@ TEST(SharedMemoryTest, RowsWithoutRoomTravelInline) {
 TEST(SharedMemoryTest, RowsAndMasksAreReadInPlace) {
   constexpr uint32_t kVocabulary = 3000;
   const auto server = StartSharing("direct");
-  const auto client = Connect(OptionsOf(TransportKind::kGrpc, {server->address()}));
+  const auto client = Connect(MakeOptions(TransportKind::kGrpc, {server->address()}));
   client::SequenceOptions options;
   options.request_id = "r";
   options.vocabulary_size = kVocabulary;
@@ -214,7 +214,7 @@ TEST(SharedMemoryTest, StepsLeaveBeforeRowsAreWritten) {
   for (const TransportKind kind : {TransportKind::kGrpc, TransportKind::kRing}) {
     const std::string target =
         kind == TransportKind::kRing ? absl::StrCat("unix:", SocketPath("early")) : server->address();
-    const auto client = Connect(OptionsOf(kind, {target}));
+    const auto client = Connect(MakeOptions(kind, {target}));
     client::SequenceOptions options;
     options.request_id = "r";
     options.vocabulary_size = kVocabulary;
@@ -256,7 +256,7 @@ TEST(SharedMemoryTest, StepsLeaveBeforeRowsAreWritten) {
 TEST(SharedMemoryTest, WithoutSharedMemoryTheStreamSaysWhy) {
   const auto server = StartServer();
   for (const TransportKind kind : {TransportKind::kAuto, TransportKind::kGrpc}) {
-    const auto client = Connect(OptionsOf(kind, {server->address()}));
+    const auto client = Connect(MakeOptions(kind, {server->address()}));
     ExpectGrpc(*client, /*row_memory=*/false);
     EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("offers no shared memory"));
     EXPECT_FALSE(client->AllocateRows(100)->shared);
@@ -276,7 +276,7 @@ TEST(SharedMemoryTest, GrpcTransportNeedsNoSharedMemory) {
     Texts texts(client.get(), "text");
     for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   }
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kRing, {server->address()})).ok());
+  EXPECT_FALSE(client::Client::Connect(MakeOptions(TransportKind::kRing, {server->address()})).ok());
   client::ClientOptions ring = WithoutRowMemory({MemoryTarget("inline")});
   ring.transport.kind = TransportKind::kRing;
   const absl::Status refused = client::Client::Connect(ring).status();
@@ -286,7 +286,7 @@ TEST(SharedMemoryTest, GrpcTransportNeedsNoSharedMemory) {
 TEST(SharedMemoryTest, ServerDeathChangesNoToken) {
   auto first = StartSharing("first");
   const auto second = StartSharing("second");
-  const auto client = Connect(OptionsOf(TransportKind::kGrpc, {first->address(), second->address()}));
+  const auto client = Connect(MakeOptions(TransportKind::kGrpc, {first->address(), second->address()}));
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   const auto memory = client->AllocateRows(100);
@@ -303,7 +303,7 @@ TEST(SharedMemoryTest, ForeignServerAtPathIsNotUsed) {
   const auto server = StartSharing("moved");
   ASSERT_EQ(rename(SocketPath("moved").c_str(), SocketPath("away").c_str()), 0);
   const auto other = StartSharing("moved");
-  const auto client = Connect(OptionsOf(TransportKind::kAuto, {server->address()}));
+  const auto client = Connect(MakeOptions(TransportKind::kAuto, {server->address()}));
   ExpectGrpc(*client, /*row_memory=*/false);
   EXPECT_THAT(client->transport_in_use().note, ::testing::HasSubstr("another server"));
   EXPECT_FALSE(client->AllocateRows(100)->shared);
@@ -324,11 +324,11 @@ TEST(ContainerTest, MemoryIsSharedAcrossContainers) {
                                      absl::StrCat("--memory_listen=", MemoryTarget("contained_memory"))},
                                     ::testing::TempDir() + "sortitiond.log");
   ASSERT_TRUE(server.ok()) << server.status();
-  EXPECT_FALSE(client::Client::Connect(OptionsOf(TransportKind::kGrpc, {(*server)->address()})).ok())
+  EXPECT_FALSE(client::Client::Connect(MakeOptions(TransportKind::kGrpc, {(*server)->address()})).ok())
       << "its network is its own";
   for (const auto& [kind, at] :
        {std::pair(TransportKind::kGrpc, target), std::pair(TransportKind::kRing, MemoryTarget("contained_memory"))}) {
-    const auto client = Connect(OptionsOf(kind, {at}));
+    const auto client = Connect(MakeOptions(kind, {at}));
     EXPECT_EQ(client->transport_in_use().kind, kind);
     EXPECT_TRUE(client->transport_in_use().row_memory);
     Texts texts(client.get(), absl::StrCat("text ", static_cast<int>(kind)));
@@ -338,7 +338,7 @@ TEST(ContainerTest, MemoryIsSharedAcrossContainers) {
 
 TEST(RingTest, TextsEqualReference) {
   const auto server = StartSharing("ring");
-  const auto client = Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("ring")}));
+  const auto client = Connect(MakeOptions(TransportKind::kRing, {MemoryTarget("ring")}));
   EXPECT_EQ(client->transport_in_use().kind, TransportKind::kRing);
   Texts texts(client.get(), "text");
   for (int step = 0; step < 20; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
@@ -356,7 +356,7 @@ TEST(RingTest, TextsEqualReference) {
 // Rows that find no room in the shared memory travel in the ring, which holds several of them.
 TEST(RingTest, RowsTravelInTheRing) {
   const auto server = StartSharing("ring_rows");
-  client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_rows")});
+  client::ClientOptions options = MakeOptions(TransportKind::kRing, {MemoryTarget("ring_rows")});
   options.transport.shared_memory_bytes = 1;
   options.transport.ring_spin = absl::ZeroDuration();
   const auto client = Connect(options);
@@ -368,7 +368,7 @@ TEST(RingTest, ServerDeathChangesNoToken) {
   auto first = StartSharing("ring_first");
   const auto second = StartSharing("ring_second");
   const auto client =
-      Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("ring_first"), MemoryTarget("ring_second")}));
+      Connect(MakeOptions(TransportKind::kRing, {MemoryTarget("ring_first"), MemoryTarget("ring_second")}));
   Texts texts(client.get(), "text");
   for (int step = 0; step < 5; ++step) ASSERT_NO_FATAL_FAILURE(texts.Step());
   first.reset();
@@ -387,7 +387,7 @@ TEST(RingTest, PausesBetweenStepsCostNoCpu) {
   constexpr absl::Duration kSpin = absl::Milliseconds(20);
   constexpr int kSteps = 20;
   const auto server = StartSharing("ring_slow", {absl::StrCat("--ring_spin=", absl::FormatDuration(kSpin))});
-  client::ClientOptions options = OptionsOf(TransportKind::kRing, {MemoryTarget("ring_slow")});
+  client::ClientOptions options = MakeOptions(TransportKind::kRing, {MemoryTarget("ring_slow")});
   options.transport.ring_spin = kSpin;
   const auto client = Connect(options);
   Texts texts(client.get(), "text", 1);
@@ -406,7 +406,7 @@ TEST(RingTest, PausesBetweenStepsCostNoCpu) {
 }
 
 TEST(RingTest, AbsentServerErrorNamesTarget) {
-  const auto client = client::Client::Connect(OptionsOf(TransportKind::kRing, {MemoryTarget("nobody")}));
+  const auto client = client::Client::Connect(MakeOptions(TransportKind::kRing, {MemoryTarget("nobody")}));
   ASSERT_FALSE(client.ok());
   EXPECT_THAT(std::string(client.status().message()), ::testing::HasSubstr("nobody"));
 }

@@ -47,7 +47,7 @@ TEST(WireTest, BatchBeyondMessageLimitIsSplit) {
   constexpr int kRows = 40;
   const auto server = StartServer();
   client::ClientOptions whole = QuickOptions({server->address()});
-  whole.rows.form = client::RowOptions::Form::kFull;
+  whole.rows.form = client::RowFormOptions::Form::kFull;
   const auto client = Connect(std::move(whole));
   std::vector<std::unique_ptr<client::Sequence>> sequences;
   std::vector<std::vector<std::byte>> rows;

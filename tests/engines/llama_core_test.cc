@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/engines/llama_cpp/decoder.h"
-#include "client/engines/llama_cpp/parameters.h"
+#include "client/engines/llama_cpp/llama_options.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sortition/in_process.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/engines/llama_cpp/parameters.h"
+#include "client/engines/llama_cpp/llama_options.h"
 #include "client/engines/llama_cpp/sampler.h"
 
 namespace sortition::engines::llama_cpp {

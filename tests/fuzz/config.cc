@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/net/listen_socket.h"
-#include "service/route/policy.h"
+#include "service/route/route_policy.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace sortition::fuzz {

@@ -214,7 +214,7 @@ class World {
       message.mutable_attach_memory()->set_token(client->connection->token());
       Send(message);
     }
-    v1::OpenSequence open = testing::OpenOf("request", ++epoch_, kVocabulary);
+    v1::OpenSequence open = testing::MakeOpen("request", ++epoch_, kVocabulary);
     open.mutable_parameters()->set_temperature(0);
     Send(testing::Message(open));
     const auto opened = sink_->Take([](const v1::StreamResponse& message) { return message.has_opened(); });

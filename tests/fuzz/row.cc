@@ -8,14 +8,14 @@ using kernels::DType;
 namespace {
 
 // Seed and vocabulary, in this order.
-kernels::RandomRow OptionsOf(Input* input) {
+kernels::RandomRow MakeRandomRow(Input* input) {
   const uint32_t seed = input->Word();
   return kernels::RandomRow(seed, 1 + input->Below(input->OneIn(4) ? 5000 : 200));
 }
 
 }  // namespace
 
-Row::Row(Input* input) : options_(OptionsOf(input)), request_(options_.request()) {
+Row::Row(Input* input) : options_(MakeRandomRow(input)), request_(options_.request()) {
   // Most bytes would make some NaN, or something too large, which ends a row at once; so bits are cleared, mostly.
   const bool any_bits = input->OneIn(8);
   const Bytes rest = input->Rest();

@@ -24,8 +24,8 @@ constexpr uint32_t kVocabulary = 24;
 constexpr uint32_t kSequences = 3;
 constexpr uint32_t kMostTokens = 200;  // of a history
 
-v1::OpenSequence OpenOf(std::string_view request_id, Input* input) {
-  v1::OpenSequence open = testing::OpenOf(request_id, 1, kVocabulary);
+v1::OpenSequence MakeOpen(std::string_view request_id, Input* input) {
+  v1::OpenSequence open = testing::MakeOpen(request_id, 1, kVocabulary);
   v1::SamplingParameters& parameters = *open.mutable_parameters();
   const uint32_t set = input->Byte();
   if (set & 1) parameters.set_frequency_penalty(0.75f);
@@ -111,7 +111,7 @@ class World {
 
   void Open(Sequence* sequence) {
     const auto index = size_t(sequence - sequences_);
-    v1::OpenSequence open = OpenOf(absl::StrCat("request", index, ".", forks_), &input_);
+    v1::OpenSequence open = MakeOpen(absl::StrCat("request", index, ".", forks_), &input_);
     open.set_epoch(epoch_);
     const v1::OpenedState state = MustOpen(open);
     sequence->is_stateful = state.stateful();
@@ -198,7 +198,7 @@ class World {
   }
 
   void ForgetAndReplay(Sequence* sequence) {
-    Ask(testing::CloseOf(sequence->open.request_id(), epoch_));
+    Ask(testing::MakeClose(sequence->open.request_id(), epoch_));
     v1::OpenSequence open = sequence->open;
     open.set_epoch(epoch_);
     if (sequence->is_stateful) {
@@ -244,7 +244,7 @@ class World {
     const std::vector<uint32_t>& tokens = parent.plain->tokens();
     open.mutable_history()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
     open.mutable_history()->set_prompt_length(parent.plain->prompt_length());
-    if (!before.empty()) Ask(testing::CloseOf(before, epoch_));
+    if (!before.empty()) Ask(testing::MakeClose(before, epoch_));
     child.step_id = 0;
     child.last_answer.clear();
     child.open = fork.child();

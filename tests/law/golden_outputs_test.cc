@@ -16,7 +16,7 @@ namespace sortition::law::golden_outputs_test {
 namespace {
 
 using kernels::DType;
-using kernels::RowError;
+using kernels::RowFault;
 
 TEST(GoldenOutputs, FileEqualsCode) {
   std::ifstream file(SORTITION_SOURCE_DIR "/kernels/law/vectors/golden_outputs.json");
@@ -46,8 +46,8 @@ class GoldenRowsMeet : public ::testing::Test {
     static const std::vector<Case>& cases = *new std::vector<Case>([] {
       std::vector<Case> made;
       for (GoldenRow& row : GoldenRows()) {
-        const std::vector<std::byte> tensor = TensorOf(row);
-        const kernels::RowOutput answer = SampleRowReference(RequestOf(row, tensor));
+        const std::vector<std::byte> tensor = MakeTensor(row);
+        const kernels::RowOutput answer = SampleRowReference(MakeRequest(row, tensor));
         made.push_back({std::move(row), answer});
       }
       return made;
@@ -61,8 +61,8 @@ class GoldenRowsMeet : public ::testing::Test {
 };
 
 TEST_F(GoldenRowsMeet, EveryError) {
-  for (const RowError error : {RowError::kNone, RowError::kNaN, RowError::kLogitTooLarge, RowError::kNoLiveToken,
-                               RowError::kDraftNoProbability, RowError::kDraftSum, RowError::kDraftImpossible}) {
+  for (const RowFault error : {RowFault::kNone, RowFault::kNaN, RowFault::kLogitTooLarge, RowFault::kNoLiveToken,
+                               RowFault::kDraftNoProbability, RowFault::kDraftSum, RowFault::kDraftImpossible}) {
     EXPECT_TRUE(Any([&](const auto&, const auto& answer) { return answer.error == error; })) << int(error);
   }
 }
@@ -73,8 +73,8 @@ TEST_F(GoldenRowsMeet, EveryFeature) {
   kernels::Features of_others = 0;
   kernels::Features of_large_rows = 0;
   for (const Case& known : Cases()) {
-    const std::vector<std::byte> tensor = TensorOf(known.row);
-    const kernels::Features features = kernels::FeaturesOf(RequestOf(known.row, tensor));
+    const std::vector<std::byte> tensor = MakeTensor(known.row);
+    const kernels::Features features = kernels::FeaturesOf(MakeRequest(known.row, tensor));
     (known.row.compiled.chain.empty() ? of_others : of_chains) |= features;
     if (known.row.vocabulary >= 32000) of_large_rows |= features;
   }
@@ -91,7 +91,7 @@ TEST_F(GoldenRowsMeet, EveryDraftAcceptedAndRejected) {
   for (const Form form : {Form::kCertain, Form::kDense, Form::kSparse}) {
     for (const bool accepted : {true, false}) {
       EXPECT_TRUE(Any([&](const GoldenRow& row, const kernels::RowOutput& answer) {
-        return row.task == kernels::RowTask::kVerify && row.draft.form == form && answer.error == RowError::kNone &&
+        return row.task == kernels::RowTask::kVerify && row.draft.form == form && answer.error == RowFault::kNone &&
                answer.accepted == accepted;
       })) << int(form)
           << accepted;
@@ -99,7 +99,7 @@ TEST_F(GoldenRowsMeet, EveryDraftAcceptedAndRejected) {
   }
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     EXPECT_TRUE(Any([&](const GoldenRow& row, const kernels::RowOutput& answer) {
-      return row.draft.form == Form::kDense && row.draft.dtype == dtype && answer.error == RowError::kNone;
+      return row.draft.form == Form::kDense && row.draft.dtype == dtype && answer.error == RowFault::kNone;
     })) << int(dtype);
   }
 }

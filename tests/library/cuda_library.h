@@ -46,7 +46,7 @@ class CudaLibrary : public ::testing::Test {
   void MakeRows() {
     for (uint64_t seed = 1; rows_.size() < kRows; ++seed) {
       auto row = std::make_unique<kernels::RandomRow>(
-          seed, kVocabulary, rows_.size() % 2 == 0 ? kernels::RowOptions::kPlain : kernels::RowOptions::kChained);
+          seed, kVocabulary, rows_.size() % 2 == 0 ? kernels::OptionsKind::kPlain : kernels::OptionsKind::kChained);
       const kernels::RowRequest& request = row->request();
       const bool fits = request.dtype == kernels::DType::kBF16 && request.live_vocabulary == kVocabulary &&
                         !request.has_allowed_tokens && request.allowed_bits == nullptr;
@@ -87,7 +87,7 @@ class CudaLibrary : public ::testing::Test {
       requests[i].sampler_state = states_[i];
       const kernels::RowOutput expected = law::SampleRowReference(requests[i]);
       EXPECT_EQ(answers[i], expected) << rows_[i]->description();
-      const bool failed = expected.error != kernels::RowError::kNone;
+      const bool failed = expected.error != kernels::RowFault::kNone;
       if (!failed) states_[i] = expected.sampler_state;
       EXPECT_EQ(batch_.tokens[i], failed ? -1 : int32_t(expected.token));
       const kernels::RowParameters& p = *requests[i].parameters;

@@ -41,7 +41,7 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
               HasSubstr("batch.given"));
   const auto is_moved = [](auto CudaBatch::*field) {
     return [field](CudaBatch* b) {
-      b->*field = reinterpret_cast<std::remove_reference_t<decltype(b->*field)>>(AddressOf(b->tokens) + 1);
+      b->*field = reinterpret_cast<std::remove_reference_t<decltype(b->*field)>>(ToDevicePointer(b->tokens) + 1);
     };
   };
   EXPECT_THAT(refused(is_moved(&CudaBatch::tokens)), HasSubstr("batch.tokens is not a multiple of 4"));
@@ -50,9 +50,10 @@ TEST_F(CudaLibrary, MistakesAreNamed) {
   EXPECT_THAT(refused(is_moved(&CudaBatch::given)), HasSubstr("batch.given is not a multiple of 4"));
   EXPECT_THAT(refused(is_moved(&CudaBatch::accepted)), HasSubstr("batch.accepted is not a multiple of 4"));
   EXPECT_THAT(refused(is_moved(&CudaBatch::allowed_bits)), HasSubstr("batch.allowed_bits is not a multiple of 4"));
-  EXPECT_THAT(
-      refused([](CudaBatch* b) { b->outputs = reinterpret_cast<kernels::cuda::RawOutput*>(AddressOf(b->tokens) + 4); }),
-      HasSubstr("batch.outputs is not a multiple of 8"));
+  EXPECT_THAT(refused([](CudaBatch* b) {
+                b->outputs = reinterpret_cast<kernels::cuda::RawOutput*>(ToDevicePointer(b->tokens) + 4);
+              }),
+              HasSubstr("batch.outputs is not a multiple of 8"));
   void* pinned = nullptr;
   ASSERT_EQ(driver_.api().MemHostAlloc(&pinned, 64, 0), devices::cuda::Result::kSuccess);
   EXPECT_THAT(refused([&](CudaBatch* b) { b->tokens = static_cast<int32_t*>(pinned); }),

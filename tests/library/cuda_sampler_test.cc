@@ -63,7 +63,7 @@ TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
     const kernels::cuda::RawOutput& output = batch_.outputs[i];
     EXPECT_EQ(output.error, expected.error);
     EXPECT_EQ(output.error_token, expected.error_token);
-    if (expected.error != kernels::RowError::kNone) continue;
+    if (expected.error != kernels::RowFault::kNone) continue;
     ++sampled;
     const double temperature = law::ProcessedTemperature(parameters_[i], expected);
     const auto expect_top = [&](const kernels::Distribution& wanted, const kernels::cuda::DistributionOutput& got,
@@ -79,7 +79,7 @@ TEST_F(CudaLibrary, MasksUnkeptTokensInDeviceMemory) {
     expect_top(expected.raw, output.raw, batch_.raw_top + limits.top * i, 1);
     expect_top(expected.processed, output.processed, batch_.processed_top + limits.top * i, temperature);
   }
-  EXPECT_EQ(batch_.outputs[6].error, kernels::RowError::kNaN);
+  EXPECT_EQ(batch_.outputs[6].error, kernels::RowFault::kNaN);
   EXPECT_GE(sampled, 6u);
 }
 
@@ -156,11 +156,11 @@ TEST_F(CudaLibrary, ScoresAndVerifies) {
     std::vector<RowOutput> answers(kRows);
     ASSERT_TRUE(sampler->Download(kStream, answers).ok());
     for (uint32_t i = 0; i < kRows; ++i) {
-      if (answers[i].error != kernels::RowError::kNone) continue;
+      if (answers[i].error != kernels::RowFault::kNone) continue;
       EXPECT_EQ(batch_.accepted[i], answers[i].accepted);
       accepted += batch_.accepted[i];
     }
-    EXPECT_EQ(answers[7].error == kernels::RowError::kDraftSum, !is_certain);
+    EXPECT_EQ(answers[7].error == kernels::RowFault::kDraftSum, !is_certain);
   }
   EXPECT_GE(accepted, 1);
 }

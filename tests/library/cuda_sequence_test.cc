@@ -14,7 +14,7 @@ namespace sortition::cuda_sequence_test {
 namespace {
 
 using kernels::LogitEdit;
-using kernels::RowError;
+using kernels::RowFault;
 using kernels::RowOutput;
 using kernels::RowParameters;
 using ::testing::HasSubstr;
@@ -55,7 +55,7 @@ class PlainSequence {
   }
 
   RowOutput Step() {
-    if (failed_.error != RowError::kNone) return failed_;
+    if (failed_.error != RowFault::kNone) return failed_;
     const law::SamplingParameters& p = ask_.options.parameters;
     std::map<uint32_t, LogitEdit> edits;
     for (const LogitEdit& edit : ask_.edits) edits[edit.token] = edit;
@@ -80,7 +80,7 @@ class PlainSequence {
     request.edits = list;
     request.sampler_state = state_;
     const RowOutput output = law::SampleRowReference(request);
-    if (output.error != RowError::kNone) return failed_ = output;
+    if (output.error != RowFault::kNone) return failed_ = output;
     ++counts_[output.token];
     ++drawn_;
     token_ = int32_t(output.token);
@@ -89,7 +89,7 @@ class PlainSequence {
   }
 
   float Logprob(const RowOutput& output) const {
-    if (!parameters_.raw_logprob || output.error != RowError::kNone) return 0;
+    if (!parameters_.raw_logprob || output.error != RowFault::kNone) return 0;
     return law::Logprob(output.raw, output.raw.chosen.bits, 1);
   }
   size_t repeated() const {
@@ -197,7 +197,7 @@ TEST_F(CudaSequences, AnswersMayComeThreeStepsLate) {
     ASSERT_EQ(outputs.size(), kSequences);
     for (uint32_t row = 0; row < kSequences; ++row) {
       ASSERT_EQ(outputs[row], under_way.front().expected[row]) << "step " << awaited << ", row " << row;
-      void_draws += outputs[row].error != RowError::kNone;
+      void_draws += outputs[row].error != RowFault::kNone;
     }
     under_way.pop_front();
   };
@@ -239,7 +239,7 @@ TEST_F(CudaSequences, GraphReplaysAdvance) {
     replay();
     for (uint32_t row = 0; row < kSequences; ++row) {
       const RowOutput expected = plain_[row]->Step();
-      ASSERT_EQ(batch_.tokens[row], expected.error == RowError::kNone ? int32_t(expected.token) : -1)
+      ASSERT_EQ(batch_.tokens[row], expected.error == RowFault::kNone ? int32_t(expected.token) : -1)
           << "step " << step << ", row " << row;
       if (row % 3 == 0) {
         EXPECT_EQ(batch_.logprobs[row], plain_[row]->Logprob(expected));
@@ -263,16 +263,16 @@ TEST_F(CudaSequences, FullEditsEndOneRow) {
     ASSERT_TRUE(sampler->Sample(kStream).ok());
     ASSERT_TRUE(sampler->Download(kStream, outputs).ok());
     EXPECT_EQ(outputs[1], plain_[1]->Step()) << "penalties are off";
-    if (outputs[0].error == RowError::kNone) {
+    if (outputs[0].error == RowFault::kNone) {
       ++drawn[outputs[0].token];
       EXPECT_EQ(outputs[0], plain_[0]->Step());
       continue;
     }
-    EXPECT_EQ(outputs[0].error, RowError::kTooManyEdits);
+    EXPECT_EQ(outputs[0].error, RowFault::kTooManyEdits);
     EXPECT_EQ(drawn[outputs[0].error_token], 1u) << "the last token, drawn once";
     EXPECT_EQ(batch_.tokens[0], -1);
   }
-  EXPECT_EQ(outputs[0].error, RowError::kTooManyEdits);
+  EXPECT_EQ(outputs[0].error, RowFault::kTooManyEdits);
   EXPECT_GE(drawn.size(), 12u - 6u);
 }
 

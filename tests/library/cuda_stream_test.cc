@@ -24,7 +24,7 @@ constexpr uint32_t kRows = 6;
 constexpr size_t kLate = 3;
 CUstream_st* const kOwnStream = reinterpret_cast<CUstream_st*>(uintptr_t{77});
 
-SequenceOptions OptionsOf(uint32_t row, uint32_t life) {
+SequenceOptions MakeOptions(uint32_t row, uint32_t life) {
   SequenceOptions options;
   options.request_id = "row-" + std::to_string(row);
   options.vocabulary_size = kVocabulary;
@@ -73,7 +73,7 @@ class CudaStreamTest : public ::testing::Test {
 
   // Puts a sequence into the row, and keeps one with the same options for comparison.
   void Put(uint32_t row, uint32_t life) {
-    const SequenceOptions options = OptionsOf(row, life);
+    const SequenceOptions options = MakeOptions(row, life);
     on_stream_[row] = *LocalSequence::Open(options);
     on_host_[row] = *LocalSequence::Open(options);
     ASSERT_TRUE(stream_->Put(row, on_stream_[row]).ok());
@@ -81,7 +81,7 @@ class CudaStreamTest : public ::testing::Test {
     driver_.Enqueue(kOwnStream, [this, row] { last_[row] = 2; });
   }
 
-  StreamStep StepOf(std::span<const uint32_t> rows) const { return {logits_, kRowBytes, v1::DTYPE_F32, rows}; }
+  StreamStep MakeStep(std::span<const uint32_t> rows) const { return {logits_, kRowBytes, v1::DTYPE_F32, rows}; }
 
   // Queues a forward pass for these rows, and the step behind it. The model fails for `nan_row`.
   CudaStream::Ticket Queue(const std::vector<uint32_t>& rows, uint32_t nan_row = kRows) {
@@ -93,7 +93,7 @@ class CudaStreamTest : public ::testing::Test {
         if (rows[i] == nan_row) std::memset(LogitsOf(i) + 9, 0xff, sizeof(float));
       }
     });
-    const auto queued = stream_->Step(StepOf(rows), kOwnStream);
+    const auto queued = stream_->Step(MakeStep(rows), kOwnStream);
     EXPECT_TRUE(queued.ok()) << queued.status();
     if (!queued.ok()) return 0;
     // The next forward pass takes the tokens where they are.
@@ -205,7 +205,7 @@ TEST_F(CudaStreamTest, SameRowsUploadOnce) {
     EXPECT_EQ(driver_.uploaded_bytes(), uploaded);
   }
   // Many hosts have their work in the default stream.
-  const auto queued = stream_->Step(StepOf(std::vector<uint32_t>{0, 1}), nullptr);
+  const auto queued = stream_->Step(MakeStep(std::vector<uint32_t>{0, 1}), nullptr);
   ASSERT_TRUE(queued.ok()) << queued.status();
   ASSERT_TRUE(stream_->Await(queued->ticket).ok());
   EXPECT_GT(driver_.uploaded_bytes(), uploaded);
@@ -213,7 +213,7 @@ TEST_F(CudaStreamTest, SameRowsUploadOnce) {
 
 TEST_F(CudaStreamTest, OptionsThatNeedTheHostAreRefused) {
   const auto refusal = [&](auto change) {
-    SequenceOptions options = OptionsOf(1, 0);
+    SequenceOptions options = MakeOptions(1, 0);
     change(&options.parameters);
     auto sequence = LocalSequence::Open(options);
     EXPECT_TRUE(sequence.ok()) << sequence.status();
@@ -241,7 +241,9 @@ TEST_F(CudaStreamTest, OptionsThatNeedTheHostAreRefused) {
 
 TEST_F(CudaStreamTest, MistakesQueueNothing) {
   const std::vector<uint32_t> rows = {0, CudaStream::kNoRow};
-  const auto code = [&](std::vector<uint32_t> some) { return stream_->Step(StepOf(some), kOwnStream).status().code(); };
+  const auto code = [&](std::vector<uint32_t> some) {
+    return stream_->Step(MakeStep(some), kOwnStream).status().code();
+  };
   EXPECT_EQ(code(rows), absl::StatusCode::kFailedPrecondition);
   Put(0, 0);
   EXPECT_EQ(stream_->Put(kRows, on_stream_[0]).code(), absl::StatusCode::kInvalidArgument);

@@ -177,7 +177,7 @@ def include_layers(path: str, lines: List[str]) -> Found:
 # The layers inside service/, from the bottom. A file belongs to the longest prefix of its path that is here, and may
 # include its own layer and those below it.
 SERVICE_LAYERS = (
-    ("service/route/policy", "service/route/health"),  # observers' events
+    ("service/route/route_policy", "service/route/health"),  # observers' events
     ("service/",),
     ("service/memory/",),
     ("service/text/",),

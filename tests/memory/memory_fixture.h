@@ -61,8 +61,8 @@ class SessionMemory : public ::testing::Test {
  protected:
   SessionMemory() {
     worker_.Send(Attach(*connection_));
-    worker_.MustOpen(testing::OpenOf("a", 1, kMemoryVocabulary));
-    worker_.MustOpen(testing::OpenOf("b", 1, kMemoryVocabulary));
+    worker_.MustOpen(testing::MakeOpen("a", 1, kMemoryVocabulary));
+    worker_.MustOpen(testing::MakeOpen("b", 1, kMemoryVocabulary));
   }
 
   // A step of rows "a" and "b" with logits in the region.

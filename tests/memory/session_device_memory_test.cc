@@ -29,7 +29,7 @@ using devices::MemoryKind;
 using testing::F32Peak;
 using testing::FakeCardMemory;
 using testing::FakeDevice;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 
@@ -80,8 +80,8 @@ struct Host {
     v1::StreamRequest attach;
     attach.mutable_attach_memory()->set_token(connection->token());
     worker->Send(attach);
-    worker->MustOpen(OpenOf("a", 1, kVocabulary));
-    worker->MustOpen(OpenOf("b", 1, kVocabulary));
+    worker->MustOpen(MakeOpen("a", 1, kVocabulary));
+    worker->MustOpen(MakeOpen("b", 1, kVocabulary));
   }
   ~Host() {
     card->FinishAll();
@@ -228,7 +228,7 @@ TEST(SessionDeviceMemory, RowsLeavingABatchAreUncounted) {
   Host host(options, "card", 0.5);
   StepBuilder builder(++host.batch, kVocabulary);
   for (uint32_t i = 0; i < kRows; ++i) {
-    host.worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kVocabulary));
+    host.worker->MustOpen(MakeOpen(absl::StrCat("r", i), 1, kVocabulary));
     builder.AddRow(absl::StrCat("r", i), 1, 0, "").set_tensor_row(0);
   }
   builder.step().mutable_logits()->set_tensor_rows(1);

@@ -16,7 +16,7 @@ namespace sortition::service::session_memory_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::RandomLogits;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -120,7 +120,7 @@ TEST_F(SessionMemory, UnknownForeignAndEndedRegionsAreRefused) {
 
 TEST_F(SessionMemory, StreamWithoutConnectionHasNoRegions) {
   StreamWorker stranger(engine_.get());
-  stranger.MustOpen(OpenOf("c", 1, kMemoryVocabulary));
+  stranger.MustOpen(MakeOpen("c", 1, kMemoryVocabulary));
   const v1::StreamRequest request = Step(region_.id, 0);
   stranger.Send(request);
   ExpectError(stranger.StepError(request.step().batch_id()), Reason::kUnknownRegion,
@@ -140,7 +140,7 @@ TEST(SessionMemoryInFlight, CopiedBytesFillTheWindow) {
   ClientRegion region(connection.get(), 2 * kRegionBytes);
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  worker.MustOpen(OpenOf("a", 1, kMemoryVocabulary));
+  worker.MustOpen(MakeOpen("a", 1, kMemoryVocabulary));
   StepBuilder builder(1, kMemoryVocabulary);
   v1::VerifyDraft& chain =
       *builder.AddRow("a", 1, 0, F32Peak(kMemoryVocabulary, 1) + F32Peak(kMemoryVocabulary, 2)).mutable_verify_draft();
@@ -170,7 +170,7 @@ TEST(SessionMemoryInFlight, RegionIsFreedWhenItsStepIsAnswered) {
   region.Write(0, F32Peak(kMemoryVocabulary, 5));
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  worker.MustOpen(OpenOf("a", 1, kMemoryVocabulary));
+  worker.MustOpen(MakeOpen("a", 1, kMemoryVocabulary));
   StepBuilder builder(1, kMemoryVocabulary);
   builder.AddRow("a", 1, 0, "");
   v1::StreamRequest request = builder.Build();
@@ -197,7 +197,7 @@ void SampleWhileScribbling(TestEngine engine) {
   worker.Send(Attach(*connection));
   const auto name = [](int i) { return absl::StrCat("sequence-", i); };
   for (int i = 0; i < kSequences; ++i) {
-    v1::OpenSequence open = OpenOf(name(i), 1, kWide);
+    v1::OpenSequence open = MakeOpen(name(i), 1, kWide);
     v1::SamplingParameters& parameters = *open.mutable_parameters();
     parameters.mutable_raw_logprobs()->set_top(i % 2 == 0 ? 20 : 0);
     parameters.mutable_processed_logprobs()->set_top(i % 3 == 0 ? 20 : 0);

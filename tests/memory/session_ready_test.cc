@@ -11,7 +11,7 @@ namespace sortition::service::session_ready_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -104,8 +104,8 @@ TEST_F(SessionReady, DeadWorkerLeavesNothingBehind) {
   {
     StreamWorker other(engine_.get(), {.worker_session = "other"});
     other.Send(Attach(*connection_));
-    other.MustOpen(OpenOf("a", 1, kMemoryVocabulary));
-    other.MustOpen(OpenOf("b", 1, kMemoryVocabulary));
+    other.MustOpen(MakeOpen("a", 1, kMemoryVocabulary));
+    other.MustOpen(MakeOpen("b", 1, kMemoryVocabulary));
     other.Send(EarlyStep(1));
     ASSERT_EQ(engine_->unready_steps().count(), 1u);
   }
@@ -147,7 +147,7 @@ TEST(SessionReadyLimits, WaitingStepsBeyondLimitAreRefused) {
   ClientRegion region(connection.get(), kRegionBytes);
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  for (const char* name : {"a", "b"}) worker.MustOpen(OpenOf(name, 1, kMemoryVocabulary));
+  for (const char* name : {"a", "b"}) worker.MustOpen(MakeOpen(name, 1, kMemoryVocabulary));
   const auto early = [&](uint64_t batch, const char* name) {
     StepBuilder builder(batch, kMemoryVocabulary);
     builder.AddRow(name, 1, 0, "");

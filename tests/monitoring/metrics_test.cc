@@ -84,12 +84,12 @@ TEST_F(MetricsTest, RoutesAndChecksCountAtTheirDevice) {
 }
 
 TEST_F(MetricsTest, StreamsAndMessagesCountByTransport) {
-  observer_.StreamOpened(service::Transport::kUnix);
-  observer_.StreamOpened(service::Transport::kUnix);
-  observer_.StreamEnded(service::Transport::kUnix, "drained");
-  observer_.MessageReceived(service::Transport::kUnix, 1000);
-  observer_.MessageReceived(service::Transport::kTcp, 7);
-  observer_.MessageSent(service::Transport::kTcp, 24);
+  observer_.StreamOpened(service::TransportType::kUnix);
+  observer_.StreamOpened(service::TransportType::kUnix);
+  observer_.StreamEnded(service::TransportType::kUnix, "drained");
+  observer_.MessageReceived(service::TransportType::kUnix, 1000);
+  observer_.MessageReceived(service::TransportType::kTcp, 7);
+  observer_.MessageSent(service::TransportType::kTcp, 24);
   const std::string text = Text();
   EXPECT_THAT(text, HasSubstr("\nsortition_streams{transport=\"unix\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nsortition_streams{transport=\"tcp\"} 0\n"));
@@ -196,7 +196,7 @@ TEST_F(MetricsTest, TotalsAreSumsOverLabels) {
 // A name that no label was made for is a broken invariant of the service.
 TEST_F(MetricsTest, UnknownDevicesAndEndsAbort) {
   EXPECT_DEATH(observer_.BatchDone("gpu9", 1, {}, {}), "broken invariant");
-  EXPECT_DEATH(observer_.StreamEnded(service::Transport::kTcp, "bored"), "broken invariant");
+  EXPECT_DEATH(observer_.StreamEnded(service::TransportType::kTcp, "bored"), "broken invariant");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace sortition::service::refused_fields_test {
 namespace {
 
-std::string LabelOf(std::string_view path) { return RefusedFields()[RefusedFieldOf(path)]; }
+std::string LabelOf(std::string_view path) { return RefusedFields()[FindRefusedField(path)]; }
 
 TEST(RefusedFieldsTest, EveryParameterIsALabelOnce) {
   const std::set<std::string> labels(RefusedFields().begin(), RefusedFields().end());

@@ -21,8 +21,8 @@ int main() {
   }
   uint32_t compared = 0;
   for (const law::GoldenRow& row : law::GoldenRows()) {
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    kernels::RowRequest request = law::RequestOf(row, tensor);
+    const std::vector<std::byte> tensor = law::MakeTensor(row);
+    kernels::RowRequest request = law::MakeRequest(row, tensor);
     for (uint32_t position = 0; position < 20; ++position, ++compared) {
       request.noise.position += position;
       kernels::RowOutput answer;

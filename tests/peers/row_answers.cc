@@ -46,7 +46,7 @@ bool Print(const OpenRequest& open, const std::vector<uint32_t>& logits, const s
   }
   request.sampler_state = StateAfter(drawn, request);
   const kernels::RowOutput answer = law::SampleRowReference(request);
-  if (answer.error != kernels::RowError::kNone) return false;
+  if (answer.error != kernels::RowFault::kNone) return false;
   const double temperature = law::ProcessedTemperature(parameters, answer);
   const char* separator = "{";
   for (const auto& [token, bits] : answer.kept_tokens) {

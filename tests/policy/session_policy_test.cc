@@ -65,7 +65,7 @@ class SessionPolicy : public ::testing::Test {
   }
 
   static v1::OpenSequence Open(std::string_view id = "a", uint64_t epoch = 1) {
-    v1::OpenSequence open = OpenOf(id, epoch, kModelVocabulary);
+    v1::OpenSequence open = MakeOpen(id, epoch, kModelVocabulary);
     open.set_seed(77);
     return open;
   }

@@ -20,8 +20,8 @@
 namespace sortition::service {
 
 using client::ReceiptCheck;
-using testing::CloseOf;
-using testing::OpenOf;
+using testing::MakeClose;
+using testing::MakeOpen;
 using testing::ReceiptFolder;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -62,7 +62,7 @@ class SessionReceipts : public ::testing::Test {
   }
 
   v1::OpenSequence Open(std::string_view id = "a") {
-    v1::OpenSequence open = OpenOf(id, 1, kModelVocabulary);
+    v1::OpenSequence open = MakeOpen(id, 1, kModelVocabulary);
     open.set_seed(77);
     open.mutable_parameters()->set_top_k(9);
     open.mutable_receipts();
@@ -91,7 +91,7 @@ class SessionReceipts : public ::testing::Test {
     return Run(step);
   }
   void Close() {
-    worker_->Send(CloseOf("a", 1));
+    worker_->Send(MakeClose("a", 1));
     const auto closed = worker_->Await([](const v1::StreamResponse& response) { return response.has_closed(); });
     ASSERT_TRUE(closed);
     records_ += closed->closed().receipts();

@@ -199,7 +199,7 @@ class KeeperBatches : public ::testing::Test {
   void Start() { keeper_.Started(&first_, shape_, clock_.Now()); }
   absl::Status End(absl::Status status) { return keeper_.Ended({&first_, shape_, 1, {}}, std::move(status)); }
 
-  const Router::Batch shape_ = {.rows = 1, .bytes = 16, .vocabulary = 4};
+  const Router::BatchSummary shape_ = {.rows = 1, .bytes = 16, .vocabulary = 4};
   testing::FakeClock clock_;
   NullObserver observer_;
   testing::FakeDevice first_{Named("first")};

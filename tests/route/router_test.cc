@@ -11,16 +11,16 @@ namespace {
 
 using testing::FakeDevice;
 
-Router::Batch BatchOf(uint32_t rows, uint32_t vocabulary = 1000) {
+Router::BatchSummary MakeBatch(uint32_t rows, uint32_t vocabulary = 1000) {
   return {rows, uint64_t{rows} * vocabulary * 2, vocabulary, devices::kHostMemory};
 }
 
 // Lets the device do batches of `rows` rows until the router knows that each takes `seconds`.
 void Teach(Router* router, const devices::Device* device, uint32_t rows, double seconds, absl::Time* now) {
   for (int i = 0; i < 20; ++i) {
-    router->Started(device, BatchOf(rows), *now);
+    router->Started(device, MakeBatch(rows), *now);
     *now += absl::Seconds(seconds);
-    router->Finished(device, BatchOf(rows), true, *now);
+    router->Finished(device, MakeBatch(rows), true, *now);
   }
 }
 
@@ -32,15 +32,15 @@ TEST(Router, ChoosesEarliestExpectedFinish) {
   Teach(&router, &slow, 10, 0.010, &now);
   Teach(&router, &fast, 10, 0.004, &now);
   // The fast device finishes two batches before the slow one finishes one.
-  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
-  router.Started(&fast, BatchOf(10), now);
-  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &fast);
-  router.Started(&fast, BatchOf(10), now);
-  const Router::Choice third = router.Choose(BatchOf(10), now);
+  EXPECT_EQ(router.Choose(MakeBatch(10), now).device, &fast);
+  router.Started(&fast, MakeBatch(10), now);
+  EXPECT_EQ(router.Choose(MakeBatch(10), now).device, &fast);
+  router.Started(&fast, MakeBatch(10), now);
+  const Router::Choice third = router.Choose(MakeBatch(10), now);
   EXPECT_EQ(third.device, &slow);
   EXPECT_EQ(third.reason, RouteReason::kFastest);
   // Progress of the fast device meanwhile counts.
-  EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Milliseconds(5)).device, &fast);
+  EXPECT_EQ(router.Choose(MakeBatch(10), now + absl::Milliseconds(5)).device, &fast);
 }
 
 TEST(Router, BusyTimesCountTimeWithABatchOnce) {
@@ -48,12 +48,12 @@ TEST(Router, BusyTimesCountTimeWithABatchOnce) {
   FakeDevice other({.name = "other"});
   Router router({&one, &other});
   const auto at = [](int seconds) { return kStart + absl::Seconds(seconds); };
-  router.Started(&one, BatchOf(10), at(0));
-  router.Started(&one, BatchOf(20), at(1));
+  router.Started(&one, MakeBatch(10), at(0));
+  router.Started(&one, MakeBatch(20), at(1));
   const std::vector<absl::Duration> running = {absl::Seconds(2), absl::ZeroDuration()};
   EXPECT_EQ(router.BusyTimes(at(2)), running);
-  router.Finished(&one, BatchOf(10), true, at(3));
-  router.Finished(&one, BatchOf(20), false, at(5));
+  router.Finished(&one, MakeBatch(10), true, at(3));
+  router.Finished(&one, MakeBatch(20), false, at(5));
   const std::vector<absl::Duration> idle = {absl::Seconds(5), absl::ZeroDuration()};
   EXPECT_EQ(router.BusyTimes(at(9)), idle);
 }
@@ -65,10 +65,10 @@ TEST(Router, BatchWaitsForBusyButFasterDevice) {
   absl::Time now = kStart;
   Teach(&router, &slow, 10, 1.0, &now);
   Teach(&router, &fast, 10, 0.001, &now);
-  router.Started(&fast, BatchOf(10), now);
-  EXPECT_EQ(router.Choose(BatchOf(10), now).device, nullptr);
+  router.Started(&fast, MakeBatch(10), now);
+  EXPECT_EQ(router.Choose(MakeBatch(10), now).device, nullptr);
   // Until the fast device is so late that its end cannot be predicted.
-  EXPECT_EQ(router.Choose(BatchOf(10), now + absl::Seconds(2)).device, &slow);
+  EXPECT_EQ(router.Choose(MakeBatch(10), now + absl::Seconds(2)).device, &slow);
 }
 
 TEST(Router, SlowDeviceIsTriedAgain) {
@@ -81,9 +81,9 @@ TEST(Router, SlowDeviceIsTriedAgain) {
   router.costs(&a).MakePrior();
   router.costs(&b).MakePrior();
   Teach(&router, &b, 10, 0.1, &now);
-  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &a);
+  EXPECT_EQ(router.Choose(MakeBatch(10), now).device, &a);
   now += absl::Minutes(10);
-  EXPECT_EQ(router.Choose(BatchOf(10), now).device, &b);
+  EXPECT_EQ(router.Choose(MakeBatch(10), now).device, &b);
 }
 
 TEST(Router, UploadCostCountsForDiscreteMemory) {
@@ -91,14 +91,15 @@ TEST(Router, UploadCostCountsForDiscreteMemory) {
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
   absl::Time now = kStart;
-  Router::Batch here = BatchOf(8, 100'000);
-  Router::Batch there = here;
+  Router::BatchSummary here = MakeBatch(8, 100'000);
+  Router::BatchSummary there = here;
   there.memory = 1;
   for (int i = 0; i < 20; ++i) {
-    for (const auto& [device, batch, seconds] : {std::tuple<FakeDevice*, Router::Batch, double>(&host, here, 0.002),
-                                                 {&host, there, 0.009},
-                                                 {&card, here, 0.008},
-                                                 {&card, there, 0.001}}) {
+    for (const auto& [device, batch, seconds] :
+         {std::tuple<FakeDevice*, Router::BatchSummary, double>(&host, here, 0.002),
+          {&host, there, 0.009},
+          {&card, here, 0.008},
+          {&card, there, 0.001}}) {
       router.Started(device, batch, now);
       now += absl::Seconds(seconds);
       router.Finished(device, batch, true, now);
@@ -114,7 +115,7 @@ TEST(Router, LogitsInDeviceMemoryStay) {
   FakeDevice card({.name = "card", .memory = 1});
   Router router({&host, &card});
   absl::Time now = kStart;
-  Router::Batch there = BatchOf(8, 100'000);
+  Router::BatchSummary there = MakeBatch(8, 100'000);
   there.memory = 1;
   for (int i = 0; i < 20; ++i) {
     for (const auto& [device, seconds] : {std::pair<FakeDevice*, double>(&host, 0.001), {&card, 0.1}}) {
@@ -137,23 +138,23 @@ TEST(Router, OnlyDevicesThatTakeTheVocabulary) {
   FakeDevice small({.name = "small", .max_vocabulary = 100});
   FakeDevice large({.name = "large"});
   Router router({&small, &large});
-  const Router::Choice choice = router.Choose(BatchOf(1, 101), kStart);
+  const Router::Choice choice = router.Choose(MakeBatch(1, 101), kStart);
   EXPECT_EQ(choice.device, &large);
   EXPECT_EQ(choice.reason, RouteReason::kOnly);
-  EXPECT_EQ(router.Choose(BatchOf(1, 100), kStart).device, &small);
+  EXPECT_EQ(router.Choose(MakeBatch(1, 100), kStart).device, &small);
   EXPECT_TRUE(router.CanServe({101}));
   EXPECT_FALSE(router.OtherCanServe(&large, {101}));
   router.health(&large).Quarantine("broken", kStart);
   EXPECT_FALSE(router.CanServe({101}));
   EXPECT_TRUE(router.CanServe({100}));
-  EXPECT_EQ(router.Choose(BatchOf(1, 101), kStart).device, nullptr);
+  EXPECT_EQ(router.Choose(MakeBatch(1, 101), kStart).device, nullptr);
 }
 
 TEST(Router, OnlyDevicesWithRequestedFeatures) {
   FakeDevice plain({.name = "plain", .features = kernels::FeatureOf(kernels::StageKind::kTopK)});
   FakeDevice full({.name = "full"});
   Router router({&plain, &full});
-  Router::Batch batch = BatchOf(1);
+  Router::BatchSummary batch = MakeBatch(1);
   batch.features = kernels::FeatureOf(kernels::StageKind::kTopK) | kernels::FeatureOf(kernels::StageKind::kXtc);
   const Router::Choice choice = router.Choose(batch, kStart);
   EXPECT_EQ(choice.device, &full);
@@ -185,22 +186,22 @@ TEST(Router, AlikeDevicesShareWhileTheyHaveRoom) {
   FakeDevice b({.name = "b", .batches_in_flight = 2});
   Router router({&a, &b});
   for (const FakeDevice* expected : {&a, &b, &b}) {
-    const Router::Choice choice = router.Choose(BatchOf(1), kStart);
+    const Router::Choice choice = router.Choose(MakeBatch(1), kStart);
     EXPECT_EQ(choice.device, expected);
     EXPECT_EQ(choice.reason, RouteReason::kFastest);
-    router.Started(choice.device, BatchOf(1), kStart);
+    router.Started(choice.device, MakeBatch(1), kStart);
   }
-  EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, nullptr);
-  router.Finished(&b, BatchOf(1), true, kStart);
-  EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
+  EXPECT_EQ(router.Choose(MakeBatch(1), kStart).device, nullptr);
+  router.Finished(&b, MakeBatch(1), true, kStart);
+  EXPECT_EQ(router.Choose(MakeBatch(1), kStart).device, &b);
 }
 
 TEST(Router, PinnedUsesThatDevice) {
   FakeDevice a({.name = "a"});
   FakeDevice b({.name = "b"});
   Router router({&a, &b}, {"b"});
-  EXPECT_EQ(router.Choose(BatchOf(1), kStart).device, &b);
-  EXPECT_EQ(router.Choose(BatchOf(1), kStart).reason, RouteReason::kPinned);
+  EXPECT_EQ(router.Choose(MakeBatch(1), kStart).device, &b);
+  EXPECT_EQ(router.Choose(MakeBatch(1), kStart).reason, RouteReason::kPinned);
   EXPECT_FALSE(router.OtherCanServe(&b, {1}));
 }
 
@@ -215,9 +216,9 @@ TEST(RoutePolicy, ByName) {
 TEST(RouterDeathTest, UnbalancedAccountingAborts) {
   FakeDevice a({}), stranger({});
   Router router({&a});
-  router.Started(&a, BatchOf(2), kStart);
-  EXPECT_DEATH(router.Finished(&a, BatchOf(3), true, kStart), "broken invariant");
-  EXPECT_DEATH(router.Started(&stranger, BatchOf(1), kStart), "broken invariant");
+  router.Started(&a, MakeBatch(2), kStart);
+  EXPECT_DEATH(router.Finished(&a, MakeBatch(3), true, kStart), "broken invariant");
+  EXPECT_DEATH(router.Started(&stranger, MakeBatch(1), kStart), "broken invariant");
   EXPECT_DEATH(Router({}), "broken invariant");
   EXPECT_DEATH(Router({&a}, {"nobody"}), "broken invariant");
 }

@@ -56,12 +56,12 @@ struct Lie {
   bool (*is_told)(const kernels::RowRequest&, const kernels::RowOutput&);
   void (*tell)(kernels::RowOutput*);
 };
-using kernels::RowError;
+using kernels::RowFault;
 using kernels::RowOutput;
 using kernels::RowRequest;
 using kernels::RowTask;
 bool Is(const RowRequest& request, const RowOutput& answer, RowTask task) {
-  return request.task == task && answer.error == RowError::kNone;
+  return request.task == task && answer.error == RowFault::kNone;
 }
 const Lie kLies[] = {
     {"the rank of a scored token", [](const RowRequest& r, const RowOutput& a) { return Is(r, a, RowTask::kScore); },
@@ -75,7 +75,7 @@ const Lie kLies[] = {
      },
      [](RowOutput* a) { a->accepted ^= true; }},
     {"why a draft fails its row",
-     [](const RowRequest&, const RowOutput& a) { return a.error == RowError::kDraftNoProbability; },
+     [](const RowRequest&, const RowOutput& a) { return a.error == RowFault::kDraftNoProbability; },
      [](RowOutput* a) { ++a->error_token; }},
     {"a logprob by name",
      [](const RowRequest& r, const RowOutput& a) { return !r.requested.empty() && Is(r, a, RowTask::kDraw); },

@@ -34,7 +34,7 @@ std::vector<std::unique_ptr<client::Sequence>> Open(client::Client* client, uint
 
 std::unique_ptr<client::Client> Connect(client::ClientOptions options) {
   options.default_timeout = absl::Seconds(20);
-  options.rows.form = client::RowOptions::Form::kFull;
+  options.rows.form = client::RowFormOptions::Form::kFull;
   auto client = client::Client::Connect(options);
   EXPECT_TRUE(client.ok()) << client.status();
   return *std::move(client);

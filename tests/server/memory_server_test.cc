@@ -13,9 +13,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/transport/errors.h"
 #include "client/cpp/transport/memory_link.h"
 #include "client/cpp/transport/unix_socket.h"
+#include "client/cpp/transport/wire_errors.h"
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/memory/ring.h"
@@ -260,7 +260,7 @@ class RawRing {
   std::optional<service::RingReader> reader_;
 };
 
-v1::StreamRequest HelloOf(const std::string& worker_session) {
+v1::StreamRequest MakeHello(const std::string& worker_session) {
   v1::StreamRequest request;
   request.mutable_hello()->set_worker_session(worker_session);
   return request;
@@ -275,7 +275,7 @@ TEST_F(MemoryServerTest, RingFollowsStreamRules) {
   EXPECT_EQ(ring.Receive().closed().error().reason(), v1::PROTOCOL_VIOLATION);
   ring.SendBytes("no message");
   EXPECT_EQ(ring.Receive().rejected().error().reason(), v1::MALFORMED_MESSAGE);
-  ring.Send(HelloOf("worker"));
+  ring.Send(MakeHello("worker"));
   EXPECT_EQ(ring.Receive().welcome().memory_address(), address_);
   EXPECT_EQ(client::ErrorOf(link->OpenRing().status())->reason, v1::CONTRADICTION) << "one for each connection";
   link.reset();
@@ -291,13 +291,13 @@ TEST_F(MemoryServerTest, BrokenRingIsClosed) {
   for (int way = 0; way < 3; ++way) {
     const auto link = Connect();
     RawRing ring(link.get());
-    ring.Send(HelloOf("worker"));
+    ring.Send(MakeHello("worker"));
     EXPECT_TRUE(ring.Receive().has_welcome());
     if (way == 0) ring.pair().request_words->written = 12345;
     if (way == 1) ring.pair().answer_words->read = ~uint64_t{0};
     if (way == 2) std::memset(ring.pair().request_bytes, 0xff, service::kRingBytes);
     if (way == 1) {
-      ring.Send(HelloOf("again"));  // the answer meets the word
+      ring.Send(MakeHello("again"));  // the answer meets the word
     } else if (way == 2) {
       ring.pair().request_words->written += 64;
     }
@@ -312,9 +312,9 @@ TEST_F(MemoryServerTest, LargeAnswerFitsThroughRing) {
   constexpr uint32_t kVocabulary = 1000;
   const auto link = Connect();
   RawRing ring(link.get());
-  ring.Send(HelloOf("worker"));
+  ring.Send(MakeHello("worker"));
   EXPECT_TRUE(ring.Receive().has_welcome());
-  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->mutable_raw_logprobs()->set_top(kernels::kMaxTopLogprobs);
   open.mutable_parameters()->mutable_processed_logprobs()->set_top(kernels::kMaxTopLogprobs);
   for (uint32_t id = 0; id < kVocabulary; ++id) open.mutable_parameters()->add_logprob_token_ids(id);
@@ -353,9 +353,9 @@ TEST_F(MemoryServerTest, LongRefusalFitsThroughRing) {
   constexpr int kPositions = 17;
   const auto link = Connect();
   RawRing ring(link.get());
-  ring.Send(HelloOf("worker"));
+  ring.Send(MakeHello("worker"));
   EXPECT_TRUE(ring.Receive().has_welcome());
-  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
   for (uint32_t id = 0; id + 10 < kVocabulary; ++id) {
     v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
     bias.set_token(id);
@@ -396,7 +396,7 @@ TEST_F(MemoryServerTest, LongRefusalFitsThroughRing) {
 TEST_F(MemoryServerTest, DrainedRingDeliversAllAnswers) {
   const auto link = Connect();
   RawRing ring(link.get());
-  ring.Send(HelloOf("worker"));
+  ring.Send(MakeHello("worker"));
   EXPECT_TRUE(ring.Receive().has_welcome());
   v1::StreamRequest close;  // without its epoch, so that its refusal is longer than it is
   close.mutable_close()->set_request_id(std::string(service::kMaxNameBytes, 'x'));
@@ -435,7 +435,7 @@ TEST_F(MemoryServerTest, RingsAreCapped) {
 TEST_F(MemoryServerTest, RingsAreDrained) {
   const auto link = Connect();
   RawRing ring(link.get());
-  ring.Send(HelloOf("worker"));
+  ring.Send(MakeHello("worker"));
   EXPECT_TRUE(ring.Receive().has_welcome());
   server_.server().Drain();
   EXPECT_EQ(ring.Receive().draining().cause(), v1::DrainingNotice::CAUSE_SHUTDOWN);

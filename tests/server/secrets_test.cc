@@ -52,7 +52,7 @@ void ExpectNoSecret(const std::string& text, const char* where) {
   for (const std::string& secret : Secrets()) EXPECT_FALSE(absl::StrContains(text, secret)) << where << ": " << text;
 }
 
-v1::StreamRequest OpenOf(const std::string& request_id) {
+v1::StreamRequest MakeOpen(const std::string& request_id) {
   v1::StreamRequest request;
   v1::OpenSequence* open = request.mutable_open();
   open->set_request_id(request_id);
@@ -68,7 +68,7 @@ v1::StreamRequest OpenOf(const std::string& request_id) {
   return request;
 }
 
-v1::StreamRequest StepOf(uint64_t step_id, uint64_t hash, float logit) {
+v1::StreamRequest MakeStep(uint64_t step_id, uint64_t hash, float logit) {
   v1::StreamRequest request;
   v1::Step* step = request.mutable_step();
   step->set_batch_id(step_id);
@@ -101,19 +101,19 @@ TEST(SecretsTest, OutputsHoldNoSecrets) {
   TestStream stream(channel, absl::StrCat("Bearer ", kBearer));
   stream.Greet("engine-3");
 
-  ASSERT_TRUE(stream.Send(OpenOf(kRequest)));
+  ASSERT_TRUE(stream.Send(MakeOpen(kRequest)));
   const v1::StreamResponse opened = stream.ReceiveOne();
   ASSERT_TRUE(opened.opened().has_state()) << opened.ShortDebugString();
   const uint64_t hash = opened.opened().state().history_hash();
-  ASSERT_TRUE(stream.Send(StepOf(1, hash + 1, kLogit)));
+  ASSERT_TRUE(stream.Send(MakeStep(1, hash + 1, kLogit)));
   EXPECT_TRUE(stream.ReceiveOne().results().rows(0).has_error()) << "another history";
-  ASSERT_TRUE(stream.Send(StepOf(2, hash, std::numeric_limits<float>::quiet_NaN())));
+  ASSERT_TRUE(stream.Send(MakeStep(2, hash, std::numeric_limits<float>::quiet_NaN())));
   EXPECT_TRUE(stream.ReceiveOne().results().rows(0).has_error()) << "a logit that is none";
-  ASSERT_TRUE(stream.Send(StepOf(3, hash, kLogit)));
+  ASSERT_TRUE(stream.Send(MakeStep(3, hash, kLogit)));
   const v1::StreamResponse answered = stream.ReceiveOne();
   ASSERT_EQ(answered.results().rows(0).draw().token(), kDrawnToken) << answered.ShortDebugString();
   // Refused because of its options and its history.
-  v1::StreamRequest wrong = OpenOf(kRequest);
+  v1::StreamRequest wrong = MakeOpen(kRequest);
   wrong.mutable_open()->set_epoch(2);
   wrong.mutable_open()->mutable_history()->set_tokens(0, kVocabulary + 1);
   wrong.mutable_open()->mutable_parameters()->set_top_p(7);

@@ -36,7 +36,7 @@ TEST(SharedClientTest, CallersThatWaitAndOthersGetTheirAnswers) {
   TestServer server;
   client::ClientOptions options;
   options.targets = {server.target()};
-  options.rows.form = client::RowOptions::Form::kFull;
+  options.rows.form = client::RowFormOptions::Form::kFull;
   auto client = client::Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
   const std::vector<std::byte> row = testing::MakeRow(v1::DTYPE_F32, kVocabulary, 1);

@@ -154,7 +154,7 @@ TEST(StreamTest, LongHistoryBlocksNoOtherStream) {
   other.OpenSequence("r");
   TestStream stream(server.Connect());
   stream.Greet();
-  v1::OpenSequence open = testing::OpenOf("long", 1, kTestVocabulary);
+  v1::OpenSequence open = testing::MakeOpen("long", 1, kTestVocabulary);
   open.mutable_parameters()->mutable_dry()->set_multiplier(1);
   for (uint32_t i = 0; i < 150'000; ++i) open.mutable_history()->add_tokens(kTestVocabulary - 1 - i % 256);
   ASSERT_TRUE(stream.Send(testing::Message(open)));
@@ -201,7 +201,7 @@ TEST(StreamTest, UnreadLargeAnswersStopReading) {
   TestServer server(config);
   TestStream stream(server.Connect());
   stream.Greet();
-  v1::OpenSequence open = testing::OpenOf("a", 1, kBiased + 1);
+  v1::OpenSequence open = testing::MakeOpen("a", 1, kBiased + 1);
   for (uint32_t token = 1; token <= kBiased; ++token) {
     v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
     bias.set_token(token);

@@ -26,7 +26,7 @@ class SessionCompactShards : public SessionShards {
   void Open(const Change& change) {
     ++epoch_;
     for (const char* name : {"a", "b", "whole a", "whole b"}) {
-      v1::OpenSequence open = OpenOf(name, epoch_, kShardedVocabulary);
+      v1::OpenSequence open = MakeOpen(name, epoch_, kShardedVocabulary);
       open.set_seed(7);
       open.set_live_vocabulary_size(kLive);
       change(open.mutable_parameters());

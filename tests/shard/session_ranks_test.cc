@@ -119,7 +119,7 @@ TEST_F(SessionRanks, BroughtAnswerIsOfItsTask) {
 
 // A regression: the sequence stayed in flight and could never be evicted.
 TEST_F(SessionRanks, BroughtAnswerFreesItsSequence) {
-  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
   uint64_t hash = 0;
@@ -168,7 +168,7 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksClose) {
   const std::vector<std::string> draws = Draws(1);
   const auto close = [&](uint32_t index) {
     for (const char* name : {"a", "b"}) {
-      v1::StreamRequest request = testing::CloseOf(name, 1);
+      v1::StreamRequest request = testing::MakeClose(name, 1);
       request.mutable_close()->set_shard_index(index);
       workers_[index]->Send(request);
     }
@@ -187,7 +187,7 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksClose) {
 
 // Else a kept answer would grow by each index that a worker thinks of.
 TEST_F(SessionRanks, CloseByInvalidRankIsRefused) {
-  v1::StreamRequest request = testing::CloseOf("a", 1);
+  v1::StreamRequest request = testing::MakeClose("a", 1);
   request.mutable_close()->set_shard_index(kMaxShards);
   workers_[0]->Send(request);
   const auto closed = workers_[0]->Await([](const auto& message) { return message.has_closed(); });
@@ -205,7 +205,7 @@ TEST_F(SessionRanks, AnswersExpire) {
 
 // The worker opens the sequence and repeats its shard; the others' shards wait for it.
 TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
-  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
   uint64_t hash = 0;
@@ -284,7 +284,7 @@ TEST_F(SessionRanks, RandomStreamLossChangesNoAnswer) {
       ++epoch;
       if (rank != 0) return;
       for (const char* name : {"a", "b"}) {
-        v1::OpenSequence open = OpenOf(name, epoch, kShardedVocabulary);
+        v1::OpenSequence open = MakeOpen(name, epoch, kShardedVocabulary);
         open.set_live_vocabulary_size(990);
         open.mutable_parameters()->mutable_raw_logprobs()->set_top(5);
         workers_[0]->MustOpen(open);

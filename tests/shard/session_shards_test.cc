@@ -139,7 +139,7 @@ TEST_F(SessionShards, OtherShardsRepeatWhatTheySet) {
 
 // A hash that shard 0 has not got, or another, concerns its row alone; the right one may be left out.
 TEST_F(SessionShards, HashesOfOtherShardsAreCompared) {
-  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
   open.set_request_id("b");
@@ -262,7 +262,7 @@ TEST_F(SessionShards, DraftsAreVerifiedAcrossShards) {
 // fourth.
 TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
   for (const char* name : {"drafts", "whole drafts"}) {
-    v1::OpenSequence open = OpenOf(name, 1, kShardedVocabulary);
+    v1::OpenSequence open = MakeOpen(name, 1, kShardedVocabulary);
     open.set_live_vocabulary_size(990);
     open.mutable_parameters()->mutable_processed_logprobs();
     open.mutable_parameters()->mutable_mirostat()->set_version(2);
@@ -345,7 +345,7 @@ TEST_F(SessionShards, ShorterStepTimeoutHolds) {
 TEST_F(SessionShards, CancelRefusesWaitingRowsAtOnce) {
   workers_[1]->Send(ShardStep(7, 1));
   workers_[0]->Send(ShardStep(7, 0));
-  workers_[0]->Send(testing::CancelOf(7));
+  workers_[0]->Send(testing::MakeCancel(7));
   for (const uint32_t worker : {0, 1}) {
     ExpectRowErrors(worker, 7, 2, Reason::kStepCancelled, "");
     EXPECT_TRUE(workers_[worker]->IsIdle());
@@ -358,7 +358,7 @@ TEST_F(SessionShards, CancelRefusesWaitingRowsAtOnce) {
 TEST_F(SessionShards, CancelOfAnotherShardTakesItBackAlone) {
   workers_[0]->Send(ShardStep(7, 0));
   workers_[1]->Send(ShardStep(7, 1));
-  workers_[1]->Send(testing::CancelOf(7));
+  workers_[1]->Send(testing::MakeCancel(7));
   ExpectRowErrors(1, 7, 2, Reason::kStepCancelled, "");
   EXPECT_EQ(engine_->shards().waiting(), 2u);
   workers_[1]->Send(ShardStep(7, 1));
@@ -367,7 +367,7 @@ TEST_F(SessionShards, CancelOfAnotherShardTakesItBackAlone) {
 }
 
 TEST_F(SessionShards, CloseRefusesWaitingRowsAtOnce) {
-  v1::OpenSequence open = OpenOf("b", 2, kShardedVocabulary);
+  v1::OpenSequence open = MakeOpen("b", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
   const uint64_t hash = workers_[0]->MustOpen(open).history_hash();
@@ -376,10 +376,10 @@ TEST_F(SessionShards, CloseRefusesWaitingRowsAtOnce) {
     request.mutable_step()->mutable_rows(1)->set_history_hash(hash);
     workers_[shard]->Send(request);
   }
-  workers_[0]->Send(testing::CloseOf("b", 2));
+  workers_[0]->Send(testing::MakeClose("b", 2));
   EXPECT_EQ(engine_->shards().waiting(), 1u) << "the row of a waits on";
   EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
-  workers_[0]->Send(testing::CloseOf("a", 1));
+  workers_[0]->Send(testing::MakeClose("a", 1));
   EXPECT_EQ(engine_->shards().waiting(), 0u);
   for (const uint32_t worker : {0, 1}) {
     ExpectRowErrors(worker, 1, 2, Reason::kStepCancelled, "");
@@ -390,7 +390,7 @@ TEST_F(SessionShards, CloseRefusesWaitingRowsAtOnce) {
 // A rank that closes needs no result any more, and ends no row of the others.
 TEST_F(SessionShards, CloseOfAnotherRankEndsNothing) {
   workers_[0]->Send(ShardStep(1, 0));
-  v1::StreamRequest close = testing::CloseOf("a", 9);
+  v1::StreamRequest close = testing::MakeClose("a", 9);
   close.mutable_close()->set_shard_index(1);
   workers_[1]->Send(close);
   const auto closed = workers_[1]->Await([](const auto& message) { return message.has_closed(); });
@@ -448,7 +448,7 @@ TEST_F(SessionShards, OtherWorkerSessionsAreApart) {
 
 // A sequence with state: the answer is remembered, and a step that waits for its shards is in flight.
 TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
-  v1::OpenSequence open = OpenOf("a", 2, kShardedVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->set_prompt_length(0);
   for (const char* name : {"a", "b"}) {

@@ -16,7 +16,7 @@
 
 namespace sortition::service {
 
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::RandomLogits;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -33,7 +33,7 @@ class SessionShards : public ::testing::Test {
   SessionShards() {
     for (uint32_t i = 0; i < kShards; ++i) workers_.push_back(std::make_unique<StreamWorker>(engine_.get()));
     for (const char* name : {"a", "b"}) {
-      v1::OpenSequence open = OpenOf(name, 1, kShardedVocabulary);
+      v1::OpenSequence open = MakeOpen(name, 1, kShardedVocabulary);
       open.set_live_vocabulary_size(990);
       open.mutable_parameters()->set_top_p(0.9f);
       open.mutable_parameters()->mutable_raw_logprobs()->set_top(5);

@@ -16,12 +16,12 @@ constexpr uint32_t kFirstChild = 1000;
 std::unique_ptr<Job> Job::Make(uint64_t world_seed, uint32_t number, bool of_ranks) {
   auto job = std::make_unique<Job>();
   job->number = number;
-  job->options = OptionsOf(world_seed, number);
+  job->options = MakeOptions(world_seed, number);
   // The service drew the seed, and told only the first rank.
   if (of_ranks && !job->options.seed) job->options.seed = number;
   job->start = {job->options.prompt, static_cast<uint32_t>(job->options.prompt.size())};
   job->record = std::make_shared<client::SequenceRecord>(job->options);
-  job->fork = ForkOf(world_seed, number);
+  job->fork = PlanFork(world_seed, number);
   return job;
 }
 

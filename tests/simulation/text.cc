@@ -274,7 +274,7 @@ void KeepState(Draws* draws, v1::SamplingParameters* parameters) {
 
 }  // namespace
 
-client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence) {
+client::SequenceOptions MakeOptions(uint64_t seed, uint32_t sequence) {
   Draws draws(seed, Choice::kSequence, {sequence});
   client::SequenceOptions options;
   options.request_id = absl::StrCat("request ", sequence);
@@ -310,7 +310,7 @@ uint32_t StepsOf(uint64_t seed, uint32_t sequence) {
   return Draws(seed, Choice::kSequence, {sequence, 1}).Between(6, 14);
 }
 
-std::optional<ForkPlan> ForkOf(uint64_t seed, uint32_t sequence) {
+std::optional<ForkPlan> PlanFork(uint64_t seed, uint32_t sequence) {
   Draws draws(seed, Choice::kSequence, {sequence, 2});
   if (!draws.OneIn(3)) return std::nullopt;
   return ForkPlan{draws.Between(1, 5), draws.OneIn(2) ? 100 : draws.Between(0, 100)};

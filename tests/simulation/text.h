@@ -19,7 +19,7 @@ namespace sortition::simulation {
 inline constexpr uint32_t kVocabulary = 24;
 
 // Returns the options of sequence number `sequence`. Some sequences have no state, some leave the seed to the service.
-client::SequenceOptions OptionsOf(uint64_t seed, uint32_t sequence);
+client::SequenceOptions MakeOptions(uint64_t seed, uint32_t sequence);
 // Returns the number of tokens to draw.
 uint32_t StepsOf(uint64_t seed, uint32_t sequence);
 // A sequence is forked before step `step`, at a place in percent of its length. Absent for most sequences.
@@ -27,7 +27,7 @@ struct ForkPlan {
   uint32_t step = 0;
   uint32_t percent = 0;
 };
-std::optional<ForkPlan> ForkOf(uint64_t seed, uint32_t sequence);
+std::optional<ForkPlan> PlanFork(uint64_t seed, uint32_t sequence);
 
 // One step of a caller, and the right answer.
 struct TextStep {

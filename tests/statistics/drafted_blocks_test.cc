@@ -64,7 +64,7 @@ class DraftedBlocks : public ::testing::Test {
     static kernels::cpu::Scratch scratch;
     kernels::RowOutput answer;
     kernels::cpu::SampleRow(request, &scratch, &answer);
-    EXPECT_EQ(answer.error, kernels::RowError::kNone);
+    EXPECT_EQ(answer.error, kernels::RowFault::kNone);
     return answer;
   }
 };
@@ -103,7 +103,7 @@ TEST_F(DraftedBlocks, AcceptNoFewerThanRejection) {
         drawn_by_rejection += all_accepted;
         if (survival == 0) break;
       }
-      const law::PhiloxWords words = law::BlockWords(law::KeyOf({seed, kDrafts, 0}));
+      const law::PhiloxWords words = law::BlockWords(law::ToDrawKey({seed, kDrafts, 0}));
       if (survival != 0 && law::MayEndAfter(law::WordOf(words, 1), survival)) end = kDrafts;
       drawn_by_block += end;
     }

@@ -41,17 +41,18 @@ class PreparedRow {
   PreparedRow& operator=(const PreparedRow&) = delete;
 
   uint32_t Draw(const NoiseKey& noise) {
-    return cpu::Draw(kernels_, row_, scale_, kept_, law::KeyOf(noise), std::nullopt, &scratch_);
+    return cpu::Draw(kernels_, row_, scale_, kept_, law::ToDrawKey(noise), std::nullopt, &scratch_);
   }
   // Verifies `draft`; the token that comes out. Counts it in `*accepted` if it is the draft.
   uint32_t Verify(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft, uint64_t* accepted = nullptr) {
     RowOutput answer;
-    cpu::Verify(kernels_, RequestOf(noise, given, draft), row_, scale_, kept_, CandidateOf(given), &scratch_, &answer);
+    cpu::Verify(kernels_, MakeRequest(noise, given, draft), row_, scale_, kept_, CandidateOf(given), &scratch_,
+                &answer);
     if (accepted != nullptr) *accepted += answer.accepted;
     return answer.token;
   }
   RowOutput VerifyBlock(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft, uint64_t survival) {
-    RowRequest request = RequestOf(noise, given, draft);
+    RowRequest request = MakeRequest(noise, given, draft);
     request.survival = survival;
     std::vector<Candidate> support;
     for (const uint32_t token : draft.sparse_tokens) support.push_back(CandidateOf(token));
@@ -61,7 +62,7 @@ class PreparedRow {
   }
 
   RowOutput VerifyRounds(const NoiseKey& noise, std::span<const uint32_t> drafts, const DraftDistribution& draft) {
-    RowRequest request = RequestOf(noise, drafts[0], draft);
+    RowRequest request = MakeRequest(noise, drafts[0], draft);
     request.rivals = drafts.subspan(1);
     std::vector<Candidate> support;
     for (const uint32_t token : draft.sparse_tokens) support.push_back(CandidateOf(token));
@@ -78,7 +79,7 @@ class PreparedRow {
   Candidate CandidateOf(uint32_t token) const {
     return Candidate::Of(law::Key(law::CanonicalBits(logits_[token])), token);
   }
-  RowRequest RequestOf(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft) const {
+  RowRequest MakeRequest(const NoiseKey& noise, uint32_t given, const DraftDistribution& draft) const {
     RowRequest request = request_;
     request.noise = noise;
     request.task = RowTask::kVerify;

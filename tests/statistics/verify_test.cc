@@ -92,7 +92,7 @@ class Bigrams {
   uint32_t DrawPairOfBlock(uint64_t seed) {
     const uint32_t drafts[] = {Draft(0), 0};
     const uint32_t second = Draft(drafts[0]);
-    const auto words = law::BlockWords(law::KeyOf({seed, 3, 0}));
+    const auto words = law::BlockWords(law::ToDrawKey({seed, 3, 0}));
     const RowOutput first = rows_[0]->VerifyBlock({seed, 1, 0}, drafts[0], DistributionOf(0), uint64_t{1} << 32);
     RowOutput last;
     bool ends_second = false;

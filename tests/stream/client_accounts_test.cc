@@ -13,7 +13,7 @@ namespace sortition::service::client_accounts_test {
 namespace {
 
 using testing::FakeClock;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -174,7 +174,7 @@ TEST(ClientRateTest, StepsBeyondRateAreRefusedOthersServed) {
   StreamWorker greedy(engine.get(), {.tenant = "greedy"}), again(engine.get(), {.tenant = "greedy"}),
       other(engine.get(), {.tenant = "other"});
   for (StreamWorker* worker : {&greedy, &again, &other}) {
-    for (int i = 0; i < 4; ++i) worker->MustOpen(OpenOf(absl::StrCat("r", i), 1, kVocabulary));
+    for (int i = 0; i < 4; ++i) worker->MustOpen(MakeOpen(absl::StrCat("r", i), 1, kVocabulary));
   }
   EXPECT_EQ(greedy.Run(Step(1, 4)).size(), 4u);
   greedy.Send(Step(2, 1));
@@ -191,12 +191,12 @@ TEST(ClientRateTest, OpensAndMasksCountAsBytes) {
   limits.client_bytes_per_second = 50;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   for (uint32_t token = 1; token < 60; ++token) open.mutable_parameters()->add_banned_token_ids(token);
   worker.MustOpen(open);
-  ExpectError(worker.Open(OpenOf("b", 1, kVocabulary)).error(), Reason::kClientLimit, "open");
+  ExpectError(worker.Open(MakeOpen("b", 1, kVocabulary)).error(), Reason::kClientLimit, "open");
   engine.clock().Advance(absl::Seconds(10));
-  worker.MustOpen(OpenOf("b", 1, kVocabulary));
+  worker.MustOpen(MakeOpen("b", 1, kVocabulary));
 }
 
 TEST(ClientRateTest, ForksCountAsBytes) {
@@ -204,10 +204,10 @@ TEST(ClientRateTest, ForksCountAsBytes) {
   limits.client_bytes_per_second = 10;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("parent", 1, kVocabulary));
+  worker.MustOpen(MakeOpen("parent", 1, kVocabulary));
   v1::StreamRequest fork;
   fork.mutable_fork()->set_parent_request_id("parent");
-  *fork.mutable_fork()->mutable_child() = OpenOf("child", 1, kVocabulary);
+  *fork.mutable_fork()->mutable_child() = MakeOpen("child", 1, kVocabulary);
   worker.Send(fork);
   const auto response = worker.Await([](const v1::StreamResponse& message) { return message.has_forked(); });
   ASSERT_TRUE(response.has_value());
@@ -220,7 +220,7 @@ TEST(ClientRateTest, RefusedHistoryInPiecesHasOneAnswer) {
   limits.client_bytes_per_second = 10;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("first", 1, kVocabulary));
+  worker.MustOpen(MakeOpen("first", 1, kVocabulary));
   v1::OpenSequence piece = StatefulOpen("a", 1);
   piece.mutable_history()->set_continues(true);
   ExpectError(worker.Open(piece).error(), Reason::kClientLimit, "open");
@@ -230,7 +230,7 @@ TEST(ClientRateTest, RefusedHistoryInPiecesHasOneAnswer) {
   last.mutable_open()->mutable_history()->set_continues(false);
   worker.Send(last);
   engine.clock().Advance(absl::Seconds(1000));
-  v1::SequenceOpened next = worker.Open(OpenOf("b", 1, kVocabulary));
+  v1::SequenceOpened next = worker.Open(MakeOpen("b", 1, kVocabulary));
   EXPECT_EQ(next.request_id(), "b") << "the last piece was answered";
 }
 

@@ -15,7 +15,7 @@
 namespace sortition::service {
 
 using testing::CompactChoice;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainRowParameters;
 using testing::PlainSequence;
 using testing::RandomLogits;

@@ -77,7 +77,7 @@ TEST_F(SampleRunTest, TokensAreThoseOfAStream) {
   for (uint32_t i = 0; i < kRows; ++i) {
     const auto index = static_cast<int>(i);
     const std::string id = std::to_string(i);
-    v1::OpenSequence open = testing::OpenOf(id, 1, kWidth);
+    v1::OpenSequence open = testing::MakeOpen(id, 1, kWidth);
     open.set_seed(i);
     *open.mutable_parameters() = request.rows(index).parameters();
     worker.MustOpen(open);

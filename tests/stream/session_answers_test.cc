@@ -10,7 +10,7 @@ namespace sortition::service::session_answers_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -27,7 +27,7 @@ class SessionAnswers : public ::testing::Test {
     StepBuilder step(1, kVocabulary);
     for (int i = 0; i < rows; ++i) {
       const std::string name = absl::StrCat("s", i);
-      worker_.MustOpen(OpenOf(name, 1, kVocabulary));
+      worker_.MustOpen(MakeOpen(name, 1, kVocabulary));
       step.AddRow(name, 1, 0, F32Peak(kVocabulary, 1));
     }
     step.step().set_answer_early(early);
@@ -96,7 +96,7 @@ TEST_F(SessionAnswers, RepeatedRowsDelayNoOtherBatch) {
 
 TEST_F(SessionAnswers, ImmediateRefusalsLeaveAtOnce) {
   StepBuilder step(1, kVocabulary);
-  worker_.MustOpen(OpenOf("s0", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("s0", 1, kVocabulary));
   step.AddRow("s0", 1, 0, F32Peak(kVocabulary, 1));
   step.AddRow("unknown", 1, 0, F32Peak(kVocabulary, 1));
   worker_.Send(step.Build());
@@ -114,7 +114,7 @@ TEST(SessionLargeAnswers, AreHeldUpToMessageSize) {
   StepBuilder step(1, kLarge);
   const std::string row = testing::F32Bytes(std::vector<float>(kLarge));
   for (int i = 0; i < 4; ++i) {
-    v1::OpenSequence open = OpenOf(absl::StrCat("s", i), 1, kLarge);
+    v1::OpenSequence open = MakeOpen(absl::StrCat("s", i), 1, kLarge);
     open.mutable_parameters()->mutable_kept_set()->set_tokens(true);
     worker.MustOpen(open);
     step.AddRow(open.request_id(), 1, 0, row);

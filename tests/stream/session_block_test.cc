@@ -96,7 +96,7 @@ class SessionBlock : public JudgedRows {
     }
     if (survival != 0) {
       ends.push_back(plain.Answer({.logits = Logits(4 * n + kDrafts)}, position + kDrafts));
-      const law::PhiloxWords words = law::BlockWords(law::KeyOf({99, position + kDrafts, 0}));
+      const law::PhiloxWords words = law::BlockWords(law::ToDrawKey({99, position + kDrafts, 0}));
       if (law::MayEndAfter(law::WordOf(words, 1), survival)) end = kDrafts;
     }
     BlockRow row;

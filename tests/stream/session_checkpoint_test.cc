@@ -15,7 +15,7 @@ using testing::StepBuilder;
 constexpr uint32_t kVocabulary = 64;
 
 v1::OpenSequence Mirostat(std::string_view request_id) {
-  v1::OpenSequence open = testing::OpenOf(request_id, 1, kVocabulary);
+  v1::OpenSequence open = testing::MakeOpen(request_id, 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   return open;
@@ -168,7 +168,7 @@ TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
 
 TEST(SessionCheckpoint, StatelessSamplersHaveNone) {
   Replica replica(KeyOf('k'));
-  replica.worker().MustOpen(testing::OpenOf("a", 1, kVocabulary));
+  replica.worker().MustOpen(testing::MakeOpen("a", 1, kVocabulary));
   EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());
   ExpectError(Step(&replica, "a", 1, "x").error(), Reason::kContradiction, "step.rows[0].checkpoint");
 }

@@ -16,7 +16,7 @@ class SessionCompactNouns : public CompactFixture {
 
   // Opens a text on both streams.
   void Open(const std::function<void(v1::OpenSequence*)>& change) {
-    open_ = OpenOf("a", ++epoch_, kVocabulary);
+    open_ = MakeOpen("a", ++epoch_, kVocabulary);
     open_.set_seed(11);
     open_.mutable_parameters()->set_temperature(0.8f);
     open_.mutable_parameters()->set_top_k(30);

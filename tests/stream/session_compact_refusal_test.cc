@@ -38,7 +38,7 @@ class SessionCompactRefusal : public CompactFixture {
 
 // Each position that is not decided is named, with the tokens that it lacks.
 TEST_F(SessionCompactRefusal, EveryUndecidedPositionIsNamed) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_temperature(0);
   open.mutable_parameters()->mutable_raw_logprobs();
   v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
@@ -67,7 +67,7 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
   constexpr uint32_t kWide = 10'000;
   constexpr uint32_t kBiased = 9'000;
   constexpr uint32_t kPositions = 20;
-  v1::OpenSequence open = OpenOf("a", 1, kWide);
+  v1::OpenSequence open = MakeOpen("a", 1, kWide);
   for (uint32_t id = 0; id < kBiased; ++id) {
     v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
     bias.set_token(id);
@@ -97,7 +97,7 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
 }
 
 TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
-  compact_.MustOpen(OpenOf("a", 1, kVocabulary));
+  compact_.MustOpen(MakeOpen("a", 1, kVocabulary));
   const std::string at = "step.rows[0].compact[0]";
   const auto expect = [&](Damaged row, Reason reason, const std::string& field) {
     row.message.set_payloads(0, row.pairs);
@@ -171,7 +171,7 @@ TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
 TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
   uint64_t epoch = 0;
   const auto run = [&](const std::function<void(v1::SamplingParameters*)>& set, bool has_unit_sum, int64_t more) {
-    v1::OpenSequence open = OpenOf("a", ++epoch, kVocabulary);
+    v1::OpenSequence open = MakeOpen("a", ++epoch, kVocabulary);
     set(open.mutable_parameters());
     compact_.MustOpen(open);
     Damaged step = Stated(10);
@@ -201,7 +201,7 @@ TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
   const auto cutoff = [](auto* p) { p->set_epsilon_cutoff(0.9f); };
   EXPECT_EQ(run(cutoff, true, 0).draw().token(), 59u);
   EXPECT_EQ(run(cutoff, false, 0).draw().token(), 59u);
-  v1::OpenSequence open = OpenOf("a", ++epoch, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", ++epoch, kVocabulary);
   cutoff(open.mutable_parameters());
   compact_.MustOpen(open);
   Damaged without_sums = Stated(10);
@@ -218,8 +218,8 @@ TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {
   limits.max_compact_bytes = 25 * 8;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("a", 1, kVocabulary));
-  worker.MustOpen(OpenOf("b", 1, kVocabulary));
+  worker.MustOpen(MakeOpen("a", 1, kVocabulary));
+  worker.MustOpen(MakeOpen("b", 1, kVocabulary));
   const v1::RowResult refused = worker.Run(Stated(21).message).at(0);
   ExpectError(refused, Reason::kTooMany, "step.rows[0].compact[0].first");
   EXPECT_EQ(refused.error().limit(), "max_compact_tokens 20");
@@ -236,7 +236,7 @@ TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {
 }
 
 TEST_F(SessionCompactRefusal, MessageNeedsWhatItsRowsNeed) {
-  compact_.MustOpen(OpenOf("a", 1, kVocabulary));
+  compact_.MustOpen(MakeOpen("a", 1, kVocabulary));
   const auto expect = [&](const v1::StreamRequest& message, Reason reason, const std::string& field) {
     compact_.Send(message);
     ExpectError(compact_.StepError(message.step().batch_id()), reason, field);
@@ -262,11 +262,11 @@ TEST_F(SessionCompactRefusal, RefusedStepLeavesCompactRowsAsTheyWere) {
   limits.max_step_positions = 4;
   TestEngine engine = TestEngine::OnFake(limits);
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_history()->add_tokens(3);
   worker.MustOpen(open);
-  for (const char* name : {"b", "c", "d"}) worker.MustOpen(OpenOf(name, 1, kVocabulary));
+  for (const char* name : {"b", "c", "d"}) worker.MustOpen(MakeOpen(name, 1, kVocabulary));
   std::mt19937_64 random(95);
   const std::string logits = RandomLogits(kernels::DType::kF32, kVocabulary, &random);
   StepBuilder step(1, kVocabulary);

@@ -44,7 +44,7 @@ void SetAsked(Random* random, uint32_t vocabulary, v1::SamplingParameters* p) {
 }
 
 v1::OpenSequence RandomOpen(Random* random, uint64_t number, uint32_t vocabulary) {
-  v1::OpenSequence open = OpenOf(absl::StrCat("s", number), 1, vocabulary);
+  v1::OpenSequence open = MakeOpen(absl::StrCat("s", number), 1, vocabulary);
   open.set_seed(number);
   if (OneIn(random, 4)) open.set_live_vocabulary_size(vocabulary - 7);
   const uint32_t live = open.has_live_vocabulary_size() ? open.live_vocabulary_size() : vocabulary;
@@ -286,7 +286,7 @@ TEST_F(SessionCompact, StepMixesBothForms) {
 
 // A lost answer: the same step in either form gets it again, and the sequence has advanced once.
 TEST_F(SessionCompact, RetryInEitherFormGetsSameAnswer) {
-  v1::OpenSequence open = OpenOf("a", 1, kSmall);
+  v1::OpenSequence open = MakeOpen("a", 1, kSmall);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   open.mutable_parameters()->set_top_k(5);
   open.mutable_history()->add_tokens(3);

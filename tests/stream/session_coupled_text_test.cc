@@ -11,7 +11,7 @@
 namespace sortition::service::session_coupled_text_test {
 namespace {
 
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -19,7 +19,7 @@ using testing::TestEngine;
 class SessionCoupledText : public ::testing::Test {
  protected:
   static v1::OpenSequence OpenNumber(uint32_t number, std::mt19937_64* random) {
-    v1::OpenSequence open = OpenOf(absl::StrCat("s", number), 1, kModelVocabulary);
+    v1::OpenSequence open = MakeOpen(absl::StrCat("s", number), 1, kModelVocabulary);
     open.set_seed((*random)());
     v1::SamplingParameters& parameters = *open.mutable_parameters();
     parameters.set_temperature(0.5f + float((*random)() % 100) / 100);
@@ -156,7 +156,7 @@ TEST_F(SessionCoupledText, EqualsTextWithoutSpeculation) {
         }
       }
     }
-    for (const v1::OpenSequence& open : opens) worker_.Send(testing::CloseOf(open.request_id(), 1));
+    for (const v1::OpenSequence& open : opens) worker_.Send(testing::MakeClose(open.request_id(), 1));
   }
   EXPECT_GT(accepted * 10, drafted * 4);
   EXPECT_LT(accepted * 10, drafted * 9);

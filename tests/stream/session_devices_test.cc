@@ -16,7 +16,7 @@ namespace sortition::service::session_devices_test {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -46,7 +46,7 @@ TEST_F(SessionDevices, OptionsThatNoDeviceHasAreRefusedAtOpenByName) {
        }},
   };
   for (const auto& [name, set] : options) {
-    v1::OpenSequence open = OpenOf("a", 1, kStatefulVocabulary);
+    v1::OpenSequence open = MakeOpen("a", 1, kStatefulVocabulary);
     set(open.mutable_parameters());
     const v1::Error error = worker_.Open(open).error();
     ExpectError(error, Reason::kNotImplemented, "open.parameters." + name);
@@ -67,7 +67,7 @@ TEST_F(SessionDevices, OptionsThatNoDeviceHasAreRefusedAtOpenByName) {
 TEST_F(SessionDevices, AnOptionOfAPhaseIsNamedThere) {
   TestEngine engine = EngineWithout(kernels::FeatureOf(kernels::StageKind::kTypicalP));
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, kStatefulVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kStatefulVocabulary);
   open.mutable_history();
   v1::Phase& phase = *open.mutable_parameters()->add_phases();
   phase.add_end(5);
@@ -78,7 +78,7 @@ TEST_F(SessionDevices, AnOptionOfAPhaseIsNamedThere) {
 TEST_F(SessionDevices, RowsWiderThanEveryDeviceTakesAreRefusedAtOpen) {
   TestEngine engine = TestEngine::OnFake({}, {.max_vocabulary = 63, .synchronous = true});
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, 64);
+  v1::OpenSequence open = MakeOpen("a", 1, 64);
   const v1::Error error = worker.Open(open).error();
   ExpectError(error, Reason::kOutOfRange, "open.vocabulary_size");
   EXPECT_EQ(error.limit(), "<= 63");
@@ -128,7 +128,7 @@ TEST_F(SessionDevices, TasksThatNoDeviceHasFailTheirStepAlone) {
 TEST_F(SessionDevices, ScoresAndKeptProbabilitiesAreNamedToo) {
   TestEngine engine = EngineWithout(kernels::kFeatureScore | kernels::kFeatureKeptSet);
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("a", 1, kStatefulVocabulary));
+  worker.MustOpen(MakeOpen("a", 1, kStatefulVocabulary));
   const auto run = [&](uint64_t batch, int tensor_rows, const std::function<void(v1::StepRow*)>& set) {
     StepBuilder step(batch, kStatefulVocabulary);
     set(&step.AddRow("a", batch, 0, testing::F32Peak(kStatefulVocabulary, 9)));

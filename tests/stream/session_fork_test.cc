@@ -27,7 +27,7 @@ class SessionFork : public ::testing::Test {
     plain->Append(token);
   }
 
-  static v1::StreamRequest ForkOf(const v1::OpenSequence& child, std::optional<uint32_t> position) {
+  static v1::StreamRequest MakeFork(const v1::OpenSequence& child, std::optional<uint32_t> position) {
     v1::StreamRequest request;
     request.mutable_fork()->set_parent_request_id("parent");
     *request.mutable_fork()->mutable_child() = child;
@@ -62,7 +62,7 @@ class SessionFork : public ::testing::Test {
 };
 
 TEST_F(SessionFork, ContinuesParentsHistoryIndependently) {
-  const v1::SequenceForked forked = Fork(ForkOf(Child("child"), std::nullopt));
+  const v1::SequenceForked forked = Fork(MakeFork(Child("child"), std::nullopt));
   ASSERT_TRUE(forked.has_state()) << forked.error().message();
   PlainSequence child = PlainChild(Child("child"), {1, 2, 3, 20, 21}, 2);
   EXPECT_EQ(forked.state().position(), 5u);
@@ -74,7 +74,7 @@ TEST_F(SessionFork, ContinuesParentsHistoryIndependently) {
   Draw(&child, "child", 1, 40);
   Draw(&plain_, "parent", 4, 31);
   Draw(&child, "child", 2, 41);
-  worker_.Send(testing::CloseOf("parent", 1));
+  worker_.Send(testing::MakeClose("parent", 1));
   Draw(&child, "child", 3, 42);
 }
 
@@ -82,7 +82,7 @@ TEST_F(SessionFork, FromAnyKeptPosition) {
   const std::vector<uint32_t> tokens = {1, 2, 3, 20, 21};
   for (const uint32_t position : {5u, 4u, 2u, 1u, 0u}) {
     const v1::OpenSequence open = Child(absl::StrCat("child ", position));
-    const v1::SequenceForked forked = Fork(ForkOf(open, position));
+    const v1::SequenceForked forked = Fork(MakeFork(open, position));
     ASSERT_TRUE(forked.has_state()) << forked.error().message();
     const PlainSequence child = PlainChild(open, {tokens.begin(), tokens.begin() + position}, std::min(position, 2u));
     EXPECT_EQ(forked.state().history_hash(), child.hash()) << position;
@@ -93,7 +93,7 @@ TEST_F(SessionFork, ChildHasItsOptions) {
   v1::OpenSequence open = Child("child");
   open.mutable_parameters()->set_presence_penalty(0.25f);
   open.mutable_parameters()->mutable_raw_logprobs();
-  ASSERT_TRUE(Fork(ForkOf(open, std::nullopt)).has_state());
+  ASSERT_TRUE(Fork(MakeFork(open, std::nullopt)).has_state());
   const PlainSequence child = PlainChild(open, {1, 2, 3, 20, 21}, 2);
   std::mt19937_64 random(3);
   const std::string logits = testing::RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
@@ -107,28 +107,28 @@ TEST_F(SessionFork, ChildHasItsOptions) {
 TEST_F(SessionFork, StatelessChildNeedsNoHistory) {
   v1::OpenSequence open = Child("child");
   open.clear_parameters();
-  const v1::SequenceForked forked = Fork(ForkOf(open, std::nullopt));
+  const v1::SequenceForked forked = Fork(MakeFork(open, std::nullopt));
   ASSERT_TRUE(forked.has_state()) << forked.error().message();
   EXPECT_FALSE(forked.state().stateful());
 }
 
 TEST_F(SessionFork, InvalidForkIsRefusedByName) {
-  const v1::SequenceForked beyond = Fork(ForkOf(Child("c"), 6));
+  const v1::SequenceForked beyond = Fork(MakeFork(Child("c"), 6));
   ExpectError(beyond.error(), Reason::kHistoryRequired, "fork.position");
   EXPECT_EQ(beyond.error().limit(), "0..5");
-  ExpectError(Fork(ForkOf(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
-  v1::StreamRequest request = ForkOf(Child("c"), 3);
+  ExpectError(Fork(MakeFork(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
+  v1::StreamRequest request = MakeFork(Child("c"), 3);
   request.mutable_fork()->set_parent_request_id("nobody");
   ExpectError(Fork(request).error(), Reason::kUnknownSequence, "fork.parent_request_id");
   request.mutable_fork()->clear_parent_request_id();
   ExpectError(Fork(request).error(), Reason::kMissingField, "fork.parent_request_id");
-  request = ForkOf(Child("c"), 3);
+  request = MakeFork(Child("c"), 3);
   request.mutable_fork()->mutable_child()->mutable_history()->add_tokens(1);
   ExpectError(Fork(request).error(), Reason::kContradiction, "fork.child.history");
-  request = ForkOf(Child("c"), 3);
+  request = MakeFork(Child("c"), 3);
   request.mutable_fork()->mutable_child()->set_live_vocabulary_size(40);
   ExpectError(Fork(request).error(), Reason::kVocabularyMismatch, "fork.child.vocabulary_size");
-  request = ForkOf(Child("c"), 3);
+  request = MakeFork(Child("c"), 3);
   request.mutable_fork()->mutable_child()->mutable_parameters()->set_top_p(2);
   ExpectError(Fork(request).error(), Reason::kOutOfRange, "fork.child.parameters.top_p");
   // None of these has made a sequence or changed the parent.
@@ -141,7 +141,7 @@ TEST_F(SessionFork, StatelessParentNeedsHistory) {
   stateless.clear_parameters();
   stateless.clear_history();
   worker_.MustOpen(stateless);
-  v1::StreamRequest request = ForkOf(Child("c"), 3);
+  v1::StreamRequest request = MakeFork(Child("c"), 3);
   request.mutable_fork()->set_parent_request_id("plain");
   ExpectError(Fork(request).error(), Reason::kHistoryRequired, "fork.parent_request_id");
 }
@@ -149,7 +149,7 @@ TEST_F(SessionFork, StatelessParentNeedsHistory) {
 TEST_F(SessionFork, LostParentIsSuperseded) {
   StreamWorker other(engine_.get());
   other.MustOpen(Reopened(parent_, 2));
-  ExpectError(Fork(ForkOf(Child("c"), 3)).error(), Reason::kSuperseded, "fork.parent_request_id");
+  ExpectError(Fork(MakeFork(Child("c"), 3)).error(), Reason::kSuperseded, "fork.parent_request_id");
 }
 
 }  // namespace

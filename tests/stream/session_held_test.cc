@@ -26,13 +26,13 @@ class SessionHeld : public ::testing::Test {
 
   // Builds an open that needs no state, and some 16 KB for its options.
   static v1::OpenSequence WithOptions(int i) {
-    v1::OpenSequence open = testing::OpenOf(absl::StrCat("options-", i), 1, 8192);
+    v1::OpenSequence open = testing::MakeOpen(absl::StrCat("options-", i), 1, 8192);
     for (uint32_t token = 0; token < 4096; ++token) open.mutable_parameters()->add_allowed_token_ids(token);
     return open;
   }
   // The first piece of a history of 1,000 tokens.
   static v1::OpenSequence Begun(int i) {
-    v1::OpenSequence open = testing::OpenOf(absl::StrCat("begun-", i), 1, 8192);
+    v1::OpenSequence open = testing::MakeOpen(absl::StrCat("begun-", i), 1, 8192);
     open.mutable_parameters()->set_no_repeat_ngram_size(3);
     for (uint32_t token = 0; token < 500; ++token) open.mutable_history()->add_tokens(token);
     open.mutable_history()->set_continues(true);
@@ -74,7 +74,7 @@ TEST_F(SessionHeld, StatelessOptionsAreBounded) {
   // Another stream has less room, but some. Closing a sequence makes room for the first.
   EXPECT_EQ(SendUntilRefused(&other_, open), opened / 2);
   other_.Disconnect();
-  worker_.Send(testing::CloseOf("options-0", 1));
+  worker_.Send(testing::MakeClose("options-0", 1));
   ASSERT_TRUE(worker_.Await([](const auto& m) { return m.has_closed(); }).has_value());
   worker_.MustOpen(WithOptions(opened));
 }
@@ -102,7 +102,7 @@ TEST_F(SessionHeld, PartialHistoriesAreBounded) {
 // After the first piece of a history is refused, its later pieces are skipped. The server has to remember this.
 TEST_F(SessionHeld, SkippedPiecesAreBounded) {
   const auto refused = [](int i) {
-    v1::OpenSequence open = testing::OpenOf(absl::StrCat("refused-", i), 1, 0);
+    v1::OpenSequence open = testing::MakeOpen(absl::StrCat("refused-", i), 1, 0);
     open.mutable_history()->set_continues(true);
     return testing::Message(open);
   };

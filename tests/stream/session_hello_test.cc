@@ -53,15 +53,15 @@ TEST(SessionHello, UnboundedAgeIsAbsent) {
 TEST(SessionHello, MessagesBeforeItAreRefused) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get(), Silent());
-  ExpectError(worker.Open(testing::OpenOf("a", 1, 10)).error(), Reason::kProtocolViolation, "kind");
+  ExpectError(worker.Open(testing::MakeOpen("a", 1, 10)).error(), Reason::kProtocolViolation, "kind");
   testing::StepBuilder step(3, 10);
   step.AddRow("a", 1, 0, testing::F32Peak(10, 1));
   worker.Send(step.Build());
   ExpectError(worker.StepError(3), Reason::kProtocolViolation, "kind");
-  worker.Send(testing::CloseOf("a", 1));
+  worker.Send(testing::MakeClose("a", 1));
   const auto closed = worker.Await([](const auto& message) { return message.has_closed(); });
   ExpectError(closed.value().closed().error(), Reason::kProtocolViolation, "kind");
-  worker.Send(testing::CancelOf(3));
+  worker.Send(testing::MakeCancel(3));
   const v1::Rejected rejected = worker.Rejected();
   EXPECT_EQ(rejected.message_index(), 4u);
   ExpectError(rejected.error(), Reason::kProtocolViolation, "kind");
@@ -69,7 +69,7 @@ TEST(SessionHello, MessagesBeforeItAreRefused) {
 
   worker.Send(testing::Hello("w"));
   EXPECT_TRUE(worker.Await(IsWelcome).has_value());
-  worker.MustOpen(testing::OpenOf("a", 1, 10));
+  worker.MustOpen(testing::MakeOpen("a", 1, 10));
   EXPECT_TRUE(worker.IsIdle());
 }
 
@@ -88,7 +88,7 @@ TEST(SessionHello, IgnoredFieldsAreReportedOnce) {
   ASSERT_EQ(welcome.ignored_fields_size(), 1);
   EXPECT_EQ(welcome.ignored_fields(0), "hello.#77");
 
-  v1::OpenSequence open = testing::OpenOf("a", 1, 10);
+  v1::OpenSequence open = testing::MakeOpen("a", 1, 10);
   add(open.mutable_parameters());
   EXPECT_TRUE(worker.Open(open).has_state());
   const auto is_report = [](const v1::StreamResponse& message) { return message.has_ignored_fields(); };
@@ -115,7 +115,7 @@ TEST(SessionHello, SecondHelloIsRefused) {
   const v1::Rejected rejected = worker.Rejected();
   EXPECT_EQ(rejected.message_index(), 2u);
   ExpectError(rejected.error(), Reason::kProtocolViolation, "hello");
-  worker.MustOpen(testing::OpenOf("a", 1, 10));
+  worker.MustOpen(testing::MakeOpen("a", 1, 10));
 }
 
 TEST(SessionHello, NamesAreBoundedRetryIsAllowed) {

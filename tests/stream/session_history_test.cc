@@ -267,7 +267,7 @@ TEST_F(SessionHistory, UnfinishedHistoriesAreCounted) {
   for (int i = 0; i < 3; ++i) SendSilently(Piece(Long(absl::StrCat("s", i), 1, 10), 0, 0, true));
   ExpectError(worker().Open(Piece(Long("s3", 1, 10), 0, 0, true)).error(), Reason::kTooMany, "open.history");
   // A closed sequence leaves no pieces behind.
-  worker().Send(testing::CloseOf("s1", 1));
+  worker().Send(testing::MakeClose("s1", 1));
   EXPECT_TRUE(worker().Await([](const auto& message) { return message.has_closed(); }).has_value());
   SendSilently(Piece(Long("s3", 1, 10), 0, 0, true));
 }

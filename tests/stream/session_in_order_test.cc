@@ -18,7 +18,7 @@ using testing::TestEngine;
 using Positions = std::vector<uint32_t>;
 
 v1::OpenSequence OpenMirostat(std::string_view request_id, uint64_t epoch) {
-  v1::OpenSequence open = testing::OpenOf(request_id, epoch, kModelVocabulary);
+  v1::OpenSequence open = testing::MakeOpen(request_id, epoch, kModelVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(3);
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -59,7 +59,7 @@ class SessionInOrder : public ::testing::Test {
   }
   SessionInOrder() {
     for (const char* name : {"a", "b"}) worker_.MustOpen(OpenMirostat(name, 1));
-    worker_.MustOpen(testing::OpenOf("stateless", 1, kModelVocabulary));
+    worker_.MustOpen(testing::MakeOpen("stateless", 1, kModelVocabulary));
   }
 
   void Finish(const Positions& positions) {
@@ -139,7 +139,7 @@ TEST_F(SessionInOrder, RowsOfAStepAdvanceTogether) {
 TEST_F(SessionInOrder, CancelEndsRowBeforeNextPosition) {
   worker_.Send(ChainOf(1, "a").Build());
   Finish({1});
-  worker_.Send(testing::CancelOf(1));
+  worker_.Send(testing::MakeCancel(1));
   Finish({2});
   EXPECT_EQ(engine_.fake().held(), 0u);
   ExpectError(ErrorOf(1), Reason::kStepCancelled, "");
@@ -194,7 +194,7 @@ TEST_F(SessionInOrder, SupersededRowIsRefusedAtItsEnd) {
 // each position.
 TEST_F(SessionInOrder, FullQueueRefusesNoLaterPosition) {
   StreamWorker others(engine_.get(), {.worker_session = "others"});
-  others.MustOpen(testing::OpenOf("s", 1, kModelVocabulary));
+  others.MustOpen(testing::MakeOpen("s", 1, kModelVocabulary));
   worker_.Send(ChainOf(1, "a").Build());
   for (uint64_t batch = 1; batch <= 40; ++batch) {
     StepBuilder step(batch, kModelVocabulary);

@@ -94,7 +94,7 @@ TEST_P(SessionLife, EqualsPlainSequence) {
   std::mt19937_64 random(5);
   uint64_t batch_id = 0;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    v1::OpenSequence open = testing::OpenOf(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kVocabulary);
+    v1::OpenSequence open = testing::MakeOpen(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kVocabulary);
     open.set_live_vocabulary_size(kLive);
     open.set_choice_index(static_cast<uint32_t>(dtype));
     open.set_seed(random());
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(Session, SessionLife, ::testing::ValuesIn(Lives()),
 TEST(SessionOpen, StatelessKeepsNothing) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
   const v1::OpenedState opened = worker.MustOpen(open);
   EXPECT_FALSE(opened.stateful());
   EXPECT_EQ(opened.position(), 0u);
@@ -175,7 +175,7 @@ TEST(SessionOpen, StatelessKeepsNothing) {
 TEST(SessionOpen, StatelessTakesAnyStep) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  const v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  const v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
   worker.MustOpen(open);
   std::mt19937_64 random(6);
   const std::string logits = testing::RandomLogits(DType::kF32, kVocabulary, &random);
@@ -194,7 +194,7 @@ TEST(SessionOpen, StatelessTakesAnyStep) {
 TEST(SessionOpen, DrawnSeedIsReturnedAndUsed) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
   open.clear_seed();
   open.set_seed(worker.MustOpen(open).seed());
   std::mt19937_64 random(7);

@@ -21,7 +21,7 @@ namespace sortition::service::session_limits_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -63,7 +63,7 @@ struct Server {
 };
 
 std::string OfOpen(const Limits& limits, const std::function<void(v1::OpenSequence*)>& change) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   change(&open);
   return Server(limits).LimitOf(open);
 }

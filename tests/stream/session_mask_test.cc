@@ -14,7 +14,7 @@ namespace sortition::service::session_mask_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -22,7 +22,7 @@ using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 70;
 
-v1::StreamRequest UploadOf(uint64_t id, const std::vector<uint32_t>& allowed, uint32_t vocabulary = kVocabulary) {
+v1::StreamRequest MakeUpload(uint64_t id, const std::vector<uint32_t>& allowed, uint32_t vocabulary = kVocabulary) {
   std::vector<uint32_t> words((vocabulary + 31) / 32);
   for (const uint32_t token : allowed) words.at(token / 32) |= 1u << token % 32;
   v1::StreamRequest request;
@@ -35,7 +35,7 @@ v1::StreamRequest UploadOf(uint64_t id, const std::vector<uint32_t>& allowed, ui
   return request;
 }
 
-v1::StreamRequest ReleaseOf(uint64_t id) {
+v1::StreamRequest MakeRelease(uint64_t id) {
   v1::StreamRequest request;
   request.mutable_upload_mask()->set_mask_id(id);
   return request;
@@ -71,59 +71,59 @@ class SessionMask : public ::testing::Test {
 };
 
 TEST_F(SessionMask, UploadedMaskHoldsForItsSteps) {
-  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
-  ASSERT_FALSE(Upload(UploadOf(7, {3, 69})).has_error());
+  worker_.MustOpen(MakeOpen("a", 1, kVocabulary));
+  ASSERT_FALSE(Upload(MakeUpload(7, {3, 69})).has_error());
   EXPECT_EQ(Masked(7, 69).draw().token(), 69u);
   EXPECT_NE(Masked(7, 68).draw().token(), 68u);
   // Replaced, then released.
-  ASSERT_FALSE(Upload(UploadOf(7, {5})).has_error());
+  ASSERT_FALSE(Upload(MakeUpload(7, {5})).has_error());
   EXPECT_EQ(Masked(7, 69).draw().token(), 5u);
-  ASSERT_FALSE(Upload(ReleaseOf(7)).has_error());
+  ASSERT_FALSE(Upload(MakeRelease(7)).has_error());
   ExpectError(Masked(7, 69).error(), Reason::kUnknownMask, "step.rows[0].mask.uploaded_mask_id");
-  EXPECT_FALSE(Upload(ReleaseOf(7)).has_error());
+  EXPECT_FALSE(Upload(MakeRelease(7)).has_error());
   EXPECT_EQ(engine_.get()->masks().bytes(), 0u);
 }
 
 TEST_F(SessionMask, WrongMaskWidthIsRefusedByName) {
-  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
-  ASSERT_FALSE(Upload(UploadOf(1, {3}, kVocabulary - 1)).has_error());
+  worker_.MustOpen(MakeOpen("a", 1, kVocabulary));
+  ASSERT_FALSE(Upload(MakeUpload(1, {3}, kVocabulary - 1)).has_error());
   ExpectError(Masked(1, 3).error(), Reason::kVocabularyMismatch, "step.rows[0].mask.uploaded_mask_id");
-  v1::StreamRequest wrong = UploadOf(2, {3});
+  v1::StreamRequest wrong = MakeUpload(2, {3});
   wrong.mutable_upload_mask()->set_vocabulary_size(kVocabulary + 32);
   ExpectError(Upload(wrong).error(), Reason::kSizeMismatch, "payloads[0]");
-  wrong = UploadOf(2, {3});
+  wrong = MakeUpload(2, {3});
   wrong.mutable_upload_mask()->mutable_mask()->set_rows(2);
   ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.rows");
-  wrong = UploadOf(2, {3});
+  wrong = MakeUpload(2, {3});
   wrong.mutable_upload_mask()->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(1);
   ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.source.inline.payload");
-  wrong = UploadOf(2, {3});
+  wrong = MakeUpload(2, {3});
   wrong.add_payloads("more");
   ExpectError(Upload(wrong).error(), Reason::kTooMany, "payloads");
-  wrong = ReleaseOf(2);
+  wrong = MakeRelease(2);
   wrong.add_payloads("nothing refers to it");
   ExpectError(Upload(wrong).error(), Reason::kContradiction, "payloads[0]");
 }
 
 TEST_F(SessionMask, MasksAreBoundedAndEndWithStream) {
-  for (const uint64_t id : {1u, 2u}) ASSERT_FALSE(Upload(UploadOf(id, {})).has_error());
-  ExpectError(Upload(UploadOf(3, {})).error(), Reason::kTooMany, "upload_mask");  // 36 bytes
-  ASSERT_FALSE(Upload(UploadOf(3, {}, 32)).has_error());
-  ExpectError(Upload(UploadOf(4, {}, 1)).error(), Reason::kTooMany, "upload_mask");  // the fourth
-  EXPECT_FALSE(Upload(UploadOf(2, {5})).has_error()) << "in place of another there is room";
+  for (const uint64_t id : {1u, 2u}) ASSERT_FALSE(Upload(MakeUpload(id, {})).has_error());
+  ExpectError(Upload(MakeUpload(3, {})).error(), Reason::kTooMany, "upload_mask");  // 36 bytes
+  ASSERT_FALSE(Upload(MakeUpload(3, {}, 32)).has_error());
+  ExpectError(Upload(MakeUpload(4, {}, 1)).error(), Reason::kTooMany, "upload_mask");  // the fourth
+  EXPECT_FALSE(Upload(MakeUpload(2, {5})).has_error()) << "in place of another there is room";
   EXPECT_EQ(engine_.get()->masks().bytes(), 28u);
 
   auto other = std::make_unique<StreamWorker>(engine_.get());
-  ASSERT_FALSE(Upload(other.get(), UploadOf(1, {})).has_error());
-  ExpectError(Upload(other.get(), UploadOf(2, {})).error(), Reason::kOverloaded, "upload_mask");
+  ASSERT_FALSE(Upload(other.get(), MakeUpload(1, {})).has_error());
+  ExpectError(Upload(other.get(), MakeUpload(2, {})).error(), Reason::kOverloaded, "upload_mask");
   worker_.Disconnect();
   EXPECT_EQ(engine_.get()->masks().bytes(), 12u);
-  EXPECT_FALSE(Upload(other.get(), UploadOf(2, {})).has_error());
+  EXPECT_FALSE(Upload(other.get(), MakeUpload(2, {})).has_error());
 }
 
 // Each form of a mask is sent first once, and then in every other form.
 TEST_F(SessionMask, RetryMayBringTheSameMaskInAnyForm) {
-  ASSERT_FALSE(Upload(UploadOf(1, {5, 6}, kStatefulVocabulary)).has_error());
+  ASSERT_FALSE(Upload(MakeUpload(1, {5, 6}, kStatefulVocabulary)).has_error());
   using Form = void (*)(StepBuilder*, v1::RowMask*);
   const auto list = [](StepBuilder*, v1::RowMask* mask) {
     for (const uint32_t token : {6u, 5u}) mask->mutable_allowed_tokens()->add_tokens(token);
@@ -181,11 +181,11 @@ TEST_F(SessionMask, RetryWithoutMaskEqualsOneThatAllowsAll) {
 
 // Padding bits do not count.
 TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.set_live_vocabulary_size(66);
   worker_.MustOpen(open);
-  worker_.MustOpen(OpenOf("b", 1, kVocabulary));
-  ASSERT_FALSE(Upload(UploadOf(1, {66, 69})).has_error());
+  worker_.MustOpen(MakeOpen("b", 1, kVocabulary));
+  ASSERT_FALSE(Upload(MakeUpload(1, {66, 69})).has_error());
   ExpectError(Masked(1, 3).error(), Reason::kNoLiveToken, "step.rows[0].mask");
   StepBuilder step(100, kVocabulary);
   step.AddRow("a", 100, 0, F32Peak(kVocabulary, 3))
@@ -211,7 +211,7 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
   EXPECT_EQ(listed(103, {5}).draw().token(), 5u);
   open.mutable_parameters()->clear_allowed_token_ids();
   // If other options ban the tokens that the mask allows, the mask is not named.
-  ASSERT_FALSE(Upload(UploadOf(2, {3})).has_error());
+  ASSERT_FALSE(Upload(MakeUpload(2, {3})).has_error());
   open.set_epoch(3);
   open.mutable_parameters()->add_banned_token_ids(3);
   worker_.MustOpen(open);
@@ -289,7 +289,7 @@ TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
 }
 
 TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_history();
   v1::SamplingParameters& parameters = *open.mutable_parameters();
   parameters.mutable_raw_logprobs();

@@ -28,7 +28,7 @@ class SessionOwnership : public ::testing::Test {
 
   // Closes "a".
   static v1::SequenceClosed Close(StreamWorker& worker, std::optional<uint64_t> epoch) {
-    v1::StreamRequest request = testing::CloseOf("a", epoch.value_or(0));
+    v1::StreamRequest request = testing::MakeClose("a", epoch.value_or(0));
     if (!epoch) request.mutable_close()->clear_epoch();
     worker.Send(request);
     return worker.Await([](const auto& message) { return message.has_closed(); }).value().closed();
@@ -190,7 +190,7 @@ TEST_F(SessionOwnership, CloseWithoutEpochOrOpenIsRefused) {
 }
 
 TEST_F(SessionOwnership, CloseOfStatelessIgnoresEpoch) {
-  const v1::OpenSequence open = testing::OpenOf("a", 5, kStatefulVocabulary);
+  const v1::OpenSequence open = testing::MakeOpen("a", 5, kStatefulVocabulary);
   for (const std::optional<uint64_t> epoch : {std::optional<uint64_t>(), std::optional<uint64_t>(1)}) {
     first_.MustOpen(open);
     EXPECT_TRUE(Close(first_, epoch).was_known());
@@ -219,7 +219,7 @@ TEST_F(SessionOwnership, LateCloseDropsNoLaterHistory) {
 TEST_F(SessionOwnership, CloseDuringStep) {
   first_.MustOpen(open_);
   first_.Send(PeakStep(1, "a", 1, plain_, 20));
-  first_.Send(testing::CloseOf("a", 5));
+  first_.Send(testing::MakeClose("a", 5));
   engine_.fake().FinishAll();
   ExpectError(first_.Results(1, 1).at(0), Reason::kStepCancelled, "");
   EXPECT_EQ(engine_->sequences().live_sequences(), 0u);
@@ -233,7 +233,7 @@ TEST_F(SessionOwnership, CloseDuringFailingStepCancelsIt) {
   const std::vector<float> none(kStatefulVocabulary, std::numeric_limits<float>::quiet_NaN());
   step.AddRow("a", 1, plain_.position(), testing::F32Bytes(none)).set_history_hash(plain_.hash());
   first_.Send(step.Build());
-  first_.Send(testing::CloseOf("a", 5));
+  first_.Send(testing::MakeClose("a", 5));
   engine_.fake().FinishAll();
   ExpectError(first_.Results(1, 1).at(0), Reason::kStepCancelled, "");
 }
@@ -251,7 +251,7 @@ TEST_F(SessionOwnership, TenantsAndWorkerSessionsAreApart) {
     v1::OpenSequence theirs = StatefulOpen("a", 100);
     theirs.mutable_history()->add_tokens(63);
     stranger->MustOpen(theirs);
-    stranger->Send(testing::CloseOf("a", 100));
+    stranger->Send(testing::MakeClose("a", 100));
   }
   EXPECT_EQ(Run(first_, PeakStep(1, "a", 1, plain_, 20)).draw().token(), 20u);
 }
@@ -316,7 +316,7 @@ TEST_F(SessionOwnership, EngineWaitsForItsDevices) {
   testing::StepBuilder step(1, kStatefulVocabulary);
   for (int i = 0; i < 200; ++i) {
     const std::string name = absl::StrCat("s", i);
-    worker->MustOpen(testing::OpenOf(name, 1, kStatefulVocabulary));
+    worker->MustOpen(testing::MakeOpen(name, 1, kStatefulVocabulary));
     step.AddRow(name, 1, 0, testing::F32Peak(kStatefulVocabulary, 3));
   }
   worker->Send(step.Build());

@@ -72,7 +72,7 @@ TEST_F(SessionProbabilities, CoverEveryStage) {
   uint64_t zeros = 0;
   const uint64_t rows = std::max<uint64_t>(50, testing::Scaled(600));
   for (uint64_t n = 1; n <= rows; ++n) {
-    v1::OpenSequence open = testing::OpenOf("a", n, kModelVocabulary);
+    v1::OpenSequence open = testing::MakeOpen("a", n, kModelVocabulary);
     SetChain(&random, open.mutable_parameters());
     if (n % 2 == 0) Reorder(&random, open.mutable_parameters());
     worker_.MustOpen(open);

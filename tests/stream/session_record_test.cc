@@ -177,7 +177,7 @@ class CompactRecord : public CompactFixture {
     return RunOne(WithCompactRows(step.Build(), choices));
   }
 
-  v1::OpenSequence open_ = OpenOf("a", 1, 1500);
+  v1::OpenSequence open_ = MakeOpen("a", 1, 1500);
   uint64_t step_id_ = 0;
 };
 

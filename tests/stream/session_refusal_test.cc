@@ -11,7 +11,7 @@
 namespace sortition::service::session_refusal_test {
 namespace {
 
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -27,7 +27,7 @@ class SessionRefusal : public ::testing::Test {
     return step;
   }
   void ExpectStreamGoesOn() {
-    worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+    worker_.MustOpen(MakeOpen("a", 1, kVocabulary));
     const auto results = worker_.Run(GoodStep(1000).Build());
     ASSERT_EQ(results.size(), 1u);
     EXPECT_EQ(results[0].draw().token(), 7u);
@@ -52,10 +52,10 @@ TEST_F(SessionRefusal, MalformedBytes) {
 TEST_F(SessionRefusal, IndexIsThatOfMessage) {
   worker_.Send(v1::StreamRequest());
   EXPECT_EQ(worker_.Rejected().message_index(), 2u);
-  worker_.Send(testing::CancelOf(1));
+  worker_.Send(testing::MakeCancel(1));
   worker_.SendBytes("\x03");
   EXPECT_EQ(worker_.Rejected().message_index(), 4u);
-  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("a", 1, kVocabulary));
   worker_.Run(GoodStep(1).Build());
   worker_.Send(v1::StreamRequest());
   EXPECT_EQ(worker_.Rejected().message_index(), 7u);
@@ -68,7 +68,7 @@ TEST_F(SessionRefusal, NoKind) {
 }
 
 TEST_F(SessionRefusal, UnknownFieldOfAnOpenIsAnsweredByItsName) {
-  v1::StreamRequest request = testing::Message(OpenOf("a", 4, kVocabulary));
+  v1::StreamRequest request = testing::Message(MakeOpen("a", 4, kVocabulary));
   v1::SamplingParameters& parameters = *request.mutable_open()->mutable_parameters();
   parameters.GetReflection()->MutableUnknownFields(&parameters)->AddVarint(99, 1);
   worker_.Send(request);
@@ -102,7 +102,7 @@ TEST_F(SessionRefusal, UnknownFieldAtTheTop) {
 }
 
 TEST_F(SessionRefusal, PayloadsWithoutAStep) {
-  v1::StreamRequest request = testing::CancelOf(1);
+  v1::StreamRequest request = testing::MakeCancel(1);
   request.add_payloads("bytes");
   worker_.Send(request);
   ExpectError(worker_.Rejected().error(), Reason::kContradiction, "payloads[0]");
@@ -110,7 +110,7 @@ TEST_F(SessionRefusal, PayloadsWithoutAStep) {
 }
 
 TEST_F(SessionRefusal, ParametersOutOfRange) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_typical_p(2);
   ExpectError(worker_.Open(open).error(), Reason::kOutOfRange, "open.parameters.typical_p");
   open.mutable_parameters()->clear_typical_p();
@@ -131,7 +131,7 @@ TEST_F(SessionRefusal, WrongStepShape) {
       {Reason::kOutOfRange, "step.logits.shard.count",
        [](auto* r) { r->mutable_step()->mutable_logits()->mutable_shard(); }},
   };
-  worker_.MustOpen(OpenOf("a", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("a", 1, kVocabulary));
   uint64_t batch_id = 0;
   for (const auto& [reason, field, change] : cases) {
     v1::StreamRequest request = GoodStep(++batch_id).Build();
@@ -146,7 +146,7 @@ TEST_F(SessionRefusal, WrongStepShape) {
 TEST_F(SessionRefusal, ReusedBatchIdIsRejectedByIndex) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("a", 1, kVocabulary));
+  worker.MustOpen(MakeOpen("a", 1, kVocabulary));
   worker.Send(GoodStep(1).Build());
   worker.Send(GoodStep(1).Build());
   v1::Rejected rejected = worker.Rejected();
@@ -172,7 +172,7 @@ TEST(SessionLimits, MessagesOverTheLimit) {
   limits.max_message_bytes = 400;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, 100);
+  v1::OpenSequence open = MakeOpen("a", 1, 100);
   worker.MustOpen(open);
   StepBuilder step(1, 100);
   step.AddRow("a", 1, 0, testing::F32Peak(100, 7));
@@ -190,12 +190,12 @@ TEST(SessionLimits, SequencesOfAStream) {
   limits.stream_sequences = 2;
   TestEngine engine = TestEngine::OnCpu(limits);
   StreamWorker worker(engine.get());
-  worker.MustOpen(OpenOf("a", 1, 10));
-  worker.MustOpen(OpenOf("b", 1, 10));
-  ExpectError(worker.Open(OpenOf("c", 1, 10)).error(), Reason::kTooMany, "open");
-  worker.MustOpen(OpenOf("b", 2, 10));
-  worker.Send(testing::CloseOf("a", 1));
-  worker.MustOpen(OpenOf("c", 1, 10));
+  worker.MustOpen(MakeOpen("a", 1, 10));
+  worker.MustOpen(MakeOpen("b", 1, 10));
+  ExpectError(worker.Open(MakeOpen("c", 1, 10)).error(), Reason::kTooMany, "open");
+  worker.MustOpen(MakeOpen("b", 2, 10));
+  worker.Send(testing::MakeClose("a", 1));
+  worker.MustOpen(MakeOpen("c", 1, 10));
 }
 
 // Longer answers than questions would let a worker fill the server's memory.
@@ -203,16 +203,16 @@ TEST(SessionLimits, TooLongNamesAreNotEchoed) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
   const std::string name(100'000, 'x');
-  worker.Send(testing::Message(OpenOf(name, 1, 10)));
+  worker.Send(testing::Message(MakeOpen(name, 1, 10)));
   ExpectError(worker.Rejected().error(), Reason::kTooMany, "open.request_id");
-  worker.Send(testing::CloseOf(name, 1));
+  worker.Send(testing::MakeClose(name, 1));
   ExpectError(worker.Rejected().error(), Reason::kTooMany, "close.request_id");
-  worker.Send(testing::CloseOf("", 1));
+  worker.Send(testing::MakeClose("", 1));
   ExpectError(worker.Rejected().error(), Reason::kMissingField, "close.request_id");
 }
 
 TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
-  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
   StepBuilder step(1, kVocabulary);
   for (const char* id : {"a", "b", "c"}) step.AddRow(id, 1, 0, testing::F32Peak(kVocabulary, 7));
   v1::StepRow& bad = *step.step().mutable_rows(1);
@@ -230,7 +230,7 @@ TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
 }
 
 TEST_F(SessionRefusal, UnknownEnumValueFailsItsRowAlone) {
-  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
   const std::string peak = testing::F32Peak(kVocabulary, 7);
   StepBuilder step(1, kVocabulary);
   v1::VerifyDraft& chain = *step.AddRow("a", 1, 0, peak).mutable_verify_draft();
@@ -253,7 +253,7 @@ TEST_F(SessionRefusal, UnknownEnumValueFailsItsRowAlone) {
 }
 
 TEST_F(SessionRefusal, UnknownFieldInMaskFailsItsRowAlone) {
-  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+  for (const char* id : {"a", "b", "c"}) worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
   const std::string peak = testing::F32Peak(kVocabulary, 7);
   const auto add_unknown = [](google::protobuf::Message* message) {
     message->GetReflection()->MutableUnknownFields(message)->AddVarint(77, 1);
@@ -274,7 +274,7 @@ TEST_F(SessionRefusal, UnknownFieldInMaskFailsItsRowAlone) {
 }
 
 TEST_F(SessionRefusal, UnknownEnumValueOfAnOpenNamesIt) {
-  v1::OpenSequence open = OpenOf("a", 4, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 4, kVocabulary);
   open.mutable_parameters()->set_nan_policy(static_cast<v1::NanPolicy>(8));
   ExpectError(worker_.Open(open).error(), Reason::kUnknownEnumValue, "open.parameters.nan_policy");
   open.mutable_parameters()->clear_nan_policy();
@@ -290,11 +290,11 @@ TEST_F(SessionRefusal, UnknownEnumValueOfAnOpenNamesIt) {
 
 // protobuf takes the last kind and drops the first.
 TEST_F(SessionRefusal, TwoKindsAreRejected) {
-  worker_.SendBytes(testing::CancelOf(1).SerializeAsString() + GoodStep(5).Build().SerializeAsString());
+  worker_.SendBytes(testing::MakeCancel(1).SerializeAsString() + GoodStep(5).Build().SerializeAsString());
   const v1::Rejected rejected = worker_.Rejected();
   EXPECT_EQ(rejected.message_index(), 2u);
   ExpectError(rejected.error(), Reason::kContradiction, "step");
-  const std::string open = testing::Message(OpenOf("a", 1, kVocabulary)).SerializeAsString();
+  const std::string open = testing::Message(MakeOpen("a", 1, kVocabulary)).SerializeAsString();
   worker_.SendBytes(open + open);
   ExpectError(worker_.Rejected().error(), Reason::kContradiction, "open");
   ExpectStreamGoesOn();
@@ -303,7 +303,7 @@ TEST_F(SessionRefusal, TwoKindsAreRejected) {
 TEST_F(SessionRefusal, FieldSetTwiceIsAnsweredByItsName) {
   // An open with the field `field` of its OpenSequence appended.
   const auto open_with = [](const std::string& field) {
-    const std::string open = OpenOf("a", 4, kVocabulary).SerializeAsString() + field;
+    const std::string open = MakeOpen("a", 4, kVocabulary).SerializeAsString() + field;
     return std::string("\x12") + static_cast<char>(open.size()) + open;
   };
   // parameters.temperature twice, in two messages that protobuf would merge.
@@ -320,7 +320,7 @@ class SessionTwoTasks : public SessionRefusal {
   std::string StepOfThree(bool places_third) {
     StepBuilder step(1, kVocabulary);
     for (const char* id : {"a", "b", "c"}) {
-      worker_.MustOpen(OpenOf(id, 1, kVocabulary));
+      worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
       step.AddRow(id, 1, 0, testing::F32Peak(kVocabulary, 7));
     }
     if (places_third) step.step().mutable_rows(2)->set_tensor_row(2);

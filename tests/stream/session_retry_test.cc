@@ -265,10 +265,10 @@ TEST_F(SessionFailure, CancelledStepKeepsState) {
   worker_.MustOpen(StatefulOpen("b", 1));
   worker_.Send(PeakStep(1, "b", 1, PlainSequence(StatefulOpen("b", 1)), 5));
   worker_.Send(RewritingStep(1));
-  worker_.Send(testing::CancelOf(batch_id_));
+  worker_.Send(testing::MakeCancel(batch_id_));
   ExpectError(worker_.Results(batch_id_, 1).at(0), Reason::kStepCancelled, "");
-  worker_.Send(testing::CancelOf(1));
-  worker_.Send(testing::CancelOf(12345));
+  worker_.Send(testing::MakeCancel(1));
+  worker_.Send(testing::MakeCancel(12345));
   engine_.fake().FinishAll();
   EXPECT_EQ(worker_.Results(1, 1).at(0).draw().token(), 5u) << "what runs is answered";
   ExpectUntouched();

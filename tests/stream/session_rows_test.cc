@@ -15,7 +15,7 @@ namespace {
 
 using testing::F32Bytes;
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -37,7 +37,7 @@ class SessionRows : public ::testing::Test {
     return allowed;
   }
   void OpenAll(int count) {
-    for (int i = 0; i < count; ++i) worker_.MustOpen(OpenOf(Name(i), 1, kVocabulary));
+    for (int i = 0; i < count; ++i) worker_.MustOpen(MakeOpen(Name(i), 1, kVocabulary));
   }
   static std::string Name(int i) { return absl::StrCat("sequence-", i); }
 
@@ -69,7 +69,7 @@ TEST_F(SessionRows, UnusableLogitsFailAlone) {
 }
 
 TEST_F(SessionRows, BiasMayMakeLogitTooLarge) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->add_logit_bias()->set_token(5);
   open.mutable_parameters()->mutable_logit_bias(0)->set_bias(60000);
   worker_.MustOpen(open);
@@ -79,7 +79,7 @@ TEST_F(SessionRows, BiasMayMakeLogitTooLarge) {
 }
 
 TEST_F(SessionRows, NanPolicyMasks) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_nan_policy(v1::NAN_POLICY_MASK);
   worker_.MustOpen(open);
   std::vector<float> logits(kVocabulary, kNaN);
@@ -92,7 +92,7 @@ TEST_F(SessionRows, NanPolicyMasks) {
 // Padding holds the largest logits, NaN and infinity, and is drawn from never, nor looked at.
 TEST_F(SessionRows, PaddingIsNeverDrawn) {
   constexpr uint32_t kLive = 50;
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.set_live_vocabulary_size(kLive);
   open.mutable_parameters()->mutable_raw_logprobs()->set_top(kVocabulary);
   worker_.MustOpen(open);
@@ -140,7 +140,7 @@ TEST_F(SessionRows, RowsMayShareAMask) {
 }
 
 TEST_F(SessionRows, StepAndSequenceMasksCombine) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   for (const uint32_t token : {5u, 6u, 7u}) open.mutable_parameters()->add_allowed_token_ids(token);
   open.mutable_parameters()->add_banned_token_ids(7);
   worker_.MustOpen(open);
@@ -179,7 +179,7 @@ TEST_F(SessionRows, SequenceHasOneRowPerStep) {
 
 TEST_F(SessionRows, RefusalsOfSingleRows) {
   OpenAll(2);
-  worker_.MustOpen(OpenOf("wider", 1, kVocabulary + 1));
+  worker_.MustOpen(MakeOpen("wider", 1, kVocabulary + 1));
   StepBuilder step(1, kVocabulary);
   step.AddRow("stranger", 1, 0, F32Peak(kVocabulary, 0));
   step.AddRow("wider", 1, 0, F32Peak(kVocabulary, 1));
@@ -227,7 +227,7 @@ TEST_F(SessionRows, NeighboursChangeNothing) {
   StepBuilder together(1, kVocabulary);
   std::vector<std::string> expected;
   for (int i = 0; i < rows; ++i) {
-    v1::OpenSequence open = OpenOf(Name(i), 1, kVocabulary);
+    v1::OpenSequence open = MakeOpen(Name(i), 1, kVocabulary);
     open.set_seed(random());
     v1::SamplingParameters& parameters = *open.mutable_parameters();
     if (random() % 2 == 0) parameters.set_temperature(0.1f * static_cast<float>(1 + random() % 30));

@@ -18,7 +18,7 @@
 namespace sortition::service::session_sampler_state_test {
 namespace {
 
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -27,7 +27,7 @@ constexpr uint32_t kKinds = 6;  // kinds 3 and above also keep a history
 constexpr uint32_t kStop = 7;   // of those
 
 v1::OpenSequence OpenKind(uint32_t kind) {
-  v1::OpenSequence open = OpenOf("a", 1, kModelVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kModelVocabulary);
   v1::SamplingParameters& parameters = *open.mutable_parameters();
   parameters.set_temperature(1.2f);
   parameters.mutable_processed_logprobs()->set_top(2);
@@ -318,7 +318,7 @@ TEST(Mirostat2, KeepsAllTiesOfTheFirstAboveMu) {
   constexpr uint32_t kTies = 1024;
   testing::TestEngine engine = testing::TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, kTies);
+  v1::OpenSequence open = MakeOpen("a", 1, kTies);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(4);
   open.mutable_parameters()->mutable_kept_set()->set_count(true);

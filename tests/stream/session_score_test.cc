@@ -12,7 +12,7 @@ namespace sortition::service::session_score_test {
 namespace {
 
 using testing::F32Bytes;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 
@@ -93,7 +93,7 @@ TEST_F(SessionScore, ForcedTokenIsCertainAndOthersAreImpossible) {
 // Answers larger than a message come in pieces; filtered tokens have the probability 0 exactly.
 TEST_F(SessionScore, KeptSetsAndProbabilitiesArriveInPieces) {
   constexpr uint32_t kLarge = 150'000;
-  v1::OpenSequence open = OpenOf("large", 1, kLarge);
+  v1::OpenSequence open = MakeOpen("large", 1, kLarge);
   open.mutable_parameters()->mutable_kept_set()->set_tokens(true);
   open.mutable_parameters()->mutable_kept_set()->set_count(true);
   open.mutable_parameters()->set_top_k(140'000);

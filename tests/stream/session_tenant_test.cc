@@ -12,7 +12,7 @@ namespace sortition::service::session_tenant_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -63,7 +63,7 @@ TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
 }
 
 TEST_F(SessionTenant, CheckpointIsItsTenantsAlone) {
-  v1::OpenSequence open = OpenOf("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   for (StreamWorker* worker : {&owner_, &again_, &stranger_}) worker->MustOpen(open);
@@ -88,7 +88,7 @@ TEST_F(SessionTenant, MaskIsItsStreamsAlone) {
   upload.add_payloads(std::string(kVocabulary / 8, '\xff'));
   owner_.Send(upload);
   ASSERT_TRUE(owner_.Await([](const auto& message) { return message.has_mask_uploaded(); }));
-  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kVocabulary));
+  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(MakeOpen("a", 1, kVocabulary));
   StepBuilder step(1, kVocabulary);
   step.AddRow("a", 1, 0, F32Peak(kVocabulary, 7)).mutable_mask()->set_uploaded_mask_id(7);
   ExpectError(Try(stranger_, step.Build()), Reason::kUnknownMask, "step.rows[0].mask.uploaded_mask_id");
@@ -114,7 +114,7 @@ TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
   source->set_region_id(region);
   source->set_length(kVocabulary * sizeof(float));
 
-  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(OpenOf("a", 1, kVocabulary));
+  for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(MakeOpen("a", 1, kVocabulary));
   stranger_.Send(attach(strangers->token()));
   stranger_.Send(step);
   EXPECT_EQ(stranger_.StepError(1).reason(), v1::UNKNOWN_REGION);
@@ -141,7 +141,7 @@ TEST_F(SessionTenant, ShardsOfTwoTenantsStayApart) {
     shard->set_first_token(index * kVocabulary / 2);
     return message;
   };
-  owner_.MustOpen(OpenOf("a", 1, kVocabulary));
+  owner_.MustOpen(MakeOpen("a", 1, kVocabulary));
   owner_.Send(shard_step(0));
   stranger_.Send(shard_step(1));
   engine_.clock().Advance(absl::Minutes(1));

@@ -17,7 +17,7 @@ namespace sortition::service::session_text_end_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 using testing::StreamWorker;
@@ -33,7 +33,7 @@ void BanPhrase(std::initializer_list<uint32_t> tokens, v1::SamplingParameters* p
 class SessionTextEnd : public ::testing::Test {
  protected:
   SessionTextEnd() {
-    open_ = OpenOf("a", 1, kVocabulary);
+    open_ = MakeOpen("a", 1, kVocabulary);
     for (const uint32_t token : {5u, 6u}) open_.mutable_history()->add_tokens(token);
     open_.mutable_history()->set_prompt_length(2);
   }
@@ -403,7 +403,7 @@ TEST_F(SessionBans, RetryWithOtherBansIsRefused) {
 
 // Random texts with a phrase and a stop, drafts or not, against the definitions.
 TEST(SessionTextEnds, EqualDefinitionsUnderDrafts) {
-  v1::OpenSequence open = OpenOf("a", 1, kModelVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kModelVocabulary);
   open.mutable_history();
   open.mutable_parameters()->set_top_k(3);
   v1::RepetitionStop& stop = *open.mutable_parameters()->mutable_repetition_stop();

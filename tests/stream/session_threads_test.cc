@@ -23,7 +23,7 @@ using testing::TestEngine;
 constexpr uint32_t kVocabulary = 200;
 
 v1::OpenSequence OpenWith(const std::string& name, uint64_t epoch, std::mt19937_64* random) {
-  v1::OpenSequence open = testing::OpenOf(name, epoch, kVocabulary);
+  v1::OpenSequence open = testing::MakeOpen(name, epoch, kVocabulary);
   open.set_seed((*random)());
   v1::SamplingParameters& parameters = *open.mutable_parameters();
   if ((*random)() % 2 == 0) parameters.set_top_p(0.9f);
@@ -161,7 +161,7 @@ TEST(SessionThreads, EndedStreamsDisturbNoOthers) {
     step.AddRow("short", 1, plain.position(), testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random))
         .set_history_hash(plain.hash());
     worker.Send(step.Build());
-    if (random() % 2 == 0) worker.Send(testing::CancelOf(1));
+    if (random() % 2 == 0) worker.Send(testing::MakeCancel(1));
     if (random() % 2 == 0) worker.session().Close();
   }
   steady.join();

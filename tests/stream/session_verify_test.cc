@@ -18,7 +18,7 @@ namespace {
 
 using testing::F32Bytes;
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::PlainSequence;
 using testing::StepBuilder;
 
@@ -196,7 +196,7 @@ TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
   limits.max_state_bytes = 48 << 10;
   testing::TestEngine engine = testing::TestEngine::OnCpu(limits);
   testing::StreamWorker worker(engine.get());
-  v1::OpenSequence open = OpenOf("a", 1, kModelVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kModelVocabulary);
   open.mutable_parameters()->set_frequency_penalty(1);
   for (uint32_t token = 0; token < kModelVocabulary; ++token) open.mutable_history()->add_tokens(token);
   open.mutable_history()->set_prompt_length(0);

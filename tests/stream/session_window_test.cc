@@ -15,7 +15,7 @@ namespace sortition::service::session_window_test {
 namespace {
 
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -29,7 +29,7 @@ v1::StreamRequest Step(uint64_t batch_id, int rows) {
 }
 
 void OpenAll(StreamWorker* worker, int count) {
-  for (int i = 0; i < count; ++i) worker->MustOpen(OpenOf(absl::StrCat("s", i), 1, kVocabulary));
+  for (int i = 0; i < count; ++i) worker->MustOpen(MakeOpen(absl::StrCat("s", i), 1, kVocabulary));
 }
 
 TEST(SessionWindow, RowsCountUntilAnswersLeave) {
@@ -102,7 +102,7 @@ TEST(SessionWindow, IsEmptyAfterAnything) {
       const std::string name = absl::StrCat("s", below(4));
       switch (below(10)) {
         case 0:
-          worker.Send(testing::Message(OpenOf(name, below(3), kVocabulary)));
+          worker.Send(testing::Message(MakeOpen(name, below(3), kVocabulary)));
           break;
         case 1: {
           v1::OpenSequence open = StatefulOpen(name, below(3));
@@ -111,10 +111,10 @@ TEST(SessionWindow, IsEmptyAfterAnything) {
           break;
         }
         case 2:
-          worker.Send(testing::CloseOf(name, below(3)));
+          worker.Send(testing::MakeClose(name, below(3)));
           break;
         case 3:
-          worker.Send(testing::CancelOf(below(20)));
+          worker.Send(testing::MakeCancel(below(20)));
           break;
         case 4:
           engine.clock().Advance(absl::Milliseconds(below(3)));

@@ -15,7 +15,7 @@ inline constexpr uint32_t kStatefulVocabulary = 64;
 
 // A presence penalty that cannot change which token wins a peak, and a history of three tokens, two of them prompt.
 inline v1::OpenSequence StatefulOpen(std::string_view request_id, uint64_t epoch) {
-  v1::OpenSequence open = testing::OpenOf(request_id, epoch, kStatefulVocabulary);
+  v1::OpenSequence open = testing::MakeOpen(request_id, epoch, kStatefulVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);
   for (const uint32_t token : {1u, 2u, 3u}) open.mutable_history()->add_tokens(token);
   open.mutable_history()->set_prompt_length(2);

@@ -40,8 +40,8 @@ std::unique_ptr<devices::Device> Cpu(std::string name) {
   return std::make_unique<devices::CpuDevice>(options);
 }
 
-service::Engine::Options OptionsOf(std::unique_ptr<devices::Device> first, std::unique_ptr<devices::Device> second,
-                                   const service::Clock* clock, service::Observer* observer) {
+service::Engine::Options MakeOptions(std::unique_ptr<devices::Device> first, std::unique_ptr<devices::Device> second,
+                                     const service::Clock* clock, service::Observer* observer) {
   service::Engine::Options options;
   options.devices.push_back(std::move(first));
   if (second != nullptr) options.devices.push_back(std::move(second));
@@ -77,7 +77,7 @@ class Writer {
       mixed_.LetLeave();
       alone_.LetLeave();
     }
-    for (StreamWorker* const worker : {&mixed_, &alone_}) worker->Send(CloseOf(open_.request_id(), 1));
+    for (StreamWorker* const worker : {&mixed_, &alone_}) worker->Send(MakeClose(open_.request_id(), 1));
   }
 
   void ExpectMet(uint64_t texts) const {
@@ -93,7 +93,7 @@ class Writer {
   uint32_t Token() { return Below(8); }  // one that texts use
 
   v1::OpenSequence OpenNumber(uint64_t number) {
-    v1::OpenSequence open = OpenOf(absl::StrCat("text", number), 1, kVocabulary);
+    v1::OpenSequence open = MakeOpen(absl::StrCat("text", number), 1, kVocabulary);
     open.set_seed(number);
     v1::SamplingParameters& p = *open.mutable_parameters();
     p.set_temperature(0.5f + 0.1f * float(Below(10)));
@@ -206,9 +206,9 @@ void CompareTexts(std::unique_ptr<devices::Device> device, uint64_t texts) {
   const FakeClock clock;
   CountByDevice observer;
   const std::string name = device->description().name;
-  service::Engine mixed(OptionsOf(std::move(device), Cpu("cpu"), &clock, &observer));
+  service::Engine mixed(MakeOptions(std::move(device), Cpu("cpu"), &clock, &observer));
   MakeAlike({mixed.devices()[0].get(), mixed.devices()[1].get()}, &mixed.batcher().keeper());
-  service::Engine alone(OptionsOf(Cpu("alone"), nullptr, &clock, &observer));
+  service::Engine alone(MakeOptions(Cpu("alone"), nullptr, &clock, &observer));
   Writer writer(&mixed, &alone);
   for (uint64_t number = 1; number <= texts && !::testing::Test::HasFailure(); ++number) writer.Write(number);
   if (::testing::Test::HasFailure()) return;

@@ -13,7 +13,7 @@ namespace sortition::service {
 // Reason, its code, and the field to blame.
 inline void ExpectError(const v1::Error& error, Reason reason, const std::string& field) {
   EXPECT_EQ(v1::ErrorReason_Name(error.reason()), ReasonName(reason)) << error.ShortDebugString();
-  EXPECT_EQ(error.code(), static_cast<int>(CodeOf(reason)));
+  EXPECT_EQ(error.code(), static_cast<int>(ToStatusCode(reason)));
   EXPECT_EQ(error.field(), field);
   EXPECT_FALSE(error.message().empty());
 }

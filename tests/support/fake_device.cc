@@ -49,7 +49,7 @@ void FakeDevice::Submit(std::vector<devices::DeviceRow> rows, Done done) {
 
 void FakeDevice::RunHere(std::span<const devices::DeviceRow* const> rows, Done done) {
   if (!options_.runs_here) return Device::RunHere(rows, std::move(done));
-  Answer({devices::CopiesOf(rows), std::move(done)});
+  Answer({devices::CopyRows(rows), std::move(done)});
 }
 
 absl::StatusOr<std::shared_ptr<const devices::ImportedMemory>> FakeDevice::Import(const devices::MemoryHandle& handle) {

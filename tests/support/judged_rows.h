@@ -67,7 +67,7 @@ struct Writer {
 class JudgedRows : public ::testing::Test {
  protected:
   JudgedRows() {
-    open_ = testing::OpenOf("a", 1, kModelVocabulary);
+    open_ = testing::MakeOpen("a", 1, kModelVocabulary);
     open_.set_seed(99);
     open_.mutable_parameters()->mutable_processed_logprobs();
   }

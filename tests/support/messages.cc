@@ -64,7 +64,7 @@ v1::StreamRequest Hello(std::string_view worker_session) {
   return request;
 }
 
-v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary) {
+v1::OpenSequence MakeOpen(std::string_view request_id, uint64_t epoch, uint32_t vocabulary) {
   v1::OpenSequence open;
   open.set_request_id(std::string(request_id));
   open.set_epoch(epoch);
@@ -80,13 +80,13 @@ v1::StreamRequest Message(v1::OpenSequence open) {
   return request;
 }
 
-v1::StreamRequest CancelOf(uint64_t batch_id) {
+v1::StreamRequest MakeCancel(uint64_t batch_id) {
   v1::StreamRequest request;
   request.mutable_cancel()->set_batch_id(batch_id);
   return request;
 }
 
-v1::StreamRequest CloseOf(std::string_view request_id, uint64_t epoch) {
+v1::StreamRequest MakeClose(std::string_view request_id, uint64_t epoch) {
   v1::StreamRequest request;
   request.mutable_close()->set_request_id(std::string(request_id));
   request.mutable_close()->set_epoch(epoch);

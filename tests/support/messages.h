@@ -60,11 +60,11 @@ void IgnoreUnknownFields(Hello* hello) {
 }
 
 // A sequence with the seed 1 and a vocabulary of live tokens only; no parameter is set.
-v1::OpenSequence OpenOf(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
+v1::OpenSequence MakeOpen(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
 
 v1::StreamRequest Message(v1::OpenSequence open);
-v1::StreamRequest CancelOf(uint64_t batch_id);
-v1::StreamRequest CloseOf(std::string_view request_id, uint64_t epoch);
+v1::StreamRequest MakeCancel(uint64_t batch_id);
+v1::StreamRequest MakeClose(std::string_view request_id, uint64_t epoch);
 
 // Logits as their bytes on the wire.
 std::string F32Bytes(std::span<const float> logits);

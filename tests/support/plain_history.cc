@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "google/protobuf/message.h"
-#include "kernels/law/dry.h"
+#include "kernels/law/dry_terms.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/watermark.h"
 

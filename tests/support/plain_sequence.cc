@@ -9,7 +9,7 @@
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "service/text/history_hash.h"
-#include "service/wire/history_options.h"
+#include "service/wire/compile_history_options.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/plain_parameters.h"
 
@@ -28,7 +28,7 @@ v1::Logprobs ToLogprobs(const kernels::Distribution& distribution, double temper
     logprobs.add_top_tokens(top.token);
     logprobs.add_top_logprobs(law::Logprob(distribution, top.bits, temperature));
   }
-  for (const kernels::Place& place : distribution.requested) {
+  for (const kernels::TokenPlace& place : distribution.requested) {
     logprobs.add_requested_logprobs(law::Logprob(distribution, place.bits, temperature));
     logprobs.add_requested_ranks(place.rank);
   }
@@ -101,7 +101,7 @@ kernels::RowOutput PlainSequence::Answer(const Row& row, uint32_t position) cons
 v1::DrawResult PlainSequence::Draw(const Row& row, uint32_t position) const { return Encode(Answer(row, position)); }
 
 v1::DrawResult PlainSequence::Encode(const kernels::RowOutput& answer) const {
-  SORTITION_CHECK(answer.error == kernels::RowError::kNone);
+  SORTITION_CHECK(answer.error == kernels::RowFault::kNone);
   const PlainPlace place = PlainPlaceAfter(open_.parameters(), tokens_, prompt_length_);
   const kernels::RowParameters parameters = PlainRowParameters(PlainWithin(open_.parameters(), place.phase));
   v1::DrawResult result;

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "service/text/sequence_state.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 
@@ -110,7 +110,7 @@ std::vector<Options> AllOptions() {
   };
 }
 
-std::shared_ptr<const SequenceSpec> SpecOf(const SamplingParameters& parameters, uint32_t vocabulary) {
+std::shared_ptr<const SequenceSpec> MakeSpec(const SamplingParameters& parameters, uint32_t vocabulary) {
   auto spec = std::make_shared<SequenceSpec>();
   spec->law_version = 1;
   spec->vocabulary = spec->live_vocabulary = vocabulary;
@@ -171,7 +171,7 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
   std::mt19937 random(3);
   SamplingParameters parameters;
   GetParam().set(&parameters);
-  const auto spec = SpecOf(parameters, kVocabulary);
+  const auto spec = MakeSpec(parameters, kVocabulary);
   ASSERT_TRUE(spec->stateful());
   std::vector<uint32_t> prompt(60);
   for (uint32_t& token : prompt) token = random() % kVocabulary;
@@ -187,7 +187,7 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
       SamplingParameters other = parameters;
       if (step % 100 == 20) other.mutable_dry()->set_multiplier(3);
       const uint32_t at = one.length() - random() % (deepest + 1);
-      auto state = one.state->Fork(SpecOf(other, kVocabulary), at);
+      auto state = one.state->Fork(MakeSpec(other, kVocabulary), at);
       if (state == nullptr) continue;
       GrowingSequence child{other, std::move(state), one.history, std::min(one.prompt, at)};
       child.history.resize(at);
@@ -227,7 +227,7 @@ TEST_P(LongHistoryTest, EqualsRebuiltState) {
   std::mt19937 random(4);
   SamplingParameters parameters;
   GetParam().set(&parameters);
-  const auto spec = SpecOf(parameters, kWords);
+  const auto spec = MakeSpec(parameters, kWords);
   const auto token = [&]() -> uint32_t { return random() % (1 + random() % (1 + random() % kWords)); };
   std::vector<uint32_t> history;
   while (history.size() < kTokens) {
@@ -291,7 +291,7 @@ TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
   SamplingParameters parameters;
   parameters.add_phases()->set_max_tokens(2);
   for (const uint32_t token : {7u, 8u}) parameters.mutable_phases(0)->add_then(token);
-  const auto spec = SpecOf(parameters, kVocabulary);
+  const auto spec = MakeSpec(parameters, kVocabulary);
   const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   std::vector<std::optional<uint32_t>> forced;
   for (uint32_t token = 0; token < 6; ++token) {
@@ -310,14 +310,15 @@ TEST(HistoryState, KeepsWhatItsOptionsNeed) {
   windowed.mutable_dry()->set_multiplier(1);
   windowed.mutable_dry()->set_window(1000);
   whole.mutable_dry()->set_multiplier(1);
-  const auto narrow = SpecOf(windowed, kVocabulary);
+  const auto narrow = MakeSpec(windowed, kVocabulary);
   const auto state = SequenceState::Build(narrow, std::vector<uint32_t>(3000, 1), 0, 64);
   EXPECT_GT(state->lowest_truncation(), 2700u);
   EXPECT_LE(state->lowest_truncation(), 2936u);
   EXPECT_NE(state->Fork(narrow, 2950), nullptr);
-  EXPECT_EQ(state->Fork(SpecOf(whole, kVocabulary), 3000), nullptr);
+  EXPECT_EQ(state->Fork(MakeSpec(whole, kVocabulary), 3000), nullptr);
   EXPECT_EQ(
-      SequenceState::Build(SpecOf(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(), 0u);
+      SequenceState::Build(MakeSpec(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(),
+      0u);
 }
 
 }  // namespace

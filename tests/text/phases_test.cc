@@ -10,7 +10,7 @@
 #include "service/text/look_ahead.h"
 #include "service/text/row.h"
 #include "service/text/sequence_state.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 
@@ -225,7 +225,7 @@ TEST(Phases, DraftPositionsHaveOwnOptions) {
   const uint32_t phases[] = {0, 1, 1, 0, 2};
   for (size_t i = 0; i < views.size(); ++i) {
     EXPECT_EQ(views[i].phase, phases[i]) << i;
-    kernels::RowRequest row = RowOf(*spec, &views[i], static_cast<uint32_t>(1 + i), 0);
+    kernels::RowRequest row = MakeRowRequest(*spec, &views[i], static_cast<uint32_t>(1 + i), 0);
     EXPECT_EQ(row.parameters, &spec->Within(phases[i]).parameters) << i;
     EXPECT_EQ(row.parameters->greedy, phases[i] == 1) << i;
     EXPECT_EQ(row.has_allowed_tokens, phases[i] == 1) << i;

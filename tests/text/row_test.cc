@@ -118,7 +118,7 @@ TEST_F(RowTest, AcceptedStopTokenEndsTheText) {
 TEST_F(RowTest, FailedPositionLeavesSequenceAsItWas) {
   SequenceRow run = Granted(Plan(1));
   kernels::RowOutput failed;
-  failed.error = kernels::RowError::kNaN;
+  failed.error = kernels::RowFault::kNaN;
   run.Take(0, failed);
   const auto refused = run.Commit();
   ASSERT_TRUE(std::holds_alternative<Refusal>(refused));

@@ -13,7 +13,7 @@
 #include "client/demo/language_model.h"
 #include "service/text/look_ahead.h"
 #include "service/text/sequence_state.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 

@@ -15,7 +15,7 @@
 #include "kernels/check.h"
 #include "kernels/law/compact.h"
 #include "kernels/law/golden/golden_outputs.h"
-#include "kernels/law/golden/json_text.h"
+#include "kernels/law/golden/json_parts.h"
 #include "kernels/law/reference.h"
 #include "sortition/v1/parameters.pb.h"
 #include "tests/conformance/random_row.h"
@@ -268,7 +268,7 @@ int PrintCompactRows(uint32_t rows, uint32_t seed) {
   for (uint32_t i = 0; i < rows; ++i) {
     const uint64_t row_seed = uint64_t{seed} << 32 | i;
     kernels::RandomRow random(row_seed, 8 + i % 50,
-                              i % 2 == 0 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain);
+                              i % 2 == 0 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain);
     if (i % 3 == 0) random.AskForMore();
     const kernels::RowRequest& request = random.request();
     std::vector<uint32_t> named;

@@ -201,8 +201,8 @@ void ComparePublishedRows(Backend* backend) {
     for (const law::GoldenRow& row : rows) {
       // The comparison is with the reference, so that must answer as published.
       ASSERT_TRUE(IsPublishedAnswer(published, row)) << row.name;
-      const auto tensor = std::make_shared<const std::vector<std::byte>>(law::TensorOf(row));
-      const kernels::RowRequest request = law::RequestOf(row, *tensor);
+      const auto tensor = std::make_shared<const std::vector<std::byte>>(law::MakeTensor(row));
+      const kernels::RowRequest request = law::MakeRequest(row, *tensor);
       if ((kernels::FeaturesOf(request) & ~backend->features()) != 0) {
         ++left_out;
         continue;

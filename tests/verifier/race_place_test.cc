@@ -16,7 +16,7 @@ TEST(RacePlace, WithoutGroupsEqualsThePlainOne) {
   int others = 0, absent = 0;
   for (uint64_t seed = 0; seed < 4000; ++seed) {
     kernels::RandomRow random(seed, 1 + uint32_t(seed * 0x9e3779b97f4a7c15 >> 33) % 700,
-                              seed % 2 == 0 ? kernels::RowOptions::kChained : kernels::RowOptions::kPlain);
+                              seed % 2 == 0 ? kernels::OptionsKind::kChained : kernels::OptionsKind::kPlain);
     kernels::RowRequest request = random.request();
     kernels::RowParameters parameters = *request.parameters;
     parameters.processed_logprob = parameters.kept_tokens = true;
@@ -24,7 +24,7 @@ TEST(RacePlace, WithoutGroupsEqualsThePlainOne) {
     request.task = kernels::RowTask::kDraw;
     const kernels::RowOutput output = SampleRowReference(request);
     const bool adapts = !parameters.chain.empty() && parameters.chain.back().kind == kernels::StageKind::kAdaptiveP;
-    if (output.error != kernels::RowError::kNone || adapts) continue;
+    if (output.error != kernels::RowFault::kNone || adapts) continue;
     const Scale scale = ProcessedScale(parameters, output);
     // The drawn token is the first of the race.
     EXPECT_EQ(RacePlaceOf(output.kept_tokens, scale, request.noise, output.token), (RacePlace{1, 0})) << seed;

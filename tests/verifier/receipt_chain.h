@@ -17,7 +17,7 @@
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/receipt/receipt_key.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "service/wire/receipt_words.h"
 
 namespace sortition::testing::vectors {
@@ -57,7 +57,7 @@ class Chain {
     SORTITION_CHECK(!service::CompileParameters(parameters_, service::Limits(), "parameters", &spec_));
     spec_.parameters.processed_logprob = spec_.parameters.kept_tokens = true;
     const std::string body = EncodeBody(opening_);
-    head_.hash = service::HashOf(body);
+    head_.hash = service::HashBytes(body);
     head_.chain = service::ChainIdOf(head_.hash);
   }
 
@@ -98,7 +98,7 @@ class Chain {
     if (change) change(&receipt);
     const std::string body = EncodeBody(receipt);
     ++head_.receipts;
-    head_.hash = service::HashOf(body);
+    head_.hash = service::HashBytes(body);
     return Record(ReceiptRecord::kReceipt, body);
   }
   std::string Draws(int count) {

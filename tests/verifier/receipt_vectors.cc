@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "google/protobuf/util/json_util.h"
-#include "kernels/law/golden/json_text.h"
+#include "kernels/law/golden/json_parts.h"
 #include "tests/verifier/receipt_chain.h"
 
 namespace sortition::testing {

@@ -172,11 +172,11 @@ TEST(ReceiptVectors, ChangedByteIsNoticed) {
 
 TEST(ReceiptWords, WordsOfNoParametersAreRefused) {
   using Words = std::vector<uint32_t>;
-  EXPECT_TRUE(service::ParametersOf(Words{}));
+  EXPECT_TRUE(service::ParseReceiptWords(Words{}));
   for (const Words& words :
        {Words{1}, Words{1, 1}, Words{1, 2, 0, 0}, Words{2, 1, 40, 1, 1, 0}, Words{1, 0}, Words{999, 0}, Words{38, 0},
         Words{18, 3, 1, 1, 9}, Words{9, 2, 1, 0}, Words{1, 1, 0, 1, 1, 0}, Words{36, 1, 5}}) {
-    EXPECT_FALSE(service::ParametersOf(words)) << words.size();
+    EXPECT_FALSE(service::ParseReceiptWords(words)) << words.size();
   }
 }
 
@@ -188,7 +188,7 @@ TEST(ReceiptWords, PhasesWithinPhasesAreRefused) {
     std::vector<uint32_t> around = {37, within + 3, within + 2, 5, within};
     around.insert(around.end(), words.begin(), words.end());
     words = std::move(around);
-    EXPECT_EQ(service::ParametersOf(words).has_value(), depth == 0) << depth;
+    EXPECT_EQ(service::ParseReceiptWords(words).has_value(), depth == 0) << depth;
   }
 }
 

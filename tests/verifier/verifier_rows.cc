@@ -36,8 +36,8 @@ namespace sortition::testing {
 namespace {
 
 using kernels::DType;
+using kernels::OptionsKind;
 using kernels::RandomRow;
-using kernels::RowOptions;
 
 void PrintRow(const law::GoldenRow& row) { std::printf("%s\n", RowText(row).c_str()); }
 
@@ -46,7 +46,7 @@ int Make(uint32_t rows, uint32_t seed, uint32_t vocabulary) {
     const uint64_t row_seed = uint64_t{seed} << 32 | i;
     // Every second row has a chain, every third another task than a draw.
     RandomRow random(row_seed, 1 + uint32_t(row_seed * 0x9e3779b97f4a7c15 >> 33) % vocabulary,
-                     i % 2 == 0 ? RowOptions::kChained : RowOptions::kPlain);
+                     i % 2 == 0 ? OptionsKind::kChained : OptionsKind::kPlain);
     if (i % 3 == 0) random.AskForMore();
     if (i % 4 == 0) random.KeepAtLeast();
     PrintRow(GoldenRowOf(random.request(), random.description()));
@@ -58,7 +58,7 @@ int MakeRecords(uint32_t rows, uint32_t seed, uint32_t vocabulary) {
   for (uint32_t i = 0; i < rows; ++i) {
     const uint64_t row_seed = uint64_t{seed} << 32 | i;
     RandomRow random(row_seed, 1 + uint32_t(row_seed * 0x9e3779b97f4a7c15 >> 33) % vocabulary,
-                     i % 4 == 0 ? RowOptions::kPlain : RowOptions::kChained);
+                     i % 4 == 0 ? OptionsKind::kPlain : OptionsKind::kChained);
     random.AskForMore();
     random.AskForRecord();
     PrintRow(GoldenRowOf(random.request(), random.description()));
@@ -237,7 +237,7 @@ int WriteFilters() {
   for (const law::GoldenRow& row : rows) PrintRow(row);
   const auto is_new = [](const kernels::Stage& stage) { return stage.kind == kernels::StageKind::kMinK; };
   for (uint64_t seed = uint64_t{9} << 32, written = 0; written < 60; ++seed) {
-    RandomRow random(seed, 1 + uint32_t(seed % 40), RowOptions::kChained);
+    RandomRow random(seed, 1 + uint32_t(seed % 40), OptionsKind::kChained);
     random.AskForMore();
     if (seed % 2 == 0) random.KeepAtLeast();
     if (std::ranges::none_of(random.request().parameters->chain, is_new)) continue;
@@ -255,8 +255,8 @@ std::string TextOf(const char* path) {
 
 int Answer(const char* path) {
   for (const law::GoldenRow& row : PublishedRows(TextOf(path))) {
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    PrintRow(GoldenRowOf(law::RequestOf(row, tensor), row.name));
+    const std::vector<std::byte> tensor = law::MakeTensor(row);
+    PrintRow(GoldenRowOf(law::MakeRequest(row, tensor), row.name));
   }
   return 0;
 }
@@ -271,8 +271,8 @@ int Check(const char* path) {
       std::printf("%s: the reference has another answer\n", row.name.c_str());
       ++different;
     }
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    const kernels::RowRequest request = law::RequestOf(row, tensor);
+    const std::vector<std::byte> tensor = law::MakeTensor(row);
+    const kernels::RowRequest request = law::MakeRequest(row, tensor);
     const kernels::RowOutput reference = law::SampleRowReference(request);
     for (const kernels::cpu::Target* target : kernels::cpu::RunnableTargets()) {
       kernels::cpu::Scratch scratch;

@@ -33,8 +33,8 @@
 namespace sortition::devices::imported_memory_test {
 namespace {
 
+using kernels::OptionsKind;
 using kernels::RandomRow;
-using kernels::RowOptions;
 using testing::ExportedMemory;
 
 constexpr uint32_t kMemory = 7;
@@ -177,7 +177,7 @@ class ImportedMemoryTest : public ::testing::TestWithParam<testing::Driver> {
       const bool is_any = tasks == Tasks::kAny && i % 2 == 1;
       const bool is_chained = is_any && i % 4 == 1;
       rows.push_back(
-          std::make_unique<RandomRow>(seed, vocabulary, is_chained ? RowOptions::kChained : RowOptions::kPlain));
+          std::make_unique<RandomRow>(seed, vocabulary, is_chained ? OptionsKind::kChained : OptionsKind::kPlain));
       if (is_any) rows.back()->AskForMore();
       bytes += rows.back()->tensor().size() + 1;
     }

@@ -110,8 +110,8 @@ TEST_P(VulkanKernel, EqualsReference) {
 TEST(VulkanShaders, GoldenRowsNeedEach) {
   bool is_needed[vulkan::kShaders][2] = {};
   for (const law::GoldenRow& row : law::GoldenRows()) {
-    const std::vector<std::byte> tensor = law::TensorOf(row);
-    const RowRequest request = law::RequestOf(row, tensor);
+    const std::vector<std::byte> tensor = law::MakeTensor(row);
+    const RowRequest request = law::MakeRequest(row, tensor);
     vulkan::Chunk chunk;
     ASSERT_TRUE(chunk.Add(request, 1u << 30));
     for (int shader = 0; shader < vulkan::kShaders; ++shader) {

@@ -80,14 +80,14 @@ TEST(Encode, LogprobsAtTheirOwnTemperature) {
 TEST(Encode, RowErrorsNameTheirRowAndToken) {
   kernels::RowOutput answer;
   answer.error_token = 12;
-  answer.error = kernels::RowError::kNaN;
-  EXPECT_EQ(RefusalOf(answer, 3).reason, Reason::kLogitNan);
-  EXPECT_EQ(RefusalOf(answer, 3).field, "step.rows[3]");
-  EXPECT_NE(RefusalOf(answer, 3).message.find("12"), std::string::npos);
-  answer.error = kernels::RowError::kLogitTooLarge;
-  EXPECT_EQ(RefusalOf(answer, 3).reason, Reason::kLogitTooLarge);
-  answer.error = kernels::RowError::kNoLiveToken;
-  EXPECT_EQ(RefusalOf(answer, 3).reason, Reason::kNoLiveToken);
+  answer.error = kernels::RowFault::kNaN;
+  EXPECT_EQ(ToRefusal(answer, 3).reason, Reason::kLogitNan);
+  EXPECT_EQ(ToRefusal(answer, 3).field, "step.rows[3]");
+  EXPECT_NE(ToRefusal(answer, 3).message.find("12"), std::string::npos);
+  answer.error = kernels::RowFault::kLogitTooLarge;
+  EXPECT_EQ(ToRefusal(answer, 3).reason, Reason::kLogitTooLarge);
+  answer.error = kernels::RowFault::kNoLiveToken;
+  EXPECT_EQ(ToRefusal(answer, 3).reason, Reason::kNoLiveToken);
 }
 
 TEST(Encode, RefusalsCarryTheirMessagesNames) {

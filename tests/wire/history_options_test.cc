@@ -1,14 +1,13 @@
 // Parameters that look at the history: ranges, off values, contradictions, and their words in the history hash.
-#include "service/wire/history_options.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 #include <set>
 
-#include "kernels/law/dry.h"
-#include "service/wire/parameters.h"
+#include "kernels/law/dry_terms.h"
+#include "service/wire/compile_history_options.h"
+#include "service/wire/compile_parameters.h"
 #include "tests/wire/float_ends.h"
 
 namespace sortition::service::history_options_test {

@@ -13,7 +13,7 @@
 #include "kernels/law/options.h"
 #include "service/limits.h"
 #include "service/policy/parameter_limit.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "tests/wire/float_ends.h"
 
 namespace sortition::service::law_options_test {

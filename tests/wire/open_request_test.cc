@@ -8,7 +8,7 @@
 namespace sortition::service::open_request_test {
 namespace {
 
-using testing::OpenOf;
+using testing::MakeOpen;
 
 std::variant<OpenRequest, Refusal> Parse(const v1::OpenSequence& open, const Limits& limits = {}) {
   SystemEntropy entropy;
@@ -32,7 +32,7 @@ void ExpectRefused(const v1::OpenSequence& open, Reason reason, const std::strin
 }
 
 TEST(OpenRequest, CarriesEveryField) {
-  v1::OpenSequence open = OpenOf("request", 7, 100);
+  v1::OpenSequence open = MakeOpen("request", 7, 100);
   open.set_live_vocabulary_size(90);
   open.set_choice_index(3);
   open.set_seed(0);
@@ -54,15 +54,15 @@ TEST(OpenRequest, CarriesEveryField) {
 }
 
 TEST(OpenRequest, LiveVocabularyDefaultsToTheVocabulary) {
-  EXPECT_EQ(MustParse(OpenOf("a", 1, 77)).spec->live_vocabulary, 77u);
-  EXPECT_FALSE(MustParse(OpenOf("a", 1, 77)).history.has_value());
+  EXPECT_EQ(MustParse(MakeOpen("a", 1, 77)).spec->live_vocabulary, 77u);
+  EXPECT_FALSE(MustParse(MakeOpen("a", 1, 77)).history.has_value());
 }
 
 TEST(OpenRequest, NamesAreBounded) {
-  MustParse(OpenOf(std::string(128, 'x'), 1, 10));
-  ExpectRefused(OpenOf("", 1, 10), Reason::kMissingField, "open.request_id");
-  ExpectRefused(OpenOf(std::string(129, 'x'), 1, 10), Reason::kTooMany, "open.request_id");
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  MustParse(MakeOpen(std::string(128, 'x'), 1, 10));
+  ExpectRefused(MakeOpen("", 1, 10), Reason::kMissingField, "open.request_id");
+  ExpectRefused(MakeOpen(std::string(129, 'x'), 1, 10), Reason::kTooMany, "open.request_id");
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.set_model(std::string(128, 'm'));
   MustParse(open);
   open.set_model(std::string(129, 'm'));
@@ -70,7 +70,7 @@ TEST(OpenRequest, NamesAreBounded) {
 }
 
 TEST(OpenRequest, LawVersion) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   for (const uint32_t version : {0u, open.law_version() + 1, 0xffffffffu}) {
     open.set_law_version(version);
     ExpectRefused(open, Reason::kUnsupportedLawVersion, "open.law_version");
@@ -78,17 +78,17 @@ TEST(OpenRequest, LawVersion) {
 }
 
 TEST(OpenRequest, VocabularyRanges) {
-  MustParse(OpenOf("a", 1, 1));
-  MustParse(OpenOf("a", 1, (1u << 20) - 1));
-  ExpectRefused(OpenOf("a", 1, 0), Reason::kOutOfRange, "open.vocabulary_size");
-  ExpectRefused(OpenOf("a", 1, 1u << 20), Reason::kOutOfRange, "open.vocabulary_size");
-  ExpectRefused(OpenOf("a", 1, 0xffffffff), Reason::kOutOfRange, "open.vocabulary_size");
+  MustParse(MakeOpen("a", 1, 1));
+  MustParse(MakeOpen("a", 1, (1u << 20) - 1));
+  ExpectRefused(MakeOpen("a", 1, 0), Reason::kOutOfRange, "open.vocabulary_size");
+  ExpectRefused(MakeOpen("a", 1, 1u << 20), Reason::kOutOfRange, "open.vocabulary_size");
+  ExpectRefused(MakeOpen("a", 1, 0xffffffff), Reason::kOutOfRange, "open.vocabulary_size");
   Limits limits;
   limits.max_vocabulary = 50;
-  MustParse(OpenOf("a", 1, 50), limits);
-  ExpectRefused(OpenOf("a", 1, 51), Reason::kOutOfRange, "open.vocabulary_size", limits);
+  MustParse(MakeOpen("a", 1, 50), limits);
+  ExpectRefused(MakeOpen("a", 1, 51), Reason::kOutOfRange, "open.vocabulary_size", limits);
 
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   for (const uint32_t live : {1u, 10u}) {
     open.set_live_vocabulary_size(live);
     EXPECT_EQ(MustParse(open).spec->live_vocabulary, live);
@@ -100,7 +100,7 @@ TEST(OpenRequest, VocabularyRanges) {
 }
 
 TEST(OpenRequest, ChoiceIndexIsBounded) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.set_choice_index(65535);
   MustParse(open);
   open.set_choice_index(65536);
@@ -108,20 +108,20 @@ TEST(OpenRequest, ChoiceIndexIsBounded) {
 }
 
 TEST(OpenRequest, MissingSeedIsDrawn) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.clear_seed();
   // Two equal draws of 64 bits have a probability of 2^-64.
   EXPECT_NE(MustParse(open).spec->seed, MustParse(open).spec->seed);
 }
 
 TEST(OpenRequest, ParametersAreNamedByPath) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.mutable_parameters()->set_top_p(2);
   ExpectRefused(open, Reason::kOutOfRange, "open.parameters.top_p");
 }
 
 TEST(OpenRequest, TopKOfLiveVocabularyIsOff) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.set_live_vocabulary_size(5);
   open.mutable_parameters()->set_top_k(5);
   EXPECT_EQ(MustParse(open).spec->parameters.top_k, 0u);
@@ -130,7 +130,7 @@ TEST(OpenRequest, TopKOfLiveVocabularyIsOff) {
 }
 
 TEST(OpenRequest, HistoryTokensAreLive) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.mutable_parameters()->set_presence_penalty(1);
   open.set_live_vocabulary_size(5);
   for (const uint32_t token : {4u, 5u}) open.mutable_history()->add_tokens(token);
@@ -138,7 +138,7 @@ TEST(OpenRequest, HistoryTokensAreLive) {
 }
 
 TEST(OpenRequest, HistoryThatNoOptionNeedsIsRefused) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.mutable_history()->add_tokens(1);
   ExpectRefused(open, Reason::kContradiction, "open.history");
   open.mutable_parameters()->mutable_watermark()->set_key(1);
@@ -148,7 +148,7 @@ TEST(OpenRequest, HistoryThatNoOptionNeedsIsRefused) {
 TEST(OpenRequest, HistoryIsBounded) {
   Limits limits;
   limits.max_history = 3;
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.mutable_parameters()->set_presence_penalty(1);
   for (int i = 0; i < 3; ++i) open.mutable_history()->add_tokens(0);
   MustParse(open, limits);
@@ -162,7 +162,7 @@ TEST(OpenRequest, HistoryIsBounded) {
 }
 
 TEST(OpenRequest, PromptIsPartOfTheHistory) {
-  v1::OpenSequence open = OpenOf("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   open.mutable_parameters()->set_presence_penalty(1);
   open.mutable_history()->add_tokens(1);
   open.mutable_history()->set_prompt_length(2);

@@ -122,7 +122,7 @@ TEST(ParameterTable, OpenAcceptsEveryOption) {
   for (const ParameterDescription& parameter : Parameters()) {
     if (parameter.is_per_step) continue;
     const std::string name(parameter.name);
-    v1::OpenSequence open = testing::OpenOf("a", 1, 100);
+    v1::OpenSequence open = testing::MakeOpen("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     // min_tokens contradicts parameters without stop tokens.
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
@@ -141,7 +141,7 @@ TEST(ParameterTable, PhasesTakeTheOptionsThatTheyMayReplace) {
   for (const ParameterDescription& parameter : Parameters()) {
     if (parameter.is_per_step) continue;
     const std::string name(parameter.name);
-    v1::OpenSequence open = testing::OpenOf("a", 1, 100);
+    v1::OpenSequence open = testing::MakeOpen("a", 1, 100);
     v1::Phase& phase = *open.mutable_parameters()->add_phases();
     phase.add_end(1);
     TurnOn(phase.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
@@ -162,7 +162,7 @@ TEST(ParameterTable, StatefulOptionsAreNamed) {
   for (const ParameterDescription& parameter : Parameters()) {
     if (parameter.is_per_step) continue;
     const std::string name(parameter.name);
-    v1::OpenSequence open = testing::OpenOf("a", 1, 100);
+    v1::OpenSequence open = testing::MakeOpen("a", 1, 100);
     TurnOn(open.mutable_parameters(), v1::SamplingParameters::descriptor()->FindFieldByName(name));
     if (name == "min_tokens") open.mutable_parameters()->add_stop_token_ids(1);
     if (name == "logprob_token_ids") open.mutable_parameters()->mutable_raw_logprobs();

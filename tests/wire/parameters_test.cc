@@ -1,5 +1,5 @@
 // Sampling parameters: every end of every range, off values, lists, and options that are not built.
-#include "service/wire/parameters.h"
+#include "kernels/law/parameters.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-#include "kernels/law/parameters.h"
+#include "service/wire/compile_parameters.h"
 #include "tests/wire/float_ends.h"
 
 namespace sortition::service::parameters_test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "google/protobuf/text_format.h"
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 
 namespace sortition::service::phase_options_test {
 namespace {
@@ -185,8 +185,8 @@ TEST(PhaseOptions, SetFieldsReplaceTheSequences) {
   const SequenceSpec plain = MustCompile(
       "temperature: 0.7 top_p: 0.9 banned_token_ids: 4 allowed_token_ids: [1, 2] raw_logprobs { top: 2 } "
       "bad_words { tokens: 8 } min_p: 0.1");
-  EXPECT_EQ(spec.Within(1), static_cast<const RowOptions&>(plain));
-  EXPECT_EQ(spec.Within(0), static_cast<const RowOptions&>(MustCompile(outside)));
+  EXPECT_EQ(spec.Within(1), static_cast<const PhaseOptions&>(plain));
+  EXPECT_EQ(spec.Within(0), static_cast<const PhaseOptions&>(MustCompile(outside)));
   EXPECT_TRUE(spec.stateful());
 }
 

@@ -64,7 +64,7 @@ TEST(Refusal, CodesEqualContract) {
   size_t total = 0;
   for (const auto& [code, reasons] : expected) {
     total += reasons.size();
-    for (const Reason reason : reasons) EXPECT_EQ(static_cast<int>(CodeOf(reason)), code) << ReasonName(reason);
+    for (const Reason reason : reasons) EXPECT_EQ(static_cast<int>(ToStatusCode(reason)), code) << ReasonName(reason);
   }
   EXPECT_EQ(total, std::size(kAllReasons));
 }

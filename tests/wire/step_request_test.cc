@@ -23,7 +23,7 @@ std::vector<Payload> Payloads(std::initializer_list<uint64_t> sizes) {
 }
 
 // A step of `rows` rows, and payloads as its shape needs them.
-v1::Step StepOf(int rows, DType dtype = DType::kF32) {
+v1::Step MakeStep(int rows, DType dtype = DType::kF32) {
   StepBuilder builder(1, kVocabulary, dtype);
   for (int i = 0; i < rows; ++i) builder.AddRow("a", 1, 0, "");
   return builder.step();
@@ -55,7 +55,7 @@ void ExpectRefused(const v1::Step& step, const std::vector<Payload>& payloads, R
 TEST(StepShape, PackedRowsOfEachType) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const uint64_t stride = kVocabulary * kernels::ElementBytes(dtype);
-    const StepShape shape = MustParse(StepOf(3, dtype), Payloads({3 * stride}));
+    const StepShape shape = MustParse(MakeStep(3, dtype), Payloads({3 * stride}));
     EXPECT_EQ(shape.dtype, dtype);
     EXPECT_EQ(shape.vocabulary, kVocabulary);
     EXPECT_EQ(shape.row_stride, stride);
@@ -71,15 +71,15 @@ TEST(StepShape, BytesMustFitRowsStrideAndType) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const uint64_t right = 3 * kVocabulary * kernels::ElementBytes(dtype);
     for (const uint64_t wrong : {uint64_t{0}, uint64_t{1}, right - 1, right + 1, right / 3, 2 * right, ~uint64_t{0}}) {
-      ExpectRefused(StepOf(3, dtype), Payloads({wrong}), Reason::kSizeMismatch, "payloads[0]");
+      ExpectRefused(MakeStep(3, dtype), Payloads({wrong}), Reason::kSizeMismatch, "payloads[0]");
     }
   }
-  const auto parsed = Parse(StepOf(2), Payloads({7}));
+  const auto parsed = Parse(MakeStep(2), Payloads({7}));
   EXPECT_EQ(std::get<Refusal>(parsed).limit, "560 bytes");
 }
 
 TEST(StepShape, StrideIsPaddingOrMore) {
-  v1::Step step = StepOf(2);
+  v1::Step step = MakeStep(2);
   for (const uint32_t stride : {kVocabulary * 4, kVocabulary * 4 + 4, 4096u}) {
     step.mutable_logits()->set_row_stride_bytes(stride);
     EXPECT_EQ(MustParse(step, Payloads({2 * stride})).row_stride, stride);
@@ -88,7 +88,7 @@ TEST(StepShape, StrideIsPaddingOrMore) {
     step.mutable_logits()->set_row_stride_bytes(stride);
     ExpectRefused(step, Payloads({2 * uint64_t{stride}}), Reason::kOutOfRange, "step.logits.row_stride_bytes");
   }
-  v1::Step half = StepOf(2, DType::kF16);
+  v1::Step half = MakeStep(2, DType::kF16);
   half.mutable_logits()->set_row_stride_bytes(kVocabulary * 2 + 2);
   MustParse(half, Payloads({2 * (kVocabulary * 2 + 2)}));
   half.mutable_logits()->set_row_stride_bytes(kVocabulary * 2 + 1);
@@ -97,7 +97,7 @@ TEST(StepShape, StrideIsPaddingOrMore) {
 
 // 1024 rows of 2^32 - 4 bytes: the product needs 42 bits.
 TEST(StepShape, HugeSizesDoNotWrap) {
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   step.mutable_logits()->set_row_stride_bytes(0xfffffffc);
   step.mutable_logits()->set_tensor_rows(1024);
   const uint64_t want = uint64_t{0xfffffffc} * 1024;
@@ -108,7 +108,7 @@ TEST(StepShape, HugeSizesDoNotWrap) {
 }
 
 TEST(StepShape, VocabularyRange) {
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   for (const uint32_t vocabulary : {0u, 1u << 20, 0xffffffffu}) {
     step.mutable_logits()->set_vocabulary_size(vocabulary);
     ExpectRefused(step, Payloads({uint64_t{vocabulary} * 4}), Reason::kOutOfRange, "step.logits.vocabulary_size");
@@ -119,11 +119,11 @@ TEST(StepShape, VocabularyRange) {
   }
   Limits limits;
   limits.max_vocabulary = kVocabulary - 1;
-  ExpectRefused(StepOf(1), Payloads({kVocabulary * 4}), Reason::kOutOfRange, "step.logits.vocabulary_size", limits);
+  ExpectRefused(MakeStep(1), Payloads({kVocabulary * 4}), Reason::kOutOfRange, "step.logits.vocabulary_size", limits);
 }
 
 TEST(StepShape, TensorRows) {
-  v1::Step step = StepOf(2);
+  v1::Step step = MakeStep(2);
   step.mutable_logits()->set_tensor_rows(5);
   EXPECT_EQ(MustParse(step, Payloads({5 * kVocabulary * 4})).tensor_rows, 5u);
   for (const uint32_t rows : {0u, 1025u, 0xffffffffu}) {
@@ -135,10 +135,10 @@ TEST(StepShape, TensorRows) {
 TEST(StepShape, PositionsAreLimitedTogether) {
   Limits limits;
   limits.max_step_positions = 2;
-  MustParse(StepOf(2), Payloads({2 * kVocabulary * 4}), limits);
-  ExpectRefused(StepOf(3), Payloads({3 * kVocabulary * 4}), Reason::kTooMany, "step.rows", limits);
-  ExpectRefused(StepOf(0), Payloads({0}), Reason::kMissingField, "step.rows");
-  v1::Step scores = StepOf(1);
+  MustParse(MakeStep(2), Payloads({2 * kVocabulary * 4}), limits);
+  ExpectRefused(MakeStep(3), Payloads({3 * kVocabulary * 4}), Reason::kTooMany, "step.rows", limits);
+  ExpectRefused(MakeStep(0), Payloads({0}), Reason::kMissingField, "step.rows");
+  v1::Step scores = MakeStep(1);
   scores.mutable_rows(0)->mutable_score()->mutable_tokens()->Resize(3, 1);
   const auto parsed = ParseStepShape(scores, Payloads({3 * kVocabulary * 4}), limits);
   ASSERT_TRUE(std::holds_alternative<Refusal>(parsed));
@@ -147,10 +147,10 @@ TEST(StepShape, PositionsAreLimitedTogether) {
 
 TEST(StepShape, RequiredFields) {
   const std::vector<Payload> payloads = Payloads({kVocabulary * 4});
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   step.mutable_logits()->clear_source();
   ExpectRefused(step, payloads, Reason::kMissingField, "step.logits.source.kind");
-  step = StepOf(1);
+  step = MakeStep(1);
   step.mutable_logits()->clear_dtype();
   ExpectRefused(step, payloads, Reason::kMissingField, "step.logits.dtype");
   step.clear_logits();
@@ -158,23 +158,23 @@ TEST(StepShape, RequiredFields) {
 }
 
 TEST(StepShape, PayloadIndex) {
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   for (const uint32_t payload : {1u, 0xffffffffu}) {
     step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(payload);
     ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kOutOfRange, "step.logits.source.inline.payload");
   }
-  ExpectRefused(StepOf(1), Payloads({}), Reason::kOutOfRange, "step.logits.source.inline.payload");
+  ExpectRefused(MakeStep(1), Payloads({}), Reason::kOutOfRange, "step.logits.source.inline.payload");
 }
 
 TEST(StepShape, EveryPayloadIsUsed) {
-  ExpectRefused(StepOf(1), Payloads({kVocabulary * 4, 0}), Reason::kContradiction, "payloads[1]");
-  v1::Step step = StepOf(1);
+  ExpectRefused(MakeStep(1), Payloads({kVocabulary * 4, 0}), Reason::kContradiction, "payloads[1]");
+  v1::Step step = MakeStep(1);
   step.mutable_logits()->mutable_source()->mutable_inline_()->set_payload(1);
   ExpectRefused(step, Payloads({5, kVocabulary * 4}), Reason::kContradiction, "payloads[0]");
 }
 
 TEST(StepShape, Masks) {
-  v1::Step step = StepOf(2);
+  v1::Step step = MakeStep(2);
   step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
   step.mutable_masks()->set_rows(3);
   step.mutable_rows(1)->mutable_mask()->set_mask_row(2);
@@ -207,7 +207,7 @@ TEST(StepShape, MasksAreNotTheLogits) {
 TEST(StepShape, Timeout) {
   const std::vector<Payload> payloads = Payloads({kVocabulary * 4});
   const auto with = [](int64_t seconds, int32_t nanos) {
-    v1::Step step = StepOf(1);
+    v1::Step step = MakeStep(1);
     step.mutable_timeout()->set_seconds(seconds);
     step.mutable_timeout()->set_nanos(nanos);
     return step;
@@ -225,7 +225,7 @@ TEST(StepShape, Timeout) {
 }
 
 TEST(StepShape, TimeoutOfABillionNanosNamesItsRange) {
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   step.mutable_timeout()->set_nanos(1'000'000'000);
   const auto parsed = ParseStepShape(step, Payloads({kVocabulary * 4}), Limits());
   ASSERT_TRUE(std::holds_alternative<Refusal>(parsed));
@@ -234,7 +234,7 @@ TEST(StepShape, TimeoutOfABillionNanosNamesItsRange) {
 }
 
 TEST(StepShape, UnusedMasksAreRefused) {
-  v1::Step step = StepOf(2);
+  v1::Step step = MakeStep(2);
   step.mutable_masks()->mutable_source()->mutable_inline_()->set_payload(1);
   step.mutable_masks()->set_rows(1);
   const std::vector<Payload> payloads = Payloads({2 * kVocabulary * 4, 12});
@@ -246,7 +246,7 @@ TEST(StepShape, UnusedMasksAreRefused) {
 }
 
 TEST(StepShape, UnusedDraftProbabilitiesAreRefused) {
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   step.mutable_draft_probabilities()->mutable_source()->mutable_inline_()->set_payload(1);
   step.mutable_draft_probabilities()->set_dtype(v1::DTYPE_F32);
   step.mutable_draft_probabilities()->set_rows(1);
@@ -256,7 +256,7 @@ TEST(StepShape, UnusedDraftProbabilitiesAreRefused) {
 
 TEST(StepShape, Priority) {
   const std::vector<Payload> payloads = Payloads({kVocabulary * 4});
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   for (const int32_t priority : {-100, 0, 100}) {
     step.set_priority(priority);
     EXPECT_EQ(MustParse(step, payloads).priority, priority);
@@ -268,17 +268,17 @@ TEST(StepShape, Priority) {
 }
 
 TEST(StepShape, UnknownRegion) {
-  v1::Step step = StepOf(1);
+  v1::Step step = MakeStep(1);
   step.mutable_logits()->mutable_source()->mutable_region()->set_region_id(7);
   ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.logits.source.region.region_id");
-  step = StepOf(1);
+  step = MakeStep(1);
   step.mutable_masks()->mutable_source()->mutable_region();
   ExpectRefused(step, Payloads({kVocabulary * 4}), Reason::kUnknownRegion, "step.masks.source.region.region_id");
 }
 
 // A step with drafts has more rows for devices than rows.
 TEST(StepShape, DraftsCountAsRows) {
-  v1::Step step = StepOf(2);
+  v1::Step step = MakeStep(2);
   v1::VerifyDraft& chain = *step.mutable_rows(0)->mutable_verify_draft();
   for (int i = 0; i < 3; ++i) chain.add_draft_tokens(1);
   const StepShape shape = MustParse(step, Payloads({5 * kVocabulary * 4}));

@@ -15,7 +15,7 @@ namespace {
 
 using testing::F32Bytes;
 using testing::F32Peak;
-using testing::OpenOf;
+using testing::MakeOpen;
 using testing::StepBuilder;
 using testing::StreamWorker;
 using testing::TestEngine;
@@ -93,7 +93,7 @@ class SessionTrace : public ::testing::Test {
 };
 
 TEST_F(SessionTrace, SampledStepIsLoggedWhenAnswered) {
-  worker_.MustOpen(OpenOf("good", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("good", 1, kVocabulary));
   worker_.Send(Step(kSampled));
   EXPECT_TRUE(engine_.event_log().steps().empty()) << "not answered yet";
   engine_.clock().Advance(absl::Milliseconds(3));
@@ -106,7 +106,7 @@ TEST_F(SessionTrace, SampledStepIsLoggedWhenAnswered) {
 }
 
 TEST_F(SessionTrace, StepRefusedAsAWholeIsNoted) {
-  worker_.MustOpen(OpenOf("good", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("good", 1, kVocabulary));
   v1::StreamRequest step = Step(kSampled);
   step.mutable_step()->set_priority(kMaxPriority + 1);
   worker_.Send(step);
@@ -117,7 +117,7 @@ TEST_F(SessionTrace, StepRefusedAsAWholeIsNoted) {
 }
 
 TEST_F(SessionTrace, RefusedStepWithoutSampledContextIsNotNoted) {
-  worker_.MustOpen(OpenOf("good", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("good", 1, kVocabulary));
   for (const char* traceparent : {kNotSampled, "00-trace", "01"}) {
     v1::StreamRequest step = Step(traceparent);
     step.mutable_step()->set_priority(kMaxPriority + 1);
@@ -128,10 +128,10 @@ TEST_F(SessionTrace, RefusedStepWithoutSampledContextIsNotNoted) {
 }
 
 TEST_F(SessionTrace, OptionsThatDifferAreLeftOut) {
-  v1::OpenSequence open = OpenOf("good", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("good", 1, kVocabulary);
   open.mutable_parameters()->set_top_k(5);
   worker_.MustOpen(open);
-  worker_.MustOpen(OpenOf("unknown", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("unknown", 1, kVocabulary));
   worker_.Send(Step(kSampled));
   engine_.fake().FinishAll();
   worker_.Results(7, 2);
@@ -141,7 +141,7 @@ TEST_F(SessionTrace, OptionsThatDifferAreLeftOut) {
 }
 
 TEST_F(SessionTrace, UnsampledStepIsNotLogged) {
-  worker_.MustOpen(OpenOf("good", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("good", 1, kVocabulary));
   worker_.Send(Step(kNotSampled));
   engine_.fake().FinishAll();
   EXPECT_EQ(worker_.Results(7, 2).size(), 2u);
@@ -149,13 +149,13 @@ TEST_F(SessionTrace, UnsampledStepIsNotLogged) {
 }
 
 TEST_F(SessionTrace, MalformedContextRefusesStep) {
-  worker_.MustOpen(OpenOf("good", 1, kVocabulary));
+  worker_.MustOpen(MakeOpen("good", 1, kVocabulary));
   worker_.Send(Step("00-trace"));
   EXPECT_EQ(worker_.StepError(7).field(), "step.trace.traceparent");
 }
 
 TEST_F(SessionTrace, OpenLogsTheModel) {
-  v1::OpenSequence open = OpenOf("good", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("good", 1, kVocabulary);
   open.set_model("llama");
   worker_.MustOpen(open);
   ASSERT_EQ(engine_.event_log().sequences().size(), 1u);

@@ -1,8 +1,7 @@
 // Converts errors of the wire to values and statuses, and chooses remedies.
-#include "client/cpp/transport/errors.h"
-
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "client/cpp/transport/wire_errors.h"
 
 namespace sortition::client {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/transport/errors.h"
+#include "client/cpp/transport/wire_errors.h"
 #include "kernels/check.h"
 #include "service/memory/packet.h"
 #include "service/memory/ring.h"

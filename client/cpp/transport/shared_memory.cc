@@ -95,7 +95,7 @@ void SharedMemory::Forget(const DeviceRows& rows) {
   link_->Unregister(id);
 }
 
-std::optional<Place> SharedMemory::Find(std::span<const std::byte> bytes, size_t alignment) const {
+std::optional<MemoryPlace> SharedMemory::Find(std::span<const std::byte> bytes, size_t alignment) const {
   absl::MutexLock lock(&mutex_);
   const auto after = regions_.upper_bound(bytes.data());
   if (after == regions_.begin()) return std::nullopt;
@@ -104,7 +104,7 @@ std::optional<Place> SharedMemory::Find(std::span<const std::byte> bytes, size_t
   if (offset > region.bytes || bytes.size() > region.bytes - offset || offset % alignment != 0) {
     return std::nullopt;
   }
-  return Place{region.id, offset, region.on_device};
+  return MemoryPlace{region.id, offset, region.on_device};
 }
 
 std::optional<SharedMemory::Room> SharedMemory::Take(size_t bytes) {

@@ -21,7 +21,7 @@
 namespace sortition::client {
 
 // A place in shared memory that a step can name.
-struct Place {
+struct MemoryPlace {
   uint64_t region_id = 0;
   uint64_t offset = 0;
   bool on_device = false;
@@ -61,11 +61,11 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   // Returns the place of the bytes, if all of them lie in one region of this stream, at a multiple of `alignment` in
   // it.
-  std::optional<Place> Find(std::span<const std::byte> bytes, size_t alignment) const;
+  std::optional<MemoryPlace> Find(std::span<const std::byte> bytes, size_t alignment) const;
 
   // Takes room for a copy, until the last reference to `lease` is dropped. Nothing if there is too little.
   struct Room {
-    Place place;
+    MemoryPlace place;
     std::byte* data = nullptr;
     std::shared_ptr<void> lease;
   };

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
-#include "client/engines/llama_cpp/parameters.h"
+#include "client/engines/llama_cpp/llama_options.h"
 #include "client/engines/llama_cpp/sampler.h"
 #include "sortition/errors.h"
 #include "sortition/in_process.h"
@@ -45,7 +45,7 @@ absl::StatusOr<client::Client*> TheClient() {
   return *made;
 }
 
-SamplingOptions OptionsOf(const sortition_llama_options& from) {
+SamplingOptions ToOptions(const sortition_llama_options& from) {
   SamplingOptions to;
   to.top_k = from.top_k;
   to.top_p = from.top_p;
@@ -72,13 +72,13 @@ SamplingOptions OptionsOf(const sortition_llama_options& from) {
   return to;
 }
 
-std::string TextOf(const absl::Status& status) {
+std::string ToText(const absl::Status& status) {
   const auto error = client::ErrorOf(status);
   return error ? client::Describe(*error) : std::string(status.message());
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(const sortition_llama_options& from, uint32_t vocabulary_size) {
-  auto parameters = ToParameters(OptionsOf(from));
+  auto parameters = ToParameters(ToOptions(from));
   if (!parameters.ok()) return parameters.status();
   client::SequenceOptions options;
   options.parameters = *std::move(parameters);
@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(const sortition_llama_optio
 llama_sampler* Make(const sortition_llama_options* options, uint32_t vocabulary_size, char* error, size_t error_size) {
   auto decoder = MakeDecoder(*options, vocabulary_size);
   if (decoder.ok()) return InitSampler(*std::move(decoder), vocabulary_size);
-  std::snprintf(error, error_size, "%s", TextOf(decoder.status()).c_str());
+  std::snprintf(error, error_size, "%s", ToText(decoder.status()).c_str());
   return nullptr;
 }
 
@@ -111,7 +111,7 @@ void DrawTokensAhead(llama_sampler* const* samplers, const float* const* rows, s
 
 const char* ErrorText(const llama_sampler* sampler) {
   thread_local std::string text;
-  text = LastError(sampler).ok() ? "" : TextOf(LastError(sampler));
+  text = LastError(sampler).ok() ? "" : ToText(LastError(sampler));
   return text.c_str();
 }
 

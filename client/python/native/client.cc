@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/python/native/cuda_results.h"
-#include "client/python/native/device.h"
+#include "client/python/native/device_memory.h"
 #include "client/python/native/module.h"
 #include "client/python/native/ready.h"
 #include "client/python/native/results.h"
@@ -152,7 +152,7 @@ nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
 constexpr double kMostSeconds = 1e9;
 
 // Raises ValueError for a number that is no duration.
-absl::Duration SecondsOf(const char* name, double seconds) {
+absl::Duration ToDuration(const char* name, double seconds) {
   if (seconds >= 0 && seconds <= kMostSeconds) return absl::Seconds(seconds);
   throw nb::value_error(absl::StrCat(name, ": ", seconds, "; 0 to ", kMostSeconds, " seconds").c_str());
 }
@@ -181,17 +181,17 @@ Client* Connect(std::vector<std::string> targets, std::string fallback, std::str
     options.transport.tls->server_name = text("server_name");
   }
   options.transport.token = std::move(token);
-  options.retry.connect_timeout = SecondsOf("connect_timeout", connect_timeout);
-  options.transport.keepalive = SecondsOf("keepalive", keepalive);
-  options.default_timeout = SecondsOf("default_timeout", default_timeout);
-  options.retry.backoff = {SecondsOf("backoff_initial", backoff_initial), SecondsOf("backoff_max", backoff_max)};
-  options.retry.fallback_stay = SecondsOf("fallback_stay", fallback_stay);
+  options.retry.connect_timeout = ToDuration("connect_timeout", connect_timeout);
+  options.transport.keepalive = ToDuration("keepalive", keepalive);
+  options.default_timeout = ToDuration("default_timeout", default_timeout);
+  options.retry.backoff = {ToDuration("backoff_initial", backoff_initial), ToDuration("backoff_max", backoff_max)};
+  options.retry.fallback_stay = ToDuration("fallback_stay", fallback_stay);
   options.limits.message_bytes = message_bytes;
   options.limits.message_rows = message_rows;
   options.transport.kind = ParseTransport(transport);
   options.transport.shared_memory_bytes = shared_memory_bytes;
   options.transport.memory_server_user = memory_server_user;
-  const auto row_options = client::RowOptions::Parse(rows);
+  const auto row_options = client::RowFormOptions::Parse(rows);
   if (!row_options) throw nb::value_error("rows: \"auto\", \"full\", \"compact\" or \"compact(COUNT)\"");
   options.rows = *row_options;
   if (shard) {
@@ -304,7 +304,7 @@ client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std:
 
 client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority, std::string traceparent) {
   client::StepOptions options;
-  if (timeout) options.timeout = SecondsOf("timeout", *timeout);
+  if (timeout) options.timeout = ToDuration("timeout", *timeout);
   options.priority = priority;
   options.traceparent = std::move(traceparent);
   return options;
@@ -449,7 +449,7 @@ void BindClient(nb::module_& module) {
           "await_receipts",
           [](const Sequence& self, double timeout) {
             client::ReceiptLog& log = ReceiptsOf(self);
-            const absl::Duration longest = SecondsOf("timeout", timeout);
+            const absl::Duration longest = ToDuration("timeout", timeout);
             nb::gil_scoped_release release;
             return log.AwaitEnd(longest);
           },

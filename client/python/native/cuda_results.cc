@@ -22,7 +22,7 @@ CudaResults* MakeCudaResults(int device, uint32_t rows) {
 
 // Returns a tensor with one element a row, which supports DLPack and keeps `self` alive.
 template <typename Element>
-nb::object TensorOf(nb::handle self, const Element* data) {
+nb::object MakeTensor(nb::handle self, const Element* data) {
   using Elements = nb::ndarray<nb::array_api, Element, nb::device::cuda>;
   const CudaResults& results = nb::cast<const CudaResults&>(self);
   const size_t shape[] = {results.memory->get().rows()};
@@ -56,11 +56,11 @@ void BindCudaResults(nb::module_& module) {
       .def_prop_ro("rows", [](const CudaResults& self) { return self.memory->get().rows(); })
       .def_prop_ro(
           "tokens",
-          [](nb::handle self) { return TensorOf(self, nb::cast<const CudaResults&>(self).memory->get().tokens()); },
+          [](nb::handle self) { return MakeTensor(self, nb::cast<const CudaResults&>(self).memory->get().tokens()); },
           "By row, int32, by DLPack: the token drawn, or -1 where the row failed or was no draw.")
       .def_prop_ro(
           "logprobs",
-          [](nb::handle self) { return TensorOf(self, nb::cast<const CudaResults&>(self).memory->get().logprobs()); },
+          [](nb::handle self) { return MakeTensor(self, nb::cast<const CudaResults&>(self).memory->get().logprobs()); },
           "By row, float32, by DLPack: raw where asked for, else processed, else 0.");
 }
 

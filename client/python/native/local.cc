@@ -101,7 +101,7 @@ std::shared_ptr<LocalHandle> Fork(const LocalHandle& parent, nb::bytes message, 
 }
 
 // Returns the process's sampler for a device, which is made at the first call. Called without the GIL.
-absl::StatusOr<client::LocalCuda*> CudaOf(int device) {
+absl::StatusOr<client::LocalCuda*> FindOrMakeCuda(int device) {
   static absl::Mutex mutex;
   static auto& devices = *new std::map<int, std::unique_ptr<client::LocalCuda>>;
   absl::MutexLock lock(&mutex);
@@ -146,7 +146,7 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb:
     std::ranges::sort(sorted);
     if (std::ranges::adjacent_find(sorted) != sorted.end()) throw nb::value_error("sequences: one is named twice");
     nb::gil_scoped_release released;
-    const auto cuda = CudaOf(*rows.cuda_device);
+    const auto cuda = FindOrMakeCuda(*rows.cuda_device);
     auto drawn = cuda.ok() ? LocalHandle::StepOn(*cuda, rows.dtype, handles, steps,
                                                  reinterpret_cast<CUstream_st*>(stream), tasks.draft_dtype())
                            : cuda.status();

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "client/python/native/cuda_results.h"
-#include "client/python/native/device.h"
+#include "client/python/native/device_memory.h"
 #include "client/python/native/ready.h"
 #include "client/python/native/results.h"
 #include "client/python/native/stream.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "client/cpp/transport/errors.h"
+#include "client/cpp/transport/wire_errors.h"
 #include "sortition/batch.h"
 
 namespace sortition::python {

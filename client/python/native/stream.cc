@@ -235,7 +235,7 @@ bool IsDone(const CudaStep& self) {
 
 // Returns a tensor with one element for each row of logits, which supports DLPack and keeps `self` alive.
 template <typename Element>
-nb::object TensorOf(nb::handle self, const Element* data) {
+nb::object MakeTensor(nb::handle self, const Element* data) {
   using Elements = nb::ndarray<nb::array_api, Element, nb::device::cuda>;
   const CudaStep& step = nb::cast<const CudaStep&>(self);
   const size_t shape[] = {step.step->count};
@@ -252,12 +252,13 @@ void BindStream(nb::module_& module) {
                        "stream reads them written. CudaStream.STEPS steps later their memory is written again, so\n"
                        "that by then every other reader is done. The memory lives as long as tensors of it.")
       .def_prop_ro(
-          "tokens", [](nb::handle self) { return TensorOf(self, nb::cast<const CudaStep&>(self).step->queued.tokens); },
+          "tokens",
+          [](nb::handle self) { return MakeTensor(self, nb::cast<const CudaStep&>(self).step->queued.tokens); },
           "int32, one for each row of logits, by DLPack: the token drawn, -1 where the row failed. Unspecified where\n"
           "rows had None. Nothing waits.")
       .def_prop_ro(
           "logprobs",
-          [](nb::handle self) { return TensorOf(self, nb::cast<const CudaStep&>(self).step->queued.logprobs); },
+          [](nb::handle self) { return MakeTensor(self, nb::cast<const CudaStep&>(self).step->queued.logprobs); },
           "float32, likewise: of the drawn token, natural logarithm; raw where asked for, else processed, else 0.")
       .def("done", &IsDone, "Returns whether the device has done the step. Does not block.")
       .def("results", &Results, nb::sig("def results(self) -> list[Draw | Error | None]"),

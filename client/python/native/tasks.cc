@@ -28,7 +28,7 @@ std::vector<uint32_t> Tokens(nb::handle object, const std::string& name) {
   return Cast<std::vector<uint32_t>>(object, name, "a list of token ids");
 }
 
-v1::VerifyMode ModeOf(nb::handle object, const std::string& name) {
+v1::VerifyMode ToVerifyMode(nb::handle object, const std::string& name) {
   const auto mode = Cast<std::string>(object, name, "a string");
   if (mode == "coupled") return v1::VERIFY_MODE_COUPLED;
   if (mode == "rejection") return v1::VERIFY_MODE_REJECTION;
@@ -37,7 +37,7 @@ v1::VerifyMode ModeOf(nb::handle object, const std::string& name) {
   ValueError(absl::StrCat(name, ": \"coupled\", \"rejection\", \"block\" or \"greedy\""));
 }
 
-v1::DraftSampling SamplingOf(nb::handle object, const std::string& name) {
+v1::DraftSampling ToDraftSampling(nb::handle object, const std::string& name) {
   if (object.is_none()) return v1::DRAFT_SAMPLING_UNSPECIFIED;
   const auto sampling = Cast<std::string>(object, name, "a string");
   if (sampling == "without_replacement") return v1::DRAFT_SAMPLING_WITHOUT_REPLACEMENT;
@@ -93,7 +93,7 @@ void Tasks::ReadDrafts(nb::handle object, size_t index) {
   task.verifies = true;
   task.tokens = Tokens(object.attr("tokens"), name + "tokens");
   drafts.tokens = task.tokens;
-  drafts.mode = ModeOf(object.attr("mode"), name + "mode");
+  drafts.mode = ToVerifyMode(object.attr("mode"), name + "mode");
   if (const nb::object parents = object.attr("parents"); !parents.is_none()) {
     task.parents = Cast<std::vector<int32_t>>(parents, name + "parents", "a list of indices");
     // An empty list would turn the tree into a draft sequence.
@@ -107,7 +107,7 @@ void Tasks::ReadDrafts(nb::handle object, size_t index) {
     for (const float value : Cast<std::vector<float>>(list[1], field, "numbers")) sparse.add_probabilities(value);
   }
   drafts.sparse_probabilities = task.sparse;
-  drafts.sampling = SamplingOf(object.attr("sampling"), name + "sampling");
+  drafts.sampling = ToDraftSampling(object.attr("sampling"), name + "sampling");
   drafts.return_probabilities =
       Cast<bool>(object.attr("return_probabilities"), name + "return_probabilities", "a bool");
   if (const nb::object dense = object.attr("probabilities"); !dense.is_none()) ReadProbabilities(dense, index);

@@ -49,8 +49,8 @@ Tensor Import(nb::handle object, const std::string& name) {
                          " gives no tensor in this process's memory (DLPack or buffer protocol)"));
 }
 
-v1::DType TypeOf(nb::handle object, const Tensor& tensor, const std::string& name,
-                 const std::optional<std::string>& dtype) {
+v1::DType ReadDType(nb::handle object, const Tensor& tensor, const std::string& name,
+                    const std::optional<std::string>& dtype) {
   using Code = nb::dlpack::dtype_code;
   const nb::dlpack::dtype type = tensor.dtype();
   const bool words = type.lanes == 1 && type.code == static_cast<uint8_t>(Code::UInt);
@@ -195,7 +195,7 @@ Rows ReadRows(nb::handle logits, size_t count, const std::vector<size_t>& positi
     for (nb::handle row : logits) {
       Tensor tensor = Import(row, "logits");
       TakeMemory(tensor, cuda, &rows);
-      const v1::DType type = TypeOf(row, tensor, "logits", dtype);
+      const v1::DType type = ReadDType(row, tensor, "logits", dtype);
       if (!rows.rows.empty() && type != rows.dtype) TypeError("logits: rows of different types in one step");
       rows.dtype = type;
       const size_t taken = PositionsOf(positions, rows.rows.size());
@@ -209,7 +209,7 @@ Rows ReadRows(nb::handle logits, size_t count, const std::vector<size_t>& positi
   }
   Tensor tensor = Import(logits, "logits");
   TakeMemory(tensor, cuda, &rows);
-  rows.dtype = TypeOf(logits, tensor, "logits", dtype);
+  rows.dtype = ReadDType(logits, tensor, "logits", dtype);
   if (tensor.ndim() == 2) {
     AddMatrix(std::move(tensor), count, positions, &rows);
   } else if (tensor.ndim() == 1 && count == 1 && PositionsOf(positions, 0) == 1) {
@@ -225,7 +225,7 @@ Matrix ReadMatrix(nb::handle object, const std::string& name, size_t rows) {
   Matrix matrix;
   matrix.tensor = Import(object, name);
   CheckMemory(matrix.tensor, name);
-  matrix.dtype = TypeOf(object, matrix.tensor, name, std::nullopt);
+  matrix.dtype = ReadDType(object, matrix.tensor, name, std::nullopt);
   const int64_t stride = CheckMatrix(matrix.tensor, matrix.dtype, name, rows);
   if (rows > 1) CheckPacked(stride, matrix.tensor.shape(1), matrix.dtype, name);
   return matrix;

@@ -60,7 +60,7 @@ HWY_INLINE uint64_t Bits16(D16 d, hn::Mask<D16> mask) {
 HWY_INLINE Expected ExpectedOf(uint32_t groups) { return groups <= 256 ? Expected::kFew : Expected::kSome; }
 
 // Lists the groups' tokens that show positive sent logits of 16 bits, at least `least` and below `end` as bits.
-HWY_INLINE uint32_t ListHalves(const Row& row, const uint32_t* groups, uint32_t count, uint32_t least, uint32_t end,
+HWY_INLINE uint32_t ListHalves(const RowView& row, const uint32_t* groups, uint32_t count, uint32_t least, uint32_t end,
                                uint32_t* ids) {
   const hn::ScalableTag<int16_t> d;
   constexpr uint32_t kHalves = hn::MaxLanes(d);
@@ -82,8 +82,8 @@ HWY_INLINE uint32_t ListHalves(const Row& row, const uint32_t* groups, uint32_t 
 
 // Lists the groups' tokens that show their sent logit and have a key in [floor, ceiling).
 template <DType kType>
-HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
-                               uint32_t* ids) {
+HWY_INLINE uint32_t ListTokens(const RowView& row, const uint32_t* groups, uint32_t count, uint32_t floor,
+                               uint32_t ceiling, uint32_t* ids) {
   if constexpr (kType != DType::kF32) {
     if (SentFrom(floor) > 0) {
       return ListHalves(row, groups, count, LeastFrom<kType>(SentFrom(floor)), LeastFrom<kType>(SentFrom(ceiling)),
@@ -101,7 +101,7 @@ HWY_INLINE uint32_t ListTokens(const Row& row, const uint32_t* groups, uint32_t 
 
 }  // namespace
 
-uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
+uint32_t CollectTokens(const RowView& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t ceiling,
                        Candidate* candidates) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     const D32 d;
@@ -118,7 +118,7 @@ uint32_t CollectTokens(const Row& row, const uint32_t* groups, uint32_t count, u
   });
 }
 
-uint32_t CountTokens(const Row& row, const uint32_t* groups, uint32_t count, Candidate last) {
+uint32_t CountTokens(const RowView& row, const uint32_t* groups, uint32_t count, Candidate last) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     uint32_t counted = 0;
     for (uint32_t i = 0; i < count; ++i) {

@@ -48,7 +48,7 @@ struct Gathered {
 // Gathers the row's data for the edits, and clears the bits of their tokens in `sent_words`. A set bit there is a token
 // that no mask hides. The tokens' groups have been looked at.
 template <DType kType>
-HWY_INLINE void Gather(const Row& row, std::span<const LogitEdit> edits, uint64_t* sent_words, Gathered* gathered) {
+HWY_INLINE void Gather(const RowView& row, std::span<const LogitEdit> edits, uint64_t* sent_words, Gathered* gathered) {
   const std::byte* const elements = row.elements;
   const uint32_t* const maxima = row.maxima;
   for (size_t i = 0; i < edits.size(); ++i) {
@@ -128,8 +128,8 @@ EditsSeen LookAtEdits(std::span<const LogitEdit> edits) {
   return {ascend, may_raise};
 }
 
-bool EditTokens(const Row& row, const RowParameters& parameters, std::span<const LogitEdit> edits, uint64_t* sent_words,
-                Edited* edited) {
+bool EditTokens(const RowView& row, const RowParameters& parameters, std::span<const LogitEdit> edits,
+                uint64_t* sent_words, Edited* edited) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     const Constants constants(parameters);
     edited->live_count = 0;

@@ -94,7 +94,7 @@ HWY_INLINE void ReadCopied(uint32_t blocks, RowCopier* copier, Search* search, R
 }
 
 template <DType kType, class Reader>
-HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
+HWY_INLINE bool FindFirstAs(const RowView& row, Reader* reader, Candidate* first) {
   using Search = BlockSearch<kType, Reader>;
   const uint32_t blocks = (row.groups - 1) / Search::kGroups;  // the last group may lie elsewhere
   const bool is_copied = !row.copy.segments.empty();
@@ -140,7 +140,7 @@ HWY_INLINE bool FindFirstAs(const Row& row, Reader* reader, Candidate* first) {
 
 }  // namespace
 
-bool FindPlainFirst(const Row& row, Candidate* first) {
+bool FindPlainFirst(const RowView& row, Candidate* first) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     if constexpr (kType == DType::kF32) {
       Floats32 reader;

@@ -19,7 +19,7 @@ namespace sortition::kernels::cpu {
 struct Reading {
   uint32_t max_key;
   bool suspect;            // the row holds a NaN or a logit that is too large: the keys have no meaning
-  SentSpread spread = {};  // empty unless Row::sums_logits
+  SentSpread spread = {};  // empty unless RowView::sums_logits
 };
 
 // The result of LookAtEdits.

@@ -166,7 +166,7 @@ class DoubleAdder {
 #endif
 
 template <MomentsWanted kWanted>
-HWY_INLINE Moments OfRow(const Row& row, const uint32_t* groups, uint32_t count, Candidate last,
+HWY_INLINE Moments OfRow(const RowView& row, const uint32_t* groups, uint32_t count, Candidate last,
                          const RowScale& scale) {
   // True if tokens after `last` and masked tokens add nothing. Then a group needs no masking.
   const bool all =
@@ -200,7 +200,7 @@ HWY_INLINE Moments OfCandidates(const Candidate* candidates, uint32_t count, con
 
 }  // namespace
 
-Moments SumMoments(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale,
+Moments SumMoments(const RowView& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale,
                    MomentsWanted wanted) {
   switch (wanted) {
     case MomentsWanted::kSum:
@@ -273,7 +273,7 @@ class LevelAdder {
 
 }  // namespace
 
-Levels SumLevels(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
+Levels SumLevels(const RowView& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
   const D32 d;
   const DF32 df;
   const bool all = last == kLastLive;

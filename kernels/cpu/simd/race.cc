@@ -126,7 +126,7 @@ uint32_t CountAhead(const TokenRacers& racers, int64_t race_key, uint32_t* near,
   return ahead;
 }
 
-void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, const law::DrawKey& key,
+void PromiseGroups(const RowView& row, uint32_t floor, const RowScale& row_scale, const law::DrawKey& key,
                    GroupRacers* racers) {
   const D32 d;
   uint32_t* const low = racers->low.Reserve(row.groups);
@@ -152,7 +152,7 @@ void PromiseGroups(const Row& row, uint32_t floor, const RowScale& row_scale, co
   }
 }
 
-void EnterGroups(const Row& row, const uint32_t* groups, uint32_t count, uint32_t needed, Candidate last,
+void EnterGroups(const RowView& row, const uint32_t* groups, uint32_t count, uint32_t needed, Candidate last,
                  const RowScale& row_scale, const GroupRacers& noise, TokenRacers* racers) {
   const D32 d;
   const ScaleLanes scale(row_scale, TooSmall::kToRace);

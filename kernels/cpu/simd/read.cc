@@ -74,7 +74,7 @@ struct Reader16 {
 
 // Returns, lane by lane, the largest of a group's sent logits that still show, as f32.
 template <DType kType>
-HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
+HWY_INLINE VF32 LoadSent(const RowView& row, uint32_t group) {
   const std::byte* const elements = ElementsOfGroup(row, group);
   const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[group];
   const VF32 masked = Floats(hn::Set(D32(), law::kMaskedBits));
@@ -90,7 +90,8 @@ HWY_INLINE VF32 LoadSent(const Row& row, uint32_t group) {
 // stands its first group again.
 template <DType kType>
 struct ListedLoads {
-  HWY_INLINE ListedLoads(const Row& of, const uint32_t* list, uint32_t number) : row(of), groups(list), count(number) {}
+  HWY_INLINE ListedLoads(const RowView& of, const uint32_t* list, uint32_t number)
+      : row(of), groups(list), count(number) {}
   HWY_INLINE VF32 operator()(size_t lane) const {
     constexpr size_t kGroupBytes = law::kGroupSize * ElementBytes(kType);
     if (lane + kLanes < count) {
@@ -100,14 +101,14 @@ struct ListedLoads {
     return LoadSent<kType>(row, groups[lane < count ? lane : 0]);
   }
 
-  const Row& row;
+  const RowView& row;
   const uint32_t* groups;
   uint32_t count;
 };
 
 }  // namespace
 
-void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
+void LargestSentKeys(const RowView& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     for (uint32_t i = 0; i < count; i += kLanes) {
       const VF32 maxima = WholeGroups<1, Floats32>(ListedLoads<kType>(row, groups + i, count - i));
@@ -116,7 +117,7 @@ void LargestSentKeys(const Row& row, const uint32_t* groups, uint32_t count, uin
   });
 }
 
-void CopyGroup(const Row& row, uint32_t group) {
+void CopyGroup(const RowView& row, uint32_t group) {
   LazyCopy& lazy = *row.lazy;
   WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     constexpr size_t kBytes = law::kGroupSize * ElementBytes(kType);
@@ -129,7 +130,7 @@ void CopyGroup(const Row& row, uint32_t group) {
   });
 }
 
-Reading ReadMaxima(const Row& row, uint32_t* maxima) {
+Reading ReadMaxima(const RowView& row, uint32_t* maxima) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     if constexpr (kType != DType::kF16) {
       if (row.sums_logits && row.lazy == nullptr) return ReadMaximaAndSums<kType>(row, maxima);

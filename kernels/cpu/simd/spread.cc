@@ -34,7 +34,7 @@ HWY_INLINE bool AddWhole(const std::byte* elements, uint32_t count, float larges
 
 // Adds the groups' live tokens that show their sent logits, and returns their number.
 template <DType kType>
-HWY_INLINE uint32_t AddLive(const Row& row, uint32_t first, uint32_t end, float lowest, SpreadTotals* totals) {
+HWY_INLINE uint32_t AddLive(const RowView& row, uint32_t first, uint32_t end, float lowest, SpreadTotals* totals) {
   const DF32 d;
   uint32_t added = 0;
   for (uint32_t group = first; group < end;) {
@@ -56,7 +56,7 @@ HWY_INLINE uint32_t AddLive(const Row& row, uint32_t first, uint32_t end, float 
 }
 
 // True if these groups lie in place and all their tokens show what was sent. Groups of a lazy copy do not lie in place.
-HWY_INLINE bool AreWhole(const Row& row, uint32_t first, uint32_t end) {
+HWY_INLINE bool AreWhole(const RowView& row, uint32_t first, uint32_t end) {
   if (end > GroupsInPlace(row) || row.lazy != nullptr) return false;
   uint64_t sent = ~uint64_t{0};
   for (uint32_t i = first; row.sent_words != nullptr && i < end; ++i) sent &= row.sent_words[i];
@@ -65,7 +65,7 @@ HWY_INLINE bool AreWhole(const Row& row, uint32_t first, uint32_t end) {
 
 }  // namespace
 
-Spread SumSpread(const Row& row, float lowest) {
+Spread SumSpread(const RowView& row, float lowest) {
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
     constexpr float kMasked = 65504.0f;
     const float largest_square = HWY_MIN(lowest * lowest, kMasked * kMasked);

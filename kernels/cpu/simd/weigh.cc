@@ -151,7 +151,7 @@ HWY_INLINE Sums WithAdder(const RowScale& scale, Add add) {
 
 }  // namespace
 
-uint64_t SumWeights(const Row& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
+uint64_t SumWeights(const RowView& row, const uint32_t* groups, uint32_t count, Candidate last, const RowScale& scale) {
   // True if tokens after `last` and masked tokens weigh nothing. Then a group needs no masking.
   const bool all = last.key() < scale.first_weighted_key && scale.first_weighted_key > kMaskedKey;
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
@@ -159,7 +159,7 @@ uint64_t SumWeights(const Row& row, const uint32_t* groups, uint32_t count, Cand
   });
 }
 
-uint64_t SplitWeights(const Row& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t high,
+uint64_t SplitWeights(const RowView& row, const uint32_t* groups, uint32_t count, uint32_t floor, uint32_t high,
                       const RowScale& scale, uint64_t* above) {
   const DF32 df;
   const D32 d;

@@ -5,7 +5,7 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/golden/golden_outputs.h"
 #include "kernels/law/golden/golden_rows.h"
-#include "kernels/law/golden/json_text.h"
+#include "kernels/law/golden/json_parts.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/race_place.h"
 #include "kernels/law/reference.h"
@@ -14,7 +14,7 @@ namespace sortition::law {
 namespace {
 
 using kernels::DType;
-using kernels::RowError;
+using kernels::RowFault;
 using kernels::RowTask;
 using Form = kernels::DraftDistribution::Form;
 
@@ -30,42 +30,42 @@ std::string NameOf(DType dtype) {
   __builtin_unreachable();
 }
 
-std::string NameOf(RowError error) {
+std::string NameOf(RowFault error) {
   switch (error) {
-    case RowError::kNone:
+    case RowFault::kNone:
       return "none";
-    case RowError::kNaN:
+    case RowFault::kNaN:
       return "nan";
-    case RowError::kLogitTooLarge:
+    case RowFault::kLogitTooLarge:
       return "logit_too_large";
-    case RowError::kNoLiveToken:
+    case RowFault::kNoLiveToken:
       return "no_live_token";
-    case RowError::kDraftNoProbability:
+    case RowFault::kDraftNoProbability:
       return "draft_no_probability";
-    case RowError::kDraftSum:
+    case RowFault::kDraftSum:
       return "draft_sum";
-    case RowError::kDraftImpossible:
+    case RowFault::kDraftImpossible:
       return "draft_impossible";
-    case RowError::kTooManyEdits:
+    case RowFault::kTooManyEdits:
       break;
   }
   __builtin_unreachable();
 }
 
-std::string LogitsOf(const GoldenRow& row) {
+std::string LogitsJson(const GoldenRow& row) {
   static constexpr const char* kNames[] = {"", "model", "flat", "ties", "holes"};
   if (row.shape == GoldenShape::kExplicit) return Object({Field("elements", Numbers(row.elements))});
   return Object({Field("shape", Quoted(kNames[int(row.shape)])), Field("seed", Number(row.seed))});
 }
 
-std::string OptionsOf(const SamplingParameters& options) {
+std::string OptionsJson(const SamplingParameters& options) {
   return Object({Field("temperature_bits", Number(FloatBits(options.temperature))),
                  Field("top_k", Number(options.top_k)), Field("top_p_bits", Number(FloatBits(options.top_p))),
                  Field("min_p_bits", Number(FloatBits(options.min_p))),
                  Field("repetition_penalty_bits", Number(FloatBits(options.repetition_penalty)))});
 }
 
-std::string ChainOf(const kernels::RowParameters& compiled) {
+std::string ChainJson(const kernels::RowParameters& compiled) {
   std::vector<std::string> stages;
   for (const kernels::Stage& stage : compiled.chain) {
     const auto [a, b, c, d] = stage.operands;
@@ -75,7 +75,7 @@ std::string ChainOf(const kernels::RowParameters& compiled) {
 }
 
 // Requested outputs, except the numbers of first tokens.
-std::string AsksOf(const kernels::RowParameters& compiled, bool wants_race_place) {
+std::string AsksJson(const kernels::RowParameters& compiled, bool wants_race_place) {
   std::vector<std::string> asks;
   if (compiled.raw_logprob) asks.push_back(Quoted("raw"));
   if (compiled.processed_logprob) asks.push_back(Quoted("processed"));
@@ -88,7 +88,7 @@ std::string AsksOf(const kernels::RowParameters& compiled, bool wants_race_place
   return List(asks);
 }
 
-std::string CompiledOf(const GoldenRow& row) {
+std::string CompiledJson(const GoldenRow& row) {
   const kernels::RowParameters& compiled = row.compiled;
   std::vector<std::string> fields = {Field("greedy", Truth(compiled.greedy)),
                                      Field("multiplier", Number(compiled.multiplier)),
@@ -100,20 +100,20 @@ std::string CompiledOf(const GoldenRow& row) {
                                      Field("repetition", Number(compiled.repetition)),
                                      Field("inverse_repetition", Number(compiled.inverse_repetition)),
                                      Field("mask_nan", Truth(compiled.mask_nan)),
-                                     Field("asks", AsksOf(compiled, row.wants_race_place)),
+                                     Field("asks", AsksJson(compiled, row.wants_race_place)),
                                      Field("raw_top", Number(compiled.raw_top)),
                                      Field("processed_top", Number(compiled.processed_top))};
   if (compiled.tempered_logprob) fields.push_back(Field("tempered_top", Number(compiled.tempered_top)));
-  if (!compiled.chain.empty()) fields.push_back(Field("chain", ChainOf(compiled)));
+  if (!compiled.chain.empty()) fields.push_back(Field("chain", ChainJson(compiled)));
   return Object(fields);
 }
 
-std::string NoiseOf(const kernels::NoiseKey& noise) {
+std::string NoiseJson(const kernels::NoiseKey& noise) {
   return Object({Field("seed", Wide(noise.seed)), Field("position", Number(noise.position)),
                  Field("stream", Number(noise.stream))});
 }
 
-std::string EditsOf(const GoldenRow& row) {
+std::string EditsJson(const GoldenRow& row) {
   std::vector<std::string> items;
   for (const kernels::LogitEdit& edit : row.edits) {
     items.push_back(Numbers({edit.token, edit.flags, edit.bias, edit.penalty}));
@@ -121,13 +121,13 @@ std::string EditsOf(const GoldenRow& row) {
   return List(items);
 }
 
-std::string PairsOf(const std::vector<kernels::TokenBits>& tokens) {
+std::string PairsJson(const std::vector<kernels::TokenBits>& tokens) {
   std::vector<std::string> items;
   for (const kernels::TokenBits& token : tokens) items.push_back(Numbers({token.token, token.bits}));
   return List(items);
 }
 
-std::string DraftOf(const KnownDraft& draft) {
+std::string DraftJson(const KnownDraft& draft) {
   if (draft.form == Form::kCertain) return Object({Field("form", Quoted("certain"))});
   std::vector<std::string> fields = {Field("form", Quoted(draft.form == Form::kDense ? "dense" : "sparse"))};
   if (draft.form == Form::kDense) fields.push_back(Field("dtype", Quoted(NameOf(draft.dtype))));
@@ -137,7 +137,7 @@ std::string DraftOf(const KnownDraft& draft) {
   return Object(fields);
 }
 
-std::string DistributionOf(const kernels::Distribution& distribution, double temperature) {
+std::string DistributionJson(const kernels::Distribution& distribution, double temperature) {
   const auto logprob = [&](uint32_t bits) { return FloatBits(Logprob(distribution, bits, temperature)); };
   std::vector<std::string> top;
   for (const kernels::TokenBits& token : distribution.top) {
@@ -150,17 +150,17 @@ std::string DistributionOf(const kernels::Distribution& distribution, double tem
                                      Field("rank", Number(distribution.rank)),
                                      Field("top", List(top))};
   std::vector<std::string> places;
-  for (const kernels::Place& place : distribution.requested) {
+  for (const kernels::TokenPlace& place : distribution.requested) {
     places.push_back(Numbers({place.bits, place.rank, logprob(place.bits)}));
   }
   if (!places.empty()) fields.push_back(Field("requested", List(places)));
   return Object(fields);
 }
 
-std::string AnswerOf(const GoldenRow& row) {
-  const std::vector<std::byte> tensor = TensorOf(row);
-  const kernels::RowOutput answer = SampleRowReference(RequestOf(row, tensor));
-  if (answer.error != RowError::kNone) {
+std::string AnswerJson(const GoldenRow& row) {
+  const std::vector<std::byte> tensor = MakeTensor(row);
+  const kernels::RowOutput answer = SampleRowReference(MakeRequest(row, tensor));
+  if (answer.error != RowFault::kNone) {
     return Object({Field("error", Quoted(NameOf(answer.error))), Field("error_token", Number(answer.error_token))});
   }
   const kernels::RowParameters& asked = row.compiled;
@@ -169,18 +169,18 @@ std::string AnswerOf(const GoldenRow& row) {
   if (asked.processed_logprob || asked.kept_count || asked.kept_tokens) {
     fields.push_back(Field("kept", Number(answer.kept)));
   }
-  if (asked.raw_logprob) fields.push_back(Field("raw", DistributionOf(answer.raw, 1)));
+  if (asked.raw_logprob) fields.push_back(Field("raw", DistributionJson(answer.raw, 1)));
   if (asked.processed_logprob) {
-    fields.push_back(Field("processed", DistributionOf(answer.processed, ProcessedTemperature(asked, answer))));
+    fields.push_back(Field("processed", DistributionJson(answer.processed, ProcessedTemperature(asked, answer))));
   }
   if (asked.entropy) {
     const auto [weights, surplus] = answer.entropy;
     fields.push_back(
         Field("entropy", List({Wide(weights), Wide(surplus), Number(FloatBits(Entropy(answer.entropy)))})));
   }
-  if (asked.kept_tokens) fields.push_back(Field("kept_tokens", PairsOf(answer.kept_tokens)));
+  if (asked.kept_tokens) fields.push_back(Field("kept_tokens", PairsJson(answer.kept_tokens)));
   if (asked.tempered_logprob) {
-    fields.push_back(Field("tempered", DistributionOf(answer.tempered, TemperedTemperature(asked, answer))));
+    fields.push_back(Field("tempered", DistributionJson(answer.tempered, TemperedTemperature(asked, answer))));
   }
   if (asked.kept_log_mass) {
     const auto [kept, all] = answer.mass;
@@ -203,11 +203,11 @@ std::string GoldenRowJson(const GoldenRow& row) {
   std::vector<std::string> fields = {Field("name", Quoted(row.name)),
                                      Field("dtype", Quoted(NameOf(row.dtype))),
                                      Field("vocabulary", Number(row.vocabulary)),
-                                     Field("logits", LogitsOf(row)),
-                                     Field("options", OptionsOf(row.options)),
-                                     Field("compiled", CompiledOf(row)),
-                                     Field("noise", NoiseOf(row.noise))};
-  if (!row.edits.empty()) fields.push_back(Field("patches", EditsOf(row)));
+                                     Field("logits", LogitsJson(row)),
+                                     Field("options", OptionsJson(row.options)),
+                                     Field("compiled", CompiledJson(row)),
+                                     Field("noise", NoiseJson(row.noise))};
+  if (!row.edits.empty()) fields.push_back(Field("patches", EditsJson(row)));
   if (row.has_allowed_tokens) fields.push_back(Field("allowed_tokens", Numbers(row.allowed_tokens)));
   // A long mask is given as a recipe, as the row's logits are (LAW.md).
   if (!row.allowed_bits.empty() && row.allowed_bits.size() <= 64) {
@@ -219,10 +219,10 @@ std::string GoldenRowJson(const GoldenRow& row) {
   if (row.task == RowTask::kScore) fields.push_back(Field("score", Number(row.given)));
   if (row.task == RowTask::kVerify) {
     fields.push_back(Field("verify", Number(row.given)));
-    fields.push_back(Field("draft", DraftOf(row.draft)));
+    fields.push_back(Field("draft", DraftJson(row.draft)));
   }
   if (!row.requested.empty()) fields.push_back(Field("requested", Numbers(row.requested)));
-  fields.push_back(Field("answer", AnswerOf(row)));
+  fields.push_back(Field("answer", AnswerJson(row)));
   return Cat({"    {\n      ", Joined(fields, ",\n      "), "\n    }"});
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/law/golden/golden_rows.h"
-#include "kernels/law/golden/json_text.h"
+#include "kernels/law/golden/json_parts.h"
 #include "kernels/law/law.h"
 #include "kernels/law/row_law.h"
 #include "kernels/law/version.h"

@@ -153,14 +153,14 @@ std::vector<uint32_t> FirstTokens(const GoldenRow& row, uint32_t count) {
   return tokens;
 }
 
-std::vector<std::byte> TensorOf(const GoldenRow& row) {
+std::vector<std::byte> MakeTensor(const GoldenRow& row) {
   const size_t bytes = kernels::ElementBytes(row.dtype);
   std::vector<std::byte> tensor(row.elements.size() * bytes);
   for (size_t id = 0; id < row.elements.size(); ++id) std::memcpy(&tensor[id * bytes], &row.elements[id], bytes);
   return tensor;
 }
 
-kernels::RowRequest RequestOf(const GoldenRow& row, const std::vector<std::byte>& tensor) {
+kernels::RowRequest MakeRequest(const GoldenRow& row, const std::vector<std::byte>& tensor) {
   kernels::RowRequest request;
   request.logits = tensor.data();
   request.dtype = row.dtype;

@@ -61,9 +61,9 @@ struct GoldenRow {
 std::vector<GoldenRow> GoldenRows();
 
 // The row's logits as a tensor's bytes.
-std::vector<std::byte> TensorOf(const GoldenRow& row);
+std::vector<std::byte> MakeTensor(const GoldenRow& row);
 
 // `row` and `tensor` stay alive and in place while the request is used.
-kernels::RowRequest RequestOf(const GoldenRow& row, const std::vector<std::byte>& tensor);
+kernels::RowRequest MakeRequest(const GoldenRow& row, const std::vector<std::byte>& tensor);
 
 }  // namespace sortition::law

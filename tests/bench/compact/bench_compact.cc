@@ -50,7 +50,7 @@ ABSL_FLAG(int, server_core, 1, "core of the server");
 namespace sortition::bench {
 namespace {
 
-using client::RowOptions;
+using client::RowFormOptions;
 
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kRows = 64;
@@ -85,8 +85,8 @@ std::vector<uint32_t> SomeHistory(uint64_t seed) {
   return history;
 }
 
-kernels::RowRequest RequestOf(const std::byte* logits, uint32_t vocabulary, const kernels::RowParameters& parameters,
-                              std::span<const kernels::LogitEdit> edits) {
+kernels::RowRequest MakeRequest(const std::byte* logits, uint32_t vocabulary, const kernels::RowParameters& parameters,
+                                std::span<const kernels::LogitEdit> edits) {
   kernels::RowRequest request;
   request.logits = logits;
   request.dtype = kernels::DType::kBF16;
@@ -100,7 +100,7 @@ kernels::RowRequest RequestOf(const std::byte* logits, uint32_t vocabulary, cons
 // A client with its sequences, whose rows travel in one form.
 class Worker {
  public:
-  Worker(const std::string& target, RowOptions rows) {
+  Worker(const std::string& target, RowFormOptions rows) {
     client::ClientOptions options;
     options.targets = {target};
     options.transport.kind = client::TransportKind::kGrpc;
@@ -151,10 +151,11 @@ class CompactBench {
   }
 
   void Steps() {
-    Worker whole(server_->address(), {RowOptions::Form::kFull});
+    Worker whole(server_->address(), {RowFormOptions::Form::kFull});
     std::vector<std::unique_ptr<Worker>> compact;
     for (const uint32_t count : kCounts) {
-      compact.push_back(std::make_unique<Worker>(server_->address(), RowOptions{RowOptions::Form::kCompact, count}));
+      compact.push_back(
+          std::make_unique<Worker>(server_->address(), RowFormOptions{RowFormOptions::Form::kCompact, count}));
     }
     for (const size_t rows : {size_t{1}, kRows}) {
       double seconds[2] = {};
@@ -199,7 +200,7 @@ class CompactBench {
     kernels::cpu::Scratch scratch;
     kernels::StatedRow stated;
     const auto state = [&](size_t input, bool sums) {
-      const auto request = RequestOf(logits_.row(input), kVocabulary, parameters, {});
+      const auto request = MakeRequest(logits_.row(input), kVocabulary, parameters, {});
       SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount, {}, sums, sums}, &scratch, &stated));
     };
     std::vector<Contender> contenders = {
@@ -226,7 +227,7 @@ class CompactBench {
              [&](size_t input) {
                Warm(logits_, input);
                while (stated_.size() <= input) {
-                 const auto request = RequestOf(logits_.row(stated_.size()), kVocabulary, parameters, {});
+                 const auto request = MakeRequest(logits_.row(stated_.size()), kVocabulary, parameters, {});
                  SORTITION_CHECK(kernels::cpu::StateRow(request, {kCount, {}, true, false}, &scratch, &stated));
                  stated_.push_back(stated);
                }
@@ -249,7 +250,7 @@ class CompactBench {
     std::vector<uint32_t> allowed_bits = std::vector<uint32_t>((kVocabulary + 31) / 32, 0xfffffffeu);
 
     kernels::RowRequest Request() const {
-      kernels::RowRequest request = RequestOf(nullptr, kVocabulary, parameters, edits);
+      kernels::RowRequest request = MakeRequest(nullptr, kVocabulary, parameters, edits);
       if (has_mask) request.allowed_bits = allowed_bits.data();
       request.task = task;
       request.given = 5;
@@ -276,7 +277,7 @@ class CompactBench {
              std::vector<uint32_t>* refused) {
     const kernels::RowParameters parameters = Compiled(temperature);
     const auto edits = EditsOf(history);
-    const auto request = RequestOf(logits, vocabulary, parameters, edits);
+    const auto request = MakeRequest(logits, vocabulary, parameters, edits);
     kernels::StatedRow stated;
     for (size_t i = 0; i < std::size(kCounts); ++i) {
       SORTITION_CHECK(kernels::cpu::StateRow(request, {kCounts[i]}, &scratch_, &stated));

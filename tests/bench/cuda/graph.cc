@@ -17,7 +17,7 @@ using devices::cuda::StreamHandle;
 namespace {
 
 void Check(CudaResult result) { SORTITION_CHECK(result == CudaResult::kSuccess); }
-DevicePointer AddressOf(const void* pointer) { return reinterpret_cast<DevicePointer>(pointer); }
+DevicePointer ToDevicePointer(const void* pointer) { return reinterpret_cast<DevicePointer>(pointer); }
 
 constexpr int kCaptureThreadLocal = 1;
 
@@ -69,15 +69,15 @@ std::byte* Stream::Allocate(uint64_t bytes) {
   return reinterpret_cast<std::byte*>(memory);
 }
 
-void Stream::Free(std::byte* memory) { Check(context_->api().MemFree(AddressOf(memory))); }
+void Stream::Free(std::byte* memory) { Check(context_->api().MemFree(ToDevicePointer(memory))); }
 
 void Stream::Upload(std::byte* to, const void* from, uint64_t bytes) {
-  Check(context_->api().MemcpyHtoDAsync(AddressOf(to), from, bytes, stream_));
+  Check(context_->api().MemcpyHtoDAsync(ToDevicePointer(to), from, bytes, stream_));
   Check(context_->api().StreamSynchronize(stream_));
 }
 
 void Stream::Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
-  Check(functions_->copy(AddressOf(to), AddressOf(from), bytes, stream_));
+  Check(functions_->copy(ToDevicePointer(to), ToDevicePointer(from), bytes, stream_));
 }
 
 double Stream::TimeGraph(const std::function<void()>& work, int rounds) {

@@ -111,7 +111,7 @@ class SharedRows {
                                            const Penalties* penalties = nullptr) {
     std::vector<DeviceRow> batch(rows_);
     for (uint32_t row = 0; row < rows_; ++row) {
-      batch[row].request = RequestOf(input, row, penalties);
+      batch[row].request = MakeRequest(input, row, penalties);
       if (on_host) {
         batch[row].segments.push_back({logits_.row(SourceOf(input, row)), logits_.row_bytes()});
       } else {
@@ -129,7 +129,7 @@ class SharedRows {
   void CheckAnswers(size_t input, const std::vector<kernels::RowOutput>& answers,
                     const Penalties* penalties = nullptr) const {
     for (uint32_t row = 0; row < std::min(rows_, 4u); ++row) {
-      kernels::RowRequest request = RequestOf(input, row, penalties);
+      kernels::RowRequest request = MakeRequest(input, row, penalties);
       request.logits = logits_.row(SourceOf(input, row));
       SORTITION_CHECK(answers[row] == law::SampleRowReference(request));
     }
@@ -139,7 +139,7 @@ class SharedRows {
   size_t SourceOf(size_t input, uint32_t row) const { return (row * 5 + input * 7) % logits_.count(); }
   uint64_t OffsetOf(size_t input, uint32_t row) const { return (input * rows_ + row) * logits_.row_bytes(); }
 
-  kernels::RowRequest RequestOf(size_t input, uint32_t row, const Penalties* penalties = nullptr) const {
+  kernels::RowRequest MakeRequest(size_t input, uint32_t row, const Penalties* penalties = nullptr) const {
     kernels::RowRequest request;
     request.dtype = kernels::DType::kBF16;
     request.live_vocabulary = kVocabulary;
@@ -171,7 +171,7 @@ class SharedRows {
                                    .vocabulary = kVocabulary,
                                    .tokens = reinterpret_cast<int32_t*>(tokens_)}));
     for (uint32_t row = 0; row < rows_; ++row) {
-      CheckSuccess((*sampler)->SetRow(row, parameters_, RequestOf(input, row).noise));
+      CheckSuccess((*sampler)->SetRow(row, parameters_, MakeRequest(input, row).noise));
     }
     CheckSuccess((*sampler)->Upload(stream_));
     return *std::move(sampler);

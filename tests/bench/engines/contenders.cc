@@ -68,7 +68,7 @@ class Remote : public Contender {
   Remote(const char* target, uint32_t vocabulary, uint32_t rows) : vocabulary_(vocabulary) {
     client::ClientOptions options;
     options.targets = {target};
-    options.rows.form = client::RowOptions::Form::kFull;
+    options.rows.form = client::RowFormOptions::Form::kFull;
     client_ = *client::Client::Connect(options);
     for (uint32_t row = 0; row < rows; ++row) {
       client::SequenceOptions sequence;

@@ -56,7 +56,8 @@ void MeasureCost(Report* report) {
   absl::Time now = absl::FromUnixSeconds(1'000'000'000);
   const auto start = Clock::now();
   for (int i = 0; i < kBatches; ++i) {
-    const Router::Batch batch = {uint32_t(1 + i % 64), uint64_t(1 + i % 64) * 256'512, 128'256, devices::kHostMemory};
+    const Router::BatchSummary batch = {uint32_t(1 + i % 64), uint64_t(1 + i % 64) * 256'512, 128'256,
+                                        devices::kHostMemory};
     const Router::Choice choice = router.Choose(batch, now);
     router.Started(choice.device, batch, now);
     now += absl::Microseconds(50 + i % 7);

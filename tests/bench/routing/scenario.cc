@@ -18,11 +18,11 @@ namespace {
 constexpr size_t kBatches = 600;
 const absl::Time kStart = absl::FromUnixSeconds(1'000'000'000);
 
-std::vector<Router::Batch> Batches(std::mt19937_64* random, bool in_several_memories) {
-  std::vector<Router::Batch> batches;
+std::vector<Router::BatchSummary> Batches(std::mt19937_64* random, bool in_several_memories) {
+  std::vector<Router::BatchSummary> batches;
   constexpr uint32_t kVocabularies[] = {32000, 128256, 151936};
   for (size_t i = 0; i < kBatches; ++i) {
-    Router::Batch batch;
+    Router::BatchSummary batch;
     batch.rows = uint32_t(1 + (*random)() % 64);
     batch.vocabulary = kVocabularies[(*random)() % 3];
     batch.bytes = uint64_t{batch.rows} * batch.vocabulary * 2;
@@ -57,7 +57,7 @@ class SimulatedDevice final : public devices::Device {
 
 struct InFlight {
   size_t device;
-  Router::Batch batch;
+  Router::BatchSummary batch;
   double end;
 };
 
@@ -85,7 +85,7 @@ std::vector<Scenario> Scenarios(uint64_t seed) {
   return scenarios;
 }
 
-double EndOf(const Truth& device, const Router::Batch& batch, double start) {
+double EndOf(const Truth& device, const Router::BatchSummary& batch, double start) {
   const service::CostModel model(device.costs);
   double work = model.Seconds({batch.rows, batch.bytes, batch.memory != device.memory}, kStart);
   double now = start;
@@ -122,7 +122,7 @@ double RoutedMakespan(const Scenario& scenario) {
     }
     std::sort(open.begin(), open.end(), [](const auto* a, const auto* b) { return a->front() < b->front(); });
     for (std::deque<size_t>* batches : open) {
-      const Router::Batch& batch = scenario.batches[batches->front()];
+      const Router::BatchSummary& batch = scenario.batches[batches->front()];
       const Router::Choice choice = router.Choose(batch, time());
       if (choice.device == nullptr) continue;
       const size_t device = size_t(std::find(pointers.begin(), pointers.end(), choice.device) - pointers.begin());

@@ -22,14 +22,14 @@ struct Truth {
 struct Scenario {
   std::string name;
   std::vector<Truth> devices;
-  std::vector<service::Router::Batch> batches;
+  std::vector<service::Router::BatchSummary> batches;
 };
 
 // A pure function of the seed.
 std::vector<Scenario> Scenarios(uint64_t seed);
 
 // When a batch ends that a device starts at `start`, in seconds.
-double EndOf(const Truth& device, const service::Router::Batch& batch, double start);
+double EndOf(const Truth& device, const service::Router::BatchSummary& batch, double start);
 
 // Returns the time until the last batch is done under the router's choices. The router begins without knowledge of the
 // devices.

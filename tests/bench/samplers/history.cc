@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/law/dry.h"
+#include "kernels/law/dry_terms.h"
 #include "kernels/law/options.h"
 #include "service/limits.h"
 #include "service/text/sequence_state.h"

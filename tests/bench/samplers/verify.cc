@@ -33,7 +33,7 @@ class Verifying {
   }
 
   uint32_t Draw(size_t row, uint32_t likely) {
-    kernels::RowRequest request = RequestOf(row);
+    kernels::RowRequest request = MakeRequest(row);
     request.likely = likely;
     kernels::cpu::SampleRow(request, &scratch_, &answer_);
     return answer_.token;
@@ -55,7 +55,7 @@ class Verifying {
     uint64_t survival = kernels::RowRequest::kCertainSurvival;
     uint32_t ends = 0;
     for (size_t row = first; row < first + kDrafts; ++row) {
-      kernels::RowRequest request = RequestOf(row);
+      kernels::RowRequest request = MakeRequest(row);
       request.task = kernels::RowTask::kVerify;
       request.given = drafts_[row % rows_];
       request.draft.form = kernels::DraftDistribution::Form::kSparse;
@@ -71,7 +71,7 @@ class Verifying {
   }
 
  private:
-  kernels::RowRequest RequestOf(size_t row) const {
+  kernels::RowRequest MakeRequest(size_t row) const {
     kernels::RowRequest request;
     request.logits = logits_.row(row % rows_);
     request.live_vocabulary = logits_.vocabulary();

@@ -74,13 +74,13 @@ double ObserveStep() {
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < kSteps; ++i) {
     const absl::Duration varied = absl::Microseconds(20 + i % 1000);
-    observer.MessageReceived(service::Transport::kTcp, 256000);
+    observer.MessageReceived(service::TransportType::kTcp, 256000);
     observer.StepReceived(1, 256000);
     observer.BatchStarted("cpu0", 1, service::RouteReason::kOnly);
     observer.BatchDone("cpu0", 1, varied, varied);
     observer.Count(service::Counter::kTokens, 1);
     observer.StepAnswered(varied);
-    observer.MessageSent(service::Transport::kTcp, 24);
+    observer.MessageSent(service::TransportType::kTcp, 24);
   }
   return MicrosecondsSince(start) / kSteps;
 }
@@ -89,7 +89,7 @@ int Run(RawSocketPeer* raw) {
   const auto server = StartServer({});
   client::ClientOptions options;
   options.targets = {server->address()};
-  options.rows.form = client::RowOptions::Form::kFull;
+  options.rows.form = client::RowFormOptions::Form::kFull;
   const auto client = Connect(std::move(options));
   const auto sequences = OpenSequences(client.get(), "bench", kMostRows, kVocabulary, ModelParameters());
   const Logits pool(Shape::kPeaked, kernels::DType::kBF16, kPoolRows, kVocabulary);

@@ -43,7 +43,7 @@ constexpr size_t kCompared = 40;
 
 using Clock = std::chrono::steady_clock;
 
-client::SequenceOptions OptionsOf(const std::string& id, uint64_t seed, uint32_t tokens) {
+client::SequenceOptions MakeOptions(const std::string& id, uint64_t seed, uint32_t tokens) {
   client::SequenceOptions options;
   options.request_id = id;
   options.vocabulary_size = kVocabulary;
@@ -72,12 +72,12 @@ class Others {
   explicit Others(const std::string& target) {
     client::ClientOptions options;
     options.targets = {target};
-    options.rows.form = client::RowOptions::Form::kFull;
+    options.rows.form = client::RowFormOptions::Form::kFull;
     client_ = Connect(std::move(options));
     batch_ = {v1::DTYPE_BF16, kVocabulary, {}};
     for (size_t i = 0; i < kRows; ++i) {
       rows_.push_back(testing::MakeRow(v1::DTYPE_BF16, kVocabulary, i));
-      auto sequence = client_->Open(OptionsOf(absl::StrCat("other ", i), i, 100));
+      auto sequence = client_->Open(MakeOptions(absl::StrCat("other ", i), i, 100));
       SORTITION_CHECK(sequence.ok());
       sequences_.push_back(*std::move(sequence));
       batch_.rows.push_back({sequences_[i].get(), rows_[i].data()});
@@ -127,10 +127,10 @@ class Victims {
     client::ClientOptions options;
     options.targets = std::move(targets);
     options.default_timeout = absl::Minutes(5);
-    options.rows.form = client::RowOptions::Form::kFull;
+    options.rows.form = client::RowFormOptions::Form::kFull;
     client_ = Connect(std::move(options));
     for (size_t i = 0; i < kVictims; ++i) {
-      auto sequence = client_->Open(OptionsOf(absl::StrCat("victim ", i), 1000 + i, kTokens));
+      auto sequence = client_->Open(MakeOptions(absl::StrCat("victim ", i), 1000 + i, kTokens));
       SORTITION_CHECK(sequence.ok());
       sequences_.push_back(*std::move(sequence));
     }
@@ -188,7 +188,7 @@ int Run() {
   std::cerr << "comparing\n";
   uint32_t wrong = 0;
   for (size_t i = 0; i < kVictims; i += kVictims / kCompared) {
-    const client::SequenceOptions options = OptionsOf("", 1000 + i, kTokens);
+    const client::SequenceOptions options = MakeOptions("", 1000 + i, kTokens);
     testing::ReferenceSequence reference(options.parameters, *options.seed, 0, kVocabulary, kVocabulary,
                                          options.prompt);
     for (uint64_t step = 0; step < drawn.size(); ++step) {

@@ -30,7 +30,7 @@ class Worker {
     if (!target.empty()) options.targets = {target};
     options.transport.kind = kind;
     options.limits.message_bytes = message_bytes;
-    options.rows.form = client::RowOptions::Form::kFull;
+    options.rows.form = client::RowFormOptions::Form::kFull;
     if (target.empty()) options.in_process = client::InProcessEngine(1);
     client_ = Connect(std::move(options));
   }

@@ -29,7 +29,7 @@ class Part {
     options.targets = {target};
     options.transport.kind = client::TransportKind::kGrpc;
     if (!row_memory) options.transport.shared_memory_bytes = 0;
-    options.rows.form = client::RowOptions::Form::kFull;
+    options.rows.form = client::RowFormOptions::Form::kFull;
     options.worker_session = absl::StrCat("ranks ", row_memory, " of ", ranks);
     if (ranks > 1) options.shard = client::VocabularyShard{rank, ranks, rank * tokens_, tokens_, kVocabulary};
     client_ = Connect(std::move(options));

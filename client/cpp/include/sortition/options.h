@@ -86,7 +86,7 @@ struct TransportOptions {
 };
 
 // The form in which rows travel to a server. Tokens do not depend on it (docs/rows.md).
-struct RowOptions {
+struct RowFormOptions {
   enum class Form {
     kAuto,     // compact where rows would travel through a socket and are much longer than their compact form
     kFull,     // whole
@@ -97,7 +97,7 @@ struct RowOptions {
   uint32_t count = 256;
 
   // Reads "auto", "full", "compact" or "compact(COUNT)". Absent if the text is none of them.
-  static std::optional<RowOptions> Parse(std::string_view text);
+  static std::optional<RowFormOptions> Parse(std::string_view text);
 };
 
 // When the client gives up a server, tries again, and comes back to it.
@@ -150,7 +150,7 @@ struct ClientOptions {
   std::optional<VocabularyShard> shard = std::nullopt;
 
   TransportOptions transport = {};
-  RowOptions rows = {};
+  RowFormOptions rows = {};
   RetryOptions retry = {};
   LimitOptions limits = {};
 };

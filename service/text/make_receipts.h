@@ -12,6 +12,6 @@ namespace sortition::service {
 
 // Returns a receipt for each token of a draw's or a verification's result, without chain, index and previous hash. The
 // outputs have the kept tokens and the processed distribution. Thread-safe.
-std::vector<Receipt> ReceiptsOf(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec);
+std::vector<Receipt> MakeReceipts(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec);
 
 }  // namespace sortition::service

@@ -19,14 +19,14 @@ namespace sortition::kernels::cpu {
 class Chain {
  public:
   // `row` is the request's after its edits. Lists lie in `scratch`.
-  Chain(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch);
+  Chain(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch);
 
   Chain(const Chain&) = delete;  // scale() refers to shape()
   Chain& operator=(const Chain&) = delete;
 
   void Run();
 
-  const Row& row() const { return row_; }
+  const RowView& row() const { return row_; }
   const law::Shape& shape() const { return shape_; }
   const RowScale& scale() const { return scale_; }
   Kept kept() const;
@@ -79,7 +79,7 @@ class Chain {
   const Kernels& kernels_;
   const RowRequest& request_;
   Scratch* const scratch_;
-  Row row_;  // max_key is the first kept token's
+  RowView row_;  // max_key is the first kept token's
   law::Shape shape_;
   RowScale scale_;
   uint64_t sum_ = 0;  // sum of weights after the last stage, if NextState needs it

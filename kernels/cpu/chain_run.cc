@@ -1,5 +1,5 @@
 // The stages' loops and searches.
-#include "kernels/cpu/chain.h"
+#include "kernels/cpu/chain_run.h"
 
 #include <algorithm>
 #include <bit>
@@ -20,7 +20,7 @@ constexpr uint32_t kNearest = ~0u - 1;  // not ~0u: no rank may be the largest n
 
 // Masks in `*row` every token before `first`, which is live. `*row` is the changed row. Afterwards all that it refers
 // to, except the logits, lies in `scratch`. O(vocabulary / 64) and the groups of the masked tokens.
-void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* row) {
+void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, RowView* row) {
   const std::span<Candidate> head = CollectBetween(kernels, *row, first.key(), kNoCeiling, scratch, &scratch->leading);
   uint64_t* const words = scratch->sent_words.Reserve(row->groups);
   if (row->sent_words == nullptr) {
@@ -67,13 +67,13 @@ void MaskHead(const Kernels& kernels, Candidate first, Scratch* scratch, Row* ro
 
 }  // namespace
 
-Chain::Chain(const Kernels& kernels, const RowRequest& request, const Row& row, Scratch* scratch)
+Chain::Chain(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch)
     : kernels_(kernels), request_(request), scratch_(scratch), row_(row), shape_(law::PlainShape(FirstBits())) {
-  scale_ = ScaleOf(shape_, row_.max_key);
+  scale_ = MakeRowScale(shape_, row_.max_key);
 }
 
 void Chain::Run() {
-  for (const Stage& stage : request_.parameters->chain) Apply(law::WordsOf(stage));
+  for (const Stage& stage : request_.parameters->chain) Apply(law::ToStageWords(stage));
   const Stage& last = request_.parameters->chain.back();
   if (law::StateNeedsSum(uint32_t(last.kind))) sum_ = SumOfKept();
 }
@@ -86,7 +86,7 @@ Kept Chain::kept() const {
 }
 
 void Chain::Apply(const law::StageWords& stage) {
-  if (!law::ActsInDraw(stage, law::KeyOf(request_.noise))) return;
+  if (!law::ActsInDraw(stage, law::ToDrawKey(request_.noise))) return;
   const uint32_t least = law::LeastOfFirst(stage);
   if (least <= 1) return Cut(stage);
   const std::span<Candidate> first = FirstInOrder(least, &scratch_->least);
@@ -128,13 +128,13 @@ void Chain::Reshape(const law::StageWords& stage) {
   if (shape_.is_adapted) {
     scale_.adapted = &shape_;
   } else {
-    scale_ = ScaleOf(shape_, row_.max_key);
+    scale_ = MakeRowScale(shape_, row_.max_key);
   }
 }
 
 void Chain::Rescale() {
   shape_.scale = law::ScaleFrom(FirstBits(), shape_);
-  scale_ = ScaleOf(shape_, row_.max_key);
+  scale_ = MakeRowScale(shape_, row_.max_key);
 }
 
 law::StageSums Chain::SumsOfKept(const law::StageWords& stage) const {
@@ -230,7 +230,7 @@ void Chain::KeepMass(uint32_t p) {
 
 void Chain::KeepDepth(const law::StageWords& stage) {
   const law::Shape unit = law::UnitShape(shape_, FirstBits());
-  const RowScale scale = ScaleOf(unit, row_.max_key);
+  const RowScale scale = MakeRowScale(unit, row_.max_key);
   const auto floor = [&](const law::StageSums& levels) {
     const law::Bound bound = law::BoundOf(stage, levels, request_.sampler_state);
     return FirstKeyWithinDepth(bound, row_.max_key, scale);
@@ -451,7 +451,7 @@ void Chain::KeepBeforeCliff(const law::StageWords& stage) {
 uint64_t Chain::NextState(Candidate token) const {
   const Stage& last = request_.parameters->chain.back();
   const uint32_t t = law::Distance(law::ShapedBits(law::KeyBits(token.key()), shape_), shape_.scale);
-  return law::StateAfter(law::WordsOf(last), shape_, t, sum_, request_.sampler_state);
+  return law::StateAfter(law::ToStageWords(last), shape_, t, sum_, request_.sampler_state);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -1,5 +1,5 @@
 // Validates and compiles sampling parameters.
-#include "service/wire/parameters.h"
+#include "service/wire/compile_parameters.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "kernels/law/dry.h"
+#include "kernels/law/dry_terms.h"
 #include "kernels/law/parameters.h"
 #include "service/checks.h"
-#include "service/wire/history_options.h"
+#include "service/wire/compile_history_options.h"
 #include "service/wire/law_options.h"
 #include "service/wire/phase_options.h"
 
@@ -98,7 +98,7 @@ class Compiler {
         within.allowed_tokens = spec_.allowed_tokens;
       }
       if (auto refusal = WhyNoToken(phase, within, path, spec_.live_vocabulary)) return refusal;
-      spec_.history.phases[static_cast<size_t>(i)].options = static_cast<RowOptions&&>(within);
+      spec_.history.phases[static_cast<size_t>(i)].options = static_cast<PhaseOptions&&>(within);
     }
     return std::nullopt;
   }

@@ -1,5 +1,5 @@
 // Converts llama.cpp's options to the contract's.
-#include "client/engines/llama_cpp/parameters.h"
+#include "client/engines/llama_cpp/llama_options.h"
 
 #include <algorithm>
 #include <array>

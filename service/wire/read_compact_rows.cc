@@ -1,5 +1,5 @@
 // Compact rows from their bytes.
-#include "service/wire/compact_row.h"
+#include "service/wire/read_compact_rows.h"
 
 #include <algorithm>
 #include <cstring>
@@ -62,12 +62,12 @@ std::optional<Refusal> ReadTokens(const v1::CompactRow& message, const std::stri
     for (size_t i = 0; is_suspect && i < tokens->size(); ++i) {
       uint32_t sent = 0;
       std::memcpy(&sent, logits + i * element, element);
-      const kernels::RowError error = law::SentError(law::Widen(shape.dtype, sent), parameters);
-      if (error == kernels::RowError::kNone) continue;
+      const kernels::RowFault error = law::SentError(law::Widen(shape.dtype, sent), parameters);
+      if (error == kernels::RowFault::kNone) continue;
       kernels::RowOutput failed;
       failed.error = error;
       failed.error_token = (*tokens)[i].token;
-      Refusal refusal = RefusalOf(failed, 0);
+      Refusal refusal = ToRefusal(failed, 0);
       refusal.field = field;
       return refusal;
     }

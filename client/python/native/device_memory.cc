@@ -1,5 +1,5 @@
 // Binds device memory and its registrations, and the protocols by which frameworks make tensors of it.
-#include "client/python/native/device.h"
+#include "client/python/native/device_memory.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

@@ -1,5 +1,5 @@
 // Penalty scopes, DRY, n-grams, bad words, stop tokens, the watermark, and options that end a text.
-#include "service/wire/history_options.h"
+#include "service/wire/compile_history_options.h"
 
 #include <algorithm>
 #include <set>

@@ -1,5 +1,5 @@
 // Names of policies and reasons.
-#include "service/route/policy.h"
+#include "service/route/route_policy.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,5 +1,5 @@
 // Powers by repeated products.
-#include "kernels/law/dry.h"
+#include "kernels/law/dry_terms.h"
 
 #include "kernels/check.h"
 #include "kernels/law/options.h"

@@ -1,5 +1,5 @@
 // Fields of receipts from a row's plan and outputs.
-#include "service/text/receipts_of.h"
+#include "service/text/make_receipts.h"
 
 #include <bit>
 
@@ -22,14 +22,14 @@ ReceiptMethod MethodOf(const kernels::RowOutput& output, uint32_t position, cons
 }
 
 // Returns the hash of the mask of the result's token `offset`.
-std::optional<ReceiptHash> MaskOf(const RowResult& result, uint32_t offset, const RowPlan& plan) {
+std::optional<ReceiptHash> MaskHashAt(const RowResult& result, uint32_t offset, const RowPlan& plan) {
   if (plan.mask_hashes.empty()) return std::nullopt;
   return plan.mask_hashes[plan.mask_hashes.size() == 1 ? 0 : PositionOf(result, offset)];
 }
 
 }  // namespace
 
-std::vector<Receipt> ReceiptsOf(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec) {
+std::vector<Receipt> MakeReceipts(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec) {
   std::vector<Receipt> receipts;
   receipts.reserve(result.outputs.size());
   for (uint32_t offset = 0; offset < result.outputs.size(); ++offset) {
@@ -50,7 +50,7 @@ std::vector<Receipt> ReceiptsOf(const RowResult& result, const RowPlan& plan, co
     receipt.kept_count = output.kept;
     receipt.lists_kept = output.kept <= kMaxReceiptTokens;
     if (receipt.lists_kept) receipt.kept = output.kept_tokens;
-    receipt.mask = MaskOf(result, offset, plan);
+    receipt.mask = MaskHashAt(result, offset, plan);
     receipt.phase = result.PhaseOf(offset);
   }
   return receipts;
