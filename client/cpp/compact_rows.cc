@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "client/cpp/pending.h"
-#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/compact/state_row.h"
 #include "kernels/law/row_law.h"
 #include "sortition/batch.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "client/cpp/rewinds.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::client {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "client/cpp/client_core.h"
 #include "kernels/law/version.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 #include "service/wire/compile_history_options.h"
 #include "service/wire/compile_parameters.h"
 #include "service/wire/phase_options.h"

@@ -140,19 +140,19 @@ std::variant<std::unique_ptr<LocalText>, RowError> LocalText::OpenAt(const Seque
   if (const auto* refusal = std::get_if<service::Refusal>(&compiled)) return ToRowError(*refusal);
   auto spec = std::get<std::shared_ptr<service::SequenceSpec>>(std::move(compiled));
   spec->seed = seed ? *seed : service::SystemEntropy().Draw();
-  std::unique_ptr<service::SequenceState> state;
+  std::unique_ptr<service::Text> state;
   if (spec->stateful()) {
     const uint32_t prompt_length = start.tokens.empty() ? 0 : start.prompt_length;
     if (auto refusal = service::CheckHistory({start.tokens, 0, prompt_length, true}, *spec, limits, "open.history")) {
       return ToRowError(*refusal);
     }
     // The whole history is kept, so that every cut can be made.
-    state = service::SequenceState::Build(spec, start.tokens, prompt_length, limits.max_history);
+    state = service::Text::Build(spec, start.tokens, prompt_length, limits.max_history);
   }
   return std::unique_ptr<LocalText>(new LocalText(std::move(spec), std::move(state), start.position));
 }
 
-LocalText::LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
+LocalText::LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::Text> state,
                      uint32_t position)
     : spec_(std::move(spec)),
       state_(std::move(state)),

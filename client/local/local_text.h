@@ -18,7 +18,7 @@
 #include "service/text/checkpoint.h"
 #include "service/text/row.h"
 #include "service/text/sequence_spec.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "sortition/batch.h"
 #include "sortition/local_sequence.h"
 
@@ -108,8 +108,7 @@ class LocalText {
     std::vector<uint32_t> asked;  // positions of the last requests
   };
 
-  LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::SequenceState> state,
-            uint32_t position);
+  LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::Text> state, uint32_t position);
   absl::Status CheckToken(uint32_t token) const;
   // Sets begun_, or returns why the row does not begin. The caller's `row` has no bans and salts of rewinds yet.
   std::optional<RowError> BeginRow(v1::DType dtype, const Row& row, const LocalStepOptions& options);
@@ -119,7 +118,7 @@ class LocalText {
   void TakeBack(const service::TextEnd& end);
 
   const std::shared_ptr<const service::SequenceSpec> spec_;
-  std::unique_ptr<service::SequenceState> state_;  // null: no option looks at the history
+  std::unique_ptr<service::Text> state_;  // null: no option looks at the history
   uint32_t position_;
   uint64_t sampler_state_;  // the state of samplers that depend on past probabilities
   service::Checkpoint last_checkpoint_;

@@ -64,8 +64,7 @@ bool ReceiptRows::Begin(const CheckedChain& chain) {
     masks_ = *std::move(masks);
   }
   if (!spec_->stateful()) return true;
-  state_ =
-      service::SequenceState::Build(spec_, options_.prompt, static_cast<uint32_t>(options_.prompt.size()), 1u << 30);
+  state_ = service::Text::Build(spec_, options_.prompt, static_cast<uint32_t>(options_.prompt.size()), 1u << 30);
   return true;
 }
 

@@ -11,7 +11,7 @@
 #include "client/receipts/receipt_masks.h"
 #include "client/receipts/receipt_report.h"
 #include "client/receipts/row_file.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 
 namespace sortition::client {
 
@@ -47,7 +47,7 @@ class ReceiptRows {
   std::optional<RowMatrix> matrix_;
   ReceiptMasks masks_;
   std::shared_ptr<const service::SequenceSpec> spec_;  // with kept tokens added
-  std::unique_ptr<service::SequenceState> state_;      // null if no option looks at the history
+  std::unique_ptr<service::Text> state_;               // null if no option looks at the history
   uint64_t next_row_ = 0;
   uint32_t phase_ = 0;  // phase of the last run row, by the history
   RowCounts counts_;

@@ -18,11 +18,9 @@ Refusal NoHistory(std::string field) {
 }
 
 // Returns the positions to which a history can be cut or from which it can be forked.
-std::string KeptPositions(const SequenceState& state) {
-  return absl::StrCat(state.lowest_truncation(), "..", state.position());
-}
+std::string KeptPositions(const Text& state) { return absl::StrCat(state.lowest_truncation(), "..", state.position()); }
 
-std::string KeptTokens(const SequenceState& state) {
+std::string KeptTokens(const Text& state) {
   return absl::StrCat("the history has ", state.position(), " tokens, and the server keeps those from ",
                       state.lowest_truncation(), " on");
 }
@@ -55,7 +53,7 @@ Refusal Sequence::Superseded(std::string field) const {
 
 std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& owner,
                                                            std::shared_ptr<const SequenceSpec> spec,
-                                                           std::unique_ptr<SequenceState>* replayed) {
+                                                           std::unique_ptr<Text>* replayed) {
   absl::MutexLock lock(&mutex_);
   if (retired_) return NoHistory("open.history");
   const bool raised = owner.epoch > owner_.epoch;
@@ -118,7 +116,7 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
   if (!state_) return NoHistory("request_id");
   if (auto refusal = CheckRewrites(intent, rewrites)) return *std::move(refusal);
   const bool is_rewritten = intent.truncate_to || !intent.append_tokens.empty();
-  SequenceState::Undo undo = state_->Rewrite(intent.truncate_to, intent.append_tokens);
+  Text::Undo undo = state_->Rewrite(intent.truncate_to, intent.append_tokens);
   if (state_->position() != intent.position || state_->history_hash() != intent.history_hash) {
     const uint32_t position = state_->position();
     state_->Revert(undo);
@@ -174,9 +172,9 @@ void Sequence::Abort(uint64_t ticket) {
   in_flight_.reset();
 }
 
-std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const SequenceOwner& owner,
-                                                                     std::shared_ptr<const SequenceSpec> spec,
-                                                                     std::optional<uint32_t> position) {
+std::variant<std::unique_ptr<Text>, Refusal> Sequence::Fork(const SequenceOwner& owner,
+                                                            std::shared_ptr<const SequenceSpec> spec,
+                                                            std::optional<uint32_t> position) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "", "", "a step of this sequence has not been answered yet"};
@@ -190,7 +188,7 @@ std::variant<std::unique_ptr<SequenceState>, Refusal> Sequence::Fork(const Seque
                            absl::StrCat("the child's options look at the history of ", at,
                                         " tokens in another way than the parent's, so that it is read anew"));
   }
-  std::unique_ptr<SequenceState> child = state_->Fork(std::move(spec), at);
+  std::unique_ptr<Text> child = state_->Fork(std::move(spec), at);
   if (child == nullptr) {
     return HistoryRequired("", "", "the child's options look at more of the history than the server keeps");
   }

@@ -19,7 +19,7 @@
 #include "service/text/row_plan.h"
 #include "service/text/row_result.h"
 #include "service/text/sequence_spec.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 
 namespace sortition::service {
 
@@ -43,7 +43,7 @@ class RewriteAllowance {
  public:
   EditAllowance edits;
 
-  // `cost`: tokens, by SequenceState::rewrite_cost(). Returns false, and takes nothing, if it is too much.
+  // `cost`: tokens, by Text::rewrite_cost(). Returns false, and takes nothing, if it is too much.
   bool Take(uint64_t cost) {
     if (cost > left_ && left_ < kMaxRewrittenTokens) return false;
     left_ -= std::min(cost, left_);
@@ -74,7 +74,7 @@ class Sequence {
   // result will be refused. The state becomes `*replayed`, if that is given and not refused. Otherwise it is kept if it
   // was built under an equal spec, and dropped if not (HISTORY_REQUIRED).
   std::variant<SequencePosition, Refusal> TakeOver(const SequenceOwner& owner, std::shared_ptr<const SequenceSpec> spec,
-                                                   std::unique_ptr<SequenceState>* replayed);
+                                                   std::unique_ptr<Text>* replayed);
 
   // Starts a step. Returns the grant, or the step's result if it was answered already, or a refusal, which changes
   // nothing. `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, is charged for
@@ -94,9 +94,9 @@ class Sequence {
   // Returns a state for a sequence of `spec` that continues this one's history from `position` (absent: its end).
   // Refuses if a step is in flight, and with HISTORY_REQUIRED if that part of the history is not kept any more. The
   // refusal's field is "position" if that is at fault, otherwise empty.
-  std::variant<std::unique_ptr<SequenceState>, Refusal> Fork(const SequenceOwner& owner,
-                                                             std::shared_ptr<const SequenceSpec> spec,
-                                                             std::optional<uint32_t> position);
+  std::variant<std::unique_ptr<Text>, Refusal> Fork(const SequenceOwner& owner,
+                                                    std::shared_ptr<const SequenceSpec> spec,
+                                                    std::optional<uint32_t> position);
 
   // These end this object when the table forgets it: they drop the state and abandon a step in flight. Later steps get
   // HISTORY_REQUIRED.
@@ -120,8 +120,8 @@ class Sequence {
     uint64_t ticket;
     uint64_t step_id;
     uint64_t digest;
-    SequenceState::Undo undo;  // undoes the step's rewrites
-    uint64_t view_bytes = 0;   // of the grant's edits, without the state's
+    Text::Undo undo;          // undoes the step's rewrites
+    uint64_t view_bytes = 0;  // of the grant's edits, without the state's
   };
   struct LastStep {
     uint64_t step_id;
@@ -134,7 +134,7 @@ class Sequence {
   SequenceOwner owner_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const SequenceSpec> spec_ ABSL_GUARDED_BY(mutex_);
   uint64_t spec_bytes_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<SequenceState> state_ ABSL_GUARDED_BY(mutex_);  // null: unknown, a replay is needed
+  std::unique_ptr<Text> state_ ABSL_GUARDED_BY(mutex_);  // null: unknown, a replay is needed
   std::optional<InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
   std::optional<LastStep> last_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -26,7 +26,7 @@ SequenceTable::SequenceTable(const Limits& limits, const Clock* clock, Observer*
 
 std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceKey& key, const SequenceOwner& owner,
                                                                  std::shared_ptr<const SequenceSpec> spec,
-                                                                 std::unique_ptr<SequenceState> replayed) {
+                                                                 std::unique_ptr<Text> replayed) {
   for (;;) {
     const bool replays = replayed != nullptr;
     auto found = FindOrAdd(key, owner, spec, replays);

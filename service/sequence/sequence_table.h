@@ -54,7 +54,7 @@ class SequenceTable {
   // the state. Without it, a state built under the same spec is kept; otherwise returns HISTORY_REQUIRED. OVERLOADED if
   // no room can be made.
   std::variant<Opened, Refusal> Open(const SequenceKey& key, const SequenceOwner& owner,
-                                     std::shared_ptr<const SequenceSpec> spec, std::unique_ptr<SequenceState> replayed);
+                                     std::shared_ptr<const SequenceSpec> spec, std::unique_ptr<Text> replayed);
 
   // Marks the sequence as used now and accounts for its memory. Call after every step.
   void Touch(const SequenceKey& key, Sequence* sequence) { Account(key, sequence, absl::InfinitePast()); }

@@ -15,9 +15,8 @@ constexpr uint64_t kEntryBytes = 128;
 
 }  // namespace
 
-std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories::Add(const ReplayBudget::Owner& owner,
-                                                                                     OpenRequest* request,
-                                                                                     bool rows_wait) {
+std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(const ReplayBudget::Owner& owner,
+                                                                            OpenRequest* request, bool rows_wait) {
   HistoryPiece& piece = *request->history;
   const std::string& id = request->request_id;
   const auto refuse = [&](Refusal refusal) {
@@ -30,7 +29,7 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
         std::max({uint64_t{piece.known_length}, uint64_t{piece.prompt_length}, uint64_t{piece.tokens.size()}});
     if (auto refusal = replays_.Admit(owner, least, piece.continues && piece.known_length == 0)) return *refusal;
     if (!piece.continues) {  // whole at once
-      auto whole = std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
+      auto whole = std::make_unique<Text::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);
       replays_.Spend(piece.tokens.size(), rows_wait);
       replays_.Completed(piece.tokens.size());
@@ -39,7 +38,7 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
     const Bound most = Bounds(limits_).stream_sequences();
     if (auto refusal = CheckCount(partials_.size() + 1, most, "open.history")) return *refusal;
     partials_[id] = {request->epoch,
-                     std::make_unique<SequenceState::Builder>(request->spec, piece.prompt_length, limits_.kept_history),
+                     std::make_unique<Text::Builder>(request->spec, piece.prompt_length, limits_.kept_history),
                      request->rules};
   }
   const auto it = partials_.find(id);
@@ -67,7 +66,7 @@ std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> PartialHistories:
   if (auto refusal = memory_.Resize(partial.bytes, bytes, "open.history")) return refuse(*std::move(refusal));
   partial.bytes = bytes;
   replays_.Spend(piece.tokens.size(), rows_wait);
-  if (piece.continues) return std::unique_ptr<SequenceState::Builder>();
+  if (piece.continues) return std::unique_ptr<Text::Builder>();
   const uint32_t length = partial.builder->length();
   if (partial.builder->prompt_length() > length) {
     return refuse({Reason::kOutOfRange, "open.history.prompt_length", absl::StrCat("<= ", length),

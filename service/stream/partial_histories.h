@@ -12,7 +12,7 @@
 #include "service/refusal.h"
 #include "service/sequence/replay_budget.h"
 #include "service/stream/stream_memory.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "service/wire/open_request.h"
 
 namespace sortition::service {
@@ -28,8 +28,8 @@ class PartialHistories {
   // Adds the history piece of an open, which has one. Returns the whole history once it is complete, null before. A
   // piece at offset 0 starts anew. A refusal drops the pieces that have come. `rows_wait` is true if rows of any stream
   // wait for a device.
-  std::variant<std::unique_ptr<SequenceState::Builder>, Refusal> Add(const ReplayBudget::Owner& owner,
-                                                                     OpenRequest* request, bool rows_wait);
+  std::variant<std::unique_ptr<Text::Builder>, Refusal> Add(const ReplayBudget::Owner& owner, OpenRequest* request,
+                                                            bool rows_wait);
 
   // Takes note that the open was refused. The pieces of its history that follow are ignored, since it has one answer.
   void Skip(const std::string& request_id, uint64_t epoch);
@@ -46,7 +46,7 @@ class PartialHistories {
  private:
   struct Partial {
     uint64_t epoch = 0;
-    std::unique_ptr<SequenceState::Builder> builder;
+    std::unique_ptr<Text::Builder> builder;
     std::shared_ptr<const TenantPolicy> rules;
     uint64_t bytes = 0;  // as last accounted
   };

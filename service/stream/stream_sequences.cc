@@ -81,7 +81,7 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
   if (piece.continues || count > ReplayBudget::kShortHistory) pause_ = PauseAfterPiece(*request.spec);
   auto added = partial_histories_.Add(replays_of(), &request, engine_.batcher().queued_rows() > 0);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
-  auto history = std::move(std::get<std::unique_ptr<SequenceState::Builder>>(added));
+  auto history = std::move(std::get<std::unique_ptr<Text::Builder>>(added));
   if (history == nullptr) return std::nullopt;  // only the last piece is answered
   if (history->length() > history->prompt_length()) {
     engine_.observer().Count(Counter::kReplays, 1);
@@ -90,7 +90,7 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
   return FinishOpen(request, history->Finish(request.spec));
 }
 
-std::optional<Refusal> StreamSequences::FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state) {
+std::optional<Refusal> StreamSequences::FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state) {
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     if (refusal->reason == Reason::kHistoryRequired) {
@@ -125,8 +125,7 @@ void StreamSequences::SendOpened(v1::OpenedState state, v1::StreamResponse* resp
   stream_->Send(*response);
 }
 
-std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& request,
-                                                             std::unique_ptr<SequenceState> state) {
+std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& request, std::unique_ptr<Text> state) {
   if (!sequences_.contains(request.request_id)) {
     const Bound most = Bounds(engine_.limits()).stream_sequences();
     if (auto refusal = CheckCount(sequences_.size() + 1, most, "open")) {
@@ -233,7 +232,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
                    absl::StrCat(parent.spec->vocabulary, ", ", parent.spec->live_vocabulary, " live"),
                    "the vocabulary is the parent's"};
   }
-  std::unique_ptr<SequenceState> state;
+  std::unique_ptr<Text> state;
   if (request.spec->stateful()) {
     if (parent.state == nullptr) {
       return Refusal{Reason::kHistoryRequired, "fork.parent_request_id", "", "the parent keeps no history"};
@@ -245,7 +244,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
       refusal->field = absl::StrCat("fork.", refusal->field.empty() ? "parent_request_id" : refusal->field);
       return std::move(*refusal);
     }
-    state = std::move(std::get<std::unique_ptr<SequenceState>>(forked));
+    state = std::move(std::get<std::unique_ptr<Text>>(forked));
   }
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {

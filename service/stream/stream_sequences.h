@@ -18,7 +18,7 @@
 #include "service/stream/partial_histories.h"
 #include "service/stream/stream_context.h"
 #include "service/stream/stream_memory.h"
-#include "service/text/history_index.h"
+#include "service/text/history/history_index.h"
 #include "service/wire/open_request.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -73,8 +73,8 @@ class StreamSequences {
   };
 
   std::optional<Refusal> TakeHistoryPiece();
-  std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<SequenceState> state);
-  std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<SequenceState> state);
+  std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state);
+  std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<Text> state);
   // Closes the sequence, up to this epoch, in this stream and the table. Returns false if neither has it.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
   // Completes a request of this message, at `path`. Refuses it if no device can run it.

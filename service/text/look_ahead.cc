@@ -11,14 +11,14 @@ namespace {
 
 using kernels::LogitEdit;
 
-PositionView MakeView(SequenceState* state, PositionEdits edits) {
+PositionView MakeView(Text* state, PositionEdits edits) {
   return {std::move(edits), state->marked_noise(), state->forced_token(), state->phase()};
 }
 
 // A walk over the tree.
 class Walk {
  public:
-  Walk(SequenceState* state, const TokenTree& tree) : state_(*state), tree_(tree) {}
+  Walk(Text* state, const TokenTree& tree) : state_(*state), tree_(tree) {}
   ~Walk() { BackTo(0); }
 
   // Moves to the position after token `index`.
@@ -37,7 +37,7 @@ class Walk {
     for (; way_.size() > length; way_.pop_back()) state_.PopAhead();
   }
 
-  SequenceState& state_;
+  Text& state_;
   const TokenTree& tree_;
   std::vector<int32_t> way_;
 };
@@ -46,7 +46,7 @@ class Walk {
 class EditsAhead {
  public:
   // The state is at the first position, has counted all of its tokens, and has lent its edits.
-  EditsAhead(SequenceState* state, PositionEdits lent, StepChanges changes)
+  EditsAhead(Text* state, PositionEdits lent, StepChanges changes)
       : state_(*state), counts_(state->counts()), first_(std::move(changes)), lists_(1 + phases().size()) {
     lists_[state->phase()] = std::move(lent);
     first_phase_ = state->phase();
@@ -131,7 +131,7 @@ class EditsAhead {
     for (; before != first_.end(); ++before) tokens->push_back(before->token);
   }
 
-  SequenceState& state_;
+  Text& state_;
   const PenaltyCounts& counts_;  // of the first position
   const StepChanges first_;
   uint32_t first_phase_ = kNoPhase;
@@ -167,7 +167,7 @@ uint64_t BytesAhead(const PositionViews& views, EditsUse use) {
   return (views.size() - 1) * sizeof(PositionView) + edits * sizeof(LogitEdit);
 }
 
-PositionViews LookAhead(SequenceState* state, const TokenTree& tree, EditsUse use, EditAllowance* allowance) {
+PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, EditAllowance* allowance) {
   SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
   PositionViews views;
   StepChanges changes = state->ChangesNow();

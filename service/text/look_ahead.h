@@ -9,8 +9,8 @@
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
 #include "service/limits.h"
-#include "service/text/position_edits.h"
-#include "service/text/sequence_state.h"
+#include "service/text/history/position_edits.h"
+#include "service/text/text.h"
 
 namespace sortition::service {
 
@@ -61,9 +61,9 @@ class EditAllowance {
 uint64_t BytesAhead(const PositionViews& views, EditsUse use);
 
 // Returns the views at the history's end and after each token of the tree, tokens.size() + 1 in all. Leaves the state
-// as it was. The edits are lent, as SequenceState::LendEdits says. Returns fewer views if `allowance`, which may be
+// as it was. The edits are lent, as Text::LendEdits says. Returns fewer views if `allowance`, which may be
 // null, does not suffice for the edits of all of them.
-PositionViews LookAhead(SequenceState* state, const TokenTree& tree, EditsUse use = EditsUse::kTogether,
+PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use = EditsUse::kTogether,
                         EditAllowance* allowance = nullptr);
 
 }  // namespace sortition::service

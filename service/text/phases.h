@@ -9,7 +9,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
-#include "service/text/token_log.h"
+#include "service/text/history/token_log.h"
 
 namespace sortition::service {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/check.h"
-#include "kernels/cpu/decide_row.h"
+#include "kernels/cpu/compact/decide_row.h"
 #include "kernels/law/block.h"
 #include "service/checks.h"
 #include "service/text/masking_options.h"

@@ -8,7 +8,7 @@
 //           (service/sequence) also repeats the result of a step that it has answered before, or refuses.
 //   Run     RowRun says what a kernel is asked at each position, and takes the kernel's outputs. The kernel may be a
 //           device's or the caller's own. A compact row needs none: RowRun runs it.
-//   Commit  RowRun::Finish decides which drafts are accepted. SequenceState::Commit advances the text by the result's
+//   Commit  RowRun::Finish decides which drafts are accepted. Text::Commit advances the text by the result's
 //           tokens, for each kind of row.
 //
 // Messages, streams, owners and devices are unknown here, and nothing blocks.

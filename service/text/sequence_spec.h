@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/row.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 #include "service/text/history_options.h"
 
 namespace sortition::service {

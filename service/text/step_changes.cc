@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "service/text/token_sort.h"
+#include "service/text/history/token_sort.h"
 
 namespace sortition::service {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
-#include "service/text/history_index.h"
-#include "service/text/penalty_counts.h"
+#include "service/text/history/history_index.h"
+#include "service/text/history/penalty_counts.h"
+#include "service/text/history/token_log.h"
 #include "service/text/sequence_spec.h"
-#include "service/text/token_log.h"
 
 namespace sortition::service {
 

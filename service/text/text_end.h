@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "service/text/history/token_log.h"
 #include "service/text/history_options.h"
-#include "service/text/token_log.h"
 
 namespace sortition::service {
 

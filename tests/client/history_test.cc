@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 
 namespace sortition::client::history_test {
 namespace {

@@ -17,7 +17,7 @@ PUBLIC = {"batch.h", "client.h", "errors.h", "in_process.h", "local_sequence.h",
           "receipt_verifier.h", "receipts.h", "watermark.h", "v1/errors.pb.h", "v1/parameters.pb.h", "v1/sampling.pb.h"}
 # Parts of the server and of its samplers, which a program with the client alone has no use for. It has the kernels that
 # make compact rows.
-SERVER = re.compile(r"sortition::(service::(Session|Batcher|Engine|SequenceTable|SequenceState|RowRun|CheckpointKey)"
+SERVER = re.compile(r"sortition::(service::(Session|Batcher|Engine|SequenceTable|Text|RowRun|CheckpointKey)"
                     r"|devices::(Device|CpuDevice|cuda::\w+)|kernels::cpu::SampleRow|client::LocalText)\b")
 
 

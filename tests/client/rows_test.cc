@@ -1,7 +1,7 @@
 // Rows: each gets one result, also if messages are lost, repeated, refused or late.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 #include "tests/client/state_harness.h"
 
 namespace sortition::testing::rows_test {

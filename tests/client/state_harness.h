@@ -14,7 +14,7 @@
 #include "client/cpp/stream_state.h"
 #include "gtest/gtest.h"
 #include "kernels/law/version.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 #include "sortition/options.h"
 #include "tests/client/fake_transport.h"
 

@@ -10,9 +10,9 @@
 #include <random>
 #include <string>
 
-#include "kernels/cpu/decide_listed.h"
-#include "kernels/cpu/decide_row.h"
-#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/compact/decide_listed.h"
+#include "kernels/cpu/compact/decide_row.h"
+#include "kernels/cpu/compact/state_row.h"
 #include "kernels/cpu/target.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/comparison.h"

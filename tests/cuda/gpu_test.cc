@@ -16,7 +16,7 @@
 #include "client/sortition/sampler.h"
 #include "devices/cuda/api.h"
 #include "devices/cuda/cuda_device.h"
-#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/compact/state_row.h"
 #include "tests/conformance/on_device.h"
 #include "tests/conformance/random_row.h"
 #include "tests/support/device_texts.h"

@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/decide_row.h"
-#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/compact/decide_row.h"
+#include "kernels/cpu/compact/state_row.h"
 #include "kernels/law/reference.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/row.h"

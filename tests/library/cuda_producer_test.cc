@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/compact/state_row.h"
 #include "tests/library/cuda_library.h"
 
 namespace sortition::cuda_producer_test {

@@ -8,7 +8,7 @@
 
 #include "google/protobuf/util/json_util.h"
 #include "service/entropy.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "service/wire/open_request.h"
 
 namespace sortition::service {
@@ -27,7 +27,7 @@ bool Print(const std::string& line) {
   }
   const OpenRequest& request = std::get<OpenRequest>(parsed);
   const auto state =
-      SequenceState::Build(request.spec, request.history->tokens, request.history->prompt_length, /*kept_history=*/64);
+      Text::Build(request.spec, request.history->tokens, request.history->prompt_length, /*kept_history=*/64);
   const char* separator = "";
   std::printf("[[");
   for (const LogitEdit& edit : *state->LendEdits()) {

@@ -13,7 +13,7 @@
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
 #include "service/entropy.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "service/wire/open_request.h"
 
 namespace sortition::service {
@@ -39,9 +39,9 @@ bool Print(const OpenRequest& open, const std::vector<uint32_t>& logits, const s
   request.live_vocabulary = uint32_t(logits.size());
   request.parameters = &parameters;
   request.noise = {1, 1, 0};
-  std::shared_ptr<SequenceState> state;
+  std::shared_ptr<Text> state;
   if (open.spec->stateful()) {
-    state = SequenceState::Build(open.spec, open.history->tokens, open.history->prompt_length, /*kept_history=*/64);
+    state = Text::Build(open.spec, open.history->tokens, open.history->prompt_length, /*kept_history=*/64);
     request.edits = *state->LendEdits();
   }
   request.sampler_state = StateAfter(drawn, request);

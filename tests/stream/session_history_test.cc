@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/stream_worker.h"

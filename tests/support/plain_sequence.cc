@@ -8,7 +8,7 @@
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
 #include "kernels/law/reference.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 #include "service/wire/compile_history_options.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/plain_parameters.h"

@@ -1,5 +1,5 @@
 // The index of contexts against a search of the whole history.
-#include "service/text/context_index.h"
+#include "service/text/history/context_index.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "service/text/shared_contexts.h"
+#include "service/text/history/shared_contexts.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service::context_index_test {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "service/text/look_ahead.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 
 namespace sortition::service::growth_test {
 namespace {
@@ -62,14 +62,14 @@ void ExpectNotQuadratic(uint32_t size, const std::function<std::function<void()>
 
 TEST(Growth, CountsOfDifferentTokensAreBuiltInTime) {
   ExpectNotQuadratic(50'000, [](uint32_t size) {
-    return [tokens = DifferentTokens(size)] { SequenceState::Build(PenaltySpec(), tokens, 0, 64); };
+    return [tokens = DifferentTokens(size)] { Text::Build(PenaltySpec(), tokens, 0, 64); };
   });
 }
 
 // A row that cuts thousands of tokens off and appends others moves the counts once.
 TEST(Growth, RewriteMovesCountsOnce) {
   const auto time = [](uint32_t rewritten) {
-    const std::shared_ptr<SequenceState> state = SequenceState::Build(PenaltySpec(), DifferentTokens(800'000), 0, 4096);
+    const std::shared_ptr<Text> state = Text::Build(PenaltySpec(), DifferentTokens(800'000), 0, 4096);
     const std::vector<uint32_t> append = DifferentTokens(rewritten, 900'000);
     return LeastSeconds([&] {
       const auto undo = state->Rewrite(800'000 - rewritten, append);
@@ -88,7 +88,7 @@ TEST(Growth, FollowersOfOneContextAreFoundInTime) {
   const auto spec = GrowingSpec();
   spec->history.no_repeat_ngram = 1;
   ExpectNotQuadratic(5000, [&](uint32_t size) {
-    return [spec, tokens = DifferentTokens(size)] { SequenceState::Build(spec, tokens, 0, 64)->Rewrite(1, {}); };
+    return [spec, tokens = DifferentTokens(size)] { Text::Build(spec, tokens, 0, 64)->Rewrite(1, {}); };
   });
 }
 
@@ -97,7 +97,7 @@ TEST(Growth, ForkSharesTheIndex) {
   const auto spec = GrowingSpec();
   spec->history.no_repeat_ngram = 3;
   const auto time = [&](uint32_t tokens) {
-    const std::shared_ptr<SequenceState> parent = SequenceState::Build(spec, DifferentTokens(tokens), 0, 64);
+    const std::shared_ptr<Text> parent = Text::Build(spec, DifferentTokens(tokens), 0, 64);
     parent->Fork(spec, tokens);
     double longest = 0;
     for (const uint32_t part : {0u, 1u, 2u, 4u}) {
@@ -116,7 +116,7 @@ TEST(Growth, ForkSharesTheIndex) {
 // Returns the time in which a row sees the edits of all its positions, one after the other.
 double SecondsInTurn(const std::shared_ptr<const SequenceSpec>& spec, const std::vector<uint32_t>& history,
                      uint32_t drafts) {
-  const std::shared_ptr<SequenceState> state = SequenceState::Build(spec, history, 0, 64);
+  const std::shared_ptr<Text> state = Text::Build(spec, history, 0, 64);
   const TokenTree tree = TokenTree::Chain([&] {
     std::vector<uint32_t> tokens;
     for (uint32_t i = 0; i < drafts; ++i) tokens.push_back(900'000 + i % 2);
@@ -168,7 +168,7 @@ TEST(Growth, BreakersOfOneBeginningAreFoundInTime) {
     dry.terms.assign(30, 1);
     dry.longest_breaker = 2;
     for (uint32_t i = 0; i < breakers; ++i) dry.breakers.push_back({1, 2 + i});
-    const std::shared_ptr<SequenceState> state = SequenceState::Build(spec, std::vector<uint32_t>(5000, 1), 0, 64);
+    const std::shared_ptr<Text> state = Text::Build(spec, std::vector<uint32_t>(5000, 1), 0, 64);
     return LeastSeconds([&] {
       for (int step = 0; step < 100; ++step) state->LendEdits();
       state->EndLoan();

@@ -1,5 +1,5 @@
 // The history hash against its published vectors, which were computed by an independent implementation.
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 
 #include <gtest/gtest.h>
 

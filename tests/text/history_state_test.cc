@@ -5,7 +5,7 @@
 #include <functional>
 #include <random>
 
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "service/wire/compile_parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
@@ -122,7 +122,7 @@ std::shared_ptr<const SequenceSpec> MakeSpec(const SamplingParameters& parameter
 // A state, its parameters and its expected history.
 struct GrowingSequence {
   SamplingParameters parameters;
-  std::unique_ptr<SequenceState> state;
+  std::unique_ptr<Text> state;
   std::vector<uint32_t> history;
   uint32_t prompt = 0;
 
@@ -133,7 +133,7 @@ struct GrowingSequence {
   // Cuts to `to`, or as deep as possible.
   void Rewrite(uint32_t to, const std::vector<uint32_t>& append, bool revert) {
     to = std::max(to, state->lowest_truncation());
-    const SequenceState::Undo undo = state->Rewrite(to, append);
+    const Text::Undo undo = state->Rewrite(to, append);
     if (revert) return state->Revert(undo);
     history.resize(to);
     prompt = std::min(prompt, to);
@@ -142,7 +142,7 @@ struct GrowingSequence {
   uint32_t length() const { return static_cast<uint32_t>(history.size()); }
 };
 
-std::vector<LogitEdit> EditsOf(SequenceState* state) {
+std::vector<LogitEdit> EditsOf(Text* state) {
   std::vector<LogitEdit> edits = *state->LendEdits();
   state->EndLoan();
   return edits;
@@ -176,7 +176,7 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
   std::vector<uint32_t> prompt(60);
   for (uint32_t& token : prompt) token = random() % kVocabulary;
   std::vector<GrowingSequence> family;
-  family.push_back({parameters, SequenceState::Build(spec, prompt, 30, 64), prompt, 30});
+  family.push_back({parameters, Text::Build(spec, prompt, 30, 64), prompt, 30});
   uint64_t changes = 0;
   // Fewer than 200 steps would change nothing under some options.
   const uint64_t steps = std::max<uint64_t>(Scaled(2000), 200);
@@ -239,7 +239,7 @@ TEST_P(LongHistoryTest, EqualsRebuiltState) {
     }
   }
   std::vector<GrowingSequence> both;
-  both.push_back({parameters, SequenceState::Build(spec, history, 1000, 4096), history, 1000});
+  both.push_back({parameters, Text::Build(spec, history, 1000, 4096), history, 1000});
   for (uint64_t round = 0; round < Scaled(8); ++round) {
     GrowingSequence& one = both[random() % both.size()];
     for (int step = 0; step < 300; ++step) {
@@ -250,7 +250,7 @@ TEST_P(LongHistoryTest, EqualsRebuiltState) {
       }
     }
     one.Rewrite(one.length() - random() % 4000, {}, false);
-    const auto rebuilt = SequenceState::Build(spec, one.history, one.prompt, 4096);
+    const auto rebuilt = Text::Build(spec, one.history, one.prompt, 4096);
     ASSERT_EQ(EditsOf(one.state.get()), EditsOf(rebuilt.get())) << "round " << round;
     ASSERT_EQ(one.state->history_hash(), rebuilt->history_hash());
     ASSERT_EQ(one.state->phase(), rebuilt->phase());
@@ -292,7 +292,7 @@ TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
   parameters.add_phases()->set_max_tokens(2);
   for (const uint32_t token : {7u, 8u}) parameters.mutable_phases(0)->add_then(token);
   const auto spec = MakeSpec(parameters, kVocabulary);
-  const auto state = SequenceState::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
+  const auto state = Text::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   std::vector<std::optional<uint32_t>> forced;
   for (uint32_t token = 0; token < 6; ++token) {
     forced.push_back(state->forced_token());
@@ -311,14 +311,12 @@ TEST(HistoryState, KeepsWhatItsOptionsNeed) {
   windowed.mutable_dry()->set_window(1000);
   whole.mutable_dry()->set_multiplier(1);
   const auto narrow = MakeSpec(windowed, kVocabulary);
-  const auto state = SequenceState::Build(narrow, std::vector<uint32_t>(3000, 1), 0, 64);
+  const auto state = Text::Build(narrow, std::vector<uint32_t>(3000, 1), 0, 64);
   EXPECT_GT(state->lowest_truncation(), 2700u);
   EXPECT_LE(state->lowest_truncation(), 2936u);
   EXPECT_NE(state->Fork(narrow, 2950), nullptr);
   EXPECT_EQ(state->Fork(MakeSpec(whole, kVocabulary), 3000), nullptr);
-  EXPECT_EQ(
-      SequenceState::Build(MakeSpec(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(),
-      0u);
+  EXPECT_EQ(Text::Build(MakeSpec(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(), 0u);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "google/protobuf/text_format.h"
 #include "service/text/look_ahead.h"
 #include "service/text/row.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "service/wire/compile_parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
@@ -38,7 +38,7 @@ std::shared_ptr<const SequenceSpec> Spec(const std::string& text) {
 std::vector<std::string> PlacesOf(const std::string& parameters, const std::vector<uint32_t>& tokens, uint32_t prompt) {
   std::vector<std::string> places;
   const auto spec = Spec(parameters);
-  const auto state = SequenceState::Build(spec, {tokens.begin(), tokens.begin() + prompt}, prompt, 64);
+  const auto state = Text::Build(spec, {tokens.begin(), tokens.begin() + prompt}, prompt, 64);
   for (size_t at = prompt;; ++at) {
     const auto forced = state->forced_token();
     places.push_back(std::to_string(state->phase()) + (forced ? " then " + std::to_string(*forced) : ""));
@@ -119,7 +119,7 @@ v1::SamplingParameters RandomPhases(std::mt19937* random) {
 
 struct PhasedText {
   v1::SamplingParameters parameters;
-  std::unique_ptr<SequenceState> state;
+  std::unique_ptr<Text> state;
   std::vector<uint32_t> tokens;
   uint32_t prompt = 0;
 };
@@ -171,7 +171,7 @@ TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
     PhasedText first{parameters, nullptr, std::vector<uint32_t>(random() % 200), 0};
     for (uint32_t& token : first.tokens) token = random() % kVocabulary;
     first.prompt = first.tokens.empty() ? 0 : random() % (first.tokens.size() + 1);
-    first.state = SequenceState::Build(Spec(parameters), first.tokens, first.prompt, 8);
+    first.state = Text::Build(Spec(parameters), first.tokens, first.prompt, 8);
     family.push_back(std::move(first));
     for (int step = 0; step < 120; ++step) {
       PhasedText& text = family[random() % family.size()];
@@ -181,7 +181,7 @@ TEST(Phases, EqualWholeScanAcrossRewritesAndForks) {
       for (uint32_t& token : append) token = random() % kVocabulary;
       switch (random() % 8) {
         case 0: {
-          const SequenceState::Undo undo = text.state->Rewrite(cut, append);
+          const Text::Undo undo = text.state->Rewrite(cut, append);
           if (random() % 2 == 0) {
             text.state->Revert(undo);
             break;
@@ -220,7 +220,7 @@ TEST(Phases, DraftPositionsHaveOwnOptions) {
   const auto spec = Spec(
       "temperature: 0.5 phases { begin: 1 end: 2 parameters { temperature: 0 allowed_token_ids: [2, 3] } } "
       "phases { begin: 4 end: 2 max_tokens: 0 }");
-  const auto state = SequenceState::Build(spec, std::vector<uint32_t>{0}, 1, 64);
+  const auto state = Text::Build(spec, std::vector<uint32_t>{0}, 1, 64);
   const PositionViews views = LookAhead(state.get(), TokenTree::Chain({1, 3, 2, 4}));
   const uint32_t phases[] = {0, 1, 1, 0, 2};
   for (size_t i = 0; i < views.size(); ++i) {

@@ -1,5 +1,5 @@
 // Lists that positions share, against lists made one by one.
-#include "service/text/position_edits.h"
+#include "service/text/history/position_edits.h"
 
 #include <gtest/gtest.h>
 

@@ -32,7 +32,7 @@ class RowTest : public ::testing::Test {
     sequence_.key = std::make_shared<const SequenceKey>(SequenceKey{"tenant", "worker", "a"});
     sequence_.table = &table_;
     auto opened = table_.Open(*sequence_.key, sequence_.owner, spec,
-                              SequenceState::Build(spec, std::vector<uint32_t>{5, 6}, 2, Limits().kept_history));
+                              Text::Build(spec, std::vector<uint32_t>{5, 6}, 2, Limits().kept_history));
     sequence_.state = std::get<SequenceTable::Opened>(opened).sequence;
     hash_ = std::get<SequenceTable::Opened>(opened).at.history_hash;
   }

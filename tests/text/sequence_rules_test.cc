@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "service/sequence/sequence.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 
 namespace sortition::service::sequence_rules_test {
 namespace {
@@ -36,9 +36,7 @@ class SequenceRules : public ::testing::Test {
     hash_ = std::get<SequencePosition>(taken).history_hash;
   }
 
-  std::unique_ptr<SequenceState> Prompt() const {
-    return SequenceState::Build(spec_, std::vector<uint32_t>{1, 2, 3}, 3, kKept);
-  }
+  std::unique_ptr<Text> Prompt() const { return Text::Build(spec_, std::vector<uint32_t>{1, 2, 3}, 3, kKept); }
   // Returns the hash of the prompt followed by `tokens`.
   uint64_t HashWith(const std::vector<uint32_t>& tokens) const {
     uint64_t token_hash = kEmptyHash;
@@ -170,13 +168,13 @@ TEST_F(SequenceRules, LongHistoryIsNotReadAnew) {
   parent->history.no_repeat_ngram = 3;
   const auto child = std::make_shared<SequenceSpec>(*parent);
   child->history.no_repeat_ngram = 4;
-  auto state = SequenceState::Build(parent, std::vector<uint32_t>(kMaxRereadTokens + 1, 7), 0, kKept);
+  auto state = Text::Build(parent, std::vector<uint32_t>(kMaxRereadTokens + 1, 7), 0, kKept);
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, parent, &state)));
   auto forked = sequence_.Fork(owner_, child, std::nullopt);
   ASSERT_TRUE(std::holds_alternative<Refusal>(forked));
   EXPECT_EQ(std::get<Refusal>(forked).reason, Reason::kHistoryRequired);
   EXPECT_EQ(std::get<Refusal>(forked).limit, absl::StrCat("max_reread_tokens ", kMaxRereadTokens));
-  using State = std::unique_ptr<SequenceState>;
+  using State = std::unique_ptr<Text>;
   EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, child, kMaxRereadTokens)));
   EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, parent, std::nullopt)));
 }
@@ -188,7 +186,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   spec->frequency_penalty = 0.5f;
   std::vector<uint32_t> history(400'000);
   std::iota(history.begin(), history.end(), 0);
-  auto state = SequenceState::Build(spec, history, 0, kKept);
+  auto state = Text::Build(spec, history, 0, kKept);
   const uint64_t hash = state->history_hash();
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, spec, &state)));
   const TokenTree drafts = TokenTree::Chain(std::vector<uint32_t>(64, 1));
@@ -224,10 +222,10 @@ TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
   spec->seed = 10;
   for (const uint32_t position : {4u, 3u, 1u, 0u}) {
     auto forked = sequence_.Fork(owner_, spec, position);
-    ASSERT_TRUE(std::holds_alternative<std::unique_ptr<SequenceState>>(forked));
-    const auto& state = std::get<std::unique_ptr<SequenceState>>(forked);
+    ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Text>>(forked));
+    const auto& state = std::get<std::unique_ptr<Text>>(forked);
     const std::vector<uint32_t> tokens = {1, 2, 3, 42};
-    const auto built = SequenceState::Build(spec, std::span(tokens).first(position), std::min(position, 3u), kKept);
+    const auto built = Text::Build(spec, std::span(tokens).first(position), std::min(position, 3u), kKept);
     EXPECT_EQ(state->history_hash(), built->history_hash());
     EXPECT_EQ(*state->LendEdits(), *built->LendEdits());
   }

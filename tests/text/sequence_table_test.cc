@@ -46,8 +46,7 @@ class SequenceTableTest : public ::testing::Test {
                                                     const std::string& tenant = "default") {
     std::vector<uint32_t> history(tokens);
     std::iota(history.begin(), history.end(), 0);
-    return table().Open(Key(i, tenant), {1, 1}, Spec(),
-                        SequenceState::Build(Spec(), history, tokens, limits_.kept_history));
+    return table().Open(Key(i, tenant), {1, 1}, Spec(), Text::Build(Spec(), history, tokens, limits_.kept_history));
   }
   bool Known(int i, const std::string& tenant = "default") {
     return std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i, tenant), {1, 1}, Spec(), nullptr));
@@ -244,7 +243,7 @@ TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
       for (int i = 0; i < 2000; ++i) {
         const SequenceKey key = Key(static_cast<int>(random() % 16));
         const SequenceOwner owner{static_cast<uint64_t>(i), worker};
-        auto opened = table().Open(key, owner, Spec(), SequenceState::Build(Spec(), history, 3, 4096));
+        auto opened = table().Open(key, owner, Spec(), Text::Build(Spec(), history, 3, 4096));
         if (!std::holds_alternative<SequenceTable::Opened>(opened)) continue;
         Sequence& sequence = *std::get<SequenceTable::Opened>(opened).sequence;
         StepIntent intent;
@@ -266,7 +265,7 @@ TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
   EXPECT_LE(table().live_sequences(), 8u);
   for (int i = 0; i < 16; ++i) {
     const SequenceOwner last{1'000'000, 99};
-    auto state = SequenceState::Build(Spec(), std::vector<uint32_t>{1}, 1, 4096);
+    auto state = Text::Build(Spec(), std::vector<uint32_t>{1}, 1, 4096);
     ASSERT_TRUE(std::holds_alternative<SequenceTable::Opened>(table().Open(Key(i), last, Spec(), std::move(state))));
     table().Close(Key(i), last.epoch);
   }

@@ -12,7 +12,7 @@
 
 #include "client/demo/language_model.h"
 #include "service/text/look_ahead.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "service/wire/compile_parameters.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
@@ -53,7 +53,7 @@ SamplingParameters SmallLoops(uint32_t repeats, uint32_t most, uint32_t length) 
 struct EndingText {
   TokenIds tokens;
   uint32_t prompt = 0;
-  std::unique_ptr<SequenceState> state;
+  std::unique_ptr<Text> state;
 
   void Append(uint32_t token) {
     tokens.push_back(token);
@@ -107,7 +107,7 @@ TEST(TextEnd, EqualsDefinitionAcrossRewrites) {
     std::vector<EndingText> family(1);
     family[0].prompt = 5;
     family[0].tokens = {0, 1, 0, 1, 0};
-    family[0].state = SequenceState::Build(spec, family[0].tokens, 5, 700);
+    family[0].state = Text::Build(spec, family[0].tokens, 5, 700);
     std::map<bool, uint64_t> seen;
     for (uint64_t step = 0; step < std::max<uint64_t>(Scaled(3000), 600); ++step) {
       EndingText& text = family[random() % family.size()];
@@ -124,7 +124,7 @@ TEST(TextEnd, EqualsDefinitionAcrossRewrites) {
       } else if (step % 30 == 7) {
         text.state->Revert(text.state->Rewrite(back, TokenIds{0, 1, 1}));
       } else if (step % 30 == 12) {
-        text.state = SequenceState::Build(spec, text.tokens, text.prompt, 700);
+        text.state = Text::Build(spec, text.tokens, text.prompt, 700);
       } else {
         GrowLoops(&random, &text);
       }
@@ -142,7 +142,7 @@ TEST(TextEnd, ViewsOfDraftsKnowTheirEnds) {
   AddPhrase({7, 8}, &parameters);
   const auto spec = Spec(parameters);
   const TokenIds tokens = {9, 1, 2, 1, 2, 1};
-  const auto state = SequenceState::Build(spec, tokens, 1, 64);
+  const auto state = Text::Build(spec, tokens, 1, 64);
   TokenTree tree;
   tree.tokens = {2, 7, 1, 8, 8};
   tree.parents = {-1, -1, 0, 1, 0};
@@ -158,7 +158,7 @@ TEST(TextEnd, PromptDoesNotCount) {
   SamplingParameters parameters = SmallLoops(3, 4, 0);
   AddPhrase({5, 5, 6}, &parameters);
   EndingText text{{5, 5, 5, 5, 5, 5, 5}, 6, nullptr};
-  text.state = SequenceState::Build(Spec(parameters), text.tokens, text.prompt, 64);
+  text.state = Text::Build(Spec(parameters), text.tokens, text.prompt, 64);
   EXPECT_FALSE(text.state->text_end().is_last());
   text.Append(6);
   EXPECT_EQ(text.state->text_end().phrase_from, std::nullopt);
@@ -172,7 +172,7 @@ TEST(TextEnd, LongestPhraseIsNamed) {
   AddPhrase({3}, &parameters);
   AddPhrase({1, 2, 3}, &parameters);
   AddPhrase({2, 3}, &parameters);
-  const auto state = SequenceState::Build(Spec(parameters), TokenIds{9, 1, 2, 3}, 0, 64);
+  const auto state = Text::Build(Spec(parameters), TokenIds{9, 1, 2, 3}, 0, 64);
   EXPECT_EQ(state->text_end().phrase_from, 1u);
   EXPECT_EQ(state->text_end().phrase, (TokenString{1, 2, 3}));
 }
@@ -182,7 +182,7 @@ TEST(TextEnd, KeptHistorySuffices) {
   const SamplingParameters parameters = SmallLoops(32, 512, 0);
   TokenIds tokens(40'000);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i % 512);
-  const auto state = SequenceState::Build(Spec(parameters), tokens, 0, 1);
+  const auto state = Text::Build(Spec(parameters), tokens, 0, 1);
   EXPECT_TRUE(state->text_end().repeats);
 }
 
@@ -234,7 +234,7 @@ SamplingParameters Recommended() {
 TEST(RepetitionCorpus, RecommendedStopIsSilent) {
   const auto spec = Spec(Recommended());
   for (const CorpusPiece& piece : Corpus()) {
-    const auto state = SequenceState::Build(spec, {}, 0, 64);
+    const auto state = Text::Build(spec, {}, 0, 64);
     for (size_t i = 0; i < piece.tokens.size(); ++i) {
       state->Append(piece.tokens[i]);
       ASSERT_FALSE(state->text_end().repeats) << piece.name << ", token " << i;
@@ -248,7 +248,7 @@ TEST(RepetitionCorpus, WouldStopWithoutLeastLength) {
   parameters.mutable_repetition_stop()->set_min_length(0);
   const auto spec = Spec(parameters);
   for (const CorpusPiece& piece : Corpus()) {
-    const auto state = SequenceState::Build(spec, {}, 0, 64);
+    const auto state = Text::Build(spec, {}, 0, 64);
     bool stops = false;
     for (const uint32_t token : piece.tokens) {
       state->Append(token);
@@ -268,7 +268,7 @@ TEST(RepetitionCorpus, PlantedLoopsAreFoundInTime) {
     const CorpusPiece& piece = corpus[n % corpus.size()];
     const auto period = static_cast<uint32_t>(1 + random() % 256);
     const auto begin = static_cast<uint32_t>(random() % (piece.tokens.size() - period));
-    const auto state = SequenceState::Build(spec, {piece.tokens.data(), begin}, 0, 64);
+    const auto state = Text::Build(spec, {piece.tokens.data(), begin}, 0, 64);
     const uint32_t length = spec->history.repetition_stop.Length(period);
     uint32_t found = 0;
     for (uint32_t i = 0; i < length && found == 0; ++i) {

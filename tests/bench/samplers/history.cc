@@ -9,22 +9,22 @@
 #include "kernels/law/dry_terms.h"
 #include "kernels/law/options.h"
 #include "service/limits.h"
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 #include "tests/bench/samplers/sampling.h"
 
 namespace sortition::bench {
 namespace {
 
 using service::SequenceSpec;
-using service::SequenceState;
+using service::Text;
 
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kRows = 64;
 
 // Words by a power law, with passages that come again, as in code and in lists.
-class Text {
+class RandomText {
  public:
-  explicit Text(uint32_t seed) : random_(seed) {}
+  explicit RandomText(uint32_t seed) : random_(seed) {}
   uint32_t Next(const std::vector<uint32_t>& before) {
     if (quoted_ > 0) return --quoted_, before[before.size() - distance_];
     if (before.size() > 1000 && random_() % 60 == 0) {
@@ -64,7 +64,7 @@ std::shared_ptr<SequenceSpec> RepetitionSpec() {
   return spec;
 }
 
-// Phases with tags that no text of Text has: its tokens are smaller.
+// Phases with tags that no RandomText has: its tokens are smaller.
 std::shared_ptr<SequenceSpec> PhasesSpec(uint32_t count) {
   auto spec = Spec(kVocabulary + count);
   for (uint32_t i = 0; i < count; ++i) {
@@ -83,17 +83,17 @@ class Texts {
  public:
   Texts(size_t count, uint32_t tokens, const std::shared_ptr<const SequenceSpec>& spec = DrySpec()) {
     for (size_t i = 0; i < count; ++i) {
-      Text text(static_cast<uint32_t>(i));
+      RandomText text(static_cast<uint32_t>(i));
       std::vector<uint32_t> history;
       while (history.size() < tokens + kAhead) history.push_back(text.Next(history));
       ahead_.emplace_back(history.begin() + tokens, history.end());
       history.resize(tokens);
-      states_.push_back(SequenceState::Build(spec, history, tokens / 2, /*kept_history=*/4096));
+      states_.push_back(Text::Build(spec, history, tokens / 2, /*kept_history=*/4096));
     }
   }
   void Step(size_t row, Sampling* token) {
     const size_t index = row % states_.size();
-    SequenceState& state = *states_[index];
+    Text& state = *states_[index];
     (*token)(row, *state.LendEdits());
     state.EndLoan();
     state.Append(ahead_[index][steps_++ / states_.size() % kAhead]);
@@ -103,7 +103,7 @@ class Texts {
  private:
   static constexpr size_t kAhead = 4096;
   std::vector<std::vector<uint32_t>> ahead_;
-  std::vector<std::unique_ptr<SequenceState>> states_;
+  std::vector<std::unique_ptr<Text>> states_;
   size_t steps_ = 0;
   size_t ends_ = 0;
 };

@@ -26,8 +26,8 @@ namespace sortition::bench {
 namespace {
 
 using service::Sequence;
-using service::SequenceState;
 using service::SequenceTable;
+using service::Text;
 
 constexpr uint32_t kDistinct = 512;
 constexpr uint32_t kVocabulary = 128256;
@@ -69,7 +69,7 @@ class Sequences {
       for (uint32_t& token : tokens) token = Token(random_);
       const auto spec = Spec();
       const service::SequenceKey key{"default", "worker", absl::StrCat("request-", entries_.size())};
-      auto state = SequenceState::Build(spec, tokens, history_ / 2, limits_.kept_history);
+      auto state = Text::Build(spec, tokens, history_ / 2, limits_.kept_history);
       auto opened = table_.Open(key, kOwner, spec, std::move(state));
       SORTITION_CHECK(std::holds_alternative<SequenceTable::Opened>(opened));
       auto& at = std::get<SequenceTable::Opened>(opened);
@@ -98,8 +98,8 @@ class Sequences {
   void Fork(size_t index) {
     Entry& entry = entries_[index % entries_.size()];
     auto forked = entry.sequence->Fork(kOwner, Spec(), std::nullopt);
-    SORTITION_CHECK(std::holds_alternative<std::unique_ptr<SequenceState>>(forked));
-    std::get<std::unique_ptr<SequenceState>>(forked)->Append(Token(random_));
+    SORTITION_CHECK(std::holds_alternative<std::unique_ptr<Text>>(forked));
+    std::get<std::unique_ptr<Text>>(forked)->Append(Token(random_));
   }
 
   double bytes_each() const { return static_cast<double>(table_.state_bytes()) / static_cast<double>(entries_.size()); }
@@ -164,7 +164,7 @@ int Run() {
   std::mt19937 random(2);
   std::vector<uint32_t> history(100'000);
   for (uint32_t& token : history) token = Token(random);
-  const Contender replay{"replay_100k", [&](size_t) { SequenceState::Build(Spec(), history, 50'000, 4096); }};
+  const Contender replay{"replay_100k", [&](size_t) { Text::Build(Spec(), history, 50'000, 4096); }};
   report.Add({replay.name, MeasureInterleaved({replay}, Over(1, 20))[0], "us", updates[0]});
 
   const uint64_t before = ResidentBytes();

@@ -1,5 +1,5 @@
 // Incremental history and penalties against a state rebuilt from the whole history, byte for byte.
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <random>
 
 #include "kernels/law/parameters.h"
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 
-namespace sortition::service::sequence_state_test {
+namespace sortition::service::text_test {
 namespace {
 
 using kernels::LogitEdit;
@@ -38,7 +38,7 @@ std::shared_ptr<SequenceSpec> Spec(float repetition, float frequency, float pres
   return spec;
 }
 
-// Returns the edits of a row, computed from the definition of the penalties without code of SequenceState.
+// Returns the edits of a row, computed from the definition of the penalties without code of Text.
 std::vector<LogitEdit> Expected(const SequenceSpec& spec, const std::vector<uint32_t>& history,
                                 uint32_t prompt_length) {
   std::map<uint32_t, LogitEdit> edits;
@@ -83,7 +83,7 @@ std::vector<uint32_t> Tokens(std::mt19937& random, size_t count) {
 
 // A state and its expected history.
 struct Pair {
-  std::unique_ptr<SequenceState> state;
+  std::unique_ptr<Text> state;
   std::vector<uint32_t> history;
   uint32_t prompt = 0;
 
@@ -100,7 +100,7 @@ struct Pair {
   }
   // Cuts and appends; reverts it half of the time.
   void Rewrite(std::mt19937& random, uint32_t to, const std::vector<uint32_t>& append) {
-    const SequenceState::Undo undo = state->Rewrite(to, append);
+    const Text::Undo undo = state->Rewrite(to, append);
     if (random() % 2 == 0) {
       state->Revert(undo);
       return;
@@ -115,7 +115,7 @@ class SequenceStateTest : public ::testing::TestWithParam<Penalties> {
  protected:
   Pair Build(std::mt19937& random, size_t tokens, uint32_t prompt, uint32_t kept) {
     const std::vector<uint32_t> history = Tokens(random, tokens);
-    return {SequenceState::Build(spec_, history, prompt, kept), history, prompt};
+    return {Text::Build(spec_, history, prompt, kept), history, prompt};
   }
   std::shared_ptr<SequenceSpec> spec_ =
       Spec(GetParam().repetition, GetParam().frequency, GetParam().presence, GetParam().scope);
@@ -192,7 +192,7 @@ TEST_P(SequenceStateTest, PiecesAddUpToTheWhole) {
   std::mt19937 random(8);
   const std::vector<uint32_t> history = Tokens(random, 1000);
   for (const uint32_t prompt : {0u, 1u, 64u, 333u, 1000u}) {
-    SequenceState::Builder builder(spec_, prompt, 128);
+    Text::Builder builder(spec_, prompt, 128);
     std::span<const uint32_t> rest = history;
     while (!rest.empty()) {
       const size_t piece = std::min<size_t>(rest.size(), random() % 100);
@@ -215,9 +215,9 @@ INSTANTIATE_TEST_SUITE_P(
         Penalties{1.1f, 0.1f, 0.0f, {.window = 33, .ignored_prefix = 90, .frequency_counts_prompt = true}},
         Penalties{1.4f, 0.2f, 0.0f, {.repetition_counts_prompt = false, .frequency_counts_prompt = true}}));
 
-TEST(SequenceState, KeepsPromisedHistoryAndLittleMore) {
+TEST(Text, KeepsPromisedHistoryAndLittleMore) {
   const auto spec = Spec(1.2f, 0.1f, 0);
-  Pair pair{SequenceState::Build(spec, {}, 0, 256), {}, 0};
+  Pair pair{Text::Build(spec, {}, 0, 256), {}, 0};
   std::mt19937 random(3);
   for (int i = 0; i < 20'000; ++i) {
     pair.Append(NextToken(random));
@@ -231,12 +231,12 @@ TEST(SequenceState, KeepsPromisedHistoryAndLittleMore) {
   ASSERT_NO_FATAL_FAILURE(pair.Check());
 }
 
-TEST(SequenceState, AppendOfAllKeptCanBeReverted) {
+TEST(Text, AppendOfAllKeptCanBeReverted) {
   const auto spec = Spec(1.2f, 0.1f, 0);
   const uint32_t kept = 128;
   std::mt19937 random(5);
   const std::vector<uint32_t> history = Tokens(random, 500);
-  Pair pair{SequenceState::Build(spec, history, 10, kept), history, 10};
+  Pair pair{Text::Build(spec, history, 10, kept), history, 10};
   for (int round = 0; round < 50; ++round) {
     const auto undo = pair.state->Rewrite(pair.state->position() - random() % kept, Tokens(random, kept));
     pair.state->Revert(undo);
@@ -246,15 +246,15 @@ TEST(SequenceState, AppendOfAllKeptCanBeReverted) {
   }
 }
 
-TEST(SequenceState, MemoryIsLinearInDistinctTokens) {
+TEST(Text, MemoryIsLinearInDistinctTokens) {
   auto spec = Spec(1.2f, 0, 0);
   spec->vocabulary = spec->live_vocabulary = 1'000'000;
   const std::vector<uint32_t> history(1000, 999'999);
-  EXPECT_LT(SequenceState::Build(spec, history, 1000, 4096)->bytes(), 16u << 10);
+  EXPECT_LT(Text::Build(spec, history, 1000, 4096)->bytes(), 16u << 10);
   // Nor does it grow with the history beyond the kept part.
   const std::vector<uint32_t> long_history(200'000, 999'999);
-  EXPECT_LT(SequenceState::Build(spec, long_history, 1000, 4096)->bytes(), 32u << 10);
+  EXPECT_LT(Text::Build(spec, long_history, 1000, 4096)->bytes(), 32u << 10);
 }
 
 }  // namespace
-}  // namespace sortition::service::sequence_state_test
+}  // namespace sortition::service::text_test

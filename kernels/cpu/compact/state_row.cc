@@ -1,5 +1,5 @@
 // First tokens by group maxima; sums by the whole rows' kernel.
-#include "kernels/cpu/state_row.h"
+#include "kernels/cpu/compact/state_row.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // Steps 1 to 3 of COMPACT.md, section 2, without sorting what is in order already. The other steps are the law's.
-#include "kernels/cpu/decide_listed.h"
+#include "kernels/cpu/compact/decide_listed.h"
 
 #include <algorithm>
 #include <bit>

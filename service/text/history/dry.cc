@@ -1,10 +1,10 @@
 // Repetitions of the end of a history.
-#include "service/text/dry.h"
+#include "service/text/history/dry.h"
 
 #include <algorithm>
 #include <span>
 
-#include "service/text/token_sort.h"
+#include "service/text/history/token_sort.h"
 
 namespace sortition::service {
 namespace {

@@ -1,5 +1,5 @@
 // The indexes of DRY, of n-grams and of the watermark's contexts.
-#include "service/text/history_index.h"
+#include "service/text/history/history_index.h"
 
 namespace sortition::service {
 

@@ -1,5 +1,5 @@
 // Layers of context indexes.
-#include "service/text/shared_contexts.h"
+#include "service/text/history/shared_contexts.h"
 
 #include <algorithm>
 

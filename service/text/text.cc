@@ -1,5 +1,5 @@
 // Incremental history and counts of one sequence.
-#include "service/text/sequence_state.h"
+#include "service/text/text.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/law/watermark.h"
-#include "service/text/scope_counts.h"
+#include "service/text/history/scope_counts.h"
 
 namespace sortition::service {
 namespace {
@@ -52,7 +52,7 @@ std::unique_ptr<HistoryIndex> MakeIndex(const SequenceSpec& spec, const TokenLog
 
 }  // namespace
 
-SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
+Text::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt_length, uint32_t kept_history)
     : spec_(std::move(spec)),
       prompt_length_(prompt_length),
       kept_history_(kept_history),
@@ -60,7 +60,7 @@ SequenceState::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32
       phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
       index_(MakeIndex(*spec_, log_)) {}
 
-void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
+void Text::Builder::Add(std::span<const uint32_t> tokens) {
   for (uint32_t token : tokens) {
     if (CountsWholeHistory(*spec_) && InScope(*spec_, prompt_length_, log_.length())) {
       uncounted_.push_back(ChangeOf(prompt_length_, log_.length(), token, 1));
@@ -74,31 +74,29 @@ void SequenceState::Builder::Add(std::span<const uint32_t> tokens) {
   }
 }
 
-uint64_t SequenceState::Builder::bytes() const {
+uint64_t Text::Builder::bytes() const {
   return sizeof(*this) + spec_->bytes() + log_.bytes() + phases_.bytes() + (index_ ? index_->bytes() : 0) +
          counts_.bytes() + uncounted_.capacity() * sizeof(CountChange);
 }
 
-std::unique_ptr<SequenceState> SequenceState::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
+std::unique_ptr<Text> Text::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
   if (!CountsWholeHistory(*spec_)) uncounted_ = CountScope(*spec_, prompt_length_, log_);
   counts_.Apply(spec_->history.scope, *spec_, &uncounted_);
-  return std::unique_ptr<SequenceState>(
-      new SequenceState(std::move(spec), std::move(log_), prompt_length_, kept_history_,
-                        std::make_shared<PenaltyCounts>(std::move(counts_)), std::move(phases_), std::move(index_)));
+  return std::unique_ptr<Text>(new Text(std::move(spec), std::move(log_), prompt_length_, kept_history_,
+                                        std::make_shared<PenaltyCounts>(std::move(counts_)), std::move(phases_),
+                                        std::move(index_)));
 }
 
-std::unique_ptr<SequenceState> SequenceState::Build(std::shared_ptr<const SequenceSpec> spec,
-                                                    std::span<const uint32_t> tokens, uint32_t prompt_length,
-                                                    uint32_t kept_history) {
+std::unique_ptr<Text> Text::Build(std::shared_ptr<const SequenceSpec> spec, std::span<const uint32_t> tokens,
+                                  uint32_t prompt_length, uint32_t kept_history) {
   Builder builder(spec, prompt_length, kept_history);
   builder.Add(tokens);
   return builder.Finish(std::move(spec));
 }
 
-SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length,
-                             uint32_t kept_history, std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases,
-                             std::unique_ptr<HistoryIndex> index)
+Text::Text(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
+           std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases, std::unique_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
       penalises_(spec_->penalises()),
       kept_history_(kept_history),
@@ -110,13 +108,13 @@ SequenceState::SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog 
       counts_(std::move(counts)),
       index_(std::move(index)) {}
 
-uint64_t SequenceState::bytes() const {
+uint64_t Text::bytes() const {
   return sizeof(*this) + log_.bytes() + phases_.bytes() + counts_->bytes() +
          uncounted_.capacity() * sizeof(CountChange) + (index_ ? index_->bytes() : 0) +
          (merged_ ? merged_->capacity() * sizeof(LogitEdit) : 0);
 }
 
-void SequenceState::CountWithinPhase() {
+void Text::CountWithinPhase() {
   SettledCounts();
   if (phase() == counted_phase_) return;
   const PhaseOptions& options = spec_->Within(phase());
@@ -127,12 +125,12 @@ void SequenceState::CountWithinPhase() {
   counted_phase_ = phase();
 }
 
-uint64_t SequenceState::LendCost(const StepChanges& changes) const {
+uint64_t Text::LendCost(const StepChanges& changes) const {
   const bool copies = (shared_ && !uncounted_.empty()) || phase() != counted_phase_ || !changes.empty();
   return 2 * changes.size() + (copies ? counts_->edits().size() : 0);
 }
 
-std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits(const StepChanges& changes) {
+std::shared_ptr<const std::vector<LogitEdit>> Text::LendEdits(const StepChanges& changes) {
   CountWithinPhase();
   if (changes.empty()) {
     lent_ = true;
@@ -144,7 +142,7 @@ std::shared_ptr<const std::vector<LogitEdit>> SequenceState::LendEdits(const Ste
   return merged_;
 }
 
-std::optional<kernels::NoiseKey> SequenceState::marked_noise() const {
+std::optional<kernels::NoiseKey> Text::marked_noise() const {
   const HistoryOptions& options = spec_->history;
   if (options.watermark_width == 0 || (index_ && index_->RepeatsMarkedContext(log_))) return std::nullopt;
   uint32_t context[law::kMaxWatermarkWidth];
@@ -153,13 +151,13 @@ std::optional<kernels::NoiseKey> SequenceState::marked_noise() const {
   return law::WatermarkNoise(options.watermark_key, {context, width});
 }
 
-void SequenceState::LeaveLoan() {
+void Text::LeaveLoan() {
   shared_ |= lent_;
   lent_ = false;
   if (std::exchange(merged_lent_, false)) merged_ = nullptr;
 }
 
-const PenaltyCounts& SequenceState::SettledCounts() {
+const PenaltyCounts& Text::SettledCounts() {
   if (uncounted_.empty()) return *counts_;
   if (lent_ || shared_) {
     counts_ = std::make_shared<PenaltyCounts>(*counts_);
@@ -169,7 +167,7 @@ const PenaltyCounts& SequenceState::SettledCounts() {
   return *counts_;
 }
 
-void SequenceState::Commit(RowResult* result) {
+void Text::Commit(RowResult* result) {
   SORTITION_CHECK(!result->outputs.empty());
   EndLoan();
   for (const kernels::RowOutput& output : result->outputs) {
@@ -180,32 +178,32 @@ void SequenceState::Commit(RowResult* result) {
   result->end = text_end();
 }
 
-void SequenceState::Append(uint32_t token) {
+void Text::Append(uint32_t token) {
   Push(token);
   if (IsLong(uncounted_, *counts_)) SettledCounts();
   Trim(*spec_, kept_history_, &log_, &phases_);
 }
 
-void SequenceState::Count(uint32_t position, int32_t change) {
+void Text::Count(uint32_t position, int32_t change) {
   if (!InScope(*spec_, prompt_length_, position)) return;
   const CountChange counted = ChangeOf(prompt_length_, position, log_.at(position), change);
   if (!uncounted_.empty() && counted.Reverts(uncounted_.back())) return uncounted_.pop_back();
   uncounted_.push_back(counted);
 }
 
-void SequenceState::Push(uint32_t token) {
+void Text::Push(uint32_t token) {
   log_.Push(token);
   if (index_) index_->Pushed(log_);
   Pushed();
 }
 
-void SequenceState::PushAhead(uint32_t token) {
+void Text::PushAhead(uint32_t token) {
   log_.Push(token);
   if (index_) index_->PushedAhead(log_);
   Pushed();
 }
 
-void SequenceState::Pushed() {
+void Text::Pushed() {
   const std::vector<Phase>& phases = spec_->history.phases;
   if (!phases.empty()) phases_.Pushed(phases, log_, position(), prompt_length_);
   if (!penalises_) return;
@@ -215,7 +213,7 @@ void SequenceState::Pushed() {
   if (window != 0 && length > window) Count(length - 1 - window, -1);
 }
 
-SequenceState::Undo SequenceState::Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append) {
+Text::Undo Text::Rewrite(std::optional<uint32_t> truncate_to, std::span<const uint32_t> append) {
   Undo undo;
   undo.prompt_length = prompt_length_;
   if (truncate_to && *truncate_to < position()) {
@@ -227,14 +225,14 @@ SequenceState::Undo SequenceState::Rewrite(std::optional<uint32_t> truncate_to, 
   return undo;
 }
 
-void SequenceState::Revert(const Undo& undo) {
+void Text::Revert(const Undo& undo) {
   Truncate(position() - undo.appended);
   prompt_length_ = undo.prompt_length;
   phases_.Cut(spec_->history.phases, position(), prompt_length_);
   for (uint32_t token : undo.removed) Push(token);
 }
 
-void SequenceState::Uncount(uint32_t to) {
+void Text::Uncount(uint32_t to) {
   if (!penalises_) return;
   const uint32_t window = spec_->history.scope.window;
   for (uint32_t length = position(); length > to; --length) {
@@ -243,26 +241,26 @@ void SequenceState::Uncount(uint32_t to) {
   }
 }
 
-void SequenceState::CutLog(uint32_t to) {
+void Text::CutLog(uint32_t to) {
   log_.Truncate(to);
   prompt_length_ = std::min(prompt_length_, to);
   phases_.Cut(spec_->history.phases, position(), prompt_length_);
 }
 
-void SequenceState::Truncate(uint32_t to) {
+void Text::Truncate(uint32_t to) {
   SORTITION_CHECK(to >= lowest_truncation() && to <= position());
   for (uint32_t length = position(); index_ && length > to; --length) index_->Popping(log_, length);
   Uncount(to);
   CutLog(to);
 }
 
-bool SequenceState::ReadsAnew(const SequenceSpec& spec) const {
+bool Text::ReadsAnew(const SequenceSpec& spec) const {
   return (spec.penalises() && !SameCounts(spec, *spec_)) ||
          (!spec.history.phases.empty() && !SamePhases(spec, *spec_)) ||
          (HistoryIndex::Needed(spec.history) && !HistoryIndex::Same(spec.history, spec_->history));
 }
 
-std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
+std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
   const bool has_all = log_.kept_from() == 0;
   const bool same_counts = SameCounts(*spec, *spec_);
   const bool same_phases = SamePhases(*spec, *spec_);
@@ -302,8 +300,8 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
     counts = shares ? counts_ : std::make_shared<PenaltyCounts>(scope, options, *counts_);
     shared_ |= shares;
   }
-  std::unique_ptr<SequenceState> child(new SequenceState(std::move(spec), log_, prompt_length_, kept_history_,
-                                                         std::move(counts), std::move(phases), std::move(index)));
+  std::unique_ptr<Text> child(new Text(std::move(spec), log_, prompt_length_, kept_history_, std::move(counts),
+                                       std::move(phases), std::move(index)));
   child->counted_phase_ = phase;
   child->shared_ = shares;
   child->uncounted_ = std::move(uncounted);
@@ -312,7 +310,7 @@ std::unique_ptr<SequenceState> SequenceState::Fork(std::shared_ptr<const Sequenc
   return child;
 }
 
-std::vector<uint32_t> SequenceState::Tokens() const {
+std::vector<uint32_t> Text::Tokens() const {
   std::vector<uint32_t> tokens;
   tokens.reserve(log_.length() - log_.kept_from());
   for (uint32_t position = log_.kept_from(); position < log_.length(); ++position) tokens.push_back(log_.at(position));

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "service/text/context_index.h"
-#include "service/text/token_log.h"
+#include "service/text/history/context_index.h"
+#include "service/text/history/token_log.h"
 
 namespace sortition::service {
 

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "kernels/row.h"
-#include "service/text/history_index.h"
-#include "service/text/penalty_counts.h"
+#include "service/text/history/history_index.h"
+#include "service/text/history/penalty_counts.h"
+#include "service/text/history/token_log.h"
 #include "service/text/row_result.h"
 #include "service/text/sequence_spec.h"
 #include "service/text/step_changes.h"
 #include "service/text/text_end.h"
-#include "service/text/token_log.h"
 
 namespace sortition::service {
 
@@ -28,7 +28,7 @@ inline uint64_t LowestTruncation(const SequenceSpec& spec, const TokenLog& log) 
 }
 
 // Not thread-safe. The caller has checked token ids against the live vocabulary.
-class SequenceState {
+class Text {
  public:
   // Builds a state from a history that arrives in pieces. Uses the memory of the state. Not thread-safe.
   class Builder {
@@ -41,7 +41,7 @@ class SequenceState {
     const SequenceSpec& spec() const { return *spec_; }
     uint64_t bytes() const;
     // Requires prompt_length() <= length(). Called once. `spec` may differ from the builder's only in its seed.
-    std::unique_ptr<SequenceState> Finish(std::shared_ptr<const SequenceSpec> spec);
+    std::unique_ptr<Text> Finish(std::shared_ptr<const SequenceSpec> spec);
 
    private:
     const std::shared_ptr<const SequenceSpec> spec_;
@@ -54,9 +54,8 @@ class SequenceState {
     std::unique_ptr<HistoryIndex> index_;  // null if no option needs one
   };
 
-  static std::unique_ptr<SequenceState> Build(std::shared_ptr<const SequenceSpec> spec,
-                                              std::span<const uint32_t> tokens, uint32_t prompt_length,
-                                              uint32_t kept_history);
+  static std::unique_ptr<Text> Build(std::shared_ptr<const SequenceSpec> spec, std::span<const uint32_t> tokens,
+                                     uint32_t prompt_length, uint32_t kept_history);
 
   uint32_t position() const { return log_.length(); }
   // Returns the tokens that are kept: all of them if `kept_history` was not exceeded.
@@ -123,13 +122,13 @@ class SequenceState {
   // Returns a state that continues this one from `position`, between lowest_truncation() and position(), under `spec`,
   // which has the same vocabulary sizes. Null if its options look at more of the history than is kept. The two share
   // equal parts.
-  std::unique_ptr<SequenceState> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
+  std::unique_ptr<Text> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
   // Returns true if Fork under `spec` reads the tokens of the history anew, which takes a time in proportion to them.
   bool ReadsAnew(const SequenceSpec& spec) const;
 
  private:
-  SequenceState(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
-                std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases, std::unique_ptr<HistoryIndex> index);
+  Text(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
+       std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases, std::unique_ptr<HistoryIndex> index);
 
   // Returns the counts of all tokens.
   const PenaltyCounts& SettledCounts();

@@ -14,7 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
-#include "service/text/token_log.h"
+#include "service/text/history/token_log.h"
 
 namespace sortition::service {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 
 namespace sortition::service {
 

@@ -1,5 +1,5 @@
 // The trie of contexts.
-#include "service/text/context_index.h"
+#include "service/text/history/context_index.h"
 
 #include <algorithm>
 

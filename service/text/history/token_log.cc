@@ -1,5 +1,5 @@
 // Chunks of tokens, each with the hash of the tokens before it.
-#include "service/text/token_log.h"
+#include "service/text/history/token_log.h"
 
 #include <algorithm>
 

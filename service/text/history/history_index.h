@@ -5,11 +5,11 @@
 #include <memory>
 #include <optional>
 
-#include "service/text/context_index.h"
-#include "service/text/dry.h"
+#include "service/text/history/context_index.h"
+#include "service/text/history/dry.h"
+#include "service/text/history/shared_contexts.h"
+#include "service/text/history/token_log.h"
 #include "service/text/history_options.h"
-#include "service/text/shared_contexts.h"
-#include "service/text/token_log.h"
 
 namespace sortition::service {
 

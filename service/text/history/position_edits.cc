@@ -1,5 +1,5 @@
 // One list for many positions, changed from one to the next.
-#include "service/text/position_edits.h"
+#include "service/text/history/position_edits.h"
 
 #include <algorithm>
 #include <utility>

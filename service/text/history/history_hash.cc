@@ -1,5 +1,5 @@
 // The history hash: a sequence of 64-bit mixes.
-#include "service/text/history_hash.h"
+#include "service/text/history/history_hash.h"
 
 #include <bit>
 

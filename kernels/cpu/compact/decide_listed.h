@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "kernels/compact_row.h"
-#include "kernels/cpu/decide_row.h"
+#include "kernels/cpu/compact/decide_row.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/row.h"
 

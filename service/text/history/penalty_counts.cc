@@ -1,11 +1,11 @@
 // Turns counts into edits.
-#include "service/text/penalty_counts.h"
+#include "service/text/history/penalty_counts.h"
 
 #include <algorithm>
 #include <span>
 
 #include "kernels/law/parameters.h"
-#include "service/text/token_sort.h"
+#include "service/text/history/token_sort.h"
 
 namespace sortition::service {
 namespace {

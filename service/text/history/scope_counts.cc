@@ -1,5 +1,5 @@
 // Counts from tokens.
-#include "service/text/scope_counts.h"
+#include "service/text/history/scope_counts.h"
 
 #include <algorithm>
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "service/text/penalty_counts.h"
+#include "service/text/history/penalty_counts.h"
+#include "service/text/history/token_log.h"
 #include "service/text/sequence_spec.h"
-#include "service/text/token_log.h"
 
 namespace sortition::service {
 

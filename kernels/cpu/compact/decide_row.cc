@@ -1,5 +1,5 @@
 // Lists the changed row from its first token to the last one that its filters need.
-#include "kernels/cpu/decide_row.h"
+#include "kernels/cpu/compact/decide_row.h"
 
 #include <algorithm>
 #include <span>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/cpu/changed_tokens.h"
-#include "kernels/cpu/decide_listed.h"
-#include "kernels/cpu/describe.h"
+#include "kernels/cpu/compact/decide_listed.h"
+#include "kernels/cpu/compact/describe.h"
 #include "kernels/cpu/filter.h"
 #include "kernels/cpu/one_edit.h"
 #include "kernels/cpu/race.h"

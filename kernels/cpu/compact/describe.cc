@@ -1,5 +1,5 @@
 // Sums and ranks of a distribution.
-#include "kernels/cpu/describe.h"
+#include "kernels/cpu/compact/describe.h"
 
 #include <algorithm>
 #include <bit>
