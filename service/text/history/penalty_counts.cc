@@ -65,22 +65,31 @@ PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& opti
 
 void PenaltyCounts::Apply(const PenaltyScope& scope, const PhaseOptions& options, std::vector<CountChange>* changes) {
   SumChanges(changes);
+  const bool one_by_one = changes->size() <= 4;  // tokens come and go
   std::vector<LogitEdit> new_edits;
   std::vector<TokenOccurrences> new_counts;
   bool erases = false;
   auto at = edits_.begin();
   for (const CountChange& change : *changes) {
     at = std::ranges::lower_bound(at, edits_.end(), change.token, {}, &LogitEdit::token);
+    const ptrdiff_t index = at - edits_.begin();
     const bool known = at != edits_.end() && at->token == change.token;
-    TokenOccurrences count = known ? counts_[at - edits_.begin()] : TokenOccurrences{};
+    TokenOccurrences count = known ? counts_[index] : TokenOccurrences{};
     count.in_prompt += static_cast<uint32_t>(change.in_prompt);
     count.in_output += static_cast<uint32_t>(change.in_output);
     const LogitEdit edit = MakeEdit(scope, options, known ? *at : LogitEdit{.token = change.token}, count);
-    if (known) {
+    const bool counts = count.all() != 0 || Listed(edit);
+    if (known && (counts || !one_by_one)) {
       *at = edit;
-      counts_[at - edits_.begin()] = count;
-      erases |= count.all() == 0 && !Listed(edit);
-    } else if (count.all() != 0) {
+      counts_[index] = count;
+      erases |= !counts;
+    } else if (known) {
+      at = edits_.erase(at);
+      counts_.erase(counts_.begin() + index);
+    } else if (counts && one_by_one) {
+      at = edits_.insert(at, edit);
+      counts_.insert(counts_.begin() + index, count);
+    } else if (counts) {
       new_edits.push_back(edit);
       new_counts.push_back(count);
     }
