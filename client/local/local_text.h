@@ -1,5 +1,5 @@
 // A text in this process. LocalSequence, LocalCuda, CudaStream and a client in process are made of it: they ask the
-// service's own code (service/row) in plain values, and bring the kernels.
+// service's own code (service/text) in plain values, and bring the kernels.
 #pragma once
 
 #include <cstdint>

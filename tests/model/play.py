@@ -97,7 +97,8 @@ class Player:
                                          self.world["live"])
             if text.effect.refusals:
                 # A server names one of several mistakes.
-                return None, text.effect.refusals + refusals(p, self.world["live"])
+                return None, [*text.effect.refusals, *refusals(p, self.world["live"]),
+                              *refusals(text.effect.p, self.world["live"])]
             p, mark_id = text.effect.p, text.effect.mark_id
         elif plan["open"].get("watermark_key_id"):
             return None, [Refused("CONTRADICTION", "open.watermark_key_id")]

@@ -305,13 +305,13 @@ const std::map<std::string, std::function<std::string()>>& Provocations() {
   return provocations;
 }
 
-// No refusal names these: they end streams and connections, forget, or make a worker wait. A field beyond
-// max_ignored_fields is refused as an unknown one.
+// No refusal names these: they end streams and connections, forget, make a worker wait, or ask for a whole row. A field
+// beyond max_ignored_fields is refused as an unknown one.
 const std::set<std::string>& Silent() {
   static const std::set<std::string> silent = {
       "max_connections",    "stream_unanswered_bytes", "stream_unanswered_rows", "stalled_write",
       "max_stream_age",     "max_shard_answer_bytes",  "sequence_ttl",           "replay_guard",
-      "max_ignored_fields", "min_ping_interval",
+      "max_ignored_fields", "min_ping_interval",       "max_required_tokens",
   };
   return silent;
 }
