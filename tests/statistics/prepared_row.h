@@ -31,10 +31,10 @@ class PreparedRow {
     request_.has_allowed_tokens = !allowed_.empty();
     request_.allowed_tokens = allowed_;
     RowOutput answer;
-    Row raw = LayRow(request_, {}, &scratch_);
+    RowView raw = LayRow(request_, {}, &scratch_);
     SORTITION_CHECK(ReadRow(kernels_, request_, &scratch_, &raw, &answer));
     SORTITION_CHECK(ChangeRow(kernels_, request_, raw, &scratch_, &row_, &answer));
-    scale_ = ScaleOf(parameters_, row_.max_key);
+    scale_ = MakeRowScale(parameters_, row_.max_key);
     kept_ = Filter(kernels_, request_, row_, scale_, &scratch_);
   }
   PreparedRow(const PreparedRow&) = delete;
@@ -94,7 +94,7 @@ class PreparedRow {
   RowParameters parameters_;
   RowRequest request_;
   Scratch scratch_;
-  Row row_;
+  RowView row_;
   RowScale scale_;
   Kept kept_;
 };

@@ -96,7 +96,7 @@ Drawn Draw(const Bounds& bounds, const RowParameters& parameters, const kernels:
   if (parameters.greedy) return {first.token, computed->count()};
   const Ranked last = LastKept(bounds, parameters, first.key, computed);
   const Scale scale = ScaleAt(parameters, KeyBits(first.key));
-  const DrawKey draw = KeyOf(noise);
+  const DrawKey draw = ToDrawKey(noise);
   // The winner's race key is at most this: the smallest upper bound of a certainly kept token.
   int64_t most = INT64_MAX;
   for (u32 i = 0; i < tokens; ++i) {
@@ -158,7 +158,7 @@ Drawn DrawFromMaxima(const LazyRow& row, const RowParameters& parameters, const 
     return {std::min_element(known.begin(), known.end())->token, computed};
   }
   const Scale scale = ScaleAt(parameters, KeyBits(max_key));
-  const DrawKey draw = KeyOf(noise);
+  const DrawKey draw = ToDrawKey(noise);
   Ranked last = {1, ~0u};
   if (parameters.top_k != 0 && parameters.top_k < row.vocabulary) {
     // The top_k largest maxima belong to top_k tokens, one of each group.
