@@ -19,7 +19,8 @@ Policy, PolicyEffect = policies_pb2.Policy, sampling_pb2.PolicyEffect
 
 # Parts of the contract that other suites test, with the folder of the suite.
 OUT_OF_SCOPE = {
-    "open.receipts": "tests/verifier", "policy.receipts": "tests/e2e", "step.logits.shard": "tests/python",
+    "open.receipts": "tests/verifier", "policy.receipts": "tests/e2e", "policy.max_priority": "tests/policy",
+    "step.logits.shard": "tests/python",
     "step.logits.ready": "tests/python", "step.trace": "tests/traces",
     # Memory that worker and server share.
     **{f"{tensor}.source.region": "tests/e2e" for tensor in (
