@@ -2,7 +2,6 @@
 #include "service/sequence/sequence_table.h"
 
 #include <iterator>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -236,8 +235,9 @@ SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& tenant) {
 bool SequenceTable::ForgetOneOf(absl::string_view tenant, absl::Time now) {
   const auto found = accounts_.find(tenant);
   if (found == accounts_.end()) return false;
-  for (Entry* const entry : found->second->entries | std::views::reverse) {
-    if (ForgetIfIdle(by_key_.at(&entry->key), now)) return true;
+  const std::list<Entry*>& entries = found->second->entries;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (ForgetIfIdle(by_key_.at(&(*entry)->key), now)) return true;
   }
   return false;
 }
@@ -245,9 +245,8 @@ bool SequenceTable::ForgetOneOf(absl::string_view tenant, absl::Time now) {
 bool SequenceTable::ForgetBeyondShare(const TenantsByUse& by_use, uint64_t bound, absl::string_view tenant,
                                       absl::Time now) {
   const uint64_t share = bound / (by_use.size() + (accounts_.contains(tenant) ? 0 : 1));
-  for (const auto& [use, larger] : by_use | std::views::reverse) {
-    if (use <= share) break;
-    if (ForgetOneOf(larger, now)) return true;
+  for (auto larger = by_use.rbegin(); larger != by_use.rend() && larger->first > share; ++larger) {
+    if (ForgetOneOf(larger->second, now)) return true;
   }
   return ForgetOneOf(tenant, now);
 }

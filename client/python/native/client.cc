@@ -69,8 +69,9 @@ struct StepMemory {
 // A step whose caller waits for it, unless a signal's handler raises an exception. Without one the caller destroys the
 // memory. After one the later of the caller and the answer does, under the GIL.
 struct AwaitedStep {
+  explicit AwaitedStep(std::unique_ptr<StepMemory> read) : memory(std::move(read)) {}
   std::unique_ptr<StepMemory> memory;
-  std::vector<client::RowResult> results = {};
+  std::vector<client::RowResult> results;
   std::atomic<bool> one_is_over = false;
 };
 
