@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 
@@ -26,7 +27,8 @@ std::unique_ptr<process::ServerProcess> StartServer(const std::vector<std::strin
 namespace {
 
 std::string OutputPath(const std::string& part) {
-  return ::testing::TempDir() + "output-" + ::testing::UnitTest::GetInstance()->current_test_info()->name() + part;
+  const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
+  return absl::StrCat(::testing::TempDir(), "output-", test.test_suite_name(), "-", test.name(), part);
 }
 
 }  // namespace
