@@ -51,7 +51,7 @@ Engine::Engine(Options options)
       missing_devices_(std::move(options.missing_devices)),
       clients_(limits_, options.clock),
       sequences_(limits_, options.clock, options.observer),
-      replays_(limits_, options.clock, &entropy_),
+      ledger_(limits_, options.clock, &entropy_),
       regions_(limits_, &entropy_),
       masks_(limits_.max_mask_bytes),
       checkpoint_key_(options.checkpoint_key ? *options.checkpoint_key : CheckpointKey::Random(&entropy_)),

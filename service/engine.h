@@ -15,11 +15,11 @@
 #include "service/clock.h"
 #include "service/entropy.h"
 #include "service/event_log.h"
+#include "service/ledger.h"
 #include "service/limits.h"
 #include "service/memory/mask_memory.h"
 #include "service/memory/region_table.h"
 #include "service/observer.h"
-#include "service/sequence/replay_budget.h"
 #include "service/sequence/sequence_table.h"
 #include "service/text/checkpoint.h"
 
@@ -70,7 +70,7 @@ class Engine {
   absl::Duration slow_step() const { return slow_step_; }
   ClientAccounts& clients() { return clients_; }
   SequenceTable& sequences() { return sequences_; }
-  ReplayBudget& replays() { return replays_; }
+  Ledger& ledger() { return ledger_; }
   RegionTable& regions() { return regions_; }
   MaskMemory& masks() { return masks_; }
   const CheckpointKey& checkpoint_key() const { return checkpoint_key_; }
@@ -97,7 +97,7 @@ class Engine {
   const std::vector<MissingDevice> missing_devices_;
   ClientAccounts clients_;
   SequenceTable sequences_;
-  ReplayBudget replays_;
+  Ledger ledger_;
   RegionTable regions_;
   MaskMemory masks_;
   const CheckpointKey checkpoint_key_;

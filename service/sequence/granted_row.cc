@@ -18,10 +18,9 @@ void EndGrant(const RowSequence& sequence, uint64_t ticket) {
 
 }  // namespace
 
-std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
-                                                     RewriteAllowance* rewrites) {
+std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan, Bill* bill) {
   if (sequence.state == nullptr) return StepGrant();
-  auto begun = sequence.state->Begin(sequence.owner, plan.intent, plan.ahead, rewrites);
+  auto begun = sequence.state->Begin(sequence.owner, plan.intent, plan.ahead, bill);
   if (auto* refusal = std::get_if<Refusal>(&begun)) {
     if (!refusal->field.empty()) refusal->field = absl::StrCat(StepRowField(plan.row), ".", refusal->field);
     return begun;

@@ -33,11 +33,10 @@ struct RowSequence {
   std::shared_ptr<ReceiptChain> receipts = nullptr;  // set if the sequence has receipts
 };
 
-// Asks the sequence to run the row. Returns an empty grant if it keeps no state. `rewrites` bounds the rewrites of a
-// whole step, as Sequence::Begin says. A refusal names the field of the step's row, and the sequence is as it was.
+// Asks the sequence to run the row. Returns an empty grant if it keeps no state. `bill` is charged as
+// Sequence::Begin says. A refusal names the field of the step's row, and the sequence is as it was.
 // Thread-safe.
-std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
-                                                     RewriteAllowance* rewrites);
+std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan, Bill* bill);
 
 // A row with the data that it runs with.
 struct GrantedRow {

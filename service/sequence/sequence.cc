@@ -36,13 +36,6 @@ bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
 
 }  // namespace
 
-Refusal TooManyEdits(bool is_first) {
-  return {is_first ? Reason::kTooMany : Reason::kOverloaded, "position", Bounds::max_step_edits().Text(),
-          is_first ? "the row's positions see more edits of logits than that"
-                   : "together with rows before this one, its positions see more edits of logits than that",
-          is_first ? absl::ZeroDuration() : absl::Milliseconds(1)};
-}
-
 Sequence::Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history)
     : kept_history_(kept_history), owner_(owner), spec_(std::move(spec)), spec_bytes_(spec_->bytes()) {}
 
@@ -81,7 +74,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
 }
 
-std::optional<Refusal> Sequence::CheckRewrites(const StepIntent& intent, RewriteAllowance* allowance) const {
+std::optional<Refusal> Sequence::CheckRewrites(const StepIntent& intent, Bill* bill) const {
   if (intent.truncate_to &&
       (*intent.truncate_to > state_->position() || *intent.truncate_to < state_->lowest_truncation())) {
     return HistoryRequired("truncate_to", KeptPositions(*state_), KeptTokens(*state_));
@@ -93,15 +86,14 @@ std::optional<Refusal> Sequence::CheckRewrites(const StepIntent& intent, Rewrite
   }
   const uint32_t removed = intent.truncate_to ? state_->position() - *intent.truncate_to : 0;
   const uint64_t rewritten = removed + intent.append_tokens.size();
-  const uint64_t cost = state_->rewrite_cost();
-  if (allowance == nullptr || rewritten == 0 || allowance->Take(rewritten * cost)) return std::nullopt;
-  return HistoryRequired(removed > 0 ? "truncate_to" : "append_tokens", Bounds::max_rewritten_tokens().Text(),
-                         absl::StrCat("the row rewrites ", rewritten, " tokens, each of which counts ", cost,
-                                      " times; the rows of the message before this one have left ", allowance->left()));
+  if (bill == nullptr || bill->Take(price::kRewrittenToken * RewriteTimes(*spec_) * rewritten)) return std::nullopt;
+  Refusal refusal = bill->TooMuch(removed > 0 ? "truncate_to" : "append_tokens");
+  refusal.reason = Reason::kHistoryRequired;  // a history is taken in pieces
+  return refusal;
 }
 
 std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                            const TokenTree& ahead, RewriteAllowance* rewrites) {
+                                                            const TokenTree& ahead, Bill* bill) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
@@ -114,7 +106,7 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
     return Refusal{Reason::kStaleStep, "step_id", absl::StrCat("> ", last_->step_id), "a later step has been answered"};
   }
   if (!state_) return NoHistory("request_id");
-  if (auto refusal = CheckRewrites(intent, rewrites)) return *std::move(refusal);
+  if (auto refusal = CheckRewrites(intent, bill)) return *std::move(refusal);
   const bool is_rewritten = intent.truncate_to || !intent.append_tokens.empty();
   Text::Undo undo = state_->Rewrite(intent.truncate_to, intent.append_tokens);
   if (state_->position() != intent.position || state_->history_hash() != intent.history_hash) {
@@ -136,13 +128,11 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
         Reason::kCheckpointRefused, "checkpoint", absl::StrCat("position ", intent.position),
         absl::StrCat("is of the step before position ", intent.checkpoint->position, ", or of another text")};
   }
-  EditAllowance* const allowed = rewrites != nullptr ? &rewrites->edits : nullptr;
-  const bool is_first = allowed == nullptr || allowed->is_whole();
-  PositionViews views = LookAhead(state_.get(), ahead, intent.edits_use, allowed);
+  PositionViews views = LookAhead(state_.get(), ahead, intent.edits_use, bill);
   if (views.size() <= ahead.tokens.size()) {
     state_->EndLoan();
     state_->Revert(undo);
-    return TooManyEdits(is_first);
+    return bill->TooMuch("position");
   }
   in_flight_ = InFlight{next_ticket_++, intent.step_id, intent.options_digest, std::move(undo),
                         BytesAhead(views, intent.edits_use)};
@@ -174,7 +164,7 @@ void Sequence::Abort(uint64_t ticket) {
 
 std::variant<std::unique_ptr<Text>, Refusal> Sequence::Fork(const SequenceOwner& owner,
                                                             std::shared_ptr<const SequenceSpec> spec,
-                                                            std::optional<uint32_t> position) {
+                                                            std::optional<uint32_t> position, Bill* bill) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "", "", "a step of this sequence has not been answered yet"};
@@ -183,10 +173,9 @@ std::variant<std::unique_ptr<Text>, Refusal> Sequence::Fork(const SequenceOwner&
   if (at < state_->lowest_truncation() || at > state_->position()) {
     return HistoryRequired("position", KeptPositions(*state_), KeptTokens(*state_));
   }
-  if (at > kMaxRereadTokens && state_->ReadsAnew(*spec)) {
-    return HistoryRequired("", Bounds::max_reread_tokens().Text(),
-                           absl::StrCat("the child's options look at the history of ", at,
-                                        " tokens in another way than the parent's, so that it is read anew"));
+  if (!bill->Take(state_->ForkCost(*spec, at))) {
+    return HistoryRequired("", Bounds::max_piece_work().Text(),
+                           absl::StrCat("the fork of ", at, " tokens asks for more work; send the history"));
   }
   std::unique_ptr<Text> child = state_->Fork(std::move(spec), at);
   if (child == nullptr) {

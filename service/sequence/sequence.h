@@ -15,6 +15,7 @@
 #include "kernels/row.h"
 #include "service/limits.h"
 #include "service/refusal.h"
+#include "service/text/cost.h"
 #include "service/text/look_ahead.h"
 #include "service/text/row_plan.h"
 #include "service/text/row_result.h"
@@ -36,29 +37,6 @@ struct SequencePosition {
   uint64_t last_step_id = 0;
 };
 
-// Bounds the tokens that the steps of one message may cut off histories and append to them: some 10 ms of work, in
-// which the thread serves no other stream. The first row that rewrites is always allowed; longer rewrites are
-// histories, which are taken in pieces. Beside it stands the bound of the edits that the rows see.
-class RewriteAllowance {
- public:
-  EditAllowance edits;
-
-  // `cost`: tokens, by Text::rewrite_cost(). Returns false, and takes nothing, if it is too much.
-  bool Take(uint64_t cost) {
-    if (cost > left_ && left_ < kMaxRewrittenTokens) return false;
-    left_ -= std::min(cost, left_);
-    return true;
-  }
-  uint64_t left() const { return left_; }
-
- private:
-  uint64_t left_ = kMaxRewrittenTokens;
-};
-
-// Returns the refusal of a row for which RewriteAllowance::edits does not suffice. `is_first`: no row before it took
-// any.
-Refusal TooManyEdits(bool is_first);
-
 // Grant: the right to run a step, with the history that it sees at each position. The ticket identifies its result.
 struct StepGrant {
   uint64_t ticket = 0;
@@ -77,10 +55,10 @@ class Sequence {
                                                    std::unique_ptr<Text>* replayed);
 
   // Starts a step. Returns the grant, or the step's result if it was answered already, or a refusal, which changes
-  // nothing. `ahead`: tokens after which the step has further positions. `rewrites`, which may be null, is charged for
-  // the intent's rewrites and the edits that its positions see, even if they are refused for another reason.
+  // nothing. `ahead`: tokens after which the step has further positions. `bill`, which may be null, is charged for the
+  // intent's rewrites and the edits that its positions see, even if they are refused for another reason.
   std::variant<StepGrant, RowResult, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                    const TokenTree& ahead = {}, RewriteAllowance* rewrites = nullptr);
+                                                    const TokenTree& ahead = {}, Bill* bill = nullptr);
 
   // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and these tokens, exactly
   // once. Returns the result with its history hash, and keeps it for retries. Refuses with SUPERSEDED if another owner
@@ -92,11 +70,12 @@ class Sequence {
   void Abort(uint64_t ticket);
 
   // Returns a state for a sequence of `spec` that continues this one's history from `position` (absent: its end).
-  // Refuses if a step is in flight, and with HISTORY_REQUIRED if that part of the history is not kept any more. The
+  // Charges `bill`. Refuses if a step is in flight, and with HISTORY_REQUIRED if that part of the history is not kept
+  // any more or is too much work. The
   // refusal's field is "position" if that is at fault, otherwise empty.
   std::variant<std::unique_ptr<Text>, Refusal> Fork(const SequenceOwner& owner,
                                                     std::shared_ptr<const SequenceSpec> spec,
-                                                    std::optional<uint32_t> position);
+                                                    std::optional<uint32_t> position, Bill* bill);
 
   // These end this object when the table forgets it: they drop the state and abandon a step in flight. Later steps get
   // HISTORY_REQUIRED.
@@ -113,7 +92,7 @@ class Sequence {
  private:
   void RetireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Refusal Superseded(std::string field) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Refusal> CheckRewrites(const StepIntent& intent, RewriteAllowance* allowance) const
+  std::optional<Refusal> CheckRewrites(const StepIntent& intent, Bill* bill) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   struct InFlight {

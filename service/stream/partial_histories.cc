@@ -15,7 +15,7 @@ constexpr uint64_t kEntryBytes = 128;
 
 }  // namespace
 
-std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(const ReplayBudget::Owner& owner,
+std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(const Ledger::Owner& owner,
                                                                             OpenRequest* request, bool rows_wait) {
   HistoryPiece& piece = *request->history;
   const std::string& id = request->request_id;
@@ -27,12 +27,12 @@ std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(cons
     Drop(id);
     const uint64_t least =
         std::max({uint64_t{piece.known_length}, uint64_t{piece.prompt_length}, uint64_t{piece.tokens.size()}});
-    if (auto refusal = replays_.Admit(owner, least, piece.continues && piece.known_length == 0)) return *refusal;
+    if (auto refusal = ledger_.Admit(owner, least, piece.continues && piece.known_length == 0)) return *refusal;
     if (!piece.continues) {  // whole at once
       auto whole = std::make_unique<Text::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);
-      replays_.Spend(piece.tokens.size(), rows_wait);
-      replays_.Completed(piece.tokens.size());
+      ledger_.SpendHistory(piece.tokens.size(), rows_wait);
+      ledger_.Completed(piece.tokens.size());
       return whole;
     }
     const Bound most = Bounds(limits_).stream_sequences();
@@ -65,7 +65,7 @@ std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(cons
   const uint64_t bytes = partial.builder->bytes() + kEntryBytes + id.size();
   if (auto refusal = memory_.Resize(partial.bytes, bytes, "open.history")) return refuse(*std::move(refusal));
   partial.bytes = bytes;
-  replays_.Spend(piece.tokens.size(), rows_wait);
+  ledger_.SpendHistory(piece.tokens.size(), rows_wait);
   if (piece.continues) return std::unique_ptr<Text::Builder>();
   const uint32_t length = partial.builder->length();
   if (partial.builder->prompt_length() > length) {
@@ -76,7 +76,7 @@ std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(cons
   tokens_ -= length;
   memory_.Shrink(partial.bytes);
   partials_.erase(it);
-  replays_.Completed(length);
+  ledger_.Completed(length);
   return whole;
 }
 

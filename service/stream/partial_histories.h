@@ -8,9 +8,9 @@
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"
+#include "service/ledger.h"
 #include "service/limits.h"
 #include "service/refusal.h"
-#include "service/sequence/replay_budget.h"
 #include "service/stream/stream_memory.h"
 #include "service/text/text.h"
 #include "service/wire/open_request.h"
@@ -21,14 +21,14 @@ namespace sortition::service {
 // the stream's memory. Each piece becomes part of a state at once, so no history is held as a whole. Not thread-safe.
 class PartialHistories {
  public:
-  // `replays` and `memory` are not owned and outlive this.
-  PartialHistories(const Limits& limits, ReplayBudget* replays, StreamMemory* memory)
-      : limits_(limits), replays_(*replays), memory_(*memory) {}
+  // `ledger` and `memory` are not owned and outlive this.
+  PartialHistories(const Limits& limits, Ledger* ledger, StreamMemory* memory)
+      : limits_(limits), ledger_(*ledger), memory_(*memory) {}
 
   // Adds the history piece of an open, which has one. Returns the whole history once it is complete, null before. A
   // piece at offset 0 starts anew. A refusal drops the pieces that have come. `rows_wait` is true if rows of any stream
   // wait for a device.
-  std::variant<std::unique_ptr<Text::Builder>, Refusal> Add(const ReplayBudget::Owner& owner, OpenRequest* request,
+  std::variant<std::unique_ptr<Text::Builder>, Refusal> Add(const Ledger::Owner& owner, OpenRequest* request,
                                                             bool rows_wait);
 
   // Takes note that the open was refused. The pieces of its history that follow are ignored, since it has one answer.
@@ -52,7 +52,7 @@ class PartialHistories {
   };
 
   const Limits limits_;
-  ReplayBudget& replays_;
+  Ledger& ledger_;
   StreamMemory& memory_;
   absl::flat_hash_map<std::string, Partial> partials_;  // by request_id
   absl::flat_hash_map<std::string, uint64_t> skipped_;  // epoch by request_id; at most stream_sequences

@@ -55,7 +55,7 @@ void Session::OnRejectedFrame(const Refusal& refusal) {
 
 void Session::BeginFrame(Frame frame, Submitter thread) {
   ++messages_;
-  sequences_.EndPause();
+  EndPause();
   const v1::StreamRequest& message = frame.message;
   DropIgnored(&frame);
   std::optional<Refusal> refusal = CheckFrame(frame, engine_.limits());
@@ -115,7 +115,8 @@ void Session::TakePieces(v1::StreamRequest message) {
 }
 
 void Session::Continue() {
-  sequences_.EndPause();
+  EndPause();
+  if (steps_.has_pieces()) return steps_.TakePiece();
   if (!sequences_.has_pieces()) return;
   const auto refusal = sequences_.TakePiece();
   if (refusal) Refuse(*message_in_pieces_, *refusal);

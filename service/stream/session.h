@@ -4,6 +4,7 @@
 // (client/cpp). Sequences, steps and shards are other classes of this folder; a step that runs may outlive the session.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -54,7 +55,7 @@ class Session {
   bool WantsFrames() const { return stream_->window->WantsFrames(); }
 
   // Returns the pause before the shell calls Continue, for the sake of other streams. Same rules as OnFrame.
-  absl::Duration back_off() const { return sequences_.pause(); }
+  absl::Duration back_off() const { return std::max(sequences_.pause(), steps_.pause()); }
 
   // True if every step of this stream is answered and every answer has left. Thread-safe.
   bool Idle() const { return stream_->window->Idle(); }
@@ -76,6 +77,10 @@ class Session {
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);
   std::optional<Refusal> OnBringAnswer(v1::BringAnswer bring, uint64_t bytes);
   void OnCancel(const v1::CancelStep& cancel);
+  void EndPause() {
+    sequences_.EndPause();
+    steps_.EndPause();
+  }
   // Ends OnOpen. While pieces are left, keeps `message` without its tokens.
   void TakePieces(v1::StreamRequest message);
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);

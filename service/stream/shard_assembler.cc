@@ -250,7 +250,7 @@ void ShardAssembler::Add(const std::shared_ptr<ShardMessage>& message, const std
 // The shard that completes a row may be another stream's than the one that opened the sequence.
 void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
   std::vector<StartedRows> started;
-  CompactAllowance allowance;
+  Bill bill;  // one piece for all rows
   for (ShardTable::WholeRow& shards : rows) {
     const auto own =
         std::ranges::find_if(shards, [](const RowShard& shard) { return shard.message->shard().index == 0; });
@@ -288,7 +288,7 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
         refuse(*refusal);
       } else {
         StepAnswers answer;
-        AnswerCompactRow(*message, engine_.checkpoint_key(), row.run.get(), &allowance, &answer);
+        AnswerCompactRow(*message, engine_.checkpoint_key(), row.run.get(), &bill, &answer);
         engine_.observer().CompactRows(CountCompact(answer, 1));
         sink.Answer(std::move(answer));
       }

@@ -43,15 +43,15 @@ CompactRowCounts CountCompact(const StepAnswers& now, size_t rows) {
   return counts;
 }
 
-void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run,
-                      CompactAllowance* allowance, StepAnswers* out) {
+void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run, Bill* bill,
+                      StepAnswers* out) {
   const StepShape& shape = message.shape();
   std::vector<std::byte> memory;
   const auto dense_at = [&](uint32_t index) -> const void* {
     const std::optional<uint32_t> row = run->DraftRowAt(index);
     return row ? DraftProbabilities(*message.drafts(), *row, shape.draft_stride, &memory) : nullptr;
   };
-  run->RunCompact(dense_at, shape.draft_dtype, allowance);
+  run->RunCompact(dense_at, shape.draft_dtype, bill);
   Commit(message, key, run, out);
 }
 

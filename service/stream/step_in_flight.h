@@ -21,8 +21,8 @@ namespace sortition::service {
 
 // Runs a compact row and ends it: adds its result or refusal to `*out`. `key` seals checkpoints. Needs no device.
 // Thread-safe.
-void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run,
-                      CompactAllowance* allowance, StepAnswers* out);
+void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run, Bill* bill,
+                      StepAnswers* out);
 
 // Counts the outcomes of `rows` compact rows, whose answers are among `now`.
 CompactRowCounts CountCompact(const StepAnswers& now, size_t rows);

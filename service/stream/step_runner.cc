@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "service/policy/policy.h"
 #include "service/receipt/receipt_book.h"
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
-#include "service/stream/step_in_flight.h"
+#include "service/text/cost.h"
 #include "service/text/judge_row.h"
 #include "service/text/mask_digest.h"
 #include "service/wire/read_compact_rows.h"
@@ -46,38 +45,34 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
   }
 }
 
-// Says how the row's positions use their edits. Takes those that it copies for bans if the sequence keeps no state,
-// which would take them.
-std::optional<Refusal> TakeEdits(const SequenceSpec& spec, RowPlan* plan, EditAllowance* allowance) {
+// Work between two pauses.
+constexpr uint64_t kPieceWork = 2'000'000;
+
+// Returns the price of what masks take: to copy and hash packed ones, and to cut lists to those of the sequence.
+uint64_t MaskCost(const RowPlan& plan, const SequenceSpec& spec) {
+  uint64_t cost = 0;
+  for (const PositionMask& mask : plan.masks) {
+    if (mask.is_packed() || spec.receipts) cost += price::kMaskWord * (spec.vocabulary / 32 + 1);
+    if (!mask.has_allowed_tokens) continue;
+    size_t most = 0;
+    spec.AnyOptions([&](const PhaseOptions& options) {
+      most = std::max(most, options.allowed_tokens.size());
+      return false;
+    });
+    if (most > 0) cost += price::kComparedToken * (most + mask.allowed_tokens.size());
+  }
+  return cost;
+}
+
+// Says how the row's positions use their edits. Returns the price of those that it copies for bans if the sequence
+// keeps no state, which would take them.
+uint64_t SetEditsUse(const SequenceSpec& spec, RowPlan* plan) {
   const bool bans =
       std::ranges::any_of(plan->masks, [](const PositionMask& mask) { return !mask.banned_tokens.empty(); });
   const bool in_turn = !plan->compact.empty();
   plan->intent.edits_use = in_turn ? EditsUse::kInTurn : bans ? EditsUse::kChanged : EditsUse::kTogether;
-  if (!bans || spec.stateful()) return std::nullopt;
-  const bool is_first = allowance->is_whole();
-  if (allowance->Take(spec.listed_edits.size() * (in_turn ? 1 : plan->masks.size()))) return std::nullopt;
-  Refusal refusal = TooManyEdits(is_first);
-  refusal.field = absl::StrCat("step.rows[", plan->row, "].", refusal.field);
-  return refusal;
-}
-
-// Calls `begin` for each row of a step, but refuses rows of a sequence that several rows name.
-template <typename Begin>
-void ForEachRow(const StepMessage& message, StepAnswers* now, Begin begin) {
-  absl::flat_hash_set<absl::string_view> named;
-  absl::flat_hash_set<absl::string_view> twice;  // mostly empty
-  named.reserve(message.rows());
-  for (const v1::StepRow& row : message.step().rows()) {
-    if (!named.insert(row.request_id()).second) twice.insert(row.request_id());
-  }
-  for (uint32_t index = 0; index < message.rows(); ++index) {
-    const v1::StepRow& row = message.row(index);
-    if (!twice.empty() && twice.contains(row.request_id())) {
-      now->Refuse({index, row.step_id()}, DuplicateRow(index));
-    } else {
-      begin(index);
-    }
-  }
+  if (!bans || spec.stateful()) return 0;
+  return price::kCopiedEdit * spec.listed_edits.size() * (in_turn ? 1 : plan->masks.size());
 }
 
 }  // namespace
@@ -96,8 +91,38 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter t
   if (auto refusal = stream_->Register(message)) return message->Refuse(*refusal);
   const std::optional<ShardShape>& shard = message->shape().shard;
   if (shard && shard->index != 0) return shards_.AddOther(message);
-  if (shard) return RunShards(message);
-  RunWhole(message, std::move(ready), thread);
+  StepInPieces& step = pieces_.emplace(message, std::move(ready), thread);
+  if (!shard) {
+    step.whole = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
+                                                message->step().answer_early());
+    message->Attach(step.whole);
+  }
+  TakePiece();
+}
+
+StepRunner::StepInPieces::StepInPieces(std::shared_ptr<StepMessage> step, std::optional<SharedReadyWord> word,
+                                       Submitter from)
+    : message(std::move(step)), ready(std::move(word)), thread(from) {
+  absl::flat_hash_set<absl::string_view> named;
+  named.reserve(message->rows());
+  for (const v1::StepRow& row : message->step().rows()) {
+    if (!named.insert(row.request_id()).second) twice.insert(row.request_id());
+  }
+}
+
+void StepRunner::TakePiece() {
+  if (stream_->closed()) return AbortPieces();
+  StepInPieces& step = *pieces_;
+  const uint64_t before = step.bill.spent();
+  const bool done =
+      BeginRows(&step, before + kPieceWork) && Submit(&step) && RunCompactRows(&step, before + kPieceWork);
+  const uint64_t work = step.bill.spent() - before;
+  if (done) {
+    engine_.ledger().Add(work);
+    return pieces_.reset();
+  }
+  pause_ = engine_.ledger().SpendPiece(work);
+  step.thread = Submitter::kBusy;
 }
 
 std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
@@ -122,96 +147,132 @@ std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryCo
   return std::nullopt;
 }
 
-void StepRunner::RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<SharedReadyWord> ready,
-                          Submitter thread) {
-  const StepShape& shape = message->shape();
-  const auto step = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
-                                                   message->step().answer_early());
-  message->Attach(step);
-  RewriteAllowance rewrites;
-  StepAnswers now;
-  std::vector<std::unique_ptr<SequenceRow>> compact;
-  ForEachRow(*message, &now, [&](uint32_t index) {
-    GrantedRow row;
-    if (!BeginRow(message.get(), index, &rewrites, &row, &now)) return;
-    if (!row.plan.compact.empty()) return compact.push_back(std::make_unique<SequenceRow>(std::move(row)));
-    const PayloadView& logits = message->logits();
-    const uint64_t first_row = row.plan.tensor_row;
-    const uint64_t bytes = uint64_t{row.sequence.spec->live_vocabulary} * kernels::ElementBytes(shape.dtype);
-    step->AddRow(std::move(row), [&](uint32_t position, devices::DeviceRow* row) {
-      row->segments = logits.Slice((first_row + position) * shape.row_stride, bytes);
-      row->may_change = logits.may_change();
-      row->imported = logits.imported();
-      if (row->imported != nullptr) row->memory = row->imported->memory();
-    });
-  });
-  std::vector<QueuedRow> queued = step->TakeRows();
-  if (!queued.empty()) {
-    auto refusal = ready ? engine_.unready_steps().Add(*std::move(ready), step, std::move(queued))
-                         : engine_.batcher().Submit(step, std::move(queued), thread);
-    if (refusal) {
-      step->AbortRows();
-      for (const auto& run : compact) run->Abort();
-      stream_->Unregister(message->batch_id());
-      return message->Refuse(*refusal);
+bool StepRunner::BeginRows(StepInPieces* step, uint64_t end) {
+  const StepMessage& message = *step->message;
+  for (; step->begun < message.rows(); ++step->begun) {
+    if (step->bill.spent() >= end) return false;
+    const uint32_t index = step->begun;
+    const v1::StepRow& row = message.row(index);
+    if (!step->twice.empty() && step->twice.contains(row.request_id())) {
+      step->now.Refuse({index, row.step_id()}, DuplicateRow(index));
+      continue;
+    }
+    const bool is_shard = step->whole == nullptr;
+    if (is_shard) {
+      if (auto kept = shards_.FindKept(message, index)) {
+        step->repeated.Add(*std::move(kept), index);
+        continue;
+      }
+    }
+    GrantedRow granted;
+    if (!BeginRow(step, index, &granted)) continue;
+    if (is_shard) {
+      step->runs.resize(message.rows());
+      step->runs[index] = std::make_unique<SequenceRow>(std::move(granted));
+    } else if (!granted.plan.compact.empty()) {
+      step->runs.push_back(std::make_unique<SequenceRow>(std::move(granted)));
+    } else {
+      AddWhole(step, std::move(granted));
     }
   }
-  // Devices run the whole rows meanwhile.
-  CompactAllowance allowance;
-  for (const auto& run : compact) {
-    AnswerCompactRow(*message, engine_.checkpoint_key(), run.get(), &allowance, &now);
-  }
-  if (!compact.empty()) engine_.observer().CompactRows(CountCompact(now, compact.size()));
-  if (!now.empty()) message->Answer(std::move(now));
+  return true;
 }
 
-void StepRunner::RunShards(const std::shared_ptr<StepMessage>& message) {
-  RewriteAllowance rewrites;
-  StepAnswers now;
-  StepAnswers repeated;
-  std::vector<std::unique_ptr<SequenceRow>> runs(message->rows());
-  ForEachRow(*message, &now, [&](uint32_t index) {
-    if (auto kept = shards_.FindKept(*message, index)) return repeated.Add(*std::move(kept), index);
-    GrantedRow row;
-    if (BeginRow(message.get(), index, &rewrites, &row, &now))
-      runs[index] = std::make_unique<SequenceRow>(std::move(row));
+void StepRunner::AddWhole(StepInPieces* step, GrantedRow row) {
+  const StepMessage& message = *step->message;
+  const PayloadView& logits = message.logits();
+  const uint64_t first_row = row.plan.tensor_row;
+  const uint64_t bytes = uint64_t{row.sequence.spec->live_vocabulary} * kernels::ElementBytes(message.shape().dtype);
+  step->whole->AddRow(std::move(row), [&](uint32_t position, devices::DeviceRow* row) {
+    row->segments = logits.Slice((first_row + position) * message.shape().row_stride, bytes);
+    row->may_change = logits.may_change();
+    row->imported = logits.imported();
+    if (row->imported != nullptr) row->memory = row->imported->memory();
   });
-  if (!repeated.empty()) message->Answer(std::move(repeated));
-  shards_.AddFirst(message, std::move(runs), std::move(now));
 }
 
-bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
-                          StepAnswers* now) {
-  const v1::StepRow& row = message->row(index);
+bool StepRunner::Submit(StepInPieces* step) {
+  if (std::exchange(step->submitted, true)) return true;
+  if (step->whole == nullptr) {
+    step->runs.resize(step->message->rows());
+    if (!step->repeated.empty()) step->message->Answer(std::move(step->repeated));
+    shards_.AddFirst(step->message, std::move(step->runs), std::move(step->now));
+    step->runs.clear();
+    return true;
+  }
+  std::vector<QueuedRow> queued = step->whole->TakeRows();
+  if (queued.empty()) return true;
+  auto refusal = step->ready ? engine_.unready_steps().Add(*std::move(step->ready), step->whole, std::move(queued))
+                             : engine_.batcher().Submit(step->whole, std::move(queued), step->thread);
+  if (!refusal) return true;
+  step->whole->AbortRows();
+  for (const auto& run : step->runs) run->Abort();
+  step->runs.clear();
+  step->now = {};
+  stream_->Unregister(step->message->batch_id());
+  step->message->Refuse(*refusal);
+  return true;
+}
+
+// Devices run the whole rows meanwhile.
+bool StepRunner::RunCompactRows(StepInPieces* step, uint64_t end) {
+  for (; step->run < step->runs.size(); ++step->run) {
+    if (step->bill.spent() >= end) return false;
+    step->bill.BeginPiece();
+    AnswerCompactRow(*step->message, engine_.checkpoint_key(), step->runs[step->run].get(), &step->bill, &step->now);
+  }
+  if (!step->runs.empty()) engine_.observer().CompactRows(CountCompact(step->now, step->runs.size()));
+  if (!step->now.empty()) step->message->Answer(std::move(step->now));
+  return true;
+}
+
+void StepRunner::AbortPieces() {
+  if (!pieces_) return;
+  if (!pieces_->submitted && pieces_->whole != nullptr) pieces_->whole->AbortRows();
+  for (size_t run = pieces_->run; run < pieces_->runs.size(); ++run) {
+    if (pieces_->runs[run] != nullptr) pieces_->runs[run]->Abort();
+  }
+  pieces_.reset();
+}
+
+bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* granted) {
+  StepMessage& message = *step->message;
+  const v1::StepRow& row = message.row(index);
   const auto refuse = [&](const Refusal& refusal) {
-    now->Refuse({index, row.step_id()}, refusal);
+    step->now.Refuse({index, row.step_id()}, refusal);
     return false;
   };
-  if (const Refusal* const refusal = message->FindSetTwice(index)) return refuse(*refusal);
+  if (const Refusal* const refusal = message.FindSetTwice(index)) return refuse(*refusal);
   const RowSequence* const sequence = sequences_.Find(row.request_id());
   if (sequence == nullptr) {
     return refuse({Reason::kUnknownSequence, absl::StrCat("step.rows[", index, "].request_id"), "",
                    "this stream has not opened the sequence"});
   }
-  if (const auto refusal = message->FindUnknownInRow(index)) return refuse(*refusal);
+  if (const auto refusal = message.FindUnknownInRow(index)) return refuse(*refusal);
   const SequenceSpec& spec = *sequence->spec;
-  message->NoteOptions(spec);
+  message.NoteOptions(spec);
   RowPlan& plan = granted->plan;
   std::vector<RowMaskBits>& masks = granted->masks;
-  const StepTensors tensors = message->shape().TensorsOf(index);
-  if (auto refusal = JudgeRow(ToAsk(row, index), tensors, spec, engine_.limits(), &plan)) return refuse(*refusal);
+  Bill& bill = step->bill;
+  bill.BeginPiece();
+  const auto too_much = [&] { return refuse(bill.TooMuch(absl::StrCat("step.rows[", index, "]"))); };
+  const RowAsk ask = ToAsk(row, index);
+  if (!bill.Take(JudgeCost(ask))) return too_much();
+  const StepTensors tensors = message.shape().TensorsOf(index);
+  if (auto refusal = JudgeRow(ask, tensors, spec, engine_.limits(), &plan)) return refuse(*refusal);
   if (row.compact().empty()) {
     if (auto refusal = WhyNoDevice(engine_.batcher().keeper(), plan, spec)) return refuse(*refusal);
   }
-  if (auto refusal = FindMasks(*message, &plan, &masks)) return refuse(*refusal);
+  if (!plan.masks.empty() && !bill.Take(MaskCost(plan, spec))) return too_much();
+  if (auto refusal = FindMasks(message, &plan, &masks)) return refuse(*refusal);
   if (spec.stateful() && !masks.empty()) {
     const uint64_t digest = DigestMasks(plan, masks, spec.live_vocabulary);
     if (digest != 0) plan.intent.options_digest = absl::HashOf(plan.intent.options_digest, digest);
   }
   if (auto refusal = OpenCheckpoint(row, spec, &plan)) return refuse(*refusal);
   if (!row.compact().empty()) {
-    auto read =
-        ReadCompactRows(row, index, plan.positions(), message->shape(), message->pairs(), spec, engine_.limits());
+    if (!bill.Take(price::kCompactToken * CompactTokensOf(row))) return too_much();
+    auto read = ReadCompactRows(row, index, plan.positions(), message.shape(), message.pairs(), spec, engine_.limits());
     if (auto* refusal = std::get_if<Refusal>(&read)) return refuse(*refusal);
     plan.compact = std::get<std::vector<kernels::StatedRow>>(std::move(read));
   }
@@ -222,18 +283,18 @@ bool StepRunner::BeginRow(StepMessage* message, uint32_t index, RewriteAllowance
     }
     HashMasks(masks, spec.live_vocabulary, &plan);
   }
-  if (auto refusal = TakeEdits(spec, &plan, &rewrites->edits)) return refuse(*refusal);
-  auto answer = GrantRow(*sequence, plan, rewrites);
+  if (!bill.Take(SetEditsUse(spec, &plan))) return too_much();
+  auto answer = GrantRow(*sequence, plan, &bill);
   if (auto* refusal = std::get_if<Refusal>(&answer)) {
     // A replica that takes over many sequences tells each worker when its turn is.
     if (refusal->reason == Reason::kHistoryRequired) {
       refusal->retry_after =
-          engine_.replays().Advice({stream_->owner.tenant, stream_->owner.stream}, plan.intent.position);
+          engine_.ledger().Advice({stream_->owner.tenant, stream_->owner.stream}, plan.intent.position);
     }
     return refuse(*refusal);
   }
   if (auto* result = std::get_if<RowResult>(&answer)) {
-    now->Add({*result, plan, spec, sequence->receipts.get(), engine_.checkpoint_key(), message->OwnerOf(index)});
+    step->now.Add({*result, plan, spec, sequence->receipts.get(), engine_.checkpoint_key(), message.OwnerOf(index)});
     return false;
   }
   granted->sequence = *sequence;

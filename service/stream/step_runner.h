@@ -1,5 +1,6 @@
 // Runs the steps of a stream: judges a step message, makes a plan of each row, has its sequence grant it, and gives the
-// rows to the batcher, or to the shard assembler if they come in shards.
+// rows to the batcher, or to the shard assembler if they come in shards. A step that asks for much work is done in
+// pieces, so that a thread that serves several streams can turn to another one in between.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,9 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "service/batch/batcher.h"
 #include "service/client_accounts.h"
 #include "service/engine.h"
@@ -14,10 +18,12 @@
 #include "service/refusal.h"
 #include "service/sequence/granted_row.h"
 #include "service/stream/shard_assembler.h"
+#include "service/stream/step_in_flight.h"
 #include "service/stream/step_message.h"
 #include "service/stream/stream_context.h"
 #include "service/stream/stream_sequences.h"
 #include "service/stream/uploaded_masks.h"
+#include "service/text/cost.h"
 
 namespace sortition::service {
 
@@ -33,21 +39,56 @@ class StepRunner {
         sequences_(*sequences),
         masks_(*masks),
         shards_(*shards) {}
+  ~StepRunner() { AbortPieces(); }
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
 
   // Takes a step message. Each of its rows, or the message as a whole, is answered once through the stream, maybe
   // before this returns. `memory` has the regions that the step may name; null if the stream has none. `thread`: the
   // caller's.
   void OnStep(Frame frame, const MemoryConnection* memory, Submitter thread);
 
+  // True after OnStep while rows have not begun, or compact ones not run. The caller then calls only TakePiece until it
+  // is false.
+  bool has_pieces() const { return pieces_.has_value(); }
+  void TakePiece();
+  // Returns the pause before the next call, for the sake of other streams.
+  absl::Duration pause() const { return pause_; }
+  void EndPause() { pause_ = absl::ZeroDuration(); }
+
  private:
   // Checks what all rows share, and sets the message's shape. `*ready` is set if the logits are not there yet.
   std::optional<Refusal> Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
                                std::optional<SharedReadyWord>* ready);
-  // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `*now`.
-  bool BeginRow(StepMessage* message, uint32_t index, RewriteAllowance* rewrites, GrantedRow* granted,
-                StepAnswers* now);
-  void RunWhole(const std::shared_ptr<StepMessage>& message, std::optional<SharedReadyWord> ready, Submitter thread);
-  void RunShards(const std::shared_ptr<StepMessage>& message);
+  // A step whose rows begin in turn, and whose compact rows then run in turn.
+  struct StepInPieces {
+    StepInPieces(std::shared_ptr<StepMessage> step, std::optional<SharedReadyWord> word, Submitter from);
+
+    std::shared_ptr<StepMessage> message;
+    std::optional<SharedReadyWord> ready;
+    Submitter thread;
+    absl::flat_hash_set<absl::string_view> twice;    // sequences that several rows name; mostly empty
+    std::shared_ptr<StepInFlight> whole;             // rows for a device; null if the rows come in shards
+    std::vector<std::unique_ptr<SequenceRow>> runs;  // compact rows, or those in shards by the row's index
+    StepAnswers now;
+    StepAnswers repeated;  // of rows in shards
+    Bill bill;
+    uint32_t begun = 0;  // rows
+    bool submitted = false;
+    size_t run = 0;  // compact rows
+  };
+
+  // Returns false if the piece has ended before all of it is done.
+  bool BeginRows(StepInPieces* step, uint64_t end);
+  bool RunCompactRows(StepInPieces* step, uint64_t end);
+  // Gives the whole rows to the batcher. Returns false if it refuses them, and with them the message.
+  bool Submit(StepInPieces* step);
+  // Ends a step whose stream has been closed meanwhile.
+  void AbortPieces();
+
+  // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `step->now`.
+  bool BeginRow(StepInPieces* step, uint32_t index, GrantedRow* granted);
+  void AddWhole(StepInPieces* step, GrantedRow row);
   // Finds the packed masks of the row's positions.
   std::optional<Refusal> FindMasks(const StepMessage& message, RowPlan* plan, std::vector<RowMaskBits>* masks) const;
   std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, const SequenceSpec& spec, RowPlan* plan) const;
@@ -58,6 +99,8 @@ class StepRunner {
   const StreamSequences& sequences_;
   const UploadedMasks& masks_;
   ShardAssembler& shards_;
+  std::optional<StepInPieces> pieces_;
+  absl::Duration pause_ = absl::ZeroDuration();
 };
 
 }  // namespace sortition::service

@@ -9,6 +9,7 @@
 #include "service/checks.h"
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
+#include "service/text/cost.h"
 #include "service/wire/encode.h"
 #include "service/wire/encode_result.h"
 #include "service/wire/stream_request.h"
@@ -78,8 +79,11 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
   piece.tokens.assign(first, first + static_cast<std::ptrdiff_t>(count));
   open.taken += count;
   piece.continues = open.continues || open.taken < open.tokens.size();
-  if (piece.continues || count > ReplayBudget::kShortHistory) pause_ = PauseAfterPiece(*request.spec);
-  auto added = partial_histories_.Add(replays_of(), &request, engine_.batcher().queued_rows() > 0);
+  const uint64_t work = price::kRewrittenToken * RewriteTimes(*request.spec) * count;
+  engine_.ledger().Add(work);
+  // The histories of one stream take less than half of a thread.
+  if (piece.continues || count > Ledger::kShortHistory) pause_ = absl::Nanoseconds(work);
+  auto added = partial_histories_.Add(owner(), &request, engine_.batcher().queued_rows() > 0);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   auto history = std::move(std::get<std::unique_ptr<Text::Builder>>(added));
   if (history == nullptr) return std::nullopt;  // only the last piece is answered
@@ -94,7 +98,7 @@ std::optional<Refusal> StreamSequences::FinishOpen(const OpenRequest& request, s
   auto outcome = Open(request, std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     if (refusal->reason == Reason::kHistoryRequired) {
-      refusal->retry_after = engine_.replays().Advice(replays_of(), 0);
+      refusal->retry_after = engine_.ledger().Advice(owner(), 0);
       if (request.policy && !request.policy->watermark_key_id().empty()) {
         refusal->message = "the operator's policy marks the text, so its history is needed";
       }
@@ -239,7 +243,9 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
     }
     std::optional<uint32_t> position;
     if (fork.has_position()) position = fork.position();
-    auto forked = parent.state->Fork(parent.owner, request.spec, position);
+    Bill bill;
+    auto forked = parent.state->Fork(parent.owner, request.spec, position, &bill);
+    engine_.ledger().Add(bill.spent());
     if (auto* refusal = std::get_if<Refusal>(&forked)) {
       refusal->field = absl::StrCat("fork.", refusal->field.empty() ? "parent_request_id" : refusal->field);
       return std::move(*refusal);

@@ -18,7 +18,6 @@
 #include "service/stream/partial_histories.h"
 #include "service/stream/stream_context.h"
 #include "service/stream/stream_memory.h"
-#include "service/text/history/history_index.h"
 #include "service/wire/open_request.h"
 #include "sortition/v1/sampling.pb.h"
 
@@ -34,7 +33,7 @@ class StreamSequences {
         stream_(std::move(stream)),
         account_(*account),
         memory_(&engine->sequences(), stream_->tenant),
-        partial_histories_(engine->limits(), &engine->replays(), &memory_) {}
+        partial_histories_(engine->limits(), &engine->ledger(), &memory_) {}
 
   // `bytes` of the message. The operator's policy changes the message in place.
   std::optional<Refusal> OnOpen(v1::OpenSequence* message, uint64_t bytes);
@@ -57,10 +56,6 @@ class StreamSequences {
  private:
   // Upper bound on the tokens of one piece.
   static constexpr size_t kPieceTokens = 8192;
-  // Longer than the piece takes, so that histories of one stream take less than half of a thread.
-  static absl::Duration PauseAfterPiece(const SequenceSpec& spec) {
-    return HistoryIndex::Needed(spec.history) ? absl::Milliseconds(6) : absl::Milliseconds(1);
-  }
 
   using Sequences = absl::flat_hash_map<std::string, RowSequence>;
   // An open whose history is taken in pieces.
@@ -84,7 +79,7 @@ class StreamSequences {
   // long.
   void SendOpened(v1::OpenedState state, v1::StreamResponse* response, v1::OpenedState* part);
   void Forget(Sequences::iterator sequence);
-  ReplayBudget::Owner replays_of() const { return {stream_->owner.tenant, stream_->owner.stream}; }
+  Ledger::Owner owner() const { return {stream_->owner.tenant, stream_->owner.stream}; }
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;

@@ -12,6 +12,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/law/law.h"
+#include "service/text/cost.h"
 
 namespace sortition::service {
 namespace {
@@ -363,6 +364,15 @@ std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, c
   if (end <= limits.max_history) return std::nullopt;
   return Refusal{Reason::kOutOfRange, field.Text(), Bounds(limits).max_history().Text(),
                  absl::StrCat("the text would have ", end, " tokens")};
+}
+
+uint64_t JudgeCost(const RowAsk& ask) {
+  size_t tokens = ask.append_tokens.size() + ask.tokens.size();
+  for (const auto& list : ask.requested) tokens += list.size();
+  for (const SparseAsk& sparse : ask.sparse) tokens += sparse.tokens.size();
+  if (ask.mask) tokens += ask.mask->allowed.size() + ask.mask->banned.size();
+  for (const MaskAsk& mask : ask.masks) tokens += mask.allowed.size() + mask.banned.size();
+  return price::kRow + price::kListedToken * tokens;
 }
 
 std::optional<Refusal> JudgeRow(const RowAsk& ask, const StepTensors& tensors, const SequenceSpec& spec,

@@ -1,6 +1,7 @@
 // Judges rows: tasks, chains and trees of drafts, drafters' probabilities, masks, and the numbers of a row.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "service/checks.h"
@@ -14,6 +15,9 @@ namespace sortition::service {
 
 // Checks that a row's tokens do not make the text longer than its limit. `field` names the row's position.
 std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field);
+
+// Returns the price of JudgeRow.
+uint64_t JudgeCost(const RowAsk& ask);
 
 // Sets `*plan`, which is new, to the plan of the row, as far as its sequence's spec decides it: packed masks,
 // checkpoints and compact rows are not looked up. A refusal concerns this row alone, and names the field of a Step.

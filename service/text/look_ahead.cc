@@ -52,14 +52,14 @@ class EditsAhead {
     first_phase_ = state->phase();
   }
 
-  // Returns the edits at the state's position. Adds the edits that it makes and looks through to `cost`.
+  // Returns the edits at the state's position. Adds the work that it takes to `cost`.
   PositionEdits Find(uint64_t* cost) {
     const StepChanges changes = state_.ChangesNow();
     std::vector<CountChange> counted = state_.uncounted();
     SumChanges(&counted);
     const PositionEdits& list = ListWithin(state_.phase(), cost);
     PositionEdits edits = list.With(Changed(changes, counted));
-    *cost += 2 * changes.size() + edits.changed();  // they were found and sorted, too
+    *cost += price::kFoundEdit * changes.size() + price::kCopiedEdit * edits.changed();
     return edits;
   }
 
@@ -77,9 +77,11 @@ class EditsAhead {
       list = lists_[first_phase_];
       return *list;
     }
-    auto all = std::make_shared<std::vector<LogitEdit>>();
-    MergeChanges(scope, options, PenaltyCounts(scope, options, counts_), first_, all.get());
-    *cost += all->size();
+    const auto counts = std::make_shared<PenaltyCounts>(scope, options, counts_);
+    *cost += price::kFoundEdit * counts->edits().size();
+    if (first_.empty()) return list.emplace(std::shared_ptr<const PositionEdits::List>(counts, &counts->edits()));
+    auto all = std::make_shared<PositionEdits::List>();
+    MergeChanges(scope, options, *counts, first_, all.get());
     return list.emplace(std::move(all));
   }
 
@@ -138,7 +140,7 @@ class EditsAhead {
   std::vector<std::optional<PositionEdits>> lists_;  // by phase
 };
 
-// Returns the edits that the list of a position takes, beside those of lists that it shares.
+// Returns the edits that the list of a position has for itself.
 uint64_t EditsOf(const PositionEdits& edits, EditsUse use) {
   const bool has_own = use == EditsUse::kChanged || (use == EditsUse::kTogether && edits.changes());
   return has_own ? edits.size() : 0;
@@ -167,22 +169,22 @@ uint64_t BytesAhead(const PositionViews& views, EditsUse use) {
   return (views.size() - 1) * sizeof(PositionView) + edits * sizeof(LogitEdit);
 }
 
-PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, EditAllowance* allowance) {
+PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* bill) {
   SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
   PositionViews views;
   StepChanges changes = state->ChangesNow();
-  uint64_t cost = state->LendCost(changes);
-  if (allowance != nullptr && !allowance->Take(cost)) return views;
+  const auto take = [&](uint64_t work) { return bill == nullptr || bill->Take(work); };
+  if (!take(state->LendCost(changes))) return views;
   views.push_back(MakeView(state, PositionEdits(state->LendEdits(changes))));
   if (tree.tokens.empty()) return views;
   EditsAhead ahead(state, views[0].edits, std::move(changes));
-  if (use == EditsUse::kInTurn && allowance != nullptr && !allowance->Take(views[0].edits.size())) return views;
+  if (use == EditsUse::kInTurn && !take(price::kCopiedEdit * views[0].edits.size())) return views;
   Walk walk(state, tree);
   for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
     walk.GoTo(index);
-    cost = 0;
+    uint64_t cost = price::kPosition;
     PositionEdits edits = ahead.Find(&cost);
-    if (allowance != nullptr && !allowance->Take(cost + EditsOf(edits, use))) break;
+    if (!take(cost + price::kCopiedEdit * EditsOf(edits, use))) break;
     views.push_back(MakeView(state, std::move(edits)));
     views.back().ends_result = state->text_end().is_last();
   }

@@ -8,7 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/row.h"
-#include "service/limits.h"
+#include "service/text/cost.h"
 #include "service/text/history/position_edits.h"
 #include "service/text/text.h"
 
@@ -41,29 +41,12 @@ enum class EditsUse : uint8_t {
   kChanged,   // at once, and each is changed further
 };
 
-// Bounds the edits that the rows of one message make, copy and look through before a kernel sees them: some 100 ms of
-// work, in which the thread serves no other stream, and as much memory as they take.
-class EditAllowance {
- public:
-  // Returns false, and takes nothing, if it is too much.
-  bool Take(uint64_t edits) {
-    if (edits > left_) return false;
-    left_ -= edits;
-    return true;
-  }
-  bool is_whole() const { return left_ == kMaxStepEdits; }
-
- private:
-  uint64_t left_ = kMaxStepEdits;
-};
-
 // Bytes of the views after the first, and of the lists that they need.
 uint64_t BytesAhead(const PositionViews& views, EditsUse use);
 
 // Returns the views at the history's end and after each token of the tree, tokens.size() + 1 in all. Leaves the state
-// as it was. The edits are lent, as Text::LendEdits says. Returns fewer views if `allowance`, which may be
-// null, does not suffice for the edits of all of them.
-PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use = EditsUse::kTogether,
-                        EditAllowance* allowance = nullptr);
+// as it was. The edits are lent, as Text::LendEdits says. Returns fewer views if `bill`, which may be null,
+// does not suffice for all of them.
+PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use = EditsUse::kTogether, Bill* bill = nullptr);
 
 }  // namespace sortition::service

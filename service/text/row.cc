@@ -204,20 +204,20 @@ RowRun::Progress RowRun::Taken(uint32_t index) {
   return {false, Next{*next, std::get<kernels::RowOutput>(taken).sampler_state}};
 }
 
-void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance) {
+void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, Bill* bill) {
   thread_local kernels::cpu::Scratch scratch;
   const bool may_raise = MayRaise(spec());
   size_t named = 0;  // tokens that the row's positions require
   const auto run = [&](const kernels::RowRequest& request, uint32_t index) -> PositionOutput {
     const kernels::StatedRow& stated = plan_.compact[index];
-    const uint64_t work = stated.first.size() + stated.others.size() + request.edits.size();
+    const uint64_t tokens = stated.first.size() + stated.others.size() + request.requested.size();
     kernels::RowRequired required;  // the whole row
-    if (work <= allowance->left) {
-      allowance->left -= work;
+    if (bill->Take(price::kCompactToken * tokens + price::kCopiedEdit * request.edits.size())) {
       auto decided = kernels::cpu::DecideRow(request, stated.row(), may_raise, &scratch);
       if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return std::move(*output);
       required = std::get<kernels::RowRequired>(std::move(decided));
       named += required.tokens.size();
+      bill->Take(price::kNamedToken * required.tokens.size());  // what they cost shows when they are found
       if (named > kMaxRequiredTokens) required.tokens = {};
     }
     Refusal refusal{Reason::kRowRequired, "", "", ""};

@@ -30,6 +30,7 @@
 #include "service/memory/mask_memory.h"
 #include "service/refusal.h"
 #include "service/text/checkpoint.h"
+#include "service/text/cost.h"
 #include "service/text/look_ahead.h"
 #include "service/text/row_plan.h"
 #include "service/text/row_result.h"
@@ -46,12 +47,6 @@ kernels::RowRequest MakeRowRequest(const SequenceSpec& spec, const PositionView*
 // Call after masks are set. If the history forces a token, lets the row emit no other token; this overrides all other
 // options.
 void ForceToken(const PositionView* view, kernels::RowRequest* row);
-
-// Bounds the work of a step's compact rows, which keeps a stream's thread from others: tokens and edits of all
-// positions, some 10 ns each.
-struct CompactAllowance {
-  uint64_t left = uint64_t{1} << 22;
-};
 
 // A row that runs. Not thread-safe; distinct rows may be used by distinct threads at once. May be moved until the first
 // RequestAt.
@@ -98,9 +93,9 @@ class RowRun {
 
   // Returns the dense draft probabilities of DraftRowAt(index), until the next call; null without them.
   using DenseAt = absl::FunctionRef<const void*(uint32_t index)>;
-  // Runs every position of a compact row in this call. Positions that are not decided, or exceed the allowance, become
-  // ROW_REQUIRED.
-  void RunCompact(DenseAt dense_at, kernels::DType draft_dtype, CompactAllowance* allowance);
+  // Runs every position of a compact row in this call. Positions that are not decided, or for which the bill does not
+  // suffice, become ROW_REQUIRED.
+  void RunCompact(DenseAt dense_at, kernels::DType draft_dtype, Bill* bill);
 
   // Ends a complete row. Returns its result, without history hash and end, or its refusal. Called once.
   std::variant<RowResult, Refusal> Finish();

@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/law/watermark.h"
+#include "service/text/cost.h"
 #include "service/text/history/scope_counts.h"
 
 namespace sortition::service {
@@ -127,7 +128,7 @@ void Text::CountWithinPhase() {
 
 uint64_t Text::LendCost(const StepChanges& changes) const {
   const bool copies = (shared_ && !uncounted_.empty()) || phase() != counted_phase_ || !changes.empty();
-  return 2 * changes.size() + (copies ? counts_->edits().size() : 0);
+  return price::kFoundEdit * changes.size() + (copies ? price::kCopiedEdit * counts_->edits().size() : 0);
 }
 
 std::shared_ptr<const std::vector<LogitEdit>> Text::LendEdits(const StepChanges& changes) {
@@ -254,10 +255,19 @@ void Text::Truncate(uint32_t to) {
   CutLog(to);
 }
 
-bool Text::ReadsAnew(const SequenceSpec& spec) const {
-  return (spec.penalises() && !SameCounts(spec, *spec_)) ||
-         (!spec.history.phases.empty() && !SamePhases(spec, *spec_)) ||
-         (HistoryIndex::Needed(spec.history) && !HistoryIndex::Same(spec.history, spec_->history));
+Text::Reread Text::FindReread(const SequenceSpec& spec) const {
+  return {.counts = spec.penalises() && !SameCounts(spec, *spec_),
+          .phases = !spec.history.phases.empty() && !SamePhases(spec, *spec_),
+          .index = HistoryIndex::Needed(spec.history) && !HistoryIndex::Same(spec.history, spec_->history)};
+}
+
+uint64_t Text::ForkCost(const SequenceSpec& spec, uint32_t position) const {
+  const Reread reread = FindReread(spec);
+  const uint64_t times = reread.any() || CountsFewer(position)
+                             ? RewriteTimes(reread.index, reread.phases ? spec.history.phases.size() : 0)
+                             : 0;
+  const uint64_t cut = times == 0 ? this->position() - position : 0;
+  return price::kRewrittenToken * times * position + price::kFoundEdit * (cut + counts_->edits().size());
 }
 
 std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
@@ -269,10 +279,10 @@ std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint3
   if (position < LowestTruncation(*spec, log_) || !counts_known || !phases_known) return nullptr;
 
   // Counts those tokens, left or cut off, that are fewer.
-  const bool counts_anew = !same_counts || (has_all && position < this->position() - position);
+  const bool counts_anew = !same_counts || CountsFewer(position);
   const uint32_t prompt_length = std::min(prompt_length_, position);
   TokenLog log;  // what is read anew
-  if (counts_anew || ReadsAnew(*spec)) {
+  if (counts_anew || FindReread(*spec).any()) {
     log = log_;
     log.Truncate(position);
   }

@@ -27,6 +27,13 @@ inline uint64_t LowestTruncation(const SequenceSpec& spec, const TokenLog& log) 
   return log.kept_from() == 0 ? 0 : uint64_t{log.kept_from()} + spec.history.lookback();
 }
 
+// Returns the time that it takes to append a token to a history, or to cut one off, in times of one that has no index
+// and no phases.
+inline uint64_t RewriteTimes(bool has_index, size_t phases) { return 1 + (has_index ? 7 : 0) + 2 * phases; }
+inline uint64_t RewriteTimes(const SequenceSpec& spec) {
+  return RewriteTimes(HistoryIndex::Needed(spec.history), spec.history.phases.size());
+}
+
 // Not thread-safe. The caller has checked token ids against the live vocabulary.
 class Text {
  public:
@@ -68,8 +75,6 @@ class Text {
   const SequenceSpec& spec() const { return *spec_; }
   // Returns how often each token in the scope of penalties occurs. Valid until the state changes.
   const PenaltyCounts& counts() { return SettledCounts(); }
-  // Cost of appending or cutting a token, in tokens of a history with no index.
-  uint64_t rewrite_cost() const { return 1 + (index_ ? 7 : 0) + 2 * spec_->history.phases.size(); }
 
   // Returns what the options change in the next step alone.
   StepChanges ChangesNow() const { return ChangesOfStep(spec_->history, log_, prompt_length_, index_.get()); }
@@ -78,7 +83,7 @@ class Text {
   // of the last read calls LeaveLoan instead: the borrower keeps the edits, and this state continues with a copy.
   std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits(const StepChanges& changes);
   std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits() { return LendEdits(ChangesNow()); }
-  // Returns the edits that LendEdits copies and makes. Those of the step alone count twice: they were found, too.
+  // Returns the price of LendEdits, and of ChangesNow().
   uint64_t LendCost(const StepChanges& changes) const;
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
@@ -123,13 +128,23 @@ class Text {
   // which has the same vocabulary sizes. Null if its options look at more of the history than is kept. The two share
   // equal parts.
   std::unique_ptr<Text> Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position);
-  // Returns true if Fork under `spec` reads the tokens of the history anew, which takes a time in proportion to them.
-  bool ReadsAnew(const SequenceSpec& spec) const;
+  // Returns the price of a Fork.
+  uint64_t ForkCost(const SequenceSpec& spec, uint32_t position) const;
 
  private:
   Text(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prompt_length, uint32_t kept_history,
        std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases, std::unique_ptr<HistoryIndex> index);
 
+  // The parts of the history that a fork under `spec` reads anew.
+  struct Reread {
+    bool counts = false;
+    bool phases = false;
+    bool index = false;
+    bool any() const { return counts || phases || index; }
+  };
+  Reread FindReread(const SequenceSpec& spec) const;
+  // Returns true if counting the first `position` tokens takes less than not counting those after them.
+  bool CountsFewer(uint32_t position) const { return log_.kept_from() == 0 && position < this->position() - position; }
   // Returns the counts of all tokens.
   const PenaltyCounts& SettledCounts();
   // Counts all tokens, under the options of the phase.

@@ -166,11 +166,15 @@ std::optional<Refusal> ReadRow(const v1::CompactRow& message, const std::string&
 
 }  // namespace
 
+uint64_t CompactTokensOf(const v1::StepRow& row) {
+  uint64_t tokens = 0;
+  for (const v1::CompactRow& compact : row.compact()) tokens += TokensOf(compact);
+  return tokens;
+}
+
 uint64_t CompactBytesOf(const v1::Step& message, uint32_t element_bytes) {
   uint64_t tokens = 0;
-  for (const v1::StepRow& row : message.rows()) {
-    for (const v1::CompactRow& compact : row.compact()) tokens += TokensOf(compact);
-  }
+  for (const v1::StepRow& row : message.rows()) tokens += CompactTokensOf(row);
   return tokens * (sizeof(uint32_t) + element_bytes);
 }
 

@@ -16,6 +16,9 @@
 
 namespace sortition::service {
 
+// Returns the tokens that the compact rows of a step's row list. Thread-safe.
+uint64_t CompactTokensOf(const v1::StepRow& row);
+
 // Returns the bytes that the rows of a step list, which its worker may make larger than its payload: rows may share
 // their tokens. Thread-safe.
 uint64_t CompactBytesOf(const v1::Step& message, uint32_t element_bytes);

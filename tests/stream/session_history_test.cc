@@ -43,6 +43,25 @@ class SessionHistory : public ::testing::Test {
     EXPECT_EQ(state.position(), plain.position());
     EXPECT_EQ(state.history_hash(), plain.hash());
   }
+  // Sends a step whose rows each append 4,000 tokens to an indexed history, and has the first piece of it taken.
+  // Returns the opens of the sequences.
+  static constexpr int kRewrites = 8;
+  std::vector<v1::OpenSequence> BeginRewrites() {
+    std::vector<v1::OpenSequence> opens;
+    testing::StepBuilder step(1, kStatefulVocabulary);
+    for (int i = 0; i < kRewrites; ++i) {
+      v1::OpenSequence& open = opens.emplace_back(StatefulOpen(absl::StrCat("row-", i), 1));
+      open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
+      worker().MustOpen(open);
+      PlainSequence plain(open);
+      for (uint32_t token = 0; token < 4000; ++token) plain.Append(token % 7);
+      v1::StepRow& row = AddPeak(&step, open.request_id(), 1, plain, 20);
+      for (uint32_t token = 0; token < 4000; ++token) row.add_append_tokens(token % 7);
+    }
+    const testing::Delivery delivery = testing::Deliver(step.Build().SerializeAsString());
+    worker().session().BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+    return opens;
+  }
   StreamWorker& worker() {
     if (!engine_) engine_.emplace(TestEngine::OnCpu(limits_));
     if (!worker_) worker_ = std::make_unique<StreamWorker>(engine_->get());
@@ -370,41 +389,27 @@ TEST_F(SessionHistory, StatelessSequenceRefusesIt) {
   EXPECT_EQ(state.position(), 0u);
 }
 
-// A message is served without interruption, so the rewrites of all its rows are bounded; longer ones must come as
-// history.
-TEST_F(SessionHistory, RewritesOfAMessageAreBounded) {
-  for (const bool indexed : {false, true}) {
-    const auto row_of = [&](int i) { return absl::StrCat(indexed ? "indexed-" : "plain-", i); };
-    std::vector<PlainSequence> plain;
-    testing::StepBuilder all(1, kStatefulVocabulary);
-    const auto add = [&](testing::StepBuilder* step, int i) {
-      v1::StepRow& row = AddPeak(step, row_of(i), 1, plain[static_cast<size_t>(i)], 20);
-      for (uint32_t token = 0; token < 4000; ++token) row.add_append_tokens(token % 7);
-    };
-    for (int i = 0; i < 6; ++i) {
-      v1::OpenSequence open = StatefulOpen(row_of(i), 1);
-      if (indexed) open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
-      worker().MustOpen(open);
-      PlainSequence& sequence = plain.emplace_back(open);
-      for (uint32_t token = 0; token < 4000; ++token) sequence.Append(token % 7);
-      add(&all, i);
-    }
-    const std::vector<v1::RowResult> results = worker().Run(all.Build());
-    const int served = indexed ? 1 : 4;
-    for (int i = 0; i < 6; ++i) {
-      if (i < served) {
-        EXPECT_EQ(results.at(static_cast<size_t>(i)).draw().token(), 20u) << row_of(i);
-        continue;
-      }
-      const std::string row = absl::StrCat("step.rows[", i, "]");
-      ExpectError(results.at(static_cast<size_t>(i)), Reason::kHistoryRequired, row + ".append_tokens");
-      const v1::Error& error = results.at(static_cast<size_t>(i)).error();
-      EXPECT_EQ(error.limit(), "max_rewritten_tokens 16384");
-      EXPECT_TRUE(error.message().ends_with(indexed ? " have left 0" : " have left 384")) << error.message();
-      testing::StepBuilder alone(static_cast<uint64_t>(i) + 10, kStatefulVocabulary);
-      add(&alone, i);
-      EXPECT_EQ(worker().Run(alone.Build()).at(0).draw().token(), 20u) << row_of(i);
-    }
+// The rows of a message that asks for much work begin in pieces, between which the thread serves other streams. Its
+// answers are the same.
+TEST_F(SessionHistory, StepOfMuchWorkIsTakenInPieces) {
+  BeginRewrites();
+  int pieces = 1;
+  for (; worker().session().back_off() > absl::ZeroDuration(); ++pieces) worker().session().Continue();
+  EXPECT_EQ(pieces, kRewrites);  // one row is more than a piece
+  const std::vector<v1::RowResult> results = worker().Results(1, kRewrites);
+  for (const v1::RowResult& result : results) EXPECT_EQ(result.draw().token(), 20u) << result.row();
+}
+
+// A stream that ends between two pieces leaves its sequences as they were.
+TEST_F(SessionHistory, StreamMayEndBetweenPieces) {
+  const std::vector<v1::OpenSequence> opens = BeginRewrites();
+  ASSERT_GT(worker().session().back_off(), absl::ZeroDuration());
+  worker().Disconnect();
+  worker_ = nullptr;
+  for (const v1::OpenSequence& open : opens) {
+    EXPECT_EQ(worker().MustOpen(Reopened(open, 2)).position(), 3u);
+    const PlainSequence plain(open);
+    EXPECT_EQ(worker().Run(PeakStep(1, open.request_id(), 1, plain, 9)).at(0).draw().token(), 9u);
   }
 }
 

@@ -330,9 +330,8 @@ const std::map<std::string, std::string>& Elsewhere() {
       {"max_rings", "SharedMemoryTest.AutoWithoutFreeRingStaysOnStream"},
       {"connection_device_bytes", "DeviceMemoryOff.TakesNoDescriptorUnlessEnabled"},
       {"client_sequences", "ClientSequencesTest.TenantEvictsOnlyItsOwnIdleSequences"},
-      {"max_step_edits", "SequenceRules.EditsOfAMessageAreBounded"},
-      {"max_reread_tokens", "SequenceRules.LongHistoryIsNotReadAnew"},
-      {"max_rewritten_tokens", "SessionHistory.RewritesOfAMessageAreBounded"},
+      {"max_piece_work", "SequenceRules.LongHistoryIsNotReadAnew"},
+      {"max_message_work", "SequenceRules.EditsOfAMessageAreBounded"},
   };
   return elsewhere;
 }

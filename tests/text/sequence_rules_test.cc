@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "service/sequence/sequence.h"
+#include "service/text/cost.h"
 #include "service/text/history/history_hash.h"
 
 namespace sortition::service::sequence_rules_test {
@@ -45,6 +46,12 @@ class SequenceRules : public ::testing::Test {
     return HistoryHash(token_hash, 3, HistoryDigest(spec_->Identity()));
   }
 
+  std::variant<std::unique_ptr<Text>, Refusal> Fork(const SequenceOwner& owner,
+                                                    std::shared_ptr<const SequenceSpec> spec,
+                                                    std::optional<uint32_t> position) {
+    Bill bill;
+    return sequence_.Fork(owner, std::move(spec), position, &bill);
+  }
   StepIntent Intent(uint64_t id, uint32_t position, std::optional<uint64_t> hash) {
     StepIntent intent;
     intent.step_id = id;
@@ -168,15 +175,15 @@ TEST_F(SequenceRules, LongHistoryIsNotReadAnew) {
   parent->history.no_repeat_ngram = 3;
   const auto child = std::make_shared<SequenceSpec>(*parent);
   child->history.no_repeat_ngram = 4;
-  auto state = Text::Build(parent, std::vector<uint32_t>(kMaxRereadTokens + 1, 7), 0, kKept);
+  const auto most = static_cast<uint32_t>(kMaxPieceWork / (price::kRewrittenToken * RewriteTimes(true, 0))) - 1;
+  auto state = Text::Build(parent, std::vector<uint32_t>(most + 2, 7), 0, kKept);
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, parent, &state)));
-  auto forked = sequence_.Fork(owner_, child, std::nullopt);
+  const auto forked = Fork(owner_, child, std::nullopt);
   ASSERT_TRUE(std::holds_alternative<Refusal>(forked));
   EXPECT_EQ(std::get<Refusal>(forked).reason, Reason::kHistoryRequired);
-  EXPECT_EQ(std::get<Refusal>(forked).limit, absl::StrCat("max_reread_tokens ", kMaxRereadTokens));
-  using State = std::unique_ptr<Text>;
-  EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, child, kMaxRereadTokens)));
-  EXPECT_TRUE(std::holds_alternative<State>(sequence_.Fork(owner_, parent, std::nullopt)));
+  EXPECT_EQ(std::get<Refusal>(forked).limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
+  EXPECT_EQ(Fork(owner_, child, most).index(), 0u);
+  EXPECT_EQ(Fork(owner_, parent, std::nullopt).index(), 0u);
 }
 
 // After a long history each position of a row sees many edits, and a device needs all lists at once.
@@ -190,29 +197,34 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   const uint64_t hash = state->history_hash();
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, spec, &state)));
   const TokenTree drafts = TokenTree::Chain(std::vector<uint32_t>(64, 1));
-  RewriteAllowance message;
-  const auto begin = [&](EditsUse use, RewriteAllowance* rewrites) {
+  Bill message;
+  const auto begin = [&](EditsUse use, Bill* bill) {
     StepIntent intent = Intent(1, 400'000, hash);
     intent.edits_use = use;
-    return sequence_.Begin(owner_, intent, drafts, rewrites);
+    return sequence_.Begin(owner_, intent, drafts, bill);
   };
-  const auto expect_refused = [&](Reason reason, RewriteAllowance* rewrites) {
-    auto begun = begin(EditsUse::kTogether, rewrites);
+  const auto expect_refused = [&](Reason reason, const std::string& limit) {
+    message.BeginPiece();
+    auto begun = begin(EditsUse::kTogether, &message);
     ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
     EXPECT_EQ(std::get<Refusal>(begun).reason, reason);
     EXPECT_EQ(std::get<Refusal>(begun).field, "position");
-    EXPECT_EQ(std::get<Refusal>(begun).limit, absl::StrCat("max_step_edits ", kMaxStepEdits));
+    EXPECT_EQ(std::get<Refusal>(begun).limit, limit);
   };
-  ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kTooMany, &message));
-  message = {};
-  for (RewriteAllowance* rewrites : {&message, static_cast<RewriteAllowance*>(nullptr)}) {
-    auto begun = begin(rewrites != nullptr ? EditsUse::kInTurn : EditsUse::kTogether, rewrites);
+  ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kTooMany, absl::StrCat("max_piece_work ", kMaxPieceWork)));
+  for (Bill* bill : {&message, static_cast<Bill*>(nullptr)}) {
+    message.BeginPiece();
+    auto begun = begin(bill != nullptr ? EditsUse::kInTurn : EditsUse::kTogether, bill);
     ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
     EXPECT_EQ(std::get<StepGrant>(begun).views.size(), 65u);
     sequence_.Abort(std::get<StepGrant>(begun).ticket);
   }
   // A row after others may come again alone.
-  ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kOverloaded, &message));
+  while (message.spent() < kMaxMessageWork) {
+    message.BeginPiece();
+    message.Take(kMaxPieceWork);
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kOverloaded, absl::StrCat("max_message_work ", kMaxMessageWork)));
 }
 
 TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
@@ -221,7 +233,7 @@ TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
   spec->choice_index = 1;
   spec->seed = 10;
   for (const uint32_t position : {4u, 3u, 1u, 0u}) {
-    auto forked = sequence_.Fork(owner_, spec, position);
+    auto forked = Fork(owner_, spec, position);
     ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Text>>(forked));
     const auto& state = std::get<std::unique_ptr<Text>>(forked);
     const std::vector<uint32_t> tokens = {1, 2, 3, 42};
@@ -230,7 +242,7 @@ TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
     EXPECT_EQ(*state->LendEdits(), *built->LendEdits());
   }
   const auto why_not = [&](const SequenceOwner& owner, std::optional<uint32_t> position) {
-    auto forked = sequence_.Fork(owner, spec, position);
+    auto forked = Fork(owner, spec, position);
     return std::holds_alternative<Refusal>(forked) ? std::get<Refusal>(forked).reason : Reason::kMalformedMessage;
   };
   EXPECT_EQ(why_not(owner_, 5), Reason::kHistoryRequired);

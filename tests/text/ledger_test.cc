@@ -1,19 +1,19 @@
 // Advice to workers that lost their sequences: when to send the histories.
-#include "service/sequence/replay_budget.h"
+#include "service/ledger.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/support/fake_clock.h"
 
-namespace sortition::service::replay_budget_test {
+namespace sortition::service::ledger_test {
 namespace {
 
-class ReplayBudgetTest : public ::testing::Test {
+class LedgerTest : public ::testing::Test {
  protected:
   // A history takes a second.
   static constexpr uint64_t kTokens = 1'000'000;
 
-  absl::Duration Advice(const ReplayBudget::Owner& owner) { return budget_.Advice(owner, kTokens); }
+  absl::Duration Advice(const Ledger::Owner& owner) { return budget_.Advice(owner, kTokens); }
 
   Limits limits_ = [] {
     Limits limits;
@@ -22,10 +22,10 @@ class ReplayBudgetTest : public ::testing::Test {
   }();
   testing::FakeClock clock_;
   SystemEntropy entropy_;
-  ReplayBudget budget_{limits_, &clock_, &entropy_};
+  Ledger budget_{limits_, &clock_, &entropy_};
 };
 
-TEST_F(ReplayBudgetTest, WaitersAreServedInOrder) {
+TEST_F(LedgerTest, WaitersAreServedInOrder) {
   EXPECT_EQ(Advice({1, 1}), absl::ZeroDuration());
   for (int i = 1; i < 10; ++i) {
     const absl::Duration advice = Advice({1, 1});
@@ -35,7 +35,7 @@ TEST_F(ReplayBudgetTest, WaitersAreServedInOrder) {
 }
 
 // A stream that asks for many histories and never sends them delays only itself.
-TEST_F(ReplayBudgetTest, StreamsFloodDelaysOnlyItself) {
+TEST_F(LedgerTest, StreamsFloodDelaysOnlyItself) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   EXPECT_GE(Advice({1, 1}), absl::Seconds(30));
   EXPECT_EQ(Advice({1, 2}), absl::ZeroDuration()) << "another stream of the client";
@@ -43,7 +43,7 @@ TEST_F(ReplayBudgetTest, StreamsFloodDelaysOnlyItself) {
 }
 
 // This holds for a tenant with many streams too.
-TEST_F(ReplayBudgetTest, TenantsFloodDelaysOnlyItself) {
+TEST_F(LedgerTest, TenantsFloodDelaysOnlyItself) {
   for (uint64_t stream = 0; stream < 500; ++stream) {
     for (int i = 0; i < 20; ++i) Advice({1, stream});
   }
@@ -54,7 +54,7 @@ TEST_F(ReplayBudgetTest, TenantsFloodDelaysOnlyItself) {
 }
 
 // All streams together are advised to come no faster than the budget allows.
-TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
+TEST_F(LedgerTest, SharesAddUpToTheBudget) {
   constexpr uint64_t kStreams = 8;
   for (uint64_t stream = 0; stream < kStreams; ++stream) Advice({stream % 2, stream});
   int soon = 0;
@@ -66,8 +66,8 @@ TEST_F(ReplayBudgetTest, SharesAddUpToTheBudget) {
 }
 
 // An open-ended history may be long, so it waits where a short one need not.
-TEST_F(ReplayBudgetTest, UnknownLengthIsEstimated) {
-  budget_.Spend(kTokens / 10, false);
+TEST_F(LedgerTest, UnknownLengthIsEstimated) {
+  budget_.SpendHistory(kTokens / 10, false);
   EXPECT_FALSE(budget_.Admit({1, 1}, 10, false));
   for (int i = 0; i < 100; ++i) {
     const std::optional<Refusal> refusal = budget_.Admit({1, 1}, 10, true);
@@ -80,7 +80,7 @@ TEST_F(ReplayBudgetTest, UnknownLengthIsEstimated) {
   EXPECT_GE(budget_.Admit({1, 1}, 10, true)->retry_after, absl::Seconds(1));
 }
 
-TEST_F(ReplayBudgetTest, ExpiredWaitersAreForgotten) {
+TEST_F(LedgerTest, ExpiredWaitersAreForgotten) {
   for (int i = 0; i < 10'000; ++i) Advice({1, 1});
   clock_.Advance(absl::Seconds(31));
   EXPECT_EQ(Advice({2, 2}), absl::ZeroDuration());
@@ -90,4 +90,4 @@ TEST_F(ReplayBudgetTest, ExpiredWaitersAreForgotten) {
 }
 
 }  // namespace
-}  // namespace sortition::service::replay_budget_test
+}  // namespace sortition::service::ledger_test

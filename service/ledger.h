@@ -1,7 +1,8 @@
-// Bound on the rate at which histories arrive, over all streams, so that a replica that takes over another one's
-// sequences still answers steps meanwhile.
+// The server's ledger of work on streams' threads beyond usual steps: histories, and steps that are done in pieces. It
+// bounds the rate of both, so that a replica that takes over another one's sequences still answers steps meanwhile.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -15,17 +16,17 @@
 
 namespace sortition::service {
 
-// A budget of tokens per second; a quarter of it while rows wait for a device. Each worker that has to wait is given
-// its own time, so that workers which lost one replica do not return all at once. The times are places in one queue per
-// stream: waiting tenants share the budget equally, and so do the streams of a tenant. So a stream with many lost
-// sequences delays only itself. Thread-safe.
-class ReplayBudget {
+// Histories have a budget of tokens per second; a quarter of it while rows wait for a device. Each worker that has to
+// wait is given its own time, so that workers which lost one replica do not return all at once. The times are places in
+// one queue per stream: waiting tenants share the budget equally, and so do the streams of a tenant. So a stream with
+// many lost sequences delays only itself. Thread-safe.
+class Ledger {
  public:
   // Histories up to this many tokens are always admitted, so that new short requests do not wait behind replays.
   static constexpr uint32_t kShortHistory = 4096;
 
   // `clock` and `entropy` are not owned and outlive the budget.
-  ReplayBudget(const Limits& limits, const Clock* clock, Entropy* entropy);
+  Ledger(const Limits& limits, const Clock* clock, Entropy* entropy);
 
   // The stream and tenant that a history belongs to.
   struct Owner {
@@ -37,7 +38,7 @@ class ReplayBudget {
   // treated as short. OVERLOADED with advice if it has to wait. The rest of an admitted history is always received.
   std::optional<Refusal> Admit(const Owner& owner, uint64_t tokens, bool open_ended);
   // Records that this many tokens have arrived.
-  void Spend(uint64_t tokens, bool rows_wait);
+  void SpendHistory(uint64_t tokens, bool rows_wait);
   // Records that a history is complete.
   void Completed(uint64_t tokens);
 
@@ -45,17 +46,27 @@ class ReplayBudget {
   // there is room now.
   absl::Duration Advice(const Owner& owner, uint64_t tokens);
 
+  // Records the work of a message, by the price list (service/text/cost.h).
+  void Add(uint64_t work) { work_.fetch_add(work, std::memory_order_relaxed); }
+  // Records the work of a piece. Returns the pause before the next one: as long as the piece, and longer while pieces
+  // of all streams together take more than half of a thread.
+  absl::Duration SpendPiece(uint64_t work);
+  // Returns all work that was recorded, in nanoseconds.
+  uint64_t work() const { return work_.load(std::memory_order_relaxed); }
+
  private:
   absl::Duration Cost(uint64_t tokens) const;
   absl::Duration Reserve(const Owner& owner, uint64_t tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets streams that need not wait any more. Looks at all streams, so it is called rarely.
   void Prune(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  std::atomic<uint64_t> work_ = 0;
   const Bound rate_;
   const Clock& clock_;
   Entropy& entropy_;
   absl::Mutex mutex_;
-  absl::Time spent_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // by the tokens that have arrived
+  // By the tokens that have arrived, and by pieces of steps.
+  absl::Time spent_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // By tenant: the time at which a stream's own share of the budget has paid for its granted waits.
   using Promises = absl::flat_hash_map<uint64_t, absl::Time>;
   absl::flat_hash_map<uint64_t, Promises> promised_until_ ABSL_GUARDED_BY(mutex_);

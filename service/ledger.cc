@@ -1,5 +1,5 @@
 // A leaky bucket in units of time, and places in the queue behind it.
-#include "service/sequence/replay_budget.h"
+#include "service/ledger.h"
 
 #include <algorithm>
 
@@ -10,19 +10,20 @@ namespace {
 constexpr absl::Duration kBurst = absl::Milliseconds(50);
 // Longest advice. A worker that is refused again gets a better estimate.
 constexpr absl::Duration kLongestWait = absl::Seconds(30);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr double kCostWhileRowsWait = 4;
 constexpr absl::Duration kPruneEvery = absl::Milliseconds(10);
 
 }  // namespace
 
-ReplayBudget::ReplayBudget(const Limits& limits, const Clock* clock, Entropy* entropy)
+Ledger::Ledger(const Limits& limits, const Clock* clock, Entropy* entropy)
     : rate_(Bounds(limits).replay_tokens_per_second()), clock_(*clock), entropy_(*entropy) {}
 
-absl::Duration ReplayBudget::Cost(uint64_t tokens) const {
+absl::Duration Ledger::Cost(uint64_t tokens) const {
   return absl::Seconds(static_cast<double>(tokens) / static_cast<double>(rate_.value));
 }
 
-std::optional<Refusal> ReplayBudget::Admit(const Owner& owner, uint64_t tokens, bool open_ended) {
+std::optional<Refusal> Ledger::Admit(const Owner& owner, uint64_t tokens, bool open_ended) {
   if (tokens <= kShortHistory && !open_ended) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   if (spent_until_ <= clock_.Now() + kBurst) return std::nullopt;
@@ -31,24 +32,33 @@ std::optional<Refusal> ReplayBudget::Admit(const Owner& owner, uint64_t tokens, 
                  Reserve(owner, tokens)};
 }
 
-void ReplayBudget::Spend(uint64_t tokens, bool rows_wait) {
+void Ledger::SpendHistory(uint64_t tokens, bool rows_wait) {
   absl::MutexLock lock(&mutex_);
   spent_until_ = std::max(spent_until_, clock_.Now()) + Cost(tokens) * (rows_wait ? kCostWhileRowsWait : 1);
 }
 
-void ReplayBudget::Completed(uint64_t tokens) {
+absl::Duration Ledger::SpendPiece(uint64_t work) {
+  Add(work);
+  const absl::Duration piece = absl::Nanoseconds(work);
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_.Now();
+  spent_until_ = std::max(spent_until_, now) + piece * 2;
+  return std::clamp(spent_until_ - now - kBurst, piece, std::max(piece, kLongestPause));
+}
+
+void Ledger::Completed(uint64_t tokens) {
   absl::MutexLock lock(&mutex_);
   usual_tokens_ += (static_cast<double>(tokens) - usual_tokens_) / 8;
 }
 
-absl::Duration ReplayBudget::Advice(const Owner& owner, uint64_t tokens) {
+absl::Duration Ledger::Advice(const Owner& owner, uint64_t tokens) {
   absl::MutexLock lock(&mutex_);
   if (tokens == 0) tokens = static_cast<uint64_t>(usual_tokens_);
   if (tokens <= kShortHistory) return absl::ZeroDuration();
   return Reserve(owner, tokens);
 }
 
-absl::Duration ReplayBudget::Reserve(const Owner& owner, uint64_t tokens) {
+absl::Duration Ledger::Reserve(const Owner& owner, uint64_t tokens) {
   const absl::Time now = clock_.Now();
   if (now >= next_prune_) Prune(now);
   Promises& streams = promised_until_[owner.tenant];
@@ -61,7 +71,7 @@ absl::Duration ReplayBudget::Reserve(const Owner& owner, uint64_t tokens) {
   return wait * (1 + static_cast<double>(entropy_.Draw() >> 40) / (1 << 26));  // up to a quarter more
 }
 
-void ReplayBudget::Prune(absl::Time now) {
+void Ledger::Prune(absl::Time now) {
   next_prune_ = now + kPruneEvery;
   for (auto& [tenant, streams] : promised_until_) {
     absl::erase_if(streams, [&](const auto& stream) { return stream.second <= now; });

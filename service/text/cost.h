@@ -1,0 +1,63 @@
+// The price list of work that a stream's thread does for a message, and a message's bill. What a message asks for is
+// priced before it is done: the thread does it in pieces between which it serves other streams, or refuses it.
+// `./dev costs` compares the prices with the time that messages take.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "service/limits.h"
+#include "service/refusal.h"
+
+namespace sortition::service {
+
+// Prices in nanoseconds of one core.
+namespace price {
+
+inline constexpr uint64_t kRow = 3000;            // a row, without all that follows
+inline constexpr uint64_t kPosition = 1500;       // one more position of it
+inline constexpr uint64_t kCopiedEdit = 6;        // a logit's edit that is copied, or looked at
+inline constexpr uint64_t kFoundEdit = 25;        // one that is found in the history, or counted anew
+inline constexpr uint64_t kListedToken = 60;      // a token of a row's lists: checked and sorted
+inline constexpr uint64_t kComparedToken = 4;     // a token of two sorted lists that are compared
+inline constexpr uint64_t kMaskWord = 2;          // 32 tokens of a packed mask: copied, and hashed
+inline constexpr uint64_t kCompactToken = 20;     // a token of a compact row: read, judged and decided on
+inline constexpr uint64_t kNamedToken = 40;       // a token that ROW_REQUIRED names
+inline constexpr uint64_t kRewrittenToken = 100;  // a token cut off or appended, times RewriteTimes
+
+}  // namespace price
+
+// The work of one message. Not thread-safe.
+class Bill {
+ public:
+  // Begins a part that is done in one piece, such as a row.
+  void BeginPiece() { piece_left_ = kMaxPieceWork; }
+
+  // Takes `work` of the piece. Returns false if it is too much; then nothing is left of the piece, since some of the
+  // work may show only when it is done.
+  bool Take(uint64_t work) {
+    const uint64_t most = std::min(piece_left_, left_);
+    const bool suffices = work <= most;
+    left_ -= std::min(work, most);
+    piece_left_ = suffices ? piece_left_ - work : 0;
+    return suffices;
+  }
+  uint64_t spent() const { return kMaxMessageWork - left_; }
+
+  // Returns the refusal of a part for which Take has returned false.
+  Refusal TooMuch(std::string field) const {
+    if (left_ > 0) {
+      return {Reason::kTooMany, std::move(field), Bounds::max_piece_work().Text(), "the row asks for more work"};
+    }
+    return {Reason::kOverloaded, std::move(field), Bounds::max_message_work().Text(),
+            "rows before this one have taken it; send the row in another message", absl::Milliseconds(1)};
+  }
+
+ private:
+  uint64_t piece_left_ = kMaxPieceWork;
+  uint64_t left_ = kMaxMessageWork;
+};
+
+}  // namespace sortition::service
