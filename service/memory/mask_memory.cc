@@ -3,13 +3,13 @@
 
 namespace sortition::service {
 
-std::shared_ptr<const UploadedMask> MaskMemory::Hold(UploadedMask mask) {
+std::shared_ptr<const PackedMask> MaskMemory::Hold(PackedMask mask) {
   const uint64_t bytes = mask.bytes();
   if (bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes > most_) {
     bytes_->fetch_sub(bytes, std::memory_order_relaxed);
     return nullptr;
   }
-  return {new UploadedMask(std::move(mask)), [counted = bytes_, bytes](const UploadedMask* held) {
+  return {new PackedMask(std::move(mask)), [counted = bytes_, bytes](const PackedMask* held) {
             delete held;
             counted->fetch_sub(bytes, std::memory_order_relaxed);
           }};

@@ -11,7 +11,7 @@
 namespace sortition::service {
 
 // Immutable. A step that uses a mask holds a reference, so the mask may be replaced or released meanwhile.
-struct UploadedMask {
+struct PackedMask {
   uint32_t vocabulary = 0;
   std::vector<uint32_t> words;  // ceil(vocabulary / 32), least significant bit first, 1 = allowed
   uint64_t bytes() const { return words.size() * sizeof(uint32_t); }
@@ -22,7 +22,7 @@ class MaskMemory {
  public:
   explicit MaskMemory(uint64_t most) : most_(most) {}
   // Returns null if there is no room.
-  std::shared_ptr<const UploadedMask> Hold(UploadedMask mask);
+  std::shared_ptr<const PackedMask> Hold(PackedMask mask);
   uint64_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
 
  private:
@@ -30,13 +30,12 @@ class MaskMemory {
   const std::shared_ptr<std::atomic<uint64_t>> bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
-// The packed mask of a row: a copy that arrived with the step, an uploaded mask, a mask borrowed for as long as the row
-// runs, or none.
+// The packed mask of a row: one that its step brought or that was uploaded before, a mask borrowed for as long as the
+// row runs, or none. Copies share it.
 class RowMaskBits {
  public:
   RowMaskBits() = default;
-  explicit RowMaskBits(std::vector<uint32_t> words) : own_(std::move(words)) {}
-  explicit RowMaskBits(std::shared_ptr<const UploadedMask> uploaded) : uploaded_(std::move(uploaded)) {}
+  explicit RowMaskBits(std::shared_ptr<const PackedMask> mask) : mask_(std::move(mask)) {}
 
   static RowMaskBits Lent(std::span<const uint32_t> words) {
     RowMaskBits bits;
@@ -45,16 +44,12 @@ class RowMaskBits {
   }
 
   // Empty if there is no mask.
-  std::span<const uint32_t> words() const {
-    if (uploaded_ != nullptr) return uploaded_->words;
-    return lent_.empty() ? std::span<const uint32_t>(own_) : lent_;
-  }
+  std::span<const uint32_t> words() const { return mask_ != nullptr ? mask_->words : lent_; }
   // Returns true if there is a mask and it allows no token below `live_vocabulary`.
   bool AllowsNone(uint32_t live_vocabulary) const;
 
  private:
-  std::vector<uint32_t> own_;
-  std::shared_ptr<const UploadedMask> uploaded_;
+  std::shared_ptr<const PackedMask> mask_;
   std::span<const uint32_t> lent_;
 };
 

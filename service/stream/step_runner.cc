@@ -264,7 +264,7 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
     if (auto refusal = WhyNoDevice(engine_.batcher().keeper(), plan, spec)) return refuse(*refusal);
   }
   if (!plan.masks.empty() && !bill.Take(MaskCost(plan, spec))) return too_much();
-  if (auto refusal = FindMasks(message, &plan, &masks)) return refuse(*refusal);
+  if (auto refusal = FindMasks(step, plan, &masks)) return refuse(*refusal);
   if (spec.stateful() && !masks.empty()) {
     const uint64_t digest = DigestMasks(plan, masks, spec.live_vocabulary);
     if (digest != 0) plan.intent.options_digest = absl::HashOf(plan.intent.options_digest, digest);
@@ -302,21 +302,27 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
   return true;
 }
 
-std::optional<Refusal> StepRunner::FindMasks(const StepMessage& message, RowPlan* plan,
+std::optional<Refusal> StepRunner::FindMasks(StepInPieces* step, const RowPlan& plan,
                                              std::vector<RowMaskBits>* masks) const {
+  const StepMessage& message = *step->message;
   const StepShape& shape = message.shape();
-  for (size_t i = 0; i < plan->masks.size(); ++i) {
-    const PositionMask& mask = plan->masks[i];
+  for (size_t i = 0; i < plan.masks.size(); ++i) {
+    const PositionMask& mask = plan.masks[i];
     RowMaskBits& bits = masks->emplace_back();
     if (mask.mask_row) {
-      std::vector<uint32_t> words(shape.mask_stride / sizeof(uint32_t));
-      message.masks()->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, words.data());
-      bits = RowMaskBits(std::move(words));
+      const auto [copy, is_new] = step->masks.try_emplace(*mask.mask_row);
+      if (is_new) {
+        const auto packed = std::make_shared<PackedMask>();
+        packed->words.resize(shape.mask_stride / sizeof(uint32_t));
+        message.masks()->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, packed->words.data());
+        copy->second = RowMaskBits(packed);
+      }
+      bits = copy->second;
     } else if (mask.uploaded_mask_id) {
       auto found =
-          masks_.Find(*mask.uploaded_mask_id, shape.vocabulary, absl::StrCat(MaskField(*plan, i), ".uploaded_mask_id"));
+          masks_.Find(*mask.uploaded_mask_id, shape.vocabulary, absl::StrCat(MaskField(plan, i), ".uploaded_mask_id"));
       if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
-      bits = RowMaskBits(std::get<std::shared_ptr<const UploadedMask>>(std::move(found)));
+      bits = RowMaskBits(std::get<std::shared_ptr<const PackedMask>>(std::move(found)));
     }
   }
   return std::nullopt;

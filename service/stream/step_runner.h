@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -71,7 +72,8 @@ class StepRunner {
     std::shared_ptr<StepInFlight> whole;             // rows for a device; null if the rows come in shards
     std::vector<std::unique_ptr<SequenceRow>> runs;  // compact rows, or those in shards by the row's index
     StepAnswers now;
-    StepAnswers repeated;  // of rows in shards
+    StepAnswers repeated;                              // of rows in shards
+    absl::flat_hash_map<uint32_t, RowMaskBits> masks;  // copies of the step's rows of masks
     Bill bill;
     uint32_t begun = 0;  // rows
     bool submitted = false;
@@ -90,7 +92,7 @@ class StepRunner {
   bool BeginRow(StepInPieces* step, uint32_t index, GrantedRow* granted);
   void AddWhole(StepInPieces* step, GrantedRow row);
   // Finds the packed masks of the row's positions.
-  std::optional<Refusal> FindMasks(const StepMessage& message, RowPlan* plan, std::vector<RowMaskBits>* masks) const;
+  std::optional<Refusal> FindMasks(StepInPieces* step, const RowPlan& plan, std::vector<RowMaskBits>* masks) const;
   std::optional<Refusal> OpenCheckpoint(const v1::StepRow& row, const SequenceSpec& spec, RowPlan* plan) const;
 
   Engine& engine_;

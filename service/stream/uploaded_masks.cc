@@ -28,7 +28,7 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
   const Payload& payload = payloads[std::get<size_t>(found)];
   if (auto refusal = CheckUploadMask(upload, limits_)) return refusal;
   const Bounds bounds(limits_);
-  UploadedMask mask;
+  PackedMask mask;
   mask.vocabulary = upload.vocabulary_size();
   mask.words.resize((uint64_t{mask.vocabulary} + 31) / 32);
   const uint64_t want = mask.bytes();
@@ -44,7 +44,7 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
   if (auto refusal = CheckByteCount(held_bytes, bounds.stream_mask_bytes(), "upload_mask")) return refusal;
   // Read once: later changes of the worker's memory have no effect.
   PayloadView(payload).Copy(0, want, mask.words.data());
-  std::shared_ptr<const UploadedMask> held = memory_.Hold(std::move(mask));
+  std::shared_ptr<const PackedMask> held = memory_.Hold(std::move(mask));
   if (held == nullptr) {
     return Refusal{Reason::kOverloaded, "upload_mask", bounds.max_mask_bytes().Text(),
                    "all streams together hold too many masks", absl::Milliseconds(100)};
@@ -54,8 +54,8 @@ std::optional<Refusal> UploadedMasks::Upload(const v1::UploadMask& upload, std::
   return std::nullopt;
 }
 
-std::variant<std::shared_ptr<const UploadedMask>, Refusal> UploadedMasks::Find(uint64_t mask_id, uint32_t vocabulary,
-                                                                               const std::string& field) const {
+std::variant<std::shared_ptr<const PackedMask>, Refusal> UploadedMasks::Find(uint64_t mask_id, uint32_t vocabulary,
+                                                                             const std::string& field) const {
   const auto it = masks_.find(mask_id);
   if (it == masks_.end()) {
     return Refusal{Reason::kUnknownMask, field, "", absl::StrCat("this stream holds no mask of the id ", mask_id)};

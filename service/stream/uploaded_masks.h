@@ -28,13 +28,13 @@ class UploadedMasks {
   std::optional<Refusal> Upload(const v1::UploadMask& upload, std::span<const Payload> payloads);
 
   // Returns the mask of this id for a row of `vocabulary` elements. Refusals name `field`.
-  std::variant<std::shared_ptr<const UploadedMask>, Refusal> Find(uint64_t mask_id, uint32_t vocabulary,
-                                                                  const std::string& field) const;
+  std::variant<std::shared_ptr<const PackedMask>, Refusal> Find(uint64_t mask_id, uint32_t vocabulary,
+                                                                const std::string& field) const;
 
  private:
   const Limits limits_;
   MaskMemory& memory_;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<const UploadedMask>> masks_;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<const PackedMask>> masks_;
   uint64_t bytes_ = 0;  // of masks_
 };
 

@@ -18,10 +18,10 @@ std::vector<uint32_t> WordsOf(const std::set<uint32_t>& tokens, uint32_t vocabul
   return words;
 }
 
-uint64_t DigestOf(PositionMask mask, std::vector<uint32_t> words, uint32_t live_vocabulary) {
+uint64_t DigestOf(PositionMask mask, const std::vector<uint32_t>& words, uint32_t live_vocabulary) {
   RowPlan plan;
   plan.masks.push_back(std::move(mask));
-  return DigestMasks(plan, {RowMaskBits(std::move(words))}, live_vocabulary);
+  return DigestMasks(plan, {RowMaskBits::Lent(words)}, live_vocabulary);
 }
 
 uint64_t DigestOfList(std::vector<uint32_t> allowed, std::vector<uint32_t> banned, uint32_t live_vocabulary) {
@@ -36,7 +36,7 @@ uint64_t DigestOfPacked(std::vector<uint32_t> words, std::vector<uint32_t> banne
   PositionMask mask;
   mask.mask_row = 0;
   mask.banned_tokens = std::move(banned);
-  return DigestOf(std::move(mask), std::move(words), live_vocabulary);
+  return DigestOf(std::move(mask), words, live_vocabulary);
 }
 
 TEST(MaskDigest, IsOfTheSetAndNotOfItsForm) {
