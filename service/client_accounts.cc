@@ -70,18 +70,19 @@ void ClientAccount::GiveBackRegion(uint64_t bytes) {
   use_.memory_bytes -= bytes;
 }
 
+bool ClientAccount::HasRoomForAnswer() const {
+  return answer_bytes_.load(std::memory_order_relaxed) < limits_.client_answer_bytes;
+}
+
 std::optional<Refusal> ClientAccount::TakeAnswer(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  const Bound most = Bounds(limits_).client_answer_bytes();
-  if (answer_bytes_ >= most.value) return Beyond("answer", most, kRetryAfter);
-  answer_bytes_ += bytes;
+  if (!HasRoomForAnswer()) return Beyond("answer", Bounds(limits_).client_answer_bytes(), kRetryAfter);
+  HoldAnswer(bytes);
   return std::nullopt;
 }
 
 void ClientAccount::GiveBackAnswer(uint64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  SORTITION_CHECK(answer_bytes_ >= bytes);
-  answer_bytes_ -= bytes;
+  const uint64_t before = answer_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  SORTITION_CHECK(before >= bytes);
 }
 
 std::optional<Refusal> ClientAccount::Charge(uint32_t rows, uint64_t bytes, const char* field) {

@@ -2,6 +2,7 @@
 // that owns its sequences. The limits on all clients together are elsewhere.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,9 +41,13 @@ class ClientAccount {
   std::optional<Refusal> TakeRegion(uint64_t bytes, const std::string& field);
   void GiveBackRegion(uint64_t bytes);
 
-  // Holds the bytes of an answer until GiveBackAnswer. Refuses it while earlier ones exceed the bound.
-  std::optional<Refusal> TakeAnswer(uint64_t bytes);
+  // False while answers that the client has not read exceed the bound. None of its streams is read meanwhile.
+  bool HasRoomForAnswer() const;
+  // Holds the bytes of an answer until GiveBackAnswer.
+  void HoldAnswer(uint64_t bytes) { answer_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   void GiveBackAnswer(uint64_t bytes);
+  // Holds them, or refuses the answer if there is no room.
+  std::optional<Refusal> TakeAnswer(uint64_t bytes);
 
   // Charges rows and bytes that have arrived. Refuses while earlier charges exceed the allowance of the rates since
   // then, plus one second's worth. A refused charge costs nothing, and the refusal advises when the next one will pass.
@@ -68,7 +73,7 @@ class ClientAccount {
   const Clock& clock_;
   mutable absl::Mutex mutex_;
   Use use_ ABSL_GUARDED_BY(mutex_);
-  uint64_t answer_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> answer_bytes_ = 0;
   mutable Allowance rows_ ABSL_GUARDED_BY(mutex_);
   mutable Allowance bytes_ ABSL_GUARDED_BY(mutex_);
 };

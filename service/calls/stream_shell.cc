@@ -18,8 +18,21 @@ uint64_t ByteCount(const StreamTransport::Bytes& message) {
 
 }  // namespace
 
-Outbox::Outbox(std::unique_ptr<StreamTransport> transport, service::TransportType kind, service::Engine* engine)
-    : transport_(std::move(transport)), kind_(kind), engine_(*engine) {}
+Outbox::Outbox(std::unique_ptr<StreamTransport> transport, service::TransportType kind, service::Engine* engine,
+               std::shared_ptr<service::ClientAccount> account)
+    : transport_(std::move(transport)), kind_(kind), engine_(*engine), account_(std::move(account)) {}
+
+Outbox::~Outbox() { account_->GiveBackAnswer(waiting_bytes_); }
+
+void Outbox::Add(uint64_t bytes) {
+  waiting_bytes_ += bytes;
+  account_->HoldAnswer(bytes);
+}
+
+void Outbox::Remove(uint64_t bytes) {
+  waiting_bytes_ -= bytes;
+  account_->GiveBackAnswer(bytes);
+}
 
 void Outbox::Send(const v1::StreamResponse& message, service::Credit credit) {
   Encoded encoded{transport_->Encode(message), 0, std::move(credit)};
@@ -28,7 +41,7 @@ void Outbox::Send(const v1::StreamResponse& message, service::Credit credit) {
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
-    waiting_bytes_ += encoded.bytes;
+    Add(encoded.bytes);
     waiting_.push_back(std::move(encoded));
     WriteWaiting();
     urgent = broken_ || !waiting_.empty();
@@ -61,7 +74,7 @@ void Outbox::WriteWaiting() {
 void Outbox::Pop(bool ok) {
   const Encoded& first = waiting_.front();
   engine_.observer().MessageSent(kind_, ok ? first.bytes : 0);
-  waiting_bytes_ -= first.bytes;
+  Remove(first.bytes);
   waiting_.pop_front();
 }
 
@@ -93,12 +106,13 @@ void Outbox::Close() {
   closed_ = true;
   transport_->Close();
   while (waiting_.size() > (writing_ ? 1 : 0)) {
-    waiting_bytes_ -= waiting_.back().bytes;
+    Remove(waiting_.back().bytes);
     waiting_.pop_back();
   }
 }
 
 bool Outbox::HasRoom() const {
+  if (!account_->HasRoomForAnswer()) return false;
   absl::MutexLock lock(&mutex_);
   return waiting_.size() < kMostWaiting && waiting_bytes_ < engine_.limits().stream_unanswered_bytes;
 }
@@ -121,7 +135,8 @@ absl::Time Outbox::waiting_since() const {
 StreamShell::StreamShell(const Options& options, std::unique_ptr<StreamTransport> transport)
     : options_(options),
       opened_(options.engine->clock().Now()),
-      outbox_(std::make_shared<Outbox>(std::move(transport), options.transport, options.engine)),
+      outbox_(std::make_shared<Outbox>(std::move(transport), options.transport, options.engine,
+                                       options.engine->clients().Of(options.tenant))),
       session_(options.engine, options.tenant, outbox_) {
   options_.engine->observer().StreamOpened(options_.transport);
 }

@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "devices/device.h"
+#include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/log/log.h"
 #include "service/observer.h"
@@ -57,11 +58,14 @@ class StreamTransport {
 // it with the stream: answers that they send after Close are dropped.
 class Outbox final : public service::SessionSink {
  public:
-  // A stream is not read while its box holds this many encoded answers, or limits.stream_unanswered_bytes of them.
+  // A stream is not read while its box holds this many encoded answers, or limits.stream_unanswered_bytes of them, or
+  // all streams of its client hold limits.client_answer_bytes.
   static constexpr size_t kMostWaiting = 1024;
 
-  // `engine` is not owned and outlives the box. `kind` names the transport for metrics.
-  Outbox(std::unique_ptr<StreamTransport> transport, service::TransportType kind, service::Engine* engine);
+  // `engine` is not owned and outlives the box. `kind` names the transport for metrics. `account`: the client's.
+  Outbox(std::unique_ptr<StreamTransport> transport, service::TransportType kind, service::Engine* engine,
+         std::shared_ptr<service::ClientAccount> account);
+  ~Outbox() override;
 
   void Send(const v1::StreamResponse& message, service::Credit credit) override;
 
@@ -93,12 +97,15 @@ class Outbox final : public service::SessionSink {
   };
 
   void WriteWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes the first message, which has left (`ok`) or never will.
   void Pop(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::unique_ptr<StreamTransport> transport_;
   const service::TransportType kind_;
   service::Engine& engine_;
+  const std::shared_ptr<service::ClientAccount> account_;
   std::atomic<bool> draining_ = false;
   mutable absl::Mutex mutex_;
   std::deque<Encoded> waiting_ ABSL_GUARDED_BY(mutex_);  // its first is being written if writing_

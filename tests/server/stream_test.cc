@@ -195,11 +195,9 @@ TEST(StreamTest, UnreadingClientIsBoundedThenEnded) {
 }
 
 // Sends compact rows of one token, whose answers name the tokens that they lack.
-TEST(StreamTest, UnreadLargeAnswersStopReading) {
+void ExpectUnreadAnswersStopReading(const Config& config) {
   constexpr uint32_t kBiased = 60'000;
   constexpr uint64_t kSteps = 80;  // answers of 14 MB, more than the transport takes
-  Config config = TestConfig();
-  config.limits.max_message_bytes = config.limits.stream_unanswered_bytes = 1 << 20;
   TestServer server(config);
   TestStream stream(server.Connect());
   stream.Greet();
@@ -233,6 +231,18 @@ TEST(StreamTest, UnreadLargeAnswersStopReading) {
     ASSERT_EQ(error.required_size(), 1) << id;
     EXPECT_EQ(error.required(0).tokens_size(), static_cast<int>(kBiased)) << id;
   }
+}
+
+TEST(StreamTest, UnreadAnswersOfStreamStopReading) {
+  Config config = TestConfig();
+  config.limits.max_message_bytes = config.limits.stream_unanswered_bytes = 1 << 20;
+  ExpectUnreadAnswersStopReading(config);
+}
+
+TEST(StreamTest, UnreadAnswersOfClientStopReading) {
+  Config config = TestConfig();
+  config.limits.max_message_bytes = config.limits.client_answer_bytes = 1 << 20;
+  ExpectUnreadAnswersStopReading(config);
 }
 
 TEST(StreamTest, AnswersArriveAfterHalfClose) {
