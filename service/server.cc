@@ -112,8 +112,8 @@ Server::Server(const Config& config, std::unique_ptr<Authorization> authorizatio
                                         : nullptr),
       streams_(config, authorization_.get(), engine, log, load_reports_.get()),
       information_(config, authorization_.get(), engine, [this] { return streams(); }),
-      health_(&serving_),
-      health_alone_(&serving_),
+      health_(config.limits, &serving_),
+      health_alone_(config.limits, &serving_),
       admin_(authorization_.get(), engine, log, std::move(stop)) {}
 
 Server::~Server() { Stop(); }

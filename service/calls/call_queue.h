@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -139,6 +140,8 @@ class Watch {
   virtual ~Watch() = default;
   // Returns the message to send now, or nothing. Called by one thread at a time; must not block.
   virtual std::optional<Response> Next(absl::Time now) = 0;
+  // Returns the time from which Next has the next message; InfiniteFuture if no time brings one. Called likewise.
+  virtual absl::Time due() const = 0;
 };
 
 // A method that answers one request with a stream of messages, sent as time passes. Thread-safe. Calls last until the
@@ -167,8 +170,21 @@ class WatchMethod {
     call->Expect();
   }
 
-  // Sends the messages that are due. Called every few milliseconds.
+  // Sends the messages that are due. Called every few milliseconds. Other calls cost nothing.
   void Tick(absl::Time now) {
+    std::vector<std::shared_ptr<Call>> calls;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (!due_.empty() && due_.begin()->first <= now) {
+        calls.push_back(calls_.find(due_.begin()->second)->second);
+        due_.erase(due_.begin());
+      }
+    }
+    for (const auto& call : calls) call->Tick(now);
+  }
+
+  // Asks every call for its next message: what they watch has changed before its time.
+  void TickAll(absl::Time now) {
     std::vector<std::shared_ptr<Call>> calls;
     {
       absl::MutexLock lock(&mutex_);
@@ -195,11 +211,16 @@ class WatchMethod {
       absl::MutexLock lock(&mutex_);
       if (watch_ == nullptr || writing_) return;
       const std::optional<Response> response = watch_->Next(now);
-      if (!response) return;
+      if (!response) {
+        method_.Schedule(this, watch_->due());
+        return;
+      }
       writing_ = true;
       ++outstanding_;
       writer_.Write(*response, written_.tag());
     }
+
+    absl::Time scheduled = absl::InfiniteFuture();  // of its entry in due_; under the method's lock
 
    private:
     using Handler = void (Call::*)(bool ok);
@@ -229,8 +250,10 @@ class WatchMethod {
       ++outstanding_;   // the event of OnDone
       method_.Start(&queue_);
       auto begun = method_.begin_(context_, request_);
+      Request().Swap(&request_);  // frees its memory: the call may last for days
       if (auto* watch = std::get_if<std::unique_ptr<Watch<Response>>>(&begun)) {
         watch_ = std::move(*watch);
+        method_.Schedule(this, watch_->due());
         return;
       }
       ++outstanding_;
@@ -240,6 +263,7 @@ class WatchMethod {
     void OnWritten(bool ok) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       writing_ = false;
       if (!ok) watch_ = nullptr;  // the client has gone
+      if (watch_ != nullptr) method_.Schedule(this, watch_->due());
     }
     void OnFinished(bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
     void OnDone(bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { watch_ = nullptr; }
@@ -261,10 +285,19 @@ class WatchMethod {
         ABSL_GUARDED_BY(mutex_);  // null before the client comes and after it has gone
   };
 
+  // Has the call ticked at `due`, and not at another time that was set before.
+  void Schedule(Call* call, absl::Time due) {
+    absl::MutexLock lock(&mutex_);
+    due_.erase({call->scheduled, call});
+    call->scheduled = due;
+    if (due != absl::InfiniteFuture()) due_.emplace(due, call);
+  }
+
   void OnOver(Call* call, CallQueue* queue) {
     {
       std::shared_ptr<Call> last;  // destroyed after the lock is released
       absl::MutexLock lock(&mutex_);
+      due_.erase({call->scheduled, call});
       const auto it = calls_.find(call);
       last = std::move(it->second);
       calls_.erase(it);
@@ -274,9 +307,10 @@ class WatchMethod {
 
   const Await await_;
   const Begin begin_;
-  absl::Mutex mutex_;
+  absl::Mutex mutex_;  // taken after a call's
   // The open calls, and the one that waits for a client.
   absl::flat_hash_map<Call*, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<absl::Time, Call*>> due_ ABSL_GUARDED_BY(mutex_);  // some of calls_
 };
 
 }  // namespace sortition::server

@@ -10,6 +10,8 @@
 #include "absl/time/time.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "service/calls/call_queue.h"
+#include "service/calls/interval_watch.h"
+#include "service/limits.h"
 
 namespace sortition::server {
 
@@ -17,13 +19,13 @@ namespace sortition::server {
 class HealthService {
  public:
   // `serving` is not owned and outlives the service. It is the state of the server and of each of its services.
-  explicit HealthService(const std::atomic<bool>* serving);
+  HealthService(const service::Limits& limits, const std::atomic<bool>* serving);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // Called when the server has been started.
   void Start(CallQueue* queue);
-  // Sends changes to the calls that watch.
-  void Tick(absl::Time now) { watch_.Tick(now); }
+  // Sends changes to the calls that watch. Called by one thread.
+  void Tick(absl::Time now);
 
  private:
   using Request = grpc::health::v1::HealthCheckRequest;
@@ -31,8 +33,11 @@ class HealthService {
   class ServiceWatch;
 
   Response::ServingStatus StatusOf(const std::string& service) const;
+  Response::ServingStatus StatusOfKnown() const;
 
   const std::atomic<bool>& serving_;
+  bool was_serving_;  // at the last tick
+  Watchers watchers_;
   grpc::health::v1::Health::AsyncService service_;
   UnaryMethod<Request, Response> check_;
   WatchMethod<Request, Response> watch_;

@@ -156,7 +156,7 @@ std::variant<grpc::Status, std::unique_ptr<Watch<v1::Counters>>> InformationServ
   if (const auto refusal = service::FindUnknown(request, "")) return RefusedStatus(*refusal);
   const auto interval = ParseInterval(request.has_interval() ? &request.interval() : nullptr, "interval");
   if (const auto* refusal = std::get_if<Refusal>(&interval)) return RefusedStatus(*refusal);
-  auto place = watchers_.Enter();
+  auto place = watchers_.Enter(call.peer());
   if (const auto* refusal = std::get_if<Refusal>(&place)) return RefusedStatus(*refusal);
   return std::make_unique<IntervalWatch<v1::Counters>>(std::get<Watchers::Place>(std::move(place)),
                                                        std::get<absl::Duration>(interval),

@@ -22,11 +22,24 @@ std::variant<absl::Duration, service::Refusal> ParseInterval(const google::proto
                           absl::StrCat(absl::FormatDuration(value), " is out of range")};
 }
 
-std::variant<Watchers::Place, service::Refusal> Watchers::Enter() {
-  if (count_.fetch_add(1) < most_.value) return Place(&count_);
-  count_.fetch_sub(1);
-  return service::Refusal{service::Reason::kOverloaded, "watcher", most_.Text(), "too many calls of this method watch",
-                          absl::Seconds(1)};
+std::variant<Watchers::Place, service::Refusal> Watchers::Enter(const std::string& peer) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = of_peer_.find(peer);
+  const bool is_full = count_ >= most_.value;
+  if (is_full || (found != of_peer_.end() && found->second >= most_of_connection_.value)) {
+    return service::Refusal{service::Reason::kOverloaded, "watcher", (is_full ? most_ : most_of_connection_).Text(),
+                            "too many calls of this method watch", absl::Seconds(1)};
+  }
+  ++count_;
+  ++of_peer_[peer];
+  return Place(this, peer);
+}
+
+void Watchers::Leave(const std::string& peer) {
+  absl::MutexLock lock(&mutex_);
+  --count_;
+  const auto found = of_peer_.find(peer);
+  if (--found->second == 0) of_peer_.erase(found);
 }
 
 }  // namespace sortition::server

@@ -3,14 +3,17 @@
 
 #include <google/protobuf/duration.pb.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/calls/call_queue.h"
 #include "service/limits.h"
@@ -25,27 +28,35 @@ std::variant<absl::Duration, service::Refusal> ParseInterval(const google::proto
 // Bounds the calls of one method that watch at once. Thread-safe.
 class Watchers {
  public:
-  explicit Watchers(const service::Limits& limits) : most_(service::Bounds(limits).max_watchers()) {}
+  explicit Watchers(const service::Limits& limits)
+      : most_(service::Bounds(limits).max_watchers()),
+        most_of_connection_(service::Bounds(limits).connection_watchers()) {}
 
-  // Counts a call until the value is destroyed. Returns OVERLOADED, which names max_watchers, if that number of calls
-  // is reached. The value must not outlive this.
+  // Counts a call of `peer`, which names its connection, until the value is destroyed. Returns OVERLOADED, which names
+  // max_watchers or connection_watchers, if that number of calls is reached. The value must not outlive this.
   class Place {
    public:
-    explicit Place(std::atomic<uint32_t>* count) : count_(count) {}
-    Place(Place&& other) noexcept : count_(std::exchange(other.count_, nullptr)) {}
+    Place(Watchers* watchers, std::string peer) : watchers_(watchers), peer_(std::move(peer)) {}
+    Place(Place&& other) noexcept : watchers_(std::exchange(other.watchers_, nullptr)), peer_(std::move(other.peer_)) {}
     Place& operator=(Place&&) = delete;
     ~Place() {
-      if (count_ != nullptr) count_->fetch_sub(1);
+      if (watchers_ != nullptr) watchers_->Leave(peer_);
     }
 
    private:
-    std::atomic<uint32_t>* count_;
+    Watchers* watchers_;
+    std::string peer_;
   };
-  std::variant<Place, service::Refusal> Enter();
+  std::variant<Place, service::Refusal> Enter(const std::string& peer);
 
  private:
+  void Leave(const std::string& peer);
+
   const service::Bound most_;
-  std::atomic<uint32_t> count_ = 0;
+  const service::Bound most_of_connection_;
+  absl::Mutex mutex_;
+  uint32_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<std::string, uint32_t> of_peer_ ABSL_GUARDED_BY(mutex_);  // none is 0
 };
 
 // Sends what `read` returns at once, and then once an interval.
@@ -60,6 +71,7 @@ class IntervalWatch final : public Watch<Response> {
     last_ = now;
     return read_();
   }
+  absl::Time due() const override { return last_ + interval_; }
 
  private:
   const Watchers::Place place_;

@@ -130,7 +130,7 @@ std::variant<grpc::Status, std::unique_ptr<Watch<LoadReports::Report>>> LoadRepo
   if (request.request_cost_names_size() != 0) {
     return refuse({Reason::kNotImplemented, "request_cost_names", "none", "this server measures no costs of requests"});
   }
-  auto place = watchers_.Enter();
+  auto place = watchers_.Enter(call.peer());
   if (const auto* refusal = std::get_if<Refusal>(&place)) return refuse(*refusal);
   return std::make_unique<IntervalWatch<Report>>(std::get<Watchers::Place>(std::move(place)),
                                                  std::get<absl::Duration>(interval), [this] {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/server/status_details_decoder.h"
 #include "tests/server/test_server.h"
 
 namespace sortition::server::health_test {
@@ -22,6 +23,7 @@ class HealthTest : public ::testing::TestWithParam<Listener> {
   static Config WithHealthListener() {
     Config config = TestConfig();
     config.health_listen = "127.0.0.1:0";
+    config.limits.connection_watchers = 3;
     return config;
   }
 
@@ -80,6 +82,25 @@ TEST_P(HealthTest, WatchersLearnOfDrain) {
     contexts[i]->TryCancel();
     EXPECT_EQ(watches[i]->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
+}
+
+TEST_P(HealthTest, WatchersOfAConnectionAreBounded) {
+  HealthCheckResponse response;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<HealthCheckResponse>>> watches;
+  for (int i = 0; i < 4; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    contexts.back()->set_deadline(CallDeadline());
+    watches.push_back(stub_->Watch(contexts.back().get(), Of("")));
+    EXPECT_EQ(watches.back()->Read(&response), i < 3);
+  }
+  const grpc::Status status = watches.back()->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DecodeStatusDetails(status.error_details()).metadata.at("limit"), "connection_watchers 3");
+  const auto other = Health::NewStub(Connect());
+  const auto watch = other->Watch(&context_, Of(""));
+  EXPECT_TRUE(watch->Read(&response)) << "another connection has its own";
+  context_.TryCancel();
 }
 
 TEST_P(HealthTest, WatchOfUnknownServiceWaits) {

@@ -75,9 +75,11 @@ TEST(IntervalWatchTest, FirstAtOnceThenOnceAnInterval) {
   service::Limits limits;
   limits.max_watchers = 1;
   Watchers watchers(limits);
-  IntervalWatch<int> watch(std::get<Watchers::Place>(watchers.Enter()), absl::Milliseconds(250), [] { return 7; });
+  IntervalWatch<int> watch(std::get<Watchers::Place>(watchers.Enter("a")), absl::Milliseconds(250), [] { return 7; });
   const absl::Time start = absl::UnixEpoch();
+  EXPECT_LE(watch.due(), start);
   EXPECT_EQ(watch.Next(start), 7);
+  EXPECT_EQ(watch.due(), start + absl::Milliseconds(250));
   EXPECT_EQ(watch.Next(start + absl::Milliseconds(249)), std::nullopt);
   EXPECT_EQ(watch.Next(start + absl::Milliseconds(250)), 7);
   EXPECT_EQ(watch.Next(start + absl::Milliseconds(499)), std::nullopt);
@@ -88,11 +90,23 @@ TEST(IntervalWatchTest, PlaceIsFreeWhenItIsLeft) {
   limits.max_watchers = 1;
   Watchers watchers(limits);
   {
-    const auto place = watchers.Enter();
+    const auto place = watchers.Enter("a");
     ASSERT_TRUE(std::holds_alternative<Watchers::Place>(place));
-    EXPECT_EQ(std::get<service::Refusal>(watchers.Enter()).limit, "max_watchers 1");
+    EXPECT_EQ(std::get<service::Refusal>(watchers.Enter("b")).limit, "max_watchers 1");
   }
-  EXPECT_TRUE(std::holds_alternative<Watchers::Place>(watchers.Enter()));
+  EXPECT_TRUE(std::holds_alternative<Watchers::Place>(watchers.Enter("a")));
+}
+
+TEST(IntervalWatchTest, OneConnectionLeavesPlacesToOthers) {
+  service::Limits limits;
+  limits.connection_watchers = 2;
+  Watchers watchers(limits);
+  const auto first = watchers.Enter("a");
+  std::optional second = watchers.Enter("a");
+  EXPECT_EQ(std::get<service::Refusal>(watchers.Enter("a")).limit, "connection_watchers 2");
+  EXPECT_TRUE(std::holds_alternative<Watchers::Place>(watchers.Enter("b")));
+  second.reset();
+  EXPECT_TRUE(std::holds_alternative<Watchers::Place>(watchers.Enter("a")));
 }
 
 Config Reporting() {

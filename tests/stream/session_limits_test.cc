@@ -323,6 +323,7 @@ const std::map<std::string, std::string>& Elsewhere() {
       {"max_streams", "StreamTest.StreamsBeyondMaxAreRefused"},
       {"client_answer_bytes", "SampleTest.UnreadAnswersAreBounded"},
       {"max_watchers", "InformationTest.WatchersAreBounded"},
+      {"connection_watchers", "HealthTest.WatchersOfAConnectionAreBounded"},
       {"max_queue_time", "AdmissionTest.TooLongExpectedWaitIsRefusedAtOnce"},
       {"shard_wait", "SessionShards.MissingShardTimesOutByName"},
       {"ready_wait", "SessionReady.MissingLogitsAreNamedNothingIsLost"},
