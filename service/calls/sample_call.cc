@@ -2,7 +2,7 @@
 #include "service/calls/sample_call.h"
 
 #include <grpcpp/server_context.h>
-#include <grpcpp/support/async_unary_call.h>
+#include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <chrono>
@@ -27,34 +27,55 @@ namespace sortition::server {
 using service::Reason;
 using service::Refusal;
 
-// Life: waits for a client -> runs -> is answered -> the answer is read. Deletes itself after its last event.
+// Life: waits for a client -> reads its message -> runs -> is answered -> the answer is read. A caller that is not
+// authorised is answered at once. Deletes itself after its last event.
 class SampleCalls::Call final : public QueueEvent {
  public:
   Call(SampleCalls* calls, CallQueue* queue) : calls_(*calls), queue_(*queue) {
     queue_.AddCall();
-    surroundings_.service->RequestSample(&context_, &request_, &responder_, queue_.get(), queue_.get(), tag());
+    surroundings_.service->RequestSample(&context_, &stream_, queue_.get(), queue_.get(), tag());
   }
 
   void Cancel() { context_.TryCancel(); }
 
   void Run(bool ok) override {
-    // Not ok before the answer: the server has shut down. After it: the client has gone.
-    if (!ok || begun_) {
+    if (phase_ == Phase::kExpected && ok) {
+      new Call(&calls_, &queue_);
+      Expect();
+      return;
+    }
+    // Not ok before a client has come: the server has shut down. After the answer: the client has gone.
+    if (phase_ != Phase::kReading) {
       CallQueue& queue = queue_;
-      if (begun_) calls_.RemoveUnread(unread_);
+      if (phase_ == Phase::kBegun) calls_.RemoveUnread(unread_);
       if (account_) account_->GiveBackAnswer(answer_bytes_);
       if (admitted_) surroundings_.host->OnAnswerRead();
       delete this;
       queue.RemoveCall();
       return;
     }
-    begun_ = true;
-    new Call(&calls_, &queue_);
-    if (const std::optional<Refusal> refusal = Begin()) Refuse(*refusal);
+    phase_ = Phase::kBegun;
+    const std::optional<Refusal> refusal = ok ? Begin() : NoMessage();
+    if (refusal) Refuse(*refusal);
   }
 
  private:
-  // Starts the rows, or says why the call is refused.
+  enum class Phase { kExpected, kReading, kBegun };
+
+  // Reads the message of a caller that is authorised.
+  void Expect() {
+    const auto authorized = surroundings_.authorization->Authorize(EvidenceOf(context_), kSample);
+    if (const auto* refusal = std::get_if<Refusal>(&authorized)) {
+      phase_ = Phase::kBegun;
+      Refuse(*refusal);
+      return;
+    }
+    Http2Guard::Instance().AddCaller(context_.peer());
+    phase_ = Phase::kReading;
+    stream_.Read(&request_, tag());
+  }
+
+  // Starts the rows, or says why the call is refused: the list of clients may have changed since the call came.
   std::optional<Refusal> Begin() {
     auto authorized = surroundings_.authorization->Authorize(EvidenceOf(context_), kSample);
     if (auto* refusal = std::get_if<Refusal>(&authorized)) return std::move(*refusal);
@@ -122,7 +143,7 @@ class SampleCalls::Call final : public QueueEvent {
     surroundings_.engine->observer().MessageSent(transport_, bytes.Length());
     Http2Guard::Instance().AddAnswer(context_.peer());
     OnAnswered();
-    responder_.Finish(bytes, grpc::Status::OK, tag());
+    stream_.WriteAndFinish(bytes, grpc::WriteOptions(), grpc::Status::OK, tag());
   }
 
   void Refuse(const Refusal& refusal) {
@@ -133,7 +154,7 @@ class SampleCalls::Call final : public QueueEvent {
                               {"reason", service::ReasonName(refusal.reason)},
                               {"message", refusal.message}});
     OnAnswered();
-    responder_.FinishWithError(RefusedStatus(refusal), tag());
+    stream_.Finish(RefusedStatus(refusal), tag());
   }
 
   // Called before the answer is written, whose end may come at once.
@@ -149,8 +170,8 @@ class SampleCalls::Call final : public QueueEvent {
   CallQueue& queue_;
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
-  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&context_};
-  bool begun_ = false;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
+  Phase phase_ = Phase::kExpected;
   bool admitted_ = false;
   std::string tenant_;
   service::TransportType transport_ = service::TransportType::kTcp;

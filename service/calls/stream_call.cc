@@ -114,6 +114,7 @@ std::optional<service::Refusal> StreamCall::Admit() {
   auto authorized = Authorize();
   if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
   tenant_ = std::get<std::string>(std::move(authorized));
+  Http2Guard::Instance().AddCaller(peer_);
   auto client_stream = surroundings_.engine->clients().OpenStream(tenant_);
   if (auto* refusal = std::get_if<service::Refusal>(&client_stream)) return std::move(*refusal);
   if (std::optional<service::Refusal> refusal = surroundings_.host->Admit()) return refusal;

@@ -69,11 +69,33 @@ class ReceivedMessage {
   std::vector<devices::ByteSegment> segments_;
 };
 
+// The service, with messages as bytes. Sample is a stream of one message each way to gRPC, which would hold the whole
+// message of a unary call before the caller can be authorised.
+class RawSamplingService final : public v1::SamplingService::WithRawMethod_Stream<v1::SamplingService::Service> {
+ public:
+  RawSamplingService() {
+    MarkMethodStreamed(sample_, nullptr);
+    MarkMethodRaw(sample_);
+  }
+
+  void RequestSample(grpc::ServerContext* context,
+                     grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>* stream,
+                     grpc::CompletionQueue* call_queue, grpc::ServerCompletionQueue* queue, void* tag) {
+    RequestAsyncBidiStreaming(sample_, context, stream, call_queue, queue, tag);
+  }
+
+ private:
+  const int sample_ = v1::SampleRequest::descriptor()
+                          ->file()
+                          ->FindServiceByName("SamplingService")
+                          ->FindMethodByName("Sample")
+                          ->index();
+};
+
 // Thread-safe. One queue runs the events, one at a time; one other thread calls Tick.
 class StreamCall {
  public:
-  using AsyncService = v1::SamplingService::WithRawMethod_Stream<
-      v1::SamplingService::WithRawMethod_Sample<v1::SamplingService::Service>>;
+  using AsyncService = RawSamplingService;
 
   // The set of calls that this one belongs to. Its functions must not call into `call`.
   class Host {

@@ -46,6 +46,8 @@ std::string_view FrameExcessName(FrameExcess excess) {
       return "unacknowledged";
     case FrameExcess::kHiddenFrames:
       return "hidden_frames";
+    case FrameExcess::kUnfinished:
+      return "unfinished";
   }
   SORTITION_CHECK(false);
 }
@@ -117,6 +119,7 @@ void FrameMeter::BeginFrame(absl::Time now) {
   switch (type) {
     case kData:
       if (size == 0 && (flags & kEndStream) == 0) TakeRare(&empty_data_, FrameExcess::kEmptyData, size, now);
+      if (!has_caller_) CountData(size, flags, stream, now);
       break;
     case kHeaders:
       cost = kCostlyFrame;
@@ -128,6 +131,7 @@ void FrameMeter::BeginFrame(absl::Time now) {
     case kReset:
       cost = kCostlyFrame;
       CountReset(stream, now);
+      ForgetData(stream);
       break;
     case kSettings:
       cost = kCostlyFrame;
@@ -177,6 +181,31 @@ void FrameMeter::CountReset(uint32_t stream, absl::Time now) {
   TakeRare(&early_resets_, FrameExcess::kResets, 0, now);
 }
 
+void FrameMeter::CountData(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now) {
+  unfinished_[stream] += size;
+  unfinished_bytes_ += size;
+  if (unfinished_bytes_ > limits_.unfinished_bytes) {
+    overfull_since_ = std::min(overfull_since_, now);
+  } else if ((flags & kEndStream) != 0) {
+    ForgetData(stream);
+  }
+}
+
+void FrameMeter::ForgetData(uint32_t stream) {
+  const auto found = unfinished_.find(stream);
+  if (found == unfinished_.end()) return;
+  unfinished_bytes_ -= found->second;
+  unfinished_.erase(found);
+  if (unfinished_bytes_ <= limits_.unfinished_bytes) overfull_since_ = absl::InfiniteFuture();
+}
+
+void FrameMeter::AddCaller() {
+  has_caller_ = true;
+  unfinished_ = {};
+  unfinished_bytes_ = 0;
+  overfull_since_ = absl::InfiniteFuture();
+}
+
 void FrameMeter::AgeStreams(absl::Time now) {
   if (now - opened_ >= kEarly) aged_stream_ = last_stream_;
   if (now - mark_ < kEarly) return;
@@ -188,7 +217,7 @@ void FrameMeter::AgeStreams(absl::Time now) {
 size_t FrameMeter::MayRead(absl::Time now, double most_calls) {
   const double calls = std::min(calls_.Left(now), most_calls);
   const double frames = frames_.Left(now);
-  if (calls <= 0 || frames <= 0) return 0;
+  if (calls <= 0 || frames <= 0 || unfinished_bytes_ > limits_.unfinished_bytes) return 0;
   const double most = static_cast<double>(answered_ ? limits_.read_bytes : limits_.new_read_bytes);
   const double paced = std::min({most, calls * kLeastCall, frames * kLeastFrame});
   return static_cast<size_t>(payload_left_) + std::max(kLeastRead, static_cast<size_t>(paced));

@@ -5,6 +5,8 @@
 // - Frames that no honest client sends in numbers end the connection (FrameExcess).
 // - Calls and frames that an honest client may send in numbers are paced: the connection is read again when its budget
 //   has refilled. A connection has small budgets until the service has answered one of its calls (AddAnswer).
+// Messages that are not complete are held by gRPC. Until the service has authorised a call of the connection
+// (AddCaller), their bytes are bounded: beyond it the connection waits, and is ended if it has to wait long.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +14,7 @@
 #include <limits>
 #include <string_view>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 
 namespace sortition::server {
@@ -28,8 +31,9 @@ enum class FrameExcess : uint8_t {
   kOtherFrames,     // PRIORITY, GOAWAY, PUSH_PROMISE and unknown frames
   kUnacknowledged,  // calls before the server's settings were acknowledged
   kHiddenFrames,    // TLS whose plaintext the guard cannot see
+  kUnfinished,      // messages that are not complete, of callers that no call has authorised
 };
-inline constexpr size_t kFrameExcesses = 10;
+inline constexpr size_t kFrameExcesses = 11;
 std::string_view FrameExcessName(FrameExcess excess);
 
 // A budget that refills with time. Not thread-safe.
@@ -73,6 +77,9 @@ struct FrameLimits {
   TokenBucket::Rate new_pings = {20, 10};
   TokenBucket::Rate pings = {1'000, 5'000};
   TokenBucket::Rate rare_frames = {50, 10};
+  // Bytes of the unfinished calls' messages on a connection without an authorised call, and how long it waits beyond.
+  uint64_t unfinished_bytes = 262'144;
+  absl::Duration unfinished_wait = absl::Seconds(5);
   // Bytes of one read beyond the payload that the last one began.
   size_t new_read_bytes = 65'536;
   size_t read_bytes = 262'144;
@@ -94,6 +101,11 @@ class FrameMeter {
   void AddAnswer(absl::Time now);
   bool answered() const { return answered_; }
 
+  // Notes that the service has authorised a call of the connection: its messages may have any size.
+  void AddCaller();
+  // Returns true if unfinished messages have kept the connection waiting for long.
+  bool IsOverdue(absl::Time now) const { return now - overfull_since_ > limits_.unfinished_wait; }
+
   // Returns the number of streams opened since the last call.
   double TakeNewCalls();
 
@@ -101,6 +113,9 @@ class FrameMeter {
   void BeginFrame(absl::Time now);
   void CountHeaders(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now);
   void CountReset(uint32_t stream, absl::Time now);
+  void CountData(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now);
+  // Drops what CountData has counted of the stream: it has ended.
+  void ForgetData(uint32_t stream);
   void CountBlock(uint64_t size, uint8_t flags, absl::Time now);
   void AgeStreams(absl::Time now);
   // Takes one for a frame, and one for each KiB of its payload. Ends the connection with `excess` if `bucket` is empty.
@@ -123,6 +138,11 @@ class FrameMeter {
   uint32_t mark_stream_ = 0;  // the last that was opened at mark_
   absl::Time mark_;
   absl::Time opened_;  // when the last stream was opened
+
+  bool has_caller_ = false;
+  absl::flat_hash_map<uint32_t, uint64_t> unfinished_;  // bytes of a stream's messages; empty with a caller
+  uint64_t unfinished_bytes_ = 0;                       // their sum
+  absl::Time overfull_since_ = absl::InfiniteFuture();  // since when the sum is beyond its limit
 
   bool answered_ = false;
   double new_calls_ = 0;

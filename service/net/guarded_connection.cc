@@ -209,7 +209,11 @@ bool Http2Guard::Connection::Resume(Http2Guard* guard) {
   absl::MutexLock lock(&mutex_);
   if (!closed_ && ended_ == FrameExcess::kNone) {
     has_left_ = !meter_.answered() && HasLeft(fd_);
-    if (!has_left_ && MayRead(guard, guard->Now()) == 0) return false;
+    if (meter_.IsOverdue(guard->Now())) {
+      End(FrameExcess::kUnfinished);
+    } else if (!has_left_ && MayRead(guard, guard->Now()) == 0) {
+      return false;
+    }
   }
   paused_ = false;
   Rearm();
@@ -238,6 +242,12 @@ void Http2Guard::Connection::SetPoll(const Calls& calls, int epoll, const epoll_
 void Http2Guard::Connection::AddAnswer(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   meter_.AddAnswer(now);
+}
+
+void Http2Guard::Connection::AddCaller() {
+  absl::MutexLock lock(&mutex_);
+  meter_.AddCaller();
+  if (paused_) Rearm();  // the message that is under way waits for no tick
 }
 
 void Http2Guard::Connection::Hold(absl::Time until) {

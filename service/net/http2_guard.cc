@@ -90,17 +90,20 @@ bool Http2Guard::AddGreeting(std::string random, Shared connection) {
 
 std::string Http2Guard::UnixPeer(uint64_t number) { return absl::StrCat("sortition-", number); }
 
-void Http2Guard::AddAnswer(std::string_view peer) {
+Http2Guard::Shared Http2Guard::FindPeer(std::string_view peer) {
   std::string key(peer);
   if (key.find('%') != key.npos) key = absl::StrReplaceAll(key, {{"%5B", "["}, {"%5D", "]"}});
-  Shared connection;
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto found = by_peer_.find(key);
-    if (found == by_peer_.end()) return;
-    connection = found->second;
-  }
-  connection->AddAnswer(Now());
+  absl::MutexLock lock(&mutex_);
+  const auto found = by_peer_.find(key);
+  return found == by_peer_.end() ? nullptr : found->second;
+}
+
+void Http2Guard::AddAnswer(std::string_view peer) {
+  if (const Shared connection = FindPeer(peer)) connection->AddAnswer(Now());
+}
+
+void Http2Guard::AddCaller(std::string_view peer) {
+  if (const Shared connection = FindPeer(peer)) connection->AddCaller();
 }
 
 double Http2Guard::NewCallsLeft(absl::Time now) {

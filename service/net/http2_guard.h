@@ -2,9 +2,10 @@
 //
 // gRPC reads its connections by recvmsg, and the plaintext of TLS by SSL_read. guarded_calls.cc defines both for the
 // process, beside close, epoll_ctl and getpeername, and passes them on. The guard reads the frame headers in the bytes
-// that they return (frame_meter.h), and copies no byte. It does four things:
+// that they return (frame_meter.h), and copies no byte. It does five things:
 // - It ends a connection that sends what no honest client sends.
 // - It paces calls and frames: gRPC is told that nothing has come until the connection's budget has refilled.
+// - It bounds the bytes of messages that are not complete until a call of the connection is authorised.
 // - It holds newcomers from an address one of whose connections has just closed and was useless: it was ended, or none
 //   of its calls was answered. So a client that connects again and again costs ten handshakes a second.
 // - It ends a round of reading after kRoundBytes, so that no connection keeps the others waiting. gRPC's estimate of
@@ -98,6 +99,8 @@ class Http2Guard {
   void Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events);
   // Notes that the service has answered a call of `peer`, as gRPC spells it.
   void AddAnswer(std::string_view peer);
+  // Notes that the service has authorised a call of `peer`, whose message may be under way.
+  void AddCaller(std::string_view peer);
   // Lets gRPC read connections with refilled budgets. Called every few milliseconds.
   void Tick();
 
@@ -126,6 +129,8 @@ class Http2Guard {
   static Connection* Find(int fd) {
     return fd < 0 || fd >= kMostDescriptors ? nullptr : Slot(fd).load(std::memory_order_acquire);
   }
+  // Returns the connection of `peer`, as gRPC spells it; null if it is not guarded.
+  Shared FindPeer(std::string_view peer);
   // Returns the connection that a TLS session reads; null if it is not guarded.
   Connection* Match(SSL* tls, bool* is_ours);
   // Notes a TLS client's random. False if there is the same one of another connection.

@@ -88,6 +88,45 @@ TEST(FrameMeterTest, CallsBeyondTheBudgetWait) {
   EXPECT_GT(meter.MayRead(kStart), 0u);
 }
 
+// gRPC holds what has come of a message, up to 32 MB each. Four connections' unfinished messages took all its memory,
+// and workers lost their streams.
+TEST(FrameMeterTest, UnfinishedMessagesOfStrangersWait) {
+  const std::string headers = CallHeaders("/grpc.health.v1.Health/Check");
+  const std::string piece(16'384, 'x');
+  const uint64_t most = FrameLimits().unfinished_bytes;
+  FrameMeter meter(kStart);
+  Read(meter, Acknowledged());
+  uint32_t stream = 1;
+  for (uint64_t sent = 0; sent <= most; sent += piece.size(), stream += 2) {
+    EXPECT_GT(meter.MayRead(kStart), 0u) << sent;
+    Read(meter, Http2Frame(FrameType::kHeaders, kEndHeaders, stream, headers));
+    Read(meter, Http2Frame(FrameType::kData, 0, stream, piece));
+  }
+  const absl::Time late = kStart + FrameLimits().unfinished_wait + absl::Seconds(1);
+  EXPECT_EQ(meter.MayRead(late), 0u);
+  EXPECT_FALSE(meter.IsOverdue(kStart + absl::Seconds(1)));
+  EXPECT_TRUE(meter.IsOverdue(late));
+  FrameMeter authorised = meter;
+  authorised.AddCaller();
+  EXPECT_GT(authorised.MayRead(late), 0u);
+  EXPECT_FALSE(authorised.IsOverdue(late));
+  Read(meter, Reset(1), late);
+  EXPECT_GT(meter.MayRead(late), 0u);
+  EXPECT_FALSE(meter.IsOverdue(late));
+}
+
+TEST(FrameMeterTest, FinishedMessagesCountNoMore) {
+  FrameMeter meter(kStart);
+  Read(meter, Acknowledged());
+  absl::Time now = kStart;
+  for (uint32_t stream = 1; stream < 2'001; stream += 2, now += absl::Milliseconds(100)) {
+    Read(meter, Http2Frame(FrameType::kHeaders, kEndHeaders, stream, CallHeaders("/a/b")), now);
+    Read(meter, Http2Frame(FrameType::kData, 0, stream, std::string(500, 'x')), now);
+    Read(meter, Http2Frame(FrameType::kData, kEndStream, stream, std::string(500, 'x')), now);
+    ASSERT_GT(meter.MayRead(now), 0u) << stream;
+  }
+}
+
 // Five thousand calls a second, and a ping now and then. Deadlines cancel one call in five 2 ms after it began.
 TEST(FrameMeterTest, BusySharerIsNeverEnded) {
   FrameMeter meter(kStart);

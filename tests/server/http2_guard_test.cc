@@ -85,6 +85,7 @@ class Http2GuardTest : public ::testing::Test {
   int fd() const { return server_.get(); }
   void Open(Http2Guard::Wire wire) {
     guard_.Add(fd(), wire, events_);
+    guard_.AddCaller(absl::StrCat("unix-abstract:", Http2Guard::UnixPeer(++opened_)));
     epoll_event event = {.events = kPolled, .data = {}};
     guard_.OnPoll(kCalls, 3, EPOLL_CTL_ADD, fd(), &event);
   }
@@ -120,6 +121,7 @@ class Http2GuardTest : public ::testing::Test {
     return bytes;
   }
 
+  uint64_t opened_ = 0;  // the number of the connection that is open
   FakeSocket socket_;
   testing::FakeClock clock_;
   Http2Guard guard_{&clock_};
