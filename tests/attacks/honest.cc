@@ -150,6 +150,10 @@ std::function<bool()> StepsOver(const std::shared_ptr<grpc::Channel>& channel, c
   };
 }
 
+std::function<bool()> NewcomersOver(const std::function<std::shared_ptr<grpc::Channel>()>& connect) {
+  return [connect] { return StepStream(connect(), {}).Open(); };
+}
+
 std::function<bool()> HealthOver(const std::shared_ptr<grpc::Channel>& channel) {
   auto stub = std::make_shared<grpc::health::v1::Health::Stub>(channel);
   return [stub] {

@@ -1,4 +1,4 @@
-// One attack on one listener of a server process, with honest clients at the same time.
+// One attack on one listener of a server process, or one scenario, with honest clients at the same time.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "tests/attacks/attack.h"
+#include "tests/attacks/scenario.h"
 
 namespace sortition::attacks {
 
@@ -16,6 +17,14 @@ inline constexpr uint64_t kMostKept = 64u << 20;     // memory two seconds after
 inline constexpr double kMostSlowdown = 2;           // factor of the honest clients' 99th percentile
 inline constexpr absl::Duration kMostSilence = absl::Seconds(1);
 inline constexpr absl::Duration kMostStop = absl::Seconds(3);
+
+// The bounds of scenarios. Times are judged with what the machine adds of its own: twice what the quiet time has, and
+// once for health.
+inline constexpr uint64_t kMostScenarioGrowth = 256u << 20;
+inline constexpr absl::Duration kMostWait = absl::Milliseconds(20);    // of honest steps, 99th percentile
+inline constexpr absl::Duration kMostHealth = absl::Milliseconds(50);  // of an answer of health
+inline constexpr absl::Duration kMostGreeting = absl::Seconds(1);      // of a newcomer
+inline constexpr uint64_t kMostAnswer = 64;                            // bytes a byte of requests, beyond those asked
 
 // Times without an attack and with it take turns, since other work on the machine comes and goes.
 struct TrialOptions {
@@ -37,6 +46,10 @@ struct TrialResult {
   absl::Duration p99;
   absl::Duration silence;
   absl::Duration health_silence;
+  absl::Duration health_quiet;      // its longest silence without the attack; of scenarios
+  absl::Duration newcomer_silence;  // likewise
+  Traffic traffic;                  // likewise
+  bool lost = false;                // likewise; an honest stream was ended
   absl::Duration stop;
   int ended = 0;  // connections that the server's metrics say it has ended
   bool died = false;
@@ -44,6 +57,11 @@ struct TrialResult {
 };
 
 TrialResult Run(const Attack& attack, Wire wire, const TrialOptions& options);
+
+// Runs a scenario against a guarded server at its default settings.
+TrialResult RunScenario(const Scenario& scenario, const TrialOptions& options);
+// Adds the bounds of scenarios that the result misses.
+void JudgeScenario(TrialResult* result);
 
 // Sends at least kLargeBytes of honest steps of 8 MB back to back over one connection, waits, and sends one more. No
 // client is cut, and no estimate of gRPC's grows beyond its bounds. `wire` is not kHealth, which takes no steps.
