@@ -3,10 +3,11 @@
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 
 from http2_frames import CONTINUATION, END_HEADERS, HEADERS, RESET, Http2Client, frame, literal
-from proxies import Envoy, envoy_program
+from proxies import Envoy, envoy_program, slow_metrics
 from replicas import Replicas, await_true
 from sortitiond_process import make_certificates
 
@@ -57,6 +58,14 @@ class EnvoyTest(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertGreater(proxy.count("cluster.replicas.upstream_rq_total"), 0)
         self.assertEqual(proxy.count("cluster.replicas.upstream_rq_retry"), 0)
+
+    def test_slow_connections_to_metrics_keep_nobody_out(self):
+        proxy = self.enterContext(Envoy(self.replicas))
+        begun = time.monotonic()
+        with slow_metrics(self.replicas):
+            while time.monotonic() < begun + 3:
+                done = subprocess.run([CTL, "health", f"--server={proxy.address}"], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_large_headers_reach_no_replica(self):
         proxy = self.enterContext(Envoy(self.replicas))

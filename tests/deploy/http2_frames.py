@@ -59,9 +59,16 @@ class Http2Client:
 
     def sample(self):
         """Draws a token of one row of two logits in a unary call, the connection's only one."""
+        self.begin_sample()
+        self.end_sample()
+
+    def begin_sample(self):
+        """Sends the headers, to which nothing is answered."""
+        self.send(frame(HEADERS, END_HEADERS, 1, self.SAMPLE))
+
+    def end_sample(self):
         message = b"\x0a\x08" + bytes(8) + b"\x10\x01\x18\x02\x2a\x00"  # logits, dtype, vocabulary_size, a row
-        self.send(frame(HEADERS, END_HEADERS, 1, self.SAMPLE)
-                  + frame(DATA, END_STREAM, 1, b"\0" + len(message).to_bytes(4, "big") + message))
+        self.send(frame(DATA, END_STREAM, 1, b"\0" + len(message).to_bytes(4, "big") + message))
         self.await_end()
 
     def await_end(self):

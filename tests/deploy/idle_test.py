@@ -80,8 +80,7 @@ class IdleTest(unittest.TestCase):
                     options["http2_protocol_options"]["connection_keepalive"] = pings
 
         with TcpProxy(self.replicas.addresses[0], idle_s) as behind:
-            seen = types.SimpleNamespace(addresses=[behind.address], running=[0],
-                                         metrics_addresses=self.replicas.metrics_addresses)
+            seen = types.SimpleNamespace(addresses=[behind.address], running=[0])
             with Envoy(seen, change) as proxy, TcpProxy(proxy.address, idle_s) as balancer, \
                     Workers([balancer.address], "--sequences=2", f"--pause={pause_s}s") as worker:
                 await_true("two steps", lambda: self.count("sortition_tokens_total") >= tokens + 4)

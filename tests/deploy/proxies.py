@@ -1,6 +1,7 @@
 """The tree's configurations of proxies, with addresses of this machine. Each proxy is a context manager, and serves
 once it knows which replicas are up."""
 
+import contextlib
 import csv
 import json
 import os
@@ -16,6 +17,19 @@ from replicas import await_true
 from sortitiond_process import free_port
 
 
+# Connections at once to a server's port of metrics.
+METRICS_CONNECTIONS = 16
+
+
+@contextlib.contextmanager
+def slow_metrics(replicas):
+    """Takes all connections of the first replica's port of metrics, and sends nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(METRICS_CONNECTIONS):
+            stack.enter_context(socket.create_connection(replicas.metrics_addresses[0].rsplit(":", 1)))
+        yield
+
+
 class HaProxy:
     """HAProxy. `server_options` are added to the line of each replica, `bind_options` to that of the listener. `change`
     may alter the configuration, a text."""
@@ -26,15 +40,15 @@ class HaProxy:
         self._statistics = os.path.join(self._folder.name, "statistics.sock")
         with open(os.path.join(manifests.ROOT, "deploy/haproxy/haproxy.cfg"), encoding="utf-8") as file:
             lines = [line for line in file.read().splitlines() if not line.strip().startswith("server ")]
-        for number, (address, metrics) in enumerate(zip(replicas.addresses, replicas.metrics_addresses)):
-            lines.append(f"    server replica-{number} {address} port {metrics.rsplit(':', 1)[1]} {server_options}")
+        for number, address in enumerate(replicas.addresses):
+            lines.append(f"    server replica-{number} {address} {server_options}")
         lines += ["global", f"    stats socket {self._statistics}"]
         path = os.path.join(self._folder.name, "haproxy.cfg")
         with open(path, "w", encoding="utf-8") as file:
             text = "\n".join(lines).replace("bind :50050 proto h2", f"bind {self.address} {bind_options or 'proto h2'}")
             file.write(change(text) + "\n")
         self._process = subprocess.Popen(["haproxy", "-q", "-db", "-f", path])
-        await_true("the proxy", lambda: self._up() == {f"replica-{number}" for number in replicas.running})
+        await_true("the proxy", lambda: self.up() == {f"replica-{number}" for number in replicas.running})
 
     def _statistic_rows(self):
         """A row for each listener, replica and group of replicas; none while the proxy does not answer."""
@@ -45,12 +59,12 @@ class HaProxy:
             text = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
         return list(csv.DictReader(text.lstrip("# ").splitlines()))
 
-    def count(self, name):
-        """A counter of requests that were passed on to replicas."""
-        (row,) = [row for row in self._statistic_rows() if row["svname"] == "BACKEND"]
+    def count(self, name, server="BACKEND"):
+        """A statistic of a replica, or of all together."""
+        (row,) = [row for row in self._statistic_rows() if row["svname"] == server]
         return int(row[name])
 
-    def _up(self):
+    def up(self):
         """The replicas that have passed their last check, once all have been checked."""
         rows = [row for row in self._statistic_rows() if row["svname"].startswith("replica-")]
         if not rows or any(row["check_status"].removeprefix("* ") in ("INI", "") for row in rows):
@@ -88,9 +102,7 @@ class Envoy:
         configuration["admin"] = {"address": socket_address(self._admin)}
         listener["address"] = socket_address(self.address)
         cluster["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
-            {"endpoint": {"address": socket_address(address),
-                          "health_check_config": {"port_value": int(metrics.rsplit(":", 1)[1])}}}
-            for address, metrics in zip(replicas.addresses, replicas.metrics_addresses)]
+            {"endpoint": {"address": socket_address(address)}} for address in replicas.addresses]
         change(configuration)
         path = os.path.join(self._folder.name, "envoy.json")
         with open(path, "w", encoding="utf-8") as file:

@@ -163,11 +163,9 @@ class RemoteTest(Facts, unittest.TestCase):
         with open(pem, "w", encoding="ascii") as file:
             file.write(self.files["tls.crt"] + self.files["tls.key"])
         hosts = [pod.address for pod in pods] + list(more)
-        replicas = types.SimpleNamespace(addresses=[f"{host}:50051" for host in hosts],
-                                         metrics_addresses=[f"{host}:9464" for host in hosts],
-                                         running=range(len(pods)))
+        replicas = types.SimpleNamespace(addresses=[f"{host}:50051" for host in hosts], running=range(len(pods)))
         options = (f"ssl crt {pem} ca-file {self.folder.name}/ca.crt verify required verifyhost sortition "
-                   "sni str(sortition) alpn h2 no-check-ssl")
+                   "sni str(sortition) alpn h2 check-sni sortition check-alpn h2")
         with HaProxy(replicas, options) as proxy, Worker([SCALE_WORKER, f"--targets={proxy.address}"]) as worker:
             yield worker
 
