@@ -13,6 +13,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
+import bounds
 import kustomize
 import manifests
 from sortitiond_process import ENVIRONMENT, binary
@@ -20,6 +21,8 @@ from sortitiond_process import ENVIRONMENT, binary
 KUBERNETES_VERSIONS = ("1.33", "1.34", "1.37")
 # Objects that the oldest of these versions do not know.
 UNKNOWN = {("ResourceClaimTemplate", "1.33")}
+# The files of one container's log, by the kubelet's defaults: containerLogMaxSize, containerLogMaxFiles.
+LOG_BYTES = 5 * (10 << 20)
 # apiVersion and kind say which schema there is.
 NOTICED = (jsonschema.ValidationError, kubernetes_validate.ValidationError, kubernetes_validate.InvalidSchemaError,
            KeyError)
@@ -224,11 +227,26 @@ class ManifestTest(unittest.TestCase):
             for made in objects:
                 if made["kind"] == "Service":
                     self.assertEqual([entry["targetPort"] for entry in made["spec"]["ports"]], ["grpc"])
-                elif made["kind"] == "NetworkPolicy":
-                    allowed = {entry["port"] for rule in made["spec"]["ingress"] for entry in rule["ports"]}
-                    self.assertEqual(allowed, set(ports))
                 elif made["kind"] == "PodMonitor":
                     self.assertEqual([end["port"] for end in made["spec"]["podMetricsEndpoints"]], ["metrics"])
+
+    def test_policy_opens_each_port_to_those_who_need_it(self):
+        workers = [{"podSelector": {"matchLabels": {"sortition-client": "true"}}, "namespaceSelector": {}}]
+        prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+        for objects, workload, _, server, flags in self.each():
+            (policy,) = [made["spec"] for made in objects if made["kind"] == "NetworkPolicy"]
+            labels = workload["spec"]["template"]["metadata"]["labels"]
+            self.assertTrue(policy["podSelector"]["matchLabels"])
+            self.assertLessEqual(policy["podSelector"]["matchLabels"].items(), labels.items())
+            numbers = {entry["name"]: entry["containerPort"] for entry in server["ports"]}
+            opened = {numbers.get(entry["port"], entry["port"]): rule.get("from")
+                      for rule in policy["ingress"] for entry in rule["ports"]}
+            # No policy stops the node, which probes the health port.
+            wanted = {numbers["metrics"]: prometheus}
+            if "grpc" in numbers:
+                wanted[numbers["grpc"]] = workers
+            self.assertEqual(opened, wanted)
+            self.assertTrue(flags.get("admin_listen", "unix:").startswith("unix:"))
 
     def test_selectors_select_the_pods(self):
         for objects, workload, _, _, _ in self.each():
@@ -276,12 +294,32 @@ class ManifestTest(unittest.TestCase):
             self.assertGreaterEqual(pod["terminationGracePeriodSeconds"], seconds(flags["drain_grace"]) + 10)
 
     def test_memory_holds_what_the_limits_allow(self):
-        for _, _, _, server, flags in self.each():
-            clients = int(flags["max_received_bytes"]) + int(flags["max_state_bytes"])
-            if "memory_listen" in flags:
-                clients += int(flags["max_memory_bytes"])
-            self.assertGreaterEqual(quantity(server["resources"]["limits"]["memory"]), clients + (1 << 30))
+        for _, _, pod, server, flags in self.each():
+            settings = {**flags, **manifests.settings_of(server)}
+            held = bounds.most_memory(settings)
+            held += sum(quantity(volume["emptyDir"]["sizeLimit"]) for volume in pod["volumes"]
+                        if volume.get("emptyDir", {}).get("medium") == "Memory"
+                        and volume["name"] in [mount["name"] for mount in server["volumeMounts"]])
+            self.assertGreaterEqual(quantity(server["resources"]["limits"]["memory"]), held)
             self.assertEqual(server["resources"]["requests"]["cpu"], flags["cpu_threads"])
+
+    def test_storage_holds_the_log_and_nothing_else_is_written(self):
+        for _, _, pod, server, flags in self.each():
+            least, most = (quantity(server["resources"][kind]["ephemeral-storage"]) for kind in ("requests", "limits"))
+            self.assertLessEqual(least, most)
+            self.assertGreaterEqual(most, LOG_BYTES)
+            written = [mount["name"] for mount in server["volumeMounts"] if not mount.get("readOnly")]
+            for volume in pod["volumes"]:
+                if volume["name"] in written:
+                    self.assertEqual(volume["emptyDir"]["medium"], "Memory")
+            self.assertEqual(flags.keys() & {"receipt_folder", "vulkan_cache", "port_file"}, set())
+
+    def test_secrets_are_for_the_group_alone(self):
+        for _, _, pod, _, _ in self.each():
+            for volume in pod["volumes"]:
+                if "secret" in volume:
+                    self.assertEqual(volume["secret"]["defaultMode"], 0o440)
+                    self.assertEqual(pod["securityContext"]["fsGroup"], pod["securityContext"]["runAsGroup"])
 
     def test_certificates_are_mounted_where_they_are_read(self):
         for _, _, pod, server, flags in self.each():

@@ -15,8 +15,9 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 NOT_HELD = (
     "emptyDir.medium and sizeLimit: the volume is a folder on disk. The rows' memory is the server's, no file of it.",
     "fsGroup: podman gives a new volume to the first container's user.",
-    "resources.requests, topologySpreadConstraints, automountServiceAccountToken and enableServiceLinks: they are for "
-    "a cluster. So are Services, NetworkPolicies, autoscalers and disruption budgets, which are not run.",
+    "resources.requests, ephemeral-storage, topologySpreadConstraints, automountServiceAccountToken and "
+    "enableServiceLinks: they are for a cluster. So are Services, NetworkPolicies, autoscalers and disruption budgets, "
+    "which are not run.",
 )
 
 
@@ -61,8 +62,8 @@ def images_are_local(spec):
 
 
 def secrets_are_config_maps(spec):
-    """Volumes of a Secret become volumes of a ConfigMap with the same files: podman 4.3 writes a Secret's base64 text
-    into them."""
+    """Volumes of a Secret become volumes of a ConfigMap with the same files, of podman's mode: podman 4.3 writes a
+    Secret's base64 text into them."""
     for volume in spec["volumes"]:
         if "secret" in volume:
             volume["configMap"] = {"name": volume.pop("secret")["secretName"]}
