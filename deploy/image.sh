@@ -2,18 +2,19 @@
 # Builds the image without a Docker engine and tests it: size, user, labels, bill of materials, and a real sampling
 # stream from a container whose root is read-only. Needs root, because containers are made of mounts.
 #
-#   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--traces] [--output TRANSPORT:DESTINATION]
+#   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--traces] [--snapshot TIME]
+#       [--output TRANSPORT:DESTINATION]
 #
 # DEMO is a sortition_demo, the worker of the trial. --cuda makes the variant with CUDA kernels, by the compiler in
-# FOLDER/bin/nvcc, --traces the one that sends traces. --output copies the image, e.g. to oci-archive:sortition.tar or
-# to a registry (docker://...).
+# FOLDER/bin/nvcc, --traces the one that sends traces. --snapshot takes every package from Debian's archive of a time,
+# e.g. 20261101T000000Z, so that the same packages can be had again. --output copies the image, e.g. to
+# oci-archive:sortition.tar or to a registry (docker://...).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly most_bytes=300000000
 readonly suite=bookworm
 readonly cuda_image=localhost/sortition-cuda-compiler
-readonly base=localhost/sortition-base:$suite
 readonly start_seconds=20 stop_seconds=45
 
 say() { printf 'image: %s\n' "$*" >&2; }
@@ -21,7 +22,7 @@ fail() { say "$*"; exit 1; }
 
 demo=${1:?the first argument is the path of sortition_demo}
 shift
-driver_packages='' cuda='' traces='' output=''
+driver_packages='' cuda='' traces='' snapshot='' output=''
 while (($# > 0)); do
   if [[ $1 == --traces ]]; then
     traces=1
@@ -31,11 +32,14 @@ while (($# > 0)); do
   case $1 in
     --driver-packages) driver_packages=${2:?$1 takes package names} ;;
     --cuda) cuda=${2:?$1 takes a folder} ;;
+    --snapshot) snapshot=${2:?$1 takes a time} ;;
     --output) output=${2:?$1 takes a destination} ;;
     *) fail "no option $1" ;;
   esac
   shift 2
 done
+
+readonly base=localhost/sortition-base:$suite${snapshot:+-$snapshot}
 
 export BUILDAH_ISOLATION=chroot
 work=$(mktemp --directory)
@@ -48,8 +52,8 @@ cleanup() {
 trap cleanup EXIT
 
 make_base() {
-  say "base: Debian $suite from its packages"
-  deploy/debian_root.sh "$suite" "$work/base.tar"
+  say "base: Debian $suite from its packages${snapshot:+ of $snapshot}"
+  SNAPSHOT=$snapshot deploy/debian_root.sh "$suite" "$work/base.tar"
   container=$(buildah from scratch)
   buildah add --quiet "$container" "$work/base.tar" / >/dev/null
   buildah commit --quiet "$container" "$base" >/dev/null

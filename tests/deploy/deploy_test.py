@@ -408,6 +408,34 @@ class DockerfileTest(unittest.TestCase):
         allowed = {line[1:] for line in read("deploy/Dockerfile.dockerignore").splitlines() if line.startswith("!")}
         self.assertEqual(copied, allowed)
 
+    def test_no_image_is_named_by_a_tag_alone(self):
+        images = re.findall(r"^(?:ARG (?:BASE|CUDA)=|FROM )(\S+)", read("deploy/Dockerfile"), re.MULTILINE)
+        stages = re.findall(r"^FROM \S+ AS (\w+)$", read("deploy/Dockerfile"), re.MULTILINE)
+        for image in images:
+            self.assertTrue(image in ("${BASE}", "${CUDA}", "scratch", *stages) or "@sha256:" in image, image)
+
+    def test_a_base_of_a_snapshot_has_no_other_source(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "mmdebstrap")
+            with open(program, "w", encoding="ascii") as file:
+                file.write("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+            os.chmod(program, 0o755)
+
+            def arguments(**environment):
+                made = subprocess.run([os.path.join(manifests.ROOT, "deploy/debian_root.sh"), "bookworm", "root.tar"],
+                                      env={"PATH": f"{folder}:{os.environ['PATH']}", **environment},
+                                      capture_output=True, text=True, check=True)
+                return made.stdout.splitlines()
+
+            time = "20261101T000000Z"
+            plain, pinned = arguments(), arguments(SNAPSHOT=time)
+            self.assertEqual(plain[-2:], ["bookworm", "root.tar"])
+            sources = pinned[pinned.index("root.tar") + 1:]
+            self.assertEqual([source.split()[2] for source in sources],
+                             ["bookworm", "bookworm-updates", "bookworm-security"])
+            for source in sources:
+                self.assertIn(f"/{time} ", source)
+
 
 if __name__ == "__main__":
     unittest.main()
