@@ -1,0 +1,115 @@
+// What messages cost: no wait, no memory and no answer without a bound, but for those that are known; and that a cause
+// of each kind is found.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "google/protobuf/descriptor.h"
+#include "tests/costs/campaign.h"
+#include "tests/support/scale.h"
+
+namespace sortition::costs::costs_test {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+// Fields that no scenario has.
+const std::set<std::string> kNotSent = {
+    "sortition.v1.OpenSequence.watermark_key_id",  // of an operator's policy
+};
+
+// A finding that stays until its cause is mended.
+struct Known {
+  Excess excess;
+  std::set<Kind> kinds;
+};
+const Known kKnown[] = {
+    // An open is taken in one call, but for its history.
+    {Excess::kWait, {Kind::kOpen, Kind::kLastPiece, Kind::kReopen, Kind::kFork}},
+    // The rows of a step are begun in one call.
+    {Excess::kWait, {Kind::kDraw, Kind::kScore, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kRetry}},
+    // Positions with bans have lists of edits that no account has if the sequence keeps no state.
+    {Excess::kMemory, {Kind::kDraw, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kScore, Kind::kRetry}},
+};
+
+void AddReachable(const Descriptor& message, std::set<std::string>* fields) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& field = *message.field(i);
+    if (!fields->emplace(field.full_name()).second) continue;
+    // An answer is brought as it came.
+    const bool is_answer = field.message_type() == v1::RowResult::descriptor();
+    if (field.message_type() != nullptr && !is_answer) AddReachable(*field.message_type(), fields);
+  }
+}
+
+// Under sanitizers neither times nor sizes are those of the service.
+bool IsMeasurable() { return testing::TestScale() == 1; }
+
+TEST(Costs, EveryFieldOfTheContractIsSent) {
+  if (!IsMeasurable()) return;
+  std::set<std::string> fields;
+  AddReachable(*v1::StreamRequest::descriptor(), &fields);
+  CampaignOptions options;
+  options.scenarios = 4000;
+  options.work = 8;
+  const CampaignResult result = RunCampaign(options);
+  for (const std::string& field : fields) {
+    if (kNotSent.contains(field) || absl::StartsWith(field, "google.protobuf.")) continue;
+    EXPECT_TRUE(result.sent.contains(field)) << field << ": let tests/costs/run.cc set it";
+  }
+}
+
+TEST(Costs, WaitMemoryAnswersAreBounded) {
+  if (!IsMeasurable()) return;
+  CampaignOptions options;
+  options.time = absl::Seconds(20);
+  options.work = 1 << 15;
+  const CampaignResult result = RunCampaign(options);
+  EXPECT_GT(result.measured, 0u);
+  for (const Finding& finding : result.findings) {
+    // Prices are judged by `./dev costs`, on a machine that does nothing else.
+    if (finding.excess == Excess::kPrice || finding.excess == Excess::kGrowth) continue;
+    const bool is_known = std::ranges::any_of(kKnown, [&](const Known& known) {
+      return known.excess == finding.excess && known.kinds.contains(finding.scenario.kind);
+    });
+    EXPECT_TRUE(is_known) << finding.text << "\n  " << finding.scenario.Text();
+  }
+}
+
+class CostsOfPlant : public ::testing::TestWithParam<Plant> {};
+
+TEST_P(CostsOfPlant, IsFound) {
+  if (!IsMeasurable()) return;
+  CampaignOptions options;
+  options.plant = GetParam();
+  options.time = absl::Seconds(40);
+  options.work = 1 << 16;
+  options.ends_with_first = true;
+  const std::set<Kind> steps = {Kind::kDraw, Kind::kScore, Kind::kVerifyDraft, Kind::kVerifyTree};
+  options.kinds = GetParam() == Plant::kInsertedCounts ? std::set<Kind>{Kind::kOpen, Kind::kLastPiece}
+                  : GetParam() == Plant::kFreeFork     ? std::set<Kind>{Kind::kFork}
+                                                       : steps;
+  const CampaignResult result = RunCampaign(options);
+  EXPECT_FALSE(result.findings.empty());
+  for (const Finding& finding : result.findings) {
+    std::printf("%s: %s\n  %s\n", std::string(kExcessNames[static_cast<size_t>(finding.excess)]).c_str(),
+                finding.text.c_str(), finding.scenario.Text().c_str());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CostsOfPlant,
+                         ::testing::Values(Plant::kInsertedCounts, Plant::kSearchingFollower, Plant::kFreeFork,
+                                           Plant::kEarlyLookAhead, Plant::kMergedBans, Plant::kTenthPrice,
+                                           Plant::kRecountedPhases),
+                         [](const auto& info) {
+                           std::string name = kPlantNames[static_cast<size_t>(info.param)];
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace sortition::costs::costs_test
