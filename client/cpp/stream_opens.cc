@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/cpp/message.h"
 #include "client/cpp/stream_state.h"
 #include "kernels/law/version.h"
@@ -9,6 +10,10 @@
 
 namespace sortition::client {
 namespace {
+
+// Upper bounds on the encoded size of one token, and of what a history adds to an open besides its tokens.
+constexpr uint64_t kTokenBytes = 5;
+constexpr uint64_t kHistoryBytes = 48;
 
 // True if the first open carries the history, because an option is known to look at it. Otherwise the service requests
 // it.
@@ -63,6 +68,11 @@ RowError MarkedLater() {
                   "the operator's policy has changed since the sequence was opened, and marks its text now"};
 }
 
+RowError OpenTooLarge(uint64_t bytes, uint64_t most) {
+  return RowError{absl::StatusCode::kInvalidArgument, v1::TOO_MANY, "open", absl::StrCat("<= ", most, " bytes"),
+                  absl::StrCat("a message that opens the sequence has ", bytes, " bytes without tokens")};
+}
+
 RowError ServerMistake(std::string message) {
   return RowError{absl::StatusCode::kInternal, v1::ERROR_REASON_UNSPECIFIED, "", "", std::move(message)};
 }
@@ -88,12 +98,12 @@ bool StreamState::EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& 
     return false;
   }
   if (fork) {
-    SendFork(link, record);
+    SendFork(link, record, now);
     return false;
   }
   const bool replay = standing.needs_history || (!standing.known && SendsHistoryAtOnce(record->in_force()));
   if (replay && !HasRoomFor(*record)) return false;
-  SendOpen(link, record, replay);
+  SendOpen(link, record, replay, now);
   return false;
 }
 
@@ -173,7 +183,7 @@ bool StreamState::CanFork(const Link& link, SequenceRecord& record) const {
   return parent.stateful && !parent.in_flight && parent.history.shared() >= record.origin->position;
 }
 
-void StreamState::SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record) {
+void StreamState::SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now) {
   record->standing.forked = true;
   BeginOpen(record, *link)->fork = true;
   v1::StreamRequest request;
@@ -181,30 +191,45 @@ void StreamState::SendFork(Link* link, const std::shared_ptr<SequenceRecord>& re
   *fork.mutable_child() = DescribeOpen(record.get());
   fork.set_parent_request_id(record->origin->parent->options.request_id);
   fork.set_position(record->origin->position);
+  if (IsTooLarge(link, *record, request.ByteSizeLong(), now)) return;
   links_.Send(link, EncodeMessage(request, {}, nullptr));
 }
 
-void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history) {
+// True if the messages of an open that has begun do not fit the link, with `bytes` or more each. Another stream then
+// takes the place of the link, or the open is refused.
+bool StreamState::IsTooLarge(Link* link, const SequenceRecord& record, uint64_t bytes, absl::Time now) {
+  if (bytes <= link->max_message_bytes) return false;
+  if (bytes <= link->server_message_bytes && link->transport->Outgrow()) return true;
+  OnOpenAnswered(record.standing.epoch, OpenTooLarge(bytes, link->max_message_bytes), now);
+  return true;
+}
+
+void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history,
+                           absl::Time now) {
   SentOpen& sent = *BeginOpen(record, *link);
   sent.with_history = with_history;
   v1::StreamRequest request;
   v1::OpenSequence& open = *request.mutable_open();
   open = DescribeOpen(record.get());
+  const uint64_t bytes = request.ByteSizeLong();
+  if (IsTooLarge(link, *record, with_history ? bytes + kHistoryBytes + kTokenBytes : bytes, now)) return;
   absl::MutexLock lock(&record->mutex);
   if (with_history) {
+    const uint64_t fit = (link->max_message_bytes - bytes - kHistoryBytes) / kTokenBytes;
+    const uint64_t most = std::min<uint64_t>(options_.limits.history_piece_tokens, fit);
     const std::vector<uint32_t>& tokens = record->history.tokens();
     sent.history_tokens = tokens.size();
     unanswered_history_tokens_ += sent.history_tokens;
     v1::History& history = *open.mutable_history();
     history.set_prompt_length(record->history.prompt_length());
     size_t offset = 0;
-    while (tokens.size() - offset > options_.limits.history_piece_tokens) {
+    while (tokens.size() - offset > most) {
       const auto from = tokens.begin() + static_cast<ptrdiff_t>(offset);
-      history.mutable_tokens()->Assign(from, from + options_.limits.history_piece_tokens);
+      history.mutable_tokens()->Assign(from, from + static_cast<ptrdiff_t>(most));
       history.set_offset(static_cast<uint32_t>(offset));
       history.set_continues(true);
       links_.Send(link, EncodeMessage(request, {}, nullptr));
-      offset += options_.limits.history_piece_tokens;
+      offset += most;
     }
     history.mutable_tokens()->Assign(tokens.begin() + static_cast<ptrdiff_t>(offset), tokens.end());
     history.set_offset(static_cast<uint32_t>(offset));

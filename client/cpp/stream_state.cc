@@ -214,9 +214,8 @@ void StreamState::Advance(absl::Time now) {
     BringAnswers(link);
     for (std::unique_ptr<PendingOpen>& open : opens_) {
       // The sequence may be open already, if the answer to an earlier open came after its deadline.
-      if (EnsureOpen(link, open->record, now)) finished_.opens.push_back(std::move(open));
+      if (open != nullptr && EnsureOpen(link, open->record, now)) finished_.opens.push_back(std::move(open));
     }
-    std::erase(opens_, nullptr);
     for (const std::shared_ptr<PendingBatch>& batch : batches_) SendRows(link, batch, now);
   }
   CollectDone();
@@ -274,12 +273,11 @@ void StreamState::Expire(absl::Time now) {
                  now);
   }
   for (std::unique_ptr<PendingOpen>& open : opens_) {
-    if (open->deadline > now) continue;
+    if (open == nullptr || open->deadline > now) continue;
     if (owes_answers) links_.OnTimeout(open->asked, now);
     open->status = ToStatus(DeadlinePassed());
     finished_.opens.push_back(std::move(open));
   }
-  std::erase(opens_, nullptr);
 }
 
 RowError StreamState::DeadlinePassed() const {
@@ -340,11 +338,10 @@ void StreamState::FinishRow(PendingBatch* batch, PendingRow* row, RowResult&& re
 
 void StreamState::FinishOpens(const SequenceRecord* record, const absl::Status& status, absl::Time until) {
   for (std::unique_ptr<PendingOpen>& open : opens_) {
-    if ((record != nullptr && open->record.get() != record) || open->deadline > until) continue;
+    if (open == nullptr || (record != nullptr && open->record.get() != record) || open->deadline > until) continue;
     open->status = status;
     finished_.opens.push_back(std::move(open));
   }
-  std::erase(opens_, nullptr);
 }
 
 void StreamState::FailSequence(const SequenceRecord* record, const RowError& error, absl::Time until) {
@@ -359,6 +356,7 @@ void StreamState::FailSequence(const SequenceRecord* record, const RowError& err
 }
 
 void StreamState::CollectDone() {
+  std::erase(opens_, nullptr);
   for (std::shared_ptr<PendingBatch>& batch : batches_) {
     if (batch->unfinished > 0) continue;
     // Otherwise the batch ends when a transport releases its last message.

@@ -124,8 +124,9 @@ class StreamState {
   bool HasRoomFor(SequenceRecord& record) const;
   bool EnsureOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now);
   bool CanFork(const Link& link, SequenceRecord& record) const;
-  void SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record);
-  void SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history);
+  void SendFork(Link* link, const std::shared_ptr<SequenceRecord>& record, absl::Time now);
+  void SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& record, bool with_history, absl::Time now);
+  bool IsTooLarge(Link* link, const SequenceRecord& record, uint64_t bytes, absl::Time now);
   SentOpen* BeginOpen(const std::shared_ptr<SequenceRecord>& record, const Link& link);
   static std::optional<uint64_t> SeedOf(const SequenceRecord& record) ABSL_SHARED_LOCKS_REQUIRED(record.mutex);
   static v1::OpenSequence DescribeOpen(SequenceRecord* record);

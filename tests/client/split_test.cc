@@ -121,5 +121,55 @@ TEST_F(SplitTest, LongHistoryIsReplayedInPieces) {
   EXPECT_TRUE(opened.status->ok());
 }
 
+TEST(SplitByTheServersLimitTest, HistoryIsSplitByServersLimit) {
+  constexpr uint64_t kMost = 180;
+  StateHarness harness(HarnessOptions());
+  harness.Welcome(harness.stream(0), kMost);
+  client::SequenceOptions sequence;
+  sequence.request_id = "r";
+  sequence.parameters.set_presence_penalty(1);
+  for (uint32_t i = 0; i < 1000; ++i) sequence.prompt.push_back(i % StateHarness::kVocabulary);
+  const auto opened = harness.Open(sequence);
+  std::vector<uint32_t> tokens;
+  for (bool more = true; more;) {
+    const SentMessage message = harness.Take(harness.stream(0), v1::StreamRequest::kOpen);
+    EXPECT_LE(message.bytes, kMost);
+    const v1::OpenSequence& piece = message.message.open();
+    EXPECT_EQ(piece.history().offset(), tokens.size());
+    tokens.insert(tokens.end(), piece.history().tokens().begin(), piece.history().tokens().end());
+    more = piece.history().continues();
+    if (!more) harness.AcceptOpen(harness.stream(0), piece, true, 1000, StateHarness::HashOf(piece, tokens));
+  }
+  EXPECT_EQ(tokens, sequence.prompt);
+  EXPECT_TRUE(opened.status->ok());
+}
+
+// Options have no parts: an open whose options alone exceed the limit fails, and the others travel.
+TEST(SplitByTheServersLimitTest, OpenOfTooManyOptionsFailsAlone) {
+  StateHarness harness(HarnessOptions());
+  const auto open = [&](const std::string& id, uint32_t words) {
+    client::SequenceOptions sequence;
+    sequence.request_id = id;
+    for (uint32_t i = 0; i < words; ++i) sequence.parameters.add_bad_words()->add_tokens(i % StateHarness::kVocabulary);
+    return harness.Open(sequence);
+  };
+  const auto first = open("a", 0);
+  const auto large = open("b", 100);
+  const auto last = open("c", 0);
+  harness.Welcome(harness.stream(0), 180);
+  for (const auto* opened : {&first, &last}) {
+    const v1::OpenSequence message = harness.TakeOpen(harness.stream(0));
+    EXPECT_EQ(message.request_id(), opened->record->options.request_id);
+    harness.AcceptOpen(harness.stream(0), message, /*stateful=*/false);
+    EXPECT_TRUE(opened->status->ok());
+  }
+  EXPECT_TRUE(harness.stream(0).sent.empty());
+  const auto error = client::ErrorOf(*large.status);
+  ASSERT_TRUE(error.has_value()) << *large.status;
+  EXPECT_EQ(error->reason, v1::TOO_MANY);
+  EXPECT_EQ(error->field, "open");
+  EXPECT_EQ(error->limit, "<= 180 bytes");
+}
+
 }  // namespace
 }  // namespace sortition::testing::split_test

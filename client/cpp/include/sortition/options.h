@@ -121,7 +121,7 @@ struct LimitOptions {
   // most the server's max_step_positions.
   uint64_t message_bytes = uint64_t{2} << 20;
   uint32_t message_rows = 256;
-  // A longer history is replayed in pieces of this many tokens.
+  // A longer history is replayed in pieces of this many tokens, or of fewer that fit a message of the stream.
   uint32_t history_piece_tokens = 8192;
   // Upper bound on the tokens of the histories that are sent but not answered, unless it is a single history. Other
   // histories wait, so that rows do not wait behind all of them.
