@@ -105,8 +105,8 @@ std::vector<uint64_t> HistoryOptions::Words() const {
 }
 
 uint64_t HistoryOptions::bytes() const {
-  uint64_t bytes = BytesOf(dry.breakers) + dry.terms.capacity() * sizeof(double) + BytesOf(bad_words) +
-                   BytesOf(banned_phrases) + stop_tokens.capacity() * sizeof(uint32_t) +
+  uint64_t bytes = BytesOf(dry.breakers) + dry.breaker_tree.bytes() + dry.terms.capacity() * sizeof(double) +
+                   BytesOf(bad_words) + BytesOf(banned_phrases) + stop_tokens.capacity() * sizeof(uint32_t) +
                    phases.capacity() * sizeof(Phase);
   for (const Phase& phase : phases) {
     bytes += phase.options.bytes() +

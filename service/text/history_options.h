@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/law/options.h"
+#include "service/text/history/breaker_tree.h"
 #include "service/text/phases.h"
 
 namespace sortition::service {
@@ -27,6 +28,7 @@ struct DryOptions {
   std::vector<TokenString> breakers;  // none empty; sorted, distinct
 
   std::vector<double> terms;     // law::DryTerms
+  BreakerTree breaker_tree;      // of `breakers`
   uint32_t longest_breaker = 0;  // tokens
   bool operator==(const DryOptions&) const = default;
 

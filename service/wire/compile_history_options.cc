@@ -54,6 +54,7 @@ DryOptions CompileDry(const v1::Dry& asked) {
   dry.window = asked.window();
   for (const v1::TokenSequence& breaker : asked.sequence_breakers()) dry.breakers.push_back(Tokens(breaker.tokens()));
   std::ranges::sort(dry.breakers);
+  dry.breaker_tree = BreakerTree(dry.breakers);
   for (const TokenString& breaker : dry.breakers) {
     dry.longest_breaker = std::max(dry.longest_breaker, static_cast<uint32_t>(breaker.size()));
   }

@@ -168,6 +168,7 @@ TEST(Growth, BreakersOfOneBeginningAreFoundInTime) {
     dry.terms.assign(30, 1);
     dry.longest_breaker = 2;
     for (uint32_t i = 0; i < breakers; ++i) dry.breakers.push_back({1, 2 + i});
+    dry.breaker_tree = BreakerTree(dry.breakers);
     const std::shared_ptr<Text> state = Text::Build(spec, std::vector<uint32_t>(5000, 1), 0, 64);
     return LeastSeconds([&] {
       for (int step = 0; step < 100; ++step) state->LendEdits();
@@ -175,6 +176,28 @@ TEST(Growth, BreakersOfOneBeginningAreFoundInTime) {
     });
   };
   EXPECT_LT(time(32'000), 60 * time(10));
+}
+
+// A text of one token, and breakers that nearly stand at each of its positions, read in either direction.
+TEST(Growth, LongBreakersAreFoundInLinearTime) {
+  const auto time = [](uint32_t length) {
+    const auto spec = GrowingSpec();
+    DryOptions& dry = spec->history.dry;
+    dry.multiplier = 1;
+    dry.allowed_length = 1;
+    dry.terms.assign(30, 1);
+    dry.longest_breaker = length;
+    dry.breakers.assign(2, TokenString(length, 1));
+    dry.breakers[0].back() = 2;
+    dry.breakers[1].front() = 2;
+    dry.breaker_tree = BreakerTree(dry.breakers);
+    const std::shared_ptr<Text> state = Text::Build(spec, std::vector<uint32_t>(5000, 1), 0, 64);
+    return LeastSeconds([&] {
+      for (int step = 0; step < 100; ++step) state->LendEdits();
+      state->EndLoan();
+    });
+  };
+  EXPECT_LT(time(1000), 200 * time(10));
 }
 
 }  // namespace

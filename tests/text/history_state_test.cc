@@ -47,6 +47,14 @@ std::vector<Options> AllOptions() {
          p->set_repetition_penalty(1.2f);
          p->mutable_penalty_scope()->set_window(64);
        }},
+      {"dry_nested",
+       [](auto* p) {
+         p->mutable_dry()->set_multiplier(0.5f);
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1, 2, 1, 3});
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {2, 1});
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {3, 1, 2, 1});
+         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1, 1, 2});
+       }},
       {"dry_narrow",
        [](auto* p) {
          p->mutable_dry()->set_multiplier(0.5f);

@@ -14,22 +14,6 @@ bool IsBreaker(const DryOptions& options, uint32_t token) {
   return first != options.breakers.end() && first->size() == 1 && first->front() == token;  // sorted, so it is first
 }
 
-// Returns the length of the longest breaker that stands at `position`; 0 if none does. O(its tokens * log breakers).
-uint32_t BreakerAt(const DryOptions& options, const TokenLog& log, uint32_t position) {
-  std::span<const TokenString> left = options.breakers;  // those that begin with the tokens seen, sorted
-  uint32_t longest = 0;
-  for (uint32_t seen = 0; position + seen < log.length(); ++seen) {
-    const auto from_here = std::ranges::equal_range(left, log.at(position + seen), {},
-                                                    [&](const TokenString& breaker) { return breaker[seen]; });
-    left = {from_here.begin(), from_here.end()};
-    if (left.empty()) break;
-    if (left.front().size() > seen + 1) continue;
-    longest = seen + 1;
-    left = left.subspan(1);
-  }
-  return longest;
-}
-
 }  // namespace
 
 Dry::Dry(const DryOptions& options, const TokenLog& log)
@@ -125,9 +109,10 @@ DryTermList Dry::Terms(const TokenLog& log, const DryOptions& options) const {
 uint32_t RepetitionLimit(const TokenLog& log, const DryOptions& options, uint32_t length, uint32_t reach) {
   if (options.breakers.empty()) return length;
   const uint32_t far = std::min(length, reach + options.longest_breaker);
+  uint32_t state = BreakerTree::kStart;
   for (uint32_t back = 0; back < far; ++back) {
-    const uint32_t position = log.length() - 1 - back;
-    const uint32_t longest = BreakerAt(options, log, position);
+    state = options.breaker_tree.Next(state, log.at(log.length() - 1 - back));
+    const uint32_t longest = options.breaker_tree.BreakerAt(state);
     if (longest > 0) return back + 1 - longest;
   }
   return length;
