@@ -37,7 +37,7 @@ class Ledger {
   // Asks to receive a history of `tokens` tokens, or of at least that many if `open_ended`; an open-ended one is never
   // treated as short. OVERLOADED with advice if it has to wait. The rest of an admitted history is always received.
   std::optional<Refusal> Admit(const Owner& owner, uint64_t tokens, bool open_ended);
-  // Records that this many tokens have arrived.
+  // Records that tokens have arrived which cost as much as `tokens` plain ones (RewriteTimes).
   void SpendHistory(uint64_t tokens, bool rows_wait);
   // Records that a history is complete.
   void Completed(uint64_t tokens);

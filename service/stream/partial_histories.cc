@@ -31,7 +31,7 @@ std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(cons
     if (!piece.continues) {  // whole at once
       auto whole = std::make_unique<Text::Builder>(request->spec, piece.prompt_length, limits_.kept_history);
       whole->Add(piece.tokens);
-      ledger_.SpendHistory(piece.tokens.size(), rows_wait);
+      ledger_.SpendHistory(piece.tokens.size() * RewriteTimes(*request->spec), rows_wait);
       ledger_.Completed(piece.tokens.size());
       return whole;
     }
@@ -65,7 +65,7 @@ std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(cons
   const uint64_t bytes = partial.builder->bytes() + kEntryBytes + id.size();
   if (auto refusal = memory_.Resize(partial.bytes, bytes, "open.history")) return refuse(*std::move(refusal));
   partial.bytes = bytes;
-  ledger_.SpendHistory(piece.tokens.size(), rows_wait);
+  ledger_.SpendHistory(piece.tokens.size() * RewriteTimes(*request->spec), rows_wait);
   if (piece.continues) return std::unique_ptr<Text::Builder>();
   const uint32_t length = partial.builder->length();
   if (partial.builder->prompt_length() > length) {

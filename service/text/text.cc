@@ -45,6 +45,12 @@ bool IsLong(const std::vector<CountChange>& changes, const PenaltyCounts& counts
   return changes.size() > kFew + counts.edits().size() / 2;
 }
 
+// Returns true if the counts are found while tokens come: at the end, too many would be counted in one go.
+bool CountsAlong(const SequenceSpec& spec) {
+  constexpr uint32_t kMostAtOnce = 1 << 16;
+  return CountsWholeHistory(spec) || (spec.penalises() && spec.history.scope.window > kMostAtOnce);
+}
+
 // Indexes the end of a history that `log` keeps; null if the options need no index.
 std::unique_ptr<HistoryIndex> MakeIndex(const SequenceSpec& spec, const TokenLog& log) {
   if (!HistoryIndex::Needed(spec.history)) return nullptr;
@@ -57,17 +63,24 @@ Text::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt
     : spec_(std::move(spec)),
       prompt_length_(prompt_length),
       kept_history_(kept_history),
+      counts_along_(CountsAlong(*spec_)),
       counts_(spec_->history.scope, *spec_),
       phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
       index_(MakeIndex(*spec_, log_)) {}
 
 void Text::Builder::Add(std::span<const uint32_t> tokens) {
+  const PenaltyScope& scope = spec_->history.scope;
+  const auto count = [&](uint32_t position, int32_t change) {
+    if (!InScope(*spec_, prompt_length_, position)) return;
+    uncounted_.push_back(ChangeOf(prompt_length_, position, log_.at(position), change));
+  };
   for (uint32_t token : tokens) {
-    if (CountsWholeHistory(*spec_) && InScope(*spec_, prompt_length_, log_.length())) {
-      uncounted_.push_back(ChangeOf(prompt_length_, log_.length(), token, 1));
-      if (IsLong(uncounted_, counts_)) counts_.Apply(spec_->history.scope, *spec_, &uncounted_);
-    }
     log_.Push(token);
+    if (counts_along_) {
+      count(log_.length() - 1, +1);
+      if (scope.window != 0 && log_.length() > scope.window) count(log_.length() - 1 - scope.window, -1);
+      if (IsLong(uncounted_, counts_)) counts_.Apply(scope, *spec_, &uncounted_);
+    }
     if (index_) index_->Pushed(log_);
     const std::vector<Phase>& phases = spec_->history.phases;
     if (!phases.empty()) phases_.Pushed(phases, log_, log_.length(), prompt_length_);
@@ -82,7 +95,7 @@ uint64_t Text::Builder::bytes() const {
 
 std::unique_ptr<Text> Text::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
-  if (!CountsWholeHistory(*spec_)) uncounted_ = CountScope(*spec_, prompt_length_, log_);
+  if (!counts_along_) uncounted_ = CountScope(*spec_, prompt_length_, log_);
   counts_.Apply(spec_->history.scope, *spec_, &uncounted_);
   return std::unique_ptr<Text>(new Text(std::move(spec), std::move(log_), prompt_length_, kept_history_,
                                         std::make_shared<PenaltyCounts>(std::move(counts_)), std::move(phases_),

@@ -54,6 +54,7 @@ class Text {
     const std::shared_ptr<const SequenceSpec> spec_;
     const uint32_t prompt_length_;
     const uint32_t kept_history_;
+    const bool counts_along_;  // each token that comes; otherwise Finish counts the window
     TokenLog log_;
     PenaltyCounts counts_;                // under the options outside of phases
     std::vector<CountChange> uncounted_;  // to be applied to them

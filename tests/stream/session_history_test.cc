@@ -266,6 +266,19 @@ TEST_F(SessionHistory, LongHistoriesWaitForBudget) {
   ExpectOpened(worker().MustOpen(second), second);
 }
 
+// An index costs several times as much as the tokens alone.
+TEST_F(SessionHistory, IndexedHistoriesCountSeveralTimes) {
+  limits_.replay_tokens_per_second = 1'000'000;
+  for (const bool indexed : {false, true}) {
+    v1::OpenSequence open = Long(indexed ? "indexed" : "plain", 1, 20'000);
+    if (indexed) open.mutable_parameters()->set_no_repeat_ngram_size(3);
+    worker().MustOpen(open);
+    // 20,000 tokens take 20 ms of the budget, of which 50 ms may be used at once.
+    const v1::OpenSequence next = Long(indexed ? "late" : "next", 1, 10'000);
+    EXPECT_EQ(worker().Open(next).has_error(), indexed);
+  }
+}
+
 // Pieces may add up to a long history. The wait advised to those that come later depends on the length known so far.
 TEST_F(SessionHistory, ShortPiecesDoNotCountAsLong) {
   limits_.replay_tokens_per_second = 1000;

@@ -2,7 +2,10 @@
 #include "service/text/history/context_index.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
+#include "absl/hash/hash.h"
 #include "kernels/check.h"
 #include "kernels/row.h"
 
@@ -58,8 +61,55 @@ uint64_t ContextIndex::Followers::bytes() const {
   return outside + (places_ ? sizeof(Places) + places_->capacity() * (sizeof(Places::value_type) + 1) : 0);
 }
 
+uint32_t ContextIndex::Nodes::Add() {
+  if (blocks_.back().size() == kBlock) blocks_.emplace_back().reserve(kBlock);
+  blocks_.back().emplace_back();
+  return static_cast<uint32_t>((blocks_.size() - 1) * kBlock + blocks_.back().size() - 1);
+}
+
+uint64_t ContextIndex::Nodes::bytes() const {
+  const uint64_t nodes = (blocks_.size() - 1) * kBlock + blocks_.back().capacity();
+  return blocks_.capacity() * sizeof(blocks_[0]) + nodes * sizeof(Node);
+}
+
+uint32_t ContextIndex::Children::Find(uint64_t edge) const {
+  const Table& table = tables_[TableOf(edge)];
+  const auto found = table.find(edge);
+  return found == table.end() ? kNone : found->second;
+}
+
+void ContextIndex::Children::Set(uint64_t edge, uint32_t node) {
+  Table& table = tables_[TableOf(edge)];
+  slots_ -= table.capacity();
+  edges_ += table.insert_or_assign(edge, node).second;
+  slots_ += table.capacity();
+  if (edges_ > tables_.size() * kEdges) Split();
+}
+
+void ContextIndex::Children::Erase(uint64_t edge) { edges_ -= tables_[TableOf(edge)].erase(edge); }
+
+uint64_t ContextIndex::Children::bytes() const {
+  return tables_.capacity() * sizeof(Table) + slots_ * (sizeof(Table::value_type) + 1);  // and whether it is used
+}
+
+// The tables from 2^n on are those that were split from the tables from 0 on.
+size_t ContextIndex::Children::TableOf(uint64_t edge) const {
+  const size_t all = std::bit_ceil(tables_.size());
+  const size_t table = (absl::HashOf(edge) >> 32) & (all - 1);  // a table itself uses the other bits
+  return table < tables_.size() ? table : table - all / 2;
+}
+
+void ContextIndex::Children::Split() {
+  const size_t from = tables_.size() - std::bit_floor(tables_.size());
+  const Table both = std::exchange(tables_[from], Table());
+  tables_.emplace_back();
+  for (const size_t half : {from, tables_.size() - 1}) tables_[half].reserve(2 * kEdges);
+  for (const auto& [edge, node] : both) tables_[TableOf(edge)].emplace(edge, node);
+  slots_ += tables_[from].capacity() + tables_.back().capacity() - both.capacity();
+}
+
 ContextIndex::ContextIndex(uint32_t least, uint32_t depth)
-    : least_(least), depth_(depth), root_edge_(std::clamp(least, 1u, 2u)), nodes_(1) {
+    : least_(least), depth_(depth), root_edge_(std::clamp(least, 1u, 2u)) {
   SORTITION_CHECK(least <= depth);
 }
 
@@ -77,19 +127,19 @@ void ContextIndex::Descend(const TokenLog& log, uint32_t position, uint32_t end,
   walk->partial = kNone;
   walk->matched = 0;
   while (walk->matched < depth_) {
-    const auto it = children_.find(Edge(walk->path.back(), log, position));
-    if (it == children_.end()) return;
-    const Node& child = nodes_[it->second];
+    const uint32_t number = children_.Find(Edge(walk->path.back(), log, position));
+    if (number == kNone) return;
+    const Node& child = nodes_[number];
     if (child.position >= end) return;
     walk->matched += EdgeTokens(walk->path.back());
     const uint32_t left = child.depth - walk->matched;
     const uint32_t more = log.CommonEnd(position - walk->matched, child.position - walk->matched, left);
     walk->matched += more;
     if (more < left) {
-      walk->partial = it->second;
+      walk->partial = number;
       return;
     }
-    walk->path.push_back(it->second);
+    walk->path.push_back(number);
   }
 }
 
@@ -155,7 +205,7 @@ uint32_t ContextIndex::LeafFor(const TokenLog& log, uint32_t position) {
   nodes_[leaf].depth = depth_;
   nodes_[leaf].position = position;
   LinkChild(parent, leaf);
-  children_[Edge(parent, log, position)] = leaf;
+  children_.Set(Edge(parent, log, position), leaf);
   walk_.path.push_back(leaf);
   return leaf;
 }
@@ -172,8 +222,8 @@ uint32_t ContextIndex::Split(const TokenLog& log, uint32_t child, uint32_t depth
   UnlinkChild(child);
   LinkChild(parent, middle);
   LinkChild(middle, child);
-  children_[Edge(parent, log, position)] = middle;
-  children_[Edge(middle, log, position)] = child;
+  children_.Set(Edge(parent, log, position), middle);
+  children_.Set(Edge(middle, log, position), child);
   return middle;
 }
 
@@ -218,7 +268,7 @@ void ContextIndex::Remove(const TokenLog& log, uint32_t position) {
 uint32_t ContextIndex::Prune(const TokenLog& log, uint32_t leaf, uint32_t position) {
   if (leaf == kRoot) return kNone;
   const uint32_t parent = nodes_[leaf].parent;
-  children_.erase(Edge(parent, log, position));
+  children_.Erase(Edge(parent, log, position));
   UnlinkChild(leaf);
   FreeNode(leaf);
   walk_.path.pop_back();
@@ -227,8 +277,8 @@ uint32_t ContextIndex::Prune(const TokenLog& log, uint32_t leaf, uint32_t positi
   const uint32_t left = nodes_[only].position;
   if (parent == kRoot || nodes_[only].next != kNone) return left;
   const uint32_t above = nodes_[parent].parent;
-  children_.erase(Edge(parent, log, left));
-  children_[Edge(above, log, left)] = only;
+  children_.Erase(Edge(parent, log, left));
+  children_.Set(Edge(above, log, left), only);
   UnlinkChild(only);
   UnlinkChild(parent);
   LinkChild(above, only);
@@ -238,10 +288,7 @@ uint32_t ContextIndex::Prune(const TokenLog& log, uint32_t leaf, uint32_t positi
 }
 
 uint32_t ContextIndex::NewNode() {
-  if (free_.empty()) {
-    nodes_.emplace_back();
-    return static_cast<uint32_t>(nodes_.size() - 1);
-  }
+  if (free_.empty()) return nodes_.Add();
   const uint32_t node = free_.back();
   free_.pop_back();
   return node;
@@ -276,9 +323,8 @@ void ContextIndex::UnlinkChild(uint32_t child) {
 }
 
 uint64_t ContextIndex::bytes() const {
-  constexpr uint64_t kChildBytes = sizeof(decltype(children_)::value_type) + 1;  // and whether the slot is used
-  return nodes_.capacity() * sizeof(Node) + free_.capacity() * sizeof(uint32_t) + children_.capacity() * kChildBytes +
-         links_.size() * sizeof(Link) + follower_bytes_;
+  return nodes_.bytes() + free_.capacity() * sizeof(uint32_t) + children_.bytes() + links_.size() * sizeof(Link) +
+         follower_bytes_;
 }
 
 }  // namespace sortition::service

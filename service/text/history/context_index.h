@@ -99,6 +99,39 @@ class ContextIndex {
     uint32_t previous = kNone;
     Followers followers;  // empty if depth < least
   };
+  // The nodes, from the root on, in blocks: one array of all would take a long pause to grow.
+  class Nodes {
+   public:
+    Node& operator[](uint32_t node) { return blocks_[node / kBlock][node % kBlock]; }
+    const Node& operator[](uint32_t node) const { return blocks_[node / kBlock][node % kBlock]; }
+    // Adds a node and returns its number.
+    uint32_t Add();
+    uint64_t bytes() const;  // without the object itself
+
+   private:
+    static constexpr uint32_t kBlock = 4096;
+    std::vector<std::vector<Node>> blocks_ = std::vector(1, std::vector<Node>(1));
+  };
+  // The nodes by the edge from their parent. It grows by one table of limited size at a time (linear hashing), since a
+  // table of all edges would take a long pause to grow.
+  class Children {
+   public:
+    uint32_t Find(uint64_t edge) const;  // kNone if there is none
+    void Set(uint64_t edge, uint32_t node);
+    void Erase(uint64_t edge);
+    uint64_t bytes() const;  // without the object itself
+
+   private:
+    using Table = absl::flat_hash_map<uint64_t, uint32_t>;
+    static constexpr size_t kEdges = 3500;  // of a table, on average; one that waits to be split has twice as many
+
+    size_t TableOf(uint64_t edge) const;
+    void Split();
+
+    std::vector<Table> tables_ = std::vector<Table>(1);
+    size_t edges_ = 0;
+    uint64_t slots_ = 0;  // of all tables
+  };
   // Links positions of equal contexts into a list.
   struct Link {
     uint32_t newer = kNone;
@@ -139,13 +172,13 @@ class ContextIndex {
   const uint32_t least_;
   const uint32_t depth_;
   const uint32_t root_edge_;  // tokens, 1 or 2
-  std::vector<Node> nodes_;
+  Nodes nodes_;
   std::vector<uint32_t> free_;
-  absl::flat_hash_map<uint64_t, uint32_t> children_;  // by the edge from their parent
-  uint32_t first_ = 0;                                // the oldest position
-  std::deque<Link> links_;                            // by position, from first_
-  uint64_t follower_bytes_ = 0;                       // bytes of followers stored outside their nodes
-  Walk walk_;                                         // walk of the position that is added or removed
+  Children children_;
+  uint32_t first_ = 0;           // the oldest position
+  std::deque<Link> links_;       // by position, from first_
+  uint64_t follower_bytes_ = 0;  // bytes of followers stored outside their nodes
+  Walk walk_;                    // walk of the position that is added or removed
 };
 
 }  // namespace sortition::service
