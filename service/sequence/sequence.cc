@@ -34,6 +34,21 @@ bool SameState(const SequenceSpec& a, const SequenceSpec& b) {
          a.presence_penalty == b.presence_penalty && a.listed_edits == b.listed_edits && a.history == b.history;
 }
 
+// Returns the memory of a result outside the object itself.
+uint64_t BytesOf(const RowResult& result) {
+  uint64_t bytes = (result.phases.capacity() + result.end.phrase.capacity()) * sizeof(uint32_t);
+  for (const kernels::RowOutput& row : result.outputs) {
+    bytes += sizeof(row);
+    for (const kernels::Distribution& distribution :
+         {std::cref(row.raw), std::cref(row.processed), std::cref(row.tempered)}) {
+      bytes += distribution.top.capacity() * sizeof(kernels::TokenBits);
+      bytes += distribution.requested.capacity() * sizeof(kernels::TokenPlace);
+    }
+    bytes += row.kept_tokens.capacity() * sizeof(kernels::TokenBits);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Sequence::Sequence(SequenceOwner owner, std::shared_ptr<const SequenceSpec> spec, uint32_t kept_history)
@@ -98,7 +113,11 @@ std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner&
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
   if (last_ && intent.step_id == last_->step_id) {
-    if (intent.options_digest == last_->digest) return last_->result;
+    if (intent.options_digest == last_->digest) {
+      if (last_->result) return *last_->result;
+      return HistoryRequired("step_id", Bounds::max_repeated_bytes().Text(),
+                             "the step has been answered, with more than is kept for a repetition");
+    }
     return Refusal{Reason::kStepConflict, "step_id", absl::StrCat("> ", last_->step_id),
                    "a step of this id has been answered, with other options"};
   }
@@ -145,9 +164,10 @@ std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult res
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
   SORTITION_CHECK(state_ != nullptr);
   state_->Commit(&result);
-  last_ = LastStep{in_flight_->step_id, in_flight_->digest, std::move(result)};
+  last_ = LastStep{in_flight_->step_id, in_flight_->digest, std::nullopt};
+  if (BytesOf(result) <= kMaxRepeatedBytes) last_->result = result;
   in_flight_.reset();
-  return last_->result;
+  return result;
 }
 
 Refusal Sequence::ClosedInFlight() {
@@ -196,10 +216,11 @@ std::optional<Refusal> Sequence::RetireUpTo(uint64_t epoch) {
 }
 
 bool Sequence::RetireIfIdle() {
-  absl::MutexLock lock(&mutex_);
-  if (in_flight_) return false;
-  RetireLocked();
-  return true;
+  if (!mutex_.TryLock()) return false;
+  const bool is_idle = !in_flight_;
+  if (is_idle) RetireLocked();
+  mutex_.Unlock();
+  return is_idle;
 }
 
 void Sequence::RetireLocked() {
@@ -219,19 +240,7 @@ uint64_t Sequence::bytes() const {
   uint64_t bytes = sizeof(*this) + spec_bytes_;
   if (state_) bytes += state_->bytes();
   if (in_flight_) bytes += in_flight_->view_bytes;
-  if (last_) {
-    bytes += last_->result.phases.capacity() * sizeof(uint32_t);
-    for (const kernels::RowOutput& row : last_->result.outputs) {
-      bytes += sizeof(row);
-      for (const kernels::Distribution& distribution :
-           {std::cref(row.raw), std::cref(row.processed), std::cref(row.tempered)}) {
-        bytes += distribution.top.capacity() * sizeof(kernels::TokenBits);
-        bytes += distribution.requested.capacity() * sizeof(kernels::TokenPlace);
-      }
-      bytes += row.kept_tokens.capacity() * sizeof(kernels::TokenBits);
-    }
-    bytes += last_->result.end.phrase.capacity() * sizeof(uint32_t);
-  }
+  if (last_ && last_->result) bytes += BytesOf(*last_->result);
   return bytes;
 }
 

@@ -61,9 +61,9 @@ class Sequence {
                                                     const TokenTree& ahead = {}, Bill* bill = nullptr);
 
   // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and these tokens, exactly
-  // once. Returns the result with its history hash, and keeps it for retries. Refuses with SUPERSEDED if another owner
-  // has taken over meanwhile, with STEP_CANCELLED if the sequence was closed. The caller must not read the grant's
-  // edits after Commit or Abort.
+  // once. Returns the result with its history hash, and keeps it for retries if it has at most kMaxRepeatedBytes.
+  // Refuses with SUPERSEDED if another owner has taken over meanwhile, with STEP_CANCELLED if the sequence was closed.
+  // The caller must not read the grant's edits after Commit or Abort.
   std::variant<RowResult, Refusal> Commit(uint64_t ticket, RowResult result);
 
   // Ends the step of `ticket` without a token; the state is as before the step.
@@ -81,7 +81,8 @@ class Sequence {
   // HISTORY_REQUIRED.
   // Retires it unless an epoch above `epoch` owns it: refuses that with SUPERSEDED.
   std::optional<Refusal> RetireUpTo(uint64_t epoch);
-  // Retires it if no step is in flight; returns false if one is.
+  // Retires it if it is not in use; returns false, without waiting, if a step is in flight or another thread works on
+  // it.
   bool RetireIfIdle();
   bool retired() const;
   // Returns the refusal of a step if its sequence was retired meanwhile.
@@ -105,7 +106,7 @@ class Sequence {
   struct LastStep {
     uint64_t step_id;
     uint64_t digest;
-    RowResult result;
+    std::optional<RowResult> result;  // absent if it was too long
   };
 
   const uint32_t kept_history_;

@@ -134,11 +134,18 @@ std::optional<Refusal> SequenceTable::MakeRoomAhead(const SequenceKey& key, Sequ
 }
 
 std::variant<bool, Refusal> SequenceTable::Close(const SequenceKey& key, uint64_t epoch) {
+  std::shared_ptr<Sequence> sequence;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = by_key_.find(&key);
+    if (it == by_key_.end()) return false;
+    sequence = it->second->sequence;
+  }
+  // Not under the table's lock, since another thread may work on the sequence.
+  if (auto refusal = sequence->RetireUpTo(epoch)) return *std::move(refusal);
   absl::MutexLock lock(&mutex_);
   const auto it = by_key_.find(&key);
-  if (it == by_key_.end()) return false;
-  if (auto refusal = it->second->sequence->RetireUpTo(epoch)) return *std::move(refusal);
-  Forget(it->second);
+  if (it != by_key_.end() && it->second->sequence == sequence) Forget(it->second);
   return true;
 }
 

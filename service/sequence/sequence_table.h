@@ -38,7 +38,8 @@ struct SequenceKey {
   }
 };
 
-// Thread-safe. Blocks for one table operation at most; evicting costs O(evicted).
+// Thread-safe. Blocks for one table operation at most, and no operation waits under the table's lock for a sequence
+// that another thread works on. Evicting costs O(evicted).
 class SequenceTable {
  public:
   // `clock` and `observer` are not owned and outlive the table.

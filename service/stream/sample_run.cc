@@ -113,6 +113,14 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
       return Refusal{Reason::kContradiction, SampleRowField(index) + ".parameters", "",
                      "the operator's policy changes them, which only the opening of a sequence on a stream can state"};
     }
+    const uint64_t bytes = MostDrawBytes(spec);
+    if (answer_bytes_ + bytes > kMaxSampleBytes) {
+      const char* const field = spec.parameters.kept_tokens ? ".parameters.kept_set" : ".parameters";
+      return Refusal{Reason::kTooMany, SampleRowField(index) + field, Bounds::max_sample_bytes().Text(),
+                     absl::StrCat("the row's result may have ", bytes, " bytes, those before it ", answer_bytes_,
+                                  "; a stream answers in parts")};
+    }
+    answer_bytes_ += bytes;
     engine_.observer().Count(Counter::kSequencesOpened, 1);
     engine_.event_log().SequenceOpened({kName, "", spec.vocabulary, false});
     RowSequence sequence;
@@ -247,6 +255,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
   const std::shared_ptr<const v1::SampleRequest> request_;
   const uint64_t bytes_;
   Done done_;
+  uint64_t answer_bytes_ = 0;             // that results of the opened rows may have
   uint32_t step_rows_ = 0;                // those that were opened
   std::vector<Row> rows_;                 // fixed once submitted
   v1::SampleResponse response_;           // a row of it is written by the thread that ends the row

@@ -193,6 +193,18 @@ bool Continues(const v1::RowResult& row) {
   return row.draw().continues() || row.score().continues() || row.verify().continues();
 }
 
+uint64_t MostDrawBytes(const SequenceSpec& spec) {
+  constexpr uint64_t kOthers = 128;  // the fields of one number each
+  const RowParameters& parameters = spec.parameters;
+  const uint64_t token = (static_cast<uint64_t>(std::bit_width(spec.live_vocabulary)) + 6) / 7;
+  uint64_t listed = 0;
+  if (parameters.raw_logprob) listed += parameters.raw_top + spec.logprob_token_ids.size();
+  if (parameters.processed_logprob) listed += parameters.processed_top + spec.logprob_token_ids.size();
+  if (parameters.tempered_logprob) listed += parameters.tempered_top + spec.logprob_token_ids.size();
+  const uint64_t kept = parameters.kept_tokens ? law::MostKept(parameters, spec.live_vocabulary) : 0;
+  return kOthers + listed * (sizeof(float) + token) + kept * token;
+}
+
 void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw) {
   EncodeDrawn(result, spec, draw);
   if (!spec.parameters.kept_tokens) return;

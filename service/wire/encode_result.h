@@ -31,6 +31,10 @@ bool Continues(const v1::RowResult& row);
 // Sets the result of a draw as one message, however many tokens it lists. It has only what `spec` requests.
 void EncodeWholeDraw(const RowResult& result, const SequenceSpec& spec, v1::DrawResult* draw);
 
+// Returns an upper bound on the bytes of a draw's result as one message: what the row may keep, and the log
+// probabilities that it lists.
+uint64_t MostDrawBytes(const SequenceSpec& spec);
+
 // Sets the result of a row as one message, however large. `*whole` is empty.
 void EncodeWhole(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec, v1::RowResult* whole);
 

@@ -118,6 +118,22 @@ TEST_F(SampleRunTest, BadRowFailsAlone) {
   ExpectError(response.rows(5), Reason::kLogitNan, "rows[5]");
 }
 
+// gRPC's clients accept 4 MiB by default. What a row may keep counts before it runs.
+TEST_F(SampleRunTest, RowBeyondTheAnswersBytesIsRefused) {
+  constexpr uint32_t kWide = 400'000;  // ids of three bytes
+  v1::SampleRequest request = Rows(5);
+  request.set_vocabulary_size(kWide);
+  request.mutable_logits()->assign(size_t{5} * kWide * sizeof(float), '\0');
+  for (v1::SampleRow& row : *request.mutable_rows()) row.mutable_parameters()->mutable_kept_set()->set_tokens(true);
+  request.mutable_rows(4)->mutable_parameters()->set_top_k(40);
+  const v1::SampleResponse response = MustCall(request);
+  for (const int row : {0, 1, 2, 4}) EXPECT_TRUE(response.rows(row).has_draw()) << row;
+  EXPECT_EQ(response.rows(0).draw().kept_tokens_size(), static_cast<int>(kWide));
+  ExpectError(response.rows(3), Reason::kTooMany, "rows[3].parameters.kept_set");
+  EXPECT_EQ(response.rows(3).error().limit(), "max_sample_bytes 4194304");
+  EXPECT_LE(response.ByteSizeLong(), kMaxSampleBytes);
+}
+
 TEST_F(SampleRunTest, RowsMayAllFail) {
   v1::SampleRequest request = Rows(2);
   for (v1::SampleRow& row : *request.mutable_rows()) row.mutable_parameters()->mutable_adaptive_p()->set_target(0.5f);

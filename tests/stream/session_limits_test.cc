@@ -333,6 +333,8 @@ const std::map<std::string, std::string>& Elsewhere() {
       {"client_sequences", "ClientSequencesTest.TenantEvictsOnlyItsOwnIdleSequences"},
       {"max_piece_work", "SequenceRules.LongHistoryIsNotReadAnew"},
       {"max_message_work", "SequenceRules.EditsOfAMessageAreBounded"},
+      {"max_sample_bytes", "SampleRunTest.RowBeyondTheAnswersBytesIsRefused"},
+      {"max_repeated_bytes", "SequenceRules.LongResultIsNotKept"},
   };
   return elsewhere;
 }

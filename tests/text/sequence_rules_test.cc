@@ -94,6 +94,26 @@ TEST_F(SequenceRules, RepeatedStepGetsSameAnswerCountsOnce) {
   Run(Intent(2, 4, first.history_hash), 5);
 }
 
+// A kept set may have millions of bytes, which would stay with each idle sequence. The same step after a replay draws
+// the same token.
+TEST_F(SequenceRules, LongResultIsNotKept) {
+  auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
+  RowResult drawn = Token(42);
+  drawn.outputs[0].kept_tokens.resize(kMaxRepeatedBytes / sizeof(kernels::TokenBits));
+  const auto committed = sequence_.Commit(std::get<StepGrant>(begun).ticket, std::move(drawn));
+  EXPECT_EQ(std::get<RowResult>(committed).outputs[0].kept_tokens.size(),
+            kMaxRepeatedBytes / sizeof(kernels::TokenBits));
+  EXPECT_LT(sequence_.bytes(), kMaxRepeatedBytes);
+  begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
+  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
+  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
+  EXPECT_EQ(std::get<Refusal>(begun).field, "step_id");
+  EXPECT_EQ(std::get<Refusal>(begun).limit, absl::StrCat("max_repeated_bytes ", kMaxRepeatedBytes));
+  auto prompt = Prompt();
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, spec_, &prompt)));
+  EXPECT_TRUE(std::holds_alternative<StepGrant>(sequence_.Begin(owner_, Intent(1, 3, hash_))));
+}
+
 TEST_F(SequenceRules, LowerIdIsStaleChangedOptionsConflict) {
   const RowResult first = Run(Intent(5, 3, hash_), 42);
   Run(Intent(9, 4, first.history_hash), 43);

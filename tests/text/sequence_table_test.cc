@@ -86,6 +86,23 @@ TEST_F(SequenceTableTest, CountBoundEvictsLeastRecentlyUsed) {
   EXPECT_EQ(observer_.counts[Counter::kEvictedByCount], 1u);
 }
 
+TEST_F(SequenceTableTest, SweepWaitsForNoSequence) {
+  bool swept = false;
+  {
+    // Deleted under the lock of the sequence, by the second Open.
+    const std::shared_ptr<const SequenceSpec> spec(new SequenceSpec(*Spec()), [&](const SequenceSpec* its) {
+      delete its;
+      table().Sweep();
+      swept = true;
+    });
+    table().Open(Key(0), {1, 1}, spec, Text::Build(spec, {}, 0, limits_.kept_history));
+  }
+  clock_.now += limits_.sequence_ttl + absl::Seconds(1);
+  Open(0);
+  EXPECT_TRUE(swept);
+  EXPECT_TRUE(Known(0)) << "a sequence that a thread works on is not idle";
+}
+
 TEST_F(SequenceTableTest, ByteBoundHoldsForAnyOpen) {
   limits_.max_state_bytes = 1 << 20;
   for (int i = 0; i < 200; ++i) {
