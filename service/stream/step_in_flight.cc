@@ -8,17 +8,6 @@
 namespace sortition::service {
 namespace {
 
-// Returns row `row` of a step's draft probabilities. `memory` holds the bytes of one that came in pieces.
-const std::byte* DraftProbabilities(const PayloadView& drafts, uint32_t row, uint64_t stride,
-                                    std::vector<std::byte>* memory) {
-  SORTITION_CHECK(!drafts.may_change());
-  const auto segments = drafts.Slice(row * stride, stride);
-  if (segments.size() == 1) return segments[0].data;
-  memory->resize(stride);
-  drafts.Copy(row * stride, stride, memory->data());
-  return memory->data();
-}
-
 // Ends a row that is complete, and adds its answer.
 void Commit(const StepMessage& message, const CheckpointKey& key, SequenceRow* run, StepAnswers* out) {
   const RowPlan& plan = run->plan();
@@ -45,13 +34,11 @@ CompactRowCounts CountCompact(const StepAnswers& now, size_t rows) {
 
 void AnswerCompactRow(const StepMessage& message, const CheckpointKey& key, SequenceRow* run, Bill* bill,
                       StepAnswers* out) {
-  const StepShape& shape = message.shape();
-  std::vector<std::byte> memory;
   const auto dense_at = [&](uint32_t index) -> const void* {
     const std::optional<uint32_t> row = run->DraftRowAt(index);
-    return row ? DraftProbabilities(*message.drafts(), *row, shape.draft_stride, &memory) : nullptr;
+    return row ? message.DraftRow(*row) : nullptr;
   };
-  run->RunCompact(dense_at, shape.draft_dtype, bill);
+  run->RunCompact(dense_at, message.shape().draft_dtype, bill);
   Commit(message, key, run, out);
 }
 
@@ -77,11 +64,8 @@ void StepInFlight::AddPositions(Row& row, SetLogits set_logits) {
     queued.index = static_cast<uint32_t>(queued_.size());
     queued.sequence = message_->row(run.plan().row).request_id();
     set_logits(index, &queued.row);
-    const std::byte* dense = nullptr;
-    if (const std::optional<uint32_t> draft_row = run.DraftRowAt(index)) {
-      std::vector<std::byte>& memory = row.drafts.emplace_back();
-      dense = DraftProbabilities(*message_->drafts(), *draft_row, shape.draft_stride, &memory);
-    }
+    const std::optional<uint32_t> draft_row = run.DraftRowAt(index);
+    const std::byte* const dense = draft_row ? message_->DraftRow(*draft_row) : nullptr;
     queued.row.request = run.RequestAt(index, shape.dtype, dense, shape.draft_dtype);
     queued_.emplace_back(&row, index);
   }

@@ -53,8 +53,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
     template <typename From>
     explicit Row(From&& from) : run(std::forward<From>(from)) {}
     SequenceRow run;  // guarded by the step's mutex where outputs of several positions may be delivered at once
-    std::vector<QueuedRow> following;            // its positions after first_positions()
-    std::vector<std::vector<std::byte>> drafts;  // draft probabilities that came in pieces
+    std::vector<QueuedRow> following;  // its positions after first_positions()
   };
 
   void AddPositions(Row& row, SetLogits set_logits);

@@ -41,6 +41,20 @@ void StepMessage::SetShape(StepShape shape) {
   if (shape_.draft_payload) drafts_.emplace(payloads_[*shape_.draft_payload]);
 }
 
+const std::byte* StepMessage::DraftRow(uint32_t row) const {
+  SORTITION_CHECK(!drafts_->may_change());
+  const uint64_t stride = shape_.draft_stride;
+  const auto segments = drafts_->Slice(row * stride, stride);
+  if (segments.size() == 1) return segments[0].data;
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::byte>& joined = joined_drafts_[row];
+  if (joined.empty()) {
+    joined.resize(stride);
+    drafts_->Copy(row * stride, stride, joined.data());
+  }
+  return joined.data();
+}
+
 const Refusal* StepMessage::FindSetTwice(uint32_t index) const {
   for (const SetTwice& twice : frame_.scan.set_twice) {
     if (twice.row == index) return &twice.refusal;
@@ -58,6 +72,11 @@ void StepMessage::NoteOptions(const SequenceSpec& spec) {
   const TracedOptions options = {spec.temperature, spec.top_p, spec.top_k};
   options_differ_ = options_differ_ || (options_ && *options_ != options);
   options_ = options;
+}
+
+void StepMessage::ChargeLists(uint64_t bytes) {
+  list_bytes_ += bytes;
+  stream_->window->Charge(0, bytes);
 }
 
 void StepMessage::Answer(StepAnswers answers) {
@@ -90,7 +109,7 @@ void StepMessage::Send(v1::StepResults* results, uint32_t rows) {
   const bool is_last = before == rows;
   if (is_last && is_counted()) Finish();
   if (is_last) stream_->Unregister(batch_id());
-  Credit credit(stream_->window, rows, is_last ? bytes_ : 0);
+  Credit credit(stream_->window, rows, is_last ? bytes_ + list_bytes_ : 0);
   if (stream_->closed()) return;  // the worker is gone
   v1::StreamResponse response;
   response.unsafe_arena_set_allocated_results(results);  // lent, on an arena or not
@@ -155,7 +174,7 @@ void StepMessage::Refuse(const Refusal& refusal) {
   v1::StreamResponse response;
   response.mutable_results()->set_batch_id(batch_id());
   EncodeError(refusal, response.mutable_results()->mutable_error());
-  stream_->Send(response, Credit(stream_->window, count, bytes_));
+  stream_->Send(response, Credit(stream_->window, count, bytes_ + list_bytes_));
 }
 
 void StepMessage::Attach(const std::shared_ptr<PendingStep>& step) {

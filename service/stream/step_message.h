@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -52,6 +53,9 @@ class StepMessage final : public ResultSink {
   const std::vector<Payload>& payloads() const { return payloads_; }
   // Notes the options of a row, if the step is traced. Called while the message is built.
   void NoteOptions(const SequenceSpec& spec);
+  // Charges the stream's window for what the rows' answers may list, beside the message's own bytes. Called while the
+  // message is built.
+  void ChargeLists(uint64_t bytes);
   // Returns why row `index` is refused for a field that its encoding sets twice; null if none is.
   const Refusal* FindSetTwice(uint32_t index) const;
   // Returns the refusal of row `index` for a field that this server does not know.
@@ -67,7 +71,9 @@ class StepMessage final : public ResultSink {
   const PayloadView& logits() const { return *logits_; }  // of whole rows
   const PayloadView& pairs() const { return *pairs_; }    // of compact rows
   const std::optional<PayloadView>& masks() const { return masks_; }
-  const std::optional<PayloadView>& drafts() const { return drafts_; }
+  // Returns row `row` of the draft probabilities, which lives as long as the message. One that came in pieces is copied
+  // once, however many rows name it.
+  const std::byte* DraftRow(uint32_t row) const;
 
   // Answers rows in messages of bounded size. With the last row's answer the message leaves the stream's window.
   void Answer(StepAnswers answers) override;
@@ -94,6 +100,7 @@ class StepMessage final : public ResultSink {
   Frame frame_;                    // its payloads are payloads_
   std::vector<Payload> payloads_;  // the frame's, then regions'
   uint64_t bytes_;
+  uint64_t list_bytes_ = 0;  // of ChargeLists
   const absl::Time arrived_;
   StepShape shape_;
   std::optional<PayloadView> logits_;  // these refer to payloads_
@@ -106,7 +113,9 @@ class StepMessage final : public ResultSink {
   std::atomic<uint32_t> refused_ = 0;     // rows
   std::atomic<Reason> refused_for_ = {};  // one of them
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  // Draft rows that came in pieces, by their number.
+  mutable absl::flat_hash_map<uint32_t, std::vector<std::byte>> joined_drafts_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::InlinedVector<std::weak_ptr<PendingStep>, 1> steps_ ABSL_GUARDED_BY(mutex_);
 };

@@ -6,6 +6,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/law/row_law.h"
 #include "service/policy/policy.h"
 #include "service/receipt/receipt_book.h"
 #include "service/stream/device_needs.h"
@@ -73,6 +74,16 @@ uint64_t SetEditsUse(const SequenceSpec& spec, RowPlan* plan) {
   plan->intent.edits_use = in_turn ? EditsUse::kInTurn : bans ? EditsUse::kChanged : EditsUse::kTogether;
   if (!bans || spec.stateful()) return 0;
   return price::kCopiedEdit * spec.listed_edits.size() * (in_turn ? 1 : plan->masks.size());
+}
+
+// Returns the most memory of the kept sets and probabilities in the row's result.
+uint64_t MostListBytes(const RowPlan& plan, const SequenceSpec& spec) {
+  const uint64_t probabilities = plan.return_probabilities ? spec.live_vocabulary * sizeof(float) : 0;
+  if (!spec.parameters.kept_tokens && probabilities == 0) return 0;
+  // A phase may keep more than the text outside of it.
+  const uint64_t kept =
+      spec.history.phases.empty() ? law::MostKept(spec.parameters, spec.live_vocabulary) : spec.live_vocabulary;
+  return plan.positions() * (kept * sizeof(kernels::TokenBits) + probabilities);
 }
 
 }  // namespace
@@ -297,6 +308,7 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
     step->now.Add({*result, plan, spec, sequence->receipts.get(), engine_.checkpoint_key(), message.OwnerOf(index)});
     return false;
   }
+  message.ChargeLists(MostListBytes(plan, spec));
   granted->sequence = *sequence;
   granted->grant = std::move(std::get<StepGrant>(answer));
   return true;

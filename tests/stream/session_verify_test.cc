@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "tests/stream/stateful_stream.h"
@@ -119,6 +120,36 @@ TEST_F(SessionVerify, FullAcceptanceAndCertainRejection) {
   EXPECT_FALSE(verify.position_matched(1));
   EXPECT_TRUE(verify.position_matched(2));
   EXPECT_TRUE(verify.positions(0).has_processed() && verify.positions(1).has_processed());
+}
+
+TEST(SessionDrafts, RowInPiecesIsCopiedOnce) {
+  std::set<const void*> copies;
+  testing::FakeDevice::Options device;
+  device.sample = [&](const devices::DeviceRow& row) {
+    if (row.request.draft.dense != nullptr) copies.insert(row.request.draft.dense);
+    return testing::SampleByReference(row);
+  };
+  testing::TestEngine engine = testing::TestEngine::OnFake({}, device);
+  testing::StreamWorker worker(engine.get());
+  StepBuilder step(1, kModelVocabulary);
+  const uint32_t drafts = step.AddDraftRow(std::vector<float>(kModelVocabulary, 1.0f / kModelVocabulary));
+  for (const char* const id : {"a", "b", "c"}) {
+    worker.MustOpen(MakeOpen(id, 1, kModelVocabulary));
+    v1::VerifyDraft& chain = *step.AddRow(id, 1, 0, F32Peak(kModelVocabulary, 1)).mutable_verify_draft();
+    step.AddTensorRow(F32Peak(kModelVocabulary, 2));
+    chain.set_mode(v1::VERIFY_MODE_REJECTION);
+    chain.add_draft_tokens(1);
+    chain.set_draft_row(drafts);
+  }
+  std::string bytes = step.Build().SerializeAsString();
+  std::vector<size_t> cuts;
+  for (size_t cut = 40; cut < bytes.size(); cut += 40) cuts.push_back(cut);
+  const testing::Delivery delivery = testing::Deliver(std::move(bytes), cuts);
+  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  worker.session().BeginFrame(std::move(std::get<Frame>(frame)));
+  engine.fake().FinishAll();
+  EXPECT_EQ(worker.Results(1, 3).size(), 3u);
+  EXPECT_EQ(copies.size(), 1u);
 }
 
 // A tree whose continuations are some of the tokens that may be drawn.

@@ -74,6 +74,25 @@ TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
   EXPECT_TRUE(worker.session().WantsFrames());
 }
 
+// What answers may list counts like bytes that have come.
+TEST(SessionWindow, KeptSetsCountUntilTheyLeave) {
+  const v1::StreamRequest step = Step(1, 3);
+  Limits limits;
+  limits.stream_unanswered_bytes = step.ByteSizeLong() + 3 * kVocabulary * sizeof(kernels::TokenBits);
+  TestEngine engine = TestEngine::OnFake(limits);
+  StreamWorker worker(engine.get());
+  for (int i = 0; i < 3; ++i) {
+    v1::OpenSequence open = MakeOpen(absl::StrCat("s", i), 1, kVocabulary);
+    open.mutable_parameters()->mutable_kept_set()->set_tokens(true);
+    worker.MustOpen(open);
+  }
+  worker.Send(step);
+  EXPECT_FALSE(worker.session().WantsFrames());
+  engine.fake().FinishAll();
+  EXPECT_TRUE(worker.IsIdle());
+  EXPECT_TRUE(worker.session().WantsFrames());
+}
+
 TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
   const v1::StreamRequest step = Step(1, 3);
   Limits limits;
