@@ -150,7 +150,8 @@ void MemoryServer::Stop() {
 void MemoryServer::Run() {
   for (;;) {
     std::vector<pollfd> polled = {{wake_event_->fd(), POLLIN, 0}};
-    for (const Peer& peer : peers_) polled.push_back({peer.socket.get(), POLLIN, 0});
+    // A connection that is over waits for the end of its stream alone.
+    for (const Peer& peer : peers_) polled.push_back({peer.over ? -1 : peer.socket.get(), POLLIN, 0});
     if (poll(polled.data(), polled.size(), authorization_.has_list() ? kLookMilliseconds : -1) < 0) {
       SORTITION_CHECK(errno == EINTR);
       continue;
@@ -177,8 +178,17 @@ void MemoryServer::Run() {
 
 void MemoryServer::RemovePeers() {
   uint32_t rings = 0;
-  for (const Peer& peer : peers_) rings += peer.over && peer.ring != nullptr;
-  peers_.remove_if([](const Peer& peer) { return peer.over; });
+  for (auto peer = peers_.begin(); peer != peers_.end();) {
+    RingStream* const ring = peer->ring.get();
+    if (peer->over && ring != nullptr && !ring->ended()) ring->BeginStop();
+    // The thread of a stream that is not over yet is not joined: other clients would wait. Its end wakes this thread.
+    if (!peer->over || (ring != nullptr && !ring->ended())) {
+      ++peer;
+      continue;
+    }
+    rings += ring != nullptr;
+    peer = peers_.erase(peer);
+  }
   absl::MutexLock lock(&mutex_);
   rings_ -= rings;
   if (rings_ == 0) rings_ended_.NotifyAll();

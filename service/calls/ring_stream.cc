@@ -95,9 +95,13 @@ RingStream::RingStream(const Options& options, std::shared_ptr<const service::Re
 
 RingStream::~RingStream() { SORTITION_CHECK(!thread_.joinable()); }
 
-void RingStream::Stop() {
+void RingStream::BeginStop() {
   stopping_.store(true, std::memory_order_release);
   service::WakeRingReader(request_words_);
+}
+
+void RingStream::Stop() {
+  BeginStop();
   thread_.join();
 }
 

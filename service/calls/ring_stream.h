@@ -16,8 +16,8 @@
 
 namespace sortition::server {
 
-// Has one thread. If messages follow each other quickly, it polls for the next one before it sleeps. Drain, Stop and
-// ended are called by one thread.
+// Has one thread. If messages follow each other quickly, it polls for the next one before it sleeps. Drain,
+// BeginStop, Stop and ended are called by one thread.
 class RingStream {
  public:
   struct Options {
@@ -28,7 +28,7 @@ class RingStream {
     std::function<bool()> still_authorized;  // called by the stream's thread, each round
     absl::Duration spin;                     // the longest time to look for a message before sleeping
     absl::Duration drain_grace;              // of a stream that has reached its greatest age
-    std::function<void()> on_ended;          // called by the stream's thread when the stream has ended by itself
+    std::function<void()> on_ended;          // called by the stream's thread when the stream is over
   };
 
   // `memory`: kRingPairBytes, all zero.
@@ -38,11 +38,13 @@ class RingStream {
   RingStream(const RingStream&) = delete;
   RingStream& operator=(const RingStream&) = delete;
 
+  // Tells the stream to end, and returns.
+  void BeginStop();
   // Ends the stream; blocks until its thread has ended. Once, not on its thread.
   void Stop();
   // As StreamShell::Drain.
   void Drain(v1::DrainingNotice::Cause cause, absl::Duration grace);
-  // The stream has ended by itself.
+  // The stream is over: Stop does not block for long.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
  private:

@@ -432,6 +432,21 @@ TEST_F(MemoryServerTest, RingsAreCapped) {
   EXPECT_TRUE(Becomes([&] { return three->OpenRing().ok(); })) << "a client that has gone leaves room";
 }
 
+TEST_F(MemoryServerTest, NoClientWaitsForTheEndOfARing) {
+  auto link = Connect();
+  RawRing ring(link.get());
+  ring.Send(MakeHello("worker"));
+  EXPECT_TRUE(ring.Receive().has_welcome());
+  server_.log_lines().Hold("stream_close");
+  link.reset();
+  EXPECT_TRUE(server_.log_lines().Await("stream_close")) << "the ring's thread ends, and is held there";
+  const auto other = Connect();
+  EXPECT_TRUE(other->Register(kPage).ok());
+  EXPECT_EQ(server_.server().streams(), 1u);
+  server_.log_lines().Hold("");
+  EXPECT_TRUE(Becomes([&] { return server_.server().streams() == 0; }));
+}
+
 TEST_F(MemoryServerTest, RingsAreDrained) {
   const auto link = Connect();
   RawRing ring(link.get());

@@ -38,6 +38,13 @@ std::vector<std::unique_ptr<devices::Device>> Alone(HeldDevice* device) {
 void LogLines::Add(std::string_view line) {
   absl::MutexLock lock(&mutex_);
   lines_.emplace_back(line);
+  const auto may_go = [&] { return held_.empty() || line.find(held_) == std::string_view::npos; };
+  mutex_.Await(absl::Condition(&may_go));
+}
+
+void LogLines::Hold(const std::string& event) {
+  absl::MutexLock lock(&mutex_);
+  held_ = event.empty() ? "" : absl::StrCat("\"event\":\"", event, "\"");
 }
 
 std::vector<std::string> LogLines::all() const {

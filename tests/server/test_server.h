@@ -24,14 +24,18 @@ namespace sortition::server {
 // Log lines as they were written. Thread-safe.
 class LogLines {
  public:
+  // Blocks while its event is held.
   void Add(std::string_view line);
   std::vector<std::string> all() const;
   // Blocks until `count` lines of the event have been written; false after 20 seconds.
   bool Await(const std::string& event, int count = 1) const;
+  // Holds threads that write a line of this event, after its line is here; empty: lets all go.
+  void Hold(const std::string& event);
 
  private:
   mutable absl::Mutex mutex_;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  std::string held_ ABSL_GUARDED_BY(mutex_);  // as in a line; empty: none
 };
 
 // One free loopback port, one CPU thread, no metrics endpoint.
@@ -50,7 +54,7 @@ class TestServer {
   HeldDevice& device() { return *device_; }
   // Number of times that an operator has requested the end.
   int stops() const { return stops_; }
-  const LogLines& log_lines() const { return lines_; }
+  LogLines& log_lines() { return lines_; }
   const monitoring::PrometheusObserver& observer() const { return observer_; }
   // Address of the first listener, as gRPC's clients take it.
   std::string target() const;
