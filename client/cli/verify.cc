@@ -1,4 +1,5 @@
 // sortitionctl verify: checks files of receipts.
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -50,6 +51,9 @@ absl::StatusOr<client::ReceiptRows::Options> RowsOfFlags() {
   rows.masks = absl::GetFlag(FLAGS_masks);
   if (!rows.masks.empty() && rows.path.empty()) return absl::InvalidArgumentError("--masks needs --logits");
   if (const auto tolerance = absl::GetFlag(FLAGS_tolerance)) rows.tolerance = *tolerance;
+  if (rows.tolerance && !(*rows.tolerance >= 0 && std::isfinite(*rows.tolerance))) {
+    return absl::InvalidArgumentError("--tolerance must be a finite number of nats, at least 0");
+  }
   if (rows.tolerance && rows.path.empty()) return absl::InvalidArgumentError("--tolerance needs --logits");
   if (rows.tolerance && absl::GetFlag(FLAGS_seeds).empty()) {
     return absl::InvalidArgumentError("--tolerance needs --seeds: without a seed there is no race and no margin");

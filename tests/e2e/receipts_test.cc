@@ -306,6 +306,11 @@ TEST_F(ReceiptsTest, RowsAgainAndReplay) {
   ended = Verify({At("receipts"), "--logits=" + At("logits"), "--dtype=f32", "--tolerance=0.1"});
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.output, HasSubstr("--tolerance needs --seeds"));
+  for (const char* const tolerance : {"--tolerance=nan", "--tolerance=inf", "--tolerance=-1"}) {
+    ended = Verify({At("receipts"), "--logits=" + At("logits"), "--seeds=" + At("seeds"), "--dtype=f32", tolerance});
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.output, HasSubstr("--tolerance must be a finite number")) << tolerance;
+  }
   ended = Verify({At("receipts"), "--seeds=" + At("seeds"), "--logits=" + At("receipts"), "--dtype=f32"});
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.output, HasSubstr("are no rows of 200 bytes"));
