@@ -74,7 +74,7 @@ TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
   EXPECT_TRUE(worker.session().WantsFrames());
 }
 
-// What answers may list counts like bytes that have come.
+// The lists that answers may have count like bytes that have come.
 TEST(SessionWindow, KeptSetsCountUntilTheyLeave) {
   const v1::StreamRequest step = Step(1, 3);
   Limits limits;

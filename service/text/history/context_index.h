@@ -123,7 +123,7 @@ class ContextIndex {
 
    private:
     using Table = absl::flat_hash_map<uint64_t, uint32_t>;
-    static constexpr size_t kEdges = 3500;  // of a table, on average; one that waits to be split has twice as many
+    static constexpr size_t kEdges = 3500;  // of a table, on average; a table is split in two when it has twice this
 
     size_t TableOf(uint64_t edge) const;
     void Split();
