@@ -5,6 +5,7 @@
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -37,6 +38,13 @@ class SampleCalls::Call final : public QueueEvent {
   }
 
   void Cancel() { context_.TryCancel(); }
+  // Frees what the answered call needs no more, which may be larger than its answer. The caller keeps the call alive.
+  void FreeRequest() {
+    if (!started_.load(std::memory_order_acquire)) return;
+    run_.reset();
+    message_.reset();
+    held_.reset();
+  }
 
   void Run(bool ok) override {
     if (phase_ == Phase::kExpected && ok) {
@@ -57,6 +65,7 @@ class SampleCalls::Call final : public QueueEvent {
     phase_ = Phase::kBegun;
     const std::optional<Refusal> refusal = ok ? Begin() : NoMessage();
     if (refusal) Refuse(*refusal);
+    started_.store(true, std::memory_order_release);
   }
 
  private:
@@ -172,6 +181,7 @@ class SampleCalls::Call final : public QueueEvent {
   grpc::ByteBuffer request_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
   Phase phase_ = Phase::kExpected;
+  std::atomic<bool> started_ = false;  // the event that started the rows is over
   bool admitted_ = false;
   std::string tenant_;
   service::TransportType transport_ = service::TransportType::kTcp;
@@ -199,8 +209,8 @@ void SampleCalls::RemoveUnread(Unread::iterator call) {
 void SampleCalls::Tick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   for (auto& [answered, call] : unread_) {
-    if (now - answered <= surroundings_.engine->limits().stalled_write) break;
-    call->Cancel();
+    call->FreeRequest();
+    if (now - answered > surroundings_.engine->limits().stalled_write) call->Cancel();
   }
 }
 

@@ -48,7 +48,8 @@ class SampleCalls {
 
   // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue);
-  // Ends calls whose answer has not been read for limits.stalled_write. Called every few milliseconds.
+  // Frees the requests of answered calls. Ends calls whose answer has not been read for limits.stalled_write. Called
+  // every few milliseconds.
   void Tick(absl::Time now);
 
  private:
