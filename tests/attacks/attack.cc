@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "kernels/check.h"
 #include "service/net/listen_socket.h"
+#include "tests/attacks/scenario.h"
 #include "tests/server/raw_http2.h"
 
 namespace sortition::attacks {
@@ -293,11 +294,15 @@ std::string_view WireName(Wire wire) {
   SORTITION_CHECK(false);
 }
 
+void YieldToOthers() {
+  const sched_param parameters = {};
+  SORTITION_CHECK(sched_setscheduler(0, SCHED_IDLE, &parameters) == 0);
+}
+
 AttackCount Send(const Attack& attack, const std::string& address, bool tls, absl::Time end,
                  const std::atomic<bool>& stop, bool idle) {
   std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to a socket that the server has closed
-  const sched_param parameters = {};
-  if (idle) SORTITION_CHECK(sched_setscheduler(0, SCHED_IDLE, &parameters) == 0);
+  if (idle) YieldToOthers();
   AttackCount count;
   const std::unique_ptr<AttackBytes> bytes = attack.make();
   while (absl::Now() < end && !stop) {

@@ -1,4 +1,5 @@
 // One attack of each kind, for a second, and resets on every listener: honest clients are served, memory is bounded.
+// Each bound of scenarios is judged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,6 +57,56 @@ constexpr Case kCases[] = {
 INSTANTIATE_TEST_SUITE_P(All, AttacksTest, ::testing::ValuesIn(kCases), [](const auto& info) {
   return absl::StrCat(std::string(info.param.attack), "_", std::string(WireName(info.param.wire)));
 });
+
+class ScenariosTest : public ::testing::TestWithParam<std::string_view> {};
+
+TEST_P(ScenariosTest, HonestStreamsGoOn) {
+  const Scenario* scenario = nullptr;
+  for (const auto& scenarios : {WorkerScenarios(), SlotScenarios()}) {
+    for (const Scenario& each : scenarios) {
+      if (each.name == GetParam()) scenario = &each;
+    }
+  }
+  ASSERT_NE(scenario, nullptr);
+  TrialOptions options;
+  options.length = absl::Milliseconds(800);
+  options.quiet = absl::Milliseconds(200);
+  options.after = absl::Milliseconds(300);
+  const TrialResult result = RunScenario(*scenario, options);
+  EXPECT_FALSE(result.died);
+  EXPECT_FALSE(result.lost);
+  EXPECT_GT(result.traffic.sent, 0u);
+  EXPECT_EQ(result.traffic.refusal, "");
+}
+
+constexpr std::string_view kShortScenarios[] = {"ngram1_opens", "health_watches", "unfinished_checks"};
+
+INSTANTIATE_TEST_SUITE_P(All, ScenariosTest, ::testing::ValuesIn(kShortScenarios),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(ScenarioBoundsTest, EachMissedBoundIsNamed) {
+  constexpr absl::Duration kLong = absl::Seconds(10);
+  const auto missed = [](const auto& change) {
+    TrialResult result;
+    change(&result);
+    JudgeScenario(&result);
+    return absl::StrJoin(result.missed, ", ");
+  };
+  EXPECT_EQ(missed([](TrialResult*) {}), "");
+  EXPECT_EQ(missed([](TrialResult* result) { result->died = true; }), "the process ended");
+  EXPECT_EQ(missed([](TrialResult* result) { result->lost = true; }), "an honest stream was ended");
+  EXPECT_EQ(missed([](TrialResult* result) { result->memory_peak = kMostScenarioGrowth + 1; }), "memory");
+  EXPECT_EQ(missed([](TrialResult* result) { result->memory_after = kMostKept + 1; }), "memory kept");
+  EXPECT_EQ(missed([](TrialResult* result) { result->p99 = kLong; }), "p99");
+  EXPECT_EQ(missed([](TrialResult* result) { result->health_silence = kLong; }), "health");
+  EXPECT_EQ(missed([](TrialResult* result) { result->newcomer_silence = kLong; }), "newcomer");
+  EXPECT_EQ(missed([](TrialResult* result) { result->stop = kLong; }), "stop");
+  const auto answered = [&](uint64_t bytes) {
+    return missed([&](TrialResult* result) { result->traffic = {.sent = 1, .answered = bytes, .asked = 7}; });
+  };
+  EXPECT_EQ(answered(kMostAnswer + 7), "");
+  EXPECT_EQ(answered(kMostAnswer + 8), "answers");
+}
 
 }  // namespace
 }  // namespace sortition::attacks::attacks_test

@@ -74,7 +74,7 @@ struct StepSize {
 
 // Returns a question that is one step, over a stream that opens with the first.
 std::function<bool()> StepsOver(const std::shared_ptr<grpc::Channel>& channel, const StepSize& size = {});
-// Returns a question that is a greeting and an opening, over a stream and a connection of its own each time.
+// Returns a question that is a greeting and an opening, over a new connection each time.
 std::function<bool()> NewcomersOver(const std::function<std::shared_ptr<grpc::Channel>()>& connect);
 // Returns a question for the server's health.
 std::function<bool()> HealthOver(const std::shared_ptr<grpc::Channel>& channel);

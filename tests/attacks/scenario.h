@@ -36,11 +36,14 @@ struct Attacked {
   std::string tls_certificate;
 };
 
+// Gives the thread that calls it the processor time that no other thread wants, as if it were on another machine.
+void YieldToOthers();
+
 struct Scenario {
   std::string_view group;  // worker, slots or files
   std::string_view name;
   std::string_view what;
-  // Attacks while it goes on, or ends earlier. Blocks.
+  // Attacks until GoesOn() is false, or ends earlier. Blocks.
   Traffic (*run)(const Attacked& attacked);
 };
 

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "kernels/check.h"
+#include "service/net/listen_socket.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/attacks/scenario.h"
 #include "tests/server/http2_client.h"
@@ -42,6 +44,7 @@ Traffic OnThreads(const Attacked& attacked, int count, Attack attack) {
   std::vector<std::thread> threads;
   for (Traffic& part : parts) {
     threads.emplace_back([&] {
+      YieldToOthers();
       while (attacked.GoesOn()) {
         attack(&part);
         absl::SleepFor(kBetween);
@@ -161,24 +164,31 @@ Traffic UnfinishedChecks(const Attacked& attacked) {
 Traffic SlowMetrics(const Attacked& attacked) {
   constexpr int kConnections = 500;
   constexpr std::string_view kRequest = "GET /metrics HTTP/1.1\r\nHost: a\r\nX-Filler: ";
+  const auto target = server::ListenAddress::Parse(attacked.metrics);
+  SORTITION_CHECK(target.ok());
+  // A server that takes no more connections is not waited for.
+  const auto begin = [&] {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    SORTITION_CHECK(fd >= 0);
+    connect(fd, target->address(), target->size());
+    return fd;
+  };
   std::vector<int> connections;
-  for (int i = 0; i < kConnections; ++i) connections.push_back(server::ConnectSocket(attacked.metrics));
+  for (int i = 0; i < kConnections; ++i) connections.push_back(begin());
   Traffic traffic;
   for (size_t at = 0; attacked.GoesOn(); ++at) {
     const char byte = at < kRequest.size() ? kRequest[at] : 'x';
     for (int& fd : connections) {
-      if (fd >= 0 && send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1) {
+      if (send(fd, &byte, 1, MSG_NOSIGNAL) == 1) {
         ++traffic.sent;
-        continue;
+      } else if (errno != EAGAIN) {
+        close(fd);
+        fd = begin();
       }
-      if (fd >= 0) close(fd);
-      fd = server::ConnectSocket(attacked.metrics);
     }
     absl::SleepFor(absl::Milliseconds(100));
   }
-  for (const int fd : connections) {
-    if (fd >= 0) close(fd);
-  }
+  for (const int fd : connections) close(fd);
   return traffic;
 }
 

@@ -18,8 +18,8 @@ inline constexpr double kMostSlowdown = 2;           // factor of the honest cli
 inline constexpr absl::Duration kMostSilence = absl::Seconds(1);
 inline constexpr absl::Duration kMostStop = absl::Seconds(3);
 
-// The bounds of scenarios. Times are judged with what the machine adds of its own: twice what the quiet time has, and
-// once for health.
+// The bounds of scenarios. JudgeScenario adds to those of times what the machine itself costs: two times the quiet
+// percentile to kMostWait, and the quiet silence to kMostHealth.
 inline constexpr uint64_t kMostScenarioGrowth = 256u << 20;
 inline constexpr absl::Duration kMostWait = absl::Milliseconds(20);    // of honest steps, 99th percentile
 inline constexpr absl::Duration kMostHealth = absl::Milliseconds(50);  // of an answer of health

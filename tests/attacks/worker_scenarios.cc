@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,13 +59,14 @@ ListedRow ListRow(uint32_t count) {
 v1::OpenSequence MakeText(const std::string& id, uint32_t tokens, const Parameters& set) {
   v1::OpenSequence open = testing::MakeOpen(id, 1, kWide);
   set(open.mutable_parameters());
+  if (open.parameters().has_min_tokens()) open.mutable_history();  // such a text has a state from its beginning
   if (tokens == 0) return open;
   for (uint32_t i = 0; i < tokens; ++i) open.mutable_history()->add_tokens(i);
   open.mutable_history()->set_prompt_length(tokens);
   return open;
 }
 
-// A stream of messages, each sent once the last one is answered. If the server ends the stream, nothing goes on.
+// A stream of messages, each sent once the last one is answered. No more is sent if the server ends the stream.
 class Assailant {
  public:
   explicit Assailant(const Attacked& attacked) : attacked_(attacked) {
@@ -116,6 +118,7 @@ class Assailant {
       row.set_request_id(text.id);
       row.set_step_id(batch_);
       row.set_position(text.position);
+      if (text.history_hash) row.set_history_hash(*text.history_hash);
       for (const uint32_t draft : drafts) row.mutable_verify_draft()->add_draft_tokens(draft);
       if (!drafts.empty()) row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
       for (size_t i = 0; i <= drafts.size(); ++i) *row.add_compact() = listed.row;
@@ -130,7 +133,14 @@ class Assailant {
   struct Text {
     std::string id;
     uint32_t position = 0;
+    std::optional<uint64_t> history_hash = std::nullopt;  // with a state
+    bool continues = false;                               // a part of its result is to come
   };
+
+  template <typename Result>
+  static void TakeHash(const Result& result, Text* text) {
+    if (result.has_history_hash()) text->history_hash = result.history_hash();
+  }
 
   static std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
     grpc::ChannelArguments arguments;
@@ -156,17 +166,24 @@ class Assailant {
     constexpr int kAll = 1000;
     if (response.has_rejected()) return NoteError(response.rejected().error()), kAll;
     if (response.has_opened() && response.opened().has_error()) return NoteError(response.opened().error()), 1;
-    if (response.has_opened()) return response.opened().state().continues() ? 0 : 1;
     if (response.has_forked() && response.forked().has_error()) return NoteError(response.forked().error()), 1;
-    if (!response.has_results()) return response.has_welcome() || response.has_forked() || response.has_closed();
+    if (response.has_opened() || response.has_forked()) {
+      const v1::OpenedState& state = response.has_opened() ? response.opened().state() : response.forked().state();
+      TakeHash(state, &texts_.back());
+      return state.continues() ? 0 : 1;
+    }
+    if (!response.has_results()) return response.has_welcome() || response.has_closed();
     if (response.results().has_error()) return NoteError(response.results().error()), kAll;
     int answers = 0;
     for (const v1::RowResult& row : response.results().rows()) {
       Text& text = texts_[row.row()];
       if (row.has_error()) NoteError(row.error());
-      if (row.has_draw()) ++text.position;
-      if (row.has_verify() && !row.verify().continues()) text.position += row.verify().accepted() + 1;
-      answers += !row.verify().continues() && !row.draw().continues();
+      if (row.has_draw()) TakeHash(row.draw(), &text);
+      if (row.has_verify()) TakeHash(row.verify(), &text);
+      // The first part of a result says how far the text has come.
+      if (!text.continues && (row.has_draw() || row.has_verify())) text.position += row.verify().accepted() + 1;
+      text.continues = row.verify().continues() || row.draw().continues();
+      answers += !text.continues;
     }
     return answers;
   }
@@ -216,7 +233,7 @@ Traffic RunSteps(const StepAttack& attack, const Attacked& attacked) {
   }
   assailant.Forget("parent");
   while (assailant.GoesOn()) assailant.Step(listed, attack.drafts, attack.asked, attack.change);
-  // What an operator has allowed a worker to keep is no finding.
+  // Operators let workers keep texts: their memory is no finding.
   assailant.CloseAll();
   if (attack.forked) assailant.Close("parent");
   return assailant.traffic();
@@ -243,7 +260,7 @@ Traffic RunForks(const Attacked& attacked) {
   return assailant.traffic();
 }
 
-// A client of its own, as an engine has it, over a ring.
+// Uses the client library, as an engine does.
 Traffic RunRing(const Attacked& attacked) {
   constexpr uint32_t kTokens = 60'000;
   constexpr size_t kDrafts = 16;

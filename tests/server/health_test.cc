@@ -31,7 +31,10 @@ class HealthTest : public ::testing::TestWithParam<Listener> {
 
   std::shared_ptr<grpc::Channel> Connect() {
     if (GetParam() == Listener::kOfAll) return server_.Connect();
-    return grpc::CreateChannel(server_.server().health_address()->ToString(), grpc::InsecureChannelCredentials());
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection for each channel
+    return grpc::CreateCustomChannel(server_.server().health_address()->ToString(), grpc::InsecureChannelCredentials(),
+                                     arguments);
   }
 
   static HealthCheckRequest Of(const std::string& service) {
