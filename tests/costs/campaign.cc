@@ -12,12 +12,11 @@
 namespace sortition::costs {
 namespace {
 
-constexpr int kTimes = 3;           // that a finding is found
-constexpr uint64_t kRepairs = 24;   // refusals of a scenario that are looked at
-constexpr int kShrinkRuns = 100;
-constexpr int64_t kPositionBytes = 1024;  // of a position that waits for a device, which the window bounds
-constexpr size_t kMostRows = 30;  // of the table of options
-constexpr double kMostGrowth = 2.8;  // of the time at a doubling: n log n grows by less than 2.4 above n = 32
+constexpr int kTimes = 3;                   // that a finding is found
+constexpr uint64_t kRepairs = 24;           // refusals of a scenario that are looked at
+constexpr int64_t kPositionBytes = 1024;    // of a position that waits for a device, which the window bounds
+constexpr size_t kMostRows = 30;            // of the table of options
+constexpr double kMostGrowth = 2.8;         // of the time at a doubling: n log n grows by less than 2.4 above n = 32
 constexpr uint64_t kLeastGrowing = 40'000;  // nanoseconds: shorter times are noise
 
 uint64_t UnaskedBytes(const Measurement& measured) {
@@ -56,8 +55,8 @@ std::optional<std::string> Judge(Excess excess, const Measurement& measured) {
       }
       if (measured.peak_bytes <= AllowedBytes(measured, true)) return std::nullopt;
       return absl::StrFormat("holds up to %d bytes: request %d, %d when parsed, answers %d, accounted %d",
-                             measured.peak_bytes, measured.request_bytes, measured.message_bytes,
-                             measured.answer_bytes, measured.charged_bytes);
+                             measured.peak_bytes, measured.request_bytes, measured.message_bytes, measured.answer_bytes,
+                             measured.charged_bytes);
     case Excess::kAnswer:
       if (UnaskedBytes(measured) <= kMostOfRequest * measured.request_bytes) return std::nullopt;
       return absl::StrFormat("request %d bytes, answers %d, asked for %d", measured.request_bytes,
@@ -75,7 +74,7 @@ class Campaign {
     // The first run of a process takes longer.
     for (int i = 0; i < kTimes; ++i) costs::Run(Scenario(), options_.plant);
     for (uint64_t index = 0; index < options_.scenarios && !IsOver(); ++index) {
-      const Scenario scenario = DrawScenario(options_.seed, index, options_.work);
+      const Scenario scenario = DrawScenario(options_.seed, index, options_.work, options_.with);
       if (!options_.kinds.empty() && !options_.kinds.contains(scenario.kind)) continue;
       ++result_.scenarios;
       RunOne(scenario);
@@ -103,13 +102,12 @@ class Campaign {
     worst->longest_call = std::max(worst->longest_call, measured.longest_call);
     worst->device_time = std::max(worst->device_time, measured.device_time);
     worst->peak_bytes = std::max(worst->peak_bytes, measured.peak_bytes);
-    worst->of_request =
-        std::max(worst->of_request,
-                 double(UnaskedBytes(measured)) / double(std::max<uint64_t>(measured.request_bytes, 1)));
+    worst->of_request = std::max(
+        worst->of_request, double(UnaskedBytes(measured)) / double(std::max<uint64_t>(measured.request_bytes, 1)));
   }
 
   void RunOne(Scenario scenario) {
-    // What is refused costs something, too.
+    // A refusal costs something, too.
     for (uint64_t attempt = 0; attempt < kRepairs && !IsOver(); ++attempt) {
       const Measurement measured = Measure(scenario);
       Look(scenario, measured);
@@ -167,7 +165,7 @@ class Campaign {
     int runs = 0;
     // Sizes that nothing looks at go first.
     const auto keep_if = [&](const Scenario& smaller) {
-      if (++runs > kShrinkRuns || smaller == scenario || !still(smaller)) return;
+      if (++runs > options_.shrink_runs || smaller == scenario || !still(smaller)) return;
       scenario = smaller;
     };
     Scenario without_sizes = scenario;
@@ -178,9 +176,8 @@ class Campaign {
     const std::set<std::string> options = scenario.options;
     for (const std::string& option : options) {
       Scenario smaller = scenario;
-      std::erase_if(smaller.options, [&](const std::string& other) {
-        return other == option || other.starts_with(option + ".");
-      });
+      std::erase_if(smaller.options,
+                    [&](const std::string& other) { return other == option || other.starts_with(option + "."); });
       keep_if(smaller);
     }
     const std::map<std::string, uint64_t> sizes = scenario.sizes;
@@ -188,7 +185,8 @@ class Campaign {
       Scenario smaller = scenario;
       smaller.sizes.erase(name);
       keep_if(smaller);
-      for (uint64_t left = size / 2; left > 1 && scenario.sizes.contains(name) && scenario.sizes[name] > left; left /= 2) {
+      for (uint64_t left = size / 2; left > 1 && scenario.sizes.contains(name) && scenario.sizes[name] > left;
+           left /= 2) {
         smaller = scenario;
         smaller.sizes[name] = left;
         const Scenario before = scenario;

@@ -25,7 +25,7 @@ enum class Excess : uint8_t {
 inline constexpr std::string_view kExcessNames[] = {"price", "growth", "wait", "memory", "answer"};
 
 inline constexpr uint64_t kMostOfPrice = 4;
-inline constexpr uint64_t kFreeTime = 200'000;    // nanoseconds
+inline constexpr uint64_t kFreeTime = 200'000;     // nanoseconds
 inline constexpr uint64_t kMostWait = 20'000'000;  // likewise
 inline constexpr int64_t kMostOfCharge = 4;
 inline constexpr int64_t kFreeMemory = 4 << 20;  // bytes
@@ -42,8 +42,8 @@ struct Finding {
 struct Worst {
   uint64_t runs = 0;
   double of_price = 0;  // time divided by the price with its part of kFreeTime: above kMostOfPrice it is a finding
-  uint64_t longest_call = 0;   // nanoseconds
-  uint64_t device_time = 0;    // likewise
+  uint64_t longest_call = 0;  // nanoseconds
+  uint64_t device_time = 0;   // likewise
   int64_t peak_bytes = 0;
   double of_request = 0;  // answer bytes that are not asked for, divided by the request's
 };
@@ -56,6 +56,8 @@ struct CampaignOptions {
   absl::Duration time = absl::InfiniteDuration();
   uint64_t work = 1 << 18;          // as DrawScenario has it
   std::set<Kind> kinds = {};        // empty: all
+  std::set<std::string> with = {};  // options that each scenario has
+  int shrink_runs = 100;            // the most that make one finding small
   bool ends_with_first = false;     // finding
 };
 

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -17,6 +18,7 @@ ABSL_FLAG(uint64_t, work, 1 << 21, "the most tokens of a scenario's history, and
 ABSL_FLAG(std::string, plant, "none",
           "a cause to model: inserted-counts, searching-follower, free-fork, early-look-ahead, merged-bans, "
           "tenth-price, recounted-phases");
+ABSL_FLAG(std::vector<std::string>, with, {}, "options that each scenario has, such as phases.end,mask.banned_tokens");
 ABSL_FLAG(std::string, json, "", "File for the results; empty = none");
 
 namespace sortition::costs {
@@ -34,6 +36,8 @@ int Main() {
   options.plant = static_cast<Plant>(plant - std::begin(kPlantNames));
   options.time = absl::Seconds(absl::GetFlag(FLAGS_seconds));
   options.work = absl::GetFlag(FLAGS_work);
+  const std::vector<std::string> with = absl::GetFlag(FLAGS_with);
+  options.with = {with.begin(), with.end()};
   const CampaignResult result = RunCampaign(options);
   std::printf("%s\n", TableOf(result).c_str());
   for (const Finding& finding : result.findings) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -36,7 +37,8 @@ constexpr uint64_t kPayloadByte = 1;
 
 constexpr uint64_t kMostTensorBytes = 12u << 20;
 constexpr uint64_t kMostKernelTokens = 1u << 23;  // of all rows
-constexpr uint64_t kMostBusy = 300'000'000;       // nanoseconds of a plant
+constexpr uint64_t kPairsOffset = 8;
+constexpr uint64_t kMostBusy = 300'000'000;  // nanoseconds of a plant
 
 uint64_t ClockOf(clockid_t clock) {
   timespec time;
@@ -64,11 +66,16 @@ class AnswerSink : public service::SessionSink {
  public:
   void Send(const v1::StreamResponse& message, service::Credit credit) override {
     std::string bytes = message.SerializeAsString();
-    {
-      const service::Credit left = std::move(credit);
-    }
+    { const service::Credit left = std::move(credit); }
     absl::MutexLock lock(&mutex_);
     answers_.push_back(std::move(bytes));
+  }
+  // Waits until there are answers, or more of them; for a millisecond at most, since a step may end without one.
+  void AwaitAnswers() {
+    absl::MutexLock lock(&mutex_);
+    const size_t before = answers_.size();
+    const auto has_more = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() > before; };
+    mutex_.AwaitWithTimeout(absl::Condition(&has_more), absl::Milliseconds(1));
   }
   std::vector<std::string> Take() {
     absl::MutexLock lock(&mutex_);
@@ -153,8 +160,8 @@ class World {
       auto& registered = std::get<service::MemoryConnection::Registered>(made);
       id = registered.id;
       size = registered.bytes;
-      data = static_cast<char*>(
-          mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, registered.descriptor.get(), 0));
+      data =
+          static_cast<char*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, registered.descriptor.get(), 0));
     }
     ~Region() { munmap(data, size); }
     uint64_t id = 0;
@@ -194,7 +201,7 @@ class World {
     if (verifies()) positions_ = drafts_ + 1;
   }
 
-  // Sends a message and takes its answers, which `holds` says not to wait for. False if one is an error.
+  // Sends a message and takes its answers. Returns false if one is an error. `holds`: the message waits for another.
   bool Send(const Request& message, bool holds = false) {
     const std::string bytes = message.SerializeAsString();
     const testing::Delivery delivery = testing::Deliver(bytes);
@@ -208,12 +215,13 @@ class World {
 
   void AwaitIdle() {
     const absl::Time end = absl::Now() + absl::Seconds(60);
-    while (!session_->Idle() && absl::Now() < end) absl::SleepFor(absl::Microseconds(50));
+    while (!session_->Idle() && absl::Now() < end) sink_->AwaitAnswers();
   }
 
   // A device's thread may hold a step for a moment after its answers.
   static int64_t HeldSince(int64_t before, int64_t charged) {
-    for (int i = 0; i < 50 && HeapHeld() - before > charged + (64 << 10); ++i) absl::SleepFor(absl::Milliseconds(1));
+    const absl::Time end = absl::Now() + absl::Milliseconds(50);
+    while (HeapHeld() - before > charged + (64 << 10) && absl::Now() < end) std::this_thread::yield();
     return HeapHeld() - before;
   }
 
@@ -302,8 +310,8 @@ class World {
                                         parameters.stop_token_ids_size() + parameters.bad_words_size());
     if (Penalises()) facts.edits += facts.distinct;
     for (const v1::StepRow& row : message.step().rows()) {
-      facts.lists += static_cast<uint64_t>(row.mask().banned_tokens_size() +
-                                           row.mask().allowed_tokens().tokens_size() + row.append_tokens_size());
+      facts.lists += static_cast<uint64_t>(row.mask().banned_tokens_size() + row.mask().allowed_tokens().tokens_size() +
+                                           row.append_tokens_size());
       for (const v1::RowMask& mask : row.verify_draft().masks()) {
         facts.lists += static_cast<uint64_t>(mask.banned_tokens_size() + mask.allowed_tokens().tokens_size());
       }
@@ -595,9 +603,9 @@ class World {
 
   // Returns the tokens and logits of a compact row, and sets compact_.
   std::string Pairs() {
-    const uint32_t first = Has("compact.is_whole") ? Size("compact.first", live_) : Size("compact.first", live_);
+    const uint32_t first = Size("compact.first", live_);
     const uint32_t others = std::min(live_ - first, Size("compact.others", 4096));
-    std::string bytes;
+    std::string bytes(kPairsOffset, '\0');
     for (uint32_t token = 0; token < first + others; ++token) {
       bytes.append(reinterpret_cast<const char*>(&token), sizeof(token));
     }
@@ -605,6 +613,7 @@ class World {
       const float logit = LogitOf(token, live_);
       bytes.append(reinterpret_cast<const char*>(&logit), sizeof(logit));
     }
+    compact_.set_offset(kPairsOffset);
     compact_.set_first(first);
     compact_.set_others(others);
     compact_.set_is_whole(Has("compact.is_whole") && first == live_);
@@ -654,8 +663,7 @@ class World {
   }
 
   Request Attach() {
-    connection_ =
-        std::get<std::shared_ptr<service::MemoryConnection>>(engine_->get()->regions().Connect([] {}));
+    connection_ = std::get<std::shared_ptr<service::MemoryConnection>>(engine_->get()->regions().Connect([] {}));
     Request request;
     request.mutable_attach_memory()->set_token(connection_->token());
     return request;
@@ -728,9 +736,9 @@ class World {
   void FillVerify(Verify* verify, Request* request) const {
     const bool is_tree = scenario_.kind == Kind::kVerifyTree;
     const uint64_t word = Word("mode");
-    v1::VerifyMode mode = is_greedy()            ? v1::VERIFY_MODE_GREEDY
+    v1::VerifyMode mode = is_greedy()                            ? v1::VERIFY_MODE_GREEDY
                           : has_probabilities() || word % 2 == 0 ? v1::VERIFY_MODE_REJECTION
-                                                 : v1::VERIFY_MODE_COUPLED;
+                                                                 : v1::VERIFY_MODE_COUPLED;
     if (!is_tree && has_probabilities() && word % 4 == 0) mode = v1::VERIFY_MODE_BLOCK;
     verify->set_mode(mode);
     if (Has("return_probabilities")) verify->set_return_probabilities(true);

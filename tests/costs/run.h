@@ -24,18 +24,18 @@ enum class Plant : uint8_t {
   kTenthPrice,         // everything is done at a tenth of its price
   kRecountedPhases,    // the history is counted anew for the phase of each draft
 };
-inline constexpr const char* kPlantNames[] = {"none",         "inserted-counts", "searching-follower",
-                                                   "free-fork",    "early-look-ahead", "merged-bans",
-                                                   "tenth-price",  "recounted-phases"};
+inline constexpr const char* kPlantNames[] = {"none",        "inserted-counts",  "searching-follower",
+                                              "free-fork",   "early-look-ahead", "merged-bans",
+                                              "tenth-price", "recounted-phases"};
 
-// What a scenario asks for, as the messages that are sent have it.
+// Sizes of a scenario, as its messages have them.
 struct Facts {
-  uint64_t rows = 0;       // of the measured message
-  uint64_t positions = 0;  // likewise, of all of its rows
-  uint64_t edits = 0;      // that a sequence lists, and counts
-  uint64_t history = 0;    // tokens
-  uint64_t distinct = 0;   // of them
-  uint64_t lists = 0;      // tokens in lists of the measured message's rows
+  uint64_t rows = 0;         // of the measured message
+  uint64_t positions = 0;    // likewise, of all of its rows
+  uint64_t edits = 0;        // that a sequence lists, and counts
+  uint64_t history = 0;      // tokens
+  uint64_t distinct = 0;     // of them
+  uint64_t lists = 0;        // tokens in lists of the measured message's rows
   uint64_t asked_bytes = 0;  // of an answer with all that the options ask for
 };
 

@@ -23,13 +23,43 @@ using google::protobuf::Reflection;
 constexpr uint64_t kMostListed = 65536;      // elements of a list, with those of lists within it
 constexpr uint64_t kMostElements = 1 << 18;  // of all lists
 
-constexpr std::string_view kStepOptions[] = {
-    "mask.mask_row", "mask.uploaded_mask_id", "mask.allowed_tokens", "mask.banned_tokens", "masks", "truncate_to",
-    "append_tokens", "draw_salt", "checkpoint", "tensor_row", "compact", "compact.unit_sum", "compact.sum",
-    "compact.is_whole", "requested", "race", "draft_row", "sparse_probabilities", "return_probabilities", "timeout",
-    "priority", "trace", "answer_early", "row_stride_bytes", "tensor_rows", "region", "ready", "fork.position",
-    "fork.without_options", "history", "choice_index", "live_vocabulary_size", "receipts", "model", "client",
-    "close.epoch", "shard.epoch"};
+constexpr std::string_view kStepOptions[] = {"mask.mask_row",
+                                             "mask.uploaded_mask_id",
+                                             "mask.allowed_tokens",
+                                             "mask.banned_tokens",
+                                             "masks",
+                                             "truncate_to",
+                                             "append_tokens",
+                                             "draw_salt",
+                                             "checkpoint",
+                                             "tensor_row",
+                                             "compact",
+                                             "compact.unit_sum",
+                                             "compact.sum",
+                                             "compact.is_whole",
+                                             "requested",
+                                             "race",
+                                             "draft_row",
+                                             "sparse_probabilities",
+                                             "return_probabilities",
+                                             "timeout",
+                                             "priority",
+                                             "trace",
+                                             "answer_early",
+                                             "row_stride_bytes",
+                                             "tensor_rows",
+                                             "region",
+                                             "ready",
+                                             "fork.position",
+                                             "fork.without_options",
+                                             "history",
+                                             "choice_index",
+                                             "live_vocabulary_size",
+                                             "receipts",
+                                             "model",
+                                             "client",
+                                             "close.epoch",
+                                             "shard.epoch"};
 
 // Samplers in an order that every chain takes.
 constexpr std::string_view kSamplers[] = {
@@ -126,15 +156,15 @@ class Filler {
   // Sets what an element of a list must have.
   void FillElement(uint64_t index, Message* part) {
     if (auto* const bias = dynamic_cast<v1::LogitBias*>(part)) {
-      bias->set_token(static_cast<uint32_t>(index % live_));
+      bias->set_token(static_cast<uint32_t>(live_ - 1 - index % live_));
       bias->set_bias(index % 2 == 0 ? 0.5f : -0.5f);
     }
   }
 
   // Elements of one list differ, and so do lists of one list: in their last tokens.
   uint32_t TokenOf(const std::string& path, uint64_t list, uint64_t i, uint64_t count) const {
-    const bool is_string = path.ends_with(".tokens") || path.ends_with(".begin") || path.ends_with(".end") ||
-                           path.ends_with(".then");
+    const bool is_string =
+        path.ends_with(".tokens") || path.ends_with(".begin") || path.ends_with(".end") || path.ends_with(".then");
     if (!is_string) {
       const bool from_above = path.ends_with("banned_token_ids");
       return static_cast<uint32_t>(from_above ? live_ - 1 - i % live_ : i % live_);
@@ -239,7 +269,7 @@ const std::vector<std::string>& ParameterPaths() {
   return *paths;
 }
 
-Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work) {
+Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::set<std::string>& with) {
   Draws draws(seed, index, work);
   Scenario scenario;
   scenario.kind = static_cast<Kind>(index % std::size(kKindNames));
@@ -260,6 +290,10 @@ Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work) {
     scenario.options.insert(std::string(kStepOptions[draws.Below(std::size(kStepOptions))]));
   }
   if (!draws.OneIn(4)) scenario.options.insert("history");
+  for (const std::string& option : with) {
+    const bool is_parameter = std::ranges::find(paths, option) != paths.end();
+    is_parameter ? AddOption(option, &draws, &scenario) : void(scenario.options.insert(option));
+  }
   if (!HasOptions(scenario.kind)) scenario.options = {"client"};
   std::map<std::string, uint64_t>& sizes = scenario.sizes;
   const uint64_t most_tokens = std::min<uint64_t>(16 * work, (1 << 20) - 1);
@@ -308,7 +342,8 @@ std::optional<Scenario> Repaired(const Scenario& scenario, const v1::Error& erro
       AddOption(path, &draws, &changed);
       return changed;
     }
-    for (std::string name = path; !name.empty(); name.resize(name.rfind('.') == std::string::npos ? 0 : name.rfind('.'))) {
+    for (std::string name = path; !name.empty();
+         name.resize(name.rfind('.') == std::string::npos ? 0 : name.rfind('.'))) {
       if (!scenario.Has(name)) continue;
       const auto size = changed.sizes.find(name);
       if (error.reason() == v1::TOO_MANY && size != changed.sizes.end() && size->second > 1) {
@@ -318,9 +353,8 @@ std::optional<Scenario> Repaired(const Scenario& scenario, const v1::Error& erro
         size->second = std::min(limit, size->second / 2);
         return changed;
       }
-      std::erase_if(changed.options, [&](const std::string& option) {
-        return option == name || option.starts_with(name + ".");
-      });
+      std::erase_if(changed.options,
+                    [&](const std::string& option) { return option == name || option.starts_with(name + "."); });
       return changed;
     }
     const size_t dot = rest.find('.');
@@ -331,7 +365,8 @@ std::optional<Scenario> Repaired(const Scenario& scenario, const v1::Error& erro
                          error.reason() == v1::CONTRADICTION || error.reason() == v1::OUT_OF_RANGE;
   if (!masks_all || changed.options.empty()) return std::nullopt;
   auto some = changed.options.begin();
-  std::advance(some, static_cast<ptrdiff_t>(WordOf(scenario.seed, absl::StrCat("drop", attempt)) % changed.options.size()));
+  std::advance(some,
+               static_cast<ptrdiff_t>(WordOf(scenario.seed, absl::StrCat("drop", attempt)) % changed.options.size()));
   changed.options.erase(some);
   return changed;
 }

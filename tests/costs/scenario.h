@@ -35,8 +35,9 @@ enum class Kind : uint8_t {
   kBringAnswer,
 };
 inline constexpr std::string_view kKindNames[] = {
-    "hello", "open",   "last_piece", "reopen", "fork",        "draw",         "score",         "verify_draft", "verify_tree",
-    "retry", "shard", "cancel",     "close",  "upload_mask", "release_mask", "attach_memory", "bring_answer"};
+    "hello", "open",         "last_piece",   "reopen",        "fork",        "draw",
+    "score", "verify_draft", "verify_tree",  "retry",         "shard",       "cancel",
+    "close", "upload_mask",  "release_mask", "attach_memory", "bring_answer"};
 
 struct Scenario {
   Kind kind = Kind::kHello;
@@ -64,7 +65,8 @@ uint64_t WordOf(uint64_t seed, std::string_view key);
 const std::vector<std::string>& ParameterPaths();
 // Draws scenario `index`. Every kind and every field has its turn. `work`: the most tokens of a
 // history and of lists, and the most rows times listed tokens.
-Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work);
+// `with`: options that it has in any case.
+Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::set<std::string>& with = {});
 
 // Sets the fields of the scenario's options.
 void FillParameters(const Scenario& scenario, uint32_t live_vocabulary, v1::SamplingParameters* parameters);
