@@ -30,10 +30,12 @@ struct Known {
 const Known kKnown[] = {
     // An open is taken in one call, but for its history.
     {Excess::kWait, {Kind::kOpen, Kind::kLastPiece, Kind::kReopen, Kind::kFork}},
-    // The rows of a step are begun in one call.
+    // A checkpoint is compared with a digest of all options, which each row computes.
     {Excess::kWait, {Kind::kDraw, Kind::kScore, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kRetry}},
     // Positions with bans have lists of edits that no account has if the sequence keeps no state.
     {Excess::kMemory, {Kind::kDraw, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kScore, Kind::kRetry}},
+    // ROW_REQUIRED names up to max_required_tokens tokens for a row.
+    {Excess::kAnswer, {Kind::kDraw, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kScore, Kind::kRetry}},
 };
 
 void AddReachable(const Descriptor& message, std::set<std::string>* fields) {

@@ -143,7 +143,7 @@ class World {
     sink_->Take();
     answers_ = {};
     compact_.Clear();
-    checkpoint_ = {};
+    checkpoints_ = {};
     connection_.reset();
     own_region_.reset();
     measured_.left_charged_bytes = static_cast<int64_t>(ChargedBytes());
@@ -510,10 +510,14 @@ class World {
     if (Has("region") && !Send(Attach())) return;
     if (Has("checkpoint")) {
       if (!Send(Step(1, 1, true))) return;
-      const v1::DrawResult& result = answers_.at(0).results().rows(0).draw();
-      checkpoint_ = result.checkpoint();
+      checkpoints_.resize(rows_);
+      for (const v1::StreamResponse& answer : answers_) {
+        for (const v1::RowResult& row : answer.results().rows()) {
+          checkpoints_.at(row.row()) = row.draw().checkpoint();
+          hash_ = row.draw().history_hash();  // the sequences have equal histories and draw equal tokens
+        }
+      }
       if (is_stateful()) ++position_;
-      hash_ = result.history_hash();
       step_id_ = 2;
     }
     const bool retries = scenario_.kind == Kind::kRetry;
@@ -542,10 +546,7 @@ class World {
     row.set_step_id(step_id);
     row.set_position(position_);
     if (is_stateful()) row.set_history_hash(hash_);
-    if (!is_plain) {
-      FillRow(&row, &request);
-      if (!checkpoint_.empty()) row.set_checkpoint(checkpoint_);
-    }
+    if (!is_plain) FillRow(&row, &request);
     if (compact) {
       for (uint32_t i = 0; i < positions; ++i) *row.add_compact() = compact_;
     } else {
@@ -553,7 +554,9 @@ class World {
     }
     for (uint32_t i = 0; i < rows_; ++i) {
       *step.add_rows() = row;
-      step.mutable_rows(static_cast<int>(i))->set_request_id(absl::StrCat("s", i));
+      v1::StepRow& own = *step.mutable_rows(static_cast<int>(i));
+      own.set_request_id(absl::StrCat("s", i));
+      if (!is_plain && !checkpoints_.empty()) own.set_checkpoint(checkpoints_[i]);
     }
     if (is_plain) return request;
     if (Has("timeout")) step.mutable_timeout()->set_seconds(5);
@@ -841,7 +844,7 @@ class World {
   uint32_t position_ = 0;
   uint64_t hash_ = 0;
   uint64_t step_id_ = 1;
-  std::string checkpoint_;
+  std::vector<std::string> checkpoints_;  // by row
   v1::CompactRow compact_;
   int64_t held_at_start_ = 0;
   testing::CountingObserver observer_;

@@ -291,8 +291,11 @@ Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::s
   }
   if (!draws.OneIn(4)) scenario.options.insert("history");
   for (const std::string& option : with) {
-    const bool is_parameter = std::ranges::find(paths, option) != paths.end();
-    is_parameter ? AddOption(option, &draws, &scenario) : void(scenario.options.insert(option));
+    if (std::ranges::find(paths, option) != paths.end()) {
+      AddOption(option, &draws, &scenario);
+    } else {
+      scenario.options.insert(option);
+    }
   }
   if (!HasOptions(scenario.kind)) scenario.options = {"client"};
   std::map<std::string, uint64_t>& sizes = scenario.sizes;
