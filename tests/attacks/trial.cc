@@ -319,7 +319,6 @@ TrialResult RunScenario(const Scenario& scenario, const TrialOptions& options) {
     result.memory_after = ResidentMemory(process.pid());
     result.died = !IsAlive(process.pid());
     if (!result.died) {
-      result.ended = EndedConnections(target.metrics());
       const absl::Time asked = absl::Now();
       process.Signal(SIGTERM);
       honest.clear();

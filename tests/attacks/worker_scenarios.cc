@@ -37,10 +37,10 @@ struct ListedRow {
   v1::CompactRow row;
 };
 
-// Token 0 has nearly all of the mass. The next `count` - 1 follow it in order.
+// Token 0 is so far above all others that no noise draws another one. The next `count` - 1 follow it in order.
 ListedRow ListRow(uint32_t count) {
-  std::vector<float> logits(kWide, -10);
-  for (uint32_t i = 0; i < count; ++i) logits[i] = 5 - 0.001f * static_cast<float>(i);
+  std::vector<float> logits(kWide, -60);
+  for (uint32_t i = 0; i < count; ++i) logits[i] = -20 - 0.001f * static_cast<float>(i);
   logits[0] = 30;
   const kernels::RowParameters parameters;
   kernels::RowRequest request;
@@ -390,9 +390,10 @@ const Scenario kWorkerScenarios[] = {
      }},
     {"worker", "named_tokens", "ten small rows whose refusals name 65,536 tokens each",
      [](const Attacked& attacked) { return RunSteps({.rows = 10, .parameters = SetBiases, .listed = 1}, attacked); }},
-    {"worker", "receipts", "15 rows of 64 accepted drafts, and receipts of 4,096 kept tokens each",
+    {"worker", "receipts", "a row of 64 accepted drafts, and receipts of 4,096 kept tokens each",
      [](const Attacked& attacked) {
-       return RunSteps({.parameters = [](auto* parameters) { parameters->set_top_k(kKept); },
+       return RunSteps({.rows = 1,
+                        .parameters = [](auto* parameters) { parameters->set_top_k(kKept); },
                         .listed = kKept,
                         .drafts = std::vector(kDrafted, 0u),
                         .asked = kRowAnswerBytes + kKept * 8,
