@@ -84,12 +84,13 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
 
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(pages)));
   server->address_ = (*socket)->address().ToString();
+  // Without MHD_USE_ITC the stop waits for kIdleSeconds while kMostConnections are open.
   // The first option must be the logger, or the daemon's first messages go to standard error.
-  server->daemon_ =
-      MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, nullptr, nullptr, &Handler::Answer,
-                       server.get(), MHD_OPTION_EXTERNAL_LOGGER, &DropLog, nullptr, MHD_OPTION_LISTEN_SOCKET, fd,
-                       MHD_OPTION_CONNECTION_LIMIT, kMostConnections, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
-                       MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes, MHD_OPTION_END);
+  server->daemon_ = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, nullptr,
+                                     nullptr, &Handler::Answer, server.get(), MHD_OPTION_EXTERNAL_LOGGER, &DropLog,
+                                     nullptr, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                                     kMostConnections, MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
+                                     MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes, MHD_OPTION_END);
   if (server->daemon_ == nullptr) {
     close(fd);
     return absl::UnavailableError(absl::StrCat("cannot serve HTTP on ", address));

@@ -64,6 +64,24 @@ TEST(ProcessTest, ProtobufLogsAreJsonLines) {
   EXPECT_THAT(process.AwaitEvent("protobuf"), HasSubstr("UTF-8"));
 }
 
+// The stop waited 15 seconds while the metrics had all the connections that they take.
+TEST(ProcessTest, IdleMetricsConnectionsHoldUpNoStop) {
+  constexpr absl::Duration kMostStop = absl::Seconds(10);
+  constexpr int kConnections = 20;  // more than are taken at once
+  ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1"}, {}, 0});
+  const std::string metrics = process.Serving("metrics");
+  std::vector<int> connections;
+  for (int i = 0; i < kConnections; ++i) {
+    connections.push_back(ConnectSocket(metrics));
+    ASSERT_GE(connections.back(), 0);
+  }
+  const absl::Time asked = absl::Now();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_LT(absl::Now() - asked, kMostStop);
+  for (const int fd : connections) close(fd);
+}
+
 TEST(ProcessTest, ServesUntilSignalLogsJson) {
   const std::string port_file = TestPath("port");
   ServerProcess process({Arguments({absl::StrCat("--port_file=", port_file)}), {}, 0});
