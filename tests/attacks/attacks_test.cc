@@ -97,10 +97,10 @@ TEST(ScenarioBoundsTest, EachMissedBoundIsNamed) {
   EXPECT_EQ(missed([](TrialResult* result) { result->lost = true; }), "an honest stream was ended");
   EXPECT_EQ(missed([](TrialResult* result) { result->memory_peak = kMostScenarioGrowth + 1; }), "memory");
   EXPECT_EQ(missed([](TrialResult* result) { result->memory_after = kMostKept + 1; }), "memory kept");
-  EXPECT_EQ(missed([](TrialResult* result) { result->p99 = kLong; }), "p99");
-  EXPECT_EQ(missed([](TrialResult* result) { result->health_silence = kLong; }), "health");
-  EXPECT_EQ(missed([](TrialResult* result) { result->newcomer_silence = kLong; }), "newcomer");
-  EXPECT_EQ(missed([](TrialResult* result) { result->stop = kLong; }), "stop");
+  EXPECT_EQ(missed([&](TrialResult* result) { result->p99 = kLong; }), "p99");
+  EXPECT_EQ(missed([&](TrialResult* result) { result->health_silence = kLong; }), "health");
+  EXPECT_EQ(missed([&](TrialResult* result) { result->newcomer_silence = kLong; }), "newcomer");
+  EXPECT_EQ(missed([&](TrialResult* result) { result->stop = kLong; }), "stop");
   const auto answered = [&](uint64_t bytes) {
     return missed([&](TrialResult* result) { result->traffic = {.sent = 1, .answered = bytes, .asked = 7}; });
   };
