@@ -13,10 +13,10 @@
 namespace sortition::attacks {
 
 struct Traffic {
-  uint64_t sent = 0;      // bytes of requests
-  uint64_t answered = 0;  // bytes of answers
-  uint64_t asked = 0;     // bytes of the answers that the requests ask for: rows, distributions, receipts
-  std::string refusal;    // the first one
+  uint64_t sent = 0;         // bytes of requests
+  uint64_t answered = 0;     // bytes of answers
+  uint64_t asked = 0;        // bytes of the answers that the requests ask for: rows, distributions, receipts
+  std::string refusal = {};  // the first one
 };
 
 // A server that is attacked, and for how long.
