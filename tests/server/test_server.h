@@ -55,6 +55,7 @@ class TestServer {
   // Number of times that an operator has requested the end.
   int stops() const { return stops_; }
   LogLines& log_lines() { return lines_; }
+  const LogLines& log_lines() const { return lines_; }
   const monitoring::PrometheusObserver& observer() const { return observer_; }
   // Address of the first listener, as gRPC's clients take it.
   std::string target() const;
