@@ -97,7 +97,8 @@ class Sequences {
   // A fork of a sequence, and the child's first token.
   void Fork(size_t index) {
     Entry& entry = entries_[index % entries_.size()];
-    auto forked = entry.sequence->Fork(kOwner, Spec(), std::nullopt);
+    service::Bill bill;
+    auto forked = entry.sequence->Fork(kOwner, Spec(), std::nullopt, &bill);
     SORTITION_CHECK(std::holds_alternative<std::unique_ptr<Text>>(forked));
     std::get<std::unique_ptr<Text>>(forked)->Append(Token(random_));
   }
