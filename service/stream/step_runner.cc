@@ -46,6 +46,15 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
   }
 }
 
+// Returns the bytes of the message's payloads that lie in shared memory.
+uint64_t SharedBytes(const StepMessage& message) {
+  uint64_t bytes = 0;
+  for (const Payload& payload : message.payloads()) {
+    if (payload.range) bytes += payload.size;
+  }
+  return bytes;
+}
+
 // Work between two pauses.
 constexpr uint64_t kPieceWork = 2'000'000;
 
@@ -102,7 +111,7 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter t
   if (auto refusal = stream_->Register(message)) return message->Refuse(*refusal);
   const std::optional<ShardShape>& shard = message->shape().shard;
   if (shard && shard->index != 0) return shards_.AddOther(message);
-  StepInPieces& step = pieces_.emplace(message, std::move(ready), thread);
+  StepInPieces& step = pieces_.emplace(message, received_bytes + SharedBytes(*message), std::move(ready), thread);
   if (!shard) {
     step.whole = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
                                                 message->step().answer_early());
@@ -111,9 +120,9 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter t
   TakePiece();
 }
 
-StepRunner::StepInPieces::StepInPieces(std::shared_ptr<StepMessage> step, std::optional<SharedReadyWord> word,
-                                       Submitter from)
-    : message(std::move(step)), ready(std::move(word)), thread(from) {
+StepRunner::StepInPieces::StepInPieces(std::shared_ptr<StepMessage> step, uint64_t bytes,
+                                       std::optional<SharedReadyWord> word, Submitter from)
+    : message(std::move(step)), ready(std::move(word)), thread(from), bill(bytes) {
   absl::flat_hash_set<absl::string_view> named;
   named.reserve(message->rows());
   for (const v1::StepRow& row : message->step().rows()) {
@@ -139,11 +148,8 @@ void StepRunner::TakePiece() {
 std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
                                          std::optional<SharedReadyWord>* ready) {
   uint64_t payload_bytes = 0;
-  uint64_t shared_bytes = 0;
-  for (const Payload& payload : message->payloads()) {
-    payload_bytes += payload.size;
-    if (payload.range) shared_bytes += payload.size;
-  }
+  for (const Payload& payload : message->payloads()) payload_bytes += payload.size;
+  const uint64_t shared_bytes = SharedBytes(*message);
   if (auto refusal = account_.Charge(message->rows(), received_bytes + shared_bytes, "step")) return refusal;
   if (shared_bytes > 0) engine_.observer().Count(Counter::kSharedPayloadBytes, shared_bytes);
   engine_.observer().StepReceived(message->rows(), payload_bytes);
@@ -294,7 +300,8 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
     }
     HashMasks(masks, spec.live_vocabulary, &plan);
   }
-  if (!bill.Take(SetEditsUse(spec, &plan))) return too_much();
+  const uint64_t banned = SetEditsUse(spec, &plan);
+  if (!bill.Take(banned)) return too_much();
   auto answer = GrantRow(*sequence, plan, &bill);
   if (auto* refusal = std::get_if<Refusal>(&answer)) {
     // A replica that takes over many sequences tells each worker when its turn is.
@@ -308,7 +315,10 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
     step->now.Add({*result, plan, spec, sequence->receipts.get(), engine_.checkpoint_key(), message.OwnerOf(index)});
     return false;
   }
-  message.ChargeLists(MostListBytes(plan, spec));
+  const StepGrant& grant = std::get<StepGrant>(answer);
+  uint64_t lists = MostListBytes(plan, spec);
+  if (grant.views.size() > 1) lists += BytesAhead(grant.views, plan.intent.edits_use);
+  message.ChargeLists(lists + banned / price::kCopiedEdit * sizeof(kernels::LogitEdit));
   granted->sequence = *sequence;
   granted->grant = std::move(std::get<StepGrant>(answer));
   return true;

@@ -63,7 +63,9 @@ class StepRunner {
                                std::optional<SharedReadyWord>* ready);
   // A step whose rows begin in turn, and whose compact rows then run in turn.
   struct StepInPieces {
-    StepInPieces(std::shared_ptr<StepMessage> step, std::optional<SharedReadyWord> word, Submitter from);
+    // `bytes` that the worker has sent, in the message and in shared memory.
+    StepInPieces(std::shared_ptr<StepMessage> step, uint64_t bytes, std::optional<SharedReadyWord> word,
+                 Submitter from);
 
     std::shared_ptr<StepMessage> message;
     std::optional<SharedReadyWord> ready;

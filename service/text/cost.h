@@ -18,7 +18,7 @@ namespace price {
 
 inline constexpr uint64_t kRow = 3000;            // a row, without all that follows
 inline constexpr uint64_t kPosition = 1500;       // one more position of it
-inline constexpr uint64_t kCopiedEdit = 6;        // a logit's edit that is copied, or looked at
+inline constexpr uint64_t kCopiedEdit = 10;       // a logit's edit that is copied, or looked at
 inline constexpr uint64_t kFoundEdit = 25;        // one that is found in the history, or counted anew
 inline constexpr uint64_t kListedToken = 60;      // a token of a row's lists: checked and sorted
 inline constexpr uint64_t kComparedToken = 4;     // a token of two sorted lists that are compared
@@ -29,9 +29,13 @@ inline constexpr uint64_t kRewrittenToken = 100;  // a token cut off or appended
 
 }  // namespace price
 
-// The work of one message. Not thread-safe.
+// The work of one message, and what its answer may name without being asked. Not thread-safe.
 class Bill {
  public:
+  Bill() = default;
+  // `bytes` of the message.
+  explicit Bill(uint64_t bytes) : names_left_(bytes * kNamesPerByte) {}
+
   // Begins a part that is done in one piece, such as a row.
   void BeginPiece() { piece_left_ = kMaxPieceWork; }
 
@@ -44,6 +48,13 @@ class Bill {
     piece_left_ = suffices ? piece_left_ - work : 0;
     return suffices;
   }
+  // Takes tokens that ROW_REQUIRED names. Returns false, and takes nothing, if the message is too short for them.
+  bool TakeNames(uint64_t tokens) {
+    if (tokens > names_left_) return false;
+    names_left_ -= tokens;
+    return true;
+  }
+
   uint64_t spent() const { return kMaxMessageWork - left_; }
 
   // Returns the refusal of a part for which Take has returned false.
@@ -56,6 +67,10 @@ class Bill {
   }
 
  private:
+  // An answer has at most 64 bytes for each byte of the message beyond what the message asks for.
+  static constexpr uint64_t kNamesPerByte = 16;
+
+  uint64_t names_left_ = kMaxRequiredTokens;
   uint64_t piece_left_ = kMaxPieceWork;
   uint64_t left_ = kMaxMessageWork;
 };

@@ -218,7 +218,7 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, Bill* bill
       required = std::get<kernels::RowRequired>(std::move(decided));
       named += required.tokens.size();
       bill->Take(price::kNamedToken * required.tokens.size());  // what they cost shows when they are found
-      if (named > kMaxRequiredTokens) required.tokens = {};
+      if (named > kMaxRequiredTokens || !bill->TakeNames(required.tokens.size())) required.tokens = {};
     }
     Refusal refusal{Reason::kRowRequired, "", "", ""};
     refusal.required.push_back({index, std::move(required)});

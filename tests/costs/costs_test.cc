@@ -34,8 +34,6 @@ const Known kKnown[] = {
     {Excess::kWait, {Kind::kDraw, Kind::kScore, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kRetry}},
     // Positions with bans have lists of edits that no account has if the sequence keeps no state.
     {Excess::kMemory, {Kind::kDraw, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kScore, Kind::kRetry}},
-    // ROW_REQUIRED names up to max_required_tokens tokens for a row.
-    {Excess::kAnswer, {Kind::kDraw, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kScore, Kind::kRetry}},
 };
 
 void AddReachable(const Descriptor& message, std::set<std::string>* fields) {

@@ -47,20 +47,6 @@ uint64_t ClockOf(clockid_t clock) {
 }
 uint64_t ThreadTime() { return ClockOf(CLOCK_THREAD_CPUTIME_ID); }
 
-// An engine without a ledger has charged nothing.
-template <typename AnyEngine>
-uint64_t WorkOf(AnyEngine* engine) {
-  if constexpr (requires { engine->ledger().work(); }) {
-    return engine->ledger().work();
-  } else {
-    return 0;
-  }
-}
-template <typename AnyEngine>
-constexpr bool HasLedger() {
-  return requires(AnyEngine * engine) { engine->ledger().work(); };
-}
-
 // Writes answers to bytes, as a stream does, and says at once that they have left.
 class AnswerSink : public service::SessionSink {
  public:
@@ -257,7 +243,7 @@ class World {
     uint64_t payload_bytes = 0;
     for (const std::string& payload : message.payloads()) payload_bytes += payload.size();
     const uint64_t charged = ChargedBytes();
-    const uint64_t work = ChargedWork(engine);
+    const uint64_t work = engine.ledger().work();
     const int64_t held = HeapHeld();
     {
       testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
@@ -295,7 +281,7 @@ class World {
     measured_.is_measured = true;
     const uint64_t bytes =
         kByte * (measured_.request_bytes - payload_bytes + measured_.answer_bytes) + kPayloadByte * payload_bytes;
-    measured_.price = bytes + (HasLedger<service::Engine>() ? ChargedWork(engine) - work : EstimatedWork(message));
+    measured_.price = bytes + engine.ledger().work() - work;
     if (plant_ == Plant::kTenthPrice) measured_.price /= 10;
   }
 
@@ -338,21 +324,6 @@ class World {
     return is_stateful() && (Has("repetition_penalty") || Has("frequency_penalty") || Has("presence_penalty"));
   }
   // Times that a token of a history is looked at.
-  uint64_t Times() const {
-    const bool has_index = Has("dry") || Has("no_repeat_ngram_size") || Has("watermark");
-    return 1 + (has_index ? 7 : 0) + (Has("phases") ? 2 * Size("phases", 8) : 0);
-  }
-
-  // Stands in for the ledger of an engine that has none.
-  uint64_t EstimatedWork(const Request& message) const {
-    const Facts& facts = measured_.facts;
-    if (message.has_open()) return 100 * Times() * static_cast<uint64_t>(message.open().history().tokens_size());
-    if (message.has_fork() && !Has("fork.without_options")) return 0;
-    if (message.has_fork()) return 100 * Times() * std::min<uint64_t>(facts.history, 65536);
-    return 3000 * facts.rows + 1500 * facts.positions + 6 * facts.edits * std::max<uint64_t>(facts.positions, 1) +
-           60 * facts.lists;
-  }
-
   // Does what the plant stands for.
   void BeBusy() const {
     const Facts& facts = measured_.facts;
@@ -860,8 +831,6 @@ class World {
 };
 
 }  // namespace
-
-uint64_t ChargedWork(service::Engine& engine) { return WorkOf(&engine); }
 
 Measurement Run(const Scenario& scenario, Plant plant, std::set<std::string>* sent) {
   CountHeapOfThisThread();

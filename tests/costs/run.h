@@ -57,9 +57,6 @@ struct Measurement {
   bool is_measured = false;
 };
 
-// Returns the nanoseconds of work that the engine has charged so far, of all streams; 0 if it has no ledger.
-uint64_t ChargedWork(service::Engine& engine);
-
 // Runs it from an empty engine on. The names of fields that occur in messages that are not refused are added to `*sent`
 // if it is not null.
 Measurement Run(const Scenario& scenario, Plant plant, std::set<std::string>* sent = nullptr);

@@ -217,7 +217,8 @@ void ExpectUnreadAnswersStopReading(const Config& config) {
   v1::StepRow& row = *step.mutable_step()->add_rows();
   row.set_request_id("a");
   row.add_compact()->set_first(1);
-  step.add_payloads(std::string(sizeof(uint32_t) + sizeof(float), '\0'));  // token 0, logit 0
+  // Token 0, logit 0, and bytes without which the message were too short for an answer of that length.
+  step.add_payloads(std::string(kBiased / 16, '\0'));
   for (uint64_t id = 1; id <= kSteps; ++id) {
     step.mutable_step()->set_batch_id(id);
     row.set_step_id(id);

@@ -90,7 +90,7 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
   ExpectError(result, Reason::kRowRequired, "step.rows[0].compact[0]");
   ASSERT_EQ(result.error().required_size(), static_cast<int>(kPositions));
   for (uint32_t i = 0; i < kPositions; ++i) {
-    const bool is_named = (i + 1) * kBiased <= kMaxRequiredTokens;
+    const bool is_named = (i + 1) * kBiased <= std::min<uint64_t>(kMaxRequiredTokens, 16 * message.ByteSizeLong());
     EXPECT_EQ(result.error().required(static_cast<int>(i)).position(), i);
     EXPECT_EQ(result.error().required(static_cast<int>(i)).tokens_size(), is_named ? static_cast<int>(kBiased) : 0);
   }
