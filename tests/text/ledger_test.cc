@@ -89,5 +89,17 @@ TEST_F(LedgerTest, ExpiredWaitersAreForgotten) {
   EXPECT_LE(second, absl::Seconds(1) * 1.25);
 }
 
+// A stream pauses for as long as its piece took. While many do long work, they have half of a thread together.
+TEST_F(LedgerTest, PiecesTakeHalfOfAThread) {
+  constexpr uint64_t kPiece = 5'000'000;  // nanoseconds
+  EXPECT_EQ(budget_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
+  absl::Duration pause;
+  for (int streams = 1; streams < 100; ++streams) pause = budget_.SpendPiece(kPiece);
+  EXPECT_EQ(pause, absl::Nanoseconds(2 * 100 * kPiece) - absl::Milliseconds(50));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_EQ(budget_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
+  EXPECT_EQ(budget_.work(), 101 * kPiece);
+}
+
 }  // namespace
 }  // namespace sortition::service::ledger_test

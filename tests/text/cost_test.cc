@@ -1,0 +1,50 @@
+// The bill of a message: what a piece and a message may take, and how a refusal names the limit.
+#include "service/text/cost.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace sortition::service::cost_test {
+namespace {
+
+TEST(BillTest, PieceTakesNoMoreThanItsLimit) {
+  Bill bill;
+  bill.BeginPiece();
+  EXPECT_TRUE(bill.Take(kMaxPieceWork - 1));
+  EXPECT_FALSE(bill.Take(2));
+  EXPECT_FALSE(bill.Take(1)) << "a piece that asked for too much has nothing left";
+  const Refusal refusal = bill.TooMuch("step.rows[3]");
+  EXPECT_EQ(refusal.reason, Reason::kTooMany);
+  EXPECT_EQ(refusal.field, "step.rows[3]");
+  EXPECT_EQ(refusal.limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
+  bill.BeginPiece();
+  EXPECT_TRUE(bill.Take(kMaxPieceWork)) << "the next one has its own";
+}
+
+TEST(BillTest, PiecesTakeNoMoreThanTheMessage) {
+  Bill bill;
+  for (uint64_t spent = 0; spent < kMaxMessageWork; spent += kMaxPieceWork) {
+    EXPECT_EQ(bill.spent(), spent);
+    bill.BeginPiece();
+    ASSERT_TRUE(bill.Take(kMaxPieceWork));
+  }
+  bill.BeginPiece();
+  EXPECT_TRUE(bill.Take(0));
+  EXPECT_FALSE(bill.Take(1));
+  const Refusal refusal = bill.TooMuch("position");
+  EXPECT_EQ(refusal.reason, Reason::kOverloaded);
+  EXPECT_EQ(refusal.limit, absl::StrCat("max_message_work ", kMaxMessageWork));
+  EXPECT_GT(refusal.retry_after, absl::ZeroDuration());
+}
+
+TEST(BillTest, ShortMessageGetsShortAnswer) {
+  Bill bill(10);
+  EXPECT_TRUE(bill.TakeNames(100));
+  EXPECT_FALSE(bill.TakeNames(61)) << "16 for each byte";
+  EXPECT_TRUE(bill.TakeNames(60));
+  EXPECT_FALSE(bill.TakeNames(1));
+}
+
+}  // namespace
+}  // namespace sortition::service::cost_test
