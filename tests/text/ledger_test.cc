@@ -13,7 +13,7 @@ class LedgerTest : public ::testing::Test {
   // A history takes a second.
   static constexpr uint64_t kTokens = 1'000'000;
 
-  absl::Duration Advice(const Ledger::Owner& owner) { return budget_.Advice(owner, kTokens); }
+  absl::Duration Advice(const Ledger::Owner& owner) { return ledger_.Advice(owner, kTokens); }
 
   Limits limits_ = [] {
     Limits limits;
@@ -22,7 +22,7 @@ class LedgerTest : public ::testing::Test {
   }();
   testing::FakeClock clock_;
   SystemEntropy entropy_;
-  Ledger budget_{limits_, &clock_, &entropy_};
+  Ledger ledger_{limits_, &clock_, &entropy_};
 };
 
 TEST_F(LedgerTest, WaitersAreServedInOrder) {
@@ -67,17 +67,17 @@ TEST_F(LedgerTest, SharesAddUpToTheBudget) {
 
 // An open-ended history may be long, so it waits where a short one need not.
 TEST_F(LedgerTest, UnknownLengthIsEstimated) {
-  budget_.SpendHistory(kTokens / 10, false);
-  EXPECT_FALSE(budget_.Admit({1, 1}, 10, false));
+  ledger_.SpendHistory(kTokens / 10, false);
+  EXPECT_FALSE(ledger_.Admit({1, 1}, 10, false));
   for (int i = 0; i < 100; ++i) {
-    const std::optional<Refusal> refusal = budget_.Admit({1, 1}, 10, true);
+    const std::optional<Refusal> refusal = ledger_.Admit({1, 1}, 10, true);
     ASSERT_TRUE(refusal);
     EXPECT_GE(refusal->retry_after, absl::Milliseconds(100));
     EXPECT_LE(refusal->retry_after, absl::Milliseconds(101) * 1.25) << i;
   }
-  for (int i = 0; i < 100; ++i) budget_.Completed(kTokens);
-  budget_.Admit({1, 1}, 10, true);
-  EXPECT_GE(budget_.Admit({1, 1}, 10, true)->retry_after, absl::Seconds(1));
+  for (int i = 0; i < 100; ++i) ledger_.Completed(kTokens);
+  ledger_.Admit({1, 1}, 10, true);
+  EXPECT_GE(ledger_.Admit({1, 1}, 10, true)->retry_after, absl::Seconds(1));
 }
 
 TEST_F(LedgerTest, ExpiredWaitersAreForgotten) {
@@ -92,13 +92,13 @@ TEST_F(LedgerTest, ExpiredWaitersAreForgotten) {
 // A stream pauses for as long as its piece took. While many do long work, they have half of a thread together.
 TEST_F(LedgerTest, PiecesTakeHalfOfAThread) {
   constexpr uint64_t kPiece = 5'000'000;  // nanoseconds
-  EXPECT_EQ(budget_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
+  EXPECT_EQ(ledger_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
   absl::Duration pause;
-  for (int streams = 1; streams < 100; ++streams) pause = budget_.SpendPiece(kPiece);
+  for (int streams = 1; streams < 100; ++streams) pause = ledger_.SpendPiece(kPiece);
   EXPECT_EQ(pause, absl::Nanoseconds(2 * 100 * kPiece) - absl::Milliseconds(50));
   clock_.Advance(absl::Seconds(2));
-  EXPECT_EQ(budget_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
-  EXPECT_EQ(budget_.work(), 101 * kPiece);
+  EXPECT_EQ(ledger_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
+  EXPECT_EQ(ledger_.work(), 101 * kPiece);
 }
 
 }  // namespace
