@@ -169,7 +169,7 @@ TEST(RankLossTest, KilledAndRestartedServerChangesNoToken) {
   auto server = StartServer();
   const int port = server->port();
   const std::string address = server->address();
-  const RankTexts texts(400);
+  const RankTexts texts(1200);
   std::atomic<int> furthest = 0;
   const auto step = [&](uint32_t index) {
     Rank rank(&texts, MakeOptions(address, index, kRanks));
