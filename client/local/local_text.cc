@@ -339,13 +339,14 @@ std::optional<service::Refusal> LocalText::Plan(v1::DType dtype, const Row& row,
   if (state_ != nullptr) views = service::LookAhead(state_.get(), plan.ahead);
   std::vector<service::RowMaskBits> masks = MasksOf(row, spec_->vocabulary);
   masks.resize(plan.masks.size());  // a mask may only ban tokens
-  begun_.emplace(service::RowRun(spec_, std::move(plan), std::move(masks), std::move(views)), dtype, row,
-                 options.draft_dtype);
+  begun_.emplace(spec_, std::move(plan), std::move(masks), std::move(views), dtype, row, options.draft_dtype);
   return std::nullopt;
 }
 
-LocalText::Begun::Begun(service::RowRun&& begun, v1::DType dtype, const Row& row, v1::DType draft_dtype)
-    : run(std::move(begun)),
+LocalText::Begun::Begun(const std::shared_ptr<const service::SequenceSpec>& spec, service::RowPlan&& plan,
+                        std::vector<service::RowMaskBits>&& masks, service::PositionViews&& views, v1::DType dtype,
+                        const Row& row, v1::DType draft_dtype)
+    : run(spec, std::move(plan), std::move(masks), std::move(views)),
       dtype(KernelType(dtype)),
       logits(static_cast<const std::byte*>(row.logits)),
       draft_dtype(KernelType(draft_dtype)),

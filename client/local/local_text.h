@@ -99,7 +99,9 @@ class LocalText {
  private:
   // The row that has begun. Refers to the caller's tensors.
   struct Begun {
-    Begun(service::RowRun&& begun, v1::DType dtype, const Row& row, v1::DType draft_dtype);
+    Begun(const std::shared_ptr<const service::SequenceSpec>& spec, service::RowPlan&& plan,
+          std::vector<service::RowMaskBits>&& masks, service::PositionViews&& views, v1::DType dtype, const Row& row,
+          v1::DType draft_dtype);
     service::RowRun run;
     kernels::DType dtype;
     const std::byte* logits;

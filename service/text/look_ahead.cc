@@ -79,10 +79,14 @@ class EditsAhead {
     }
     const auto counts = std::make_shared<PenaltyCounts>(scope, options, counts_);
     *cost += price::kFoundEdit * counts->edits().size();
-    if (first_.empty()) return list.emplace(std::shared_ptr<const PositionEdits::List>(counts, &counts->edits()));
-    auto all = std::make_shared<PositionEdits::List>();
-    MergeChanges(scope, options, *counts, first_, all.get());
-    return list.emplace(std::move(all));
+    std::shared_ptr<const PositionEdits::List> all(counts, &counts->edits());
+    if (!first_.empty()) {
+      auto merged = std::make_shared<PositionEdits::List>();
+      MergeChanges(scope, options, *counts, first_, merged.get());
+      all = std::move(merged);
+    }
+    list.emplace(std::move(all)).Share();
+    return *list;
   }
 
   // Returns the edits of the tokens that the changes of the step and the counts have not in common with the first
@@ -177,6 +181,7 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   if (!take(state->LendCost(changes))) return views;
   views.push_back(MakeView(state, PositionEdits(state->LendEdits(changes))));
   if (tree.tokens.empty()) return views;
+  views[0].edits.Share();
   EditsAhead ahead(state, views[0].edits, std::move(changes));
   if (use == EditsUse::kInTurn && !take(price::kCopiedEdit * views[0].edits.size())) return views;
   Walk walk(state, tree);

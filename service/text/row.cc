@@ -105,7 +105,9 @@ void RowRun::MergeBans() {
   const auto bans = [](const PositionMask& mask) { return !mask.banned_tokens.empty(); };
   const bool has_bans = std::ranges::any_of(plan_.masks, bans);
   if (has_bans) {
-    banned_edits_.assign(plan_.positions(), PositionEdits({spec_, &spec().listed_edits}));
+    PositionEdits listed({spec_, &spec().listed_edits});
+    listed.Share();
+    banned_edits_.assign(plan_.positions(), listed);
   }
   const PositionEdits* before = nullptr;
   for (uint32_t index = 0; index < plan_.positions(); ++index) {

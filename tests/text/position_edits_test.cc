@@ -48,7 +48,8 @@ TEST(PositionEdits, EqualListsMadeOneByOne) {
   std::mt19937 random(2);
   for (int round = 0; round < 300; ++round) {
     const auto all = std::make_shared<const List>(RandomEdits(&random, random() % 40));
-    const PositionEdits first(all);
+    PositionEdits first(all);
+    first.Share();
     std::vector<PositionEdits> positions;
     std::vector<PlainList> plain;
     for (int i = 0; i < 6; ++i) {
@@ -84,7 +85,8 @@ TEST(PositionEdits, EqualListsMadeOneByOne) {
 TEST(PositionEdits, PositionsInTurnShareMemory) {
   List biases;
   for (uint32_t token = 0; token < 65'536; ++token) biases.push_back({.token = 2 * token, .bias = 1});
-  const PositionEdits first(std::make_shared<const List>(biases));
+  PositionEdits first(std::make_shared<const List>(biases));
+  first.Share();
   std::vector<PositionEdits> positions;
   for (uint32_t i = 0; i < 64; ++i) positions.push_back(first.WithBans(std::vector<uint32_t>{i}));
   const LogitEdit* const memory = (*positions[0]).data();

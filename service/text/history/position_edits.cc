@@ -39,8 +39,9 @@ EditList Merged(const EditList& under, const EditList& over) {
 PositionEdits PositionEdits::With(List changed) const {
   PositionEdits edits = *this;
   edits.kept_ = nullptr;
-  for (const LogitEdit& edit : changed) shared_->tokens.push_back(edit.token);
-  if (!changed.empty()) shared_->list.clear();
+  if (edits.shared_ == nullptr) edits.Share();
+  for (const LogitEdit& edit : changed) edits.shared_->tokens.push_back(edit.token);
+  if (!changed.empty()) edits.shared_->list.clear();
   edits.changed_ = std::move(changed);
   return edits;
 }
@@ -50,7 +51,7 @@ PositionEdits PositionEdits::WithBans(std::span<const uint32_t> banned) const {
   for (const uint32_t token : banned) {
     const auto changed = std::ranges::lower_bound(changed_, token, {}, &LogitEdit::token);
     const bool is_changed = changed != changed_.end() && changed->token == token;
-    bans.push_back(is_changed ? *changed : EditIn(*shared_->all, token));
+    bans.push_back(is_changed ? *changed : EditIn(*all_, token));
     bans.back().flags |= LogitEdit::kBanned;
   }
   return With(Merged(changed_, bans));
@@ -58,22 +59,22 @@ PositionEdits PositionEdits::WithBans(std::span<const uint32_t> banned) const {
 
 const EditList& PositionEdits::operator*() const {
   if (kept_ != nullptr) return *kept_;
-  if (changed_.empty()) return *shared_->all;
-  if (shared_->list.empty()) shared_->Lay();
+  if (changed_.empty()) return *all_;
+  if (shared_->list.empty()) shared_->Lay(*all_);
   shared_->Set(changed_);
   return shared_->list;
 }
 
 // Makes the list, with a place for each token that a position changes.
-void PositionEdits::Shared::Lay() {
+void PositionEdits::Shared::Lay(const List& all) {
   std::ranges::sort(tokens);
   const auto repeated = std::ranges::unique(tokens);
   tokens.erase(repeated.begin(), repeated.end());
   places.clear();
   set.clear();
   List changeable;
-  for (const uint32_t token : tokens) changeable.push_back(EditIn(*all, token));
-  list = Merged(*all, changeable);
+  for (const uint32_t token : tokens) changeable.push_back(EditIn(all, token));
+  list = Merged(all, changeable);
   auto at = list.begin();
   for (const LogitEdit& edit : changeable) {
     at = std::ranges::lower_bound(at, list.end(), edit.token, {}, &LogitEdit::token);
@@ -97,7 +98,7 @@ void PositionEdits::Keep(const PositionEdits* before) {
   if (before != nullptr && before->kept_ != nullptr && SharesWith(*before) && before->changed_ == changed_) {
     kept_ = before->kept_;
   } else {
-    kept_ = std::make_shared<const List>(Merged(*shared_->all, changed_));
+    kept_ = std::make_shared<const List>(Merged(*all_, changed_));
   }
 }
 

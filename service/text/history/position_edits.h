@@ -17,9 +17,10 @@ class PositionEdits {
  public:
   using List = std::vector<kernels::LogitEdit>;
 
-  PositionEdits() : PositionEdits(std::make_shared<const List>()) {}
-  // Changes nothing.
-  explicit PositionEdits(std::shared_ptr<const List> all) : shared_(std::make_shared<Shared>(std::move(all))) {}
+  // Changes nothing. Copies share no memory before Share.
+  explicit PositionEdits(std::shared_ptr<const List> all) : all_(std::move(all)) {}
+  // Lets later copies, and the edits that With makes of these, share memory.
+  void Share() { shared_ = std::make_shared<Shared>(); }
 
   // Returns the edits of a position that shares the list and has `changed`, sorted by token, in place of its edits of
   // these tokens. One without effect stands for none.
@@ -37,7 +38,7 @@ class PositionEdits {
   bool changes() const { return !changed_.empty(); }
   size_t changed() const { return changed_.size(); }
   // The most edits that the list has.
-  size_t size() const { return shared_->all->size() + changed_.size(); }
+  size_t size() const { return all_->size() + changed_.size(); }
   bool SharesWith(const PositionEdits& other) const { return shared_ == other.shared_; }
 
  private:
@@ -47,18 +48,17 @@ class PositionEdits {
     size_t index = 0;           // in `list`
   };
   struct Shared {
-    explicit Shared(std::shared_ptr<const List> edits) : all(std::move(edits)) {}
-    void Lay();
+    void Lay(const List& all);
     void Set(const List& changed);
 
-    std::shared_ptr<const List> all;
     std::vector<uint32_t> tokens;  // that positions change
     std::vector<Place> places;     // of these, sorted by token
     List list;                     // empty: not made yet
     List set;                      // the changes in it
   };
 
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<const List> all_;
+  std::shared_ptr<Shared> shared_;  // null: no other edits share memory, and none are changed
   List changed_;
   std::shared_ptr<const List> kept_;  // null: not kept
 };
