@@ -239,11 +239,13 @@ LocalText::Requests LocalText::Continue(std::span<kernels::RowOutput> answers) {
 }
 
 RowResult LocalText::End() {
+  RowResult outcome;  // a draw; made in place: the only thing that is returned
   const service::RowPlan& plan = begun_->run.plan();
   auto finished = begun_->run.Finish();
   if (const auto* refusal = std::get_if<service::Refusal>(&finished)) {
     Abandon();
-    return ToRowError(*refusal);
+    outcome = ToRowError(*refusal);
+    return outcome;
   }
   service::RowResult& result = std::get<service::RowResult>(finished);
   if (plan.kind != service::RowPlan::Kind::kScore) {
@@ -254,7 +256,6 @@ RowResult LocalText::End() {
     state_->EndLoan();
   }
   last_checkpoint_ = CheckpointAfter(plan, result);
-  RowResult outcome;  // a draw
   if (plan.kind == service::RowPlan::Kind::kDraw) {
     service::EncodeWholeDraw(result, *spec_, &std::get<v1::DrawResult>(outcome));
   } else {

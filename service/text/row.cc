@@ -276,16 +276,24 @@ std::optional<uint32_t> RowRun::EndBlock() {
 }
 
 std::variant<RowResult, Refusal> RowRun::Finish() {
-  std::variant<RowResult, Refusal> ended;
+  std::variant<RowResult, Refusal> ended;  // made in place: the only thing that is returned
   if (!plan_.compact.empty()) {
-    if (Refusal required = WhyRequired(); !required.required.empty()) return ended = std::move(required);
+    if (Refusal required = WhyRequired(); !required.required.empty()) {
+      ended = std::move(required);
+      return ended;
+    }
   }
   if (plan_.kind == RowPlan::Kind::kBlock) {
-    if (const std::optional<uint32_t> failed = EndBlock()) return ended = WhyFailed(*failed, *outputs_[*failed]);
+    if (const std::optional<uint32_t> failed = EndBlock()) {
+      ended = WhyFailed(*failed, *outputs_[*failed]);
+      return ended;
+    }
   }
   RowResult& result = std::get<RowResult>(ended);
-  const auto failed = Walk(plan_, {spec().stop_tokens, views_}, absl::MakeSpan(outputs_), &result);
-  if (failed) return ended = WhyFailed(failed->index, failed->why);
+  if (const auto failed = Walk(plan_, {spec().stop_tokens, views_}, absl::MakeSpan(outputs_), &result)) {
+    ended = WhyFailed(failed->index, failed->why);
+    return ended;
+  }
   for (uint32_t i = 0; i < result.outputs.size() && !spec().history.phases.empty(); ++i) {
     // The position after an accepted draft has the draft's number and one.
     const bool follows_path = plan_.verifies() && i > 0;
