@@ -336,8 +336,8 @@ std::optional<service::Refusal> LocalText::Plan(v1::DType dtype, const Row& row,
   service::RowPlan plan;
   if (auto refusal = service::JudgeRow(ask, tensors, *spec_, limits, &plan)) return refusal;
   plan.sampler_state = sampler_state_;
-  service::PositionViews views;
-  if (state_ != nullptr) views = service::LookAhead(state_.get(), plan.ahead);
+  service::PositionViews views =
+      state_ != nullptr ? service::LookAhead(state_.get(), plan.ahead) : service::PositionViews();
   std::vector<service::RowMaskBits> masks = MasksOf(row, spec_->vocabulary);
   masks.resize(plan.masks.size());  // a mask may only ban tokens
   begun_.emplace(spec_, std::move(plan), std::move(masks), std::move(views), dtype, row, options.draft_dtype);

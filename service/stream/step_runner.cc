@@ -277,6 +277,7 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
   if (!bill.Take(JudgeCost(ask))) return too_much();
   const StepTensors tensors = message.shape().TensorsOf(index);
   if (auto refusal = JudgeRow(ask, tensors, spec, engine_.limits(), &plan)) return refuse(*refusal);
+  if (spec.stateful()) plan.intent.options_digest = DigestOptions(plan);
   if (row.compact().empty()) {
     if (auto refusal = WhyNoDevice(engine_.batcher().keeper(), plan, spec)) return refuse(*refusal);
   }

@@ -346,17 +346,6 @@ std::optional<Refusal> JudgeTask(const RowAsk& ask, const StepTensors& tensors, 
   return refusal ? refusal : JudgeMasks(ask, path, task, tensors, spec, limits, plan);
 }
 
-// Digests the fields of a step that decide its answer, except its id, its tensors with their content, and its masks.
-uint64_t DigestOptions(const RowPlan& plan) {
-  const StepIntent& intent = plan.intent;
-  uint64_t digest =
-      absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, plan.draw_salt,
-                   plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.with_replacement, plan.ahead.tokens,
-                   plan.ahead.parents, plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
-  for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
-  return digest;
-}
-
 }  // namespace
 
 std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, const FieldName& field) {
@@ -426,9 +415,17 @@ std::optional<Refusal> JudgeRow(const RowAsk& ask, const StepTensors& tensors, c
         absl::StrCat("the row takes ", plan.positions(), " tensor rows; the tensor has ", tensors.tensor_rows)};
   }
   if (auto refusal = CheckTextEnd(plan, limits, field("position"))) return refusal;
-  // Only a sequence with state remembers a step, to compare a retry with it.
-  if (is_stateful) intent.options_digest = DigestOptions(plan);
   return std::nullopt;
+}
+
+uint64_t DigestOptions(const RowPlan& plan) {
+  const StepIntent& intent = plan.intent;
+  uint64_t digest =
+      absl::HashOf(intent.position, intent.history_hash, intent.truncate_to, intent.append_tokens, plan.draw_salt,
+                   plan.kind, plan.is_tree, plan.draft_row.has_value(), plan.with_replacement, plan.ahead.tokens,
+                   plan.ahead.parents, plan.scored, plan.requested, plan.wants_race, plan.return_probabilities);
+  for (const SparseDraft& sparse : plan.sparse) digest = absl::HashOf(digest, sparse.tokens, sparse.bits);
+  return digest;
 }
 
 }  // namespace sortition::service

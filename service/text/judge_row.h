@@ -25,4 +25,9 @@ uint64_t JudgeCost(const RowAsk& ask);
 std::optional<Refusal> JudgeRow(const RowAsk& ask, const StepTensors& tensors, const SequenceSpec& spec,
                                 const Limits& limits, RowPlan* plan);
 
+// Digests the fields of a step that decide its answer, except its id, its tensors with their content, and its masks:
+// StepIntent::options_digest, before masks and a checkpoint are added. Only an owner that remembers a step, to compare
+// a retry with it, needs it.
+uint64_t DigestOptions(const RowPlan& plan);
+
 }  // namespace sortition::service

@@ -35,6 +35,7 @@ class StepRowTest : public ::testing::Test {
     const auto row = static_cast<uint32_t>(index);
     auto refusal = JudgeRow(ToAsk(row_, row), shape_.TensorsOf(row), spec_, limits_, &plan);
     if (refusal) return *std::move(refusal);
+    plan.intent.options_digest = DigestOptions(plan);
     return plan;
   }
   RowPlan MustParse() {
