@@ -19,16 +19,19 @@ class FieldName {
   FieldName(const char* name) : name_(name) {}
   FieldName(const std::string& name) : name_(name) {}
   FieldName(absl::string_view name) : name_(name) {}
+  // `name` of element `index` of `list`; the element itself if it is empty.
+  FieldName(absl::string_view list, int index, absl::string_view name) : list_(list), index_(index), name_(name) {}
   // `name` of row `row` of a step.
-  FieldName(int row, absl::string_view name) : row_(row), name_(name) {}
+  FieldName(int row, absl::string_view name) : FieldName("step.rows", row, name) {}
 
   std::string Text() const {
-    return row_ == kNoRow ? std::string(name_) : absl::StrCat("step.rows[", row_, "].", name_);
+    if (list_.empty()) return std::string(name_);
+    return absl::StrCat(list_, "[", index_, name_.empty() ? "]" : "].", name_);
   }
 
  private:
-  static constexpr int kNoRow = -1;
-  const int row_ = kNoRow;
+  const absl::string_view list_;
+  const int index_ = 0;
   const absl::string_view name_;
 };
 

@@ -2,13 +2,14 @@
 #include "service/wire/compile_history_options.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/law/options.h"
 #include "kernels/law/watermark.h"
 #include "service/checks.h"
@@ -66,8 +67,9 @@ std::vector<TokenString> CompileBadWords(const TokenSequences& asked) {
   for (const v1::TokenSequence& word : asked) {
     if (word.tokens_size() > 1) words.push_back(Tokens(word.tokens()));
   }
-  std::ranges::sort(words, {},
-                    [](const TokenString& word) { return std::tuple(word[word.size() - 2], word.back(), word); });
+  std::ranges::sort(words, {}, [](const TokenString& word) {
+    return std::tuple<uint32_t, uint32_t, const TokenString&>(word[word.size() - 2], word.back(), word);
+  });
   return words;
 }
 
@@ -85,7 +87,7 @@ RepetitionStop CompileRepetition(const v1::RepetitionStop& asked) {
 std::vector<TokenString> CompilePhrases(const TokenSequences& asked) {
   std::vector<TokenString> phrases;
   for (const v1::TokenSequence& phrase : asked) phrases.push_back(Tokens(phrase.tokens()));
-  std::ranges::sort(phrases, {}, [](const TokenString& phrase) { return std::tuple(phrase.back(), phrase); });
+  std::ranges::sort(phrases, {}, [](const TokenString& phrase) { return std::tie(phrase.back(), phrase); });
   return phrases;
 }
 
@@ -144,20 +146,26 @@ class Checker {
 
   // Checks token sequences that form a set.
   std::optional<Refusal> Strings(const TokenSequences& strings, absl::string_view name) const {
-    uint64_t tokens = 0;
-    std::set<TokenString> distinct;
+    const std::string list = Field(name);
+    const Bound longest = Bounds::max_string_tokens(), most = Bounds(limits_).max_listed_tokens();
+    uint64_t all = 0;
+    absl::flat_hash_set<absl::Span<const uint32_t>> distinct;
+    distinct.reserve(static_cast<size_t>(strings.size()));
     for (int i = 0; i < strings.size(); ++i) {
       const auto& string = strings[i].tokens();
-      const std::string field = absl::StrCat(Field(name), "[", i, "]");
-      if (string.empty()) return MissingField(field + ".tokens");
-      if (auto refusal = CheckCount(string.size(), Bounds::max_string_tokens(), field + ".tokens")) return refusal;
-      if (auto refusal = Live(string, field + ".tokens")) return refusal;
-      if (!distinct.insert(Tokens(string)).second) {
-        return Refusal{Reason::kContradiction, field, "", "is listed twice"};
+      const FieldName field(list, i, "tokens");
+      if (string.empty()) return MissingField(field);
+      if (auto refusal = CheckCount(string.size(), longest, field)) return refusal;
+      if (auto refusal = CheckCount(string.size(), most, field)) return refusal;
+      for (int at = 0; at < string.size(); ++at) {
+        if (auto refusal = CheckToken(string[at], live_vocabulary_, field, at)) return refusal;
       }
-      tokens += static_cast<uint64_t>(string.size());
+      if (!distinct.emplace(string.data(), static_cast<size_t>(string.size())).second) {
+        return Refusal{Reason::kContradiction, FieldName(list, i, "").Text(), "", "is listed twice"};
+      }
+      all += static_cast<uint64_t>(string.size());
     }
-    return CheckCount(tokens, Bounds(limits_).max_listed_tokens(), Field(name));
+    return CheckCount(all, most, list);
   }
 
  private:
@@ -170,13 +178,6 @@ class Checker {
     return Refusal{Reason::kOutOfRange, Field({number.field.data(), number.field.size()}),
                    is_limited ? limit.Text() : law::RangeText(number),
                    absl::StrCat(law::NumberText(value), " is out of range")};
-  }
-  std::optional<Refusal> Live(const google::protobuf::RepeatedField<uint32_t>& tokens, const std::string& field) const {
-    if (auto refusal = CheckCount(tokens.size(), Bounds(limits_).max_listed_tokens(), field)) return refusal;
-    for (int i = 0; i < tokens.size(); ++i) {
-      if (auto refusal = CheckToken(tokens[i], live_vocabulary_, field, i)) return refusal;
-    }
-    return std::nullopt;
   }
 
   const Limits& limits_;

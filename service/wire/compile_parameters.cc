@@ -69,18 +69,23 @@ class Compiler {
   // A phase without lists has the sequence's, which are compiled once.
   std::optional<Refusal> Phases() {
     if (parameters_.phases().empty()) return std::nullopt;
-    v1::SamplingParameters without_lists = parameters_;
+    // What no phase replaces, and no check of a phase looks at, is not copied for each.
+    v1::SamplingParameters with_lists = parameters_;
+    with_lists.clear_phases();
+    with_lists.clear_dry();
+    with_lists.clear_banned_phrases();
+    with_lists.clear_stop_token_ids();
+    v1::SamplingParameters without_lists = with_lists;
     without_lists.clear_logit_bias();
     without_lists.clear_allowed_token_ids();
     without_lists.clear_banned_token_ids();
     without_lists.clear_bad_words();
-    without_lists.clear_stop_token_ids();
     for (int i = 0; i < parameters_.phases_size(); ++i) {
       const v1::Phase& phase = parameters_.phases(i);
       const std::string path = absl::StrCat(Field("phases"), "[", i, "].parameters");
       const v1::SamplingParameters& own = phase.parameters();
       const bool has_lists = own.logit_bias_size() + own.allowed_token_ids_size() + own.banned_token_ids_size() > 0;
-      const v1::SamplingParameters parameters = ParametersWithin(has_lists ? parameters_ : without_lists, phase);
+      const v1::SamplingParameters parameters = ParametersWithin(has_lists ? with_lists : without_lists, phase);
       SequenceSpec within;
       within.live_vocabulary = spec_.live_vocabulary;
       if (auto refusal = Compiler(parameters, limits_, path, &within).RunWithin(has_lists)) {
@@ -147,22 +152,24 @@ class Compiler {
 
   std::optional<Refusal> Lists() {
     absl::flat_hash_map<uint32_t, LogitEdit> edits;
+    const std::string biases = Field("logit_bias");
     const Bound listed = Bounds(limits_).max_listed_tokens();
-    if (auto refusal = CheckCount(parameters_.logit_bias_size(), listed, Field("logit_bias"))) return refusal;
+    if (auto refusal = CheckCount(parameters_.logit_bias_size(), listed, biases)) return refusal;
+    edits.reserve(static_cast<size_t>(parameters_.logit_bias_size()));
     for (int i = 0; i < parameters_.logit_bias_size(); ++i) {
       const v1::LogitBias& entry = parameters_.logit_bias(i);
-      const std::string field = absl::StrCat(Field("logit_bias"), "[", i, "]");
+      const FieldName token(biases, i, "token");
       if (entry.token() >= spec_.live_vocabulary) {
-        return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".token"), absl::StrCat("< ", spec_.live_vocabulary),
+        return Refusal{Reason::kOutOfRange, token.Text(), absl::StrCat("< ", spec_.live_vocabulary),
                        absl::StrCat("token id ", entry.token(), " is not in the live vocabulary")};
       }
       if (!(std::abs(entry.bias()) < law::kLogitLimit)) {
-        return Refusal{Reason::kOutOfRange, absl::StrCat(field, ".bias"), absl::StrCat("|bias| < ", law::kLogitLimit),
-                       absl::StrCat(entry.bias(), " is out of range")};
+        return Refusal{Reason::kOutOfRange, FieldName(biases, i, "bias").Text(),
+                       absl::StrCat("|bias| < ", law::kLogitLimit), absl::StrCat(entry.bias(), " is out of range")};
       }
       LogitEdit edit{.token = entry.token(), .bias = law::CanonicalBits(entry.bias())};
       if (!edits.try_emplace(entry.token(), edit).second) {
-        return Refusal{Reason::kContradiction, absl::StrCat(field, ".token"), "", "the token has a bias already"};
+        return Refusal{Reason::kContradiction, token.Text(), "", "the token has a bias already"};
       }
     }
     absl::erase_if(edits, [](const auto& entry) { return entry.second.bias == 0; });
