@@ -6,25 +6,27 @@
 namespace sortition::service {
 
 BreakerTree::BreakerTree(std::span<const std::vector<uint32_t>> breakers) {
-  std::vector<std::vector<uint32_t>> backwards;
-  backwards.reserve(breakers.size());
-  for (const std::vector<uint32_t>& breaker : breakers) backwards.emplace_back(breaker.rbegin(), breaker.rend());
-  std::ranges::sort(backwards);
+  // Breakers in the order of their tokens from the last to the first.
+  std::vector<std::span<const uint32_t>> sorted(breakers.begin(), breakers.end());
+  std::ranges::sort(sorted, [](std::span<const uint32_t> a, std::span<const uint32_t> b) {
+    return std::lexicographical_compare(a.rbegin(), a.rend(), b.rbegin(), b.rend());
+  });
   // By node: the breakers below it, which are adjacent.
   struct Below {
     size_t begin = 0;
     size_t end = 0;
     uint32_t depth = 0;
   };
-  std::vector<Below> below = {{0, backwards.size(), 0}};
+  std::vector<Below> below = {{0, sorted.size(), 0}};
   for (uint32_t node = 0; node < nodes_.size(); ++node) {
     auto [at, end, depth] = below[node];
-    for (; at < end && backwards[at].size() == depth; ++at) nodes_[node].longest = depth;
+    for (; at < end && sorted[at].size() == depth; ++at) nodes_[node].longest = depth;
     nodes_[node].first_child = static_cast<uint32_t>(nodes_.size());
     while (at < end) {
-      const uint32_t token = backwards[at][depth];
+      const auto token_of = [&](size_t breaker) { return sorted[breaker][sorted[breaker].size() - 1 - depth]; };
+      const uint32_t token = token_of(at);
       const size_t begin = at;
-      while (at < end && backwards[at][depth] == token) ++at;
+      while (at < end && token_of(at) == token) ++at;
       Node& child = nodes_.emplace_back();
       child.token = token;
       below.push_back({begin, at, depth + 1});
