@@ -81,7 +81,7 @@ class LocalText {
   // Empty if the sequence is not stateful.
   std::vector<uint32_t> tokens() const;
   std::optional<uint64_t> history_hash() const;  // absent if it is not stateful
-  uint64_t identity() const { return service::HistoryDigest(spec_->Identity()); }
+  uint64_t identity() const { return spec_->digest(); }
 
   // The state of samplers that depend on past probabilities.
   bool keeps_sampler_state() const { return kernels::KeepsSamplerState(spec_->parameters.chain); }

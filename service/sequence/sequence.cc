@@ -215,10 +215,13 @@ std::optional<Refusal> Sequence::RetireUpTo(uint64_t epoch) {
   return std::nullopt;
 }
 
-bool Sequence::RetireIfIdle() {
+bool Sequence::RetireIfIdle(std::unique_ptr<Text>* state) {
   if (!mutex_.TryLock()) return false;
   const bool is_idle = !in_flight_;
-  if (is_idle) RetireLocked();
+  if (is_idle) {
+    *state = std::move(state_);
+    RetireLocked();
+  }
   mutex_.Unlock();
   return is_idle;
 }

@@ -82,8 +82,8 @@ class Sequence {
   // Retires it unless an epoch above `epoch` owns it: refuses that with SUPERSEDED.
   std::optional<Refusal> RetireUpTo(uint64_t epoch);
   // Retires it if it is not in use; returns false, without waiting, if a step is in flight or another thread works on
-  // it.
-  bool RetireIfIdle();
+  // it. `*state` is then what was its state, for the caller to destroy outside of locks.
+  bool RetireIfIdle(std::unique_ptr<Text>* state);
   bool retired() const;
   // Returns the refusal of a step if its sequence was retired meanwhile.
   static Refusal ClosedInFlight();

@@ -50,7 +50,7 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
 
 std::variant<std::shared_ptr<Sequence>, Refusal> SequenceTable::FindOrAdd(
     const SequenceKey& key, const SequenceOwner& owner, const std::shared_ptr<const SequenceSpec>& spec, bool may_add) {
-  absl::MutexLock lock(&mutex_);
+  const Lock lock(this);
   const auto known = by_key_.find(&key);
   if (known != by_key_.end()) return known->second->sequence;
   if (!may_add) {
@@ -113,7 +113,7 @@ SequenceTable::Entries::iterator SequenceTable::Add(const SequenceKey& key, std:
 
 bool SequenceTable::Account(const SequenceKey& key, Sequence* sequence, absl::Time guarded_until) {
   const uint64_t bytes = sequence->bytes() + kEntryBytes;
-  absl::MutexLock lock(&mutex_);
+  const Lock lock(this);
   const auto it = by_key_.find(&key);
   if (it == by_key_.end() || it->second->sequence.get() != sequence) return true;
   Entry& entry = *it->second;
@@ -143,7 +143,7 @@ std::variant<bool, Refusal> SequenceTable::Close(const SequenceKey& key, uint64_
   }
   // Not under the table's lock, since another thread may work on the sequence.
   if (auto refusal = sequence->RetireUpTo(epoch)) return *std::move(refusal);
-  absl::MutexLock lock(&mutex_);
+  const Lock lock(this);
   const auto it = by_key_.find(&key);
   if (it != by_key_.end() && it->second->sequence == sequence) Forget(it->second);
   return true;
@@ -151,7 +151,7 @@ std::variant<bool, Refusal> SequenceTable::Close(const SequenceKey& key, uint64_
 
 std::optional<Refusal> SequenceTable::Hold(const std::string& tenant, uint64_t bytes, const char* field) {
   if (bytes == 0) return std::nullopt;
-  absl::MutexLock lock(&mutex_);
+  const Lock lock(this);
   const auto found = accounts_.find(tenant);
   const uint64_t has = (found == accounts_.end() ? 0 : found->second->held) + bytes;
   if (has + held_ + bytes <= limits_.max_state_bytes) {
@@ -188,7 +188,7 @@ uint64_t SequenceTable::state_bytes() const {
 }
 
 void SequenceTable::Sweep() {
-  absl::MutexLock lock(&mutex_);
+  const Lock lock(this);
   ForgetExpired(clock_.Now());
 }
 
@@ -199,11 +199,11 @@ void SequenceTable::Forget(Entries::iterator entry) {
   CountEntries(account, account->entries.size() + 1);
   EraseIfEmpty(entry->key.tenant);
   by_key_.erase(&entry->key);
-  entries_.erase(entry);
+  forgotten_.splice(forgotten_.end(), entries_, entry);
 }
 
 bool SequenceTable::ForgetIfIdle(Entries::iterator entry, absl::Time now) {
-  if (entry->guarded_until > now || !entry->sequence->RetireIfIdle()) return false;
+  if (entry->guarded_until > now || !entry->sequence->RetireIfIdle(&entry->state)) return false;
   Forget(entry);
   return true;
 }
@@ -227,7 +227,7 @@ std::vector<std::pair<std::string, SequenceTable::TenantUse>> SequenceTable::ten
 }
 
 SequenceTable::Forgotten SequenceTable::ForgetAll(const std::string& tenant) {
-  absl::MutexLock lock(&mutex_);
+  const Lock lock(this);
   Forgotten forgotten;
   const auto found = accounts_.find(tenant);
   if (found == accounts_.end()) return forgotten;

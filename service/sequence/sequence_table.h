@@ -104,6 +104,7 @@ class SequenceTable {
     absl::Time guarded_until = absl::InfinitePast();  // a replayed history waits for its first step until then
     TenantAccount* account = nullptr;
     std::list<Entry*>::iterator place = {};  // among the tenant's
+    std::unique_ptr<Text> state = nullptr;   // of a forgotten sequence
   };
   using Entries = std::list<Entry>;
   // A tenant's part of the table; removed with its last entry and reservation.
@@ -114,6 +115,20 @@ class SequenceTable {
     uint64_t held = 0;
   };
   using TenantsByUse = absl::btree_set<std::pair<uint64_t, absl::string_view>>;
+  // Holds the table's lock. What was forgotten meanwhile is destroyed after its release, since that takes long.
+  class ABSL_SCOPED_LOCKABLE Lock {
+   public:
+    explicit Lock(SequenceTable* table) ABSL_EXCLUSIVE_LOCK_FUNCTION(table->mutex_) : table_(*table) {
+      table_.mutex_.Lock();
+    }
+    ~Lock() ABSL_UNLOCK_FUNCTION() {
+      const Entries forgotten = std::exchange(table_.forgotten_, {});
+      table_.mutex_.Unlock();
+    }
+
+   private:
+    SequenceTable& table_;
+  };
   // Finds entries by their own keys, so that a key is stored once.
   struct HashKey {
     size_t operator()(const SequenceKey* key) const { return absl::HashOf(*key); }
@@ -156,7 +171,8 @@ class SequenceTable {
   const Clock& clock_;
   Observer& observer_;
   mutable absl::Mutex mutex_;
-  Entries entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
+  Entries entries_ ABSL_GUARDED_BY(mutex_);    // most recently used first
+  Entries forgotten_ ABSL_GUARDED_BY(mutex_);  // since the lock was taken
   absl::flat_hash_map<const SequenceKey*, Entries::iterator, HashKey, EqualKey> by_key_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_ ABSL_GUARDED_BY(mutex_);  // by tenant
   TenantsByUse by_entries_ ABSL_GUARDED_BY(mutex_);  // accounts_, by the number of their entries

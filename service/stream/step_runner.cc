@@ -356,7 +356,7 @@ std::optional<Refusal> StepRunner::OpenCheckpoint(const v1::StepRow& row, const 
   if (row.checkpoint().empty()) return std::nullopt;
   const std::string field = absl::StrCat("step.rows[", plan->row, "].checkpoint");
   CheckpointOwner owner = stream_->OwnerOf(row.request_id());
-  owner.identity = HistoryDigest(spec.Identity());
+  owner.identity = spec.digest();
   auto opened = engine_.checkpoint_key().Open(owner, row.checkpoint(), field);
   if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
   const Checkpoint& checkpoint = std::get<Checkpoint>(opened);

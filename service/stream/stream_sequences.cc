@@ -44,6 +44,7 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
                                 message->mutable_watermark_key_id(), &policy)) {
     return refusal;
   }
+  AddOpenWork(open);
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
@@ -58,6 +59,10 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   open_ =
       std::make_unique<OpenInPieces>(OpenInPieces{std::move(request), std::move(tokens), piece.continues(), 0, held});
   return std::nullopt;
+}
+
+void StreamSequences::AddOpenWork(const v1::OpenSequence& open) {
+  engine_.ledger().Add(price::kParameterByte * open.parameters().ByteSizeLong());
 }
 
 std::optional<Refusal> StreamSequences::TakePiece() {
@@ -170,7 +175,7 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
   if (request.policy) {
     v1::PolicyEffect& effect = *opened.mutable_policy();
     effect = *request.policy;
-    if (sequence.key) effect.set_history_digest(HistoryDigest(request.spec->Identity()));
+    if (sequence.key) effect.set_history_digest(request.spec->digest());
   }
   sequences_.emplace(id, std::move(sequence));
   engine_.observer().Count(Counter::kSequencesOpened, 1);
@@ -216,6 +221,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
                                 opens.mutable_parameters(), opens.mutable_watermark_key_id(), &policy)) {
     return refusal;
   }
+  AddOpenWork(child);
   auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);

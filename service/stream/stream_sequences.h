@@ -68,6 +68,8 @@ class StreamSequences {
   };
 
   std::optional<Refusal> TakeHistoryPiece();
+  // Adds the work of its parameters to the ledger.
+  void AddOpenWork(const v1::OpenSequence& open);
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state);
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<Text> state);
   // Closes the sequence, up to this epoch, in this stream and the table. Returns false if neither has it.

@@ -24,6 +24,7 @@ inline constexpr uint64_t kListedToken = 60;      // a token of a row's lists: c
 inline constexpr uint64_t kComparedToken = 4;     // a token of two sorted lists that are compared
 inline constexpr uint64_t kMaskWord = 2;          // 32 tokens of a packed mask: copied, and hashed
 inline constexpr uint64_t kCompactToken = 20;     // a token of a compact row: read, judged and decided on
+inline constexpr uint64_t kParameterByte = 30;    // a byte of an open's parameters: checked, sorted and hashed
 inline constexpr uint64_t kNamedToken = 40;       // a token that ROW_REQUIRED names
 inline constexpr uint64_t kRewrittenToken = 100;  // a token cut off or appended, times RewriteTimes
 

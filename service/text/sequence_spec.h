@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -11,6 +12,28 @@
 #include "service/text/history_options.h"
 
 namespace sortition::service {
+
+// A number that is computed when it is first asked for. A copy computes it anew. Thread-safe.
+class ComputedOnce {
+ public:
+  ComputedOnce() = default;
+  ComputedOnce(const ComputedOnce&) {}
+  ComputedOnce& operator=(const ComputedOnce&) {
+    value_ = 0;
+    return *this;
+  }
+  bool operator==(const ComputedOnce&) const { return true; }
+
+  template <typename Compute>
+  uint64_t Get(Compute compute) const {
+    uint64_t value = value_.load(std::memory_order_relaxed);
+    if (value == 0) value_.store(value = compute(), std::memory_order_relaxed);
+    return value;
+  }
+
+ private:
+  mutable std::atomic<uint64_t> value_ = 0;  // 0: unknown
+};
 
 // Immutable after creation; shared by the stream, the sequence's state and rows in flight. The options of the base hold
 // outside of phases.
@@ -25,6 +48,7 @@ struct SequenceSpec : PhaseOptions {
   std::vector<uint32_t> stop_tokens;        // sorted, distinct
   std::vector<uint32_t> logprob_token_ids;  // distinct, in the requested order
   bool receipts = false;                    // every drawn token has a receipt
+  ComputedOnce identity_digest;
 
   bool operator==(const SequenceSpec&) const = default;
 
@@ -34,6 +58,10 @@ struct SequenceSpec : PhaseOptions {
             live_vocabulary,   repetition_penalty,
             frequency_penalty, presence_penalty,
             history.Words()};
+  }
+  // Returns the digest of Identity().
+  uint64_t digest() const {
+    return identity_digest.Get([this] { return HistoryDigest(Identity()); });
   }
   uint64_t bytes() const {
     return sizeof(*this) + PhaseOptions::bytes() +

@@ -114,7 +114,6 @@ Text::Text(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prom
     : spec_(std::move(spec)),
       penalises_(spec_->penalises()),
       kept_history_(kept_history),
-      digest_(HistoryDigest(spec_->Identity())),
       prompt_length_(prompt_length),
       log_(std::move(log)),
       phases_(std::move(phases)),

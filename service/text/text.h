@@ -68,7 +68,7 @@ class Text {
   uint32_t position() const { return log_.length(); }
   // Returns the tokens that are kept: all of them if `kept_history` was not exceeded.
   std::vector<uint32_t> Tokens() const;
-  uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, digest_); }
+  uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, spec_->digest()); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Lowest position that the history can be truncated to without a replay.
   uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_, log_)); }
@@ -164,7 +164,6 @@ class Text {
   std::shared_ptr<const SequenceSpec> spec_;
   bool penalises_;  // as spec_ says, which looks at every phase for it
   uint32_t kept_history_;
-  uint64_t digest_;
   uint32_t prompt_length_;
   TokenLog log_;
   PhaseTrack phases_;

@@ -38,7 +38,7 @@ void SetCheckpoint(std::string checkpoint, v1::RowResult* result) {
 // Returns the state of the samplers after the last of the result's tokens, sealed.
 std::string SealedState(const AnswerParts& parts) {
   CheckpointOwner owner = parts.owner;
-  owner.identity = HistoryDigest(parts.spec.Identity());
+  owner.identity = parts.spec.digest();
   return parts.key.Seal(owner, CheckpointAfter(parts.plan, parts.result));
 }
 

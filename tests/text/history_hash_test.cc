@@ -12,6 +12,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "service/text/history_options.h"
+#include "service/text/sequence_spec.h"
 
 namespace sortition::service::history_hash_test {
 namespace {
@@ -60,6 +61,17 @@ TEST(HistoryHash, PublishedVectors) {
     EXPECT_EQ(token_hash, Hex(vector, "chain"));
     EXPECT_EQ(HistoryHash(token_hash, Number(vector, "prompt_length"), digest), Hex(vector, "hash"));
   }
+}
+
+TEST(HistoryHash, CopiedSpecHasItsOwnDigest) {
+  SequenceSpec spec;
+  const uint64_t digest = spec.digest();
+  EXPECT_EQ(digest, HistoryDigest(spec.Identity()));
+  SequenceSpec other = spec;
+  other.seed = 1;
+  EXPECT_EQ(other.digest(), HistoryDigest(other.Identity()));
+  EXPECT_NE(other.digest(), digest);
+  EXPECT_EQ(spec.digest(), digest);
 }
 
 TEST(HistoryHash, EveryWordOfIdentityMatters) {

@@ -128,7 +128,8 @@ TEST_F(SequenceRules, OneStepAtATime) {
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   EXPECT_EQ(WhyNot(owner_, Intent(1, 3, hash_)), Reason::kStepInFlight);
   EXPECT_EQ(WhyNot(owner_, Intent(2, 3, hash_)), Reason::kStepInFlight);
-  EXPECT_FALSE(sequence_.RetireIfIdle());
+  std::unique_ptr<Text> state;
+  EXPECT_FALSE(sequence_.RetireIfIdle(&state));
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
   Run(Intent(1, 3, hash_), 4);
 }

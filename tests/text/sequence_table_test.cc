@@ -86,6 +86,23 @@ TEST_F(SequenceTableTest, CountBoundEvictsLeastRecentlyUsed) {
   EXPECT_EQ(observer_.counts[Counter::kEvictedByCount], 1u);
 }
 
+// A deletion may take long, so other threads use the table meanwhile.
+TEST_F(SequenceTableTest, EvictedSequenceIsDeletedOutsideTheLock) {
+  limits_.max_sequences = 1;
+  uint32_t deleted = 0;
+  const auto deletes = [&](const SequenceSpec* spec) {
+    deleted += table().live_sequences();  // takes the table's lock
+    delete spec;
+  };
+  {
+    const std::shared_ptr<const SequenceSpec> spec(new SequenceSpec(*Spec()), deletes);
+    table().Open(Key(1), {1, 1}, spec, Text::Build(spec, std::vector<uint32_t>{1}, 1, limits_.kept_history));
+  }
+  EXPECT_EQ(deleted, 0u);
+  Open(2);
+  EXPECT_EQ(deleted, 1u);
+}
+
 TEST_F(SequenceTableTest, SweepWaitsForNoSequence) {
   bool swept = false;
   {
