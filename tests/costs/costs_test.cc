@@ -30,8 +30,6 @@ struct Known {
 const Known kKnown[] = {
     // An open is taken in one call, but for its history.
     {Excess::kWait, {Kind::kOpen, Kind::kLastPiece, Kind::kReopen, Kind::kFork}},
-    // A checkpoint is compared with a digest of all options, which each row computes.
-    {Excess::kWait, {Kind::kDraw, Kind::kScore, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kRetry}},
     // Positions with bans have lists of edits that no account has if the sequence keeps no state.
     {Excess::kMemory, {Kind::kDraw, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kScore, Kind::kRetry}},
 };

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "service/text/cost.h"
 #include "service/text/history/history_hash.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/expect_error.h"
@@ -277,6 +278,27 @@ TEST_F(SessionHistory, IndexedHistoriesCountSeveralTimes) {
     const v1::OpenSequence next = Long(indexed ? "late" : "next", 1, 10'000);
     EXPECT_EQ(worker().Open(next).has_error(), indexed);
   }
+}
+
+TEST_F(SessionHistory, ParametersOfOpensAndForksArePriced) {
+  v1::OpenSequence open = StatefulOpen("parent", 1);
+  for (uint32_t i = 1; i < 1000; ++i) {
+    v1::TokenSequence& phrase = *open.mutable_parameters()->add_banned_phrases();
+    for (const uint32_t token : {i % 32, i / 32}) phrase.add_tokens(token);
+  }
+  const uint64_t price = price::kParameterByte * open.parameters().ByteSizeLong();
+  worker().MustOpen(open);
+  const uint64_t opened = engine_->get()->ledger().work();
+  EXPECT_GE(opened, price);
+  v1::StreamRequest message;
+  message.mutable_fork()->set_parent_request_id("parent");
+  *message.mutable_fork()->mutable_child() = open;
+  message.mutable_fork()->mutable_child()->clear_history();
+  message.mutable_fork()->mutable_child()->set_request_id("child");
+  worker().Send(message);
+  const auto forked = worker().Await([](const auto& response) { return response.has_forked(); });
+  ASSERT_TRUE(forked && !forked->forked().has_error());
+  EXPECT_GE(engine_->get()->ledger().work(), opened + price);
 }
 
 // Pieces may add up to a long history. The wait advised to those that come later depends on the length known so far.
