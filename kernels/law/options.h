@@ -94,8 +94,8 @@ constexpr const NumberOption* FindNumber(std::string_view field) {
   return nullptr;
 }
 
-// As FindNumber, for a field that exists. Compares no pointer: under the undefined-behaviour sanitizer GCC 12 finds that
-// to be no constant expression.
+// As FindNumber, for a field that exists. Compares no pointer: with the undefined-behaviour sanitizer GCC 12 finds that
+// no constant expression.
 constexpr const NumberOption& NumberNamed(std::string_view field) {
   for (const NumberOption& number : kNumberOptions) {
     if (number.field == field) return number;

@@ -22,6 +22,7 @@ inline constexpr uint64_t kCopiedEdit = 10;       // a logit's edit that is copi
 inline constexpr uint64_t kFoundEdit = 25;        // one that is found in the history, or counted anew
 inline constexpr uint64_t kListedToken = 60;      // a token of a row's lists: checked and sorted
 inline constexpr uint64_t kComparedToken = 4;     // a token of two sorted lists that are compared
+inline constexpr uint64_t kSoughtString = 10;     // a bad word or banned phrase that is sought at a text's end
 inline constexpr uint64_t kMaskWord = 2;          // 32 tokens of a packed mask: copied, and hashed
 inline constexpr uint64_t kCompactToken = 20;     // a token of a compact row: read, judged and decided on
 inline constexpr uint64_t kParameterByte = 30;    // a byte of an open's parameters: checked, sorted and hashed

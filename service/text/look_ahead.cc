@@ -144,6 +144,11 @@ class EditsAhead {
   std::vector<std::optional<PositionEdits>> lists_;  // by phase
 };
 
+// Returns the price of what is sought at the end of each position's text.
+uint64_t SearchCost(const HistoryOptions& options) {
+  return price::kSoughtString * (options.bad_words.size() + options.banned_phrases.size());
+}
+
 // Returns the edits that the list of a position has for itself.
 uint64_t EditsOf(const PositionEdits& edits, EditsUse use) {
   const bool has_own = use == EditsUse::kChanged || (use == EditsUse::kTogether && edits.changes());
@@ -178,7 +183,8 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   PositionViews views;
   StepChanges changes = state->ChangesNow();
   const auto take = [&](uint64_t work) { return bill == nullptr || bill->Take(work); };
-  if (!take(state->LendCost(changes))) return views;
+  const uint64_t search = SearchCost(state->spec().history);
+  if (!take(search + state->LendCost(changes))) return views;
   views.push_back(MakeView(state, PositionEdits(state->LendEdits(changes))));
   if (tree.tokens.empty()) return views;
   views[0].edits.Share();
@@ -187,7 +193,7 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   Walk walk(state, tree);
   for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
     walk.GoTo(index);
-    uint64_t cost = price::kPosition;
+    uint64_t cost = price::kPosition + search;
     PositionEdits edits = ahead.Find(&cost);
     if (!take(cost + price::kCopiedEdit * EditsOf(edits, use))) break;
     views.push_back(MakeView(state, std::move(edits)));

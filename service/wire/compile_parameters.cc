@@ -69,7 +69,7 @@ class Compiler {
   // A phase without lists has the sequence's, which are compiled once.
   std::optional<Refusal> Phases() {
     if (parameters_.phases().empty()) return std::nullopt;
-    // What no phase replaces, and no check of a phase looks at, is not copied for each.
+    // Leaves out lists that phases neither replace nor look at: the rest is copied for each phase.
     v1::SamplingParameters with_lists = parameters_;
     with_lists.clear_phases();
     with_lists.clear_dry();

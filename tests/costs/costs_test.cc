@@ -28,7 +28,7 @@ struct Known {
   std::set<Kind> kinds;
 };
 const Known kKnown[] = {
-    // An open is taken in one call, but for its history.
+    // An open of several long lists is taken in one call, but for its history.
     {Excess::kWait, {Kind::kOpen, Kind::kLastPiece, Kind::kReopen, Kind::kFork}},
     // Positions with bans have lists of edits that no account has if the sequence keeps no state.
     {Excess::kMemory, {Kind::kDraw, Kind::kVerifyDraft, Kind::kVerifyTree, Kind::kScore, Kind::kRetry}},
