@@ -378,7 +378,7 @@ TEST_F(MemoryServerTest, LongRefusalFitsThroughRing) {
   step.mutable_logits()->mutable_pairs()->mutable_inline_()->set_payload(0);
   const uint32_t id = kVocabulary - 1;
   const float logit = 1;
-  std::string pair(8, '\0');
+  std::string pair(kVocabulary / 16, '\0');  // a shorter message gets a shorter answer
   std::memcpy(pair.data(), &id, 4);
   std::memcpy(pair.data() + 4, &logit, 4);
   request.add_payloads(pair);
