@@ -54,6 +54,7 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path) {
   if (file < 0) return errno == ENXIO ? absl::InvalidArgumentError("is no regular file") : CannotRead();
   auto text = ReadAll(file);
   ::close(file);
+  if (text.ok() && text->empty()) return absl::InvalidArgumentError("is empty");
   return text;
 }
 

@@ -19,7 +19,7 @@ namespace sortition::service {
 inline constexpr size_t kMostFileBytes = 1 << 20;
 
 // Returns the content of a regular file, and never waits for one of another kind. The error says why there is none,
-// without the path.
+// without the path. An empty file is none: it may be one whose writing has just begun.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path);
 
 // Reads as ReadRegularFile.

@@ -273,13 +273,21 @@ Text::Reread Text::FindReread(const SequenceSpec& spec) const {
           .index = HistoryIndex::Needed(spec.history) && !HistoryIndex::Same(spec.history, spec_->history)};
 }
 
+bool Text::SharesCounts(const SequenceSpec& spec) const {
+  return spec.history.scope == spec_->history.scope && spec.Within(CountedPhase(spec)).SameEdits(counted());
+}
+
 uint64_t Text::ForkCost(const SequenceSpec& spec, uint32_t position) const {
   const Reread reread = FindReread(spec);
-  const uint64_t times = reread.any() || CountsFewer(position)
-                             ? RewriteTimes(reread.index, reread.phases ? spec.history.phases.size() : 0)
-                             : 0;
-  const uint64_t cut = times == 0 ? this->position() - position : 0;
-  return price::kRewrittenToken * times * position + price::kFoundEdit * (cut + counts_->edits().size());
+  const bool counts_anew = reread.counts || CountsFewer(position);
+  const uint64_t times =
+      reread.any() || counts_anew ? RewriteTimes(reread.index, reread.phases ? spec.history.phases.size() : 0) : 0;
+  uint64_t cost = price::kRewrittenToken * times * position;
+  if (counts_anew) return cost;
+  cost += price::kFoundEdit * (this->position() - position);
+  const uint64_t edits = counts_->edits().size();
+  if (shared_ && !uncounted_.empty()) cost += price::kCopiedEdit * edits;
+  return cost + (SharesCounts(spec) ? 0 : price::kFoundEdit * edits);
 }
 
 std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint32_t position) {
@@ -309,9 +317,9 @@ std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint3
                                                      : PhaseTrack::Of(spec->history.phases, log, prompt_length);
 
   const PenaltyScope& scope = spec->history.scope;
-  const uint32_t phase = counted_phase_ <= spec->history.phases.size() ? counted_phase_ : kNoPhase;
+  const uint32_t phase = CountedPhase(*spec);
   const PhaseOptions& options = spec->Within(phase);
-  const bool shares = !counts_anew && scope == spec_->history.scope && options.SameEdits(counted());
+  const bool shares = !counts_anew && SharesCounts(*spec);
   std::shared_ptr<PenaltyCounts> counts;
   std::vector<CountChange> uncounted;
   if (counts_anew) {

@@ -144,6 +144,12 @@ class Text {
     bool any() const { return counts || phases || index; }
   };
   Reread FindReread(const SequenceSpec& spec) const;
+  // The phase under whose options a fork under `spec` counts.
+  uint32_t CountedPhase(const SequenceSpec& spec) const {
+    return counted_phase_ <= spec.history.phases.size() ? counted_phase_ : kNoPhase;
+  }
+  // Returns true if counts of this text are those of a fork under `spec`, with the same edits.
+  bool SharesCounts(const SequenceSpec& spec) const;
   // Returns true if counting the first `position` tokens takes less than not counting those after them.
   bool CountsFewer(uint32_t position) const { return log_.kept_from() == 0 && position < this->position() - position; }
   // Returns the counts of all tokens.
