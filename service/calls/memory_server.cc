@@ -150,8 +150,11 @@ void MemoryServer::Stop() {
 void MemoryServer::Run() {
   for (;;) {
     std::vector<pollfd> polled = {{wake_event_->fd(), POLLIN, 0}};
-    // A connection that is over waits for the end of its stream alone.
-    for (const Peer& peer : peers_) polled.push_back({peer.over ? -1 : peer.socket.get(), POLLIN, 0});
+    for (const Peer& peer : peers_) {
+      // A connection that is over waits for the end of its stream alone.
+      const bool awaits_stream = peer.over && peer.ring != nullptr;
+      polled.push_back({awaits_stream ? -1 : peer.socket.get(), POLLIN, 0});
+    }
     if (poll(polled.data(), polled.size(), authorization_.has_list() ? kLookMilliseconds : -1) < 0) {
       SORTITION_CHECK(errno == EINTR);
       continue;

@@ -233,10 +233,9 @@ TEST_F(TlsTest, FilesThatDoNotFitAreRefused) {
     return std::string(TlsMaterial::Start(files, &observer, &event_log).status().message());
   };
   EXPECT_EQ(start({certificate, key, certificates_.authority_path()}), "");
-  EXPECT_EQ(start({empty, key, ""}), "--tls_certificate: " + empty + ": has no certificate in PEM");
-  EXPECT_EQ(start({certificate, empty, ""}),
-            "--tls_key: " + empty + ": has no private key in PEM without a passphrase");
-  EXPECT_EQ(start({certificate, key, empty}), "--tls_client_ca: " + empty + ": has no certificate in PEM");
+  EXPECT_EQ(start({empty, key, ""}), "--tls_certificate: " + empty + ": is empty");
+  EXPECT_EQ(start({certificate, empty, ""}), "--tls_key: " + empty + ": is empty");
+  EXPECT_EQ(start({certificate, key, empty}), "--tls_client_ca: " + empty + ": is empty");
   EXPECT_EQ(start({certificate, other.server_key_path(), ""}),
             "--tls_key: " + other.server_key_path() + ": is not the key of " + certificate);
   EXPECT_EQ(start({"/", key, ""}), "--tls_certificate: /: is no regular file");
