@@ -25,7 +25,7 @@ class Ledger {
   // Histories up to this many tokens are always admitted, so that new short requests do not wait behind replays.
   static constexpr uint32_t kShortHistory = 4096;
 
-  // `clock` and `entropy` are not owned and outlive the budget.
+  // `clock` and `entropy` are not owned and outlive the ledger.
   Ledger(const Limits& limits, const Clock* clock, Entropy* entropy);
 
   // The stream and tenant that a history belongs to.

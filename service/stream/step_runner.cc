@@ -134,8 +134,12 @@ void StepRunner::TakePiece() {
   if (stream_->closed()) return AbortPieces();
   StepInPieces& step = *pieces_;
   const uint64_t before = step.bill.spent();
-  const bool done =
-      BeginRows(&step, before + kPieceWork) && Submit(&step) && RunCompactRows(&step, before + kPieceWork);
+  const uint64_t end = before + kPieceWork;
+  bool done = BeginRows(&step, end);
+  if (done) {
+    Submit(&step);
+    done = RunCompactRows(&step, end);
+  }
   const uint64_t work = step.bill.spent() - before;
   if (done) {
     engine_.ledger().Add(work);
@@ -208,27 +212,26 @@ void StepRunner::AddWhole(StepInPieces* step, GrantedRow row) {
   });
 }
 
-bool StepRunner::Submit(StepInPieces* step) {
-  if (std::exchange(step->submitted, true)) return true;
+void StepRunner::Submit(StepInPieces* step) {
+  if (std::exchange(step->submitted, true)) return;
   if (step->whole == nullptr) {
     step->runs.resize(step->message->rows());
     if (!step->repeated.empty()) step->message->Answer(std::move(step->repeated));
     shards_.AddFirst(step->message, std::move(step->runs), std::move(step->now));
     step->runs.clear();
-    return true;
+    return;
   }
   std::vector<QueuedRow> queued = step->whole->TakeRows();
-  if (queued.empty()) return true;
+  if (queued.empty()) return;
   auto refusal = step->ready ? engine_.unready_steps().Add(*std::move(step->ready), step->whole, std::move(queued))
                              : engine_.batcher().Submit(step->whole, std::move(queued), step->thread);
-  if (!refusal) return true;
+  if (!refusal) return;
   step->whole->AbortRows();
   for (const auto& run : step->runs) run->Abort();
   step->runs.clear();
   step->now = {};
   stream_->Unregister(step->message->batch_id());
   step->message->Refuse(*refusal);
-  return true;
 }
 
 // Devices run the whole rows meanwhile.

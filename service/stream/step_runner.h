@@ -85,12 +85,13 @@ class StepRunner {
   // Returns false if the piece has ended before all of it is done.
   bool BeginRows(StepInPieces* step, uint64_t end);
   bool RunCompactRows(StepInPieces* step, uint64_t end);
-  // Gives the whole rows to the batcher. Returns false if it refuses them, and with them the message.
-  bool Submit(StepInPieces* step);
+  // Gives the whole rows to the batcher, once. If it refuses them, the message is refused, and no row is left.
+  void Submit(StepInPieces* step);
   // Ends a step whose stream has been closed meanwhile.
   void AbortPieces();
 
-  // Plans and grants row `index`. Returns false if it does not run: then its answer is appended to `step->now`.
+  // Plans and grants row `index`, and charges the bill. Returns false if it does not run: then its answer is appended
+  // to `step->now`.
   bool BeginRow(StepInPieces* step, uint32_t index, GrantedRow* granted);
   void AddWhole(StepInPieces* step, GrantedRow row);
   // Finds the packed masks of the row's positions.
