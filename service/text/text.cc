@@ -45,12 +45,6 @@ bool IsLong(const std::vector<CountChange>& changes, const PenaltyCounts& counts
   return changes.size() > kFew + counts.edits().size() / 2;
 }
 
-// Returns true if the counts are found while tokens come: at the end, too many would be counted in one go.
-bool CountsAlong(const SequenceSpec& spec) {
-  constexpr uint32_t kMostAtOnce = 1 << 16;
-  return CountsWholeHistory(spec) || (spec.penalises() && spec.history.scope.window > kMostAtOnce);
-}
-
 // Indexes the end of a history that `log` keeps; null if the options need no index.
 std::unique_ptr<HistoryIndex> MakeIndex(const SequenceSpec& spec, const TokenLog& log) {
   if (!HistoryIndex::Needed(spec.history)) return nullptr;
@@ -63,23 +57,21 @@ Text::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt
     : spec_(std::move(spec)),
       prompt_length_(prompt_length),
       kept_history_(kept_history),
-      counts_along_(CountsAlong(*spec_)),
-      counts_(spec_->history.scope, *spec_),
+      penalises_(spec_->penalises()),
       phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
       index_(MakeIndex(*spec_, log_)) {}
 
 void Text::Builder::Add(std::span<const uint32_t> tokens) {
-  const PenaltyScope& scope = spec_->history.scope;
+  const uint32_t window = spec_->history.scope.window;
   const auto count = [&](uint32_t position, int32_t change) {
     if (!InScope(*spec_, prompt_length_, position)) return;
-    uncounted_.push_back(ChangeOf(prompt_length_, position, log_.at(position), change));
+    counter_.Count(ChangeOf(prompt_length_, position, log_.at(position), change));
   };
   for (uint32_t token : tokens) {
     log_.Push(token);
-    if (counts_along_) {
+    if (penalises_) {
       count(log_.length() - 1, +1);
-      if (scope.window != 0 && log_.length() > scope.window) count(log_.length() - 1 - scope.window, -1);
-      if (IsLong(uncounted_, counts_)) counts_.Apply(scope, *spec_, &uncounted_);
+      if (window != 0 && log_.length() > window) count(log_.length() - 1 - window, -1);
     }
     if (index_) index_->Pushed(log_);
     const std::vector<Phase>& phases = spec_->history.phases;
@@ -90,16 +82,14 @@ void Text::Builder::Add(std::span<const uint32_t> tokens) {
 
 uint64_t Text::Builder::bytes() const {
   return sizeof(*this) + spec_->bytes() + log_.bytes() + phases_.bytes() + (index_ ? index_->bytes() : 0) +
-         counts_.bytes() + uncounted_.capacity() * sizeof(CountChange);
+         counter_.bytes();
 }
 
 std::unique_ptr<Text> Text::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
-  if (!counts_along_) uncounted_ = CountScope(*spec_, prompt_length_, log_);
-  counts_.Apply(spec_->history.scope, *spec_, &uncounted_);
+  auto counts = std::make_shared<PenaltyCounts>(spec_->history.scope, *spec_, counter_);
   return std::unique_ptr<Text>(new Text(std::move(spec), std::move(log_), prompt_length_, kept_history_,
-                                        std::make_shared<PenaltyCounts>(std::move(counts_)), std::move(phases_),
-                                        std::move(index_)));
+                                        std::move(counts), std::move(phases_), std::move(index_)));
 }
 
 std::unique_ptr<Text> Text::Build(std::shared_ptr<const SequenceSpec> spec, std::span<const uint32_t> tokens,
@@ -321,10 +311,8 @@ std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint3
   const PhaseOptions& options = spec->Within(phase);
   const bool shares = !counts_anew && SharesCounts(*spec);
   std::shared_ptr<PenaltyCounts> counts;
-  std::vector<CountChange> uncounted;
   if (counts_anew) {
-    counts = std::make_shared<PenaltyCounts>(scope, options);
-    uncounted = CountScope(*spec, prompt_length, log);
+    counts = std::make_shared<PenaltyCounts>(scope, options, CountScope(*spec, prompt_length, log));
   } else {
     SettledCounts();
     counts = shares ? counts_ : std::make_shared<PenaltyCounts>(scope, options, *counts_);
@@ -334,7 +322,6 @@ std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint3
                                        std::move(phases), std::move(index)));
   child->counted_phase_ = phase;
   child->shared_ = shares;
-  child->uncounted_ = std::move(uncounted);
   if (!counts_anew) child->Uncount(position);
   child->CutLog(position);
   return child;

@@ -54,10 +54,9 @@ class Text {
     const std::shared_ptr<const SequenceSpec> spec_;
     const uint32_t prompt_length_;
     const uint32_t kept_history_;
-    const bool counts_along_;  // each token that comes; otherwise Finish counts the window
+    const bool penalises_;
     TokenLog log_;
-    PenaltyCounts counts_;                // under the options outside of phases
-    std::vector<CountChange> uncounted_;  // to be applied to them
+    TokenCounter counter_;
     PhaseTrack phases_;
     std::unique_ptr<HistoryIndex> index_;  // null if no option needs one
   };

@@ -16,6 +16,24 @@ bool Listed(const LogitEdit& edit) { return edit.bias != 0 || (edit.flags & Logi
 
 }  // namespace
 
+void TokenCounter::Count(const CountChange& change) {
+  const size_t page = change.token / kPageTokens;
+  if (page >= pages_.size()) pages_.resize(page + 1);
+  if (pages_[page] == nullptr) {
+    pages_[page] = std::make_unique<Page>();
+    ++used_pages_;
+  }
+  TokenOccurrences& count = (*pages_[page])[change.token % kPageTokens];
+  const bool occurred = count.all() != 0;
+  count.in_prompt += static_cast<uint32_t>(change.in_prompt);
+  count.in_output += static_cast<uint32_t>(change.in_output);
+  size_ = size_ + (count.all() != 0 ? 1 : 0) - (occurred ? 1 : 0);
+}
+
+uint64_t TokenCounter::bytes() const {
+  return sizeof(*this) + pages_.capacity() * sizeof(pages_[0]) + used_pages_ * sizeof(Page);
+}
+
 LogitEdit MakeEdit(const PenaltyScope& scope, const PhaseOptions& options, const LogitEdit& listed,
                    TokenOccurrences count, double dry) {
   const uint32_t repeated = count.in_output + (scope.repetition_counts_prompt ? count.in_prompt : 0);
@@ -39,28 +57,6 @@ void SumChanges(std::vector<CountChange>* changes) {
     }
   }
   changes->resize(kept);
-}
-
-PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options) {
-  edits_.reserve(options.listed_edits.size());
-  for (const LogitEdit& edit : options.listed_edits) edits_.push_back(MakeEdit(scope, options, edit, {}));
-  counts_.resize(edits_.size());
-}
-
-PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const PenaltyCounts& other) {
-  auto listed = options.listed_edits.begin();
-  const auto push = [&](const LogitEdit& edit, TokenOccurrences count) {
-    edits_.push_back(MakeEdit(scope, options, edit, count));
-    counts_.push_back(count);
-  };
-  for (size_t i = 0; i < other.counts_.size(); ++i) {
-    const uint32_t token = other.edits_[i].token;
-    if (other.counts_[i].all() == 0) continue;  // only listed
-    for (; listed != options.listed_edits.end() && listed->token < token; ++listed) push(*listed, {});
-    const bool is_listed = listed != options.listed_edits.end() && listed->token == token;
-    push(is_listed ? *listed++ : LogitEdit{.token = token}, other.counts_[i]);
-  }
-  for (; listed != options.listed_edits.end(); ++listed) push(*listed, {});
 }
 
 void PenaltyCounts::Apply(const PenaltyScope& scope, const PhaseOptions& options, std::vector<CountChange>* changes) {

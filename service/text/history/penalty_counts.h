@@ -1,7 +1,10 @@
 // Counts of tokens in the scope of penalties and the logit edits that follow from them, kept incrementally.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/row.h"
@@ -30,6 +33,34 @@ struct CountChange {
 // Sorts the changes by token and makes one of those of a token. O(changes).
 void SumChanges(std::vector<CountChange>* changes);
 
+// Counts the tokens of a history while it is read. Not thread-safe. Memory is O(tokens that have come), and an address
+// for each page below the highest of them.
+class TokenCounter {
+ public:
+  // Lost occurrences have been counted before. O(1).
+  void Count(const CountChange& change);
+  // Calls take(token, count) for each token that occurs, in order.
+  template <typename Take>
+  void ForEach(Take take) const {
+    for (size_t page = 0; page < pages_.size(); ++page) {
+      for (size_t i = 0; pages_[page] && i < kPageTokens; ++i) {
+        const TokenOccurrences& count = (*pages_[page])[i];
+        if (count.all() != 0) take(static_cast<uint32_t>(page * kPageTokens + i), count);
+      }
+    }
+  }
+  size_t size() const { return size_; }
+  uint64_t bytes() const;
+
+ private:
+  static constexpr size_t kPageTokens = 64;
+  using Page = std::array<TokenOccurrences, kPageTokens>;
+
+  std::vector<std::unique_ptr<Page>> pages_;  // null where no token has come
+  size_t used_pages_ = 0;
+  size_t size_ = 0;  // tokens that occur
+};
+
 // Returns the edit of a token with the bias and ban of `listed` (its other fields are ignored), this count, and this
 // DRY term.
 kernels::LogitEdit MakeEdit(const PenaltyScope& scope, const PhaseOptions& options, const kernels::LogitEdit& listed,
@@ -39,10 +70,9 @@ kernels::LogitEdit MakeEdit(const PenaltyScope& scope, const PhaseOptions& optio
 // and options.
 class PenaltyCounts {
  public:
-  // Counts nothing.
-  PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options);
-  // Takes the counts of `other`, which are those of this scope, too. O(tokens).
-  PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const PenaltyCounts& other);
+  // Takes counts of this scope: a TokenCounter's, or PenaltyCounts under other options. O(tokens).
+  template <typename Counts>
+  PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const Counts& counted);
 
   // Applies the changes and empties their list. O(changes * log tokens) if no token comes or goes, else O(tokens), too.
   void Apply(const PenaltyScope& scope, const PhaseOptions& options, std::vector<CountChange>* changes);
@@ -50,6 +80,14 @@ class PenaltyCounts {
   // Sorted by token; counts() is parallel, zero for tokens that are only listed.
   const std::vector<kernels::LogitEdit>& edits() const { return edits_; }
   const std::vector<TokenOccurrences>& counts() const { return counts_; }
+  // Calls take(token, count) for each token that occurs, in order.
+  template <typename Take>
+  void ForEach(Take take) const {
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i].all() != 0) take(edits_[i].token, counts_[i]);
+    }
+  }
+  size_t size() const { return edits_.size(); }
   TokenOccurrences count(uint32_t token) const;
 
   uint64_t bytes() const;
@@ -61,5 +99,22 @@ class PenaltyCounts {
   std::vector<kernels::LogitEdit> edits_;
   std::vector<TokenOccurrences> counts_;
 };
+
+template <typename Counts>
+PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const Counts& counted) {
+  edits_.reserve(options.listed_edits.size() + counted.size());
+  counts_.reserve(edits_.capacity());
+  auto listed = options.listed_edits.begin();
+  const auto push = [&](const kernels::LogitEdit& edit, TokenOccurrences count) {
+    edits_.push_back(MakeEdit(scope, options, edit, count));
+    counts_.push_back(count);
+  };
+  counted.ForEach([&](uint32_t token, TokenOccurrences count) {
+    for (; listed != options.listed_edits.end() && listed->token < token; ++listed) push(*listed, {});
+    const bool is_listed = listed != options.listed_edits.end() && listed->token == token;
+    push(is_listed ? *listed++ : kernels::LogitEdit{.token = token}, count);
+  });
+  for (; listed != options.listed_edits.end(); ++listed) push(*listed, {});
+}
 
 }  // namespace sortition::service

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "service/text/history/penalty_counts.h"
 #include "service/text/history/token_log.h"
@@ -24,6 +23,6 @@ inline CountChange ChangeOf(uint32_t prompt_length, uint32_t position, uint32_t 
 }
 
 // Counts a history. `log` keeps all of its tokens, or at least the scope's window. Empty if no penalty is on.
-std::vector<CountChange> CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
+TokenCounter CountScope(const SequenceSpec& spec, uint32_t prompt_length, const TokenLog& log);
 
 }  // namespace sortition::service
