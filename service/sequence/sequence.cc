@@ -62,6 +62,7 @@ Refusal Sequence::Superseded(std::string field) const {
 std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& owner,
                                                            std::shared_ptr<const SequenceSpec> spec,
                                                            std::unique_ptr<Text>* replayed) {
+  std::unique_ptr<Text> replaced;  // destroyed after the lock's release, as the former spec is
   absl::MutexLock lock(&mutex_);
   if (retired_) return NoHistory("open.history");
   const bool raised = owner.epoch > owner_.epoch;
@@ -77,13 +78,10 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
     state_->Revert(in_flight_->undo);
     in_flight_.reset();
   }
-  if (replayed != nullptr) {
-    state_ = std::move(*replayed);
-  } else if (state_ && !SameState(*spec, *spec_)) {
-    state_.reset();
-  }
+  if (replayed != nullptr || (state_ && !SameState(*spec, *spec_))) replaced = std::move(state_);
+  if (replayed != nullptr) state_ = std::move(*replayed);
   if (replayed != nullptr || !state_ || *spec != *spec_) last_.reset();
-  spec_ = std::move(spec);
+  spec_.swap(spec);
   spec_bytes_ = spec_->bytes();
   if (!state_) return NoHistory("open.history");
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};
@@ -205,32 +203,30 @@ std::variant<std::unique_ptr<Text>, Refusal> Sequence::Fork(const SequenceOwner&
 }
 
 std::optional<Refusal> Sequence::RetireUpTo(uint64_t epoch) {
+  std::unique_ptr<Text> state;
   absl::MutexLock lock(&mutex_);
   if (owner_.epoch > epoch) {
     Refusal refusal = Superseded("close.epoch");
     refusal.limit = absl::StrCat(">= ", owner_.epoch);
     return refusal;
   }
-  RetireLocked();
+  state = RetireLocked();
   return std::nullopt;
 }
 
 bool Sequence::RetireIfIdle(std::unique_ptr<Text>* state) {
   if (!mutex_.TryLock()) return false;
   const bool is_idle = !in_flight_;
-  if (is_idle) {
-    *state = std::move(state_);
-    RetireLocked();
-  }
+  if (is_idle) *state = RetireLocked();
   mutex_.Unlock();
   return is_idle;
 }
 
-void Sequence::RetireLocked() {
+std::unique_ptr<Text> Sequence::RetireLocked() {
   retired_ = true;
-  state_.reset();
   in_flight_.reset();
   last_.reset();
+  return std::move(state_);
 }
 
 bool Sequence::retired() const {

@@ -91,7 +91,8 @@ class Sequence {
   uint64_t bytes() const;
 
  private:
-  void RetireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns what was the state. To destroy one takes long, and is done after the lock's release.
+  std::unique_ptr<Text> RetireLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Refusal Superseded(std::string field) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Refusal> CheckRewrites(const StepIntent& intent, Bill* bill) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <numeric>
+
 #include "absl/strings/str_cat.h"
+#include "service/text/text.h"
 
 namespace sortition::service::cost_test {
 namespace {
@@ -44,6 +48,29 @@ TEST(BillTest, ShortMessageGetsShortAnswer) {
   EXPECT_FALSE(bill.TakeNames(61)) << "16 for each byte";
   EXPECT_TRUE(bill.TakeNames(60));
   EXPECT_FALSE(bill.TakeNames(1));
+}
+
+// Returns a spec of a text whose penalties count it.
+std::shared_ptr<SequenceSpec> PenalisingSpec() {
+  auto spec = std::make_shared<SequenceSpec>();
+  spec->vocabulary = spec->live_vocabulary = 1000;
+  spec->presence_penalty = 0.5f;
+  return spec;
+}
+
+TEST(ForkCost, CountsArePricedOnlyIfTheyAreCopied) {
+  constexpr uint32_t kDifferent = 800;
+  std::vector<uint32_t> tokens(kDifferent);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto parent = Text::Build(PenalisingSpec(), tokens, 0, 1000);
+  const auto sibling = PenalisingSpec();
+  sibling->seed = 2;
+  EXPECT_EQ(parent->ForkCost(*sibling, kDifferent), 0u);
+  EXPECT_EQ(parent->ForkCost(*sibling, kDifferent - 3), 3 * price::kFoundEdit) << "tokens that are cut off";
+  const auto other = PenalisingSpec();
+  other->presence_penalty = 0.25f;
+  EXPECT_EQ(parent->ForkCost(*other, kDifferent), kDifferent * price::kFoundEdit);
+  EXPECT_EQ(parent->ForkCost(*sibling, 100), 100 * price::kRewrittenToken) << "counted anew, which takes less";
 }
 
 }  // namespace

@@ -347,6 +347,32 @@ TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
   EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
 }
 
+// To destroy a long history takes long, and others wait for the lock meanwhile.
+TEST_F(SequenceRules, StateIsDestroyedOutsideOfTheLock) {
+  for (const auto end :
+       {+[](Sequence&sequence, std::unique_ptr<Text> other) {
+          EXPECT_EQ(sequence.TakeOver({11, 2}, Spec(), &other).index(), 0u);
+        },
+        +[](Sequence&sequence, std::unique_ptr<Text>) {
+          auto spec = Spec();
+          spec->seed = 1;
+          EXPECT_EQ(sequence.TakeOver({11, 2}, spec, nullptr).index(), 1u);
+        },
+        +[](Sequence&sequence, std::unique_ptr<Text>) { EXPECT_FALSE(sequence.RetireUpTo(UINT64_MAX).has_value()); }}) {
+    Sequence sequence(owner_, spec_, kKept);
+    bool is_free = false;
+    std::unique_ptr<Text> rest;
+    std::shared_ptr<const SequenceSpec> spec(new SequenceSpec(*spec_), [&](const SequenceSpec* gone) {
+      is_free = sequence.RetireIfIdle(&rest);
+      delete gone;
+    });
+    auto state = Text::Build(std::move(spec), std::vector<uint32_t>{1, 2, 3}, 3, kKept);
+    EXPECT_EQ(sequence.TakeOver(owner_, spec_, &state).index(), 0u);
+    end(sequence, Prompt());
+    EXPECT_TRUE(is_free);
+  }
+}
+
 TEST_F(SequenceRules, RetiredSequenceAsksForReplay) {
   const RowResult first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
