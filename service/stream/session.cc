@@ -55,7 +55,6 @@ void Session::OnRejectedFrame(const Refusal& refusal) {
 
 void Session::BeginFrame(Frame frame, Submitter thread) {
   ++messages_;
-  EndPause();
   const v1::StreamRequest& message = frame.message;
   DropIgnored(&frame);
   std::optional<Refusal> refusal = CheckFrame(frame, engine_.limits());
@@ -79,7 +78,8 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
       if (sequences_.has_pieces()) {
         google::protobuf::RepeatedField<uint32_t>().Swap(
             frame.message.mutable_open()->mutable_history()->mutable_tokens());
-        return TakePieces(std::move(frame.message));
+        open_in_pieces_ = std::move(frame.message);
+        return Continue();
       }
       break;
     case v1::StreamRequest::kStep:
@@ -109,18 +109,13 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
   if (refusal) Refuse(message, *refusal);
 }
 
-void Session::TakePieces(v1::StreamRequest message) {
-  message_in_pieces_ = std::move(message);
-  Continue();
-}
-
 void Session::Continue() {
-  EndPause();
+  stream_->pause = absl::ZeroDuration();
   if (steps_.has_pieces()) return steps_.TakePiece();
   if (!sequences_.has_pieces()) return;
   const auto refusal = sequences_.TakePiece();
-  if (refusal) Refuse(*message_in_pieces_, *refusal);
-  if (!sequences_.has_pieces()) message_in_pieces_.reset();
+  if (refusal) Refuse(*open_in_pieces_, *refusal);
+  if (!sequences_.has_pieces()) open_in_pieces_.reset();
 }
 
 // The welcome has the fields of the hello, every other message a notice before its answer.

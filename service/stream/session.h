@@ -4,7 +4,6 @@
 // (client/cpp). Sequences, steps and shards are other classes of this folder; a step that runs may outlive the session.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -55,7 +54,7 @@ class Session {
   bool WantsFrames() const { return stream_->window->WantsFrames(); }
 
   // Returns the pause before the shell calls Continue, for the sake of other streams. Same rules as OnFrame.
-  absl::Duration back_off() const { return std::max(sequences_.pause(), steps_.pause()); }
+  absl::Duration back_off() const { return stream_->pause; }
 
   // True if every step of this stream is answered and every answer has left. Thread-safe.
   bool Idle() const { return stream_->window->Idle(); }
@@ -77,12 +76,6 @@ class Session {
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);
   std::optional<Refusal> OnBringAnswer(v1::BringAnswer bring, uint64_t bytes);
   void OnCancel(const v1::CancelStep& cancel);
-  void EndPause() {
-    sequences_.EndPause();
-    steps_.EndPause();
-  }
-  // Ends OnOpen. While pieces are left, keeps `message` without its tokens.
-  void TakePieces(v1::StreamRequest message);
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   // A step that was refused before it was charged to the window.
   void RefuseStep(uint64_t batch_id, const Refusal& refusal);
@@ -96,8 +89,8 @@ class Session {
   std::optional<IgnoredFields> ignored_fields_;  // if the worker requested it
   std::vector<std::string> ignored_in_hello_;
   uint64_t messages_ = 0;
-  std::optional<v1::StreamRequest> message_in_pieces_;
-  std::shared_ptr<MemoryConnection> memory_;  // has the regions that steps may name; null if none
+  std::optional<v1::StreamRequest> open_in_pieces_;  // without its tokens
+  std::shared_ptr<MemoryConnection> memory_;         // has the regions that steps may name; null if none
   StreamSequences sequences_;
   UploadedMasks masks_;
   ShardAssembler shards_;

@@ -145,7 +145,7 @@ void StepRunner::TakePiece() {
     engine_.ledger().Add(work);
     return pieces_.reset();
   }
-  pause_ = engine_.ledger().SpendPiece(work);
+  stream_->pause = engine_.ledger().SpendPiece(work);
   step.thread = Submitter::kBusy;
 }
 

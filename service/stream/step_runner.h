@@ -11,7 +11,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "service/batch/batcher.h"
 #include "service/client_accounts.h"
 #include "service/engine.h"
@@ -53,9 +52,6 @@ class StepRunner {
   // is false.
   bool has_pieces() const { return pieces_.has_value(); }
   void TakePiece();
-  // Returns the pause before the next call, for the sake of other streams.
-  absl::Duration pause() const { return pause_; }
-  void EndPause() { pause_ = absl::ZeroDuration(); }
 
  private:
   // Checks what all rows share, and sets the message's shape. `*ready` is set if the logits are not there yet.
@@ -105,7 +101,6 @@ class StepRunner {
   const UploadedMasks& masks_;
   ShardAssembler& shards_;
   std::optional<StepInPieces> pieces_;
-  absl::Duration pause_ = absl::ZeroDuration();
 };
 
 }  // namespace sortition::service

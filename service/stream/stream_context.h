@@ -38,7 +38,7 @@ class SessionSink {
 
 class StepMessage;
 
-// Thread-safe, except `worker_session`.
+// Thread-safe, except `worker_session` and `pause`.
 class StreamContext {
  public:
   StreamContext(const Limits& limits, std::string tenant_name, std::shared_ptr<SessionSink> sink);
@@ -47,6 +47,8 @@ class StreamContext {
   const QueueOwner owner;  // devices are shared out by it
   const std::shared_ptr<StreamWindow> window;
   std::string worker_session;  // set by the hello, before the first step; constant afterwards
+  // Before the rest of a message, for the sake of other streams. For the session's thread.
+  absl::Duration pause = absl::ZeroDuration();
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
   // Returns the owner of a checkpoint. The caller sets its identity, which is the spec's.

@@ -87,7 +87,7 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
   const uint64_t work = price::kRewrittenToken * RewriteTimes(*request.spec) * count;
   engine_.ledger().Add(work);
   // The histories of one stream take less than half of a thread.
-  if (piece.continues || count > Ledger::kShortHistory) pause_ = absl::Nanoseconds(work);
+  if (piece.continues || count > Ledger::kShortHistory) stream_->pause = absl::Nanoseconds(work);
   auto added = partial_histories_.Add(owner(), &request, engine_.batcher().queued_rows() > 0);
   if (auto* refusal = std::get_if<Refusal>(&added)) return std::move(*refusal);
   auto history = std::move(std::get<std::unique_ptr<Text::Builder>>(added));

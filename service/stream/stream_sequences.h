@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/time/time.h"
 #include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
@@ -43,9 +42,6 @@ class StreamSequences {
   // True after OnOpen while pieces are left. The caller then calls only TakePiece until it is false.
   bool has_pieces() const { return open_ != nullptr; }
   std::optional<Refusal> TakePiece();
-  // Returns the pause before the next call, for the sake of other streams.
-  absl::Duration pause() const { return pause_; }
-  void EndPause() { pause_ = absl::ZeroDuration(); }
 
   // The message was refused. Pieces of its history that follow are not looked at, since it has one answer.
   void Skip(const v1::StreamRequest& message);
@@ -86,7 +82,6 @@ class StreamSequences {
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
   ClientAccount& account_;
-  absl::Duration pause_ = absl::ZeroDuration();
   std::unique_ptr<OpenInPieces> open_;
   StreamMemory memory_;
   Sequences sequences_;  // by request_id
