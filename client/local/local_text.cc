@@ -36,11 +36,6 @@ Workspace& ThreadWorkspace() {
   return workspace;
 }
 
-template <typename T>
-std::span<const T> ToSpan(const google::protobuf::RepeatedField<T>& list) {
-  return {list.data(), static_cast<size_t>(list.size())};
-}
-
 void TakeDrafts(const Drafts& drafts, service::RowAsk* ask) {
   const bool is_tree = !drafts.parents.empty();
   ask->task = is_tree ? service::RowAsk::Task::kVerifyTree : service::RowAsk::Task::kVerifyDraft;
@@ -49,9 +44,7 @@ void TakeDrafts(const Drafts& drafts, service::RowAsk* ask) {
   ask->mode = service::ToMode(drafts.mode);
   if (is_tree) ask->sampling = service::ToSampling(drafts.sampling);
   if (drafts.probabilities != nullptr) ask->draft_row = 0;
-  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities) {
-    ask->sparse.push_back({ToSpan(sparse.tokens()), ToSpan(sparse.probabilities())});
-  }
+  for (const auto& sparse : drafts.sparse_probabilities) ask->sparse.push_back(service::ToAsk(sparse));
   ask->return_probabilities = drafts.return_probabilities;
 }
 

@@ -294,9 +294,7 @@ void TakeDrafts(const Drafts& drafts, RowAsk* ask) {
   ask->mode = ToMode(drafts.mode());
   ask->return_probabilities = drafts.return_probabilities();
   if (drafts.has_draft_row()) ask->draft_row = drafts.draft_row();
-  for (const v1::SparseProbabilities& sparse : drafts.sparse_probabilities()) {
-    ask->sparse.push_back({ToSpan(sparse.tokens()), ToSpan(sparse.probabilities())});
-  }
+  for (const auto& sparse : drafts.sparse_probabilities()) ask->sparse.push_back(service::ToAsk(sparse));
   for (const v1::RowMask& mask : drafts.masks()) ask->masks.push_back(ToAsk(mask));
 }
 
@@ -326,6 +324,10 @@ RowAsk::Sampling ToSampling(v1::DraftSampling sampling) {
     default:
       return RowAsk::Sampling::kUnset;
   }
+}
+
+SparseAsk ToAsk(const v1::SparseProbabilities& sparse) {
+  return {ToSpan(sparse.tokens()), ToSpan(sparse.probabilities())};
 }
 
 std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::span<const Payload> payloads,

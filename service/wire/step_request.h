@@ -70,6 +70,9 @@ std::variant<StepShape, Refusal> ParseStepShape(const v1::Step& message, std::sp
 RowAsk::Mode ToMode(v1::VerifyMode mode);
 RowAsk::Sampling ToSampling(v1::DraftSampling sampling);
 
+// Refers to the message.
+SparseAsk ToAsk(const v1::SparseProbabilities& sparse);
+
 // Returns the ask of row `index` of a step. Refers to the message, which holds nothing unknown.
 RowAsk ToAsk(const v1::StepRow& row, uint32_t index);
 
