@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,7 +45,7 @@ struct Scenario {
   std::string_view name;
   std::string_view what;
   // Attacks until GoesOn() is false, or ends earlier. Blocks.
-  Traffic (*run)(const Attacked& attacked);
+  std::function<Traffic(const Attacked& attacked)> run;
 };
 
 std::span<const Scenario> WorkerScenarios();

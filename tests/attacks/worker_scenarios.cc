@@ -55,6 +55,49 @@ ListedRow ListRow(uint32_t count) {
   return listed;
 }
 
+void SetPenalties(v1::SamplingParameters* parameters) {
+  parameters->set_repetition_penalty(1.1f);
+  parameters->set_frequency_penalty(0.1f);
+}
+
+template <uint32_t kSize>
+void SetNgrams(v1::SamplingParameters* parameters) {
+  parameters->set_no_repeat_ngram_size(kSize);
+}
+
+void SetAskedIds(v1::SamplingParameters* parameters) {
+  parameters->mutable_raw_logprobs();
+  for (uint32_t id = 0; id < kAskedIds; ++id) parameters->add_logprob_token_ids(id);
+}
+
+void SetHeldBackStops(v1::SamplingParameters* parameters) {
+  for (uint32_t id = 0; id < kListed; ++id) parameters->add_stop_token_ids(id);
+  parameters->set_min_tokens(100'000);
+}
+
+void SetBiases(v1::SamplingParameters* parameters) {
+  for (uint32_t id = 0; id < kListed; ++id) {
+    v1::LogitBias& bias = *parameters->add_logit_bias();
+    bias.set_token(kWide - 1 - id);
+    bias.set_bias(0.5f);
+  }
+}
+
+// Token 1 begins it, and token 2 ends it.
+void SetPhase(v1::SamplingParameters* parameters) {
+  parameters->set_frequency_penalty(0.1f);
+  v1::Phase& phase = *parameters->add_phases();
+  phase.add_begin(1);
+  phase.add_end(2);
+  phase.mutable_parameters()->set_frequency_penalty(0.2f);
+}
+
+std::vector<uint32_t> Alternating() {
+  std::vector<uint32_t> drafts;
+  for (uint32_t i = 0; i < kDrafted; ++i) drafts.push_back(1 + i % 2);
+  return drafts;
+}
+
 // A text of `tokens` different tokens.
 v1::OpenSequence MakeText(const std::string& id, uint32_t tokens, const Parameters& set) {
   v1::OpenSequence open = testing::MakeOpen(id, 1, kWide);
@@ -218,6 +261,8 @@ struct StepAttack {
   std::function<void(v1::StepRow*)> change = nullptr;
 };
 
+using ScenarioRun = std::function<Traffic(const Attacked&)>;
+
 Traffic RunSteps(const StepAttack& attack, const Attacked& attacked) {
   const ListedRow listed = ListRow(attack.listed);
   Assailant assailant(attacked);
@@ -239,22 +284,27 @@ Traffic RunSteps(const StepAttack& attack, const Attacked& attacked) {
   return assailant.traffic();
 }
 
-Traffic RunOpens(uint32_t tokens, const Parameters& parameters, const Attacked& attacked) {
-  Assailant assailant(attacked);
-  const v1::OpenSequence open = MakeText("text", tokens, parameters);
-  while (assailant.GoesOn()) {
-    assailant.Open(open);
-    assailant.Close("text");
-  }
-  return assailant.traffic();
+ScenarioRun Steps(StepAttack attack) {
+  return [attack = std::move(attack)](const Attacked& attacked) { return RunSteps(attack, attacked); };
+}
+
+ScenarioRun Opens(uint32_t tokens, const Parameters& parameters) {
+  return [=](const Attacked& attacked) {
+    Assailant assailant(attacked);
+    const v1::OpenSequence open = MakeText("text", tokens, parameters);
+    while (assailant.GoesOn()) {
+      assailant.Open(open);
+      assailant.Close("text");
+    }
+    return assailant.traffic();
+  };
 }
 
 Traffic RunForks(const Attacked& attacked) {
-  const Parameters ngrams = [](auto* parameters) { parameters->set_no_repeat_ngram_size(3); };
   Assailant assailant(attacked);
-  assailant.Open(MakeText("parent", 300'000, ngrams));
+  assailant.Open(MakeText("parent", 300'000, SetNgrams<3>));
   while (assailant.GoesOn()) {
-    assailant.Fork("parent", MakeText("fork", 0, ngrams), 1);
+    assailant.Fork("parent", MakeText("fork", 0, SetNgrams<3>), 1);
     assailant.Close("fork");
   }
   return assailant.traffic();
@@ -297,114 +347,47 @@ Traffic RunRing(const Attacked& attacked) {
   return traffic;
 }
 
-void SetPenalties(v1::SamplingParameters* parameters) {
-  parameters->set_repetition_penalty(1.1f);
-  parameters->set_frequency_penalty(0.1f);
+std::vector<Scenario> MakeScenarios() {
+  const std::vector<uint32_t> drafts(kDrafted, 0);
+  const auto add_ban = [](v1::StepRow* row) { row->mutable_mask()->add_banned_tokens(7); };
+  return {
+      {"worker", "forks", "forks at position 1 of 300,000 different tokens, with n-grams", &RunForks},
+      {"worker", "ngram_drafts", "15 rows of 64 drafts, n-grams of 1, 100,000 different tokens",
+       Steps({.tokens = 100'000, .parameters = SetNgrams<1>, .drafts = drafts})},
+      {"worker", "stop_drafts", "15 rows of 64 drafts, 65,536 stop tokens that min_tokens holds back",
+       Steps({.parameters = SetHeldBackStops, .drafts = drafts})},
+      {"worker", "biased_bans", "15 rows, 65,536 biases, one banned token a row",
+       Steps({.parameters = SetBiases, .change = add_ban})},
+      {"worker", "forked_drafts", "15 rows of 64 drafts, penalties, forks of one text of 900,000 different tokens",
+       Steps({.tokens = 900'000, .parameters = SetPenalties, .forked = true, .drafts = drafts})},
+      {"worker", "forked_draft", "one row of 64 drafts, penalties, a fork of a text of 900,000 different tokens",
+       Steps({.rows = 1, .tokens = 900'000, .parameters = SetPenalties, .forked = true, .drafts = drafts})},
+      {"worker", "phase_drafts", "15 rows of 64 drafts by which a phase begins and ends, forks of 900,000 tokens",
+       Steps({.tokens = 900'000, .parameters = SetPhase, .forked = true, .drafts = Alternating()})},
+      {"worker", "penalty_opens", "openings of 900,000 different tokens with penalties", Opens(900'000, SetPenalties)},
+      {"worker", "ngram1_opens", "openings of 100,000 different tokens with n-grams of 1",
+       Opens(100'000, SetNgrams<1>)},
+      {"worker", "ngram_opens", "openings of 900,000 different tokens with n-grams", Opens(900'000, SetNgrams<3>)},
+      {"worker", "asked_ids", "128 rows of 4,096 listed tokens, with 1,000 ids asked for",
+       Steps({.rows = 128, .parameters = SetAskedIds, .listed = kKept, .asked = kRowAnswerBytes + kAskedIds * 8})},
+      {"worker", "named_tokens", "ten small rows whose refusals name 65,536 tokens each",
+       Steps({.rows = 10, .parameters = SetBiases, .listed = 1})},
+      {"worker", "receipts", "a row of 64 accepted drafts, and receipts of 4,096 kept tokens each",
+       Steps({.rows = 1,
+              .parameters = [](auto* parameters) { parameters->set_top_k(kKept); },
+              .listed = kKept,
+              .drafts = drafts,
+              .asked = kRowAnswerBytes + kKept * 8,
+              .receipts = true})},
+      {"worker", "ring", "16 drafts over a ring, repetition penalty, top-p, 60,000 different tokens", &RunRing},
+  };
 }
-
-void SetNgramsOf1(v1::SamplingParameters* parameters) { parameters->set_no_repeat_ngram_size(1); }
-
-void SetHeldBackStops(v1::SamplingParameters* parameters) {
-  for (uint32_t id = 0; id < kListed; ++id) parameters->add_stop_token_ids(id);
-  parameters->set_min_tokens(100'000);
-}
-
-void SetBiases(v1::SamplingParameters* parameters) {
-  for (uint32_t id = 0; id < kListed; ++id) {
-    v1::LogitBias& bias = *parameters->add_logit_bias();
-    bias.set_token(kWide - 1 - id);
-    bias.set_bias(0.5f);
-  }
-}
-
-// Token 1 begins it, and token 2 ends it.
-void SetPhase(v1::SamplingParameters* parameters) {
-  parameters->set_frequency_penalty(0.1f);
-  v1::Phase& phase = *parameters->add_phases();
-  phase.add_begin(1);
-  phase.add_end(2);
-  phase.mutable_parameters()->set_frequency_penalty(0.2f);
-}
-
-std::vector<uint32_t> Alternating() {
-  std::vector<uint32_t> drafts;
-  for (uint32_t i = 0; i < kDrafted; ++i) drafts.push_back(1 + i % 2);
-  return drafts;
-}
-
-const Scenario kWorkerScenarios[] = {
-    {"worker", "forks", "forks at position 1 of 300,000 different tokens, with n-grams", &RunForks},
-    {"worker", "ngram_drafts", "15 rows of 64 drafts, n-grams of 1, 100,000 different tokens",
-     [](const Attacked& attacked) {
-       return RunSteps({.tokens = 100'000, .parameters = SetNgramsOf1, .drafts = std::vector(kDrafted, 0u)}, attacked);
-     }},
-    {"worker", "stop_drafts", "15 rows of 64 drafts, 65,536 stop tokens that min_tokens holds back",
-     [](const Attacked& attacked) {
-       return RunSteps({.parameters = SetHeldBackStops, .drafts = std::vector(kDrafted, 0u)}, attacked);
-     }},
-    {"worker", "biased_bans", "15 rows, 65,536 biases, one banned token a row",
-     [](const Attacked& attacked) {
-       return RunSteps(
-           {.parameters = SetBiases, .change = [](v1::StepRow* row) { row->mutable_mask()->add_banned_tokens(7); }},
-           attacked);
-     }},
-    {"worker", "forked_drafts", "15 rows of 64 drafts, penalties, forks of one text of 900,000 different tokens",
-     [](const Attacked& attacked) {
-       return RunSteps(
-           {.tokens = 900'000, .parameters = SetPenalties, .forked = true, .drafts = std::vector(kDrafted, 0u)},
-           attacked);
-     }},
-    {"worker", "forked_draft", "one row of 64 drafts, penalties, a fork of a text of 900,000 different tokens",
-     [](const Attacked& attacked) {
-       return RunSteps({.rows = 1,
-                        .tokens = 900'000,
-                        .parameters = SetPenalties,
-                        .forked = true,
-                        .drafts = std::vector(kDrafted, 0u)},
-                       attacked);
-     }},
-    {"worker", "phase_drafts", "15 rows of 64 drafts by which a phase begins and ends, forks of 900,000 tokens",
-     [](const Attacked& attacked) {
-       return RunSteps({.tokens = 900'000, .parameters = SetPhase, .forked = true, .drafts = Alternating()}, attacked);
-     }},
-    {"worker", "penalty_opens", "openings of 900,000 different tokens with penalties",
-     [](const Attacked& attacked) { return RunOpens(900'000, SetPenalties, attacked); }},
-    {"worker", "ngram1_opens", "openings of 100,000 different tokens with n-grams of 1",
-     [](const Attacked& attacked) { return RunOpens(100'000, SetNgramsOf1, attacked); }},
-    {"worker", "ngram_opens", "openings of 900,000 different tokens with n-grams",
-     [](const Attacked& attacked) {
-       return RunOpens(
-           900'000, [](auto* parameters) { parameters->set_no_repeat_ngram_size(3); }, attacked);
-     }},
-    {"worker", "asked_ids", "128 rows of 4,096 listed tokens, with 1,000 ids asked for",
-     [](const Attacked& attacked) {
-       return RunSteps({.rows = 128,
-                        .parameters =
-                            [](auto* parameters) {
-                              parameters->mutable_raw_logprobs();
-                              for (uint32_t id = 0; id < kAskedIds; ++id) parameters->add_logprob_token_ids(id);
-                            },
-                        .listed = kKept,
-                        .asked = kRowAnswerBytes + kAskedIds * 8},
-                       attacked);
-     }},
-    {"worker", "named_tokens", "ten small rows whose refusals name 65,536 tokens each",
-     [](const Attacked& attacked) { return RunSteps({.rows = 10, .parameters = SetBiases, .listed = 1}, attacked); }},
-    {"worker", "receipts", "a row of 64 accepted drafts, and receipts of 4,096 kept tokens each",
-     [](const Attacked& attacked) {
-       return RunSteps({.rows = 1,
-                        .parameters = [](auto* parameters) { parameters->set_top_k(kKept); },
-                        .listed = kKept,
-                        .drafts = std::vector(kDrafted, 0u),
-                        .asked = kRowAnswerBytes + kKept * 8,
-                        .receipts = true},
-                       attacked);
-     }},
-    {"worker", "ring", "16 drafts over a ring, repetition penalty, top-p, 60,000 different tokens", &RunRing},
-};
 
 }  // namespace
 
-std::span<const Scenario> WorkerScenarios() { return kWorkerScenarios; }
+std::span<const Scenario> WorkerScenarios() {
+  static const auto* const scenarios = new std::vector<Scenario>(MakeScenarios());
+  return *scenarios;
+}
 
 }  // namespace sortition::attacks
