@@ -59,6 +59,7 @@ class Credit {
   ~Credit() {
     if (window_ != nullptr) window_->GiveBack(rows_, bytes_);
   }
+  uint64_t bytes() const { return bytes_; }
 
  private:
   std::shared_ptr<StreamWindow> window_;

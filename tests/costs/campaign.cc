@@ -29,7 +29,7 @@ int64_t AllowedBytes(const Measurement& measured, bool while_served) {
   const auto parsed = static_cast<int64_t>(measured.message_bytes);
   const auto positions = static_cast<int64_t>(measured.facts.positions);
   const int64_t charged = std::max<int64_t>(measured.charged_bytes, 0);
-  const int64_t served = while_served ? parsed + kPositionBytes * positions : 0;
+  const int64_t served = while_served ? parsed + measured.window_bytes + kPositionBytes * positions : 0;
   return kMostOfCharge * (charged + answers + served) + kFreeMemory;
 }
 

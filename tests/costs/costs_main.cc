@@ -9,6 +9,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/costs/campaign.h"
 
@@ -16,8 +17,7 @@ ABSL_FLAG(uint32_t, seconds, 120, "how long to run scenarios");
 ABSL_FLAG(uint64_t, seed, 1, "of the scenarios");
 ABSL_FLAG(uint64_t, work, 1 << 21, "the most tokens of a scenario's history, and its most rows times listed tokens");
 ABSL_FLAG(std::string, plant, "none",
-          "a cause to model: inserted-counts, searching-follower, free-fork, early-look-ahead, merged-bans, "
-          "tenth-price, recounted-phases");
+          absl::StrCat("a cause to model: ", absl::StrJoin(sortition::costs::kPlantNames, ", ")));
 ABSL_FLAG(std::vector<std::string>, with, {}, "options that each scenario has, such as phases.end,mask.banned_tokens");
 ABSL_FLAG(std::string, json, "", "File for the results; empty = none");
 

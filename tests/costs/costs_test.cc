@@ -57,7 +57,7 @@ TEST(Costs, EveryFieldOfTheContractIsSent) {
   const CampaignResult result = RunCampaign(options);
   for (const std::string& field : fields) {
     if (kNotSent.contains(field) || absl::StartsWith(field, "google.protobuf.")) continue;
-    EXPECT_TRUE(result.sent.contains(field)) << field << ": let tests/costs/run.cc set it";
+    EXPECT_TRUE(result.sent.contains(field)) << field << ": let tests/costs/messages.cc set it";
   }
 }
 

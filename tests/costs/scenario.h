@@ -49,6 +49,13 @@ struct Scenario {
 
   std::string_view kind_name() const { return kKindNames[static_cast<size_t>(kind)]; }
   bool Has(std::string_view option) const { return options.contains(std::string(option)); }
+  bool verifies() const { return kind == Kind::kVerifyDraft || kind == Kind::kVerifyTree; }
+  bool is_step() const { return verifies() || kind == Kind::kDraw || kind == Kind::kScore || kind == Kind::kRetry; }
+  bool is_stateful() const { return Has("history"); }
+  bool is_compact() const { return is_step() && Has("compact"); }
+  bool penalises() const {
+    return is_stateful() && (Has("repetition_penalty") || Has("frequency_penalty") || Has("presence_penalty"));
+  }
   // At least 1.
   uint64_t Size(std::string_view name) const;
   std::string Text() const;

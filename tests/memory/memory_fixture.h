@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cstring>
 #include <memory>
@@ -11,42 +10,16 @@
 #include <variant>
 
 #include "service/memory/region_table.h"
+#include "tests/support/client_region.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
 
 namespace sortition::service {
 
-// A region as its client maps it.
-struct ClientRegion {
-  ClientRegion(MemoryConnection* connection, uint64_t bytes) {
-    auto made = connection->Register(bytes);
-    auto& registered = std::get<MemoryConnection::Registered>(made);
-    id = registered.id;
-    size = registered.bytes;
-    data = static_cast<std::byte*>(
-        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, registered.descriptor.get(), 0));
-  }
-  ~ClientRegion() { munmap(data, size); }
-
-  void Write(uint64_t offset, std::string_view bytes) { std::memcpy(data + offset, bytes.data(), bytes.size()); }
-
-  uint64_t id = 0;
-  uint64_t size = 0;
-  std::byte* data = nullptr;
-};
-
-inline void SetRegion(uint64_t id, uint64_t offset, uint64_t length, v1::TensorSource* source) {
-  source->mutable_region()->set_region_id(id);
-  source->mutable_region()->set_offset(offset);
-  source->mutable_region()->set_length(length);
-}
-
-inline v1::StreamRequest Attach(const MemoryConnection& connection) {
-  v1::StreamRequest message;
-  message.mutable_attach_memory()->set_token(connection.token());
-  return message;
-}
+using testing::Attach;
+using testing::ClientRegion;
+using testing::SetRegion;
 
 inline std::shared_ptr<MemoryConnection> Connect(service::Engine* engine) {
   return std::get<std::shared_ptr<MemoryConnection>>(engine->regions().Connect([] {}));

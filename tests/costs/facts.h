@@ -1,0 +1,40 @@
+// Facts of a scenario's messages, and causes of unbounded costs that are modelled by them.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/costs/messages.h"
+#include "tests/costs/scenario.h"
+
+namespace sortition::costs {
+
+struct Facts {
+  uint64_t positions = 0;    // of all rows of the measured message
+  uint64_t edits = 0;        // that a sequence lists, and counts
+  uint64_t history = 0;      // tokens
+  uint64_t distinct = 0;     // of them
+  uint64_t asked_bytes = 0;  // of an answer with all that the options ask for
+};
+
+Facts FactsOf(const Scenario& scenario, const Messages& messages);
+
+// A cause of an unbounded cost, modelled: before the session gets the message, the thread is busy for as long as the
+// cause would take, by the scenario's true sizes.
+enum class Plant : uint8_t {
+  kNone,
+  kInsertedCounts,     // each new token of a history moves the counts of half of the others
+  kSearchingFollower,  // each token that is appended or looked ahead to searches the history from its beginning
+  kFreeFork,           // a fork reads its history anew, and pays nothing
+  kEarlyLookAhead,     // a compact row's edits are made at every position before the row is looked at
+  kMergedBans,         // all edits are copied for each position that has bans
+  kTenthPrice,         // everything is done at a tenth of its price
+  kRecountedPhases,    // the history is counted anew for the phase of each draft
+};
+inline constexpr const char* kPlantNames[] = {"none",        "inserted-counts",  "searching-follower",
+                                              "free-fork",   "early-look-ahead", "merged-bans",
+                                              "tenth-price", "recounted-phases"};
+
+// Returns the nanoseconds that the cause would take.
+uint64_t WorkOf(Plant plant, const Scenario& scenario, const Messages& messages);
+
+}  // namespace sortition::costs

@@ -1,0 +1,84 @@
+// Makes the messages of a scenario, with its fields and of its sizes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "service/memory/region_table.h"
+#include "sortition/v1/sampling.pb.h"
+#include "tests/costs/scenario.h"
+#include "tests/support/client_region.h"
+
+namespace sortition::costs {
+
+using Request = v1::StreamRequest;
+
+class Messages {
+ public:
+  // `scenario` is not owned and outlives this.
+  explicit Messages(const Scenario& scenario);
+
+  const v1::SamplingParameters& parameters() const { return parameters_; }
+  uint32_t live_vocabulary() const { return live_; }
+  // Sequences, "s0" and so on. Steps have one row for each.
+  uint32_t rows() const { return rows_; }
+  uint32_t positions() const { return positions_; }  // of a row
+
+  Request Hello() const;
+  Request Open(const std::string& id, uint64_t epoch, bool has_history = true) const;
+  Request Fork(const std::string& id) const;
+  // `is_plain`: only a draw for each sequence.
+  Request Step(uint64_t batch_id, bool is_plain = false);
+  // One of the two shards of a step.
+  Request Shard(uint64_t batch_id, uint32_t index) const;
+  Request Close() const;
+  Request Upload() const;
+  Request Attach(std::shared_ptr<service::MemoryConnection> connection);
+  Request BringAnswer() const;
+
+  // Notes the place of the sequences, which later messages name. They have equal histories and draw equal tokens.
+  void NotePlace(const v1::OpenedState& state);
+  // Notes the checkpoints of a plain step's results, which the next step brings.
+  void NoteDrawn(const v1::StepResults& results);
+
+ private:
+  bool Has(std::string_view option) const { return scenario_.Has(option); }
+  uint32_t Size(std::string_view name, uint64_t most) const;
+  uint64_t Word(std::string_view key) const { return WordOf(scenario_.seed, key); }
+  bool has_probabilities() const { return Has("draft_row") || Has("sparse_probabilities"); }
+
+  void SetShape();
+  v1::OpenSequence Opening(const std::string& id, uint64_t epoch, bool has_history) const;
+  void AddLogits(uint32_t positions, bool is_plain, Request* request);
+  // Adds the tokens and logits of all compact rows. Returns the row that refers to them.
+  v1::CompactRow AddPairs(Request* request) const;
+  v1::RowMask Mask() const;
+  std::string MaskBytes() const { return std::string(uint64_t{(vocabulary_ + 31) / 32} * 4, '\xff'); }
+  // Sets a row's task and the options of a step.
+  void FillRow(v1::StepRow* row, Request* request) const;
+  void Rewrite(v1::StepRow* row) const;
+  void FillScore(v1::Score* score) const;
+  template <typename Verify>
+  void FillVerify(const v1::RowMask& mask, Verify* verify, Request* request) const;
+  int32_t ParentOf(uint32_t draft) const;
+  uint32_t CountDistributions() const;
+
+  const Scenario& scenario_;
+  v1::SamplingParameters parameters_;
+  uint32_t vocabulary_ = 1;
+  uint32_t live_ = 1;
+  uint32_t drafts_ = 1;
+  uint32_t positions_ = 1;
+  uint32_t rows_ = 1;
+  uint32_t position_ = 0;
+  uint64_t hash_ = 0;
+  uint64_t step_id_ = 1;
+  std::vector<std::string> checkpoints_;  // by row
+  std::shared_ptr<service::MemoryConnection> connection_;
+  std::optional<testing::ClientRegion> region_;
+};
+
+}  // namespace sortition::costs
