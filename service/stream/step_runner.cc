@@ -74,15 +74,24 @@ uint64_t MaskCost(const RowPlan& plan, const SequenceSpec& spec) {
   return cost;
 }
 
-// Says how the row's positions use their edits. Returns the price of those that it copies for bans if the sequence
-// keeps no state, which would take them.
-uint64_t SetEditsUse(const SequenceSpec& spec, RowPlan* plan) {
-  const bool bans =
-      std::ranges::any_of(plan->masks, [](const PositionMask& mask) { return !mask.banned_tokens.empty(); });
+// Edits that a row makes for its bans.
+struct BanEdits {
+  uint64_t bans = 0;    // one for each banned token at each position
+  uint64_t copies = 0;  // of the sequence's, if it keeps no state, which would take them
+
+  uint64_t Cost() const { return price::kFoundEdit * bans + price::kCopiedEdit * copies; }
+  uint64_t Bytes() const { return (bans + copies) * sizeof(kernels::LogitEdit); }
+};
+
+// Says how the row's positions use their edits.
+BanEdits SetEditsUse(const SequenceSpec& spec, RowPlan* plan) {
+  const uint64_t positions = plan->masks.size() == 1 ? plan->positions() : 1;  // of each mask
+  BanEdits edits;
+  for (const PositionMask& mask : plan->masks) edits.bans += positions * mask.banned_tokens.size();
   const bool in_turn = !plan->compact.empty();
-  plan->intent.edits_use = in_turn ? EditsUse::kInTurn : bans ? EditsUse::kChanged : EditsUse::kTogether;
-  if (!bans || spec.stateful()) return 0;
-  return price::kCopiedEdit * spec.listed_edits.size() * (in_turn ? 1 : plan->masks.size());
+  plan->intent.edits_use = in_turn ? EditsUse::kInTurn : edits.bans > 0 ? EditsUse::kChanged : EditsUse::kTogether;
+  if (edits.bans > 0 && !spec.stateful()) edits.copies = spec.listed_edits.size() * (in_turn ? 1 : plan->masks.size());
+  return edits;
 }
 
 // Returns the most memory of the kept sets and probabilities in the row's result.
@@ -304,8 +313,8 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
     }
     HashMasks(masks, spec.live_vocabulary, &plan);
   }
-  const uint64_t banned = SetEditsUse(spec, &plan);
-  if (!bill.Take(banned)) return too_much();
+  const BanEdits banned = SetEditsUse(spec, &plan);
+  if (!bill.Take(banned.Cost())) return too_much();
   auto answer = GrantRow(*sequence, plan, &bill);
   if (auto* refusal = std::get_if<Refusal>(&answer)) {
     // A replica that takes over many sequences tells each worker when its turn is.
@@ -322,7 +331,7 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
   const StepGrant& grant = std::get<StepGrant>(answer);
   uint64_t lists = MostListBytes(plan, spec);
   if (grant.views.size() > 1) lists += BytesAhead(grant.views, plan.intent.edits_use);
-  message.ChargeLists(lists + banned / price::kCopiedEdit * sizeof(kernels::LogitEdit));
+  message.ChargeLists(lists + banned.Bytes());
   granted->sequence = *sequence;
   granted->grant = std::move(std::get<StepGrant>(answer));
   return true;

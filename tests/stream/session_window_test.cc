@@ -93,6 +93,32 @@ TEST(SessionWindow, KeptSetsCountUntilTheyLeave) {
   EXPECT_TRUE(worker.session().WantsFrames());
 }
 
+// Each position of a row has its own edits for the row's bans.
+TEST(SessionWindow, BansCountAtEachPosition) {
+  constexpr uint32_t kDrafts = 3;
+  StepBuilder builder(1, kVocabulary);
+  v1::StepRow& row = builder.AddRow("s0", 1, 0, F32Peak(kVocabulary, 1));
+  for (uint32_t i = 0; i < kDrafts; ++i) {
+    builder.AddTensorRow(F32Peak(kVocabulary, 1));
+    row.mutable_verify_draft()->add_draft_tokens(1);
+  }
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+  for (const uint32_t token : {7u, 9u}) row.mutable_mask()->add_banned_tokens(token);
+  const v1::StreamRequest step = builder.Build();
+  const uint64_t bytes = step.ByteSizeLong() + 2 * (kDrafts + 1) * sizeof(kernels::LogitEdit);
+  for (const uint64_t more : {0, 1}) {
+    Limits limits;
+    limits.stream_unanswered_bytes = bytes + more;
+    TestEngine engine = TestEngine::OnFake(limits);
+    StreamWorker worker(engine.get());
+    OpenAll(&worker, 1);
+    worker.Send(step);
+    EXPECT_EQ(worker.session().WantsFrames(), more > 0);
+    engine.fake().FinishAll();
+    EXPECT_TRUE(worker.IsIdle());
+  }
+}
+
 TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
   const v1::StreamRequest step = Step(1, 3);
   Limits limits;
