@@ -33,34 +33,49 @@ int64_t AllowedBytes(const Measurement& measured, bool while_served) {
   return kMostOfCharge * (charged + answers + served) + kFreeMemory;
 }
 
+struct Excessive {
+  std::string text;
+  double of_bound = 0;
+};
+
 // Says how the measurement exceeds its bound; none if it does not.
-std::optional<std::string> Judge(Excess excess, const Measurement& measured) {
+std::optional<Excessive> Judge(Excess excess, const Measurement& measured) {
   if (!measured.is_measured) return std::nullopt;
+  const auto compare = [](double cost, double bound, std::string text) -> std::optional<Excessive> {
+    if (cost <= bound) return std::nullopt;
+    return Excessive{std::move(text), cost / bound};
+  };
+  const double price = double(measured.price);
+  const auto request = measured.request_bytes;
   switch (excess) {
     case Excess::kPrice:
-      if (measured.time <= kMostOfPrice * measured.price + kFreeTime) return std::nullopt;
-      return absl::StrFormat("%.3f ms, price %.3f ms", double(measured.time) / 1e6, double(measured.price) / 1e6);
+      return compare(double(measured.time), kMostOfPrice * price + kFreeTime,
+                     absl::StrFormat("%.3f ms, price %.3f ms", double(measured.time) / 1e6, price / 1e6));
     case Excess::kGrowth:
-      return std::nullopt;
+      break;
     case Excess::kWait:
-      if (measured.longest_call <= kMostWait) return std::nullopt;
-      return absl::StrFormat("a call of %.1f ms", double(measured.longest_call) / 1e6);
-    case Excess::kMemory:
-      if (measured.left_bytes > kMostOfCharge * measured.left_charged_bytes + kFreeMemory) {
-        return absl::StrFormat("%d bytes are left after the stream's end, %d are accounted", measured.left_bytes,
-                               measured.left_charged_bytes);
-      }
-      if (measured.kept_bytes > AllowedBytes(measured, false)) {
-        return absl::StrFormat("keeps %d bytes, %d are accounted", measured.kept_bytes, measured.charged_bytes);
-      }
-      if (measured.peak_bytes <= AllowedBytes(measured, true)) return std::nullopt;
-      return absl::StrFormat("holds up to %d bytes: request %d, %d when parsed, answers %d, accounted %d",
-                             measured.peak_bytes, measured.request_bytes, measured.message_bytes, measured.answer_bytes,
-                             measured.charged_bytes);
+      return compare(double(measured.longest_call), kMostWait,
+                     absl::StrFormat("a call of %.1f ms", double(measured.longest_call) / 1e6));
+    case Excess::kMemory: {
+      auto left =
+          compare(double(measured.left_bytes), double(kMostOfCharge * measured.left_charged_bytes + kFreeMemory),
+                  absl::StrFormat("%d bytes are left after the stream's end, %d are accounted", measured.left_bytes,
+                                  measured.left_charged_bytes));
+      if (left) return left;
+      auto kept =
+          compare(double(measured.kept_bytes), double(AllowedBytes(measured, false)),
+                  absl::StrFormat("keeps %d bytes, %d are accounted", measured.kept_bytes, measured.charged_bytes));
+      if (kept) return kept;
+      return compare(
+          double(measured.peak_bytes), double(AllowedBytes(measured, true)),
+          absl::StrFormat("holds up to %d bytes: request %d, %d when parsed, answers %d, accounted %d and %d",
+                          measured.peak_bytes, request, measured.message_bytes, measured.answer_bytes,
+                          measured.charged_bytes, measured.window_bytes));
+    }
     case Excess::kAnswer:
-      if (UnaskedBytes(measured) <= kMostOfRequest * measured.request_bytes) return std::nullopt;
-      return absl::StrFormat("request %d bytes, answers %d, asked for %d", measured.request_bytes,
-                             measured.answer_bytes, measured.facts.asked_bytes);
+      return compare(double(UnaskedBytes(measured)), double(kMostOfRequest * request),
+                     absl::StrFormat("request %d bytes, answers %d, asked for %d", request, measured.answer_bytes,
+                                     measured.facts.asked_bytes));
   }
   return std::nullopt;
 }
@@ -135,7 +150,7 @@ class Campaign {
       if (!FindAgain(scenario, still)) continue;
       if (IsWithoutPlant([&] { return still(scenario); })) continue;
       const Scenario small = Shrink(scenario, still);
-      if (const auto text = FindAgain(small, still)) Add({excess, small, *text});
+      if (const auto found = FindAgain(small, still)) Add({excess, small, found->text, found->of_bound});
     }
   }
 
@@ -150,13 +165,13 @@ class Campaign {
   }
 
   template <typename Still>
-  std::optional<std::string> FindAgain(const Scenario& scenario, Still still) {
-    std::optional<std::string> text;
+  std::optional<Excessive> FindAgain(const Scenario& scenario, Still still) {
+    std::optional<Excessive> found;
     for (int i = 0; i < kTimes; ++i) {
-      text = still(scenario);
-      if (!text) break;
+      found = still(scenario);
+      if (!found) break;
     }
-    return text;
+    return found;
   }
 
   // Leaves out options and halves sizes while the finding stays.

@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kMostTensorBytes = 12u << 20;
 constexpr uint64_t kMostKernelTokens = 1u << 23;  // of all rows
 constexpr uint32_t kMostSummed = 1u << 16;        // tokens of a row whose sums are stated
+constexpr uint32_t kMostFirst = 4096;             // of one that lists all of its tokens
 constexpr uint64_t kPairsOffset = 8;
 constexpr uint64_t kRegionOffset = 4096;  // of logits
 constexpr uint64_t kReadyOffset = 4;
@@ -188,13 +189,14 @@ v1::CompactRow Messages::AddPairs(Request* request) const {
   const auto logit_of = [&](uint32_t token) {
     return 10.0f - 20.0f * static_cast<float>(token) / static_cast<float>(live_);
   };
-  const uint32_t first = Size("compact.first", live_);
+  const bool is_whole = Has("compact.is_whole") && live_ <= kMostFirst;
+  const uint32_t first = is_whole ? live_ : Size("compact.first", live_);
   const uint32_t others = std::min(live_ - first, Size("compact.others", 4096));
   kernels::StatedRow row;
   for (uint32_t token = 0; token < first + others; ++token) {
     (token < first ? row.first : row.others).push_back({token, std::bit_cast<uint32_t>(logit_of(token))});
   }
-  row.is_whole = Has("compact.is_whole") && first == live_;
+  row.is_whole = is_whole;
   if ((Has("compact.unit_sum") || Has("compact.sum")) && live_ <= kMostSummed) {
     std::vector<float> values(live_);
     for (uint32_t token = 0; token < live_; ++token) values[token] = logit_of(token);

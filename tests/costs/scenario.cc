@@ -287,6 +287,9 @@ Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::s
   for (uint64_t i = 0; i < steps; ++i) {
     scenario.options.insert(std::string(kStepOptions[draws.Below(std::size(kStepOptions))]));
   }
+  for (const char* const option : {"compact.unit_sum", "compact.sum", "compact.is_whole"}) {
+    if (scenario.Has(option)) scenario.options.insert("compact");
+  }
   if (!draws.OneIn(4)) scenario.options.insert("history");
   for (const std::string& option : with) {
     if (std::ranges::find(paths, option) != paths.end()) {
