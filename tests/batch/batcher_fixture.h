@@ -49,6 +49,11 @@ class BatcherTest : public ::testing::Test {
   void Submit(const std::shared_ptr<RecordingStep>& step, uint32_t first, uint32_t count) {
     EXPECT_FALSE(batcher().Submit(step, RowsAt(first, count)).has_value());
   }
+  std::shared_ptr<RecordingStep> SubmitRows(std::vector<QueuedRow> rows, Submitter from = Submitter::kBusy) {
+    auto step = Step();
+    EXPECT_FALSE(batcher().Submit(step, std::move(rows), from).has_value());
+    return step;
+  }
 
   Limits limits_;
   testing::FakeClock clock_;

@@ -36,10 +36,11 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+constexpr char kMetrics[] = "--metrics_listen=127.0.0.1:0";
+
 // With `more` after them, which so goes before them.
-std::vector<std::string> Arguments(const std::vector<std::string>& after = {}) {
-  std::vector<std::string> more = {"--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1"};
-  more.insert(more.end(), after.begin(), after.end());
+std::vector<std::string> Arguments(std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"--listen=127.0.0.1:0", "--metrics_listen=", "--cpu_threads=1"});
   return more;
 }
 
@@ -51,6 +52,12 @@ std::shared_ptr<grpc::Channel> Connect(
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetSslTargetNameOverride("localhost");
   return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+bool Answers(const std::shared_ptr<grpc::Channel>& channel,
+             const std::string& method = "/grpc.health.v1.Health/Check") {
+  std::string response;
+  return CallRaw(*channel, method, "", &response).ok();
 }
 
 // protobuf reports text that is not UTF-8 by itself; once it did so past the log.
@@ -68,7 +75,7 @@ TEST(ProcessTest, ProtobufLogsAreJsonLines) {
 TEST(ProcessTest, IdleMetricsConnectionsHoldUpNoStop) {
   constexpr absl::Duration kMostStop = absl::Seconds(10);
   constexpr int kConnections = 20;  // more than are taken at once
-  ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--cpu_threads=1"}, {}, 0});
+  ServerProcess process({Arguments({kMetrics}), {}, 0});
   const std::string metrics = process.Serving("metrics");
   std::vector<int> connections;
   for (int i = 0; i < kConnections; ++i) {
@@ -143,8 +150,7 @@ TEST(ProcessTest, AbsentDeviceIsLoggedOthersServe) {
 }
 
 TEST(ProcessTest, AbsentDeviceIsAMetric) {
-  ServerProcess process(
-      {{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--devices=cuda:no-such,vulkan:no-such,cpu"}, {}, 0});
+  ServerProcess process({Arguments({kMetrics, "--devices=cuda:no-such,vulkan:no-such,cpu"}), {}, 0});
   const std::string metrics = HttpGet(process.Serving("metrics"), "/metrics");
   for (const char* sample : {
            "{device=\"cuda:no-such\",state=\"missing\"} 1",
@@ -164,19 +170,8 @@ TEST(ProcessTest, NoDevicePreventsServing) {
   EXPECT_THAT(process.lines().back(), HasSubstr("--devices: none of them is present"));
 }
 
-// Returns the number of refusals that a server has counted for this reason.
-int Refusals(const std::string& metrics_address, const std::string& reason) {
-  const std::string metrics = HttpGet(metrics_address, "/metrics");
-  const std::string sample = absl::StrCat("\nsortition_errors_total{reason=\"", reason, "\"} ");
-  const size_t at = metrics.find(sample);
-  int count = -1;
-  if (at != std::string::npos) count = std::atoi(metrics.c_str() + at + sample.size());
-  return count;
-}
-
 TEST(ProcessTest, SecondSignalEndsAtOnce) {
-  ServerProcess process(
-      {{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--drain_grace=1h", "--stalled_write=1h"}, {}, 0});
+  ServerProcess process({Arguments({kMetrics, "--drain_grace=1h", "--stalled_write=1h"}), {}, 0});
   // A client that never reads keeps the drain waiting. It says no hello, so that every message is answered by a
   // refusal.
   TestStream stream(Connect(process.Serving("listen")));
@@ -188,10 +183,11 @@ TEST(ProcessTest, SecondSignalEndsAtOnce) {
   });
   // About 800 refusals fit the client's window; with 1500 some must be waiting.
   const std::string metrics = process.Serving("metrics");
+  const std::string refusals = "sortition_errors_total{reason=\"PROTOCOL_VIOLATION\"}";
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  while (Refusals(metrics, "PROTOCOL_VIOLATION") < 1500 && absl::Now() < deadline) {
+  while (Metric(metrics, refusals) < 1500 && absl::Now() < deadline) {
   }
-  EXPECT_GE(Refusals(metrics, "PROTOCOL_VIOLATION"), 1500);
+  EXPECT_GE(Metric(metrics, refusals), 1500);
   EXPECT_EQ(HttpGet(metrics, "/health"), "serving\n");
   process.Signal(SIGINT);
   EXPECT_NE(process.AwaitEvent("drain"), "");
@@ -233,12 +229,9 @@ TEST(ProcessTest, StreamThreadsReadTheirSockets) {
   constexpr int kCalls = 200;
   ServerProcess process({Arguments(), {}, 0});
   const auto channel = Connect(process.Serving("listen"));
-  std::string response;
-  ASSERT_TRUE(CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok());
+  ASSERT_TRUE(Answers(channel));
   const int before = WaitsOfPool(process.pid());
-  for (int i = 0; i < kCalls; ++i) {
-    ASSERT_TRUE(CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok());
-  }
+  for (int i = 0; i < kCalls; ++i) ASSERT_TRUE(Answers(channel));
   EXPECT_LT(WaitsOfPool(process.pid()) - before, kCalls / 2);
 }
 
@@ -268,17 +261,12 @@ TEST(ProcessTest, StartErrorsAreReported) {
       {{"--flagfile=/"}, {}, 2, "--flagfile: /: is no regular file"},
       {{absl::StrCat("--flagfile=", loop)}, {}, 2, "is named twice"},
       {{"--listen=unix:/no/such/folder/s"}, {}, 1, "/no/such/folder/s"},
-      {{"--tls_certificate=/no/such.pem", "--tls_key=/no/such.key"},
-       {},
-       1,
-       "--tls_certificate: /no/such.pem: cannot be read"},
+      {{"--tls_certificate=/no.pem", "--tls_key=/no.key"}, {}, 1, "--tls_certificate: /no.pem: cannot be read"},
   };
   for (const BadStart& start : starts) {
     ServerProcess process({start.arguments, start.environment, 0});
     EXPECT_EQ(process.Wait(), start.exit_status) << start.message;
-    std::string all;
-    for (const std::string& line : process.lines()) all += line;
-    EXPECT_THAT(all, HasSubstr(start.message));
+    EXPECT_THAT(process.lines(), Contains(HasSubstr(start.message)));
   }
   unlink(loop.c_str());
 }
@@ -310,15 +298,15 @@ TEST(ProcessTest, UnguardedListenerIsRefused) {
 }
 
 TEST(ProcessTest, TakenMetricsAddressIsAnError) {
-  ServerProcess first({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}, {}, 0});
+  ServerProcess first({Arguments({kMetrics}), {}, 0});
   const std::string taken = first.Serving("metrics");
-  ServerProcess second({{"--listen=127.0.0.1:0", absl::StrCat("--metrics_listen=", taken)}, {}, 0});
+  ServerProcess second({Arguments({absl::StrCat("--metrics_listen=", taken)}), {}, 0});
   EXPECT_EQ(second.Wait(), 1);
   EXPECT_THAT(second.lines().back(), HasSubstr(absl::StrCat("cannot serve metrics on ", taken)));
 }
 
 TEST(ProcessTest, EveryMetricIsServedFromTheStart) {
-  ServerProcess process({{"--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"}, {}, 0});
+  ServerProcess process({Arguments({kMetrics}), {}, 0});
   const std::string metrics = HttpGet(process.Serving("metrics"), "/metrics");
   for (const char* sample : {
            "sortition_steps_total 0",
@@ -374,29 +362,24 @@ std::vector<std::string> ThreadNames(pid_t process) {
 TEST(ProcessTest, CallbackThreadsReadNoStreams) {
   const std::string admin = absl::StrCat("unix:", TestPath("threads.sock"));
   ServerProcess process({Arguments({"--health_listen=127.0.0.1:0", absl::StrCat("--admin_listen=", admin)}), {}, 0});
-  for (const char* listener : {"listen", "health"}) {
-    std::string response;
-    EXPECT_TRUE(CallRaw(*Connect(process.Serving(listener)), "/grpc.health.v1.Health/Check", "", &response).ok());
-  }
-  std::string response;
-  EXPECT_TRUE(CallRaw(*Connect(process.Serving("listen")), "/sortition.v1.InformationService/GetServerInformation", "",
-                      &response)
-                  .ok());
-  EXPECT_TRUE(CallRaw(*Connect(admin), "/sortition.v1.AdminService/ListClients", "", &response).ok());
+  for (const char* listener : {"listen", "health"}) EXPECT_TRUE(Answers(Connect(process.Serving(listener))));
+  EXPECT_TRUE(Answers(Connect(process.Serving("listen")), "/sortition.v1.InformationService/GetServerInformation"));
+  EXPECT_TRUE(Answers(Connect(admin), "/sortition.v1.AdminService/ListClients"));
   const std::vector<std::string> names = ThreadNames(process.pid());
   EXPECT_THAT(names, Contains("sortitiond"));
   EXPECT_THAT(names, Not(Contains(HasSubstr("nexting_thread"))));
 }
 
-// True if health answers before `end`. Each trial uses a new channel: a refused one waits before it tries again.
-bool AnswersHealth(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                   std::chrono::system_clock::time_point end) {
+// True if health answers within `most`. Each trial uses a new channel: a refused one waits before it tries again.
+bool AnswersHealth(const std::string& address,
+                   const std::shared_ptr<grpc::ChannelCredentials>& credentials = grpc::InsecureChannelCredentials(),
+                   std::chrono::seconds most = std::chrono::seconds(20)) {
+  const auto end = std::chrono::system_clock::now() + most;
   for (auto now = end; (now = std::chrono::system_clock::now()) < end;) {
     const auto channel = Connect(address, credentials);
-    std::string response;
-    if (channel->WaitForConnected(std::min(end, now + std::chrono::milliseconds(250))) &&
-        CallRaw(*channel, "/grpc.health.v1.Health/Check", "", &response).ok())
+    if (channel->WaitForConnected(std::min(end, now + std::chrono::milliseconds(250))) && Answers(channel)) {
       return true;
+    }
   }
   return false;
 }
@@ -409,8 +392,7 @@ TEST(ProcessTest, FifoInPlaceOfAListHoldsNothingUp) {
   unlink(list.path().c_str());
   ASSERT_EQ(mkfifo(list.path().c_str(), 0600), 0);
   EXPECT_THAT(process.AwaitEvent("file"), HasSubstr("is no regular file"));
-  EXPECT_TRUE(AnswersHealth(address, grpc::InsecureChannelCredentials(),
-                            std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  EXPECT_TRUE(AnswersHealth(address));
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
 }
@@ -421,9 +403,7 @@ TEST(ProcessTest, HangUpLooksAtFilesAtOnce) {
                                     absl::StrCat("--tls_key=", certificates.server_key_path()), "--tls_refresh=24h"}),
                          {},
                          0});
-  EXPECT_NE(process.Serving("listen"), "");
-  EXPECT_TRUE(AnswersHealth(process.Serving("listen"), certificates.ClientCredentials(""),
-                            std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  EXPECT_TRUE(AnswersHealth(process.Serving("listen"), certificates.ClientCredentials("")));
   WriteFile(certificates.server_key_path(), "");
   process.Signal(SIGHUP);
   EXPECT_THAT(process.AwaitEvent("file"), HasSubstr("is empty"));
@@ -437,8 +417,7 @@ TEST(ProcessTest, OtherSignalsEndNothingQuitDrains) {
   for (const int signal : {SIGALRM, SIGIO, SIGPIPE, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXFSZ, SIGHUP}) {
     process.Signal(signal);
   }
-  EXPECT_TRUE(AnswersHealth(address, grpc::InsecureChannelCredentials(),
-                            std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  EXPECT_TRUE(AnswersHealth(address));
   process.Signal(SIGQUIT);
   EXPECT_EQ(process.Wait(), 0);
   EXPECT_THAT(process.lines(), Contains(HasSubstr("\"event\":\"drained\"")));
@@ -454,17 +433,14 @@ void ExpectSurvivesFlood(const std::vector<std::string>& arguments,
   open.Greet();
   open.OpenSequence("r");
 
-  std::vector<int> flood;
-  for (int i = 0; i < 300; ++i) {
-    const int fd = ConnectSocket(address);
-    if (fd >= 0) flood.push_back(fd);
-  }
+  std::vector<int> flood;  // some are -1
+  for (int i = 0; i < 300; ++i) flood.push_back(ConnectSocket(address));
   EXPECT_NE(process.AwaitEvent("connection_refused"), "");
   ASSERT_TRUE(open.SendStep("r", 1));
   EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
   for (const int fd : flood) close(fd);
 
-  EXPECT_TRUE(AnswersHealth(address, credentials, std::chrono::system_clock::now() + std::chrono::seconds(1)));
+  EXPECT_TRUE(AnswersHealth(address, credentials, std::chrono::seconds(1)));
   TestStream after(Connect(address, credentials));
   after.Greet("after");
   process.Signal(SIGTERM);
@@ -504,11 +480,11 @@ TEST(ProcessTest, SurvivesConnectionFloodOnUnixSockets) {
   }
   ASSERT_TRUE(open.SendStep("r", 1));
   EXPECT_TRUE(open.ReceiveOne().results().rows(0).has_draw());
-  const auto end = std::chrono::system_clock::now() + std::chrono::seconds(1);
-  EXPECT_TRUE(AnswersHealth(address, grpc::InsecureChannelCredentials(), end));
   // The flood's own ends are still being closed, for a second at most.
+  const absl::Time end = absl::Now() + absl::Seconds(1);
+  EXPECT_TRUE(AnswersHealth(address, grpc::InsecureChannelCredentials(), std::chrono::seconds(1)));
   auto link = client::MemoryLink::Connect(memory);
-  while (!link.ok() && std::chrono::system_clock::now() < end) link = client::MemoryLink::Connect(memory);
+  while (!link.ok() && absl::Now() < end) link = client::MemoryLink::Connect(memory);
   EXPECT_TRUE(link.ok()) << link.status();
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
