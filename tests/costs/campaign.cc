@@ -20,62 +20,47 @@ constexpr double kMostGrowth = 2.8;         // of the time at a doubling: n log 
 constexpr uint64_t kLeastGrowing = 40'000;  // nanoseconds: shorter times are noise
 
 uint64_t UnaskedBytes(const Measurement& measured) {
-  const uint64_t asked = measured.facts.asked_bytes + kFreeAnswer;
+  const uint64_t asked = measured.asked_bytes + kFreeAnswer;
   return measured.answer_bytes > asked ? measured.answer_bytes - asked : 0;
 }
 
 int64_t AllowedBytes(const Measurement& measured, bool while_served) {
   const auto answers = static_cast<int64_t>(measured.answer_bytes);
   const auto parsed = static_cast<int64_t>(measured.message_bytes);
-  const auto positions = static_cast<int64_t>(measured.facts.positions);
+  const auto positions = static_cast<int64_t>(measured.positions);
   const int64_t charged = std::max<int64_t>(measured.charged_bytes, 0);
   const int64_t served = while_served ? parsed + measured.window_bytes + kPositionBytes * positions : 0;
   return kMostOfCharge * (charged + answers + served) + kFreeMemory;
 }
 
-struct Excessive {
-  std::string text;
-  double of_bound = 0;
-};
-
 // Says how the measurement exceeds its bound; none if it does not.
-std::optional<Excessive> Judge(Excess excess, const Measurement& measured) {
+std::optional<std::string> Judge(Excess excess, const Measurement& measured) {
   if (!measured.is_measured) return std::nullopt;
-  const auto compare = [](double cost, double bound, std::string text) -> std::optional<Excessive> {
-    if (cost <= bound) return std::nullopt;
-    return Excessive{std::move(text), cost / bound};
-  };
-  const double price = double(measured.price);
-  const auto request = measured.request_bytes;
   switch (excess) {
     case Excess::kPrice:
-      return compare(double(measured.time), kMostOfPrice * price + kFreeTime,
-                     absl::StrFormat("%.3f ms, price %.3f ms", double(measured.time) / 1e6, price / 1e6));
+      if (measured.time <= kMostOfPrice * measured.price + kFreeTime) return std::nullopt;
+      return absl::StrFormat("%.3f ms, price %.3f ms", double(measured.time) / 1e6, double(measured.price) / 1e6);
     case Excess::kGrowth:
-      break;
+      return std::nullopt;
     case Excess::kWait:
-      return compare(double(measured.longest_call), kMostWait,
-                     absl::StrFormat("a call of %.1f ms", double(measured.longest_call) / 1e6));
-    case Excess::kMemory: {
-      auto left =
-          compare(double(measured.left_bytes), double(kMostOfCharge * measured.left_charged_bytes + kFreeMemory),
-                  absl::StrFormat("%d bytes are left after the stream's end, %d are accounted", measured.left_bytes,
-                                  measured.left_charged_bytes));
-      if (left) return left;
-      auto kept =
-          compare(double(measured.kept_bytes), double(AllowedBytes(measured, false)),
-                  absl::StrFormat("keeps %d bytes, %d are accounted", measured.kept_bytes, measured.charged_bytes));
-      if (kept) return kept;
-      return compare(
-          double(measured.peak_bytes), double(AllowedBytes(measured, true)),
-          absl::StrFormat("holds up to %d bytes: request %d, %d when parsed, answers %d, accounted %d and %d",
-                          measured.peak_bytes, request, measured.message_bytes, measured.answer_bytes,
-                          measured.charged_bytes, measured.window_bytes));
-    }
+      if (measured.longest_call <= kMostWait) return std::nullopt;
+      return absl::StrFormat("a call of %.1f ms", double(measured.longest_call) / 1e6);
+    case Excess::kMemory:
+      if (measured.left_bytes > kMostOfCharge * measured.left_charged_bytes + kFreeMemory) {
+        return absl::StrFormat("%d bytes are left after the stream's end, %d are accounted", measured.left_bytes,
+                               measured.left_charged_bytes);
+      }
+      if (measured.kept_bytes > AllowedBytes(measured, false)) {
+        return absl::StrFormat("keeps %d bytes, %d are accounted", measured.kept_bytes, measured.charged_bytes);
+      }
+      if (measured.peak_bytes <= AllowedBytes(measured, true)) return std::nullopt;
+      return absl::StrFormat("holds up to %d bytes: request %d, %d when parsed, answers %d, accounted %d",
+                             measured.peak_bytes, measured.request_bytes, measured.message_bytes, measured.answer_bytes,
+                             measured.charged_bytes);
     case Excess::kAnswer:
-      return compare(double(UnaskedBytes(measured)), double(kMostOfRequest * request),
-                     absl::StrFormat("request %d bytes, answers %d, asked for %d", request, measured.answer_bytes,
-                                     measured.facts.asked_bytes));
+      if (UnaskedBytes(measured) <= kMostOfRequest * measured.request_bytes) return std::nullopt;
+      return absl::StrFormat("request %d bytes, answers %d, asked for %d", measured.request_bytes,
+                             measured.answer_bytes, measured.asked_bytes);
   }
   return std::nullopt;
 }
@@ -101,7 +86,7 @@ class Campaign {
   bool IsOver() const { return ended_ || absl::Now() >= end_; }
 
   Measurement Measure(const Scenario& scenario) {
-    const Measurement measured = costs::Run(scenario, plant_, &result_.sent);
+    const Measurement measured = last_ = costs::Run(scenario, plant_, &result_.sent);
     if (!measured.is_measured) return measured;
     ++result_.measured;
     Note(measured, &result_.kinds[std::string(scenario.kind_name())]);
@@ -150,7 +135,7 @@ class Campaign {
       if (!FindAgain(scenario, still)) continue;
       if (IsWithoutPlant([&] { return still(scenario); })) continue;
       const Scenario small = Shrink(scenario, still);
-      if (const auto found = FindAgain(small, still)) Add({excess, small, found->text, found->of_bound});
+      if (const auto text = FindAgain(small, still)) Add({excess, small, *text, last_});
     }
   }
 
@@ -165,13 +150,13 @@ class Campaign {
   }
 
   template <typename Still>
-  std::optional<Excessive> FindAgain(const Scenario& scenario, Still still) {
-    std::optional<Excessive> found;
+  std::optional<std::string> FindAgain(const Scenario& scenario, Still still) {
+    std::optional<std::string> text;
     for (int i = 0; i < kTimes; ++i) {
-      found = still(scenario);
-      if (!found) break;
+      text = still(scenario);
+      if (!text) break;
     }
-    return found;
+    return text;
   }
 
   // Leaves out options and halves sizes while the finding stays.
@@ -234,7 +219,7 @@ class Campaign {
       smaller.options.erase(option);
       if (!IsOver() && still(smaller)) small = smaller;
     }
-    if (const auto text = Grows(small, name, kTimes + 2)) Add({Excess::kGrowth, small, *text});
+    if (const auto text = Grows(small, name, kTimes + 2)) Add({Excess::kGrowth, small, *text, last_});
   }
 
   std::optional<std::string> Grows(const Scenario& scenario, const std::string& name, int repeats) {
@@ -262,6 +247,7 @@ class Campaign {
   Plant plant_;
   const absl::Time end_;
   bool ended_ = false;
+  Measurement last_;
   CampaignResult result_;
 };
 

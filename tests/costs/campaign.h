@@ -36,7 +36,7 @@ struct Finding {
   Excess excess;
   Scenario scenario;
   std::string text;
-  double of_bound = 0;  // what it costs, divided by what it may; 0 of kGrowth
+  Measurement measured;  // the last one that has found it
 };
 
 // The largest of what scenarios of one kind, or with one option, have cost.

@@ -30,7 +30,7 @@ bool IsKnown(const Finding& finding) {
   v1::SamplingParameters parameters;
   FillParameters(finding.scenario, static_cast<uint32_t>(finding.scenario.Size("vocabulary")), &parameters);
   const uint64_t price = service::price::kParameterByte * parameters.ByteSizeLong();
-  return finding.of_bound * double(kMostWait) <= double(kMostOfPrice * price);
+  return finding.measured.longest_call <= kMostOfPrice * price;
 }
 
 void AddReachable(const Descriptor& message, std::set<std::string>* fields) {

@@ -1,19 +1,12 @@
-// Facts by the scenario's parameters and sizes.
+// By the scenario's parameters and sizes.
 #include "tests/costs/facts.h"
 
 #include <algorithm>
 
 namespace sortition::costs {
 
-Facts FactsOf(const Scenario& scenario, const Messages& messages) {
+uint64_t AskedBytes(const Scenario& scenario, const Messages& messages) {
   const v1::SamplingParameters& parameters = messages.parameters();
-  Facts facts;
-  facts.positions = scenario.is_step() ? uint64_t{messages.rows()} * messages.positions() : 0;
-  facts.history = scenario.is_stateful() ? scenario.Size("history") : 0;
-  facts.distinct = std::min<uint64_t>({facts.history, scenario.Size("distinct"), messages.live_vocabulary()});
-  facts.edits = static_cast<uint64_t>(parameters.logit_bias_size() + parameters.banned_token_ids_size() +
-                                      parameters.stop_token_ids_size() + parameters.bad_words_size());
-  if (scenario.penalises()) facts.edits += facts.distinct;
   const auto requested = std::max<uint64_t>(static_cast<uint64_t>(parameters.logprob_token_ids_size()),
                                             scenario.Has("requested") ? scenario.Size("requested") : 0);
   uint64_t asked = 128;
@@ -26,13 +19,17 @@ Facts FactsOf(const Scenario& scenario, const Messages& messages) {
   if (parameters.kept_set().tokens()) asked += 4 * uint64_t{messages.live_vocabulary()};
   if (scenario.Has("return_probabilities")) asked += 4 * uint64_t{messages.live_vocabulary()};
   if (scenario.Has("receipts")) asked += 512;
-  facts.asked_bytes = asked * std::max<uint64_t>(facts.positions, 1);
-  return facts;
+  return asked * std::max<uint64_t>(messages.all_positions(), 1);
 }
 
 uint64_t WorkOf(Plant plant, const Scenario& scenario, const Messages& messages) {
-  const Facts facts = FactsOf(scenario, messages);
-  const uint64_t edits = facts.edits * facts.positions;
+  const v1::SamplingParameters& parameters = messages.parameters();
+  const uint64_t positions = messages.all_positions();
+  const uint64_t history = scenario.is_stateful() ? scenario.Size("history") : 0;
+  const uint64_t distinct = std::min<uint64_t>({history, scenario.Size("distinct"), messages.live_vocabulary()});
+  const auto listed = static_cast<uint64_t>(parameters.logit_bias_size() + parameters.banned_token_ids_size() +
+                                            parameters.stop_token_ids_size() + parameters.bad_words_size());
+  const uint64_t edits = (listed + (scenario.penalises() ? distinct : 0)) * positions;
   const bool is_opened = scenario.kind == Kind::kOpen || scenario.kind == Kind::kLastPiece;
   const uint64_t appended = scenario.Has("append_tokens") ? scenario.Size("append") : 0;
   switch (plant) {
@@ -40,17 +37,17 @@ uint64_t WorkOf(Plant plant, const Scenario& scenario, const Messages& messages)
     case Plant::kTenthPrice:
       break;
     case Plant::kInsertedCounts:
-      return scenario.penalises() && is_opened ? facts.distinct * facts.distinct / 4 : 0;
+      return scenario.penalises() && is_opened ? distinct * distinct / 4 : 0;
     case Plant::kSearchingFollower:
-      return scenario.is_step() ? facts.history * (messages.positions() - 1 + appended) / 4 : 0;
+      return scenario.is_step() ? history * (messages.positions() - 1 + appended) / 4 : 0;
     case Plant::kFreeFork:
-      return scenario.kind == Kind::kFork ? 500 * facts.history : 0;
+      return scenario.kind == Kind::kFork ? 500 * history : 0;
     case Plant::kEarlyLookAhead:
       return scenario.is_compact() ? 40 * edits : 0;
     case Plant::kMergedBans:
       return scenario.Has("mask.banned_tokens") ? 40 * edits : 0;
     case Plant::kRecountedPhases:
-      return scenario.Has("phases") ? 40 * facts.distinct * facts.positions : 0;
+      return scenario.Has("phases") ? 40 * distinct * positions : 0;
   }
   return 0;
 }

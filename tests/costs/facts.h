@@ -1,4 +1,4 @@
-// Facts of a scenario's messages, and causes of unbounded costs that are modelled by them.
+// Says how much a scenario's messages ask for, and models causes of unbounded costs by their sizes.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,8 @@
 
 namespace sortition::costs {
 
-struct Facts {
-  uint64_t positions = 0;    // of all rows of the measured message
-  uint64_t edits = 0;        // that a sequence lists, and counts
-  uint64_t history = 0;      // tokens
-  uint64_t distinct = 0;     // of them
-  uint64_t asked_bytes = 0;  // of an answer with all that the options ask for
-};
-
-Facts FactsOf(const Scenario& scenario, const Messages& messages);
+// Returns the bytes of an answer with all that the scenario's options ask for.
+uint64_t AskedBytes(const Scenario& scenario, const Messages& messages);
 
 // A cause of an unbounded cost, modelled: before the session gets the message, the thread is busy for as long as the
 // cause would take, by the scenario's true sizes.

@@ -26,6 +26,7 @@ class Messages {
   // Sequences, "s0" and so on. Steps have one row for each.
   uint32_t rows() const { return rows_; }
   uint32_t positions() const { return positions_; }  // of a row
+  uint64_t all_positions() const { return scenario_.is_step() ? uint64_t{rows_} * positions_ : 0; }
 
   Request Hello() const;
   Request Open(const std::string& id, uint64_t epoch, bool has_history = true) const;

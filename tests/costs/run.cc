@@ -268,7 +268,8 @@ class World {
 
   void Measure(const Request& message) {
     service::Engine& engine = *engine_->get();
-    measured_.facts = FactsOf(scenario_, *messages_);
+    measured_.positions = messages_->all_positions();
+    measured_.asked_bytes = AskedBytes(scenario_, *messages_);
     measured_.message_bytes = message.SpaceUsedLong();
     uint64_t payload_bytes = 0;
     for (const std::string& payload : message.payloads()) payload_bytes += payload.size();

@@ -25,7 +25,8 @@ struct Measurement {
   uint64_t request_bytes = 0;
   uint64_t message_bytes = 0;  // the request's as a parsed message, which the limit max_message_parts bounds
   uint64_t answer_bytes = 0;
-  Facts facts;
+  uint64_t positions = 0;    // of all of its rows
+  uint64_t asked_bytes = 0;  // of an answer with all that the options ask for
   v1::Error error;  // of the measured message; of an earlier one if that was refused, and then nothing is measured
   bool is_measured = false;
 };
