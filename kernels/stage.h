@@ -13,12 +13,10 @@ namespace sortition::kernels {
 enum class StageKind : uint32_t {
 #define LAW_STAGE(name, number, sums, cut, state) k##name = number,
 #include "kernels/law/functions/stages.inc"
-#undef LAW_STAGE
 };
 inline constexpr uint32_t kStageKinds = 0
 #define LAW_STAGE(name, number, sums, cut, state) +1
 #include "kernels/law/functions/stages.inc"
-#undef LAW_STAGE
     ;
 
 struct Stage {
@@ -38,7 +36,6 @@ inline bool KeepsSamplerState(std::span<const Stage> chain) {
   case StageKind::k##name:                        \
     return state != 0;
 #include "kernels/law/functions/stages.inc"
-#undef LAW_STAGE
   }
   return false;
 }
