@@ -81,6 +81,7 @@ Stage PlainStageOf(const SamplingParameters& p, Sampler sampler) {
     return {StageKind::k##sampler, {__VA_ARGS__}};
 #define STAGE_Threshold(sampler, name) STAGE(sampler, MinPDistance(p.name))
 #define STAGE_Mass(sampler, name) STAGE(sampler, TopPUnits(p.name))
+#define STAGE_Number(sampler, name) STAGE(sampler, p.name)
 #define STAGE_Flag(sampler, name) STAGE(sampler)
 #define STAGE_Own(sampler, name)
 #define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) STAGE_##operand(sampler, name)
@@ -89,6 +90,7 @@ Stage PlainStageOf(const SamplingParameters& p, Sampler sampler) {
 #undef STAGE
 #undef STAGE_Threshold
 #undef STAGE_Mass
+#undef STAGE_Number
 #undef STAGE_Flag
 #undef STAGE_Own
     case Sampler::kTemperature:
@@ -97,8 +99,6 @@ Stage PlainStageOf(const SamplingParameters& p, Sampler sampler) {
       return SmoothingStage(p);
     case Sampler::kTopNSigma:
       return {StageKind::kTopNSigma, {(7u << 26) - MinPDistance(p.top_n_sigma / 128)}};
-    case Sampler::kTopK:
-      return {StageKind::kTopK, {std::max(p.top_k, p.min_keep)}};
     case Sampler::kTopH:
       return {StageKind::kTopH, {uint32_t(RoundedUnits(p.top_h, 31))}};
     case Sampler::kXtc:
@@ -116,6 +116,7 @@ Stage PlainStageOf(const SamplingParameters& p, Sampler sampler) {
 // The fourth operand, which filters leave free, is the count. Top-k keeps it in its own operand.
 Stage StageOf(const SamplingParameters& p, Sampler sampler) {
   Stage stage = PlainStageOf(p, sampler);
+  if (sampler == Sampler::kTopK) stage.operands[0] = std::max(p.top_k, p.min_keep);
   if (p.min_keep <= 1 || CutOf(uint32_t(stage.kind)) == kCutFirst) return stage;
   Stage with = stage;
   with.operands[3] = p.min_keep;
@@ -153,6 +154,7 @@ bool IsOn(const SamplingParameters& p, Sampler sampler) {
     return is_on;
 #define ON_Threshold(sampler, name) ON(sampler, IsThreshold(p.name))
 #define ON_Mass(sampler, name) ON(sampler, TopPUnits(p.name) != 0)
+#define ON_Number(sampler, name) ON(sampler, p.name != 0)
 #define ON_Flag(sampler, name) ON(sampler, p.name)
 #define ON_Own(sampler, name)
 #define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) ON_##operand(sampler, name)
@@ -161,6 +163,7 @@ bool IsOn(const SamplingParameters& p, Sampler sampler) {
 #undef ON
 #undef ON_Threshold
 #undef ON_Mass
+#undef ON_Number
 #undef ON_Flag
 #undef ON_Own
     case Sampler::kTemperature:
@@ -169,8 +172,6 @@ bool IsOn(const SamplingParameters& p, Sampler sampler) {
       return p.smoothing_factor != 0;
     case Sampler::kTopNSigma:
       return p.top_n_sigma != 0;
-    case Sampler::kTopK:
-      return p.top_k != 0;
     case Sampler::kTopH:
       return p.top_h != 0;
     case Sampler::kXtc:

@@ -65,12 +65,14 @@ std::vector<SamplingParameters> Cases() {
   // Each filter whose operand is the option, alone.
 #define CASE_Threshold(name) cases.push_back({.temperature = 0.9f}), cases.back().name = 0.03f;
 #define CASE_Mass(name) cases.push_back({.temperature = 0.9f}), cases.back().name = 0.6f;
+#define CASE_Number(name) cases.push_back({.temperature = 0.9f}), cases.back().name = 7;
 #define CASE_Flag(name) cases.push_back({.temperature = 0.9f}), cases.back().name = true;
 #define CASE_Own(name)
 #define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) CASE_##operand(name)
 #include "kernels/law/options.inc"
 #undef CASE_Threshold
 #undef CASE_Mass
+#undef CASE_Number
 #undef CASE_Flag
 #undef CASE_Own
   return cases;

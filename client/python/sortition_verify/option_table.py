@@ -60,7 +60,7 @@ EFFECTS = {
 NOT_GREEDY = ("typical_p", "xtc", "mirostat", "adaptive_p")
 # Samplers whose stage has one operand, or none, and what it is.
 OPERANDS = {
-    "min_p": "Threshold", "top_p": "Mass", "typical_p": "Mass", "epsilon_cutoff": "Threshold",
+    "min_p": "Threshold", "top_k": "Number", "top_p": "Mass", "typical_p": "Mass", "epsilon_cutoff": "Threshold",
     "eta_cutoff": "Threshold", "top_a": "Threshold", "p_less": "Flag",
 }
 # The samplers' orders in the presets.

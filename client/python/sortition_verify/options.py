@@ -83,9 +83,8 @@ def temperature_stage(p: Dict[str, Any]) -> List[int]:
 
 
 def operands_of(kind: str, value: Any) -> List[int]:
-    if kind == "Flag":
-        return []
-    return [mass_units(value) if kind == "Mass" else threshold_distance(value)]
+    operands = {"Threshold": threshold_distance, "Mass": mass_units, "Number": int}
+    return [operands[kind](value)] if kind != "Flag" else []
 
 
 def stage_of(p: Dict[str, Any], name: str) -> List[int]:
@@ -95,7 +94,6 @@ def stage_of(p: Dict[str, Any], name: str) -> List[int]:
         "quadratic_smoothing": lambda: [stages.QUADRATIC_SMOOTHING, canonical_constant(factor * (3 - curve) / 2),
                                         canonical_constant(factor * (curve - 1) / 2)],
         "top_n_sigma": lambda: [stages.TOP_N_SIGMA, (7 << 26) - threshold_distance(p[name] / 128) & OFF],
-        "top_k": lambda: [stages.TOP_K, max(p[name], p["min_keep"])],
         "top_h": lambda: [stages.TOP_H, units(p[name], 31)],
         "xtc": lambda: [stages.XTC, mass_units(p["xtc_probability"]) - 1 & OFF,
                         threshold_distance(p["xtc_threshold"])],
@@ -105,6 +103,8 @@ def stage_of(p: Dict[str, Any], name: str) -> List[int]:
                                min(OFF, units(p["adaptive_decay"], 32))],
         "min_k": lambda: [stages.MIN_K, units(p["min_k_tau"], 24)],
     }[name]()
+    if name == "top_k":
+        made[1] = max(p[name], p["min_keep"])
     made += [0] * (5 - len(made))
     if made[0] in stages.LEAST_KEEPERS and p["min_keep"] > 1:
         made[4] = p["min_keep"]
