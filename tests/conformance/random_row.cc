@@ -108,17 +108,16 @@ void RandomRow::MakeLogits() {
   }
 }
 
+uint32_t RandomRow::Number(std::string_view option) {
+  const uint32_t number = OneOf({1u, 2u, 5u, 50u, 1000u, vocabulary_, vocabulary_ / 2 + 1, 1 + Below(vocabulary_)});
+  return std::min(number, uint32_t(law::NumberNamed(option).most.value));
+}
+
 // Any samplers, in any order that ends in the one with a state.
-void RandomRow::MakeChain(law::SamplingParameters* options) {
+void RandomRow::MakeChain(uint32_t rarity, law::SamplingParameters* options) {
   law::SamplingParameters& p = *options;
-  const uint32_t rarity = 2 + Below(8);  // few samplers, or many
-  if (OneIn(rarity)) p.typical_p = OneOf({1e-9f, 0.2f, 0.5f, 0.9f, 0.999f});
   if (OneIn(rarity)) p.top_n_sigma = OneOf({0.01f, 0.5f, 1.0f, 1.5f, 3.0f, 100.0f});
-  if (OneIn(rarity)) p.epsilon_cutoff = OneOf({1e-15f, 1e-6f, 3e-4f, 0.01f, 0.3f, 1.0f});
-  if (OneIn(rarity)) p.eta_cutoff = OneOf({1e-15f, 1e-6f, 3e-4f, 0.01f, 0.3f, 1.0f});
-  if (OneIn(rarity)) p.top_a = OneOf({1e-18f, 1e-4f, 0.1f, 0.5f, 1.0f});
   if (OneIn(rarity)) p.top_h = OneOf({1e-6f, 0.1f, 0.4f, 0.9f, 1.0f});
-  if (OneIn(rarity)) p.p_less = true;
   if (OneIn(rarity)) {
     p.xtc_probability = OneOf({1e-3f, 0.5f, 1.0f, 1.0f});
     p.xtc_threshold = OneOf({1e-25f, 1e-4f, 0.01f, 0.1f, 0.3f, 0.5f});
@@ -157,17 +156,27 @@ void RandomRow::MakeOptions(OptionsKind which) {
   law::SamplingParameters options;
   static constexpr float kTemperatures[] = {0, 0.01f, 0.1f, 0.6f, 1, 1, 1.5f, 5, 100};
   options.temperature = OneIn(3) ? 0.2f + float(Below(2000)) / 1000 : kTemperatures[Below(9)];
-  if (OneIn(2)) {
-    const uint32_t top_ks[] = {1, 2, 5, 50, 1000, vocabulary_, vocabulary_ / 2 + 1, 1 + Below(vocabulary_)};
-    options.top_k = top_ks[Below(8)];
+  const bool is_chained = which == OptionsKind::kChained;
+  const uint32_t rarity = is_chained ? 2 + Below(8) : 2;  // few samplers, or many
+  // Samplers that need no chain are the stages up to top-p.
+#define SET_Threshold(name) options.name = OneOf({1e-30f, 1e-18f, 1e-15f, 1e-6f, 3e-4f, 0.02f, 0.1f, 0.3f, 0.5f, 1.0f})
+#define SET_Mass(name) options.name = OneOf({1e-30f, 1e-9f, 0.01f, 0.2f, 0.5f, 0.9f, 0.95f, 0.999f, 0.9999999f})
+#define SET_Number(name) options.name = Number(#name)
+#define SET_Flag(name) options.name = true
+#define SET_Own(name)
+#define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) \
+  if ((is_chained || StageKind::first <= StageKind::kTopP) && OneIn(rarity)) {    \
+    SET_##operand(name);                                                          \
   }
-  static constexpr float kTopPs[] = {1e-30f, 0.01f, 0.5f, 0.9f, 0.95f, 0.999f, 0.9999999f};
-  if (OneIn(2)) options.top_p = kTopPs[Below(7)];
-  static constexpr float kMinPs[] = {1e-30f, 1e-18f, 1e-6f, 0.02f, 0.1f, 0.5f, 1};
-  if (OneIn(3)) options.min_p = kMinPs[Below(7)];
+#include "kernels/law/options.inc"
+#undef SET_Threshold
+#undef SET_Mass
+#undef SET_Number
+#undef SET_Flag
+#undef SET_Own
   static constexpr float kRepetitions[] = {0.01f, 0.8f, 1.1f, 1.3f, 100};
   if (OneIn(2)) options.repetition_penalty = kRepetitions[Below(5)];
-  if (which == OptionsKind::kChained) MakeChain(&options);
+  if (is_chained) MakeChain(rarity, &options);
   law::Compile(options, &parameters_);
   parameters_.mask_nan = OneIn(2);
   parameters_.raw_logprob = OneIn(2);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/law/parameters.h"
@@ -50,9 +51,11 @@ class RandomRow {
  private:
   void MakeLogits();
   void MakeOptions(OptionsKind which);
-  void MakeChain(law::SamplingParameters* options);
-  template <size_t kSize>
-  float OneOf(const float (&values)[kSize]) {
+  // Adds the samplers whose stages options do not decide alone.
+  void MakeChain(uint32_t rarity, law::SamplingParameters* options);
+  uint32_t Number(std::string_view option);
+  template <typename Value, size_t kSize>
+  Value OneOf(const Value (&values)[kSize]) {
     return values[Below(kSize)];
   }
   void MakeEdits();
