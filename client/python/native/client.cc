@@ -259,10 +259,10 @@ Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, st
 
 // Reads a step's arguments before anything is sent. Masks and drafts' probabilities cover whole rows, also on a rank
 // whose logits are a shard.
-StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
-                    nb::handle allowed, nb::handle banned, const std::optional<std::string>& dtype, nb::handle ready) {
+StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, nb::tuple lists, nb::handle allowed,
+                    const std::optional<std::string>& dtype, nb::handle ready) {
   const size_t count = nb::len(sequences);
-  Tasks tasks(drafts, scored, banned, count);
+  Tasks tasks(std::move(lists), count);
   Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
   auto on_device = self.shared_rows().Find(rows, tasks.positions());
   const uint32_t whole = self.shard() ? self.shard()->vocabulary_size : rows.width;
@@ -273,15 +273,12 @@ StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, n
 }
 
 // Makes a batch that refers to `memory`. `handles` keep the sequences alive until the step has been submitted.
-client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std::vector<uint32_t>& draw_salts,
+client::Batch MakeBatch(const Client& self, const StepMemory& memory,
                         std::vector<std::shared_ptr<client::Sequence>>* handles) {
   const Rows& rows = memory.rows;
   if (self.shard() && !rows.rows.empty() && rows.width != self.shard()->tokens) {
     throw nb::value_error(
         absl::StrCat("logits: rows of ", rows.width, " elements; shard.tokens is ", self.shard()->tokens).c_str());
-  }
-  if (!draw_salts.empty() && draw_salts.size() != rows.rows.size()) {
-    throw nb::value_error("draw_salts: one for each sequence");
   }
   client::Batch batch{rows.dtype, rows.width, {}};
   batch.draft_dtype = memory.tasks.draft_dtype();
@@ -296,7 +293,6 @@ client::Batch MakeBatch(const Client& self, const StepMemory& memory, const std:
     client::Row& row = batch.rows.emplace_back();
     row.sequence = &sequence;
     row.logits = rows.rows[i];
-    if (!draw_salts.empty()) row.draw_salt = draw_salts[i];
     if (!memory.masks.rows.empty()) row.allowed_bits = memory.masks.rows[i];
     memory.tasks.Apply(i, &row);
   }
@@ -311,15 +307,14 @@ client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority,
   return options;
 }
 
-nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
-                nb::handle allowed, nb::handle banned, std::vector<uint32_t> draw_salts,
+nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::tuple tasks, nb::handle allowed,
                 std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
                 std::string traceparent, uint64_t stream, nb::handle ready) {
   self.get();
   const auto step = std::make_shared<AwaitedStep>(std::make_unique<StepMemory>(
-      ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, banned, dtype, ready)));
+      ReadStep(self, std::move(sequences), logits, std::move(tasks), allowed, dtype, ready)));
   std::vector<std::shared_ptr<client::Sequence>> handles;
-  client::Batch batch = MakeBatch(self, *step->memory, draw_salts, &handles);
+  client::Batch batch = MakeBatch(self, *step->memory, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   const auto done = [step](std::vector<client::RowResult> results) {
     step->results = std::move(results);
@@ -348,18 +343,17 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::h
   return ToPython(std::move(step->results));
 }
 
-void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored,
-               nb::handle allowed, nb::handle banned, std::vector<uint32_t> draw_salts,
+void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::tuple tasks, nb::handle allowed,
                std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
                std::string traceparent, uint64_t stream, nb::handle ready, const CudaResults* results,
                nb::object callback) {
   self.get();
   auto memory = std::make_unique<StepMemory>(
-      ReadStep(self, std::move(sequences), logits, drafts, scored, allowed, banned, dtype, ready));
+      ReadStep(self, std::move(sequences), logits, std::move(tasks), allowed, dtype, ready));
   if (results != nullptr) memory->results = results->memory;
   memory->callback = std::move(callback);
   std::vector<std::shared_ptr<client::Sequence>> handles;
-  client::Batch batch = MakeBatch(self, *memory, draw_salts, &handles);
+  client::Batch batch = MakeBatch(self, *memory, &handles);
   const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   // Destroyed under the GIL in every case: here if the batch is refused, otherwise in the callback.
   StepMemory* const borrowed = memory.get();
@@ -480,14 +474,13 @@ void BindClient(nb::module_& module) {
       .def("open", &Open, nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none(), nb::arg("turns"),
            nb::arg("receipts"), nb::arg("policy").none(), nb::arg("rewound"))
       .def("fork", &Fork, nb::arg("parent"), nb::arg("message"), nb::arg("position").none())
-      .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(), nb::arg("scored").none(),
-           nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"), nb::arg("dtype").none(),
-           nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"), nb::arg("stream"),
-           nb::arg("ready").none())
-      .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
-           nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"),
+      .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("tasks"), nb::arg("allowed").none(),
            nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"),
-           nb::arg("stream"), nb::arg("ready").none(), nb::arg("results").none(), nb::arg("callback"))
+           nb::arg("stream"), nb::arg("ready").none())
+      .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("tasks"),
+           nb::arg("allowed").none(), nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"),
+           nb::arg("traceparent"), nb::arg("stream"), nb::arg("ready").none(), nb::arg("results").none(),
+           nb::arg("callback"))
       .def("close", &Client::Close)
       .def_prop_ro("worker_session", [](const Client& self) { return self.get().worker_session(); })
       .def_prop_ro("transport", [](const Client& self) { return TransportName(self.get().transport_in_use()); })

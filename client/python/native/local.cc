@@ -121,22 +121,19 @@ void CheckWidth(uint32_t width, uint32_t vocabulary) {
           .c_str());
 }
 
-nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb::handle scored, nb::handle allowed,
-                   nb::handle banned, const std::vector<uint32_t>& draw_salts, const std::optional<std::string>& dtype,
-                   uint64_t stream) {
+nb::object StepAll(nb::list sequences, nb::handle logits, nb::tuple lists, nb::handle allowed,
+                   const std::optional<std::string>& dtype, uint64_t stream) {
   const size_t count = nb::len(sequences);
-  const Tasks tasks(drafts, scored, banned, count);
+  const Tasks tasks(std::move(lists), count);
   const Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
   tasks.CheckWidth(rows.width);
   const Masks masks = ReadMasks(allowed, count, tasks.masks(), rows.width);
-  if (!draw_salts.empty() && draw_salts.size() != count) throw nb::value_error("draw_salts: one for each sequence");
   std::vector<const LocalHandle*> handles;
   std::vector<client::Row> steps;
   for (size_t i = 0; i < count; ++i) {
     handles.push_back(&nb::cast<const LocalHandle&>(sequences[i]));
     CheckWidth(rows.width, handles.back()->vocabulary_size());
-    steps.push_back(
-        {nullptr, rows.rows[i], draw_salts.empty() ? 0 : draw_salts[i], masks.rows.empty() ? nullptr : masks.rows[i]});
+    steps.push_back({nullptr, rows.rows[i], 0, masks.rows.empty() ? nullptr : masks.rows[i]});
     tasks.Apply(i, &steps.back());
   }
   std::vector<client::RowResult> results;
@@ -164,19 +161,6 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::handle drafts, nb:
   return ToPython(std::move(results));
 }
 
-nb::object Step(nb::handle self, nb::handle logits, nb::handle allowed, uint32_t draw_salt,
-                const std::optional<std::string>& dtype, uint64_t stream) {
-  nb::list sequences;
-  sequences.append(self);
-  nb::object masks = nb::none();
-  if (!allowed.is_none()) {
-    nb::list list;
-    list.append(allowed);
-    masks = list;
-  }
-  return nb::list(StepAll(sequences, logits, nb::none(), nb::none(), masks, nb::none(), {draw_salt}, dtype, stream))[0];
-}
-
 template <typename Rewrite>
 void Apply(const LocalHandle& self, Rewrite rewrite) {
   const absl::Status status = self.Change(rewrite);
@@ -190,8 +174,6 @@ void BindLocal(nb::module_& module) {
   nb::class_<LocalHandle>(module, "LocalSequence", "A sequence that is sampled on the calling thread. Thread-safe.")
       .def(nb::new_(&Open), nb::arg("message"), nb::arg("prompt"), nb::arg("start_position").none())
       .def("fork", &Fork, nb::arg("message"), nb::arg("position").none())
-      .def("step", &Step, nb::arg("logits"), nb::arg("allowed").none() = nb::none(), nb::arg("draw_salt") = 0,
-           nb::arg("dtype").none() = nb::none(), nb::arg("stream") = 0)
       .def_prop_ro("request_id", &LocalHandle::request_id)
       .def_prop_ro("vocabulary_size", &LocalHandle::vocabulary_size)
       .def_prop_ro("seed", [](const LocalHandle& self) { return self.With([](LocalSequence& s) { return s.seed(); }); })
@@ -219,9 +201,8 @@ void BindLocal(nb::module_& module) {
             Apply(self, [=](LocalSequence& s) { return s.Truncate(position); });
           },
           nb::arg("position"));
-  module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("drafts").none(),
-             nb::arg("scored").none(), nb::arg("allowed").none(), nb::arg("banned").none(), nb::arg("draw_salts"),
-             nb::arg("dtype").none(), nb::arg("stream"));
+  module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("tasks"),
+             nb::arg("allowed").none(), nb::arg("dtype").none(), nb::arg("stream"));
 }
 
 }  // namespace sortition::python

@@ -55,11 +55,13 @@ void CheckCount(nb::handle list, size_t count, const char* name) {
 
 }  // namespace
 
-Tasks::Tasks(nb::handle drafts, nb::handle scored, nb::handle banned, size_t count) {
+Tasks::Tasks(nb::tuple lists, size_t count) {
+  const nb::handle drafts = lists[0], scored = lists[1], banned = lists[2], draw_salts = lists[3];
   CheckCount(drafts, count, "drafts");
   CheckCount(scored, count, "scored");
   CheckCount(banned, count, "banned");
-  if (drafts.is_none() && scored.is_none() && banned.is_none()) return;
+  CheckCount(draw_salts, count, "draw_salts");
+  if (drafts.is_none() && scored.is_none() && banned.is_none() && draw_salts.is_none()) return;
   tasks_.resize(count);
   for (size_t i = 0; i < count; ++i) {
     const nb::object proposed = At(drafts, i);
@@ -76,6 +78,9 @@ Tasks::Tasks(nb::handle drafts, nb::handle scored, nb::handle banned, size_t cou
     const size_t tokens = tasks_[i].tokens.size();
     positions_.push_back(tasks_[i].verifies ? tokens + 1 : std::max<size_t>(tokens, 1));
     masks_.push_back(tasks_[i].verifies ? tokens + 1 : 1);
+    if (const nb::object salt = At(draw_salts, i); !salt.is_none()) {
+      tasks_[i].draw_salt = Cast<uint32_t>(salt, absl::StrCat("draw_salts[", i, "]"), "0 to 65535");
+    }
     const nb::object bans = At(banned, i);
     if (bans.is_none()) continue;
     const std::string name = absl::StrCat("banned[", i, "]");
@@ -136,6 +141,7 @@ void Tasks::Apply(size_t index, client::Row* row) const {
   if (tasks_.empty()) return;
   const Task& task = tasks_[index];
   row->banned_tokens = task.banned;
+  row->draw_salt = task.draw_salt;
   if (task.verifies) {
     row->drafts = &task.drafts;
   } else {

@@ -1,4 +1,4 @@
-// Parts of a step's rows from Python: drafts (sortition.Drafts), tokens to be scored, banned tokens.
+// Parts of a step's rows from Python: drafts (sortition.Drafts), tokens to be scored, banned tokens, salts.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,10 +15,10 @@ namespace sortition::python {
 // Contains references to itself: may be moved, not copied. To be destroyed under the GIL.
 class Tasks {
  public:
-  // Reads an entry for each of `count` rows, which may be None; each of the lists may be None as a whole. Raises
-  // TypeError or ValueError for tasks that are invalid for any row. The service refuses tasks that are invalid for the
-  // sequence.
-  Tasks(nanobind::handle drafts, nanobind::handle scored, nanobind::handle banned, size_t count);
+  // Reads the lists of sortition.step.row_tasks, with an entry for each of `count` rows, which may be None; each of the
+  // lists may be None as a whole. Raises TypeError or ValueError for tasks that are invalid for any row. The service
+  // refuses tasks that are invalid for the sequence.
+  Tasks(nanobind::tuple lists, size_t count);
   Tasks(Tasks&&) = default;
 
   // Numbers of rows of logits, and of masks, that each row takes; empty: one each.
@@ -38,13 +38,14 @@ class Tasks {
     client::Drafts drafts;
     std::vector<std::vector<uint32_t>> requested;  // one a scored token
     std::vector<std::vector<uint32_t>> banned;     // one a position, or one for all
+    uint32_t draw_salt = 0;
     bool race = false;
     bool verifies = false;
   };
   void ReadDrafts(nanobind::handle drafts, size_t index);
   void ReadProbabilities(nanobind::handle probabilities, size_t index);
 
-  std::vector<Task> tasks_;  // empty: all rows draw
+  std::vector<Task> tasks_;  // empty: all rows draw, without bans and salts
   std::vector<size_t> positions_;
   std::vector<size_t> masks_;
   v1::DType draft_dtype_ = v1::DTYPE_F32;

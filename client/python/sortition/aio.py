@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, List, Optional, Sequence
 
 from sortition import _native
 from sortition.client import Client
-from sortition.step import Drafts, Result, on_cuda, raised
+from sortition.step import Drafts, Result, on_cuda, one_row, raised
 
 
 class AsyncClient:
@@ -33,12 +33,7 @@ class AsyncClient:
         """As Client.fork."""
         return await asyncio.to_thread(self.client.fork, parent, request_id, **options)
 
-    async def step(self, sequences: Sequence[_native.Sequence], logits: Any, *,
-                   drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
-                   allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
-                   draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
-                   priority: int = 0, traceparent: str = "", stream: Optional[int] = None,
-                   ready: Union[_native.ReadyWord, _native.CudaReady, None] = None) -> List[Result]:
+    async def step(self, sequences: Sequence[_native.Sequence], logits: Any, **options: Any) -> List[Result]:
         """As Client.step. The step of a cancelled task ends by itself; its tensors are kept alive until then.
 
         Without `ready`, logits on a device occupy one of the loop's threads until their stream is done. A CudaReady
@@ -58,40 +53,24 @@ class AsyncClient:
             except RuntimeError:
                 pass  # the loop is closed: no task waits any more
 
-        start = self.client.prepare_step(on_results, sequences, logits, drafts=drafts, scored=scored, allowed=allowed,
-                                         banned=banned, draw_salts=draw_salts, dtype=dtype, timeout=timeout,
-                                         priority=priority, traceparent=traceparent, stream=stream, ready=ready)
-        if on_cuda(logits) and ready is None:
+        start = self.client.prepare_step(on_results, sequences, logits, **options)
+        if on_cuda(logits) and options.get("ready") is None:
             await asyncio.to_thread(start)
         else:
             start()
         return await answered
 
-    async def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, banned: Any = None,
-                   draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
-                   stream: Optional[int] = None) -> _native.Draw:
+    async def draw(self, sequence: _native.Sequence, logits: Any, **options: Any) -> _native.Draw:
         """As Client.draw."""
-        return raised((await self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                                       banned=None if banned is None else [banned],
-                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
-                                       stream=stream))[0])
+        return raised((await self.step([sequence], logits, **one_row(**options)))[0])
 
-    async def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
-                     draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
-                     stream: Optional[int] = None) -> _native.Verify:
+    async def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, **options: Any) -> _native.Verify:
         """As Client.verify."""
-        return raised((await self.step([sequence], logits, drafts=[drafts],
-                                       allowed=None if allowed is None else [allowed],
-                                       draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
-                                       stream=stream))[0])
+        return raised((await self.step([sequence], logits, drafts=[drafts], **one_row(**options)))[0])
 
-    async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
-                    dtype: Optional[str] = None, timeout: Optional[float] = None,
-                    stream: Optional[int] = None) -> _native.Score:
+    async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, **options: Any) -> _native.Score:
         """As Client.score."""
-        return raised((await self.step([sequence], logits, scored=[tokens],
-                                       allowed=None if allowed is None else [allowed], dtype=dtype,
-                                       timeout=timeout, stream=stream))[0])
+        return raised((await self.step([sequence], logits, scored=[tokens], **one_row(**options)))[0])
 
     async def ready(self) -> _native.Ready:
         """As Client.ready."""

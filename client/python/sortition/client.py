@@ -14,12 +14,12 @@ import numpy
 from sortition import _native
 from sortition.describe import describe, token_list
 from sortition.options import Retry, Shard, Transport
-from sortition.step import Drafts, Result, banned_lists, packed_masks, raised, scored_lists, stream_of_step
+from sortition.step import Drafts, OneRow, Result, packed_masks, row_tasks, stream_of_step
 from sortition.v1.parameters_pb2 import SamplingParameters
 from sortition.v1.sampling_pb2 import PolicyEffect
 
 
-class Client:
+class Client(OneRow):
     """Sends rows of logits to a server and returns tokens; streams, retries, replays and several servers are its work.
 
     Thread-safe: threads share one stream, and several steps may be in flight at once, as long as no sequence is in two
@@ -120,10 +120,11 @@ class Client:
         continues: until it ends it reads its logits, and other steps of its sequences fail (STEP_IN_FLIGHT). The
         sequences then advance by what was drawn. The results are dropped.
         """
-        return self._native.step(sequences=list(sequences), logits=logits, drafts=drafts, scored=scored_lists(scored),
-                                 allowed=packed_masks(allowed, sequences), banned=banned_lists(banned, drafts),
-                                 draw_salts=list(draw_salts), dtype=dtype, timeout=timeout, priority=priority,
-                                 traceparent=traceparent, stream=stream_of_step(logits, stream, ready), ready=ready)
+        return self._native.step(sequences=list(sequences), logits=logits,
+                                 tasks=row_tasks(drafts, scored, banned, draw_salts),
+                                 allowed=packed_masks(allowed, sequences), dtype=dtype, timeout=timeout,
+                                 priority=priority, traceparent=traceparent,
+                                 stream=stream_of_step(logits, stream, ready), ready=ready)
 
     def prepare_step(self, on_results: Callable[[List[Result]], None], sequences: Sequence[_native.Sequence],
                      logits: Any, *, drafts: Optional[Sequence[Optional[Drafts]]] = None,
@@ -138,10 +139,10 @@ class Client:
         The other arguments are as for submit. `on_results` runs on one of the client's threads and must not wait for
         another step. Without `ready` the function blocks until the stream has done its work, as step does.
         """
-        return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits, drafts=drafts,
-                                 scored=scored_lists(scored), allowed=packed_masks(allowed, sequences),
-                                 banned=banned_lists(banned, drafts), draw_salts=list(draw_salts), dtype=dtype,
-                                 timeout=timeout, priority=priority, traceparent=traceparent,
+        return functools.partial(self._native.step_async, sequences=list(sequences), logits=logits,
+                                 tasks=row_tasks(drafts, scored, banned, draw_salts),
+                                 allowed=packed_masks(allowed, sequences), dtype=dtype, timeout=timeout,
+                                 priority=priority, traceparent=traceparent,
                                  stream=stream_of_step(logits, stream, ready, results), ready=ready, results=results,
                                  callback=on_results)
 
@@ -166,30 +167,6 @@ class Client:
                           banned=banned, draw_salts=draw_salts, dtype=dtype, timeout=timeout, priority=priority,
                           traceparent=traceparent, stream=stream, ready=ready, results=results)()
         return future
-
-    def draw(self, sequence: _native.Sequence, logits: Any, *, allowed: Any = None, banned: Any = None,
-             draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
-             stream: Optional[int] = None) -> _native.Draw:
-        """Draws a token from one row of one sequence. Raises its Error."""
-        return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                                banned=None if banned is None else [banned],
-                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
-                                stream=stream)[0])
-
-    def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
-               draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
-               stream: Optional[int] = None) -> _native.Verify:
-        """Verifies drafts of one sequence, whose logits are a matrix. Raises its Error."""
-        return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
-                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
-                                stream=stream)[0])
-
-    def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
-              dtype: Optional[str] = None, timeout: Optional[float] = None,
-              stream: Optional[int] = None) -> _native.Score:
-        """Scores tokens that follow one sequence, whose logits are a matrix. Raises its Error."""
-        return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
-                                dtype=dtype, timeout=timeout, stream=stream)[0])
 
     def allocate_rows(self, rows: int, vocabulary_size: int, dtype: Any = numpy.float32) -> numpy.ndarray:
         """Returns a matrix for logits that need no copy, in memory shared with the server if the stream has some.

@@ -8,13 +8,13 @@ from typing import Any, List, Optional, Sequence
 from sortition import _native
 from sortition._native import CudaStep, CudaStream
 from sortition.describe import describe, token_list
-from sortition.step import Drafts, Result, banned_lists, packed_masks, raised, scored_lists, stream_of
+from sortition.step import OneRow, Result, packed_masks, row_tasks, stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 __all__ = ["CudaStep", "CudaStream", "Sampler"]
 
 
-class Sampler:
+class Sampler(OneRow):
     """Samples on the calling thread, without the GIL. Takes the arguments of Client, and returns the same bits.
 
     Thread-safe. Rows in the host's memory are sampled one after the other; use several threads to sample more at a
@@ -48,40 +48,11 @@ class Sampler:
         return parent.fork(message, position)
 
     def step(self, sequences: Sequence[_native.LocalSequence], logits: Any, *,
-             drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
-             allowed: Optional[Sequence[Any]] = None, banned: Optional[Sequence[Any]] = None,
-             draw_salts: Sequence[int] = (), dtype: Optional[str] = None, timeout: Optional[float] = None,
-             priority: int = 0, traceparent: str = "", stream: Optional[int] = None) -> List[Result]:
+             allowed: Optional[Sequence[Any]] = None, dtype: Optional[str] = None, timeout: Optional[float] = None,
+             priority: int = 0, traceparent: str = "", stream: Optional[int] = None, **tasks: Any) -> List[Result]:
         """As Client.step. `timeout`, `priority` and `traceparent` are ignored, because the step does not wait."""
-        return _native.step_local(list(sequences), logits, drafts, scored_lists(scored),
-                                  packed_masks(allowed, sequences), banned_lists(banned, drafts), list(draw_salts),
-                                  dtype, stream_of(logits, stream))
-
-    def draw(self, sequence: _native.LocalSequence, logits: Any, *, allowed: Any = None, banned: Any = None,
-             draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
-             stream: Optional[int] = None) -> _native.Draw:
-        """As Client.draw."""
-        if banned is not None:
-            return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
-                                    banned=[banned], draw_salts=[draw_salt] if draw_salt else (), dtype=dtype,
-                                    stream=stream)[0])
-        if allowed is not None:
-            allowed = packed_masks([allowed], [sequence])[0]
-        return raised(sequence.step(logits, allowed, draw_salt, dtype, stream_of(logits, stream)))
-
-    def verify(self, sequence: _native.LocalSequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
-               draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
-               stream: Optional[int] = None) -> _native.Verify:
-        """As Client.verify."""
-        return raised(self.step([sequence], logits, drafts=[drafts], allowed=None if allowed is None else [allowed],
-                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, stream=stream)[0])
-
-    def score(self, sequence: _native.LocalSequence, logits: Any, tokens: Any, *, allowed: Any = None,
-              dtype: Optional[str] = None, timeout: Optional[float] = None,
-              stream: Optional[int] = None) -> _native.Score:
-        """As Client.score."""
-        return raised(self.step([sequence], logits, scored=[tokens], allowed=None if allowed is None else [allowed],
-                                dtype=dtype, stream=stream)[0])
+        return _native.step_local(list(sequences), logits, row_tasks(**tasks), packed_masks(allowed, sequences), dtype,
+                                  stream_of(logits, stream))
 
     def close(self) -> None:
         """Does nothing: no resources are held."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy
 
@@ -69,7 +69,7 @@ class Scored:
     race: bool = False
 
 
-def scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
+def _scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
     """Returns an entry for each row: None, or its tokens to be scored, their requested ids, and whether it requests
     places in the race."""
     def entry(tokens: Any) -> Optional[tuple]:
@@ -82,7 +82,7 @@ def scored_lists(scored: Optional[Sequence[Any]]) -> Optional[list]:
     return None if scored is None else [entry(tokens) for tokens in scored]
 
 
-def banned_lists(banned: Optional[Sequence[Any]], drafts: Optional[Sequence[Any]]) -> Optional[list]:
+def _banned_lists(banned: Optional[Sequence[Any]], drafts: Optional[Sequence[Any]]) -> Optional[list]:
     """Returns an entry for each row: None, or a list of tokens for each position that drafts give it, or for all."""
     def entry(tokens: Any, verifies: bool) -> Optional[list]:
         if tokens is None:
@@ -93,6 +93,46 @@ def banned_lists(banned: Optional[Sequence[Any]], drafts: Optional[Sequence[Any]
         return None
     return [entry(tokens, drafts is not None and index < len(drafts) and drafts[index] is not None)
             for index, tokens in enumerate(banned)]
+
+
+def row_tasks(drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optional[Sequence[Any]] = None,
+              banned: Optional[Sequence[Any]] = None, draw_salts: Sequence[int] = ()) -> tuple:
+    """Returns the lists that the native module reads (tasks.h), with an entry for each row, or None."""
+    return drafts, _scored_lists(scored), _banned_lists(banned, drafts), list(draw_salts) or None
+
+
+def one_row(allowed: Any = None, banned: Any = None, draw_salt: int = 0, **options: Any) -> Dict[str, Any]:
+    """Returns the arguments of a step of one row."""
+    return {"allowed": None if allowed is None else [allowed], "banned": None if banned is None else [banned],
+            "draw_salts": [draw_salt] if draw_salt else (), **options}
+
+
+class OneRow:
+    """Steps of one row, for a class with `step`."""
+
+    step: Callable[..., List[Result]]
+
+    def draw(self, sequence: Any, logits: Any, *, allowed: Any = None, banned: Any = None, draw_salt: int = 0,
+             dtype: Optional[str] = None, timeout: Optional[float] = None,
+             stream: Optional[int] = None) -> _native.Draw:
+        """Draws a token from one row of one sequence. Raises its Error."""
+        return raised(self.step([sequence], logits, allowed=None if allowed is None else [allowed],
+                                banned=None if banned is None else [banned],
+                                draw_salts=[draw_salt] if draw_salt else (), dtype=dtype, timeout=timeout,
+                                stream=stream)[0])
+
+    def verify(self, sequence: Any, logits: Any, drafts: Drafts, *, allowed: Any = None, draw_salt: int = 0,
+               dtype: Optional[str] = None, timeout: Optional[float] = None,
+               stream: Optional[int] = None) -> _native.Verify:
+        """Verifies drafts of one sequence, whose logits are a matrix. Raises its Error."""
+        return raised(self.step([sequence], logits, drafts=[drafts],
+                                **one_row(allowed, None, draw_salt, dtype=dtype, timeout=timeout, stream=stream))[0])
+
+    def score(self, sequence: Any, logits: Any, tokens: Any, *, allowed: Any = None, dtype: Optional[str] = None,
+              timeout: Optional[float] = None, stream: Optional[int] = None) -> _native.Score:
+        """Scores tokens that follow one sequence, whose logits are a matrix. Raises its Error."""
+        return raised(self.step([sequence], logits, scored=[tokens],
+                                **one_row(allowed, dtype=dtype, timeout=timeout, stream=stream))[0])
 
 
 def pack_mask(allowed: Any) -> numpy.ndarray:
