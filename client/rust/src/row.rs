@@ -168,7 +168,7 @@ pub(crate) struct Batch {
     rows: Vec<ffi::CRow>,
     // Memory that the rows refer to.
     drafts: Vec<Option<Box<ffi::CDrafts>>>,
-    sparse: Vec<Vec<ffi::CSparse>>,
+    sparse: Vec<Vec<ffi::CSparseProbabilities>>,
     vocabulary_size: u32,
     dtype: i32,
     draft_dtype: i32,
@@ -268,7 +268,7 @@ impl Batch {
                 let mut sparse = Vec::with_capacity(lists.len());
                 for list in lists.iter() {
                     check_size(index, "task.probabilities", list.probabilities.len(), list.tokens.len())?;
-                    let mut c = ffi::CSparse::new();
+                    let mut c = ffi::CSparseProbabilities::new();
                     c.tokens = list.tokens.as_ptr();
                     c.probabilities = list.probabilities.as_ptr();
                     c.count = list.tokens.len();
