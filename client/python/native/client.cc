@@ -290,11 +290,10 @@ client::Batch MakeBatch(const Client& self, const StepMemory& memory,
                                          sequence.request_id(), " has ", sequence.vocabulary_size())
                                 .c_str());
     }
-    client::Row& row = batch.rows.emplace_back();
+    client::Row& row = batch.rows.emplace_back(memory.tasks.RowOf(i));
     row.sequence = &sequence;
     row.logits = rows.rows[i];
     if (!memory.masks.rows.empty()) row.allowed_bits = memory.masks.rows[i];
-    memory.tasks.Apply(i, &row);
   }
   return batch;
 }

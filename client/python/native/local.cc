@@ -133,8 +133,9 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::tuple lists, nb::h
   for (size_t i = 0; i < count; ++i) {
     handles.push_back(&nb::cast<const LocalHandle&>(sequences[i]));
     CheckWidth(rows.width, handles.back()->vocabulary_size());
-    steps.push_back({nullptr, rows.rows[i], 0, masks.rows.empty() ? nullptr : masks.rows[i]});
-    tasks.Apply(i, &steps.back());
+    client::Row& step = steps.emplace_back(tasks.RowOf(i));
+    step.logits = rows.rows[i];
+    if (!masks.rows.empty()) step.allowed_bits = masks.rows[i];
   }
   std::vector<client::RowResult> results;
   absl::Status status;

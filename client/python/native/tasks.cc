@@ -64,30 +64,34 @@ Tasks::Tasks(nb::tuple lists, size_t count) {
   if (drafts.is_none() && scored.is_none() && banned.is_none() && draw_salts.is_none()) return;
   tasks_.resize(count);
   for (size_t i = 0; i < count; ++i) {
+    Task& task = tasks_[i];
+    client::Row& row = task.row;
     const nb::object proposed = At(drafts, i);
     const nb::object given = At(scored, i);
     if (!proposed.is_none() && !given.is_none()) ValueError(absl::StrCat("scored[", i, "]: there are drafts, too"));
     if (!proposed.is_none()) ReadDrafts(proposed, i);
     if (!given.is_none()) {
       const std::string name = absl::StrCat("scored[", i, "]");
-      tasks_[i].tokens = Tokens(given[0], name);
-      if (tasks_[i].tokens.empty()) ValueError(name + ": at least one token");
-      for (const nb::handle ids : given[1]) tasks_[i].requested.push_back(Tokens(ids, name + ".requested"));
-      tasks_[i].race = Cast<bool>(given[2], name + ".race", "a bool");
+      task.tokens = Tokens(given[0], name);
+      if (task.tokens.empty()) ValueError(name + ": at least one token");
+      for (const nb::handle ids : given[1]) task.requested.push_back(Tokens(ids, name + ".requested"));
+      row.scored = task.tokens;
+      row.scored_requests = task.requested;
+      row.score_race = Cast<bool>(given[2], name + ".race", "a bool");
     }
-    const size_t tokens = tasks_[i].tokens.size();
-    positions_.push_back(tasks_[i].verifies ? tokens + 1 : std::max<size_t>(tokens, 1));
-    masks_.push_back(tasks_[i].verifies ? tokens + 1 : 1);
+    positions_.push_back(row.positions());
+    masks_.push_back(row.drafts != nullptr ? row.positions() : 1);
     if (const nb::object salt = At(draw_salts, i); !salt.is_none()) {
-      tasks_[i].draw_salt = Cast<uint32_t>(salt, absl::StrCat("draw_salts[", i, "]"), "0 to 65535");
+      row.draw_salt = Cast<uint32_t>(salt, absl::StrCat("draw_salts[", i, "]"), "0 to 65535");
     }
     const nb::object bans = At(banned, i);
     if (bans.is_none()) continue;
     const std::string name = absl::StrCat("banned[", i, "]");
-    for (const nb::handle list : bans) tasks_[i].banned.push_back(Tokens(list, name));
-    if (tasks_[i].banned.size() != masks_[i]) {
-      ValueError(absl::StrCat(name, ": ", tasks_[i].banned.size(), " lists of tokens; the row takes ", masks_[i]));
+    for (const nb::handle list : bans) task.banned.push_back(Tokens(list, name));
+    if (task.banned.size() != masks_[i]) {
+      ValueError(absl::StrCat(name, ": ", task.banned.size(), " lists of tokens; the row takes ", masks_[i]));
     }
+    row.banned_tokens = task.banned;
   }
 }
 
@@ -95,7 +99,7 @@ void Tasks::ReadDrafts(nb::handle object, size_t index) {
   const std::string name = absl::StrCat("drafts[", index, "].");
   Task& task = tasks_[index];
   client::Drafts& drafts = task.drafts;
-  task.verifies = true;
+  task.row.drafts = &drafts;
   task.tokens = Tokens(object.attr("tokens"), name + "tokens");
   drafts.tokens = task.tokens;
   drafts.mode = ToVerifyMode(object.attr("mode"), name + "mode");
@@ -134,20 +138,6 @@ void Tasks::CheckWidth(uint32_t width) const {
   for (const Tensor& tensor : keep_) {
     if (tensor.shape(1) == width) continue;
     ValueError(absl::StrCat("drafts: rows of ", tensor.shape(1), " probabilities; those of logits have ", width));
-  }
-}
-
-void Tasks::Apply(size_t index, client::Row* row) const {
-  if (tasks_.empty()) return;
-  const Task& task = tasks_[index];
-  row->banned_tokens = task.banned;
-  row->draw_salt = task.draw_salt;
-  if (task.verifies) {
-    row->drafts = &task.drafts;
-  } else {
-    row->scored = task.tokens;
-    row->scored_requests = task.requested;
-    row->score_race = task.race;
   }
 }
 

@@ -27,8 +27,8 @@ class Tasks {
   v1::DType draft_dtype() const { return draft_dtype_; }
   // Raises ValueError if drafters' probabilities do not have `width` tokens.
   void CheckWidth(uint32_t width) const;
-  // Sets the task of row `index`, which then refers to this object.
-  void Apply(size_t index, client::Row* row) const;
+  // Returns row `index` without its sequence, logits and mask. It refers to this object.
+  client::Row RowOf(size_t index) const { return tasks_.empty() ? client::Row() : tasks_[index].row; }
 
  private:
   struct Task {
@@ -38,9 +38,7 @@ class Tasks {
     client::Drafts drafts;
     std::vector<std::vector<uint32_t>> requested;  // one a scored token
     std::vector<std::vector<uint32_t>> banned;     // one a position, or one for all
-    uint32_t draw_salt = 0;
-    bool race = false;
-    bool verifies = false;
+    client::Row row;                               // refers to the others
   };
   void ReadDrafts(nanobind::handle drafts, size_t index);
   void ReadProbabilities(nanobind::handle probabilities, size_t index);
