@@ -55,19 +55,19 @@ StepInFlight::StepInFlight(std::shared_ptr<StepMessage> message, std::shared_ptr
   queued_.reserve(message_->rows());
 }
 
-void StepInFlight::AddPositions(Row& row, SetLogits set_logits) {
+void StepInFlight::AddPositions(SequenceRow* run, SetLogits set_logits) {
   SORTITION_CHECK(rows_.size() <= message_->rows());
   const StepShape& shape = message_->shape();
-  const SequenceRow& run = row.run;
-  for (uint32_t index = 0; index < run.plan().positions(); ++index) {
-    QueuedRow& queued = (index < run.first_positions() ? first_ : row.following).emplace_back();
-    queued.index = static_cast<uint32_t>(queued_.size());
-    queued.sequence = message_->row(run.plan().row).request_id();
+  for (uint32_t index = 0; index < run->plan().positions(); ++index) {
+    const auto number = static_cast<uint32_t>(queued_.size());
+    QueuedRow& queued = index < run->first_positions() ? first_.emplace_back() : following_[number];
+    queued.index = number;
+    queued.sequence = message_->row(run->plan().row).request_id();
     set_logits(index, &queued.row);
-    const std::optional<uint32_t> draft_row = run.DraftRowAt(index);
+    const std::optional<uint32_t> draft_row = run->DraftRowAt(index);
     const std::byte* const dense = draft_row ? message_->DraftRow(*draft_row) : nullptr;
-    queued.row.request = run.RequestAt(index, shape.dtype, dense, shape.draft_dtype);
-    queued_.emplace_back(&row, index);
+    queued.row.request = run->RequestAt(index, shape.dtype, dense, shape.draft_dtype);
+    queued_.emplace_back(run, index);
   }
 }
 
@@ -78,7 +78,7 @@ std::vector<QueuedRow> StepInFlight::TakeRows() {
 }
 
 void StepInFlight::AbortRows() {
-  for (Row& row : rows_) row.run.Abort();
+  for (SequenceRow& row : rows_) row.Abort();
 }
 
 void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
@@ -86,14 +86,14 @@ void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
   const bool wanted = !message_->stream().closed();
   std::vector<QueuedRow> following;
   for (const QueuedOutput& output : outputs) {
-    const auto [row, position] = queued_[output.index];
-    const SequenceRow::Progress progress = Take(&row->run, position, output);
+    const auto [run, position] = queued_[output.index];
+    const SequenceRow::Progress progress = Take(run, position, output);
     if (progress.next && wanted) {
-      QueuedRow& next = row->following[progress.next->index - row->run.first_positions()];
+      QueuedRow& next = following_.find(output.index - position + progress.next->index)->second;
       progress.next->Set(&next.row.request);
       following.push_back(std::move(next));
     } else if (progress.next || progress.is_complete) {
-      End(&row->run, wanted, &answers);
+      End(run, wanted, &answers);
     }
   }
   // Devices continue while the answers are written.

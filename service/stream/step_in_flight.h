@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,8 +40,10 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   // Building, by one thread. Sets the place of a position's logits: the segments of a device's row, and the owner of
   // their memory.
   using SetLogits = absl::FunctionRef<void(uint32_t position, devices::DeviceRow* row)>;
-  void AddRow(GrantedRow&& row, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(row)), set_logits); }
-  void AddRow(SequenceRow&& run, SetLogits set_logits) { AddPositions(rows_.emplace_back(std::move(run)), set_logits); }
+  void AddRow(GrantedRow&& row, SetLogits set_logits) { AddPositions(&rows_.emplace_back(std::move(row)), set_logits); }
+  void AddRow(SequenceRow&& run, SetLogits set_logits) {
+    AddPositions(&rows_.emplace_back(std::move(run)), set_logits);
+  }
   // Returns the rows to submit, which refer to memory of this object. Positions that run in order follow later.
   std::vector<QueuedRow> TakeRows();
   // Gives up a step that was not submitted: the sequences are as they were.
@@ -49,15 +52,7 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   void Deliver(std::span<const QueuedOutput> outputs) override;
 
  private:
-  struct Row {
-    template <typename From>
-    explicit Row(From&& from) : run(std::forward<From>(from)) {}
-    SequenceRow run;  // guarded by the step's mutex where outputs of several positions may be delivered at once
-    std::vector<QueuedRow> following;  // its positions after first_positions()
-  };
-
-  void AddPositions(Row& row, SetLogits set_logits);
-
+  void AddPositions(SequenceRow* run, SetLogits set_logits);
   SequenceRow::Progress Take(SequenceRow* run, uint32_t position, const QueuedOutput& output);
   // Ends a row and adds its answer.
   void End(SequenceRow* run, bool wanted, StepAnswers* out);
@@ -69,9 +64,12 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   Batcher& batcher_;
   const CheckpointKey& key_;
   const bool early_;
-  std::vector<Row> rows_;                          // has room for all from the start; fixed once submitted
-  std::vector<QueuedRow> first_;                   // the rows' first positions, until TakeRows
-  std::vector<std::pair<Row*, uint32_t>> queued_;  // with the position, by the queued row's index
+  // Has room for all from the start; fixed once submitted. A row is guarded by the mutex where outputs of several
+  // positions may be delivered at once.
+  std::vector<SequenceRow> rows_;
+  std::vector<QueuedRow> first_;                           // the rows' first positions, until TakeRows
+  std::map<uint32_t, QueuedRow> following_;                // the others, by their index
+  std::vector<std::pair<SequenceRow*, uint32_t>> queued_;  // with the position, by the queued row's index
 
   absl::Mutex mutex_;
   StepAnswers held_ ABSL_GUARDED_BY(mutex_);  // answers that wait for other rows' answers
