@@ -5,11 +5,9 @@ import itertools
 
 from play import Difference
 from calls import Caller
+from worlds import PLAIN_ROW
 
 SESSIONS = itertools.count()
-SIMPLE_ROW = {"mask": None, "masks": None, "compact": None, "salt": None, "tensor_row": False, "cut": None,
-              "append": [], "probabilities": False, "requested": None, "race": False, "jump": 0, "skip": 1,
-              "fault": None, "style": "normal", "checkpoint": "right", "says_draw": False}
 SIMPLE_STEP = {"stride": False, "priority": None, "timeout": False, "early": False, "tensor_rows": False,
                "dtype": "f32", "draft_dtype": "f32"}
 
@@ -109,7 +107,7 @@ class Shrinker:
                 if event[name] != value:
                     self.still(self.with_event(at, {**event, name: value}))
             for number in range(len(self.world["events"][at][1]["rows"])):
-                for name, value in SIMPLE_ROW.items():
+                for name, value in PLAIN_ROW.items():
                     event = copy.deepcopy(self.world["events"][at][1])
                     if event["rows"][number][name] != value:
                         event["rows"][number][name] = value

@@ -9,6 +9,10 @@ from parameters import Taste, make_parameters
 TASKS = ("draw", "draw", "draw", "draw", "score", "verify", "verify", "tree")
 TASK_FIELDS = (("score", ".score"), ("verify", ".verify_draft"), ("tree", ".verify_tree"), ("draw", ".draw"))
 MODES = ("REJECTION", "COUPLED", "GREEDY", "BLOCK")
+# A row with nothing that a difference could do without.
+PLAIN_ROW = {"mask": None, "masks": None, "compact": None, "salt": None, "tensor_row": False, "cut": None,
+             "append": [], "probabilities": False, "requested": None, "race": False, "jump": 0, "skip": 1,
+             "fault": None, "style": "normal", "checkpoint": "right", "says_draw": False}
 
 
 class Maker:
@@ -127,14 +131,12 @@ class Maker:
             if has(wants, part + ".") or f"step.rows{part}" in wants:
                 task = name
         taste = Taste(r, self.live, 0.2)
-        plan = {"s": number, "task": task, "seed": r.getrandbits(40), "style": r.choice(made.STYLES),
+        plan = {**PLAIN_ROW, "s": number, "task": task, "seed": r.getrandbits(40), "style": r.choice(made.STYLES),
                 "fault": r.choice(made.FAULTS) if r.random() < 0.015 else None, "fault_at": r.randrange(6),
                 "salt": r.choice([0, 1, 65535]) if r.random() < 0.1 else None, "skip": r.choice([1, 1, 1, 2, 9]),
                 "jump": r.choice([0, 0, 0, 5]), "checkpoint": r.choice(["right"] * 9 + ["none", "old"]),
                 "says_draw": r.random() < 0.5, "tensor_row": r.random() < 0.15 or has(wants, ".tensor_row"),
-                "wrong": None, "cut": None, "append": [], "tokens": [], "parents": [], "mode": None, "drafter": None,
-                "replaced": False, "requested": None, "race": False, "probabilities": False, "mask": None,
-                "masks": None, "compact": None}
+                "wrong": None, "tokens": [], "parents": [], "mode": None, "drafter": None, "replaced": False}
         plan["spoil"] = r.choice(spoils.STEPS) if r.random() < 0.02 else None
         for one, other, name in ((".draft_row", ".sparse", "two_forms"), (".tensor_row", ".compact", "tensor_row")):
             if has(wants, one) and has(wants, other):
