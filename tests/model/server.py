@@ -198,9 +198,9 @@ def key_of(ask):
     """The options that a retry is compared by."""
     masks = None if ask["masks"] is None else [None if mask is None or mask.all() else mask.tobytes()
                                                for mask in ask["masks"]]
-    names = ("task", "tokens", "parents", "mode", "position", "history_hash", "truncate_to", "append_tokens", "salt",
-             "requested", "race", "return_probabilities", "checkpoint")
-    return [ask.get(name) for name in names] + [masks]
+    others = ("masks", "both_masks", "empty", "bans", "drafted", "replaced", "bits", "compact", "states_sum", "state",
+              "plan", "numbers", "spoilt")
+    return {name: value for name, value in ask.items() if name not in others}, masks
 
 
 __all__ = ["Reason", "RowResult", "Server"]
