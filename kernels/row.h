@@ -169,6 +169,15 @@ struct Distribution {
   std::vector<TokenBits> top;         // first N in order; fewer if the distribution has fewer
   std::vector<TokenPlace> requested;  // of RowRequest::requested, in that order
   bool operator==(const Distribution&) const = default;
+
+  // Makes it empty. Keeps the memory of its lists.
+  void Clear() {
+    max_bits = rank = 0;
+    weight_sum = 0;
+    chosen = {};
+    top.clear();
+    requested.clear();
+  }
 };
 
 // The integers from which the host computes an entropy.
@@ -210,6 +219,19 @@ struct RowOutput {
   uint64_t sampler_state = 0;          // for the next step, where the chain keeps one; otherwise 0
   uint32_t temperature = 0;            // Q8.24, that dynamic temperature chose; 0 without it
   bool operator==(const RowOutput&) const = default;
+
+  // Makes it equal to RowOutput(). Keeps the memory of its lists.
+  void Clear() {
+    error = RowFault::kNone;
+    error_token = token = kept = temperature = 0;
+    accepted = false;
+    survival = sampler_state = 0;
+    for (Distribution* const distribution : {&raw, &processed, &tempered}) distribution->Clear();
+    mass = {};
+    race = {};
+    entropy = {};
+    kept_tokens.clear();
+  }
 };
 
 }  // namespace sortition::kernels

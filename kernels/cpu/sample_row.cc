@@ -212,11 +212,12 @@ void SampleChained(const Kernels& kernels, const RowRequest& request, const RowV
   law::ShowProcessed(chain.shape(), answer);
 }
 
-// Samples a row that LayRow laid.
-void SampleLaid(const Kernels& kernels, const RowRequest& request, RowView raw, Scratch* scratch, RowOutput* answer) {
+// Samples a row that LayRow laid at `*laid`. Writes there what it finds in the row.
+void SampleLaid(const Kernels& kernels, const RowRequest& request, Scratch* scratch, RowView* laid, RowOutput* answer) {
   const RowParameters& parameters = *request.parameters;
   RowView row;
-  if (!ReadRow(kernels, request, scratch, &raw, answer)) return;
+  if (!ReadRow(kernels, request, scratch, laid, answer)) return;
+  const RowView& raw = *laid;
   if (!ChangeRow(kernels, request, raw, scratch, &row, answer)) return;
   if (row.max_key == 0) {
     answer->error = RowFault::kNoLiveToken;
@@ -249,7 +250,7 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
                RowOutput* answer) {
   CheckAllButEdits(request);
   const Kernels& kernels = target.kernels;
-  *answer = RowOutput();
+  answer->Clear();
 
   RowView raw = LayRow(request, copy, scratch);
   // A row that is copied keeps only its first token after this pass.
@@ -262,14 +263,14 @@ void SampleRow(const Target& target, const RowRequest& request, const RowCopy& c
   }
   if (!copy.segments.empty() && LooksAtFewGroups(request)) {
     LazyCopy lazy = CopyLazily(scratch, raw);
-    raw.lazy = &lazy;
-    SampleLaid(kernels, request, raw, scratch, answer);
+    RowView lazily = raw;
+    lazily.lazy = &lazy;
+    SampleLaid(kernels, request, scratch, &lazily, answer);
     if (!lazy.has_failed) return;
-    raw.lazy = nullptr;
-    *answer = RowOutput();
+    answer->Clear();
   }
   raw.sums_logits = SumsSentLevels(request);
-  SampleLaid(kernels, request, raw, scratch, answer);
+  SampleLaid(kernels, request, scratch, &raw, answer);
 }
 
 void SampleRow(const Target& target, const RowRequest& request, Scratch* scratch, RowOutput* answer) {

@@ -17,6 +17,9 @@ namespace {
 constexpr law::Bound kLive = {law::kDeadFromDistance - 1};
 constexpr law::Bound kWeighted = {law::kWeightlessFromDistance - 1};
 
+// Returns 2^exponent, which is a normal number.
+double PowerOfTwo(int exponent) { return std::bit_cast<double>(uint64_t(1023 + exponent) << 52); }
+
 // `max_bits` is the largest logit that `scale` is for.
 RowScale LinearScale(const law::Scale& scale, uint32_t max_bits) {
   const double max = std::bit_cast<float>(max_bits);
@@ -27,7 +30,7 @@ RowScale LinearScale(const law::Scale& scale, uint32_t max_bits) {
   row.first_live_key = FirstKeyWithin(kLive, max_key, row.scale);
   row.first_weighted_key = FirstKeyWithin(kWeighted, max_key, row.scale);
   const double per_unit =
-      std::ldexp(double(uint64_t{1} << row.scale.shift) / row.scale.multiplier, int(row.scale.e0) - 157);
+      double(uint64_t{1} << row.scale.shift) / row.scale.multiplier * PowerOfTwo(int(row.scale.e0) - 157);
   row.logits_per_unit = float(per_unit * (1 + 0x1p-20));
   row.slack = float((std::abs(max) + per_unit * 0x1p32) * 0x1p-20);
   return row;
@@ -94,7 +97,7 @@ float NumberBelow(uint64_t reach, const law::Scale& scale) {
 float NumberBelow(uint64_t reach, const RowScale& row) {
   if (!row.curve.is_on) return NumberBelow(reach, row.scale);
   // The curve falls from 0.
-  const double fallen = std::ldexp(double(reach), int(row.scale.e0) - 157);
+  const double fallen = double(reach) * PowerOfTwo(int(row.scale.e0) - 157);
   return float(row.curve.max - WhereFallen(fallen, row.curve) / row.curve.inverse);
 }
 
