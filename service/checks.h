@@ -48,18 +48,25 @@ inline Refusal NoLogprobs(const FieldName& field) {
                  "none of raw_logprobs, processed_logprobs and tempered_logprobs is asked for"};
 }
 
+// Refuses a value that is not between the two.
 template <typename T>
-std::optional<Refusal> CheckRange(T value, T low, T high, const FieldName& field) {
-  // NaN fails both comparisons.
-  if (value >= low && value <= high) return std::nullopt;
+Refusal OutOfRange(T value, T low, T high, const FieldName& field) {
   return Refusal{Reason::kOutOfRange, field.Text(), absl::StrCat(low, "..", high),
                  absl::StrCat(value, " is out of range")};
 }
 
+template <typename T>
+std::optional<Refusal> CheckRange(T value, T low, T high, const FieldName& field) {
+  // NaN fails both comparisons.
+  if (value >= low && value <= high) return std::nullopt;
+  return OutOfRange(value, low, high, field);
+}
+
 // Checks a range that ends at a limit. The refusal names the limit.
 inline std::optional<Refusal> CheckRange(uint64_t value, uint64_t low, const Bound& high, const FieldName& field) {
-  auto refusal = CheckRange(value, low, high.value, field);
-  if (refusal && value > high.value) refusal->limit = high.Text();
+  if (value >= low && value <= high.value) return std::nullopt;
+  Refusal refusal = OutOfRange(value, low, high.value, field);
+  if (value > high.value) refusal.limit = high.Text();
   return refusal;
 }
 

@@ -62,11 +62,6 @@ uint64_t BytesOf(const std::vector<TokenString>& strings) {
 
 }  // namespace
 
-bool HistoryOptions::on() const {
-  return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !phases.empty() ||
-         watermark_width != 0 || repetition_stop.on() || !banned_phrases.empty();
-}
-
 uint32_t HistoryOptions::lookback() const {
   if (no_repeat_ngram != 0 || (dry.on() && dry.window == 0) || watermark_skips)
     return std::numeric_limits<uint32_t>::max();

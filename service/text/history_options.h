@@ -79,7 +79,10 @@ struct HistoryOptions {
   bool operator==(const HistoryOptions&) const = default;
 
   // Returns true if an option besides the penalties looks at the history.
-  bool on() const;
+  bool on() const {
+    return dry.on() || no_repeat_ngram != 0 || !bad_words.empty() || min_tokens != 0 || !phases.empty() ||
+           watermark_width != 0 || repetition_stop.on() || !banned_phrases.empty();
+  }
   // Number of tokens before a position that must be known to continue from it; UINT32_MAX: all.
   uint32_t lookback() const;
   // The options' part of the digest of a history's identity (proto/history_hash.md); empty for the defaults.

@@ -399,10 +399,12 @@ std::optional<Refusal> JudgeRow(const RowAsk& ask, const StepTensors& tensors, c
     auto refusal = CheckRange<uint32_t>(tensor_row, 0, tensors.tensor_rows - 1, field("tensor_row"));
     if (refusal) return refusal;
   }
-  if (auto refusal = CheckList(ask.append_tokens, Bounds(limits).max_history(), spec, field("append_tokens"))) {
-    return refusal;
+  intent.append_tokens.clear();
+  if (!ask.append_tokens.empty()) {
+    auto refusal = CheckList(ask.append_tokens, Bounds(limits).max_history(), spec, field("append_tokens"));
+    if (refusal) return refusal;
+    intent.append_tokens.assign(ask.append_tokens.begin(), ask.append_tokens.end());
   }
-  intent.append_tokens.assign(ask.append_tokens.begin(), ask.append_tokens.end());
   plan.draw_salt = ask.draw_salt;
   plan.sampler_state = kernels::InitialSamplerState(spec.parameters.chain);
   plan.tensor_row = tensor_row;

@@ -19,9 +19,9 @@ std::optional<Refusal> CheckTextEnd(const RowPlan& plan, const Limits& limits, c
 // Returns the price of JudgeRow.
 uint64_t JudgeCost(const RowAsk& ask);
 
-// Sets `*plan`, which is new, to the plan of the row, as far as its sequence's spec decides it: packed masks,
-// checkpoints and compact rows are not looked up. A refusal concerns this row alone, and names the field of a Step.
-// Thread-safe.
+// Sets `*plan`, which is new or that of a plain draw, to the plan of the row, as far as its sequence's spec decides it:
+// packed masks, checkpoints and compact rows are not looked up. A refusal concerns this row alone, and names the field
+// of a Step. Thread-safe.
 std::optional<Refusal> JudgeRow(const RowAsk& ask, const StepTensors& tensors, const SequenceSpec& spec,
                                 const Limits& limits, RowPlan* plan);
 

@@ -11,10 +11,6 @@ namespace {
 
 using kernels::LogitEdit;
 
-PositionView MakeView(Text* state, PositionEdits edits) {
-  return {std::move(edits), state->marked_noise(), state->forced_token(), state->phase()};
-}
-
 // A walk over the tree.
 class Walk {
  public:
@@ -184,8 +180,8 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   StepChanges changes = state->ChangesNow();
   const auto take = [&](uint64_t work) { return bill == nullptr || bill->Take(work); };
   const uint64_t search = SearchCost(state->spec().history);
-  if (!take(search + state->LendCost(changes))) return views;
-  views.push_back(MakeView(state, PositionEdits(state->LendEdits(changes))));
+  if (bill != nullptr && !bill->Take(search + state->LendCost(changes))) return views;
+  views.emplace_back(*state, PositionEdits(state->LendEdits(changes)));
   if (tree.tokens.empty()) return views;
   views[0].edits.Share();
   EditsAhead ahead(state, views[0].edits, std::move(changes));
@@ -196,8 +192,7 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
     uint64_t cost = price::kPosition + search;
     PositionEdits edits = ahead.Find(&cost);
     if (!take(cost + price::kCopiedEdit * EditsOf(edits, use))) break;
-    views.push_back(MakeView(state, std::move(edits)));
-    views.back().ends_result = state->text_end().is_last();
+    views.emplace_back(*state, std::move(edits)).ends_result = state->text_end().is_last();
   }
   return views;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -25,6 +26,13 @@ struct TokenTree {
 
 // The options' view of the history at one position.
 struct PositionView {
+  // The view at the end of `state`.
+  PositionView(const Text& state, PositionEdits changed)
+      : edits(std::move(changed)),
+        marked_noise(state.marked_noise()),
+        forced(state.forced_token()),
+        phase(state.phase()) {}
+
   PositionEdits edits;
   std::optional<kernels::NoiseKey> marked_noise;  // for a draw that a watermark marks, in place of the sequence's
   std::optional<uint32_t> forced;                 // token that is emitted in any case; the edits do not matter then

@@ -53,7 +53,7 @@ StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, ui
     for (const ContextIndex::Found& one : repeated) changes.push_back({.token = one.token, .banned = true});
   }
   BanBadWords(options, log, prompt_length, &changes);
-  SortByToken(std::span(changes));
+  if (changes.size() > 1) SortByToken(std::span(changes));
   if (log.length() - prompt_length < options.min_tokens) BanStopTokens(options.stop_tokens, &changes);
   size_t kept = 0;
   for (const StepChange& change : changes) {

@@ -46,6 +46,7 @@ LogitEdit MakeEdit(const PenaltyScope& scope, const PhaseOptions& options, const
 }
 
 void SumChanges(std::vector<CountChange>* changes) {
+  if (changes->size() < 2) return;
   SortByToken(std::span(*changes));
   size_t kept = 0;
   for (const CountChange& change : *changes) {
