@@ -31,7 +31,6 @@ class Rewinds {
   Rewinds OfFork() const { return Rewinds({rewound_.count, {}}); }
   // Returns the salt for a row from the caller's. Leaves a score's salt, and a salt out of range, as it is.
   uint32_t Salt(const Row& row) const;
-  bool IsAt(uint32_t position) const { return !rewound_.bans.empty() && !At(position).empty(); }
   // Returns the tokens that are banned at `position`, ascending.
   std::vector<uint32_t> At(uint32_t position) const;
   // Forgets the bans behind `position`: the text before them has changed.

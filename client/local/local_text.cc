@@ -26,16 +26,6 @@
 namespace sortition::client {
 namespace {
 
-struct Workspace {
-  kernels::cpu::Scratch scratch;
-  kernels::RowOutput answer;
-};
-
-Workspace& ThreadWorkspace() {
-  thread_local Workspace workspace;
-  return workspace;
-}
-
 void TakeDrafts(const Drafts& drafts, service::RowAsk* ask) {
   const bool is_tree = !drafts.parents.empty();
   ask->task = is_tree ? service::RowAsk::Task::kVerifyTree : service::RowAsk::Task::kVerifyDraft;
@@ -63,26 +53,22 @@ std::vector<service::MaskAsk> ToMaskAsks(const Row& row) {
   return asks;
 }
 
-// Returns the row's ask, except its place in a text. Refers to the row's lists.
-service::RowAsk ToAsk(const Row& row, uint32_t index) {
-  service::RowAsk ask;
-  ask.row = index;
-  ask.step_id = 1;
-  ask.draw_salt = row.draw_salt;
+// Takes the row's task and masks. Refers to the row's lists.
+void TakeTask(const Row& row, service::RowAsk* ask) {
   if (!row.scored.empty()) {
-    ask.task = service::RowAsk::Task::kScore;
-    ask.tokens = row.scored;
-    ask.requested.assign(row.scored_requests.begin(), row.scored_requests.end());
-    ask.wants_race = row.score_race;
+    ask->task = service::RowAsk::Task::kScore;
+    ask->tokens = row.scored;
+    ask->requested.assign(row.scored_requests.begin(), row.scored_requests.end());
+    ask->wants_race = row.score_race;
   } else if (row.drafts != nullptr) {
-    TakeDrafts(*row.drafts, &ask);
+    TakeDrafts(*row.drafts, ask);
   }
-  ask.masks = ToMaskAsks(row);
-  if (row.drafts == nullptr && !ask.masks.empty()) {
-    ask.mask = ask.masks.front();
-    ask.masks.clear();
+  if (row.allowed_bits == nullptr && row.banned_tokens.empty()) return;
+  ask->masks = ToMaskAsks(row);
+  if (row.drafts == nullptr && !ask->masks.empty()) {
+    ask->mask = ask->masks.front();
+    ask->masks.clear();
   }
-  return ask;
 }
 
 std::vector<service::RowMaskBits> MasksOf(const Row& row, uint32_t vocabulary) {
@@ -150,7 +136,8 @@ LocalText::LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::uni
     : spec_(std::move(spec)),
       state_(std::move(state)),
       position_(position),
-      sampler_state_(kernels::InitialSamplerState(spec_->parameters.chain)) {}
+      sampler_state_(kernels::InitialSamplerState(spec_->parameters.chain)),
+      begun_{service::RowRun(spec_)} {}
 
 absl::StatusOr<std::unique_ptr<LocalText>> LocalText::Fork(SequenceOptions options,
                                                            std::optional<uint32_t> position) const {
@@ -193,14 +180,14 @@ std::optional<uint64_t> LocalText::history_hash() const {
 
 RowResult LocalText::Step(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
   if (auto error = BeginRow(dtype, row, options)) return *std::move(error);
-  Workspace& workspace = ThreadWorkspace();
-  service::RowRun& run = begun_->run;
+  thread_local kernels::cpu::Scratch scratch;
+  service::RowRun& run = begun_.run;
   std::optional<service::RowRun::Next> next;
   for (uint32_t index = 0;;) {
     kernels::RowRequest request = RequestAt(index);
     if (next) next->Set(&request);
-    kernels::cpu::SampleRow(request, &workspace.scratch, &workspace.answer);
-    const service::RowRun::Progress progress = run.Take(index, std::move(workspace.answer));
+    kernels::cpu::SampleRow(request, &scratch, run.OutputAt(index));
+    const service::RowRun::Progress progress = run.TakeWritten(index);
     next = progress.next;
     if (progress.is_complete) break;
     index = next ? next->index : index + 1;
@@ -212,18 +199,19 @@ std::variant<LocalText::Requests, RowError> LocalText::Begin(v1::DType dtype, co
                                                              const LocalStepOptions& options) {
   if (auto error = BeginRow(dtype, row, options)) return *std::move(error);
   Requests requests;
-  for (uint32_t index = 0; index < begun_->run.first_positions(); ++index) {
-    begun_->asked.push_back(index);
+  begun_.asked.clear();
+  for (uint32_t index = 0; index < begun_.run.first_positions(); ++index) {
+    begun_.asked.push_back(index);
     requests.push_back(RequestAt(index));
   }
   return requests;
 }
 
 LocalText::Requests LocalText::Continue(std::span<kernels::RowOutput> answers) {
-  std::vector<uint32_t>& asked = begun_->asked;
+  std::vector<uint32_t>& asked = begun_.asked;
   SORTITION_CHECK(answers.size() == asked.size());
   service::RowRun::Progress progress;
-  for (size_t i = 0; i < answers.size(); ++i) progress = begun_->run.Take(asked[i], std::move(answers[i]));
+  for (size_t i = 0; i < answers.size(); ++i) progress = begun_.run.Take(asked[i], std::move(answers[i]));
   if (!progress.next) return {};
   asked.front() = progress.next->index;
   Requests requests = {RequestAt(asked.front())};
@@ -233,14 +221,13 @@ LocalText::Requests LocalText::Continue(std::span<kernels::RowOutput> answers) {
 
 RowResult LocalText::End() {
   RowResult outcome;  // a draw; made in place: the only thing that is returned
-  const service::RowPlan& plan = begun_->run.plan();
-  auto finished = begun_->run.Finish();
-  if (const auto* refusal = std::get_if<service::Refusal>(&finished)) {
+  const service::RowPlan& plan = begun_.run.plan();
+  if (const auto refusal = begun_.run.Finish()) {
     Abandon();
     outcome = ToRowError(*refusal);
     return outcome;
   }
-  service::RowResult& result = std::get<service::RowResult>(finished);
+  service::RowResult& result = begun_.run.result();
   if (plan.kind != service::RowPlan::Kind::kScore) {
     position_ += static_cast<uint32_t>(result.outputs.size());
     sampler_state_ = result.outputs.back().sampler_state;
@@ -256,15 +243,21 @@ RowResult LocalText::End() {
     service::EncodeWhole(result, plan, *spec_, &whole);
     outcome = ToRowResult(std::move(whole));
   }
-  begun_.reset();
   TakeBack(result.end);
+  if (plan.is_plain_draw()) {
+    begun_.run.Release();
+  } else {
+    Clear();
+  }
   return outcome;
 }
 
 void LocalText::Abandon() {
   if (state_ != nullptr) state_->EndLoan();
-  begun_.reset();
+  Clear();
 }
+
+void LocalText::Clear() { begun_ = {service::RowRun(spec_)}; }
 
 LocalText::StreamStart LocalText::StartOnStream() const {
   StreamStart start = {
@@ -290,72 +283,81 @@ LocalText::StreamStart LocalText::StartOnStream() const {
 
 RowResult LocalText::TakeDrawn(uint32_t row, kernels::RowOutput output) {
   // Its logits are the device's.
-  if (auto refusal = Plan(v1::DTYPE_F32, Row(), {.row = row})) return ToRowError(*refusal);
-  begun_->run.Take(0, std::move(output));
+  if (auto error = Plan(v1::DTYPE_F32, Row(), {.row = row})) return *std::move(error);
+  begun_.run.Take(0, std::move(output));
   return End();
 }
 
-std::optional<RowError> LocalText::BeginRow(v1::DType dtype, const Row& given, const LocalStepOptions& options) {
-  Row row = given;
-  row.draw_salt = rewinds_.Salt(given);
-  std::vector<std::vector<uint32_t>> bans;
-  if (rewinds_.IsAt(position_)) bans = BansWith(given, rewinds_.At(position_));
+std::optional<RowError> LocalText::BeginRow(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
+  return rewinds_.all().bans.empty() ? CheckAndPlan(dtype, row, options) : BeginBanned(dtype, row, options);
+}
+
+std::optional<RowError> LocalText::BeginBanned(v1::DType dtype, Row row, const LocalStepOptions& options) {
+  const std::vector<std::vector<uint32_t>> bans = BansWith(row, rewinds_.At(position_));
   if (!bans.empty()) row.banned_tokens = bans;
+  return CheckAndPlan(dtype, row, options);
+}
+
+std::optional<RowError> LocalText::CheckAndPlan(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
   if (absl::Status status = CheckRow(row); !status.ok()) {
     RowError error;
     error.code = status.code();
     error.message = absl::StrCat("rows[", options.row, "].", status.message());
     return error;
   }
-  if (auto refusal = Plan(dtype, row, options)) return ToRowError(*refusal);
-  return std::nullopt;
+  return Plan(dtype, row, options);
 }
 
-std::optional<service::Refusal> LocalText::Plan(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
-  if (ElementBytes(dtype) == 0) return service::MissingField("step.logits.dtype");
+std::optional<RowError> LocalText::Plan(v1::DType dtype, const Row& row, const LocalStepOptions& options) {
+  if (ElementBytes(dtype) == 0) return ToRowError(service::MissingField("step.logits.dtype"));
   const bool is_dense = row.drafts != nullptr && row.drafts->probabilities != nullptr;
   if (is_dense && ElementBytes(options.draft_dtype) == 0) {
-    return service::MissingField("step.draft_probabilities.dtype");
+    return ToRowError(service::MissingField("step.draft_probabilities.dtype"));
   }
-  service::RowAsk ask = ToAsk(row, options.row);
+  service::RowAsk& ask = begun_.ask;
+  ask.row = options.row;
+  ask.step_id = 1;
   ask.position = position_;
+  ask.draw_salt = rewinds_.Salt(row);
   ask.history_hash = history_hash();
+  TakeTask(row, &ask);
   service::StepTensors tensors;
   tensors.vocabulary = options.vocabulary_size.value_or(spec_->vocabulary);
   tensors.tensor_rows = static_cast<uint32_t>(row.positions());
   if (row.allowed_bits != nullptr) tensors.mask_rows = static_cast<uint32_t>(row.masks());
   if (is_dense) tensors.draft_rows = static_cast<uint32_t>(row.drafts->distributions());
   static const service::Limits limits;
-  service::RowPlan plan;
-  if (auto refusal = service::JudgeRow(ask, tensors, *spec_, limits, &plan)) return refusal;
-  plan.sampler_state = sampler_state_;
-  service::PositionViews views =
-      state_ != nullptr ? service::LookAhead(state_.get(), plan.ahead) : service::PositionViews();
-  std::vector<service::RowMaskBits> masks = MasksOf(row, spec_->vocabulary);
-  masks.resize(plan.masks.size());  // a mask may only ban tokens
-  begun_.emplace(spec_, std::move(plan), std::move(masks), std::move(views), dtype, row, options.draft_dtype);
+  service::RowParts& parts = begun_.run.parts();
+  if (auto refusal = service::JudgeRow(ask, tensors, *spec_, limits, &parts.plan)) {
+    Clear();
+    return ToRowError(*refusal);
+  }
+  parts.plan.sampler_state = sampler_state_;
+  if (!parts.plan.masks.empty()) {
+    parts.masks = MasksOf(row, spec_->vocabulary);
+    parts.masks.resize(parts.plan.masks.size());  // a mask may only ban tokens
+  }
+  if (state_ != nullptr) parts.views = service::LookAhead(state_.get(), parts.plan.ahead);
+  begun_.run.Begin();
+  begun_.dtype = KernelType(dtype);
+  begun_.logits = static_cast<const std::byte*>(row.logits);
+  if (is_dense) {
+    begun_.draft_dtype = KernelType(options.draft_dtype);
+    begun_.probabilities = static_cast<const std::byte*>(row.drafts->probabilities);
+  }
   return std::nullopt;
 }
-
-LocalText::Begun::Begun(const std::shared_ptr<const service::SequenceSpec>& spec, service::RowPlan&& plan,
-                        std::vector<service::RowMaskBits>&& masks, service::PositionViews&& views, v1::DType dtype,
-                        const Row& row, v1::DType draft_dtype)
-    : run(spec, std::move(plan), std::move(masks), std::move(views)),
-      dtype(KernelType(dtype)),
-      logits(static_cast<const std::byte*>(row.logits)),
-      draft_dtype(KernelType(draft_dtype)),
-      probabilities(row.drafts == nullptr ? nullptr : static_cast<const std::byte*>(row.drafts->probabilities)) {}
 
 kernels::RowRequest LocalText::RequestAt(uint32_t index) const {
   const auto row_of = [&](const std::byte* tensor, size_t row, kernels::DType dtype) {
     return tensor + row * spec_->vocabulary * kernels::ElementBytes(dtype);
   };
   const std::byte* dense = nullptr;
-  if (const auto draft_row = begun_->run.DraftRowAt(index)) {
-    dense = row_of(begun_->probabilities, *draft_row, begun_->draft_dtype);
+  if (const auto draft_row = begun_.run.DraftRowAt(index)) {
+    dense = row_of(begun_.probabilities, *draft_row, begun_.draft_dtype);
   }
-  kernels::RowRequest request = begun_->run.RequestAt(index, begun_->dtype, dense, begun_->draft_dtype);
-  request.logits = row_of(begun_->logits, index, begun_->dtype);
+  kernels::RowRequest request = begun_.run.RequestAt(index, begun_.dtype, dense, begun_.draft_dtype);
+  request.logits = row_of(begun_.logits, index, begun_.dtype);
   return request;
 }
 

@@ -17,6 +17,7 @@
 #include "service/refusal.h"
 #include "service/text/checkpoint.h"
 #include "service/text/row.h"
+#include "service/text/row_ask.h"
 #include "service/text/sequence_spec.h"
 #include "service/text/text.h"
 #include "sortition/batch.h"
@@ -97,24 +98,26 @@ class LocalText {
   void MoveTo(uint32_t position, uint32_t shared, std::span<const uint32_t> appended);
 
  private:
-  // The row that has begun. Refers to the caller's tensors.
+  // The row that has begun, or a place for one. Refers to the caller's tensors.
   struct Begun {
-    Begun(const std::shared_ptr<const service::SequenceSpec>& spec, service::RowPlan&& plan,
-          std::vector<service::RowMaskBits>&& masks, service::PositionViews&& views, v1::DType dtype, const Row& row,
-          v1::DType draft_dtype);
     service::RowRun run;
-    kernels::DType dtype;
-    const std::byte* logits;
-    kernels::DType draft_dtype;
-    const std::byte* probabilities;
-    std::vector<uint32_t> asked;  // positions of the last requests
+    service::RowAsk ask = {};
+    kernels::DType dtype = kernels::DType::kF32;
+    const std::byte* logits = nullptr;
+    kernels::DType draft_dtype = kernels::DType::kF32;
+    const std::byte* probabilities = nullptr;
+    std::vector<uint32_t> asked = {};  // positions of the last requests
   };
 
   LocalText(std::shared_ptr<const service::SequenceSpec> spec, std::unique_ptr<service::Text> state, uint32_t position);
   absl::Status CheckToken(uint32_t token) const;
-  // Sets begun_, or returns why the row does not begin. The caller's `row` has no bans and salts of rewinds yet.
+  // Begin a row, or return why it does not begin. BeginBanned adds the rewinds' bans at this position to `row`.
   std::optional<RowError> BeginRow(v1::DType dtype, const Row& row, const LocalStepOptions& options);
-  std::optional<service::Refusal> Plan(v1::DType dtype, const Row& row, const LocalStepOptions& options);
+  std::optional<RowError> BeginBanned(v1::DType dtype, Row row, const LocalStepOptions& options);
+  std::optional<RowError> CheckAndPlan(v1::DType dtype, const Row& row, const LocalStepOptions& options);
+  std::optional<RowError> Plan(v1::DType dtype, const Row& row, const LocalStepOptions& options);
+  // Makes place for another row.
+  void Clear();
   kernels::RowRequest RequestAt(uint32_t index) const;
   // Takes back the phrase that the text ends in, if it ends in one.
   void TakeBack(const service::TextEnd& end);
@@ -126,7 +129,7 @@ class LocalText {
   service::Checkpoint last_checkpoint_;
   Rewinds rewinds_;
   bool takes_back_ = true;
-  std::optional<Begun> begun_;
+  Begun begun_;
 };
 
 }  // namespace sortition::client

@@ -41,23 +41,22 @@ SequenceRow::SequenceRow(GrantedRow&& row)
       ticket_(row.grant.ticket) {}
 
 std::variant<RowResult, Refusal> SequenceRow::Commit() {
-  auto ended = Finish();
-  auto* const result = std::get_if<RowResult>(&ended);
-  if (result == nullptr || plan().kind == RowPlan::Kind::kScore || sequence_.state == nullptr) {
+  auto refusal = Finish();
+  if (refusal || plan().kind == RowPlan::Kind::kScore || sequence_.state == nullptr) {
     Abort();
-    if (result == nullptr && sequence_.state != nullptr && sequence_.state->retired())
-      return Sequence::ClosedInFlight();
-    return ended;
+    if (!refusal) return std::move(result());
+    if (sequence_.state != nullptr && sequence_.state->retired()) return Sequence::ClosedInFlight();
+    return *std::move(refusal);
   }
-  ended = sequence_.state->Commit(ticket_, std::move(*result));
+  auto ended = sequence_.state->Commit(ticket_, std::move(result()));
   sequence_.table->Touch(*sequence_.key, sequence_.state.get());
-  ReleaseMasks();
+  Release();
   return ended;
 }
 
 void SequenceRow::Abort() {
   EndGrant(sequence_, ticket_);
-  ReleaseMasks();
+  Release();
 }
 
 }  // namespace sortition::service

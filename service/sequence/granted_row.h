@@ -46,8 +46,8 @@ struct GrantedRow {
   StepGrant grant;                 // GrantRow's
 };
 
-// A row that has been granted. Its owner calls Commit or Abort once, which also releases the masks. As thread-safe as
-// RowRun, also among rows of one sequence table.
+// A row that has been granted. Its owner calls Commit or Abort once, which also releases masks and views. As
+// thread-safe as RowRun, also among rows of one sequence table.
 class SequenceRow final : public RowRun {
  public:
   explicit SequenceRow(GrantedRow&& row);

@@ -17,18 +17,6 @@
 namespace sortition::service {
 namespace {
 
-// Returns each phase's parameters for a row that wants more than its sequence; none if it does not.
-std::vector<kernels::RowParameters> MoreParameters(const RowPlan& plan, const SequenceSpec& spec) {
-  std::vector<kernels::RowParameters> more;
-  const bool has_receipts = spec.receipts && plan.kind != RowPlan::Kind::kScore;
-  if (!plan.return_probabilities && !has_receipts) return more;
-  for (uint32_t phase = 0; phase <= spec.history.phases.size(); ++phase) {
-    kernels::RowParameters& parameters = more.emplace_back(spec.Within(phase).parameters);
-    parameters.processed_logprob = parameters.kept_tokens = true;
-  }
-  return more;
-}
-
 // Returns true if an edit of the sequence may have a bias or a penalty above 0.
 bool MayRaise(const SequenceSpec& spec) {
   const auto raises = [](const kernels::LogitEdit& edit) { return static_cast<int32_t>(edit.bias) > 0; };
@@ -63,39 +51,51 @@ void ForceToken(const PositionView* view, kernels::RowRequest* row) {
   row->allowed_bits = nullptr;
 }
 
-RowRun::RowRun(std::shared_ptr<const SequenceSpec> spec, RowPlan&& plan, std::vector<RowMaskBits>&& masks,
-               PositionViews&& views)
-    : spec_(std::move(spec)),
-      plan_(std::move(plan)),
-      masks_(std::move(masks)),
-      views_(std::move(views)),
-      more_(MoreParameters(plan_, *spec_)),
-      runs_in_order_(plan_.positions() > 1 &&
-                     (plan_.kind == RowPlan::Kind::kBlock || kernels::KeepsSamplerState(spec_->parameters.chain))),
-      outputs_(plan_.positions()),
-      missing_(plan_.positions()) {
-  CutToAllowed();
-  MergeBans();
-  if (plan_.kind == RowPlan::Kind::kReject && plan_.is_tree) rivals_.resize(plan_.positions());
-  for (uint32_t draft = 0; draft < plan_.drafts() && !rivals_.empty(); ++draft) {
-    const auto position = static_cast<uint32_t>(plan_.ahead.parents[draft] + 1);
-    if (plan_.FirstDraftAfter(position) != draft) rivals_[position].push_back(plan_.ahead.tokens[draft]);
+void RowRun::Begin() {
+  const uint32_t positions = plan().positions();
+  runs_in_order_ =
+      positions > 1 && (plan().kind == RowPlan::Kind::kBlock || kernels::KeepsSamplerState(spec_->parameters.chain));
+  missing_ = positions;
+  extras_ = nullptr;
+  if (runs_in_order_) extras().missing.assign(positions, true);
+  result_.outputs.resize(positions);
+  result_.phases.clear();
+  result_.history_hash.reset();
+  result_.end = {};
+  if (plan().return_probabilities || (spec().receipts && plan().kind != RowPlan::Kind::kScore)) AddParameters();
+  if (!plan().masks.empty()) CutToAllowed();
+  if (!plan().masks.empty() || parts_.views.size() > 1) MergeBans();
+  if (plan().kind == RowPlan::Kind::kReject && plan().is_tree) ListRivals();
+  if (plan().kind != RowPlan::Kind::kBlock) return;
+  for (const uint32_t draft : plan().ahead.tokens) {
+    extras().requested.emplace_back(spec_->logprob_token_ids).push_back(draft);
   }
-  if (plan_.kind != RowPlan::Kind::kBlock) return;
-  for (const uint32_t draft : plan_.ahead.tokens) {
-    requested_.emplace_back(spec_->logprob_token_ids).push_back(draft);
+}
+
+void RowRun::AddParameters() {
+  for (uint32_t phase = 0; phase <= spec().history.phases.size(); ++phase) {
+    kernels::RowParameters& parameters = extras().parameters.emplace_back(spec().Within(phase).parameters);
+    parameters.processed_logprob = parameters.kept_tokens = true;
+  }
+}
+
+void RowRun::ListRivals() {
+  std::vector<std::vector<uint32_t>>& rivals = extras().rivals;
+  rivals.resize(plan().positions());
+  for (uint32_t draft = 0; draft < plan().drafts(); ++draft) {
+    const auto position = static_cast<uint32_t>(plan().ahead.parents[draft] + 1);
+    if (plan().FirstDraftAfter(position) != draft) rivals[position].push_back(plan().ahead.tokens[draft]);
   }
 }
 
 void RowRun::CutToAllowed() {
-  if (plan_.masks.empty()) return;
-  for (uint32_t index = 0; index < plan_.positions(); ++index) {
+  for (uint32_t index = 0; index < plan().positions(); ++index) {
     const uint32_t phase = PhaseAt(index);
     const size_t number = MaskOf(index);
-    const PositionMask& mask = plan_.masks[number];
+    const PositionMask& mask = plan().masks[number];
     const PhaseOptions& options = spec().Within(phase);
     if (!mask.has_allowed_tokens || !options.has_allowed_tokens) continue;
-    const auto [both, is_new] = allowed_.try_emplace({phase, number});
+    const auto [both, is_new] = extras().allowed.try_emplace({phase, number});
     if (!is_new) continue;
     std::ranges::set_intersection(options.allowed_tokens, mask.allowed_tokens, std::back_inserter(both->second));
   }
@@ -103,24 +103,26 @@ void RowRun::CutToAllowed() {
 
 void RowRun::MergeBans() {
   const auto bans = [](const PositionMask& mask) { return !mask.banned_tokens.empty(); };
-  const bool has_bans = std::ranges::any_of(plan_.masks, bans);
+  const bool has_bans = std::ranges::any_of(plan().masks, bans);
+  std::vector<PositionEdits> banned_edits;
   if (has_bans) {
     PositionEdits listed({spec_, &spec().listed_edits});
     listed.Share();
-    banned_edits_.assign(plan_.positions(), listed);
+    banned_edits.assign(plan().positions(), listed);
   }
   const PositionEdits* before = nullptr;
-  for (uint32_t index = 0; index < plan_.positions(); ++index) {
-    PositionEdits* edits = views_.empty() ? nullptr : &views_[index].edits;
-    if (has_bans && bans(plan_.masks[MaskOf(index)])) {
-      const PositionEdits& without = edits != nullptr ? *edits : banned_edits_[index];
-      edits = &(banned_edits_[index] = without.WithBans(plan_.masks[MaskOf(index)].banned_tokens));
+  for (uint32_t index = 0; index < plan().positions(); ++index) {
+    PositionEdits* edits = parts_.views.empty() ? nullptr : &parts_.views[index].edits;
+    if (has_bans && bans(plan().masks[MaskOf(index)])) {
+      const PositionEdits& without = edits != nullptr ? *edits : banned_edits[index];
+      edits = &(banned_edits[index] = without.WithBans(plan().masks[MaskOf(index)].banned_tokens));
     }
     // A compact row asks for its positions in turn.
-    if (edits == nullptr || !plan_.compact.empty()) continue;
+    if (edits == nullptr || !plan().compact.empty()) continue;
     edits->Keep(before);
     before = edits;
   }
+  if (has_bans) extras().banned_edits = std::move(banned_edits);
 }
 
 void RowRun::Next::Set(kernels::RowRequest* request) const {
@@ -129,58 +131,56 @@ void RowRun::Next::Set(kernels::RowRequest* request) const {
 }
 
 std::span<const uint32_t> RowRun::AllowedIn(uint32_t phase, size_t number) const {
-  const auto cut = allowed_.find({phase, number});
-  return cut != allowed_.end() ? cut->second : plan_.masks[number].allowed_tokens;
-}
-
-std::optional<uint32_t> RowRun::DraftRowAt(uint32_t index) const {
-  const std::optional<uint32_t> draft = plan_.draft_row ? plan_.FirstDraftAfter(index) : std::nullopt;
-  return draft ? std::optional(*plan_.draft_row + plan_.DistributionOf(index)) : std::nullopt;
+  if (extras_ != nullptr) {
+    const auto cut = extras_->allowed.find({phase, number});
+    if (cut != extras_->allowed.end()) return cut->second;
+  }
+  return plan().masks[number].allowed_tokens;
 }
 
 kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, const void* dense,
                                       kernels::DType draft_dtype) const {
-  const PositionView* const view = views_.empty() ? nullptr : &views_[index];
+  const PositionView* const view = parts_.views.empty() ? nullptr : &parts_.views[index];
   kernels::RowRequest kernel =
-      MakeRowRequest(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt);
+      MakeRowRequest(spec(), view, plan().intent.position + plan().DepthOf(index), plan().draw_salt);
   kernel.dtype = dtype;
   kernel.parameters = &ParametersIn(PhaseAt(index));
-  kernel.sampler_state = plan_.sampler_state;
-  if (!plan_.masks.empty()) {
+  kernel.sampler_state = plan().sampler_state;
+  if (!plan().masks.empty()) {
     const size_t at = MaskOf(index);
-    const PositionMask& mask = plan_.masks[at];
-    if (!mask.banned_tokens.empty()) kernel.edits = banned_edits_[index];
+    const PositionMask& mask = plan().masks[at];
+    if (!mask.banned_tokens.empty()) kernel.edits = extras_->banned_edits[index];
     if (mask.has_allowed_tokens) {
       kernel.has_allowed_tokens = true;
       kernel.allowed_tokens = AllowedIn(PhaseAt(index), at);
     }
-    const std::span<const uint32_t> words = masks_[at].words();
+    const std::span<const uint32_t> words = parts_.masks[at].words();
     kernel.allowed_bits = words.empty() ? nullptr : words.data();
   }
   ForceToken(view, &kernel);
-  if (plan_.kind == RowPlan::Kind::kScore) {
+  if (plan().kind == RowPlan::Kind::kScore) {
     kernel.task = kernels::RowTask::kScore;
-    kernel.given = plan_.scored[index];
-    kernel.wants_race_place = plan_.wants_race;
-    if (!plan_.requested.empty()) kernel.requested = plan_.requested[index];
+    kernel.given = plan().scored[index];
+    kernel.wants_race_place = plan().wants_race;
+    if (!plan().requested.empty()) kernel.requested = plan().requested[index];
     return kernel;
   }
-  const std::optional<uint32_t> draft = plan_.FirstDraftAfter(index);
+  const std::optional<uint32_t> draft = plan().FirstDraftAfter(index);
   if (!draft) return kernel;
-  kernel.given = plan_.ahead.tokens[*draft];
-  if (!plan_.has_test()) {
+  kernel.given = plan().ahead.tokens[*draft];
+  if (!plan().has_test()) {
     kernel.likely = kernel.given;
     return kernel;
   }
-  if (plan_.kind == RowPlan::Kind::kBlock) {
+  if (plan().kind == RowPlan::Kind::kBlock) {
     kernel.survival = kernels::RowRequest::kCertainSurvival;
-    kernel.requested = requested_[index];
+    kernel.requested = extras_->requested[index];
   }
   kernel.task = kernels::RowTask::kVerify;
-  kernel.draft.with_replacement = plan_.with_replacement;
-  if (!rivals_.empty()) kernel.rivals = rivals_[index];
-  if (!plan_.sparse.empty()) {
-    const SparseDraft& sparse = plan_.sparse[plan_.DistributionOf(index)];
+  kernel.draft.with_replacement = plan().with_replacement;
+  if (plan().is_tree) kernel.rivals = extras_->rivals[index];
+  if (!plan().sparse.empty()) {
+    const SparseDraft& sparse = plan().sparse[plan().DistributionOf(index)];
     kernel.draft.form = kernels::DraftDistribution::Form::kSparse;
     kernel.draft.sparse_tokens = sparse.tokens;
     kernel.draft.sparse_bits = sparse.bits;
@@ -192,31 +192,43 @@ kernels::RowRequest RowRun::RequestAt(uint32_t index, kernels::DType dtype, cons
   return kernel;
 }
 
-RowRun::Progress RowRun::Taken(uint32_t index) {
+RowRun::Progress RowRun::Take(uint32_t index, kernels::RowOutput&& output) {
+  *OutputAt(index) = std::move(output);
+  return TakeWritten(index);
+}
+
+RowRun::Progress RowRun::Take(uint32_t index, Refusal refusal) {
+  if (runs_in_order_) extras_->missing[index] = false;
+  extras().refusals.emplace(index, std::move(refusal));
+  --missing_;
+  return {runs_in_order_ || missing_ == 0, std::nullopt};
+}
+
+RowRun::Progress RowRun::TakeWritten(uint32_t index) {
   --missing_;
   if (!runs_in_order_) return {missing_ == 0, std::nullopt};
-  if (plan_.kind == RowPlan::Kind::kBlock) {
+  extras_->missing[index] = false;
+  if (plan().kind == RowPlan::Kind::kBlock) {
     const std::optional<Next> next = NextOfBlock(index);
     return {!next, next};
   }
-  const PositionOutput& taken = *outputs_[index];
-  const std::optional<uint32_t> next = PositionAfter(plan_, {spec().stop_tokens, views_}, index, taken);
+  const std::optional<uint32_t> next = PositionAfter(index);
   if (!next) return {true, std::nullopt};
   // The output's token continues the text, drawn, accepted or given alike, and so its state continues the sampler's.
-  return {false, Next{*next, std::get<kernels::RowOutput>(taken).sampler_state}};
+  return {false, Next{*next, result_.outputs[index].sampler_state}};
 }
 
 void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, Bill* bill) {
   thread_local kernels::cpu::Scratch scratch;
   const bool may_raise = MayRaise(spec());
   size_t named = 0;  // tokens that the row's positions require
-  const auto run = [&](const kernels::RowRequest& request, uint32_t index) -> PositionOutput {
-    const kernels::StatedRow& stated = plan_.compact[index];
+  const auto run = [&](const kernels::RowRequest& request, uint32_t index) {
+    const kernels::StatedRow& stated = plan().compact[index];
     const uint64_t tokens = stated.first.size() + stated.others.size() + request.requested.size();
     kernels::RowRequired required;  // the whole row
     if (bill->Take(price::kCompactToken * tokens + price::kCopiedEdit * request.edits.size())) {
       auto decided = kernels::cpu::DecideRow(request, stated.row(), may_raise, &scratch);
-      if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return std::move(*output);
+      if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return Take(index, std::move(*output));
       required = std::get<kernels::RowRequired>(std::move(decided));
       named += required.tokens.size();
       bill->Take(price::kNamedToken * required.tokens.size());  // what they cost shows when they are found
@@ -224,45 +236,45 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, Bill* bill
     }
     Refusal refusal{Reason::kRowRequired, "", "", ""};
     refusal.required.push_back({index, std::move(required)});
-    return refusal;
+    return Take(index, std::move(refusal));
   };
   std::optional<Next> next;
   for (std::optional<uint32_t> index = 0; index;) {
     kernels::RowRequest request = RequestAt(*index, kernels::DType::kF32, dense_at(*index), draft_dtype);
     if (next) next->Set(&request);
-    const Progress progress = Take(*index, run(request, *index));
+    const Progress progress = run(request, *index);
     next = progress.next;
     index = progress.is_complete ? std::nullopt : progress.next ? std::optional(progress.next->index) : *index + 1;
   }
 }
 
 std::optional<RowRun::Next> RowRun::NextOfBlock(uint32_t index) {
-  auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[index]);
-  if (output == nullptr || output->error != kernels::RowFault::kNone) return std::nullopt;
-  if (index < plan_.drafts()) {
-    if (output->survival == 0) return std::nullopt;
-    return Next{index + 1, plan_.sampler_state, output->survival};
+  kernels::RowOutput& output = result_.outputs[index];
+  if (output.error != kernels::RowFault::kNone) return std::nullopt;
+  if (index < plan().drafts()) {
+    if (output.survival == 0) return std::nullopt;
+    return Next{index + 1, plan().sampler_state, output.survival};
   }
-  const uint64_t survival = std::get<kernels::RowOutput>(*outputs_[index - 1]).survival;
-  const PositionView* const view = views_.empty() ? nullptr : &views_[index];
-  const law::DrawKey key =
-      law::ToDrawKey(MakeRowRequest(spec(), view, plan_.intent.position + plan_.DepthOf(index), plan_.draw_salt).noise);
-  output->accepted = law::MayEndAfter(law::WordOf(law::BlockWords(key), 1), survival);
+  const uint64_t survival = result_.outputs[index - 1].survival;
+  const PositionView* const view = parts_.views.empty() ? nullptr : &parts_.views[index];
+  const law::DrawKey key = law::ToDrawKey(
+      MakeRowRequest(spec(), view, plan().intent.position + plan().DepthOf(index), plan().draw_salt).noise);
+  output.accepted = law::MayEndAfter(law::WordOf(law::BlockWords(key), 1), survival);
   return std::nullopt;
 }
 
 std::optional<uint32_t> RowRun::EndBlock() {
   uint32_t end = 0;
-  for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
-    const auto* const output = std::get_if<kernels::RowOutput>(&*outputs_[i]);
-    if (output == nullptr || output->error != kernels::RowFault::kNone) return i;
+  for (uint32_t i = 0; i < plan().positions() && !IsMissing(i); ++i) {
+    const kernels::RowOutput* const output = ServedAt(i);
+    if (output == nullptr) return i;
     if (output->accepted) end = i;
   }
-  for (uint32_t i = 0; i < outputs_.size() && outputs_[i]; ++i) {
-    auto& output = std::get<kernels::RowOutput>(*outputs_[i]);
+  for (uint32_t i = 0; i < plan().positions() && !IsMissing(i); ++i) {
+    kernels::RowOutput& output = result_.outputs[i];
     output.accepted = i < end;
-    if (i == plan_.drafts()) break;
-    if (output.accepted) output.token = plan_.ahead.tokens[i];
+    if (i == plan().drafts()) break;
+    if (output.accepted) output.token = plan().ahead.tokens[i];
     for (kernels::Distribution* const d : {&output.raw, &output.processed, &output.tempered}) {
       if (d->requested.empty()) continue;
       if (output.accepted) {
@@ -275,79 +287,67 @@ std::optional<uint32_t> RowRun::EndBlock() {
   return std::nullopt;
 }
 
-std::variant<RowResult, Refusal> RowRun::Finish() {
-  std::variant<RowResult, Refusal> ended;  // made in place: the only thing that is returned
-  if (!plan_.compact.empty()) {
-    if (Refusal required = WhyRequired(); !required.required.empty()) {
-      ended = std::move(required);
-      return ended;
-    }
+std::optional<Refusal> RowRun::Finish() {
+  if (!plan().compact.empty()) {
+    if (Refusal required = WhyRequired(); !required.required.empty()) return required;
   }
-  if (plan_.kind == RowPlan::Kind::kBlock) {
-    if (const std::optional<uint32_t> failed = EndBlock()) {
-      ended = WhyFailed(*failed, *outputs_[*failed]);
-      return ended;
-    }
+  if (plan().kind == RowPlan::Kind::kBlock) {
+    if (const std::optional<uint32_t> failed = EndBlock()) return WhyFailed(*failed);
   }
-  RowResult& result = std::get<RowResult>(ended);
-  if (const auto failed = Walk(plan_, {spec().stop_tokens, views_}, absl::MakeSpan(outputs_), &result)) {
-    ended = WhyFailed(failed->index, failed->why);
-    return ended;
-  }
-  for (uint32_t i = 0; i < result.outputs.size() && !spec().history.phases.empty(); ++i) {
+  SORTITION_CHECK(runs_in_order_ || missing_ == 0);
+  if (const std::optional<uint32_t> failed = plan().verifies() ? Walk() : FindFailed()) return WhyFailed(*failed);
+  for (uint32_t i = 0; i < result_.outputs.size() && !spec().history.phases.empty(); ++i) {
     // The position after an accepted draft has the draft's number and one.
-    const bool follows_path = plan_.verifies() && i > 0;
-    result.phases.push_back(PhaseAt(follows_path ? result.path[i - 1] + 1 : i));
+    const bool follows_path = plan().verifies() && i > 0;
+    result_.phases.push_back(PhaseAt(follows_path ? result_.path[i - 1] + 1 : i));
   }
-  return ended;
+  return std::nullopt;
 }
 
 // Lists the undecided positions, those after the walk's end too: the result says which drafts passed there.
 Refusal RowRun::WhyRequired() const {
   Refusal all{Reason::kRowRequired, "", "", "the compact row does not decide its answer"};
-  for (const std::optional<PositionOutput>& output : outputs_) {
-    const Refusal* const refusal = output ? std::get_if<Refusal>(&*output) : nullptr;
-    if (refusal == nullptr) continue;
-    all.required.insert(all.required.end(), refusal->required.begin(), refusal->required.end());
+  if (extras_ == nullptr) return all;
+  for (const auto& [index, refusal] : extras_->refusals) {
+    all.required.insert(all.required.end(), refusal.required.begin(), refusal.required.end());
   }
   if (!all.required.empty()) {
-    all.field = absl::StrCat(StepRowField(plan_.row), ".compact[", all.required[0].position, "]");
+    all.field = absl::StrCat(StepRowField(plan().row), ".compact[", all.required[0].position, "]");
   }
   return all;
 }
 
-Refusal RowRun::WhyFailed(uint32_t index, const PositionOutput& why) const {
-  if (const auto* const refused = std::get_if<Refusal>(&why)) return *refused;
-  Refusal refusal = ToRefusal(std::get<kernels::RowOutput>(why), plan_.row);
-  const PositionView* const view = views_.empty() ? nullptr : &views_[index];
+Refusal RowRun::WhyFailed(uint32_t index) const {
+  if (extras_ != nullptr) {
+    const auto refusal = extras_->refusals.find(index);
+    if (refusal != extras_->refusals.end()) return refusal->second;
+  }
+  Refusal refusal = ToRefusal(result_.outputs[index], plan().row);
+  const PositionView* const view = parts_.views.empty() ? nullptr : &parts_.views[index];
   const bool is_forced = view != nullptr && view->forced;
   if (refusal.reason == Reason::kNoLiveToken && is_forced) {
     refusal.message = absl::StrCat("the logits mask token ", *view->forced, ", which phase ", view->phase, " forces");
   } else if (refusal.reason == Reason::kNoLiveToken) {
     NameMasks(index, view, &refusal);
   }
-  if (plan_.positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", index);
+  if (plan().positions() > 1) absl::StrAppend(&refusal.message, ", on the row's tensor row ", index);
   return refusal;
 }
 
 void RowRun::NameMasks(uint32_t index, const PositionView* view, Refusal* refusal) const {
   const size_t mask = MaskOf(index);
   const bool lists_none =
-      mask < plan_.masks.size() && plan_.masks[mask].has_allowed_tokens && plan_.masks[mask].allowed_tokens.empty();
-  const bool allows_none = lists_none || (mask < masks_.size() && masks_[mask].AllowsNone(spec().live_vocabulary));
+      mask < plan().masks.size() && plan().masks[mask].has_allowed_tokens && plan().masks[mask].allowed_tokens.empty();
+  const bool allows_none =
+      lists_none || (mask < parts_.masks.size() && parts_.masks[mask].AllowsNone(spec().live_vocabulary));
   if (allows_none) {
-    refusal->field = MaskField(plan_, mask);
+    refusal->field = MaskField(plan(), mask);
     refusal->message = "the mask allows no token";
-  } else if (mask < plan_.masks.size() && !plan_.masks[mask].banned_tokens.empty()) {
-    refusal->field = MaskField(plan_, mask) + ".banned_tokens";
+  } else if (mask < plan().masks.size() && !plan().masks[mask].banned_tokens.empty()) {
+    refusal->field = MaskField(plan(), mask) + ".banned_tokens";
     refusal->message = "no token is live beside the banned ones";
   }
-  refusal->message += MaskingOptions(plan_, mask, spec(), view);
-}
-
-Checkpoint CheckpointAfter(const RowPlan& plan, const RowResult& result) {
-  return {result.outputs.back().sampler_state, plan.intent.position + static_cast<uint32_t>(result.outputs.size()),
-          result.history_hash.value_or(0)};
+  refusal->message += MaskingOptions(plan(), mask, spec(), view);
 }
 
 std::string MaskField(const RowPlan& plan, size_t number) {

@@ -4,6 +4,7 @@
 // position after token i of `ahead` is number i + 1. Each position is one row of logits, and one row for a device.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -89,14 +90,25 @@ struct RowPlan {
   // The hash of each of `masks` that limits the draw, if the sequence has receipts (service/receipt/record.h).
   std::vector<std::optional<std::array<uint8_t, 32>>> mask_hashes;
 
+  // Returns true if JudgeRow overwrites all that the plan has.
+  bool is_plain_draw() const { return kind == Kind::kDraw && masks.empty() && compact.empty(); }
   bool verifies() const { return kind == Kind::kCompare || has_test(); }
   bool has_test() const { return kind == Kind::kReject || kind == Kind::kBlock; }
   uint32_t drafts() const { return verifies() ? static_cast<uint32_t>(ahead.tokens.size()) : 0; }
   uint32_t positions() const { return static_cast<uint32_t>(ahead.tokens.size()) + 1; }
   // Returns the number of tokens between position 0 and position `index`.
-  uint32_t DepthOf(uint32_t index) const;
+  uint32_t DepthOf(uint32_t index) const {
+    uint32_t depth = 0;
+    for (int32_t at = static_cast<int32_t>(index) - 1; at >= 0; at = ahead.parents[static_cast<size_t>(at)]) ++depth;
+    return depth;
+  }
   // Returns the first draft that follows position `index`, if any.
-  std::optional<uint32_t> FirstDraftAfter(uint32_t index) const;
+  std::optional<uint32_t> FirstDraftAfter(uint32_t index) const {
+    if (!verifies()) return std::nullopt;
+    const auto at = std::ranges::find(ahead.parents, static_cast<int32_t>(index) - 1);
+    if (at == ahead.parents.end()) return std::nullopt;
+    return static_cast<uint32_t>(at - ahead.parents.begin());
+  }
   // Returns the number of positions before `index` that have drafts: the number of its distribution.
   uint32_t DistributionOf(uint32_t index) const;
 };

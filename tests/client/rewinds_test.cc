@@ -19,11 +19,11 @@ TEST(RewindsTest, BansAddUpAndEndWithTheirText) {
   EXPECT_FALSE(rewinds.Ban(9, 4));
   EXPECT_THAT(rewinds.At(9), ElementsAre(2, 4));
   EXPECT_THAT(rewinds.At(4), IsEmpty());
-  EXPECT_TRUE(rewinds.IsAt(3));
+  EXPECT_FALSE(rewinds.At(3).empty());
   rewinds.Truncate(9);
-  EXPECT_TRUE(rewinds.IsAt(9));
+  EXPECT_FALSE(rewinds.At(9).empty());
   rewinds.Truncate(8);
-  EXPECT_FALSE(rewinds.IsAt(9));
+  EXPECT_TRUE(rewinds.At(9).empty());
   EXPECT_EQ(rewinds.all(), (Rewound{3, {{3, 7}}}));
 }
 

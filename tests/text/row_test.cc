@@ -119,11 +119,51 @@ TEST_F(RowTest, FailedPositionLeavesSequenceAsItWas) {
   SequenceRow run = Granted(Plan(1));
   kernels::RowOutput failed;
   failed.error = kernels::RowFault::kNaN;
-  run.Take(0, failed);
+  run.Take(0, std::move(failed));
   const auto refused = run.Commit();
   ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
   EXPECT_EQ(std::get<Refusal>(refused).field, "step.rows[3]");
   Granted(Plan(1)).Abort();
+}
+
+TEST_F(RowTest, PlainDrawLeavesNothingToTheNextRow) {
+  RowRun run(sequence_.spec);
+  run.parts().plan = Plan(1);
+  run.Begin();
+  EXPECT_TRUE(run.Take(0, OutputOf(42)).is_complete);
+  EXPECT_FALSE(run.Finish().has_value());
+  run.result().history_hash = 1;
+  run.result().end.repeats = true;
+  ASSERT_TRUE(run.plan().is_plain_draw());
+  run.Begin();
+  EXPECT_EQ(run.result().history_hash, std::nullopt);
+  EXPECT_EQ(run.result().end, TextEnd());
+  EXPECT_TRUE(run.Take(0, OutputOf(43)).is_complete);
+  EXPECT_FALSE(run.Finish().has_value());
+  ASSERT_EQ(run.result().outputs.size(), 1u);
+  EXPECT_EQ(run.result().outputs[0].token, 43u);
+}
+
+TEST_F(RowTest, ClearedOutputEqualsANewOne) {
+  const kernels::Distribution full = {1, 2, {3, 4}, 5, {{6, 7}}, {{8, 9}}};
+  kernels::RowOutput output = {
+      kernels::RowFault::kNaN, 1, 2, true, 3, 4, full, full, full, {5, 6}, {7, 8}, {9, 10}, {{1, 2}}, 11, 12};
+  output.Clear();
+  EXPECT_EQ(output, kernels::RowOutput());
+}
+
+TEST_F(RowTest, RowInOrderEndsAtARefusedPosition) {
+  auto spec = std::make_shared<SequenceSpec>(*sequence_.spec);
+  spec->parameters.chain = {{.kind = kernels::StageKind::kMirostat2}};
+  RowRun run(spec);
+  run.parts().plan = Plan(1, {7, 8});
+  run.Begin();
+  ASSERT_TRUE(run.runs_in_order());
+  EXPECT_EQ(run.Take(0, OutputOf(7)).next->index, 1u);
+  EXPECT_TRUE(run.Take(1, Refusal{Reason::kDeadlinePassed, "", "", ""}).is_complete);
+  const auto refused = run.Finish();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->reason, Reason::kDeadlinePassed);
 }
 
 TEST_F(RowTest, SequenceWithoutStateNeedsNoGrant) {
