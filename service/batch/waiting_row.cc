@@ -15,6 +15,8 @@ QueueOwner NextOwner(const std::string& tenant) {
   return {absl::HashOf(tenant), next.fetch_add(1, std::memory_order_relaxed)};
 }
 
+QueueOwner OwnerOfCalls(const std::string& tenant) { return {absl::HashOf(tenant), 0}; }
+
 uint64_t BytesOf(const devices::DeviceRow& row) {
   return uint64_t{row.request.live_vocabulary} * kernels::ElementBytes(row.request.dtype);
 }

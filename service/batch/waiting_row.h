@@ -24,9 +24,11 @@ struct QueueOwner {
   uint64_t stream = 0;
 };
 
-// Returns the owner of a new stream, or of a call, of this tenant: its stream number is unique in the process.
-// Thread-safe.
+// Returns the owner of a new stream of this tenant: its stream number is unique in the process. Thread-safe.
 QueueOwner NextOwner(const std::string& tenant);
+// Returns the owner of all unary calls of this tenant. They have the share of one stream and end in turn, so that many
+// calls delay no stream, and few of them hold results at once.
+QueueOwner OwnerOfCalls(const std::string& tenant);
 
 // The data that a row refers to lives as long as its step.
 struct QueuedRow {

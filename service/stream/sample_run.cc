@@ -42,7 +42,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
         memory_(&engine->sequences(), tenant_),
         request_(std::move(request)),
         bytes_(bytes) {
-    owner = NextOwner(tenant_);
+    owner = OwnerOfCalls(tenant_);
   }
 
   void Start(absl::Duration timeout, Done done) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "tests/support/expect_error.h"
@@ -172,6 +174,24 @@ TEST_F(SampleRunTest, RunMayEndBeforeItsRows) {
   }
   held.fake().FinishAll();
   EXPECT_FALSE(is_done);
+}
+
+// Calls that took turns by the row would all hold results, and together have a share of the device for each.
+TEST_F(SampleRunTest, CallsOfATenantEndInTurn) {
+  TestEngine held = TestEngine::OnFake({}, {.max_batch_rows = 1});
+  const v1::SampleRequest request = Rows(3);
+  const auto shared = std::make_shared<const v1::SampleRequest>(request);
+  std::vector<int> ended;
+  std::vector<std::unique_ptr<SampleRun>> runs;
+  for (int i = 0; i < 3; ++i) {
+    runs.push_back(std::make_unique<SampleRun>(held.get(), "default", shared, request.ByteSizeLong()));
+    runs.back()->Start(absl::InfiniteDuration(), [&ended, i](const SampleRun::Answer&) { ended.push_back(i); });
+  }
+  for (size_t rows = 1; rows <= 9; ++rows) {
+    held.fake().Finish();
+    EXPECT_EQ(ended.size(), rows / 3);
+  }
+  EXPECT_EQ(ended, (std::vector<int>{0, 1, 2}));
 }
 
 }  // namespace
