@@ -1,6 +1,8 @@
 // Events of a completion queue.
 #include "service/calls/call_queue.h"
 
+#include <algorithm>
+
 #include "kernels/check.h"
 
 namespace sortition::server {
@@ -52,6 +54,24 @@ void CallQueue::AwaitNoCalls() {
 void CallQueue::ShutDown() {
   shut_down_ = true;
   queue_->Shutdown();
+}
+
+UnreadAnswers::Place UnreadAnswers::Add(grpc::ServerContext* call) {
+  absl::MutexLock lock(&mutex_);
+  return calls_.emplace(calls_.end(), absl::InfiniteFuture(), call);
+}
+
+void UnreadAnswers::Remove(Place place) {
+  absl::MutexLock lock(&mutex_);
+  calls_.erase(place);
+}
+
+void UnreadAnswers::Tick(absl::Time now, absl::Duration stalled_write) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [seen, call] : calls_) {
+    seen = std::min(seen, now);
+    if (now - seen > stalled_write) call->TryCancel();
+  }
 }
 
 }  // namespace sortition::server

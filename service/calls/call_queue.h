@@ -12,6 +12,7 @@
 #include <grpcpp/support/status.h>
 
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -75,6 +76,22 @@ class CallQueue {
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Calls that were answered and whose answer has not been read to its end. Thread-safe.
+class UnreadAnswers {
+ public:
+  using Place = std::list<std::pair<absl::Time, grpc::ServerContext*>>::iterator;
+
+  // Keeps a call, whose answer is about to be written, until Remove.
+  Place Add(grpc::ServerContext* call);
+  void Remove(Place place);
+  // Cancels the calls that earlier ticks have seen, the first of them longer than `stalled_write` ago.
+  void Tick(absl::Time now, absl::Duration stalled_write);
+
+ private:
+  absl::Mutex mutex_;
+  std::list<std::pair<absl::Time, grpc::ServerContext*>> calls_ ABSL_GUARDED_BY(mutex_);  // and their first ticks
+};
+
 // A method of one request and one response: waits for a call, answers it, and waits for the next. Thread-safe.
 // Outlives its calls: CallQueue::AwaitNoCalls waits for their end.
 template <typename Request, typename Response>
@@ -92,6 +109,9 @@ class UnaryMethod {
   // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue) { new Call(this, queue); }
 
+  // Ends calls whose answer has not been read for `stalled_write`. Called every few milliseconds.
+  void Tick(absl::Time now, absl::Duration stalled_write) { unread_.Tick(now, stalled_write); }
+
  private:
   // Deletes itself after its last event.
   class Call final : public QueueEvent {
@@ -103,13 +123,14 @@ class UnaryMethod {
 
     void Run(bool ok) override {
       // Not ok before the answer: the server has shut down. Not ok after it: the client has gone.
-      if (!ok || answered_) {
+      if (!ok || unread_) {
         CallQueue& queue = queue_;
+        if (unread_) method_.unread_.Remove(*unread_);
         delete this;
         queue.RemoveCall();
         return;
       }
-      answered_ = true;
+      unread_ = method_.unread_.Add(&context_);
       method_.Start(&queue_);
       Response response;
       const grpc::Status status = method_.answer_(context_, request_, &response);
@@ -126,11 +147,12 @@ class UnaryMethod {
     grpc::ServerContext context_;
     Request request_;
     Responder responder_{&context_};
-    bool answered_ = false;
+    std::optional<UnreadAnswers::Place> unread_;  // once it is answered
   };
 
   const Await await_;
   const Answer answer_;
+  UnreadAnswers unread_;
 };
 
 // The messages of one call of a WatchMethod.

@@ -47,6 +47,7 @@ class HealthService::ServiceWatch final : public Watch<Response> {
 
 HealthService::HealthService(const service::Limits& limits, const std::atomic<bool>* serving)
     : serving_(*serving),
+      stalled_write_(limits.stalled_write),
       was_serving_(serving_),
       watchers_(limits),
       check_([this](auto... call) { service_.RequestCheck(call...); },
@@ -70,6 +71,7 @@ void HealthService::Start(CallQueue* queue) {
 }
 
 void HealthService::Tick(absl::Time now) {
+  check_.Tick(now, stalled_write_);
   const bool serving = serving_.load(std::memory_order_acquire);
   if (std::exchange(was_serving_, serving) == serving) {
     watch_.Tick(now);

@@ -24,7 +24,7 @@ class HealthService {
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // Called when the server has been started.
   void Start(CallQueue* queue);
-  // Sends changes to the calls that watch. Called by one thread.
+  // Sends changes to the calls that watch, and ends calls whose answer is not read. Called by one thread.
   void Tick(absl::Time now);
 
  private:
@@ -36,6 +36,7 @@ class HealthService {
   Response::ServingStatus StatusOfKnown() const;
 
   const std::atomic<bool>& serving_;
+  const absl::Duration stalled_write_;
   bool was_serving_;  // at the last tick
   Watchers watchers_;
   grpc::health::v1::Health::AsyncService service_;

@@ -29,8 +29,11 @@ class InformationService {
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // Called when the server has been started.
   void Start(CallQueue* queue);
-  // Sends counters to the calls whose interval has passed.
-  void Tick(absl::Time now) { watch_counters_.Tick(now); }
+  // Sends counters to the calls whose interval has passed, and ends calls whose answer is not read.
+  void Tick(absl::Time now) {
+    get_server_information_.Tick(now, engine_.limits().stalled_write);
+    watch_counters_.Tick(now);
+  }
 
  private:
   // Returns the caller's tenant.

@@ -37,15 +37,6 @@ class SampleCalls::Call final : public QueueEvent {
     surroundings_.service->RequestSample(&context_, &stream_, queue_.get(), queue_.get(), tag());
   }
 
-  void Cancel() { context_.TryCancel(); }
-  // Frees what the answered call needs no more, which may be larger than its answer. The caller keeps the call alive.
-  void FreeRequest() {
-    if (!started_.load(std::memory_order_acquire)) return;
-    run_.reset();
-    message_.reset();
-    held_.reset();
-  }
-
   void Run(bool ok) override {
     if (phase_ == Phase::kExpected && ok) {
       new Call(&calls_, &queue_);
@@ -55,7 +46,7 @@ class SampleCalls::Call final : public QueueEvent {
     // Not ok before a client has come: the server has shut down. After the answer: the client has gone.
     if (phase_ != Phase::kReading) {
       CallQueue& queue = queue_;
-      if (phase_ == Phase::kBegun) calls_.RemoveUnread(unread_);
+      if (phase_ == Phase::kBegun) calls_.unread_.Remove(unread_);
       if (account_) account_->GiveBackAnswer(answer_bytes_);
       if (admitted_) surroundings_.host->OnAnswerRead();
       delete this;
@@ -65,7 +56,7 @@ class SampleCalls::Call final : public QueueEvent {
     phase_ = Phase::kBegun;
     const std::optional<Refusal> refusal = ok ? Begin() : NoMessage();
     if (refusal) Refuse(*refusal);
-    started_.store(true, std::memory_order_release);
+    EndPart();
   }
 
  private:
@@ -101,7 +92,7 @@ class SampleCalls::Call final : public QueueEvent {
     const uint64_t bytes = request_.Length();
     observer.MessageReceived(transport_, bytes);
     if (auto refusal = Decode()) return refusal;
-    run_.emplace(surroundings_.engine, tenant_, message_, bytes);
+    run_.emplace(surroundings_.engine, tenant_, std::move(message_), bytes);
     run_->Start(TimeLeft(), [this](service::SampleRun::Answer answer) { Answer(std::move(answer)); });
     return std::nullopt;
   }
@@ -117,7 +108,8 @@ class SampleCalls::Call final : public QueueEvent {
     }
     grpc::Slice whole;
     if (request_.Valid() && !request_.DumpToSingleSlice(&whole).ok()) return NoMessage();
-    held_ = std::make_shared<const ReceivedMessage>(&request_, surroundings_.budget);
+    held_.emplace(request_.Length(), surroundings_.budget);
+    request_.Clear();
     const absl::string_view bytes(reinterpret_cast<const char*>(whole.begin()), whole.size());
     if (!service::HasAtMostParts(bytes, *v1::SampleRequest::descriptor(), service::kMaxMessageParts)) {
       return Refusal{Reason::kTooMany, "message", service::Bounds::max_message_parts().Text(),
@@ -166,11 +158,20 @@ class SampleCalls::Call final : public QueueEvent {
     stream_.Finish(RefusedStatus(refusal), tag());
   }
 
+  // Ends the start of the rows or the answer, which may come before it. The later of the two frees the request, which
+  // may be larger than the answer.
+  void EndPart() {
+    if (!ended_part_.exchange(true)) return;
+    run_.reset();
+    held_.reset();
+  }
+
   // Called before the answer is written, whose end may come at once.
   void OnAnswered() {
+    EndPart();
     client_stream_ = {};
     if (admitted_) surroundings_.host->OnAnswered();
-    unread_ = calls_.AddUnread(this);
+    unread_ = calls_.unread_.Add(&context_);
     if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
   }
 
@@ -181,37 +182,19 @@ class SampleCalls::Call final : public QueueEvent {
   grpc::ByteBuffer request_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
   Phase phase_ = Phase::kExpected;
-  std::atomic<bool> started_ = false;  // the event that started the rows is over
+  std::atomic<bool> ended_part_ = false;
   bool admitted_ = false;
   std::string tenant_;
   service::TransportType transport_ = service::TransportType::kTcp;
   service::ClientStream client_stream_;              // while the call runs
   std::shared_ptr<service::ClientAccount> account_;  // holds answer_bytes_, once there is an answer
   uint64_t answer_bytes_ = 0;
-  Unread::iterator unread_;                      // once it is answered
-  std::shared_ptr<const ReceivedMessage> held_;  // counts the call's bytes
+  UnreadAnswers::Place unread_;  // once it is answered
+  std::optional<ReceivedBytes> held_;
   std::shared_ptr<const v1::SampleRequest> message_;
   std::optional<service::SampleRun> run_;
 };
 
 void SampleCalls::Start(CallQueue* queue) { new Call(this, queue); }
-
-SampleCalls::Unread::iterator SampleCalls::AddUnread(Call* call) {
-  absl::MutexLock lock(&mutex_);
-  return unread_.emplace(unread_.end(), surroundings_.engine->clock().Now(), call);
-}
-
-void SampleCalls::RemoveUnread(Unread::iterator call) {
-  absl::MutexLock lock(&mutex_);
-  unread_.erase(call);
-}
-
-void SampleCalls::Tick(absl::Time now) {
-  absl::MutexLock lock(&mutex_);
-  for (auto& [answered, call] : unread_) {
-    call->FreeRequest();
-    if (now - answered > surroundings_.engine->limits().stalled_write) call->Cancel();
-  }
-}
 
 }  // namespace sortition::server

@@ -2,14 +2,9 @@
 // does the work.
 #pragma once
 
-#include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
-#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/calls/call_queue.h"
 #include "service/calls/stream_call.h"
@@ -48,22 +43,14 @@ class SampleCalls {
 
   // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue);
-  // Frees the requests of answered calls. Ends calls whose answer has not been read for limits.stalled_write. Called
-  // every few milliseconds.
-  void Tick(absl::Time now);
+  // Ends calls whose answer has not been read for limits.stalled_write. Called every few milliseconds.
+  void Tick(absl::Time now) { unread_.Tick(now, surroundings_.engine->limits().stalled_write); }
 
  private:
   class Call;
 
-  using Unread = std::list<std::pair<absl::Time, Call*>>;
-
-  // Keeps an answered call under watch until it is removed.
-  Unread::iterator AddUnread(Call* call);
-  void RemoveUnread(Unread::iterator call);
-
   const Surroundings surroundings_;
-  absl::Mutex mutex_;
-  Unread unread_ ABSL_GUARDED_BY(mutex_);  // by the time of the answer
+  UnreadAnswers unread_;
 };
 
 }  // namespace sortition::server

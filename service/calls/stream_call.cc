@@ -25,7 +25,7 @@ service::Refusal Draining() {
 }  // namespace
 
 ReceivedMessage::ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget)
-    : budget_(std::move(budget)), bytes_(buffer->Length()) {
+    : bytes_(buffer->Length(), std::move(budget)) {
   // An empty message has no buffer at all.
   if (buffer->Valid()) SORTITION_CHECK(buffer->Dump(&slices_).ok());
   buffer->Clear();
@@ -34,10 +34,7 @@ ReceivedMessage::ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<Recei
   for (const grpc::Slice& slice : slices_) {
     segments_.push_back({reinterpret_cast<const std::byte*>(slice.begin()), slice.size()});
   }
-  budget_->held_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
 }
-
-ReceivedMessage::~ReceivedMessage() { budget_->held_bytes_.fetch_sub(bytes_, std::memory_order_relaxed); }
 
 // Writes to the call's stream, one message at a time, with `written` as the completion queue's tag.
 class StreamCall::Transport final : public StreamTransport {

@@ -44,9 +44,26 @@ class ReceiveBudget {
   bool HasRoom() const { return held_bytes_.load(std::memory_order_relaxed) < most_bytes_; }
 
  private:
-  friend class ReceivedMessage;
+  friend class ReceivedBytes;
   const uint64_t most_bytes_;
   std::atomic<uint64_t> held_bytes_ = 0;
+};
+
+// Counts a message's bytes in the budget while it exists.
+class ReceivedBytes {
+ public:
+  ReceivedBytes(uint64_t count, std::shared_ptr<ReceiveBudget> budget) : count_(count), budget_(std::move(budget)) {
+    budget_->held_bytes_.fetch_add(count_, std::memory_order_relaxed);
+  }
+  ~ReceivedBytes() { budget_->held_bytes_.fetch_sub(count_, std::memory_order_relaxed); }
+  ReceivedBytes(const ReceivedBytes&) = delete;
+  ReceivedBytes& operator=(const ReceivedBytes&) = delete;
+
+  uint64_t count() const { return count_; }
+
+ private:
+  const uint64_t count_;
+  const std::shared_ptr<ReceiveBudget> budget_;
 };
 
 // The bytes of one message as gRPC received them. Immutable. Holds references to gRPC's slices and copies no bytes.
@@ -54,17 +71,15 @@ class ReceivedMessage {
  public:
   // Empties `buffer`.
   ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget);
-  ~ReceivedMessage();
   ReceivedMessage(const ReceivedMessage&) = delete;
   ReceivedMessage& operator=(const ReceivedMessage&) = delete;
 
   // The message's bytes in order. They live as long as this object.
   std::span<const devices::ByteSegment> segments() const { return segments_; }
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return bytes_.count(); }
 
  private:
-  const std::shared_ptr<ReceiveBudget> budget_;
-  uint64_t bytes_ = 0;
+  const ReceivedBytes bytes_;
   std::vector<grpc::Slice> slices_;
   std::vector<devices::ByteSegment> segments_;
 };

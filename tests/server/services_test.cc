@@ -12,6 +12,7 @@
 #include "service/version.h"
 #include "service/wire/parameter_table.h"
 #include "sortition/v1/information.grpc.pb.h"
+#include "tests/server/http2_client.h"
 #include "tests/server/status_details_decoder.h"
 #include "tests/server/test_server.h"
 #include "tests/server/test_stream.h"
@@ -118,6 +119,27 @@ TEST_F(InformationTest, DescribesTheServer) {
   for (size_t i = 0; i < limits.size(); ++i) {
     EXPECT_EQ(information.limits(static_cast<int>(i)).name(), std::string(limits[i].name));
     EXPECT_EQ(information.limits(static_cast<int>(i)).value(), limits[i].value);
+  }
+}
+
+// A client that never opens its windows gets the answers of its first calls only.
+TEST(InformationServiceTest, UnreadAnswerEndsItsCall) {
+  Config config = TestConfig();
+  config.limits.stalled_write = absl::Milliseconds(100);
+  TestServer server(config);
+  constexpr char kPath[] = "/sortition.v1.InformationService/GetServerInformation";
+  std::string answer;
+  ASSERT_TRUE(CallRaw(*server.Connect(), kPath, "", &answer).ok());
+  constexpr uint32_t kFirstWindow = 65'535;
+  const auto calls = static_cast<uint32_t>(kFirstWindow / answer.size() + 1);
+  Http2Client client(server.target());
+  for (uint32_t i = 0; i < calls; ++i) {
+    client.Call(2 * i + 1, kPath);
+    EXPECT_EQ(client.SendData(2 * i + 1, std::string(5, '\0')), 5u);
+    client.HalfClose(2 * i + 1);
+  }
+  for (uint32_t i = 0; i < calls; ++i) {
+    EXPECT_TRUE(Eventually([&] { return client.Receive(5), client.ended(2 * i + 1); })) << i;
   }
 }
 
