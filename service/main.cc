@@ -136,6 +136,8 @@ absl::Status Serve(const Config& config, const Signals& signals, Log* log) {
                  "restart; set --checkpoint_key"}});
   }
   LogServing(**server, descriptions, (*exposition)->address(), log);
+  FreedMemory freed(&clock);
+  const Timekeeper freed_keeper(FreedMemory::kPeriod, [&] { freed.Look(); });
 
   const int stop = signals.AwaitStop([&] {
     (*server)->LookAtFiles();

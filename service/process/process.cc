@@ -4,6 +4,7 @@
 #include <grpcpp/version_info.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -22,11 +23,43 @@
 
 namespace sortition::server {
 
+#ifdef __GLIBC__
+namespace {
+
+// Returns the bytes of the process's own memory that the allocator has not given out, and those it never had: stacks,
+// data, what drivers hold.
+uint64_t FreeBytes() {
+  uint64_t size = 0, resident = 0, shared = 0;  // in pages
+  std::ifstream("/proc/self/statm") >> size >> resident >> shared;
+  const uint64_t own = (resident - std::min(shared, resident)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const struct mallinfo2 info = mallinfo2();
+  return own - std::min<uint64_t>(info.uordblks + info.hblkhd, own);
+}
+
+}  // namespace
+#endif
+
 void TuneAllocator() {
 #ifdef __GLIBC__
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
+void FreedMemory::Look() {
+#ifdef __GLIBC__
+  const absl::Time begun = clock_.Now();
+  if (begun < next_) return;
+  const uint64_t free = FreeBytes();
+  least_ = std::min(least_, free);
+  looks_ = free - least_ > kMostFree ? looks_ + 1 : 0;
+  if (looks_ == kLooks) {
+    malloc_trim(0);
+    least_ = FreeBytes();
+    looks_ = 0;
+  }
+  next_ = begun + kRest * (clock_.Now() - begun);
 #endif
 }
 
