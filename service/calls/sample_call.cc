@@ -1,12 +1,14 @@
 // The events of one call of Sample.
 #include "service/calls/sample_call.h"
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <string>
 #include <utility>
 #include <variant>
@@ -28,18 +30,39 @@ namespace sortition::server {
 using service::Reason;
 using service::Refusal;
 
+// Starts the calls of one queue: at once, or one before each look at the queue while other events wait there. A call of
+// many rows takes longer than the events of streams. Used by the queue's thread.
+class SampleCalls::Turns final : public QueueEvent {
+ public:
+  Turns(SampleCalls* calls, CallQueue* queue) : calls_(*calls), queue_(*queue) {}
+
+  SampleCalls& calls() const { return calls_; }
+  CallQueue& queue() const { return queue_; }
+  // Starts `call` in its turn, maybe before this returns.
+  void Add(Call* call);
+  void Run(bool) override;
+
+ private:
+  void Await() { alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), tag()); }
+
+  SampleCalls& calls_;
+  CallQueue& queue_;
+  grpc::Alarm alarm_;
+  std::deque<Call*> waiting_;
+};
+
 // Life: waits for a client -> reads its message -> runs -> is answered -> the answer is read. A caller that is not
 // authorised is answered at once. Deletes itself after its last event.
 class SampleCalls::Call final : public QueueEvent {
  public:
-  Call(SampleCalls* calls, CallQueue* queue) : calls_(*calls), queue_(*queue) {
+  explicit Call(Turns* turns) : turns_(*turns) {
     queue_.AddCall();
     surroundings_.service->RequestSample(&context_, &stream_, queue_.get(), queue_.get(), tag());
   }
 
   void Run(bool ok) override {
     if (phase_ == Phase::kExpected && ok) {
-      new Call(&calls_, &queue_);
+      new Call(&turns_);
       Expect();
       return;
     }
@@ -54,8 +77,13 @@ class SampleCalls::Call final : public QueueEvent {
       return;
     }
     phase_ = Phase::kBegun;
-    const std::optional<Refusal> refusal = ok ? Begin() : NoMessage();
-    if (refusal) Refuse(*refusal);
+    if (ok) return turns_.Add(this);
+    Refuse(NoMessage());
+    EndPart();
+  }
+
+  void TakeTurn() {
+    if (const std::optional<Refusal> refusal = Begin()) Refuse(*refusal);
     EndPart();
   }
 
@@ -175,9 +203,10 @@ class SampleCalls::Call final : public QueueEvent {
     if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
   }
 
-  SampleCalls& calls_;
+  Turns& turns_;
+  SampleCalls& calls_ = turns_.calls();
+  CallQueue& queue_ = turns_.queue();
   const Surroundings& surroundings_ = calls_.surroundings_;
-  CallQueue& queue_;
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
@@ -195,6 +224,23 @@ class SampleCalls::Call final : public QueueEvent {
   std::optional<service::SampleRun> run_;
 };
 
-void SampleCalls::Start(CallQueue* queue) { new Call(this, queue); }
+void SampleCalls::Turns::Add(Call* call) {
+  if (waiting_.empty() && queue_.was_alone()) return call->TakeTurn();
+  waiting_.push_back(call);
+  if (waiting_.size() == 1) Await();
+}
+
+void SampleCalls::Turns::Run(bool) {
+  Call* const call = waiting_.front();
+  waiting_.pop_front();
+  if (!waiting_.empty()) Await();
+  call->TakeTurn();
+}
+
+SampleCalls::SampleCalls(const Surroundings& surroundings) : surroundings_(surroundings) {}
+
+SampleCalls::~SampleCalls() = default;
+
+void SampleCalls::Start(CallQueue* queue) { new Call(turns_.emplace_back(std::make_unique<Turns>(this, queue)).get()); }
 
 }  // namespace sortition::server
