@@ -63,12 +63,14 @@ class HostImportTest : public ::testing::Test {
     refused = false;
   }
 
-  // Rows of 40,000 tokens, `gap` bytes apart, the first of them `before` bytes into the memory.
+  // Rows of 40,000 live tokens, `gap` bytes apart, the first of them `before` bytes into the memory.
   void MakeRows(int count, size_t before, size_t gap) {
     std::vector<size_t> offsets;
     size_t at = before;
-    for (int row = 0; row < count; ++row) {
-      rows_.push_back(std::make_unique<RandomRow>(uint64_t(700 + row), 40'000));
+    for (uint64_t seed = 700; rows_.size() < static_cast<size_t>(count); ++seed) {
+      auto row = std::make_unique<RandomRow>(seed, 40'000);
+      if (row->request().live_vocabulary < 40'000) continue;
+      rows_.push_back(std::move(row));
       offsets.push_back(at);
       // A tensor's rows have one type. These may have several, but their elements are aligned as elements must be.
       at = (at + rows_.back()->tensor().size() + gap + 3) / 4 * 4;
