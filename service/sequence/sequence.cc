@@ -62,7 +62,7 @@ Refusal Sequence::Superseded(std::string field) const {
 std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& owner,
                                                            std::shared_ptr<const SequenceSpec> spec,
                                                            std::unique_ptr<Text>* replayed) {
-  std::unique_ptr<Text> replaced;  // destroyed after the lock's release, as the former spec is
+  std::unique_ptr<Text> replaced;  // destroyed after the lock's release
   absl::MutexLock lock(&mutex_);
   if (retired_) return NoHistory("open.history");
   const bool raised = owner.epoch > owner_.epoch;
@@ -81,7 +81,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
   if (replayed != nullptr || (state_ && !SameState(*spec, *spec_))) replaced = std::move(state_);
   if (replayed != nullptr) state_ = std::move(*replayed);
   if (replayed != nullptr || !state_ || *spec != *spec_) last_.reset();
-  spec_.swap(spec);
+  spec_ = std::move(spec);
   spec_bytes_ = spec_->bytes();
   if (!state_) return NoHistory("open.history");
   return SequencePosition{state_->position(), state_->history_hash(), last_ ? last_->step_id : 0};

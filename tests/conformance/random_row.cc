@@ -157,15 +157,15 @@ void RandomRow::MakeOptions(OptionsKind which) {
   static constexpr float kTemperatures[] = {0, 0.01f, 0.1f, 0.6f, 1, 1, 1.5f, 5, 100};
   options.temperature = OneIn(3) ? 0.2f + float(Below(2000)) / 1000 : kTemperatures[Below(9)];
   const bool is_chained = which == OptionsKind::kChained;
-  const uint32_t rarity = is_chained ? 2 + Below(8) : 2;  // few samplers, or many
-  // Samplers that need no chain are the stages up to top-p.
+  const uint32_t rarity = 2 + Below(8);  // of samplers that need a chain: few, or many
+  const auto is_usual = [](StageKind stage) { return stage <= StageKind::kTopP; };
 #define SET_Threshold(name) options.name = OneOf({1e-30f, 1e-18f, 1e-15f, 1e-6f, 3e-4f, 0.02f, 0.1f, 0.3f, 0.5f, 1.0f})
 #define SET_Mass(name) options.name = OneOf({1e-30f, 1e-9f, 0.01f, 0.2f, 0.5f, 0.9f, 0.95f, 0.999f, 0.9999999f})
 #define SET_Number(name) options.name = Number(#name)
 #define SET_Flag(name) options.name = true
 #define SET_Own(name)
 #define SAMPLER(sampler, name, first, last, greedy, operand, vllm, llama_cpp, hf) \
-  if ((is_chained || StageKind::first <= StageKind::kTopP) && OneIn(rarity)) {    \
+  if (is_usual(StageKind::first) ? OneIn(2) : is_chained && OneIn(rarity)) {      \
     SET_##operand(name);                                                          \
   }
 #include "kernels/law/options.inc"
