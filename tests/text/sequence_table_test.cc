@@ -106,13 +106,13 @@ TEST_F(SequenceTableTest, EvictedSequenceIsDeletedOutsideTheLock) {
 TEST_F(SequenceTableTest, SweepWaitsForNoSequence) {
   bool swept = false;
   {
-    // Deleted under the lock of the sequence, by the second Open.
+    // Deleted under the lock of the sequence, by the second Open. The state has a specification of its own.
     const std::shared_ptr<const SequenceSpec> spec(new SequenceSpec(*Spec()), [&](const SequenceSpec* its) {
       delete its;
       table().Sweep();
       swept = true;
     });
-    table().Open(Key(0), {1, 1}, spec, Text::Build(spec, {}, 0, limits_.kept_history));
+    table().Open(Key(0), {1, 1}, spec, Text::Build(Spec(), {}, 0, limits_.kept_history));
   }
   clock_.now += limits_.sequence_ttl + absl::Seconds(1);
   Open(0);
