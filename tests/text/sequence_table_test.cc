@@ -106,7 +106,7 @@ TEST_F(SequenceTableTest, EvictedSequenceIsDeletedOutsideTheLock) {
 TEST_F(SequenceTableTest, SweepWaitsForNoSequence) {
   bool swept = false;
   {
-    // Deleted under the lock of the sequence, by the second Open. The state has a specification of its own.
+    // Deleted under the lock of the sequence, by the second Open. The state has another specification.
     const std::shared_ptr<const SequenceSpec> spec(new SequenceSpec(*Spec()), [&](const SequenceSpec* its) {
       delete its;
       table().Sweep();
