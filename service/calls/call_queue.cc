@@ -20,9 +20,16 @@ void CallQueue::Serve() {
   bool ok;
   for (;;) {
     const auto found = queue_->AsyncNext(&event, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
-    was_alone_ = found == grpc::CompletionQueue::TIMEOUT;
-    if (was_alone_ ? !queue_->Next(&event, &ok) : found == grpc::CompletionQueue::SHUTDOWN) return;
+    if (found == grpc::CompletionQueue::SHUTDOWN) return;
+    const bool none = found == grpc::CompletionQueue::TIMEOUT;
+    if (none && !deferred_.empty()) {
+      RunDeferred();
+      continue;
+    }
+    was_alone_ = none;
+    if (none && !queue_->Next(&event, &ok)) return;
     static_cast<QueueEvent*>(event)->Run(ok);
+    if (!deferred_.empty() && ++events_before_ == kEventsBefore) RunDeferred();
   }
 }
 
@@ -32,6 +39,14 @@ void CallQueue::Poll() {
   while (queue_->AsyncNext(&event, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) == grpc::CompletionQueue::GOT_EVENT) {
     static_cast<QueueEvent*>(event)->Run(ok);
   }
+  while (!deferred_.empty()) RunDeferred();
+}
+
+void CallQueue::RunDeferred() {
+  QueueEvent* const event = deferred_.front();
+  deferred_.pop_front();
+  events_before_ = 0;
+  event->Run(true);
 }
 
 void CallQueue::AddCall() {

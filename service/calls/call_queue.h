@@ -11,6 +11,7 @@
 #include <grpcpp/support/async_unary_call.h>
 #include <grpcpp/support/status.h>
 
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -59,6 +60,10 @@ class CallQueue {
   // Runs the events that have come. Does not block. For a queue without a thread: its calls may wait for the next Poll.
   void Poll();
 
+  // Runs `event` with true once no other event waits, or after kEventsBefore of them. So the events of streams do not
+  // wait for many long ones. Called by events of this queue.
+  void Defer(QueueEvent* event) { deferred_.push_back(event); }
+
   // Counts a call, from before its first operation until its last event.
   void AddCall();
   void RemoveCall();
@@ -69,9 +74,16 @@ class CallQueue {
   void ShutDown();
 
  private:
+  static constexpr int kEventsBefore = 64;
+
+  void RunDeferred();
+
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   bool shut_down_ = false;
-  bool was_alone_ = false;  // used by the thread in Serve
+  // Used by the thread that runs events.
+  bool was_alone_ = false;
+  int events_before_ = 0;  // events that ran while the first deferred one waited
+  std::deque<QueueEvent*> deferred_;
   absl::Mutex mutex_;
   int calls_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,14 +1,12 @@
 // The events of one call of Sample.
 #include "service/calls/sample_call.h"
 
-#include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <string>
 #include <utility>
 #include <variant>
@@ -30,44 +28,23 @@ namespace sortition::server {
 using service::Reason;
 using service::Refusal;
 
-// Starts the calls of one queue: at once, or one before each look at the queue while other events wait there. A call of
-// many rows takes longer than the events of streams. Used by the queue's thread.
-class SampleCalls::Turns final : public QueueEvent {
- public:
-  Turns(SampleCalls* calls, CallQueue* queue) : calls_(*calls), queue_(*queue) {}
-
-  SampleCalls& calls() const { return calls_; }
-  CallQueue& queue() const { return queue_; }
-  // Starts `call` in its turn, maybe before this returns.
-  void Add(Call* call);
-  void Run(bool) override;
-
- private:
-  void Await() { alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), tag()); }
-
-  SampleCalls& calls_;
-  CallQueue& queue_;
-  grpc::Alarm alarm_;
-  std::deque<Call*> waiting_;
-};
-
-// Life: waits for a client -> reads its message -> runs -> is answered -> the answer is read. A caller that is not
-// authorised is answered at once. Deletes itself after its last event.
+// Life: waits for a client -> reads its message -> waits for its turn -> runs -> is answered -> the answer is read. A
+// caller that is not authorised is answered at once. Deletes itself after its last event.
 class SampleCalls::Call final : public QueueEvent {
  public:
-  explicit Call(Turns* turns) : turns_(*turns) {
+  Call(SampleCalls* calls, CallQueue* queue) : calls_(*calls), queue_(*queue) {
     queue_.AddCall();
     surroundings_.service->RequestSample(&context_, &stream_, queue_.get(), queue_.get(), tag());
   }
 
   void Run(bool ok) override {
     if (phase_ == Phase::kExpected && ok) {
-      new Call(&turns_);
+      new Call(&calls_, &queue_);
       Expect();
       return;
     }
     // Not ok before a client has come: the server has shut down. After the answer: the client has gone.
-    if (phase_ != Phase::kReading) {
+    if (phase_ == Phase::kExpected || phase_ == Phase::kBegun) {
       CallQueue& queue = queue_;
       if (phase_ == Phase::kBegun) calls_.unread_.Remove(unread_);
       if (account_) account_->GiveBackAnswer(answer_bytes_);
@@ -76,19 +53,20 @@ class SampleCalls::Call final : public QueueEvent {
       queue.RemoveCall();
       return;
     }
+    const bool is_read = phase_ == Phase::kReading;
+    std::optional<Refusal> refusal = !ok ? NoMessage() : is_read ? Take() : Begin();
+    if (is_read && !refusal) {
+      phase_ = Phase::kWaiting;
+      queue_.Defer(this);
+      return;
+    }
     phase_ = Phase::kBegun;
-    if (ok) return turns_.Add(this);
-    Refuse(NoMessage());
-    EndPart();
-  }
-
-  void TakeTurn() {
-    if (const std::optional<Refusal> refusal = Begin()) Refuse(*refusal);
+    if (refusal) Refuse(*refusal);
     EndPart();
   }
 
  private:
-  enum class Phase { kExpected, kReading, kBegun };
+  enum class Phase { kExpected, kReading, kWaiting, kBegun };
 
   // Reads the message of a caller that is authorised.
   void Expect() {
@@ -103,8 +81,8 @@ class SampleCalls::Call final : public QueueEvent {
     stream_.Read(&request_, tag());
   }
 
-  // Starts the rows, or says why the call is refused: the list of clients may have changed since the call came.
-  std::optional<Refusal> Begin() {
+  // Takes the message, or says why the call is refused: the list of clients may have changed since the call came.
+  std::optional<Refusal> Take() {
     auto authorized = surroundings_.authorization->Authorize(EvidenceOf(context_), kSample);
     if (auto* refusal = std::get_if<Refusal>(&authorized)) return std::move(*refusal);
     tenant_ = std::get<std::string>(std::move(authorized));
@@ -117,15 +95,7 @@ class SampleCalls::Call final : public QueueEvent {
     service::Observer& observer = surroundings_.engine->observer();
     transport_ =
         absl::StartsWith(context_.peer(), "unix") ? service::TransportType::kUnix : service::TransportType::kTcp;
-    const uint64_t bytes = request_.Length();
-    observer.MessageReceived(transport_, bytes);
-    if (auto refusal = Decode()) return refusal;
-    run_.emplace(surroundings_.engine, tenant_, std::move(message_), bytes);
-    run_->Start(TimeLeft(), [this](service::SampleRun::Answer answer) { Answer(std::move(answer)); });
-    return std::nullopt;
-  }
-
-  std::optional<Refusal> Decode() {
+    observer.MessageReceived(transport_, request_.Length());
     const service::Bounds bounds(surroundings_.engine->limits());
     if (auto refusal = service::CheckByteCount(request_.Length(), bounds.max_message_bytes(), "message")) {
       return refusal;
@@ -134,9 +104,21 @@ class SampleCalls::Call final : public QueueEvent {
       return Refusal{Reason::kOverloaded, "message", bounds.max_received_bytes().Text(),
                      "the server holds as much as it may", absl::Seconds(1)};
     }
+    held_.emplace(request_.Length(), surroundings_.budget);
+    return std::nullopt;
+  }
+
+  // Starts the rows, or says why the call is refused.
+  std::optional<Refusal> Begin() {
+    if (auto refusal = Decode()) return refusal;
+    run_.emplace(surroundings_.engine, tenant_, std::move(message_), held_->count());
+    run_->Start(TimeLeft(), [this](service::SampleRun::Answer answer) { Answer(std::move(answer)); });
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> Decode() {
     grpc::Slice whole;
     if (request_.Valid() && !request_.DumpToSingleSlice(&whole).ok()) return NoMessage();
-    held_.emplace(request_.Length(), surroundings_.budget);
     request_.Clear();
     const absl::string_view bytes(reinterpret_cast<const char*>(whole.begin()), whole.size());
     if (!service::HasAtMostParts(bytes, *v1::SampleRequest::descriptor(), service::kMaxMessageParts)) {
@@ -203,9 +185,8 @@ class SampleCalls::Call final : public QueueEvent {
     if (surroundings_.load_reports != nullptr && !tenant_.empty()) surroundings_.load_reports->AddTo(&context_);
   }
 
-  Turns& turns_;
-  SampleCalls& calls_ = turns_.calls();
-  CallQueue& queue_ = turns_.queue();
+  SampleCalls& calls_;
+  CallQueue& queue_;
   const Surroundings& surroundings_ = calls_.surroundings_;
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
@@ -224,23 +205,6 @@ class SampleCalls::Call final : public QueueEvent {
   std::optional<service::SampleRun> run_;
 };
 
-void SampleCalls::Turns::Add(Call* call) {
-  if (waiting_.empty() && queue_.was_alone()) return call->TakeTurn();
-  waiting_.push_back(call);
-  if (waiting_.size() == 1) Await();
-}
-
-void SampleCalls::Turns::Run(bool) {
-  Call* const call = waiting_.front();
-  waiting_.pop_front();
-  if (!waiting_.empty()) Await();
-  call->TakeTurn();
-}
-
-SampleCalls::SampleCalls(const Surroundings& surroundings) : surroundings_(surroundings) {}
-
-SampleCalls::~SampleCalls() = default;
-
-void SampleCalls::Start(CallQueue* queue) { new Call(turns_.emplace_back(std::make_unique<Turns>(this, queue)).get()); }
+void SampleCalls::Start(CallQueue* queue) { new Call(this, queue); }
 
 }  // namespace sortition::server

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "service/calls/call_queue.h"
@@ -40,8 +39,7 @@ class SampleCalls {
     std::shared_ptr<ReceiveBudget> budget;
   };
 
-  explicit SampleCalls(const Surroundings& surroundings);
-  ~SampleCalls();
+  explicit SampleCalls(const Surroundings& surroundings) : surroundings_(surroundings) {}
 
   // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue);
@@ -50,10 +48,8 @@ class SampleCalls {
 
  private:
   class Call;
-  class Turns;
 
   const Surroundings surroundings_;
-  std::vector<std::unique_ptr<Turns>> turns_;  // one for each queue
   UnreadAnswers unread_;
 };
 
