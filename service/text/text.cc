@@ -87,7 +87,7 @@ uint64_t Text::Builder::bytes() const {
 
 std::unique_ptr<Text> Text::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
-  auto counts = std::make_shared<PenaltyCounts>(spec_->history.scope, *spec_, counter_);
+  auto counts = std::make_shared<PenaltyCounts>(spec->history.scope, *spec, counter_);
   return std::unique_ptr<Text>(new Text(std::move(spec), std::move(log_), prompt_length_, kept_history_,
                                         std::move(counts), std::move(phases_), std::move(index_)));
 }

@@ -47,7 +47,8 @@ class Text {
     uint32_t prompt_length() const { return prompt_length_; }
     const SequenceSpec& spec() const { return *spec_; }
     uint64_t bytes() const;
-    // Requires prompt_length() <= length(). Called once. `spec` may differ from the builder's only in its seed.
+    // Requires prompt_length() <= length(). Called once. `spec` may differ from the builder's, but not in options that
+    // look at the history, nor in that there are penalties.
     std::unique_ptr<Text> Finish(std::shared_ptr<const SequenceSpec> spec);
 
    private:

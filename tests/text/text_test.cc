@@ -199,7 +199,10 @@ TEST_P(SequenceStateTest, PiecesAddUpToTheWhole) {
       builder.Add(rest.first(piece));
       rest = rest.subspan(piece);
     }
-    Pair pair{builder.Finish(spec_), history, prompt};
+    // The options of the last piece hold, which may penalise otherwise.
+    const auto last = std::make_shared<SequenceSpec>(*spec_);
+    last->frequency_penalty += 0.5f;
+    Pair pair{builder.Finish(last), history, prompt};
     ASSERT_NO_FATAL_FAILURE(pair.Check());
     for (int i = 0; i < 100; ++i) pair.Append(NextToken(random));
     ASSERT_NO_FATAL_FAILURE(pair.Check());
