@@ -26,8 +26,8 @@ std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence
     return begun;
   }
   const StepGrant* const grant = std::get_if<StepGrant>(&begun);
-  if (grant == nullptr || grant->views.size() == 1) return begun;
-  // The views of further positions take memory that the table has not accounted for.
+  if (grant == nullptr || (grant->views.size() == 1 && plan.intent.edits_use != EditsUse::kChanged)) return begun;
+  // Views of further positions, and lists that bans change, take memory that the table has not accounted for.
   auto refusal = sequence.table->MakeRoomAhead(*sequence.key, sequence.state.get());
   if (!refusal) return begun;
   EndGrant(sequence, grant->ticket);

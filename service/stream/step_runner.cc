@@ -330,7 +330,7 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
   }
   const StepGrant& grant = std::get<StepGrant>(answer);
   uint64_t lists = MostListBytes(plan, spec);
-  if (grant.views.size() > 1) lists += BytesAhead(grant.views, plan.intent.edits_use);
+  if (!grant.views.empty()) lists += BytesAhead(grant.views, plan.intent.edits_use);
   message.ChargeLists(lists + banned.Bytes());
   granted->sequence = *sequence;
   granted->grant = std::move(std::get<StepGrant>(answer));

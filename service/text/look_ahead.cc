@@ -161,7 +161,7 @@ TokenTree TokenTree::Chain(std::vector<uint32_t> tokens) {
 }
 
 uint64_t BytesAhead(const PositionViews& views, EditsUse use) {
-  uint64_t edits = 0;
+  uint64_t edits = use == EditsUse::kChanged ? views[0].edits.size() : 0;
   absl::InlinedVector<const PositionEdits*, 2> lists = {&views[0].edits};
   for (size_t i = 1; i < views.size(); ++i) {
     const PositionEdits& own = views[i].edits;
@@ -182,6 +182,7 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   const uint64_t search = SearchCost(state->spec().history);
   if (bill != nullptr && !bill->Take(search + state->LendCost(changes))) return views;
   views.emplace_back(*state, PositionEdits(state->LendEdits(changes)));
+  if (use == EditsUse::kChanged && !take(price::kCopiedEdit * views[0].edits.size())) return {};
   if (tree.tokens.empty()) return views;
   views[0].edits.Share();
   EditsAhead ahead(state, views[0].edits, std::move(changes));

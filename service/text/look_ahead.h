@@ -49,7 +49,7 @@ enum class EditsUse : uint8_t {
   kChanged,   // at once, and each is changed further
 };
 
-// Bytes of the views after the first, and of the lists that they need.
+// Bytes of the views after the first, and of the lists that all of them need beside the state's.
 uint64_t BytesAhead(const PositionViews& views, EditsUse use);
 
 // Returns the views at the history's end and after each token of the tree, tokens.size() + 1 in all. Leaves the state

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "service/text/look_ahead.h"
 #include "service/text/text.h"
 
 namespace sortition::service::cost_test {
@@ -71,6 +72,25 @@ TEST(ForkCost, CountsArePricedOnlyIfTheyAreCopied) {
   other->presence_penalty = 0.25f;
   EXPECT_EQ(parent->ForkCost(*other, kDifferent), kDifferent * price::kFoundEdit);
   EXPECT_EQ(parent->ForkCost(*sibling, 100), 100 * price::kRewrittenToken) << "counted anew, which takes less";
+}
+
+// The list of a row that bans tokens is a copy, at its first position too.
+TEST(LookAheadCost, FirstPositionsListIsPricedIfBansChangeIt) {
+  std::vector<uint32_t> tokens(800);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto text = Text::Build(PenalisingSpec(), tokens, 0, 1000);
+  for (const EditsUse use : {EditsUse::kTogether, EditsUse::kChanged}) {
+    const uint64_t copied = use == EditsUse::kChanged ? tokens.size() : 0;
+    Bill bill;
+    const PositionViews views = LookAhead(text.get(), {}, use, &bill);
+    ASSERT_EQ(views.size(), 1u);
+    EXPECT_EQ(bill.spent(), copied * price::kCopiedEdit);
+    EXPECT_EQ(BytesAhead(views, use), copied * sizeof(kernels::LogitEdit));
+    text->EndLoan();
+  }
+  Bill spent;
+  ASSERT_TRUE(spent.Take(kMaxPieceWork - price::kCopiedEdit));
+  EXPECT_TRUE(LookAhead(text.get(), {}, EditsUse::kChanged, &spent).empty());
 }
 
 }  // namespace
