@@ -131,8 +131,7 @@ std::string_view AppendRecord(const Receipt& receipt, std::string* to) {
   to->resize(begin + kRecordHeaderBytes + body_bytes);
   char* at = to->data() + begin;
   const auto put = [&at](const void* bytes, size_t size) {
-    std::memcpy(at, bytes, size);
-    at += size;
+    at = std::copy_n(static_cast<const char*>(bytes), size, at);
   };
   const auto type = static_cast<uint8_t>(ReceiptRecord::kReceipt);
   put(&type, 1);
