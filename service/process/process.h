@@ -36,7 +36,7 @@ class FreedMemory {
 
  private:
   static constexpr uint64_t kMostFree = 32 << 20;  // beyond the least that was free
-  static constexpr int kLooks = 4;                 // at which more was free, before it is given back
+  static constexpr int kLooks = 20;                // at which more was free, before it is given back
   static constexpr int kRest = 25;
 
   const service::Clock& clock_;
