@@ -246,6 +246,7 @@ RowResult LocalText::End() {
   TakeBack(result.end);
   if (plan.is_plain_draw()) {
     begun_.run.Release();
+    begun_.has_row = false;
   } else {
     Clear();
   }
@@ -314,6 +315,8 @@ std::optional<RowError> LocalText::Plan(v1::DType dtype, const Row& row, const L
   if (is_dense && ElementBytes(options.draft_dtype) == 0) {
     return ToRowError(service::MissingField("step.draft_probabilities.dtype"));
   }
+  if (begun_.has_row) Abandon();  // an exception has left it
+  begun_.has_row = true;
   service::RowAsk& ask = begun_.ask;
   ask.row = options.row;
   ask.step_id = 1;

@@ -101,6 +101,7 @@ class LocalText {
   // The row that has begun, or a place for one. Refers to the caller's tensors.
   struct Begun {
     service::RowRun run;
+    bool has_row = false;  // it has begun and not ended
     service::RowAsk ask = {};
     kernels::DType dtype = kernels::DType::kF32;
     const std::byte* logits = nullptr;
