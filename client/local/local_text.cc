@@ -26,6 +26,9 @@
 namespace sortition::client {
 namespace {
 
+// The longest list of kept tokens whose memory an idle sequence holds for its next draw.
+constexpr size_t kMaxIdleKept = 4096;
+
 void TakeDrafts(const Drafts& drafts, service::RowAsk* ask) {
   const bool is_tree = !drafts.parents.empty();
   ask->task = is_tree ? service::RowAsk::Task::kVerifyTree : service::RowAsk::Task::kVerifyDraft;
@@ -244,7 +247,7 @@ RowResult LocalText::End() {
     outcome = ToRowResult(std::move(whole));
   }
   TakeBack(result.end);
-  if (plan.is_plain_draw()) {
+  if (plan.is_plain_draw() && result.outputs.front().kept_tokens.capacity() <= kMaxIdleKept) {
     begun_.run.Release();
     begun_.has_row = false;
   } else {

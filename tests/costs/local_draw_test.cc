@@ -39,5 +39,38 @@ TEST(LocalDrawTest, PlainDrawsTakeNoMemory) {
   EXPECT_EQ(HeapPeak(), before);
 }
 
+TEST(LocalDrawTest, IdleSequencesHoldNoLongLists) {
+  constexpr uint32_t kVocabulary = 65536;
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.model = "m";
+  options.vocabulary_size = kVocabulary;
+  options.seed = 7;
+  options.parameters.mutable_kept_set()->set_tokens(true);
+  auto first = client::LocalSequence::Open(options);
+  auto second = client::LocalSequence::Open(options);
+  ASSERT_TRUE(first.ok() && second.ok());
+  const std::vector<float> logits(kVocabulary, 1.0f);
+  client::Row row;
+  row.logits = logits.data();
+  bool drawn = true;
+  int64_t held = 0;
+  std::thread counted([&] {
+    const auto draw = [&](client::LocalSequence& sequence) {
+      const client::RowResult result = sequence.Step(v1::DTYPE_F32, row);
+      const auto* const whole = std::get_if<v1::DrawResult>(&result);
+      drawn &= whole != nullptr && whole->kept_tokens_size() == kVocabulary;
+    };
+    draw(**first);  // the first of this thread
+    CountHeapOfThisThread();
+    const int64_t before = HeapHeld();
+    draw(**second);
+    held = HeapHeld() - before;
+  });
+  counted.join();
+  EXPECT_TRUE(drawn);
+  EXPECT_LT(held, int64_t{kVocabulary});
+}
+
 }  // namespace
 }  // namespace sortition::costs::local_draw_test
