@@ -191,6 +191,26 @@ class TasksTest(BothTest):
         self.assertEqual(asyncio.run(run()),
                          (self.sampler.score(local, logits, [4, 5, 6]), self.sampler.verify(local, logits, drafts)))
 
+    def test_wrong_keywords_are_refused(self):
+        logits, drafts = numpy.stack([row(1), row(2)]), sortition.Drafts([1])
+        sequence, _ = self.both(seed=1)
+        tasks = sortition.AsyncClient(self.client)
+        options = {"drafts": [drafts], "scored": [[1, 2]], "draw_salts": [5], "draw_salt": 7, "banned": [3],
+                   "priority": 1, "traceparent": "", "ready": None, "results": None, "temperature": 0.5}
+        for name, given, known in (("draw", [logits[0]], {"draw_salt", "banned"}),
+                                   ("verify", [logits, drafts], {"draw_salt"}), ("score", [logits, [1, 2]], set())):
+            for option in sorted(set(options) - known):
+                for client in (self.client, tasks):
+                    with self.subTest(f"{type(client).__name__}.{name}({option})"):
+                        with self.assertRaisesRegex(TypeError, option):
+                            answer = getattr(client, name)(sequence, *given, **{option: options[option]})
+                            if client is tasks:
+                                asyncio.run(answer)
+        for option in ("results", "draw_salt"):
+            with self.subTest(f"AsyncClient.step({option})"), self.assertRaisesRegex(TypeError, option):
+                asyncio.run(tasks.step([sequence], logits[:1], **{option: None}))
+        self.assertEqual(sequence.position, 0)
+
     def test_invalid_arguments_are_refused_first(self):
         logits = numpy.stack([row(number) for number in range(6)])
         good = sortition.Drafts([1, 2])

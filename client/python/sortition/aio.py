@@ -53,7 +53,7 @@ class AsyncClient:
             except RuntimeError:
                 pass  # the loop is closed: no task waits any more
 
-        start = self.client.prepare_step(on_results, sequences, logits, **options)
+        start = self.client.prepare_step(on_results, sequences, logits, results=None, **options)
         if on_cuda(logits) and options.get("ready") is None:
             await asyncio.to_thread(start)
         else:
@@ -64,13 +64,19 @@ class AsyncClient:
         """As Client.draw."""
         return raised((await self.step([sequence], logits, **one_row(**options)))[0])
 
-    async def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, **options: Any) -> _native.Verify:
+    async def verify(self, sequence: _native.Sequence, logits: Any, drafts: Drafts, *, allowed: Any = None,
+                     draw_salt: int = 0, dtype: Optional[str] = None, timeout: Optional[float] = None,
+                     stream: Optional[int] = None) -> _native.Verify:
         """As Client.verify."""
-        return raised((await self.step([sequence], logits, drafts=[drafts], **one_row(**options)))[0])
+        options = one_row(allowed, None, draw_salt, dtype, timeout, stream)
+        return raised((await self.step([sequence], logits, drafts=[drafts], **options))[0])
 
-    async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, **options: Any) -> _native.Score:
+    async def score(self, sequence: _native.Sequence, logits: Any, tokens: Any, *, allowed: Any = None,
+                    dtype: Optional[str] = None, timeout: Optional[float] = None, stream: Optional[int] = None
+                    ) -> _native.Score:
         """As Client.score."""
-        return raised((await self.step([sequence], logits, scored=[tokens], **one_row(**options)))[0])
+        options = one_row(allowed, None, 0, dtype, timeout, stream)
+        return raised((await self.step([sequence], logits, scored=[tokens], **options))[0])
 
     async def ready(self) -> _native.Ready:
         """As Client.ready."""

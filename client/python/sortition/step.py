@@ -101,10 +101,11 @@ def row_tasks(drafts: Optional[Sequence[Optional[Drafts]]] = None, scored: Optio
     return drafts, _scored_lists(scored), _banned_lists(banned, drafts), list(draw_salts) or None
 
 
-def one_row(allowed: Any = None, banned: Any = None, draw_salt: int = 0, **options: Any) -> Dict[str, Any]:
+def one_row(allowed: Any = None, banned: Any = None, draw_salt: int = 0, dtype: Optional[str] = None,
+            timeout: Optional[float] = None, stream: Optional[int] = None) -> Dict[str, Any]:
     """Returns the arguments of a step of one row."""
     return {"allowed": None if allowed is None else [allowed], "banned": None if banned is None else [banned],
-            "draw_salts": [draw_salt] if draw_salt else (), **options}
+            "draw_salts": [draw_salt] if draw_salt else (), "dtype": dtype, "timeout": timeout, "stream": stream}
 
 
 class OneRow:
@@ -126,13 +127,13 @@ class OneRow:
                stream: Optional[int] = None) -> _native.Verify:
         """Verifies drafts of one sequence, whose logits are a matrix. Raises its Error."""
         return raised(self.step([sequence], logits, drafts=[drafts],
-                                **one_row(allowed, None, draw_salt, dtype=dtype, timeout=timeout, stream=stream))[0])
+                                **one_row(allowed, None, draw_salt, dtype, timeout, stream))[0])
 
     def score(self, sequence: Any, logits: Any, tokens: Any, *, allowed: Any = None, dtype: Optional[str] = None,
               timeout: Optional[float] = None, stream: Optional[int] = None) -> _native.Score:
         """Scores tokens that follow one sequence, whose logits are a matrix. Raises its Error."""
         return raised(self.step([sequence], logits, scored=[tokens],
-                                **one_row(allowed, dtype=dtype, timeout=timeout, stream=stream))[0])
+                                **one_row(allowed, None, 0, dtype, timeout, stream))[0])
 
 
 def pack_mask(allowed: Any) -> numpy.ndarray:
