@@ -96,6 +96,8 @@ TEST_F(FollowedFilesTest, LastGoodContentStays) {
 TEST_F(FollowedFilesTest, FailedReadIsTriedAgain) {
   Write("first");
   ASSERT_TRUE(files_.Start().ok());
+  Write("second");
+  files_.Look();  // a sanitizer needs descriptors at the first call of an observer
   Write("other");
   rlimit limit;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -103,9 +105,9 @@ TEST_F(FollowedFilesTest, FailedReadIsTriedAgain) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   files_.Look();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  EXPECT_EQ(read_, (std::vector<std::string>{"cannot be read: Too many open files"}));
+  EXPECT_EQ(read_, (std::vector<std::string>{"", "cannot be read: Too many open files"}));
   EXPECT_TRUE(failing_);
-  EXPECT_EQ(used_, "first");
+  EXPECT_EQ(used_, "second");
   files_.Look();
   EXPECT_EQ(used_, "other");
   EXPECT_FALSE(failing_);
