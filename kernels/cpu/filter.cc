@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "kernels/check.h"
@@ -149,6 +150,74 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
   uint64_t* const weights = scratch->weights.Reserve(number);
   kernels.WeighCandidates(leading.data(), number, scale, weights);
   return Kept::Of(PrefixReaching(kernels, threshold, leading, weights));
+}
+
+namespace {
+
+// The tokens of a row that are not after its race's winner.
+struct WinnerPrefix {
+  std::span<Candidate> tokens;
+  uint64_t* weights;
+  uint64_t before;  // the sum of the weights of the tokens before the winner
+  uint64_t sum;     // with the winner
+};
+
+// Absent if many groups may hold such tokens.
+std::optional<WinnerPrefix> ListNotAfter(const Kernels& kernels, Candidate winner, const RowView& row,
+                                         const RowScale& scale, Scratch* scratch) {
+  constexpr uint32_t kFewGroups = 256;
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  if (kernels.SelectAtLeast(row.maxima, row.groups, winner.key(), groups) > kFewGroups) return std::nullopt;
+  WinnerPrefix prefix;
+  prefix.tokens = CollectNotAfter(kernels, row, winner, scratch, &scratch->kept);
+  const auto count = uint32_t(prefix.tokens.size());
+  prefix.weights = scratch->prefix_weights.Reserve(count);
+  prefix.sum = kernels.WeighCandidates(prefix.tokens.data(), count, scale, prefix.weights);
+  prefix.before = prefix.sum - law::Weight(DistanceOfKey(winner.key(), scale));
+  return prefix;
+}
+
+// Rules by bounds on the row's sum. Absent if they leave the ruling open.
+std::optional<TopPRuling> RuleByBounds(const Kernels& kernels, uint32_t top_p, TopPStep by, SumBounds sum,
+                                       const WinnerPrefix& prefix) {
+  // The threshold never falls where the sum rises, so these bound it.
+  const law::Threshold least = law::TopPThreshold(sum.low, top_p);
+  if (!law::Reaches(prefix.before, least)) return TopPRuling{by, true, {}};
+  const law::Threshold most = law::TopPThreshold(sum.high, top_p);
+  if (!law::Reaches(prefix.before, most)) return std::nullopt;
+  const auto count = uint32_t(prefix.tokens.size());
+  const Candidate last = kernels.LastReaching(prefix.tokens.data(), prefix.weights, count, least);
+  if (last != kernels.LastReaching(prefix.tokens.data(), prefix.weights, count, most)) return std::nullopt;
+  const uint32_t kept = kernels.MoveNotAfter(prefix.tokens.data(), count, last);
+  return TopPRuling{by, false, Kept::Of(prefix.tokens.first(kept))};
+}
+
+}  // namespace
+
+TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+                      const RowScale& scale, Scratch* scratch) {
+  const std::optional<WinnerPrefix> prefix = ListNotAfter(kernels, winner, row, scale, scratch);
+  if (!prefix) {
+    const Kept kept = TopPOfRow(kernels, top_p, 1, row, scale, scratch);
+    return {TopPStep::kRow, kept.Has(winner), kept};
+  }
+  // The first two steps know no upper bound, so they can only find that the winner is kept.
+  constexpr uint64_t kNoBound = SumBounds::kNoBound;
+  const auto rule = [&](TopPStep by, SumBounds sum) { return RuleByBounds(kernels, top_p, by, sum, *prefix); };
+  if (const auto ruling = rule(TopPStep::kOwnSum, {prefix->sum, kNoBound})) return *ruling;
+  const SumBounds others = BoundGroupsBelow(kernels, row, winner.key(), scale, scratch);
+  if (const auto ruling = rule(TopPStep::kMaxima, {prefix->sum + others.low, kNoBound})) return *ruling;
+
+  const uint32_t level = kernels.LowerBoundOfNth(row.reached, row.groups, std::max(1u, row.groups / 8), 1,
+                                                 scratch->folded.Reserve(row.groups));
+  const SumBounds rest = BoundGroupsBelow(kernels, row, level, scale, scratch);
+  // Bounds that are further apart than that seldom decide.
+  if (rest.high - rest.low < prefix->sum / 16) {
+    const SumBounds sum = rest.Plus(SumOfGroupsFrom(kernels, row, level, scale, scratch));
+    if (const auto ruling = rule(TopPStep::kLeadingGroups, sum)) return *ruling;
+  }
+  const uint64_t sum = SumOfWeights(kernels, row, kLastLive, scale, scratch);
+  return *rule(TopPStep::kSum, {sum, sum});
 }
 
 }  // namespace sortition::kernels::cpu

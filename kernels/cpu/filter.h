@@ -28,4 +28,21 @@ std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, co
 Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const RowView& row, const RowScale& scale,
                Scratch* scratch);
 
+// Race first: top-p keeps a token exactly if the weights of the tokens before it do not reach the threshold. The winner
+// of the race among all tokens also wins among the kept ones if it is one of these, so the sum that the threshold needs
+// has only to be known as precisely as this decision is close.
+
+// The step that decided if the winner is kept, the cheapest first.
+enum class TopPStep { kOwnSum, kMaxima, kLeadingGroups, kSum, kRow };
+
+struct TopPRuling {
+  TopPStep by;
+  bool is_kept;  // the winner
+  Kept kept;     // if it is not: the tokens that top-p keeps, as TopPOfRow returns them
+};
+
+// Tells whether top-p keeps `winner`, a live token of a row without a mask.
+TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+                      const RowScale& scale, Scratch* scratch);
+
 }  // namespace sortition::kernels::cpu

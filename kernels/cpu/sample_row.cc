@@ -133,6 +133,13 @@ bool SumsSentLevels(const RowRequest& request) {
 // True if the request names other tokens than the first.
 bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kDraw || !request.requested.empty(); }
 
+// True if the answer describes the kept tokens.
+bool DescribesKept(const RowRequest& request) {
+  const RowParameters& parameters = *request.parameters;
+  return parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens || parameters.entropy ||
+         request.wants_race_place;
+}
+
 // True if few groups are read: copying these takes less time than copying the whole row.
 bool LooksAtFewGroups(const RowRequest& request) {
   constexpr uint32_t kFew = 16;  // reads at most 1 of kFew groups
@@ -142,9 +149,7 @@ bool LooksAtFewGroups(const RowRequest& request) {
   if (request.edits.size() > groups / kFew && !LooksAtFirst(request)) return false;
   if (WantsSum(parameters) || !parameters.chain.empty()) return false;
   if (parameters.greedy || (parameters.top_k != 0 && parameters.top_k <= groups / kFew)) return true;
-  const bool describes_kept = parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens ||
-                              parameters.entropy || request.wants_race_place;
-  return parameters.top_p == 0 && request.task == RowTask::kDraw && !describes_kept;
+  return parameters.top_p == 0 && request.task == RowTask::kDraw && !DescribesKept(request);
 }
 
 // The token that the caller expects, if the race can begin with it.
@@ -187,9 +192,29 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const RowView
   DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
 }
 
+// True if the row is drawn by temperature and top-p alone, and nothing but the token depends on what top-p keeps.
+bool DrawsByTopPAlone(const RowRequest& request) {
+  const RowParameters& parameters = *request.parameters;
+  const bool has_top_k = parameters.top_k != 0 && parameters.top_k < request.live_vocabulary;
+  return parameters.top_p != 0 && !has_top_k && parameters.min_p_distance == RowParameters::kMinPOff &&
+         request.task == RowTask::kDraw && !DescribesKept(request) && !parameters.kept_log_mass && !IsMasked(request);
+}
+
+// Draws with top-p: the race comes first.
+void SampleTopP(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
+                Scratch* scratch, RowOutput* answer) {
+  const law::DrawKey key = law::ToDrawKey(request.noise);
+  const std::optional<Candidate> likely = Likely(kernels, request, row, scale, Kept());
+  answer->token = Draw(kernels, row, scale, Kept(), key, likely, scratch);
+  const Candidate winner = Changed(kernels, request, row, answer->token);
+  const TopPRuling ruling = RuleByTopP(kernels, request.parameters->top_p, winner, row, scale, scratch);
+  if (!ruling.is_kept) answer->token = Draw(kernels, row, scale, ruling.kept, key, std::nullopt, scratch);
+}
+
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,
                  RowOutput* answer) {
   const RowScale scale = MakeRowScale(*request.parameters, row.max_key);
+  if (DrawsByTopPAlone(request)) return SampleTopP(kernels, request, row, scale, scratch, answer);
   const Kept kept = Filter(kernels, request, row, scale, scratch);
   SampleKept(kernels, request, row, scale, kept, scratch, answer);
   if (request.parameters->kept_log_mass) answer->mass.kept = WeighKept(kernels, row, scale, kept, scratch);

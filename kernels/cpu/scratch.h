@@ -36,6 +36,7 @@ struct Scratch {
   Array<Candidate> least;    // the tokens that a filter has to keep
   Array<Candidate> requested;
   Array<uint64_t> weights;
+  Array<uint64_t> prefix_weights;  // of a race's winner and the tokens before it
   Array<uint32_t> distances;
   Array<Candidate> nearest;
   Array<uint64_t> known_words;  // of a compact row

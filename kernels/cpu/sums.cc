@@ -7,6 +7,19 @@
 #include "kernels/law/row_law.h"
 
 namespace sortition::kernels::cpu {
+namespace {
+
+// Returns the sum of the weights of those `keys`, one a group, whose group has a maximum below `level`.
+uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, const uint32_t* keys, uint32_t level,
+                        const RowScale& scale, Scratch* scratch) {
+  Candidate* const candidates = scratch->leading.Reserve(row.groups);
+  for (uint32_t group = 0; group < row.groups; ++group) {
+    candidates[group] = Candidate::Of(row.maxima[group] < level ? keys[group] : 0, 0);
+  }
+  return kernels.WeighCandidates(candidates, row.groups, scale, scratch->weights.Reserve(row.groups));
+}
+
+}  // namespace
 
 uint64_t WeighList(const Kernels& kernels, std::span<const Candidate> list, const RowScale& scale, Scratch* scratch) {
   if (scale.adapted == nullptr) {
@@ -50,6 +63,28 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const RowView& row, uint32_t 
     const uint64_t weight = law::Weight(DistanceOfKey(candidate.key(), scale));
     sum.all += weight;
     if (candidate.key() >= high) sum.above += weight;
+  }
+  return sum;
+}
+
+SumBounds BoundGroupsBelow(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
+                           Scratch* scratch) {
+  const uint64_t most = WeighKeysBelow(kernels, row, row.maxima, level, scale, scratch);
+  SumBounds bounds;
+  bounds.low = row.reached == row.maxima ? most : WeighKeysBelow(kernels, row, row.reached, level, scale, scratch);
+  const bool fits = most <= SumBounds::kNoBound / law::kGroupSize;
+  bounds.high = fits ? most * law::kGroupSize : SumBounds::kNoBound;
+  return bounds;
+}
+
+uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
+                         Scratch* scratch) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, level, groups);
+  uint64_t sum = kernels.SumWeights(row, groups, count, kLastLive, scale);
+  for (const Candidate& candidate : row.edited) {
+    if (row.maxima[candidate.token() / law::kGroupSize] < level) continue;
+    sum += law::Weight(DistanceOfKey(candidate.key(), scale));
   }
   return sum;
 }

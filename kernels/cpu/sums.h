@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "kernels/cpu/row_view.h"
@@ -29,6 +30,35 @@ struct SplitSum {
 };
 SplitSum SplitSumOfWeights(const Kernels& kernels, const RowView& row, uint32_t floor, uint32_t high,
                            const RowScale& scale, Scratch* scratch);
+
+// Bounds on a sum of weights, both of which may be met.
+//
+// A weight never falls with the key, for the distance never rises with it (distance.inc), nor the weight with the
+// distance (weight.inc): all roundings there are monotone. So for a group of up to 64 tokens with its `reached` r and
+// its `maxima` m (row_view.h),
+//
+//   w(r) <= the sum of the group's weights <= 64 w(m),
+//
+// because some token has a key of r or more, and none has one above m. Where r is 0, so is the lower bound. All are
+// the law's integers, added exactly: there is no error to allow for.
+struct SumBounds {
+  uint64_t low;
+  uint64_t high;  // kNoBound if the bound is no smaller
+
+  static constexpr uint64_t kNoBound = std::numeric_limits<uint64_t>::max();
+
+  // Returns bounds on a sum with `sum` more.
+  SumBounds Plus(uint64_t sum) const { return {low + sum, high > kNoBound - sum ? kNoBound : high + sum}; }
+};
+
+// Bounds the sum of the weights of the groups whose maxima are below `level`. The row has no mask: there `reached` may
+// be too large. Takes a weight a group.
+SumBounds BoundGroupsBelow(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
+                           Scratch* scratch);
+
+// Returns the sum of the weights of the other groups: those whose maxima are `level` or more. level >= 1.
+uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
+                         Scratch* scratch);
 
 // Returns the number of tokens that are not after `last`. Reads the groups that have one.
 uint32_t NumberOfTokens(const Kernels& kernels, const RowView& row, Candidate last, Scratch* scratch);

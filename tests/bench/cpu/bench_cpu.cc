@@ -36,7 +36,7 @@ using kernels::RowRequest;
 
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kRows = 64;
-constexpr std::string_view kOnEveryTarget[] = {"token_f32",  "token_f32_penalties", "temperature_peaked",
+constexpr std::string_view kOnEveryTarget[] = {"token_f32",  "token_f32_penalties", "temperature_peaked", "api_top_p",
                                                "token_bf16", "logprobs_f32",        "greedy_f32"};
 constexpr size_t kRowsInMemory = 320;  // 164 MB: more than caches hold
 
@@ -66,6 +66,8 @@ std::vector<Case> CasesOfBestTarget() {
       {.name = "token_f32_penalties", .options = repeating, .penalties = true},
       {.name = "temperature_peaked", .options = {.temperature = 0.8f}},
       {.name = "temperature_flat", .options = {.temperature = 0.8f}, .shape = Shape::kFlat},
+      {.name = "api_top_p", .options = {.temperature = 0.8f, .top_p = 0.95f}},
+      {.name = "api_top_p_flat", .options = {.temperature = 0.8f, .top_p = 0.95f}, .shape = Shape::kFlat},
       {.name = "token_bf16", .options = UsualOptions(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
       {.name = "logprobs_f32", .options = UsualOptions(), .baseline = Baseline::kExpSum, .raw_logprob = true},
       {.name = "logprobs_f32_named_20",

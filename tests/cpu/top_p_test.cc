@@ -1,0 +1,267 @@
+// Race first: whether top-p keeps the race's winner, decided from bounds on the row's sum.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/edit.h"
+#include "kernels/cpu/filter.h"
+#include "kernels/cpu/read.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/cpu/sums.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
+#include "kernels/law/reference_row.h"
+#include "kernels/law/row_law.h"
+#include "tests/support/scale.h"
+
+namespace sortition::kernels::cpu::top_p_test {
+namespace {
+
+constexpr size_t kSteps = size_t(TopPStep::kRow) + 1;
+
+// A row of f32 logits. At this temperature a logit is an octave.
+class TopPTest : public ::testing::Test {
+ protected:
+  TopPTest() { law::Compile({.temperature = 1.442695f}, &parameters_); }
+
+  // Lays `logits` as a row of `groups` groups. Each other token is far below 0.
+  void Lay(uint32_t groups, const std::vector<std::pair<uint32_t, float>>& logits) {
+    logits_.assign(size_t{groups} * law::kGroupSize, -200.0f);
+    for (const auto& [token, logit] : logits) logits_[token] = logit;
+  }
+
+  RowRequest Request() {
+    RowRequest request;
+    request.logits = logits_.data();
+    request.live_vocabulary = uint32_t(logits_.size());
+    request.parameters = &parameters_;
+    request.edits = edits_;
+    request.noise = {.seed = seed_, .position = 1, .stream = 0};
+    return request;
+  }
+
+  // Calls check(kernels, row, scale, scratch) on each target.
+  template <typename Check>
+  void OnAllTargets(Check check) {
+    const RowRequest request = Request();
+    for (const Target* target : RunnableTargets()) {
+      SCOPED_TRACE(target->name);
+      Scratch scratch;
+      RowOutput answer;
+      RowView raw = LayRow(request, RowCopy(), &scratch);
+      ASSERT_TRUE(ReadRow(target->kernels, request, &scratch, &raw, &answer));
+      RowView row;
+      ASSERT_TRUE(ChangeRow(target->kernels, request, raw, &scratch, &row, &answer));
+      check(target->kernels, row, MakeRowScale(parameters_, row.max_key), &scratch);
+    }
+  }
+
+  // All live tokens in order, after the edits.
+  std::vector<Candidate> Order() {
+    const RowRequest request = Request();
+    std::vector<Candidate> tokens;
+    for (uint32_t id = 0; id < logits_.size(); ++id) {
+      const uint32_t sent = law::Canonical(std::bit_cast<uint32_t>(logits_[id]));
+      const uint32_t bits = edits_.empty() ? sent : law::ChangedBits(request, {id, sent});
+      if (bits != law::kMaskedBits) tokens.push_back(Candidate::Of(law::Key(bits), id));
+    }
+    std::ranges::sort(tokens, std::greater<>());
+    return tokens;
+  }
+
+  // Expects that the step `by` tells whether the token at `place` of the order is kept, and that it says what the law
+  // says.
+  void ExpectRuling(uint32_t top_p, size_t place, TopPStep by) {
+    SCOPED_TRACE(::testing::Message() << "top_p " << top_p << " place " << place);
+    const std::vector<Candidate> order = Order();
+    OnAllTargets([&](const Kernels& kernels, const RowView& row, const RowScale& scale, Scratch* scratch) {
+      EXPECT_EQ(int(Rule(kernels, row, scale, top_p, order, place, scratch)), int(by));
+    });
+  }
+
+  // Compares the ruling on the token at `place` with the law's kept prefix, and returns the step that made it.
+  TopPStep Rule(const Kernels& kernels, const RowView& row, const RowScale& scale, uint32_t top_p,
+                const std::vector<Candidate>& order, size_t place, Scratch* scratch) {
+    uint64_t sum = 0;
+    for (const Candidate& token : order) sum += WeightOf(token, scale);
+    const law::Threshold threshold = law::TopPThreshold(sum, top_p);
+    size_t kept = 0;
+    for (uint64_t prefix = 0; !law::Reaches(prefix, threshold); ++kept) prefix += WeightOf(order[kept], scale);
+    const TopPRuling ruling = RuleByTopP(kernels, top_p, order[place], row, scale, scratch);
+    EXPECT_EQ(ruling.is_kept, place < kept);
+    if (!ruling.is_kept) {
+      EXPECT_TRUE(ruling.kept.Has(order[kept - 1]));
+      EXPECT_TRUE(kept == order.size() || !ruling.kept.Has(order[kept]));
+      if (!ruling.kept.listed.empty()) {
+        std::vector<Candidate> listed(ruling.kept.listed.begin(), ruling.kept.listed.end());
+        std::ranges::sort(listed, std::greater<>());
+        EXPECT_EQ(listed, std::vector<Candidate>(order.begin(), order.begin() + kept));
+      }
+    }
+    ++decided_[ruling.is_kept][size_t(ruling.by)];
+    return ruling.by;
+  }
+
+  static uint64_t WeightOf(Candidate token, const RowScale& scale) {
+    return law::Weight(DistanceOfKey(token.key(), scale));
+  }
+
+  std::vector<float> logits_;
+  RowParameters parameters_;
+  std::vector<LogitEdit> edits_;
+  uint64_t seed_ = 1;
+  std::array<std::array<uint64_t, kSteps>, 2> decided_ = {};  // how often, by [is kept][step]
+};
+
+uint32_t Share(double p) { return uint32_t(p * 0x1p32); }
+
+// One token a group: the lower bound is the sum. 64 equal tokens a group: the upper bound is. So a bound that is a unit
+// tighter fails.
+TEST_F(TopPTest, BoundsOfGroupsHoldAndAreMet) {
+  const uint32_t level = law::Key(law::CanonicalBits(-0.5f));
+  const auto bounds = [&] {
+    SumBounds last;
+    OnAllTargets([&](const Kernels& kernels, const RowView& row, const RowScale& scale, Scratch* scratch) {
+      uint64_t below = 0;
+      uint64_t others = 0;
+      for (const Candidate& token : Order()) {
+        const bool is_below = row.maxima[token.token() / law::kGroupSize] < level;
+        (is_below ? below : others) += WeightOf(token, scale);
+      }
+      const SumBounds found = BoundGroupsBelow(kernels, row, level, scale, scratch);
+      EXPECT_LE(found.low, below);
+      EXPECT_GE(found.high, below);
+      EXPECT_EQ(SumOfGroupsFrom(kernels, row, level, scale, scratch), others);
+      last = {below - found.low, found.high - below};
+    });
+    return last;
+  };
+  std::vector<std::pair<uint32_t, float>> one_a_group;
+  for (uint32_t group = 0; group < 100; ++group) one_a_group.push_back({65 * (group / 2), -0.01f * float(group)});
+  Lay(100, one_a_group);
+  EXPECT_EQ(bounds().low, 0u);
+  for (uint32_t id = 0; id < logits_.size(); ++id) logits_[id] = -0.01f * float(id / law::kGroupSize);
+  EXPECT_EQ(bounds().high, 0u);
+
+  std::mt19937_64 random(5);
+  for (uint64_t n = 0; n < sortition::testing::Scaled(200); ++n) {
+    for (float& logit : logits_) logit = -float(random() % 3000) / 1000;
+    edits_.clear();
+    for (uint32_t id = uint32_t(random() % 64); n % 2 == 0 && id < logits_.size(); id += 1 + uint32_t(random() % 200)) {
+      edits_.push_back({.token = id,
+                        .flags = random() % 4 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
+                        .penalty = law::CanonicalBits(-float(random() % 4))});
+    }
+    bounds();
+  }
+}
+
+TEST_F(TopPTest, BoundsBeyondANumberAreNone) {
+  logits_.assign((1 << 20) - 1, 0);
+  OnAllTargets([](const Kernels& kernels, const RowView& row, const RowScale& scale, Scratch* scratch) {
+    const SumBounds found = BoundGroupsBelow(kernels, row, row.max_key + 1, scale, scratch);
+    EXPECT_EQ(found.low, uint64_t{row.groups} * law::kUnitWeight);
+    EXPECT_EQ(found.high, ~uint64_t{0});
+  });
+}
+
+TEST_F(TopPTest, LeadingTokensDecideAlone) {
+  Lay(300, {{0, 0}, {70, 0}, {140, 0}, {210, 0}});
+  for (size_t place = 0; place < 4; ++place) ExpectRuling(Share(0.95), place, TopPStep::kOwnSum);
+}
+
+TEST_F(TopPTest, MaximaDecideWhereManyGroupsCount) {
+  std::vector<std::pair<uint32_t, float>> one_a_group;
+  for (uint32_t group = 0; group < 200; ++group) one_a_group.push_back({66 * group, -0.001f * float(group)});
+  Lay(210, one_a_group);
+  ExpectRuling(Share(0.9), 100, TopPStep::kMaxima);
+  ExpectRuling(Share(0.9), 170, TopPStep::kMaxima);
+}
+
+// 64 tokens of weight 1 each: exactly `before` of them come before a place.
+TEST_F(TopPTest, LeadingGroupsDecideToTheUnit) {
+  std::vector<std::pair<uint32_t, float>> in_one_group;
+  for (uint32_t i = 0; i < 64; ++i) in_one_group.push_back({64 + i, 0.0f});
+  Lay(200, in_one_group);
+  for (const size_t place : {31, 32, 33, 63}) ExpectRuling(Share(0.5), place, TopPStep::kLeadingGroups);
+}
+
+TEST_F(TopPTest, TheSumDecidesWhereGroupsAreFull) {
+  std::vector<std::pair<uint32_t, float>> logits;
+  for (uint32_t id = 0; id < 200 * 64; ++id) {
+    logits.push_back({id, id < 64 ? 0.0f : -1 - 0.001f * float(id / law::kGroupSize)});
+  }
+  Lay(200, logits);
+  // Some 6,000 units. The place has 10 before it, the thresholds are at about 20 and 5.
+  ExpectRuling(Share(20.0 / 6000), 10, TopPStep::kSum);
+  ExpectRuling(Share(5.0 / 6000), 10, TopPStep::kSum);
+}
+
+TEST_F(TopPTest, TokensFarBackAreRuledByTheRow) {
+  logits_.assign(400 * 64, 0);
+  for (const size_t place : {12'799, 12'800}) ExpectRuling(Share(0.5), place, TopPStep::kRow);
+}
+
+// Rows and noise of many kinds: the drawn token is the reference's, and each step decides some of them each way.
+TEST_F(TopPTest, DrawsEqualTheReference) {
+  std::mt19937_64 random(7);
+  constexpr uint64_t kRows = 1000;
+  const uint64_t rows = sortition::testing::Scaled(kRows);
+  for (uint64_t n = 0; n < rows; ++n) {
+    SCOPED_TRACE(n);
+    logits_.resize(1 + random() % 25'000);
+    static constexpr float kSpreads[] = {0.001f, 0.3f, 1, 3, 10};
+    const float spread = kSpreads[n % 5];
+    std::normal_distribution<float> normal(0, spread);
+    for (float& logit : logits_) logit = normal(random);
+    for (uint64_t i = 0; n % 3 != 0 && i < 300; ++i) {
+      logits_[random() % logits_.size()] = 4 * spread - 1.5f * std::log(float(1 + i));
+    }
+    if (n % 7 == 0) {
+      for (float& logit : logits_) logit = std::round(4 * logit) / 4;
+    }
+    edits_.clear();
+    for (uint32_t id = uint32_t(random() % 64); n % 4 == 0 && id < logits_.size(); id += 1 + uint32_t(random() % 500)) {
+      edits_.push_back({.token = id,
+                        .flags = random() % 8 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
+                        .penalty = law::CanonicalBits(-float(random() % 4))});
+    }
+    static constexpr float kTopP[] = {0.95f, 0.9f, 0.5f, 0.1f, 0.99f, 0.001f};
+    law::Compile({.temperature = n % 2 == 0 ? 0.8f : 1.3f, .top_p = kTopP[random() % 6]}, &parameters_);
+    seed_ = random();
+    const RowOutput expected = law::SampleRowReference(Request());
+    RowParameters without = parameters_;
+    without.top_p = 0;
+    RowRequest race = Request();
+    race.parameters = &without;
+    const RowOutput winner = law::SampleRowReference(race);
+    const std::vector<Candidate> order = Order();
+    const auto place = size_t(std::ranges::find(order, winner.token, &Candidate::token) - order.begin());
+    for (const Target* target : RunnableTargets()) {
+      Scratch scratch;
+      RowOutput answer;
+      SampleRow(*target, Request(), &scratch, &answer);
+      ASSERT_EQ(answer.token, expected.token) << target->name;
+    }
+    OnAllTargets([&](const Kernels& kernels, const RowView& row, const RowScale& scale, Scratch* scratch) {
+      Rule(kernels, row, scale, parameters_.top_p, order, place, scratch);
+    });
+    if (HasFailure()) return;
+  }
+  if (rows < kRows) return;
+  for (const bool is_kept : {false, true}) {
+    for (size_t step = 0; step < kSteps; ++step) {
+      const bool can = is_kept || step > size_t(TopPStep::kMaxima);
+      EXPECT_EQ(decided_[is_kept][step] != 0, can) << is_kept << " step " << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sortition::kernels::cpu::top_p_test
