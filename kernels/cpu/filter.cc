@@ -154,70 +154,119 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
 
 namespace {
 
-// The tokens of a row that are not after its race's winner.
-struct WinnerPrefix {
+// The tokens of a row that are not after some token.
+struct Prefix {
   std::span<Candidate> tokens;
   uint64_t* weights;
-  uint64_t before;  // the sum of the weights of the tokens before the winner
-  uint64_t sum;     // with the winner
+  uint64_t sum;
 };
 
-// Absent if many groups may hold such tokens.
-std::optional<WinnerPrefix> ListNotAfter(const Kernels& kernels, Candidate winner, const RowView& row,
-                                         const RowScale& scale, Scratch* scratch) {
-  constexpr uint32_t kFewGroups = 256;
-  uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  if (kernels.SelectAtLeast(row.maxima, row.groups, winner.key(), groups) > kFewGroups) return std::nullopt;
-  WinnerPrefix prefix;
-  prefix.tokens = CollectNotAfter(kernels, row, winner, scratch, &scratch->kept);
+Prefix ListPrefix(const Kernels& kernels, Candidate last, const RowView& row, const RowScale& scale, Scratch* scratch) {
+  Prefix prefix;
+  prefix.tokens = CollectNotAfter(kernels, row, last, scratch, &scratch->kept);
   const auto count = uint32_t(prefix.tokens.size());
   prefix.weights = scratch->prefix_weights.Reserve(count);
   prefix.sum = kernels.WeighCandidates(prefix.tokens.data(), count, scale, prefix.weights);
-  prefix.before = prefix.sum - law::Weight(DistanceOfKey(winner.key(), scale));
   return prefix;
 }
 
-// Rules by bounds on the row's sum. Absent if they leave the ruling open.
+// Rules by bounds on the row's sum. Absent if they leave the ruling open. `before`: the sum of the weights of the
+// tokens before the winner, or before one that is before it and is not kept. The prefix has all of these.
 std::optional<TopPRuling> RuleByBounds(const Kernels& kernels, uint32_t top_p, TopPStep by, SumBounds sum,
-                                       const WinnerPrefix& prefix) {
+                                       const Prefix& prefix, uint64_t before) {
   // The threshold never falls where the sum rises, so these bound it.
   const law::Threshold least = law::TopPThreshold(sum.low, top_p);
-  if (!law::Reaches(prefix.before, least)) return TopPRuling{by, true, {}};
+  if (!law::Reaches(before, least)) return TopPRuling{by, true, {}, true};
   const law::Threshold most = law::TopPThreshold(sum.high, top_p);
-  if (!law::Reaches(prefix.before, most)) return std::nullopt;
+  if (!law::Reaches(before, most)) return std::nullopt;
   const auto count = uint32_t(prefix.tokens.size());
-  const Candidate last = kernels.LastReaching(prefix.tokens.data(), prefix.weights, count, least);
-  if (last != kernels.LastReaching(prefix.tokens.data(), prefix.weights, count, most)) return std::nullopt;
+  const Candidate last = kernels.LastReaching(prefix.tokens.data(), prefix.weights, count, most);
+  const bool is_exact = last == kernels.LastReaching(prefix.tokens.data(), prefix.weights, count, least);
   const uint32_t kept = kernels.MoveNotAfter(prefix.tokens.data(), count, last);
-  return TopPRuling{by, false, Kept::Of(prefix.tokens.first(kept))};
+  return TopPRuling{by, false, Kept::Of(prefix.tokens.first(kept)), is_exact};
+}
+
+TopPRuling RuleByRow(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+                     const RowScale& scale, Scratch* scratch) {
+  const Kept kept = TopPOfRow(kernels, top_p, 1, row, scale, scratch);
+  return {TopPStep::kRow, kept.Has(winner), kept, true};
+}
+
+// True if top-p would keep `winner` in a row of these tokens.
+bool IsKeptIn(const Kernels& kernels, uint32_t top_p, Candidate winner, std::span<const Candidate> tokens,
+              const RowScale& scale, Scratch* scratch) {
+  const auto count = uint32_t(tokens.size());
+  uint64_t* const weights = scratch->weights.Reserve(count);
+  const uint64_t sum = kernels.WeighCandidates(tokens.data(), count, scale, weights);
+  uint64_t before = 0;
+  for (uint32_t i = 0; i < count; ++i) before += tokens[i] > winner ? weights[i] : 0;
+  return !law::Reaches(before, law::TopPThreshold(sum, top_p));
+}
+
+// Rules on a winner that has many tokens before it.
+TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+                       const RowScale& scale, Scratch* scratch) {
+  if (!HasNearWeights(scale)) return RuleByRow(kernels, top_p, winner, row, scale, scratch);
+  constexpr uint32_t kFewTokens = 4096;  // to list them takes less time than to race and sum again
+  const auto is_surely_kept = [&](const SplitBounds& sums) {
+    return !law::Reaches(sums.before.high, law::TopPThreshold(sums.all.low, top_p));
+  };
+  const auto is_surely_not = [&](const SplitBounds& sums) {
+    return law::Reaches(sums.before.low, law::TopPThreshold(sums.all.high, top_p));
+  };
+  const auto not_kept = [](Candidate last) { return TopPRuling{TopPStep::kNearSum, false, {last, {}}, false}; };
+  // If a sample says that the winner is not kept, it also guesses a token behind the end of what is kept. If the winner
+  // is behind that and the guess is right, all tokens behind it are out of the race, and its next winner is probably
+  // kept.
+  const Sample sample = SampleBetween(kernels, row, 1, kNoCeiling, kSample, scratch, &scratch->leading);
+  const std::span<const Candidate> sampled = sample.candidates;
+  if (!IsKeptIn(kernels, top_p, winner, sampled, scale, scratch)) {
+    const Bracket whole = {1, kNoCeiling, double(top_p) * 0x1p-32};
+    const Candidate behind = Candidate::Of(Guess(kernels, whole, sampled, scale, scratch).first, ~0u);
+    const SplitBounds sums = winner < behind ? BoundAllWeights(kernels, row, behind, scale, scratch) : SplitBounds();
+    if (is_surely_not(sums)) {
+      const auto about =
+          sample.step * std::count_if(sampled.begin(), sampled.end(), [&](Candidate c) { return c > behind; });
+      if (about > kFewTokens) return not_kept(behind);
+      const Prefix prefix = ListPrefix(kernels, behind, row, scale, scratch);
+      return *RuleByBounds(kernels, top_p, TopPStep::kNearSum, sums.all, prefix, prefix.sum);
+    }
+  }
+  const SplitBounds sums = BoundAllWeights(kernels, row, winner, scale, scratch);
+  if (is_surely_kept(sums)) return {TopPStep::kNearSum, true, {}, true};
+  if (is_surely_not(sums)) return not_kept({winner.rank + 1});
+  return RuleByRow(kernels, top_p, winner, row, scale, scratch);
 }
 
 }  // namespace
 
 TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
                       const RowScale& scale, Scratch* scratch) {
-  const std::optional<WinnerPrefix> prefix = ListNotAfter(kernels, winner, row, scale, scratch);
-  if (!prefix) {
-    const Kept kept = TopPOfRow(kernels, top_p, 1, row, scale, scratch);
-    return {TopPStep::kRow, kept.Has(winner), kept};
+  constexpr uint32_t kFewGroups = 256;
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  if (kernels.SelectAtLeast(row.maxima, row.groups, winner.key(), groups) > kFewGroups) {
+    return RuleFarBack(kernels, top_p, winner, row, scale, scratch);
   }
-  // The first two steps know no upper bound, so they can only find that the winner is kept.
+  const Prefix prefix = ListPrefix(kernels, winner, row, scale, scratch);
+  const uint64_t before = prefix.sum - law::Weight(DistanceOfKey(winner.key(), scale));
+  const auto rule = [&](TopPStep by, SumBounds sum) { return RuleByBounds(kernels, top_p, by, sum, prefix, before); };
+  // The first two steps know no upper bound, so they seldom find that the winner is not kept.
   constexpr uint64_t kNoBound = SumBounds::kNoBound;
-  const auto rule = [&](TopPStep by, SumBounds sum) { return RuleByBounds(kernels, top_p, by, sum, *prefix); };
-  if (const auto ruling = rule(TopPStep::kOwnSum, {prefix->sum, kNoBound})) return *ruling;
+  if (const auto ruling = rule(TopPStep::kOwnSum, {prefix.sum, kNoBound})) return *ruling;
   const SumBounds others = BoundGroupsBelow(kernels, row, winner.key(), scale, scratch);
-  if (const auto ruling = rule(TopPStep::kMaxima, {prefix->sum + others.low, kNoBound})) return *ruling;
+  if (const auto ruling = rule(TopPStep::kMaxima, {prefix.sum + others.low, kNoBound})) return *ruling;
 
   const uint32_t level = kernels.LowerBoundOfNth(row.reached, row.groups, std::max(1u, row.groups / 8), 1,
                                                  scratch->folded.Reserve(row.groups));
   const SumBounds rest = BoundGroupsBelow(kernels, row, level, scale, scratch);
   // Bounds that are further apart than that seldom decide.
-  if (rest.high - rest.low < prefix->sum / 16) {
+  if (rest.high - rest.low < prefix.sum / 16) {
     const SumBounds sum = rest.Plus(SumOfGroupsFrom(kernels, row, level, scale, scratch));
     if (const auto ruling = rule(TopPStep::kLeadingGroups, sum)) return *ruling;
   }
-  const uint64_t sum = SumOfWeights(kernels, row, kLastLive, scale, scratch);
-  return *rule(TopPStep::kSum, {sum, sum});
+  const SumBounds sum = BoundAllWeights(kernels, row, winner, scale, scratch).all;
+  if (const auto ruling = rule(TopPStep::kNearSum, sum)) return *ruling;
+  return RuleByRow(kernels, top_p, winner, row, scale, scratch);
 }
 
 }  // namespace sortition::kernels::cpu

@@ -32,13 +32,17 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
 // of the race among all tokens also wins among the kept ones if it is one of these, so the sum that the threshold needs
 // has only to be known as precisely as this decision is close.
 
-// The step that decided if the winner is kept, the cheapest first.
-enum class TopPStep { kOwnSum, kMaxima, kLeadingGroups, kSum, kRow };
+// The step that decided, the cheapest first: from the weights of the tokens up to the winner, from the groups' maxima,
+// from the leading groups' sums, from near sums (NearWeights), by the kept prefix itself.
+enum class TopPStep { kOwnSum, kMaxima, kLeadingGroups, kNearSum, kRow };
 
 struct TopPRuling {
   TopPStep by;
   bool is_kept;  // the winner
-  Kept kept;     // if it is not: the tokens that top-p keeps, as TopPOfRow returns them
+  // If it is not: all tokens that top-p keeps, as TopPOfRow returns them, and unless `is_exact` some that come next.
+  // The winner is none of them.
+  Kept kept;
+  bool is_exact;
 };
 
 // Tells whether top-p keeps `winner`, a live token of a row without a mask.

@@ -200,15 +200,19 @@ bool DrawsByTopPAlone(const RowRequest& request) {
          request.task == RowTask::kDraw && !DescribesKept(request) && !parameters.kept_log_mass && !IsMasked(request);
 }
 
-// Draws with top-p: the race comes first.
+// Draws with top-p: the race comes first. Each winner that is not kept leaves only tokens before it, so the loop ends.
 void SampleTopP(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                 Scratch* scratch, RowOutput* answer) {
   const law::DrawKey key = law::ToDrawKey(request.noise);
-  const std::optional<Candidate> likely = Likely(kernels, request, row, scale, Kept());
-  answer->token = Draw(kernels, row, scale, Kept(), key, likely, scratch);
-  const Candidate winner = Changed(kernels, request, row, answer->token);
-  const TopPRuling ruling = RuleByTopP(kernels, request.parameters->top_p, winner, row, scale, scratch);
-  if (!ruling.is_kept) answer->token = Draw(kernels, row, scale, ruling.kept, key, std::nullopt, scratch);
+  TopPRuling ruling = {};
+  std::optional<Candidate> likely = Likely(kernels, request, row, scale, ruling.kept);
+  do {
+    answer->token = Draw(kernels, row, scale, ruling.kept, key, likely, scratch);
+    if (ruling.is_exact) return;
+    likely.reset();
+    const Candidate winner = Changed(kernels, request, row, answer->token);
+    ruling = RuleByTopP(kernels, request.parameters->top_p, winner, row, scale, scratch);
+  } while (!ruling.is_kept);
 }
 
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,

@@ -19,6 +19,14 @@ uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, const uint32
   return kernels.WeighCandidates(candidates, row.groups, scale, scratch->weights.Reserve(row.groups));
 }
 
+// Returns what a near sum says of the sum over up to `tokens` tokens. The factors leave room for the roundings here.
+SumBounds BoundsOf(double near, uint32_t tokens) {
+  const double unit = double(law::kUnitWeight);
+  const double low = (near * (1 - kNearError) - tokens * kNearLoss) * unit;
+  const double high = (near * (1 + 2 * kNearError) + tokens * kNearLoss) * unit;
+  return {low <= 0 ? 0 : uint64_t(low), high >= 0x1p64 ? SumBounds::kNoBound : uint64_t(high) + 1};
+}
+
 }  // namespace
 
 uint64_t WeighList(const Kernels& kernels, std::span<const Candidate> list, const RowScale& scale, Scratch* scratch) {
@@ -87,6 +95,23 @@ uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t le
     sum += law::Weight(DistanceOfKey(candidate.key(), scale));
   }
   return sum;
+}
+
+SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidate end, const RowScale& scale,
+                            Scratch* scratch) {
+  if (!HasNearWeights(scale)) return {};
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, scale.first_weighted_key, groups);
+  const NearSums near = kernels.NearWeights(row, groups, count, end, scale);
+  uint64_t edited = 0;
+  uint64_t edited_before = 0;
+  for (const Candidate& candidate : row.edited) {
+    const uint64_t weight = law::Weight(DistanceOfKey(candidate.key(), scale));
+    edited += weight;
+    if (candidate > end) edited_before += weight;
+  }
+  const uint32_t tokens = count * law::kGroupSize;
+  return {BoundsOf(near.all, tokens).Plus(edited), BoundsOf(near.before, tokens).Plus(edited_before)};
 }
 
 uint32_t NumberOfTokens(const Kernels& kernels, const RowView& row, Candidate last, Scratch* scratch) {

@@ -42,10 +42,10 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const RowView& row, uint32_t 
 // because some token has a key of r or more, and none has one above m. Where r is 0, so is the lower bound. All are
 // the law's integers, added exactly: there is no error to allow for.
 struct SumBounds {
-  uint64_t low;
-  uint64_t high;  // kNoBound if the bound is no smaller
-
   static constexpr uint64_t kNoBound = std::numeric_limits<uint64_t>::max();
+
+  uint64_t low = 0;
+  uint64_t high = kNoBound;
 
   // Returns bounds on a sum with `sum` more.
   SumBounds Plus(uint64_t sum) const { return {low + sum, high > kNoBound - sum ? kNoBound : high + sum}; }
@@ -59,6 +59,15 @@ SumBounds BoundGroupsBelow(const Kernels& kernels, const RowView& row, uint32_t 
 // Returns the sum of the weights of the other groups: those whose maxima are `level` or more. level >= 1.
 uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
                          Scratch* scratch);
+
+// Bounds the sum of all weights, and that of the tokens before `end` in order, where the row HasNearWeights. Reads
+// every group that weighs something.
+struct SplitBounds {
+  SumBounds all;
+  SumBounds before;
+};
+SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidate end, const RowScale& scale,
+                            Scratch* scratch);
 
 // Returns the number of tokens that are not after `last`. Reads the groups that have one.
 uint32_t NumberOfTokens(const Kernels& kernels, const RowView& row, Candidate last, Scratch* scratch);

@@ -22,6 +22,11 @@ using sortition::testing::Scaled;
 
 uint32_t KeyOf(float logit) { return law::Key(law::Canonical(std::bit_cast<uint32_t>(logit))); }
 
+// Half of the margin that kNearError promises is left to processors that do not round to nearest.
+void ExpectNear(double near, uint64_t sum, uint32_t tokens) {
+  ASSERT_NEAR(near, double(sum) * 0x1p-44, double(sum) * 0x1p-44 * kNearError / 2 + tokens * kNearLoss);
+}
+
 // Compares the sums over the logits' weights and moments on every target with the law's, some groups at a time.
 void ExpectLawsSums(const std::vector<float>& logits, float max, float temperature, uint32_t groups_a_sum) {
   RowParameters parameters;
@@ -35,11 +40,11 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
   std::iota(groups.begin(), groups.end(), 0u);
   for (uint32_t first = 0; first < groups.size(); first += groups_a_sum) {
     const uint32_t count = std::min(groups_a_sum, uint32_t(groups.size()) - first);
-    const size_t end = std::min(size_t{first + count} * law::kGroupSize, logits.size());
+    const size_t end_id = std::min(size_t{first + count} * law::kGroupSize, logits.size());
     Moments expected = {};
-    const uint32_t high = std::max(1u, KeyOf(logits[(first * law::kGroupSize + end) / 2]));
+    const uint32_t high = std::max(1u, KeyOf(logits[(first * law::kGroupSize + end_id) / 2]));
     uint64_t above = 0;
-    for (size_t id = size_t{first} * law::kGroupSize; id < end; ++id) {
+    for (size_t id = size_t{first} * law::kGroupSize; id < end_id; ++id) {
       const uint32_t bits = law::Canonical(std::bit_cast<uint32_t>(logits[id]));
       const uint32_t t = law::Distance(bits, scale.scale);
       expected.sum += law::Weight(t);
@@ -60,6 +65,12 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
       uint64_t split_above;
       ASSERT_EQ(target->kernels.SplitWeights(row, &groups[first], count, 1, high, scale, &split_above), expected.sum);
       ASSERT_EQ(split_above, above);
+      if (HasNearWeights(scale)) {
+        const Candidate end = Candidate::Of(high, ~0u);
+        const NearSums near = target->kernels.NearWeights(row, &groups[first], count, end, scale);
+        ASSERT_NO_FATAL_FAILURE(ExpectNear(near.all, expected.sum, count * law::kGroupSize));
+        ASSERT_NO_FATAL_FAILURE(ExpectNear(near.before, above, count * law::kGroupSize));
+      }
       ASSERT_EQ(moments(MomentsWanted::kSum).sum, expected.sum);
       const Moments counted = moments(MomentsWanted::kMomentAndCount);
       ASSERT_EQ(counted.sum, expected.sum);
@@ -102,6 +113,26 @@ TEST(Weighing, RowsOfEveryKind) {
       if (random() % 16 == 2) logit = max;
     }
     ASSERT_NO_FATAL_FAILURE(ExpectLawsSums(logits, max, temperature, 1));
+  }
+}
+
+TEST(Weighing, NearSumsCutTiesByLowestId) {
+  const std::vector<float> logits(1000, 3.5f);
+  RowParameters parameters;
+  RowRequest request;
+  request.logits = logits.data();
+  request.live_vocabulary = uint32_t(logits.size());
+  const RowScale scale = MakeRowScale(parameters, KeyOf(3.5f));
+  std::vector<uint32_t> groups(GroupsOf(request.live_vocabulary));
+  std::iota(groups.begin(), groups.end(), 0u);
+  for (const Target* target : RunnableTargets()) {
+    Scratch scratch;
+    const RowView row = LayRow(request, {}, &scratch);
+    for (uint32_t token = 0; token < logits.size(); token += 7) {
+      const Candidate end = Candidate::Of(KeyOf(3.5f), token);
+      const NearSums near = target->kernels.NearWeights(row, groups.data(), uint32_t(groups.size()), end, scale);
+      ASSERT_NEAR(near.before, token, 0.5) << target->name;
+    }
   }
 }
 

@@ -49,6 +49,21 @@ struct Moments {
 // The sum alone, or the sum and one of the others; kMomentAndCount also counts the tokens, dead ones included.
 enum class MomentsWanted { kSum, kMoment, kMomentAndCount, kSquare };
 
+// The result of NearWeights: near sums. 1 is the weight of the row's largest logit. If HasNearWeights, a sum of the
+// law's weights, times 2^-44, differs from its near sum by kNearError of the sum and kNearLoss a token at most.
+struct NearSums {
+  double all;
+  double before;  // the sum of a prefix of the order
+};
+inline constexpr double kNearError = 0x1p-15;
+inline constexpr double kNearLoss = 0x1p-43;
+
+// True if the row's fixed point is fine enough, and masked tokens, which have no weight, are too far down to have one
+// by their number: everywhere but at extreme temperatures and with extreme logits.
+inline bool HasNearWeights(const RowScale& row) {
+  return row.scale.shift >= 24 && row.first_weighted_key > law::kLowestKey && !row.curve.is_on;
+}
+
 struct Levels {
   uint32_t count = 0;
   int64_t sum = 0;

@@ -1,4 +1,5 @@
 // Weights and their sums.
+#include <cmath>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -132,6 +133,55 @@ class DoubleAdder {
 };
 #endif
 
+// Weights near the law's, in floats: w / 2^44 ~ 2^-y, where y is the distance in octaves before the law cuts it.
+//
+// - The cuts of fixed point and of t move a distance by less than 2^-18 octaves (HasNearWeights), so a weight by
+// 2^-18.5
+//   of it. y has three roundings of 2^-24. At 45 octaves they are 2^-16.9 octaves, and 2^-17.4 of a weight.
+// - The polynomial of degree 4 that is nearest to 2^-f for |f| <= 1/2 is off by 2^-18.5, its roundings included, and
+// the
+//   law's curve by 2^-23.2.
+// - 64 sums of floats are off by 2^-18. Those of doubles are off by less than 2^-37.
+//
+// Together this is below kNearError = 2^-15, also where a processor does not round to nearest. A token that the law
+// cuts to a whole unit, or that weighs nothing there and 2^-45 or less here, is off by less than kNearLoss = 2^-43.
+class NearWeigher {
+ public:
+  explicit HWY_INLINE NearWeigher(const RowScale& row) {
+    const DF32 df;
+    const double octaves = std::ldexp(double(row.scale.multiplier) * row.to_fixed_point, -int(row.scale.shift) - 26);
+    max_ = hn::Set(df, float(int32_t(row.scale.max)) / row.to_fixed_point);
+    octaves_ = hn::Set(df, float(octaves));
+    most_ = hn::Set(df, float(64 / octaves));
+  }
+
+  HWY_INLINE VF32 operator()(VF32 x) const {
+    const D32 d;
+    const DF32 df;
+    const VF32 below = hn::Min(hn::Sub(max_, x), most_);
+    // The lower bits of `shifted` hold the whole octaves.
+    const VF32 magic = hn::Set(df, 0x1.8p23f);
+    const VF32 shifted = hn::MulAdd(below, octaves_, magic);
+    const VF32 f = hn::MulSub(below, octaves_, hn::Sub(shifted, magic));
+    VF32 p = hn::Set(df, 0.009570005349814892f);
+    for (const float c : {-0.05591868236660957f, 0.24024753272533417f, -0.6931217312812805f, 0.9999992847442627f}) {
+      p = hn::MulAdd(p, f, hn::Set(df, c));
+    }
+    return Floats(hn::Sub(hn::BitCast(d, p), hn::ShiftLeft<23>(hn::BitCast(d, shifted))));
+  }
+
+ private:
+  VF32 max_, octaves_, most_;
+};
+
+// Returns the sum of the lanes.
+HWY_INLINE double SumInDoubles(VF32 v) {
+  const hn::Repartition<double, D32> df64;
+  const hn::Half<DF32> half;
+  return hn::GetLane(hn::SumOfLanes(
+      df64, hn::Add(hn::PromoteTo(df64, hn::LowerHalf(half, v)), hn::PromoteTo(df64, hn::UpperHalf(half, v)))));
+}
+
 // Calls add(&adder) with the adder that serves the row, and returns its sums.
 template <typename Add>
 HWY_INLINE Sums WithAdder(const RowScale& scale, Add add) {
@@ -194,6 +244,46 @@ uint64_t SplitWeights(const RowView& row, const uint32_t* groups, uint32_t count
   });
   *above = sums.chosen;
   return sums.all;
+}
+
+NearSums NearWeights(const RowView& row, const uint32_t* groups, uint32_t count, Candidate end, const RowScale& scale) {
+  constexpr uint32_t kGroupsAtOnce = 4;
+  const DF32 df;
+  const NearWeigher weigher(scale);
+  const uint32_t end_group = end.token() / law::kGroupSize;
+  // The smallest number before `end`: of tokens with a smaller id, and of others.
+  const VF32 with_ties = hn::Set(df, SentFrom(end.key()));
+  const VF32 without_ties = hn::Set(df, SentFrom(end.key() + 1));
+  const VF32 weightless = hn::Set(df, -std::numeric_limits<float>::infinity());
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    NearSums sums = {};
+    for (uint32_t first = 0; first < count; first += kGroupsAtOnce) {
+      VF32 all = hn::Zero(df);
+      VF32 before = all;
+      for (uint32_t i = first; i < HWY_MIN(first + kGroupsAtOnce, count); ++i) {
+        const uint32_t group = groups[i];
+        const std::byte* const elements = ElementsOfGroup(row, group);
+        const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[group];
+        VF32 least = group < end_group ? with_ties : without_ties;
+        for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+          VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
+          if (HWY_UNLIKELY(group == end_group)) {
+            const uint32_t ties = HWY_MAX(end.token() % law::kGroupSize, offset) - offset;
+            least = hn::IfThenElse(hn::FirstN(df, ties), with_ties, without_ties);
+          }
+          const auto is_before = hn::Ge(x, least);
+          if (sent != ~uint64_t{0})
+            x = hn::IfThenElse(hn::RebindMask(df, MaskOf(uint32_t(sent >> offset))), x, weightless);
+          const VF32 weights = weigher(x);
+          all = hn::Add(all, weights);
+          before = hn::Add(before, hn::IfThenElseZero(is_before, weights));
+        }
+      }
+      sums.all += SumInDoubles(all);
+      sums.before += SumInDoubles(before);
+    }
+    return sums;
+  });
 }
 
 uint64_t WeighCandidates(const Candidate* candidates, uint32_t count, const RowScale& row, uint64_t* weights) {
