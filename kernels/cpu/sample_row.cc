@@ -200,19 +200,25 @@ bool DrawsByTopPAlone(const RowRequest& request) {
          request.task == RowTask::kDraw && !DescribesKept(request) && !parameters.kept_log_mass && !IsMasked(request);
 }
 
-// Draws with top-p: the race comes first. Each winner that is not kept leaves only tokens before it, so the loop ends.
+// Draws with top-p: the race comes first. A winner that is not kept leaves only tokens before it. A caller that knows
+// the noise can make rows with many such winners, so the row itself decides after a few.
 void SampleTopP(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                 Scratch* scratch, RowOutput* answer) {
+  constexpr int kMostRulings = 3;
   const law::DrawKey key = law::ToDrawKey(request.noise);
+  const uint32_t top_p = request.parameters->top_p;
   TopPRuling ruling = {};
   std::optional<Candidate> likely = Likely(kernels, request, row, scale, ruling.kept);
-  do {
+  for (int rulings = 0;; ++rulings) {
     answer->token = Draw(kernels, row, scale, ruling.kept, key, likely, scratch);
     if (ruling.is_exact) return;
     likely.reset();
     const Candidate winner = Changed(kernels, request, row, answer->token);
-    ruling = RuleByTopP(kernels, request.parameters->top_p, winner, row, scale, scratch);
-  } while (!ruling.is_kept);
+    ruling = rulings < kMostRulings
+                 ? RuleByTopP(kernels, top_p, winner, row, scale, scratch)
+                 : TopPRuling{TopPStep::kRow, false, TopPOfRow(kernels, top_p, 1, row, scale, scratch), true};
+    if (ruling.is_kept) return;
+  }
 }
 
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,

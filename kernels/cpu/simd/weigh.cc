@@ -136,11 +136,9 @@ class DoubleAdder {
 // Weights near the law's, in floats: w / 2^44 ~ 2^-y, where y is the distance in octaves before the law cuts it.
 //
 // - The cuts of fixed point and of t move a distance by less than 2^-18 octaves (HasNearWeights), so a weight by
-// 2^-18.5
-//   of it. y has three roundings of 2^-24. At 45 octaves they are 2^-16.9 octaves, and 2^-17.4 of a weight.
+//   2^-18.5 of it. y has three roundings of 2^-24. At 45 octaves they are 2^-16.9 octaves, and 2^-17.4 of a weight.
 // - The polynomial of degree 4 that is nearest to 2^-f for |f| <= 1/2 is off by 2^-18.5, its roundings included, and
-// the
-//   law's curve by 2^-23.2.
+//   the law's curve by 2^-23.2.
 // - 64 sums of floats are off by 2^-18. Those of doubles are off by less than 2^-37.
 //
 // Together this is below kNearError = 2^-15, also where a processor does not round to nearest. A token that the law
