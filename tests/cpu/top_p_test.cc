@@ -290,5 +290,33 @@ TEST_F(TopPTest, DrawsEqualTheReference) {
   }
 }
 
+// Who knows the noise can put the race's winners behind all that is kept, the first of them last, and mislead the
+// sample. Each would cost a race and a sum.
+TEST_F(TopPTest, RowDecidesAfterWinnersMadeToBeDropped) {
+  constexpr int kWinners = 8;
+  logits_.assign(25'600, 0);
+  for (uint32_t id = 0; id < logits_.size(); ++id) {
+    if (id / law::kGroupSize % (logits_.size() / 2048) == 0) logits_[id] = -3;
+  }
+  law::Compile({.temperature = 1}, &parameters_);
+  std::vector<uint32_t> winners;
+  for (int i = 0; i < kWinners; ++i) {
+    winners.push_back(law::SampleRowReference(Request()).token);
+    edits_.push_back({.token = winners.back(), .flags = LogitEdit::kBanned});
+    std::ranges::sort(edits_, {}, &LogitEdit::token);
+  }
+  edits_.clear();
+  for (int i = 0; i < kWinners; ++i) logits_[winners[i]] = -0.001f * float(kWinners - i);
+  law::Compile({.temperature = 1, .top_p = 0.5f}, &parameters_);
+  const RowOutput expected = law::SampleRowReference(Request());
+  EXPECT_TRUE(std::ranges::find(winners, expected.token) == winners.end());
+  for (const Target* target : RunnableTargets()) {
+    Scratch scratch;
+    RowOutput answer;
+    SampleRow(*target, Request(), &scratch, &answer);
+    EXPECT_EQ(answer, expected) << target->name;
+  }
+}
+
 }  // namespace
 }  // namespace sortition::kernels::cpu::top_p_test
