@@ -290,8 +290,8 @@ TEST_F(TopPTest, DrawsEqualTheReference) {
   }
 }
 
-// Who knows the noise can put the race's winners behind all that is kept, the first of them last, and mislead the
-// sample. Each would cost a race and a sum.
+// Puts the race's winners behind all that is kept, the first of them last, and misleads the sample, as a caller can who
+// knows the noise. Each winner would cost a race and a sum.
 TEST_F(TopPTest, RowDecidesAfterWinnersMadeToBeDropped) {
   constexpr int kWinners = 8;
   logits_.assign(25'600, 0);
