@@ -19,11 +19,10 @@ constexpr uint32_t kFewMoved = 16;  // groups; reading more of them takes longer
 
 // Returns how many of the highest groups need exact maxima.
 uint32_t ExactGroups(const RowRequest& request) {
-  constexpr uint32_t kForTopP = 256;  // any value is correct; 256 is fastest
   const RowParameters& parameters = *request.parameters;
   if (parameters.greedy) return std::max(1u, parameters.tempered_top);
   if (!parameters.chain.empty()) return kAllGroups;
-  const uint32_t first = parameters.top_k != 0 ? parameters.top_k : parameters.top_p != 0 ? kForTopP : 1;
+  const uint32_t first = std::max(1u, parameters.top_k);
   return std::max({first, parameters.processed_top, parameters.tempered_top});
 }
 
@@ -53,6 +52,7 @@ uint32_t ListFrom(const Kernels& kernels, uint32_t level, Scratch* scratch, uint
 
 // Makes all of a masked row's maxima exact.
 void ReadMasked(const Kernels& kernels, Scratch* scratch, uint32_t* maxima, RowView* row) {
+  row->reached_from = 0;
   uint32_t* const groups = scratch->groups.Reserve(row->groups);
   uint32_t* const end = groups + kernels.SelectAtLeast(maxima, row->groups, 1, groups);
   const auto is_whole = [&](uint32_t group) { return row->sent_words[group] == ~uint64_t{0}; };
@@ -75,6 +75,7 @@ void MaskMaxima(const Kernels& kernels, const RowRequest& request, Scratch* scra
     uint32_t* const folded = scratch->folded.Reserve(row->groups);
     const uint32_t level = kernels.LowerBoundOfNth(maxima, row->groups, uint32_t(leading), 1, folded);
     if (level == 1) break;
+    row->reached_from = level;
     if (ListFrom(kernels, level, scratch, maxima, row) >= exact) return;
   }
   ReadMasked(kernels, scratch, maxima, row);

@@ -99,19 +99,22 @@ Kept KeepFrom(const Kernels& kernels, const RowView& row, uint32_t floor, Scratc
 
 }  // namespace
 
+uint32_t FloorOfMinP(const RowParameters& parameters, const RowView& row, const RowScale& scale) {
+  if (parameters.min_p_distance == RowParameters::kMinPOff) return 1;
+  return FirstKeyWithin(law::MakeBound(parameters.min_p_distance), row.max_key, scale.scale);
+}
+
 Kept Filter(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
             Scratch* scratch) {
   const RowParameters& parameters = *request.parameters;
-  const bool min_p = parameters.min_p_distance != RowParameters::kMinPOff;
-  const uint32_t floor =
-      min_p ? FirstKeyWithin(law::MakeBound(parameters.min_p_distance), row.max_key, scale.scale) : 1;
+  const uint32_t floor = FloorOfMinP(parameters, row, scale);
   if (parameters.top_k != 0 && parameters.top_k < request.live_vocabulary) {
     std::span<Candidate> first = SelectFirst(kernels, row, parameters.top_k, floor, scratch, &scratch->kept);
     if (parameters.top_p != 0) first = TopPOfCandidates(kernels, parameters.top_p, scale, first, scratch);
     return Kept::Of(first);
   }
   if (parameters.top_p != 0) return TopPOfRow(kernels, parameters.top_p, floor, row, scale, scratch);
-  return min_p ? KeepFrom(kernels, row, floor, scratch) : Kept();
+  return floor == 1 ? Kept() : KeepFrom(kernels, row, floor, scratch);
 }
 
 std::span<Candidate> TopPOfCandidates(const Kernels& kernels, uint32_t top_p, const RowScale& scale,
@@ -186,9 +189,9 @@ std::optional<TopPRuling> RuleByBounds(const Kernels& kernels, uint32_t top_p, T
   return TopPRuling{by, false, Kept::Of(prefix.tokens.first(kept)), is_exact};
 }
 
-TopPRuling RuleByRow(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+TopPRuling RuleByRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                      const RowScale& scale, Scratch* scratch) {
-  const Kept kept = TopPOfRow(kernels, top_p, 1, row, scale, scratch);
+  const Kept kept = TopPOfRow(kernels, top_p, floor, row, scale, scratch);
   return {TopPStep::kRow, kept.Has(winner), kept, true};
 }
 
@@ -204,9 +207,9 @@ bool IsKeptIn(const Kernels& kernels, uint32_t top_p, Candidate winner, std::spa
 }
 
 // Rules on a winner that has many tokens before it.
-TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                        const RowScale& scale, Scratch* scratch) {
-  if (!HasNearWeights(scale)) return RuleByRow(kernels, top_p, winner, row, scale, scratch);
+  if (!HasNearWeights(scale)) return RuleByRow(kernels, top_p, floor, winner, row, scale, scratch);
   constexpr uint32_t kFewTokens = 4096;  // to list them takes less time than to race and sum again
   const auto is_surely_kept = [&](const SplitBounds& sums) {
     return !law::Reaches(sums.before.high, law::TopPThreshold(sums.all.low, top_p));
@@ -218,12 +221,13 @@ TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, Candidate winner,
   // If a sample says that the winner is not kept, it also guesses a token behind the end of what is kept. If the winner
   // is behind that and the guess is right, all tokens behind it are out of the race, and its next winner is probably
   // kept.
-  const Sample sample = SampleBetween(kernels, row, 1, kNoCeiling, kSample, scratch, &scratch->leading);
+  const Sample sample = SampleBetween(kernels, row, floor, kNoCeiling, kSample, scratch, &scratch->leading);
   const std::span<const Candidate> sampled = sample.candidates;
   if (!IsKeptIn(kernels, top_p, winner, sampled, scale, scratch)) {
-    const Bracket whole = {1, kNoCeiling, double(top_p) * 0x1p-32};
+    const Bracket whole = {floor, kNoCeiling, double(top_p) * 0x1p-32};
     const Candidate behind = Candidate::Of(Guess(kernels, whole, sampled, scale, scratch).first, ~0u);
-    const SplitBounds sums = winner < behind ? BoundAllWeights(kernels, row, behind, scale, scratch) : SplitBounds();
+    const SplitBounds sums =
+        winner < behind ? BoundAllWeights(kernels, row, behind, scale, scratch, floor) : SplitBounds();
     if (is_surely_not(sums)) {
       const auto about =
           sample.step * std::count_if(sampled.begin(), sampled.end(), [&](Candidate c) { return c > behind; });
@@ -232,20 +236,20 @@ TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, Candidate winner,
       return *RuleByBounds(kernels, top_p, TopPStep::kNearSum, sums.all, prefix, prefix.sum);
     }
   }
-  const SplitBounds sums = BoundAllWeights(kernels, row, winner, scale, scratch);
+  const SplitBounds sums = BoundAllWeights(kernels, row, winner, scale, scratch, floor);
   if (is_surely_kept(sums)) return {TopPStep::kNearSum, true, {}, true};
   if (is_surely_not(sums)) return not_kept({winner.rank + 1});
-  return RuleByRow(kernels, top_p, winner, row, scale, scratch);
+  return RuleByRow(kernels, top_p, floor, winner, row, scale, scratch);
 }
 
 }  // namespace
 
-TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                       const RowScale& scale, Scratch* scratch) {
   constexpr uint32_t kFewGroups = 256;
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   if (kernels.SelectAtLeast(row.maxima, row.groups, winner.key(), groups) > kFewGroups) {
-    return RuleFarBack(kernels, top_p, winner, row, scale, scratch);
+    return RuleFarBack(kernels, top_p, floor, winner, row, scale, scratch);
   }
   const Prefix prefix = ListPrefix(kernels, winner, row, scale, scratch);
   const uint64_t before = prefix.sum - law::Weight(DistanceOfKey(winner.key(), scale));
@@ -253,20 +257,20 @@ TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, Candidate winner, 
   // The first two steps know no upper bound, so they seldom find that the winner is not kept.
   constexpr uint64_t kNoBound = SumBounds::kNoBound;
   if (const auto ruling = rule(TopPStep::kOwnSum, {prefix.sum, kNoBound})) return *ruling;
-  const SumBounds others = BoundGroupsBelow(kernels, row, winner.key(), scale, scratch);
+  const SumBounds others = BoundGroupsBelow(kernels, row, winner.key(), scale, scratch, floor);
   if (const auto ruling = rule(TopPStep::kMaxima, {prefix.sum + others.low, kNoBound})) return *ruling;
 
-  const uint32_t level = kernels.LowerBoundOfNth(row.reached, row.groups, std::max(1u, row.groups / 8), 1,
+  const uint32_t level = kernels.LowerBoundOfNth(row.reached, row.groups, std::max(1u, row.groups / 8), floor,
                                                  scratch->folded.Reserve(row.groups));
-  const SumBounds rest = BoundGroupsBelow(kernels, row, level, scale, scratch);
+  const SumBounds rest = BoundGroupsBelow(kernels, row, level, scale, scratch, floor);
   // Bounds that are further apart than that seldom decide.
   if (rest.high - rest.low < prefix.sum / 16) {
-    const SumBounds sum = rest.Plus(SumOfGroupsFrom(kernels, row, level, scale, scratch));
+    const SumBounds sum = rest.Plus(SumOfGroupsFrom(kernels, row, level, scale, scratch, floor));
     if (const auto ruling = rule(TopPStep::kLeadingGroups, sum)) return *ruling;
   }
-  const SumBounds sum = BoundAllWeights(kernels, row, winner, scale, scratch).all;
+  const SumBounds sum = BoundAllWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch, floor).all;
   if (const auto ruling = rule(TopPStep::kNearSum, sum)) return *ruling;
-  return RuleByRow(kernels, top_p, winner, row, scale, scratch);
+  return RuleByRow(kernels, top_p, floor, winner, row, scale, scratch);
 }
 
 }  // namespace sortition::kernels::cpu

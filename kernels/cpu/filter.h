@@ -18,6 +18,9 @@ namespace sortition::kernels::cpu {
 Kept Filter(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
             Scratch* scratch);
 
+// Returns the smallest key that min-p keeps, 1 where it is off.
+uint32_t FloorOfMinP(const RowParameters& parameters, const RowView& row, const RowScale& scale);
+
 // Top-p keeps the shortest prefix of the order that has a share of the weights. `top_p` is RowParameters::top_p, not 0.
 
 // Moves the kept candidates to the front and returns them.
@@ -45,8 +48,8 @@ struct TopPRuling {
   bool is_exact;
 };
 
-// Tells whether top-p keeps `winner`, a live token of a row without a mask.
-TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, Candidate winner, const RowView& row,
+// Tells whether top-p keeps `winner`, a live token, among the tokens with a key >= `floor`, of which it is one.
+TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                       const RowScale& scale, Scratch* scratch);
 
 }  // namespace sortition::kernels::cpu

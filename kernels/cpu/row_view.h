@@ -35,8 +35,8 @@ struct RowView {
   // its `maxima`. Where its `reached` is not 0, some live token has a key of `reached` or more. No key is above
   // max_key. Until a chain masks a head, a group whose `maxima` is max_key has a token with it.
   //
-  // In a masked row they are one array. There `reached` may be too large, but not for the highest groups, which the
-  // request's filters look at. A row that knows only its listed tokens has neither array.
+  // In a masked row they are one array. There the `reached` of a group with a masked token may be too large if it is
+  // below `reached_from`. A row that knows only its listed tokens has neither array.
   const uint32_t* maxima;
   const uint32_t* reached;
   uint32_t max_key;  // the largest live token's
@@ -49,6 +49,8 @@ struct RowView {
   // The tokens with a key >= listed_floor, edited ones included, if they were listed.
   std::span<const Candidate> listed = {};
   uint32_t listed_floor = ~0u;
+
+  uint32_t reached_from = 0;  // 0 if every `reached` is right
 
   bool IsOnlyListed() const { return maxima == nullptr; }
 };

@@ -192,31 +192,39 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const RowView
   DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
 }
 
-// True if the row is drawn by temperature and top-p alone, and nothing but the token depends on what top-p keeps.
-bool DrawsByTopPAlone(const RowRequest& request) {
+// True if the row is drawn by temperature, min-p and top-p, and nothing but the token depends on what top-p keeps.
+bool DrawsByTopP(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
   const bool has_top_k = parameters.top_k != 0 && parameters.top_k < request.live_vocabulary;
-  return parameters.top_p != 0 && !has_top_k && parameters.min_p_distance == RowParameters::kMinPOff &&
-         request.task == RowTask::kDraw && !DescribesKept(request) && !parameters.kept_log_mass && !IsMasked(request);
+  return parameters.top_p != 0 && !has_top_k && request.task == RowTask::kDraw && !DescribesKept(request) &&
+         !parameters.kept_log_mass;
 }
 
-// Draws with top-p: the race comes first. A winner that is not kept leaves only tokens before it. A caller that knows
-// the noise can make rows with many such winners, so the row itself decides after a few.
+// Draws with top-p: the race comes first, unless min-p or a mask leaves few groups. A winner that is not kept leaves
+// only tokens before it. A caller that knows the noise can make rows with many such winners, so the row itself decides
+// after a few.
 void SampleTopP(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
                 Scratch* scratch, RowOutput* answer) {
   constexpr int kMostRulings = 3;
   const law::DrawKey key = law::ToDrawKey(request.noise);
   const uint32_t top_p = request.parameters->top_p;
-  TopPRuling ruling = {};
+  const uint32_t floor = FloorOfMinP(*request.parameters, row, scale);
+  const auto rule_by_row = [&] {
+    return TopPRuling{TopPStep::kRow, false, TopPOfRow(kernels, top_p, floor, row, scale, scratch), true};
+  };
+  TopPRuling ruling = {TopPStep::kOwnSum, false, {.last = Candidate::Of(floor, ~0u), .listed = {}}, false};
+  if (floor != 1 || IsMasked(request)) {
+    const uint32_t few = floor != 1 ? 256 : Kept::kMostListed / law::kGroupSize;
+    uint32_t* const groups = scratch->groups.Reserve(row.groups);
+    if (kernels.SelectAtLeast(row.maxima, row.groups, floor, groups) <= few) ruling = rule_by_row();
+  }
   std::optional<Candidate> likely = Likely(kernels, request, row, scale, ruling.kept);
   for (int rulings = 0;; ++rulings) {
     answer->token = Draw(kernels, row, scale, ruling.kept, key, likely, scratch);
     if (ruling.is_exact) return;
     likely.reset();
     const Candidate winner = Changed(kernels, request, row, answer->token);
-    ruling = rulings < kMostRulings
-                 ? RuleByTopP(kernels, top_p, winner, row, scale, scratch)
-                 : TopPRuling{TopPStep::kRow, false, TopPOfRow(kernels, top_p, 1, row, scale, scratch), true};
+    ruling = rulings < kMostRulings ? RuleByTopP(kernels, top_p, floor, winner, row, scale, scratch) : rule_by_row();
     if (ruling.is_kept) return;
   }
 }
@@ -224,7 +232,7 @@ void SampleTopP(const Kernels& kernels, const RowRequest& request, const RowView
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,
                  RowOutput* answer) {
   const RowScale scale = MakeRowScale(*request.parameters, row.max_key);
-  if (DrawsByTopPAlone(request)) return SampleTopP(kernels, request, row, scale, scratch, answer);
+  if (DrawsByTopP(request)) return SampleTopP(kernels, request, row, scale, scratch, answer);
   const Kept kept = Filter(kernels, request, row, scale, scratch);
   SampleKept(kernels, request, row, scale, kept, scratch, answer);
   if (request.parameters->kept_log_mass) answer->mass.kept = WeighKept(kernels, row, scale, kept, scratch);

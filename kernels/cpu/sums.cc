@@ -9,12 +9,15 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-// Returns the sum of the weights of those `keys`, one a group, whose group has a maximum below `level`.
-uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, const uint32_t* keys, uint32_t level,
+// Returns the sum of the weights of the keys from `floor` on among key_of(group), for each group whose maximum is below
+// `level`.
+template <typename KeyOf>
+uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of,
                         const RowScale& scale, Scratch* scratch) {
   Candidate* const candidates = scratch->leading.Reserve(row.groups);
   for (uint32_t group = 0; group < row.groups; ++group) {
-    candidates[group] = Candidate::Of(row.maxima[group] < level ? keys[group] : 0, 0);
+    const uint32_t key = key_of(group);
+    candidates[group] = Candidate::Of(row.maxima[group] < level && key >= floor ? key : 0, 0);
   }
   return kernels.WeighCandidates(candidates, row.groups, scale, scratch->weights.Reserve(row.groups));
 }
@@ -76,36 +79,50 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const RowView& row, uint32_t 
 }
 
 SumBounds BoundGroupsBelow(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
-                           Scratch* scratch) {
-  const uint64_t most = WeighKeysBelow(kernels, row, row.maxima, level, scale, scratch);
+                           Scratch* scratch, uint32_t floor) {
+  const auto weigh = [&](auto key_of) { return WeighKeysBelow(kernels, row, level, floor, key_of, scale, scratch); };
+  const uint64_t most = weigh([&](uint32_t group) { return row.maxima[group]; });
   SumBounds bounds;
-  bounds.low = row.reached == row.maxima ? most : WeighKeysBelow(kernels, row, row.reached, level, scale, scratch);
+  if (row.reached_from != 0) {
+    bounds.low = weigh([&](uint32_t group) {
+      const uint32_t key = row.reached[group];
+      return key >= row.reached_from || row.sent_words[group] == ~uint64_t{0} ? key : 0;
+    });
+  } else if (row.reached != row.maxima) {
+    bounds.low = weigh([&](uint32_t group) { return row.reached[group]; });
+  } else {
+    bounds.low = most;
+  }
   const bool fits = most <= SumBounds::kNoBound / law::kGroupSize;
   bounds.high = fits ? most * law::kGroupSize : SumBounds::kNoBound;
   return bounds;
 }
 
 uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
-                         Scratch* scratch) {
+                         Scratch* scratch, uint32_t floor) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, level, groups);
-  uint64_t sum = kernels.SumWeights(row, groups, count, kLastLive, scale);
+  uint64_t sum = kernels.SumWeights(row, groups, count, Candidate::Of(floor, ~0u), scale);
   for (const Candidate& candidate : row.edited) {
-    if (row.maxima[candidate.token() / law::kGroupSize] < level) continue;
+    if (candidate.key() < floor || row.maxima[candidate.token() / law::kGroupSize] < level) continue;
     sum += law::Weight(DistanceOfKey(candidate.key(), scale));
   }
   return sum;
 }
 
 SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidate end, const RowScale& scale,
-                            Scratch* scratch) {
+                            Scratch* scratch, uint32_t floor) {
   if (!HasNearWeights(scale)) return {};
+  const Candidate last = Candidate::Of(floor, ~0u);
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, scale.first_weighted_key, groups);
-  const NearSums near = kernels.NearWeights(row, groups, count, end, scale);
+  const uint32_t least = std::max(floor, scale.first_weighted_key);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, least, groups);
+  NearSums near = kernels.NearWeights(row, groups, count, end, scale);
+  if (floor != 1) near.all = end == last ? near.before : kernels.NearWeights(row, groups, count, last, scale).before;
   uint64_t edited = 0;
   uint64_t edited_before = 0;
   for (const Candidate& candidate : row.edited) {
+    if (candidate < last) continue;
     const uint64_t weight = law::Weight(DistanceOfKey(candidate.key(), scale));
     edited += weight;
     if (candidate > end) edited_before += weight;

@@ -39,8 +39,9 @@ SplitSum SplitSumOfWeights(const Kernels& kernels, const RowView& row, uint32_t 
 //
 //   w(r) <= the sum of the group's weights <= 64 w(m),
 //
-// because some token has a key of r or more, and none has one above m. Where r is 0, so is the lower bound. All are
-// the law's integers, added exactly: there is no error to allow for.
+// because some token has a key of r or more, and none has one above m. Where r is 0, so is the lower bound. It is also
+// 0 where r may be a masked token's key, or is below a floor under which no token counts; and so is the upper bound
+// where m is below the floor. All are the law's integers, added exactly: there is no error to allow for.
 struct SumBounds {
   static constexpr uint64_t kNoBound = std::numeric_limits<uint64_t>::max();
 
@@ -51,23 +52,23 @@ struct SumBounds {
   SumBounds Plus(uint64_t sum) const { return {low + sum, high > kNoBound - sum ? kNoBound : high + sum}; }
 };
 
-// Bounds the sum of the weights of the groups whose maxima are below `level`. The row has no mask: there `reached` may
-// be too large. Takes a weight a group.
+// Bounds the sum of the weights of the tokens with a key >= `floor` in the groups whose maxima are below `level`. Takes
+// a weight a group. floor >= 1.
 SumBounds BoundGroupsBelow(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
-                           Scratch* scratch);
+                           Scratch* scratch, uint32_t floor = 1);
 
-// Returns the sum of the weights of the other groups: those whose maxima are `level` or more. level >= 1.
+// Returns the same sum of the other groups: those whose maxima are `level` or more. level >= 1.
 uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
-                         Scratch* scratch);
+                         Scratch* scratch, uint32_t floor = 1);
 
-// Bounds the sum of all weights, and that of the tokens before `end` in order, where the row HasNearWeights. Reads
-// every group that weighs something.
+// Bounds the sum of the weights of the tokens with a key >= `floor`, and of those before `end` in order, which are some
+// of them, where the row HasNearWeights. Reads every group that weighs something there, twice if it has other tokens.
 struct SplitBounds {
   SumBounds all;
   SumBounds before;
 };
 SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidate end, const RowScale& scale,
-                            Scratch* scratch);
+                            Scratch* scratch, uint32_t floor = 1);
 
 // Returns the number of tokens that are not after `last`. Reads the groups that have one.
 uint32_t NumberOfTokens(const Kernels& kernels, const RowView& row, Candidate last, Scratch* scratch);

@@ -42,6 +42,7 @@ class TopPTest : public ::testing::Test {
     request.live_vocabulary = uint32_t(logits_.size());
     request.parameters = &parameters_;
     request.edits = edits_;
+    if (!allowed_.empty()) request.allowed_bits = allowed_.data();
     request.noise = {.seed = seed_, .position = 1, .stream = 0};
     return request;
   }
@@ -62,16 +63,29 @@ class TopPTest : public ::testing::Test {
     }
   }
 
-  // All live tokens in order, after the edits.
+  // Hides the tokens of which is_hidden(id) is true.
+  template <typename IsHidden>
+  void Mask(IsHidden is_hidden) {
+    allowed_.assign((logits_.size() + 31) / 32, 0);
+    for (uint32_t id = 0; id < logits_.size(); ++id) {
+      if (!is_hidden(id)) allowed_[id / 32] |= 1u << (id % 32);
+    }
+  }
+
+  // All tokens that min-p keeps, in order, after masks and edits.
   std::vector<Candidate> Order() {
     const RowRequest request = Request();
     std::vector<Candidate> tokens;
     for (uint32_t id = 0; id < logits_.size(); ++id) {
+      if (!allowed_.empty() && (allowed_[id / 32] >> (id % 32) & 1) == 0) continue;
       const uint32_t sent = law::Canonical(std::bit_cast<uint32_t>(logits_[id]));
       const uint32_t bits = edits_.empty() ? sent : law::ChangedBits(request, {id, sent});
       if (bits != law::kMaskedBits) tokens.push_back(Candidate::Of(law::Key(bits), id));
     }
     std::ranges::sort(tokens, std::greater<>());
+    if (parameters_.min_p_distance == RowParameters::kMinPOff) return tokens;
+    const RowScale scale = MakeRowScale(parameters_, tokens[0].key());
+    std::erase_if(tokens, [&](Candidate c) { return DistanceOfKey(c.key(), scale) > parameters_.min_p_distance; });
     return tokens;
   }
 
@@ -93,7 +107,8 @@ class TopPTest : public ::testing::Test {
     const law::Threshold threshold = law::TopPThreshold(sum, top_p);
     size_t kept = 0;
     for (uint64_t prefix = 0; !law::Reaches(prefix, threshold); ++kept) prefix += WeightOf(order[kept], scale);
-    const TopPRuling ruling = RuleByTopP(kernels, top_p, order[place], row, scale, scratch);
+    const uint32_t floor = FloorOfMinP(parameters_, row, scale);
+    const TopPRuling ruling = RuleByTopP(kernels, top_p, floor, order[place], row, scale, scratch);
     EXPECT_EQ(ruling.is_kept, place < kept);
     if (!ruling.is_kept) {
       EXPECT_TRUE(ruling.kept.Has(order[kept - 1]));
@@ -116,6 +131,7 @@ class TopPTest : public ::testing::Test {
   std::vector<float> logits_;
   RowParameters parameters_;
   std::vector<LogitEdit> edits_;
+  std::vector<uint32_t> allowed_;  // bits; empty: no mask
   uint64_t seed_ = 1;
   std::array<std::array<uint64_t, kSteps>, 2> decided_ = {};  // how often, by [is kept][step]
 };
@@ -135,10 +151,11 @@ TEST_F(TopPTest, BoundsOfGroupsHoldAndAreMet) {
         const bool is_below = row.maxima[token.token() / law::kGroupSize] < level;
         (is_below ? below : others) += WeightOf(token, scale);
       }
-      const SumBounds found = BoundGroupsBelow(kernels, row, level, scale, scratch);
+      const uint32_t floor = FloorOfMinP(parameters_, row, scale);
+      const SumBounds found = BoundGroupsBelow(kernels, row, level, scale, scratch, floor);
       EXPECT_LE(found.low, below);
       EXPECT_GE(found.high, below);
-      EXPECT_EQ(SumOfGroupsFrom(kernels, row, level, scale, scratch), others);
+      EXPECT_EQ(SumOfGroupsFrom(kernels, row, level, scale, scratch, floor), others);
       last = {below - found.low, found.high - below};
     });
     return last;
@@ -167,8 +184,25 @@ TEST_F(TopPTest, BoundsOfGroupsHoldAndAreMet) {
                         .flags = random() % 4 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
                         .penalty = law::CanonicalBits(-float(random() % 4))});
     }
+    allowed_.clear();
+    if (n % 3 == 0) Mask([&](uint32_t id) { return id != 7 && random() % (1 + id % 30) == 0; });
+    law::Compile({.temperature = 1.442695f, .min_p = n % 5 == 0 ? 0.5f : 0}, &parameters_);
     bounds();
   }
+}
+
+// Groups with a masked token have a largest key that may be the masked one's. Others bound the sum.
+TEST_F(TopPTest, MasksLeaveBoundsOfWholeGroups) {
+  std::vector<std::pair<uint32_t, float>> one_a_group;
+  for (uint32_t group = 0; group < 200; ++group) one_a_group.push_back({66 * group, -0.001f * float(group)});
+  Lay(210, one_a_group);
+  Mask([](uint32_t id) { return id % 66 == 1 && id / 66 % 2 == 0; });
+  ExpectRuling(Share(0.9), 100, TopPStep::kMaxima);
+  Mask([](uint32_t id) { return id % 66 == 1; });
+  ExpectRuling(Share(0.9), 100, TopPStep::kNearSum);
+  // 0.001 above each token of the first 100 groups stands a masked one.
+  for (uint32_t group = 0; group < 100; ++group) logits_[66 * group + 1] = -0.001f * float(group) + 0.001f;
+  ExpectRuling(Share(0.9), 100, TopPStep::kNearSum);
 }
 
 TEST_F(TopPTest, BoundsBeyondANumberAreNone) {
@@ -210,6 +244,23 @@ TEST_F(TopPTest, NearSumsDecideWhereGroupsAreFull) {
   // Some 6,000 units. The place has 10 before it, the thresholds are at about 20 and 5.
   ExpectRuling(Share(20.0 / 6000), 10, TopPStep::kNearSum);
   ExpectRuling(Share(5.0 / 6000), 10, TopPStep::kNearSum);
+}
+
+// Min-p keeps 3,200 tokens, 8 a group. Those that it drops weigh as much.
+TEST_F(TopPTest, NearSumsLeaveOutWhatMinPDrops) {
+  std::vector<std::pair<uint32_t, float>> logits;
+  for (uint32_t id = 0; id < 400 * 64; ++id) {
+    const bool is_kept = id % 8 == 0;
+    logits.push_back({id, is_kept ? -0.0001f * float(id / 64) : -2});
+  }
+  Lay(400, logits);
+  law::Compile({.temperature = 1.442695f, .min_p = 0.5f}, &parameters_);
+  ASSERT_EQ(Order().size(), 3200u);
+  for (const size_t place : {2200, 2870, 2890, 3190}) ExpectRuling(Share(0.9), place, TopPStep::kNearSum);
+  // With few tokens before it, the last step.
+  for (uint32_t id = 0; id < 64 * 20; id += 64) logits_[id] = 0.5f;
+  ExpectRuling(Share(0.003), 10, TopPStep::kNearSum);
+  ExpectRuling(Share(0.003), 19, TopPStep::kNearSum);
 }
 
 TEST_F(TopPTest, TokensFarBackAreRuledByTheRow) {
@@ -256,8 +307,15 @@ TEST_F(TopPTest, DrawsEqualTheReference) {
                         .flags = random() % 8 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
                         .penalty = law::CanonicalBits(-float(random() % 4))});
     }
+    allowed_.clear();
+    if (n % 6 == 5) {
+      const uint64_t hidden = random() % 10;
+      Mask([&](uint32_t id) { return id != 0 && random() % 10 < hidden; });
+    }
     static constexpr float kTopP[] = {0.95f, 0.9f, 0.5f, 0.1f, 0.99f, 0.001f};
-    law::Compile({.temperature = n % 2 == 0 ? 0.8f : 1.3f, .top_p = kTopP[random() % 6]}, &parameters_);
+    static constexpr float kMinP[] = {0, 0, 0, 0.001f, 0.1f};
+    law::Compile({.temperature = n % 2 == 0 ? 0.8f : 1.3f, .top_p = kTopP[random() % 6], .min_p = kMinP[random() % 5]},
+                 &parameters_);
     seed_ = random();
     const RowOutput expected = law::SampleRowReference(Request());
     RowParameters without = parameters_;
