@@ -206,6 +206,12 @@ bool IsKeptIn(const Kernels& kernels, uint32_t top_p, Candidate winner, std::spa
   return !law::Reaches(before, law::TopPThreshold(sum, top_p));
 }
 
+// Ends the work on a row that is copied lazily: copied whole it takes less time from here on.
+TopPRuling AskForWholeCopy(LazyCopy* lazy) {
+  lazy->has_failed = true;
+  return {TopPStep::kRow, true, {}, true};
+}
+
 // Rules on a winner that has many tokens before it.
 TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                        const RowScale& scale, Scratch* scratch) {
@@ -249,6 +255,7 @@ TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Ca
   constexpr uint32_t kFewGroups = 256;
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   if (kernels.SelectAtLeast(row.maxima, row.groups, winner.key(), groups) > kFewGroups) {
+    if (row.lazy != nullptr) return AskForWholeCopy(row.lazy);
     return RuleFarBack(kernels, top_p, floor, winner, row, scale, scratch);
   }
   const Prefix prefix = ListPrefix(kernels, winner, row, scale, scratch);
@@ -268,6 +275,7 @@ TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Ca
     const SumBounds sum = rest.Plus(SumOfGroupsFrom(kernels, row, level, scale, scratch, floor));
     if (const auto ruling = rule(TopPStep::kLeadingGroups, sum)) return *ruling;
   }
+  if (row.lazy != nullptr) return AskForWholeCopy(row.lazy);
   const SumBounds sum = BoundAllWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch, floor).all;
   if (const auto ruling = rule(TopPStep::kNearSum, sum)) return *ruling;
   return RuleByRow(kernels, top_p, floor, winner, row, scale, scratch);

@@ -48,7 +48,8 @@ struct TopPRuling {
   bool is_exact;
 };
 
-// Tells whether top-p keeps `winner`, a live token, among the tokens with a key >= `floor`, of which it is one.
+// Tells whether top-p keeps `winner`, a live token, among the tokens with a key >= `floor`, of which it is one. A
+// lazy copy fails where few groups leave the ruling open.
 TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                       const RowScale& scale, Scratch* scratch);
 

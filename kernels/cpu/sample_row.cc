@@ -140,6 +140,14 @@ bool DescribesKept(const RowRequest& request) {
          request.wants_race_place;
 }
 
+// True if the row is drawn by temperature, min-p and top-p, and nothing but the token depends on what top-p keeps.
+bool DrawsByTopP(const RowRequest& request) {
+  const RowParameters& parameters = *request.parameters;
+  const bool has_top_k = parameters.top_k != 0 && parameters.top_k < request.live_vocabulary;
+  return parameters.top_p != 0 && !has_top_k && request.task == RowTask::kDraw && !DescribesKept(request) &&
+         !parameters.kept_log_mass;
+}
+
 // True if few groups are read: copying these takes less time than copying the whole row.
 bool LooksAtFewGroups(const RowRequest& request) {
   constexpr uint32_t kFew = 16;  // reads at most 1 of kFew groups
@@ -149,7 +157,8 @@ bool LooksAtFewGroups(const RowRequest& request) {
   if (request.edits.size() > groups / kFew && !LooksAtFirst(request)) return false;
   if (WantsSum(parameters) || !parameters.chain.empty()) return false;
   if (parameters.greedy || (parameters.top_k != 0 && parameters.top_k <= groups / kFew)) return true;
-  return parameters.top_p == 0 && request.task == RowTask::kDraw && !DescribesKept(request);
+  if (parameters.top_p != 0) return DrawsByTopP(request);
+  return request.task == RowTask::kDraw && !DescribesKept(request);
 }
 
 // The token that the caller expects, if the race can begin with it.
@@ -192,14 +201,6 @@ void SampleKept(const Kernels& kernels, const RowRequest& request, const RowView
   DescribeProcessed(kernels, request, row, scale, kept, scratch, answer);
 }
 
-// True if the row is drawn by temperature, min-p and top-p, and nothing but the token depends on what top-p keeps.
-bool DrawsByTopP(const RowRequest& request) {
-  const RowParameters& parameters = *request.parameters;
-  const bool has_top_k = parameters.top_k != 0 && parameters.top_k < request.live_vocabulary;
-  return parameters.top_p != 0 && !has_top_k && request.task == RowTask::kDraw && !DescribesKept(request) &&
-         !parameters.kept_log_mass;
-}
-
 // Draws with top-p: the race comes first, unless min-p or a mask leaves few groups. A winner that is not kept leaves
 // only tokens before it. A caller that knows the noise can make rows with many such winners, so the row itself decides
 // after a few.
@@ -233,6 +234,10 @@ void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowVie
                  RowOutput* answer) {
   const RowScale scale = MakeRowScale(*request.parameters, row.max_key);
   if (DrawsByTopP(request)) return SampleTopP(kernels, request, row, scale, scratch, answer);
+  if (request.task == RowTask::kScore && !DescribesKept(request) && !request.parameters->kept_log_mass) {
+    answer->token = request.given;  // and what is asked for does not depend on filters
+    return;
+  }
   const Kept kept = Filter(kernels, request, row, scale, scratch);
   SampleKept(kernels, request, row, scale, kept, scratch, answer);
   if (request.parameters->kept_log_mass) answer->mass.kept = WeighKept(kernels, row, scale, kept, scratch);

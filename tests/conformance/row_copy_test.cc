@@ -119,6 +119,35 @@ TEST(RowCopy, GreedyRowsEqualReference) {
   }
 }
 
+// A peaked row with top-p alone is decided by the groups of its first tokens. A flat one is copied whole.
+TEST(RowCopy, TopPCopiesFewGroupsIfTheyDecide) {
+  constexpr uint32_t kVocabulary = 400 * law::kGroupSize;
+  constexpr std::byte kBefore{0xff};
+  RowParameters parameters;
+  law::Compile({.temperature = 1, .top_p = 0.9f}, &parameters);
+  for (const bool is_peaked : {true, false}) {
+    std::vector<float> logits(kVocabulary, is_peaked ? -20 : -1);
+    for (uint32_t id = 0; id < kVocabulary; id += 5000) logits[id] = 0;
+    const ByteSegment segment = {reinterpret_cast<const std::byte*>(logits.data()), kVocabulary * sizeof(float)};
+    for (const cpu::Target* target : cpu::RunnableTargets()) {
+      SCOPED_TRACE(::testing::Message() << target->name << " " << is_peaked);
+      std::vector<std::byte> room(segment.size + 64, kBefore);
+      RowRequest request;
+      request.logits = room.data();
+      request.live_vocabulary = kVocabulary;
+      request.parameters = &parameters;
+      request.noise = {.seed = 3, .position = 1, .stream = 0};
+      cpu::Scratch scratch;
+      RowOutput answer;
+      cpu::SampleRow(*target, request, {{&segment, 1}, room.data()}, &scratch, &answer);
+      const auto untouched = std::ranges::count(room, kBefore);
+      EXPECT_TRUE(is_peaked ? size_t(untouched) > segment.size / 2 : untouched == 64) << untouched;
+      request.logits = logits.data();
+      EXPECT_EQ(answer, law::SampleRowReference(request));
+    }
+  }
+}
+
 // Memory at two addresses, as two processes have it.
 class TwiceMapped {
  public:
@@ -228,14 +257,16 @@ TEST(RowCopy, CopyOfAChangingRowIsSampled) {
   described.raw_logprob = true;
   RowParameters unfiltered;
   law::Compile({.temperature = 0.8f}, &unfiltered);
+  RowParameters with_top_p;
+  law::Compile({.temperature = 0.8f, .top_p = 0.5f}, &with_top_p);
   RowParameters greedy;
   greedy.greedy = true;
-  const RowParameters* const kinds[] = {&described, &drawn, &unfiltered, &greedy};
+  const RowParameters* const kinds[] = {&described, &drawn, &unfiltered, &with_top_p, &greedy};
   const ByteSegment segment = {memory.reader(), kBytes};
   for (uint64_t n = 0; n < testing::Scaled(100); ++n) {
     for (const cpu::Target* target : cpu::RunnableTargets()) {
       RowRequest request;
-      const RowOutput answer = SampleChangingRow(*target, segment, *kinds[n / 2 % 4], n, &request);
+      const RowOutput answer = SampleChangingRow(*target, segment, *kinds[n / 2 % 5], n, &request);
       if (request.parameters->greedy) ExpectAmongTheFirst(request, contents, answer);
     }
     if (HasFailure()) break;

@@ -388,5 +388,33 @@ TEST_F(TopPTest, RowDecidesAfterWinnersMadeToBeDropped) {
   }
 }
 
+// The only sum is that of the raw logprob.
+TEST_F(TopPTest, ScoreOfRawLogprobIsNotFiltered) {
+  logits_.assign(100 * 64, 0);
+  law::Compile({.temperature = 1, .top_p = 0.5f}, &parameters_);
+  parameters_.raw_logprob = true;
+  RowRequest request = Request();
+  request.task = RowTask::kScore;
+  request.given = 77;
+  static decltype(Kernels::SumWeights) sum_weights;
+  static int sums;
+  for (const Target* target : RunnableTargets()) {
+    Target counted = *target;
+    sum_weights = counted.kernels.SumWeights;
+    sums = 0;
+    counted.kernels.SumWeights = [](const RowView& row, const uint32_t* groups, uint32_t count, Candidate last,
+                                    const RowScale& scale) {
+      ++sums;
+      return sum_weights(row, groups, count, last, scale);
+    };
+    counted.kernels.LastReaching = nullptr;
+    Scratch scratch;
+    RowOutput answer;
+    SampleRow(counted, request, &scratch, &answer);
+    EXPECT_EQ(answer, law::SampleRowReference(request)) << target->name;
+    EXPECT_EQ(sums, 1) << target->name;
+  }
+}
+
 }  // namespace
 }  // namespace sortition::kernels::cpu::top_p_test
