@@ -27,64 +27,73 @@ std::span<Candidate> PrefixReaching(const Kernels& kernels, law::Threshold thres
   return candidates.first(kernels.MoveNotAfter(candidates.data(), count, last));
 }
 
-// Keys around the threshold's crossing: the tokens with a key >= low reach it, those with a key >= high do not.
+// Keys around the threshold's crossing: the tokens with a key >= low reach it, those with a key >= high do not. The
+// first bracket is guessed.
 struct Bracket {
   uint32_t low;
   uint32_t high;
-  double share;  // share of the weights between them that the prefix needs; a guess until the row's sum is known
+  uint64_t from_low;   // the sum of the weights of the tokens with a key >= low
+  uint64_t from_high;  // likewise
 };
 
-// The share of the weights between two sums that a prefix still needs after the first sum.
-double ShareLeft(law::Threshold threshold, uint64_t before, uint64_t after) {
-  return double(law::LeastSum(law::Remaining(threshold, before))) / double(after - before);
+// The share of the weights in the bracket that a prefix still needs after those above it.
+double ShareLeft(law::Threshold threshold, const Bracket& bracket) {
+  const uint64_t left = law::LeastSum(law::Remaining(threshold, bracket.from_high));
+  return double(left) / double(bracket.from_low - bracket.from_high);
 }
 
-// Two keys that probably lie close to the crossing, on either side of it; bracket.low <= first < second <=
-// bracket.high. `sample` has tokens between these two.
-std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, const Bracket& bracket, std::span<const Candidate> sample,
-                                    const RowScale& scale, Scratch* scratch) {
+// Two keys that probably lie close to the crossing, on either side of it; low <= first < second <= high. `sample` has
+// tokens between these two. `share`: of their weights, which the prefix needs.
+std::pair<uint32_t, uint32_t> Guess(const Kernels& kernels, uint32_t low, uint32_t high, double share,
+                                    std::span<const Candidate> sample, const RowScale& scale, Scratch* scratch) {
   const auto count = uint32_t(sample.size());
   uint64_t* const weights = scratch->weights.Reserve(count);
   const uint64_t sum = kernels.WeighCandidates(sample.data(), count, scale, weights);
-  if (sum == 0) return {bracket.low, bracket.high};
-  const auto needed = uint64_t(std::clamp(bracket.share, 0.0, 1.0) * double(sum));
+  if (sum == 0) return {low, high};
+  const auto needed = uint64_t(std::clamp(share, 0.0, 1.0) * double(sum));
   const law::Threshold guess = law::MakeThreshold(std::clamp(needed, uint64_t{1}, sum));
   const Candidate crossing = kernels.LastReaching(sample.data(), weights, count, guess);
   const auto index = uint32_t(std::count_if(sample.begin(), sample.end(), [&](Candidate c) { return c >= crossing; }));
   // Three times the deviation of the crossing's place in a sample, so the bracket seldom misses it.
   const auto margin = 2 + uint32_t(3 * std::sqrt(double(index) * double(count - index) / double(count)));
   const uint32_t first =
-      index + margin <= count ? kernels.NthCandidate(sample.data(), count, index + margin).key() : bracket.low;
-  const uint32_t second =
-      index > margin ? kernels.NthCandidate(sample.data(), count, index - margin).key() : bracket.high;
+      index + margin <= count ? kernels.NthCandidate(sample.data(), count, index + margin).key() : low;
+  const uint32_t second = index > margin ? kernels.NthCandidate(sample.data(), count, index - margin).key() : high;
   return {first, std::max(second, first + 1)};
 }
 
-Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Bracket bracket, Sample sample,
+Kept CrossingToken(const Kernels& kernels, uint32_t top_p, uint32_t floor, Bracket bracket, double share, Sample sample,
                    const RowView& row, const RowScale& scale, Scratch* scratch) {
+  std::optional<law::Threshold> threshold;
   for (;;) {
-    const auto [first, second] = Guess(kernels, bracket, sample.candidates, scale, scratch);
-    const SplitSum sum = SplitSumOfWeights(kernels, row, floor, second, scale, scratch);
+    const auto [first, second] = Guess(kernels, bracket.low, bracket.high, share, sample.candidates, scale, scratch);
+    uint64_t from_second;
+    if (threshold) {
+      from_second = SumOfWeights(kernels, row, Candidate::Of(second, ~0u), scale, scratch);
+    } else {
+      const SplitSum sum = SplitSumOfWeights(kernels, row, floor, second, scale, scratch);
+      threshold = law::TopPThreshold(sum.all, top_p);
+      from_second = sum.above;
+      bracket.from_low = sum.all;
+    }
     const std::span<Candidate> between = CollectBetween(kernels, row, first, second, scratch, &scratch->kept);
-    uint64_t* const weights = scratch->weights.Reserve(between.size());
-    const uint64_t sum_between = kernels.WeighCandidates(between.data(), uint32_t(between.size()), scale, weights);
-    const law::Threshold threshold = law::TopPThreshold(sum.all, top_p);
-    if (law::Crosses(sum.above, sum.above + sum_between, threshold)) {
+    const auto count = uint32_t(between.size());
+    uint64_t* const weights = scratch->weights.Reserve(count);
+    const uint64_t from_first = from_second + kernels.WeighCandidates(between.data(), count, scale, weights);
+    if (law::Crosses(from_second, from_first, *threshold)) {
       Kept kept;
-      kept.last =
-          kernels.LastReaching(between.data(), weights, uint32_t(between.size()), law::Remaining(threshold, sum.above));
+      kept.last = kernels.LastReaching(between.data(), weights, count, law::Remaining(*threshold, from_second));
       return kept;
     }
-    // Missed. A bracket that was guessed may end below the crossing; it never begins above it.
-    const uint64_t beyond = SplitSumOfWeights(kernels, row, bracket.low, bracket.high, scale, scratch).above;
-    if (law::Reaches(beyond, threshold)) {
-      bracket = {bracket.high, row.max_key + 1, ShareLeft(threshold, 0, beyond)};
-    } else if (law::Reaches(sum.above, threshold)) {
-      bracket = {second, bracket.high, ShareLeft(threshold, beyond, sum.above)};
+    // Missed. The first bracket may end below the crossing; it never begins above it.
+    if (law::Reaches(bracket.from_high, *threshold)) {
+      bracket = {bracket.high, row.max_key + 1, bracket.from_high, 0};
+    } else if (law::Reaches(from_second, *threshold)) {
+      bracket = {second, bracket.high, from_second, bracket.from_high};
     } else {
-      const uint64_t low = SplitSumOfWeights(kernels, row, floor, bracket.low, scale, scratch).above;
-      bracket = {bracket.low, first, ShareLeft(threshold, sum.above + sum_between, low)};
+      bracket = {bracket.low, first, bracket.from_low, from_first};
     }
+    share = ShareLeft(*threshold, bracket);
     sample = SampleBetween(kernels, row, bracket.low, bracket.high, kSample, scratch, &scratch->kept);
   }
 }
@@ -139,20 +148,36 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
                                                                              scratch->weights.Reserve(sampled)));
   const uint64_t estimated_sum = leading_sum + uint64_t(std::min(others, 0x1p62));
   const law::Threshold estimate = law::TopPThreshold(estimated_sum, top_p);
-  if (from > floor && !law::Reaches(leading_sum, estimate)) {
-    const Bracket bracket = {floor, from, ShareLeft(estimate, leading_sum, estimated_sum)};
-    return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
-  }
-  const uint64_t sum =
-      from == floor ? leading_sum : SumOfWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch);
-  const law::Threshold threshold = law::TopPThreshold(sum, top_p);
-  if (!law::Reaches(leading_sum, threshold)) {
-    const Bracket bracket = {floor, from, ShareLeft(threshold, leading_sum, sum)};
-    return CrossingToken(kernels, top_p, floor, bracket, sample, row, scale, scratch);
-  }
-  uint64_t* const weights = scratch->weights.Reserve(number);
+  const auto cross = [&](uint64_t sum, law::Threshold threshold) {
+    const Bracket bracket = {floor, from, sum, leading_sum};
+    return CrossingToken(kernels, top_p, floor, bracket, ShareLeft(threshold, bracket), sample, row, scale, scratch);
+  };
+  if (from > floor && !law::Reaches(leading_sum, estimate)) return cross(estimated_sum, estimate);
+  uint64_t* const weights = scratch->prefix_weights.Reserve(number);
   kernels.WeighCandidates(leading.data(), number, scale, weights);
-  return Kept::Of(PrefixReaching(kernels, threshold, leading, weights));
+  const auto last_reaching = [&](law::Threshold threshold) {
+    return kernels.LastReaching(leading.data(), weights, number, threshold);
+  };
+  const auto keep_to = [&](Candidate last) {
+    return Kept::Of(leading.first(kernels.MoveNotAfter(leading.data(), number, last)));
+  };
+  uint64_t sum = leading_sum;
+  if (from > floor) {
+    // The last kept token is certain if it is the same at both ends of the bounds, which it seldom is if they are
+    // further apart than its weight.
+    const uint64_t widest = law::Weight(DistanceOfKey(last_reaching(estimate).key(), scale));
+    const LeadingSum part = SumLeadingGroups(kernels, row, floor, widest, 0.75, scale, scratch);
+    const SumBounds bounds = part.rest.Plus(part.sum);
+    const law::Threshold most = law::TopPThreshold(bounds.high, top_p);
+    if (law::Reaches(leading_sum, most)) {
+      const Candidate last = last_reaching(most);
+      if (last == last_reaching(law::TopPThreshold(bounds.low, top_p))) return keep_to(last);
+    }
+    const uint32_t weighted = std::max(floor, scale.first_weighted_key);
+    sum = part.sum + SumOfGroupsFrom(kernels, row, weighted, scale, scratch, floor, part.level);
+  }
+  const law::Threshold threshold = law::TopPThreshold(sum, top_p);
+  return law::Reaches(leading_sum, threshold) ? keep_to(last_reaching(threshold)) : cross(sum, threshold);
 }
 
 namespace {
@@ -230,8 +255,9 @@ TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, uint32_t floor, C
   const Sample sample = SampleBetween(kernels, row, floor, kNoCeiling, kSample, scratch, &scratch->leading);
   const std::span<const Candidate> sampled = sample.candidates;
   if (!IsKeptIn(kernels, top_p, winner, sampled, scale, scratch)) {
-    const Bracket whole = {floor, kNoCeiling, double(top_p) * 0x1p-32};
-    const Candidate behind = Candidate::Of(Guess(kernels, whole, sampled, scale, scratch).first, ~0u);
+    const double share = double(top_p) * 0x1p-32;
+    const uint32_t behind_key = Guess(kernels, floor, kNoCeiling, share, sampled, scale, scratch).first;
+    const Candidate behind = Candidate::Of(behind_key, ~0u);
     const SplitBounds sums =
         winner < behind ? BoundAllWeights(kernels, row, behind, scale, scratch, floor) : SplitBounds();
     if (is_surely_not(sums)) {
@@ -267,14 +293,10 @@ TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Ca
   const SumBounds others = BoundGroupsBelow(kernels, row, winner.key(), scale, scratch, floor);
   if (const auto ruling = rule(TopPStep::kMaxima, {prefix.sum + others.low, kNoBound})) return *ruling;
 
-  const uint32_t level = kernels.LowerBoundOfNth(row.reached, row.groups, std::max(1u, row.groups / 8), floor,
-                                                 scratch->folded.Reserve(row.groups));
-  const SumBounds rest = BoundGroupsBelow(kernels, row, level, scale, scratch, floor);
   // Bounds that are further apart than that seldom decide.
-  if (rest.high - rest.low < prefix.sum / 16) {
-    const SumBounds sum = rest.Plus(SumOfGroupsFrom(kernels, row, level, scale, scratch, floor));
-    if (const auto ruling = rule(TopPStep::kLeadingGroups, sum)) return *ruling;
-  }
+  const uint64_t widest = std::min(prefix.sum / 16, law::kUnitWeight);
+  const LeadingSum leading = SumLeadingGroups(kernels, row, floor, widest, 0.25, scale, scratch);
+  if (const auto ruling = rule(TopPStep::kLeadingGroups, leading.rest.Plus(leading.sum))) return *ruling;
   if (row.lazy != nullptr) return AskForWholeCopy(row.lazy);
   const SumBounds sum = BoundAllWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch, floor).all;
   if (const auto ruling = rule(TopPStep::kNearSum, sum)) return *ruling;

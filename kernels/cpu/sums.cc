@@ -2,6 +2,7 @@
 #include "kernels/cpu/sums.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cpu/select.h"
 #include "kernels/law/row_law.h"
@@ -99,15 +100,33 @@ SumBounds BoundGroupsBelow(const Kernels& kernels, const RowView& row, uint32_t 
 }
 
 uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
-                         Scratch* scratch, uint32_t floor) {
+                         Scratch* scratch, uint32_t floor, uint32_t end) {
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, level, groups);
+  uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, level, groups);
+  const auto is_beyond = [&](uint32_t group) { return row.maxima[group] >= end; };
+  if (end != ~0u) count = uint32_t(std::remove_if(groups, groups + count, is_beyond) - groups);
   uint64_t sum = kernels.SumWeights(row, groups, count, Candidate::Of(floor, ~0u), scale);
   for (const Candidate& candidate : row.edited) {
-    if (candidate.key() < floor || row.maxima[candidate.token() / law::kGroupSize] < level) continue;
+    const uint32_t most = row.maxima[candidate.token() / law::kGroupSize];
+    if (candidate.key() < floor || most < level || most >= end) continue;
     sum += law::Weight(DistanceOfKey(candidate.key(), scale));
   }
   return sum;
+}
+
+LeadingSum SumLeadingGroups(const Kernels& kernels, const RowView& row, uint32_t floor, uint64_t widest, double most,
+                            const RowScale& scale, Scratch* scratch) {
+  constexpr uint32_t kFew = 16;  // groups, which are always summed
+  // A token that is `octaves` below the first one weighs 2^(44 - octaves).
+  const uint64_t weight = std::max<uint64_t>(widest / (uint64_t{row.groups} * law::kGroupSize), 1);
+  const int octaves = std::countr_zero(law::kUnitWeight / std::bit_floor(weight));
+  const uint32_t level = std::max(floor, FirstKeyWithin(law::MakeBound(uint32_t(octaves) << 26), row.max_key, scale));
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t weighted = std::max(floor, scale.first_weighted_key);
+  const double all = kernels.SelectAtLeast(row.maxima, row.groups, weighted, groups);
+  if (kernels.SelectAtLeast(row.maxima, row.groups, level, groups) > kFew + most * all) return {};
+  const SumBounds rest = BoundGroupsBelow(kernels, row, level, scale, scratch, floor);
+  return {level, rest, SumOfGroupsFrom(kernels, row, level, scale, scratch, floor)};
 }
 
 SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidate end, const RowScale& scale,

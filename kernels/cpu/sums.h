@@ -57,9 +57,22 @@ struct SumBounds {
 SumBounds BoundGroupsBelow(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
                            Scratch* scratch, uint32_t floor = 1);
 
-// Returns the same sum of the other groups: those whose maxima are `level` or more. level >= 1.
+// Returns the same sum of other groups: those whose maxima are `level` or more, and below `end`. level >= 1.
 uint64_t SumOfGroupsFrom(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
-                         Scratch* scratch, uint32_t floor = 1);
+                         Scratch* scratch, uint32_t floor = 1, uint32_t end = ~0u);
+
+// The sum of some leading groups, and bounds on that of the others.
+struct LeadingSum {
+  uint32_t level = ~0u;  // the smallest maximum of the leading groups
+  SumBounds rest;
+  uint64_t sum = 0;
+};
+
+// Sums the tokens with a key >= `floor` of enough leading groups that the others weigh `widest` at most, if these are
+// few, or not more than the share `most` of the groups that weigh something; otherwise none. widest <= 64
+// law::kUnitWeight.
+LeadingSum SumLeadingGroups(const Kernels& kernels, const RowView& row, uint32_t floor, uint64_t widest, double most,
+                            const RowScale& scale, Scratch* scratch);
 
 // Bounds the sum of the weights of the tokens with a key >= `floor`, and of those before `end` in order, which are some
 // of them, where the row HasNearWeights. Reads every group that weighs something there, twice if it has other tokens.

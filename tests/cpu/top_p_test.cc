@@ -156,6 +156,15 @@ TEST_F(TopPTest, BoundsOfGroupsHoldAndAreMet) {
       EXPECT_LE(found.low, below);
       EXPECT_GE(found.high, below);
       EXPECT_EQ(SumOfGroupsFrom(kernels, row, level, scale, scratch, floor), others);
+      for (const uint64_t widest : {uint64_t{0}, law::kUnitWeight >> 10, law::kUnitWeight, 64 * law::kUnitWeight}) {
+        const LeadingSum part = SumLeadingGroups(kernels, row, floor, widest, 0.9, scale, scratch);
+        if (part.level == ~0u) continue;
+        EXPECT_EQ(part.sum, SumOfGroupsFrom(kernels, row, part.level, scale, scratch, floor));
+        EXPECT_EQ(part.sum + SumOfGroupsFrom(kernels, row, floor, scale, scratch, floor, part.level), below + others);
+        EXPECT_LE(part.rest.low, below + others - part.sum);
+        EXPECT_GE(part.rest.high, below + others - part.sum);
+        EXPECT_LE(part.rest.high, std::max(widest, uint64_t{row.groups} * law::kGroupSize));
+      }
       last = {below - found.low, found.high - below};
     });
     return last;
@@ -388,6 +397,87 @@ TEST_F(TopPTest, RowDecidesAfterWinnersMadeToBeDropped) {
   }
 }
 
+// Groups that SumWeights has summed, all calls together.
+uint64_t summed_groups = 0;
+decltype(Kernels::SumWeights) sum_weights;
+
+Target CountingSums(const Target& target) {
+  Target counting = target;
+  sum_weights = target.kernels.SumWeights;
+  summed_groups = 0;
+  counting.kernels.SumWeights = [](const RowView& row, const uint32_t* groups, uint32_t count, Candidate last,
+                                   const RowScale& scale) {
+    summed_groups += count;
+    return sum_weights(row, groups, count, last, scale);
+  };
+  return counting;
+}
+
+// A head, and a tail that weighs less than the last kept token: a few groups decide which one that is. Where the
+// threshold lies as near to a sum as it can, all groups are summed, each once. A bound that is too tight would miss it.
+TEST_F(TopPTest, KeptTokensAreCertainOrSummedOnce) {
+  constexpr uint32_t kGroups = 500;
+  uint64_t by_few = 0;
+  uint64_t by_all = 0;
+  std::mt19937_64 random(8);
+  std::normal_distribution<float> normal(0, 2);
+  for (uint64_t n = 0; n < sortition::testing::Scaled(60); ++n) {
+    logits_.resize(kGroups * 64);
+    for (float& logit : logits_) logit = normal(random);
+    for (int rank = 1; rank < 200; ++rank) logits_[random() % logits_.size()] = 22 - 2 * std::log(float(rank));
+    allowed_.clear();
+    if (n % 4 == 3) Mask([&](uint32_t) { return random() % 8 == 0; });
+    law::Compile({.temperature = 1}, &parameters_);
+    parameters_.kept_count = true;
+    const std::vector<Candidate> order = Order();
+    const RowScale scale = MakeRowScale(parameters_, order[0].key());
+    unsigned __int128 sum = 0;
+    for (const Candidate& token : order) sum += WeightOf(token, scale);
+    unsigned __int128 prefix = 0;
+    const size_t places = 1 + random() % 40;
+    for (size_t i = 0; i < places; ++i) prefix += WeightOf(order[i], scale);
+    // The largest top-p whose threshold the prefix reaches.
+    const auto edge = uint32_t((prefix << 32) / sum);
+    for (const uint32_t top_p :
+         {edge, edge + 1, edge - uint32_t(WeightOf(order[places], scale) * 0x1p31 / double(sum))}) {
+      parameters_.top_p = top_p;
+      const RowOutput expected = law::SampleRowReference(Request());
+      for (const Target* target : RunnableTargets()) {
+        const Target counting = CountingSums(*target);
+        Scratch scratch;
+        RowOutput answer;
+        SampleRow(counting, Request(), &scratch, &answer);
+        ASSERT_EQ(answer, expected) << target->name << " " << n;
+        EXPECT_LE(summed_groups, kGroups);
+        by_few += summed_groups < kGroups / 2;
+        by_all += summed_groups == kGroups;
+      }
+    }
+  }
+  EXPECT_GT(by_few, 0u);
+  EXPECT_GT(by_all, 0u);
+}
+
+// The sample says that the first tokens do not reach the threshold, but they do.
+TEST_F(TopPTest, SampleThatMisleadsCostsOneMoreSum) {
+  logits_.assign(600 * 64, -3);
+  for (uint32_t id = 0; id < logits_.size(); ++id) {
+    if (id / law::kGroupSize % (logits_.size() / 2048) != 0) logits_[id] = -12;
+  }
+  for (uint32_t id = 1; id < 300 * 64; id += 64) logits_[id] = 0;
+  law::Compile({.temperature = 1, .top_p = 0.2f}, &parameters_);
+  parameters_.kept_count = true;
+  const RowOutput expected = law::SampleRowReference(Request());
+  for (const Target* target : RunnableTargets()) {
+    const Target counting = CountingSums(*target);
+    Scratch scratch;
+    RowOutput answer;
+    SampleRow(counting, Request(), &scratch, &answer);
+    EXPECT_EQ(answer, expected) << target->name;
+    EXPECT_LE(summed_groups, 600u) << target->name;
+  }
+}
+
 // The only sum is that of the raw logprob.
 TEST_F(TopPTest, ScoreOfRawLogprobIsNotFiltered) {
   logits_.assign(100 * 64, 0);
@@ -396,23 +486,14 @@ TEST_F(TopPTest, ScoreOfRawLogprobIsNotFiltered) {
   RowRequest request = Request();
   request.task = RowTask::kScore;
   request.given = 77;
-  static decltype(Kernels::SumWeights) sum_weights;
-  static int sums;
   for (const Target* target : RunnableTargets()) {
-    Target counted = *target;
-    sum_weights = counted.kernels.SumWeights;
-    sums = 0;
-    counted.kernels.SumWeights = [](const RowView& row, const uint32_t* groups, uint32_t count, Candidate last,
-                                    const RowScale& scale) {
-      ++sums;
-      return sum_weights(row, groups, count, last, scale);
-    };
+    Target counted = CountingSums(*target);
     counted.kernels.LastReaching = nullptr;
     Scratch scratch;
     RowOutput answer;
     SampleRow(counted, request, &scratch, &answer);
     EXPECT_EQ(answer, law::SampleRowReference(request)) << target->name;
-    EXPECT_EQ(sums, 1) << target->name;
+    EXPECT_EQ(summed_groups, 100u) << target->name;
   }
 }
 

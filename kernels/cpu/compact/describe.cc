@@ -24,9 +24,7 @@ void FillTop(std::span<Candidate> first, Distribution* distribution) {
 // All kept tokens, in no particular order.
 std::span<Candidate> AllKept(const Kernels& kernels, const RowView& row, const Kept& kept, Scratch* scratch) {
   if (!kept.listed.empty()) return kept.listed;
-  const std::span<Candidate> from = CollectBetween(kernels, row, kept.last.key(), kNoCeiling, scratch, &scratch->kept);
-  return from.first(
-      size_t(std::partition(from.begin(), from.end(), [&](Candidate c) { return kept.Has(c); }) - from.begin()));
+  return CollectNotAfter(kernels, row, kept.last, scratch, &scratch->kept);
 }
 
 // Ranks of more tokens than these are counted together, in one pass over the kept tokens.
@@ -186,7 +184,8 @@ void ListKept(const Kernels& kernels, const RowView& row, const Kept& kept, Scra
   const std::span<const Candidate> all = AllKept(kernels, row, kept, scratch);
   tokens->reserve(all.size());
   for (const Candidate& candidate : all) tokens->push_back(BitsOf(candidate));
-  std::ranges::sort(*tokens, {}, &TokenBits::token);
+  // A long list ascends already, up to its edited tokens.
+  if (!std::ranges::is_sorted(*tokens, {}, &TokenBits::token)) std::ranges::sort(*tokens, {}, &TokenBits::token);
 }
 
 EntropySums SumEntropy(const Kernels& kernels, const RowView& row, const RowScale& scale, const Kept& kept,
