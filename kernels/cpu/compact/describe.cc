@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
-#include <utility>
 
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/sums.h"
@@ -27,110 +26,165 @@ std::span<Candidate> AllKept(const Kernels& kernels, const RowView& row, const K
   return CollectNotAfter(kernels, row, kept.last, scratch, &scratch->kept);
 }
 
-// Ranks of more tokens than these are counted together, in one pass over the kept tokens.
-constexpr size_t kFewRanks = 16;
+// A token whose place is wanted, with its index.
+struct Wanted {
+  Candidate token;
+  uint32_t index;
+  uint32_t rank = 0;
+};
 
-// Counts candidates between given ones by a table over the span of their logits. Most lie in a bucket without a given
-// one, and need no comparison.
-class PlaceTable {
+// Counts the tokens of a row by the distinct keys of given ones: those with each of these keys, and those between two.
+// A table over the span of their logits says where to look: most of its buckets have one given key or none.
+class KeyCounter {
  public:
-  // `sorted` ascends, is not empty, and outlives this.
-  explicit PlaceTable(std::span<const Candidate> sorted) : sorted_(sorted) {
+  explicit KeyCounter(std::span<const Wanted> given) {
+    for (const Wanted& wanted : given) keys_.push_back(wanted.token.key());
+    std::sort(keys_.begin(), keys_.end());
+    keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
     // Outliers do not widen the span: they lie in its first and last bucket.
-    const size_t outliers = sorted.size() / 64;
-    const size_t buckets = kBucketsForEach * sorted.size() + 1;
-    lowest_ = LogitOf(sorted[outliers]);
-    const float span = LogitOf(sorted[sorted.size() - 1 - outliers]) - lowest_;
+    const size_t outliers = (keys_.size() + 32) / 64;
+    const size_t buckets = kBucketsForEach * keys_.size() + 1;
+    lowest_ = LogitOf(keys_[outliers]);
+    const float span = LogitOf(keys_[keys_.size() - 1 - outliers]) - lowest_;
     last_ = float(buckets - 1);
     scale_ = span > 0 ? last_ / span : 0;
     starts_.resize(buckets + 1);
+    is_given_.resize(buckets);
+    others_.resize(buckets);
     size_t at = 0;
     for (uint32_t bucket = 0; bucket <= buckets; ++bucket) {
-      while (at < sorted.size() && BucketOf(sorted[at]) < bucket) ++at;
+      while (at < keys_.size() && BucketOf(keys_[at]) < bucket) ++at;
       starts_[bucket] = uint32_t(at);
+      if (bucket > 0) is_given_[bucket - 1] = starts_[bucket - 1] != starts_[bucket];
+    }
+    keys_.push_back(~0u);
+    counts_.resize(2 * keys_.size());
+  }
+
+  static constexpr size_t kMost = 1024;  // keys at a time
+
+  uint32_t lowest_key() const { return keys_[0]; }
+
+  // Counts up to kMost keys, 0 for no token. The `given` ones among them have their place there as their rank,
+  // ascending; it becomes the number of equal keys that were counted so far.
+  void Count(std::span<const uint32_t> keys, std::span<Wanted> given) {
+    uint32_t buckets[kMost];
+    uint32_t close[kMost];  // the keys that share a bucket with a given one
+    for (size_t i = 0; i < keys.size(); ++i) buckets[i] = BucketOf(keys[i]);
+    size_t count = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      ++others_[buckets[i]];
+      close[count] = uint32_t(i);
+      count += is_given_[buckets[i]];
+    }
+    auto next = given.begin();
+    for (const uint32_t i : std::span(close, count)) {
+      const uint32_t number = ++counts_[CellOf(keys[i], buckets[i])];
+      for (; next != given.end() && next->rank == i; ++next) next->rank = number;
     }
   }
 
-  // Returns a count for each i from 0 to the number of given candidates: how many of `candidates` lie in [given i - 1,
-  // given i). Uses `memory`.
-  std::vector<uint32_t> Count(std::span<const Candidate> candidates, Array<Candidate>* memory) const {
-    std::vector<uint32_t> counts(sorted_.size() + 1);
-    // Candidates that share a bucket with a given one.
-    Candidate* const close = memory->Reserve(candidates.size() + 1);
-    size_t close_count = 0;
-    uint32_t buckets[kBlock];
-    for (size_t from = 0; from < candidates.size(); from += kBlock) {
-      const std::span<const Candidate> block = candidates.subspan(from, std::min(kBlock, candidates.size() - from));
-      for (size_t i = 0; i < block.size(); ++i) buckets[i] = BucketOf(block[i]);
-      for (size_t i = 0; i < block.size(); ++i) {
-        const uint32_t start = starts_[buckets[i]];
-        const uint32_t is_close = start != starts_[buckets[i] + 1];
-        counts[start] += 1 - is_close;
-        close[close_count] = block[i];
-        close_count += is_close;
-      }
+  // Adds to each rank the number of tokens with a larger key.
+  void AddLarger(std::span<Wanted> given) {
+    for (size_t bucket = 0; bucket < others_.size(); ++bucket) {
+      if (!is_given_[bucket]) counts_[2 * starts_[bucket]] += others_[bucket];
     }
-    for (const Candidate& candidate : std::span(close, close_count)) {
-      const uint32_t bucket = BucketOf(candidate);
-      const auto end = sorted_.begin() + starts_[bucket + 1];
-      ++counts[size_t(std::upper_bound(sorted_.begin() + starts_[bucket], end, candidate) - sorted_.begin())];
+    uint32_t larger = 0;
+    for (size_t cell = counts_.size(); cell-- > 0;) counts_[cell] = larger += counts_[cell];
+    for (Wanted& wanted : given) {
+      wanted.rank += counts_[CellOf(wanted.token.key(), BucketOf(wanted.token.key())) + 1];
     }
-    return counts;
   }
 
  private:
-  static constexpr size_t kBucketsForEach = 16;  // given candidate
-  static constexpr size_t kBlock = 256;
+  static constexpr size_t kBucketsForEach = 16;  // given key
 
   // Without branches, which no processor could foresee.
-  static float LogitOf(Candidate candidate) {
-    const uint32_t key = candidate.key();
+  static float LogitOf(uint32_t key) {
     return std::bit_cast<float>(key ^ (~uint32_t(int32_t(key) >> 31) | 0x80000000u));
   }
 
-  // Never falls from a candidate to a greater one, since rounding never changes an order.
-  uint32_t BucketOf(Candidate candidate) const {
-    const float bucket = (LogitOf(candidate) - lowest_) * scale_;
-    return uint32_t(int32_t(std::min(std::max(bucket, 0.0f), last_)));
+  // Never falls from a key to a larger one, since rounding never changes an order. 0 for the key 0, which gives a NaN.
+  uint32_t BucketOf(uint32_t key) const {
+    const float bucket = (LogitOf(key) - lowest_) * scale_;
+    return uint32_t(int32_t(std::min(std::max(0.0f, bucket), last_)));
   }
 
-  std::span<const Candidate> sorted_;
+  // Returns 2 i + 1 for the given key i, 2 i for keys below it and above the one before it.
+  uint32_t CellOf(uint32_t key, uint32_t bucket) const {
+    uint32_t at = starts_[bucket];
+    at += keys_[at] < key;
+    if (keys_[at] < key) [[unlikely]] {
+      at = uint32_t(std::lower_bound(keys_.begin() + at, keys_.begin() + starts_[bucket + 1], key) - keys_.begin());
+    }
+    return 2 * at + (keys_[at] == key);
+  }
+
+  std::vector<uint32_t> keys_;  // ascending, with an end that is above all keys
   float lowest_ = 0;
   float scale_ = 0;
-  float last_ = 0;                // the last bucket
-  std::vector<uint32_t> starts_;  // by bucket, the index of the first candidate of it or of a later one
+  float last_ = 0;                 // the last bucket
+  std::vector<uint8_t> is_given_;  // by bucket, 1 if a given key lies in it
+  std::vector<uint32_t> others_;   // by bucket, the number of tokens, unless a given key lies in it
+  std::vector<uint32_t> starts_;   // by bucket, the index of the first given key of it or of a later one
+  std::vector<uint32_t> counts_;   // by cell
 };
 
-// Counts the ranks of all `tokens`.
+// Finds the ranks of tokens of the row in one pass over the groups that have one or a larger token.
+void CountRanks(const Kernels& kernels, const RowView& row, std::span<Wanted> given, Scratch* scratch) {
+  constexpr uint32_t kGroupsAtOnce = KeyCounter::kMost / law::kGroupSize;
+  KeyCounter counter(given);
+  std::ranges::sort(given, {}, [](const Wanted& wanted) { return wanted.token.token(); });
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, counter.lowest_key(), groups);
+  uint32_t keys[KeyCounter::kMost];
+  std::span<Wanted> left = given;
+  auto edited = row.edited.begin();
+  for (uint32_t first = 0; first < count; first += kGroupsAtOnce) {
+    const uint32_t some = std::min(kGroupsAtOnce, count - first);
+    kernels.SentKeys(row, groups + first, some, keys);
+    size_t given_here = 0;
+    for (uint32_t i = 0; i < some; ++i) {
+      const uint32_t first_token = groups[first + i] * law::kGroupSize;
+      const auto place = [&](uint32_t token) { return i * law::kGroupSize + token - first_token; };
+      for (; edited != row.edited.end() && edited->token() < first_token + law::kGroupSize; ++edited) {
+        if (edited->token() >= first_token) keys[place(edited->token())] = edited->key();
+      }
+      for (; given_here < left.size() && left[given_here].token.token() < first_token + law::kGroupSize; ++given_here) {
+        left[given_here].rank = place(left[given_here].token.token());
+      }
+    }
+    counter.Count({keys, some * law::kGroupSize}, left.first(given_here));
+    left = left.subspan(given_here);
+  }
+  counter.AddLarger(given);
+}
+
+// Finds the places of all `tokens`.
 void FillPlaces(const Kernels& kernels, const RowView& row, const Kept& kept, std::span<const Candidate> tokens,
                 Scratch* scratch, std::vector<TokenPlace>* places) {
+  constexpr size_t kFew = 24;  // ranks of more tokens than these are counted together
   places->assign(tokens.size(), {law::kMaskedBits, 0});
-  std::vector<std::pair<Candidate, uint32_t>> known;  // with their indices, last in order first
+  std::vector<Wanted> known;
   for (uint32_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i].key() != 0 && kept.Has(tokens[i])) known.emplace_back(tokens[i], i);
+    if (tokens[i].key() != 0 && kept.Has(tokens[i])) known.push_back({tokens[i], i});
   }
-  if (known.empty()) return;
-  if (known.size() <= kFewRanks) {
-    for (const auto& [token, i] : known) {
-      const Candidate last = token;
-      const uint32_t rank = kept.listed.empty()
-                                ? NumberOfTokens(kernels, row, last, scratch)
-                                : uint32_t(std::ranges::count_if(kept.listed, [&](Candidate c) { return c >= last; }));
-      (*places)[i] = {law::KeyBits(last.key()), rank};
+  const bool are_few = known.size() <= kFew;
+  if (!are_few && kept.listed.empty()) {
+    CountRanks(kernels, row, known, scratch);
+  } else if (!are_few) {
+    std::ranges::sort(kept.listed, std::greater<>());
+  }
+  for (Wanted& wanted : known) {
+    const Candidate token = wanted.token;
+    if (!kept.listed.empty()) {
+      wanted.rank =
+          uint32_t(are_few ? std::ranges::count_if(kept.listed, [&](Candidate c) { return c >= token; })
+                           : std::ranges::upper_bound(kept.listed, token, std::greater<>()) - kept.listed.begin());
+    } else if (are_few) {
+      wanted.rank = NumberOfTokens(kernels, row, token, scratch);
     }
-    return;
-  }
-  std::sort(known.begin(), known.end());
-  std::vector<Candidate> sorted;
-  for (const auto& entry : known) sorted.push_back(entry.first);
-  // passed[i]: the number of tokens in [known token i - 1, known token i).
-  const std::vector<uint32_t> passed =
-      PlaceTable(sorted).Count(AllKept(kernels, row, kept, scratch), &scratch->leading);
-  uint32_t rank = 0;
-  for (size_t i = known.size(); i > 0; --i) {
-    const auto& [token, index] = known[i - 1];
-    rank += passed[i];
-    (*places)[index] = {law::KeyBits(token.key()), rank};
+    (*places)[wanted.index] = {law::KeyBits(token.key()), wanted.rank};
   }
 }
 

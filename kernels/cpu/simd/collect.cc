@@ -119,14 +119,38 @@ uint32_t CollectTokens(const RowView& row, const uint32_t* groups, uint32_t coun
 }
 
 uint32_t CountTokens(const RowView& row, const uint32_t* groups, uint32_t count, Candidate last) {
+  const D32 d;
+  const VF32 with_ties = hn::Set(DF32(), SentFrom(last.key()));
+  const VF32 without_ties = hn::Set(DF32(), SentFrom(last.key() + 1));
+  const uint32_t last_group = last.token() / law::kGroupSize;
   return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
-    uint32_t counted = 0;
+    V32 minus = hn::Zero(d);
     for (uint32_t i = 0; i < count; ++i) {
-      ForKeysOfGroup<kType>(row, groups[i], [&](uint32_t offset, V32 keys) HWY_ATTR {
-        counted += uint32_t(hn::CountTrue(D32(), NotAfter(keys, groups[i] * law::kGroupSize + offset, last)));
-      });
+      const uint32_t group = groups[i];
+      const std::byte* const elements = ElementsOfGroup(row, group);
+      const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[group];
+      const VF32 least = group < last_group ? with_ties : without_ties;
+      for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+        const VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
+        M32 is_counted = hn::RebindMask(d, hn::Ge(x, least));
+        if (HWY_UNLIKELY(group == last_group)) {
+          const uint32_t ties = HWY_MAX(last.token() % law::kGroupSize + 1, offset) - offset;
+          is_counted = hn::Or(is_counted, hn::And(hn::FirstN(d, ties), hn::RebindMask(d, hn::Ge(x, with_ties))));
+        }
+        if (sent != ~uint64_t{0}) is_counted = hn::And(is_counted, MaskOf(uint32_t(sent >> offset)));
+        minus = hn::Add(minus, hn::VecFromMask(d, is_counted));
+      }
     }
-    return counted;
+    return uint32_t(0 - hn::GetLane(hn::SumOfLanes(d, minus)));
+  });
+}
+
+void SentKeys(const RowView& row, const uint32_t* groups, uint32_t count, uint32_t* keys) {
+  WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    for (uint32_t i = 0; i < count; ++i, keys += law::kGroupSize) {
+      ForKeysOfGroup<kType>(row, groups[i],
+                            [&](uint32_t offset, V32 some) HWY_ATTR { hn::StoreU(some, D32(), keys + offset); });
+    }
   });
 }
 
