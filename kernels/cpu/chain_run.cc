@@ -437,15 +437,37 @@ void Chain::KeepByFallOff(const law::StageWords& stage) {
 }
 
 void Chain::KeepBeforeCliff(const law::StageWords& stage) {
-  const std::span<Candidate> leading = FirstInOrder(law::FirstCount(stage), &scratch_->leading);
+  constexpr uint32_t kFew = 32;
+  const uint32_t all = law::FirstCount(stage);
   const law::Shape unit = law::UnitShape(shape_, FirstBits());
-  law::StageSums sums = law::NoSums();
-  for (uint32_t i = 1; i < leading.size(); ++i) {
-    const uint32_t depth = law::Depth(law::ShapedBits(law::KeyBits(leading[i].key()), unit), unit.scale);
-    sums.first = std::max(sums.first, law::DecayOf(i, depth - uint32_t(sums.second)));
-    sums.second = depth;
+  const auto depth_of = [&](uint32_t key) { return law::Depth(law::ShapedBits(law::KeyBits(key), unit), unit.scale); };
+  const auto tokens = [&](uint64_t decay, uint64_t range) {
+    return law::MinKTokens(decay, range, stage.a, unit.scale);
+  };
+  // Looks at a few first tokens. The depth of a key that all `all` tokens reach bounds the range, and with it the steps
+  // behind the few, whose divisors are larger. Where this leaves the number open, all are looked at.
+  const uint32_t reached = is_listed_ ? 0
+                                      : kernels_.LowerBoundOfNth(row_.reached, row_.groups, all, last_.key(),
+                                                                 scratch_->folded.Reserve(row_.groups));
+  for (const uint32_t looked : {reached > last_.key() ? kFew : all, all}) {
+    const std::span<Candidate> leading = FirstInOrder(looked, &scratch_->leading);
+    law::StageSums sums = law::NoSums();
+    for (uint32_t i = 1; i < leading.size(); ++i) {
+      const uint32_t depth = depth_of(leading[i].key());
+      sums.first = std::max(sums.first, law::DecayOf(i, depth - uint32_t(sums.second)));
+      sums.second = depth;
+    }
+    const uint32_t count = tokens(sums.first, sums.second);
+    if (looked < all) {
+      const uint32_t range = depth_of(reached);
+      const uint64_t most = law::DecayOf(looked, range - uint32_t(sums.second));
+      if (most >= sums.first || tokens(sums.first, range) != count || count > looked) continue;
+    }
+    list_ = {scratch_->kept.Reserve(leading.size()), std::min<size_t>(count, leading.size())};
+    std::ranges::copy(leading.first(list_.size()), list_.begin());
+    is_listed_ = true;
+    return;
   }
-  KeepFirst(law::MinKTokens(sums.first, sums.second, stage.a, unit.scale));
 }
 
 uint64_t Chain::NextState(Candidate token) const {
