@@ -49,8 +49,9 @@ void Fill(Shape shape, uint64_t seed, std::vector<float>* row) {
   const float spread = shape == Shape::kFlat ? 0.05f : 2.5f;
   for (float& x : *row) x = spread * normal(random);
   if (shape == Shape::kFlat) return;
+  const float first = shape == Shape::kSoft ? 14 : 20;
   for (int rank = 1; rank <= 300; ++rank)
-    (*row)[random() % size] = 20 - 1.5f * std::log(float(rank)) + 0.3f * normal(random);
+    (*row)[random() % size] = first - 1.5f * std::log(float(rank)) + 0.3f * normal(random);
   if (shape != Shape::kTies) return;
   for (float& x : *row) x = 0.5f * std::round(2 * x);
 }

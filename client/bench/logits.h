@@ -12,6 +12,7 @@ namespace sortition::bench {
 
 enum class Shape {
   kPeaked,     // a normal bulk, and 300 tokens above it with probabilities by a power law
+  kSoft,       // like kPeaked, but the 300 tokens are 6 lower: the bulk has about half of the mass
   kFlat,       // all tokens almost alike
   kTies,       // like kPeaked, on a grid of 0.5: most values occur at many tokens
   kOneAGroup,  // one token in each group of 64 consecutive ones shares the maximum, the others are out of reach

@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -36,8 +37,9 @@ using kernels::RowRequest;
 
 constexpr uint32_t kVocabulary = 128256;
 constexpr size_t kRows = 64;
-constexpr std::string_view kOnEveryTarget[] = {"token_f32",  "token_f32_penalties", "temperature_peaked", "api_top_p",
-                                               "token_bf16", "logprobs_f32",        "greedy_f32"};
+constexpr std::string_view kOnEveryTarget[] = {"token_f32",    "token_f32_penalties", "temperature_peaked",
+                                               "api_top_p",    "api_logprobs",        "token_bf16",
+                                               "logprobs_f32", "greedy_f32"};
 constexpr size_t kRowsInMemory = 320;  // 164 MB: more than caches hold
 
 enum class Baseline { kMax, kMaxBf16, kExpSum };
@@ -59,15 +61,13 @@ std::vector<Case> CasesOfBestTarget() {
   law::SamplingParameters repeating = UsualOptions();
   repeating.repetition_penalty = 1.1f;
   repeating.frequency_penalty = 0.2f;
-  return {
+  std::vector<Case> cases = {
       {.name = "token_f32", .options = UsualOptions()},
       {.name = "token_f32_flat", .options = UsualOptions(), .shape = Shape::kFlat},
       {.name = "token_f32_ties", .options = UsualOptions(), .shape = Shape::kTies},
       {.name = "token_f32_penalties", .options = repeating, .penalties = true},
       {.name = "temperature_peaked", .options = {.temperature = 0.8f}},
       {.name = "temperature_flat", .options = {.temperature = 0.8f}, .shape = Shape::kFlat},
-      {.name = "api_top_p", .options = {.temperature = 0.8f, .top_p = 0.95f}},
-      {.name = "api_top_p_flat", .options = {.temperature = 0.8f, .top_p = 0.95f}, .shape = Shape::kFlat},
       {.name = "token_bf16", .options = UsualOptions(), .dtype = DType::kBF16, .baseline = Baseline::kMaxBf16},
       {.name = "logprobs_f32", .options = UsualOptions(), .baseline = Baseline::kExpSum, .raw_logprob = true},
       {.name = "logprobs_f32_named_20",
@@ -89,6 +89,22 @@ std::vector<Case> CasesOfBestTarget() {
       {.name = "greedy_f32", .options = {.temperature = 0}},
       {.name = "worst_row", .options = {.temperature = 0.8f}, .shape = Shape::kOneAGroup},
   };
+  // Adds what most callers of an interface like OpenAI's send.
+  const law::SamplingParameters usual = {.temperature = 0.8f, .top_p = 0.95f};
+  for (const auto& [suffix, shape] :
+       {std::pair("", Shape::kPeaked), {"_soft", Shape::kSoft}, {"_flat", Shape::kFlat}}) {
+    const auto add = [&](std::string name, const law::SamplingParameters& options, bool raw_logprob) {
+      cases.push_back({.name = name + suffix,
+                       .options = options,
+                       .shape = shape,
+                       .baseline = Baseline::kExpSum,
+                       .raw_logprob = raw_logprob});
+    };
+    add("api_plain", {.temperature = 1}, false);
+    add("api_top_p", usual, false);
+    add("api_logprobs", usual, true);
+  }
+  return cases;
 }
 
 // All cases on the best target. On the other targets, except the one without vectors, only the cases in kOnEveryTarget,

@@ -50,7 +50,7 @@ TEST(BenchRows, HalfRowsAreTheNearestToFloatRows) {
 }
 
 TEST(BenchRows, RowsOfAShapeDiffer) {
-  for (const Shape shape : {Shape::kPeaked, Shape::kFlat, Shape::kTies, Shape::kOneAGroup}) {
+  for (const Shape shape : {Shape::kPeaked, Shape::kSoft, Shape::kFlat, Shape::kTies, Shape::kOneAGroup}) {
     const Logits logits(shape, kernels::DType::kBF16, 2, kVocabulary);
     EXPECT_NE(std::memcmp(logits.row(0), logits.row(1), logits.row_bytes()), 0);
   }
