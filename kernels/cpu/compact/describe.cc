@@ -48,15 +48,14 @@ class KeyCounter {
     const float span = LogitOf(keys_[keys_.size() - 1 - outliers]) - lowest_;
     last_ = float(buckets - 1);
     scale_ = span > 0 ? last_ / span : 0;
-    starts_.resize(buckets + 1);
     is_given_.resize(buckets);
     others_.resize(buckets);
-    size_t at = 0;
-    for (uint32_t bucket = 0; bucket <= buckets; ++bucket) {
-      while (at < keys_.size() && BucketOf(keys_[at]) < bucket) ++at;
-      starts_[bucket] = uint32_t(at);
-      if (bucket > 0) is_given_[bucket - 1] = starts_[bucket - 1] != starts_[bucket];
+    for (uint32_t at = 0; at < keys_.size(); ++at) {
+      const uint32_t bucket = BucketOf(keys_[at]);
+      starts_.resize(bucket + 1, at);
+      is_given_[bucket] = 1;
     }
+    starts_.resize(buckets + 1, uint32_t(keys_.size()));
     keys_.push_back(~0u);
     counts_.resize(2 * keys_.size());
   }
