@@ -66,8 +66,8 @@ void StreamSequences::AddOpenWork(const v1::OpenSequence& open) {
 }
 
 std::optional<Refusal> StreamSequences::TakePiece() {
-  auto refusal = TakeHistoryPiece();
-  if (refusal || open_->taken == open_->tokens.size()) {
+  auto refusal = open_->whole == nullptr ? TakeHistoryPiece() : FinishHistory();
+  if (refusal || (open_->taken == open_->tokens.size() && open_->whole == nullptr)) {
     memory_.Shrink(open_->bytes);
     open_.reset();
   }
@@ -96,7 +96,21 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
     engine_.observer().Count(Counter::kReplays, 1);
     engine_.observer().Count(Counter::kReplayedTokens, history->length());
   }
-  return FinishOpen(request, history->Finish(request.spec));
+  open.whole = std::move(history);
+  return FinishHistory();
+}
+
+std::optional<Refusal> StreamSequences::FinishHistory() {
+  OpenInPieces& open = *open_;
+  if (!open.whole->Prepare(*open.request.spec)) {
+    memory_.Shrink(std::exchange(open.bytes, 0));  // the table takes account of the state
+    return FinishOpen(open.request, std::exchange(open.whole, nullptr)->Finish(open.request.spec));
+  }
+  stream_->pause += absl::Nanoseconds(price::kFoundEdit * Text::Builder::kPieceEdits);
+  const uint64_t bytes = open.tokens.capacity() * sizeof(open.tokens[0]) + open.whole->bytes();
+  auto refusal = memory_.Resize(open.bytes, bytes, "open.history");
+  if (!refusal) open.bytes = bytes;
+  return refusal;
 }
 
 std::optional<Refusal> StreamSequences::FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state) {

@@ -60,10 +60,13 @@ class StreamSequences {
     std::vector<uint32_t> tokens;  // of the message
     bool continues = false;        // in another message
     size_t taken = 0;
-    uint64_t bytes = 0;  // as accounted
+    uint64_t bytes = 0;                              // as accounted
+    std::unique_ptr<Text::Builder> whole = nullptr;  // the history, once it is complete
   };
 
   std::optional<Refusal> TakeHistoryPiece();
+  // Opens the sequence of the complete history, or does a piece of the work for it.
+  std::optional<Refusal> FinishHistory();
   // Adds the work of its parameters to the ledger.
   void AddOpenWork(const v1::OpenSequence& open);
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state);

@@ -82,14 +82,26 @@ void Text::Builder::Add(std::span<const uint32_t> tokens) {
 
 uint64_t Text::Builder::bytes() const {
   return sizeof(*this) + spec_->bytes() + log_.bytes() + phases_.bytes() + (index_ ? index_->bytes() : 0) +
-         counter_.bytes();
+         counter_.bytes() + (counts_ ? counts_->bytes() : 0);
+}
+
+bool Text::Builder::Prepare(const SequenceSpec& spec) {
+  constexpr uint32_t kStep = 64 * TokenCounter::kPageTokens;
+  static_assert(PenaltyCounts::kEnd % kStep == 0);
+  if (counts_ == nullptr) counts_ = std::make_shared<PenaltyCounts>(spec, counter_.size());
+  const size_t most = counts_->size() + kPieceEdits;
+  for (; counted_to_ < PenaltyCounts::kEnd && counts_->size() < most; counted_to_ += kStep) {
+    counts_->Extend(spec.history.scope, spec, counter_, counted_to_, counted_to_ + kStep);
+  }
+  return counted_to_ < PenaltyCounts::kEnd;
 }
 
 std::unique_ptr<Text> Text::Builder::Finish(std::shared_ptr<const SequenceSpec> spec) {
   SORTITION_CHECK(prompt_length_ <= log_.length());
-  auto counts = std::make_shared<PenaltyCounts>(spec->history.scope, *spec, counter_);
+  while (Prepare(*spec)) {
+  }
   return std::unique_ptr<Text>(new Text(std::move(spec), std::move(log_), prompt_length_, kept_history_,
-                                        std::move(counts), std::move(phases_), std::move(index_)));
+                                        std::move(counts_), std::move(phases_), std::move(index_)));
 }
 
 std::unique_ptr<Text> Text::Build(std::shared_ptr<const SequenceSpec> spec, std::span<const uint32_t> tokens,

@@ -50,6 +50,10 @@ class Text {
     // Requires prompt_length() <= length(). Called once. `spec` may differ from the builder's, but not in options that
     // look at the history, nor in that there are penalties.
     std::unique_ptr<Text> Finish(std::shared_ptr<const SequenceSpec> spec);
+    // Does a piece of the work of Finish, under its spec, once all tokens are added. Returns false if none is left.
+    bool Prepare(const SequenceSpec& spec);
+    // Counts the edits of a piece, which may have a few thousand more.
+    static constexpr size_t kPieceEdits = 1 << 16;
 
    private:
     const std::shared_ptr<const SequenceSpec> spec_;
@@ -58,6 +62,8 @@ class Text {
     const bool penalises_;
     TokenLog log_;
     TokenCounter counter_;
+    std::shared_ptr<PenaltyCounts> counts_;  // of tokens below counted_to_; null before Prepare
+    uint32_t counted_to_ = 0;
     PhaseTrack phases_;
     std::unique_ptr<HistoryIndex> index_;  // null if no option needs one
   };

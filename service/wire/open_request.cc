@@ -66,12 +66,12 @@ std::optional<Refusal> CheckNumbers(const SequenceSpec& spec, const Limits& limi
 std::optional<Refusal> CheckHistory(const HistoryAsk& ask, const SequenceSpec& spec, const Limits& limits,
                                     const std::string& path) {
   const uint64_t end = uint64_t{ask.offset} + ask.tokens.size();
+  const std::string field = path + ".tokens";
   const Bound most = Bounds(limits).max_history();
-  if (auto refusal = CheckCount(end, most, path + ".tokens")) return refusal;
+  if (auto refusal = CheckCount(end, most, field)) return refusal;
   if (auto refusal = CheckCount(ask.prompt_length, most, path + ".prompt_length")) return refusal;
   for (size_t i = 0; i < ask.tokens.size(); ++i) {
-    auto refusal = CheckToken(ask.tokens[i], spec.live_vocabulary, path + ".tokens", static_cast<int>(i));
-    if (refusal) return refusal;
+    if (auto refusal = CheckToken(ask.tokens[i], spec.live_vocabulary, field, static_cast<int>(i))) return refusal;
   }
   if (ask.is_whole && ask.prompt_length > end) {
     return Refusal{Reason::kOutOfRange, path + ".prompt_length", absl::StrCat("<= ", end),

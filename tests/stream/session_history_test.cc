@@ -112,6 +112,24 @@ TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   EXPECT_EQ(worker().sink().size(), 0u);
 }
 
+// So is the list of edits that follows from a history of many different tokens.
+TEST_F(SessionHistory, LongListOfEditsIsMadeInPieces) {
+  constexpr uint32_t kTokens = 200'000;
+  v1::OpenSequence whole = testing::MakeOpen("a", 1, kTokens);
+  whole.mutable_parameters()->set_frequency_penalty(0.5f);
+  for (uint32_t token = 0; token < kTokens; ++token) whole.mutable_history()->add_tokens(token);
+  const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
+  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  Session& session = worker().session();
+  session.BeginFrame(std::move(std::get<Frame>(frame)));
+  int pieces = 1;
+  for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
+  EXPECT_EQ(pieces, 28);  // 25 of the history, the last of which begins the list
+  const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
+  ASSERT_TRUE(opened);
+  ExpectOpened(opened->opened().state(), whole);
+}
+
 TEST_F(SessionHistory, RefusedLongHistoryHasOneAnswer) {
   limits_.max_history = 20'000;
   const v1::OpenSequence other = Long("b", 1, 100);

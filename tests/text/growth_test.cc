@@ -9,6 +9,7 @@
 
 #include "service/text/look_ahead.h"
 #include "service/text/text.h"
+#include "service/wire/open_request.h"
 
 namespace sortition::service::growth_test {
 namespace {
@@ -81,6 +82,46 @@ TEST(Growth, PiecesOfAnOpenTakeTheSameTime) {
     least_worst = std::min(least_worst, times.back());
   }
   EXPECT_LT(least_worst, 16 * median);
+}
+
+// The pieces in which the list of edits is made add up to all edits of a history, and no piece is long.
+TEST(Growth, ListOfAnOpenIsMadeInPieces) {
+  const auto spec = std::make_shared<SequenceSpec>(*PenaltySpec());
+  for (uint32_t token = 0; token < kManyTokens; token += 1000) {
+    spec->listed_edits.push_back({.token = token, .flags = kernels::LogitEdit::kBanned});
+  }
+  const std::vector<uint32_t> tokens = DifferentTokens(900'000, 50'000);
+  Text::Builder builder(spec, 0, 64);
+  builder.Add(tokens);
+  int pieces = 0;
+  double worst = 0;
+  const double all = Seconds([&] {
+    for (bool is_done = false; !is_done; ++pieces) {
+      worst = std::max(worst, Seconds([&] { is_done = !builder.Prepare(*spec); }));
+    }
+  });
+  EXPECT_EQ(pieces, 14);
+  EXPECT_LT(worst, all / 2);
+  const auto text = builder.Finish(spec);
+  const std::vector<kernels::LogitEdit>& edits = text->counts().edits();
+  ASSERT_EQ(edits.size(), 900'000u + 100);
+  for (size_t i = 0; i < edits.size(); ++i) {
+    const kernels::LogitEdit& edit = edits[i];
+    ASSERT_EQ(edit.token, i < 50 ? 1000 * i : i < 900'050 ? 49'950 + i : 950'000 + 1000 * (i - 900'050));
+    ASSERT_EQ((edit.flags & kernels::LogitEdit::kBanned) != 0, edit.token % 1000 == 0);
+    ASSERT_EQ(edit.penalty != 0, i >= 50 && i < 900'050);
+  }
+}
+
+// A history is checked faster than it is counted.
+TEST(Growth, TokensOfAnOpenAreCheckedInTime) {
+  const std::vector<uint32_t> tokens = DifferentTokens(kManyTokens);
+  const auto spec = PenaltySpec();
+  const HistoryAsk ask{tokens, 0, kManyTokens, true};
+  const double checked =
+      LeastSeconds([&] { EXPECT_FALSE(CheckHistory(ask, *spec, Limits(), "open.history").has_value()); });
+  const double counted = LeastSeconds([&] { Text::Builder(spec, 0, 64).Add(tokens); });
+  EXPECT_LT(checked, counted);
 }
 
 // A row that cuts thousands of tokens off and appends others moves the counts once.

@@ -60,6 +60,11 @@ void SumChanges(std::vector<CountChange>* changes) {
   changes->resize(kept);
 }
 
+PenaltyCounts::PenaltyCounts(const PhaseOptions& options, size_t counted) {
+  edits_.reserve(options.listed_edits.size() + counted);
+  counts_.reserve(edits_.capacity());
+}
+
 void PenaltyCounts::Apply(const PenaltyScope& scope, const PhaseOptions& options, std::vector<CountChange>* changes) {
   SumChanges(changes);
   const bool one_by_one = changes->size() <= 4;  // tokens come and go

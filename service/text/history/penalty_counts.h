@@ -1,6 +1,7 @@
 // Counts of tokens in the scope of penalties and the logit edits that follow from them, kept incrementally.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -39,10 +40,10 @@ class TokenCounter {
  public:
   // Lost occurrences have been counted before. O(1).
   void Count(const CountChange& change);
-  // Calls take(token, count) for each token that occurs, in order.
+  // Calls take(token, count) for each token from `from` on and below `to` that occurs, in order. Both begin a page.
   template <typename Take>
-  void ForEach(Take take) const {
-    for (size_t page = 0; page < pages_.size(); ++page) {
+  void ForEach(uint32_t from, uint32_t to, Take take) const {
+    for (size_t page = from / kPageTokens; page < std::min<size_t>(to / kPageTokens, pages_.size()); ++page) {
       for (size_t i = 0; pages_[page] && i < kPageTokens; ++i) {
         const TokenOccurrences& count = (*pages_[page])[i];
         if (count.all() != 0) take(static_cast<uint32_t>(page * kPageTokens + i), count);
@@ -52,8 +53,9 @@ class TokenCounter {
   size_t size() const { return size_; }
   uint64_t bytes() const;
 
+  static constexpr uint32_t kPageTokens = 64;
+
  private:
-  static constexpr size_t kPageTokens = 64;
   using Page = std::array<TokenOccurrences, kPageTokens>;
 
   std::vector<std::unique_ptr<Page>> pages_;  // null where no token has come
@@ -70,9 +72,20 @@ kernels::LogitEdit MakeEdit(const PenaltyScope& scope, const PhaseOptions& optio
 // and options.
 class PenaltyCounts {
  public:
+  static constexpr uint32_t kEnd = kernels::kMaxVocabulary + 1;  // above all tokens; begins a page of a TokenCounter
+
   // Takes counts of this scope: a TokenCounter's, or PenaltyCounts under other options. O(tokens).
   template <typename Counts>
-  PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const Counts& counted);
+  PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const Counts& counted)
+      : PenaltyCounts(options, counted.size()) {
+    Extend(scope, options, counted, 0, kEnd);
+  }
+  // Takes nothing yet. `counted`: tokens that will be counted.
+  PenaltyCounts(const PhaseOptions& options, size_t counted);
+  // Takes the tokens from `from` on and below `to` that are listed or counted. Those below `from` were taken before.
+  template <typename Counts>
+  void Extend(const PenaltyScope& scope, const PhaseOptions& options, const Counts& counted, uint32_t from,
+              uint32_t to);
 
   // Applies the changes and empties their list. O(changes * log tokens) if no token comes or goes, else O(tokens), too.
   void Apply(const PenaltyScope& scope, const PhaseOptions& options, std::vector<CountChange>* changes);
@@ -80,11 +93,13 @@ class PenaltyCounts {
   // Sorted by token; counts() is parallel, zero for tokens that are only listed.
   const std::vector<kernels::LogitEdit>& edits() const { return edits_; }
   const std::vector<TokenOccurrences>& counts() const { return counts_; }
-  // Calls take(token, count) for each token that occurs, in order.
+  // As a TokenCounter's.
   template <typename Take>
-  void ForEach(Take take) const {
-    for (size_t i = 0; i < counts_.size(); ++i) {
-      if (counts_[i].all() != 0) take(edits_[i].token, counts_[i]);
+  void ForEach(uint32_t from, uint32_t to, Take take) const {
+    const auto first = std::ranges::lower_bound(edits_, from, {}, &kernels::LogitEdit::token);
+    for (auto edit = first; edit != edits_.end() && edit->token < to; ++edit) {
+      const TokenOccurrences& count = counts_[static_cast<size_t>(edit - edits_.begin())];
+      if (count.all() != 0) take(edit->token, count);
     }
   }
   size_t size() const { return edits_.size(); }
@@ -101,20 +116,19 @@ class PenaltyCounts {
 };
 
 template <typename Counts>
-PenaltyCounts::PenaltyCounts(const PenaltyScope& scope, const PhaseOptions& options, const Counts& counted) {
-  edits_.reserve(options.listed_edits.size() + counted.size());
-  counts_.reserve(edits_.capacity());
-  auto listed = options.listed_edits.begin();
+void PenaltyCounts::Extend(const PenaltyScope& scope, const PhaseOptions& options, const Counts& counted, uint32_t from,
+                           uint32_t to) {
+  auto listed = std::ranges::lower_bound(options.listed_edits, from, {}, &kernels::LogitEdit::token);
   const auto push = [&](const kernels::LogitEdit& edit, TokenOccurrences count) {
     edits_.push_back(MakeEdit(scope, options, edit, count));
     counts_.push_back(count);
   };
-  counted.ForEach([&](uint32_t token, TokenOccurrences count) {
+  counted.ForEach(from, to, [&](uint32_t token, TokenOccurrences count) {
     for (; listed != options.listed_edits.end() && listed->token < token; ++listed) push(*listed, {});
     const bool is_listed = listed != options.listed_edits.end() && listed->token == token;
     push(is_listed ? *listed++ : kernels::LogitEdit{.token = token}, count);
   });
-  for (; listed != options.listed_edits.end(); ++listed) push(*listed, {});
+  for (; listed != options.listed_edits.end() && listed->token < to; ++listed) push(*listed, {});
 }
 
 }  // namespace sortition::service
