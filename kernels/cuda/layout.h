@@ -145,18 +145,25 @@ struct RowState {
   uint32_t raw_max_key = 0;
   uint32_t token = 0;
   uint32_t token_key = 0;
-  uint32_t floor = 0;  // the smallest key that min-p keeps
+  uint32_t floor = 0;       // the smallest key that min-p keeps
+  uint32_t top_p_step = 0;  // kStep; for tests
   // Sums of the second kernel.
   uint32_t raw_before = 0;  // tokens before the chosen one
-  uint32_t processed_before = 0;
   uint32_t processed_count = 0;
-  uint32_t unused = 0;
+  uint64_t processed_before = 0;  // likewise; with kPendingSample their weights
   uint64_t raw_sum = 0;
   uint64_t processed_sum = 0;
 };
 
+// RowState::top_p_step: what tells whether top-p alone keeps the race's winner, the cheapest first.
+inline constexpr uint32_t kStepGroups = 1;   // the weights of the groups that reach the winner
+inline constexpr uint32_t kStepMaxima = 2;   // and the other groups' largest weights
+inline constexpr uint32_t kStepLeading = 3;  // the weights of the leading groups, and the others' largest ones
+inline constexpr uint32_t kStepRow = 4;      // the row's weights, by the second kernel
+inline constexpr uint32_t kStepDropped = 8;  // added: the winner was not kept, and the race of a list came next
+
 // RowState::pending
-inline constexpr uint32_t kPendingSample = 1;  // the draw itself: top-p needs the row's sum first
+inline constexpr uint32_t kPendingSample = 1;  // the draw: top-p needs the row's sum. `token` is drawn if it is kept.
 inline constexpr uint32_t kPendingProcessed = 2;
 inline constexpr uint32_t kPendingRaw = 4;
 inline constexpr uint32_t kPendingChain = 8;  // all but the row's raw sum is left to the third

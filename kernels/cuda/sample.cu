@@ -1,12 +1,13 @@
 // The first two kernels. Several blocks read and weigh a row; the block that arrives last continues with it alone.
 //
 // The first kernel reads every row and samples all except those whose top-p needs the row's sum of weights. The second
-// is for rows that need such a sum; a batch without any ends after the first. Chained rows are left to the third
-// (chain.cu), except for the sum of a raw distribution. x counts a row's sections, y rows.
+// is for rows that need such a sum; a batch in which none may need one ends after the first. Chained rows are left to
+// the third (chain.cu), except for the sum of a raw distribution. x counts a row's sections, y rows.
 #include "kernels/cuda/answer.cuh"
 #include "kernels/cuda/describe.cuh"
 #include "kernels/cuda/race.cuh"
 #include "kernels/cuda/read.cuh"
+#include "kernels/cuda/top_p.cuh"
 #include "kernels/cuda/weigh.cuh"
 
 namespace sortition::kernels::cuda {
@@ -92,15 +93,23 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
 
   u32 pending = row.Has(kFlagRaw) ? kPendingRaw : 0;
   u32 floor = 1;
+  u32 top_p_step = 0;
   u64 winner = 0;
   if (row.Has(kFlagChained)) {
     pending |= kPendingChain;
   } else if (row.Has(kFlagGreedy)) {
     SampleGreedy(row, batch, view, max_key, &winner);
   } else {
-    floor = MinPFloor(input, max_key, ScaleOf(input, max_key));
+    const Scale scale = ScaleOf(input, max_key);
+    floor = MinPFloor(input, max_key, scale);
     if (input.top_k == 0 && input.top_p != 0) {
-      pending |= kPendingSample;
+      // The processed distribution needs the row's sum anyway.
+      top_p_step = row.Has(kFlagProcessed) ? kStepRow : DrawByBounds(row, view, max_key, floor, scale, &winner);
+      if (top_p_step == kStepRow) {
+        pending |= kPendingSample;
+      } else {
+        Answer(row, batch, TokenOfRank(winner));
+      }
     } else {
       pending |= SampleDrawn(row, batch, view, max_key, floor, &winner);
     }
@@ -113,12 +122,24 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
   row.state.token = TokenOfRank(winner);
   row.state.token_key = KeyOfRank(winner);
   row.state.floor = floor;
+  row.state.top_p_step = top_p_step;
 }
 
-// Draws from a row after its sum is known, and describes it. Returns the winner's rank.
-__device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, const Mass& all) {
+// Draws from a row after its sum is known, and describes it. Returns the winner's rank. `before`: the weights of the
+// tokens before the one that is drawn if top-p keeps it, where there is one.
+__device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, u64 sum, u64 before) {
   const Scale scale = ScaleOf(OnChip().input, row.state.max_key);
-  const Kept kept = TopPOfRow(row, view, all.sum, OnChip().input.top_p, RankOf(row.state.floor, kNone), scale);
+  const u32 top_p = OnChip().input.top_p;
+  const bool has_raced = row.state.token_key != 0;
+  if (has_raced && !Reaches(before, TopPThreshold(sum, top_p))) {
+    Answer(row, batch, row.state.token);
+    return RankOf(row.state.token_key, row.state.token);
+  }
+  const Kept kept = TopPOfRow(row, view, sum, top_p, RankOf(row.state.floor, kNone), scale);
+  if (has_raced && kept.listed == 0) {
+    MakeNoise(row, KeyOfDraw(OnChip().input), 0, row.groups);
+    __syncthreads();
+  }
   const u64 winner = Draw(row, view, kept, row.state.max_key, scale);
   Answer(row, batch, TokenOfRank(winner));
   if (!row.Has(kFlagProcessed)) return winner;
@@ -147,11 +168,11 @@ __device__ __noinline__ void FinishWeigh(const Row& row, const BatchView& batch)
   u32 token = state.token;
   u32 raw_rank = state.raw_before + 1;
   if ((state.pending & kPendingSample) != 0) {
-    token = TokenOfRank(SampleWeighed(row, batch, OpenView(row, false), all));
+    token = TokenOfRank(SampleWeighed(row, batch, OpenView(row, false), all.sum, state.processed_before));
     raw_rank = 0;
   } else if ((state.pending & kPendingProcessed) != 0) {
     const View view = OpenView(row, false);
-    DescribePrefix(row, view, RankOf(state.floor, kNone), all, state.processed_before + 1,
+    DescribePrefix(row, view, RankOf(state.floor, kNone), all, u32(state.processed_before) + 1,
                    RankOf(state.token_key, state.token), state.max_key);
   }
   if ((state.pending & kPendingRaw) != 0) DescribeRaw(row, state.raw_sum, raw_rank, token, state.raw_max_key);
@@ -171,10 +192,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionRead(BatchVie
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 4) SortitionWeigh(BatchView batch) {
+  if ((batch.states[blockIdx.y].pending & ~kPendingChain) == 0) return;
   OpenInput(batch);
   const Row row(batch, blockIdx.y);
   const u32 first = blockIdx.x * batch.section_groups;
-  if (first >= row.groups || (row.state.pending & ~kPendingChain) == 0) return;
+  if (first >= row.groups) return;
   WeighSection(row, first, min(first + batch.section_groups, row.groups));
   const u32 blocks = (row.groups + batch.section_groups - 1) / batch.section_groups;
   if (IsLastToArrive(&row.state.weigh_arrivals, blocks)) FinishWeigh(row, batch);

@@ -1,28 +1,33 @@
 // Sums of weights over whole rows that need them: of the raw distribution, and of the changed row after min-p.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/read.cuh"
 #include "kernels/cuda/weigher.cuh"
 
 namespace sortition::kernels::cuda {
 
-// One distribution of a row: the sum of its weights, the number of its tokens, and of those before the chosen one.
+// One distribution of a row: the sum of its weights, the number of its tokens, and of those before the chosen one; with
+// `sums_before` the weights of those in place of both numbers.
 struct Weighing {
   u32 floor;  // key: tokens below are left out
   Scale scale;
   u64 chosen;  // rank
+  bool sums_before;
   u64 sum = 0;
   u32 count = 0;
-  u32 before = 0;
+  u64 before = 0;
 
-  __device__ Weighing(u32 floor_key, const Scale& row_scale, u64 chosen_rank)
-      : floor(floor_key), scale(row_scale), chosen(chosen_rank) {}
+  __device__ Weighing(u32 floor_key, const Scale& row_scale, u64 chosen_rank, bool sums)
+      : floor(floor_key), scale(row_scale), chosen(chosen_rank), sums_before(sums) {}
 
   __device__ void Add(u32 key, u32 token) {
     if (key < floor) return;
-    sum += WeightOf(key, scale);
+    const u64 weight = WeightOf(key, scale);
+    sum += weight;
     ++count;
-    before += RankOf(key, token) > chosen;
+    if (RankOf(key, token) > chosen) before += sums_before ? weight : 1;
   }
 };
 
@@ -41,7 +46,7 @@ __device__ __noinline__ u32 CountLike(typename E::Quad quad, u32 shown, u32 end,
 }
 
 // Adds the tokens of groups [first_group, end_group) that show their sent logit. Every thread adds its own.
-template <typename E>
+template <typename E, bool kSumsBefore>
 __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, Weighing* weighing) {
   constexpr u32 kStep = kThreads * E::kPerQuad;
   // Copies, so that they stay in registers during the loop.
@@ -57,7 +62,7 @@ __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, We
   const float above_chosen = NumberFrom(chosen_key + 1);
   u64 sum = 0;
   u32 count = 0;
-  u32 before = 0;
+  std::conditional_t<kSumsBefore, u64, u32> before = 0;
 
   const u32 end = min(end_group * kGroupSize, vocabulary);
   u32 first = first_group * kGroupSize + Thread() * E::kPerQuad;
@@ -72,11 +77,19 @@ __device__ void AddGroups(u32 first_group, u32 end_group, const u32* visible, We
       const float sent = __uint_as_float(E::Bits(quad, i));
       const bool counts = sent >= floor && (shown >> i & 1) != 0;
       const float x = counts ? sent : __uint_as_float(kMaskedBits);
-      sum += weigher.WeightOfNumber(x, powers);
-      count += counts;
-      before += x >= least;
+      const u64 weight = weigher.WeightOfNumber(x, powers);
+      sum += weight;
+      if constexpr (kSumsBefore) {
+        before += x >= least ? weight : 0;
+      } else {
+        count += counts;
+        before += x >= least;
+      }
     }
-    if (chosen - first < E::kPerQuad) before += CountLike<E>(quad, shown, chosen - first, chosen_key);
+    if (chosen - first < E::kPerQuad) {
+      const u32 like = CountLike<E>(quad, shown, chosen - first, chosen_key);
+      before += kSumsBefore ? like * WeightOf(chosen_key, weighing->scale) : like;
+    }
   }
   weighing->sum += sum;
   weighing->count += count;
@@ -95,14 +108,15 @@ __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
   const RowState& state = row.state;
   const RowInput& input = OnChip().input;
   // The number of tokens before the drawn one is 0 until there is one.
-  const bool is_drawn = (state.pending & (kPendingSample | kPendingChain)) == 0;
-  const u64 chosen = is_drawn ? RankOf(state.token_key, state.token) : kBeforeAll;
+  const bool is_sample = (state.pending & kPendingSample) != 0;
+  const bool is_drawn = !is_sample && (state.pending & kPendingChain) == 0;
+  const u64 chosen = state.token_key != 0 ? RankOf(state.token_key, state.token) : kBeforeAll;
   const bool is_raw = (state.pending & kPendingRaw) != 0;
   const u64 raw_chosen =
       is_drawn && is_raw ? RankOf(Key(Canonical(SentBits(input, state.token))), state.token) : kBeforeAll;
-  return {is_raw, (state.pending & (kPendingSample | kPendingProcessed)) != 0,
-          Weighing(kLowestKey, UnitScale(is_raw ? state.raw_max_key : state.max_key), raw_chosen),
-          Weighing(state.floor, ScaleOf(input, state.max_key), chosen)};
+  return {is_raw, is_sample || (state.pending & kPendingProcessed) != 0,
+          Weighing(kLowestKey, UnitScale(is_raw ? state.raw_max_key : state.max_key), raw_chosen, false),
+          Weighing(state.floor, ScaleOf(input, state.max_key), chosen, is_sample)};
 }
 
 // Adds groups [first_group, end_group) of the row and, with the first, its edited tokens to the row's state.
@@ -113,8 +127,13 @@ __device__ __noinline__ void WeighSection(const Row& row, u32 first_group, u32 e
   __syncthreads();
   WithElements(input.dtype, [&](auto elements) {
     using E = decltype(elements);
-    if (weighing.is_raw) AddGroups<E>(first_group, end_group, nullptr, &weighing.raw);
-    if (weighing.is_processed) AddGroups<E>(first_group, end_group, row.visible(), &weighing.processed);
+    if (weighing.is_raw) AddGroups<E, false>(first_group, end_group, nullptr, &weighing.raw);
+    if (!weighing.is_processed) return;
+    if (weighing.processed.sums_before) {
+      AddGroups<E, true>(first_group, end_group, row.visible(), &weighing.processed);
+    } else {
+      AddGroups<E, false>(first_group, end_group, row.visible(), &weighing.processed);
+    }
   });
   if (first_group == 0 && weighing.is_processed) {
     for (u32 i = Thread(); i < input.edit_count; i += kThreads) {
@@ -123,14 +142,14 @@ __device__ __noinline__ void WeighSection(const Row& row, u32 first_group, u32 e
   }
   const u64 raw_sum = SumOfAll(weighing.raw.sum);
   const u64 processed_sum = SumOfAll(weighing.processed.sum);
-  const u32 raw_before = CountOfAll(weighing.raw.before);
-  const u32 processed_before = CountOfAll(weighing.processed.before);
+  const u32 raw_before = CountOfAll(u32(weighing.raw.before));
+  const u64 processed_before = SumOfAll(weighing.processed.before);
   const u32 processed_count = CountOfAll(weighing.processed.count);
   if (Thread() != 0) return;
   atomicAdd(reinterpret_cast<unsigned long long*>(&row.state.raw_sum), raw_sum);
   atomicAdd(reinterpret_cast<unsigned long long*>(&row.state.processed_sum), processed_sum);
   atomicAdd(&row.state.raw_before, raw_before);
-  atomicAdd(&row.state.processed_before, processed_before);
+  atomicAdd(reinterpret_cast<unsigned long long*>(&row.state.processed_before), processed_before);
   atomicAdd(&row.state.processed_count, processed_count);
 }
 

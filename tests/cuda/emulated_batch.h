@@ -60,13 +60,16 @@ class EmulatedBatch {
   }
 
   void Launch(uint32_t multiprocessors, uint64_t seed) {
-    const kernels::cuda::BatchView view =
-        chunk_.MakeView(Address(upload_), Address(work_), Address(download_), multiprocessors);
+    const kernels::cuda::BatchView view = View(multiprocessors);
     const uint32_t sections = chunk_.geometry(multiprocessors).sections;
     RunEmulated(CudaKernel::kRead, view, chunk_.rows(), sections, seed, &memory_);
     const uint32_t rows = chunk_.rows();
     if (chunk_.needed().weigh) RunEmulated(CudaKernel::kWeigh, view, rows, sections, seed + 1, &memory_);
     if (chunk_.needed().chain) RunEmulated(CudaKernel::kChain, view, rows, 1, seed + 2, &memory_);
+  }
+
+  kernels::cuda::BatchView View(uint32_t multiprocessors) {
+    return chunk_.MakeView(Address(upload_), Address(work_), Address(download_), multiprocessors);
   }
 
   std::vector<kernels::RowOutput> Answers() {
@@ -77,6 +80,10 @@ class EmulatedBatch {
 
   const kernels::cuda::RawOutput& output(uint32_t row) {
     return reinterpret_cast<const kernels::cuda::RawOutput*>(Aligned(download_))[row];
+  }
+  // The state that the kernels have left.
+  const kernels::cuda::RowState& state(uint32_t row) {
+    return reinterpret_cast<const kernels::cuda::RowState*>(Aligned(work_))[row];
   }
   const kernels::cuda::TopToken* raw_top(uint32_t row) { return Input(row).raw_top; }
   const kernels::cuda::TopToken* processed_top(uint32_t row) { return Input(row).processed_top; }

@@ -28,6 +28,7 @@ struct Case {
   std::string name;
   law::SamplingParameters parameters;
   bool logprob = false;
+  bench::Shape shape = bench::Shape::kPeaked;
 };
 
 // The instructions from a label to the last branch back to it.
@@ -129,7 +130,7 @@ class Table {
 void Run(const Case& what, bench::Report* report) {
   const uint32_t rows = absl::GetFlag(FLAGS_rows);
   const uint32_t vocabulary = absl::GetFlag(FLAGS_vocabulary);
-  const bench::Logits logits(bench::Shape::kPeaked, kernels::DType::kBF16, rows, vocabulary);
+  const bench::Logits logits(what.shape, kernels::DType::kBF16, rows, vocabulary);
   kernels::RowParameters parameters;
   law::Compile(what.parameters, &parameters);
   parameters.raw_logprob = what.logprob;
@@ -167,7 +168,10 @@ int main(int argc, char** argv) {
   sortition::bench::Report report("ptx_counts", "counts of the interpreter: a model of time, no measurement");
   const Case cases[] = {
       {"top_k_top_p", {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f}, false},
+      {"temperature", {.temperature = 1}, false},
       {"top_p", {.temperature = 1, .top_p = 0.95f}, false},
+      {"top_p_flat", {.temperature = 1, .top_p = 0.95f}, false, sortition::bench::Shape::kFlat},
+      {"top_p_logprob", {.temperature = 1, .top_p = 0.95f}, true},
       {"top_k_top_p_logprob", {.temperature = 0.7f, .top_k = 50, .top_p = 0.95f}, true},
       {"typical_p", {.temperature = 1, .typical_p = 0.9f}, false},
   };
