@@ -16,6 +16,7 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kLeading = 128;      // about the number of groups that typical-p reads first
+constexpr uint32_t kMostLooked = 2048;  // about the number beyond which it looks no further before the row is summed
 constexpr uint32_t kNearest = ~0u - 1;  // not ~0u: no rank may be the largest number
 
 // Masks in `*row` every token before `first`, which is live. `*row` is the changed row. Afterwards all that it refers
@@ -72,10 +73,24 @@ Chain::Chain(const Kernels& kernels, const RowRequest& request, const RowView& r
   scale_ = MakeRowScale(shape_, row_.max_key);
 }
 
-void Chain::Run() {
-  for (const Stage& stage : request_.parameters->chain) Apply(law::ToStageWords(stage));
+void Chain::Run(bool draws_alone) {
   const Stage& last = request_.parameters->chain.back();
+  for (const Stage& stage : request_.parameters->chain) {
+    const law::StageWords words = law::ToStageWords(stage);
+    draws_alone_ = draws_alone && &stage == &last && law::LeastCount(words) <= 1 && !law::CarriesState(words.kind);
+    Apply(words);
+  }
   if (law::StateNeedsSum(uint32_t(last.kind))) sum_ = SumOfKept();
+}
+
+bool Chain::Keeps(Candidate drawn) {
+  if (drawn.key() >= edge_.sure) return true;
+  const law::StageWords stage = law::ToStageWords(request_.parameters->chain.back());
+  is_listed_ = false;
+  last_ = kLastLive;
+  edge_ = EdgeBetween(stage, EndsOfSums(stage, SumStep::kRow, 0));
+  KeepFrom(edge_.possible);
+  return drawn.key() >= edge_.sure;
 }
 
 Kept Chain::kept() const {
@@ -102,7 +117,7 @@ void Chain::Cut(const law::StageWords& stage) {
     case law::kCutReshape:
       return Reshape(stage);
     case law::kCutWithin:
-      return KeepFrom(FloorWithin(law::BoundOf(stage, SumsOfKept(stage), request_.sampler_state)));
+      return KeepWithin(stage);
     case law::kCutDepth:
       return KeepDepth(stage);
     case law::kCutFirst:
@@ -137,23 +152,34 @@ void Chain::Rescale() {
   scale_ = MakeRowScale(shape_, row_.max_key);
 }
 
+namespace {
+
+MomentsWanted WantedBy(const law::StageWords& stage) {
+  switch (law::SumsOf(stage.kind)) {
+    case law::kSumMoments:
+      return MomentsWanted::kMoment;
+    case law::kSumCountedMoments:
+      return MomentsWanted::kMomentAndCount;
+    case law::kSumSquares:
+      return MomentsWanted::kSquare;
+    default:
+      return MomentsWanted::kSum;
+  }
+}
+
+law::StageSums ToSums(const Moments& moments) {
+  return {moments.count, moments.sum, moments.moment + moments.square};  // one of these at most is not 0
+}
+
+}  // namespace
+
 law::StageSums Chain::SumsOfKept(const law::StageWords& stage) const {
-  const auto sums = [&](MomentsWanted wanted) { return MomentsOfKept(wanted); };
   switch (law::SumsOf(stage.kind)) {
     case law::kSumWeights:
-      return {0, sums(MomentsWanted::kSum).sum, 0};
-    case law::kSumMoments: {
-      const Moments m = sums(MomentsWanted::kMoment);
-      return {0, m.sum, m.moment};
-    }
-    case law::kSumCountedMoments: {
-      const Moments m = sums(MomentsWanted::kMomentAndCount);
-      return {m.count, m.sum, m.moment};
-    }
-    case law::kSumSquares: {
-      const Moments m = sums(MomentsWanted::kSquare);
-      return {0, m.sum, m.square};
-    }
+    case law::kSumMoments:
+    case law::kSumCountedMoments:
+    case law::kSumSquares:
+      return ToSums(MomentsOfKept(WantedBy(stage)));
     default:
       return law::NoSums();
   }
@@ -165,20 +191,47 @@ Moments Chain::MomentsOfKept(MomentsWanted wanted) const {
     moments.count = uint32_t(list_.size());
     return moments;
   }
-  uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
   const bool counts = wanted == MomentsWanted::kMomentAndCount;
   const uint32_t floor = counts ? last_.key() : std::max(last_.key(), scale_.first_weighted_key);
-  const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, floor, groups);
-  Moments moments = kernels_.SumMoments(row_, groups, count, last_, scale_, wanted);
-  for (const Candidate& candidate : row_.edited) {
-    if (candidate < last_) continue;
-    const uint32_t t = DistanceOfKey(candidate.key(), scale_);
-    moments.sum += law::Weight(t);
-    if (counts || wanted == MomentsWanted::kMoment) moments.moment += law::Moment(t);
-    if (counts) ++moments.count;
-    if (wanted == MomentsWanted::kSquare) moments.square += law::SquaredWeight(t);
+  return SumMomentsFrom(kernels_, row_, floor, last_, scale_, wanted, scratch_);
+}
+
+Chain::Ends Chain::EndsOfSums(const law::StageWords& stage, SumStep step, uint32_t groups) {
+  step_ = step;
+  if (step == SumStep::kRow) {
+    const law::StageSums sums = SumsOfKept(stage);
+    return {sums, sums};
   }
-  return moments;
+  uint32_t* const folded = scratch_->folded.Reserve(row_.groups);
+  const uint32_t level = kernels_.LowerBoundOfNth(row_.maxima, row_.groups, std::max(1u, groups), 1, folded);
+  MomentBounds bounds = BoundMoments(kernels_, row_, level, scale_, WantedBy(stage), scratch_);
+  if (law::SumsOf(stage.kind) == law::kSumMoments) {
+    // No entropy is above 20 octaves (moments.inc), so no mean is. The law's functions have room for 21.
+    constexpr uint32_t kMostOctaves = 21u << 26;
+    const uint64_t most = (bounds.low.sum >> 28) * (kMostOctaves - law::SumOctaves(bounds.low.sum));
+    bounds.high.moment = std::min(bounds.high.moment, most);
+  }
+  law::StageSums small = ToSums(bounds.high);
+  law::StageSums large = ToSums(bounds.low);
+  std::swap(small.first, large.first);
+  return {small, large};
+}
+
+Chain::Edge Chain::EdgeBetween(const law::StageWords& stage, const Ends& ends) const {
+  const auto floor = [&](const law::StageSums& sums) {
+    return FloorWithin(law::BoundOf(stage, sums, request_.sampler_state));
+  };
+  const uint32_t small = floor(ends.small);
+  const uint32_t large = floor(ends.large);
+  return {std::min(small, large), std::max(small, large)};
+}
+
+bool Chain::HasTokens(const Edge& edge) {
+  constexpr uint32_t kFewGroups = 256;
+  if (edge.possible == edge.sure) return false;
+  uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
+  if (kernels_.SelectAtLeast(row_.maxima, row_.groups, edge.possible, groups) > kFewGroups) return true;
+  return !CollectBetween(kernels_, row_, edge.possible, edge.sure, scratch_, &scratch_->leading).empty();
 }
 
 void Chain::List() {
@@ -204,6 +257,19 @@ void Chain::KeepNotAfter(Candidate last) {
 }
 
 uint32_t Chain::FloorWithin(law::Bound bound) const { return FirstKeyWithin(bound, row_.max_key, scale_); }
+
+void Chain::KeepWithin(const law::StageWords& stage) {
+  if (HasBounds() && law::SumsOf(stage.kind) != law::kSumNothing) {
+    const Edge edge =
+        EdgeBetween(stage, EndsOfSums(stage, SumStep::kLeadingGroups, row_.groups / (draws_alone_ ? 32 : 4)));
+    if (draws_alone_) {
+      edge_ = edge;
+      return KeepFrom(edge.possible);
+    }
+    if (!HasTokens(edge)) return KeepFrom(edge.sure);
+  }
+  KeepFrom(EdgeBetween(stage, EndsOfSums(stage, SumStep::kRow, 0)).sure);
+}
 
 void Chain::KeepFirst(uint32_t count) {
   if (is_listed_) {
@@ -309,10 +375,18 @@ void Chain::KeepTerms(const law::StageWords& stage) {
 }
 
 void Chain::DropHead(const law::StageWords& stage) {
-  const law::StageSums sums = SumsOfKept(stage);
-  if (!law::HasHead(stage, sums)) return;
+  Ends ends;
+  Edge edge;
+  const auto decides = [&](SumStep step) {
+    ends = EndsOfSums(stage, step, row_.groups / 8);
+    if (law::HasHead(stage, ends.small) != law::HasHead(stage, ends.large)) return false;
+    if (law::HasHead(stage, ends.small)) edge = EdgeBetween(stage, ends);
+    return step == SumStep::kRow || !HasTokens(edge);
+  };
+  if (!HasBounds() || !decides(SumStep::kLeadingGroups)) decides(SumStep::kRow);
+  if (!law::HasHead(stage, ends.small)) return;
   // The tokens within the bound are the first ones; finds the last of them.
-  const uint32_t floor = FloorWithin(law::BoundOf(stage, sums, request_.sampler_state));
+  const uint32_t floor = edge.sure;
   if (is_listed_) {
     Candidate last = *std::ranges::max_element(list_);
     for (const Candidate& candidate : list_) {
@@ -342,10 +416,30 @@ void Chain::DropBefore(Candidate first) {
 }
 
 void Chain::KeepNearest(const law::StageWords& stage) {
-  const law::StageSums sums = SumsOfKept(stage);
-  const uint32_t mean = law::MeanDistance(sums.first, sums.second);
-  const law::Threshold threshold = law::ThresholdOf(stage, sums);
   const uint32_t least = law::LeastCount(stage);
+  const auto find = [&](SumStep step) -> std::optional<Nearest> {
+    const auto [small, large] = EndsOfSums(stage, step, row_.groups / 4);
+    // The farther a token before the mean the farther the mean, and the nearer one after it. So if the same tokens are
+    // nearest to two means, they are to all between; and of these sets none is smaller.
+    const law::Threshold lower = law::ThresholdOf(stage, small);
+    const law::Threshold upper = law::ThresholdOf(stage, large);
+    const uint32_t nearer = law::MeanDistance(large.first, large.second);
+    const uint32_t farther = law::MeanDistance(small.first, small.second);
+    const std::optional<Nearest> found = FindNearest(nearer, lower, upper, least);
+    if (nearer == farther || !found) return found;
+    const std::optional<Nearest> again = FindNearest(farther, lower, upper, least);
+    return again && again->first == found->first && again->last == found->last ? found : std::nullopt;
+  };
+  std::optional<Nearest> found;
+  if (HasBounds() && least <= 1) found = find(SumStep::kLeadingGroups);
+  if (!found) found = find(SumStep::kRow);
+  KeepFrom(FloorWithin(found->bound));
+  if (found->has_head) DropBefore(found->first);
+}
+
+std::optional<Chain::Nearest> Chain::FindNearest(uint32_t mean, law::Threshold lower, law::Threshold upper,
+                                                 uint32_t least) {
+  const bool is_exact = law::LeastSum(lower) == law::LeastSum(upper);
   // Lists ever more leading tokens until they include every token that is near enough to the mean. All others have a
   // distance of `edge` or more.
   std::span<Candidate> leading;
@@ -382,20 +476,24 @@ void Chain::KeepNearest(const law::StageWords& stage) {
         ++near;
       }
     }
-    if (!law::Reaches(sum, threshold) || (near < least && edge != law::kDead)) continue;
-    farthest = kernels_.LastReaching(nearest, weights, count, threshold);
+    if (!law::Reaches(sum, upper) || (near < least && edge != law::kDead)) {
+      if (!is_exact && (edge == law::kDead || number >= kMostLooked)) return std::nullopt;
+      continue;
+    }
+    farthest = kernels_.LastReaching(nearest, weights, count, upper);
+    if (!is_exact && kernels_.LastReaching(nearest, weights, count, lower).key() != farthest.key()) return std::nullopt;
     if (least > 1) farthest = std::min(farthest, kernels_.NthCandidate(nearest, count, std::min(least, near)));
     break;
   }
   const law::Window window = law::TypicalWindow(mean, kNearest - farthest.key());
-  Candidate first = {0};
-  Candidate head = {0};
+  Nearest found = {.first = {0}, .last = {~uint64_t{0}}, .has_head = false, .bound = window.bound};
   for (size_t i = 0; i < leading.size(); ++i) {
-    head = std::max(head, leading[i]);
-    if (!law::IsInHead(t[i], window)) first = std::max(first, leading[i]);
+    const bool is_in_head = law::IsInHead(t[i], window);
+    found.has_head |= is_in_head;
+    if (!is_in_head) found.first = std::max(found.first, leading[i]);
+    if (law::IsWithin(t[i], window.bound)) found.last = std::min(found.last, leading[i]);
   }
-  KeepFrom(FloorWithin(window.bound));
-  if (first != head) DropBefore(first);
+  return found;
 }
 
 const uint32_t* Chain::Distances(std::span<const Candidate> candidates) {

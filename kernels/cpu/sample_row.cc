@@ -246,15 +246,19 @@ void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowVie
 void SampleChained(const Kernels& kernels, const RowRequest& request, const RowView& changed, Scratch* scratch,
                    RowOutput* answer) {
   Chain chain(kernels, request, changed, scratch);
-  chain.Run();
+  chain.Run(request.task == RowTask::kDraw && !DescribesKept(request) && !request.parameters->kept_log_mass);
+  const auto sample = [&] {
+    SampleKept(kernels, request, chain.row(), chain.scale(), chain.kept(), scratch, answer);
+    return Changed(kernels, request, chain.row(), answer->token);
+  };
+  Candidate chosen = sample();
+  while (!chain.Keeps(chosen)) chosen = sample();
   const Kept kept = chain.kept();
-  SampleKept(kernels, request, chain.row(), chain.scale(), kept, scratch, answer);
   answer->temperature = chain.shape().dynamic;
   if (request.parameters->kept_log_mass) {
     const RowScale scale = TemperedScale(request, changed.max_key, *answer);
     answer->mass.kept = WeighKept(kernels, chain.row(), scale, kept, scratch);
   }
-  const Candidate chosen = Changed(kernels, request, chain.row(), answer->token);
   const bool is_kept = chosen.key() != 0 && kept.Has(chosen);
   answer->sampler_state = is_kept ? chain.NextState(chosen) : request.sampler_state;
   law::ShowProcessed(chain.shape(), answer);

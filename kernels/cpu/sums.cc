@@ -10,17 +10,30 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-// Returns the sum of the weights of the keys from `floor` on among key_of(group), for each group whose maximum is below
-// `level`.
+// Returns a candidate a group: key_of(group) where the group's maximum is below `level` and the key not below `floor`,
+// else 0.
 template <typename KeyOf>
-uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of,
-                        const RowScale& scale, Scratch* scratch) {
+const Candidate* ListKeysBelow(const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of, Scratch* scratch) {
   Candidate* const candidates = scratch->leading.Reserve(row.groups);
   for (uint32_t group = 0; group < row.groups; ++group) {
     const uint32_t key = key_of(group);
     candidates[group] = Candidate::Of(row.maxima[group] < level && key >= floor ? key : 0, 0);
   }
-  return kernels.WeighCandidates(candidates, row.groups, scale, scratch->weights.Reserve(row.groups));
+  return candidates;
+}
+
+// Returns the sum of their weights.
+template <typename KeyOf>
+uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of,
+                        const RowScale& scale, Scratch* scratch) {
+  return kernels.WeighCandidates(ListKeysBelow(row, level, floor, key_of, scratch), row.groups, scale,
+                                 scratch->weights.Reserve(row.groups));
+}
+
+// Returns `sum` with 64 times `rest` and `error` more, or no bound.
+uint64_t BoundWithRest(uint64_t sum, uint64_t rest, uint64_t error) {
+  const bool fits = rest <= (SumBounds::kNoBound - sum - error) / law::kGroupSize;
+  return fits ? sum + rest * law::kGroupSize + error : SumBounds::kNoBound;
 }
 
 // Returns what a near sum says of the sum over up to `tokens` tokens. The factors leave room for the roundings here.
@@ -148,6 +161,41 @@ SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidat
   }
   const uint32_t tokens = count * law::kGroupSize;
   return {BoundsOf(near.all, tokens).Plus(edited), BoundsOf(near.before, tokens).Plus(edited_before)};
+}
+
+Moments SumMomentsFrom(const Kernels& kernels, const RowView& row, uint32_t level, Candidate last,
+                       const RowScale& scale, MomentsWanted wanted, Scratch* scratch) {
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, level, groups);
+  Moments moments = kernels.SumMoments(row, groups, count, last, scale, wanted);
+  const bool counts = wanted == MomentsWanted::kMomentAndCount;
+  for (const Candidate& candidate : row.edited) {
+    if (candidate < last || row.maxima[candidate.token() / law::kGroupSize] < level) continue;
+    const uint32_t t = DistanceOfKey(candidate.key(), scale);
+    moments.sum += law::Weight(t);
+    if (counts || wanted == MomentsWanted::kMoment) moments.moment += law::Moment(t);
+    if (counts) ++moments.count;
+    if (wanted == MomentsWanted::kSquare) moments.square += law::SquaredWeight(t);
+  }
+  return moments;
+}
+
+MomentBounds BoundMoments(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
+                          MomentsWanted wanted, Scratch* scratch) {
+  constexpr uint32_t kMomentsFallFrom = 3u << 25;  // 1.5 octaves
+  const Moments low = SumMomentsFrom(kernels, row, level, kLastLive, scale, wanted, scratch);
+  const auto maximum = [&](uint32_t group) { return row.maxima[group]; };
+  const Moments rest =
+      kernels.SumMomentsOfCandidates(ListKeysBelow(row, level, 1, maximum, scratch), row.groups, scale, wanted);
+  MomentBounds bounds = {low, low};
+  bounds.high.sum = BoundWithRest(low.sum, rest.sum, 0);
+  bounds.high.square = BoundWithRest(low.square, rest.square, 0);
+  if (wanted == MomentsWanted::kMoment && level > law::kLowestKey) {
+    const bool falls = DistanceOfKey(level, scale) >= kMomentsFallFrom;
+    const uint64_t roundings = (rest.moment >> 14) + row.groups * law::kGroupSize;
+    bounds.high.moment = falls ? BoundWithRest(low.moment, rest.moment, roundings) : SumBounds::kNoBound;
+  }
+  return bounds;
 }
 
 uint32_t NumberOfTokens(const Kernels& kernels, const RowView& row, Candidate last, Scratch* scratch) {

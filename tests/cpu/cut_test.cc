@@ -1,0 +1,286 @@
+// Certified cuts: what a chain's stage keeps, decided from bounds on the sums that it needs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/chain_run.h"
+#include "kernels/cpu/edit.h"
+#include "kernels/cpu/race.h"
+#include "kernels/cpu/read.h"
+#include "kernels/cpu/sample_row.h"
+#include "kernels/cpu/select.h"
+#include "kernels/cpu/sums.h"
+#include "kernels/law/chain.h"
+#include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
+#include "kernels/law/reference_chain.h"
+#include "kernels/law/reference_row.h"
+#include "kernels/law/row_law.h"
+#include "tests/support/scale.h"
+
+namespace sortition::kernels::cpu::cut_test {
+namespace {
+
+// At this temperature a logit is an octave.
+constexpr float kOctave = 1.442695f;
+
+struct Sampler {
+  const char* name;
+  law::SamplingParameters options;
+};
+
+const Sampler kSamplers[] = {
+    {"epsilon", {.temperature = kOctave, .epsilon_cutoff = 1e-3f}},
+    {"epsilon of a few", {.temperature = 0.8f, .epsilon_cutoff = 3e-4f}},
+    {"eta", {.temperature = kOctave, .eta_cutoff = 1e-3f}},
+    {"top_a", {.temperature = 1, .top_a = 0.1f}},
+    {"p_less", {.temperature = kOctave, .p_less = true}},
+    {"xtc", {.temperature = kOctave, .xtc_probability = 1, .xtc_threshold = 0.1f}},
+    {"mirostat", {.temperature = 1, .mirostat = 2}},
+    {"typical", {.temperature = kOctave, .typical_p = 0.9f}},
+    {"typical of a few", {.temperature = 0.8f, .typical_p = 0.3f}},
+    {"epsilon, then top-p", {.temperature = 1, .top_p = 0.9f, .epsilon_cutoff = 1e-3f}},
+    {"epsilon of five", {.temperature = 1, .epsilon_cutoff = 0.1f, .min_keep = 5}},
+};
+
+class CutTest : public ::testing::Test {
+ protected:
+  // Lays `logits` as a row of `groups` groups. Each other token is far below 0.
+  void Lay(uint32_t groups, const std::vector<std::pair<uint32_t, float>>& logits) {
+    logits_.assign(size_t{groups} * law::kGroupSize, -200.0f);
+    for (const auto& [token, logit] : logits) logits_[token] = logit;
+  }
+
+  RowRequest Request() {
+    RowRequest request;
+    request.logits = logits_.data();
+    request.live_vocabulary = uint32_t(logits_.size());
+    request.parameters = &parameters_;
+    request.edits = edits_;
+    request.noise = {.seed = seed_, .position = 1, .stream = 0};
+    request.sampler_state = InitialSamplerState(parameters_.chain);
+    return request;
+  }
+
+  // Calls check(kernels, request, row, scratch) on each target.
+  template <typename Check>
+  void OnAllTargets(Check check) {
+    const RowRequest request = Request();
+    for (const Target* target : RunnableTargets()) {
+      SCOPED_TRACE(target->name);
+      Scratch scratch;
+      RowOutput answer;
+      RowView raw = LayRow(request, RowCopy(), &scratch);
+      ASSERT_TRUE(ReadRow(target->kernels, request, &scratch, &raw, &answer));
+      RowView row;
+      ASSERT_TRUE(ChangeRow(target->kernels, request, raw, &scratch, &row, &answer));
+      check(target->kernels, request, row, &scratch);
+    }
+  }
+
+  // All live tokens in order, after the edits.
+  std::vector<TokenBits> Order() {
+    const RowRequest request = Request();
+    std::vector<Candidate> tokens;
+    for (uint32_t id = 0; id < logits_.size(); ++id) {
+      const uint32_t sent = law::Canonical(std::bit_cast<uint32_t>(logits_[id]));
+      const uint32_t bits = edits_.empty() ? sent : law::ChangedBits(request, {id, sent});
+      if (bits != law::kMaskedBits) tokens.push_back(Candidate::Of(law::Key(bits), id));
+    }
+    std::ranges::sort(tokens, std::greater<>());
+    std::vector<TokenBits> order;
+    for (const Candidate& token : tokens) order.push_back({token.token(), law::KeyBits(token.key())});
+    return order;
+  }
+
+  // Runs the chain on all targets and compares what it keeps with the law. Expects that `by` decided the last cut.
+  void ExpectCut(SumStep by) {
+    law::ReferenceChain reference(Request(), Order(), std::nullopt);
+    ASSERT_FALSE(reference.Run());
+    std::vector<uint32_t> expected;
+    for (const TokenBits& token : reference.kept()) expected.push_back(token.token);
+    std::ranges::sort(expected);
+    OnAllTargets([&](const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch) {
+      Chain chain(kernels, request, row, scratch);
+      chain.Run(false);
+      const Candidate last = chain.kept().last;
+      std::vector<uint32_t> kept;
+      for (const Candidate& token : CollectNotAfter(kernels, chain.row(), last, scratch, &scratch->requested)) {
+        kept.push_back(token.token());
+      }
+      std::ranges::sort(kept);
+      EXPECT_EQ(kept, expected);
+      EXPECT_EQ(int(chain.step()), int(by));
+    });
+  }
+
+  // Races as SampleRow does, and returns the step that decided.
+  SumStep Race(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch) {
+    Chain chain(kernels, request, row, scratch);
+    chain.Run(true);
+    for (;;) {
+      const uint32_t token =
+          Draw(kernels, chain.row(), chain.scale(), chain.kept(), law::ToDrawKey(request.noise), std::nullopt, scratch);
+      const std::vector<TokenBits> order = Order();
+      const uint32_t bits = std::ranges::find(order, token, &TokenBits::token)->bits;
+      if (chain.Keeps(Candidate::Of(law::Key(bits), token))) return chain.step();
+    }
+  }
+
+  std::vector<float> logits_;
+  RowParameters parameters_;
+  std::vector<LogitEdit> edits_;
+  uint64_t seed_ = 1;
+};
+
+// 64 equal tokens in each of the other groups: the upper bounds of weights and squares are met. So a bound that is a
+// unit tighter fails.
+TEST_F(CutTest, BoundsOfMomentsHoldAndAreMet) {
+  law::Compile({.temperature = kOctave}, &parameters_);
+  const uint32_t level = law::Key(law::CanonicalBits(-2.5f));
+  const auto check = [&](bool is_met) {
+    OnAllTargets([&](const Kernels& kernels, const RowRequest&, const RowView& row, Scratch* scratch) {
+      const RowScale scale = MakeRowScale(parameters_, row.max_key);
+      Moments all;
+      for (const TokenBits& token : Order()) {
+        const uint32_t t = DistanceOfKey(law::Key(token.bits), scale);
+        all.sum += law::Weight(t);
+        all.moment += law::Moment(t);
+        all.square += law::SquaredWeight(t);
+      }
+      const MomentBounds sums = BoundMoments(kernels, row, level, scale, MomentsWanted::kSum, scratch);
+      EXPECT_LE(sums.low.sum, all.sum);
+      EXPECT_GE(sums.high.sum, all.sum);
+      const MomentBounds moments = BoundMoments(kernels, row, level, scale, MomentsWanted::kMoment, scratch);
+      EXPECT_LE(moments.low.moment, all.moment);
+      EXPECT_GE(moments.high.moment, all.moment);
+      const MomentBounds squares = BoundMoments(kernels, row, level, scale, MomentsWanted::kSquare, scratch);
+      EXPECT_LE(squares.low.square, all.square);
+      EXPECT_GE(squares.high.square, all.square);
+      if (!is_met) return;
+      EXPECT_EQ(sums.high.sum, all.sum);
+      EXPECT_EQ(squares.high.square, all.square);
+      EXPECT_LT(moments.high.moment - all.moment, all.moment >> 13);
+    });
+  };
+  logits_.assign(100 * law::kGroupSize, 0);
+  for (uint32_t id = 0; id < logits_.size(); ++id) logits_[id] = -0.03f * float(id / law::kGroupSize);
+  check(true);
+  std::mt19937_64 random(5);
+  for (uint64_t n = 0; n < sortition::testing::Scaled(100); ++n) {
+    for (float& logit : logits_) logit = -float(random() % 8000) / 1000;
+    edits_.clear();
+    for (uint32_t id = uint32_t(random() % 64); n % 2 == 0 && id < logits_.size(); id += 1 + uint32_t(random() % 200)) {
+      edits_.push_back({.token = id,
+                        .flags = random() % 4 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
+                        .penalty = law::CanonicalBits(-float(random() % 4))});
+    }
+    check(false);
+  }
+}
+
+// Near 0 a moment rises with the distance, so maxima bound nothing there.
+TEST_F(CutTest, MomentsNearTheFirstTokenHaveNoBound) {
+  law::Compile({.temperature = kOctave}, &parameters_);
+  logits_.assign(100 * law::kGroupSize, -1);
+  logits_[0] = 0;
+  OnAllTargets([&](const Kernels& kernels, const RowRequest&, const RowView& row, Scratch* scratch) {
+    const RowScale scale = MakeRowScale(parameters_, row.max_key);
+    for (const auto& [level, none] : {std::pair(-1.4f, true), std::pair(-1.6f, false)}) {
+      const uint32_t key = law::Key(law::CanonicalBits(level));
+      const MomentBounds bounds = BoundMoments(kernels, row, key, scale, MomentsWanted::kMoment, scratch);
+      EXPECT_EQ(bounds.high.moment == SumBounds::kNoBound, none) << level;
+    }
+  });
+}
+
+// The first tokens are 4 groups' alone, and the other groups weigh next to nothing.
+TEST_F(CutTest, LeadingGroupsDecideWherePeaked) {
+  for (const Sampler& sampler : kSamplers) {
+    if (sampler.options.min_keep != 0 || sampler.options.top_p != 1) continue;
+    SCOPED_TRACE(sampler.name);
+    law::Compile(sampler.options, &parameters_);
+    std::vector<std::pair<uint32_t, float>> logits;
+    for (uint32_t i = 0; i < 100; ++i) logits.push_back({i % 4 * 64 + i / 4, -0.3f * float(i)});
+    Lay(300, logits);
+    ExpectCut(SumStep::kLeadingGroups);
+  }
+}
+
+// The bounds of a full row are far apart, and tokens are everywhere.
+TEST_F(CutTest, RowDecidesWhereTokensAreEverywhere) {
+  std::mt19937_64 random(3);
+  for (const Sampler& sampler : kSamplers) {
+    if (sampler.options.min_keep != 0 || sampler.options.top_p != 1) continue;
+    SCOPED_TRACE(sampler.name);
+    law::Compile(sampler.options, &parameters_);
+    logits_.resize(100 * 64);
+    for (float& logit : logits_) logit = -float(random() % 16'000) / 1000;
+    logits_[77] = 4;
+    ExpectCut(SumStep::kRow);
+  }
+}
+
+// Rows and noise of many kinds: the answers are the reference's, and each step decides some draws and some cuts.
+TEST_F(CutTest, AnswersEqualTheReference) {
+  std::mt19937_64 random(7);
+  constexpr uint64_t kRows = 500;
+  const uint64_t rows = sortition::testing::Scaled(kRows);
+  std::array<std::array<uint64_t, 2>, std::size(kSamplers)> decided = {};
+  for (uint64_t n = 0; n < rows; ++n) {
+    const size_t which = n % std::size(kSamplers);
+    SCOPED_TRACE(::testing::Message() << n << " " << kSamplers[which].name);
+    logits_.resize(1 + random() % 20'000);
+    static constexpr float kSpreads[] = {0.001f, 0.3f, 1, 3};
+    const float spread = kSpreads[random() % 4];
+    std::normal_distribution<float> normal(0, spread);
+    for (float& logit : logits_) logit = normal(random);
+    for (uint64_t i = 0; n % 3 != 0 && i < 300; ++i) {
+      logits_[random() % logits_.size()] = 4 * spread + 3 - 1.5f * std::log(float(1 + i));
+    }
+    if (n % 7 == 0) {
+      for (float& logit : logits_) logit = std::round(4 * logit) / 4;
+    }
+    edits_.clear();
+    for (uint32_t id = uint32_t(random() % 64); n % 4 == 0 && id < logits_.size(); id += 1 + uint32_t(random() % 500)) {
+      edits_.push_back({.token = id,
+                        .flags = random() % 8 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
+                        .penalty = law::CanonicalBits(-float(random() % 4))});
+    }
+    law::Compile(kSamplers[which].options, &parameters_);
+    seed_ = random();
+    for (const bool is_counted : {false, true}) {
+      parameters_.kept_count = is_counted;
+      RowRequest request = Request();
+      const RowOutput expected = law::SampleRowReference(request);
+      if (n % 5 == 0) request.likely = expected.token;
+      for (const Target* target : RunnableTargets()) {
+        Scratch scratch;
+        RowOutput answer;
+        SampleRow(*target, request, &scratch, &answer);
+        ASSERT_EQ(answer, expected) << target->name << is_counted;
+      }
+    }
+    OnAllTargets([&](const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch) {
+      ++decided[which][size_t(Race(kernels, request, row, scratch))];
+    });
+    if (HasFailure()) return;
+  }
+  if (rows < kRows) return;
+  for (size_t which = 0; which < std::size(kSamplers); ++which) {
+    if (kSamplers[which].options.top_p != 1) continue;
+    for (const SumStep step : {SumStep::kLeadingGroups, SumStep::kRow}) {
+      EXPECT_GT(decided[which][size_t(step)], 0u) << kSamplers[which].name << " " << int(step);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sortition::kernels::cpu::cut_test
