@@ -136,16 +136,18 @@ bool NamesTokens(const RowRequest& request) { return request.task != RowTask::kD
 // True if the answer describes the kept tokens.
 bool DescribesKept(const RowRequest& request) {
   const RowParameters& parameters = *request.parameters;
-  return parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens || parameters.entropy ||
-         request.wants_race_place;
+  return parameters.processed_logprob || parameters.kept_count || parameters.kept_tokens || parameters.kept_log_mass ||
+         parameters.entropy || request.wants_race_place;
+}
+
+bool HasTopK(const RowRequest& request) {
+  return request.parameters->top_k != 0 && request.parameters->top_k < request.live_vocabulary;
 }
 
 // True if the row is drawn by temperature, min-p and top-p, and nothing but the token depends on what top-p keeps.
 bool DrawsByTopP(const RowRequest& request) {
-  const RowParameters& parameters = *request.parameters;
-  const bool has_top_k = parameters.top_k != 0 && parameters.top_k < request.live_vocabulary;
-  return parameters.top_p != 0 && !has_top_k && request.task == RowTask::kDraw && !DescribesKept(request) &&
-         !parameters.kept_log_mass;
+  return request.parameters->top_p != 0 && !HasTopK(request) && request.task == RowTask::kDraw &&
+         !DescribesKept(request);
 }
 
 // True if few groups are read: copying these takes less time than copying the whole row.
@@ -230,12 +232,37 @@ void SampleTopP(const Kernels& kernels, const RowRequest& request, const RowView
   }
 }
 
+// True if the row verifies a draft that passes by a bound of the kept tokens' sum: the sum over all tokens that min-p
+// keeps. Reads few groups.
+bool PassesByBounds(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
+                    Scratch* scratch) {
+  if (request.task != RowTask::kVerify || request.survival != RowRequest::kNoBlock || !request.rivals.empty())
+    return false;
+  const RowParameters& parameters = *request.parameters;
+  if (HasTopK(request) || row.IsOnlyListed() || DescribesKept(request)) return false;
+  const uint32_t floor = FloorOfMinP(parameters, row, scale);
+  const Candidate draft = Changed(kernels, request, row, request.given);
+  // Tries less than the sum first: the first token's weight, then lower bounds of all groups.
+  if (draft.key() < floor || !Passes(request, scale, draft, law::kUnitWeight)) return false;
+  const uint64_t least = BoundGroupsBelow(kernels, row, kNoCeiling, scale, scratch, floor).low;
+  if (!Passes(request, scale, draft, least)) return false;
+  constexpr uint64_t kWidest = law::kUnitWeight / 16;  // bounds that are further apart seldom decide
+  const LeadingSum part = SumLeadingGroups(kernels, row, floor, kWidest, 0.25, scale, scratch);
+  if (part.level == ~0u || !Passes(request, scale, draft, part.sum + part.rest.high)) return false;
+  return parameters.top_p == 0 || RuleByTopP(kernels, parameters.top_p, floor, draft, row, scale, scratch).is_kept;
+}
+
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,
                  RowOutput* answer) {
   const RowScale scale = MakeRowScale(*request.parameters, row.max_key);
   if (DrawsByTopP(request)) return SampleTopP(kernels, request, row, scale, scratch, answer);
-  if (request.task == RowTask::kScore && !DescribesKept(request) && !request.parameters->kept_log_mass) {
+  if (request.task == RowTask::kScore && !DescribesKept(request)) {
     answer->token = request.given;  // and what is asked for does not depend on filters
+    return;
+  }
+  if (PassesByBounds(kernels, request, row, scale, scratch)) {
+    answer->token = request.given;
+    answer->accepted = true;
     return;
   }
   const Kept kept = Filter(kernels, request, row, scale, scratch);

@@ -233,18 +233,21 @@ void VerifyRounds(const Kernels& kernels, const RowRequest& request, const RowVi
   SORTITION_CHECK(answer->token != RowRequest::kNoToken);
 }
 
+bool Passes(const RowRequest& request, const RowScale& scale, Candidate draft, uint64_t sum) {
+  const law::PhiloxWords words = law::NoiseWords(0, law::kVerifyTag, law::ToDrawKey(request.noise));
+  const uint64_t draft_weight = law::DraftWeight(law::DraftBits(request, request.given), sum);
+  return law::Accepts(law::WordOf(words, 1), WeightOf(draft, scale), draft_weight);
+}
+
 void Verify(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
             const Kept& kept, Candidate draft, Scratch* scratch, RowOutput* answer) {
-  const law::DrawKey key = law::ToDrawKey(request.noise);
-  const law::PhiloxWords words = law::NoiseWords(0, law::kVerifyTag, key);
   const uint64_t sum = SumOfKept(kernels, row, scale, kept, scratch);
-  if (draft.key() != 0 && kept.Has(draft)) {
-    const uint64_t draft_weight = law::DraftWeight(law::DraftBits(request, request.given), sum);
-    answer->accepted = law::Accepts(law::WordOf(words, 1), WeightOf(draft, scale), draft_weight);
-  }
+  answer->accepted = draft.key() != 0 && kept.Has(draft) && Passes(request, scale, draft, sum);
   answer->token = request.given;
   if (answer->accepted) return;
-  answer->token = DrawLeft(kernels, row, scale, kept, law::ResidualKey(words, key), ResidualOf(request, sum), scratch);
+  const law::DrawKey key = law::ToDrawKey(request.noise);
+  const law::DrawKey residual = law::ResidualKey(law::NoiseWords(0, law::kVerifyTag, key), key);
+  answer->token = DrawLeft(kernels, row, scale, kept, residual, ResidualOf(request, sum), scratch);
 }
 
 }  // namespace sortition::kernels::cpu

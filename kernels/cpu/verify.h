@@ -15,6 +15,10 @@ namespace sortition::kernels::cpu {
 // True if the request's draft distribution can be used; if not, `answer` says why. Reads a dense one once.
 bool CheckDraft(const Kernels& kernels, const RowRequest& request, RowOutput* answer);
 
+// True if `draft`, a kept token, passes the test where the kept tokens' weights sum to `sum`, and so where they sum to
+// less.
+bool Passes(const RowRequest& request, const RowScale& scale, Candidate draft, uint64_t sum);
+
 // Fills in the token of a row that verifies `draft`, which is the request's `given` with its key after the changes, 0
 // where it is masked. Sums the kept tokens' weights, and runs a race if the draft fails.
 void Verify(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,

@@ -478,6 +478,50 @@ TEST_F(TopPTest, SampleThatMisleadsCostsOneMoreSum) {
   }
 }
 
+// A draft that passes in a row with a light tail needs few groups. What bounds leave open is as the law says.
+TEST_F(TopPTest, DraftsPassByBoundsOrAsTheLawSays) {
+  constexpr uint32_t kGroups = 500;
+  uint64_t accepted_by_few = 0;
+  uint64_t accepted = 0;
+  uint64_t rejected = 0;
+  std::mt19937_64 random(9);
+  std::normal_distribution<float> normal(0, 2);
+  for (uint64_t n = 0; n < sortition::testing::Scaled(200); ++n) {
+    logits_.resize(kGroups * 64);
+    for (float& logit : logits_) logit = normal(random);
+    const float top = float(14 + random() % 10);
+    for (int rank = 1; rank < 50; ++rank) logits_[random() % logits_.size()] = top - 2 * std::log(float(rank));
+    allowed_.clear();
+    if (n % 4 == 3) Mask([&](uint32_t) { return random() % 8 == 0; });
+    law::Compile({.temperature = 1, .top_p = n % 3 == 0 ? 1 : 0.8f, .min_p = n % 5 == 0 ? 0.01f : 0}, &parameters_);
+    seed_ = random();
+    RowRequest request = Request();
+    const std::vector<Candidate> order = Order();
+    request.task = RowTask::kVerify;
+    request.given = order[std::min<size_t>(order.size() - 1, random() % 4 * (random() % 4))].token();
+    const uint32_t probability = std::bit_cast<uint32_t>(0.4f);
+    if (n % 2 == 0) {
+      request.draft = {.form = DraftDistribution::Form::kSparse,
+                       .sparse_tokens = {&request.given, 1},
+                       .sparse_bits = {&probability, 1}};
+    }
+    const RowOutput expected = law::SampleRowReference(request);
+    for (const Target* target : RunnableTargets()) {
+      const Target counting = CountingSums(*target);
+      Scratch scratch;
+      RowOutput answer;
+      SampleRow(counting, request, &scratch, &answer);
+      ASSERT_EQ(answer, expected) << target->name << " " << n;
+      accepted_by_few += answer.accepted && summed_groups < kGroups / 2;
+      accepted += answer.accepted;
+      rejected += !answer.accepted;
+    }
+  }
+  EXPECT_GT(accepted_by_few, 0u);
+  EXPECT_GT(accepted, accepted_by_few);
+  EXPECT_GT(rejected, 0u);
+}
+
 // The only sum is that of the raw logprob.
 TEST_F(TopPTest, ScoreOfRawLogprobIsNotFiltered) {
   logits_.assign(100 * 64, 0);
