@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -80,18 +81,24 @@ class CompactRun {
     if (row_.first.empty()) return RowRequiredReason::kRow;
     // Tokens that the changes move behind the last listed place are among the rest, at unknown places.
     const TokenBits last = row_.first.back();
-    std::erase_if(known.kept, [&](const TokenBits& token) { return Precedes(last, token); });
+    std::vector<TokenBits> behind;
+    std::ranges::copy_if(known.kept, std::back_inserter(behind), [&](auto& token) { return Precedes(last, token); });
+    known.kept.resize(known.kept.size() - behind.size());
     if (known.kept.empty()) return RowRequiredReason::kCut;
-    known.rest = Rest{last.bits, SumAfterChanges(row_.unit_sum, UnitTemperature(), known.kept[0]), {}};
+    const auto weights = [&](std::optional<u64> sum, const Temperature& temperature) -> RestWeights {
+      return {SumAfterChanges(sum, temperature, known.kept[0]), MostOfRest(sum, temperature, known.kept[0], behind)};
+    };
+    known.rest = Rest{
+        last.bits, request_.live_vocabulary - u32(known.kept.size()), weights(row_.unit_sum, UnitTemperature()), {}};
     if (const auto temperature = StatedTemperature(*request_.parameters)) {
-      known.rest->sum = SumAfterChanges(row_.sum, *temperature, known.kept[0]);
+      known.rest->own = weights(row_.sum, *temperature);
     }
     return RunFrom(std::move(known));
   }
 
   Result RunFrom(ListedRow known) const {
     known.raw.assign(row_.first.begin(), row_.first.end());
-    if (!row_.is_whole) known.raw_rest = Rest{0, row_.unit_sum, {}};
+    if (!row_.is_whole) known.raw_rest.emplace().unit.all = row_.unit_sum;
     if (request_.parameters->raw_logprob && known.raw.empty()) return RowRequiredReason::kRow;
     return RunListed(request_, known);
   }
@@ -189,6 +196,18 @@ class CompactRun {
       if (token == known_.end() || token->token != edit.token) continue;
       *sum += weight(ChangedBits(request_, *token)) - weight(token->bits);
     }
+    return sum;
+  }
+
+  // Returns an upper bound of the rest's weights after the changes, from the sum of all weights before them. `behind`:
+  // the known tokens of the rest, after the changes. Absent where the largest logit is another one.
+  std::optional<u64> MostOfRest(std::optional<u64> sum, const Temperature& temperature, TokenBits largest,
+                                const std::vector<TokenBits>& behind) const {
+    if (!sum || largest.bits != row_.first[0].bits) return {};
+    const Scale scale = ScaleOf(largest.bits, temperature);
+    const auto weight = [&](u32 bits) { return bits == kMaskedBits ? 0 : Weight(Distance(bits, scale)); };
+    for (const TokenBits& token : known_) *sum -= weight(token.bits);
+    for (const TokenBits& token : behind) *sum += weight(token.bits);
     return sum;
   }
 

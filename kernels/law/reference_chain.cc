@@ -43,14 +43,14 @@ std::optional<RowRequiredReason> ReferenceChain::Run() {
   return {};
 }
 
-std::optional<u64> SumWithRest(const RowParameters& parameters, const Temperature& temperature, const Rest& rest) {
+RestWeights WeightsOfRest(const RowParameters& parameters, const Temperature& temperature, const Rest& rest) {
   const auto is_it = [&](const Temperature& other) {
     return temperature.multiplier == other.multiplier && temperature.exponent == other.exponent &&
            temperature.window == other.window;
   };
-  if (is_it(UnitTemperature()) && rest.unit_sum) return rest.unit_sum;
+  if (is_it(UnitTemperature()) && (rest.unit.all || rest.unit.most)) return rest.unit;
   for (const StageWords& stage : StagesOf(parameters)) {
-    if (stage.kind == kStageTemperature && is_it({stage.a, i32(stage.b), stage.c})) return rest.sum;
+    if (stage.kind == kStageTemperature && is_it({stage.a, i32(stage.b), stage.c})) return rest.own;
   }
   return {};
 }
@@ -71,7 +71,7 @@ std::optional<RowRequiredReason> ReferenceChain::SumKept(const StageWords& stage
   if (rest_) {
     if (what != kSumWeights) return RowRequiredReason::kRow;
     if (shape_.is_curved || shape_.dynamic != 0) return RowRequiredReason::kSums;
-    const std::optional<u64> sum = SumWithRest(*request_.parameters, shape_.temperature, *rest_);
+    const std::optional<u64> sum = WeightsOfRest(*request_.parameters, shape_.temperature, *rest_).all;
     if (!sum) return RowRequiredReason::kSums;
     sums->first = *sum;
     return {};
@@ -101,7 +101,9 @@ std::optional<RowRequiredReason> ReferenceChain::Cut(const StageWords& stage) {
   if (CutOf(stage.kind) == kCutTerms) return KeepTerms(stage);
   if (CutOf(stage.kind) == kCutCliff) return KeepBeforeCliff(stage);
   StageSums sums;
-  if (const Undecided undecided = SumKept(stage, &sums)) return undecided;
+  if (const Undecided undecided = SumKept(stage, &sums)) {
+    return CutOf(stage.kind) == kCutMass ? KeepMassWithin(stage, undecided) : undecided;
+  }
   switch (CutOf(stage.kind)) {
     case kCutReshape:
       shape_ = Reshaped(stage, shape_, kept_[0].bits, sums, state);
@@ -160,6 +162,28 @@ std::optional<RowRequiredReason> ReferenceChain::KeepMass(Threshold threshold) {
     sum += WeightOf(kept_[count++]);
   }
   return KeepFirst(count);
+}
+
+u64 ReferenceChain::MostOfRest() const {
+  const u64 by_number = rest_->tokens * Weight(DistanceAt(rest_->bits));
+  if (shape_.is_curved || shape_.dynamic != 0) return by_number;
+  return std::min(by_number, WeightsOfRest(*request_.parameters, shape_.temperature, *rest_).most.value_or(by_number));
+}
+
+std::optional<RowRequiredReason> ReferenceChain::KeepMassWithin(const StageWords& stage, Undecided reason) {
+  StageSums least = NoSums();
+  for (const TokenBits& token : kept_) least.first += WeightOf(token);
+  StageSums most = least;
+  most.first += MostOfRest();
+  u64 before = 0;  // the last token that is kept where the sum is `most`
+  u64 sum = 0;
+  size_t count = 0;
+  for (; !Reaches(sum, ThresholdOf(stage, most)); ++count) {
+    if (count == kept_.size()) return reason;
+    before = sum;
+    sum += WeightOf(kept_[count]);
+  }
+  return Reaches(before, ThresholdOf(stage, least)) ? reason : KeepFirst(count);
 }
 
 // No compact row states the sums that this needs. Dead tokens are the farthest and are not kept.

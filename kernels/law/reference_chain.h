@@ -12,20 +12,25 @@
 
 namespace sortition::law {
 
-// The tokens of a row that are not listed. All of them come after every listed one.
-struct Rest {
-  u32 bits = 0;                 // no token of the rest has a larger logit
-  std::optional<u64> unit_sum;  // of the weights of all tokens, listed or not, at temperature 1
-  std::optional<u64> sum;       // the same at the row's own temperature
-
-  // Called after a stage that may drop tokens: the sums are not the kept tokens'.
-  void ForgetSums() { unit_sum = sum = std::nullopt; }
+// Sums of weights at one temperature, as far as a statement tells them.
+struct RestWeights {
+  std::optional<u64> all;   // the sum over all tokens, listed or not
+  std::optional<u64> most;  // the rest's sum or more
 };
 
-// Returns the sum of the weights of all tokens, listed or not, at this temperature, as far as it is stated; the logits
-// are those after the changes.
-std::optional<u64> SumWithRest(const kernels::RowParameters& parameters, const Temperature& temperature,
-                               const Rest& rest);
+// The tokens of a row that are not listed. All of them come after every listed one.
+struct Rest {
+  u32 bits = 0;      // no token of the rest has a larger logit
+  u32 tokens = 0;    // it has no more than these
+  RestWeights unit;  // at temperature 1
+  RestWeights own;   // at the row's own temperature
+
+  // Called after a stage that may drop tokens: the sums are not the kept tokens'.
+  void ForgetSums() { unit = own = {}; }
+};
+
+// Returns what is stated at this temperature; the logits are those after the changes.
+RestWeights WeightsOfRest(const kernels::RowParameters& parameters, const Temperature& temperature, const Rest& rest);
 
 // The row's stages: its chain, or its plain filters as one.
 std::vector<StageWords> StagesOf(const kernels::RowParameters& parameters);
@@ -62,6 +67,9 @@ class ReferenceChain {
   void KeepWhile(IsKept is_kept);
   void KeepDepth(Bound bound);
   Undecided KeepMass(Threshold threshold);
+  u64 MostOfRest() const;
+  // Keeps by bounds of an unknown sum. Returns `reason` if they leave it open.
+  Undecided KeepMassWithin(const StageWords& stage, Undecided reason);
   void KeepNearest(u32 mean, Threshold threshold, u32 least);
   Undecided KeepTerms(const StageWords& stage);
   Undecided KeepBeforeCliff(const StageWords& stage);

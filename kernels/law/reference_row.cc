@@ -155,8 +155,8 @@ Undecided DescribeRaw(const RowRequest& request, const ListedRow& row, RowOutput
   const u32 top = request.parameters->raw_top;
   answer->raw = Describe(row.raw, distance, answer->token, top, request.requested);
   if (!row.raw_rest) return {};
-  if (!row.raw_rest->unit_sum) return RowRequiredReason::kSums;
-  answer->raw.weight_sum = *row.raw_rest->unit_sum;
+  if (!row.raw_rest->unit.all) return RowRequiredReason::kSums;
+  answer->raw.weight_sum = *row.raw_rest->unit.all;
   return ListsAll(answer->raw, top, row.raw) ? Undecided() : RowRequiredReason::kRow;
 }
 
@@ -169,7 +169,7 @@ Undecided DescribeTempered(const RowRequest& request, const ListedRow& row, cons
   u64 sum = 0;
   if (!row.rest) {
     sum = SumOfWeights(row.kept, distance);
-  } else if (const std::optional<u64> stated = SumWithRest(parameters, temperature, *row.rest)) {
+  } else if (const std::optional<u64> stated = WeightsOfRest(parameters, temperature, *row.rest).all) {
     sum = *stated;
   } else {
     return answer->temperature != 0 ? RowRequiredReason::kRow : RowRequiredReason::kSums;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <numeric>
@@ -14,7 +16,9 @@
 #include "kernels/cpu/compact/decide_row.h"
 #include "kernels/cpu/compact/state_row.h"
 #include "kernels/cpu/target.h"
+#include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
+#include "kernels/law/row_law.h"
 #include "tests/conformance/comparison.h"
 #include "tests/conformance/random_row.h"
 #include "tests/support/scale.h"
@@ -175,6 +179,79 @@ TEST(CompactRows, CpuDecidesUsualDraws) {
   for (const RowRequiredReason reason :
        {RowRequiredReason::kTokens, RowRequiredReason::kCut, RowRequiredReason::kRow}) {
     EXPECT_GT(refused[reason], rows / 500) << int(reason);
+  }
+}
+
+// Top-p where no sum of the changed row is stated: no sum at all, a mask, or penalties of unknown tokens. Bounds decide
+// most rows. Where the threshold lies as near to a sum of first tokens as it can, the row is required: bounds that are
+// too tight would decide it, half of the times wrongly.
+TEST(CompactRows, BoundsDecideTopP) {
+  constexpr uint32_t kVocabulary = 4000;
+  std::mt19937_64 random(12);
+  std::normal_distribution<float> normal;
+  kernels::cpu::Scratch scratch;
+  std::array<std::map<bool, uint64_t>, 3> decided;  // by kind, by whether the threshold is at an edge
+  std::array<uint64_t, 3> refused = {};
+  const uint64_t rows = Scaled(900);
+  for (uint64_t n = 0; n < rows; ++n) {
+    const size_t kind = n % 3;
+    std::vector<float> logits(kVocabulary);
+    for (float& logit : logits) logit = normal(random) + (kind == 0 ? -8.0f : 0);
+    for (int rank = 1; rank < 60; ++rank) logits[random() % kVocabulary] = 12 - 1.5f * std::log(float(rank));
+    const auto first = uint32_t(std::ranges::max_element(logits) - logits.begin());
+    std::vector<uint32_t> allowed((kVocabulary + 31) / 32, ~0u);
+    std::vector<kernels::LogitEdit> edits;
+    for (uint32_t id = 0; kind == 1 && id < kVocabulary; ++id) {
+      if (id != first && random() % 3 == 0) allowed[id / 32] &= ~(1u << (id % 32));
+    }
+    for (uint32_t id = 0; kind == 2 && id < kVocabulary; id += 50) {
+      if (id != first) edits.push_back({.token = id, .penalty = law::CanonicalBits(-2)});
+    }
+    kernels::RowParameters parameters;
+    law::Compile({.temperature = 0.8f, .top_p = 0.5f}, &parameters);
+    parameters.processed_logprob = true;
+    parameters.processed_top = 60;
+    RowRequest request;
+    request.logits = logits.data();
+    request.live_vocabulary = kVocabulary;
+    request.parameters = &parameters;
+    request.noise = {.seed = n, .position = 1, .stream = 0};
+    request.edits = edits;
+    if (kind == 1) request.allowed_bits = allowed.data();
+    auto stated = law::StateRowReference(request, 100, {});
+    ASSERT_TRUE(stated);
+    if (kind == 0) stated->unit_sum = stated->sum = std::nullopt;
+    // The sums of the first tokens and of all.
+    kernels::RowParameters all = parameters;
+    all.top_p = 0;
+    all.kept_tokens = true;
+    request.parameters = &all;
+    const RowOutput unfiltered = law::SampleRowReference(request);
+    const law::Scale scale =
+        law::ScaleOf(unfiltered.processed.max_bits, {parameters.multiplier, parameters.exponent, parameters.window});
+    uint64_t prefix = 0;
+    const size_t places = 1 + random() % 8;
+    for (size_t i = 0; i < places; ++i) prefix += law::Weight(law::Distance(unfiltered.processed.top[i].bits, scale));
+    const auto edge = uint32_t(double(prefix) / double(unfiltered.processed.weight_sum) * 0x1p32);
+    request.parameters = &parameters;
+    const auto middle = uint32_t(edge - edge / (8 * uint32_t(places)));
+    for (const uint32_t top_p : {edge - 1, edge + 1, middle}) {
+      parameters.top_p = top_p;
+      const auto result = law::SampleCompactRowReference(request, stated->row());
+      EXPECT_TRUE(result == kernels::cpu::DecideRow(SomeTarget(n), request, stated->row(), false, &scratch));
+      if (const auto* const output = std::get_if<RowOutput>(&result)) {
+        ASSERT_EQ(*output, law::SampleRowReference(request)) << n << " " << top_p;
+        ++decided[kind][top_p != middle];
+      } else {
+        EXPECT_EQ(int(std::get<RowRequired>(result).reason), int(RowRequiredReason::kSums)) << n;
+        ++refused[kind];
+      }
+    }
+  }
+  for (size_t kind = 0; kind < 3; ++kind) {
+    EXPECT_GT(decided[kind][false], rows / 6) << kind;
+    EXPECT_EQ(decided[kind][true], 0u) << kind;
+    EXPECT_GT(refused[kind], rows / 2) << kind;
   }
 }
 

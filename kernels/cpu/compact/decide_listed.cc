@@ -76,10 +76,12 @@ class ListedRun {
       listed.kept.push_back({next.token(), law::KeyBits(next.key())});
     }
     if (listed.kept.empty()) return Refused(RowRequiredReason::kCut);
-    listed.rest =
-        law::Rest{row_.first.back().bits, SumAfterChanges(row_.unit_sum, law::UnitTemperature(), listed.kept[0]), {}};
+    listed.rest = law::Rest{row_.first.back().bits,
+                            request_.live_vocabulary - uint32_t(listed.kept.size()),
+                            WeightsOf(row_.unit_sum, law::UnitTemperature(), listed.kept[0]),
+                            {}};
     if (const auto temperature = law::StatedTemperature(parameters_)) {
-      listed.rest->sum = SumAfterChanges(row_.sum, *temperature, listed.kept[0]);
+      listed.rest->own = WeightsOf(row_.sum, *temperature, listed.kept[0]);
     }
     return RunFrom(std::move(listed));
   }
@@ -91,9 +93,7 @@ class ListedRun {
     live.reserve(row_.first.size() + row_.others.size());
     for (const std::span<const TokenBits> tokens : {row_.first, row_.others}) {
       for (const TokenBits& token : tokens) {
-        if (!law::IsAllowed(request_, token.token)) continue;
-        const LogitEdit* const edit = FindEdit(request_.edits, token.token);
-        const uint32_t bits = edit == nullptr ? token.bits : ChangedBits(parameters_, *edit, token.bits);
+        const uint32_t bits = Changed(token);
         if (law::IsTooLarge(bits)) return std::nullopt;
         if (bits != law::kMaskedBits) live.push_back(Candidate::Of(law::Key(bits), token.token));
       }
@@ -108,7 +108,7 @@ class ListedRun {
 
   std::optional<Decision> RunFrom(law::ListedRow listed) const {
     listed.raw.assign(row_.first.begin(), row_.first.end());
-    if (!row_.is_whole) listed.raw_rest = law::Rest{0, row_.unit_sum, {}};
+    if (!row_.is_whole) listed.raw_rest.emplace().unit.all = row_.unit_sum;
     if (parameters_.raw_logprob && listed.raw.empty()) return Refused(RowRequiredReason::kRow);
     auto result = law::RunListed(request_, listed);
     if (auto* const output = std::get_if<RowOutput>(&result)) return *std::move(output);
@@ -154,6 +154,35 @@ class ListedRun {
   bool IsBannedById(uint32_t id) const {
     const LogitEdit* const edit = FindEdit(request_.edits, id);
     return edit != nullptr && IsBanned(*edit);
+  }
+
+  // Returns the bits after the changes.
+  uint32_t Changed(TokenBits token) const {
+    if (!law::IsAllowed(request_, token.token)) return law::kMaskedBits;
+    const LogitEdit* const edit = FindEdit(request_.edits, token.token);
+    return edit == nullptr ? token.bits : ChangedBits(parameters_, *edit, token.bits);
+  }
+
+  // Returns what follows from the sum of all weights before the changes.
+  law::RestWeights WeightsOf(std::optional<uint64_t> sum, const law::Temperature& temperature,
+                             TokenBits largest) const {
+    law::RestWeights weights = {SumAfterChanges(sum, temperature, largest), {}};
+    if (weights.all || !sum || largest.bits != row_.first[0].bits) return weights;
+    // The rest weighs no more than before, up to its known tokens.
+    const law::Scale scale = law::ScaleOf(largest.bits, temperature);
+    const auto weight = [&](uint32_t bits) {
+      return bits == law::kMaskedBits ? 0 : law::Weight(law::Distance(bits, scale));
+    };
+    const auto candidate = [](TokenBits token) { return Candidate::Of(law::Key(token.bits), token.token); };
+    const Candidate last = candidate(row_.first.back());
+    for (const std::span<const TokenBits> tokens : {row_.first, row_.others}) {
+      for (const TokenBits& token : tokens) {
+        const uint32_t bits = Changed(token);
+        *sum += (candidate({token.token, bits}) < last ? weight(bits) : 0) - weight(token.bits);
+      }
+    }
+    weights.most = sum;
+    return weights;
   }
 
   // Derives the sum of all weights after the changes from the sum before them. Absent if it does not follow.
