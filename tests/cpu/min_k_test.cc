@@ -22,13 +22,13 @@ decltype(Kernels::LowerBoundOfNth) g_lower_bound;
 int g_bounds;  // how often a bound of kAll tokens was looked for
 
 // Samples the row on each target and expects the reference's output. Returns true if the first few tokens decided.
-bool FewDecide(const std::vector<float>& logits, float tau, bool is_smoothed = false) {
+// `request`: its changes.
+bool FewDecide(const std::vector<float>& logits, float tau, bool is_smoothed = false, RowRequest request = {}) {
   RowParameters parameters;
   law::SamplingParameters options = {.temperature = 0.8f, .min_k = true, .min_k_tau = tau};
   if (is_smoothed) options.smoothing_factor = 0.3f;
   law::Compile(options, &parameters);
   parameters.kept_count = true;
-  RowRequest request;
   request.logits = logits.data();
   request.live_vocabulary = uint32_t(logits.size());
   request.parameters = &parameters;
@@ -103,8 +103,17 @@ TEST(MinK, RandomRowsEqualTheReference) {
     for (uint64_t i = 0; n % 2 == 0 && i < 300; ++i) {
       logits[random() % logits.size()] = 10 - 1.5f * std::log(float(1 + i));
     }
+    RowRequest changes;
+    std::vector<uint32_t> allowed((logits.size() + 31) / 32);
+    for (uint32_t& word : allowed) word = uint32_t(random() & random());
+    if (n % 7 < 2) changes.allowed_bits = allowed.data();
+    std::vector<LogitEdit> edits;
+    for (uint32_t id = uint32_t(random() % 64); id < logits.size(); id += 1 + uint32_t(random() % 300)) {
+      edits.push_back({.token = id, .penalty = law::CanonicalBits(float(random() % 5) - 3)});
+    }
+    if (n % 3 == 1) changes.edits = edits;
     static constexpr float kTau[] = {3, 0, 30, 100};
-    few += FewDecide(logits, kTau[n % 4], n % 5 == 0);
+    few += FewDecide(logits, kTau[n % 4], n % 5 == 0, changes);
     if (HasFailure()) return;
   }
   if (rows < kRows) return;
