@@ -23,6 +23,7 @@ inline constexpr uint64_t kFoundEdit = 25;        // one that is found in the hi
 inline constexpr uint64_t kListedToken = 60;      // a token of a row's lists: checked and sorted
 inline constexpr uint64_t kComparedToken = 4;     // a token of two sorted lists that are compared
 inline constexpr uint64_t kSoughtString = 10;     // a bad word or banned phrase that is sought at a text's end
+inline constexpr uint64_t kSoughtTokens = 10;     // sixteen tokens of it, which may all be compared
 inline constexpr uint64_t kMaskWord = 2;          // 32 tokens of a packed mask: copied, and hashed
 inline constexpr uint64_t kCompactToken = 20;     // a token of a compact row: read, judged and decided on
 inline constexpr uint64_t kParameterByte = 30;    // a byte of an open's parameters: checked, sorted and hashed

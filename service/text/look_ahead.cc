@@ -142,7 +142,11 @@ class EditsAhead {
 
 // Returns the price of what is sought at the end of each position's text.
 uint64_t SearchCost(const HistoryOptions& options) {
-  return price::kSoughtString * (options.bad_words.size() + options.banned_phrases.size());
+  uint64_t cost = 0;
+  for (const auto* strings : {&options.bad_words, &options.banned_phrases}) {
+    for (const TokenString& string : *strings) cost += price::kSoughtString + string.size() / 16 * price::kSoughtTokens;
+  }
+  return cost;
 }
 
 // Returns the edits that the list of a position has for itself.

@@ -8,15 +8,6 @@
 namespace sortition::service {
 namespace {
 
-// Returns true if the first `length` tokens of `log` end with `word`, all of it at or after `from`.
-bool EndsWith(const TokenLog& log, uint32_t length, uint32_t from, const TokenString& word) {
-  if (length - from < word.size()) return false;
-  for (size_t i = 1; i <= word.size(); ++i) {
-    if (log.at(length - static_cast<uint32_t>(i)) != word[word.size() - i]) return false;
-  }
-  return true;
-}
-
 // Returns the number of the phase that begins with the output; kNoPhase if there is none.
 uint32_t OutputPhase(const std::vector<Phase>& phases) {
   const auto found = std::ranges::find_if(phases, [](const Phase& phase) { return phase.begin.empty(); });
@@ -46,7 +37,7 @@ void PhaseTrack::Pushed(const std::vector<Phase>& phases, const TokenLog& log, u
   const uint32_t last = log.at(length - 1);
   // Most tokens end no tag, which their comparison with the tags' last tokens shows.
   const auto is_at_end = [&](const TokenString& tag) {
-    return !tag.empty() && tag.back() == last && EndsWith(log, length, at.position, tag);
+    return !tag.empty() && tag.back() == last && tag.size() <= length - at.position && log.EndsIn(tag, length);
   };
   if (at.phase == kNoPhase) {
     for (uint32_t i = 0; i < phases.size(); ++i) {

@@ -11,15 +11,6 @@ namespace {
 
 using kernels::LogitEdit;
 
-bool EndsWith(const TokenLog& log, uint32_t from, const TokenString& word) {
-  const uint32_t prefix = static_cast<uint32_t>(word.size()) - 1;
-  if (log.length() - from < prefix) return false;
-  for (uint32_t i = 0; i < prefix; ++i) {
-    if (log.at(log.length() - prefix + i) != word[i]) return false;
-  }
-  return true;
-}
-
 void BanBadWords(const HistoryOptions& options, const TokenLog& log, uint32_t prompt_length, StepChanges* changes) {
   const uint32_t from = options.bad_words_in_prompt ? 0 : prompt_length;
   if (options.bad_words.empty() || log.length() == from) return;
@@ -27,7 +18,9 @@ void BanBadWords(const HistoryOptions& options, const TokenLog& log, uint32_t pr
   const uint32_t last = log.at(log.length() - 1);
   auto word = std::ranges::lower_bound(options.bad_words, last, {}, last_but_one);
   for (; word != options.bad_words.end() && last_but_one(*word) == last; ++word) {
-    if (EndsWith(log, from, *word)) changes->push_back({.token = word->back(), .banned = true});
+    const auto prefix = std::span(*word).first(word->size() - 1);
+    const bool completes = prefix.size() <= log.length() - from && log.EndsIn(prefix, log.length());
+    if (completes) changes->push_back({.token = word->back(), .banned = true});
   }
 }
 

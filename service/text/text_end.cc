@@ -82,9 +82,7 @@ const TokenString* PhraseAtEnd(const std::vector<TokenString>& phrases, const To
   for (const TokenString& phrase : std::ranges::equal_range(phrases, last, {}, last_of)) {
     const auto size = static_cast<uint32_t>(phrase.size());
     if (size > output || (longest != nullptr && size < longest->size())) continue;
-    uint32_t same = 1;
-    while (same < size && log.at(log.length() - 1 - same) == phrase[size - 1 - same]) ++same;
-    if (same == size) longest = &phrase;
+    if (log.EndsIn(phrase, log.length())) longest = &phrase;
   }
   return longest;
 }

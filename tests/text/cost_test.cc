@@ -93,5 +93,21 @@ TEST(LookAheadCost, FirstPositionsListIsPricedIfBansChangeIt) {
   EXPECT_TRUE(LookAhead(text.get(), {}, EditsUse::kChanged, &spent).empty());
 }
 
+// A string that is sought at the text's end is priced by its tokens, at each position.
+TEST(LookAheadCost, StringsArePricedByTheirTokens) {
+  const auto spend = [](size_t tokens, const TokenTree& tree) {
+    const auto spec = PenalisingSpec();
+    spec->history.bad_words.assign(1, TokenString(tokens, 1));
+    spec->history.banned_phrases.assign(2, TokenString(tokens, 2));
+    Bill bill;
+    LookAhead(Text::Build(spec, std::vector<uint32_t>(2000, 0), 0, 1000).get(), tree, EditsUse::kTogether, &bill);
+    return bill.spent();
+  };
+  constexpr uint64_t kLonger = 3 * 60 * price::kSoughtTokens;
+  EXPECT_EQ(spend(8, {}), 3 * price::kSoughtString);
+  EXPECT_EQ(spend(960, {}), spend(8, {}) + kLonger);
+  EXPECT_EQ(spend(960, TokenTree::Chain({5})), spend(8, TokenTree::Chain({5})) + 2 * kLonger);
+}
+
 }  // namespace
 }  // namespace sortition::service::cost_test

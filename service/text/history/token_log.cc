@@ -21,6 +21,17 @@ uint32_t TokenLog::CommonEnd(uint32_t a, uint32_t b, uint32_t most) const {
   return common;
 }
 
+bool TokenLog::EndsIn(std::span<const uint32_t> tokens, uint32_t end) const {
+  while (!tokens.empty()) {
+    const std::span<const uint32_t> run = EndingAt(end);
+    const size_t count = std::min(run.size(), tokens.size());
+    if (!std::ranges::equal(run.last(count), tokens.last(count))) return false;
+    tokens = tokens.first(tokens.size() - count);
+    end -= static_cast<uint32_t>(count);
+  }
+  return true;
+}
+
 void TokenLog::Push(uint32_t token) {
   open_.tokens[length_ % kChunkTokens] = token;
   token_hash_ = ExtendTokenHash(token_hash_, token);

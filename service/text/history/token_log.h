@@ -34,6 +34,8 @@ class TokenLog {
   }
   // Returns how many tokens before `a` and before `b` are alike, at most `most`, which both have.
   uint32_t CommonEnd(uint32_t a, uint32_t b, uint32_t most) const;
+  // Returns true if these are the last tokens before `end`. Requires kept_from() + tokens.size() <= end <= length().
+  bool EndsIn(std::span<const uint32_t> tokens, uint32_t end) const;
 
   void Push(uint32_t token);
   // Requires kept_from() <= position <= length(). O(kChunkTokens).
