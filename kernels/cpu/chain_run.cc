@@ -16,7 +16,7 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kLeading = 128;      // about the number of groups that typical-p reads first
-constexpr uint32_t kMostLooked = 2048;  // about the number beyond which it looks no further before the row is summed
+constexpr uint32_t kMostLooked = 512;   // about the number beyond which it looks no further before the row is summed
 constexpr uint32_t kNearest = ~0u - 1;  // not ~0u: no rank may be the largest number
 
 // Masks in `*row` every token before `first`, which is live. `*row` is the changed row. Afterwards all that it refers
@@ -77,7 +77,8 @@ void Chain::Run(bool draws_alone) {
   const Stage& last = request_.parameters->chain.back();
   for (const Stage& stage : request_.parameters->chain) {
     const law::StageWords words = law::ToStageWords(stage);
-    draws_alone_ = draws_alone && &stage == &last && law::LeastCount(words) <= 1 && !law::CarriesState(words.kind);
+    draws_alone_ = draws_alone && &stage == &last && law::CutOf(words.kind) == law::kCutWithin &&
+                   law::LeastCount(words) <= 1 && !law::CarriesState(words.kind);
     Apply(words);
   }
   if (law::StateNeedsSum(uint32_t(last.kind))) sum_ = SumOfKept();
@@ -88,7 +89,7 @@ bool Chain::Keeps(Candidate drawn) {
   const law::StageWords stage = law::ToStageWords(request_.parameters->chain.back());
   is_listed_ = false;
   last_ = kLastLive;
-  edge_ = EdgeBetween(stage, EndsOfSums(stage, SumStep::kRow, 0));
+  edge_ = EdgeBetween(stage, EndsOfSums(stage, SumStep::kRow));
   KeepFrom(edge_.possible);
   return drawn.key() >= edge_.sure;
 }
@@ -191,30 +192,42 @@ Moments Chain::MomentsOfKept(MomentsWanted wanted) const {
     moments.count = uint32_t(list_.size());
     return moments;
   }
+  uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
   const bool counts = wanted == MomentsWanted::kMomentAndCount;
   const uint32_t floor = counts ? last_.key() : std::max(last_.key(), scale_.first_weighted_key);
-  return SumMomentsFrom(kernels_, row_, floor, last_, scale_, wanted, scratch_);
+  const uint32_t count = kernels_.SelectAtLeast(row_.maxima, row_.groups, floor, groups);
+  Moments moments = kernels_.SumMoments(row_, groups, count, last_, scale_, wanted);
+  for (const Candidate& candidate : row_.edited) {
+    if (candidate < last_) continue;
+    const uint32_t t = DistanceOfKey(candidate.key(), scale_);
+    moments.sum += law::Weight(t);
+    if (counts || wanted == MomentsWanted::kMoment) moments.moment += law::Moment(t);
+    if (counts) ++moments.count;
+    if (wanted == MomentsWanted::kSquare) moments.square += law::SquaredWeight(t);
+  }
+  return moments;
 }
 
-Chain::Ends Chain::EndsOfSums(const law::StageWords& stage, SumStep step, uint32_t groups) {
+Chain::Ends Chain::EndsOfSums(const law::StageWords& stage, SumStep step) {
   step_ = step;
   if (step == SumStep::kRow) {
     const law::StageSums sums = SumsOfKept(stage);
     return {sums, sums};
   }
+  // A drawn token is seldom near the cut, but one token or another often is. Far tokens matter more to a mean.
+  const MomentsWanted wanted = WantedBy(stage);
+  const uint32_t part = draws_alone_ ? 32 : (wanted == MomentsWanted::kMoment ? 4 : 6);
   uint32_t* const folded = scratch_->folded.Reserve(row_.groups);
-  const uint32_t level = kernels_.LowerBoundOfNth(row_.maxima, row_.groups, std::max(1u, groups), 1, folded);
-  MomentBounds bounds = BoundMoments(kernels_, row_, level, scale_, WantedBy(stage), scratch_);
-  if (law::SumsOf(stage.kind) == law::kSumMoments) {
-    // No entropy is above 20 octaves (moments.inc), so no mean is. The law's functions have room for 21.
-    constexpr uint32_t kMostOctaves = 21u << 26;
-    const uint64_t most = (bounds.low.sum >> 28) * (kMostOctaves - law::SumOctaves(bounds.low.sum));
-    bounds.high.moment = std::min(bounds.high.moment, most);
-  }
-  law::StageSums small = ToSums(bounds.high);
-  law::StageSums large = ToSums(bounds.low);
-  std::swap(small.first, large.first);
-  return {small, large};
+  const uint32_t level =
+      kernels_.LowerBoundOfNth(row_.maxima, row_.groups, std::max(1u, row_.groups / part), 1, folded);
+  MomentBounds bounds = BoundMoments(kernels_, row_, level, scale_, wanted, scratch_);
+  // The first token has a unit. No entropy is above 20 octaves (moments.inc), so no mean is either. The law's functions
+  // have room for 21.
+  bounds.sum.low = std::max(bounds.sum.low, law::kUnitWeight);
+  constexpr uint32_t kMostOctaves = 21u << 26;
+  const uint64_t most = (bounds.sum.low >> 28) * (kMostOctaves - law::SumOctaves(bounds.sum.low));
+  if (wanted == MomentsWanted::kMoment) bounds.other.high = std::min(bounds.other.high, most);
+  return {{0, bounds.sum.low, bounds.other.high}, {0, bounds.sum.high, bounds.other.low}};
 }
 
 Chain::Edge Chain::EdgeBetween(const law::StageWords& stage, const Ends& ends) const {
@@ -260,15 +273,14 @@ uint32_t Chain::FloorWithin(law::Bound bound) const { return FirstKeyWithin(boun
 
 void Chain::KeepWithin(const law::StageWords& stage) {
   if (HasBounds() && law::SumsOf(stage.kind) != law::kSumNothing) {
-    const Edge edge =
-        EdgeBetween(stage, EndsOfSums(stage, SumStep::kLeadingGroups, row_.groups / (draws_alone_ ? 32 : 4)));
+    const Edge edge = EdgeBetween(stage, EndsOfSums(stage, SumStep::kLeadingGroups));
     if (draws_alone_) {
       edge_ = edge;
       return KeepFrom(edge.possible);
     }
     if (!HasTokens(edge)) return KeepFrom(edge.sure);
   }
-  KeepFrom(EdgeBetween(stage, EndsOfSums(stage, SumStep::kRow, 0)).sure);
+  KeepFrom(EdgeBetween(stage, EndsOfSums(stage, SumStep::kRow)).sure);
 }
 
 void Chain::KeepFirst(uint32_t count) {
@@ -378,7 +390,7 @@ void Chain::DropHead(const law::StageWords& stage) {
   Ends ends;
   Edge edge;
   const auto decides = [&](SumStep step) {
-    ends = EndsOfSums(stage, step, row_.groups / 8);
+    ends = EndsOfSums(stage, step);
     if (law::HasHead(stage, ends.small) != law::HasHead(stage, ends.large)) return false;
     if (law::HasHead(stage, ends.small)) edge = EdgeBetween(stage, ends);
     return step == SumStep::kRow || !HasTokens(edge);
@@ -418,7 +430,7 @@ void Chain::DropBefore(Candidate first) {
 void Chain::KeepNearest(const law::StageWords& stage) {
   const uint32_t least = law::LeastCount(stage);
   const auto find = [&](SumStep step) -> std::optional<Nearest> {
-    const auto [small, large] = EndsOfSums(stage, step, row_.groups / 4);
+    const auto [small, large] = EndsOfSums(stage, step);
     // The farther a token before the mean the farther the mean, and the nearer one after it. So if the same tokens are
     // nearest to two means, they are to all between; and of these sets none is smaller.
     const law::Threshold lower = law::ThresholdOf(stage, small);

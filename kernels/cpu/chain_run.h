@@ -56,15 +56,14 @@ class Chain {
   law::StageSums SumsOfKept(const law::StageWords& stage) const;
 
   // True if bounds on the sums of kept tokens are known.
-  bool HasBounds() const { return !is_listed_ && last_ == kLastLive; }
+  bool HasBounds() const { return !is_listed_ && last_ == kLastLive && HasNearWeights(scale_); }
   // Two ends of the sums that the stage needs: the smaller sum of weights with the larger other sum, and the larger one
-  // with the smaller one. What the law makes of the sums lies between what it makes of the ends. `groups`: how many
-  // groups are summed before the sums themselves are taken; the more, the nearer the ends.
+  // with the smaller one. What the law makes of the sums lies between what it makes of the ends.
   struct Ends {
     law::StageSums small;
     law::StageSums large;
   };
-  Ends EndsOfSums(const law::StageWords& stage, SumStep step, uint32_t groups);
+  Ends EndsOfSums(const law::StageWords& stage, SumStep step);
   // Tokens with a key >= `sure` are kept, those with a key < `possible` are not.
   struct Edge {
     uint32_t possible = 0;
@@ -92,8 +91,8 @@ class Chain {
     bool has_head;  // tokens before the first
     law::Bound bound;
   };
-  // Returns those whose weights reach the threshold, `least` at least. Nothing if they differ for the two thresholds, or
-  // if many tokens would have to be looked at; never for equal thresholds.
+  // Returns those whose weights reach the threshold, `least` at least. Nothing if they differ for the two thresholds,
+  // or if many tokens would have to be looked at; never for equal thresholds.
   std::optional<Nearest> FindNearest(uint32_t mean, law::Threshold lower, law::Threshold upper, uint32_t least);
   void KeepDepth(const law::StageWords& stage);
   // Bounds the sum of squares of the kept tokens' deviations from their mean level. `scale` is the unit shape's.
@@ -125,8 +124,8 @@ class Chain {
   RowView row_;  // max_key is the first kept token's
   law::Shape shape_;
   RowScale scale_;
-  bool draws_alone_ = false;
-  Edge edge_;  // of the last stage, where kept() has all possible tokens
+  bool draws_alone_ = false;  // Run's, if the stage is the last one, and a cut by a bound alone
+  Edge edge_;                 // of the last stage, where kept() has all possible tokens
   SumStep step_ = SumStep::kRow;
   uint64_t sum_ = 0;  // sum of weights after the last stage, if NextState needs it
   bool is_listed_ = false;

@@ -10,38 +10,31 @@
 namespace sortition::kernels::cpu {
 namespace {
 
-// Returns a candidate a group: key_of(group) where the group's maximum is below `level` and the key not below `floor`,
-// else 0.
+// Returns the sum of the weights of the keys from `floor` on among key_of(group), for each group whose maximum is below
+// `level`.
 template <typename KeyOf>
-const Candidate* ListKeysBelow(const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of, Scratch* scratch) {
+uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of,
+                        const RowScale& scale, Scratch* scratch) {
   Candidate* const candidates = scratch->leading.Reserve(row.groups);
   for (uint32_t group = 0; group < row.groups; ++group) {
     const uint32_t key = key_of(group);
     candidates[group] = Candidate::Of(row.maxima[group] < level && key >= floor ? key : 0, 0);
   }
-  return candidates;
+  return kernels.WeighCandidates(candidates, row.groups, scale, scratch->weights.Reserve(row.groups));
 }
 
-// Returns the sum of their weights.
-template <typename KeyOf>
-uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of,
-                        const RowScale& scale, Scratch* scratch) {
-  return kernels.WeighCandidates(ListKeysBelow(row, level, floor, key_of, scratch), row.groups, scale,
-                                 scratch->weights.Reserve(row.groups));
+// Return what a near sum that is off by `error` at most says of the law's sum, in integers of 1 / `unit`. Twice the
+// error leaves room for the roundings here.
+uint64_t LowOf(double near, double error, double unit) { return uint64_t(std::max(0.0, (near - error) * unit)); }
+uint64_t HighOf(double near, double error, double unit) {
+  const double high = (near + 2 * error) * unit;
+  return high >= 0x1p64 ? SumBounds::kNoBound : uint64_t(high) + 1;
 }
 
-// Returns `sum` with 64 times `rest` and `error` more, or no bound.
-uint64_t BoundWithRest(uint64_t sum, uint64_t rest, uint64_t error) {
-  const bool fits = rest <= (SumBounds::kNoBound - sum - error) / law::kGroupSize;
-  return fits ? sum + rest * law::kGroupSize + error : SumBounds::kNoBound;
-}
-
-// Returns what a near sum says of the sum over up to `tokens` tokens. The factors leave room for the roundings here.
+// Returns what a near sum says of the sum over up to `tokens` tokens.
 SumBounds BoundsOf(double near, uint32_t tokens) {
-  const double unit = double(law::kUnitWeight);
-  const double low = (near * (1 - kNearError) - tokens * kNearLoss) * unit;
-  const double high = (near * (1 + 2 * kNearError) + tokens * kNearLoss) * unit;
-  return {low <= 0 ? 0 : uint64_t(low), high >= 0x1p64 ? SumBounds::kNoBound : uint64_t(high) + 1};
+  const double error = near * kNearError + tokens * kNearLoss;
+  return {LowOf(near, error, 0x1p44), HighOf(near, error, 0x1p44)};
 }
 
 }  // namespace
@@ -163,37 +156,29 @@ SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidat
   return {BoundsOf(near.all, tokens).Plus(edited), BoundsOf(near.before, tokens).Plus(edited_before)};
 }
 
-Moments SumMomentsFrom(const Kernels& kernels, const RowView& row, uint32_t level, Candidate last,
-                       const RowScale& scale, MomentsWanted wanted, Scratch* scratch) {
-  uint32_t* const groups = scratch->groups.Reserve(row.groups);
-  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, level, groups);
-  Moments moments = kernels.SumMoments(row, groups, count, last, scale, wanted);
-  const bool counts = wanted == MomentsWanted::kMomentAndCount;
-  for (const Candidate& candidate : row.edited) {
-    if (candidate < last || row.maxima[candidate.token() / law::kGroupSize] < level) continue;
-    const uint32_t t = DistanceOfKey(candidate.key(), scale);
-    moments.sum += law::Weight(t);
-    if (counts || wanted == MomentsWanted::kMoment) moments.moment += law::Moment(t);
-    if (counts) ++moments.count;
-    if (wanted == MomentsWanted::kSquare) moments.square += law::SquaredWeight(t);
-  }
-  return moments;
-}
-
 MomentBounds BoundMoments(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
                           MomentsWanted wanted, Scratch* scratch) {
   constexpr uint32_t kMomentsFallFrom = 3u << 25;  // 1.5 octaves
-  const Moments low = SumMomentsFrom(kernels, row, level, kLastLive, scale, wanted, scratch);
-  const auto maximum = [&](uint32_t group) { return row.maxima[group]; };
-  const Moments rest =
-      kernels.SumMomentsOfCandidates(ListKeysBelow(row, level, 1, maximum, scratch), row.groups, scale, wanted);
-  MomentBounds bounds = {low, low};
-  bounds.high.sum = BoundWithRest(low.sum, rest.sum, 0);
-  bounds.high.square = BoundWithRest(low.square, rest.square, 0);
-  if (wanted == MomentsWanted::kMoment && level > law::kLowestKey) {
-    const bool falls = DistanceOfKey(level, scale) >= kMomentsFallFrom;
-    const uint64_t roundings = (rest.moment >> 14) + row.groups * law::kGroupSize;
-    bounds.high.moment = falls ? BoundWithRest(low.moment, rest.moment, roundings) : SumBounds::kNoBound;
+  constexpr double kSumUnit = 0x1p44;
+  constexpr double kOtherUnit = 0x1p42;
+  uint32_t* const groups = scratch->groups.Reserve(row.groups);
+  const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, level, groups);
+  const NearMomentSums least = kernels.NearMoments(row, groups, count, scale, wanted);
+  const NearMomentSums rest = kernels.NearMomentsOfKeys(row.maxima, row.groups, level, scale, wanted);
+  const NearMomentSums most = {least.sum + law::kGroupSize * rest.sum, least.other + law::kGroupSize * rest.other};
+  const uint32_t tokens = row.groups * law::kGroupSize;
+  const bool falls = wanted != MomentsWanted::kMoment || DistanceOfKey(level, scale) >= kMomentsFallFrom;
+  MomentBounds bounds;
+  bounds.sum.low = LowOf(least.sum, NearSumError(least, tokens), kSumUnit);
+  bounds.sum.high = HighOf(most.sum, NearSumError(most, tokens), kSumUnit);
+  bounds.other.low = LowOf(least.other, NearOtherError(least, tokens, wanted), kOtherUnit);
+  if (falls) bounds.other.high = HighOf(most.other, NearOtherError(most, tokens, wanted), kOtherUnit);
+  for (const Candidate& candidate : row.edited) {
+    if (row.maxima[candidate.token() / law::kGroupSize] < level) continue;
+    const uint32_t t = DistanceOfKey(candidate.key(), scale);
+    bounds.sum = bounds.sum.Plus(law::Weight(t));
+    if (wanted == MomentsWanted::kMoment) bounds.other = bounds.other.Plus(law::Moment(t));
+    if (wanted == MomentsWanted::kSquare) bounds.other = bounds.other.Plus(law::SquaredWeight(t));
   }
   return bounds;
 }

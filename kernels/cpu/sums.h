@@ -83,17 +83,14 @@ struct SplitBounds {
 SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidate end, const RowScale& scale,
                             Scratch* scratch, uint32_t floor = 1);
 
-// Returns the moments of the tokens that are not after `last`, in the groups whose maxima are `level` or more.
-Moments SumMomentsFrom(const Kernels& kernels, const RowView& row, uint32_t level, Candidate last,
-                       const RowScale& scale, MomentsWanted wanted, Scratch* scratch);
-
-// Bounds on the moments of all tokens: those of the groups whose maxima are `level` or more, and with them up to 64
-// times what the other groups' maxima have. So `low` adds nothing for these, and `high` rests on this: like a weight, a
-// squared weight never falls with the key. Nor does a moment, w t / 2^28, from t = 1.5 octaves on (t 2^-t falls from
-// 1 / ln 2 on) but for its roundings, which are below 2^-20 of it and a unit. Where `level` is nearer, it has no bound.
+// Bounds on the moments of all tokens, where the row HasNearWeights: near sums over the groups whose maxima are `level`
+// or more, and with them between nothing and 64 times the maxima's for the other groups. This bounds these, because
+// like a weight, a squared weight never falls with the key. Nor does a moment, w t / 2^28, from t = 1.5 octaves on (t
+// 2^-t falls from 1 / ln 2 on) but for roundings, for which the near sums leave room. Where `level` is nearer than
+// that, a moment has no upper bound.
 struct MomentBounds {
-  Moments low;
-  Moments high;
+  SumBounds sum;
+  SumBounds other;  // of the moments or the squares, if these are wanted
 };
 MomentBounds BoundMoments(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,
                           MomentsWanted wanted, Scratch* scratch);

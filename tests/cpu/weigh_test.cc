@@ -27,6 +27,14 @@ void ExpectNear(double near, uint64_t sum, uint32_t tokens) {
   ASSERT_NEAR(near, double(sum) * 0x1p-44, double(sum) * 0x1p-44 * kNearError / 2 + tokens * kNearLoss);
 }
 
+void ExpectNearMoments(const NearMomentSums& near, const Moments& sums, uint32_t tokens, MomentsWanted wanted) {
+  ASSERT_NO_FATAL_FAILURE(ExpectNear(near.sum, sums.sum, tokens));
+  if (wanted == MomentsWanted::kSum) return;
+  const uint64_t other = wanted == MomentsWanted::kSquare ? sums.square : sums.moment;
+  const NearMomentSums exact = {double(sums.sum) * 0x1p-44, double(other) * 0x1p-42};
+  ASSERT_NEAR(near.other, exact.other, NearOtherError(exact, 0, wanted) / 2 + NearOtherError({}, tokens, wanted));
+}
+
 // Compares the sums over the logits' weights and moments on every target with the law's, some groups at a time.
 void ExpectLawsSums(const std::vector<float>& logits, float max, float temperature, uint32_t groups_a_sum) {
   RowParameters parameters;
@@ -70,6 +78,12 @@ void ExpectLawsSums(const std::vector<float>& logits, float max, float temperatu
         const NearSums near = target->kernels.NearWeights(row, &groups[first], count, end, scale);
         ASSERT_NO_FATAL_FAILURE(ExpectNear(near.all, expected.sum, count * law::kGroupSize));
         ASSERT_NO_FATAL_FAILURE(ExpectNear(near.before, above, count * law::kGroupSize));
+      }
+      if (HasNearWeights(scale)) {
+        for (const MomentsWanted wanted : {MomentsWanted::kSum, MomentsWanted::kMoment, MomentsWanted::kSquare}) {
+          const NearMomentSums near = target->kernels.NearMoments(row, &groups[first], count, scale, wanted);
+          ASSERT_NO_FATAL_FAILURE(ExpectNearMoments(near, expected, count * law::kGroupSize, wanted));
+        }
       }
       ASSERT_EQ(moments(MomentsWanted::kSum).sum, expected.sum);
       const Moments counted = moments(MomentsWanted::kMomentAndCount);

@@ -58,6 +58,22 @@ struct NearSums {
 inline constexpr double kNearError = 0x1p-15;
 inline constexpr double kNearLoss = 0x1p-43;
 
+// The result of NearMoments: near sums of weights p, and of p y with the distance y in octaves, or of p^2. If
+// HasNearWeights, `sum` times 2^44 and `other` times 2^42 differ from the law's sums by these errors at most.
+struct NearMomentSums {
+  double sum = 0;
+  double other = 0;  // 0 if it is not wanted
+};
+inline double NearSumError(const NearMomentSums& near, uint32_t tokens) {
+  return near.sum * kNearError + tokens * kNearLoss;
+}
+// y is off by less than 2^-16 octaves, besides what p is off. The law cuts p to 2^-31 before it squares it.
+inline double NearOtherError(const NearMomentSums& near, uint32_t tokens, MomentsWanted wanted) {
+  const bool squares = wanted == MomentsWanted::kSquare;
+  return near.other * (squares ? 2 * kNearError : kNearError) + near.sum * (squares ? 0x1p-29 : 0x1p-15) +
+         tokens * 0x1p-38;
+}
+
 // True if the row's fixed point is fine enough, and masked tokens, which have no weight, are too far down to have one
 // by their number: everywhere but at extreme temperatures and with extreme logits.
 inline bool HasNearWeights(const RowScale& row) {

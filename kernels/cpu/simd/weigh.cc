@@ -168,6 +168,9 @@ class NearWeigher {
     return Floats(hn::Sub(hn::BitCast(d, p), hn::ShiftLeft<23>(hn::BitCast(d, shifted))));
   }
 
+  // Returns y. It is off by the cuts and roundings above, 2^-16.2 octaves.
+  HWY_INLINE VF32 Octaves(VF32 x) const { return hn::Mul(hn::Min(hn::Sub(max_, x), most_), octaves_); }
+
  private:
   VF32 max_, octaves_, most_;
 };
@@ -281,6 +284,95 @@ NearSums NearWeights(const RowView& row, const uint32_t* groups, uint32_t count,
       sums.before += SumInDoubles(before);
     }
     return sums;
+  });
+}
+
+namespace {
+
+enum class NearOther { kNone, kMoment, kSquare };
+
+// Adds near moments: up to 64 numbers a lane between two calls of Flush.
+template <NearOther kOther>
+class NearAdder {
+ public:
+  explicit HWY_INLINE NearAdder(const RowScale& scale) : weigher_(scale), sum_(hn::Zero(DF32())), other_(sum_) {}
+
+  HWY_INLINE void Add(VF32 x) {
+    const VF32 weights = weigher_(x);
+    sum_ = hn::Add(sum_, weights);
+    if constexpr (kOther == NearOther::kMoment) other_ = hn::MulAdd(weights, weigher_.Octaves(x), other_);
+    if constexpr (kOther == NearOther::kSquare) other_ = hn::MulAdd(weights, weights, other_);
+  }
+
+  HWY_INLINE void Flush(NearMomentSums* sums) {
+    sums->sum += SumInDoubles(sum_);
+    sum_ = hn::Zero(DF32());
+    if constexpr (kOther == NearOther::kNone) return;
+    sums->other += SumInDoubles(other_);
+    other_ = hn::Zero(DF32());
+  }
+
+ private:
+  const NearWeigher weigher_;
+  VF32 sum_, other_;
+};
+
+// Calls add(adder, &sums) with the adder of what is wanted, and returns the sums.
+template <typename Add>
+HWY_INLINE NearMomentSums WithNearAdder(MomentsWanted wanted, const RowScale& scale, Add add) {
+  NearMomentSums sums;
+  switch (wanted) {
+    case MomentsWanted::kSum:
+      add(NearAdder<NearOther::kNone>(scale), &sums);
+      break;
+    case MomentsWanted::kMoment:
+    case MomentsWanted::kMomentAndCount:
+      add(NearAdder<NearOther::kMoment>(scale), &sums);
+      break;
+    case MomentsWanted::kSquare:
+      add(NearAdder<NearOther::kSquare>(scale), &sums);
+      break;
+  }
+  return sums;
+}
+
+}  // namespace
+
+NearMomentSums NearMoments(const RowView& row, const uint32_t* groups, uint32_t count, const RowScale& scale,
+                           MomentsWanted wanted) {
+  constexpr uint32_t kGroupsAtOnce = 4;
+  const VF32 weightless = hn::Set(DF32(), -std::numeric_limits<float>::infinity());
+  return WithDType(row.dtype, [&]<DType kType>() HWY_ATTR {
+    return WithNearAdder(wanted, scale, [&](auto adder, NearMomentSums* sums) HWY_ATTR {
+      for (uint32_t i = 0; i < count; ++i) {
+        const std::byte* const elements = ElementsOfGroup(row, groups[i]);
+        const uint64_t sent = row.sent_words == nullptr ? ~uint64_t{0} : row.sent_words[groups[i]];
+        for (uint32_t offset = 0; offset < law::kGroupSize; offset += kLanes) {
+          VF32 x = Floats(LoadBits<kType>(elements + offset * ElementBytes(kType)));
+          if (sent != ~uint64_t{0})
+            x = hn::IfThenElse(hn::RebindMask(DF32(), MaskOf(uint32_t(sent >> offset))), x, weightless);
+          adder.Add(x);
+        }
+        if (i % kGroupsAtOnce == kGroupsAtOnce - 1) adder.Flush(sums);
+      }
+      adder.Flush(sums);
+    });
+  });
+}
+
+NearMomentSums NearMomentsOfKeys(const uint32_t* keys, uint32_t count, uint32_t level, const RowScale& scale,
+                                 MomentsWanted wanted) {
+  const D32 d;
+  const V32 end = hn::Set(d, level);
+  return WithNearAdder(wanted, scale, [&](auto adder, NearMomentSums* sums) HWY_ATTR {
+    for (uint32_t first = 0; first < count; first += 64) {
+      for (uint32_t i = first; i < first + 64; i += kLanes) {
+        const V32 key = hn::LoadU(d, keys + i);
+        adder.Add(Floats(KeyBits(hn::Max(hn::IfThenElseZero(hn::Lt(key, end), key), hn::Set(d, kMaskedKey)))));
+      }
+      if (first % 256 == 192) adder.Flush(sums);
+    }
+    adder.Flush(sums);
   });
 }
 
