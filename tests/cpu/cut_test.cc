@@ -230,6 +230,17 @@ TEST_F(CutTest, RowDecidesWhereTokensAreEverywhere) {
   }
 }
 
+// The other groups' bound leaves open whether the fifth token reaches XTC's threshold.
+TEST_F(CutTest, RowDecidesWhetherATokenReachesXtc) {
+  law::Compile({.temperature = kOctave, .xtc_probability = 1, .xtc_threshold = 0.1f}, &parameters_);
+  for (const float fifth : {-0.5f, -1.05f}) {
+    std::vector<std::pair<uint32_t, float>> logits = {{0, 0}, {1, 0}, {2, 0}, {3, 0}, {4, fifth}};
+    for (uint32_t group = 1; group < 300; ++group) logits.push_back({group * 64, -12 - 0.001f * float(group)});
+    Lay(300, logits);
+    ExpectCut(SumStep::kRow);
+  }
+}
+
 // Rows and noise of many kinds: the answers are the reference's, and each step decides some draws and some cuts.
 TEST_F(CutTest, AnswersEqualTheReference) {
   std::mt19937_64 random(7);
