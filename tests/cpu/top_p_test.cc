@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kSteps = size_t(TopPStep::kRow) + 1;
 
-// A row of f32 logits. At this temperature a logit is an octave.
+// A row of logits, f32 unless it is narrowed. At this temperature a logit is an octave.
 class TopPTest : public ::testing::Test {
  protected:
   TopPTest() { law::Compile({.temperature = 1.442695f}, &parameters_); }
@@ -36,9 +36,22 @@ class TopPTest : public ::testing::Test {
     for (const auto& [token, logit] : logits) logits_[token] = logit;
   }
 
+  // Rounds the logits towards 0 to numbers of the type, and sends them in it.
+  void Narrow(DType dtype) {
+    dtype_ = dtype;
+    const uint32_t dropped = dtype == DType::kF32 ? 0 : dtype == DType::kF16 ? 0x1fff : 0xffff;
+    narrow_.clear();
+    for (float& logit : logits_) {
+      const uint32_t bits = std::fabs(logit) < 0x1p-14f ? 0 : std::bit_cast<uint32_t>(logit) & ~dropped;
+      logit = std::bit_cast<float>(bits);
+      if (dtype != DType::kF32) narrow_.push_back(uint16_t(law::Narrow(dtype, bits)));
+    }
+  }
+
   RowRequest Request() {
     RowRequest request;
-    request.logits = logits_.data();
+    request.logits = dtype_ == DType::kF32 ? static_cast<const void*>(logits_.data()) : narrow_.data();
+    request.dtype = dtype_;
     request.live_vocabulary = uint32_t(logits_.size());
     request.parameters = &parameters_;
     request.edits = edits_;
@@ -129,6 +142,8 @@ class TopPTest : public ::testing::Test {
   }
 
   std::vector<float> logits_;
+  DType dtype_ = DType::kF32;
+  std::vector<uint16_t> narrow_;  // the logits, if they are not f32
   RowParameters parameters_;
   std::vector<LogitEdit> edits_;
   std::vector<uint32_t> allowed_;  // bits; empty: no mask
@@ -310,6 +325,7 @@ TEST_F(TopPTest, DrawsEqualTheReference) {
       const size_t seen = std::max<size_t>(1, logits_.size() / 2048);
       logits_[id] = float(random() % 1000) / 2000 - (id / law::kGroupSize % seen == 0 ? 1 : n % 4);
     }
+    Narrow(std::array{DType::kF32, DType::kF16, DType::kBF16}[n / 2 % 3]);
     edits_.clear();
     for (uint32_t id = uint32_t(random() % 64); n % 4 == 0 && id < logits_.size(); id += 1 + uint32_t(random() % 500)) {
       edits_.push_back({.token = id,
@@ -417,14 +433,17 @@ Target CountingSums(const Target& target) {
 // threshold lies as near to a sum as it can, all groups are summed, each once. A bound that is too tight would miss it.
 TEST_F(TopPTest, KeptTokensAreCertainOrSummedOnce) {
   constexpr uint32_t kGroups = 500;
+  constexpr uint64_t kRows = 60;
+  const uint64_t rows = sortition::testing::Scaled(kRows);
   uint64_t by_few = 0;
   uint64_t by_all = 0;
   std::mt19937_64 random(8);
   std::normal_distribution<float> normal(0, 2);
-  for (uint64_t n = 0; n < sortition::testing::Scaled(60); ++n) {
+  for (uint64_t n = 0; n < rows; ++n) {
     logits_.resize(kGroups * 64);
     for (float& logit : logits_) logit = normal(random);
     for (int rank = 1; rank < 200; ++rank) logits_[random() % logits_.size()] = 22 - 2 * std::log(float(rank));
+    Narrow(std::array{DType::kF32, DType::kF16, DType::kBF16}[n % 3]);
     allowed_.clear();
     if (n % 4 == 3) Mask([&](uint32_t) { return random() % 8 == 0; });
     law::Compile({.temperature = 1}, &parameters_);
@@ -454,6 +473,7 @@ TEST_F(TopPTest, KeptTokensAreCertainOrSummedOnce) {
       }
     }
   }
+  if (rows < kRows) return;
   EXPECT_GT(by_few, 0u);
   EXPECT_GT(by_all, 0u);
 }
@@ -481,12 +501,14 @@ TEST_F(TopPTest, SampleThatMisleadsCostsOneMoreSum) {
 // A draft that passes in a row with a light tail needs few groups. What bounds leave open is as the law says.
 TEST_F(TopPTest, DraftsPassByBoundsOrAsTheLawSays) {
   constexpr uint32_t kGroups = 500;
+  constexpr uint64_t kRows = 200;
+  const uint64_t rows = sortition::testing::Scaled(kRows);
   uint64_t accepted_by_few = 0;
   uint64_t accepted = 0;
   uint64_t rejected = 0;
   std::mt19937_64 random(9);
   std::normal_distribution<float> normal(0, 2);
-  for (uint64_t n = 0; n < sortition::testing::Scaled(200); ++n) {
+  for (uint64_t n = 0; n < rows; ++n) {
     logits_.resize(kGroups * 64);
     for (float& logit : logits_) logit = normal(random);
     const float top = float(14 + random() % 10);
@@ -517,6 +539,7 @@ TEST_F(TopPTest, DraftsPassByBoundsOrAsTheLawSays) {
       rejected += !answer.accepted;
     }
   }
+  if (rows < kRows) return;
   EXPECT_GT(accepted_by_few, 0u);
   EXPECT_GT(accepted, accepted_by_few);
   EXPECT_GT(rejected, 0u);
