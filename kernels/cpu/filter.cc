@@ -237,6 +237,11 @@ TopPRuling AskForWholeCopy(LazyCopy* lazy) {
   return {TopPStep::kRow, true, {}, true};
 }
 
+SumBounds NearSumFrom(const Kernels& kernels, uint32_t floor, const RowView& row, const RowScale& scale,
+                      Scratch* scratch) {
+  return BoundAllWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch, floor).before;
+}
+
 // Rules on a winner that has many tokens before it.
 TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                        const RowScale& scale, Scratch* scratch) {
@@ -268,7 +273,8 @@ TopPRuling RuleFarBack(const Kernels& kernels, uint32_t top_p, uint32_t floor, C
       return *RuleByBounds(kernels, top_p, TopPStep::kNearSum, sums.all, prefix, prefix.sum);
     }
   }
-  const SplitBounds sums = BoundAllWeights(kernels, row, winner, scale, scratch, floor);
+  SplitBounds sums = BoundAllWeights(kernels, row, winner, scale, scratch, floor);
+  if (floor != 1 && !is_surely_not(sums)) sums.all = NearSumFrom(kernels, floor, row, scale, scratch);
   if (is_surely_kept(sums)) return {TopPStep::kNearSum, true, {}, true};
   if (is_surely_not(sums)) return not_kept({winner.rank + 1});
   return RuleByRow(kernels, top_p, floor, winner, row, scale, scratch);
@@ -298,7 +304,7 @@ TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Ca
   const LeadingSum leading = SumLeadingGroups(kernels, row, floor, widest, 0.25, scale, scratch);
   if (const auto ruling = rule(TopPStep::kLeadingGroups, leading.rest.Plus(leading.sum))) return *ruling;
   if (row.lazy != nullptr) return AskForWholeCopy(row.lazy);
-  const SumBounds sum = BoundAllWeights(kernels, row, Candidate::Of(floor, ~0u), scale, scratch, floor).all;
+  const SumBounds sum = NearSumFrom(kernels, floor, row, scale, scratch);
   if (const auto ruling = rule(TopPStep::kNearSum, sum)) return *ruling;
   return RuleByRow(kernels, top_p, floor, winner, row, scale, scratch);
 }

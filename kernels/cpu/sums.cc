@@ -142,8 +142,7 @@ SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidat
   uint32_t* const groups = scratch->groups.Reserve(row.groups);
   const uint32_t least = std::max(floor, scale.first_weighted_key);
   const uint32_t count = kernels.SelectAtLeast(row.maxima, row.groups, least, groups);
-  NearSums near = kernels.NearWeights(row, groups, count, end, scale);
-  if (floor != 1) near.all = end == last ? near.before : kernels.NearWeights(row, groups, count, last, scale).before;
+  const NearSums near = kernels.NearWeights(row, groups, count, end, scale);
   uint64_t edited = 0;
   uint64_t edited_before = 0;
   for (const Candidate& candidate : row.edited) {
@@ -153,7 +152,9 @@ SplitBounds BoundAllWeights(const Kernels& kernels, const RowView& row, Candidat
     if (candidate > end) edited_before += weight;
   }
   const uint32_t tokens = count * law::kGroupSize;
-  return {BoundsOf(near.all, tokens).Plus(edited), BoundsOf(near.before, tokens).Plus(edited_before)};
+  SplitBounds sums = {BoundsOf(near.all, tokens).Plus(edited), BoundsOf(near.before, tokens).Plus(edited_before)};
+  if (floor != 1) sums.all.low = sums.before.low;  // the groups have other tokens
+  return sums;
 }
 
 MomentBounds BoundMoments(const Kernels& kernels, const RowView& row, uint32_t level, const RowScale& scale,

@@ -75,7 +75,8 @@ LeadingSum SumLeadingGroups(const Kernels& kernels, const RowView& row, uint32_t
                             const RowScale& scale, Scratch* scratch);
 
 // Bounds the sum of the weights of the tokens with a key >= `floor`, and of those before `end` in order, which are some
-// of them, where the row HasNearWeights. Reads every group that weighs something there, twice if it has other tokens.
+// of them, where the row HasNearWeights. The bounds of `all` are close if `floor` is 1. Reads every group that weighs
+// something.
 struct SplitBounds {
   SumBounds all;
   SumBounds before;
