@@ -175,10 +175,11 @@ std::optional<RowRequiredReason> ReferenceChain::KeepMassWithin(const StageWords
   for (const TokenBits& token : kept_) least.first += WeightOf(token);
   StageSums most = least;
   most.first += MostOfRest();
+  const Threshold high = ThresholdOf(stage, most);
   u64 before = 0;  // the last token that is kept where the sum is `most`
   u64 sum = 0;
   size_t count = 0;
-  for (; !Reaches(sum, ThresholdOf(stage, most)); ++count) {
+  for (; !Reaches(sum, high); ++count) {
     if (count == kept_.size()) return reason;
     before = sum;
     sum += WeightOf(kept_[count]);

@@ -167,7 +167,9 @@ class ListedRun {
   law::RestWeights WeightsOf(std::optional<uint64_t> sum, const law::Temperature& temperature,
                              TokenBits largest) const {
     law::RestWeights weights = {SumAfterChanges(sum, temperature, largest), {}};
+    const auto needs_bounds = [](const law::StageWords& stage) { return law::CutOf(stage.kind) == law::kCutMass; };
     if (weights.all || !sum || largest.bits != row_.first[0].bits) return weights;
+    if (std::ranges::none_of(law::StagesOf(parameters_), needs_bounds)) return weights;
     // The rest weighs no more than before, up to its known tokens.
     const law::Scale scale = law::ScaleOf(largest.bits, temperature);
     const auto weight = [&](uint32_t bits) {
