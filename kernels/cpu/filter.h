@@ -14,7 +14,7 @@
 namespace sortition::kernels::cpu {
 
 // Returns the tokens that all filters keep; a list of them lies in scratch->kept. A filter that is off costs nothing;
-// only top-p without top-k reads the whole row.
+// only top-p without top-k may read the whole row.
 Kept Filter(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
             Scratch* scratch);
 
