@@ -1,5 +1,6 @@
 // Cost of each sampler alone, at temperature 0.8, on one thread. The baseline is the same run's usual token; for
-// samplers that need the whole row's probabilities, the token with exact logprobs.
+// samplers that need the whole row's probabilities, the token with exact logprobs, or temperature alone where bounds on
+// them suffice.
 //
 //   bench_samplers [--json FILE] [--rounds N] [--only PREFIX]
 #include <iostream>
@@ -25,7 +26,7 @@ constexpr size_t kRows = 64;
 struct Case {
   std::string name;
   law::SamplingParameters options;
-  bool needs_row = false;  // its probabilities
+  enum { kToken, kLogprobs, kTemperature } baseline = kToken;
 };
 
 std::vector<Case> Cases() {
@@ -36,40 +37,38 @@ std::vector<Case> Cases() {
   return {
       {"top_k", {.temperature = t, .top_k = 50}},
       {"min_p", {.temperature = t, .min_p = 0.05f}},
-      {"top_p", {.temperature = t, .top_p = 0.95f}, true},
+      {"top_p", {.temperature = t, .top_p = 0.95f}, Case::kLogprobs},
       {"chain_llama_cpp", llama},
       {"top_n_sigma", {.temperature = t, .top_n_sigma = 1}},
       {"top_h", {.temperature = t, .top_h = 0.4f}},
       {"quadratic_smoothing", {.temperature = t, .smoothing_factor = 0.3f, .smoothing_curve = 1.5f}},
-      {"typical_p", {.temperature = t, .typical_p = 0.9f}, true},
-      {"epsilon_cutoff", {.temperature = t, .epsilon_cutoff = 3e-4f}, true},
-      {"eta_cutoff", {.temperature = t, .eta_cutoff = 3e-4f}, true},
-      {"top_a", {.temperature = t, .top_a = 0.2f}, true},
-      {"p_less", {.temperature = t, .p_less = true}, true},
+      {"typical_p", {.temperature = t, .typical_p = 0.9f}, Case::kTemperature},
+      {"epsilon_cutoff", {.temperature = t, .epsilon_cutoff = 3e-4f}, Case::kTemperature},
+      {"eta_cutoff", {.temperature = t, .eta_cutoff = 3e-4f}, Case::kTemperature},
+      {"top_a", {.temperature = t, .top_a = 0.2f}, Case::kTemperature},
+      {"p_less", {.temperature = t, .p_less = true}, Case::kTemperature},
       {"min_k", {.temperature = t, .min_k = true}},
       {"min_keep", {.temperature = t, .top_k = 50, .top_p = 0.95f, .min_p = 0.05f, .min_keep = 5}},
-      {"xtc", {.temperature = t, .xtc_probability = 1, .xtc_threshold = 0.1f}, true},
-      {"dynamic_temperature", {.temperature = t, .dynamic_temperature_range = 0.5f}, true},
-      {"mirostat_1", {.temperature = t, .mirostat = 1}, true},
-      {"mirostat_2", {.temperature = t, .mirostat = 2}, true},
-      {"adaptive_p", {.temperature = t, .adaptive_p = true, .adaptive_target = 0.3f}, true},
+      {"xtc", {.temperature = t, .xtc_probability = 1, .xtc_threshold = 0.1f}, Case::kTemperature},
+      {"dynamic_temperature", {.temperature = t, .dynamic_temperature_range = 0.5f}, Case::kLogprobs},
+      {"mirostat_1", {.temperature = t, .mirostat = 1}, Case::kTemperature},
+      {"mirostat_2", {.temperature = t, .mirostat = 2}, Case::kTemperature},
+      {"adaptive_p", {.temperature = t, .adaptive_p = true, .adaptive_target = 0.3f}, Case::kLogprobs},
       {"adaptive_p_min_p", {.temperature = t, .min_p = 0.05f, .adaptive_p = true, .adaptive_target = 0.3f}},
   };
 }
 
 void Measure(const Case& what, const Logits& logits, Report* report) {
-  Sampling token(logits, UsualOptions());
-  Sampling logprobs(logits, UsualOptions(), true);
+  const law::SamplingParameters temperature = {.temperature = what.options.temperature};
+  Sampling baseline(logits, what.baseline == Case::kTemperature ? temperature : UsualOptions(),
+                    what.baseline == Case::kLogprobs);
   Sampling sampler(logits, what.options);
   Schedule schedule;
   schedule.inputs = kRows;
   schedule.rounds = absl::GetFlag(FLAGS_rounds);
   schedule.prepare = [&](size_t row) { Warm(logits, row); };
-  Sampling& baseline = what.needs_row ? logprobs : token;
-  const std::vector<double> medians =
-      MeasureInterleaved({{what.needs_row ? "logprobs_f32" : "token_f32", [&](size_t row) { baseline(row); }},
-                          {what.name, [&](size_t row) { sampler(row); }}},
-                         schedule);
+  const std::vector<double> medians = MeasureInterleaved(
+      {{"baseline", [&](size_t row) { baseline(row); }}, {what.name, [&](size_t row) { sampler(row); }}}, schedule);
   report->Add({what.name, medians[1], "us", medians[0]});
 }
 
