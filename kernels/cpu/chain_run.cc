@@ -217,13 +217,16 @@ Chain::Ends Chain::EndsOfSums(const law::StageWords& stage, SumStep step) {
   // A drawn token is seldom near the cut, but one token or another often is. Far tokens matter more to a mean.
   const MomentsWanted wanted = WantedBy(stage);
   const uint32_t part = draws_alone_ ? 32 : (wanted == MomentsWanted::kMoment ? 4 : 6);
+  const uint32_t groups = std::max(1u, row_.groups / part);
   uint32_t* const folded = scratch_->folded.Reserve(row_.groups);
-  const uint32_t level =
-      kernels_.LowerBoundOfNth(row_.maxima, row_.groups, std::max(1u, row_.groups / part), 1, folded);
+  uint32_t level = kernels_.LowerBoundOfNth(row_.maxima, row_.groups, groups, 1, folded);
+  // Leaves out the last of these where too many have the same maximum.
+  if (kernels_.SelectAtLeast(row_.maxima, row_.groups, level, folded) > groups + groups / 4) ++level;
   MomentBounds bounds = BoundMoments(kernels_, row_, level, scale_, wanted, scratch_);
   // The first token has a unit. No entropy is above 20 octaves (moments.inc), so no mean is either. The law's functions
   // have room for 21.
   bounds.sum.low = std::max(bounds.sum.low, law::kUnitWeight);
+  if (wanted == MomentsWanted::kSquare) bounds.other.low = std::max(bounds.other.low, law::SquaredWeight(0));
   constexpr uint32_t kMostOctaves = 21u << 26;
   const uint64_t most = (bounds.sum.low >> 28) * (kMostOctaves - law::SumOctaves(bounds.sum.low));
   if (wanted == MomentsWanted::kMoment) bounds.other.high = std::min(bounds.other.high, most);

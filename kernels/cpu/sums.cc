@@ -168,7 +168,8 @@ MomentBounds BoundMoments(const Kernels& kernels, const RowView& row, uint32_t l
   const NearMomentSums rest = kernels.NearMomentsOfKeys(row.maxima, row.groups, level, scale, wanted);
   const NearMomentSums most = {least.sum + law::kGroupSize * rest.sum, least.other + law::kGroupSize * rest.other};
   const uint32_t tokens = row.groups * law::kGroupSize;
-  const bool falls = wanted != MomentsWanted::kMoment || DistanceOfKey(level, scale) >= kMomentsFallFrom;
+  const bool falls =
+      wanted != MomentsWanted::kMoment || DistanceOfKey(std::min(level, row.max_key), scale) >= kMomentsFallFrom;
   MomentBounds bounds;
   bounds.sum.low = LowOf(least.sum, NearSumError(least, tokens), kSumUnit);
   bounds.sum.high = HighOf(most.sum, NearSumError(most, tokens), kSumUnit);
