@@ -5,6 +5,7 @@
 // compared as these, 16-bit ones two at a time.
 #pragma once
 
+#include "kernels/cuda/noise.cuh"
 #include "kernels/cuda/row.cuh"
 
 namespace sortition::kernels::cuda {
@@ -238,13 +239,13 @@ __device__ inline DrawKey KeyOfDraw(const RowInput& input) {
   return key;
 }
 
-// Writes each group's least noise for the race. This does not wait for logits.
+// Writes a bound of each group's noise for the race; first_group is even. This does not wait for logits.
 __device__ __noinline__ void MakeNoise(const Row& row, const DrawKey& key, u32 first_group, u32 end_group) {
+  u32* const noise = row.noise();
   for (u32 group = first_group + 2 * Thread(); group < end_group; group += 2 * kThreads) {
     const PhiloxWords words = NoiseWords(group / 2, kGroupTag, key);
-    for (u32 i = group; i < group + 2 && i < end_group; ++i) {
-      row.noise()[i] = i64(OwnerLog(NegLog2(Uniform(WordOf(words, i)))));
-    }
+    noise[group] = NoiseBound(WordOf(words, 0));
+    if (group + 1 < end_group) noise[group + 1] = NoiseBound(WordOf(words, 1));
   }
 }
 

@@ -92,7 +92,7 @@ struct Row {
     return OnChip().input.allowed != nullptr || OnChip().input.edit_count != 0;
   }
 
-  __device__ i64* noise() const { return reinterpret_cast<i64*>(scratch + layout.noise); }
+  __device__ u32* noise() const { return scratch + layout.noise; }
   __device__ u32* maxima() const { return scratch + layout.maxima; }
   __device__ u32* raw_maxima() const { return IsVisibleInPart() ? scratch + layout.raw_maxima : maxima(); }
   __device__ u32* edit_keys() const { return scratch + layout.edit_keys; }

@@ -11,6 +11,7 @@ namespace sortition::kernels::cuda {
 constexpr u32 kListed = 2048;        // candidates that a list holds
 constexpr u32 kSharedGroups = 2560;  // the most groups of a row that keeps its maxima and lists on chip
 static_assert(kSharedGroups % kThreads == 0);
+constexpr u32 kRacers = kListed - kSharedGroups / 2;  // tokens that race at once
 constexpr u32 kBins = 256;
 static_assert(kBins == kThreads);
 
@@ -18,6 +19,10 @@ struct Shared {
   union {
     u64 list[kListed];                   // ranks of candidates
     u32 visible[2 * kMaxSectionGroups];  // while a section is read
+    struct {
+      u64 racers[kRacers];        // ranks
+      u32 bounds[kSharedGroups];  // of groups
+    } racing;
   };
   u32 maxima[kSharedGroups];
   u16 groups[kSharedGroups];

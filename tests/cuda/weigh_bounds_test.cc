@@ -1,4 +1,4 @@
-// Bounds on sums of weights hold, and are met: one that is a unit tighter fails here.
+// Bounds on sums of weights hold, and are met: one that is a unit tighter fails here. Bounds on noise hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "tests/cuda/emulator/built_ins.h"
 // They come after them.
 #include "kernels/cuda/answer.cuh"
+#include "kernels/cuda/noise.cuh"
 #include "kernels/cuda/sums.cuh"
 
 namespace sortition::kernels::cuda::weigh_bounds_test {
@@ -129,6 +130,34 @@ TEST_F(WeighBounds, RandomRowsAreWithin) {
     }
     Run(-0.02f, u32(random() % logits_.size()));
   }
+}
+
+// Words of every octave, in steps and at its ends.
+TEST(NoiseBound, IsAtMostTheNoise) {
+  std::mt19937_64 random(6);
+  u32 farthest = 0;
+  const auto expect_bound = [&](u64 word) {
+    const u64 a = NegLog2(Uniform(word));
+    const u32 noise = BoundOf(i64(OwnerLog(a)));
+    ASSERT_LE(NoiseBound(word), noise) << std::hex << word;
+    if (word >= u64{1} << 48 && word < u64{1} << 61) farthest = max(farthest, noise - NoiseBound(word));
+    const u64 b = NegLog2(Uniform(random()));
+    ASSERT_LE(NoiseBound(word), BoundOf(i64(OtherLog(a, b)))) << std::hex << word;
+    // A lag that is rounded down apart.
+    const i64 lag = i64(Lag(u32(random() % kDeadFromDistance))) + i64(random() % 64);
+    ASSERT_LE(Behind(NoiseBound(word), lag), BoundOf(lag + i64(OwnerLog(a)))) << std::hex << word << " " << lag;
+  };
+  for (u32 octave = 0; octave < 64; ++octave) {
+    const u64 first = u64{1} << octave;
+    constexpr u64 kSteps = 1 << 14;
+    for (u64 step = 0; step < kSteps; ++step) {
+      expect_bound(first + (octave < 14 ? step % first : (first >> 14) * step + random() % ((first >> 14) + 1)));
+      if (HasFatalFailure()) return;
+    }
+    for (u64 i = 0; i < 130; ++i) expect_bound(first - 65 + i);
+  }
+  for (u64 i = 0; i < 130; ++i) expect_bound(~u64{0} - i);
+  EXPECT_LT(farthest, kBoundOctave / 5) << "a bound so low prunes little";
 }
 
 TEST_F(WeighBounds, BoundsBeyondANumberAreNone) {

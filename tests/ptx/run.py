@@ -25,6 +25,7 @@ WITHOUT_KERNELS = {
     "Emulator": "tests the emulator",
     "CudaAssembly.": "reads the text of the modules",
     "CudaDriver.DeclarationsEqualCudaHeader": "compares declarations",
+    "NoiseBound.": "compares arithmetic on the host",
     "WeighBounds.": "runs a part of a kernel",
     "Weigher.": "compares arithmetic on the host",
     "Library.": "samples on the processor, or looks for a driver",
