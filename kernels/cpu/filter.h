@@ -48,8 +48,8 @@ struct TopPRuling {
   bool is_exact;
 };
 
-// Tells whether top-p keeps `winner`, a live token, among the tokens with a key >= `floor`, of which it is one. A
-// lazy copy fails where few groups leave the ruling open.
+// Tells whether top-p keeps `winner`, a live token, among the tokens with a key >= `floor`, of which it is one. Where
+// few groups leave the ruling open, a lazy copy fails, and the ruling has no meaning.
 TopPRuling RuleByTopP(const Kernels& kernels, uint32_t top_p, uint32_t floor, Candidate winner, const RowView& row,
                       const RowScale& scale, Scratch* scratch);
 
