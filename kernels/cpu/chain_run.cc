@@ -16,7 +16,6 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kLeading = 128;      // about the number of groups that typical-p reads first
-constexpr uint32_t kMostLooked = 512;   // about the number beyond which it looks no further before the row is summed
 constexpr uint32_t kNearest = ~0u - 1;  // not ~0u: no rank may be the largest number
 
 // Masks in `*row` every token before `first`, which is live. `*row` is the changed row. Afterwards all that it refers
@@ -206,6 +205,11 @@ Moments Chain::MomentsOfKept(MomentsWanted wanted) const {
     if (wanted == MomentsWanted::kSquare) moments.square += law::SquaredWeight(t);
   }
   return moments;
+}
+
+bool Chain::HasBounds() const {
+  constexpr uint32_t kFewestGroups = 384;
+  return !is_listed_ && last_ == kLastLive && HasNearWeights(scale_) && row_.groups >= kFewestGroups;
 }
 
 Chain::Ends Chain::EndsOfSums(const law::StageWords& stage, SumStep step) {
@@ -446,7 +450,7 @@ void Chain::KeepNearest(const law::StageWords& stage) {
     return again && again->first == found->first && again->last == found->last ? found : std::nullopt;
   };
   std::optional<Nearest> found;
-  if (HasBounds() && least <= 1) found = find(SumStep::kLeadingGroups);
+  if (HasBounds() && least <= 1 && row_.groups >= 8 * kLeading) found = find(SumStep::kLeadingGroups);
   if (!found) found = find(SumStep::kRow);
   KeepFrom(FloorWithin(found->bound));
   if (found->has_head) DropBefore(found->first);
@@ -492,7 +496,7 @@ std::optional<Chain::Nearest> Chain::FindNearest(uint32_t mean, law::Threshold l
       }
     }
     if (!law::Reaches(sum, upper) || (near < least && edge != law::kDead)) {
-      if (!is_exact && (edge == law::kDead || number >= kMostLooked)) return std::nullopt;
+      if (!is_exact && number > row_.groups / 8) return std::nullopt;  // the next look takes longer than the sums
       continue;
     }
     farthest = kernels_.LastReaching(nearest, weights, count, upper);

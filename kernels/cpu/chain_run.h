@@ -55,8 +55,8 @@ class Chain {
   // The sums that the stage needs; not kSumLevels and kSumFallOff.
   law::StageSums SumsOfKept(const law::StageWords& stage) const;
 
-  // True if bounds on the sums of kept tokens are known.
-  bool HasBounds() const { return !is_listed_ && last_ == kLastLive && HasNearWeights(scale_); }
+  // True if bounds on the sums of the kept tokens may take less time than the sums.
+  bool HasBounds() const;
   // Two ends of the sums that the stage needs: the smaller sum of weights with the larger other sum, and the larger one
   // with the smaller one. What the law makes of the sums lies between what it makes of the ends.
   struct Ends {

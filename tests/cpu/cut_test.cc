@@ -211,7 +211,7 @@ TEST_F(CutTest, LeadingGroupsDecideWherePeaked) {
     law::Compile(sampler.options, &parameters_);
     std::vector<std::pair<uint32_t, float>> logits;
     for (uint32_t i = 0; i < 100; ++i) logits.push_back({i % 4 * 64 + i / 4, -0.3f * float(i)});
-    Lay(300, logits);
+    Lay(1100, logits);
     ExpectCut(SumStep::kLeadingGroups);
   }
 }
@@ -223,9 +223,9 @@ TEST_F(CutTest, RowDecidesWhereTokensAreEverywhere) {
     if (sampler.options.min_keep != 0 || sampler.options.top_p != 1) continue;
     SCOPED_TRACE(sampler.name);
     law::Compile(sampler.options, &parameters_);
-    logits_.resize(100 * 64);
+    logits_.resize((sampler.options.typical_p != 1 ? 1100 : 400) * 64);
     for (float& logit : logits_) logit = -float(random() % 16'000) / 1000;
-    logits_[77] = 4;
+    logits_[77] = sampler.options.xtc_probability != 0 ? 9 : 4;
     ExpectCut(SumStep::kRow);
   }
 }
@@ -235,21 +235,32 @@ TEST_F(CutTest, RowDecidesWhetherATokenReachesXtc) {
   law::Compile({.temperature = kOctave, .xtc_probability = 1, .xtc_threshold = 0.1f}, &parameters_);
   for (const float fifth : {-0.5f, -1.05f}) {
     std::vector<std::pair<uint32_t, float>> logits = {{0, 0}, {1, 0}, {2, 0}, {3, 0}, {4, fifth}};
-    for (uint32_t group = 1; group < 300; ++group) logits.push_back({group * 64, -12 - 0.001f * float(group)});
-    Lay(300, logits);
+    for (uint32_t group = 1; group < 400; ++group) logits.push_back({group * 64, -12 - 0.001f * float(group)});
+    Lay(400, logits);
     ExpectCut(SumStep::kRow);
   }
 }
 
+// The mean is certain enough for the order of nearness. How much of it typical-p keeps is not.
+TEST_F(CutTest, RowDecidesHowManyTypicalTokensStay) {
+  law::Compile({.temperature = kOctave, .typical_p = 0.9f}, &parameters_);
+  std::vector<std::pair<uint32_t, float>> logits;
+  for (uint32_t i = 0; i < 6; ++i) logits.push_back({i, i < 4 ? 0 : -1});
+  for (uint32_t i = 0; i < 60; ++i) logits.push_back({64 + i, -6 - 0.01f * float(i)});
+  for (uint32_t group = 2; group < 1100; ++group) logits.push_back({group * 64, -20 - 0.001f * float(group)});
+  Lay(1100, logits);
+  ExpectCut(SumStep::kRow);
+}
+
 // All groups have one maximum, and all tokens lie at the cut. A caller could have such a row summed twice.
 TEST_F(CutTest, RowsOfOneMaximumAreSummedOnce) {
-  logits_.assign(1 << 14, 0);
+  logits_.assign(1 << 17, 0);
   static decltype(Kernels::NearMoments) near_moments;
   static uint32_t groups;
   for (const Sampler& sampler : kSamplers) {
     SCOPED_TRACE(sampler.name);
     law::SamplingParameters options = sampler.options;
-    if (options.epsilon_cutoff != 0) options.epsilon_cutoff = 0x1p-14f;
+    if (options.epsilon_cutoff != 0) options.epsilon_cutoff = 0x1p-17f;
     law::Compile(options, &parameters_);
     const RowOutput expected = law::SampleRowReference(Request());
     for (const Target* target : RunnableTargets()) {
@@ -273,18 +284,19 @@ TEST_F(CutTest, RowsOfOneMaximumAreSummedOnce) {
 // Rows and noise of many kinds: the answers are the reference's, and each step decides some draws and some cuts.
 TEST_F(CutTest, AnswersEqualTheReference) {
   std::mt19937_64 random(7);
-  constexpr uint64_t kRows = 500;
+  constexpr uint64_t kRows = 330;
   const uint64_t rows = sortition::testing::Scaled(kRows);
   std::array<std::array<uint64_t, 2>, std::size(kSamplers)> decided = {};
   for (uint64_t n = 0; n < rows; ++n) {
     const size_t which = n % std::size(kSamplers);
     SCOPED_TRACE(::testing::Message() << n << " " << kSamplers[which].name);
-    logits_.resize(1 + random() % 20'000);
+    const uint32_t many = kSamplers[which].options.typical_p != 1 ? 66'000 : 25'000;
+    logits_.resize(random() % 3 == 0 ? 1 + random() % 10'000 : many + random() % 10'000);
     static constexpr float kSpreads[] = {0.001f, 0.3f, 1, 3};
     const float spread = kSpreads[random() % 4];
     static constexpr uint64_t kHeads[] = {0, 10, 30, 300};
     const uint64_t head = kHeads[random() % 4];
-    const float above = random() % 2 == 0 ? 3 : 10;
+    const float above = random() % 2 == 0 ? 3 : 25;
     const bool has_edits = random() % 4 == 0;
     std::normal_distribution<float> normal(0, spread);
     for (float& logit : logits_) logit = normal(random);
