@@ -294,9 +294,9 @@ TEST_F(CutTest, AnswersEqualTheReference) {
     logits_.resize(random() % 3 == 0 ? 1 + random() % 10'000 : many + random() % 10'000);
     static constexpr float kSpreads[] = {0.001f, 0.3f, 1, 3};
     const float spread = kSpreads[random() % 4];
-    static constexpr uint64_t kHeads[] = {0, 10, 30, 300};
-    const uint64_t head = kHeads[random() % 4];
-    const float above = random() % 2 == 0 ? 3 : 25;
+    static constexpr uint64_t kHeads[] = {0, 10, 20, 300};
+    const uint64_t head = kHeads[n / std::size(kSamplers) % 4];
+    const float above = random() % 3 == 0 ? 3 : 25;
     const bool has_edits = random() % 4 == 0;
     std::normal_distribution<float> normal(0, spread);
     for (float& logit : logits_) logit = normal(random);
