@@ -44,6 +44,7 @@ void TuneAllocator() {
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TOP_PAD, 64 << 20);
+  mallopt(M_ARENA_MAX, static_cast<int>(2 * std::max(1u, std::thread::hardware_concurrency())));
 #endif
 }
 
