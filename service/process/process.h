@@ -17,9 +17,9 @@
 namespace sortition::server {
 
 // Makes the allocator keep freed message buffers. By default glibc returns the pages of every freed message to the
-// kernel and faults them in again for the next one, which halves the throughput of 1 MB messages. Takes two arenas a core
-// in place of eight, for each keeps what was freed in it. No effect on other C libraries. Call once, before other threads
-// run.
+// kernel and faults them in again for the next one, which halves the throughput of 1 MB messages. Takes two arenas a
+// core in place of eight, for each keeps what was freed in it. No effect on other C libraries. Call once, before other
+// threads run.
 void TuneAllocator();
 
 // Gives memory back to the kernel that the allocator keeps, once it is much and stays free. A gigabyte takes 0.2
