@@ -16,6 +16,7 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kLeading = 256;
+constexpr uint32_t kMostLeading = 4 * kLeading;  // equal tokens may be many more; the row's sum takes less time then
 constexpr size_t kSample = 2048;
 
 // Moves the shortest prefix whose weights reach `threshold` to the front and returns it. `weights` are the candidates';
@@ -163,15 +164,18 @@ Kept TopPOfRow(const Kernels& kernels, uint32_t top_p, uint32_t floor, const Row
   };
   uint64_t sum = leading_sum;
   if (from > floor) {
-    // The last kept token is certain if it is the same at both ends of the bounds, which it seldom is if they are
-    // further apart than its weight.
-    const uint64_t widest = law::Weight(DistanceOfKey(last_reaching(estimate).key(), scale));
-    const LeadingSum part = SumLeadingGroups(kernels, row, floor, widest, 0.75, scale, scratch);
-    const SumBounds bounds = part.rest.Plus(part.sum);
-    const law::Threshold most = law::TopPThreshold(bounds.high, top_p);
-    if (law::Reaches(leading_sum, most)) {
-      const Candidate last = last_reaching(most);
-      if (last == last_reaching(law::TopPThreshold(bounds.low, top_p))) return keep_to(last);
+    LeadingSum part;
+    if (number <= kMostLeading) {
+      // The last kept token is certain if it is the same at both ends of the bounds, which it seldom is if they are
+      // further apart than its weight.
+      const uint64_t widest = law::Weight(DistanceOfKey(last_reaching(estimate).key(), scale));
+      part = SumLeadingGroups(kernels, row, floor, widest, 0.75, scale, scratch);
+      const SumBounds bounds = part.rest.Plus(part.sum);
+      const law::Threshold most = law::TopPThreshold(bounds.high, top_p);
+      if (law::Reaches(leading_sum, most)) {
+        const Candidate last = last_reaching(most);
+        if (last == last_reaching(law::TopPThreshold(bounds.low, top_p))) return keep_to(last);
+      }
     }
     const uint32_t weighted = std::max(floor, scale.first_weighted_key);
     sum = part.sum + SumOfGroupsFrom(kernels, row, weighted, scale, scratch, floor, part.level);

@@ -45,6 +45,7 @@ __device__ __noinline__ Ruling RuleByBounds(const Row& row, const View& view, u3
   // Bounds that are further apart than that seldom decide.
   if (rest > own.all / (16 * kGroupSize)) return open;
   count = list_from(level);
+  if (count > kMostWeighedGroups) return open;  // many tie
   own = WeighGroups(row, view, list, count, floor, winner, scale);
   return rule(kStepLeading, BoundsOf(own.all, rest));
 }

@@ -478,6 +478,32 @@ TEST_F(TopPTest, KeptTokensAreCertainOrSummedOnce) {
   EXPECT_GT(by_all, 0u);
 }
 
+int rankings = 0;
+decltype(Kernels::LastReaching) last_reaching;
+
+// A search among all tokens of a row takes longer than their sum, so bounds do not ask for a second one.
+TEST_F(TopPTest, ManyEqualTokensAreRankedOnce) {
+  logits_.assign(300 * 64, 0);
+  law::Compile({.temperature = 1, .top_p = 0.5f}, &parameters_);
+  parameters_.kept_count = true;
+  const RowOutput expected = law::SampleRowReference(Request());
+  for (const Target* target : RunnableTargets()) {
+    Target counting = *target;
+    last_reaching = target->kernels.LastReaching;
+    rankings = 0;
+    counting.kernels.LastReaching = [](const Candidate* candidates, const uint64_t* weights, uint32_t count,
+                                       law::Threshold threshold) {
+      ++rankings;
+      return last_reaching(candidates, weights, count, threshold);
+    };
+    Scratch scratch;
+    RowOutput answer;
+    SampleRow(counting, Request(), &scratch, &answer);
+    EXPECT_EQ(answer, expected) << target->name;
+    EXPECT_EQ(rankings, 1) << target->name;
+  }
+}
+
 // The sample says that the first tokens do not reach the threshold, but they do.
 TEST_F(TopPTest, SampleThatMisleadsCostsOneMoreSum) {
   logits_.assign(600 * 64, -3);

@@ -22,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::Not;
 
 // A row of f32 logits. At temperature 1 / ln 2 a logit is an octave.
 class CudaTopP : public ::testing::Test {
@@ -105,6 +106,15 @@ TEST_F(CudaTopP, LeadingGroupsKeepTheWinner) {
   Lay(130, logits);
   Ask(0.49f);
   EXPECT_THAT(StepsOf(24), Contains(kStepLeading));
+}
+
+// The 128th group's maximum is that of 300 groups. One block does not weigh these.
+TEST_F(CudaTopP, RowDecidesWhereManyGroupsTie) {
+  std::vector<std::pair<uint32_t, float>> logits = {{0, 0}, {64, 0}};
+  for (uint32_t i = 0; i < 300; ++i) logits.push_back({128 + law::kGroupSize * i, -12});
+  Lay(310, logits);
+  Ask(0.48f);
+  EXPECT_THAT(StepsOf(24), AllOf(Contains(kStepRow), Not(Contains(kStepLeading | kStepDropped))));
 }
 
 // Groups of one token weigh much less than 64 times their maxima.
