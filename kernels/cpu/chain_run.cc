@@ -16,6 +16,7 @@ namespace sortition::kernels::cpu {
 namespace {
 
 constexpr uint32_t kLeading = 128;      // about the number of groups that typical-p reads first
+constexpr uint32_t kMostLooked = 2048;  // tokens that it looks at before the row is summed
 constexpr uint32_t kNearest = ~0u - 1;  // not ~0u: no rank may be the largest number
 
 // Masks in `*row` every token before `first`, which is live. `*row` is the changed row. Afterwards all that it refers
@@ -444,6 +445,9 @@ void Chain::KeepNearest(const law::StageWords& stage) {
     const law::Threshold upper = law::ThresholdOf(stage, large);
     const uint32_t nearer = law::MeanDistance(large.first, large.second);
     const uint32_t farther = law::MeanDistance(small.first, small.second);
+    // Bounds that are further apart than that, a quarter of an octave or a sixteenth of the sum, seldom decide.
+    constexpr uint32_t kFarApart = 1u << 24;
+    if (farther - nearer > kFarApart || large.first - small.first > small.first / 16) return std::nullopt;
     const std::optional<Nearest> found = FindNearest(nearer, lower, upper, least);
     if (nearer == farther || !found) return found;
     const std::optional<Nearest> again = FindNearest(farther, lower, upper, least);
@@ -458,7 +462,7 @@ void Chain::KeepNearest(const law::StageWords& stage) {
 
 std::optional<Chain::Nearest> Chain::FindNearest(uint32_t mean, law::Threshold lower, law::Threshold upper,
                                                  uint32_t least) {
-  const bool is_exact = law::LeastSum(lower) == law::LeastSum(upper);
+  const bool is_exact = step_ == SumStep::kRow;
   // Lists ever more leading tokens until they include every token that is near enough to the mean. All others have a
   // distance of `edge` or more.
   std::span<Candidate> leading;
@@ -471,11 +475,15 @@ std::optional<Chain::Nearest> Chain::FindNearest(uint32_t mean, law::Threshold l
     } else {
       uint32_t* const folded = scratch_->folded.Reserve(row_.groups);
       const uint32_t from = kernels_.LowerBoundOfNth(row_.reached, row_.groups, number, last_.key(), folded);
+      uint32_t* const groups = scratch_->groups.Reserve(row_.groups);
+      // Where many tokens are equal, to look at them takes longer than the sums.
+      if (!is_exact && kernels_.SelectAtLeast(row_.maxima, row_.groups, from, groups) > 2 * number) return std::nullopt;
       leading = CollectBetween(kernels_, row_, from, kNoCeiling, scratch_, &scratch_->leading);
       leading = leading.first(kernels_.MoveNotAfter(leading.data(), uint32_t(leading.size()), last_));
       if (from > last_.key()) edge = DistanceOfKey(from, scale_);
     }
     const auto count = uint32_t(leading.size());
+    if (!is_exact && count > kMostLooked) return std::nullopt;
     t = least > 1 ? ExactDistances(leading) : Distances(leading);
     // Candidates by nearness: the nearest come first.
     Candidate* const nearest = scratch_->nearest.Reserve(count);
