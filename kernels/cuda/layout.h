@@ -182,8 +182,7 @@ SORTITION_HOST_DEVICE inline uint32_t GroupsOf(uint32_t vocabulary) { return (vo
 
 // A row's areas in its scratch, in words.
 struct ScratchLayout {
-  uint32_t noise;       // a group's least race key without its lag, as a bound (kernels/cuda/noise.cuh)
-  uint32_t bounds;      // a group's least race key; where they do not fit on chip
+  uint32_t noise;       // two a group: bounds of its noise; then of its race keys, where these do not fit on chip
   uint32_t maxima;      // a group's largest key, of tokens that show their sent logit
   uint32_t raw_maxima;  // the same over all tokens, if the two differ
   uint32_t visible;     // one bit a token: shows its sent logit; for rows with edits
@@ -195,7 +194,6 @@ struct ScratchLayout {
 SORTITION_HOST_DEVICE inline ScratchLayout LayScratch(uint32_t groups, uint32_t edits) {
   ScratchLayout layout;
   layout.noise = 0;
-  layout.bounds = groups;
   layout.maxima = 2 * groups;
   layout.raw_maxima = 3 * groups;
   layout.visible = 4 * groups;

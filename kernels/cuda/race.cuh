@@ -1,8 +1,9 @@
 // The draw: the law's grouped race, run only where it can still be won.
 //
-// A group's owner, at the distance of the group's largest key, bounds the race keys of all of its tokens from below. So
-// only groups whose bound does not lose to the best token so far are expanded. Groups with the smallest bounds go
-// first, so that a good token is found early. Bounds prune; they decide nothing.
+// A group's owner, at the distance of the group's largest key, bounds the race keys of all of its tokens from below; at
+// a token's own distance, that token's. So only groups and tokens whose bound does not lose to the best token so far
+// race. Groups with the smallest bounds go first, so that a good token is found early. Bounds prune; they decide
+// nothing.
 #pragma once
 
 #include <type_traits>
@@ -34,7 +35,7 @@ struct ByDistance {
 
 // Returns the token's race key; kNever if it does not race or the key is above `best`.
 template <typename Entry>
-__device__ __noinline__ i64 RaceKeyOf(u64 rank, const Entry& entry, const DrawKey& draw, i64 best) {
+__device__ inline i64 RaceKeyOf(u64 rank, const Entry& entry, const DrawKey& draw, i64 best) {
   const u32 token = TokenOfRank(rank);
   const i64 lag = entry.LagOf(rank);
   if (lag == kNever) return kNever;
@@ -66,6 +67,8 @@ class Race {
     best_ = race_key;
     winner_ = rank;
   }
+
+  __device__ __noinline__ void RunOutOfLine(u64 rank) { Run(rank); }
 
   // Makes the best token of all threads every thread's best.
   __device__ void Share() {
@@ -112,7 +115,7 @@ __device__ __noinline__ u32 BoundOutOfLine(const Entry& entry, u32 key, u32 nois
 
 // Where groups' bounds stand: on chip if they fit.
 __device__ inline u32* BoundsOf(const Row& row) {
-  return row.groups <= kSharedGroups ? OnChip().racing.bounds : row.scratch + row.layout.bounds;
+  return row.groups <= kSharedGroups ? OnChip().racing.bounds : row.noise() + row.groups;
 }
 
 // Returns the winner among all tokens up to `last` in order, 0 if none may race. The groups' noise has been made.
@@ -164,7 +167,7 @@ __device__ __noinline__ u64 RaceOfRow(const Row& row, const View& view, u64 last
       if (place < kRacers) {
         shared.racing.racers[place] = rank;
       } else {
-        race.Run(rank);
+        race.RunOutOfLine(rank);
       }
     };
     VisitGroups(view, list, count, collect);

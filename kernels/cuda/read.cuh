@@ -241,11 +241,10 @@ __device__ inline DrawKey KeyOfDraw(const RowInput& input) {
 
 // Writes a bound of each group's noise for the race; first_group is even. This does not wait for logits.
 __device__ __noinline__ void MakeNoise(const Row& row, const DrawKey& key, u32 first_group, u32 end_group) {
-  u32* const noise = row.noise();
   for (u32 group = first_group + 2 * Thread(); group < end_group; group += 2 * kThreads) {
     const PhiloxWords words = NoiseWords(group / 2, kGroupTag, key);
-    noise[group] = NoiseBound(WordOf(words, 0));
-    if (group + 1 < end_group) noise[group + 1] = NoiseBound(WordOf(words, 1));
+    row.noise()[group] = NoiseBound(WordOf(words, 0));
+    if (group + 1 < end_group) row.noise()[group + 1] = NoiseBound(WordOf(words, 1));
   }
 }
 

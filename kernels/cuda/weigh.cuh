@@ -107,9 +107,9 @@ struct WeighingOfRow {
 __device__ inline WeighingOfRow OpenWeighing(const Row& row) {
   const RowState& state = row.state;
   const RowInput& input = OnChip().input;
-  // The number of tokens before the drawn one is 0 until there is one.
   const bool is_sample = (state.pending & kPendingSample) != 0;
   const bool is_drawn = !is_sample && (state.pending & kPendingChain) == 0;
+  // No token is before the chosen one until there is one.
   const u64 chosen = state.token_key != 0 ? RankOf(state.token_key, state.token) : kBeforeAll;
   const bool is_raw = (state.pending & kPendingRaw) != 0;
   const u64 raw_chosen =

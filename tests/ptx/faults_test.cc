@@ -33,6 +33,7 @@ class Subjects {
     Add(RowKind::kPlain, 8, 500);
     Add(RowKind::kChained, 16, 500);
     Add(RowKind::kChainedTasks, 8, 500);
+    Add(RowKind::kChained, 16, 2'500);
   }
 
   // Returns the findings of the machine's run of the module; empty if it is right.
@@ -110,6 +111,9 @@ const Fault kNamedFaults[] = {
     {FaultKind::kBarrier, "sample", "TopPOfRow", 1},
     {FaultKind::kBarrier, "sample", "BoundOfNth", 1},
     {FaultKind::kBarrier, "sample", "CollectE", 1},
+    {FaultKind::kBarrier, "sample", "RaceOfRow", 10},
+    {FaultKind::kBarrier, "sample", "RuleByBounds", 1},
+    {FaultKind::kBarrier, "sample", "WeighGroups", 2},
     {FaultKind::kBarrier, "chain", "SortitionChain", 0},
     {FaultKind::kBarrier, "chain", "CollectE", 4},
     {FaultKind::kBarrier, "chain", "KeepMass", 2},
@@ -122,7 +126,7 @@ const Fault kNamedFaults[] = {
     {FaultKind::kMask, "sample", "ReadTilesILNS0_5DTypeE2", 8},
     {FaultKind::kMask, "sample", "MassFrom", 13},
     {FaultKind::kMask, "sample", "EndOfFirst", 8},
-    {FaultKind::kMask, "sample", "RaceOfRow", 33},
+    {FaultKind::kMask, "sample", "RaceOfRow", 12},
     {FaultKind::kMask, "chain", "KeepDepth", 15},
     {FaultKind::kMask, "chain", "RaceOfRowINS1_10ByDistance", 17},
     {FaultKind::kIndex, "sample", "SortitionRead", 0},
