@@ -138,7 +138,7 @@ const Fault kNamedFaults[] = {
     {FaultKind::kIndex, "chain", "SumKeptE", 45},
     {FaultKind::kIndex, "chain", "SortList", 21},
     {FaultKind::kIndex, "chain", "KeepNearest", 21},
-    {FaultKind::kIndex, "chain", "KeepDepth", 13},
+    {FaultKind::kIndex, "chain", "RaceOfRowINS1_10ByDistance", 46},
     {FaultKind::kIndex, "sequence", "SortitionAdvance", 10},
 };
 
