@@ -25,20 +25,30 @@ __device__ Kept TopPOfList(u32 count, u32 top_p, const AnyScale& scale) {
   return KeptList(PrefixReaching(count, target, scale));
 }
 
-// Applies top-p to all candidates from `last`, whose weights sum to `sum`.
+// Lists the shortest prefix of the candidates from `last` that reaches `target`, and returns its length; 0 if it is not
+// short, as it is in a peaked row.
 template <typename AnyScale>
-__device__ __noinline__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u32 top_p, u64 last,
-                                       const AnyScale& scale) {
-  const Threshold target = TopPThreshold(sum, top_p);
-  // The leading tokens suffice for a peaked row.
-  const u32 leading = SelectFirst(row, view, kLeadingGroups, last);
-  const u32 count = PrefixReaching(leading, target, scale);
-  if (count != 0) return KeptList(count);
-  const u64 cut = FindCut(kRankDigits, target, [&](u32 from, auto visit) {
+__device__ u32 ListPrefix(const Row& row, const View& view, Threshold target, u64 last, const AnyScale& scale) {
+  return PrefixReaching(SelectFirst(row, view, kLeadingGroups, last), target, scale);
+}
+
+// Returns the last candidate of that prefix.
+template <typename AnyScale>
+__device__ __noinline__ u64 EndOfPrefix(const Row& row, const View& view, Threshold target, u64 last,
+                                        const AnyScale& scale) {
+  return FindCut(kRankDigits, target, [&](u32 from, auto visit) {
     VisitFrom(row, view, max(last, RankOf(max(from, 1u), kNone)),
               [&](u64 rank) { visit(rank, WeightOf(KeyOfRank(rank), scale)); });
   });
-  return {cut, 0};
+}
+
+// Applies top-p to all candidates from `last`, whose weights sum to `sum`.
+template <typename AnyScale>
+__device__ Kept TopPOfRow(const Row& row, const View& view, u64 sum, u32 top_p, u64 last, const AnyScale& scale) {
+  const Threshold target = TopPThreshold(sum, top_p);
+  const u32 count = ListPrefix(row, view, target, last, scale);
+  if (count != 0) return KeptList(count);
+  return {EndOfPrefix(row, view, target, last, scale), 0};
 }
 
 // Applies all filters but an unbounded top-p. `floor` is MinPFloor's.

@@ -128,21 +128,17 @@ __device__ __noinline__ void FinishRead(const Row& row, const BatchView& batch) 
 // Draws from a row after its sum is known, and describes it. Returns the winner's rank. `before`: the weights of the
 // tokens before the one that is drawn if top-p keeps it, where there is one.
 __device__ u64 SampleWeighed(const Row& row, const BatchView& batch, const View& view, u64 sum, u64 before) {
-  const Scale scale = ScaleOf(OnChip().input, row.state.max_key);
-  const u32 top_p = OnChip().input.top_p;
-  const bool has_raced = row.state.token_key != 0;
-  if (has_raced && !Reaches(before, TopPThreshold(sum, top_p))) {
-    Answer(row, batch, row.state.token);
-    return RankOf(row.state.token_key, row.state.token);
+  const RowState& state = row.state;
+  const Scale scale = ScaleOf(OnChip().input, state.max_key);
+  const u64 last = RankOf(state.floor, kNone);
+  if (!row.Has(kFlagProcessed)) {
+    const u64 winner = DrawBySum(row, view, last, scale, RankOf(state.token_key, state.token), before, sum);
+    Answer(row, batch, TokenOfRank(winner));
+    return winner;
   }
-  const Kept kept = TopPOfRow(row, view, sum, top_p, RankOf(row.state.floor, kNone), scale);
-  if (has_raced && kept.listed == 0) {
-    MakeNoise(row, KeyOfDraw(OnChip().input), 0, row.groups);
-    __syncthreads();
-  }
-  const u64 winner = Draw(row, view, kept, row.state.max_key, scale);
+  const Kept kept = TopPOfRow(row, view, sum, OnChip().input.top_p, last, scale);
+  const u64 winner = Draw(row, view, kept, state.max_key, scale);
   Answer(row, batch, TokenOfRank(winner));
-  if (!row.Has(kFlagProcessed)) return winner;
   if (kept.listed != 0) {
     DescribeList(row, kept.listed, winner, row.state.max_key, scale);
   } else {

@@ -71,4 +71,25 @@ __device__ __noinline__ u32 DrawByBounds(const Row& row, const View& view, u32 m
   return *winner >= OnChip().list[least - 1] ? ruling.step | kStepDropped : kStepRow;
 }
 
+// Draws with top-p among the tokens from `last`, which weigh `sum`. `winner` is drawn if top-p keeps it, and the tokens
+// before it weigh `before`. Returns the drawn token's rank. Needs the groups' noise.
+__device__ __noinline__ u64 DrawBySum(const Row& row, const View& view, u64 last, const Scale& scale, u64 winner,
+                                      u64 before, u64 sum) {
+  const Threshold threshold = TopPThreshold(sum, OnChip().input.top_p);
+  if (!Reaches(before, threshold)) return winner;
+  const ByDistance<Scale> entry = {scale};
+  const DrawKey draw = KeyOfDraw(OnChip().input);
+  const u32 max_key = row.state.max_key;
+  const u32 count = ListPrefix(row, view, threshold, last, scale);
+  if (count != 0) return RaceOfList(count, entry, draw);
+  // The next winner among the tokens before this one takes less time than the end of what is kept. A caller that knows
+  // the noise can make rows with many such winners, so that is found after a few.
+  constexpr u32 kMostRulings = 3;
+  for (u32 rulings = 0; rulings < kMostRulings; ++rulings) {
+    winner = RaceOfRow(row, view, winner + 1, max_key, entry, draw);
+    if (!Reaches(MassFrom(row, view, winner + 1, scale).sum, threshold)) return winner;
+  }
+  return RaceOfRow(row, view, EndOfPrefix(row, view, threshold, last, scale), max_key, entry, draw);
+}
+
 }  // namespace sortition::kernels::cuda

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -159,6 +160,27 @@ TEST_F(CudaTopP, RowDecidesToTheToken) {
       EXPECT_EQ(kept_by_row_[before > 0], 1u) << winner;
     }
   }
+}
+
+// Puts the race's first winners behind all that is kept, the first of them last, as a caller can who knows the noise.
+// After a few the end of what is kept is searched.
+TEST_F(CudaTopP, RowDecidesAfterWinnersMadeToBeDropped) {
+  constexpr uint32_t kWinners = 8;
+  logits_.assign(300 * law::kGroupSize, 0);
+  Ask(1);
+  std::vector<uint32_t> winners;
+  for (uint32_t i = 0; i < kWinners; ++i) {
+    winners.push_back(law::SampleRowReference(Request(3)).token);
+    edits_.push_back({.token = winners.back(), .flags = LogitEdit::kBanned});
+    std::ranges::sort(edits_, {}, &LogitEdit::token);
+  }
+  edits_.clear();
+  Ask(0.5f);
+  for (uint32_t dropped = 1; dropped <= kWinners; ++dropped) {
+    for (uint32_t i = 0; i < dropped; ++i) logits_[winners[i]] = -0.001f * float(dropped - i);
+    Run(3);
+  }
+  EXPECT_EQ(kept_by_row_[false], kWinners);
 }
 
 // Rows and noise of many kinds: each step decides some of them, each way.

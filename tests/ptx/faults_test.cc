@@ -108,7 +108,7 @@ const Fault kNamedFaults[] = {
     {FaultKind::kBarrier, "sample", "FinishRead", 12},
     {FaultKind::kBarrier, "sample", "WeighSectionE", 3},
     {FaultKind::kBarrier, "sample", "DescribeListE", 1},
-    {FaultKind::kBarrier, "sample", "TopPOfRow", 1},
+    {FaultKind::kBarrier, "sample", "EndOfPrefix", 4},
     {FaultKind::kBarrier, "sample", "BoundOfNth", 1},
     {FaultKind::kBarrier, "sample", "CollectE", 1},
     {FaultKind::kBarrier, "sample", "RaceOfRow", 10},
