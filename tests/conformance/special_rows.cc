@@ -6,6 +6,7 @@
 #include <random>
 
 #include "kernels/law/parameters.h"
+#include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
 #include "tests/conformance/comparison.h"
 #include "tests/support/scale.h"
@@ -159,6 +160,42 @@ void CompareWhereAThresholdIsMetExactly(Comparison* comparison) {
     AddTopP(comparison, std::move(bits), top_p);
   });
   EXPECT_GE(met, 3u);
+}
+
+// Flat and peaked rows, and ties, of a token alone.
+void CompareTopPAlone(Comparison* comparison, uint64_t rows) {
+  std::mt19937_64 random(96);
+  uint64_t dropped = 0;
+  CompareEach(comparison, Scaled(rows), [&](uint64_t n) {
+    const auto row = std::make_shared<SpecialRow>();
+    row->bits.resize(1 + random() % 20'000);
+    static constexpr float kSpreads[] = {0.001f, 1, 4};
+    const float spread = kSpreads[n % 3];
+    for (uint32_t& bits : row->bits) {
+      float x = spread * float(random() % 2000) / 500;
+      if (n % 2 == 0) x = std::round(4 * x) / 4;
+      bits = law::CanonicalBits(x);
+    }
+    for (uint32_t i = 0; n % 4 != 0 && i < 100; ++i) {
+      row->bits[random() % row->bits.size()] = law::CanonicalBits(5 * spread - std::log(float(1 + i)));
+    }
+    for (uint32_t id = uint32_t(random() % 50); n % 3 == 0 && id < row->bits.size(); id += 1 + random() % 500) {
+      row->edits.push_back({.token = id, .penalty = law::CanonicalBits(-float(random() % 4))});
+    }
+    static constexpr float kTopP[] = {0.95f, 0.5f, 0.1f};
+    law::Compile({.temperature = 1, .top_p = kTopP[random() % 3], .min_p = n % 8 == 1 ? 0.01f : 0}, &row->parameters);
+    row->parameters.raw_logprob = n % 5 == 0;
+    row->request.noise = {.seed = n, .position = 5, .stream = 0};
+    Add(comparison, row, "row " + std::to_string(n));
+    RowParameters race = row->parameters;
+    race.top_p = 0;
+    RowRequest request = row->request;
+    request.parameters = &race;
+    dropped += law::SampleRowReference(request).token != law::SampleRowReference(row->request).token;
+  });
+  if (Scaled(rows) < 40) return;
+  EXPECT_GT(dropped, Scaled(rows) / 8);
+  EXPECT_LT(dropped, Scaled(rows) - Scaled(rows) / 8);
 }
 
 }  // namespace sortition::testing

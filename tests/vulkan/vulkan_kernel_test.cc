@@ -104,6 +104,7 @@ TEST_P(VulkanKernel, EqualsReference) {
   CompareWhereTopPKeepsMuch(&comparison, Share(10));
   CompareWhereAMaskHidesTheLargest(&comparison, Share(40));
   CompareAroundDistances(&comparison, Share(100));
+  CompareTopPAlone(&comparison, Share(100));
 }
 
 // The golden rows, by which a device tests itself, need every form of every shader.
