@@ -211,6 +211,7 @@ TEST_F(CutTest, LeadingGroupsDecideWherePeaked) {
     law::Compile(sampler.options, &parameters_);
     std::vector<std::pair<uint32_t, float>> logits;
     for (uint32_t i = 0; i < 100; ++i) logits.push_back({i % 4 * 64 + i / 4, -0.3f * float(i)});
+    for (uint32_t group = 4; group < 1100; ++group) logits.push_back({group * 64, -100 - 0.01f * float(group)});
     Lay(1100, logits);
     ExpectCut(SumStep::kLeadingGroups);
   }
@@ -250,6 +251,18 @@ TEST_F(CutTest, RowDecidesHowManyTypicalTokensStay) {
   for (uint32_t group = 2; group < 1100; ++group) logits.push_back({group * 64, -20 - 0.001f * float(group)});
   Lay(1100, logits);
   ExpectCut(SumStep::kRow);
+}
+
+// Many equal tokens are not looked at for typical-p before the row is summed.
+TEST_F(CutTest, RowDecidesWhereManyTokensAreEqual) {
+  law::Compile({.temperature = kOctave, .typical_p = 0.9f}, &parameters_);
+  for (const uint32_t groups : {4u, 400u}) {
+    std::vector<std::pair<uint32_t, float>> logits;
+    for (uint32_t i = 0; i < groups * 64; ++i) logits.push_back({i, groups == 4 ? -0.001f * float(i % 1000) : 0});
+    for (uint32_t group = groups; group < 1100; ++group) logits.push_back({group * 64, -60 - 0.01f * float(group)});
+    Lay(1100, logits);
+    ExpectCut(groups == 4 ? SumStep::kLeadingGroups : SumStep::kRow);
+  }
 }
 
 // All groups have one maximum, and all tokens lie at the cut. A caller could have such a row summed twice.
