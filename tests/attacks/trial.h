@@ -13,7 +13,7 @@ namespace sortition::attacks {
 
 // The bounds that a guarded server keeps (docs/threat-model.md).
 inline constexpr uint64_t kMostGrowth = 128u << 20;  // memory during the attack
-inline constexpr uint64_t kMostKept = 64u << 20;     // memory two seconds after it
+inline constexpr uint64_t kMostKept = 64u << 20;     // memory eight seconds after it
 inline constexpr double kMostSlowdown = 2;           // factor of the honest clients' 99th percentile
 inline constexpr absl::Duration kMostSilence = absl::Seconds(1);
 inline constexpr absl::Duration kMostStop = absl::Seconds(3);
@@ -31,7 +31,7 @@ struct TrialOptions {
   absl::Duration length = absl::Seconds(10);  // of the attack, all rounds together
   absl::Duration quiet = absl::Seconds(4);    // without the attack, all rounds together
   int turns = 2;
-  absl::Duration after = absl::Seconds(2);
+  absl::Duration after = absl::Seconds(8);  // the server gives memory back that was free for five
   int connections = 1;  // attacking ones
   bool idle = true;     // the attackers take no processor time that others want
   bool guarded = true;
