@@ -63,7 +63,7 @@ class Race {
   __device__ void Run(u64 rank) {
     const i64 race_key = RaceKeyOf(rank, entry_, draw_, best_);
     // Equal race keys: the lower id wins.
-    if (race_key > best_ || (race_key == best_ && TokenOfRank(rank) >= TokenOfRank(winner_))) return;
+    if (race_key == kNever || (race_key == best_ && TokenOfRank(rank) >= TokenOfRank(winner_))) return;
     best_ = race_key;
     winner_ = rank;
   }

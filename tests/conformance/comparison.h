@@ -87,12 +87,13 @@ std::span<const uint32_t> UsualVocabularies();
 void CompareGoldenRows(Comparison* comparison);
 // Rows for which kernels have special paths: top-p that keeps much, or with an end that a sample misjudges; masks that
 // hide the largest tokens; tokens just within and just beyond a distance; thresholds that are met exactly; top-p alone,
-// whose race comes first, and drops its winner or keeps it.
+// whose race comes first, and drops its winner or keeps it; drafts after which no token has a weight left.
 void CompareWhereTopPKeepsMuch(Comparison* comparison, uint64_t rows);
 void CompareWhereAMaskHidesTheLargest(Comparison* comparison, uint64_t rows);
 void CompareWhereASampleMisleads(Comparison* comparison, uint64_t rows);
 void CompareAroundDistances(Comparison* comparison, uint64_t rows);  // at any scale
 void CompareWhereAThresholdIsMetExactly(Comparison* comparison);     // 100,000 rows
 void CompareTopPAlone(Comparison* comparison, uint64_t rows);
+void CompareWhereADraftLeavesNoWeight(Comparison* comparison, uint64_t rows);
 
 }  // namespace sortition::testing

@@ -160,5 +160,10 @@ TEST_F(CpuKernel, EqualsReferenceAtExactThreshold) {
   CompareWhereAThresholdIsMetExactly(&comparison);
 }
 
+TEST_F(CpuKernel, EqualsReferenceIfDraftLeavesNothing) {
+  Comparison comparison(backends());
+  CompareWhereADraftLeavesNoWeight(&comparison, 100);
+}
+
 }  // namespace
 }  // namespace sortition::testing::cpu_kernel_test

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
@@ -23,6 +24,7 @@ struct SpecialRow {
   std::vector<uint32_t> bits;
   std::vector<uint32_t> allowed;
   std::vector<LogitEdit> edits;
+  std::vector<float> draft;
   RowParameters parameters;
   RowRequest request;
 };
@@ -196,6 +198,35 @@ void CompareTopPAlone(Comparison* comparison, uint64_t rows) {
   if (Scaled(rows) < 40) return;
   EXPECT_GT(dropped, Scaled(rows) / 8);
   EXPECT_LT(dropped, Scaled(rows) - Scaled(rows) / 8);
+}
+
+// The draft is dead. Its drafter's probabilities sum to a little more than 1, and each other token's is above the
+// target's. So no token has a weight left.
+void CompareWhereADraftLeavesNoWeight(Comparison* comparison, uint64_t rows) {
+  std::mt19937_64 random(95);
+  CompareEach(comparison, Scaled(rows), [&](uint64_t n) {
+    const auto row = std::make_shared<SpecialRow>();
+    row->bits.resize(10 + random() % (n % 2 == 0 ? 40 : 6000));  // a list, or a whole row, races
+    std::vector<double> weights;
+    double sum = 0;
+    for (uint32_t& bits : row->bits) {
+      const float x = float(random() % 4000) / 1000;
+      bits = law::CanonicalBits(x);
+      sum += weights.emplace_back(std::exp(x));
+    }
+    const auto dead = uint32_t(random() % row->bits.size());
+    row->bits[dead] = law::CanonicalBits(-200);
+    sum -= std::exchange(weights[dead], 0);
+    for (const double weight : weights) row->draft.push_back(float(1.004 * weight / sum));
+    row->draft[dead] = 0.002f;
+    RowRequest& request = row->request;
+    request.task = kernels::RowTask::kVerify;
+    request.given = dead;
+    request.draft.form = kernels::DraftDistribution::Form::kDense;
+    request.draft.dense = row->draft.data();
+    request.noise = {.seed = n, .position = 5, .stream = 0};
+    Add(comparison, row, "row " + std::to_string(n));
+  });
 }
 
 }  // namespace sortition::testing

@@ -84,6 +84,12 @@ TEST(CudaChainKernel, EqualsReferenceAtUsualVocabularies) {
   }
 }
 
+TEST(CudaChainKernel, EqualsReferenceIfDraftLeavesNothing) {
+  EmulatedBackend backend(4);
+  Comparison comparison(&backend);
+  CompareWhereADraftLeavesNoWeight(&comparison, 40);
+}
+
 TEST(CudaKernel, EqualsReferenceOnGoldenRows) {
   EmulatedBackend backend(4);
   Comparison comparison(&backend);

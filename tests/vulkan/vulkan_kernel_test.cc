@@ -105,6 +105,7 @@ TEST_P(VulkanKernel, EqualsReference) {
   CompareWhereAMaskHidesTheLargest(&comparison, Share(40));
   CompareAroundDistances(&comparison, Share(100));
   CompareTopPAlone(&comparison, Share(100));
+  CompareWhereADraftLeavesNoWeight(&comparison, Share(20));
 }
 
 // The golden rows, by which a device tests itself, need every form of every shader.
