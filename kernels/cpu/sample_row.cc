@@ -273,7 +273,7 @@ void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowVie
 void SampleChained(const Kernels& kernels, const RowRequest& request, const RowView& changed, Scratch* scratch,
                    RowOutput* answer) {
   Chain chain(kernels, request, changed, scratch);
-  chain.Run(request.task == RowTask::kDraw && !DescribesKept(request) && !request.parameters->kept_log_mass);
+  chain.Run(request.task == RowTask::kDraw && !DescribesKept(request));
   const auto sample = [&] {
     SampleKept(kernels, request, chain.row(), chain.scale(), chain.kept(), scratch, answer);
     return Changed(kernels, request, chain.row(), answer->token);
