@@ -233,9 +233,9 @@ void SampleTopP(const Kernels& kernels, const RowRequest& request, const RowView
 }
 
 // True if the row verifies a draft that passes by a bound of the kept tokens' sum: the sum over all tokens that min-p
-// keeps. Reads few groups.
+// keeps. Reads few groups, unless it is left to top-p. If that finds out what is kept, `*kept` says so.
 bool PassesByBounds(const Kernels& kernels, const RowRequest& request, const RowView& row, const RowScale& scale,
-                    Scratch* scratch) {
+                    Scratch* scratch, std::optional<Kept>* kept) {
   if (request.task != RowTask::kVerify || request.survival != RowRequest::kNoBlock || !request.rivals.empty())
     return false;
   const RowParameters& parameters = *request.parameters;
@@ -249,7 +249,10 @@ bool PassesByBounds(const Kernels& kernels, const RowRequest& request, const Row
   constexpr uint64_t kWidest = law::kUnitWeight / 16;  // bounds that are further apart seldom decide
   const LeadingSum part = SumLeadingGroups(kernels, row, floor, kWidest, 0.25, scale, scratch);
   if (part.level == ~0u || !Passes(request, scale, draft, part.sum + part.rest.high)) return false;
-  return parameters.top_p == 0 || RuleByTopP(kernels, parameters.top_p, floor, draft, row, scale, scratch).is_kept;
+  if (parameters.top_p == 0) return true;
+  const TopPRuling ruling = RuleByTopP(kernels, parameters.top_p, floor, draft, row, scale, scratch);
+  if (!ruling.is_kept && ruling.is_exact) *kept = ruling.kept;
+  return ruling.is_kept;
 }
 
 void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch,
@@ -260,14 +263,15 @@ void SampleDrawn(const Kernels& kernels, const RowRequest& request, const RowVie
     answer->token = request.given;  // and what is asked for does not depend on filters
     return;
   }
-  if (PassesByBounds(kernels, request, row, scale, scratch)) {
+  std::optional<Kept> kept;
+  if (PassesByBounds(kernels, request, row, scale, scratch, &kept)) {
     answer->token = request.given;
     answer->accepted = true;
     return;
   }
-  const Kept kept = Filter(kernels, request, row, scale, scratch);
-  SampleKept(kernels, request, row, scale, kept, scratch, answer);
-  if (request.parameters->kept_log_mass) answer->mass.kept = WeighKept(kernels, row, scale, kept, scratch);
+  if (!kept) kept = Filter(kernels, request, row, scale, scratch);
+  SampleKept(kernels, request, row, scale, *kept, scratch, answer);
+  if (request.parameters->kept_log_mass) answer->mass.kept = WeighKept(kernels, row, scale, *kept, scratch);
 }
 
 void SampleChained(const Kernels& kernels, const RowRequest& request, const RowView& changed, Scratch* scratch,

@@ -481,6 +481,18 @@ TEST_F(TopPTest, KeptTokensAreCertainOrSummedOnce) {
 int rankings = 0;
 decltype(Kernels::LastReaching) last_reaching;
 
+Target CountingRankings(const Target& target) {
+  Target counting = target;
+  last_reaching = target.kernels.LastReaching;
+  rankings = 0;
+  counting.kernels.LastReaching = [](const Candidate* candidates, const uint64_t* weights, uint32_t count,
+                                     law::Threshold threshold) {
+    ++rankings;
+    return last_reaching(candidates, weights, count, threshold);
+  };
+  return counting;
+}
+
 // A search among all tokens of a row takes longer than their sum, so bounds do not ask for a second one.
 TEST_F(TopPTest, ManyEqualTokensAreRankedOnce) {
   logits_.assign(300 * 64, 0);
@@ -488,19 +500,38 @@ TEST_F(TopPTest, ManyEqualTokensAreRankedOnce) {
   parameters_.kept_count = true;
   const RowOutput expected = law::SampleRowReference(Request());
   for (const Target* target : RunnableTargets()) {
-    Target counting = *target;
-    last_reaching = target->kernels.LastReaching;
-    rankings = 0;
-    counting.kernels.LastReaching = [](const Candidate* candidates, const uint64_t* weights, uint32_t count,
-                                       law::Threshold threshold) {
-      ++rankings;
-      return last_reaching(candidates, weights, count, threshold);
-    };
+    const Target counting = CountingRankings(*target);
     Scratch scratch;
     RowOutput answer;
     SampleRow(counting, Request(), &scratch, &answer);
     EXPECT_EQ(answer, expected) << target->name;
     EXPECT_EQ(rankings, 1) << target->name;
+  }
+}
+
+// The draft would pass, but is the first token that top-p drops. The ruling on it tells what is kept.
+TEST_F(TopPTest, KeptTokensAreSearchedOnceForADraft) {
+  std::mt19937_64 random(10);
+  logits_.assign(1300 * 64, -30);
+  for (uint32_t id = 0; id < 300 * 64; ++id) logits_[id] = -0.001f * float(random() % 1000);
+  law::Compile({.temperature = 1, .top_p = 0.5f}, &parameters_);
+  parameters_.kept_count = true;
+  const uint32_t kept = law::SampleRowReference(Request()).kept;
+  parameters_.kept_count = false;
+  RowRequest request = Request();
+  request.task = RowTask::kVerify;
+  request.given = Order()[kept].token();
+  const uint32_t probability = std::bit_cast<uint32_t>(1e-6f);
+  request.draft = {
+      .form = DraftDistribution::Form::kSparse, .sparse_tokens = {&request.given, 1}, .sparse_bits = {&probability, 1}};
+  const RowOutput expected = law::SampleRowReference(request);
+  for (const Target* target : RunnableTargets()) {
+    const Target counting = CountingRankings(*target);
+    Scratch scratch;
+    RowOutput answer;
+    SampleRow(counting, request, &scratch, &answer);
+    EXPECT_EQ(answer, expected) << target->name;
+    EXPECT_EQ(rankings, 2) << target->name << ": of a sample, and of the tokens at the end that it guesses";
   }
 }
 
