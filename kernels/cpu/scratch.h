@@ -32,7 +32,8 @@ struct Scratch {
   Array<uint32_t> folded;    // maxima of maxima
   Array<uint32_t> groups;    // the groups that a stage reads
   Array<Candidate> kept;     // the kept tokens, if they are listed
-  Array<Candidate> leading;  // the first tokens of a distribution
+  Array<Candidate> leading;  // the first tokens of a distribution, or a sample
+  Array<Candidate> bounds;   // a key of each group, while these are weighed
   Array<Candidate> least;    // the tokens that a filter has to keep
   Array<Candidate> requested;
   Array<uint64_t> weights;

@@ -15,7 +15,7 @@ namespace {
 template <typename KeyOf>
 uint64_t WeighKeysBelow(const Kernels& kernels, const RowView& row, uint32_t level, uint32_t floor, KeyOf key_of,
                         const RowScale& scale, Scratch* scratch) {
-  Candidate* const candidates = scratch->leading.Reserve(row.groups);
+  Candidate* const candidates = scratch->bounds.Reserve(row.groups);
   for (uint32_t group = 0; group < row.groups; ++group) {
     const uint32_t key = key_of(group);
     candidates[group] = Candidate::Of(row.maxima[group] < level && key >= floor ? key : 0, 0);

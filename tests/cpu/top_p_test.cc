@@ -555,6 +555,28 @@ TEST_F(TopPTest, SampleThatMisleadsCostsOneMoreSum) {
   }
 }
 
+// The sample says that the first tokens reach the threshold, but they do not: it meets none of the heavy groups. It is
+// used again after the groups' maxima are weighed. If many equal maxima stood in its place, the search would not end.
+TEST_F(TopPTest, SampleOutlivesBounds) {
+  logits_.assign(600 * 64, -12);
+  for (uint32_t id = 64; id < logits_.size(); ++id) {
+    if (id / law::kGroupSize % 2 == 1) logits_[id] = -4.5f;
+  }
+  for (uint32_t id = 1; id < 260 * 64; id += 64) logits_[id] = 0;
+  for (const float top_p : {0.56f, 0.5677f, 0.58f}) {
+    law::Compile({.temperature = 1, .top_p = top_p}, &parameters_);
+    parameters_.kept_count = true;
+    const RowOutput expected = law::SampleRowReference(Request());
+    EXPECT_GT(expected.kept, 260u);
+    for (const Target* target : RunnableTargets()) {
+      Scratch scratch;
+      RowOutput answer;
+      SampleRow(*target, Request(), &scratch, &answer);
+      EXPECT_EQ(answer, expected) << target->name << " " << top_p;
+    }
+  }
+}
+
 // A draft that passes in a row with a light tail needs few groups. What bounds leave open is as the law says.
 TEST_F(TopPTest, DraftsPassByBoundsOrAsTheLawSays) {
   constexpr uint32_t kGroups = 500;
