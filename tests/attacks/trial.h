@@ -32,8 +32,8 @@ struct TrialOptions {
   absl::Duration quiet = absl::Seconds(4);    // without the attack, all rounds together
   int turns = 2;
   absl::Duration after = absl::Seconds(8);  // the server gives memory back that was free for five
-  int connections = 1;  // attacking ones
-  bool idle = true;     // the attackers take no processor time that others want
+  int connections = 1;                      // attacking ones
+  bool idle = true;                         // the attackers take no processor time that others want
   bool guarded = true;
 };
 
