@@ -6,7 +6,7 @@
 
 #include "kernels/check_row.h"
 #include "kernels/cpu/allowed_words.h"
-#include "kernels/cpu/chain_run.h"
+#include "kernels/cpu/chain/chain_run.h"
 #include "kernels/cpu/compact/describe.h"
 #include "kernels/cpu/edit.h"
 #include "kernels/cpu/filter.h"

@@ -91,8 +91,8 @@ class Chain {
     bool has_head;  // tokens before the first
     law::Bound bound;
   };
-  // Returns those whose weights reach the threshold, `least` at least. Nothing if they differ for the two thresholds,
-  // or if many tokens would have to be looked at; never for equal thresholds.
+  // Returns those whose weights reach the threshold, `least` at least. After SumStep::kLeadingGroups nothing, if they
+  // differ for the two thresholds, or if many tokens would have to be looked at.
   std::optional<Nearest> FindNearest(uint32_t mean, law::Threshold lower, law::Threshold upper, uint32_t least);
   void KeepDepth(const law::StageWords& stage);
   // Bounds the sum of squares of the kept tokens' deviations from their mean level. `scale` is the unit shape's.
