@@ -10,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/chain_run.h"
-#include "kernels/cpu/edit.h"
+#include "kernels/cpu/chain/chain_run.h"
 #include "kernels/cpu/race.h"
-#include "kernels/cpu/read.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/sums.h"
@@ -21,15 +19,15 @@
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
 #include "kernels/law/reference_chain.h"
-#include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
+#include "tests/cpu/on_targets.h"
+#include "tests/support/laid_row.h"
 #include "tests/support/scale.h"
 
 namespace sortition::kernels::cpu::cut_test {
 namespace {
 
-// At this temperature a logit is an octave.
-constexpr float kOctave = 1.442695f;
+using sortition::testing::kOctave;
 
 struct Sampler {
   const char* name;
@@ -55,54 +53,18 @@ const Sampler kSamplers[] = {
     {"epsilon of five", {.temperature = 1, .epsilon_cutoff = 0.1f, .min_keep = 5}},
 };
 
-class CutTest : public ::testing::Test {
+class CutTest : public ::testing::Test, protected sortition::testing::LaidRow {
  protected:
-  // Lays `logits` as a row of `groups` groups. Each other token is far below 0.
-  void Lay(uint32_t groups, const std::vector<std::pair<uint32_t, float>>& logits) {
-    logits_.assign(size_t{groups} * law::kGroupSize, -200.0f);
-    for (const auto& [token, logit] : logits) logits_[token] = logit;
-  }
-
-  RowRequest Request() {
-    RowRequest request;
-    request.logits = logits_.data();
-    request.live_vocabulary = uint32_t(logits_.size());
-    request.parameters = &parameters_;
-    request.edits = edits_;
-    request.noise = {.seed = seed_, .position = 1, .stream = 0};
+  RowRequest Request() const {
+    RowRequest request = LaidRow::Request();
     request.sampler_state = InitialSamplerState(parameters_.chain);
     return request;
   }
 
-  // Calls check(kernels, request, row, scratch) on each target.
+  // Calls check(kernels, row, scratch) on each target.
   template <typename Check>
   void OnAllTargets(Check check) {
-    const RowRequest request = Request();
-    for (const Target* target : RunnableTargets()) {
-      SCOPED_TRACE(target->name);
-      Scratch scratch;
-      RowOutput answer;
-      RowView raw = LayRow(request, RowCopy(), &scratch);
-      ASSERT_TRUE(ReadRow(target->kernels, request, &scratch, &raw, &answer));
-      RowView row;
-      ASSERT_TRUE(ChangeRow(target->kernels, request, raw, &scratch, &row, &answer));
-      check(target->kernels, request, row, &scratch);
-    }
-  }
-
-  // All live tokens in order, after the edits.
-  std::vector<TokenBits> Order() {
-    const RowRequest request = Request();
-    std::vector<Candidate> tokens;
-    for (uint32_t id = 0; id < logits_.size(); ++id) {
-      const uint32_t sent = law::Canonical(std::bit_cast<uint32_t>(logits_[id]));
-      const uint32_t bits = edits_.empty() ? sent : law::ChangedBits(request, {id, sent});
-      if (bits != law::kMaskedBits) tokens.push_back(Candidate::Of(law::Key(bits), id));
-    }
-    std::ranges::sort(tokens, std::greater<>());
-    std::vector<TokenBits> order;
-    for (const Candidate& token : tokens) order.push_back({token.token(), law::KeyBits(token.key())});
-    return order;
+    testing::OnAllTargets(Request(), check);
   }
 
   // Runs the chain on all targets and compares what it keeps with the law. Expects that `by` decided the last cut.
@@ -112,7 +74,8 @@ class CutTest : public ::testing::Test {
     std::vector<uint32_t> expected;
     for (const TokenBits& token : reference.kept()) expected.push_back(token.token);
     std::ranges::sort(expected);
-    OnAllTargets([&](const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch) {
+    OnAllTargets([&](const Kernels& kernels, const RowView& row, Scratch* scratch) {
+      const RowRequest request = Request();
       Chain chain(kernels, request, row, scratch);
       chain.Run(false);
       const Candidate last = chain.kept().last;
@@ -138,11 +101,6 @@ class CutTest : public ::testing::Test {
       if (chain.Keeps(Candidate::Of(law::Key(bits), token))) return chain.step();
     }
   }
-
-  std::vector<float> logits_;
-  RowParameters parameters_;
-  std::vector<LogitEdit> edits_;
-  uint64_t seed_ = 1;
 };
 
 // 64 equal tokens in each of the other groups: the upper bounds are met. So a bound that is a little tighter fails.
@@ -150,7 +108,7 @@ TEST_F(CutTest, BoundsOfMomentsHoldAndAreMet) {
   law::Compile({.temperature = kOctave}, &parameters_);
   const uint32_t level = law::Key(law::CanonicalBits(-2.5f));
   const auto check = [&](bool is_met) {
-    OnAllTargets([&](const Kernels& kernels, const RowRequest&, const RowView& row, Scratch* scratch) {
+    OnAllTargets([&](const Kernels& kernels, const RowView& row, Scratch* scratch) {
       const RowScale scale = MakeRowScale(parameters_, row.max_key);
       Moments all;
       for (const TokenBits& token : Order()) {
@@ -193,7 +151,7 @@ TEST_F(CutTest, MomentsNearTheFirstTokenHaveNoBound) {
   law::Compile({.temperature = kOctave}, &parameters_);
   logits_.assign(100 * law::kGroupSize, -1);
   logits_[0] = 0;
-  OnAllTargets([&](const Kernels& kernels, const RowRequest&, const RowView& row, Scratch* scratch) {
+  OnAllTargets([&](const Kernels& kernels, const RowView& row, Scratch* scratch) {
     const RowScale scale = MakeRowScale(parameters_, row.max_key);
     for (const auto& [level, none] : {std::pair(-1.4f, true), std::pair(-1.6f, false)}) {
       const uint32_t key = law::Key(law::CanonicalBits(level));
@@ -256,7 +214,7 @@ TEST_F(CutTest, RowDecidesHowManyTypicalTokensStay) {
 // Many equal tokens are not looked at for typical-p before the row is summed.
 TEST_F(CutTest, RowDecidesWhereManyTokensAreEqual) {
   law::Compile({.temperature = kOctave, .typical_p = 0.9f}, &parameters_);
-  for (const uint32_t groups : {4u, 400u}) {
+  for (const uint32_t groups : {4u, 200u, 270u}) {
     std::vector<std::pair<uint32_t, float>> logits;
     for (uint32_t i = 0; i < groups * 64; ++i) logits.push_back({i, groups == 4 ? -0.001f * float(i % 1000) : 0});
     for (uint32_t group = groups; group < 1100; ++group) logits.push_back({group * 64, -60 - 0.01f * float(group)});
@@ -310,21 +268,9 @@ TEST_F(CutTest, AnswersEqualTheReference) {
     static constexpr uint64_t kHeads[] = {0, 10, 20, 300};
     const uint64_t head = kHeads[n / std::size(kSamplers) % 4];
     const float above = random() % 3 == 0 ? 3 : 25;
-    const bool has_edits = random() % 4 == 0;
-    std::normal_distribution<float> normal(0, spread);
-    for (float& logit : logits_) logit = normal(random);
-    for (uint64_t i = 0; i < head; ++i) {
-      logits_[random() % logits_.size()] = 4 * spread + above - 1.5f * std::log(float(1 + i));
-    }
-    if (n % 7 == 0) {
-      for (float& logit : logits_) logit = std::round(4 * logit) / 4;
-    }
+    LayAtRandom({.deviation = spread, .head = head, .above = above, .has_ties = n % 7 == 0}, &random);
     edits_.clear();
-    for (uint32_t id = uint32_t(random() % 64); has_edits && id < logits_.size(); id += 1 + uint32_t(random() % 500)) {
-      edits_.push_back({.token = id,
-                        .flags = random() % 8 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
-                        .penalty = law::CanonicalBits(-float(random() % 4))});
-    }
+    if (random() % 4 == 0) EditAtRandom(&random);
     law::Compile(kSamplers[which].options, &parameters_);
     seed_ = random();
     for (const bool is_counted : {false, true}) {
@@ -339,7 +285,8 @@ TEST_F(CutTest, AnswersEqualTheReference) {
         ASSERT_EQ(answer, expected) << target->name << is_counted;
       }
     }
-    OnAllTargets([&](const Kernels& kernels, const RowRequest& request, const RowView& row, Scratch* scratch) {
+    const RowRequest request = Request();
+    OnAllTargets([&](const Kernels& kernels, const RowView& row, Scratch* scratch) {
       ++decided[which][size_t(Race(kernels, request, row, scratch))];
     });
     if (HasFailure()) return;

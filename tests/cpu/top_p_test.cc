@@ -9,93 +9,39 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/edit.h"
 #include "kernels/cpu/filter.h"
-#include "kernels/cpu/read.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/cpu/sums.h"
 #include "kernels/law/parameters.h"
 #include "kernels/law/reference.h"
-#include "kernels/law/reference_row.h"
 #include "kernels/law/row_law.h"
+#include "tests/cpu/on_targets.h"
+#include "tests/support/laid_row.h"
 #include "tests/support/scale.h"
 
 namespace sortition::kernels::cpu::top_p_test {
 namespace {
 
+using sortition::testing::kOctave;
+
 constexpr size_t kSteps = size_t(TopPStep::kRow) + 1;
 
-// A row of logits, f32 unless it is narrowed. At this temperature a logit is an octave.
-class TopPTest : public ::testing::Test {
+class TopPTest : public ::testing::Test, protected sortition::testing::LaidRow {
  protected:
-  TopPTest() { law::Compile({.temperature = 1.442695f}, &parameters_); }
-
-  // Lays `logits` as a row of `groups` groups. Each other token is far below 0.
-  void Lay(uint32_t groups, const std::vector<std::pair<uint32_t, float>>& logits) {
-    logits_.assign(size_t{groups} * law::kGroupSize, -200.0f);
-    for (const auto& [token, logit] : logits) logits_[token] = logit;
-  }
-
-  // Rounds the logits towards 0 to numbers of the type, and sends them in it.
-  void Narrow(DType dtype) {
-    dtype_ = dtype;
-    const uint32_t dropped = dtype == DType::kF32 ? 0 : dtype == DType::kF16 ? 0x1fff : 0xffff;
-    narrow_.clear();
-    for (float& logit : logits_) {
-      const uint32_t bits = std::fabs(logit) < 0x1p-14f ? 0 : std::bit_cast<uint32_t>(logit) & ~dropped;
-      logit = std::bit_cast<float>(bits);
-      if (dtype != DType::kF32) narrow_.push_back(uint16_t(law::Narrow(dtype, bits)));
-    }
-  }
-
-  RowRequest Request() {
-    RowRequest request;
-    request.logits = dtype_ == DType::kF32 ? static_cast<const void*>(logits_.data()) : narrow_.data();
-    request.dtype = dtype_;
-    request.live_vocabulary = uint32_t(logits_.size());
-    request.parameters = &parameters_;
-    request.edits = edits_;
-    if (!allowed_.empty()) request.allowed_bits = allowed_.data();
-    request.noise = {.seed = seed_, .position = 1, .stream = 0};
-    return request;
-  }
+  TopPTest() { law::Compile({.temperature = kOctave}, &parameters_); }
 
   // Calls check(kernels, row, scale, scratch) on each target.
   template <typename Check>
   void OnAllTargets(Check check) {
-    const RowRequest request = Request();
-    for (const Target* target : RunnableTargets()) {
-      SCOPED_TRACE(target->name);
-      Scratch scratch;
-      RowOutput answer;
-      RowView raw = LayRow(request, RowCopy(), &scratch);
-      ASSERT_TRUE(ReadRow(target->kernels, request, &scratch, &raw, &answer));
-      RowView row;
-      ASSERT_TRUE(ChangeRow(target->kernels, request, raw, &scratch, &row, &answer));
-      check(target->kernels, row, MakeRowScale(parameters_, row.max_key), &scratch);
-    }
-  }
-
-  // Hides the tokens of which is_hidden(id) is true.
-  template <typename IsHidden>
-  void Mask(IsHidden is_hidden) {
-    allowed_.assign((logits_.size() + 31) / 32, 0);
-    for (uint32_t id = 0; id < logits_.size(); ++id) {
-      if (!is_hidden(id)) allowed_[id / 32] |= 1u << (id % 32);
-    }
+    testing::OnAllTargets(Request(), [&](const Kernels& kernels, const RowView& row, Scratch* scratch) {
+      check(kernels, row, MakeRowScale(parameters_, row.max_key), scratch);
+    });
   }
 
   // All tokens that min-p keeps, in order, after masks and edits.
   std::vector<Candidate> Order() {
-    const RowRequest request = Request();
     std::vector<Candidate> tokens;
-    for (uint32_t id = 0; id < logits_.size(); ++id) {
-      if (!allowed_.empty() && (allowed_[id / 32] >> (id % 32) & 1) == 0) continue;
-      const uint32_t sent = law::Canonical(std::bit_cast<uint32_t>(logits_[id]));
-      const uint32_t bits = edits_.empty() ? sent : law::ChangedBits(request, {id, sent});
-      if (bits != law::kMaskedBits) tokens.push_back(Candidate::Of(law::Key(bits), id));
-    }
-    std::ranges::sort(tokens, std::greater<>());
+    for (const TokenBits& token : LaidRow::Order()) tokens.push_back(Candidate::Of(law::Key(token.bits), token.token));
     if (parameters_.min_p_distance == RowParameters::kMinPOff) return tokens;
     const RowScale scale = MakeRowScale(parameters_, tokens[0].key());
     std::erase_if(tokens, [&](Candidate c) { return DistanceOfKey(c.key(), scale) > parameters_.min_p_distance; });
@@ -141,13 +87,6 @@ class TopPTest : public ::testing::Test {
     return law::Weight(DistanceOfKey(token.key(), scale));
   }
 
-  std::vector<float> logits_;
-  DType dtype_ = DType::kF32;
-  std::vector<uint16_t> narrow_;  // the logits, if they are not f32
-  RowParameters parameters_;
-  std::vector<LogitEdit> edits_;
-  std::vector<uint32_t> allowed_;  // bits; empty: no mask
-  uint64_t seed_ = 1;
   std::array<std::array<uint64_t, kSteps>, 2> decided_ = {};  // how often, by [is kept][step]
 };
 
@@ -210,7 +149,7 @@ TEST_F(TopPTest, BoundsOfGroupsHoldAndAreMet) {
     }
     allowed_.clear();
     if (n % 3 == 0) Mask([&](uint32_t id) { return id != 7 && random() % (1 + id % 30) == 0; });
-    law::Compile({.temperature = 1.442695f, .min_p = n % 5 == 0 ? 0.5f : 0}, &parameters_);
+    law::Compile({.temperature = kOctave, .min_p = n % 5 == 0 ? 0.5f : 0}, &parameters_);
     bounds();
   }
 }
@@ -278,7 +217,7 @@ TEST_F(TopPTest, NearSumsLeaveOutWhatMinPDrops) {
     logits.push_back({id, is_kept ? -0.0001f * float(id / 64) : -2});
   }
   Lay(400, logits);
-  law::Compile({.temperature = 1.442695f, .min_p = 0.5f}, &parameters_);
+  law::Compile({.temperature = kOctave, .min_p = 0.5f}, &parameters_);
   ASSERT_EQ(Order().size(), 3200u);
   for (const size_t place : {2200, 2870, 2890, 3190}) ExpectRuling(Share(0.9), place, TopPStep::kNearSum);
   // With few tokens before it, the last step.
@@ -311,15 +250,7 @@ TEST_F(TopPTest, DrawsEqualTheReference) {
     SCOPED_TRACE(n);
     logits_.resize(1 + random() % 25'000);
     static constexpr float kSpreads[] = {0.001f, 0.3f, 1, 3, 10};
-    const float spread = kSpreads[n % 5];
-    std::normal_distribution<float> normal(0, spread);
-    for (float& logit : logits_) logit = normal(random);
-    for (uint64_t i = 0; n % 3 != 0 && i < 300; ++i) {
-      logits_[random() % logits_.size()] = 4 * spread - 1.5f * std::log(float(1 + i));
-    }
-    if (n % 7 == 0) {
-      for (float& logit : logits_) logit = std::round(4 * logit) / 4;
-    }
+    LayAtRandom({.deviation = kSpreads[n % 5], .head = n % 3 != 0 ? 300u : 0u, .has_ties = n % 7 == 0}, &random);
     for (uint32_t id = 0; n % 10 == 9 && id < logits_.size(); ++id) {
       // RuleFarBack samples every n-th group.
       const size_t seen = std::max<size_t>(1, logits_.size() / 2048);
@@ -327,11 +258,7 @@ TEST_F(TopPTest, DrawsEqualTheReference) {
     }
     Narrow(std::array{DType::kF32, DType::kF16, DType::kBF16}[n / 2 % 3]);
     edits_.clear();
-    for (uint32_t id = uint32_t(random() % 64); n % 4 == 0 && id < logits_.size(); id += 1 + uint32_t(random() % 500)) {
-      edits_.push_back({.token = id,
-                        .flags = random() % 8 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
-                        .penalty = law::CanonicalBits(-float(random() % 4))});
-    }
+    if (n % 4 == 0) EditAtRandom(&random);
     allowed_.clear();
     if (n % 6 == 5) {
       const uint64_t hidden = random() % 10;
@@ -410,236 +337,6 @@ TEST_F(TopPTest, RowDecidesAfterWinnersMadeToBeDropped) {
     EXPECT_EQ(answer, expected) << target->name;
     EXPECT_GT(sums, 1) << target->name;
     EXPECT_LT(sums, kWinners) << target->name;
-  }
-}
-
-// Groups that SumWeights has summed, all calls together.
-uint64_t summed_groups = 0;
-decltype(Kernels::SumWeights) sum_weights;
-
-Target CountingSums(const Target& target) {
-  Target counting = target;
-  sum_weights = target.kernels.SumWeights;
-  summed_groups = 0;
-  counting.kernels.SumWeights = [](const RowView& row, const uint32_t* groups, uint32_t count, Candidate last,
-                                   const RowScale& scale) {
-    summed_groups += count;
-    return sum_weights(row, groups, count, last, scale);
-  };
-  return counting;
-}
-
-// A head, and a tail that weighs less than the last kept token: a few groups decide which one that is. Where the
-// threshold lies as near to a sum as it can, all groups are summed, each once. A bound that is too tight would miss it.
-TEST_F(TopPTest, KeptTokensAreCertainOrSummedOnce) {
-  constexpr uint32_t kGroups = 500;
-  constexpr uint64_t kRows = 60;
-  const uint64_t rows = sortition::testing::Scaled(kRows);
-  uint64_t by_few = 0;
-  uint64_t by_all = 0;
-  std::mt19937_64 random(8);
-  std::normal_distribution<float> normal(0, 2);
-  for (uint64_t n = 0; n < rows; ++n) {
-    logits_.resize(kGroups * 64);
-    for (float& logit : logits_) logit = normal(random);
-    for (int rank = 1; rank < 200; ++rank) logits_[random() % logits_.size()] = 22 - 2 * std::log(float(rank));
-    Narrow(std::array{DType::kF32, DType::kF16, DType::kBF16}[n % 3]);
-    allowed_.clear();
-    if (n % 4 == 3) Mask([&](uint32_t) { return random() % 8 == 0; });
-    law::Compile({.temperature = 1}, &parameters_);
-    parameters_.kept_count = true;
-    const std::vector<Candidate> order = Order();
-    const RowScale scale = MakeRowScale(parameters_, order[0].key());
-    unsigned __int128 sum = 0;
-    for (const Candidate& token : order) sum += WeightOf(token, scale);
-    unsigned __int128 prefix = 0;
-    const size_t places = 1 + random() % 40;
-    for (size_t i = 0; i < places; ++i) prefix += WeightOf(order[i], scale);
-    // The largest top-p whose threshold the prefix reaches.
-    const auto edge = uint32_t((prefix << 32) / sum);
-    for (const uint32_t top_p :
-         {edge, edge + 1, edge - uint32_t(WeightOf(order[places], scale) * 0x1p31 / double(sum))}) {
-      parameters_.top_p = top_p;
-      const RowOutput expected = law::SampleRowReference(Request());
-      for (const Target* target : RunnableTargets()) {
-        const Target counting = CountingSums(*target);
-        Scratch scratch;
-        RowOutput answer;
-        SampleRow(counting, Request(), &scratch, &answer);
-        ASSERT_EQ(answer, expected) << target->name << " " << n;
-        EXPECT_LE(summed_groups, kGroups);
-        by_few += summed_groups < kGroups / 2;
-        by_all += summed_groups == kGroups;
-      }
-    }
-  }
-  if (rows < kRows) return;
-  EXPECT_GT(by_few, 0u);
-  EXPECT_GT(by_all, 0u);
-}
-
-int rankings = 0;
-decltype(Kernels::LastReaching) last_reaching;
-
-Target CountingRankings(const Target& target) {
-  Target counting = target;
-  last_reaching = target.kernels.LastReaching;
-  rankings = 0;
-  counting.kernels.LastReaching = [](const Candidate* candidates, const uint64_t* weights, uint32_t count,
-                                     law::Threshold threshold) {
-    ++rankings;
-    return last_reaching(candidates, weights, count, threshold);
-  };
-  return counting;
-}
-
-// A search among all tokens of a row takes longer than their sum, so bounds do not ask for a second one.
-TEST_F(TopPTest, ManyEqualTokensAreRankedOnce) {
-  logits_.assign(300 * 64, 0);
-  law::Compile({.temperature = 1, .top_p = 0.5f}, &parameters_);
-  parameters_.kept_count = true;
-  const RowOutput expected = law::SampleRowReference(Request());
-  for (const Target* target : RunnableTargets()) {
-    const Target counting = CountingRankings(*target);
-    Scratch scratch;
-    RowOutput answer;
-    SampleRow(counting, Request(), &scratch, &answer);
-    EXPECT_EQ(answer, expected) << target->name;
-    EXPECT_EQ(rankings, 1) << target->name;
-  }
-}
-
-// The draft would pass, but is the first token that top-p drops. The ruling on it tells what is kept.
-TEST_F(TopPTest, KeptTokensAreSearchedOnceForADraft) {
-  std::mt19937_64 random(10);
-  logits_.assign(1300 * 64, -30);
-  for (uint32_t id = 0; id < 300 * 64; ++id) logits_[id] = -0.001f * float(random() % 1000);
-  law::Compile({.temperature = 1, .top_p = 0.5f}, &parameters_);
-  parameters_.kept_count = true;
-  const uint32_t kept = law::SampleRowReference(Request()).kept;
-  parameters_.kept_count = false;
-  RowRequest request = Request();
-  request.task = RowTask::kVerify;
-  request.given = Order()[kept].token();
-  const uint32_t probability = std::bit_cast<uint32_t>(1e-6f);
-  request.draft = {
-      .form = DraftDistribution::Form::kSparse, .sparse_tokens = {&request.given, 1}, .sparse_bits = {&probability, 1}};
-  const RowOutput expected = law::SampleRowReference(request);
-  for (const Target* target : RunnableTargets()) {
-    const Target counting = CountingRankings(*target);
-    Scratch scratch;
-    RowOutput answer;
-    SampleRow(counting, request, &scratch, &answer);
-    EXPECT_EQ(answer, expected) << target->name;
-    EXPECT_EQ(rankings, 2) << target->name << ": of a sample, and of the tokens at the end that it guesses";
-  }
-}
-
-// The sample says that the first tokens do not reach the threshold, but they do.
-TEST_F(TopPTest, SampleThatMisleadsCostsOneMoreSum) {
-  logits_.assign(600 * 64, -3);
-  for (uint32_t id = 0; id < logits_.size(); ++id) {
-    if (id / law::kGroupSize % (logits_.size() / 2048) != 0) logits_[id] = -12;
-  }
-  for (uint32_t id = 1; id < 300 * 64; id += 64) logits_[id] = 0;
-  law::Compile({.temperature = 1, .top_p = 0.2f}, &parameters_);
-  parameters_.kept_count = true;
-  const RowOutput expected = law::SampleRowReference(Request());
-  for (const Target* target : RunnableTargets()) {
-    const Target counting = CountingSums(*target);
-    Scratch scratch;
-    RowOutput answer;
-    SampleRow(counting, Request(), &scratch, &answer);
-    EXPECT_EQ(answer, expected) << target->name;
-    EXPECT_LE(summed_groups, 600u) << target->name;
-  }
-}
-
-// The sample says that the first tokens reach the threshold, but they do not: it meets none of the heavy groups. It is
-// used again after the groups' maxima are weighed. If many equal maxima stood in its place, the search would not end.
-TEST_F(TopPTest, SampleOutlivesBounds) {
-  logits_.assign(600 * 64, -12);
-  for (uint32_t id = 64; id < logits_.size(); ++id) {
-    if (id / law::kGroupSize % 2 == 1) logits_[id] = -4.5f;
-  }
-  for (uint32_t id = 1; id < 260 * 64; id += 64) logits_[id] = 0;
-  for (const float top_p : {0.56f, 0.5677f, 0.58f}) {
-    law::Compile({.temperature = 1, .top_p = top_p}, &parameters_);
-    parameters_.kept_count = true;
-    const RowOutput expected = law::SampleRowReference(Request());
-    EXPECT_GT(expected.kept, 260u);
-    for (const Target* target : RunnableTargets()) {
-      Scratch scratch;
-      RowOutput answer;
-      SampleRow(*target, Request(), &scratch, &answer);
-      EXPECT_EQ(answer, expected) << target->name << " " << top_p;
-    }
-  }
-}
-
-// A draft that passes in a row with a light tail needs few groups. What bounds leave open is as the law says.
-TEST_F(TopPTest, DraftsPassByBoundsOrAsTheLawSays) {
-  constexpr uint32_t kGroups = 500;
-  constexpr uint64_t kRows = 200;
-  const uint64_t rows = sortition::testing::Scaled(kRows);
-  uint64_t accepted_by_few = 0;
-  uint64_t accepted = 0;
-  uint64_t rejected = 0;
-  std::mt19937_64 random(9);
-  std::normal_distribution<float> normal(0, 2);
-  for (uint64_t n = 0; n < rows; ++n) {
-    logits_.resize(kGroups * 64);
-    for (float& logit : logits_) logit = normal(random);
-    const float top = float(14 + random() % 10);
-    for (int rank = 1; rank < 50; ++rank) logits_[random() % logits_.size()] = top - 2 * std::log(float(rank));
-    allowed_.clear();
-    if (n % 4 == 3) Mask([&](uint32_t) { return random() % 8 == 0; });
-    law::Compile({.temperature = 1, .top_p = n % 3 == 0 ? 1 : 0.8f, .min_p = n % 5 == 0 ? 0.01f : 0}, &parameters_);
-    seed_ = random();
-    RowRequest request = Request();
-    const std::vector<Candidate> order = Order();
-    request.task = RowTask::kVerify;
-    request.given = order[std::min<size_t>(order.size() - 1, random() % 4 * (random() % 4))].token();
-    const uint32_t probability = std::bit_cast<uint32_t>(0.4f);
-    if (n % 2 == 0) {
-      request.draft = {.form = DraftDistribution::Form::kSparse,
-                       .sparse_tokens = {&request.given, 1},
-                       .sparse_bits = {&probability, 1}};
-    }
-    const RowOutput expected = law::SampleRowReference(request);
-    for (const Target* target : RunnableTargets()) {
-      const Target counting = CountingSums(*target);
-      Scratch scratch;
-      RowOutput answer;
-      SampleRow(counting, request, &scratch, &answer);
-      ASSERT_EQ(answer, expected) << target->name << " " << n;
-      accepted_by_few += answer.accepted && summed_groups < kGroups / 2;
-      accepted += answer.accepted;
-      rejected += !answer.accepted;
-    }
-  }
-  if (rows < kRows) return;
-  EXPECT_GT(accepted_by_few, 0u);
-  EXPECT_GT(accepted, accepted_by_few);
-  EXPECT_GT(rejected, 0u);
-}
-
-// The only sum is that of the raw logprob.
-TEST_F(TopPTest, ScoreOfRawLogprobIsNotFiltered) {
-  logits_.assign(100 * 64, 0);
-  law::Compile({.temperature = 1, .top_p = 0.5f}, &parameters_);
-  parameters_.raw_logprob = true;
-  RowRequest request = Request();
-  request.task = RowTask::kScore;
-  request.given = 77;
-  for (const Target* target : RunnableTargets()) {
-    Target counted = CountingSums(*target);
-    counted.kernels.LastReaching = nullptr;
-    Scratch scratch;
-    RowOutput answer;
-    SampleRow(counted, request, &scratch, &answer);
-    EXPECT_EQ(answer, law::SampleRowReference(request)) << target->name;
-    EXPECT_EQ(summed_groups, 100u) << target->name;
   }
 }
 

@@ -15,40 +15,29 @@
 #include "kernels/law/reference.h"
 #include "kernels/law/row_law.h"
 #include "tests/cuda/emulated_batch.h"
+#include "tests/support/laid_row.h"
 #include "tests/support/scale.h"
 
 namespace sortition::kernels::cuda::top_p_test {
 namespace {
 
+using sortition::testing::kOctave;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Not;
 
-// A row of f32 logits. At temperature 1 / ln 2 a logit is an octave.
-class CudaTopP : public ::testing::Test {
+class CudaTopP : public ::testing::Test, protected sortition::testing::LaidRow {
  protected:
   CudaTopP() { Ask(0.5f); }
 
   void Ask(float top_p, float min_p = 0) {
-    law::Compile({.temperature = 1.442695f, .top_p = top_p, .min_p = min_p}, &parameters_);
-  }
-
-  // Lays `logits` as a row of `groups` groups. Each other token is far below 0.
-  void Lay(uint32_t groups, const std::vector<std::pair<uint32_t, float>>& logits) {
-    logits_.assign(size_t{groups} * law::kGroupSize, -200.0f);
-    for (const auto& [token, logit] : logits) logits_[token] = logit;
+    law::Compile({.temperature = kOctave, .top_p = top_p, .min_p = min_p}, &parameters_);
   }
 
   RowRequest Request(uint64_t seed) {
-    RowRequest request;
-    request.logits = logits_.data();
-    request.live_vocabulary = uint32_t(logits_.size());
-    request.parameters = &parameters_;
-    request.edits = edits_;
-    if (!allowed_.empty()) request.allowed_bits = allowed_.data();
-    request.noise = {.seed = seed, .position = 1, .stream = 0};
-    return request;
+    seed_ = seed;
+    return LaidRow::Request();
   }
 
   // Runs the row with this seed, expects the reference's answer, and notes the step that ruled.
@@ -73,10 +62,6 @@ class CudaTopP : public ::testing::Test {
     return steps;
   }
 
-  std::vector<float> logits_;
-  std::vector<LogitEdit> edits_;
-  std::vector<uint32_t> allowed_;
-  RowParameters parameters_;
   std::map<uint32_t, uint64_t> ruled_;        // how often, by step
   std::array<uint64_t, 2> kept_by_row_ = {};  // how often the row's weights ruled so on a winner
 };
@@ -192,21 +177,9 @@ TEST_F(CudaTopP, DrawsEqualTheReference) {
     SCOPED_TRACE(n);
     logits_.resize(1 + random() % 25'000);
     static constexpr float kSpreads[] = {0.001f, 0.3f, 1, 3, 10};
-    const float spread = kSpreads[n % 5];
-    std::normal_distribution<float> normal(0, spread);
-    for (float& logit : logits_) logit = normal(random);
-    for (uint64_t i = 0; n % 3 != 0 && i < 300; ++i) {
-      logits_[random() % logits_.size()] = 4 * spread - 1.5f * std::log(float(1 + i));
-    }
-    if (n % 7 == 0) {
-      for (float& logit : logits_) logit = std::round(4 * logit) / 4;
-    }
+    LayAtRandom({.deviation = kSpreads[n % 5], .head = n % 3 != 0 ? 300u : 0u, .has_ties = n % 7 == 0}, &random);
     edits_.clear();
-    for (uint32_t id = uint32_t(random() % 64); n % 4 == 0 && id < logits_.size(); id += 1 + uint32_t(random() % 500)) {
-      edits_.push_back({.token = id,
-                        .flags = random() % 8 == 0 ? uint32_t{LogitEdit::kBanned} : 0,
-                        .penalty = law::CanonicalBits(-float(random() % 4))});
-    }
+    if (n % 4 == 0) EditAtRandom(&random);
     allowed_.assign(n % 6 == 1 ? (logits_.size() + 31) / 32 : 0, 0);
     for (uint32_t& word : allowed_) word = uint32_t(random());
     if (!allowed_.empty()) allowed_[0] |= 1;
