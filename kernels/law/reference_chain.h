@@ -38,7 +38,7 @@ std::vector<StageWords> StagesOf(const kernels::RowParameters& parameters);
 class ReferenceChain {
  public:
   // Takes the live tokens, at least one, in order, with their canonical bits after the changes. `rest` is absent if
-  // they are all.
+  // they are all. `request` must outlive it.
   ReferenceChain(const kernels::RowRequest& request, std::vector<kernels::TokenBits> tokens, std::optional<Rest> rest);
 
   // Returns the reason if the rest leaves a stage undecided.

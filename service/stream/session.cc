@@ -79,7 +79,9 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
         google::protobuf::RepeatedField<uint32_t>().Swap(
             frame.message.mutable_open()->mutable_history()->mutable_tokens());
         open_in_pieces_ = std::move(frame.message);
-        return Continue();
+        // Other streams come between the reading of a long history and its first piece.
+        if (back_off() == absl::ZeroDuration()) Continue();
+        return;
       }
       break;
     case v1::StreamRequest::kStep:

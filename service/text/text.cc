@@ -284,7 +284,7 @@ uint64_t Text::ForkCost(const SequenceSpec& spec, uint32_t position) const {
   const bool counts_anew = reread.counts || CountsFewer(position);
   const uint64_t times =
       reread.any() || counts_anew ? RewriteTimes(reread.index, reread.phases ? spec.history.phases.size() : 0) : 0;
-  uint64_t cost = price::kRewrittenToken * times * position;
+  uint64_t cost = price::kSharedChunk * log_.chunks() + price::kRewrittenToken * times * position;
   if (counts_anew) return cost;
   cost += price::kFoundEdit * (this->position() - position);
   const uint64_t edits = counts_->edits().size();

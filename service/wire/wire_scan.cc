@@ -65,6 +65,35 @@ CodedInputStream StreamOver(absl::string_view encoded) {
   return CodedInputStream(reinterpret_cast<const uint8_t*>(encoded.data()), size);
 }
 
+// Fields around the tokens of an open's history, and their own.
+constexpr std::array<int, 3> kHistoryTokens = {v1::StreamRequest::kOpenFieldNumber,
+                                               v1::OpenSequence::kHistoryFieldNumber, v1::History::kTokensFieldNumber};
+
+// Counts below the message that `depth` fields of kHistoryTokens are around.
+uint32_t CountTokens(CodedInputStream* in, size_t depth) {
+  uint32_t tokens = 0;
+  while (const uint32_t tag = in->ReadTag()) {
+    if (tag != WireFormatLite::MakeTag(kHistoryTokens[depth], WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) {
+      if (!WireFormatLite::SkipField(in, tag)) break;
+      continue;
+    }
+    const CodedInputStream::Limit limit = in->ReadLengthAndPushLimit();
+    if (depth + 1 < kHistoryTokens.size()) {
+      tokens += CountTokens(in, depth + 1);
+    } else {
+      const void* run;
+      int size;
+      if (!in->GetDirectBufferPointer(&run, &size)) break;
+      size = std::min(size, in->BytesUntilLimit());
+      const auto* const bytes = static_cast<const uint8_t*>(run);
+      tokens += static_cast<uint32_t>(std::count_if(bytes, bytes + size, [](uint8_t byte) { return byte < 0x80; }));
+      in->Skip(size);
+    }
+    in->PopLimit(limit);
+  }
+  return tokens;
+}
+
 // A message type as the scan needs it.
 struct Shape {
   struct Field {
@@ -304,6 +333,11 @@ std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const Descriptor
   scanner.Scan(encoded, ShapeOf(type));
   if (scanner.scan().set_twice.empty()) return std::nullopt;
   return std::move(scanner.scan().set_twice.front());
+}
+
+uint32_t CountHistoryTokens(absl::string_view encoded) {
+  CodedInputStream in = StreamOver(encoded);
+  return CountTokens(&in, 0);
 }
 
 StreamScan ScanStream(absl::string_view encoded) {

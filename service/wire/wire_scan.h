@@ -19,6 +19,10 @@ namespace sortition::service {
 // each other. Allocates nothing; O(fields). Thread-safe.
 bool HasAtMostParts(absl::string_view encoded, const google::protobuf::Descriptor& type, uint32_t most);
 
+// Returns the number of tokens in the history of an encoded StreamRequest's open, 0 if it has none. In bytes that are
+// no message, the tokens before the first error count. Allocates nothing; O(bytes). Thread-safe.
+uint32_t CountHistoryTokens(absl::string_view encoded);
+
 // A field that is set for the second time: the same field, or another member of its oneof. protobuf takes the last one
 // and drops the first.
 struct SetTwice {

@@ -69,7 +69,8 @@ class CutTest : public ::testing::Test, protected sortition::testing::LaidRow {
 
   // Runs the chain on all targets and compares what it keeps with the law. Expects that `by` decided the last cut.
   void ExpectCut(SumStep by) {
-    law::ReferenceChain reference(Request(), Order(), std::nullopt);
+    const RowRequest of_reference = Request();
+    law::ReferenceChain reference(of_reference, Order(), std::nullopt);
     ASSERT_FALSE(reference.Run());
     std::vector<uint32_t> expected;
     for (const TokenBits& token : reference.kept()) expected.push_back(token.token);

@@ -101,7 +101,7 @@ TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
     ASSERT_GT(session.back_off(), absl::ZeroDuration());
     session.Continue();
   }
-  EXPECT_EQ(pieces, 3);
+  EXPECT_EQ(pieces, 4);  // the message is read, then three of the history
   const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
   ASSERT_TRUE(opened);
   ExpectOpened(opened->opened().state(), whole);
@@ -124,7 +124,7 @@ TEST_F(SessionHistory, LongListOfEditsIsMadeInPieces) {
   session.BeginFrame(std::move(std::get<Frame>(frame)));
   int pieces = 1;
   for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
-  EXPECT_EQ(pieces, 28);  // 25 of the history, the last of which begins the list
+  EXPECT_EQ(pieces, 29);  // the message is read, then 25 of the history, the last of which begins the list
   const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
   ASSERT_TRUE(opened);
   ExpectOpened(opened->opened().state(), whole);

@@ -66,12 +66,13 @@ TEST(ForkCost, CountsArePricedOnlyIfTheyAreCopied) {
   const auto parent = Text::Build(PenalisingSpec(), tokens, 0, 1000);
   const auto sibling = PenalisingSpec();
   sibling->seed = 2;
-  EXPECT_EQ(parent->ForkCost(*sibling, kDifferent), 0u);
-  EXPECT_EQ(parent->ForkCost(*sibling, kDifferent - 3), 3 * price::kFoundEdit) << "tokens that are cut off";
+  const uint64_t shared = kDifferent / TokenLog::kChunkTokens * price::kSharedChunk;
+  EXPECT_EQ(parent->ForkCost(*sibling, kDifferent), shared);
+  EXPECT_EQ(parent->ForkCost(*sibling, kDifferent - 3), shared + 3 * price::kFoundEdit) << "tokens that are cut off";
   const auto other = PenalisingSpec();
   other->presence_penalty = 0.25f;
-  EXPECT_EQ(parent->ForkCost(*other, kDifferent), kDifferent * price::kFoundEdit);
-  EXPECT_EQ(parent->ForkCost(*sibling, 100), 100 * price::kRewrittenToken) << "counted anew, which takes less";
+  EXPECT_EQ(parent->ForkCost(*other, kDifferent), shared + kDifferent * price::kFoundEdit);
+  EXPECT_EQ(parent->ForkCost(*sibling, 100), shared + 100 * price::kRewrittenToken) << "counted anew, which takes less";
 }
 
 // The list of a row that bans tokens is a copy, at its first position too.

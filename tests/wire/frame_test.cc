@@ -166,6 +166,16 @@ TEST(Frame, PayloadsAreNotCopied) {
   EXPECT_EQ(frame.payloads[1].segments[0].data, begin + bytes.size() - 500);
 }
 
+TEST(Frame, LongHistoryTakesItsMemoryOnce) {
+  v1::StreamRequest message;
+  for (uint32_t i = 0; i < 100'001; ++i) message.mutable_open()->mutable_history()->add_tokens(i);
+  const Frame frame = MustDecode(Deliver(message.SerializeAsString()));
+  const auto& tokens = frame.message.open().history().tokens();
+  EXPECT_EQ(tokens.size(), 100'001);
+  EXPECT_EQ(tokens[100'000], 100'000u);
+  EXPECT_EQ(tokens.Capacity(), 100'001) << "neither grown by doubling nor reserved for each byte";
+}
+
 TEST(Frame, EmptyPayloadsCount) {
   v1::StreamRequest message;
   message.add_payloads("");

@@ -47,6 +47,22 @@ std::string NestedPhases(int depth) {
   return bytes;
 }
 
+TEST(HistoryTokens, ThoseOfTheHistoryAlone) {
+  const auto history = [](const std::string& tokens) {
+    return Field(v1::StreamRequest::kOpenFieldNumber,
+                 Field(v1::OpenSequence::kHistoryFieldNumber, Field(v1::History::kTokensFieldNumber, tokens)));
+  };
+  EXPECT_EQ(CountHistoryTokens(""), 0u);
+  EXPECT_EQ(CountHistoryTokens(history("")), 0u);
+  const std::string three("\x01\xff\x7f\x00", 4);
+  EXPECT_EQ(CountHistoryTokens(history(three)), 3u);
+  EXPECT_EQ(CountHistoryTokens(history(three) + Field(60, three) + history(three)), 6u) << "protobuf joins the lists";
+  EXPECT_EQ(CountHistoryTokens(history(three) + Field(v1::StreamRequest::kPayloadsFieldNumber, history(three))), 3u);
+  const std::string whole = history(std::string(300, 1));
+  for (size_t length = 0; length < whole.size(); ++length)
+    EXPECT_LE(CountHistoryTokens(whole.substr(0, length)), length);
+}
+
 // Looks no deeper than protobuf, which refuses the rest.
 TEST(PartCount, MessagesWithinEachOtherTakeNoStack) {
   const auto& type = *v1::SamplingParameters::descriptor();

@@ -20,6 +20,8 @@ class TokenLog {
   uint64_t token_hash() const { return token_hash_; }
   // Tokens before this position are forgotten, so the log cannot be cut below it.
   uint32_t kept_from() const { return kept_from_; }
+  // The parts that a copy shares, each of kChunkTokens tokens.
+  uint64_t chunks() const { return full_.size(); }
   // Requires kept_from() <= position < length().
   uint32_t at(uint32_t position) const { return ChunkOf(position).tokens[position % kChunkTokens]; }
   // Returns the last tokens before `end` that lie together in memory: at least one, at most kChunkTokens. Valid until
