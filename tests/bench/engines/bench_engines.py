@@ -11,7 +11,8 @@ py_inprocess: sortition.local, one row; the baseline is the same step in C++. py
 and a ring, as clients choose by themselves, with one row that lies there; the baseline is the C++ client's step.
 vs_llamacpp_*: the adapter in process, and the service as in py_shm with 8 rows a step; the baseline is llama.cpp's
 chain with its copy of the logits. vs_hf_*/N: N rows of a torch tensor, in process and as in py_shm with the copy into
-shared memory; the baseline is Transformers' processors and torch's draw. vllm_masks_512: from 512 drawn rows to vLLM's
+shared memory; the baseline is Transformers' processors and torch's draw. api_REQUEST_SHAPE/N_PEER: the usual requests,
+N rows in process; the baseline is the peer's own sampler. vllm_masks_512: from 512 drawn rows to vLLM's
 sampling masks, by vLLM's own Python.
 """
 
@@ -40,6 +41,9 @@ ROWS = 64
 SAMPLING = {"repetition_penalty": 1.1, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 0.8}
 LLAMA_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_LLAMA_CPP"}}
 HF_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_HF"}}
+# What most callers of an interface like OpenAI's send. vllm_sampler.py and contenders.cc have the same.
+REQUESTS = {"plain": {"temperature": 1.0}, "top_p": {"temperature": 0.8, "top_p": 0.95},
+            "logprobs": {"temperature": 0.8, "top_p": 0.95, "raw_logprobs": {"top": 5}}}
 
 # The least that Sortition must be as a multiple of its baseline's speed, or the most microseconds that it may take.
 FASTER = {"vs_llamacpp_inprocess": 10, "vs_llamacpp_shm": 3, "vs_hf_inprocess/1": 50, "vs_hf_inprocess/32": 50,
@@ -52,15 +56,14 @@ MOST = {"py_inprocess": lambda baseline: 1.2 * baseline + 5, "py_shm": lambda ba
 torch.set_num_threads(1)
 
 
-class Native:
-    """The contenders in C++, which time themselves."""
+class Process:
+    """Contenders in a separate process, which time themselves."""
 
-    def __init__(self, matrix, folder, listen):
+    def __init__(self, command, matrix, folder, *more):
         path = os.path.join(folder, "logits")
         matrix.tofile(path)
-        self._process = subprocess.Popen(
-            (os.environ["ENGINES_CONTENDERS"], path, str(VOCABULARY), str(ROWS), listen), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._process = subprocess.Popen((*command, path, str(VOCABULARY), str(ROWS), *more), stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def contender(self, name, rows=1):
         def run(index):
@@ -150,6 +153,59 @@ def beside_transformers(matrix, listen, rounds, rows):
     yield f"vs_hf_shm/{rows}", result["shm"] / rows, result["hf"] / rows
 
 
+def api_rows(shape):
+    """Rows like those of docs/benchmarks/cpu.md: a normal bulk and 300 tokens by a power law, or almost alike."""
+    random = numpy.random.default_rng(4)
+    if shape == "flat":
+        return (random.standard_normal((ROWS, VOCABULARY)) * 0.05).astype(numpy.float32)
+    matrix = (random.standard_normal((ROWS, VOCABULARY)) * 2.5).astype(numpy.float32)
+    for row in matrix:
+        row[random.choice(VOCABULARY, 300, replace=False)] = 20 - 1.5 * numpy.log(numpy.arange(1, 301))
+    return matrix
+
+
+def torch_draw(request, batch):
+    """Draws as torch's users write it, with logprobs of the token and of the first ones where they are asked for."""
+    scaled = batch / request["temperature"]
+    probabilities = torch.softmax(scaled, -1)
+    if "top_p" in request:
+        ordered, ids = probabilities.sort(-1, descending=True)
+        ordered[ordered.cumsum(-1) - ordered > request["top_p"]] = 0
+        drawn = ids.gather(-1, torch.multinomial(ordered, 1))
+    else:
+        drawn = torch.multinomial(probabilities, 1)
+    if "raw_logprobs" in request:
+        logprobs = torch.log_softmax(batch, -1)
+        logprobs.gather(-1, drawn).tolist()
+        logprobs.topk(request["raw_logprobs"]["top"], -1).values.tolist()
+    return drawn.tolist()
+
+
+def beside_peers(folder, listen, rounds, shape, rows):
+    matrix = api_rows(shape)
+    native = Process((os.environ["ENGINES_CONTENDERS"],), matrix, folder, listen)
+    vllm = Process((os.environ["ENGINES_VLLM_PYTHON"], pathlib.Path(__file__).with_name("vllm_sampler.py")), matrix,
+                   folder)
+    logits, sampler = torch.from_numpy(matrix), sortition.local.Sampler()
+
+    def pick(index):
+        first = index % (ROWS - rows + 1)
+        return logits[first:first + rows]
+
+    for name, request in REQUESTS.items():
+        local = [sampler.open(vocabulary_size=VOCABULARY, seed=row, **request) for row in range(rows)]
+        contenders = {"ours": timed(lambda batch, local=local: tokens_of(sampler.step(local, batch)), pick),
+                      "torch": timed(lambda batch, request=request: torch_draw(request, batch), pick),
+                      "vllm": vllm.contender(f"{name}/{rows}", rows)}
+        if rows == 1 and name != "logprobs":  # llama.cpp's sampler takes one row, and returns no logprobs
+            contenders["llamacpp"] = native.contender(f"llama_{name}")
+        result = medians(contenders, rounds)
+        for peer in list(contenders)[1:]:
+            yield f"api_{name}_{shape}/{rows}_{peer}", result["ours"] / rows, result[peer] / rows
+    native.close()
+    vllm.close()
+
+
 def machine():
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown")
@@ -158,9 +214,9 @@ def machine():
 def judged(name, value, baseline, unit="us", **more):
     """A result, with its aim. `value` and `baseline` are times, or tokens a second."""
     speed = baseline and (value / baseline if unit == "tokens/s" else baseline / value)
-    aim = FASTER.get(name) if name in FASTER else MOST[name](baseline)
+    aim = FASTER.get(name, 1) if name in FASTER or name.startswith("api_") else MOST[name](baseline)
     result = {"name": name, "value": value, "unit": unit, "baseline": baseline, "times_as_fast": speed, "aim": aim,
-              "held": speed >= aim if name in FASTER else value <= aim, **more}
+              "held": value <= aim if name in MOST else speed >= aim, **more}
     beside = f"baseline {baseline:10.2f}  {speed:8.2f} times as fast" if baseline else ""
     print(f"{name:24} {value:10.2f} {unit:8} {beside}  aim {aim:8.2f} {'held' if result['held'] else 'MISSED'}",
           flush=True)
@@ -170,12 +226,18 @@ def judged(name, value, baseline, unit="us", **more):
 def rows_figures(folder, listen, rounds, wanted):
     """Yields results of single rows, of those groups that have a wanted name."""
     matrix = (numpy.random.default_rng(4).standard_normal((ROWS, VOCABULARY)) * 3).astype(numpy.float32)
-    native = Native(matrix, folder, listen) if wanted("py_inprocess", "py_shm", "vs_llamacpp") else None
+    native = None
+    if wanted("py_inprocess", "py_shm", "vs_llamacpp"):
+        native = Process((os.environ["ENGINES_CONTENDERS"],), matrix, folder, listen)
     groups = ((("py_inprocess", "py_shm"), lambda: from_python(matrix, native, listen, rounds)),
               (("vs_llamacpp_inprocess", "vs_llamacpp_shm"), lambda: beside_llama(native, rounds)),
               (("vs_hf_inprocess/1", "vs_hf_shm/1"), lambda: beside_transformers(matrix, listen, rounds // 4, 1)),
               (("vs_hf_inprocess/32", "vs_hf_shm/32"),
                lambda: beside_transformers(matrix, listen, max(5, rounds // 60), 32)))
+    groups += tuple(((f"api_plain_{shape}/{rows}", f"api_top_p_{shape}/{rows}", f"api_logprobs_{shape}/{rows}"),
+                     lambda shape=shape, rows=rows: beside_peers(folder, listen, max(5, rounds // (5 * rows)), shape,
+                                                                 rows))
+                    for shape in ("peaked", "flat") for rows in (1, 16))
     for names, figures in groups:
         if wanted(*names):
             for name, value, baseline in figures():

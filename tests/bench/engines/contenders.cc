@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -121,17 +122,13 @@ class Adapter : public Contender {
   std::unique_ptr<engines::llama_cpp::Decoder> decoder_;
 };
 
-// llama.cpp's own chain, with the copy into candidates that llama_sampler_sample makes.
+// llama.cpp's own chain of filters and a draw, with the copy into candidates that llama_sampler_sample makes.
 class Llama : public Contender {
  public:
-  explicit Llama(uint32_t vocabulary)
+  Llama(uint32_t vocabulary, std::initializer_list<llama_sampler*> filters)
       : candidates_(vocabulary), chain_(llama_sampler_chain_init(llama_sampler_chain_default_params())) {
-    for (llama_sampler* sampler :
-         {llama_sampler_init_penalties(static_cast<int32_t>(vocabulary), 64, 1.1f, 0, 0), llama_sampler_init_top_k(40),
-          llama_sampler_init_top_p(0.95f, 1), llama_sampler_init_min_p(0.05f, 1), llama_sampler_init_temp(0.8f),
-          llama_sampler_init_dist(7)}) {
-      llama_sampler_chain_add(chain_, sampler);
-    }
+    for (llama_sampler* sampler : filters) llama_sampler_chain_add(chain_, sampler);
+    llama_sampler_chain_add(chain_, llama_sampler_init_dist(7));
   }
   ~Llama() override { llama_sampler_free(chain_); }
   bool Step(const float* row) override {
@@ -149,6 +146,23 @@ class Llama : public Contender {
   llama_sampler* const chain_;
 };
 
+// Returns a new contender, null for an unknown name. `target`: of the service.
+std::unique_ptr<Contender> Make(const std::string& name, uint32_t vocabulary, const char* target) {
+  if (name == "local") return std::make_unique<Local>(vocabulary, 7);
+  if (name == "adapter") return std::make_unique<Adapter>(vocabulary, 7);
+  if (name == "remote") return std::make_unique<Remote>(target, vocabulary, 1);
+  if (name == "remote8") return std::make_unique<Remote>(target, vocabulary, 8);
+  const auto of_chain = [&](auto... filters) {
+    return std::make_unique<Llama>(vocabulary, std::initializer_list<llama_sampler*>{filters...});
+  };
+  if (name == "llama_plain") return of_chain();
+  if (name == "llama_top_p") return of_chain(llama_sampler_init_temp(0.8f), llama_sampler_init_top_p(0.95f, 1));
+  if (name != "llama") return nullptr;
+  return of_chain(llama_sampler_init_penalties(static_cast<int32_t>(vocabulary), 64, 1.1f, 0, 0),
+                  llama_sampler_init_top_k(40), llama_sampler_init_top_p(0.95f, 1), llama_sampler_init_min_p(0.05f, 1),
+                  llama_sampler_init_temp(0.8f));
+}
+
 int Run(char** argv) {
   const uint32_t vocabulary = static_cast<uint32_t>(std::stoul(argv[2]));
   std::vector<float> logits(std::stoull(argv[3]) * vocabulary);
@@ -156,15 +170,13 @@ int Run(char** argv) {
       .read(reinterpret_cast<char*>(logits.data()), static_cast<std::streamsize>(logits.size() * sizeof(float)));
 
   std::map<std::string, std::unique_ptr<Contender>> contenders;
-  contenders["local"] = std::make_unique<Local>(vocabulary, 7);
-  contenders["adapter"] = std::make_unique<Adapter>(vocabulary, 7);
-  contenders["llama"] = std::make_unique<Llama>(vocabulary);
-  contenders["remote"] = std::make_unique<Remote>(argv[4], vocabulary, 1);
-  contenders["remote8"] = std::make_unique<Remote>(argv[4], vocabulary, 8);
   std::string name;
   size_t index = 0;
   while (std::cin >> name >> index) {
-    Contender& contender = *contenders.at(name);
+    std::unique_ptr<Contender>& known = contenders[name];
+    if (known == nullptr) known = Make(name, vocabulary, argv[4]);
+    if (known == nullptr) return 1;
+    Contender& contender = *known;
     const float* rows = logits.data() + index * vocabulary;
     contender.Prepare(rows);
     const auto start = std::chrono::steady_clock::now();
