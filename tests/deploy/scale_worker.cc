@@ -4,7 +4,7 @@
 //   scale_worker --targets=A,B [--workers N] [--sequences N] [--vocabulary V] [--heavy] [--check] [--patient]
 //                [--pause TIME] [--tls_folder FOLDER --tls_server_name NAME]
 //
-// Every second sequence keeps a history. --heavy asks for the most expensive option, top-p without top-k over flat
+// Every second sequence keeps a history. --heavy asks for an expensive option, top-p without top-k over flat
 // rows. --check draws every token a second time in process and counts those that differ.
 #include <algorithm>
 #include <atomic>
