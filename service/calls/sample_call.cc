@@ -55,7 +55,7 @@ class SampleCalls::Call final : public QueueEvent {
     }
     const bool is_read = phase_ == Phase::kReading;
     std::optional<Refusal> refusal = !ok ? NoMessage() : is_read ? Take() : Begin();
-    if (is_read && !refusal) {
+    if (!refusal && (is_read || run_->has_pieces())) {
       phase_ = Phase::kWaiting;
       queue_.Defer(this);
       return;
@@ -108,8 +108,12 @@ class SampleCalls::Call final : public QueueEvent {
     return std::nullopt;
   }
 
-  // Starts the rows, or says why the call is refused.
+  // Starts the rows or takes their next piece, or says why the call is refused.
   std::optional<Refusal> Begin() {
+    if (run_) {
+      run_->Continue();
+      return std::nullopt;
+    }
     if (auto refusal = Decode()) return refusal;
     run_.emplace(surroundings_.engine, tenant_, std::move(message_), held_->count());
     run_->Start(TimeLeft(), [this](service::SampleRun::Answer answer) { Answer(std::move(answer)); });

@@ -18,6 +18,7 @@
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
 #include "service/stream/stream_memory.h"
+#include "service/text/cost.h"
 #include "service/text/make_receipts.h"
 #include "service/wire/encode.h"
 #include "service/wire/encode_result.h"
@@ -32,7 +33,7 @@ constexpr char kName[] = "sample";
 
 }  // namespace
 
-// Start is for one thread. Then outputs come from any thread, each row's once.
+// Start and Continue are for one thread. Then outputs come from any thread, each row's once.
 class SampleRun::Rows final : public PendingStep, public std::enable_shared_from_this<SampleRun::Rows> {
  public:
   Rows(Engine* engine, std::string tenant, std::shared_ptr<const v1::SampleRequest> request, uint64_t bytes)
@@ -48,25 +49,36 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
   void Start(absl::Duration timeout, Done done) {
     done_ = std::move(done);
     if (auto refusal = CheckSample(*request_, engine_.limits())) return done_(*std::move(refusal));
+    deadline = engine_.clock().Now() + std::max(timeout, absl::Nanoseconds(1));
     response_.mutable_seeds()->Resize(request_->rows_size(), 0);
-    std::vector<Opened> opened;
-    for (int index = 0; index < request_->rows_size(); ++index) {
+    Continue();
+  }
+
+  void Continue() {
+    uint64_t work = 0;
+    while (response_.rows_size() < request_->rows_size() && work < kPieceWork) {
+      const int index = response_.rows_size();
+      work += price::kRow + price::kParameterByte * request_->rows(index).parameters().ByteSizeLong();
       v1::RowResult& result = *response_.add_rows();
       result.set_row(static_cast<uint32_t>(index));
-      if (auto refusal = Open(index, &opened)) {
+      if (auto refusal = Open(index)) {
         engine_.observer().Refused(refusal->reason, refusal->field, 1);
         EncodeError(*refusal, result.mutable_error());
       }
     }
-    if (opened.empty()) return done_(std::move(response_));
-    step_rows_ = static_cast<uint32_t>(opened.size());
+    engine_.ledger().Add(work);
+    has_pieces_ = response_.rows_size() < request_->rows_size();
+    if (has_pieces_) return;
+    if (opened_.empty()) return done_(std::move(response_));
+    step_rows_ = static_cast<uint32_t>(opened_.size());
     arrived = engine_.clock().Now();
-    deadline = arrived + std::max(timeout, absl::Nanoseconds(1));
-    auto refusal = Submit(std::move(opened));
+    auto refusal = Submit(std::exchange(opened_, {}));
     if (!refusal) return;
     engine_.observer().Refused(refusal->reason, refusal->field, step_rows_);
     done_(*std::move(refusal));
   }
+
+  bool has_pieces() const { return has_pieces_; }
 
   void Stop() {
     if (unanswered_.load() == 0) return;
@@ -100,7 +112,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
   };
 
   // Makes a sequence of row `index` alone.
-  std::optional<Refusal> Open(int index, std::vector<Opened>* opened) {
+  std::optional<Refusal> Open(int index) {
     const v1::SampleRow& row = request_->rows(index);
     if (auto refusal = CheckSampleRow(row, index)) return refusal;
     OpenRequest request;
@@ -126,7 +138,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     RowSequence sequence;
     sequence.spec = request.spec;
     if (request.receipt_salt) sequence.receipts = BeginReceipts(&engine_, request);
-    opened->push_back({index, std::move(sequence)});
+    opened_.push_back({index, std::move(sequence)});
     return std::nullopt;
   }
 
@@ -255,6 +267,8 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
   const std::shared_ptr<const v1::SampleRequest> request_;
   const uint64_t bytes_;
   Done done_;
+  bool has_pieces_ = false;
+  std::vector<Opened> opened_;            // until they are submitted
   uint64_t answer_bytes_ = 0;             // that results of the opened rows may have
   uint32_t step_rows_ = 0;                // those that were opened
   std::vector<Row> rows_;                 // fixed once submitted
@@ -271,5 +285,9 @@ SampleRun::SampleRun(Engine* engine, std::string tenant, std::shared_ptr<const v
 SampleRun::~SampleRun() { rows_->Stop(); }
 
 void SampleRun::Start(absl::Duration timeout, Done done) { rows_->Start(timeout, std::move(done)); }
+
+bool SampleRun::has_pieces() const { return rows_->has_pieces(); }
+
+void SampleRun::Continue() { rows_->Continue(); }
 
 }  // namespace sortition::service

@@ -29,7 +29,11 @@ class SampleRun {
   // Starts the rows, which fail with DEADLINE_PASSED if they have not started after `timeout`. Does not block. Calls
   // `done` once, from this thread or from a device's; `done` must not block and must not destroy the run. A refusal
   // concerns the whole call; a row that fails alone has its error in the response. Once.
+  //
+  // Reads the rows' options in pieces: while has_pieces(), the caller serves others and calls Continue on this thread.
   void Start(absl::Duration timeout, Done done);
+  bool has_pieces() const;
+  void Continue();
 
  private:
   class Rows;

@@ -55,9 +55,6 @@ uint64_t SharedBytes(const StepMessage& message) {
   return bytes;
 }
 
-// Work between two pauses.
-constexpr uint64_t kPieceWork = 2'000'000;
-
 // Returns the price of what masks take: to copy and hash packed ones, and to cut lists to those of the sequence.
 uint64_t MaskCost(const RowPlan& plan, const SequenceSpec& spec) {
   uint64_t cost = 0;

@@ -34,6 +34,9 @@ inline constexpr uint64_t kRewrittenToken = 100;  // a token cut off or appended
 
 }  // namespace price
 
+// Work between two pauses.
+inline constexpr uint64_t kPieceWork = 2'000'000;
+
 // The work of one message, and what its answer may name without being asked. Not thread-safe.
 class Bill {
  public:

@@ -58,6 +58,27 @@ TEST(SampleTest, BadRowFailsAlone) {
   EXPECT_EQ(response.rows(1).draw().token(), 1u);
 }
 
+// The thread serves others between the pieces in which it reads them.
+TEST(SampleTest, LongOptionsAreAnswered) {
+  constexpr int kRows = 3;
+  constexpr uint32_t kWide = 30'000;
+  TestServer server;
+  v1::SampleRequest request = Peaks(kRows);
+  request.set_vocabulary_size(kWide);
+  request.mutable_logits()->assign(size_t{kRows} * kWide * sizeof(float), '\0');
+  for (int i = 0; i < kRows; ++i) {
+    const auto token = static_cast<uint32_t>(i);
+    v1::SamplingParameters& parameters = *request.mutable_rows(i)->mutable_parameters();
+    for (uint32_t other = 0; other < kWide; ++other) {
+      if (other != token) parameters.add_banned_token_ids(other);
+    }
+  }
+  v1::SampleResponse response;
+  const grpc::Status status = Sample(server, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  for (int i = 0; i < kRows; ++i) EXPECT_EQ(response.rows(i).draw().token(), static_cast<uint32_t>(i));
+}
+
 TEST(SampleTest, RefusalsOfTheCallAreTyped) {
   TestServer server;
   v1::SampleRequest request = Peaks(2);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "service/text/cost.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/stream_worker.h"
 #include "tests/support/test_engine.h"
@@ -45,6 +46,7 @@ class SampleRunTest : public ::testing::Test {
       answer = std::move(given);
       done.Notify();
     });
+    for (pieces_ = 1; run.has_pieces(); ++pieces_) run.Continue();
     done.WaitForNotification();
     return answer;
   }
@@ -61,6 +63,7 @@ class SampleRunTest : public ::testing::Test {
   }
 
   TestEngine engine_ = TestEngine::OnCpu();
+  int pieces_ = 0;  // of the last call
 };
 
 TEST_F(SampleRunTest, TokensAreThoseOfAStream) {
@@ -134,6 +137,25 @@ TEST_F(SampleRunTest, RowBeyondTheAnswersBytesIsRefused) {
   ExpectError(response.rows(3), Reason::kTooMany, "rows[3].parameters.kept_set");
   EXPECT_EQ(response.rows(3).error().limit(), "max_sample_bytes 4194304");
   EXPECT_LE(response.ByteSizeLong(), kMaxSampleBytes);
+}
+
+// Megabytes of options once kept the thread from its streams for a quarter of a second.
+TEST_F(SampleRunTest, LongOptionsAreTakenInPieces) {
+  constexpr int kRows = 4;
+  constexpr uint32_t kWide = 30'000;
+  v1::SampleRequest request = Rows(kRows);
+  request.set_vocabulary_size(kWide);
+  request.mutable_logits()->assign(size_t{kRows} * kWide * sizeof(float), '\0');
+  uint64_t price = 0;
+  for (v1::SampleRow& row : *request.mutable_rows()) {
+    for (uint32_t token = 0; token < kWide; ++token) row.mutable_parameters()->add_allowed_token_ids(token);
+    price += price::kParameterByte * row.parameters().ByteSizeLong();
+  }
+  ASSERT_GE(price, kRows * kPieceWork) << "one row is more than a piece";
+  const v1::SampleResponse response = MustCall(request);
+  for (const v1::RowResult& row : response.rows()) EXPECT_TRUE(row.has_draw()) << row.row();
+  EXPECT_EQ(pieces_, kRows);
+  EXPECT_GE(engine_->ledger().work(), price);
 }
 
 TEST_F(SampleRunTest, RowsMayAllFail) {
