@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "service/text/cost.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/stream_worker.h"
@@ -102,6 +103,16 @@ TEST_F(SessionFork, ChildHasItsOptions) {
   v1::DrawResult drawn = worker_.Run(step.Build()).at(0).draw();
   drawn.clear_history_hash();
   EXPECT_EQ(drawn.SerializeAsString(), child.Draw({.logits = logits}).SerializeAsString());
+}
+
+// That of its options, and of the edits that a child of other penalties has for itself.
+TEST_F(SessionFork, LedgerHasItsWork) {
+  v1::OpenSequence child = Child("child");
+  child.mutable_parameters()->set_presence_penalty(0.25f);
+  const uint64_t before = engine_->ledger().work();
+  EXPECT_TRUE(Fork(MakeFork(child, std::nullopt)).has_state());
+  const uint64_t read = price::kParameterByte * child.parameters().ByteSizeLong();
+  EXPECT_GE(engine_->ledger().work(), before + read + 2 * price::kFoundEdit) << "two tokens were drawn";
 }
 
 TEST_F(SessionFork, StatelessChildNeedsNoHistory) {

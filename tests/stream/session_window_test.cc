@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "service/text/look_ahead.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/scale.h"
 #include "tests/support/stream_worker.h"
@@ -117,6 +118,28 @@ TEST(SessionWindow, BansCountAtEachPosition) {
     engine.fake().FinishAll();
     EXPECT_TRUE(worker.IsIdle());
   }
+}
+
+// So are the views of the history that drafts need.
+TEST(SessionWindow, ViewsOfDraftsCount) {
+  const v1::OpenSequence open = StatefulOpen("a", 1);
+  const testing::PlainSequence plain(open);
+  StepBuilder builder(1, kStatefulVocabulary);
+  v1::StepRow& row = AddPeak(&builder, "a", 1, plain, 1);
+  builder.AddTensorRow(F32Peak(kStatefulVocabulary, 1));
+  row.mutable_verify_draft()->add_draft_tokens(1);
+  row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
+  const v1::StreamRequest step = builder.Build();
+  Limits limits;
+  limits.stream_unanswered_bytes = step.ByteSizeLong() + sizeof(PositionView);
+  TestEngine engine = TestEngine::OnFake(limits);
+  StreamWorker worker(engine.get());
+  worker.MustOpen(open);
+  worker.Send(step);
+  EXPECT_FALSE(worker.session().WantsFrames());
+  engine.fake().FinishAll();
+  EXPECT_TRUE(worker.IsIdle());
+  EXPECT_TRUE(worker.session().WantsFrames());
 }
 
 TEST(SessionWindow, JustBelowTheBytesIsNotFull) {

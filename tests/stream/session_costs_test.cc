@@ -1,0 +1,126 @@
+// The work of steps: the ledger has the price of all that a row asks for, long steps are taken in pieces, and a row of
+// too much work is refused by name, or sent whole.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "service/text/cost.h"
+#include "tests/stream/compact_fixture.h"
+#include "tests/support/expect_error.h"
+
+namespace sortition::service::session_costs_test {
+namespace {
+
+constexpr uint32_t kVocabulary = 70'000;
+constexpr uint32_t kBanned = 60'000;
+
+class SessionCosts : public CompactFixture {
+ protected:
+  // Opens a sequence without state, which takes the last token and has `banned` edits.
+  void Open(const std::string& name, uint32_t banned) {
+    v1::OpenSequence open = MakeOpen(name, 1, kVocabulary);
+    open.mutable_parameters()->set_temperature(0);
+    for (uint32_t token = 0; token < banned; ++token) open.mutable_parameters()->add_banned_token_ids(token);
+    compact_.MustOpen(open);
+  }
+
+  static std::string Logits() { return testing::F32Peak(kVocabulary, kVocabulary - 1); }
+
+  // Returns a step of compact rows that list one token and score the last one `positions` times, for sequences "0" on.
+  static v1::StreamRequest CompactScores(int rows, int positions) {
+    StepBuilder builder(1, kVocabulary);
+    for (int i = 0; i < rows; ++i) builder.AddRow(absl::StrCat(i), 1, 0, Logits());
+    const std::vector<std::optional<CompactChoice>> choices(static_cast<size_t>(rows),
+                                                            CompactChoice{PlainRowParameters({}), kVocabulary, 1});
+    v1::StreamRequest message = WithCompactRows(builder.Build(), choices);
+    for (v1::StepRow& row : *message.mutable_step()->mutable_rows()) {
+      const v1::CompactRow compact = row.compact(0);
+      row.clear_compact();
+      for (int i = 0; i < positions; ++i) {
+        row.mutable_score()->add_tokens(kVocabulary - 1);
+        *row.add_compact() = compact;
+      }
+    }
+    return message;
+  }
+
+  // The price of one of their positions, with kBanned edits.
+  static constexpr uint64_t kPosition = price::kCompactToken + kBanned * price::kCopiedEdit;
+};
+
+TEST_F(SessionCosts, LedgerHasWhatARowAsksFor) {
+  Open("0", 10);
+  uint64_t step_id = 0;
+  const auto expect = [&](uint64_t work, const std::function<void(StepBuilder*, v1::StepRow*)>& change) {
+    StepBuilder step(1, kVocabulary);
+    change(&step, &step.AddRow("0", ++step_id, 0, Logits()));
+    const uint64_t before = engine_->ledger().work();
+    const v1::RowResult result = RunOne(step.Build());
+    EXPECT_EQ(result.draw().token(), kVocabulary - 1) << result.ShortDebugString();
+    EXPECT_EQ(engine_->ledger().work() - before, price::kRow + work) << "step " << step_id;
+  };
+  expect(0, [](auto*, auto*) {});
+  expect(2 * price::kListedToken, [](auto*, v1::StepRow* row) {
+    for (const uint32_t token : {5u, kVocabulary - 1}) row->mutable_mask()->mutable_allowed_tokens()->add_tokens(token);
+  });
+  expect(3 * (price::kListedToken + price::kFoundEdit) + 10 * price::kCopiedEdit, [](auto*, v1::StepRow* row) {
+    for (const uint32_t token : {20u, 21u, 22u}) row->mutable_mask()->add_banned_tokens(token);
+  });
+  expect((kVocabulary / 32 + 1) * price::kMaskWord, [](StepBuilder* step, v1::StepRow* row) {
+    row->mutable_mask()->set_mask_row(step->AddMask(std::vector<bool>(kVocabulary, true)));
+  });
+  const v1::StreamRequest compact = CompactScores(1, 3);
+  const uint64_t before = engine_->ledger().work();
+  EXPECT_TRUE(RunOne(compact).has_score());
+  EXPECT_EQ(engine_->ledger().work() - before,
+            price::kRow + 3 * (price::kListedToken + 2 * price::kCompactToken + 10 * price::kCopiedEdit));
+}
+
+TEST_F(SessionCosts, RowOfTooMuchWorkIsRefusedByName) {
+  Open("0", 0);
+  const auto refused = [&](int positions, uint32_t allowed, uint32_t banned) {
+    v1::StreamRequest message = CompactScores(1, positions);
+    v1::RowMask& mask = *message.mutable_step()->mutable_rows(0)->mutable_mask();
+    for (uint32_t token = 0; token < allowed; ++token) mask.mutable_allowed_tokens()->add_tokens(token);
+    for (uint32_t token = 0; token < banned; ++token) mask.add_banned_tokens(token);
+    const v1::RowResult result = RunOne(message);
+    ExpectError(result, Reason::kTooMany, "step.rows[0]");
+    EXPECT_EQ(result.error().limit(), absl::StrCat("max_piece_work ", kMaxPieceWork));
+  };
+  refused(1, kMaxPieceWork / price::kListedToken + 1, 0);
+  constexpr int kScored = 100;
+  refused(kScored, 0, kMaxPieceWork / (kScored * price::kFoundEdit));
+}
+
+TEST_F(SessionCosts, CompactPositionsBeyondAPieceAreSentWhole) {
+  constexpr int kPositions = 50;
+  constexpr int kDecided = kMaxPieceWork / kPosition;
+  static_assert(kDecided > 1 && kDecided < kPositions);
+  Open("0", kBanned);
+  const v1::RowResult result = RunOne(CompactScores(1, kPositions));
+  ExpectError(result, Reason::kRowRequired, absl::StrCat("step.rows[0].compact[", kDecided, "]"));
+  ASSERT_EQ(result.error().required_size(), kPositions - kDecided);
+  for (const v1::RequiredLogits& required : result.error().required()) {
+    EXPECT_EQ(required.cause(), v1::RequiredLogits::CAUSE_ROW);
+  }
+}
+
+// Other streams are served between them.
+TEST_F(SessionCosts, CompactRowsRunInPieces) {
+  constexpr int kRows = 3;
+  constexpr int kPositions = 10;
+  static_assert(kPositions * kPosition > kPieceWork);
+  for (int i = 0; i < kRows; ++i) Open(absl::StrCat(i), kBanned);
+  const testing::Delivery delivery = testing::Deliver(CompactScores(kRows, kPositions).SerializeAsString());
+  Session& session = compact_.session();
+  session.BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+  int pieces = 1;
+  for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
+  EXPECT_EQ(pieces, kRows);
+  for (const v1::RowResult& result : compact_.Results(1, kRows)) EXPECT_TRUE(result.has_score()) << result.row();
+}
+
+}  // namespace
+}  // namespace sortition::service::session_costs_test
