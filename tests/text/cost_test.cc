@@ -94,6 +94,27 @@ TEST(LookAheadCost, FirstPositionsListIsPricedIfBansChangeIt) {
   EXPECT_TRUE(LookAhead(text.get(), {}, EditsUse::kChanged, &spent).empty());
 }
 
+// A list with bans of the history is one more. Positions that are seen in turn share a copy of the first list, and
+// those that are seen together have one each.
+TEST(LookAheadCost, ListsArePricedWhereTheyAreCopied) {
+  std::vector<uint32_t> tokens(800);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto spend = [&](uint32_t ngram, const TokenTree& tree, EditsUse use) {
+    const auto spec = PenalisingSpec();
+    spec->history.no_repeat_ngram = ngram;
+    Bill bill;
+    LookAhead(Text::Build(spec, tokens, 0, 1000).get(), tree, use, &bill);
+    return bill.spent();
+  };
+  EXPECT_EQ(spend(1, {}, EditsUse::kInTurn), tokens.size() * (price::kFoundEdit + price::kCopiedEdit));
+  const TokenTree drafts = TokenTree::Chain({5, 6});
+  // The drafts' counts change: one at the first position after them, two at the next.
+  constexpr uint64_t kChanged = 3 * price::kCopiedEdit;
+  const uint64_t list = tokens.size() * price::kCopiedEdit;
+  EXPECT_EQ(spend(0, drafts, EditsUse::kInTurn), 2 * price::kPosition + kChanged + list);
+  EXPECT_EQ(spend(0, drafts, EditsUse::kTogether), 2 * price::kPosition + 2 * kChanged + 2 * list);
+}
+
 // A string that is sought at the text's end is priced by its tokens, at each position.
 TEST(LookAheadCost, StringsArePricedByTheirTokens) {
   const auto spend = [](size_t tokens, const TokenTree& tree) {

@@ -207,6 +207,24 @@ TEST_F(SequenceRules, LongHistoryIsNotReadAnew) {
   EXPECT_EQ(Fork(owner_, parent, std::nullopt).index(), 0u);
 }
 
+TEST_F(SequenceRules, RewritesArePricedByTheirTokens) {
+  Run(Intent(1, 3, hash_), 42);
+  StepIntent intent = Intent(2, 5, HashWith({5, 6}));
+  intent.truncate_to = 3;
+  intent.append_tokens = {5, 6};
+  const uint64_t work = 3 * price::kRewrittenToken * RewriteTimes(*spec_);
+  Bill bill;
+  bill.BeginPiece();
+  ASSERT_TRUE(bill.Take(kMaxPieceWork - work + 1));
+  auto begun = sequence_.Begin(owner_, intent, {}, &bill);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
+  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
+  EXPECT_EQ(std::get<Refusal>(begun).field, "truncate_to");
+  EXPECT_EQ(std::get<Refusal>(begun).limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
+  bill.BeginPiece();
+  EXPECT_TRUE(std::holds_alternative<StepGrant>(sequence_.Begin(owner_, intent, {}, &bill)));
+}
+
 // After a long history each position of a row sees many edits, and a device needs all lists at once.
 TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   const auto spec = std::make_shared<SequenceSpec>(*spec_);
