@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "service/text/cost.h"
 #include "tests/support/expect_error.h"
@@ -136,6 +137,24 @@ TEST_F(SampleRunTest, RowBeyondTheAnswersBytesIsRefused) {
   EXPECT_EQ(response.rows(0).draw().kept_tokens_size(), static_cast<int>(kWide));
   ExpectError(response.rows(3), Reason::kTooMany, "rows[3].parameters.kept_set");
   EXPECT_EQ(response.rows(3).error().limit(), "max_sample_bytes 4194304");
+  EXPECT_LE(response.ByteSizeLong(), kMaxSampleBytes);
+}
+
+TEST_F(SampleRunTest, ListedLogprobsCountToo) {
+  constexpr int kRows = 250;
+  v1::SampleRequest request = Rows(kRows);
+  request.set_vocabulary_size(kernels::kMaxTopLogprobs);
+  request.mutable_logits()->assign(size_t{kRows} * kernels::kMaxTopLogprobs * sizeof(float), '\0');
+  for (v1::SampleRow& row : *request.mutable_rows()) {
+    v1::SamplingParameters& parameters = *row.mutable_parameters();
+    for (auto* logprobs : {parameters.mutable_raw_logprobs(), parameters.mutable_processed_logprobs(),
+                           parameters.mutable_tempered_logprobs()}) {
+      logprobs->set_top(kernels::kMaxTopLogprobs);
+    }
+  }
+  const v1::SampleResponse response = MustCall(request);
+  EXPECT_EQ(response.rows(0).draw().tempered().top_tokens_size(), static_cast<int>(kernels::kMaxTopLogprobs));
+  ExpectError(response.rows(kRows - 1), Reason::kTooMany, absl::StrCat("rows[", kRows - 1, "].parameters"));
   EXPECT_LE(response.ByteSizeLong(), kMaxSampleBytes);
 }
 

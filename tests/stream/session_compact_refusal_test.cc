@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "service/text/cost.h"
 #include "tests/memory/memory_fixture.h"
 #include "tests/stream/compact_fixture.h"
 #include "tests/support/expect_error.h"
@@ -86,13 +87,19 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
     row.mutable_score()->add_tokens(kWide - 1);
     *row.add_compact() = row.compact(0);
   }
-  const v1::RowResult result = RunOne(message);
-  ExpectError(result, Reason::kRowRequired, "step.rows[0].compact[0]");
-  ASSERT_EQ(result.error().required_size(), static_cast<int>(kPositions));
-  for (uint32_t i = 0; i < kPositions; ++i) {
-    const bool is_named = (i + 1) * kBiased <= std::min<uint64_t>(kMaxRequiredTokens, 16 * message.ByteSizeLong());
-    EXPECT_EQ(result.error().required(static_cast<int>(i)).position(), i);
-    EXPECT_EQ(result.error().required(static_cast<int>(i)).tokens_size(), is_named ? static_cast<int>(kBiased) : 0);
+  // A longer message may have a longer answer.
+  for (const size_t padding : {size_t{0}, size_t{kMaxRequiredTokens}}) {
+    message.mutable_payloads(0)->append(padding, '\0');
+    const uint64_t before = engine_->ledger().work();
+    const v1::RowResult result = RunOne(message);
+    ExpectError(result, Reason::kRowRequired, "step.rows[0].compact[0]");
+    ASSERT_EQ(result.error().required_size(), static_cast<int>(kPositions));
+    for (uint32_t i = 0; i < kPositions; ++i) {
+      const bool is_named = (i + 1) * kBiased <= std::min<uint64_t>(kMaxRequiredTokens, 16 * message.ByteSizeLong());
+      EXPECT_EQ(result.error().required(static_cast<int>(i)).position(), i);
+      EXPECT_EQ(result.error().required(static_cast<int>(i)).tokens_size(), is_named ? static_cast<int>(kBiased) : 0);
+    }
+    EXPECT_GE(engine_->ledger().work() - before, kPositions * kBiased * price::kNamedToken);
   }
 }
 
