@@ -62,10 +62,17 @@ class Generator {
     RowPlan plan;
     plan.row = row;
     RowResult result;
-    if (Coin()) {
+    const uint32_t kind = UpTo(2);
+    if (kind == 0) {
       plan.kind = RowPlan::Kind::kScore;
       plan.scored.resize(1 + UpTo(kMaxScoreTokens - 1), kVocabulary - 1);
       for (size_t i = 0; i < plan.scored.size(); ++i) result.outputs.push_back(Output(most_kept));
+    } else if (kind == 1) {
+      plan.kind = RowPlan::Kind::kCompare;
+      plan.is_tree = Coin();
+      for (uint32_t i = UpTo(kMaxDraftTokens); i > 0; --i) result.path.push_back(i);
+      result.matched.resize(kMaxDraftTokens, true);
+      for (size_t i = 0; i <= result.path.size(); ++i) result.outputs.push_back(Output(most_kept));
     } else {
       plan.kind = RowPlan::Kind::kDraw;
       result.outputs.push_back(Output(kVocabulary));
