@@ -83,9 +83,10 @@ class Http2GuardTest : public ::testing::Test {
   }
 
   int fd() const { return server_.get(); }
-  void Open(Http2Guard::Wire wire) {
+  void Open(Http2Guard::Wire wire, bool is_stranger = false) {
     guard_.Add(fd(), wire, events_);
-    guard_.AddCaller(absl::StrCat("unix-abstract:", Http2Guard::UnixPeer(++opened_)));
+    ++opened_;
+    if (!is_stranger) guard_.AddCaller(absl::StrCat("unix-abstract:", Http2Guard::UnixPeer(opened_)));
     epoll_event event = {.events = kPolled, .data = {}};
     guard_.OnPoll(kCalls, 3, EPOLL_CTL_ADD, fd(), &event);
   }
@@ -345,6 +346,32 @@ TEST_F(Http2GuardTest, ExcessEndsTheConnectionAndIsNamed) {
   EXPECT_EQ(events_->Take(&named).at(static_cast<size_t>(FrameExcess::kSettings)), 1u);
   ASSERT_EQ(named.size(), 1u);
   EXPECT_EQ(named[0].excess, FrameExcess::kSettings);
+}
+
+// A stranger's messages that have no end: the connection waits, and is ended once it has waited for long.
+TEST_F(Http2GuardTest, UnfinishedMessagesEndTheConnection) {
+  guard_.OnClose(fd());
+  Open(Http2Guard::Wire::kPlain, /*is_stranger=*/true);
+  const FrameLimits limits;
+  const std::string piece = Http2Frame(FrameType::kData, 0, 1, std::string(16'384, 'x'));
+  socket_.bytes = Acknowledged() + Calls(1, 1);
+  for (uint64_t sent = 0; sent < 2 * limits.unfinished_bytes; sent += piece.size()) socket_.bytes += piece;
+  uint64_t read = 0;
+  const auto serve = [&](absl::Duration time) {
+    for (int i = 0; i < 100; ++i) {
+      read += ReadRound();
+      clock_.Advance(time / 100);
+      guard_.Tick();
+    }
+  };
+  serve(limits.unfinished_wait / 2);
+  EXPECT_GT(read, limits.unfinished_bytes);
+  EXPECT_LT(read, limits.unfinished_bytes + 2 * limits.new_read_bytes);
+  EXPECT_FALSE(IsEnded());
+  serve(limits.unfinished_wait);
+  EXPECT_TRUE(IsEnded());
+  std::vector<GuardEvents::Ended> named;
+  EXPECT_EQ(events_->Take(&named).at(static_cast<size_t>(FrameExcess::kUnfinished)), 1u);
 }
 
 TEST_F(Http2GuardTest, OtherDescriptorsAreReadAsTheyAre) {
