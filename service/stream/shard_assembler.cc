@@ -2,6 +2,7 @@
 #include "service/stream/shard_assembler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -173,6 +174,17 @@ void SetLogits(const ShardTable::WholeRow& shards, uint32_t live_vocabulary, uin
   }
 }
 
+// Returns the bytes of the shortest of the shards' messages. Each of them gets the answers.
+uint64_t LeastSent(const std::vector<ShardTable::WholeRow>& rows) {
+  uint64_t least = std::numeric_limits<uint32_t>::max();
+  for (const ShardTable::WholeRow& shards : rows) {
+    for (const RowShard& shard : shards) {
+      least = std::min(least, static_cast<const StreamShards&>(*shard.message).message()->sent_bytes());
+    }
+  }
+  return least;
+}
+
 // The rows of one message of shard 0 that have become whole together.
 struct StartedRows {
   std::shared_ptr<StreamShards> first;
@@ -250,7 +262,7 @@ void ShardAssembler::Add(const std::shared_ptr<ShardMessage>& message, const std
 // The shard that completes a row may be another stream's than the one that opened the sequence.
 void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
   std::vector<StartedRows> started;
-  Bill bill;  // one piece for all rows
+  Bill bill(LeastSent(rows));  // one piece for all rows
   for (ShardTable::WholeRow& shards : rows) {
     const auto own =
         std::ranges::find_if(shards, [](const RowShard& shard) { return shard.message->shard().index == 0; });
@@ -304,6 +316,7 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     });
     of_message->rows.push_back(index);
   }
+  engine_.ledger().Add(bill.spent());
   for (const StartedRows& of_message : started) {
     if (of_message.rows.empty()) continue;
     const std::shared_ptr<StepMessage>& message = of_message.first->message();

@@ -23,6 +23,7 @@ StepMessage::StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, 
       arrived_(arrived),
       unanswered_(rows()) {
   for (Payload& payload : region) {
+    shared_bytes_ += payload.size;
     // A copy is held as if it had come with the message.
     if (!payload.may_change) bytes_ += payload.size;
     payloads_.push_back(std::move(payload));

@@ -62,6 +62,9 @@ class StepMessage final : public ResultSink {
   std::optional<Refusal> FindUnknownInRow(uint32_t index) const;
   // Memory that the message holds: its own bytes and the copies made for it.
   uint64_t bytes() const { return bytes_; }
+  // Bytes of its payloads in shared memory, and of all that the worker has sent.
+  uint64_t shared_bytes() const { return shared_bytes_; }
+  uint64_t sent_bytes() const { return frame_.bytes + shared_bytes_; }
   absl::Time arrived() const { return arrived_; }
   StreamContext& stream() const { return *stream_; }
   // Returns the owner of the checkpoints of row `index`, without its identity.
@@ -100,6 +103,7 @@ class StepMessage final : public ResultSink {
   Frame frame_;                    // its payloads are payloads_
   std::vector<Payload> payloads_;  // the frame's, then regions'
   uint64_t bytes_;
+  uint64_t shared_bytes_ = 0;
   uint64_t list_bytes_ = 0;  // of ChargeLists
   const absl::Time arrived_;
   StepShape shape_;

@@ -46,15 +46,6 @@ void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, 
   }
 }
 
-// Returns the bytes of the message's payloads that lie in shared memory.
-uint64_t SharedBytes(const StepMessage& message) {
-  uint64_t bytes = 0;
-  for (const Payload& payload : message.payloads()) {
-    if (payload.range) bytes += payload.size;
-  }
-  return bytes;
-}
-
 // Returns the price of what masks take: to copy and hash packed ones, and to cut lists to those of the sequence.
 uint64_t MaskCost(const RowPlan& plan, const SequenceSpec& spec) {
   uint64_t cost = 0;
@@ -106,18 +97,17 @@ uint64_t MostListBytes(const RowPlan& plan, const SequenceSpec& spec) {
 void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter thread) {
   const absl::Time now = engine_.clock().Now();
   auto found = FindRegionPayloads(frame.message.step(), memory);
-  const uint64_t received_bytes = frame.bytes;
   RegionPayloads region;
   if (auto* payloads = std::get_if<RegionPayloads>(&found)) region = std::move(*payloads);
   const auto message = std::make_shared<StepMessage>(&engine_, stream_, std::move(frame), std::move(region), now);
   stream_->window->Charge(message->rows(), message->bytes());
   if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
   std::optional<SharedReadyWord> ready;
-  if (auto refusal = Judge(received_bytes, memory, message.get(), &ready)) return message->Refuse(*refusal);
+  if (auto refusal = Judge(memory, message.get(), &ready)) return message->Refuse(*refusal);
   if (auto refusal = stream_->Register(message)) return message->Refuse(*refusal);
   const std::optional<ShardShape>& shard = message->shape().shard;
   if (shard && shard->index != 0) return shards_.AddOther(message);
-  StepInPieces& step = pieces_.emplace(message, received_bytes + SharedBytes(*message), std::move(ready), thread);
+  StepInPieces& step = pieces_.emplace(message, message->sent_bytes(), std::move(ready), thread);
   if (!shard) {
     step.whole = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
                                                 message->step().answer_early());
@@ -155,12 +145,12 @@ void StepRunner::TakePiece() {
   step.thread = Submitter::kBusy;
 }
 
-std::optional<Refusal> StepRunner::Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
+std::optional<Refusal> StepRunner::Judge(const MemoryConnection* memory, StepMessage* message,
                                          std::optional<SharedReadyWord>* ready) {
   uint64_t payload_bytes = 0;
   for (const Payload& payload : message->payloads()) payload_bytes += payload.size;
-  const uint64_t shared_bytes = SharedBytes(*message);
-  if (auto refusal = account_.Charge(message->rows(), received_bytes + shared_bytes, "step")) return refusal;
+  if (auto refusal = account_.Charge(message->rows(), message->sent_bytes(), "step")) return refusal;
+  const uint64_t shared_bytes = message->shared_bytes();
   if (shared_bytes > 0) engine_.observer().Count(Counter::kSharedPayloadBytes, shared_bytes);
   engine_.observer().StepReceived(message->rows(), payload_bytes);
   auto shape = ParseStepShape(message->step(), message->payloads(), engine_.limits());

@@ -55,7 +55,7 @@ class StepRunner {
 
  private:
   // Checks what all rows share, and sets the message's shape. `*ready` is set if the logits are not there yet.
-  std::optional<Refusal> Judge(uint64_t received_bytes, const MemoryConnection* memory, StepMessage* message,
+  std::optional<Refusal> Judge(const MemoryConnection* memory, StepMessage* message,
                                std::optional<SharedReadyWord>* ready);
   // A step whose rows begin in turn, and whose compact rows then run in turn.
   struct StepInPieces {

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "service/text/cost.h"
 #include "tests/shard/shards_fixture.h"
 #include "tests/support/compact_step.h"
 #include "tests/support/plain_parameters.h"
@@ -124,7 +125,11 @@ TEST_F(SessionCompactShards, RequiredTokensDecideTheRow) {
 
 TEST_F(SessionCompactShards, ShortListsAreRequiredWhole) {
   OpenFiltered();
-  SendAll(1, 2);
+  for (uint32_t index = 0; index < kShards; ++index) {
+    v1::StreamRequest step = CompactStep(1, index, 2);
+    step.mutable_payloads(0)->append(kLive, '\0');  // a shorter message gets a shorter answer
+    workers_[index]->Send(step);
+  }
   for (const v1::Error& error : Errors(1)) {
     EXPECT_EQ(error.reason(), v1::ROW_REQUIRED);
     EXPECT_EQ(error.required(0).cause(), v1::RequiredLogits::CAUSE_TOKENS);
@@ -135,6 +140,27 @@ TEST_F(SessionCompactShards, ShortListsAreRequiredWhole) {
 }
 
 // A rank's shard has no compact form, or travelled whole: all ranks send theirs whole.
+// Every rank gets the tokens, however few bytes it has sent.
+TEST_F(SessionCompactShards, ShortestMessageBoundsNamedTokens) {
+  OpenFiltered();
+  const uint64_t before = engine_->ledger().work();
+  uint64_t shortest = kMaxRequiredTokens;
+  for (uint32_t index = 0; index < kShards; ++index) {
+    v1::StreamRequest step = CompactStep(1, index, 2);
+    if (index == 0) step.mutable_payloads(0)->append(kLive, '\0');
+    shortest = std::min<uint64_t>(shortest, step.ByteSizeLong());
+    workers_[index]->Send(step);
+  }
+  uint64_t named = 0;
+  for (const v1::Error& error : Errors(1)) {
+    EXPECT_EQ(error.reason(), v1::ROW_REQUIRED);
+    named += static_cast<uint64_t>(error.required(0).tokens_size());
+  }
+  EXPECT_GT(named, 0u);
+  EXPECT_LE(named, 16 * shortest);
+  EXPECT_GE(engine_->ledger().work() - before, named * price::kNamedToken);
+}
+
 TEST_F(SessionCompactShards, BothFormsAreRequiredWhole) {
   OpenFiltered();
   workers_[0]->Send(ShardStep(1, 0));
