@@ -400,6 +400,21 @@ class EngineTest(unittest.TestCase):
                     validate(made, KUBERNETES_VERSIONS[-1])
 
 
+class SocketTest(unittest.TestCase):
+    def test_pages_name_sockets_that_are_served(self):
+        """Each socket is one of the package's or the sidecar's, or of a server that the same page starts."""
+        listening, named = r"listen=(\S+)", r"/run/[\w./-]+\.sock"
+        served = [read(f"deploy/{where}/sortitiond.flags") for where in ("packages", "kubernetes/components/sidecar")]
+        everywhere = set(re.findall(named, " ".join(re.findall(listening, "\n".join(served)))))
+        docs = sorted(os.listdir(os.path.join(manifests.ROOT, "docs")))
+        pages = ["README.md", "deploy/README.md", *(f"docs/{name}" for name in docs if name.endswith(".md"))]
+        found = {page: set(re.findall(named, read(page))) for page in pages}
+        self.assertGreaterEqual(found["docs/engines.md"], {"/run/sortition/sortition.sock"})
+        for page, sockets in found.items():
+            started = re.findall(named, " ".join(re.findall(listening, read(page))))
+            self.assertEqual(sockets - everywhere - set(started), set(), page)
+
+
 class DockerfileTest(unittest.TestCase):
     def test_copies_what_the_build_needs(self):
         copied = set(re.findall(r"^COPY (?!--from)(\S+) ", read("deploy/Dockerfile"), re.MULTILINE))
