@@ -252,7 +252,9 @@ class Sglang(unittest.TestCase):
         runner = Runner(self.sampler)
         runner.add(good, bad)
         runner.step()
-        runner.step(poisoned=["bad"])
+        with self.assertLogs("sglang.sortition", "ERROR") as logged:
+            runner.step(poisoned=["bad"])
+        self.assertIn("request bad ends: LOGIT_NAN", logged.output[0])
         runner.step(poisoned=["bad"])
         self.assertEqual(good.output_ids, alone)
         self.assertIsInstance(bad.to_finish, schedule_batch.FINISH_ABORT)

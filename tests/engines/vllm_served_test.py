@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -304,7 +305,7 @@ class Served:
             except OSError:
                 time.sleep(0.5)
         self.__exit__()
-        raise AssertionError(pathlib.Path(self.log.name).read_text(encoding="utf-8")[-4000:])
+        raise AssertionError(self.text()[-4000:])
 
     def __exit__(self, *_):
         self.process.terminate()
@@ -314,6 +315,9 @@ class Served:
             self.process.kill()
             self.process.wait()
         self.log.close()
+
+    def text(self):
+        return pathlib.Path(self.log.name).read_text(encoding="utf-8")
 
     def open(self, **options):
         body = {"model": "small", "max_tokens": STEPS, "return_token_ids": True, **options}
@@ -357,7 +361,9 @@ class Serve(unittest.TestCase):
                 with self.subTest("a failing row is one request's"):
                     poisoned = pool.submit(served.complete, POISONED[0])
                     self.assertEqual(list(pool.map(served.tokens, range(8))), expected[:8])
-                    self.assertEqual(poisoned.result()[0], 500)
+                    status, answer = poisoned.result()
+                    self.assertEqual(status, 500)
+                    self.assertIn("LOGIT_NAN", answer["error"]["message"])
                 with self.subTest("a client that leaves takes its own request alone"):
                     leaves = served.open(prompt=[3], stream=True, max_tokens=200, ignore_eos=True,
                                          repetition_penalty=1.1)
@@ -376,6 +382,13 @@ class Serve(unittest.TestCase):
                     with Sortitiond(*command):
                         self.assertEqual(list(again), expected)
                         self.assertEqual(list(pool.map(served.tokens, range(16))), expected)
+                with self.subTest("vLLM's log says who draws the tokens, and why a request ended"):
+                    lines = re.findall(r"(INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+:\d+\] (.*)", served.text())
+                    said = "\n".join(map(" ".join, lines))
+                    self.assertRegex(said, r"INFO Sortition \S+, law 1\. Tokens are drawn by the service over grpc")
+                    self.assertRegex(said, r"ERROR request \S+ ends: LOGIT_NAN")
+                    self.assertEqual(said.count("WARNING Sortition: no target answers."), 1, said)
+                    self.assertEqual(said.count("INFO Sortition: a target answers."), 1, said)
 
 
 if __name__ == "__main__":

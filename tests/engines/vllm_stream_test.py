@@ -238,11 +238,11 @@ class Streamed(unittest.TestCase):
                     tensor_parallel_size=2, enable_batch_sharded_sampling=True)}),
                 ("sampling masks", "in_process", {"return_sampling_mask": True})):
             with self.subTest(reason), mock.patch.dict(os.environ, {vllm_common.SETTING: setting}), \
-                    self.assertLogs("sortition", "WARNING") as logged:
+                    self.assertLogs("vllm.sortition", "WARNING") as logged:
                 self.assertIsNone(Runner(self.ours, **options).sampler.stream)
-            self.assertIn(reason, logged.output[0])
+            self.assertIn(reason, logged.output[-1])
         with mock.patch.object(FakeDevice, "index", lambda device: 7), \
-                self.assertLogs("sortition", "WARNING") as logged:
+                self.assertLogs("vllm.sortition", "WARNING") as logged:
             self.assertIsNone(Runner(self.ours).sampler.stream)
         self.assertIn("NOT_FOUND", logged.output[0])
 

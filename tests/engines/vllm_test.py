@@ -283,6 +283,12 @@ class Logic(unittest.TestCase):
             for place in ("offline", "online")}
         refusal = type("VLLMValidationError", (ValueError,), {"__init__": lambda self, text, parameter: None})
         beams["vllm.exceptions"] = types.SimpleNamespace(VLLMValidationError=refusal)
+        beams["vllm.exceptions"].GenerationError = RuntimeError
+        state = type("RequestState", (), {"_new_completion_output": lambda self, reason, why: types.SimpleNamespace(
+            finish_reason=reason, stop_reason=why)})
+        serving = type("GenerateBaseServing", (), {"_raise_if_error": lambda self, reason, name: None})
+        beams["vllm.v1.engine.output_processor"] = types.SimpleNamespace(RequestState=state)
+        beams["vllm.entrypoints.generate.base.serving"] = types.SimpleNamespace(GenerateBaseServing=serving)
         params = type("SamplingParams", (), {"_validate_spec_decode": lambda self, speculative_config: 1 / 0})
         beams["vllm.sampling_params"] = types.SimpleNamespace(SamplingParams=params)
         modules = {**runners, **beams, plugin.__name__: plugin, runner_2.__name__: runner_2,
@@ -297,6 +303,13 @@ class Logic(unittest.TestCase):
             with self.assertRaises(refusal):
                 beams["vllm.entrypoints.generate.beam_search.online"].BeamSearchOnlineMixin().beam_search("a prompt")
             params()._validate_spec_decode(object())
+            ended = [state()._new_completion_output(reason, why).finish_reason
+                     for reason, why in (("error", "LOGIT_NAN: bad"), ("error", None), ("stop", "word"))]
+            self.assertEqual(ended, ["error", "error", "stop"])
+            serving()._raise_if_error(ended[1], "a")
+            serving()._raise_if_error(ended[2], "a")
+            with self.assertRaisesRegex(RuntimeError, "^LOGIT_NAN: bad$"):
+                serving()._raise_if_error(ended[0], "a")
             wrapped = [first.GPUModelRunner.sample_tokens, scheduler.Scheduler.update_from_output]
             plugin.register()
             modules["vllm"].__version__ = "0.34.1"

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy
 import sortition
 import sortition.local
+from sortition import _native
 from sortition import logits as logits_module
 from sortition.logits import LogitsTransfer
 
@@ -157,6 +158,54 @@ class NotShared(TransferTest):
         with self.assertNoLogs("sortition"):
             self.assertIs(transfer.move(tensor), tensor.array)
         self.assertEqual((transfer.path, transfer.note), ("host", ""))
+
+
+class StubClient(sortition.Client):
+    """A client whose way to a server is set by the test."""
+
+    in_process, transport, row_memory = False, "grpc", False
+
+    def __init__(self):
+        pass
+
+
+class Told(unittest.TestCase):
+    """An engine's log says who draws its tokens."""
+
+    def lines(self, action):
+        with self.assertLogs("sortition", "INFO") as logged:
+            made = action()
+        return made, [(record.levelname, record.getMessage()) for record in logged.records]
+
+    def test_the_start_is_said(self):
+        head = f"Sortition {sortition.__version__}, law {sortition.LAW_VERSION}"
+        _, lines = self.lines(lambda: LogitsTransfer(sortition.local.Sampler()))
+        self.assertEqual(lines, [
+            ("INFO", f"{head}. Tokens are drawn in process, by the CPU kernels {_native.CPU_KERNELS}")])
+        _, lines = self.lines(lambda: LogitsTransfer(StubClient()))
+        self.assertEqual(lines, [("INFO", f"{head}. Tokens are drawn by the service over grpc, long rows compact")])
+
+    def test_a_fall_back_and_the_return_are_said_once(self):
+        client = StubClient()
+        transfer, _ = self.lines(lambda: LogitsTransfer(client))
+        tensor = FakeTensor(numpy.zeros((1, 4), numpy.float32), is_cuda=False)
+
+        def steps(in_process):
+            client.in_process = in_process
+            return self.lines(lambda: [transfer.move(tensor) for _ in range(3)])[1]
+
+        here = f"Tokens are drawn in process, by the CPU kernels {_native.CPU_KERNELS}"
+        self.assertEqual(steps(True), [("WARNING", f"Sortition: no target answers. {here}")])
+        client.transport, client.row_memory = "ring", True
+        self.assertEqual(steps(False), [("INFO", "Sortition: a target answers. "
+                                         "Tokens are drawn by the service over ring, rows in shared memory")])
+
+    def test_a_start_without_its_service_is_a_warning(self):
+        client = StubClient()
+        client.in_process = True
+        _, ((level, text),) = self.lines(lambda: LogitsTransfer(client))
+        self.assertEqual(level, "WARNING")
+        self.assertIn("no target answers", text)
 
 
 @unittest.skipIf(FAKE, "the driver is the tests' own")

@@ -12,6 +12,7 @@
 #include "client/python/native/ready.h"
 #include "client/python/native/results.h"
 #include "client/python/native/stream.h"
+#include "kernels/cpu/target.h"
 #include "kernels/law/version.h"
 #include "service/version.h"
 
@@ -51,6 +52,7 @@ client::SequenceOptions ParseSequence(nb::bytes message, std::vector<uint32_t> p
 NB_MODULE(_native, module) {
   module.attr("VERSION") = std::string(sortition::service::Version());
   module.attr("LAW_VERSION") = sortition::law::kLawVersion;
+  module.attr("CPU_KERNELS") = std::string(sortition::kernels::cpu::BestTarget().name);
   sortition::python::CountForks();
   sortition::python::BindResults(module);
   sortition::python::BindCudaResults(module);

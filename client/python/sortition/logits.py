@@ -1,5 +1,5 @@
-"""The adapters' sampler by its setting, and the way of their logits to it: within their GPU if a server shares its
-memory, otherwise by the host.
+"""The adapters' sampler by its setting, what their engine's log says of it, and the way of their logits to it: within
+their GPU if a server shares its memory, otherwise by the host.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Optional
 
-from sortition._native import CudaRows, DeviceMemory
+from sortition._native import CPU_KERNELS, LAW_VERSION, VERSION, CudaRows, DeviceMemory
 from sortition.client import Client
 from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
@@ -37,11 +37,18 @@ class LogitsTransfer:
 
     `path` is the way of the last step's logits: "device" (copied within their GPU, to memory that the server reads
     there, or of which first tokens are sent to it), "host", or "" before the first step. `note` is the reason why
-    logits of a GPU took the host. Changes are logged.
+    logits of a GPU took the host. The engine's `log` is told where rows are sampled. Changes are logged before the next
+    step.
     """
 
-    def __init__(self, sampler: Any):
+    def __init__(self, sampler: Any, log: logging.Logger = _log):
         self._client: Optional[Client] = sampler if isinstance(sampler, Client) else None
+        self._log = log
+        self._in_process = self._is_in_process()
+        if self._client is not None and self._in_process:
+            self._log.warning("Sortition %s, law %d: no target answers. %s", VERSION, LAW_VERSION, self._where())
+        else:
+            self._log.info("Sortition %s, law %d. %s", VERSION, LAW_VERSION, self._where())
         self._rows: Optional[CudaRows] = None
         self._memory: Optional[DeviceMemory] = None
         self._refused = ""  # why no more memory was shared
@@ -50,6 +57,7 @@ class LogitsTransfer:
 
     def move(self, logits: Any) -> Any:
         """Returns the same logits in such memory. They must be stepped before the next call."""
+        self._look()
         logits = logits.detach()
         if not logits.is_cuda:
             self._take("host", "")
@@ -62,6 +70,23 @@ class LogitsTransfer:
         there = tensor_of(self._rows, logits)
         there.copy_(logits)  # on the stream that the step waits for
         return there
+
+    def _is_in_process(self) -> bool:
+        return self._client is None or self._client.in_process
+
+    def _where(self) -> str:
+        if self._in_process:
+            return f"Tokens are drawn in process, by the CPU kernels {CPU_KERNELS}"
+        rows = "rows in shared memory" if self._client.row_memory else "long rows compact"
+        return f"Tokens are drawn by the service over {self._client.transport}, {rows}"
+
+    def _look(self) -> None:
+        """Logs a fall-back to this process, and the return to the service."""
+        before, self._in_process = self._in_process, self._is_in_process()
+        if self._in_process and not before:
+            self._log.warning("Sortition: no target answers. %s", self._where())
+        elif before and not self._in_process:
+            self._log.info("Sortition: a target answers. %s", self._where())
 
     def _share(self, logits: Any) -> str:
         """Shares memory for these logits. Returns the reason if they must go through the host, else ""."""
@@ -97,6 +122,6 @@ class LogitsTransfer:
             return
         self.path, self.note = path, note
         if path == "device":
-            _log.info("logits stay in the GPU's memory")
+            self._log.info("logits stay in the GPU's memory")
         elif note:
-            _log.warning("logits of a GPU are copied to the host at each step: %s", note)
+            self._log.warning("logits of a GPU are copied to the host at each step: %s", note)

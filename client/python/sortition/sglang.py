@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import os
 import weakref
 from typing import Any, Dict, List, Optional
@@ -20,6 +21,7 @@ from sortition.local import Sampler as LocalSampler
 from sortition.logits import LogitsTransfer, sampler_of
 
 SETTING = "SORTITION_SGLANG"
+_log = logging.getLogger("sglang.sortition")  # SGLang's own loggers have its modules' names
 BACKEND = "sortition"
 # Versions of SGLang with which the plugin is tested.
 VERSIONS = ("0.5.23",)
@@ -69,7 +71,7 @@ class Rows:
 
     def __init__(self, sampler: Any, deterministic: bool):
         self._sampler, self._deterministic = sampler, deterministic
-        self._logits = LogitsTransfer(sampler)
+        self._logits = LogitsTransfer(sampler, _log)
         self._sequences: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
         self._errors: "weakref.WeakKeyDictionary[Any, Error]" = weakref.WeakKeyDictionary()
 
@@ -160,6 +162,7 @@ def _end(request: Any, position: int, error: Error) -> None:
     abort = importlib.import_module("sglang.srt.managers.schedule_batch").FINISH_ABORT
     if request.to_finish is None and not request.finished():
         request.finished_len = position - len(request.origin_input_ids)
+        _log.error("request %s ends: %s", request.rid, error)
         request.to_finish = abort(str(error), 500, "SortitionError")
 
 

@@ -16,6 +16,7 @@ import torch
 from transformers.generation import logits_process as processors
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.utils import logging
 
 from sortition._native import Draw
 from sortition.client import Client
@@ -173,7 +174,7 @@ class SortitionSampler:
         if sampling.get("banned_phrases") or getattr(sampling.get("parameters"), "banned_phrases", None):
             raise ValueError(_NOTHING_BACK)
         self._sampler = sampler
-        self._logits = LogitsTransfer(sampler)
+        self._logits = LogitsTransfer(sampler, logging.get_logger("transformers.sortition"))
         self._seed = seed
         self._on_step = on_step
         self._timeout = timeout

@@ -17,7 +17,7 @@ from sortition.errors import Error
 from sortition.vllm_common import (Drawer, Proposal, Request, make_sampler, mode_of, refuse_speculation, settings,
                                    tokens_of, tracker_class)
 from sortition.vllm_engine import (check_version, end_failed_requests, once, refuse_beam_search,
-                                   serve_options_beside_drafts)
+                                   serve_options_beside_drafts, tell_reasons)
 
 
 def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
@@ -177,5 +177,6 @@ def register() -> None:
         importlib.import_module("sortition.vllm_runner_2").install(runner_2)
         runners.append(runner_2.GPUModelRunner)
     end_failed_requests(*runners)
+    tell_reasons()
     refuse_beam_search()
     serve_options_beside_drafts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -16,6 +17,8 @@ from sortition.logits import LogitsTransfer, sampler_of
 from sortition.step import Drafts, pack_mask
 
 SETTING = "SORTITION_VLLM"
+# vLLM's configuration of logs holds for it: vllm.logger.init_logger makes the same one.
+LOG = logging.getLogger("vllm.sortition")
 # Temperature below which vLLM draws greedily.
 _GREEDY_BELOW = 1e-5
 # The most alternatives of a token that the law returns.
@@ -248,7 +251,7 @@ class Drawer:
         if logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
             raise ValueError(f"logprobs_mode {logprobs_mode!r} has no counterpart in Sortition")
         self._sampler = sampler
-        self.logits = LogitsTransfer(sampler)
+        self.logits = LogitsTransfer(sampler, LOG)
         self._kind = logprobs_mode.split("_", maxsplit=1)[0]
         self.kept = kept
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 from typing import Any, Dict
 
 from sortition.errors import Error
+from sortition.vllm_common import LOG
 
-_log = logging.getLogger("sortition")
 # Versions of vLLM with which the plugin is tested.
 VERSIONS = ("0.32", "0.33")
 _FAILED = "sortition_failed"  # in a runner's output: messages by request id
@@ -93,7 +92,7 @@ def _ending_failed(update_from_output: Any) -> Any:
             request = self.requests.get(name)
             if request is None or request.is_finished():
                 continue
-            _log.error("request %s ends: %s", name, message)
+            LOG.error("request %s ends: %s", name, message)
             self.finish_requests(name, request_module.RequestStatus.FINISHED_ERROR)
             answers.setdefault(request.client_index, engine.EngineCoreOutputs()).outputs.append(
                 engine.EngineCoreOutput(request_id=name, new_token_ids=[], stop_reason=message,
@@ -110,6 +109,46 @@ def end_failed_requests(*runners: Any) -> None:
         runner.sample_tokens = _handing_over(runner.sample_tokens)
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler
     scheduler.update_from_output = _ending_failed(scheduler.update_from_output)
+
+
+class _Error(str):
+    """The finish reason "error" of a request whose row failed, with the reason."""
+
+    def __new__(cls, why: str) -> "_Error":
+        made = super().__new__(cls, "error")
+        made.why = why
+        return made
+
+
+@once
+def _with_reason(new_output: Any) -> Any:
+    def with_reason(self: Any, *arguments: Any, **options: Any) -> Any:
+        output = new_output(self, *arguments, **options)
+        if output.finish_reason == "error" and isinstance(output.stop_reason, str):
+            output.finish_reason = _Error(output.stop_reason)
+        return output
+
+    return with_reason
+
+
+@once
+def _telling_reason(raise_if_error: Any) -> Any:
+    kind = importlib.import_module("vllm.exceptions").GenerationError
+
+    def telling(self: Any, finish_reason: Any, request_id: str) -> None:
+        if isinstance(finish_reason, _Error):
+            raise kind(finish_reason.why)
+        raise_if_error(self, finish_reason, request_id)
+
+    return telling
+
+
+def tell_reasons() -> None:
+    """Makes vLLM's HTTP answers to failed requests say why, in place of "Internal server error"."""
+    state = importlib.import_module("vllm.v1.engine.output_processor").RequestState
+    state._new_completion_output = _with_reason(state._new_completion_output)
+    serving = importlib.import_module("vllm.entrypoints.generate.base.serving").GenerateBaseServing
+    serving._raise_if_error = _telling_reason(serving._raise_if_error)
 
 
 @once

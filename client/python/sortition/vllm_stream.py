@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import importlib
 import inspect
-import logging
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -18,9 +17,8 @@ import torch
 from sortition.errors import Error
 from sortition.local import CudaStream
 from sortition.local import Sampler as LocalSampler
-from sortition.vllm_common import MOST_ALTERNATIVES, Drawer, Request
+from sortition.vllm_common import LOG, MOST_ALTERNATIVES, Drawer, Request
 
-_log = logging.getLogger("sortition")
 # The device's memory for all rows' tokens with a penalty. Four times this size is pinned on the host.
 _EDIT_BYTES = 32 << 20
 _BYTES_OF_EDIT = 16
@@ -135,11 +133,11 @@ class StreamDrawer:
                 stream = CudaStream(index, rows=states.max_num_reqs, vocabulary_size=states.vocab_size,
                                     edits=min(states.vocab_size, states.max_model_len + _OVERRUN, room),
                                     top=min(top if top >= 0 else _ALTERNATIVES, MOST_ALTERNATIVES))
-                _log.info("steps are queued on the GPU's stream, and nothing waits for them")
+                LOG.info("steps are queued on the GPU's stream, and nothing waits for them")
                 return cls(stream, index, states, drawer)
             except Error as error:
                 why_not = str(error)
-        _log.warning("each step waits for the GPU: %s", why_not)
+        LOG.warning("each step waits for the GPU: %s", why_not)
         return None
 
     def is_queued(self, slot: int) -> bool:
