@@ -57,6 +57,10 @@ DRAFT_MODEL = {"method": "draft_model", "model": MODEL, "num_speculative_tokens"
 SAMPLING = {**DRAFT_MODEL, "draft_sample_method": "probabilistic"}
 SAMPLED = [([5, number], {"temperature": 1.0, "seed": number, "ignore_eos": True}) for number in range(6)]
 
+# Shorter than their minimum, because a stop token is all that is allowed: at once, or after a grammar's end.
+ENDED = [([5], {"allowed_token_ids": [small_model.END], "min_tokens": 5}),
+         ([9, 9], {"seed": 3, "json": SCHEMA, "max_tokens": 60, "min_tokens": 60})]
+
 # Three texts of one request, and each alone. vLLM gives them the seed and the ones after it.
 CHOICES = [(REPEATS, {"temperature": 0.8, "seed": 7, "n": 3}),
            *((REPEATS, {"temperature": 0.8, "seed": seed}) for seed in (7, 8, 9))]
@@ -116,7 +120,7 @@ def everything():
     with Sortitiond(*command) as server:
         tasks = {
             "plugin": task("in_process", [first, second + refused, [THINKS], BIASED, [NAMED], CHOICES,
-                                          [ABORTED, *first], LONG, *([request] for request in first)],
+                                          [ABORTED, *first], LONG, ENDED, *([request] for request in first)],
                            reasoning_config=REASONING, async_scheduling=False),
             "crowded": task("in_process", [LONG], **CROWDED),
             "two ranks": task("in_process", [first], tensor_parallel_size=2),
@@ -239,6 +243,12 @@ class Llm(unittest.TestCase):
         self.assertEqual(greedy["tokens"], own["tokens"])
         self.assertNotEqual(sampled["tokens"], answers("plugin")[0]["plain"]["tokens"])
         self.assertEqual([greedy["tokens"], sampled["tokens"]], [answer["tokens"] for (answer,) in alone])
+
+    def test_min_tokens_leave_stop_tokens_that_alone_are_allowed(self):
+        only, grammar = everything()["plugin"]["batches"][8]
+        self.assertEqual((only["tokens"], only["finish"]), ([small_model.END], "stop"))
+        self.assertEqual((grammar["tokens"][-1], grammar["finish"]), (small_model.END, "stop"))
+        self.assertIn("a", json.loads(grammar["text"]))
 
     def test_grammars_hold(self):
         self.assertIn("a", json.loads(answers("plugin")[0]["grammar"]["text"]))

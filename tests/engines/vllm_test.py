@@ -217,6 +217,28 @@ class Logic(unittest.TestCase):
         self.assertNotEqual(output[0], best)
         self.assertEqual(self.draw(logits(1))[0].token, best)
 
+    def test_min_tokens_leave_a_token(self):
+        """As vLLM does: stop tokens that alone are allowed, by a grammar too, stay allowed."""
+        closed = torch.full((VOCABULARY,), -float("inf"))
+        closed[[9, 10]] = torch.tensor([1.0, 2.0])  # the grammar's end
+        open_still = closed.clone()
+        open_still[30] = 0.0
+        grammar = {"structured_outputs": object()}
+        for row, options, expected in (
+                (logits(1)[0], {"allowed_token_ids": [9]}, 9),
+                (logits(1)[0], {"allowed_token_ids": [9, 30]}, 30),
+                (closed, grammar, 10),
+                (open_still, grammar, 30),
+                (open_still, {**grammar, "allowed_token_ids": [9, 40]}, 9)):
+            params = fake_params(temperature=0.0, min_tokens=5, all_stop_token_ids={9, 10}, **options)
+            self.rows.update(fake_update(added=[(0, params, [1], [])]))
+            self.assertEqual(getattr(self.draw(row[None])[0], "token", None), expected, options)
+        params = fake_params(temperature=0.0, min_tokens=5, all_stop_token_ids={9, 10}, **grammar)
+        self.rows.update(fake_update(added=[(0, params, [1], [])]))
+        (verified,) = self.drawer.draw([self.rows.requests[0]], torch.stack([open_still, closed]),
+                                       drafts=[common.Proposal([30])])
+        self.assertEqual(verified.tokens, [30, 10])
+
     def test_stop_tokens_beyond_the_vocabulary(self):
         params = fake_params(temperature=0.0, min_tokens=1, all_stop_token_ids={-1, VOCABULARY})
         self.rows.update(fake_update(added=[(0, params, [1], [])]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import logging
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -99,17 +100,31 @@ class Request:
             self.sequence.append(output[drawn:])
         self.last_drawn = output[-1] if output else None
 
-    def mask(self, vocabulary: int, positions: int = 1) -> Optional[numpy.ndarray]:
-        """Returns packed masks of the next positions, None if all tokens are allowed."""
+    def mask(self, logits: torch.Tensor) -> Optional[numpy.ndarray]:
+        """Returns packed masks of the next positions, which have these logits; None if all tokens are allowed."""
+        positions, vocabulary = logits.shape
         drawn = self.sequence.position - len(self.prompt)  # vLLM's own list may lag
-        bans = drawn < self.params.min_tokens and bool(self.stop_tokens)
-        if not bans:
+        stops = [token for token in self.stop_tokens if 0 <= token < vocabulary]
+        banned = min(self.params.min_tokens - drawn, positions) if stops else 0
+        if banned <= 0:
+            return None
+        rows = self._not_ended(logits[:banned], stops)
+        if not rows:
             return None
         allowed = numpy.ones((positions, vocabulary), bool)
-        until = self.params.min_tokens - drawn
-        stops = [token for token in self.stop_tokens if 0 <= token < vocabulary]
-        allowed[numpy.ix_(range(min(until, positions)), stops)] = False
+        allowed[numpy.ix_(rows, stops)] = False
         return pack_mask(allowed if positions > 1 else allowed[0])
+
+    def _not_ended(self, logits: torch.Tensor, stops: List[int]) -> List[int]:
+        """Returns the rows that have another token than `stops`. A grammar that has ended allows those alone."""
+        only = self.params.allowed_token_ids
+        if not only and getattr(self.params, "structured_outputs", None) is None:
+            return list(range(len(logits)))
+        possible = logits > -float("inf")
+        possible[:, stops] = False
+        if only:
+            possible = possible[:, [token for token in only if 0 <= token < logits.shape[1]]]
+        return possible.any(1).nonzero().flatten().tolist()
 
 
 def seed_of(seed: Optional[int]) -> Optional[int]:
@@ -281,14 +296,14 @@ class Drawer:
         live = [index for index, request in enumerate(requests) if request.error is None]
         if not live:
             return [request.error for request in requests]
-        masks = [requests[index].mask(vocabulary, positions[index]) for index in live]
+        starts = list(itertools.accumulate(positions, initial=0))
+        masks = [requests[index].mask(logits[starts[index]:starts[index + 1]]) for index in live]
         moved = self.logits.move(logits)
         if drafts:
             moved = moved.contiguous()  # the rows of one sequence lie together
         if len(live) < len(requests):
-            starts = [sum(positions[:index]) for index in live]
-            moved = [moved[start:start + positions[index]] if positions[index] > 1 else moved[start]
-                     for start, index in zip(starts, live)]
+            moved = [moved[starts[index]:starts[index + 1]] if positions[index] > 1 else moved[starts[index]]
+                     for index in live]
         results = self._sampler.step(
             [requests[index].sequence for index in live], moved,
             drafts=[drafts[index].task() for index in live] if drafts else None,
