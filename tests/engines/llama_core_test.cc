@@ -36,14 +36,13 @@ TEST(LlamaParameters, GreedyNeedsNoFilter) {
   SamplingOptions options;
   options.temp = 0;
   options.penalty_repeat = 1.1f;
-  options.penalty_last_n = -1;
   const auto parameters = ToParameters(options);
   ASSERT_TRUE(parameters.ok());
   EXPECT_EQ(parameters->temperature(), 0);
   EXPECT_FALSE(parameters->has_top_k());
   EXPECT_FALSE(parameters->has_chain());
   EXPECT_EQ(parameters->repetition_penalty(), 1.1f);
-  EXPECT_EQ(parameters->penalty_scope().window(), 0u);
+  EXPECT_EQ(parameters->penalty_scope().window(), 64u);
 }
 
 TEST(LlamaParameters, DefaultsKeepLlamasOrder) {
@@ -69,8 +68,11 @@ TEST(LlamaParameters, ScopeBiasAndBans) {
   ASSERT_EQ(parameters->logit_bias_size(), 1);
   EXPECT_EQ(parameters->logit_bias(0).token(), 7u);
   EXPECT_THAT(parameters->banned_token_ids(), ElementsAre(9));
-  options.penalty_last_n = 0;
-  EXPECT_FALSE(ToParameters(options)->has_presence_penalty());
+  for (const int32_t off : {0, -1, -2}) {
+    options.penalty_last_n = off;
+    EXPECT_FALSE(ToParameters(options)->has_presence_penalty()) << off;
+    EXPECT_FALSE(ToParameters(options)->has_penalty_scope()) << off;
+  }
 }
 
 TEST(LlamaParameters, ReasoningBudgetIsAPhase) {
@@ -102,9 +104,6 @@ TEST(LlamaParameters, UnsupportedSamplersAreNamed) {
   SamplingOptions options;
   options.logit_bias = {{-1, 1}};
   EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("logit_bias"));
-  options = {};
-  options.penalty_last_n = -2;
-  EXPECT_THAT(std::string(ToParameters(options).status().message()), HasSubstr("penalty_last_n"));
 }
 
 TEST(LlamaDecoder, BannedPhrasesAreRefused) {

@@ -16,6 +16,7 @@ namespace sortition::engines::llama_cpp {
 namespace {
 
 constexpr int kTokens = 40;
+constexpr int kWholeText = 1000;  // a window that covers every text here
 
 void Require(bool condition, const std::string& what) {
   if (condition) return;
@@ -103,11 +104,9 @@ SamplerPtr Chain(const std::vector<llama_sampler*>& samplers) {
 
 // Makes llama.cpp's own chain with the same options, without its last sampler.
 SamplerPtr Theirs(const SamplingOptions& sampling, uint32_t vocabulary) {
-  // The window covers the whole text; llama.cpp has no unbounded one.
-  const int32_t last_n = sampling.penalty_last_n < 0 ? 1000 : sampling.penalty_last_n;
-  std::vector<llama_sampler*> samplers = {llama_sampler_init_penalties(static_cast<int32_t>(vocabulary), last_n,
-                                                                       sampling.penalty_repeat, sampling.penalty_freq,
-                                                                       sampling.penalty_present)};
+  std::vector<llama_sampler*> samplers = {
+      llama_sampler_init_penalties(static_cast<int32_t>(vocabulary), sampling.penalty_last_n, sampling.penalty_repeat,
+                                   sampling.penalty_freq, sampling.penalty_present)};
   if (sampling.temp > 0) {
     if (sampling.top_k > 0) samplers.push_back(llama_sampler_init_top_k(sampling.top_k));
     samplers.push_back(llama_sampler_init_top_p(sampling.top_p, 1));
@@ -123,7 +122,7 @@ void CheckGreedy(Engine* engine, client::Client* client) {
     sampling.temp = 0;
     sampling.penalty_repeat = penalty;
     sampling.penalty_freq = penalty == 1 ? 0 : 0.25f;
-    sampling.penalty_last_n = penalty == 1 ? 0 : -1;
+    sampling.penalty_last_n = penalty == 1 ? 0 : kWholeText;
     SamplerPtr theirs = Theirs(sampling, engine->vocabulary());
     llama_sampler_chain_add(theirs.get(), llama_sampler_init_greedy());
     const std::vector<llama_token> expected = Write(engine, theirs.get(), false);
@@ -174,7 +173,7 @@ void CheckText(Engine* engine, client::Client* client) {
   sampling.min_p = 0;
   sampling.temp = 1.2f;
   sampling.penalty_repeat = 1.1f;
-  sampling.penalty_last_n = -1;
+  sampling.penalty_last_n = kWholeText;
   const SamplerPtr first = Ours(client, sampling, engine->vocabulary());
   const std::vector<llama_token> text = Write(engine, first.get(), true);
   // The text is the same through an array of candidates, in a chain, after a reset, and with a clone.
@@ -214,8 +213,10 @@ void Run(int argc, char** argv) {
   plain.min_p = 0;
   CheckKept(&engine, client.get(), plain, "top_k");
   plain.penalty_repeat = 1.2f;
-  plain.penalty_last_n = -1;
+  plain.penalty_last_n = kWholeText;
   CheckKept(&engine, client.get(), plain, "top_k and penalty");
+  plain.penalty_last_n = -1;
+  CheckKept(&engine, client.get(), plain, "top_k and no penalty, by a negative window");
   plain = {};
   plain.top_k = 0;
   plain.top_p = 1;

@@ -45,9 +45,14 @@ class LlamaCppPython(unittest.TestCase):
                 return tokens
 
     def test_greedy_texts_are_llama_cpps(self):
-        for options in ({}, PENALTIES):
-            own, ours = (self.write(self.llama(kind), temp=0.0, **options) for kind in (llama_cpp.Llama, adapter.Llama))
+        texts = []
+        for options, window in (({}, 64), (PENALTIES, 64), (PENALTIES, -1)):
+            own, ours = (self.write(self.llama(kind, last_n_tokens_size=window), temp=0.0, **options)
+                         for kind in (llama_cpp.Llama, adapter.Llama))
             self.assertEqual(ours, own)
+            texts.append(ours)
+        self.assertNotEqual(texts[1], texts[0])
+        self.assertEqual(texts[2], texts[0], "a negative window is no penalty")
 
     def test_texts_are_the_same_in_process_and_by_a_service(self):
         expected = self.write(self.llama(), **SAMPLED)

@@ -16,13 +16,13 @@ namespace {
 
 void SetPenalties(const SamplingOptions& options, v1::SamplingParameters* parameters) {
   const bool on = options.penalty_repeat != 1 || options.penalty_freq != 0 || options.penalty_present != 0;
-  if (!on || options.penalty_last_n == 0) return;
+  if (!on || options.penalty_last_n <= 0) return;
   if (options.penalty_repeat != 1) parameters->set_repetition_penalty(options.penalty_repeat);
   if (options.penalty_freq != 0) parameters->set_frequency_penalty(options.penalty_freq);
   if (options.penalty_present != 0) parameters->set_presence_penalty(options.penalty_present);
   // llama.cpp does not distinguish between prompt and output.
   v1::PenaltyScope* scope = parameters->mutable_penalty_scope();
-  if (options.penalty_last_n > 0) scope->set_window(static_cast<uint32_t>(options.penalty_last_n));
+  scope->set_window(static_cast<uint32_t>(options.penalty_last_n));
   if (options.penalty_freq != 0 || options.penalty_present != 0) scope->set_frequency_counts_prompt(true);
 }
 
@@ -185,7 +185,6 @@ absl::Status SetMinKeep(const SamplingOptions& options, v1::SamplingParameters* 
 }
 
 absl::StatusOr<v1::SamplingParameters> ParametersOf(const SamplingOptions& options) {
-  if (options.penalty_last_n < -1) return absl::InvalidArgumentError("penalty_last_n: -1 or more");
   v1::SamplingParameters parameters;
   SetPenalties(options, &parameters);
   if (absl::Status status = SetBias(options, &parameters); !status.ok()) return status;

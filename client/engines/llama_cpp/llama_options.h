@@ -24,7 +24,7 @@ struct SamplingOptions {
   float dynatemp_exponent = 1.0f;
   float xtc_probability = 0.0f;
   float xtc_threshold = 0.1f;
-  int32_t penalty_last_n = 64;  // 0: no penalties, -1: all of the history
+  int32_t penalty_last_n = 64;  // <= 0: no penalties
   float penalty_repeat = 1.0f;
   float penalty_freq = 0.0f;
   float penalty_present = 0.0f;

@@ -28,11 +28,9 @@ def parameters_of(*, top_k: int, top_p: float, min_p: float, typical_p: float, t
                   mirostat_tau: float, last_n: int) -> Dict[str, Any]:
     """Converts the options of one text to parameters. A temperature below 0 is llama-cpp-python's "no filter"."""
     result: Dict[str, Any] = {"temperature": 1.0 if temp < 0 else temp}
-    if last_n and (repeat_penalty, frequency_penalty, presence_penalty) != (1, 0, 0):
+    if last_n > 0 and (repeat_penalty, frequency_penalty, presence_penalty) != (1, 0, 0):
         result.update(repetition_penalty=repeat_penalty, frequency_penalty=frequency_penalty,
-                      presence_penalty=presence_penalty)
-        if last_n > 0:
-            result["penalty_scope"] = {"window": last_n}
+                      presence_penalty=presence_penalty, penalty_scope={"window": last_n})
     if temp <= 0:
         return result
     if mirostat_mode:  # replaces all filters
