@@ -37,6 +37,8 @@ REQUESTS = {
     "full": (REPEATS, {"temperature": 1.2, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.3,
                        "frequency_penalty": 0.4, "seed": 8, "logprobs": 3}),
     "negative seed": ([5, 6], {"temperature": 0.9, "seed": -7}),
+    "further options": (REPEATS, {"temperature": 1.2, "seed": 9, "extra_args": {
+        "typical_p": 0.6, "xtc.probability": 0.5, "dry.multiplier": 0.8, "dry.sequence_breakers": [10]}}),
     "grammar": ([9, 9], {"temperature": 1.0, "seed": 3, "json": SCHEMA, "max_tokens": 60}),
 }
 NAMED = ([9, 9], {"temperature": 0.9, "seed": 4, "logprob_token_ids": [3, 1, 200]})
@@ -48,6 +50,8 @@ REFUSED = {
     "logit_bias[0].bias (|bias| < 65504)": {"logit_bias": {"3": 1e30}},
     "frequency_penalty": {"frequency_penalty": 2.5},
     "seed": {"seed": 2**64},
+    "typical_p ((0, 1])": {"extra_args": {"typical_p": 2.0}},
+    "extra_args.typicalp": {"extra_args": {"typicalp": 0.5}},
 }
 PENALTY_BELOW = {"repetition_penalty": 0.001}
 POISONED = ([small_model.POISON, 3], {"temperature": 0.8, "seed": 1})
@@ -359,12 +363,17 @@ class Serve(unittest.TestCase):
                 for text, options in {**REFUSED, "repetition_penalty": PENALTY_BELOW}.items():
                     if "logit_bias" in options:
                         continue  # vLLM's server moves it into -100..100 before the plugin sees it
+                    options = {{"extra_args": "vllm_xargs"}.get(name, name): value for name, value in options.items()}
                     status, answer = served.complete([5], **options)
                     self.assertEqual(status, 400, answer)
                     self.assertIn(text.split(" ", maxsplit=1)[0], answer["error"]["message"])
                 status, answer = served.complete([5], use_beam_search=True, n=2, temperature=0.0)
                 self.assertEqual(status, 400, answer)
                 self.assertIn("use_beam_search", answer["error"]["message"])
+            with self.subTest("further options are served"):
+                texts = [served.complete([5], temperature=1.2, seed=9, vllm_xargs=further)[1]["choices"][0]["token_ids"]
+                         for further in ({}, {"typical_p": 0.3})]
+                self.assertNotEqual(*texts)
             with concurrent.futures.ThreadPoolExecutor(16) as pool:
                 expected = list(pool.map(served.tokens, range(16)))
                 self.assertEqual([status for status, _ in expected], [200] * 16)

@@ -74,9 +74,10 @@ OPTIONS = {
     "greedy": {"temperature": 0.0, "logprobs": 3},
     "penalties": {"temperature": 1.1, "seed": 2, "repetition_penalty": 1.7, "frequency_penalty": 0.9,
                   "presence_penalty": 0.6, "logprobs": 2},
-    "filters": {"temperature": 0.9, "seed": -3, "top_k": 12, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.3},
+    "filters": {"temperature": 0.9, "seed": -3, "top_k": 12, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.3,
+                "extra_args": {"typical_p": 0.9, "xtc.probability": 0.3}},
     "bans": {"temperature": 1.0, "seed": 4, "logit_bias": {3: 9.0, 5: -4.0}, "presence_penalty": 1.5,
-             "_bad_words_token_ids": [[3], [7]]},
+             "_bad_words_token_ids": [[3], [7]], "extra_args": {"banned_token_ids": [7, 9]}},
 }
 # Options that need the host to see each token.
 NEED_HOST = {
@@ -85,6 +86,7 @@ NEED_HOST = {
     "shortest": {"temperature": 0.7, "seed": 7, "min_tokens": 5, "stop_token_ids": list(range(120))},
     "every": {"temperature": 0.7, "seed": 8, "logprobs": -1},
     "named": {"temperature": 0.7, "seed": 9, "logprob_token_ids": [9, 2, 150]},
+    "repetitions": {"temperature": 0.7, "seed": 10, "extra_args": {"dry.multiplier": 4, "dry.allowed_length": 1}},
 }
 ORDERS = (["plain", "greedy", "penalties", "bans", "filters"], ["filters", "penalties"],
           ["penalties", "plain", "bans", "greedy"])

@@ -14,7 +14,9 @@ from sortition import logits as way
 from sortition import vllm as plugin
 from sortition import vllm_engine as engine
 from sortition import vllm_common as common
+from sortition import vllm_options
 from sortition import vllm_runner_2 as runner_2
+from sortition.v1.parameters_pb2 import SamplingParameters
 
 VOCABULARY = 200
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -126,11 +128,54 @@ class Logic(unittest.TestCase):
                               ({"seed": 2**64}, r"seed \(-2\^63..2\^64-1\)"),
                               ({"logprobs": 1001}, r"logprobs \(-1..1000\)"),
                               ({"temperature": 1e-3}, r"temperature \(0 or 0.01..100\)"),
-                              ({"extra_args": {"banned_phrases": [[1, 2]]}}, r"extra_args.banned_phrases")):
+                              ({"extra_args": {"banned_phrases": [[1, 2]]}}, r"extra_args.banned_phrases"),
+                              ({"extra_args": {"top_p": 0.5}}, r"extra_args.top_p: vLLM has top_p"),
+                              ({"extra_args": {"typicalp": 0.5}}, r"extra_args.typicalp: there is no such option"),
+                              ({"extra_args": {"typical_p": "much"}}, r"extra_args.typical_p: 'much'"),
+                              ({"extra_args": {"typical_p": 2}}, r"typical_p \(\(0, 1\]\)"),
+                              ({"extra_args": {"mirostat.version": 2.5}}, r"extra_args.mirostat.version: 2.5"),
+                              ({"extra_args": {"mirostat.omega": 1}}, r"extra_args.mirostat.omega"),
+                              ({"extra_args": {"mirostat": 2}}, r"extra_args.mirostat: 2"),
+                              ({"extra_args": {"dry.base": 1000}}, r"dry.base \(1 or 1.01..100\)"),
+                              ({"extra_args": {"chain.preset": "PRESET_HF", "chain.explicit.samplers": ["xtc"]}},
+                               r"extra_args.chain \(preset or explicit\)"),
+                              ({"extra_args": {"typical_p": 0.5}, "temperature": 0.0}, r"typical_p")):
             with self.assertRaisesRegex(sortition.Error, text):
                 common.check(fake_params(**options))
-        for options in ({}, {"seed": -7}, {"seed": None}, {"logprobs": -1}, {"logprob_token_ids": [9, 3, 9]}):
+        for options in ({}, {"seed": -7}, {"seed": None}, {"logprobs": -1}, {"logprob_token_ids": [9, 3, 9]},
+                        {"extra_args": {"kv_transfer_params": {"a": {}}, "diffusion_max_steps": 1}}):
             common.check(fake_params(**options))
+
+    def test_every_further_option_is_taken_by_its_name(self):
+        whole = {"typical_p": 0.9, "top_n_sigma": 1.5, "epsilon_cutoff": 0.01, "eta_cutoff": 0.01, "top_a": 0.1,
+                 "top_h": 0.9, "p_less": 1, "min_keep": 2, "min_k.tau": 2, "xtc.probability": 0.5, "xtc.threshold": 0.2,
+                 "dynamic_temperature.range": 0.5, "quadratic_smoothing.factor": 0.2, "dry.multiplier": 0.8,
+                 "dry.sequence_breakers": [7, 9], "no_repeat_ngram_size": 3, "penalty_scope.window": 20,
+                 "banned_token_ids": [5], "nan_policy": "NAN_POLICY_MASK", "chain.preset": "PRESET_LLAMA_CPP",
+                 "watermark.key": 7, "mirostat.version": 2, "mirostat.tau": 4, "adaptive_p.target": 0.4}
+        fields = {name.split(".")[0] for name in whole}
+        self.assertEqual(fields | set(vllm_options.REFUSED), set(SamplingParameters.DESCRIPTOR.fields_by_name))
+        self.assertFalse(fields & set(vllm_options.REFUSED))
+        nested = vllm_options.options_of(whole)
+        self.assertEqual(vllm_options.options_of({**nested, "dry": {"multiplier": 0.8, "sequence_breakers": [[7], 9]}}),
+                         nested)
+        message = SamplingParameters(**nested)
+        self.assertEqual((message.mirostat.tau, message.dry.sequence_breakers[1].tokens[:]), (4, [9]))
+        self.assertEqual(vllm_options.options_of({"min_k": {}}), {"min_k": {}})
+        self.assertEqual(common.parameters_of(fake_params(bad_words_token_ids=[[4]], extra_args={
+            "banned_token_ids": [5, 4]}), "raw")["banned_token_ids"], [4, 5])
+
+    def test_further_options_draw_the_laws_tokens(self):
+        for given, options in (({"typical_p": 0.3}, {"typical_p": 0.3}),
+                               ({"mirostat.version": 2, "mirostat.tau": 1.0}, {"mirostat": {"version": 2, "tau": 1.0}}),
+                               ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1})):
+            output = []
+            self.rows.update(fake_update(added=[(0, fake_params(extra_args=given), [3, 4, 3], output)]))
+            for step in range(8):
+                output.append(self.draw(logits(step % 2))[0].token)
+            seeds = [step % 2 for step in range(8)]
+            self.assertEqual(output, self.expected([3, 4, 3], seeds, **options), given)
+            self.assertNotEqual(output, self.expected([3, 4, 3], seeds), given)
 
     def test_both_targets_and_fallback(self):
         for setting, targets, fallback in (("a:1, unix:/b", ["a:1", "unix:/b"], "none"),

@@ -16,6 +16,7 @@ from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
 from sortition.logits import LogitsTransfer, sampler_of
 from sortition.step import Drafts, pack_mask
+from sortition.vllm_options import options_of, refusal
 
 SETTING = "SORTITION_VLLM"
 # vLLM's configuration of logs holds for it: vllm.logger.init_logger makes the same one.
@@ -40,10 +41,6 @@ def settings() -> str:
 
 def make_sampler() -> Any:
     return sampler_of(settings())
-
-
-def refusal(field: str, limit: str, message: str) -> Error:
-    return Error(message, "INVALID_ARGUMENT", "", field, limit)
 
 
 class Request:
@@ -136,9 +133,6 @@ def seed_of(seed: Optional[int]) -> Optional[int]:
 
 def check(params: Any) -> None:
     """Refuses parameters that no sequence takes or vLLM cannot serve, with an Error that names field and range."""
-    if "banned_phrases" in (getattr(params, "extra_args", None) or {}):
-        raise refusal("extra_args.banned_phrases", "",
-                      "vLLM takes no token back that it has scheduled; bad_words ban the last token of a phrase")
     if (params.logprobs or 0) > MOST_ALTERNATIVES:
         raise refusal("logprobs", f"-1..{MOST_ALTERNATIVES}", f"{params.logprobs} is out of range")
     LocalSampler().open(vocabulary_size=_LARGEST_VOCABULARY, seed=seed_of(params.seed), **parameters_of(params, "raw"))
@@ -171,7 +165,10 @@ def parameters_of(params: Any, kind: str) -> Dict[str, Any]:
         if params.logprobs == -1 and kind != "raw":
             raise refusal("logprobs", f"0..{MOST_ALTERNATIVES}", "all of them are there as raw_logprobs only")
         result[f"{kind}_logprobs"] = {"top": 0 if named else max(params.logprobs, 0)}
-    return result
+    further = options_of(getattr(params, "extra_args", None))
+    if banned and "banned_token_ids" in further:
+        further["banned_token_ids"] = sorted({*banned, *further["banned_token_ids"]})
+    return {**result, **further}
 
 
 def thinking_of(config: Any) -> Optional[Dict[str, List[int]]]:
@@ -393,7 +390,8 @@ def tracker_class() -> Any:
             except Error as error:
                 field = error.field.replace("open.", "").replace("parameters.", "")
                 kind = importlib.import_module("vllm.exceptions").VLLMValidationError
-                raise kind(f"{field} ({error.limit}): {error.message}", parameter=field) from None
+                limit = f" ({error.limit})" if error.limit else ""
+                raise kind(f"{field}{limit}: {error.message}", parameter=field) from None
 
         def apply(self, logits: torch.Tensor, context: Any = None) -> torch.Tensor:
             del context

@@ -203,8 +203,10 @@ class StreamDrawer:
         repeated, counted = params.repetition_penalty != 1, params.frequency_penalty or params.presence_penalty
         if not repeated and not counted:
             return False
-        text = {*request.output, *(request.prompt if repeated else ())}
-        named = len(params.logit_bias or ()) + len(getattr(params, "bad_words_token_ids", None) or ())
+        further = getattr(params, "extra_args", None) or {}  # may make the other penalties count the prompt
+        text = {*request.output, *(request.prompt if repeated or further else ())}
+        named = sum(map(len, (params.logit_bias or (), getattr(params, "bad_words_token_ids", None) or (),
+                              further.get("banned_token_ids", ()))))
         left = int(self._states.max_seq_len[slot]) - len(request.prompt) - len(request.output)
         return min(self._states.vocab_size, len(text) + named + left + _OVERRUN) > self._stream.edits
 
