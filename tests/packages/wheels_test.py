@@ -5,6 +5,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 sys.path.insert(0, str(SOURCE / "client/python"))
@@ -28,6 +29,15 @@ class WheelsTest(unittest.TestCase):
                 python.chmod(0o755)
             os.environ.update(PYENV_ROOT=folder, PATH="")
             self.assertEqual(wheels.installed_headers(), {10: pathlib.Path(folder, "versions/3.10.2/include")})
+
+    def test_here_makes_one_wheel_of_this_python(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(wheels, "run") as run, \
+                mock.patch.object(wheels, "make") as make, mock.patch.dict(os.environ), \
+                mock.patch.object(sys, "argv", ["wheels.py", "--here", "build", folder]):
+            wheels.main()
+        ((command, _),) = run.call_args_list
+        self.assertEqual(command[command.index("--target"):], ("--target", "sortition_package"))
+        make.assert_called_once_with(pathlib.Path("build"), pathlib.Path(folder), f"cp3{sys.version_info.minor}")
 
     def test_libraries_leave_out_the_platforms(self):
         libraries = [library.name for library in wheels.libraries_of(sys.executable)]
