@@ -165,8 +165,8 @@ class StubClient(sortition.Client):
 
     in_process, transport, row_memory = False, "grpc", False
 
-    def __init__(self):
-        pass
+    def __init__(self, rows="auto"):
+        self.rows = rows
 
 
 class Told(unittest.TestCase):
@@ -182,8 +182,9 @@ class Told(unittest.TestCase):
         _, lines = self.lines(lambda: LogitsTransfer(sortition.local.Sampler()))
         self.assertEqual(lines, [
             ("INFO", f"{head}. Tokens are drawn in process, by the CPU kernels {_native.CPU_KERNELS}")])
-        _, lines = self.lines(lambda: LogitsTransfer(StubClient()))
-        self.assertEqual(lines, [("INFO", f"{head}. Tokens are drawn by the service over grpc, long rows compact")])
+        for rows, said in (("auto", "long rows compact"), ("compact(64)", "rows compact"), ("full", "rows whole")):
+            _, lines = self.lines(lambda rows=rows: LogitsTransfer(StubClient(rows)))
+            self.assertEqual(lines, [("INFO", f"{head}. Tokens are drawn by the service over grpc, {said}")])
 
     def test_a_fall_back_and_the_return_are_said_once(self):
         client = StubClient()

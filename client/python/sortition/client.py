@@ -53,6 +53,7 @@ class Client(OneRow):
             shard=None if shard is None else dataclasses.astuple(shard), rows=rows,
             ignore_unknown_fields=ignore_unknown_fields)
         self._shard = shard
+        self.rows = rows
         # The client's threads must end before the interpreter does.
         self._finalizer = weakref.finalize(self, self._native.close)
         self._numbers = iter(range(1, 1 << 62))

@@ -77,7 +77,9 @@ class LogitsTransfer:
     def _where(self) -> str:
         if self._in_process:
             return f"Tokens are drawn in process, by the CPU kernels {CPU_KERNELS}"
-        rows = "rows in shared memory" if self._client.row_memory else "long rows compact"
+        rows = ("rows whole" if self._client.rows == "full" else
+                "rows in shared memory" if self._client.rows == "auto" and self._client.row_memory else
+                "long rows compact" if self._client.rows == "auto" else "rows compact")
         return f"Tokens are drawn by the service over {self._client.transport}, {rows}"
 
     def _look(self) -> None:
