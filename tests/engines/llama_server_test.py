@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import re
 import tempfile
 import unittest
 
@@ -98,6 +99,8 @@ class LlamaServerTest(unittest.TestCase):
                 service.kill()
                 service.wait()
                 self.assertEqual(list(texts), self.alone)
+            said = re.findall(r"Sortition \S+, law 1\. Tokens are drawn (by the service|in process)", server.log())
+            self.assertEqual(said, ["by the service", "in process"])
 
     def test_speculation_keeps_texts(self):
         drafters = {"lookup": ("ngram-simple", "--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "4"),

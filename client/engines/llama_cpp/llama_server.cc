@@ -9,9 +9,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/engines/llama_cpp/llama_options.h"
 #include "client/engines/llama_cpp/sampler.h"
+#include "kernels/cpu/target.h"
+#include "kernels/law/version.h"
+#include "service/version.h"
 #include "sortition/errors.h"
 #include "sortition/in_process.h"
 #include "sortition/local_sequence.h"
@@ -115,12 +119,29 @@ const char* ErrorText(const llama_sampler* sampler) {
   return text.c_str();
 }
 
+const char* Where() {
+  thread_local std::string text;
+  thread_local bool was_here = false;
+  const auto client = TheClient();
+  const bool here = !client.ok() || *client == nullptr || (*client)->in_process();
+  if (!text.empty() && here == was_here) return text.c_str();
+  was_here = here;
+  text = absl::StrCat("Sortition ", std::string(service::Version()), ", law ", law::kLawVersion, ". Tokens are drawn ");
+  if (here) {
+    absl::StrAppend(&text, "in process, by the CPU kernels ", std::string(kernels::cpu::BestTarget().name));
+  } else {
+    const bool ring = (*client)->transport_in_use().kind == client::TransportKind::kRing;
+    absl::StrAppend(&text, "by the service over ", ring ? "ring" : "grpc");
+  }
+  return text.c_str();
+}
+
 }  // namespace
 }  // namespace sortition::engines::llama_cpp
 
 const sortition_llama_functions* sortition_llama(uint32_t version) {
   namespace here = sortition::engines::llama_cpp;
   static constexpr sortition_llama_functions functions = {here::Make, here::DrawToken, here::DrawTokensAhead,
-                                                          here::ErrorText};
+                                                          here::ErrorText, here::Where};
   return version == SORTITION_LLAMA_VERSION ? &functions : nullptr;
 }

@@ -60,9 +60,11 @@ struct sortition_llama_functions {
   void (*draw_ahead)(struct llama_sampler* const* samplers, const float* const* rows, size_t count);
   // Returns the reason why the last draw or accept failed, "" if it did not. Valid until the next call.
   const char* (*error)(const struct llama_sampler* sampler);
+  // Returns a line for a log: the versions, and where tokens are drawn now. Valid until the thread's next call.
+  const char* (*where)(void);
 };
 
-#define SORTITION_LLAMA_VERSION 1
+#define SORTITION_LLAMA_VERSION 2
 
 // Returns the functions; null for another version than SORTITION_LLAMA_VERSION. Thread-safe.
 __attribute__((visibility("default"))) const struct sortition_llama_functions* sortition_llama(uint32_t version);
