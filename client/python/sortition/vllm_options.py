@@ -46,7 +46,7 @@ def options_of(extra: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
         try:
             SamplingParameters(**alone)
         except (TypeError, ValueError) as error:
-            raise refusal(f"extra_args.{name}", "", f"{value!r}: {error}") from None
+            raise refusal(f"extra_args.{name}", "", f"{value!r:.40}: {error}") from None
         for part in path[:-1]:
             place = place.setdefault(part, {})
         if made == {}:
