@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from typing import Iterator, Tuple
 
-CODE = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp", ".proto", ".py", ".rs", ".sh", ".js")
+CODE = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".glsl", ".comp", ".proto", ".py", ".rs", ".go", ".sh", ".js")
 GENERATED = re.compile(r"\.json$|^tests/fuzz/corpus/|option_table\.py$")
 
 

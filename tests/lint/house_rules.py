@@ -49,7 +49,7 @@ def is_script(path: str) -> bool:
 
 
 def is_code(path: str) -> bool:
-    return path.endswith(CPP + (".proto", ".cmake", ".rs")) or path.endswith("CMakeLists.txt") or is_script(path)
+    return path.endswith(CPP + (".proto", ".cmake", ".rs", ".go")) or path.endswith("CMakeLists.txt") or is_script(path)
 
 
 def matching(lines: List[str], pattern: "re.Pattern[str]", what: str) -> Found:
@@ -103,7 +103,7 @@ def first_line(path: str, lines: List[str]) -> Found:
     """The first line defines the file."""
     body = lines[1:] if lines and lines[0].startswith("#!") else lines
     start = body[0] if body else ""
-    if path.endswith(CPP + (".proto",)) and not start.startswith("// "):
+    if path.endswith(CPP + (".proto", ".go")) and not start.startswith("// "):
         yield 1, "does not start with a // comment that says what the file is"
     if path.endswith(".rs") and not start.startswith("//! "):
         yield 1, "does not start with a //! comment that says what the file is"

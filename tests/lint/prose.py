@@ -8,7 +8,7 @@ from typing import Iterator, List, Tuple
 
 Found = Iterator[Tuple[int, str]]
 
-SLASHES = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".comp", ".glsl", ".proto", ".rs")
+SLASHES = (".h", ".c", ".cc", ".cu", ".cuh", ".inc", ".comp", ".glsl", ".proto", ".rs", ".go")
 HASHES = (".py", ".sh", ".cmake", "CMakeLists.txt")
 HASH_PATHS = ("dev", ".ci/run")
 
