@@ -41,9 +41,9 @@ class ExampleTest(unittest.TestCase):
                                    stdout=subprocess.DEVNULL)
 
     def test_messages_for_generic_tools_equal_the_contract(self):
-        page = (SOURCE / "docs/engines.md").read_text(encoding="utf-8")
+        pages = "".join((SOURCE / page).read_text(encoding="utf-8") for page in ("README.md", "docs/without-client.md"))
         call = r"grpcurl -plaintext -d '(.*?)'[\s\\]+\S+ sortition.v1.SamplingService/(\w+)"
-        bodies = re.findall(call, page, re.DOTALL)
+        bodies = re.findall(call, pages, re.DOTALL)
         self.assertEqual([method for _, method in bodies], ["Sample", "Stream"])
         sample = json_format.ParseDict(json.loads(bodies[0][0]), SampleRequest())
         self.assertEqual(len(sample.logits), 4 * sample.vocabulary_size)

@@ -8,10 +8,12 @@ import time
 
 class TcpProxy:
     """Carries bytes from a free port to the target, "host:port"; a context manager. As a balancer it resets connections
-    over which no byte has come for `idle_s`."""
+    over which no byte has come for `idle_s`. `watch` sees all bytes before they are passed on, and whether the target
+    has sent them. They are lost if it returns True."""
 
-    def __init__(self, target, idle_s=None):
+    def __init__(self, target, idle_s=None, watch=lambda data, from_target: False):
         self._idle_s = idle_s
+        self._watch_bytes = watch
         self._moved = {}  # from pairs to the time of their last byte; guarded by _lock
         self.cut = 0  # connections that were reset for `idle_s`
         host, port = target.rsplit(":", 1)
@@ -95,6 +97,7 @@ class TcpProxy:
                 with self._lock:
                     lost = id(source) in self._silenced
                     self._moved[pair] = time.monotonic()
+                lost = self._watch_bytes(data, source is pair[1]) or lost
                 if not lost:
                     sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
