@@ -41,7 +41,7 @@ ROWS = 64
 SAMPLING = {"repetition_penalty": 1.1, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 0.8}
 LLAMA_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_LLAMA_CPP"}}
 HF_ORDER = {**SAMPLING, "chain": {"preset": "PRESET_HF"}}
-# What most callers of an interface like OpenAI's send. vllm_sampler.py and contenders.cc have the same.
+# The usual requests of an interface like OpenAI's. vllm_sampler.py and contenders.cc have the same.
 REQUESTS = {"plain": {"temperature": 1.0}, "top_p": {"temperature": 0.8, "top_p": 0.95},
             "logprobs": {"temperature": 0.8, "top_p": 0.95, "raw_logprobs": {"top": 5}}}
 
