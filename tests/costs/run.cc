@@ -21,6 +21,7 @@
 #include "service/wire/frame.h"
 #include "tests/costs/heap.h"
 #include "tests/costs/messages.h"
+#include "tests/costs/script.h"
 #include "tests/support/messages.h"
 #include "tests/support/receipt_folder.h"
 #include "tests/support/test_engine.h"
@@ -74,22 +75,6 @@ class AnswerSink : public service::SessionSink {
   Answers answers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Finds the first error among the answers; null if there is none.
-const v1::Error* FindError(const std::vector<v1::StreamResponse>& answers) {
-  for (const v1::StreamResponse& answer : answers) {
-    if (answer.opened().has_error()) return &answer.opened().error();
-    if (answer.forked().has_error()) return &answer.forked().error();
-    if (answer.closed().has_error()) return &answer.closed().error();
-    if (answer.mask_uploaded().has_error()) return &answer.mask_uploaded().error();
-    if (answer.rejected().has_error()) return &answer.rejected().error();
-    if (answer.results().has_error()) return &answer.results().error();
-    for (const v1::RowResult& row : answer.results().rows()) {
-      if (row.has_error()) return &row.error();
-    }
-  }
-  return nullptr;
-}
-
 void AddFields(const google::protobuf::Message& message, std::set<std::string>* fields) {
   std::vector<const google::protobuf::FieldDescriptor*> set;
   const auto& reflection = *message.GetReflection();
@@ -106,7 +91,7 @@ void AddFields(const google::protobuf::Message& message, std::set<std::string>* 
   }
 }
 
-class World {
+class World : public Script {
  public:
   World(const Scenario& scenario, Plant plant, std::set<std::string>* sent)
       : scenario_(scenario), plant_(plant), sent_(sent) {
@@ -123,7 +108,7 @@ class World {
   }
 
   Measurement Play() {
-    if (const std::optional<Request> message = Prepare()) Measure(*message);
+    if (const auto message = Prepare(scenario_, engine_->get(), &*messages_)) Measure(*message);
     session_.reset();
     sink_->Take();
     answers_ = {};
@@ -134,95 +119,7 @@ class World {
   }
 
  private:
-  bool Has(std::string_view option) const { return scenario_.Has(option); }
-
-  // Sends what comes before the measured message, and returns that. None if a message before it was refused.
-  std::optional<Request> Prepare() {
-    const Request hello = messages_->Hello();
-    if (scenario_.kind == Kind::kHello) return hello;
-    if (!Send(hello)) return std::nullopt;
-    switch (scenario_.kind) {
-      case Kind::kOpen:
-        return messages_->Open("s0", 1);
-      case Kind::kLastPiece:
-        return PrepareLastPiece();
-      case Kind::kUploadMask:
-        return messages_->Upload();
-      case Kind::kReleaseMask: {
-        Request release = messages_->Upload();
-        if (!Send(release)) return std::nullopt;
-        release.clear_payloads();
-        release.mutable_upload_mask()->clear_mask();
-        return release;
-      }
-      case Kind::kAttachMemory:
-        return Attach();
-      case Kind::kBringAnswer:
-        return messages_->BringAnswer();
-      default:
-        if (!OpenAll()) return std::nullopt;
-    }
-    switch (scenario_.kind) {
-      case Kind::kReopen:
-        return messages_->Open("s0", 2, false);
-      case Kind::kFork:
-        return messages_->Fork("child");
-      case Kind::kClose:
-        return messages_->Close();
-      case Kind::kShard:
-      case Kind::kCancel:
-        if (!Send(messages_->Shard(1, 0), true)) return std::nullopt;
-        return scenario_.kind == Kind::kShard ? messages_->Shard(2, 1) : testing::MakeCancel(1);
-      default:
-        return PrepareStep();
-    }
-  }
-
-  // Opens one sequence for each row.
-  bool OpenAll() {
-    for (uint32_t row = 0; row < messages_->rows(); ++row) {
-      const std::string id = absl::StrCat("s", row);
-      const bool forks = row > 0 && scenario_.is_stateful();
-      if (!Send(forks ? messages_->Fork(id) : messages_->Open(id, 1))) return false;
-      for (const v1::StreamResponse& answer : answers_) {
-        if (answer.opened().has_state()) messages_->NotePlace(answer.opened().state());
-      }
-    }
-    return true;
-  }
-
-  std::optional<Request> PrepareLastPiece() {
-    Request first = messages_->Open("s0", 1);
-    const int half = first.open().history().tokens_size() / 2;
-    if (half == 0) return first;
-    Request last = first;
-    first.mutable_open()->mutable_history()->mutable_tokens()->Truncate(half);
-    first.mutable_open()->mutable_history()->set_continues(true);
-    if (!Send(first)) return std::nullopt;
-    auto& tokens = *last.mutable_open()->mutable_history()->mutable_tokens();
-    tokens.erase(tokens.begin(), tokens.begin() + half);
-    last.mutable_open()->mutable_history()->set_offset(static_cast<uint32_t>(half));
-    return last;
-  }
-
-  std::optional<Request> PrepareStep() {
-    if (Has("mask.uploaded_mask_id") && !Send(messages_->Upload())) return std::nullopt;
-    if (Has("region") && !Send(Attach())) return std::nullopt;
-    if (Has("checkpoint")) {
-      if (!Send(messages_->Step(1, true))) return std::nullopt;
-      for (const v1::StreamResponse& answer : answers_) messages_->NoteDrawn(answer.results());
-    }
-    if (scenario_.kind == Kind::kRetry && !Send(messages_->Step(10))) return std::nullopt;
-    return messages_->Step(11);
-  }
-
-  Request Attach() {
-    auto connection = engine_->get()->regions().Connect([] {});
-    return messages_->Attach(std::get<std::shared_ptr<service::MemoryConnection>>(std::move(connection)));
-  }
-
-  // Sends a message and takes its answers. Returns false if one is an error. `holds`: the message waits for another.
-  bool Send(const Request& message, bool holds = false) {
+  bool Send(const Request& message, bool holds) override {
     const testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
     auto decoded = service::DecodeFrame(delivery.segments, delivery.bytes);
     SORTITION_CHECK(std::holds_alternative<service::Frame>(decoded));
@@ -252,10 +149,12 @@ class World {
   }
 
   bool Note(const Request& message) {
-    const v1::Error* const error = FindError(answers_);
-    if (error != nullptr && !(message.has_cancel() && error->reason() == v1::STEP_CANCELLED)) {
-      measured_.error = *error;
-      return false;
+    for (const v1::StreamResponse& answer : answers_) {
+      for (const v1::Error* const error : ErrorsOf(answer)) {
+        if (message.has_cancel() && error->reason() == v1::STEP_CANCELLED) continue;
+        measured_.error = *error;
+        return false;
+      }
     }
     if (sent_ != nullptr) AddFields(message, sent_);
     return true;
@@ -335,7 +234,6 @@ class World {
   std::optional<Messages> messages_;
   const std::shared_ptr<AnswerSink> sink_ = std::make_shared<AnswerSink>();
   std::unique_ptr<service::Session> session_;
-  std::vector<v1::StreamResponse> answers_;
   Measurement measured_;
 };
 
