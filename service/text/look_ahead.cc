@@ -181,10 +181,14 @@ uint64_t BytesAhead(const PositionViews& views, EditsUse use) {
 PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* bill) {
   SORTITION_CHECK(tree.tokens.size() == tree.parents.size());
   PositionViews views;
-  StepChanges changes = state->ChangesNow();
   const auto take = [&](uint64_t work) { return bill == nullptr || bill->Take(work); };
+  const auto rest = [](uint64_t cost, uint64_t taken) { return cost - std::min(cost, taken); };
   const uint64_t search = SearchCost(state->spec().history);
-  if (bill != nullptr && !bill->Take(search + state->LendCost(changes))) return views;
+  // N-grams are paid before they are looked for.
+  const uint64_t known = state->LendCost(state->LooksForNgrams());
+  if (!take(search + known)) return views;
+  StepChanges changes = state->ChangesNow();
+  if (!take(rest(state->LendCost(changes.size()), known))) return views;
   views.emplace_back(*state, PositionEdits(state->LendEdits(changes)));
   if (use == EditsUse::kChanged && !take(price::kCopiedEdit * views[0].edits.size())) return {};
   if (tree.tokens.empty()) return views;
@@ -194,9 +198,11 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   Walk walk(state, tree);
   for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
     walk.GoTo(index);
-    uint64_t cost = price::kPosition + search;
+    const uint64_t looks = price::kFoundEdit * state->LooksForNgrams();
+    if (!take(price::kPosition + search + looks)) break;
+    uint64_t cost = 0;
     PositionEdits edits = ahead.Find(&cost);
-    if (!take(cost + price::kCopiedEdit * EditsOf(edits, use))) break;
+    if (!take(rest(cost, looks) + price::kCopiedEdit * EditsOf(edits, use))) break;
     views.emplace_back(*state, std::move(edits)).ends_result = state->text_end().is_last();
   }
   return views;

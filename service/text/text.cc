@@ -140,9 +140,9 @@ void Text::CountWithinPhase() {
   counted_phase_ = phase();
 }
 
-uint64_t Text::LendCost(const StepChanges& changes) const {
-  const bool copies = (shared_ && !uncounted_.empty()) || phase() != counted_phase_ || !changes.empty();
-  return price::kFoundEdit * changes.size() + (copies ? price::kCopiedEdit * counts_->edits().size() : 0);
+uint64_t Text::LendCost(uint64_t changes) const {
+  const bool copies = (shared_ && !uncounted_.empty()) || phase() != counted_phase_ || changes > 0;
+  return price::kFoundEdit * changes + (copies ? price::kCopiedEdit * counts_->edits().size() : 0);
 }
 
 std::shared_ptr<const std::vector<LogitEdit>> Text::LendEdits(const StepChanges& changes) {

@@ -90,8 +90,10 @@ class Text {
   // of the last read calls LeaveLoan instead: the borrower keeps the edits, and this state continues with a copy.
   std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits(const StepChanges& changes);
   std::shared_ptr<const std::vector<kernels::LogitEdit>> LendEdits() { return LendEdits(ChangesNow()); }
-  // Returns the price of LendEdits, and of ChangesNow().
-  uint64_t LendCost(const StepChanges& changes) const;
+  // Returns the price of LendEdits, and of ChangesNow(), with this number of changes.
+  uint64_t LendCost(uint64_t changes) const;
+  // Returns the number of tokens that ChangesNow() looks at for n-grams, which a long history may have many of.
+  uint64_t LooksForNgrams() const { return index_ ? index_->LooksForNgrams(log_) : 0; }
   void EndLoan() { lent_ = merged_lent_ = false; }
   void LeaveLoan();
 

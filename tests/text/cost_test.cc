@@ -2,6 +2,7 @@
 #include "service/text/cost.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <memory>
 #include <numeric>
@@ -113,6 +114,29 @@ TEST(LookAheadCost, ListsArePricedWhereTheyAreCopied) {
   const uint64_t list = tokens.size() * price::kCopiedEdit;
   EXPECT_EQ(spend(0, drafts, EditsUse::kInTurn), 2 * price::kPosition + kChanged + list);
   EXPECT_EQ(spend(0, drafts, EditsUse::kTogether), 2 * price::kPosition + 2 * kChanged + 2 * list);
+}
+
+// A row that cannot pay for its n-grams is refused before they are looked for.
+TEST(LookAheadCost, NgramsArePaidBeforeTheyAreSought) {
+  std::vector<uint32_t> tokens(200'000);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto spec = PenalisingSpec();
+  spec->vocabulary = spec->live_vocabulary = static_cast<uint32_t>(tokens.size());
+  spec->history.no_repeat_ngram = 1;
+  const auto text = Text::Build(spec, tokens, 0, 1000);
+  EXPECT_EQ(text->LooksForNgrams(), tokens.size());
+  const auto time_of = [](auto act) {
+    timespec before, after;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+    act();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+    return (after.tv_sec - before.tv_sec) * 1'000'000'000 + after.tv_nsec - before.tv_nsec;
+  };
+  const auto seek = time_of([&] { EXPECT_EQ(text->ChangesNow().size(), tokens.size()); });
+  Bill bill;
+  ASSERT_TRUE(bill.Take(kMaxPieceWork - tokens.size() * price::kFoundEdit));
+  const auto refuse = time_of([&] { EXPECT_TRUE(LookAhead(text.get(), {}, EditsUse::kTogether, &bill).empty()); });
+  EXPECT_LT(refuse, seek / 10);
 }
 
 // A string that is sought at the text's end is priced by its tokens, at each position.

@@ -143,21 +143,30 @@ void ContextIndex::Descend(const TokenLog& log, uint32_t position, uint32_t end,
   }
 }
 
-void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found, uint32_t end) const {
+template <typename Use>
+void ContextIndex::UseFollowers(const TokenLog& log, uint32_t position, uint32_t end, Use use) const {
   if (empty()) return;
   Walk walk;
   Descend(log, position, end, &walk);
-  const auto add = [&](uint32_t node, uint32_t length) {
-    const Followers& followers = nodes_[node].followers;
+  if (walk.partial != kNone && walk.matched >= least_) use(nodes_[walk.partial].followers, walk.matched);
+  for (size_t i = walk.path.size(); i-- > 0 && nodes_[walk.path[i]].depth >= least_;) {
+    use(nodes_[walk.path[i]].followers, nodes_[walk.path[i]].depth);
+  }
+}
+
+void ContextIndex::Find(const TokenLog& log, uint32_t position, AllFound* found, uint32_t end) const {
+  UseFollowers(log, position, end, [&](const Followers& followers, uint32_t length) {
     if (found->empty()) found->reserve(followers.size());
     for (const Follower& follower : followers) {
       if (follower.oldest < end) found->push_back({follower.token, length});
     }
-  };
-  if (walk.partial != kNone && walk.matched >= least_) add(walk.partial, walk.matched);
-  for (size_t i = walk.path.size(); i-- > 0 && nodes_[walk.path[i]].depth >= least_;) {
-    add(walk.path[i], nodes_[walk.path[i]].depth);
-  }
+  });
+}
+
+uint64_t ContextIndex::Looks(const TokenLog& log, uint32_t position, uint32_t end) const {
+  uint64_t looks = 0;
+  UseFollowers(log, position, end, [&](const Followers& followers, uint32_t) { looks += followers.size(); });
+  return looks;
 }
 
 bool ContextIndex::Finds(const TokenLog& log, uint32_t position, uint32_t end) const {

@@ -49,6 +49,8 @@ class ContextIndex {
   // may have others from there on than those of the index.
   void Find(const TokenLog& log, uint32_t position, AllFound* found, uint32_t end = kNone) const;
 
+  // Returns the number of tokens that Find would look at.
+  uint64_t Looks(const TokenLog& log, uint32_t position, uint32_t end = kNone) const;
   // Returns true if Find would find anything.
   bool Finds(const TokenLog& log, uint32_t position, uint32_t end = kNone) const;
 
@@ -155,6 +157,9 @@ class ContextIndex {
   Link& LinkOf(uint32_t position) { return links_[position - first_]; }
   // Nodes without a position before `end` are passed over.
   void Descend(const TokenLog& log, uint32_t position, uint32_t end, Walk* walk) const;
+  // Calls `use` with the followers of each context that Find looks for, and its length; the longest first.
+  template <typename Use>
+  void UseFollowers(const TokenLog& log, uint32_t position, uint32_t end, Use use) const;
   // Returns the leaf of the position just descended to; makes it if it is absent.
   uint32_t LeafFor(const TokenLog& log, uint32_t position);
   uint32_t Split(const TokenLog& log, uint32_t child, uint32_t depth);

@@ -40,6 +40,8 @@ class HistoryIndex {
   DryTermList DryTerms(const TokenLog& log, const HistoryOptions& options) const;
   // Returns the tokens that would complete an n-gram that occurred before, in no order.
   ContextIndex::AllFound RepeatedNgrams(const TokenLog& log) const;
+  // Returns the number of tokens that RepeatedNgrams would look at.
+  uint64_t LooksForNgrams(const TokenLog& log) const { return ngrams_ ? ngrams_->Looks(log) : 0; }
   // Returns true if the watermark's context, the last tokens, has stood before with a token after it. False for an
   // option that does not ask.
   bool RepeatsMarkedContext(const TokenLog& log) const { return marked_ && marked_->Finds(log); }

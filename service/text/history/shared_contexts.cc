@@ -39,6 +39,14 @@ void SharedContexts::Find(const TokenLog& log, ContextIndex::AllFound* found) co
   }
 }
 
+uint64_t SharedContexts::Looks(const TokenLog& log) const {
+  const uint32_t length = log.length();
+  if (length < depth_) return 0;
+  uint64_t looks = own_->Looks(log, length);
+  for (const Layer& layer : layers_) looks += layer.index->Looks(log, length, layer.end);
+  return looks;
+}
+
 bool SharedContexts::Finds(const TokenLog& log) const {
   const uint32_t length = log.length();
   if (length < depth_) return false;

@@ -29,6 +29,9 @@ class SharedContexts {
   // not Pushed are looked at one by one.
   void Find(const TokenLog& log, ContextIndex::AllFound* found) const;
 
+  // Returns the number of tokens that Find would look at in indexes.
+  uint64_t Looks(const TokenLog& log) const;
+
   // Returns true if Find would find anything.
   bool Finds(const TokenLog& log) const;
 
