@@ -8,6 +8,7 @@
 #include "kernels/law/version.h"
 #include "service/checks.h"
 #include "service/stream/step_message.h"
+#include "service/text/cost.h"
 #include "service/version.h"
 #include "service/wire/encode.h"
 #include "service/wire/region_payloads.h"
@@ -15,6 +16,9 @@
 
 namespace sortition::service {
 namespace {
+
+// A message of more bytes takes about a millisecond to read.
+constexpr uint64_t kLongMessage = 1 << 18;
 
 void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
   const int64_t nanoseconds = absl::ToInt64Nanoseconds(duration);
@@ -74,16 +78,12 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
       refusal = OnHello(message.hello());
       break;
     case v1::StreamRequest::kOpen:
-      refusal = sequences_.OnOpen(frame.message.mutable_open(), frame.bytes);
-      if (sequences_.has_pieces()) {
-        google::protobuf::RepeatedField<uint32_t>().Swap(
-            frame.message.mutable_open()->mutable_history()->mutable_tokens());
-        open_in_pieces_ = std::move(frame.message);
-        // Other streams come between the reading of a long history and its first piece.
-        if (back_off() == absl::ZeroDuration()) Continue();
-        return;
-      }
-      break;
+    case v1::StreamRequest::kFork:
+      if (frame.message_bytes <= kLongMessage) return TakeOpening(std::move(frame));
+      // Other streams come between the reading of the message and its work.
+      stream_->pause = absl::Nanoseconds(price::kReadByte * frame.message_bytes);
+      long_opening_ = std::move(frame);
+      return;
     case v1::StreamRequest::kStep:
       return steps_.OnStep(std::move(frame), memory_.get(), thread);
     case v1::StreamRequest::kCancel:
@@ -91,9 +91,6 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
       break;
     case v1::StreamRequest::kClose:
       refusal = sequences_.OnClose(message.close());
-      break;
-    case v1::StreamRequest::kFork:
-      refusal = sequences_.OnFork(frame.message.mutable_fork(), frame.bytes);
       break;
     case v1::StreamRequest::kUploadMask:
       refusal = OnUploadMask(message.upload_mask(), std::move(frame.payloads), frame.bytes);
@@ -111,8 +108,20 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
   if (refusal) Refuse(message, *refusal);
 }
 
+void Session::TakeOpening(Frame frame) {
+  v1::StreamRequest& message = frame.message;
+  const auto refusal = message.has_open() ? sequences_.OnOpen(message.mutable_open(), frame.bytes)
+                                          : sequences_.OnFork(message.mutable_fork(), frame.bytes);
+  if (refusal) return Refuse(message, *refusal);
+  if (!sequences_.has_pieces()) return;
+  google::protobuf::RepeatedField<uint32_t>().Swap(message.mutable_open()->mutable_history()->mutable_tokens());
+  open_in_pieces_ = std::move(message);
+  Continue();
+}
+
 void Session::Continue() {
   stream_->pause = absl::ZeroDuration();
+  if (long_opening_) return TakeOpening(*std::exchange(long_opening_, std::nullopt));
   if (steps_.has_pieces()) return steps_.TakePiece();
   if (!sequences_.has_pieces()) return;
   const auto refusal = sequences_.TakePiece();

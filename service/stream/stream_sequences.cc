@@ -56,7 +56,6 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   // One piece is taken before the next message.
   const uint64_t held = tokens.size() > kPieceTokens ? tokens.capacity() * sizeof(tokens[0]) : 0;
   if (auto refusal = memory_.Grow(held, "open.history")) return refusal;
-  if (held > 0) stream_->pause = absl::Nanoseconds(price::kReadToken * tokens.size());
   open_ =
       std::make_unique<OpenInPieces>(OpenInPieces{std::move(request), std::move(tokens), piece.continues(), 0, held});
   return std::nullopt;

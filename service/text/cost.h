@@ -26,10 +26,10 @@ inline constexpr uint64_t kSoughtString = 10;     // a bad word or banned phrase
 inline constexpr uint64_t kSoughtTokens = 10;     // sixteen tokens of it, which may all be compared
 inline constexpr uint64_t kMaskWord = 2;          // 32 tokens of a packed mask: copied, and hashed
 inline constexpr uint64_t kCompactToken = 20;     // a token of a compact row: read, judged and decided on
-inline constexpr uint64_t kParameterByte = 30;    // a byte of an open's parameters: checked, sorted and hashed
+inline constexpr uint64_t kParameterByte = 40;    // a byte of an open's parameters: checked, sorted and hashed
 inline constexpr uint64_t kSharedChunk = 16;      // 64 tokens of a history that a fork shares
 inline constexpr uint64_t kNamedToken = 40;       // a token that ROW_REQUIRED names
-inline constexpr uint64_t kReadToken = 10;        // a token of an open's history: read and checked
+inline constexpr uint64_t kReadByte = 3;          // a byte of a message that is read
 inline constexpr uint64_t kRewrittenToken = 100;  // a token cut off or appended, times RewriteTimes
 
 }  // namespace price

@@ -101,7 +101,7 @@ TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
     ASSERT_GT(session.back_off(), absl::ZeroDuration());
     session.Continue();
   }
-  EXPECT_EQ(pieces, 4);  // the message is read, then three of the history
+  EXPECT_EQ(pieces, 3);
   const auto opened = worker().Await([](const v1::StreamResponse& response) { return response.has_opened(); });
   ASSERT_TRUE(opened);
   ExpectOpened(opened->opened().state(), whole);
