@@ -169,11 +169,9 @@ class Logic(unittest.TestCase):
         for given, options in (({"typical_p": 0.3}, {"typical_p": 0.3}),
                                ({"mirostat.version": 2, "mirostat.tau": 1.0}, {"mirostat": {"version": 2, "tau": 1.0}}),
                                ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1})):
-            output = []
+            output, seeds = [], [0, 1] * 4
             self.rows.update(fake_update(added=[(0, fake_params(extra_args=given), [3, 4, 3], output)]))
-            for step in range(8):
-                output.append(self.draw(logits(step % 2))[0].token)
-            seeds = [step % 2 for step in range(8)]
+            output.extend(self.draw(logits(seed))[0].token for seed in seeds)
             self.assertEqual(output, self.expected([3, 4, 3], seeds, **options), given)
             self.assertNotEqual(output, self.expected([3, 4, 3], seeds), given)
 
@@ -255,8 +253,7 @@ class Logic(unittest.TestCase):
 
     def test_min_tokens(self):
         best = int(logits(1)[0].argmax())
-        params = fake_params(temperature=0.0, min_tokens=1, all_stop_token_ids={best})
-        output = []
+        output, params = [], fake_params(temperature=0.0, min_tokens=1, all_stop_token_ids={best})
         self.rows.update(fake_update(added=[(0, params, [1], output)]))
         output.append(self.draw(logits(1))[0].token)
         self.assertNotEqual(output[0], best)
@@ -266,22 +263,22 @@ class Logic(unittest.TestCase):
         """As vLLM does: stop tokens that alone are allowed, by a grammar too, stay allowed."""
         closed = torch.full((VOCABULARY,), -float("inf"))
         closed[[9, 10]] = torch.tensor([1.0, 2.0])  # the grammar's end
-        open_still = closed.clone()
-        open_still[30] = 0.0
+        open_still = torch.where(torch.arange(VOCABULARY) == 30, 0.0, closed)
         grammar = {"structured_outputs": object()}
-        for row, options, expected in (
-                (logits(1)[0], {"allowed_token_ids": [9]}, 9),
-                (logits(1)[0], {"allowed_token_ids": [9, 30]}, 30),
-                (closed, grammar, 10),
-                (open_still, grammar, 30),
-                (open_still, {**grammar, "allowed_token_ids": [9, 40]}, 9)):
+
+        def begin(options):
             params = fake_params(temperature=0.0, min_tokens=5, all_stop_token_ids={9, 10}, **options)
             self.rows.update(fake_update(added=[(0, params, [1], [])]))
+
+        for row, options, expected in (
+                (logits(1)[0], {"allowed_token_ids": [9]}, 9), (logits(1)[0], {"allowed_token_ids": [9, 30]}, 30),
+                (closed, grammar, 10), (open_still, grammar, 30),
+                (open_still, {**grammar, "allowed_token_ids": [9, 40]}, 9)):
+            begin(options)
             self.assertEqual(getattr(self.draw(row[None])[0], "token", None), expected, options)
-        params = fake_params(temperature=0.0, min_tokens=5, all_stop_token_ids={9, 10}, **grammar)
-        self.rows.update(fake_update(added=[(0, params, [1], [])]))
-        (verified,) = self.drawer.draw([self.rows.requests[0]], torch.stack([open_still, closed]),
-                                       drafts=[common.Proposal([30])])
+        begin(grammar)
+        rows = torch.stack([open_still, closed])
+        (verified,) = self.drawer.draw([self.rows.requests[0]], rows, drafts=[common.Proposal([30])])
         self.assertEqual(verified.tokens, [30, 10])
 
     def test_stop_tokens_beyond_the_vocabulary(self):
