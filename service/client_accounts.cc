@@ -32,6 +32,7 @@ ClientAccount::ClientAccount(std::string identity, const Limits& limits, const C
     : identity_(std::move(identity)), limits_(limits), clock_(*clock) {
   rows_.rate = limits.client_rows_per_second;
   bytes_.rate = limits.client_bytes_per_second;
+  work_.rate = limits.client_work_per_second;
 }
 
 std::optional<Refusal> ClientAccount::TakeStream() {
@@ -86,20 +87,28 @@ void ClientAccount::GiveBackAnswer(uint64_t bytes) {
 }
 
 std::optional<Refusal> ClientAccount::Charge(uint32_t rows, uint64_t bytes, const char* field) {
-  if (limits_.client_rows_per_second == 0 && limits_.client_bytes_per_second == 0) return std::nullopt;
+  const Bounds bounds(limits_);
+  const std::pair<Allowance*, Bound> rates[] = {{&rows_, bounds.client_rows_per_second()},
+                                                {&bytes_, bounds.client_bytes_per_second()},
+                                                {&work_, bounds.client_work_per_second()}};
+  if (std::ranges::all_of(rates, [](const auto& rate) { return rate.second.value == 0; })) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   const absl::Time now = clock_.Now();
-  for (Allowance* allowance : {&rows_, &bytes_}) {
-    if (allowance->rate == 0) continue;
+  for (const auto& [allowance, bound] : rates) {
+    if (bound.value == 0) continue;
     allowance->Refill(now);
-    if (allowance->left > 0) continue;
-    const Bounds bounds(limits_);
-    return Beyond(field, allowance == &rows_ ? bounds.client_rows_per_second() : bounds.client_bytes_per_second(),
-                  allowance->UntilPositive());
+    if (allowance->left <= 0) return Beyond(field, bound, allowance->UntilPositive());
   }
   rows_.left -= rows;
   bytes_.left -= static_cast<double>(bytes);
   return std::nullopt;
+}
+
+void ClientAccount::Spend(uint64_t work) {
+  if (limits_.client_work_per_second == 0) return;
+  absl::MutexLock lock(&mutex_);
+  work_.Refill(clock_.Now());
+  work_.left -= static_cast<double>(work);
 }
 
 ClientAccount::Use ClientAccount::use() const {
@@ -110,7 +119,7 @@ ClientAccount::Use ClientAccount::use() const {
 bool ClientAccount::settled() const {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = clock_.Now();
-  for (Allowance* allowance : {&rows_, &bytes_}) {
+  for (Allowance* allowance : {&rows_, &bytes_, &work_}) {
     if (allowance->rate == 0) continue;
     allowance->Refill(now);
     if (allowance->left < static_cast<double>(allowance->rate)) return false;

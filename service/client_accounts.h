@@ -53,6 +53,9 @@ class ClientAccount {
   // then, plus one second's worth. A refused charge costs nothing, and the refusal advises when the next one will pass.
   // So one message may exceed a second's worth, and the average rate still holds.
   std::optional<Refusal> Charge(uint32_t rows, uint64_t bytes, const char* field);
+  // Takes the work of a message, by the price list (service/text/cost.h), from the client's rate. What is beyond it is
+  // owed: Charge refuses the client's next messages.
+  void Spend(uint64_t work);
 
   Use use() const;
   // True if nothing is owed: a new account would allow no more than this one.
@@ -76,6 +79,7 @@ class ClientAccount {
   std::atomic<uint64_t> answer_bytes_ = 0;
   mutable Allowance rows_ ABSL_GUARDED_BY(mutex_);
   mutable Allowance bytes_ ABSL_GUARDED_BY(mutex_);
+  mutable Allowance work_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A stream of a client, given back at destruction.

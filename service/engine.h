@@ -71,6 +71,11 @@ class Engine {
   ClientAccounts& clients() { return clients_; }
   SequenceTable& sequences() { return sequences_; }
   Ledger& ledger() { return ledger_; }
+  // Charges the work of a client's message, by the price list, to the client and to the server.
+  void Spend(ClientAccount* account, uint64_t work) {
+    ledger_.Add(work);
+    account->Spend(work);
+  }
   RegionTable& regions() { return regions_; }
   MaskMemory& masks() { return masks_; }
   const CheckpointKey& checkpoint_key() const { return checkpoint_key_; }

@@ -37,8 +37,7 @@ void Ledger::SpendHistory(uint64_t tokens, bool rows_wait) {
   spent_until_ = std::max(spent_until_, clock_.Now()) + Cost(tokens) * (rows_wait ? kCostWhileRowsWait : 1);
 }
 
-absl::Duration Ledger::SpendPiece(uint64_t work) {
-  Add(work);
+absl::Duration Ledger::PauseAfter(uint64_t work) {
   const absl::Duration piece = absl::Nanoseconds(work);
   absl::MutexLock lock(&mutex_);
   const absl::Time now = clock_.Now();

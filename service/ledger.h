@@ -48,9 +48,9 @@ class Ledger {
 
   // Records the work of a message, by the price list (service/text/cost.h).
   void Add(uint64_t work) { work_.fetch_add(work, std::memory_order_relaxed); }
-  // Records the work of a piece. Returns the pause before the next one: as long as the piece, and longer while pieces
-  // of all streams together take more than half of a thread.
-  absl::Duration SpendPiece(uint64_t work);
+  // Returns the pause after a piece of this work before the message's next one: as long as the piece, and longer while
+  // pieces of all streams together take more than half of a thread.
+  absl::Duration PauseAfter(uint64_t work);
   // Returns all work that was recorded, in nanoseconds.
   uint64_t work() const { return work_.load(std::memory_order_relaxed); }
 

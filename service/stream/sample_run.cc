@@ -66,7 +66,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
         EncodeError(*refusal, result.mutable_error());
       }
     }
-    engine_.ledger().Add(work);
+    engine_.Spend(account_.get(), work);
     has_pieces_ = response_.rows_size() < request_->rows_size();
     if (has_pieces_) return;
     if (opened_.empty()) return done_(std::move(response_));

@@ -8,7 +8,6 @@
 #include "kernels/law/version.h"
 #include "service/checks.h"
 #include "service/stream/step_message.h"
-#include "service/text/cost.h"
 #include "service/version.h"
 #include "service/wire/encode.h"
 #include "service/wire/region_payloads.h"
@@ -16,9 +15,6 @@
 
 namespace sortition::service {
 namespace {
-
-// A message of more bytes takes about a millisecond to read.
-constexpr uint64_t kLongMessage = 1 << 18;
 
 void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
   const int64_t nanoseconds = absl::ToInt64Nanoseconds(duration);
@@ -44,7 +40,7 @@ Session::Session(Engine* engine, std::string tenant, std::shared_ptr<SessionSink
       account_(engine->clients().Of(stream_->tenant)),
       sequences_(engine, stream_, account_.get()),
       masks_(engine->limits(), &engine->masks()),
-      shards_(engine, stream_),
+      shards_(engine, stream_, account_.get()),
       steps_(engine, stream_, account_.get(), &sequences_, &masks_, &shards_) {}
 
 void Session::OnFrame(Frame frame) {
@@ -79,9 +75,7 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
       break;
     case v1::StreamRequest::kOpen:
     case v1::StreamRequest::kFork:
-      if (frame.message_bytes <= kLongMessage) return TakeOpening(std::move(frame));
-      // Other streams come between the reading of the message and its work.
-      stream_->pause = absl::Nanoseconds(price::kReadByte * frame.message_bytes);
+      if (!stream_->PauseAfterReading(frame.message_bytes)) return TakeOpening(std::move(frame));
       long_opening_ = std::move(frame);
       return;
     case v1::StreamRequest::kStep:

@@ -316,7 +316,7 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     });
     of_message->rows.push_back(index);
   }
-  engine_.ledger().Add(bill.spent());
+  engine_.Spend(&account_, bill.spent());
   for (const StartedRows& of_message : started) {
     if (of_message.rows.empty()) continue;
     const std::shared_ptr<StepMessage>& message = of_message.first->message();

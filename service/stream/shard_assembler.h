@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
 #include "service/sequence/granted_row.h"
@@ -27,9 +28,9 @@ struct FirstShardRow {
 // The shards of one stream. AddFirst and AddOther are for the session's thread; the rest is thread-safe.
 class ShardAssembler {
  public:
-  // `engine` is not owned and outlives the assembler.
-  ShardAssembler(Engine* engine, std::shared_ptr<StreamContext> stream)
-      : engine_(*engine), stream_(std::move(stream)) {}
+  // `engine` and `account` are not owned and outlive the assembler.
+  ShardAssembler(Engine* engine, std::shared_ptr<StreamContext> stream, ClientAccount* account)
+      : engine_(*engine), stream_(std::move(stream)), account_(*account) {}
 
   // Adds a message of shard 0, whose rows that can run hold their sequences: `runs` by the row's index, null for
   // others. `now` are the other rows' answers. Sends at once the answers that the stream's own worker needs: kept
@@ -59,6 +60,7 @@ class ShardAssembler {
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
+  ClientAccount& account_;
   std::atomic<bool> shutting_down_ = false;
 };
 

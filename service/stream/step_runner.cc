@@ -97,38 +97,50 @@ uint64_t MostListBytes(const RowPlan& plan, const SequenceSpec& spec) {
 void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter thread) {
   const absl::Time now = engine_.clock().Now();
   auto found = FindRegionPayloads(frame.message.step(), memory);
+  const uint64_t message_bytes = frame.message_bytes;
   RegionPayloads region;
   if (auto* payloads = std::get_if<RegionPayloads>(&found)) region = std::move(*payloads);
   const auto message = std::make_shared<StepMessage>(&engine_, stream_, std::move(frame), std::move(region), now);
   stream_->window->Charge(message->rows(), message->bytes());
   if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
-  std::optional<SharedReadyWord> ready;
-  if (auto refusal = Judge(memory, message.get(), &ready)) return message->Refuse(*refusal);
-  if (auto refusal = stream_->Register(message)) return message->Refuse(*refusal);
-  const std::optional<ShardShape>& shard = message->shape().shard;
-  if (shard && shard->index != 0) return shards_.AddOther(message);
-  StepInPieces& step = pieces_.emplace(message, message->sent_bytes(), std::move(ready), thread);
-  if (!shard) {
-    step.whole = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
-                                                message->step().answer_early());
-    message->Attach(step.whole);
-  }
-  TakePiece();
+  StepInPieces& step = pieces_.emplace();
+  step.message = message;
+  step.memory = memory;
+  step.thread = thread;
+  if (!stream_->PauseAfterReading(message_bytes)) TakePiece();
 }
 
-StepRunner::StepInPieces::StepInPieces(std::shared_ptr<StepMessage> step, uint64_t bytes,
-                                       std::optional<SharedReadyWord> word, Submitter from)
-    : message(std::move(step)), ready(std::move(word)), thread(from), bill(bytes) {
+bool StepRunner::Begin(StepInPieces* step) {
+  const std::shared_ptr<StepMessage>& message = step->message;
+  auto refusal = Judge(step);
+  if (!refusal) refusal = stream_->Register(message);
+  if (refusal) {
+    message->Refuse(*refusal);
+    return false;
+  }
+  const std::optional<ShardShape>& shard = message->shape().shard;
+  if (shard && shard->index != 0) {
+    shards_.AddOther(message);
+    return false;
+  }
+  step->bill = Bill(message->sent_bytes());
   absl::flat_hash_set<absl::string_view> named;
   named.reserve(message->rows());
   for (const v1::StepRow& row : message->step().rows()) {
-    if (!named.insert(row.request_id()).second) twice.insert(row.request_id());
+    if (!named.insert(row.request_id()).second) step->twice.insert(row.request_id());
   }
+  if (!shard) {
+    step->whole = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
+                                                 message->step().answer_early());
+    message->Attach(step->whole);
+  }
+  return true;
 }
 
 void StepRunner::TakePiece() {
   if (stream_->closed()) return AbortPieces();
   StepInPieces& step = *pieces_;
+  if (!std::exchange(step.judged, true) && !Begin(&step)) return pieces_.reset();
   const uint64_t before = step.bill.spent();
   const uint64_t end = before + kPieceWork;
   bool done = BeginRows(&step, end);
@@ -137,16 +149,14 @@ void StepRunner::TakePiece() {
     done = RunCompactRows(&step, end);
   }
   const uint64_t work = step.bill.spent() - before;
-  if (done) {
-    engine_.ledger().Add(work);
-    return pieces_.reset();
-  }
-  stream_->pause = engine_.ledger().SpendPiece(work);
+  engine_.Spend(&account_, work);
+  if (done) return pieces_.reset();
+  stream_->pause = engine_.ledger().PauseAfter(work);
   step.thread = Submitter::kBusy;
 }
 
-std::optional<Refusal> StepRunner::Judge(const MemoryConnection* memory, StepMessage* message,
-                                         std::optional<SharedReadyWord>* ready) {
+std::optional<Refusal> StepRunner::Judge(StepInPieces* step) {
+  StepMessage* const message = step->message.get();
   uint64_t payload_bytes = 0;
   for (const Payload& payload : message->payloads()) payload_bytes += payload.size;
   if (auto refusal = account_.Charge(message->rows(), message->sent_bytes(), "step")) return refusal;
@@ -158,9 +168,9 @@ std::optional<Refusal> StepRunner::Judge(const MemoryConnection* memory, StepMes
   const std::shared_ptr<const TenantPolicy> policy = FindPolicy(engine_, stream_->tenant);
   if (auto refusal = CheckPriority(policy.get(), std::get<StepShape>(shape).priority)) return refusal;
   message->SetShape(std::get<StepShape>(std::move(shape)));
-  auto word = FindReadyWord(message->step().logits(), memory);
+  auto word = FindReadyWord(message->step().logits(), step->memory);
   if (auto* refusal = std::get_if<Refusal>(&word)) return std::move(*refusal);
-  *ready = std::get<std::optional<SharedReadyWord>>(std::move(word));
+  step->ready = std::get<std::optional<SharedReadyWord>>(std::move(word));
   return std::nullopt;
 }
 

@@ -44,28 +44,23 @@ class StepRunner {
   StepRunner& operator=(const StepRunner&) = delete;
 
   // Takes a step message. Each of its rows, or the message as a whole, is answered once through the stream, maybe
-  // before this returns. `memory` has the regions that the step may name; null if the stream has none. `thread`: the
-  // caller's.
+  // before this returns. `memory` has the regions that the step may name; null if the stream has none. It outlives the
+  // step's pieces. `thread`: the caller's.
   void OnStep(Frame frame, const MemoryConnection* memory, Submitter thread);
 
-  // True after OnStep while rows have not begun, or compact ones not run. The caller then calls only TakePiece until it
-  // is false.
+  // True after OnStep while the step is not judged, or rows have not begun, or compact ones not run. The caller then
+  // calls only TakePiece until it is false.
   bool has_pieces() const { return pieces_.has_value(); }
   void TakePiece();
 
  private:
-  // Checks what all rows share, and sets the message's shape. `*ready` is set if the logits are not there yet.
-  std::optional<Refusal> Judge(const MemoryConnection* memory, StepMessage* message,
-                               std::optional<SharedReadyWord>* ready);
-  // A step whose rows begin in turn, and whose compact rows then run in turn.
+  // A step that is judged, whose rows begin in turn, and whose compact rows then run in turn.
   struct StepInPieces {
-    // `bytes` that the worker has sent, in the message and in shared memory.
-    StepInPieces(std::shared_ptr<StepMessage> step, uint64_t bytes, std::optional<SharedReadyWord> word,
-                 Submitter from);
-
     std::shared_ptr<StepMessage> message;
-    std::optional<SharedReadyWord> ready;
-    Submitter thread;
+    const MemoryConnection* memory = nullptr;
+    Submitter thread = Submitter::kBusy;
+    bool judged = false;
+    std::optional<SharedReadyWord> ready;            // set if the logits are not there yet
     absl::flat_hash_set<absl::string_view> twice;    // sequences that several rows name; mostly empty
     std::shared_ptr<StepInFlight> whole;             // rows for a device; null if the rows come in shards
     std::vector<std::unique_ptr<SequenceRow>> runs;  // compact rows, or those in shards by the row's index
@@ -78,6 +73,10 @@ class StepRunner {
     size_t run = 0;  // compact rows
   };
 
+  // Checks what all rows share, and sets the message's shape.
+  std::optional<Refusal> Judge(StepInPieces* step);
+  // Judges the step. Returns false if it ends with that: it was refused, or its rows are those of another shard.
+  bool Begin(StepInPieces* step);
   // Returns false if the piece has ended before all of it is done.
   bool BeginRows(StepInPieces* step, uint64_t end);
   bool RunCompactRows(StepInPieces* step, uint64_t end);

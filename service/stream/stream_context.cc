@@ -3,6 +3,7 @@
 
 #include "kernels/check.h"
 #include "service/stream/step_message.h"
+#include "service/text/cost.h"
 
 namespace sortition::service {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 // some ten times its bytes.
 constexpr size_t kMostSpare = 2;
 constexpr uint64_t kMostSpareBytes = 16 << 10;
+// A message of more bytes takes about a millisecond to read.
+constexpr uint64_t kLongMessage = 1 << 18;
 
 }  // namespace
 
@@ -19,6 +22,12 @@ StreamContext::StreamContext(const Limits& limits, std::string tenant_name, std:
       owner(NextOwner(tenant)),
       window(std::make_shared<StreamWindow>(limits)),
       sink_(std::move(sink)) {}
+
+bool StreamContext::PauseAfterReading(uint64_t message_bytes) {
+  if (message_bytes <= kLongMessage) return false;
+  pause = absl::Nanoseconds(price::kReadByte * message_bytes);
+  return true;
+}
 
 bool StreamContext::IsUnanswered(uint64_t batch_id) const {
   absl::MutexLock lock(&mutex_);

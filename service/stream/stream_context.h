@@ -49,6 +49,9 @@ class StreamContext {
   std::string worker_session;  // set by the hello, before the first step; constant afterwards
   // Before the rest of a message, for the sake of other streams. For the session's thread.
   absl::Duration pause = absl::ZeroDuration();
+  // Sets the pause between the reading of a long message and its work. Returns false, and sets none, for another.
+  // `message_bytes`: of the message without payloads.
+  bool PauseAfterReading(uint64_t message_bytes);
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
   // Returns the owner of a checkpoint. The caller sets its identity, which is the spec's.

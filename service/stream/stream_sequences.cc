@@ -62,7 +62,7 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
 }
 
 void StreamSequences::AddOpenWork(const v1::OpenSequence& open) {
-  engine_.ledger().Add(price::kParameterByte * open.parameters().ByteSizeLong());
+  engine_.Spend(&account_, price::kParameterByte * open.parameters().ByteSizeLong());
 }
 
 std::optional<Refusal> StreamSequences::TakePiece() {
@@ -85,7 +85,7 @@ std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
   open.taken += count;
   piece.continues = open.continues || open.taken < open.tokens.size();
   const uint64_t work = price::kRewrittenToken * RewriteTimes(*request.spec) * count;
-  engine_.ledger().Add(work);
+  engine_.Spend(&account_, work);
   // The histories of one stream take less than half of a thread.
   if (piece.continues || count > Ledger::kShortHistory) stream_->pause = absl::Nanoseconds(work);
   auto added = partial_histories_.Add(owner(), &request, engine_.batcher().queued_rows() > 0);
@@ -265,7 +265,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
     if (fork.has_position()) position = fork.position();
     Bill bill;
     auto forked = parent.state->Fork(parent.owner, request.spec, position, &bill);
-    engine_.ledger().Add(bill.spent());
+    engine_.Spend(&account_, bill.spent());
     if (auto* refusal = std::get_if<Refusal>(&forked)) {
       refusal->field = absl::StrCat("fork.", refusal->field.empty() ? "parent_request_id" : refusal->field);
       return std::move(*refusal);
@@ -296,6 +296,7 @@ std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) 
   // The sequence of a row in shards is shard 0's.
   if (close.shard_index() == 0) {
     if (!close.has_epoch() && own == sequences_.end()) return MissingField("close.epoch");
+    if (own != sequences_.end()) engine_.Spend(&account_, price::kFreedChunk * (own->second.spec->bytes() / 64 + 1));
     auto closed = Close(id, epoch);
     if (auto* refusal = std::get_if<Refusal>(&closed)) return std::move(*refusal);
     was_known |= std::get<bool>(closed);

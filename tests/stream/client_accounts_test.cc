@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "service/text/cost.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/stream_worker.h"
@@ -197,6 +198,23 @@ TEST(ClientRateTest, OpensAndMasksCountAsBytes) {
   ExpectError(worker.Open(MakeOpen("b", 1, kVocabulary)).error(), Reason::kClientLimit, "open");
   engine.clock().Advance(absl::Seconds(10));
   worker.MustOpen(MakeOpen("b", 1, kVocabulary));
+}
+
+// The work of a message shows when it is done, so the next one is refused.
+TEST(ClientRateTest, WorkBeyondRateIsOwed) {
+  Limits limits;
+  limits.client_work_per_second = price::kRow;
+  TestEngine engine = TestEngine::OnCpu(limits);
+  StreamWorker worker(engine.get());
+  worker.MustOpen(MakeOpen("r0", 1, kVocabulary));
+  engine.clock().Advance(absl::Seconds(1));
+  EXPECT_EQ(worker.Run(Step(1, 1)).size(), 1u);
+  worker.Send(Step(2, 1));
+  const v1::Error refused = worker.StepError(2);
+  ExpectError(refused, Reason::kClientLimit, "step");
+  EXPECT_EQ(refused.limit(), "client_work_per_second 3000");
+  engine.clock().Advance(absl::Milliseconds(10));
+  EXPECT_EQ(worker.Run(Step(2, 1)).size(), 1u);
 }
 
 TEST(ClientRateTest, ForksCountAsBytes) {

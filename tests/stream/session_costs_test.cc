@@ -122,5 +122,35 @@ TEST_F(SessionCosts, CompactRowsRunInPieces) {
   for (const v1::RowResult& result : compact_.Results(1, kRows)) EXPECT_TRUE(result.has_score()) << result.row();
 }
 
+// Reading alone takes milliseconds, so other streams come before the work.
+TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
+  Session& session = compact_.session();
+  const auto begin = [&](const v1::StreamRequest& message) {
+    const uint64_t before = engine_->ledger().work();
+    const testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
+    Frame frame = std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes));
+    const uint64_t bytes = frame.message_bytes;
+    session.BeginFrame(std::move(frame));
+    EXPECT_EQ(session.back_off(), absl::Nanoseconds(bytes * price::kReadByte));
+    EXPECT_EQ(engine_->ledger().work(), before);
+    while (session.back_off() > absl::ZeroDuration()) session.Continue();
+    EXPECT_GT(engine_->ledger().work(), before);
+  };
+  v1::StreamRequest open;
+  *open.mutable_open() = MakeOpen("0", 1, kVocabulary);
+  for (uint32_t token = 0; token < kBanned; ++token) {
+    v1::LogitBias& bias = *open.mutable_open()->mutable_parameters()->add_logit_bias();
+    bias.set_token(token);
+    bias.set_bias(1);
+  }
+  begin(open);
+  StepBuilder step(1, kVocabulary);
+  v1::StepRow& row = step.AddRow("0", 1, 0, Logits());
+  for (uint32_t token = 0; token < kVocabulary; ++token) row.mutable_mask()->mutable_allowed_tokens()->add_tokens(token);
+  for (uint32_t token = 0; token < kBanned; ++token) row.mutable_mask()->add_banned_tokens(token);
+  begin(step.Build());
+  EXPECT_TRUE(compact_.Results(1, 1).at(0).has_draw());
+}
+
 }  // namespace
 }  // namespace sortition::service::session_costs_test

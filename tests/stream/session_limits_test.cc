@@ -220,6 +220,13 @@ const std::map<std::string, std::function<std::string()>>& Provocations() {
          return OfClient(With([](Limits* l) { l->client_bytes_per_second = 1; }),
                          [](auto* client) { return client->Charge(0, 1, "f"); });
        }},
+      {"client_work_per_second",
+       [] {
+         return OfClient(With([](Limits* l) { l->client_work_per_second = 1; }), [](auto* client) {
+           client->Spend(2);
+           return client->Charge(0, 0, "f");
+         });
+       }},
       {"max_sequences", [] { return OfTwoHistories(With([](Limits* l) { l->max_sequences = 1; }), 3); }},
       {"max_state_bytes", [] { return OfTwoHistories(With([](Limits* l) { l->max_state_bytes = 20000; }), 4000); }},
       {"replay_tokens_per_second",

@@ -92,13 +92,12 @@ TEST_F(LedgerTest, ExpiredWaitersAreForgotten) {
 // A stream pauses for as long as its piece took. While many do long work, they have half of a thread together.
 TEST_F(LedgerTest, PiecesTakeHalfOfAThread) {
   constexpr uint64_t kPiece = 5'000'000;  // nanoseconds
-  EXPECT_EQ(ledger_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
+  EXPECT_EQ(ledger_.PauseAfter(kPiece), absl::Nanoseconds(kPiece));
   absl::Duration pause;
-  for (int streams = 1; streams < 100; ++streams) pause = ledger_.SpendPiece(kPiece);
+  for (int streams = 1; streams < 100; ++streams) pause = ledger_.PauseAfter(kPiece);
   EXPECT_EQ(pause, absl::Nanoseconds(2 * 100 * kPiece) - absl::Milliseconds(50));
   clock_.Advance(absl::Seconds(2));
-  EXPECT_EQ(ledger_.SpendPiece(kPiece), absl::Nanoseconds(kPiece));
-  EXPECT_EQ(ledger_.work(), 101 * kPiece);
+  EXPECT_EQ(ledger_.PauseAfter(kPiece), absl::Nanoseconds(kPiece));
 }
 
 }  // namespace
