@@ -145,9 +145,9 @@ TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
   }
   begin(open);
   StepBuilder step(1, kVocabulary);
-  v1::StepRow& row = step.AddRow("0", 1, 0, Logits());
-  for (uint32_t token = 0; token < kVocabulary; ++token) row.mutable_mask()->mutable_allowed_tokens()->add_tokens(token);
-  for (uint32_t token = 0; token < kBanned; ++token) row.mutable_mask()->add_banned_tokens(token);
+  v1::RowMask& mask = *step.AddRow("0", 1, 0, Logits()).mutable_mask();
+  for (uint32_t token = 0; token < kVocabulary; ++token) mask.mutable_allowed_tokens()->add_tokens(token);
+  for (uint32_t token = 0; token < kBanned; ++token) mask.add_banned_tokens(token);
   begin(step.Build());
   EXPECT_TRUE(compact_.Results(1, 1).at(0).has_draw());
 }
