@@ -166,6 +166,7 @@ TokenTree TokenTree::Chain(std::vector<uint32_t> tokens) {
 
 uint64_t BytesAhead(const PositionViews& views, EditsUse use) {
   uint64_t edits = use == EditsUse::kChanged ? views[0].edits.size() : 0;
+  if (views[0].made_edits) edits += views[0].edits.size();
   absl::InlinedVector<const PositionEdits*, 2> lists = {&views[0].edits};
   for (size_t i = 1; i < views.size(); ++i) {
     const PositionEdits& own = views[i].edits;
@@ -189,7 +190,7 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   if (!take(search + known)) return views;
   StepChanges changes = state->ChangesNow();
   if (!take(rest(state->LendCost(changes.size()), known))) return views;
-  views.emplace_back(*state, PositionEdits(state->LendEdits(changes)));
+  views.emplace_back(*state, PositionEdits(state->LendEdits(changes))).made_edits = !changes.empty();
   if (use == EditsUse::kChanged && !take(price::kCopiedEdit * views[0].edits.size())) return {};
   if (tree.tokens.empty()) return views;
   views[0].edits.Share();

@@ -38,6 +38,7 @@ struct PositionView {
   std::optional<uint32_t> forced;                 // token that is emitted in any case; the edits do not matter then
   uint32_t phase = kNoPhase;                      // its options hold
   bool ends_result = false;  // the tree's token before the position ends a result (TextEnd::is_last)
+  bool made_edits = false;   // the list was made for the row, and is not the state's
 };
 
 using PositionViews = absl::InlinedVector<PositionView, 1>;

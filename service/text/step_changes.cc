@@ -64,6 +64,9 @@ StepChanges ChangesOfStep(const HistoryOptions& options, const TokenLog& log, ui
 void MergeChanges(const PenaltyScope& scope, const PhaseOptions& options, const PenaltyCounts& counts,
                   const StepChanges& changes, std::vector<LogitEdit>* edits) {
   edits->clear();
+  // Without copies of the list as it grows.
+  const size_t most = counts.edits().size() + changes.size();
+  if (edits->capacity() < most) edits->reserve(most + most / 8);
   auto base = counts.edits().begin();
   auto count = counts.counts().begin();
   for (const StepChange& change : changes) {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/law/dry_terms.h"
@@ -151,44 +151,60 @@ class Compiler {
   }
 
   std::optional<Refusal> Lists() {
-    absl::flat_hash_map<uint32_t, LogitEdit> edits;
+    std::vector<LogitEdit>& edits = spec_.listed_edits;
     const std::string biases = Field("logit_bias");
     const Bound listed = Bounds(limits_).max_listed_tokens();
     if (auto refusal = CheckCount(parameters_.logit_bias_size(), listed, biases)) return refusal;
-    edits.reserve(static_cast<size_t>(parameters_.logit_bias_size()));
+    edits.reserve(static_cast<size_t>(parameters_.logit_bias_size() + parameters_.banned_token_ids_size()));
     for (int i = 0; i < parameters_.logit_bias_size(); ++i) {
       const v1::LogitBias& entry = parameters_.logit_bias(i);
-      const FieldName token(biases, i, "token");
       if (entry.token() >= spec_.live_vocabulary) {
-        return Refusal{Reason::kOutOfRange, token.Text(), absl::StrCat("< ", spec_.live_vocabulary),
+        return Refusal{Reason::kOutOfRange, FieldName(biases, i, "token").Text(),
+                       absl::StrCat("< ", spec_.live_vocabulary),
                        absl::StrCat("token id ", entry.token(), " is not in the live vocabulary")};
       }
       if (!(std::abs(entry.bias()) < law::kLogitLimit)) {
         return Refusal{Reason::kOutOfRange, FieldName(biases, i, "bias").Text(),
                        absl::StrCat("|bias| < ", law::kLogitLimit), absl::StrCat(entry.bias(), " is out of range")};
       }
-      LogitEdit edit{.token = entry.token(), .bias = law::CanonicalBits(entry.bias())};
-      if (!edits.try_emplace(entry.token(), edit).second) {
-        return Refusal{Reason::kContradiction, token.Text(), "", "the token has a bias already"};
-      }
+      edits.push_back({.token = entry.token(), .bias = law::CanonicalBits(entry.bias())});
     }
-    absl::erase_if(edits, [](const auto& entry) { return entry.second.bias == 0; });
+    std::ranges::sort(edits, {}, &LogitEdit::token);
+    if (std::ranges::adjacent_find(edits, {}, &LogitEdit::token) != edits.end()) {
+      absl::flat_hash_set<uint32_t> before;
+      int twice = 0;
+      while (before.insert(parameters_.logit_bias(twice).token()).second) ++twice;
+      return Refusal{Reason::kContradiction, FieldName(biases, twice, "token").Text(), "",
+                     "the token has a bias already"};
+    }
+    std::erase_if(edits, [](const LogitEdit& edit) { return edit.bias == 0; });
 
     std::vector<uint32_t> banned;
     if (auto refusal = TokenSet(parameters_.banned_token_ids(), "banned_token_ids", &banned)) return refusal;
     for (const v1::TokenSequence& word : parameters_.bad_words()) {
       if (word.tokens_size() == 1) banned.push_back(word.tokens(0));
     }
-    for (uint32_t token : banned) {
-      LogitEdit& edit = edits[token];
-      edit.token = token;
-      edit.flags |= LogitEdit::kBanned;
-    }
-    for (const auto& [token, edit] : edits) spec_.listed_edits.push_back(edit);
-    std::ranges::sort(spec_.listed_edits, {}, &LogitEdit::token);
+    AddBans(banned, &edits);
 
     spec_.has_allowed_tokens = parameters_.allowed_token_ids_size() > 0;
     return TokenSet(parameters_.allowed_token_ids(), "allowed_token_ids", &spec_.allowed_tokens);
+  }
+
+  // Adds bans to edits that are sorted by distinct tokens, and keeps them so.
+  static void AddBans(const std::vector<uint32_t>& banned, std::vector<LogitEdit>* edits) {
+    for (const uint32_t token : banned) edits->push_back({.token = token, .flags = LogitEdit::kBanned});
+    std::ranges::sort(*edits, {}, &LogitEdit::token);
+    // A ban joins the bias of its token.
+    size_t kept = 0;
+    for (const LogitEdit& edit : *edits) {
+      if (kept == 0 || (*edits)[kept - 1].token != edit.token) {
+        (*edits)[kept++] = edit;
+      } else {
+        (*edits)[kept - 1].bias |= edit.bias;
+        (*edits)[kept - 1].flags |= edit.flags;
+      }
+    }
+    edits->resize(kept);
   }
 
   // Takes a list of distinct live tokens, and sorts it.

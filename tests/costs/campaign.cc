@@ -12,11 +12,12 @@
 namespace sortition::costs {
 namespace {
 
-constexpr int kTimes = 3;                   // that a finding is found
-constexpr uint64_t kRepairs = 24;           // refusals of a scenario that are looked at
-constexpr int64_t kPositionBytes = 1024;    // of a position that waits for a device, which the window bounds
-constexpr size_t kMostRows = 30;            // of the table of options
-constexpr double kMostGrowth = 2.8;         // of the time at a doubling: n log n grows by less than 2.4 above n = 32
+constexpr int kTimes = 3;                 // that a finding is found
+constexpr uint64_t kRepairs = 24;         // refusals of a scenario that are looked at
+constexpr int64_t kPositionBytes = 1024;  // of a position that waits for a device, which the window bounds
+constexpr double kBytesOfWork = 1.6;      // a nanosecond: an edit of 16 bytes costs at least 10 while a piece makes it
+constexpr size_t kMostRows = 30;          // of the table of options
+constexpr double kMostGrowth = 2.8;       // of the time at a doubling: n log n grows by less than 2.4 above n = 32
 constexpr uint64_t kLeastGrowing = 40'000;  // nanoseconds: shorter times are noise
 
 uint64_t UnaskedBytes(const Measurement& measured) {
@@ -30,7 +31,8 @@ int64_t AllowedBytes(const Measurement& measured, bool while_served) {
   const auto positions = static_cast<int64_t>(measured.positions);
   const int64_t charged = std::max<int64_t>(measured.charged_bytes, 0);
   const int64_t served = while_served ? parsed + measured.window_bytes + kPositionBytes * positions : 0;
-  return kMostOfCharge * (charged + answers + served) + kFreeMemory;
+  const auto worked_on = while_served ? static_cast<int64_t>(kBytesOfWork * double(measured.price)) : 0;
+  return kMostOfCharge * (charged + answers + served) + worked_on + kFreeMemory;
 }
 
 // Says how the measurement exceeds its bound; none if it does not.

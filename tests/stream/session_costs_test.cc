@@ -146,10 +146,11 @@ TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
   begin(open);
   StepBuilder step(1, kVocabulary);
   v1::RowMask& mask = *step.AddRow("0", 1, 0, Logits()).mutable_mask();
-  for (uint32_t token = 0; token < kVocabulary; ++token) mask.mutable_allowed_tokens()->add_tokens(token);
+  for (uint32_t i = 1; i <= kBanned; ++i) mask.mutable_allowed_tokens()->add_tokens(kVocabulary - i);
   for (uint32_t token = 0; token < kBanned; ++token) mask.add_banned_tokens(token);
   begin(step.Build());
-  EXPECT_TRUE(compact_.Results(1, 1).at(0).has_draw());
+  const v1::RowResult result = compact_.Results(1, 1).at(0);
+  EXPECT_TRUE(result.has_draw()) << result.ShortDebugString();
 }
 
 }  // namespace

@@ -95,6 +95,19 @@ TEST(LookAheadCost, FirstPositionsListIsPricedIfBansChangeIt) {
   EXPECT_TRUE(LookAhead(text.get(), {}, EditsUse::kChanged, &spent).empty());
 }
 
+TEST(LookAheadCost, ListThatIsMadeForTheRowIsHeld) {
+  const auto spec = PenalisingSpec();
+  spec->history.stop_tokens = {10, 20, 30};
+  spec->history.min_tokens = 1;
+  std::vector<uint32_t> tokens(20);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto text = Text::Build(spec, tokens, 20, 1000);
+  const PositionViews views = LookAhead(text.get(), {});
+  EXPECT_EQ(views[0].edits.size(), 22u) << "20 penalties, of which one is of a stop token, and two bans";
+  EXPECT_EQ(BytesAhead(views, EditsUse::kTogether), 22 * sizeof(kernels::LogitEdit));
+  text->EndLoan();
+}
+
 // A list with bans of the history is one more. Positions that are seen in turn share a copy of the first list, and
 // those that are seen together have one each.
 TEST(LookAheadCost, ListsArePricedWhereTheyAreCopied) {
