@@ -101,6 +101,8 @@ class Http2Guard {
   void AddAnswer(std::string_view peer);
   // Notes that the service has authorised a call of `peer`, whose message may be under way.
   void AddCaller(std::string_view peer);
+  // Ends the connection of `peer`: a call of it was cancelled, and its last write waits in the socket.
+  void EndUnread(std::string_view peer);
   // Lets gRPC read connections with refilled budgets. Called every few milliseconds.
   void Tick();
 
