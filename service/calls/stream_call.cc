@@ -86,7 +86,9 @@ void StreamCall::Run(Handler handler, bool ok) {
   if (over) surroundings_.host->OnOver(this, admitted);
 }
 
-bool StreamCall::IsOver() const { return !requesting_ && !reading_ && !backing_off_ && !done_pending_ && !IsWriting(); }
+bool StreamCall::IsOver() const {
+  return !requesting_ && !reading_ && !backing_off_ && !finishing_ && !done_pending_ && !(shell_ && shell_->writing());
+}
 
 void StreamCall::OnRequested(bool ok) {
   requesting_ = false;
@@ -244,15 +246,9 @@ void StreamCall::Tick(absl::Time now, std::optional<absl::Duration> drain_grace)
 }
 
 void StreamCall::CheckTime(absl::Time now) {
-  const absl::Duration stalled_write = surroundings_.engine->limits().stalled_write;
-  if (finishing_ && now - finishing_since_ > stalled_write) {
+  if (finishing_ && now - finishing_since_ > surroundings_.engine->limits().stalled_write) {
     finishing_since_ = absl::InfiniteFuture();
-    Cancel();
-  }
-  // gRPC ends no write that waits in a socket, which is full while the client reads nothing.
-  if (now - cancelled_since_ > stalled_write && IsWriting()) {
-    cancelled_since_ = absl::InfiniteFuture();
-    Http2Guard::Instance().EndUnread(peer_);
+    context_.TryCancel();
   }
   if (phase_ != Phase::kOpen) return;
   if (revoked_) {
@@ -284,11 +280,6 @@ void StreamCall::Finish(const grpc::Status& status) {
 void StreamCall::Abandon() {
   phase_ = Phase::kAbandoned;
   shell_->Close();
-  Cancel();
-}
-
-void StreamCall::Cancel() {
-  cancelled_since_ = surroundings_.engine->clock().Now();
   context_.TryCancel();
 }
 
