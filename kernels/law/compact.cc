@@ -346,6 +346,10 @@ StatedRow MergeShards(std::span<const StatedRow> shards) {
   const auto precedes = [](const TokenBits& one, const TokenBits& other) { return Precedes(one, other); };
   StatedRow row;
   row.is_whole = true;
+  size_t first = 0, others = 0;
+  for (const StatedRow& shard : shards) first += shard.first.size(), others += shard.others.size();
+  row.first.reserve(first);
+  row.others.reserve(others);
   std::optional<TokenBits> last;  // first in order of the last first tokens: no unlisted token is before it
   for (const StatedRow& shard : shards) {
     row.first.insert(row.first.end(), shard.first.begin(), shard.first.end());

@@ -21,7 +21,7 @@
 #include "service/net/credentials.h"
 #include "service/net/http2_guard.h"
 #include "service/stream/sample_run.h"
-#include "service/wire/wire_scan.h"
+#include "service/wire/sample_request.h"
 
 namespace sortition::server {
 
@@ -124,19 +124,13 @@ class SampleCalls::Call final : public QueueEvent {
     grpc::Slice whole;
     if (request_.Valid() && !request_.DumpToSingleSlice(&whole).ok()) return NoMessage();
     request_.Clear();
-    const absl::string_view bytes(reinterpret_cast<const char*>(whole.begin()), whole.size());
-    if (!service::HasAtMostParts(bytes, *v1::SampleRequest::descriptor(), service::kMaxMessageParts)) {
-      return Refusal{Reason::kTooMany, "message", service::Bounds::max_message_parts().Text(),
-                     "has more fields than a message may"};
-    }
-    auto message = std::make_shared<v1::SampleRequest>();
-    if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return NoMessage();
-    if (auto twice = service::FindSetTwice(bytes, *v1::SampleRequest::descriptor())) return std::move(twice->refusal);
-    message_ = std::move(message);
+    auto message = service::DecodeSample({reinterpret_cast<const char*>(whole.begin()), whole.size()});
+    if (auto* refusal = std::get_if<Refusal>(&message)) return std::move(*refusal);
+    message_ = std::get<std::shared_ptr<const v1::SampleRequest>>(std::move(message));
     return std::nullopt;
   }
 
-  static Refusal NoMessage() { return {Reason::kMalformedMessage, "", "", "not a sortition.v1.SampleRequest"}; }
+  static Refusal NoMessage() { return service::NoSampleRequest(); }
 
   absl::Duration TimeLeft() const {
     const auto deadline = context_.deadline();

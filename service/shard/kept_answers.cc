@@ -12,16 +12,6 @@ namespace {
 // Estimate of the structures' memory for one answer.
 constexpr uint64_t kOverheadBytes = 512;
 
-// Returns a hash of the step's fields, except its id, that all ranks send alike.
-uint64_t HashAsk(const v1::StepRow& row) {
-  const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
-  return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_draft(), row.has_verify_tree(),
-                      tokens(row.score().tokens()), tokens(row.verify_draft().draft_tokens()),
-                      row.verify_draft().mode(), tokens(row.verify_tree().draft_tokens()),
-                      tokens(row.verify_tree().parents()), row.verify_tree().mode(),
-                      row.verify_tree().draft_sampling());
-}
-
 uint64_t BytesOf(const KeptAnswer& answer) {
   uint64_t bytes = kOverheadBytes;
   for (const v1::RowResult& part : answer.answer.parts) bytes += part.SpaceUsedLong();
@@ -30,7 +20,14 @@ uint64_t BytesOf(const KeptAnswer& answer) {
 
 }  // namespace
 
-bool AskAlike(const v1::StepRow& row, const v1::StepRow& other) { return HashAsk(row) == HashAsk(other); }
+uint64_t HashAsk(const v1::StepRow& row) {
+  const auto tokens = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
+  return absl::HashOf(row.position(), row.draw_salt(), row.has_score(), row.has_verify_draft(), row.has_verify_tree(),
+                      tokens(row.score().tokens()), tokens(row.verify_draft().draft_tokens()),
+                      row.verify_draft().mode(), tokens(row.verify_tree().draft_tokens()),
+                      tokens(row.verify_tree().parents()), row.verify_tree().mode(),
+                      row.verify_tree().draft_sampling());
+}
 
 KeptAnswer::KeptAnswer(const v1::StepRow& asked, RowAnswer result, uint32_t rank_count)
     : step_id(asked.step_id()), ask(HashAsk(asked)), answer(std::move(result)), ranks(rank_count) {}

@@ -24,8 +24,8 @@
 
 namespace sortition::service {
 
-// Returns true if two shards of a row have the same task. Leaves out the fields that only shard 0 must set.
-bool AskAlike(const v1::StepRow& row, const v1::StepRow& other);
+// Returns a hash of the step's fields, except its id, that the ranks of all shards send alike.
+uint64_t HashAsk(const v1::StepRow& row);
 
 struct KeptAnswer {
   // `rank_count` 0 = unknown.

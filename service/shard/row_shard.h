@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "service/refusal.h"
 #include "service/wire/step_answers.h"
 #include "service/wire/step_request.h"
@@ -42,6 +43,7 @@ class ShardMessage {
 struct RowShard {
   std::shared_ptr<ShardMessage> message;
   uint32_t row = 0;  // of the message
+  uint64_t ask = 0;  // HashAsk
 
   const v1::StepRow& asked() const { return message->row(row); }
 };
@@ -58,6 +60,7 @@ class ShardAnswers {
   StepAnswers& Of(const RowShard& shard);
 
   std::vector<std::pair<std::shared_ptr<ShardMessage>, StepAnswers>> messages_;
+  absl::flat_hash_map<const ShardMessage*, size_t> places_;  // in messages_
 };
 
 }  // namespace sortition::service

@@ -39,7 +39,7 @@ const char* FindDifference(const RowShard& shard, const RowShard& other) {
   if (contradict(row.has_history_hash(), others.has_history_hash(), row.history_hash() == others.history_hash())) {
     return ".history_hash";
   }
-  if (!AskAlike(row, others)) return "";
+  if (shard.ask != other.ask) return "";
   if (row.has_verify_draft()) {
     const v1::VerifyDraft& drafts = row.verify_draft();
     const v1::VerifyDraft& theirs = others.verify_draft();
@@ -77,15 +77,15 @@ std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
   if (mine.shard->first_token < other.message->end_token() && theirs.shard->first_token < shard.message->end_token()) {
     return Contradicts("logits.shard.first_token", absl::StrCat("overlaps shard ", theirs.shard->index));
   }
-  const std::string not_alike = absl::StrCat("is not that of shard ", theirs.shard->index);
+  const auto not_alike = [&] { return absl::StrCat("is not that of shard ", theirs.shard->index); };
   const v1::Step& step = shard.message->step();
   const v1::Step& their_step = other.message->step();
   if (Contradict(shard, step.has_priority(), other, their_step.has_priority(),
                  step.priority() == their_step.priority())) {
-    return Contradicts("priority", not_alike);
+    return Contradicts("priority", not_alike());
   }
   if (const char* const field = FindDifference(shard, other)) {
-    return Contradicts(absl::StrCat("rows[", shard.row, "]", field), not_alike);
+    return Contradicts(absl::StrCat("rows[", shard.row, "]", field), not_alike());
   }
   return std::nullopt;
 }
@@ -136,10 +136,9 @@ std::optional<Refusal> CheckReplaces(const RowShard& shard, const RowShard& form
 }  // namespace
 
 StepAnswers& ShardAnswers::Of(const RowShard& shard) {
-  const auto is_its = [&](const auto& entry) { return entry.first == shard.message; };
-  auto it = std::ranges::find_if(messages_, is_its);
-  if (it == messages_.end()) it = messages_.emplace(messages_.end(), shard.message, StepAnswers());
-  return it->second;
+  const auto [place, is_new] = places_.try_emplace(shard.message.get(), messages_.size());
+  if (is_new) messages_.emplace_back(shard.message, StepAnswers());
+  return messages_[place->second].second;
 }
 
 void ShardAnswers::Refuse(const RowShard& shard, const Refusal& refusal) {
@@ -147,6 +146,7 @@ void ShardAnswers::Refuse(const RowShard& shard, const Refusal& refusal) {
 }
 
 void ShardAnswers::Send() {
+  places_.clear();
   for (auto& [message, answers] : std::exchange(messages_, {})) message->Answer(std::move(answers));
 }
 
@@ -161,7 +161,7 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
   {
     absl::MutexLock lock(&mutex_);
     for (const uint32_t row : rows) {
-      const RowShard shard{message, row};
+      const RowShard shard{message, row, HashAsk(message->row(row))};
       const SequenceKey key = MakeKey(worker, shard.asked().request_id());
       // Without an epoch a step id may be used again for another step.
       const KeptAnswer* const kept =

@@ -126,10 +126,21 @@ std::optional<Refusal> CheckTensorRows(const ShardTable::WholeRow& shards, uint3
 
 bool IsCompact(const RowShard& shard) { return !shard.asked().compact().empty(); }
 
+// Returns the price of reading a row's compact shards and of making one row of them.
+uint64_t MergeCost(const ShardTable::WholeRow& shards) {
+  uint64_t cost = price::kRow;
+  for (const RowShard& shard : shards) {
+    cost += price::kPosition * static_cast<uint64_t>(shard.asked().compact_size());
+    cost += price::kCompactToken * CompactTokensOf(shard.asked());
+  }
+  return cost;
+}
+
 // Gives the row the statement that its shards make together. A refusal names the shard.
 std::optional<Refusal> MergeCompact(const ShardTable::WholeRow& shards, const Limits& limits, SequenceRow* run) {
   const uint32_t positions = run->plan().positions();
   std::vector<std::vector<kernels::StatedRow>> of_position(positions);
+  for (auto& position : of_position) position.reserve(shards.size());
   for (const RowShard& shard : shards) {
     std::vector<kernels::StatedRow> rows;
     if (shard.message->shard().index == 0) {
@@ -147,15 +158,14 @@ std::optional<Refusal> MergeCompact(const ShardTable::WholeRow& shards, const Li
     for (uint32_t i = 0; i < positions; ++i) of_position[i].push_back(std::move(rows[i]));
   }
   std::vector<kernels::StatedRow> merged;
-  for (const auto& position : of_position) merged.push_back(law::MergeShards(position));
+  for (auto& position : of_position) merged.push_back(law::MergeShards(std::exchange(position, {})));
   run->SetCompact(std::move(merged));
   return std::nullopt;
 }
 
-// Shards of one row in both forms: every rank sends its shard whole.
-Refusal RequireWholeShards(const RowPlan& plan) {
-  Refusal refusal{Reason::kRowRequired, absl::StrCat("step.rows[", plan.row, "].compact"), "",
-                  "other shards of the row are whole"};
+// Returns the refusal after which every rank sends its shard of the row whole.
+Refusal RequireWholeShards(const RowPlan& plan, std::string why) {
+  Refusal refusal{Reason::kRowRequired, absl::StrCat("step.rows[", plan.row, "].compact"), "", std::move(why)};
   for (uint32_t i = 0; i < plan.positions(); ++i) refusal.required.push_back({i, {}});
   return refusal;
 }
@@ -295,7 +305,9 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     const auto compact = std::ranges::count_if(shards, IsCompact);
     if (compact != 0) {
       if (static_cast<size_t>(compact) < shards.size()) {
-        refuse(RequireWholeShards(row.run->plan()));
+        refuse(RequireWholeShards(row.run->plan(), "other shards of the row are whole"));
+      } else if (!bill.Take(MergeCost(shards))) {
+        refuse(RequireWholeShards(row.run->plan(), "rows before this one have taken the work of one piece"));
       } else if (const auto refusal = MergeCompact(shards, engine_.limits(), row.run.get())) {
         refuse(*refusal);
       } else {

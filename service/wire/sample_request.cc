@@ -13,8 +13,22 @@
 #include "service/wire/open_request.h"
 #include "service/wire/step_request.h"
 #include "service/wire/strictness.h"
+#include "service/wire/wire_scan.h"
 
 namespace sortition::service {
+
+std::variant<std::shared_ptr<const v1::SampleRequest>, Refusal> DecodeSample(absl::string_view bytes) {
+  if (!HasAtMostParts(bytes, *v1::SampleRequest::descriptor(), kMaxMessageParts)) {
+    return Refusal{Reason::kTooMany, "message", Bounds::max_message_parts().Text(),
+                   "has more fields than a message may"};
+  }
+  auto message = std::make_shared<v1::SampleRequest>();
+  if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return NoSampleRequest();
+  if (auto twice = FindSetTwice(bytes, *v1::SampleRequest::descriptor())) return std::move(twice->refusal);
+  return message;
+}
+
+Refusal NoSampleRequest() { return {Reason::kMalformedMessage, "", "", "not a sortition.v1.SampleRequest"}; }
 
 std::string SampleRowField(int index) { return absl::StrCat("rows[", index, "]"); }
 

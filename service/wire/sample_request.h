@@ -24,6 +24,12 @@ std::string SampleRowField(int index);
 // Returns the path of the field that is `step_field` in a stream's step with the same rows.
 std::string ToSampleField(absl::string_view step_field);
 
+// Returns the message of a call. Refuses bytes that are none, fields that are set twice and more than kMaxMessageParts
+// parts (wire_scan.h).
+std::variant<std::shared_ptr<const v1::SampleRequest>, Refusal> DecodeSample(absl::string_view bytes);
+// Returns the refusal of a call whose bytes are no message.
+Refusal NoSampleRequest();
+
 // Checks the parts that concern the whole call, except the logits.
 std::optional<Refusal> CheckSample(const v1::SampleRequest& request, const Limits& limits);
 

@@ -25,9 +25,11 @@ uint64_t UnaskedBytes(const Measurement& measured) {
   return measured.answer_bytes > asked ? measured.answer_bytes - asked : 0;
 }
 
+uint64_t SentBytes(const Measurement& measured) { return measured.request_bytes + measured.shard_bytes; }
+
 int64_t AllowedBytes(const Measurement& measured, bool while_served) {
   const auto answers = static_cast<int64_t>(measured.answer_bytes);
-  const auto parsed = static_cast<int64_t>(measured.message_bytes);
+  const auto parsed = static_cast<int64_t>(measured.message_bytes + measured.shard_bytes);
   const auto positions = static_cast<int64_t>(measured.positions);
   const int64_t charged = std::max<int64_t>(measured.charged_bytes, 0);
   const int64_t served = while_served ? parsed + measured.window_bytes + kPositionBytes * positions : 0;
@@ -60,9 +62,9 @@ std::optional<std::string> Judge(Excess excess, const Measurement& measured) {
                              measured.peak_bytes, measured.request_bytes, measured.message_bytes, measured.answer_bytes,
                              measured.charged_bytes);
     case Excess::kAnswer:
-      if (UnaskedBytes(measured) <= kMostOfRequest * measured.request_bytes) return std::nullopt;
-      return absl::StrFormat("request %d bytes, answers %d, asked for %d", measured.request_bytes,
-                             measured.answer_bytes, measured.asked_bytes);
+      if (UnaskedBytes(measured) <= kMostOfRequest * SentBytes(measured)) return std::nullopt;
+      return absl::StrFormat("sent %d bytes, answers %d, asked for %d", SentBytes(measured), measured.answer_bytes,
+                             measured.asked_bytes);
   }
   return std::nullopt;
 }
@@ -104,8 +106,8 @@ class Campaign {
     worst->longest_call = std::max(worst->longest_call, measured.longest_call);
     worst->device_time = std::max(worst->device_time, measured.device_time);
     worst->peak_bytes = std::max(worst->peak_bytes, measured.peak_bytes);
-    worst->of_request = std::max(
-        worst->of_request, double(UnaskedBytes(measured)) / double(std::max<uint64_t>(measured.request_bytes, 1)));
+    worst->of_request = std::max(worst->of_request,
+                                 double(UnaskedBytes(measured)) / double(std::max<uint64_t>(SentBytes(measured), 1)));
   }
 
   void RunOne(Scenario scenario) {

@@ -50,6 +50,7 @@ TEST(Costs, EveryFieldOfTheContractIsSent) {
   if (!IsMeasurable()) return;
   std::set<std::string> fields;
   AddReachable(*v1::StreamRequest::descriptor(), &fields);
+  AddReachable(*v1::SampleRequest::descriptor(), &fields);
   CampaignOptions options;
   options.scenarios = 4000;
   options.work = 8;

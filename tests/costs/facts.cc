@@ -19,7 +19,7 @@ uint64_t AskedBytes(const Scenario& scenario, const Messages& messages) {
   if (parameters.kept_set().tokens()) asked += 4 * uint64_t{messages.live_vocabulary()};
   if (scenario.Has("return_probabilities")) asked += 4 * uint64_t{messages.live_vocabulary()};
   if (scenario.Has("receipts")) asked += 512;
-  return asked * std::max<uint64_t>(messages.all_positions(), 1);
+  return asked * messages.shards() * std::max<uint64_t>(messages.all_positions(), 1);
 }
 
 uint64_t WorkOf(Plant plant, const Scenario& scenario, const Messages& messages) {

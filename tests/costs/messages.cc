@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/law/compact.h"
+#include "kernels/law/version.h"
 #include "service/limits.h"
 #include "tests/support/compact_step.h"
 #include "tests/support/messages.h"
@@ -20,7 +21,10 @@ namespace {
 constexpr uint64_t kMostTensorBytes = 12u << 20;
 constexpr uint64_t kMostKernelTokens = 1u << 23;  // of all rows
 constexpr uint32_t kMostSummed = 1u << 16;        // tokens of a row whose sums are stated
-constexpr uint32_t kMostFirst = 4096;             // of one that lists all of its tokens
+constexpr uint32_t kMostFirst = 4096;             // tokens that one compact row lists
+constexpr uint64_t kPairBytes = 8;                // of one of them
+constexpr uint64_t kMostShardRows = 1u << 14;     // of all shards of a step
+constexpr uint64_t kMostShardTokens = 1u << 21;   // that they list
 constexpr uint64_t kPairsOffset = 8;
 constexpr uint64_t kRegionOffset = 4096;  // of logits
 constexpr uint64_t kReadyOffset = 4;
@@ -30,10 +34,38 @@ void SetInline(std::string bytes, Request* request, v1::TensorSource* source) {
   request->add_payloads(std::move(bytes));
 }
 
+std::string LogitBytes(uint64_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto word = static_cast<uint32_t>(i * 2654435761u);
+    values[i] = static_cast<float>(word >> 16) / 6553.6f;
+  }
+  return testing::F32Bytes(values);
+}
+
 // Adds `count` tokens from 0 on, again and again below `live`.
 void AddTokens(uint64_t count, uint32_t live, google::protobuf::RepeatedField<uint32_t>* tokens) {
   tokens->Reserve(static_cast<int>(count));
   for (uint64_t i = 0; i < count; ++i) tokens->Add(static_cast<uint32_t>(i % live));
+}
+
+// Clears what only shard 0 may set.
+void ClearFirst(v1::StepRow* row) {
+  row->clear_mask();
+  row->clear_truncate_to();
+  row->clear_append_tokens();
+  row->clear_checkpoint();
+}
+template <typename Verify>
+void ClearFirst(Verify* verify) {
+  verify->clear_draft_row();
+  verify->clear_masks();
+}
+// Clears what other shards may leave out.
+template <typename Verify>
+void ClearRepeated(Verify* verify) {
+  verify->clear_sparse_probabilities();
+  verify->clear_return_probabilities();
 }
 
 }  // namespace
@@ -48,21 +80,42 @@ uint32_t Messages::Size(std::string_view name, uint64_t most) const {
 }
 
 void Messages::SetShape() {
-  const bool scores = scenario_.kind == Kind::kScore;
+  const bool scores = scenario_.task() == Kind::kScore;
   vocabulary_ = Size("vocabulary", (1 << 20) - 1);
   drafts_ = Size("drafts", std::min<uint64_t>(service::kMaxDraftTokens, vocabulary_));
   positions_ = scores ? Size("scored", service::kMaxScoreTokens) : scenario_.verifies() ? drafts_ + 1 : 1;
-  rows_ = scenario_.is_step() ? Size("rows", service::Limits().max_step_positions / positions_) : 1;
+  rows_ = has_rows() ? Size("rows", service::Limits().max_step_positions / positions_) : 1;
   if (!scenario_.is_compact()) {
+    const uint64_t tensor_rows = scenario_.kind == Kind::kSample ? rows_ : positions_;
     const uint64_t tensors = Has("draft_row") ? 2 : 1;
     vocabulary_ =
-        static_cast<uint32_t>(std::min({uint64_t{vocabulary_}, kMostTensorBytes / sizeof(float) / positions_ / tensors,
+        static_cast<uint32_t>(std::min({uint64_t{vocabulary_}, kMostTensorBytes / sizeof(float) / tensor_rows / tensors,
                                         std::max<uint64_t>(kMostKernelTokens / rows_ / positions_, 64)}));
   }
-  if (scenario_.kind == Kind::kShard || scenario_.kind == Kind::kCancel) vocabulary_ = std::max(vocabulary_, 2u);
+  if (scenario_.is_sharded()) SetShards();
   live_ = Has("live_vocabulary_size") ? vocabulary_ - vocabulary_ / 3 : vocabulary_;
   drafts_ = std::min(drafts_, live_);
   if (scenario_.verifies()) positions_ = drafts_ + 1;
+}
+
+void Messages::SetShards() {
+  vocabulary_ = std::max(vocabulary_, 2u);
+  uint64_t listed = 4;  // by a position in every shard
+  if (scenario_.task() == Kind::kScore && Has("requested")) listed += Size("requested", 1000);
+  if (scenario_.verifies() && Has("sparse_probabilities") && Has("shard.repeats")) listed += scenario_.Size("sparse");
+  const uint64_t most =
+      std::min({uint64_t{vocabulary_}, kMostShardRows / rows_, kMostShardTokens / (listed * rows_ * positions_)});
+  shards_ = std::max(Size("shards", most), 2u);
+}
+
+uint32_t Messages::MostListed() const {
+  const uint64_t of_step = service::Limits().max_compact_bytes / kPairBytes;
+  return static_cast<uint32_t>(std::min<uint64_t>(kMostFirst, of_step / (uint64_t{rows_} * positions_)));
+}
+
+Messages::Part Messages::PartOf(uint32_t shard) const {
+  const auto begin = [&](uint64_t index) { return static_cast<uint32_t>(vocabulary_ * index / shards_); };
+  return {begin(shard), begin(shard + 1)};
 }
 
 Request Messages::Hello() const {
@@ -121,25 +174,17 @@ void Messages::NoteDrawn(const v1::StepResults& results) {
   ++step_id_;
 }
 
-Request Messages::Step(uint64_t batch_id, bool is_plain) {
+Request Messages::Step(uint64_t batch_id, bool is_plain) { return MakeStep(batch_id, is_plain, {0, vocabulary_}); }
+
+Request Messages::MakeStep(uint64_t batch_id, bool is_plain, Part part) {
   Request request;
   v1::Step& step = *request.mutable_step();
   step.set_batch_id(batch_id);
-  v1::LogitsTensor& logits = *step.mutable_logits();
-  logits.set_dtype(v1::DTYPE_F32);
-  logits.set_vocabulary_size(vocabulary_);
   v1::StepRow row;
   row.set_step_id(step_id_);
   row.set_position(position_);
   if (scenario_.is_stateful()) row.set_history_hash(hash_);
-  // All rows share their tensor rows.
-  if (scenario_.is_compact() && !is_plain) {
-    const v1::CompactRow compact = AddPairs(&request);
-    for (uint32_t i = 0; i < positions_; ++i) *row.add_compact() = compact;
-  } else {
-    AddLogits(is_plain ? 1 : positions_, is_plain, &request);
-    row.set_tensor_row(0);
-  }
+  AddPart(part, is_plain, &request, &row);
   if (!is_plain) FillRow(&row, &request);
   for (uint32_t i = 0; i < rows_; ++i) {
     v1::StepRow& own = *step.add_rows();
@@ -158,25 +203,36 @@ Request Messages::Step(uint64_t batch_id, bool is_plain) {
   return request;
 }
 
-void Messages::AddLogits(uint32_t positions, bool is_plain, Request* request) {
+void Messages::AddPart(Part part, bool is_plain, Request* request, v1::StepRow* row) {
   v1::LogitsTensor& logits = *request->mutable_step()->mutable_logits();
-  const uint32_t stride = vocabulary_ + (Has("row_stride_bytes") ? 8 : 0);
+  logits.set_dtype(v1::DTYPE_F32);
+  logits.set_vocabulary_size(part.end - part.begin);
+  // All rows share their tensor rows.
+  if (scenario_.is_compact() && !is_plain) {
+    const v1::CompactRow compact = AddPairs(part, request);
+    for (uint32_t i = 0; i < positions_; ++i) *row->add_compact() = compact;
+  } else {
+    AddLogits(part, is_plain ? 1 : positions_, is_plain, request);
+    row->set_tensor_row(0);
+  }
+}
+
+void Messages::AddLogits(Part part, uint32_t positions, bool is_plain, Request* request) {
+  v1::LogitsTensor& logits = *request->mutable_step()->mutable_logits();
+  const uint32_t stride = part.end - part.begin + (Has("row_stride_bytes") ? 8 : 0);
   if (Has("row_stride_bytes")) logits.set_row_stride_bytes(stride * 4);
   // Absent, the tensor has what all rows take.
   logits.set_tensor_rows(positions);
-  std::vector<float> values(uint64_t{stride} * positions);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto word = static_cast<uint32_t>(i * 2654435761u);
-    values[i] = static_cast<float>(word >> 16) / 6553.6f;
-  }
-  std::string bytes = testing::F32Bytes(values);
+  std::string bytes = LogitBytes(uint64_t{stride} * positions);
   if (!Has("region") || connection_ == nullptr || is_plain) {
     return SetInline(std::move(bytes), request, logits.mutable_source());
   }
-  if (!region_) region_.emplace(connection_.get(), kRegionOffset + bytes.size());
+  // Shards share their bytes.
+  const uint64_t most_bytes = (uint64_t{vocabulary_} + 8) * positions * sizeof(float);
+  if (!region_) region_.emplace(connection_.get(), kRegionOffset + most_bytes);
   region_->Write(kRegionOffset, bytes);
   testing::SetRegion(region_->id, kRegionOffset, bytes.size(), logits.mutable_source());
-  if (!Has("ready")) return;
+  if (!Has("ready") || scenario_.is_sharded()) return;
   const uint32_t value = 1;
   region_->Write(kReadyOffset, {reinterpret_cast<const char*>(&value), sizeof(value)});
   logits.mutable_ready()->set_region_id(region_->id);
@@ -184,20 +240,24 @@ void Messages::AddLogits(uint32_t positions, bool is_plain, Request* request) {
   logits.mutable_ready()->set_value(value);
 }
 
-v1::CompactRow Messages::AddPairs(Request* request) const {
+v1::CompactRow Messages::AddPairs(Part part, Request* request) const {
   // Lower ids have higher logits.
   const auto logit_of = [&](uint32_t token) {
     return 10.0f - 20.0f * static_cast<float>(token) / static_cast<float>(live_);
   };
-  const bool is_whole = Has("compact.is_whole") && live_ <= kMostFirst;
-  const uint32_t first = is_whole ? live_ : Size("compact.first", live_);
-  const uint32_t others = std::min(live_ - first, Size("compact.others", 4096));
+  const uint32_t live = std::max(std::min(part.end, live_), part.begin) - part.begin;
+  const uint32_t most = MostListed();
+  const bool is_whole = live == 0 || (Has("compact.is_whole") && live <= most);
+  const uint32_t first = is_whole ? live : Size("compact.first", std::min(live, most));
+  const uint32_t others = first >= most ? 0 : std::min(live - first, Size("compact.others", most - first));
   kernels::StatedRow row;
-  for (uint32_t token = 0; token < first + others; ++token) {
-    (token < first ? row.first : row.others).push_back({token, std::bit_cast<uint32_t>(logit_of(token))});
+  for (uint32_t i = 0; i < first + others; ++i) {
+    const uint32_t token = part.begin + i;
+    (i < first ? row.first : row.others).push_back({token, std::bit_cast<uint32_t>(logit_of(token))});
   }
   row.is_whole = is_whole;
-  if ((Has("compact.unit_sum") || Has("compact.sum")) && live_ <= kMostSummed) {
+  // A shard states no sums.
+  if ((Has("compact.unit_sum") || Has("compact.sum")) && live_ <= kMostSummed && !scenario_.is_sharded()) {
     std::vector<float> values(live_);
     for (uint32_t token = 0; token < live_; ++token) values[token] = logit_of(token);
     const kernels::RowParameters parameters = testing::PlainRowParameters(parameters_);
@@ -257,9 +317,9 @@ void Messages::FillRow(v1::StepRow* row, Request* request) const {
     tensor.set_rows(1);
     SetInline(MaskBytes(), request, tensor.mutable_source());
   }
-  if (scenario_.kind == Kind::kScore) return FillScore(row->mutable_score());
-  if (scenario_.kind == Kind::kVerifyDraft) return FillVerify(mask, row->mutable_verify_draft(), request);
-  if (scenario_.kind != Kind::kVerifyTree) return static_cast<void>(row->mutable_draw());
+  if (scenario_.task() == Kind::kScore) return FillScore(row->mutable_score());
+  if (scenario_.task() == Kind::kVerifyDraft) return FillVerify(mask, row->mutable_verify_draft(), request);
+  if (scenario_.task() != Kind::kVerifyTree) return static_cast<void>(row->mutable_draw());
   v1::VerifyTree& tree = *row->mutable_verify_tree();
   FillVerify(mask, &tree, request);
   for (uint32_t i = 0; i < drafts_; ++i) tree.add_parents(ParentOf(i));
@@ -296,7 +356,7 @@ void Messages::FillVerify(const v1::RowMask& mask, Verify* verify, Request* requ
   v1::VerifyMode mode = is_greedy                              ? v1::VERIFY_MODE_GREEDY
                         : has_probabilities() || word % 2 == 0 ? v1::VERIFY_MODE_REJECTION
                                                                : v1::VERIFY_MODE_COUPLED;
-  if (scenario_.kind == Kind::kVerifyDraft && has_probabilities() && word % 4 == 0) mode = v1::VERIFY_MODE_BLOCK;
+  if (scenario_.task() == Kind::kVerifyDraft && has_probabilities() && word % 4 == 0) mode = v1::VERIFY_MODE_BLOCK;
   verify->set_mode(mode);
   if (Has("return_probabilities")) verify->set_return_probabilities(true);
   AddTokens(drafts_, live_, verify->mutable_draft_tokens());
@@ -330,34 +390,66 @@ int32_t Messages::ParentOf(uint32_t draft) const {
 }
 
 uint32_t Messages::CountDistributions() const {
-  if (scenario_.kind == Kind::kVerifyDraft) return drafts_;
+  if (scenario_.task() == Kind::kVerifyDraft) return drafts_;
   std::set<int32_t> parents;
   for (uint32_t i = 0; i < drafts_; ++i) parents.insert(ParentOf(i));
   return static_cast<uint32_t>(parents.size());
 }
 
-Request Messages::Shard(uint64_t batch_id, uint32_t index) const {
+Request Messages::Shard(uint64_t batch_id) {
+  Request request = MakeStep(batch_id, false, PartOf(0));
+  SetShard(0, request.mutable_step()->mutable_logits());
+  return request;
+}
+
+Request Messages::OtherShard(uint64_t batch_id, uint32_t index, const Request& first) {
   Request request;
   v1::Step& step = *request.mutable_step();
+  step = first.step();
   step.set_batch_id(batch_id);
-  v1::LogitsTensor& logits = *step.mutable_logits();
-  logits.set_dtype(v1::DTYPE_F32);
-  const uint32_t half = vocabulary_ / 2;
-  const uint32_t width = index == 0 ? half : vocabulary_ - half;
-  logits.set_vocabulary_size(width);
-  v1::VocabularyShard& shard = *logits.mutable_shard();
+  step.clear_logits();
+  step.clear_masks();
+  step.clear_draft_probabilities();
+  if (!Has("shard.repeats")) step.clear_priority();
+  v1::StepRow part;
+  AddPart(PartOf(index), false, &request, &part);
+  SetShard(index, step.mutable_logits());
+  for (v1::StepRow& row : *step.mutable_rows()) {
+    *row.mutable_compact() = part.compact();
+    ClearFirst(&row);
+    if (row.has_verify_draft()) ClearFirst(row.mutable_verify_draft());
+    if (row.has_verify_tree()) ClearFirst(row.mutable_verify_tree());
+    if (Has("shard.repeats")) continue;
+    row.clear_history_hash();
+    if (row.has_verify_draft()) ClearRepeated(row.mutable_verify_draft());
+    if (row.has_verify_tree()) ClearRepeated(row.mutable_verify_tree());
+  }
+  return request;
+}
+
+void Messages::SetShard(uint32_t index, v1::LogitsTensor* logits) const {
+  v1::VocabularyShard& shard = *logits->mutable_shard();
   shard.set_index(index);
-  shard.set_count(2);
-  shard.set_first_token(index == 0 ? 0 : half);
+  shard.set_count(shards_);
+  shard.set_first_token(PartOf(index).begin);
   shard.set_total_vocabulary_size(vocabulary_);
   if (Has("shard.epoch")) shard.set_epoch(1);
-  SetInline(std::string(uint64_t{width} * sizeof(float), '\0'), &request, logits.mutable_source());
-  v1::StepRow& row = *step.add_rows();
-  row.set_request_id("s0");
-  row.set_step_id(1);
-  row.set_position(position_);
-  if (index == 0 && scenario_.is_stateful()) row.set_history_hash(hash_);
-  if (Has("draw_salt")) row.set_draw_salt(7);
+}
+
+v1::SampleRequest Messages::Sample() const {
+  v1::SampleRequest request;
+  request.set_dtype(v1::DTYPE_F32);
+  request.set_vocabulary_size(vocabulary_);
+  if (Has("live_vocabulary_size")) request.set_live_vocabulary_size(live_);
+  if (Word("law") % 2 == 0) request.set_law_version(law::kLawVersion);
+  request.set_logits(LogitBytes(uint64_t{vocabulary_} * rows_));
+  v1::SampleRow row;
+  *row.mutable_parameters() = parameters_;
+  if (Word("seed") % 2 == 0) row.set_seed(Word("seed"));
+  row.set_position(static_cast<uint32_t>(Word("position") % 1000));
+  if (Has("choice_index")) row.set_choice_index(static_cast<uint32_t>(Word("choice") % 65536));
+  if (Has("draw_salt")) row.set_draw_salt(static_cast<uint32_t>(Word("salt") % 65536));
+  for (uint32_t i = 0; i < rows_; ++i) *request.add_rows() = row;
   return request;
 }
 

@@ -26,15 +26,19 @@ class Messages {
   // Sequences, "s0" and so on. Steps have one row for each.
   uint32_t rows() const { return rows_; }
   uint32_t positions() const { return positions_; }  // of a row
-  uint64_t all_positions() const { return scenario_.is_step() ? uint64_t{rows_} * positions_ : 0; }
+  uint64_t all_positions() const { return has_rows() ? uint64_t{rows_} * positions_ : 0; }
+  uint32_t shards() const { return shards_; }  // of a step; 1 if it is whole
 
   Request Hello() const;
   Request Open(const std::string& id, uint64_t epoch, bool has_history = true) const;
   Request Fork(const std::string& id) const;
   // `is_plain`: only a draw for each sequence.
   Request Step(uint64_t batch_id, bool is_plain = false);
-  // One of the two shards of a step.
-  Request Shard(uint64_t batch_id, uint32_t index) const;
+  // Shard 0 of a step.
+  Request Shard(uint64_t batch_id);
+  // Shard `index` of the step of which `first` is shard 0.
+  Request OtherShard(uint64_t batch_id, uint32_t index, const Request& first);
+  v1::SampleRequest Sample() const;
   Request Close() const;
   Request Upload() const;
   Request Attach(std::shared_ptr<service::MemoryConnection> connection);
@@ -46,16 +50,31 @@ class Messages {
   void NoteDrawn(const v1::StepResults& results);
 
  private:
+  // Tokens of a row, or of a shard of it.
+  struct Part {
+    uint32_t begin = 0;
+    uint32_t end = 0;
+  };
+
+  bool has_rows() const { return scenario_.is_step() || scenario_.kind == Kind::kSample; }
   bool Has(std::string_view option) const { return scenario_.Has(option); }
   uint32_t Size(std::string_view name, uint64_t most) const;
   uint64_t Word(std::string_view key) const { return WordOf(scenario_.seed, key); }
   bool has_probabilities() const { return Has("draft_row") || Has("sparse_probabilities"); }
 
   void SetShape();
+  void SetShards();
+  // Tokens that one compact row may list.
+  uint32_t MostListed() const;
+  Part PartOf(uint32_t shard) const;
+  Request MakeStep(uint64_t batch_id, bool is_plain, Part part);
+  void SetShard(uint32_t index, v1::LogitsTensor* logits) const;
   v1::OpenSequence Opening(const std::string& id, uint64_t epoch, bool has_history) const;
-  void AddLogits(uint32_t positions, bool is_plain, Request* request);
+  // Adds the logits of a part, and lets the row refer to them.
+  void AddPart(Part part, bool is_plain, Request* request, v1::StepRow* row);
+  void AddLogits(Part part, uint32_t positions, bool is_plain, Request* request);
   // Adds the tokens and logits of all compact rows. Returns the row that refers to them.
-  v1::CompactRow AddPairs(Request* request) const;
+  v1::CompactRow AddPairs(Part part, Request* request) const;
   v1::RowMask Mask() const;
   std::string MaskBytes() const { return std::string(uint64_t{(vocabulary_ + 31) / 32} * 4, '\xff'); }
   // Sets a row's task and the options of a step.
@@ -74,6 +93,7 @@ class Messages {
   uint32_t drafts_ = 1;
   uint32_t positions_ = 1;
   uint32_t rows_ = 1;
+  uint32_t shards_ = 1;
   uint32_t position_ = 0;
   uint64_t hash_ = 0;
   uint64_t step_id_ = 1;

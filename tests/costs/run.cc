@@ -1,4 +1,4 @@
-// Sends a scenario's messages to a session, and measures the last one.
+// Sends a scenario's messages to a session, or its one message to a call of Sample, and measures the last one.
 #include "tests/costs/run.h"
 
 #include <time.h>
@@ -17,8 +17,11 @@
 #include "kernels/check.h"
 #include "service/engine.h"
 #include "service/receipt/receipt_book.h"
+#include "service/stream/sample_run.h"
 #include "service/stream/session.h"
+#include "service/wire/encode.h"
 #include "service/wire/frame.h"
+#include "service/wire/sample_request.h"
 #include "tests/costs/heap.h"
 #include "tests/costs/messages.h"
 #include "tests/costs/script.h"
@@ -65,6 +68,10 @@ class AnswerSink : public service::SessionSink {
     const auto has_more = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.messages.size() > before; };
     mutex_.AwaitWithTimeout(absl::Condition(&has_more), absl::Milliseconds(1));
   }
+  bool has_answers() {
+    absl::MutexLock lock(&mutex_);
+    return !answers_.messages.empty();
+  }
   Answers Take() {
     absl::MutexLock lock(&mutex_);
     return std::exchange(answers_, {});
@@ -108,7 +115,11 @@ class World : public Script {
   }
 
   Measurement Play() {
-    if (const auto message = Prepare(scenario_, engine_->get(), &*messages_)) Measure(*message);
+    if (scenario_.kind == Kind::kSample) {
+      MeasureCall(messages_->Sample());
+    } else if (const auto message = Prepare(scenario_, engine_->get(), &*messages_)) {
+      MeasureMessage(*message);
+    }
     session_.reset();
     sink_->Take();
     answers_ = {};
@@ -124,14 +135,16 @@ class World : public Script {
     auto decoded = service::DecodeFrame(delivery.segments, delivery.bytes);
     SORTITION_CHECK(std::holds_alternative<service::Frame>(decoded));
     session_->OnFrame(std::move(std::get<service::Frame>(decoded)));
+    if (holds) measured_.shard_bytes += delivery.bytes->size();
     if (!holds) AwaitIdle();
     TakeAnswers();
     return Note(message);
   }
 
   void AwaitIdle() {
-    const absl::Time end = absl::Now() + absl::Seconds(60);
-    while (!session_->Idle() && absl::Now() < end) sink_->AwaitAnswers();
+    // Shards wait on if the last one was refused.
+    const absl::Time end = absl::Now() + absl::Seconds(scenario_.is_sharded() ? 1 : 60);
+    while (!(call_ ? sink_->has_answers() : session_->Idle()) && absl::Now() < end) sink_->AwaitAnswers();
   }
 
   // A device's thread may hold a step for a moment after its answers.
@@ -148,10 +161,10 @@ class World : public Script {
     return taken;
   }
 
-  bool Note(const Request& message) {
+  bool Note(const google::protobuf::Message& message) {
     for (const v1::StreamResponse& answer : answers_) {
       for (const v1::Error* const error : ErrorsOf(answer)) {
-        if (message.has_cancel() && error->reason() == v1::STEP_CANCELLED) continue;
+        if (scenario_.kind == Kind::kCancel && error->reason() == v1::STEP_CANCELLED) continue;
         measured_.error = *error;
         return false;
       }
@@ -165,13 +178,56 @@ class World : public Script {
     return static_cast<int64_t>(engine.sequences().state_bytes() + engine.masks().bytes());
   }
 
-  void Measure(const Request& message) {
+  void MeasureMessage(const Request& message) {
+    uint64_t payload_bytes = 0;
+    for (const std::string& payload : message.payloads()) payload_bytes += payload.size();
+    const auto begin = [&](testing::Delivery delivery) {
+      auto decoded = service::DecodeFrame(delivery.segments, std::move(delivery.bytes));
+      session_->BeginFrame(std::move(std::get<service::Frame>(decoded)));
+    };
+    const auto go_on = [&] {
+      if (session_->back_off() == absl::ZeroDuration()) return false;
+      session_->Continue();
+      return true;
+    };
+    Measure(message, payload_bytes, begin, go_on);
+  }
+
+  // The answer of a call becomes that to a step with the same rows.
+  void MeasureCall(const v1::SampleRequest& message) {
+    const auto answer = [sink = sink_](service::SampleRun::Answer given) {
+      v1::StreamResponse response;
+      if (const auto* refusal = std::get_if<service::Refusal>(&given)) {
+        service::EncodeError(*refusal, response.mutable_results()->mutable_error());
+      } else {
+        response.mutable_results()->mutable_rows()->Swap(std::get<v1::SampleResponse>(given).mutable_rows());
+      }
+      sink->Send(response, service::Credit());
+    };
+    const auto begin = [&](testing::Delivery delivery) {
+      const std::string whole(*delivery.bytes);  // the network's pieces are joined
+      auto decoded = service::DecodeSample(whole);
+      if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) return answer(*refusal);
+      auto request = std::get<std::shared_ptr<const v1::SampleRequest>>(std::move(decoded));
+      call_.emplace(engine_->get(), "default", std::move(request), whole.size());
+      call_->Start(absl::InfiniteDuration(), answer);
+    };
+    const auto go_on = [&] {
+      if (!call_ || !call_->has_pieces()) return false;
+      call_->Continue();
+      return true;
+    };
+    Measure(message, message.logits().size(), begin, go_on);
+  }
+
+  // Both are called on the stream's thread. `begin` takes a testing::Delivery. `go_on` returns false, and does nothing,
+  // once all is done.
+  template <typename Begin, typename GoOn>
+  void Measure(const google::protobuf::Message& message, uint64_t payload_bytes, Begin begin, GoOn go_on) {
     service::Engine& engine = *engine_->get();
     measured_.positions = messages_->all_positions();
     measured_.asked_bytes = AskedBytes(scenario_, *messages_);
     measured_.message_bytes = message.SpaceUsedLong();
-    uint64_t payload_bytes = 0;
-    for (const std::string& payload : message.payloads()) payload_bytes += payload.size();
     const int64_t charged = ChargedBytes();
     const uint64_t work = engine.ledger().work();
     const int64_t held = HeapHeld();
@@ -183,12 +239,10 @@ class World : public Script {
       const uint64_t process_start = ClockOf(CLOCK_PROCESS_CPUTIME_ID);
       const uint64_t start = ThreadTime();
       BeBusy();
-      auto decoded = service::DecodeFrame(delivery.segments, std::move(delivery.bytes));
-      session_->BeginFrame(std::move(std::get<service::Frame>(decoded)));
+      begin(std::move(delivery));
       uint64_t called = ThreadTime();
       measured_.longest_call = called - start;
-      while (session_->back_off() > absl::ZeroDuration()) {
-        session_->Continue();
+      while (go_on()) {
         const uint64_t now = ThreadTime();
         measured_.longest_call = std::max(measured_.longest_call, now - called);
         called = now;
@@ -199,6 +253,7 @@ class World : public Script {
       const uint64_t process_time = ClockOf(CLOCK_PROCESS_CPUTIME_ID) - process_start;
       measured_.device_time = process_time - std::min(process_time, ThreadTime() - start);
       measured_.peak_bytes = HeapPeak() - before;
+      call_.reset();
     }
     measured_.charged_bytes = std::max(measured_.charged_bytes, ChargedBytes() - charged);
     // A step that waits is charged to the stream's window.
@@ -234,6 +289,7 @@ class World : public Script {
   std::optional<Messages> messages_;
   const std::shared_ptr<AnswerSink> sink_ = std::make_shared<AnswerSink>();
   std::unique_ptr<service::Session> session_;
+  std::optional<service::SampleRun> call_;
   Measurement measured_;
 };
 

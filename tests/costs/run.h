@@ -13,7 +13,7 @@ namespace sortition::costs {
 
 struct Measurement {
   uint64_t time = 0;          // nanoseconds of the stream's thread
-  uint64_t longest_call = 0;  // likewise, of BeginFrame with the decoding before it, or of one Continue
+  uint64_t longest_call = 0;  // likewise, of the message's beginning with the decoding before it, or of one Continue
   uint64_t device_time = 0;   // of all other threads
   uint64_t price = 0;         // nanoseconds
   int64_t peak_bytes = 0;     // while the message was served
@@ -23,6 +23,7 @@ struct Measurement {
   int64_t charged_bytes = 0;  // by the service's accounts
   int64_t window_bytes = 0;   // charged to the stream's window while the message was served, beyond its own bytes
   uint64_t request_bytes = 0;
+  uint64_t shard_bytes = 0;    // of the shards before it, which its answers answer too
   uint64_t message_bytes = 0;  // the request's as a parsed message, which the limit max_message_parts bounds
   uint64_t answer_bytes = 0;
   uint64_t positions = 0;    // of all of its rows

@@ -57,7 +57,8 @@ constexpr std::string_view kStepOptions[] = {"mask.mask_row",
                                              "model",
                                              "client",
                                              "close.epoch",
-                                             "shard.epoch"};
+                                             "shard.epoch",
+                                             "shard.repeats"};
 
 // Samplers in an order that every chain takes.
 constexpr std::string_view kSamplers[] = {
@@ -246,6 +247,12 @@ bool HasOptions(Kind kind) {
          kind != Kind::kAttachMemory && kind != Kind::kBringAnswer;
 }
 
+Kind Scenario::task() const {
+  static constexpr Kind kTasks[] = {Kind::kDraw, Kind::kScore, Kind::kVerifyDraft, Kind::kVerifyTree};
+  if (kind == Kind::kRetry) return Kind::kDraw;
+  return is_sharded() ? kTasks[WordOf(seed, "task") % std::size(kTasks)] : kind;
+}
+
 uint64_t Scenario::Size(std::string_view name) const {
   const auto size = sizes.find(std::string(name));
   return size == sizes.end() ? 1 : std::max<uint64_t>(size->second, 1);
@@ -314,6 +321,7 @@ Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::s
   for (const char* const name : {"compact.first", "compact.others"}) {
     sizes[name] = draws.Size(std::min<uint64_t>(work, 4096));
   }
+  sizes["shards"] = draws.Size(service::kMaxShards);
   uint64_t listed = 64;
   for (const auto& [name, size] : sizes) {
     if (scenario.Has(name)) listed += size;

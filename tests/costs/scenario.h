@@ -25,19 +25,21 @@ enum class Kind : uint8_t {
   kScore,
   kVerifyDraft,
   kVerifyTree,
-  kRetry,  // a step that was answered
-  kShard,  // the last one of a step
+  kRetry,         // a step that was answered
+  kShard,         // the last one of a step
+  kCompactShard,  // likewise, of compact rows
   kCancel,
   kClose,
   kUploadMask,
   kReleaseMask,
   kAttachMemory,
   kBringAnswer,
+  kSample,  // a unary call
 };
 inline constexpr std::string_view kKindNames[] = {
-    "hello", "open",         "last_piece",   "reopen",        "fork",        "draw",
-    "score", "verify_draft", "verify_tree",  "retry",         "shard",       "cancel",
-    "close", "upload_mask",  "release_mask", "attach_memory", "bring_answer"};
+    "hello",        "open",         "last_piece",    "reopen",       "fork",          "draw",   "score",
+    "verify_draft", "verify_tree",  "retry",         "shard",        "compact_shard", "cancel", "close",
+    "upload_mask",  "release_mask", "attach_memory", "bring_answer", "sample"};
 
 struct Scenario {
   Kind kind = Kind::kHello;
@@ -49,10 +51,13 @@ struct Scenario {
 
   std::string_view kind_name() const { return kKindNames[static_cast<size_t>(kind)]; }
   bool Has(std::string_view option) const { return options.contains(std::string(option)); }
-  bool verifies() const { return kind == Kind::kVerifyDraft || kind == Kind::kVerifyTree; }
-  bool is_step() const { return verifies() || kind == Kind::kDraw || kind == Kind::kScore || kind == Kind::kRetry; }
+  bool is_sharded() const { return kind == Kind::kShard || kind == Kind::kCompactShard || kind == Kind::kCancel; }
+  // Returns the kind of a whole step with the task of this one's rows; the kind itself if it is no step.
+  Kind task() const;
+  bool verifies() const { return task() == Kind::kVerifyDraft || task() == Kind::kVerifyTree; }
+  bool is_step() const { return verifies() || task() == Kind::kDraw || task() == Kind::kScore; }
   bool is_stateful() const { return Has("history"); }
-  bool is_compact() const { return is_step() && Has("compact"); }
+  bool is_compact() const { return is_step() && (is_sharded() ? kind == Kind::kCompactShard : Has("compact")); }
   bool penalises() const {
     return is_stateful() && (Has("repetition_penalty") || Has("frequency_penalty") || Has("presence_penalty"));
   }

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "service/memory/region_table.h"
 #include "tests/support/messages.h"
 
@@ -20,6 +21,7 @@ Request Attach(service::Engine* engine, Messages* messages) {
 }  // namespace
 
 std::optional<Request> Script::Prepare(const Scenario& scenario, service::Engine* engine, Messages* messages) {
+  SORTITION_CHECK(scenario.kind != Kind::kSample);
   const Request hello = messages->Hello();
   if (scenario.kind == Kind::kHello) return hello;
   if (!Send(hello, false)) return std::nullopt;
@@ -51,10 +53,6 @@ std::optional<Request> Script::Prepare(const Scenario& scenario, service::Engine
       return messages->Fork("child");
     case Kind::kClose:
       return messages->Close();
-    case Kind::kShard:
-    case Kind::kCancel:
-      if (!Send(messages->Shard(1, 0), true)) return std::nullopt;
-      return scenario.kind == Kind::kShard ? messages->Shard(2, 1) : testing::MakeCancel(1);
     default:
       break;
   }
@@ -64,8 +62,23 @@ std::optional<Request> Script::Prepare(const Scenario& scenario, service::Engine
     if (!Send(messages->Step(1, true), false)) return std::nullopt;
     for (const v1::StreamResponse& answer : answers_) messages->NoteDrawn(answer.results());
   }
+  if (scenario.is_sharded()) return PrepareLastShard(scenario, messages);
   if (scenario.kind == Kind::kRetry && !Send(messages->Step(10), false)) return std::nullopt;
   return messages->Step(11);
+}
+
+std::optional<Request> Script::PrepareLastShard(const Scenario& scenario, Messages* messages) {
+  constexpr uint64_t kFirst = 10;  // the batch of shard 0
+  const Request first = messages->Shard(kFirst);
+  const auto send = [&](uint32_t index) {
+    return Send(index == 0 ? first : messages->OtherShard(kFirst + index, index, first), true);
+  };
+  if (scenario.kind == Kind::kCancel) return send(0) ? std::make_optional(testing::MakeCancel(kFirst)) : std::nullopt;
+  const uint32_t last = WordOf(scenario.seed, "last shard") % 2 == 0 ? 0 : messages->shards() - 1;
+  for (uint32_t index = 0; index < messages->shards(); ++index) {
+    if (index != last && !send(index)) return std::nullopt;
+  }
+  return last == 0 ? first : messages->OtherShard(kFirst + last, last, first);
 }
 
 bool Script::OpenAll(const Scenario& scenario, Messages* messages) {

@@ -17,6 +17,7 @@ class Script {
 
  protected:
   // Sends what comes before the scenario's last message, and returns that. None if Send says that the scenario is over.
+  // The scenario has a stream: it is no unary call.
   std::optional<Request> Prepare(const Scenario& scenario, service::Engine* engine, Messages* messages);
 
   // Sends a message and takes its answers to answers_. Returns false if the scenario is over. `holds`: the message
@@ -28,6 +29,8 @@ class Script {
  private:
   // Opens one sequence for each row.
   bool OpenAll(const Scenario& scenario, Messages* messages);
+  // Sends the shards but one; a cancel follows the first.
+  std::optional<Request> PrepareLastShard(const Scenario& scenario, Messages* messages);
   std::optional<Request> PrepareLastPiece(const Messages& messages);
 };
 

@@ -471,6 +471,8 @@ void Run(Bytes bytes) {
     const uint64_t index = uint64_t{input.Byte()} << 8 | input.Byte();
     const uint64_t work = std::min(uint64_t{16} << input.Below(9), kMostWork);
     Scenario scenario = costs::DrawScenario(seed, index, work);
+    // A unary call has no stream.
+    if (scenario.kind == costs::Kind::kSample) scenario.kind = costs::Kind::kDraw;
     uint64_t& vocabulary = scenario.sizes["vocabulary"];
     vocabulary = std::min(vocabulary, kMostWork);
     // Honest messages first, and without what is refused.

@@ -24,6 +24,7 @@ class HealthTest : public ::testing::TestWithParam<Listener> {
     Config config = TestConfig();
     config.health_listen = "127.0.0.1:0";
     config.limits.connection_watchers = 3;
+    config.limits.max_watchers = 5;
     return config;
   }
 
@@ -104,6 +105,23 @@ TEST_P(HealthTest, WatchersOfAConnectionAreBounded) {
   const auto watch = other->Watch(&context_, Of(""));
   EXPECT_TRUE(watch->Read(&response)) << "another connection has its own";
   context_.TryCancel();
+}
+
+TEST_P(HealthTest, WatchersOfAllConnectionsAreBounded) {
+  constexpr int kMost = 5;
+  HealthCheckResponse response;
+  std::vector<std::unique_ptr<Health::Stub>> stubs;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<HealthCheckResponse>>> watches;
+  for (int i = 0; i <= kMost; ++i) {
+    if (i % 3 == 0) stubs.push_back(Health::NewStub(Connect()));
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    contexts.back()->set_deadline(CallDeadline());
+    watches.push_back(stubs.back()->Watch(contexts.back().get(), Of("")));
+    EXPECT_EQ(watches.back()->Read(&response), i < kMost) << i;
+  }
+  const grpc::Status status = watches.back()->Finish();
+  EXPECT_EQ(DecodeStatusDetails(status.error_details()).metadata.at("limit"), "max_watchers 5");
 }
 
 TEST_P(HealthTest, WatchOfUnknownServiceWaits) {

@@ -139,7 +139,6 @@ TEST_F(SessionCompactShards, ShortListsAreRequiredWhole) {
   ExpectWhole(2);
 }
 
-// A rank's shard has no compact form, or travelled whole: all ranks send theirs whole.
 // Every rank gets the tokens, however few bytes it has sent.
 TEST_F(SessionCompactShards, ShortestMessageBoundsNamedTokens) {
   OpenFiltered();
@@ -161,6 +160,42 @@ TEST_F(SessionCompactShards, ShortestMessageBoundsNamedTokens) {
   EXPECT_GE(engine_->ledger().work() - before, named * price::kNamedToken);
 }
 
+// The shard that completes them is read by a thread that serves other streams.
+TEST_F(SessionCompactShards, MergesBeyondAPieceAreSentWhole) {
+  constexpr int kRows = 8;
+  constexpr int kPositions = 96;
+  // Each row is decided within a piece, and all together are.
+  static_assert(kRows * kPositions * kLive * price::kCompactToken < kMaxPieceWork);
+  OpenFiltered();
+  for (int row = 0; row < kRows; ++row) workers_[0]->MustOpen(MakeOpen(absl::StrCat(row), 1, kShardedVocabulary));
+  const uint64_t before = engine_->ledger().work();
+  for (uint32_t index = 0; index < kShards; ++index) {
+    v1::StreamRequest step = CompactStep(1, index, kShardedVocabulary);
+    const v1::CompactRow compact = step.step().rows(0).compact(0);
+    step.mutable_step()->clear_rows();
+    for (int i = 0; i < kRows; ++i) {
+      v1::StepRow& row = *step.mutable_step()->add_rows();
+      row.set_request_id(absl::StrCat(i));
+      row.set_step_id(1);
+      for (int position = 0; position < kPositions; ++position) {
+        row.mutable_score()->add_tokens(7);
+        *row.add_compact() = compact;
+      }
+    }
+    workers_[index]->Send(step);
+  }
+  EXPECT_LE(engine_->ledger().work() - before, 2 * kMaxPieceWork) << "shard 0's rows, and the merged ones";
+  for (uint32_t index = 0; index < kShards; ++index) {
+    const auto results = workers_[index]->Results(1, kRows);
+    ASSERT_EQ(results.size(), static_cast<size_t>(kRows));
+    EXPECT_TRUE(results.front().has_score());
+    ExpectError(results.back(), Reason::kRowRequired, absl::StrCat("step.rows[", kRows - 1, "].compact"));
+    ASSERT_EQ(results.back().error().required_size(), kPositions);
+    EXPECT_EQ(results.back().error().required(0).cause(), v1::RequiredLogits::CAUSE_ROW);
+  }
+}
+
+// A rank's shard has no compact form, or travelled whole: all ranks send theirs whole.
 TEST_F(SessionCompactShards, BothFormsAreRequiredWhole) {
   OpenFiltered();
   workers_[0]->Send(ShardStep(1, 0));
