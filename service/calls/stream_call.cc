@@ -86,9 +86,7 @@ void StreamCall::Run(Handler handler, bool ok) {
   if (over) surroundings_.host->OnOver(this, admitted);
 }
 
-bool StreamCall::IsOver() const {
-  return !requesting_ && !reading_ && !backing_off_ && !finishing_ && !done_pending_ && !(shell_ && shell_->writing());
-}
+bool StreamCall::IsOver() const { return !requesting_ && !reading_ && !backing_off_ && !done_pending_ && !IsWriting(); }
 
 void StreamCall::OnRequested(bool ok) {
   requesting_ = false;
@@ -246,9 +244,15 @@ void StreamCall::Tick(absl::Time now, std::optional<absl::Duration> drain_grace)
 }
 
 void StreamCall::CheckTime(absl::Time now) {
-  if (finishing_ && now - finishing_since_ > surroundings_.engine->limits().stalled_write) {
+  const absl::Duration stalled_write = surroundings_.engine->limits().stalled_write;
+  if (finishing_ && now - finishing_since_ > stalled_write) {
     finishing_since_ = absl::InfiniteFuture();
-    context_.TryCancel();
+    Cancel();
+  }
+  // gRPC ends no write that waits in a socket, which is full while the client reads nothing.
+  if (now - cancelled_since_ > stalled_write && IsWriting()) {
+    cancelled_since_ = absl::InfiniteFuture();
+    Http2Guard::Instance().EndUnread(peer_);
   }
   if (phase_ != Phase::kOpen) return;
   if (revoked_) {
@@ -280,6 +284,11 @@ void StreamCall::Finish(const grpc::Status& status) {
 void StreamCall::Abandon() {
   phase_ = Phase::kAbandoned;
   shell_->Close();
+  Cancel();
+}
+
+void StreamCall::Cancel() {
+  cancelled_since_ = surroundings_.engine->clock().Now();
   context_.TryCancel();
 }
 

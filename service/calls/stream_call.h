@@ -183,6 +183,7 @@ class StreamCall {
   void BackOff() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Cancel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Abandon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const service::Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -191,6 +192,7 @@ class StreamCall {
   std::variant<std::string, service::Refusal> Authorize();
   // Returns the refusal if a newer list does not admit the caller under its identity.
   std::optional<service::Refusal> FindRevoked();
+  bool IsWriting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return finishing_ || (shell_ && shell_->writing()); }
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   service::Observer& observer() const { return surroundings_.engine->observer(); }
 
@@ -216,6 +218,7 @@ class StreamCall {
   bool backing_off_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time finishing_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Time cancelled_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool done_pending_ ABSL_GUARDED_BY(mutex_) = false;
 
   grpc::Alarm back_off_ ABSL_GUARDED_BY(mutex_);

@@ -48,6 +48,8 @@ std::string_view FrameExcessName(FrameExcess excess) {
       return "hidden_frames";
     case FrameExcess::kUnfinished:
       return "unfinished";
+    case FrameExcess::kUnread:
+      return "unread";
   }
   SORTITION_CHECK(false);
 }

@@ -32,8 +32,9 @@ enum class FrameExcess : uint8_t {
   kUnacknowledged,  // calls before the server's settings were acknowledged
   kHiddenFrames,    // TLS whose plaintext the guard cannot see
   kUnfinished,      // messages that are not complete, of callers that no call has authorised
+  kUnread,          // answers that it leaves in the socket after their call was cancelled
 };
-inline constexpr size_t kFrameExcesses = 11;
+inline constexpr size_t kFrameExcesses = 12;
 std::string_view FrameExcessName(FrameExcess excess);
 
 // A budget that refills with time. Not thread-safe.

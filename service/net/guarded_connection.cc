@@ -226,6 +226,11 @@ void Http2Guard::Connection::End(FrameExcess excess) {
   events_->Add(excess, peer_);
 }
 
+void Http2Guard::Connection::EndUnread() {
+  absl::MutexLock lock(&mutex_);
+  if (ended_ == FrameExcess::kNone) End(FrameExcess::kUnread);
+}
+
 void Http2Guard::Connection::Rearm() {
   if (closed_ || epoll_ < 0) return;
   epoll_event event = event_;

@@ -24,6 +24,7 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   void SetPoll(const Calls& calls, int epoll, const epoll_event& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddAnswer(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddCaller() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndUnread() ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets nothing be read until then.
   void Hold(absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets gRPC read again if the budgets have refilled; false if not yet.

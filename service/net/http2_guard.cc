@@ -106,6 +106,10 @@ void Http2Guard::AddCaller(std::string_view peer) {
   if (const Shared connection = FindPeer(peer)) connection->AddCaller();
 }
 
+void Http2Guard::EndUnread(std::string_view peer) {
+  if (const Shared connection = FindPeer(peer)) connection->EndUnread();
+}
+
 double Http2Guard::NewCallsLeft(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   return new_calls_.Left(now);

@@ -3,7 +3,8 @@
 // gRPC reads its connections by recvmsg, and the plaintext of TLS by SSL_read. guarded_calls.cc defines both for the
 // process, beside close, epoll_ctl and getpeername, and passes them on. The guard reads the frame headers in the bytes
 // that they return (frame_meter.h), and copies no byte. It does five things:
-// - It ends a connection that sends what no honest client sends.
+// - It ends a connection that sends what no honest client sends, or whose client leaves a cancelled call's answers in
+//   the socket.
 // - It paces calls and frames: gRPC is told that nothing has come until the connection's budget has refilled.
 // - It bounds the bytes of messages that are not complete until a call of the connection is authorised.
 // - It holds newcomers from an address one of whose connections has just closed and was useless: it was ended, or none
@@ -101,6 +102,8 @@ class Http2Guard {
   void AddAnswer(std::string_view peer);
   // Notes that the service has authorised a call of `peer`, whose message may be under way.
   void AddCaller(std::string_view peer);
+  // Ends the connection of `peer`: a call of it was cancelled, and its last write waits in the socket.
+  void EndUnread(std::string_view peer);
   // Lets gRPC read connections with refilled budgets. Called every few milliseconds.
   void Tick();
 

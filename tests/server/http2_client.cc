@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "kernels/check.h"
 #include "tests/server/raw_http2.h"
 #include "tests/server/server_process.h"
 
@@ -52,6 +53,24 @@ void Http2Client::Send(std::string_view bytes) {
 void Http2Client::Call(uint32_t stream, std::string_view path, std::string_view more) {
   Send(Http2Frame(FrameType::kHeaders, kEndHeaders, stream, CallHeaders(path).append(more)));
   windows_[stream] = initial_window_;
+}
+
+void Http2Client::OpenWindows() {
+  constexpr std::string_view kMostInitialWindow("\0\4\x7f\xff\xff\xff", 6);
+  constexpr std::string_view kMostIncrement("\x7f\xff\0\0", 4);
+  Send(Http2Frame(FrameType::kSettings, 0, 0, kMostInitialWindow));
+  Send(Http2Frame(FrameType::kWindowUpdate, 0, 0, kMostIncrement));
+}
+
+void Http2Client::SendMessage(uint32_t stream, std::string_view message) {
+  std::string bytes(1, '\0');
+  for (const uint32_t shift : {24u, 16u, 8u, 0u}) bytes.push_back(static_cast<char>(message.size() >> shift & 0xff));
+  bytes += message;
+  for (std::string_view left = bytes; !left.empty();) {
+    const size_t sent = SendData(stream, left);
+    SORTITION_CHECK(sent > 0);
+    left.remove_prefix(sent);
+  }
 }
 
 void Http2Client::HalfClose(uint32_t stream) { Send(Http2Frame(FrameType::kData, kEndStream, stream, "")); }

@@ -19,11 +19,15 @@ class Http2Client {
   Http2Client& operator=(const Http2Client&) = delete;
 
   bool connected() const { return fd_ >= 0; }
+  // Lets the server send what the sockets take, without flow control.
+  void OpenWindows();
   // Begins a call to `path` on stream `stream`, odd and rising. `more` are headers besides every call's.
   void Call(uint32_t stream, std::string_view path, std::string_view more = "");
   // Sends the part of `bytes` on `stream` that the server's windows admit. Returns its size; 0 also if the stream has
   // ended.
   size_t SendData(uint32_t stream, std::string_view bytes);
+  // Sends a message of gRPC whole, without waiting for windows: the server's first ones must admit it.
+  void SendMessage(uint32_t stream, std::string_view message);
   // Ends the client's side of the stream.
   void HalfClose(uint32_t stream);
   // Reads the server's bytes, waiting at most `milliseconds` for the first one. False if none came.
