@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/costs/campaign.h"
+#include "tests/costs/run.h"
 
 ABSL_FLAG(uint32_t, seconds, 120, "how long to run scenarios");
 ABSL_FLAG(uint64_t, seed, 1, "of the scenarios");
@@ -19,10 +21,27 @@ ABSL_FLAG(uint64_t, work, 1 << 21, "the most tokens of a scenario's history, and
 ABSL_FLAG(std::string, plant, "none",
           absl::StrCat("a cause to model: ", absl::StrJoin(sortition::costs::kPlantNames, ", ")));
 ABSL_FLAG(std::vector<std::string>, with, {}, "options that each scenario has, such as phases.end,mask.banned_tokens");
+ABSL_FLAG(std::string, scenario, "", "run only this one, as a finding prints it, and print what it costs");
 ABSL_FLAG(std::string, json, "", "File for the results; empty = none");
 
 namespace sortition::costs {
 namespace {
+
+int RunOne(const std::string& text, Plant plant) {
+  const std::optional<Scenario> scenario = Scenario::Parse(text);
+  if (!scenario) {
+    std::fprintf(stderr, "\"%s\" is no scenario\n", text.c_str());
+    return 2;
+  }
+  for (int i = 0; i < 3; ++i) {
+    const Measurement measured = Run(*scenario, plant);
+    std::printf("%s %.3f ms, longest call %.3f ms, price %.3f ms, holds up to %ld bytes, keeps %ld\n",
+                measured.is_measured ? "measured:" : "refused:", double(measured.time) / 1e6,
+                double(measured.longest_call) / 1e6, double(measured.price) / 1e6, measured.peak_bytes,
+                measured.kept_bytes);
+  }
+  return 0;
+}
 
 int Main() {
   const std::string name = absl::GetFlag(FLAGS_plant);
@@ -30,6 +49,9 @@ int Main() {
   if (plant == std::end(kPlantNames)) {
     std::fprintf(stderr, "no plant \"%s\"; there are: %s\n", name.c_str(), absl::StrJoin(kPlantNames, ", ").c_str());
     return 2;
+  }
+  if (const std::string text = absl::GetFlag(FLAGS_scenario); !text.empty()) {
+    return RunOne(text, static_cast<Plant>(plant - std::begin(kPlantNames)));
   }
   CampaignOptions options;
   options.seed = absl::GetFlag(FLAGS_seed);

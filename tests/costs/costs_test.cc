@@ -61,6 +61,16 @@ TEST(Costs, EveryFieldOfTheContractIsSent) {
   }
 }
 
+TEST(Costs, PrintedScenarioIsRunAgain) {
+  for (uint64_t index = 0; index < 200; ++index) {
+    const Scenario scenario = DrawScenario(1, index, 1 << 16);
+    EXPECT_EQ(Scenario::Parse(scenario.Text()), scenario) << scenario.Text();
+  }
+  for (const char* text : {"", "no_kind seed=1", "open seed", "open seed=x", "open rows"}) {
+    EXPECT_EQ(Scenario::Parse(text), std::nullopt) << text;
+  }
+}
+
 TEST(Costs, WaitMemoryAnswersAreBounded) {
   if (!IsMeasurable()) return;
   CampaignOptions options;

@@ -265,6 +265,30 @@ std::string Scenario::Text() const {
   return text;
 }
 
+std::optional<Scenario> Scenario::Parse(std::string_view text) {
+  const std::vector<std::string> words = absl::StrSplit(std::string(text), ' ', absl::SkipEmpty());
+  if (words.empty()) return std::nullopt;
+  const auto* const kind = std::ranges::find(kKindNames, words[0]);
+  if (kind == std::end(kKindNames)) return std::nullopt;
+  Scenario scenario;
+  scenario.kind = static_cast<Kind>(kind - std::begin(kKindNames));
+  for (size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const size_t equals = word.find('=');
+    uint64_t number = 0;
+    if (word[0] == '+') {
+      scenario.options.insert(word.substr(1));
+    } else if (equals == std::string::npos || !absl::SimpleAtoi(word.substr(equals + 1), &number)) {
+      return std::nullopt;
+    } else if (word.starts_with("seed=")) {
+      scenario.seed = number;
+    } else {
+      scenario.sizes[word.substr(0, equals)] = number;
+    }
+  }
+  return scenario;
+}
+
 const std::vector<std::string>& ParameterPaths() {
   static const auto* const paths = [] {
     auto* const all = new std::vector<std::string>();

@@ -64,6 +64,8 @@ struct Scenario {
   // At least 1.
   uint64_t Size(std::string_view name) const;
   std::string Text() const;
+  // Returns the scenario of a Text; none if it is of no scenario.
+  static std::optional<Scenario> Parse(std::string_view text);
   bool operator==(const Scenario&) const = default;
 };
 
