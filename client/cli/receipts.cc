@@ -1,4 +1,4 @@
-// sortitionctl receipts: receipts as JSON, the Merkle root of files, and the proof of one receipt in them.
+// sortitionctl receipts: receipts as JSON, the Merkle root of files, and the inclusion of one receipt in them.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -94,10 +94,10 @@ Outcome Prove(absl::Span<const std::string> paths) {
   for (const service::ReceiptHash& hash : shown.tree.Path()) {
     path.push_back(absl::StrCat("\"", client::Hex(hash), "\""));
   }
-  const std::string proof =
+  const std::string inclusion =
       absl::StrCat("{\"leaf\":\"", shown.leaf, "\",\"leaves\":\"", shown.tree.leaves(), "\",\"opening\":", *opening,
-                   ",\"path\":[", absl::StrJoin(path, ","), "],\"receipt\":", *receipt, ",\"type\":\"proof\"}\n");
-  std::fwrite(proof.data(), 1, proof.size(), stdout);
+                   ",\"path\":[", absl::StrJoin(path, ","), "],\"receipt\":", *receipt, ",\"type\":\"inclusion\"}\n");
+  std::fwrite(inclusion.data(), 1, inclusion.size(), stdout);
   return Outcome::kDone;
 }
 

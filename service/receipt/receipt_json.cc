@@ -1,14 +1,18 @@
 // Writes each object's members in ascending order of their names, and no space.
 #include "service/receipt/receipt_json.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace sortition::service {
 namespace {
@@ -20,7 +24,7 @@ size_t CharacterLength(std::string_view text) {
   const uint32_t first = at(0);
   if (first < 0x80) return 1;
   if (first >= 0xc2 && first < 0xe0) return continues(1) ? 2 : 0;
-  // Of three and four bytes: no overlong form, no surrogate, nothing beyond U+10FFFF.
+  // Refuses overlong forms, surrogates, and what lies beyond U+10FFFF.
   if (first == 0xe0 && at(1) < 0xa0) return 0;
   if (first == 0xed && at(1) >= 0xa0) return 0;
   if (first >= 0xe0 && first < 0xf0) return continues(1) && continues(2) ? 3 : 0;

@@ -51,7 +51,7 @@ struct ReceiptOpening {
   ReceiptHash commitment = {};
   std::string request_id;
   std::vector<uint32_t> parameters;  // words (service/wire/receipt_words.h)
-  // Of the text outside of phases, then of each phase. Empty: not stated, as by servers of before they were.
+  // Begins with those outside of phases; those of each phase follow. Empty: not stated, as in older files.
   std::vector<ReceiptIntegers> integers;
   bool operator==(const ReceiptOpening&) const = default;
 };

@@ -1,5 +1,5 @@
-"""Receipts within the draft ERC-8510 (docs/receipts-elsewhere.md): a published receipt of it, and a call whose answer has
-the member `sampling`, there and back."""
+"""Receipts within the draft ERC-8510 (docs/receipts-elsewhere.md): a published receipt of it, and a call whose answer
+has the member `sampling`, there and back."""
 
 import io
 import json

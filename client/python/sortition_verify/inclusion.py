@@ -1,4 +1,4 @@
-"""Proofs that one receipt is among those of a day (docs/receipts-elsewhere.md): Merkle trees of RFC 6962."""
+"""Inclusions: one receipt is among those of a day (docs/receipts-elsewhere.md): Merkle trees of RFC 6962."""
 
 import io
 from typing import Any, Iterable, List, Tuple
@@ -7,8 +7,6 @@ from sortition_verify import receipt_json as as_json
 from sortition_verify import records as form
 from sortition_verify.receipts import Report, Verifier
 from sortition_verify.records import BadRecord, digest
-
-MOST_PATH = 64  # hashes: a tree has fewer than 2^64 leaves
 
 
 def leaf_hash(body: bytes) -> bytes:
@@ -20,10 +18,10 @@ def root_of(leaf: bytes, place: int, leaves: int, path: List[bytes]) -> bytes:
     many leaves has such a path."""
     last, root = leaves - 1, leaf
     if not 0 <= place <= last:
-        raise BadRecord("wrong_proof", f"leaf {place} of {leaves}")
+        raise BadRecord("wrong_path", f"leaf {place} of {leaves}")
     for beside in path:
         if last == 0:
-            raise BadRecord("wrong_proof", f"a path of {len(path)} hashes, which is too long for {leaves} leaves")
+            raise BadRecord("wrong_path", f"a path of {len(path)} hashes, which is too long for {leaves} leaves")
         if place & 1 or place == last:
             root = digest(b"\1" + beside + root)
             while place and not place & 1:
@@ -32,7 +30,7 @@ def root_of(leaf: bytes, place: int, leaves: int, path: List[bytes]) -> bytes:
             root = digest(b"\1" + root + beside)
         place, last = place >> 1, last >> 1
     if last:
-        raise BadRecord("wrong_proof", f"a path of {len(path)} hashes, which is too short for {leaves} leaves")
+        raise BadRecord("wrong_path", f"a path of {len(path)} hashes, which is too short for {leaves} leaves")
     return root
 
 
@@ -50,36 +48,36 @@ def number(value: Any) -> int:
     return int.from_bytes(as_json.wide(value), "little")
 
 
-def shown(proof: bytes, root: bytes) -> Tuple[bytes, str]:
-    """Opening and receipt of a proof, as records, and in words what it shows. Raises BadRecord if it shows nothing."""
+def shown(inclusion: bytes, root: bytes) -> Tuple[bytes, str]:
+    """Opening and receipt as records, and in words what is shown. Raises BadRecord if nothing is."""
     stated = object_of(root, "root")
     leaves, wanted = stated.take("leaves", number), stated.take("root", as_json.hexadecimal(32))
     stated.end()
-    taken = object_of(proof, "proof")
+    taken = object_of(inclusion, "inclusion")
     place, count = taken.take("leaf", number), taken.take("leaves", number)
     path = [as_json.hexadecimal(32)(value) for value in taken.take("path", as_json.items)]
     file = b""
     for name, kind in (("opening", form.OPENING), ("receipt", form.RECEIPT)):
         found, body = as_json.record_of(taken.take(name))
         if found != kind:
-            raise BadRecord("bad_json", f"the {name} of the proof is a record of another type")
+            raise BadRecord("bad_json", f"the {name} of the inclusion is a record of another type")
         file += form.record_bytes(kind, body)
     taken.end()
     if count != leaves:
-        raise BadRecord("wrong_proof", f"of a tree of {count} leaves, the root's has {leaves}")
+        raise BadRecord("wrong_path", f"of a tree of {count} leaves, the root's has {leaves}")
     if root_of(leaf_hash(body), place, leaves, path) != wanted:
-        raise BadRecord("wrong_proof", "the path leads to another root")
+        raise BadRecord("wrong_path", "the path leads to another root")
     receipt = form.receipt_of(body)
     return file, (f"receipt {receipt.index} of chain {receipt.chain.hex()}, token {receipt.token} at position "
                   f"{receipt.position}, is leaf {place} of the {leaves} under the root {wanted.hex()}")
 
 
-def verify_proof(proof: bytes, root: bytes, seeds: Iterable[str] = ()) -> Tuple[Report, str]:
-    """Checks that the receipt of a proof is under a root that the caller trusts, and its draw. Both are lines of
+def verify_inclusion(inclusion: bytes, root: bytes, seeds: Iterable[str] = ()) -> Tuple[Report, str]:
+    """Checks that the receipt of a inclusion is under a root that the caller trusts, and its draw. Both are lines of
     canonical JSON. Returns the findings and in words what is shown; empty if nothing is. No signature is looked at."""
     verifier = Verifier(seeds=seeds)
     try:
-        file, words = shown(proof, root)
+        file, words = shown(inclusion, root)
     except BadRecord as error:
         verifier.problem(error.problem, error.why)
         return verifier.report, ""

@@ -11,7 +11,8 @@ import tempfile
 import unittest
 
 import receipt_maker as maker
-from sortition_verify import proofs, receipt_json, records, verify, verify_proof
+from sortition_verify import inclusion as tree
+from sortition_verify import receipt_json, records, verify, verify_inclusion
 
 SOURCE, TOOL = pathlib.Path(os.environ["TEST_SOURCE_DIR"]), os.environ["TEST_SORTITIONCTL"]
 TRUSTED = maker.public_key(maker.KEY)
@@ -162,7 +163,7 @@ class JsonTest(FolderTest):
 
     def test_each_problem_of_the_page_was_found(self):
         page = (SOURCE / "docs/receipts-elsewhere.md").read_text(encoding="utf-8")
-        for name in ("not_canonical", "doubled_key", "wide_number", "bad_json", "wrong_proof"):
+        for name in ("not_canonical", "doubled_key", "wide_number", "bad_json", "wrong_path"):
             self.assertIn(f"\n| `{name}` |", page)
 
 
@@ -173,18 +174,23 @@ class IntegersTest(unittest.TestCase):
         for vector in VECTORS:
             if vector["problems"] or not vector["seeds"] or vector["name"] in ("adaptive_p", "watermark"):
                 continue
-            opening, seed = None, int(vector["seeds"][0].split()[0])
+            seeds = [(int(seed), bytes.fromhex(salt)) for seed, salt in map(str.split, vector["seeds"])]
+            opened = {maker.receipts.seed_commitment(*given): given[0] for given in seeds}
+            chains = {}
             for kind, body in records.records(io.BytesIO(bytes.fromhex(vector["records"]))):
                 if kind == records.OPENING:
                     opening = records.opening_of(body)
-                if kind != records.RECEIPT or not opening.integers:
+                    chain = maker.receipts.Chain(b"", opening=opening, seed=opened.get(opening.commitment))
+                    chains[maker.sha(body)[:16]] = chain
+                if kind != records.RECEIPT:
                     continue
                 receipt = records.receipt_of(body)
-                if not receipt.listed or receipt.method > records.FIRST:
+                chain = chains[receipt.chain]
+                unchecked = not chain.opening.integers or chain.seed is None or not receipt.listed
+                if unchecked or receipt.method > records.FIRST:
                     continue
-                options = maker.receipts.compiled_of(*opening.integers[receipt.phase])
+                options = maker.receipts.compiled_of(*chain.opening.integers[receipt.phase])
                 kept = maker.receipts.kept_distribution(options, receipt)
-                chain = maker.receipts.Chain(b"", opening=opening, seed=seed)
                 token = receipt.token if options.greedy else maker.receipts.drawn_among(
                     kept.ids, kept.distances, maker.receipts.noise_of(chain, receipt))
                 self.assertEqual((token, kept.logprob_bits(kept.bits_and_rank(token)[0])),
@@ -193,7 +199,7 @@ class IntegersTest(unittest.TestCase):
         self.assertGreater(drawn, 50)
 
 
-class ProofTest(FolderTest):
+class InclusionTest(FolderTest):
     def setUp(self):
         super().setUp()
         self.chains = [maker.Chain(seed=1, nonce=1).draw(5), maker.Chain(seed=2, nonce=2).draw(8)]
@@ -214,13 +220,13 @@ class ProofTest(FolderTest):
             leaves = [bytes([number]) for number in range(count)]
             for place in range(count):
                 path = tree_path(place, leaves)
-                args = [proofs.leaf_hash(leaves[place]), place, count, path]
-                self.assertEqual(proofs.root_of(*args), tree_root(leaves))
+                args = [tree.leaf_hash(leaves[place]), place, count, path]
+                self.assertEqual(tree.root_of(*args), tree_root(leaves))
                 for wrong in (path[:-1], path + [bytes(32)]) if path else ([bytes(32)],):
-                    with self.assertRaisesRegex(records.BadRecord, "wrong_proof: a path of"):
-                        proofs.root_of(args[0], place, count, wrong)
+                    with self.assertRaisesRegex(records.BadRecord, "wrong_path: a path of"):
+                        tree.root_of(args[0], place, count, wrong)
         with self.assertRaisesRegex(records.BadRecord, "leaf 3 of 3"):
-            proofs.root_of(bytes(32), 3, 3, [])
+            tree.root_of(bytes(32), 3, 3, [])
 
     def test_every_receipt_is_shown_alone(self):
         self.assertEqual(self.root, line({"type": "root", "leaves": "13", "root": tree_root(self.bodies).hex()}))
@@ -228,50 +234,52 @@ class ProofTest(FolderTest):
         leaf = 0
         for chain, seed in zip(self.chains, seeds):
             for index in range(chain.count):
-                proof = self.prove(chain, index)
-                report, words = verify_proof(proof, self.root, [seed])
+                inclusion = self.prove(chain, index)
+                report, words = verify_inclusion(inclusion, self.root, [seed])
                 self.assertEqual((report.receipts, report.drawn, report.signed, report.problems), (1, 1, 0, []))
                 self.assertIn(f"receipt {index} of chain {chain.id.hex()}", words)
                 self.assertIn(f"is leaf {leaf} of the 13", words)
-                self.assertEqual(json.loads(proof)["path"], [hash.hex() for hash in tree_path(leaf, self.bodies)])
+                self.assertEqual(json.loads(inclusion)["path"], [hash.hex() for hash in tree_path(leaf, self.bodies)])
                 leaf += 1
-        self.assertIn("1 without the seed", verify_proof(self.prove(self.chains[0], 0), self.root)[0].text())
+        self.assertIn("1 without the seed", verify_inclusion(self.prove(self.chains[0], 0), self.root)[0].text())
 
-    def test_a_proof_of_another_tree_is_named(self):
-        proof = self.prove(self.chains[0], 2)
+    def test_an_inclusion_of_another_tree_is_named(self):
+        inclusion = self.prove(self.chains[0], 2)
         for files in ([self.files[0]], self.files[::-1]):
             other = run("receipts", "root", *files).stdout
-            report, words = verify_proof(proof, other)
-            self.assertEqual(([problem.name for problem in report.problems], words), (["wrong_proof"], ""))
+            report, words = verify_inclusion(inclusion, other)
+            self.assertEqual(([problem.name for problem in report.problems], words), (["wrong_path"], ""))
         for change in ({"leaf": "3"}, {"leaf": "13"}, {"leaves": "12"}, {"path": []},
-                       {"path": json.loads(proof)["path"][::-1]}):
-            report, words = verify_proof(line({**json.loads(proof), **change}), self.root)
-            self.assertEqual(([problem.name for problem in report.problems], words), (["wrong_proof"], ""), change)
+                       {"path": json.loads(inclusion)["path"][::-1]}):
+            report, words = verify_inclusion(line({**json.loads(inclusion), **change}), self.root)
+            self.assertEqual(([problem.name for problem in report.problems], words), (["wrong_path"], ""), change)
         other_opening = json.loads(self.prove(self.chains[1], 0))["opening"]
-        report, _ = verify_proof(line({**json.loads(proof), "opening": other_opening}), self.root)
+        report, _ = verify_inclusion(line({**json.loads(inclusion), "opening": other_opening}), self.root)
         self.assertEqual([problem.name for problem in report.problems], ["unknown_chain"])
 
-    def test_every_changed_byte_of_a_proof_is_found(self):
-        proof = self.prove(self.chains[1], 6)
-        for text, place in [(True, place) for place in range(len(proof))] + [(False, i) for i in range(len(self.root))]:
-            changed = bytearray(proof if text else self.root)
-            changed[place] ^= 1 << place % 8
-            given = (bytes(changed), self.root) if text else (proof, bytes(changed))
-            self.assertTrue(verify_proof(*given)[0].problems, (text, place))
+    def test_every_changed_byte_of_an_inclusion_is_found(self):
+        inclusion = self.prove(self.chains[1], 6)
+        for number, text in enumerate((inclusion, self.root)):
+            for place in range(len(text)):
+                changed = bytearray(text)
+                changed[place] ^= 1 << place % 8
+                given = [inclusion, self.root]
+                given[number] = bytes(changed)
+                self.assertTrue(verify_inclusion(*given)[0].problems, (number, place))
 
     def test_command(self):
         root = self.write("root.json", self.root)
-        proof = self.write("proof.json", self.prove(self.chains[0], 4))
+        inclusion = self.write("inclusion.json", self.prove(self.chains[0], 4))
         seeds = self.write("seeds", maker.seed_line(self.chains[0]).encode())
-        checked = python("proof", proof, f"--root={root}", f"--seeds={seeds}")
+        checked = python("inclusion", inclusion, f"--root={root}", f"--seeds={seeds}")
         self.assertEqual((checked.returncode, checked.stderr), (0, b""), checked.stdout)
-        self.assertIn(b"proof: receipt 4 of chain", checked.stdout)
+        self.assertIn(b"inclusion: receipt 4 of chain", checked.stdout)
         self.assertIn(b"signature and chain: 0 hold; not checked: 1", checked.stdout)
         other = self.write("other.json", run("receipts", "root", self.files[0]).stdout)
-        checked = python("proof", proof, f"--root={other}")
+        checked = python("inclusion", inclusion, f"--root={other}")
         self.assertEqual(checked.returncode, 4)
-        self.assertIn(b"proof: nothing is shown", checked.stdout)
-        self.assertIn(b"PROBLEM wrong_proof: of a tree of 13 leaves", checked.stdout)
+        self.assertIn(b"inclusion: nothing is shown", checked.stdout)
+        self.assertIn(b"PROBLEM wrong_path: of a tree of 13 leaves", checked.stdout)
 
     def test_wrong_use_is_named(self):
         cut = self.write("cut.bin", self.chains[0].file()[:-1])
