@@ -114,16 +114,17 @@ class Reader:
             bad(f"{self.what} has no member {min(self.left)}")
 
 
+def phase_of(value: Any) -> bytes:
+    taken = Reader(value, "a phase")
+    body = struct.pack("<I", taken.take("greedy", flag)) + taken.take("repetition", word)
+    body += taken.take("inverse_repetition", word)
+    stages = taken.take("stages", items)
+    taken.end()
+    return body + struct.pack("<I", len(stages)) + b"".join(words(stage, 5) for stage in stages)
+
+
 def integers_of(value: Any) -> bytes:
-    body = struct.pack("<I", len(items(value)))
-    for phase in value:
-        taken = Reader(phase, "a phase")
-        body += struct.pack("<I", taken.take("greedy", flag)) + taken.take("repetition", word)
-        body += taken.take("inverse_repetition", word)
-        stages = taken.take("stages", items)
-        body += struct.pack("<I", len(stages)) + b"".join(words(stage, 5) for stage in stages)
-        taken.end()
-    return body
+    return struct.pack("<I", len(items(value))) + b"".join(map(phase_of, value))
 
 
 def opening_of(taken: Reader) -> bytes:
@@ -154,15 +155,18 @@ def receipt_of(taken: Reader) -> bytes:
     return body + (taken.take("phase", word) if flags & form.PHASED else b"")
 
 
+def head_of(value: Any) -> bytes:
+    taken = Reader(value, "a head")
+    body = taken.take("chain", hexadecimal(16)) + taken.take("receipts", wide) + taken.take("head", hexadecimal(32))
+    body += struct.pack("<I", taken.take("ended", flag))
+    taken.end()
+    return body
+
+
 def signature_of(taken: Reader) -> bytes:
     heads = taken.take("heads", items)
     body = taken.take("public_key", hexadecimal(32)) + taken.take("time", wide) + struct.pack("<I", len(heads))
-    for value in heads:
-        head = Reader(value, "a head")
-        body += head.take("chain", hexadecimal(16)) + head.take("receipts", wide) + head.take("head", hexadecimal(32))
-        body += struct.pack("<I", head.take("ended", flag))
-        head.end()
-    return body + taken.take("signature", hexadecimal(64))
+    return body + b"".join(map(head_of, heads)) + taken.take("signature", hexadecimal(64))
 
 
 TYPES: Dict[str, Tuple[int, Callable[[Reader], bytes]]] = {

@@ -151,11 +151,13 @@ def integers_of(body: bytes) -> List[Tuple[int, int, int, List[List[int]]]]:
     need(len(body) % 4 == 0 and len(body) >= 4, "integers that are no words")
     phases, *words = struct.unpack(f"<{len(body) // 4}I", body)
     found: List[Tuple[int, int, int, List[List[int]]]] = []
-    while words:
-        need(len(words) >= 4 and words[0] <= 1 and len(words) >= 4 + 5 * words[3], "integers that end within a phase")
-        greedy, repetition, inverse, count = words[:4]
-        found.append((greedy, repetition, inverse, [words[at:at + 5] for at in range(4, 4 + 5 * count, 5)]))
-        words = words[4 + 5 * count:]
+    at = 0
+    while at < len(words):
+        need(at + 4 <= len(words), "integers that end within a phase")
+        greedy, repetition, inverse, count = words[at:at + 4]
+        begin, at = at + 4, at + 4 + 5 * count
+        need(greedy <= 1 and at <= len(words), "integers that end within a phase")
+        found.append((greedy, repetition, inverse, [words[place:place + 5] for place in range(begin, at, 5)]))
     need(len(found) == phases > 0, "integers of another number of phases than stated")
     return found
 
