@@ -3,6 +3,8 @@
     python -m sortition_verify FILE...
     python -m sortition_verify receipts FILE [--keys=FILE...] [--seeds=FILE] [--row=POSITION=FILE.npy...]
                                              [--prompt=FILE] [--tolerance=NATS] [--masks=FILE.npy] [--without-draws]
+    python -m sortition_verify inclusion FILE --root=FILE [--seeds=FILE]
+    python -m sortition_verify import FILE >FILE
     python -m sortition_verify watermark --keys=FILE [--tokenizer=FILE] [TEXT | --serve=HOST:PORT]
 
 A file of vectors is a JSON object with the list `rows`, or one row a line, and `-` is standard input. Prints each
@@ -11,7 +13,9 @@ difference and how many rows hold. The exit status is 1 if any differs, or if th
 Receipts are checked as docs/receipts.md says, from a file of any size. A file of keys has public keys as PEM or in
 hexadecimal. `--prompt` is a JSON list of tokens. The report says what was not checked. The exit status is 4 if there is
 a problem, and 5 if there is none but a check that was asked for was not made for all receipts: the signatures always,
-the draws where seeds are given, the rows where logits are, for these.
+the draws where seeds are given, the rows where logits are, for these. `inclusion` checks that one receipt is under a
+root that you trust, and its draw, with the same status. `import` writes receipts of JSON as records, and stops with
+status 1 at the first line that is none (docs/receipts-elsewhere.md).
 """
 
 import argparse
@@ -23,9 +27,11 @@ from typing import Any, Iterator, List, TextIO
 
 import numpy as np
 
-from sortition_verify import watermark_service
+from sortition_verify import receipt_json, watermark_service
 from sortition_verify.functions import widen
+from sortition_verify.inclusion import verify_inclusion
 from sortition_verify.receipts import verify
+from sortition_verify.records import BadRecord, record_bytes
 from sortition_verify.vectors import differences
 
 
@@ -109,9 +115,45 @@ def check_receipts(words: List[str]) -> int:
     return 0 if made and (not rows or report.rows >= len(rows)) else 5
 
 
+def check_inclusion(words: List[str]) -> int:
+    parser = argparse.ArgumentParser(prog="sortition_verify inclusion", description="Checks one receipt and a root.")
+    parser.add_argument("file")
+    parser.add_argument("--root", required=True, help="a file with the root, from a place that you trust")
+    parser.add_argument("--seeds", help="a file of lines: SEED SALT")
+    asked = parser.parse_args(words)
+    with open(asked.file, "rb") as inclusion, open(asked.root, "rb") as root:
+        stated = inclusion.read(receipt_json.MOST_LINE), root.read(receipt_json.MOST_LINE)
+    seeds = []
+    if asked.seeds:
+        with open(asked.seeds, encoding="utf-8") as file:
+            seeds = list(file)
+    report, shown = verify_inclusion(*stated, seeds)
+    print(f"inclusion: {shown or 'nothing is shown'}\n{report.text()}")
+    if report.problems:
+        return 4
+    return 0 if shown and (not seeds or report.drawn == report.receipts) else 5
+
+
+def import_json(words: List[str]) -> int:
+    parser = argparse.ArgumentParser(prog="sortition_verify import", description="Writes receipts of JSON as records.")
+    parser.add_argument("file")
+    asked = parser.parse_args(words)
+    with open(asked.file, "rb") as lines:
+        try:
+            for kind, body in receipt_json.lines(lines):
+                sys.stdout.buffer.write(record_bytes(kind, body))
+        except BadRecord as error:
+            raise SystemExit(f"{asked.file}: {error}") from None
+    return 0
+
+
 def main() -> int:
     if sys.argv[1:2] == ["receipts"]:
         return check_receipts(sys.argv[2:])
+    if sys.argv[1:2] == ["inclusion"]:
+        return check_inclusion(sys.argv[2:])
+    if sys.argv[1:2] == ["import"]:
+        return import_json(sys.argv[2:])
     if sys.argv[1:2] == ["watermark"]:
         return watermark_service.main(sys.argv[2:])
     return run_vectors(sys.argv[1:])
