@@ -101,8 +101,8 @@ def _read(path: pathlib.Path) -> str:
 def _definition(text: str, name: str, indent: int) -> str:
     """Returns all definitions of a name at an indentation."""
     begins = re.compile(rf"^ {{{indent}}}(?:(?:async )?def {name}\b|class {name}\b|{name}\s*[:=])", re.M)
-    # The next line that is neither deeper nor empty, nor closes what the definition has opened.
-    ends = re.compile(rf"^(?! {{{indent + 1}}}|[ ]*$|[ ]*[#)\]}}])", re.M)
+    # Texts within a definition may begin further left than it: only another definition ends it.
+    ends = re.compile(rf"^ {{0,{indent}}}(?:(?:async )?def |class |@|if |[A-Za-z_]\w*\s*[:=])", re.M)
     found = []
     for begin in begins.finditer(text):
         end = ends.search(text, text.find("\n", begin.end()) + 1 or len(text))
