@@ -16,8 +16,8 @@ import torch
 from sortition.errors import Error
 from sortition.vllm_common import (Drawer, Proposal, Request, make_sampler, mode_of, refuse_speculation, settings,
                                    tokens_of, tracker_class)
-from sortition.vllm_engine import (check_version, end_failed_requests, once, refuse_beam_search,
-                                   return_masks_without_top_k, serve_options_beside_drafts, tell_reasons)
+from sortition.vllm_engine import (admit_more, check_version, end_failed_requests, once, refuse_beam_search,
+                                   serve_options_beside_drafts, tell_reasons)
 from sortition.vllm_processors import after_others
 
 
@@ -171,4 +171,4 @@ def register() -> None:
     tell_reasons()
     refuse_beam_search()
     serve_options_beside_drafts()
-    return_masks_without_top_k()
+    admit_more()

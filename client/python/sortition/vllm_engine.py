@@ -10,7 +10,7 @@ import functools
 import importlib
 from typing import Any, Dict
 
-from sortition import interfaces
+from sortition import interfaces, vllm_common
 from sortition.errors import Error
 from sortition.vllm_common import LOG
 
@@ -165,8 +165,9 @@ def serve_options_beside_drafts() -> None:
 
 
 @once
-def _with_any_top_k(validate: Any) -> Any:
+def _admitting(validate: Any) -> Any:
     def validated(self: Any, params: Any, *arguments: Any, **options: Any) -> Any:
+        vllm_common.others_configured = bool(self.model_config.logits_processors)
         # vLLM bounds its sampling masks by top-k. Kept sets of the law have no such bound.
         bounds = getattr(self.model_config, "return_sampling_mask", False) and getattr(params, "top_k", 1) <= 0
         if not bounds:
@@ -180,10 +181,10 @@ def _with_any_top_k(validate: Any) -> Any:
     return validated
 
 
-def return_masks_without_top_k() -> None:
-    """Makes vLLM admit requests without top-k where the engine returns sampling masks."""
+def admit_more() -> None:
+    """Makes vLLM admit requests without top-k where the engine returns sampling masks, and extra_args for others."""
     processor = importlib.import_module("vllm.v1.engine.input_processor").InputProcessor
-    processor._validate_params = _with_any_top_k(processor._validate_params)
+    processor._validate_params = _admitting(processor._validate_params)
 
 
 @once
