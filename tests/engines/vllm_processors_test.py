@@ -14,75 +14,19 @@ import sortition
 import sortition.local
 from sortition import vllm as plugin
 from sortition import vllm_common as common
+from green import Cut, Green1, Green2, is_green
 from sortition import vllm_engine, vllm_options, vllm_runner_2
 from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, LogitsProcessors
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
-from vllm.v1.worker.gpu.sample import logits_processor as interface_2
 from vllm.v1.worker.gpu.sample.sampler import Sampler as Sampler2
 
 VOCABULARY = second.VOCABULARY
 
 
-def is_green(before):
-    """Returns [rows, VOCABULARY]: the tokens that follow these ones more often."""
-    return (before.long()[:, None] * 31 + torch.arange(VOCABULARY) * 17) % 7 < 3
-
-
-class Green1(LogitsProcessor):
-    """Of generation 1. Changes its logits in place."""
-
-    def __init__(self, *_):
-        self.texts = {}
-
-    def is_argmax_invariant(self):
-        return False
-
-    def update_state(self, batch_update):
-        for row, params, prompt, output in batch_update.added if batch_update else ():
-            self.texts[row] = (prompt, output, (params.extra_args or {}).get("green"))
-
-    def apply(self, logits):
-        for row, (prompt, output, delta) in self.texts.items():
-            if delta:
-                logits[row] += delta * is_green(torch.tensor([[*prompt, *output][-1]]))[0]
-        return logits
-
-
-class Cut(LogitsProcessor):
-    """Of generation 1. Removes a token, and returns another tensor. Says that it leaves the likeliest token."""
-
-    def __init__(self, *_):
-        pass
-
-    def is_argmax_invariant(self):
-        return True
-
-    def update_state(self, batch_update):
-        pass
-
-    def apply(self, logits):
-        return logits.index_fill(1, torch.tensor([9]), -float("inf"))
-
-
-class Green2(interface_2.LogitsProcessor):
-    """Of generation 2."""
-
-    def __init__(self, states):
-        self.states, self.deltas, self.calls = states, torch.zeros(states.max_num_reqs), 0
-
-    def add_request(self, req_idx, sampling_params):
-        self.deltas[req_idx] = float((sampling_params.extra_args or {}).get("green", 0))
-        return bool(self.deltas[req_idx])
-
-    def apply(self, logits, ctx):
-        self.calls += 1
-        assert logits.dtype == torch.float32
-        slots = ctx.expanded_idx_mapping.long()
-        before = self.states.all_token_ids.gpu[slots, self.states.total_len.gpu[slots].long() - 1]
-        logits += self.deltas[slots][:, None] * is_green(before)
-        return logits
+def green2(states):
+    return Green2(None, states)
 
 
 class Processors(unittest.TestCase):
@@ -136,7 +80,7 @@ class Processors(unittest.TestCase):
         batch = torch.stack([second.logits_of(name, 0) for name in "abc"])
         params = [SamplingParams(temperature=1.5, seed=row, extra_args={"green": 2.0}) for row in range(3)]
         made = self.step(plugin.SortitionSampler(), params, batch, [Cut, Green1])
-        changed = (batch + 2.0 * is_green(torch.tensor([2, 3, 4]))).index_fill(1, torch.tensor([9]), -float("inf"))
+        changed = (batch + 2.0 * is_green(torch.tensor([2, 3, 4]), VOCABULARY)).index_fill(1, torch.tensor([9]), -float("inf"))
         law = sortition.local.Sampler()
         expected = [law.draw(law.open(vocabulary_size=VOCABULARY, prompt=[1, 2 + row], seed=row, temperature=1.5),
                              changed[row]).token for row in range(3)]
@@ -145,7 +89,7 @@ class Processors(unittest.TestCase):
     # --- generation 2
 
     def test_greedy_texts_and_logprobs_are_vllms_in_generation_2(self):
-        runners = [second.Runner(made, processors=[Green2]) for made in (Sampler2, vllm_runner_2.sampler_class())]
+        runners = [second.Runner(made, processors=[green2]) for made in (Sampler2, vllm_runner_2.sampler_class())]
         for runner in runners:
             for name, more in (("a", {"extra_args": {"green": 6.0}, "logprobs": 3}), ("b", {"logprobs": 2}),
                                ("c", {"extra_args": {"green": 3.0}, "frequency_penalty": 0.7})):
@@ -161,7 +105,7 @@ class Processors(unittest.TestCase):
         self.assertNotEqual(runners[1].text("a")[0], int(second.logits_of("a", 2).argmax()))
 
     def test_processors_without_a_request_cost_nothing(self):
-        runner = second.Runner(vllm_runner_2.sampler_class(), processors=[Green2])
+        runner = second.Runner(vllm_runner_2.sampler_class(), processors=[green2])
         processor = runner.sampler.others.processors[0]
         runner.add("a", [3], SamplingParams(seed=1))
         runner.step(["a"])
@@ -177,7 +121,7 @@ class Processors(unittest.TestCase):
         self.assertEqual(processor.calls, 1, "a slot's next request is another one")
 
     def test_a_watermark_marks_seeded_texts(self):
-        runner = second.Runner(vllm_runner_2.sampler_class(), processors=[Green2])
+        runner = second.Runner(vllm_runner_2.sampler_class(), processors=[green2])
         for name, more in (("marked", {"extra_args": {"green": 3.0}}), ("plain", {})):
             runner.add(name, [3], SamplingParams(temperature=1.0, seed=5, top_p=0.95, **more))
         for _ in range(30):
@@ -185,7 +129,7 @@ class Processors(unittest.TestCase):
         shares = {}
         for name in ("marked", "plain"):
             text = [3, *runner.text(name)]
-            shares[name] = sum(bool(is_green(torch.tensor([one]))[0, other]) for one, other in zip(text, text[1:])) / 30
+            shares[name] = sum(bool(is_green(torch.tensor([one]), VOCABULARY)[0, other]) for one, other in zip(text, text[1:])) / 30
         self.assertGreater(shares["marked"], 0.7)
         self.assertLess(shares["plain"], 0.65)
 
