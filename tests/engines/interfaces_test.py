@@ -139,7 +139,7 @@ class Texts(unittest.TestCase):
         self.assertEqual(len(logged.output), 1)
         self.assertIn("tested with Engine 1.0 and 1.1, not with 1.2.0", logged.output[0])
 
-    def test_another_version_is_refused_by_the_interfaces_that_differ(self):
+    def test_another_version_is_refused_by_what_differs(self):
         with self.as_tested(["engine.run", "engine.run.run"]), self.assertRaisesRegex(
                 RuntimeError, "supports Engine 1.0 and 1.1. Version 1.2 differs in .*: engine.run.run, engine.run$"):
             interfaces.check("Engine", "1.2", LOG)
@@ -173,7 +173,7 @@ class File(unittest.TestCase):
 
     def test_every_module_that_the_adapters_import_is_listed(self):
         listed = {place for engine in interfaces.known().values() for place in engine["interfaces"]}
-        # What they read a version or a logger from.
+        # These have a version or a logger.
         plain = {"vllm", "sglang.version", "vllm.logger.init_logger", "transformers.utils"}
         imported = set()
         for path in SOURCES.glob("*.py"):

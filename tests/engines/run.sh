@@ -15,7 +15,7 @@ export TEST_FAKE_CUDA=$PWD/build/release/fake_cuda  # loaded by vllm_stream_test
 export TEST_SOURCE_DIR=$PWD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/tests/server:$PWD/tests/python
 
 failed=()
-for file in tests/engines/{interfaces,vllm,vllm_runner_2,vllm_runner_2_drafts,vllm_stream,vllm_processors}_test.py; do
+for file in tests/engines/{interfaces,vllm,vllm_{runner_2,runner_2_drafts,stream,processors}}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/vllm/bin/python3 "$file" || failed+=("$file")
 done
@@ -23,7 +23,7 @@ for file in tests/engines/{interfaces,sglang}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/sglang/bin/python3 "$file" || failed+=("$file")
 done
-for file in tests/engines/{interfaces,vllm_served,vllm_generation_2}_test.py; do
+for file in tests/engines/{interfaces,vllm_{served,generation_2,watermark}}_test.py; do
   printf '== %s\n' "$file"
   timeout 3600 build/engines/served/bin/python3 "$file" || failed+=("$file")
 done

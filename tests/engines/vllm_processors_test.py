@@ -80,7 +80,8 @@ class Processors(unittest.TestCase):
         batch = torch.stack([second.logits_of(name, 0) for name in "abc"])
         params = [SamplingParams(temperature=1.5, seed=row, extra_args={"green": 2.0}) for row in range(3)]
         made = self.step(plugin.SortitionSampler(), params, batch, [Cut, Green1])
-        changed = (batch + 2.0 * is_green(torch.tensor([2, 3, 4]), VOCABULARY)).index_fill(1, torch.tensor([9]), -float("inf"))
+        raised = batch + 2.0 * is_green(torch.tensor([2, 3, 4]), VOCABULARY)
+        changed = raised.index_fill(1, torch.tensor([9]), -float("inf"))
         law = sortition.local.Sampler()
         expected = [law.draw(law.open(vocabulary_size=VOCABULARY, prompt=[1, 2 + row], seed=row, temperature=1.5),
                              changed[row]).token for row in range(3)]
@@ -129,7 +130,8 @@ class Processors(unittest.TestCase):
         shares = {}
         for name in ("marked", "plain"):
             text = [3, *runner.text(name)]
-            shares[name] = sum(bool(is_green(torch.tensor([one]), VOCABULARY)[0, other]) for one, other in zip(text, text[1:])) / 30
+            green = is_green(torch.tensor(text[:-1]), VOCABULARY)
+            shares[name] = sum(bool(row[token]) for row, token in zip(green, text[1:])) / 30
         self.assertGreater(shares["marked"], 0.7)
         self.assertLess(shares["plain"], 0.65)
 
