@@ -33,7 +33,7 @@ class CompactPosition {
   struct Parts {
     uint32_t count = 0;
     bool sums = false;  // otherwise those alone that logprobs need, raw or tempered, or the kept mass; none in a shard
-    bool own_sum = true;  // the sum at the row's own temperature may be among them
+    bool own_sum = true;   // the sum at the row's own temperature may be among them
     bool foresee = false;  // whether the service will require more
   };
   // Absent if the row fails with these logits, or is whole and has no live token: then it travels whole. Takes one pass

@@ -42,7 +42,7 @@ class Green1(LogitsProcessor):
 
 
 class Cut(LogitsProcessor):
-    """Another one of generation 1. Removes a token, and returns another tensor. Says that it leaves the likeliest token."""
+    """Another one of generation 1. Removes a token, in another tensor. Says that it leaves the likeliest one."""
 
     def __init__(self, *_):
         pass

@@ -27,7 +27,7 @@ for file in tests/engines/{interfaces,vllm_{served,generation_2,watermark}}_test
   printf '== %s\n' "$file"
   timeout 3600 build/engines/served/bin/python3 "$file" || failed+=("$file")
 done
-for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{interfaces,llama_cpp,transformers}_test.py; do
+for file in tests/{python/{client,example,local,tensor},engines/{interfaces,llama_cpp,transformers}}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 "$python" "$file" || failed+=("$file")
 done
