@@ -62,7 +62,7 @@ class Green2(logits_processor.LogitsProcessor):
 
     def __init__(self, config, states):
         del config
-        self.states, self.deltas, self.calls = states, torch.zeros(states.max_num_reqs), 0
+        self.deltas, self.calls = torch.zeros(states.max_num_reqs), 0
 
     def add_request(self, req_idx, sampling_params):
         self.deltas[req_idx] = float((sampling_params.extra_args or {}).get("green", 0))
@@ -71,7 +71,5 @@ class Green2(logits_processor.LogitsProcessor):
     def apply(self, logits, ctx):
         self.calls += 1
         assert logits.dtype == torch.float32
-        slots = ctx.expanded_idx_mapping.long()
-        before = self.states.all_token_ids.gpu[slots, ctx.pos.long()]
-        logits += self.deltas[slots][:, None] * is_green(before, logits.shape[1])
+        logits += self.deltas[ctx.expanded_idx_mapping.long()][:, None] * is_green(ctx.input_ids, logits.shape[1])
         return logits

@@ -81,6 +81,7 @@ class Runner:
         batch.seq_lens = lengths
         batch.seq_lens_cpu_upper_bound = lengths.clone()
         batch.positions = lengths.long() - 1
+        batch.input_ids = self.states.all_token_ids.gpu[batch.idx_mapping, batch.positions]
         return batch
 
     def step(self, names, chunked=(), poisoned=()):

@@ -7,7 +7,7 @@ import functools
 import json
 import unittest
 
-from vllm_served_test import REPEATS, SCHEMA, run_llm, small_model, task
+from vllm_served_test import NGRAM, REPEATS, SCHEMA, run_llm, small_model, task
 
 MARK = {"extra_args": {"green": 4.0}}
 GREEDY = [(REPEATS, {"temperature": 0.0, **MARK, "logprobs": 3}),
@@ -21,12 +21,12 @@ SEEDED = [(REPEATS, {"temperature": 0.8, "seed": 7, **MARK}),
 
 
 @functools.lru_cache(maxsize=None)
-def batches(setting, generation):
+def batches(setting, generation, lookup=False):
     done = run_llm(task(setting, [GREEDY, SEEDED, *([one] for one in SEEDED)] if setting else [GREEDY], generation,
-                        logits_processors=[f"green:Green{generation}"]))
+                        logits_processors=[f"green:Green{generation}"], speculative_config=NGRAM if lookup else None))
     if "failed" in done:
         raise AssertionError(done["failed"])
-    return done["batches"]
+    return done["batches"] if not lookup else (done["batches"], done["metrics"])
 
 
 class Watermark(unittest.TestCase):
@@ -51,6 +51,17 @@ class Watermark(unittest.TestCase):
                 self.assertNotEqual(seeded[0]["tokens"], seeded[2]["tokens"])
                 self.assertIn("a", json.loads(seeded[1]["text"]))
                 self.assertIn("typical_p", seeded[3]["refused"])
+
+    def test_speculation_keeps_marked_texts(self):
+        """vLLM's generation 1 takes no processors beside drafts."""
+        drafted, metrics = batches("in_process", 2, lookup=True)
+        for found, expected in zip(drafted, batches("in_process", 2)):
+            self.assertEqual([answer.get("tokens") for answer in found], [answer.get("tokens") for answer in expected])
+        for found, expected in zip(drafted[0][0]["logprobs"], batches("in_process", 2)[0][0]["logprobs"]):
+            self.assertEqual(found.keys(), expected.keys())
+            for token in expected:
+                self.assertAlmostEqual(found[token][0], expected[token][0], places=3)
+        self.assertGreater(metrics["vllm:spec_decode_num_accepted_tokens"], 5)
 
     def test_generations_write_the_same_texts(self):
         self.assertEqual(*([[answer.get("tokens") for answer in batch] for batch in batches("in_process", generation)]
