@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <variant>
 
 #include "client/cpp/pending.h"
+#include "kernels/cpu/compact/decide_row.h"
 #include "kernels/cpu/compact/state_row.h"
 #include "kernels/law/row_law.h"
 #include "sortition/batch.h"
@@ -58,6 +60,19 @@ Sums SumsOf(const WholeLogits& logits, const kernels::RowParameters& parameters,
           .own = parts.own_sum && (parts.sums || parameters.tempered_logprob || parameters.kept_log_mass)};
 }
 
+std::optional<kernels::RowRequiredReason> Foresee(const WholeLogits& logits, const kernels::RowParameters& parameters,
+                                                  kernels::CompactRow row, const Sums& sums) {
+  thread_local kernels::cpu::Scratch scratch;
+  if (!sums.unit) row.unit_sum.reset();
+  if (!sums.own) row.sum.reset();
+  kernels::RowRequest draw;
+  draw.live_vocabulary = logits.live_vocabulary;
+  draw.parameters = &parameters;
+  const auto decision = kernels::cpu::DecideRow(draw, row, /*may_raise=*/false, &scratch);
+  const auto* const required = std::get_if<kernels::RowRequired>(&decision);
+  return required == nullptr ? std::nullopt : std::optional(required->reason);
+}
+
 }  // namespace
 
 kernels::DType KernelType(v1::DType dtype) {
@@ -102,6 +117,7 @@ std::optional<CompactPosition> CompactPosition::OfStated(const WholeLogits& logi
   const Sums sums = SumsOf(logits, parameters, parts);
   if (sums.unit) position.unit_sum_ = stated.unit_sum;
   if (sums.own) position.sum_ = stated.sum;
+  if (parts.foresee) position.foreseen_ = Foresee(logits, parameters, stated.row(), sums);
   position.ids_.resize(stated.first.size());
   std::ranges::transform(stated.first, position.ids_.begin(),
                          [&](const kernels::TokenBits& token) { return logits.first_token + token.token; });

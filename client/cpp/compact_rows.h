@@ -33,7 +33,8 @@ class CompactPosition {
   struct Parts {
     uint32_t count = 0;
     bool sums = false;  // otherwise those alone that logprobs need, raw or tempered, or the kept mass; none in a shard
-    bool own_sum = true;  // the sum at the row's own temperature may be among them
+    bool own_sum = true;   // the sum at the row's own temperature may be among them
+    bool foresee = false;  // whether the service will require more
   };
   // Absent if the row fails with these logits, or is whole and has no live token: then it travels whole. Takes one pass
   // over the logits, and one more for each sum. Thread-safe.
@@ -51,6 +52,9 @@ class CompactPosition {
   size_t tokens() const { return ids_.size(); }
   uint64_t bytes() const { return ids_.size() * sizeof(uint32_t) + elements_.size(); }
   bool has_sums() const { return has_sums_; }
+  // The reason for which the service will require more of a draw from this statement, as far as it follows without the
+  // row's masks and edits. Absent if none does, or if Parts::foresee was not set.
+  std::optional<kernels::RowRequiredReason> foreseen() const { return foreseen_; }
   // Appends tokens and logits to `*pairs`, and describes them in `*message`.
   void AppendTo(std::string* pairs, v1::CompactRow* message) const;
 
@@ -58,6 +62,7 @@ class CompactPosition {
   uint32_t first_ = 0;
   bool is_whole_ = false;
   bool has_sums_ = false;
+  std::optional<kernels::RowRequiredReason> foreseen_;
   std::optional<uint64_t> unit_sum_;
   std::optional<uint64_t> sum_;
   std::vector<uint32_t> ids_;  // the first ones in order, then others by id; ids of the whole row

@@ -186,7 +186,7 @@ void Links::OnAnswer(uint64_t stream) {
 void Links::Report(Link* link, absl::Time now) {
   if (choice_.IsFallback(link->target) || std::exchange(link->reported, true)) return;
   // A stream that has lasted was useful, even without requests. One that fell silent is a failure.
-  const bool lasted = link->welcomed && now - *link->welcomed >= options_.retry.backoff.max;
+  const bool lasted = link->welcomed && now - *link->welcomed >= options_.retry.connect_timeout;
   const bool useful = (link->answered || lasted) && link->timeouts < kTimeoutsToEnd;
   choice_.Ended(useful, now);
 }

@@ -69,6 +69,15 @@ void SequenceRecord::SetRowParameters(const SequenceOptions& from) {
   row_parameters = std::move(spec.parameters);
 }
 
+bool SequenceRecord::RowHabit::Refuse(bool lacks_sums) {
+  // After n refusals in a row the next 2^n - 1 rows travel whole at once; n is at most this.
+  constexpr uint32_t kMostRefusals = 6;
+  if (lacks_sums && !std::exchange(states_sums, true)) return true;
+  refusals = std::min(refusals + 1, kMostRefusals);
+  whole_rows = (1u << refusals) - 1;
+  return false;
+}
+
 void SequenceRecord::TakePolicy(const v1::PolicyEffect& effect) {
   policy = effect;
   if (!effect.has_applied() && effect.removed().empty()) return;

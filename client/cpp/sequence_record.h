@@ -69,11 +69,15 @@ struct SequenceRecord {
   uint64_t next_step_id ABSL_GUARDED_BY(mutex) = 1;
   bool in_flight ABSL_GUARDED_BY(mutex) = false;  // a step has been submitted and is not over
 
-  // Learnt from the service's refusals of compact rows.
+  // Learnt from the service's refusals of compact rows, and from those that were foreseen.
   struct RowHabit {
     bool states_sums = false;
     uint32_t whole_rows = 0;  // that go whole before the next compact one
     uint32_t refusals = 0;    // in a row, that a whole row had to follow
+
+    // Takes a refusal. `lacks_sums`: the row had no sums, and they were asked for. True if the sums were missing so far
+    // in the sequence, so that the next row in compact form has a new chance.
+    bool Refuse(bool lacks_sums);
   };
   RowHabit habit ABSL_GUARDED_BY(mutex);
 

@@ -10,6 +10,13 @@
 namespace sortition::client {
 namespace {
 
+// True if what the statement decides follows from the sequence's options alone, so far as no edit is met.
+bool IsForeseeable(const PendingBatch& batch, const PendingRow& row) {
+  const v1::SamplingParameters& options = row.record->in_force().parameters;
+  return !batch.is_shard && row.row.scored.empty() && row.row.allowed_bits == nullptr &&
+         options.allowed_token_ids().empty() && options.phases().empty() && !KeepsSamplerState(options);
+}
+
 // Returns the parts of the row's compact form; nothing if it travels whole. Counts the row in its sequence's habit.
 std::optional<CompactPosition::Parts> PartsOf(const PendingBatch& batch, uint32_t count, const PendingRow& row) {
   SequenceRecord& record = *row.record;
@@ -17,12 +24,31 @@ std::optional<CompactPosition::Parts> PartsOf(const PendingBatch& batch, uint32_
   const kernels::RowParameters& parameters = *record.row_parameters;
   const bool needs_sums = parameters.raw_logprob || parameters.tempered_logprob || parameters.kept_log_mass;
   if (batch.is_shard && needs_sums) return std::nullopt;
+  const bool foresee = IsForeseeable(batch, row);
   absl::MutexLock lock(&record.mutex);
   if (record.habit.whole_rows > 0) {
     --record.habit.whole_rows;
     return std::nullopt;
   }
-  return CompactPosition::Parts{count, record.habit.states_sums, record.states_own_sum};
+  return CompactPosition::Parts{count, record.habit.states_sums, record.states_own_sum, foresee};
+}
+
+// Acts on what the service would require of the row's compact form: a row that would have to follow whole loses it.
+// True if the sums are missing; the row then has to be stated once more, with them.
+bool TakeForeseen(PendingRow* row) {
+  bool is_required = false;
+  bool lacks_sums = false;
+  for (const CompactPosition& position : row->compact) {
+    const auto reason = position.foreseen();
+    // Tokens that the service would name depend on edits that are not known here.
+    if (!reason || *reason == kernels::RowRequiredReason::kTokens) continue;
+    is_required = true;
+    lacks_sums |= *reason == kernels::RowRequiredReason::kSums && !position.has_sums();
+  }
+  if (!is_required) return false;
+  row->compact.clear();
+  absl::MutexLock lock(&row->record->mutex);
+  return row->record->habit.Refuse(lacks_sums);
 }
 
 // A position of a row on a device.
@@ -88,6 +114,7 @@ void StateRow(const PendingBatch& batch, uint32_t count, PendingRow* row) {
     compact.push_back(*std::move(position));
   }
   row->compact = std::move(compact);
+  if (TakeForeseen(row)) StateRow(batch, count, row);
 }
 
 void StateRowsOnDevices(const PendingBatch& batch, uint32_t count, std::span<const RowOnDevice> rows) {
@@ -107,9 +134,12 @@ void StateRowsOnDevices(const PendingBatch& batch, uint32_t count, std::span<con
     StateRun(run, stride, count);
     left = left.subspan(run.size());
   }
+  std::vector<RowOnDevice> again;
   for (const RowOnDevice& row : rows) {
     if (row.row->compact.size() != row.row->row.positions()) row.row->compact.clear();
+    if (TakeForeseen(row.row)) again.push_back(row);
   }
+  if (!again.empty()) StateRowsOnDevices(batch, count, again);
 }
 
 }  // namespace sortition::client

@@ -16,8 +16,8 @@ struct RowOnDevice {
   std::shared_ptr<const DeviceRows> device;  // states rows
 };
 
-// These give rows their compact forms with `count` first tokens, unless the rows of a sequence go whole now. They take
-// the locks of the rows' sequences.
+// These give rows their compact forms with `count` first tokens, unless the rows of a sequence go whole now, or the
+// service would certainly require the whole row. They take the locks of the rows' sequences.
 
 // States a row whose logits this process can read.
 void StateRow(const PendingBatch& batch, uint32_t count, PendingRow* row);

@@ -18,9 +18,6 @@ constexpr uint32_t kMaxReplays = 8;
 
 // Refusals of one row in compact form before it goes whole.
 constexpr uint32_t kMaxCompactRefusals = 2;
-// After n consecutive refusals of compact rows, the sequence's next 2^n - 1 rows travel whole at once; n is at most
-// this.
-constexpr uint32_t kMostHabitRefusals = 6;
 
 const std::byte* BytesOf(const PendingRow& row) { return static_cast<const std::byte*>(row.row.logits); }
 
@@ -305,10 +302,7 @@ void StreamState::OnRowRequired(PendingBatch* batch, PendingRow* row, const v1::
   }
   row->compact.clear();
   absl::MutexLock lock(&row->record->mutex);
-  SequenceRecord::RowHabit& habit = row->record->habit;
-  if (lacks_sums && !std::exchange(habit.states_sums, true)) return;
-  habit.refusals = std::min(habit.refusals + 1, kMostHabitRefusals);
-  habit.whole_rows = (1u << habit.refusals) - 1;
+  row->record->habit.Refuse(lacks_sums);
 }
 
 void StreamState::OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now) {

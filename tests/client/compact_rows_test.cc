@@ -184,6 +184,75 @@ TEST_F(CompactRowsTest, SequenceThatNeedsWholeRowsSendsThem) {
   EXPECT_EQ(whole_rows_before_compact(), 1);
 }
 
+// A batch of one row, stated as a client states it.
+class ForeseenRow {
+ public:
+  static constexpr uint32_t kVocabulary = 4000;
+  static constexpr uint32_t kCount = 64;
+
+  explicit ForeseenRow(v1::SamplingParameters parameters) {
+    client::SequenceOptions options;
+    options.parameters = std::move(parameters);
+    options.vocabulary_size = kVocabulary;
+    record_ = std::make_shared<client::SequenceRecord>(std::move(options));
+    for (uint32_t id = 0; id < kVocabulary; ++id) logits[id] = -0.05f * static_cast<float>(id);
+  }
+
+  // Returns the form of the sequence's next row; absent if it goes whole.
+  std::optional<v1::CompactRow> State(const uint32_t* allowed_bits = nullptr) {
+    client::PendingBatch batch;
+    batch.vocabulary_size = kVocabulary;
+    batch.row_bytes = sizeof(float) * kVocabulary;
+    client::PendingRow& row = batch.rows.emplace_back();
+    row.record = record_;
+    row.row.logits = logits.data();
+    row.row.allowed_bits = allowed_bits;
+    client::StateRow(batch, kCount, &row);
+    if (row.compact.empty()) return std::nullopt;
+    std::string pairs;
+    v1::CompactRow form;
+    row.compact[0].AppendTo(&pairs, &form);
+    return form;
+  }
+
+  std::vector<float> logits = std::vector<float>(kVocabulary);
+
+ private:
+  std::shared_ptr<client::SequenceRecord> record_;
+};
+
+TEST_F(CompactRowsTest, DrawWithoutFiltersGoesWholeAtOnce) {
+  ForeseenRow row({});
+  const std::vector<uint32_t> all(ForeseenRow::kVocabulary / 32, ~0u);
+  EXPECT_FALSE(row.State());
+  EXPECT_FALSE(row.State());
+  EXPECT_TRUE(row.State(all.data())) << "a mask may leave few tokens";
+  std::fill(row.logits.begin() + 10, row.logits.end(), -INFINITY);
+  const auto masked = row.State();
+  ASSERT_TRUE(masked.has_value());
+  EXPECT_TRUE(masked->is_whole());
+}
+
+TEST_F(CompactRowsTest, RowThatItsStatementDecidesStaysCompact) {
+  v1::SamplingParameters parameters;
+  parameters.set_top_k(ForeseenRow::kCount);
+  const auto decided = ForeseenRow(parameters).State();
+  ASSERT_TRUE(decided.has_value());
+  EXPECT_FALSE(decided->has_unit_sum());
+  parameters.set_top_k(ForeseenRow::kCount + 1);
+  EXPECT_FALSE(ForeseenRow(parameters).State()) << "the cut lies behind the listed tokens";
+}
+
+TEST_F(CompactRowsTest, SumsThatTopPNeedsAreStatedAtOnce) {
+  v1::SamplingParameters parameters;
+  parameters.set_top_p(0.9f);  // keeps 46 tokens
+  const auto decided = ForeseenRow(parameters).State();
+  ASSERT_TRUE(decided.has_value());
+  EXPECT_TRUE(decided->has_unit_sum());
+  parameters.set_top_p(0.99f);  // keeps 92
+  EXPECT_FALSE(ForeseenRow(parameters).State());
+}
+
 TEST_F(CompactRowsTest, ServerWithoutThemGetsWholeRows) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);
   const auto results = harness.Submit({record});

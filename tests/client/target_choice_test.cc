@@ -38,6 +38,14 @@ TEST(TargetChoiceTest, FailedRoundsWaitLongerUpToBound) {
   }
 }
 
+TEST(TargetChoiceTest, ReturnedServerIsTriedWithinASecond) {
+  TargetChoice choice(1, false, Backoff(), 1);
+  for (int round = 0; round < 100; ++round) {
+    choice.Ended(false, kNow);
+    EXPECT_LT(choice.not_before() - kNow, absl::Seconds(1));
+  }
+}
+
 TEST(TargetChoiceTest, WaitsOfDifferentWorkersDiffer) {
   TargetChoice one(1, false, kBackoff, 1);
   TargetChoice two(1, false, kBackoff, 2);

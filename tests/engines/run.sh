@@ -15,17 +15,19 @@ export TEST_FAKE_CUDA=$PWD/build/release/fake_cuda  # loaded by vllm_stream_test
 export TEST_SOURCE_DIR=$PWD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/tests/server:$PWD/tests/python
 
 failed=()
-for file in tests/engines/{vllm,vllm_runner_2,vllm_runner_2_drafts,vllm_stream}_test.py; do
+for file in tests/engines/{interfaces,vllm,vllm_{runner_2,runner_2_drafts,stream,processors}}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/vllm/bin/python3 "$file" || failed+=("$file")
 done
-printf '== tests/engines/sglang_test.py\n'
-timeout 600 build/engines/sglang/bin/python3 tests/engines/sglang_test.py || failed+=(sglang_test.py)
-for file in tests/engines/vllm_{served,generation_2}_test.py; do
+for file in tests/engines/{interfaces,sglang}_test.py; do
+  printf '== %s\n' "$file"
+  timeout 600 build/engines/sglang/bin/python3 "$file" || failed+=("$file")
+done
+for file in tests/engines/{interfaces,vllm_{served,generation_2,watermark}}_test.py; do
   printf '== %s\n' "$file"
   timeout 3600 build/engines/served/bin/python3 "$file" || failed+=("$file")
 done
-for file in tests/python/{client,example,local,tensor}_test.py tests/engines/{llama_cpp,transformers}_test.py; do
+for file in tests/{python/{client,example,local,tensor},engines/{interfaces,llama_cpp,transformers}}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 "$python" "$file" || failed+=("$file")
 done

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs into build/engines the needs of tests and benchmarks under real engines: virtual environments with only the
 # wheel and the engines, and llama.cpp from the sources in llama-cpp-python's distribution. Downloads some gigabytes.
+# With the argument "llama" only that, of the version $LLAMA_VERSION.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly folder=$PWD/build/engines
 readonly packages=(torch==2.15.0 transformers==5.23.0 gguf==0.19.0 ml_dtypes==0.6.0 numpy protobuf diskcache==5.6.3)
-readonly llama=llama-cpp-python==0.3.36
+readonly llama=llama-cpp-python==${LLAMA_VERSION:-0.3.36}
 
 # vLLM itself, and what its samplers' and runners' modules import: no model runs here. In an environment beside the
 # other, because vLLM wants other versions than theirs.
@@ -110,6 +111,10 @@ install_llama() {
 }
 
 mkdir -p "$folder"
+if [[ ${1:-} == llama ]]; then
+  install_llama
+  exit
+fi
 install_packages
 install_beside vllm venv -- "${vllm_packages[@]}"
 install_beside sglang venv vllm -- "${sglang_packages[@]}"

@@ -3,6 +3,7 @@
 No model runs: SGLang's wheel has no kernels for a CPU. Its runner is played here, from a request to its text.
 """
 
+import math
 import os
 import types
 import unittest
@@ -16,9 +17,13 @@ import sglang.srt.layers.sampler as theirs
 import sglang.srt.managers.schedule_batch as schedule_batch
 import sglang.srt.sampling.sampling_batch_info as batch_info
 import sortition.local
-from sglang.srt.managers.tokenizer_manager import TokenizerManager
+from sglang.srt.layers.logits_processor import SamplingMaskStatus
+from sglang.srt.managers.scheduler_components.batch_result_processor import (
+    SchedulerBatchResultProcessor as BatchResults)
 from sglang.srt.plugins.hook_registry import HookRegistry
+from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 from sglang.srt.sampling.sampling_params import SamplingParams
+from sortition import interfaces
 from sortition import sglang as plugin
 
 VOCABULARY = 200
@@ -29,7 +34,7 @@ def context(backend="pytorch", **features):
     settings = types.SimpleNamespace(
         deterministic=types.SimpleNamespace(rl_on_policy_target=None, enable_deterministic_inference=False),
         kernel=types.SimpleNamespace(sampling_backend=backend),
-        features=types.SimpleNamespace(**{"sampling_mask_max_tokens": 0, "enable_custom_logit_processor": False,
+        features=types.SimpleNamespace(**{"sampling_mask_max_tokens": 12, "enable_custom_logit_processor": True,
                                           "enable_watermark": False, **features}))
     parallel = types.SimpleNamespace(tp_group=types.SimpleNamespace(device_group=None), tp_rank=0)
     return {"get_exec": lambda: settings, "get_parallel": lambda: parallel, "is_dp_attention_enabled": lambda: False,
@@ -39,13 +44,14 @@ def context(backend="pytorch", **features):
 class Request:
     """Has those fields of SGLang's requests that its sampler, its batches and the plugin read."""
 
-    def __init__(self, name, prompt, **options):
+    def __init__(self, name, prompt, mask=False, logprobs=None, **options):
+        """`logprobs`: sampling_logprobs_mode, with `mask`."""
         self.rid, self.origin_input_ids, self.output_ids = name, list(prompt), []
         self.sampling_params = SamplingParams(**options)
         self.tokenizer = types.SimpleNamespace(additional_stop_token_ids=None, eos_token_id=0)
         self.sampling_params.normalize(self.tokenizer)
         self.sampling_params.verify(VOCABULARY)
-        self.custom_logit_processor, self.return_sampling_mask, self.sampling_logprobs_mode = None, False, None
+        self.custom_logit_processor, self.return_sampling_mask, self.sampling_logprobs_mode = None, mask, logprobs
         self.to_finish = self.finished_len = None
         self.eos_token_ids = {0}
 
@@ -172,6 +178,53 @@ class Sglang(unittest.TestCase):
                                               **plugin.parameters_of(request.sampling_params)), row.numpy())
             self.assertEqual(list(drawn.kept_tokens), sorted(order[0][kept[0] > 0].tolist()))
 
+    def test_masks_are_the_kept_sets(self):
+        """One of the two requests asks for the log probabilities of all kept tokens, and one is greedy."""
+        options = {"temperature": 0.9, "top_p": 0.9, "top_k": 9, "min_p": 0.02}
+        made = []
+        for sampler in (theirs.Sampler(), self.sampler):
+            runner = Runner(sampler)
+            runner.add(Request("a", [3], mask=True, logprobs="support", **options), Request("b", [3], **options),
+                       Request("c", [3], mask=True, logit_bias={"4": 3.0}, **options),
+                       Request("d", [3], mask=True, **GREEDY))
+            output = runner.step()
+            BatchResults.materialize_sampling_mask_output(runner.requests, output)
+            made.append((output, [request.output_ids[0] for request in runner.requests]))
+        (expected, _), (found, tokens) = made
+        self.assertEqual(found.next_token_sampling_mask_status, expected.next_token_sampling_mask_status)
+        for row in (0, 2, 3):
+            kept = [set(output.next_token_sampling_mask_idx[row].tolist()) for output in (expected, found)]
+            self.assertEqual(kept[1], kept[0])
+            self.assertIn(tokens[row], kept[1])
+        by_id = [dict(zip(output.next_token_sampling_mask_idx[0].tolist(),
+                          output.next_token_sampling_logprobs[0].tolist())) for output in (expected, found)]
+        for token, logprob in by_id[0].items():
+            self.assertAlmostEqual(by_id[1][token], logprob, places=5)
+        self.assertAlmostEqual(sum(map(math.exp, by_id[1].values())), 1, places=5)
+        self.assertEqual(found.next_token_sampling_logprobs[3].tolist(), [0.0])
+
+    def test_a_mask_beyond_the_servers_limit_ends_the_request(self):
+        runner = Runner(self.sampler)
+        runner.add(Request("a", [3], mask=True, temperature=3.0, top_k=13))
+        output = runner.step()
+        BatchResults.materialize_sampling_mask_output(runner.requests, output)
+        self.assertEqual(output.next_token_sampling_mask_status, [SamplingMaskStatus.OVERFLOW])
+
+    def test_custom_processors_run_first(self):
+        def requests():
+            made = [Request(name, [3, 7], **GREEDY, frequency_penalty=0.5, custom_params=params)
+                    for name, params in (("a", {"token_ids": banned}), ("b", None))]
+            made[0].custom_logit_processor = DisallowedTokensLogitsProcessor.to_str()
+            return made
+
+        banned = []
+        free = self.write(requests(), 6)
+        banned = free[0][:2]
+        texts = [self.write(requests(), 6, sampler) for sampler in (theirs.Sampler(), self.sampler)]
+        self.assertEqual(texts[1], texts[0])
+        self.assertNotEqual(texts[1][0], free[0])
+        self.assertEqual(texts[1][1], free[1])
+
     def test_a_text_does_not_depend_on_its_batch(self):
         options = {"temperature": 1.2, "repetition_penalty": 1.3, "sampling_seed": 5}
         ((*alone,),) = self.write([Request("a", [3, 7], **options)], 8)
@@ -287,9 +340,7 @@ class Sglang(unittest.TestCase):
                               ({"watermark": {"key": "k"}}, "watermark")):
             with self.assertRaisesRegex(ValueError, name):
                 SamplingParams(**options).verify(VOCABULARY)
-        with self.assertRaisesRegex(ValueError, "return_sampling_mask"):
-            plugin._validated(None, None, types.SimpleNamespace(return_sampling_mask=True), [1])
-        self.assertTrue(hasattr(TokenizerManager._validate_one_request, "__wrapped__"))
+        self.assertTrue(hasattr(SamplingParams.verify, "__wrapped__"))
 
     def test_what_draws_elsewhere_is_refused_at_start(self):
         for name, value in (("speculative_algorithm", "EAGLE"), ("dllm_algorithm", "LowConfidence"),
@@ -310,7 +361,8 @@ class Sglang(unittest.TestCase):
         import sglang.version
 
         with mock.patch.object(sglang.version, "__version__", "0.6.0"), \
-                self.assertRaisesRegex(RuntimeError, "supports SGLang 0.5.23, not 0.6.0"):
+                mock.patch.object(interfaces, "hash_of", lambda *_: "another"), \
+                self.assertRaisesRegex(RuntimeError, "SGLang 0.5.23. Version 0.6.0 differs in .*: sglang.srt.*more"):
             plugin.register()
 
     def test_does_nothing_unless_asked(self):

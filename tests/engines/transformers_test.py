@@ -49,6 +49,23 @@ def generate(model, method=None, **options):
     return model.generate(**prompts(), max_new_tokens=STEPS, pad_token_id=0, custom_generate=method, **options)
 
 
+class Green(transformers.LogitsProcessor):
+    """A watermark: raises half of the tokens, as the token before says which."""
+
+    @staticmethod
+    def is_green(tokens):
+        return (tokens[:, -1:] * 31 + torch.arange(VOCABULARY) * 17) % 7 < 3
+
+    def __call__(self, input_ids, scores):
+        return scores + 4.0 * self.is_green(input_ids)
+
+    @classmethod
+    def share(cls, texts, start):
+        found = [bool(cls.is_green(texts[row:row + 1, :end])[0, texts[row, end]])
+                 for row in range(len(texts)) for end in range(start, texts.shape[1]) if texts[row, end] > 2]
+        return sum(found) / len(found)
+
+
 FILTERS = ("top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
 
 
@@ -165,19 +182,40 @@ class TransformersTest(unittest.TestCase):
                         self.assertIn("open.parameters." + field, error.field)
 
     def test_unsupported_options_are_refused_by_name(self):
-        class Mine(transformers.LogitsProcessor):
+        class First(transformers.LogitsProcessor):
             def __call__(self, input_ids, scores):
-                return scores
+                return scores[:1]
 
         model = MODELS["llama torch.float32"]
-        for options, name in (({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
-                              ({"exponential_decay_length_penalty": (5, 1.1)}, "ExponentialDecayLengthPenalty"),
-                              ({"forced_eos_token_id": 2}, "ForcedEOSTokenLogitsProcessor"),
-                              ({"logits_processor": [Mine()]}, "Mine"), ({"num_beams": 2}, "num_beams"),
+        for options, name in (({"logits_processor": [First()]}, "First makes .1, 503. of logits of the shape .3, 503"),
+                              ({"num_beams": 2}, "num_beams"),
                               ({"sequence_bias": [[[7, 8], 9.0]]}, "sequence_bias"),
                               ({"output_scores": True, "return_dict_in_generate": True}, "output_scores")):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 generate(model, SortitionSampler(self.client), do_sample=True, **options)
+
+    def test_other_processors_run_first(self):
+        model = MODELS["llama torch.float32"]
+        watermark = transformers.WatermarkingConfig(bias=3.0, seeding_scheme="selfhash")
+        for options in ({"watermarking_config": watermark}, {"exponential_decay_length_penalty": (2, 1.5)},
+                        {"forced_eos_token_id": 2}, {"guidance_scale": 1.5},
+                        {"logits_processor": [Green()], "temperature": 0.9, "top_k": 20}):
+            with self.subTest(str(options)):
+                greedy = {**options, "do_sample": False, "temperature": None, "top_k": None}
+                self.assertEqual(generate(model, SortitionSampler(self.client), **greedy).tolist(),
+                                 generate(model, **greedy).tolist())
+        plain, marked = (generate(model, SortitionSampler(self.client, seed=3), do_sample=True, top_k=20, **more)
+                         for more in ({}, {"logits_processor": [Green()]}))
+        start = prompts()["input_ids"].shape[1]
+        self.assertGreater(Green.share(marked, start), Green.share(plain, start) + 0.2)
+
+    def test_other_processors_keep_texts_with_drafts(self):
+        model, batch = MODELS["llama torch.float32"], {name: rows[:1] for name, rows in prompts().items()}
+        texts = [model.generate(**batch, max_new_tokens=STEPS, pad_token_id=0, do_sample=True, temperature=0.7,
+                                custom_generate=SortitionSampler(self.client, seed=3), logits_processor=[Green()],
+                                **drafts).tolist()
+                 for drafts in ({}, {"prompt_lookup_num_tokens": 3}, {"assistant_model": model})]
+        self.assertEqual(texts[1:], texts[:1] * 2)
 
     def test_banned_phrases_are_refused_by_name(self):
         with self.assertRaisesRegex(ValueError, "banned_phrases"):

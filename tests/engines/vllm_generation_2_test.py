@@ -25,9 +25,10 @@ EAGLE = {"method": "eagle", "model": small_model.make_eagle(os.path.join(FOLDER,
 MTP = {"method": "mtp", "num_speculative_tokens": 1}
 # A text in which a drafter that repeats the last token is right.
 REPEATED = ([5, 6], {"temperature": 1.0, "seed": 4, "logit_bias": {"65": 30.0}})
-# vLLM returns masks of sampled texts alone, and wants top-k.
-MASKED = [(prompt, {"top_k": 50, **options}) for prompt, options in [*REQUESTS.values(), REPEATED]
-          if options["temperature"] > 0 and "json" not in options]
+# vLLM returns masks of sampled texts alone. Without the plugin it wants top-k.
+MASKED = [*((prompt, {"top_k": 50, **options}) for prompt, options in [*REQUESTS.values(), REPEATED]
+            if options["temperature"] > 0 and "json" not in options),
+          ([5, 6], {"temperature": 1.0, "seed": 4, "top_p": 0.97}), ([5, 6], {"temperature": 1.0, "seed": 4})]
 KINDS = ("lookup", "draft model", "eagle")
 GREEDY = [REQUESTS["greedy"], REQUESTS["greedy with penalties"]]
 
@@ -145,7 +146,9 @@ class Generation2(unittest.TestCase):
             self.assertEqual(len(one["masks"]), len(one["tokens"]))
             for token, mask in zip(one["tokens"], one["masks"]):
                 self.assertIn(token, mask)
-                self.assertLessEqual(len(mask), options["top_k"])
+                self.assertLessEqual(len(mask), options.get("top_k", small_model.VOCABULARY))
+        self.assertGreater(max(map(len, plain[-2]["masks"])), 50)
+        self.assertEqual(set(map(len, plain[-1]["masks"])), {small_model.VOCABULARY})
         self.assertGreater(accepted("masks of drafts"), 5)
 
     def test_bad_options_are_refused_and_a_bad_row_ends_one_request(self):

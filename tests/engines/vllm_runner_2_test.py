@@ -53,12 +53,14 @@ def logits_of(name, position):
 class Runner:
     """vLLM's runner around its sampler, from requests to their texts."""
 
-    def __init__(self, sampler_class, logprobs_mode="raw_logprobs", return_sampling_mask=False, **options):
+    def __init__(self, sampler_class, logprobs_mode="raw_logprobs", return_sampling_mask=False, processors=(),
+                 **options):
         self.states = RequestState(SLOTS, LONGEST, LONGEST * SLOTS, 0, VOCABULARY, CPU)
         self.buffers = InputBuffers(SLOTS, LONGEST * SLOTS, CPU)
         self.sampler = sampler_class(vllm_config=config(**options), max_num_reqs=SLOTS, vocab_size=VOCABULARY,
                                      device=CPU, req_states=self.states, logprobs_mode=logprobs_mode,
-                                     return_sampling_mask=return_sampling_mask)
+                                     return_sampling_mask=return_sampling_mask,
+                                     custom_logits_processors=[made(self.states) for made in processors])
 
     def add(self, name, prompt, params, output=()):
         params.update_from_generation_config({}, eos_token_id=None)
@@ -79,6 +81,7 @@ class Runner:
         batch.seq_lens = lengths
         batch.seq_lens_cpu_upper_bound = lengths.clone()
         batch.positions = lengths.long() - 1
+        batch.input_ids = self.states.all_token_ids.gpu[batch.idx_mapping, batch.positions]
         return batch
 
     def step(self, names, chunked=(), poisoned=()):
@@ -246,14 +249,8 @@ class Runner2(unittest.TestCase):
         self.assertEqual(runner.sampler(logits, batch).sampled_token_ids.shape, (3, 1))
 
     def test_refusals(self):
-        class Foreign(LogitsProcessor):
-            def apply(self, logits, ctx):
-                return logits
-
-        for what, name in (({"enable_trace_replay": True}, "enable_trace_replay"),
-                           ({"custom_logits_processors": [Foreign(None, None)]}, "Foreign")):
-            with self.assertRaisesRegex(NotImplementedError, name):
-                self.ours(**{"vllm_config": config(), **what})
+        with self.assertRaisesRegex(NotImplementedError, "enable_trace_replay"):
+            self.ours(vllm_config=config(), enable_trace_replay=True)
         with self.assertRaisesRegex(ValueError, "processed_logits"):
             Runner(self.ours, logprobs_mode="processed_logits")
 

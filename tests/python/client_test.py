@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import unittest
 
+import numpy
 import sortition
 import sortition.local
 from sortition.v1.parameters_pb2 import SamplingParameters
@@ -266,6 +268,29 @@ _, status = os.waitpid(child, 0)
 client.draw(sequence, rows)
 sys.exit(status)
 """
+
+
+class CompactRows(unittest.TestCase):
+    def test_hardly_a_row_is_sent_again(self):
+        """The client foresees the rows that their first tokens do not decide."""
+        width, steps = 5000, 8
+        with serve() as server:
+            with sortition.Client(server.serving["listen"], rows="compact(256)",
+                                  transport=sortition.Transport("grpc", shared_memory_bytes=0)) as client:
+                for options in ({}, {"temperature": 0.6, "top_p": 0.9}, {"top_p": 0.95}, {"min_p": 0.05},
+                                {"raw_logprobs": {"top": 3}}, {"temperature": 0.7, "top_k": 20, "top_p": 0.8}):
+                    ours, alone = ([sampler.open(vocabulary_size=width, prompt=[1], seed=seed, **options)
+                                    for seed in range(5)] for sampler in (client, SAMPLER))
+                    for step in range(steps):
+                        rows = numpy.stack([row(100 * step + seed, width) for seed in range(5)])
+                        drawn, law = (sampler.step(sequences, rows)
+                                      for sampler, sequences in ((client, ours), (SAMPLER, alone)))
+                        self.assertEqual([draw.token for draw in drawn], [draw.token for draw in law], options)
+            outcomes = {name: float(count) for name, count in re.findall(
+                r'sortition_compact_rows_total\{outcome="(\w+)"\} (\S+)', server.metrics())}
+        decided = outcomes.pop("decided")
+        self.assertGreater(decided, 6 * 5 * steps / 3)
+        self.assertLessEqual(sum(outcomes.values()), 0.02 * 6 * 5 * steps, outcomes)
 
 
 class LostServers(unittest.TestCase):

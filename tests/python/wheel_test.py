@@ -23,7 +23,8 @@ class WheelTest(unittest.TestCase):
             pip("wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, PACKAGE)
             wheel, = glob.glob(os.path.join(folder, "sortition-*.whl"))
             names = set(zipfile.ZipFile(wheel).namelist())
-            for name in ("__init__.py", "_native.pyi", "py.typed", "v1/sampling_pb2.py", "v1/sampling_pb2.pyi"):
+            for name in ("__init__.py", "_native.pyi", "py.typed", "interfaces.json", "v1/sampling_pb2.py",
+                         "v1/sampling_pb2.pyi"):
                 self.assertIn("sortition/" + name, names)
             self.assertTrue(any(name.startswith("sortition/_native.") and name.endswith(".so") for name in names))
             self.assertNotIn("none-any", os.path.basename(wheel), "the wheel holds compiled code")

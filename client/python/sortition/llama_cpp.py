@@ -10,16 +10,16 @@ sequence with the same parameters.
 from __future__ import annotations
 
 import ctypes
+import logging
 from typing import Any, Dict, Optional
 
 import llama_cpp
 import numpy
 from llama_cpp import _internals
 
+from sortition import interfaces
 from sortition.local import Sampler as LocalSampler
 
-# Versions of llama-cpp-python with which this is tested: the place of its samplers is an inner interface.
-VERSIONS = ("0.3.36",)
 _CANDIDATE = numpy.dtype([("id", numpy.int32), ("logit", numpy.float32), ("p", numpy.float32)])
 
 
@@ -96,9 +96,7 @@ class Llama(llama_cpp.Llama):
     """
 
     def __init__(self, *arguments: Any, sampler: Any = None, **options: Any):
-        if llama_cpp.__version__ not in VERSIONS:
-            raise RuntimeError(f"Sortition supports llama-cpp-python {' and '.join(VERSIONS)}, "
-                               f"not {llama_cpp.__version__}")
+        interfaces.check("llama-cpp-python", llama_cpp.__version__, logging.getLogger("sortition"))
         self._sortition = LocalSampler() if sampler is None else sampler
         super().__init__(*arguments, **options)
 

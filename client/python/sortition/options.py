@@ -45,7 +45,7 @@ class Retry:
 
     connect_timeout: float = 5
     backoff_initial: float = 0.05
-    backoff_max: float = 5
+    backoff_max: float = 0.8
     fallback_stay: float = 300
 
 

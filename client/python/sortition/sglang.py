@@ -2,7 +2,8 @@
 
 The wheel registers SGLang's extension point sglang.srt.plugins. It does nothing unless SORTITION_SGLANG is set, to
 targets ("127.0.0.1:50051,unix:PATH"), to "in_process", or to both. Grammars and the minimum length reach the law as
-masked logits. The law does all else: penalties, biases, temperature, top-p, top-k, min-p, by seed and position.
+masked logits, and so does what custom logit processors make of a row. The law does all else: penalties, biases,
+temperature, top-p, top-k, min-p, by seed and position.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
+from sortition import interfaces
 from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
 from sortition.logits import LogitsTransfer, sampler_of
@@ -23,8 +25,6 @@ from sortition.logits import LogitsTransfer, sampler_of
 SETTING = "SORTITION_SGLANG"
 _log = logging.getLogger("sglang.sortition")  # SGLang's own loggers have its modules' names
 BACKEND = "sortition"
-# Versions of SGLang with which the plugin is tested.
-VERSIONS = ("0.5.23",)
 _REQUESTS = "sortition_requests"  # of SGLang's batch: its requests, by row
 # SGLang's deterministic mode gives this seed to requests without one.
 _SEED_OF_DETERMINISTIC_MODE = 42
@@ -121,8 +121,9 @@ class Rows:
             where, output = {"prompt": text[:prompt]}, text[prompt:]
         else:
             where = {"start_position": position}
+        kept = {"kept_set": {"tokens": True}} if request.return_sampling_mask else {}
         made = self._sampler.open(vocabulary_size=vocabulary, seed=seed_of(request, self._deterministic), **where,
-                                  **parameters_of(request.sampling_params))
+                                  **parameters_of(request.sampling_params), **kept)
         if output:
             made.append(output)
         self._sequences[request] = made
@@ -147,6 +148,35 @@ def with_edits(logits: torch.Tensor, requests: List[Any], outputs: List[List[int
             there = torch.where(there < 0, there * params.repetition_penalty, there / params.repetition_penalty)
             edited[row, tokens] = there - params.frequency_penalty * counts - params.presence_penalty
     return edited
+
+
+def masks_of(draws: List[Any], logits: torch.Tensor, with_support: List[bool], most: int) -> Any:
+    """Returns the kept sets of the draws in SGLang's form, and log probabilities over them, by SGLang's arithmetic.
+
+    `logits`: a row for each draw, as processed and scaled by the temperature. `with_support`: whether a draw's kept
+    tokens all get a log probability. More than `most` kept tokens end a request, as SGLang does it.
+    """
+    base = importlib.import_module("sglang.srt.layers.logits_processor")
+    sets = [[] if isinstance(draw, Error) else list(draw.kept_tokens) for draw in draws]
+    width = min(most, max(map(len, sets)))
+    tokens = torch.zeros((len(sets), width), dtype=torch.int32)
+    values = torch.zeros((len(sets), width), dtype=torch.float32)
+    selected = torch.zeros(len(sets), dtype=torch.float32)
+    statuses = torch.full((len(sets),), int(base.SamplingMaskStatus.OK), dtype=torch.int32)
+    for row, (kept, draw) in enumerate(zip(sets, draws)):
+        if not kept:  # the request has ended
+            continue
+        logprobs = logits[row, torch.tensor(kept, device=logits.device)].float().log_softmax(-1).cpu()
+        selected[row] = logprobs[kept.index(draw.token)]
+        tokens[row, :len(kept)] = torch.tensor(kept[:width])
+        values[row, :len(kept)] = logprobs[:width]
+        if len(kept) > most:
+            statuses[row] = int(base.SamplingMaskStatus.OVERFLOW)
+    device, support = logits.device, [row for row, wanted in enumerate(with_support) if wanted]
+    return base.SamplingMaskOutput(
+        token_ids=tokens.to(device), lengths=torch.tensor([min(len(kept), width) for kept in sets], device=device),
+        selected_logprobs=selected.to(device), support_logprobs=values[support].to(device) if support else None,
+        statuses=statuses.to(device))
 
 
 def _refuse_config() -> None:
@@ -184,8 +214,8 @@ def sampler_class() -> Any:
             logits = logits_output.next_token_logits
             if requests is None or len(requests) != logits.shape[0]:
                 raise RuntimeError("SGLang's batch has requests that Sortition's sampler was not told of")
-            if logprob_logits is not None or sampling_info.sampling_mask_batch_indices is not None:
-                raise RuntimeError("SGLang's batch has a watermark or a sampling mask, which are refused at admission")
+            if logprob_logits is not None:
+                raise RuntimeError("SGLang's batch has a watermark, which is refused at admission")
             if sampling_info.has_custom_logit_processor:
                 base.apply_custom_logit_processor(logits, sampling_info)
             after = [int(position) + 1 for position in positions.tolist()]
@@ -195,13 +225,20 @@ def sampler_class() -> Any:
                     _end(request, position, draw)
             tokens = torch.tensor([getattr(draw, "token", 0) for draw in draws], dtype=torch.int64,
                                   device=logits.device)
+            masked = [row for row, request in enumerate(requests) if request.return_sampling_mask]
+            edited = (with_edits(logits, requests, self.rows.outputs(requests, after)) if return_logprob or masked
+                      else logits)
             if return_logprob:
                 original = sampling_info.is_all_greedy or base.SGLANG_RETURN_ORIGINAL_LOGPROB
-                edited = with_edits(logits, requests, self.rows.outputs(requests, after))
                 scaled = edited if original else edited / sampling_info.temperatures
                 self.output_logprob_processor.compute_logprobs(
                     torch.log_softmax(scaled, dim=-1), top_logprobs_nums, token_ids_logprobs,
                     tokens).write_output_to(logits_output)
+            if masked:
+                logits_output.sampling_mask_output = masks_of(
+                    [draws[row] for row in masked], (edited / sampling_info.temperatures)[masked],
+                    [requests[row].sampling_logprobs_mode == "support" for row in masked],
+                    self.sampling_mask_max_tokens)
             self._sync_token_ids_across_tp(tokens, sampling_info)
             return tokens
 
@@ -258,24 +295,16 @@ def _admitted(_: Any, params: Any, *__: Any, **___: Any) -> None:
         raise ValueError(f"{field} ({error.limit}): {error.message}") from None
 
 
-def _validated(_: Any, __: Any, request: Any, *___: Any, **____: Any) -> None:
-    if getattr(request, "return_sampling_mask", False):
-        raise ValueError("return_sampling_mask has no counterpart in Sortition's plugin")
-
-
 def register() -> None:
     """Installs the plugin, as SGLang's general plugin. SGLang logs what it raises, and knows no such backend then."""
     if not os.environ.get(SETTING, ""):
         return
-    version = importlib.import_module("sglang.version").__version__
-    if version not in VERSIONS:
-        raise RuntimeError(f"Sortition's plugin supports SGLang {' and '.join(VERSIONS)}, not {version}")
+    interfaces.check("SGLang", importlib.import_module("sglang.version").__version__, _log)
     hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
     info = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
     for target, hook in ((f"{info}.from_schedule_batch", _told), (f"{info}.adjusted_filter_batch", _filtered),
                          (f"{info}.adjusted_merge_batch", _merged), (f"{info}.copy_for_forward", _copied),
-                         ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _admitted),
-                         ("sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request", _validated)):
+                         ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _admitted)):
         hooks.HookRegistry.register(target, hook, hooks.HookType.AFTER)
     for name in ("frequency", "presence", "repetition"):
         hooks.HookRegistry.register(

@@ -1,23 +1,26 @@
 """Sortition under Hugging Face Transformers: `model.generate(..., custom_generate=SortitionSampler(client))`.
 
 Written for Transformers 5. `generate` prepares inputs, cache and stopping criteria as always; Sortition draws the
-tokens. `generate` describes the changes of scores by a list of logits processors. None of them runs: each is replaced
-by the parameter with the same meaning, or refused by name.
+tokens. `generate` describes the changes of scores by a list of logits processors. Those of its options do not run: each
+is replaced by the parameter with the same meaning. All others run first, on the logits.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import numpy
 import torch
+import transformers
 from transformers.generation import logits_process as processors
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.utils import logging
 
+from sortition import interfaces
 from sortition._native import Draw
 from sortition.client import Client
 from sortition.errors import Error
@@ -26,6 +29,9 @@ from sortition.logits import LogitsTransfer
 from sortition.step import Drafts, pack_mask
 
 MOST_DRAFTS = 64  # of one step
+# The name of a model's cache among its arguments and outputs, which is another one before Transformers 5.24.
+_CACHE = ("cache" if "cache" in {field.name for field in dataclasses.fields(GenerateDecoderOnlyOutput)} else
+          "past_key_values")
 _NOTHING_BACK = "banned_phrases: generate takes no token back; bad_words_ids bans the last token of each instead"
 # Processors with a single number: its attribute, and the parameter with the same meaning.
 _PLAIN = {
@@ -53,6 +59,7 @@ class Plan:
         self.parameters: Dict[str, Any] = {} if do_sample else {"temperature": 0.0}
         self.ignored_prefix: Any = 0  # number of tokens at the start of all rows, or of each row, that are not history
         self._masks: List[Callable[[int, torch.Tensor, numpy.ndarray], None]] = []
+        self._others: List[Any] = []  # processors that run, in their order
         self._least: Dict[str, int] = {}  # min_tokens_to_keep of each filter, by its parameter
         for processor in processor_list:
             self._add(processor)
@@ -72,6 +79,18 @@ class Plan:
         for restrict in self._masks:
             restrict(row, tokens, allowed)
         return None if allowed.all() else pack_mask(allowed)
+
+    def changed(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Returns the logits that the other processors make of those after the rows' tokens."""
+        if not self._others:
+            return logits
+        scores = logits.to(torch.float32, copy=True)
+        for processor in self._others:
+            scores = processor(tokens, scores)
+            if scores.shape != logits.shape:
+                raise ValueError(f"{type(processor).__name__} makes {tuple(scores.shape)} of logits of the shape "
+                                 f"{tuple(logits.shape)}: generate without it")
+        return scores
 
     def _add(self, processor: Any) -> None:
         kind = type(processor)
@@ -104,7 +123,7 @@ class Plan:
         elif kind is processors.PrefixConstrainedLogitsProcessor:
             self._masks.append(_prefix_constraint(processor._prefix_allowed_tokens_fn))
         elif kind not in _WITHOUT_EFFECT:
-            raise ValueError(f"{kind.__name__} has no counterpart in Sortition: generate without it")
+            self._others.append(processor)
 
     def _keep_least(self) -> None:
         """Sets min_keep, which is one number for all filters of a sequence."""
@@ -173,8 +192,10 @@ class SortitionSampler:
                  **sampling: Any):
         if sampling.get("banned_phrases") or getattr(sampling.get("parameters"), "banned_phrases", None):
             raise ValueError(_NOTHING_BACK)
+        log = logging.get_logger("transformers.sortition")
+        _check_version(log)
         self._sampler = sampler
-        self._logits = LogitsTransfer(sampler, logging.get_logger("transformers.sortition"))
+        self._logits = LogitsTransfer(sampler, log)
         self._seed = seed
         self._on_step = on_step
         self._timeout = timeout
@@ -237,7 +258,7 @@ class SortitionSampler:
                     sequences = self._open(plan, input_ids, logits.shape[-1])
                 if kept_logits is not None:
                     kept_logits.append(logits.to(torch.float32, copy=True))
-                next_tokens = self._step(plan, sequences, input_ids, logits, unfinished, pad)
+                next_tokens = self._step(plan, sequences, input_ids, plan.changed(input_ids, logits), unfinished, pad)
                 del outputs, logits
                 input_ids = torch.cat([input_ids, next_tokens[:, None]], dim=-1)
                 if streamer is not None:
@@ -277,7 +298,7 @@ class SortitionSampler:
                     kept_logits += logits[:used].to(torch.float32, copy=True)[:, None]
                 if streamer is not None:
                     streamer.put(input_ids[0, before.shape[1]:].cpu())
-                outputs.past_key_values.crop(used - 1 - len(drafts))
+                getattr(outputs, _CACHE).crop(used - 1 - len(drafts))
                 candidates.update_candidate_strategy(input_ids, logits[None], used - 1)
                 model_kwargs = model._update_model_kwargs_for_generation(
                     outputs, model_kwargs, is_encoder_decoder=False, num_new_tokens=used)
@@ -289,9 +310,9 @@ class SortitionSampler:
                 drafts: List[int]) -> List[int]:
         """Returns the accepted drafts and the token after them."""
         vocabulary, text = logits.shape[-1], input_ids[0]
-        masks = []
-        for count in range(len(drafts) + 1):
-            masks.append(plan.mask(0, torch.cat([text, text.new_tensor(drafts[:count])]), vocabulary))
+        texts = [torch.cat([text, text.new_tensor(drafts[:count])]) for count in range(len(drafts) + 1)]
+        masks = [plan.mask(0, longer, vocabulary) for longer in texts]
+        logits = torch.cat([plan.changed(longer[None], row[None]) for longer, row in zip(texts, logits)])
         allowed = None
         if any(mask is not None for mask in masks):
             everything = pack_mask(numpy.ones(vocabulary, bool))
@@ -340,6 +361,11 @@ class SortitionSampler:
         return torch.tensor(tokens, dtype=input_ids.dtype, device=input_ids.device)
 
 
+@functools.lru_cache(maxsize=None)
+def _check_version(log: Any) -> None:
+    interfaces.check("Transformers", transformers.__version__, log)
+
+
 def _not_passed_on(*names: str) -> List[Any]:
     """Returns arguments of `generate`, which calls this decoding method and passes them to its own methods alone."""
     frame = inspect.currentframe()
@@ -354,7 +380,7 @@ def _output(input_ids: torch.Tensor, streamer: Any, config: Any, kept_logits: Op
         streamer.end()
     if config.return_dict_in_generate:
         return GenerateDecoderOnlyOutput(sequences=input_ids, logits=tuple(kept_logits) if kept_logits else None,
-                                         past_key_values=model_kwargs.get("past_key_values"))
+                                         **{_CACHE: model_kwargs.get(_CACHE)})
     return input_ids
 
 
@@ -363,7 +389,7 @@ def _candidates(model: Any, config: Any, input_ids: torch.Tensor, logits_process
     """Returns Transformers' generator of drafts, after refusing drafts that cannot be verified."""
     if input_ids.shape[0] > 1:
         raise ValueError("assistant_model, prompt_lookup_num_tokens: for one text at a time")
-    cache = model_kwargs.get("past_key_values")
+    cache = model_kwargs.get(_CACHE)
     if model.config.is_encoder_decoder or cache is None or not hasattr(cache, "crop"):
         raise ValueError("assistant_model, prompt_lookup_num_tokens: for decoders with a cache that can be cropped")
     if getattr(config, "assistant_ensemble_weight", None) is not None:

@@ -16,8 +16,9 @@ import torch
 from sortition.errors import Error
 from sortition.vllm_common import (Drawer, Proposal, Request, make_sampler, mode_of, refuse_speculation, settings,
                                    tokens_of, tracker_class)
-from sortition.vllm_engine import (check_version, end_failed_requests, once, refuse_beam_search,
+from sortition.vllm_engine import (admit_more, check_version, end_failed_requests, once, refuse_beam_search,
                                    serve_options_beside_drafts, tell_reasons)
+from sortition.vllm_processors import after_others
 
 
 def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
@@ -49,6 +50,7 @@ def _sampler_class() -> Any:
             self.drawer = Drawer(make_sampler(), logprobs_mode)
             self.failed: Dict[int, Error] = {}
 
+        @after_others
         def forward(self, logits: torch.Tensor, sampling_metadata: Any, predict_bonus_token: bool = False,
                     logprobs_mode_override: Optional[str] = None) -> Any:
             requests = _requests_of(sampling_metadata, logits.shape[0])
@@ -140,23 +142,12 @@ def _with_tracker(build: Any) -> Any:
         made = build(vllm_config, device, is_pin_memory, is_pooling_model, *more, **options)
         if is_pooling_model:
             return made
-        _refuse_config(vllm_config, made)
+        refuse_speculation(vllm_config)
         if not any(isinstance(processor, tracker_class()) for processor in made.all):
             made.argmax_invariant.append(tracker_class()(vllm_config, device, is_pin_memory))
         return made
 
     return build_logitsprocs
-
-
-def _refuse_config(config: Any, processors: Any) -> None:
-    """Refuses, at the engine's start, settings with which no row can be drawn."""
-    builtin = importlib.import_module("vllm.v1.sample.logits_processor")
-    known = (tracker_class(), builtin.MinPLogitsProcessor, builtin.MinTokensLogitsProcessor,
-             builtin.LogitBiasLogitsProcessor)
-    for processor in processors.all:
-        if not isinstance(processor, known):
-            raise NotImplementedError(f"{type(processor).__name__} has no counterpart in Sortition")
-    refuse_speculation(config)
 
 
 def register() -> None:
@@ -180,3 +171,4 @@ def register() -> None:
     tell_reasons()
     refuse_beam_search()
     serve_options_beside_drafts()
+    admit_more()

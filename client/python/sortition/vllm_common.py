@@ -16,7 +16,7 @@ from sortition.errors import Error
 from sortition.local import Sampler as LocalSampler
 from sortition.logits import LogitsTransfer, sampler_of
 from sortition.step import Drafts, pack_mask
-from sortition.vllm_options import options_of, refusal
+from sortition.vllm_options import options_of, other_processors_installed, refusal
 
 SETTING = "SORTITION_VLLM"
 # vLLM's configuration of logs holds for it: vllm.logger.init_logger makes the same one.
@@ -31,6 +31,8 @@ MOST_DRAFTS = 64
 _MOST_UNKNOWN = 2 * (MOST_DRAFTS + 1)
 # The most tokens of a history, unless a server is told another number. A longer budget never ends.
 _MOST_TOKENS = 1 << 22
+# Set by the plugin where the engine's configuration names other processors.
+others_configured = False
 # The largest vocabulary of the law: admission knows the model's no better.
 _LARGEST_VOCABULARY = (1 << 20) - 1
 
@@ -135,11 +137,16 @@ def check(params: Any) -> None:
     """Refuses parameters that no sequence takes or vLLM cannot serve, with an Error that names field and range."""
     if (params.logprobs or 0) > MOST_ALTERNATIVES:
         raise refusal("logprobs", f"-1..{MOST_ALTERNATIVES}", f"{params.logprobs} is out of range")
-    LocalSampler().open(vocabulary_size=_LARGEST_VOCABULARY, seed=seed_of(params.seed), **parameters_of(params, "raw"))
+    shared = others_configured or other_processors_installed()
+    LocalSampler().open(vocabulary_size=_LARGEST_VOCABULARY, seed=seed_of(params.seed),
+                        **parameters_of(params, "raw", shared))
 
 
-def parameters_of(params: Any, kind: str) -> Dict[str, Any]:
-    """Converts vLLM's SamplingParams to fields of Sortition's. `kind` of log probabilities: "raw" or "processed"."""
+def parameters_of(params: Any, kind: str, shared: bool = True) -> Dict[str, Any]:
+    """Converts vLLM's SamplingParams to fields of Sortition's. `kind` of log probabilities: "raw" or "processed".
+
+    `shared`: other processors may read extra_args, as `check` has found out when the request was admitted.
+    """
     greedy = params.temperature < _GREEDY_BELOW
     result: Dict[str, Any] = {"temperature": 0.0 if greedy else params.temperature}
     if not greedy:
@@ -165,7 +172,7 @@ def parameters_of(params: Any, kind: str) -> Dict[str, Any]:
         if params.logprobs == -1 and kind != "raw":
             raise refusal("logprobs", f"0..{MOST_ALTERNATIVES}", "all of them are there as raw_logprobs only")
         result[f"{kind}_logprobs"] = {"top": 0 if named else max(params.logprobs, 0)}
-    further = options_of(getattr(params, "extra_args", None))
+    further = options_of(getattr(params, "extra_args", None), shared)
     if banned and "banned_token_ids" in further:
         further["banned_token_ids"] = sorted({*banned, *further["banned_token_ids"]})
     return {**result, **further}

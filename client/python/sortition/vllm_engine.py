@@ -10,19 +10,16 @@ import functools
 import importlib
 from typing import Any, Dict
 
+from sortition import interfaces, vllm_common
 from sortition.errors import Error
 from sortition.vllm_common import LOG
 
-# Versions of vLLM with which the plugin is tested.
-VERSIONS = ("0.32", "0.33")
 _FAILED = "sortition_failed"  # in a runner's output: messages by request id
 
 
 def check_version() -> None:
     """Refuses to start under a vLLM whose inner interfaces the plugin does not know."""
-    version = importlib.import_module("vllm").__version__
-    if ".".join(version.split(".")[:2]) not in VERSIONS:
-        raise RuntimeError(f"Sortition's plugin supports vLLM {' and '.join(VERSIONS)}, not {version}")
+    interfaces.check("vLLM", importlib.import_module("vllm").__version__, LOG)
 
 
 def once(wrap: Any) -> Any:
@@ -165,6 +162,29 @@ def serve_options_beside_drafts() -> None:
     """Makes vLLM admit every option with speculation: the law applies all of them to each draft."""
     params = importlib.import_module("vllm.sampling_params").SamplingParams
     params._validate_spec_decode = _serving_drafts(params._validate_spec_decode)
+
+
+@once
+def _admitting(validate: Any) -> Any:
+    def validated(self: Any, params: Any, *arguments: Any, **options: Any) -> Any:
+        vllm_common.others_configured = bool(self.model_config.logits_processors)
+        # vLLM bounds its sampling masks by top-k. Kept sets of the law have no such bound.
+        bounds = getattr(self.model_config, "return_sampling_mask", False) and getattr(params, "top_k", 1) <= 0
+        if not bounds:
+            return validate(self, params, *arguments, **options)
+        given, params.top_k = params.top_k, 1
+        try:
+            return validate(self, params, *arguments, **options)
+        finally:
+            params.top_k = given
+
+    return validated
+
+
+def admit_more() -> None:
+    """Makes vLLM admit requests without top-k where the engine returns sampling masks, and extra_args for others."""
+    processor = importlib.import_module("vllm.v1.engine.input_processor").InputProcessor
+    processor._validate_params = _admitting(processor._validate_params)
 
 
 @once

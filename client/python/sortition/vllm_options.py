@@ -6,6 +6,8 @@ list of token sequences is a token or a list of tokens.
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from sortition.errors import Error
@@ -30,12 +32,26 @@ def refusal(field: str, limit: str, message: str) -> Error:
     return Error(message, "INVALID_ARGUMENT", "", field, limit)
 
 
-def options_of(extra: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Converts extra_args to fields of SamplingParameters. Raises an Error that names what it cannot take."""
+@functools.lru_cache(maxsize=None)
+def other_processors_installed() -> bool:
+    """True if another package has a logits processor for vLLM."""
+    points = importlib.metadata.entry_points()
+    group = "vllm.logits_processors"
+    found = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
+    return any(point.value.split(".")[0] != __package__ for point in found)
+
+
+def options_of(extra: Optional[Mapping[str, Any]], shared: bool = False) -> Dict[str, Any]:
+    """Converts extra_args to fields of SamplingParameters. Raises an Error that names what it cannot take.
+
+    `shared`: other processors read extra_args, too. Names that are no option are left to them.
+    """
     result: Dict[str, Any] = {}
     for name, value in _flat("", extra or {}):
         path = name.split(".")
         if value is None or path[0] in _VLLMS or path[0].startswith(_VLLMS_PREFIX):
+            continue
+        if shared and path[0] not in SamplingParameters.DESCRIPTOR.fields_by_name:
             continue
         if path[0] in REFUSED:
             raise refusal(f"extra_args.{name}", "", REFUSED[path[0]])

@@ -7,7 +7,7 @@ sampler here leaves vLLM's records, which other parts of the runner read, to vLL
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy
 import torch
@@ -15,7 +15,8 @@ import torch
 from sortition.errors import Error
 from sortition.kept import kept_sets
 from sortition.vllm_common import (Drawer, Proposal, Request, make_sampler, mode_of, refuse_speculation, thinking_of,
-                                   tokens_of, tracker_class)
+                                   tokens_of)
+from sortition.vllm_processors import Others, raw_logprobs
 from sortition.vllm_stream import LateLogprobs, LateStep, StreamDrawer, remember_texts
 
 
@@ -103,19 +104,15 @@ class KeptMasks:
         return lists(self._tokens, self._offsets, numpy.cumsum([0, *num_sampled_tokens]).tolist())
 
 
-def _refuse_options(config: Any, options: Dict[str, Any], tracker: Any) -> None:
+def _refuse_options(config: Any, options: Dict[str, Any]) -> None:
     refuse_speculation(config)
-    refused = [name for name in ("enable_trace_replay",) if options.get(name)]
-    refused += [type(processor).__name__ for processor in options.get("custom_logits_processors", ())
-                if not isinstance(processor, tracker)]
-    if refused:
-        raise NotImplementedError(f"{refused[0]} has no counterpart in Sortition's plugin")
+    if options.get("enable_trace_replay"):
+        raise NotImplementedError("enable_trace_replay has no counterpart in Sortition's plugin")
 
 
 def sampler_class() -> Any:
     base = importlib.import_module("vllm.v1.worker.gpu.sample.sampler")
     outputs = importlib.import_module("vllm.v1.outputs")
-    tracker = tracker_class()
 
     class SortitionSampler(base.Sampler):
         """vLLM's sampler, which keeps its records and its type of result, but does not draw.
@@ -124,8 +121,9 @@ def sampler_class() -> Any:
         """
 
         def __init__(self, vllm_config: Any, **options: Any):
-            _refuse_options(vllm_config, options, tracker)
-            super().__init__(vllm_config, **options)
+            _refuse_options(vllm_config, options)
+            self.others = Others(options.pop("custom_logits_processors", ()))
+            super().__init__(vllm_config, custom_logits_processors=self.others.processors, **options)
             self.slots = Slots(self.req_states, vllm_config)
             sampler = make_sampler()
             self.drawer = Drawer(sampler, self.logprobs_mode, kept=getattr(self, "return_sampling_mask", False))
@@ -148,9 +146,17 @@ def sampler_class() -> Any:
             requests = self.slots.known(slots)
             if not requests:  # a run that warms up, or measures the memory needed
                 return super().__call__(logits, input_batch)
-            if self.stream is not None:
-                return self._queue(slots, requests, logits, input_batch)
-            return self.draw(self.slots.of(slots), logits, input_batch)
+            return self.after_others(logits, input_batch, lambda changed: (
+                self.draw(self.slots.of(slots), changed, input_batch) if self.stream is None else
+                self._queue(slots, requests, changed, input_batch)))
+
+        def after_others(self, logits: torch.Tensor, batch: Any, draw: Callable[[torch.Tensor], Any]) -> Any:
+            """Draws from the logits that the other processors make."""
+            changed = self.others.apply(logits, batch)
+            output = draw(changed)
+            if changed is not logits and self.logprobs_mode == "raw_logprobs":
+                output.logprobs_tensors = raw_logprobs(self, logits, batch, output.sampled_token_ids)
+            return output
 
         def _queue(self, slots: List[int], requests: List[Request], logits: torch.Tensor, batch: Any) -> Any:
             """Queues a draw for the batch's requests. Waits only for those that need the host."""
@@ -253,7 +259,8 @@ def rejection_sampler_class() -> Any:
             slots, width = input_batch.idx_mapping_np.tolist(), logits.shape[1]
             drafts = [Proposal(own, self.mode, self._probabilities(slot, request, len(own), draft_logits, width))
                       for slot, request, own in zip(slots, requests, self._drafts(input_batch, invalid_drafts))]
-            return sampler.draw(requests, logits, input_batch, drafts, self.num_speculative_steps + 1)
+            return sampler.after_others(logits, input_batch, lambda changed: sampler.draw(
+                requests, changed, input_batch, drafts, self.num_speculative_steps + 1))
 
         def _probabilities(self, slot: int, request: Request, count: int, draft_logits: Optional[torch.Tensor],
                            vocabulary: int) -> Optional[torch.Tensor]:

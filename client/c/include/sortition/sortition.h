@@ -392,7 +392,7 @@ typedef struct sortition_client_options {
   uint64_t connect_timeout_ns;     // until a stream's welcome; 0: 5 s
   uint64_t keepalive_ns;           // HTTP/2 keepalive, at least 10 s; 0: 20 s
   uint64_t backoff_initial_ns;     // pause between rounds over all targets, doubled from this; 0: 50 ms
-  uint64_t backoff_max_ns;         // to this; 0: 5 s
+  uint64_t backoff_max_ns;         // to this; 0: 0.8 s
   uint64_t fallback_stay_ns;       // SORTITION_NEVER: does not stay; 0: 5 min
   uint64_t shared_memory_bytes;    // shared with a server on this machine; SORTITION_NEVER: none; 0: 64 MiB
   uint64_t ring_spin_ns;           // polling before a caller sleeps, on a ring; SORTITION_NEVER: none; 0: 1 ms

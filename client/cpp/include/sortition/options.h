@@ -32,7 +32,7 @@ struct TlsOptions {
 // workers that lost a server at the same time do not return at the same time.
 struct Backoff {
   absl::Duration initial = absl::Milliseconds(50);
-  absl::Duration max = absl::Seconds(5);
+  absl::Duration max = absl::Milliseconds(800);
 };
 
 // How messages travel to a target. Tokens do not depend on it.
