@@ -3,7 +3,7 @@
 // stand-in.
 //
 // usage: batch_engine MODE SLOTS NOISE [HOST:PORT]
-//   MODE   none, coupled, greedy, rejection or block: how drafts are accepted
+//   MODE   none, coupled, rejection or block: how drafts are accepted
 //   SLOTS  requests that a step may have, 1 to 16
 //   NOISE  how far the drafter's logits are from the model's; 0: equal
 //   HOST:PORT  a service; without one this process samples
@@ -58,7 +58,7 @@ static float uniform(uint32_t a, uint32_t b) {
 // Fills the logits of the token after `last`. The model has no noise.
 static void forward(uint32_t last, float noise, float* logits) {
   uint32_t i;
-  for (i = 0; i < VOCABULARY; ++i) logits[i] = 60 * uniform(last, i) + noise * uniform(~last, i);
+  for (i = 0; i < VOCABULARY; ++i) logits[i] = 250 * uniform(last, i) + noise * uniform(~last, i);
 }
 
 // Fills the drafter's probabilities of the token after `last`. Returns a draw from them for verifiers that take them,
