@@ -21,9 +21,9 @@ for file in tests/engines/{vllm,vllm_runner_2,vllm_runner_2_drafts,vllm_stream}_
 done
 printf '== tests/engines/sglang_test.py\n'
 timeout 600 build/engines/sglang/bin/python3 tests/engines/sglang_test.py || failed+=(sglang_test.py)
-for file in tests/engines/{trl,verl}_test.py; do
-  printf '== %s\n' "$file"
-  timeout 600 build/engines/trainers/bin/python3 "$file" || failed+=("$file")
+for trainer in trl verl; do
+  printf '== %s\n' "tests/engines/${trainer}_test.py"
+  timeout 600 "build/engines/$trainer/bin/python3" "tests/engines/${trainer}_test.py" || failed+=("$trainer")
 done
 for file in tests/engines/vllm_{served,generation_2}_test.py; do
   printf '== %s\n' "$file"

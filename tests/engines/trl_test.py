@@ -57,7 +57,7 @@ class TrlTest(unittest.TestCase):
         """Returns a trainer after two updates with the same completions, and how far its weights have moved."""
         torch.manual_seed(1)
         with tempfile.TemporaryDirectory() as folder:
-            path = small_model.make(f"{folder}/model", hidden=16)
+            path = small_model.make(f"{folder}/model", hidden=16, letters=40)
             tokenizer = transformers.AutoTokenizer.from_pretrained(path)
             tokenizer.pad_token = tokenizer.eos_token
             model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
