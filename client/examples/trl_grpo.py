@@ -28,7 +28,7 @@ def rollout_by(sampler):
         inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left").to(trainer.model.device)
         method = SortitionSampler(sampler, processed_logprobs={}, kept_set={"tokens": True}, kept_log_mass=True,
                                   on_step=steps.append)
-        # Without this, gradient checkpointing takes the cache away from `generate`, and texts go wrong in silence.
+        # Turns gradient checkpointing off meanwhile: `generate` would lose its cache.
         with unwrap_model_for_generation(
                 trainer.model_wrapped, trainer.accelerator,
                 gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs) as model, torch.no_grad():

@@ -1,5 +1,4 @@
-"""client/examples/batch_engine.c: texts do not depend on the batch or on the way to the sampler, and drafts are verified.
-"""
+"""client/examples/batch_engine.c: texts depend on neither the batch nor the way to the sampler; drafts are verified."""
 
 import os
 import re
