@@ -196,12 +196,14 @@ int main(int argc, char** argv) {
             (unsigned)SORTITION_ABI_VERSION);
     return 2;
   }
-  if (argc < 4) return 2;
   int32_t mode = NONE;
-  while (mode < SORTITION_VERIFY_BLOCK && strcmp(argv[1], modes[1 + mode]) != 0) ++mode;
-  const uint32_t slots = (uint32_t)strtoul(argv[2], NULL, 10);
+  while (argc > 3 && mode <= SORTITION_VERIFY_BLOCK && strcmp(argv[1], modes[1 + mode]) != 0) ++mode;
+  const uint32_t slots = argc > 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
+  if (mode > SORTITION_VERIFY_BLOCK || slots < 1 || slots > MOST_SLOTS) {
+    fprintf(stderr, "usage: batch_engine none|coupled|rejection|block SLOTS(1..%d) NOISE [HOST:PORT]\n", MOST_SLOTS);
+    return 2;
+  }
   const float noise = strtof(argv[3], NULL);
-  if (slots < 1 || slots > MOST_SLOTS) return 2;
   if (argc > 4) {
     const char* const target = argv[4];
     sortition_error* error = NULL;
