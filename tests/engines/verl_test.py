@@ -47,6 +47,7 @@ class KeptSetEngine(FSDPEngineWithLMHead):
         return module
 
     def prepare_model_outputs(self, output, output_args, micro_batch, logits_processor_func):
+        self.logits = output.logits.detach().double()
         if "allowed" in micro_batch:
             output.logits = output.logits.masked_fill(~micro_batch["allowed"], -1e30)
         return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
@@ -128,7 +129,11 @@ class VerlTest(unittest.TestCase):
         sampled = padded(draws, lambda draw: draw.processed.logprob)
         mass = padded(draws, lambda draw: draw.kept_log_mass)
         whole = self.run_engine(batch)
+        own = transformers.TopPLogitsWarper(TOP_P)(None, self.engine.logits.flatten(0, 1) / TEMPERATURE).isfinite()
         batch["allowed"] = mask_of(batch, draws, len(self.tokenizer))
+        drawn_at = ~batch["allowed"].all(-1)
+        self.assertEqual(int(drawn_at.sum()), int(mask.sum()))
+        self.assertTrue((own.view_as(batch["allowed"]) == batch["allowed"])[drawn_at].all())
         ours = self.run_engine(batch)
         self.assertGreater(int(mask.sum()), 100)
         self.assertLess(float((ours - sampled)[mask].abs().max()), EXACT)
