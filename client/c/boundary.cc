@@ -133,7 +133,7 @@ const char* sortition_version(void) {
   return version.c_str();
 }
 
-uint32_t sortition_version_number(void) { return SORTITION_VERSION_NUMBER; }
+uint32_t sortition_abi_version(void) { return SORTITION_ABI_VERSION; }
 
 uint32_t sortition_law_version(void) { return sortition::law::kLawVersion; }
 

@@ -11,7 +11,9 @@ fn main() {
     println!("cargo:rerun-if-changed={}", headers);
     let read = |name| fs::read_to_string(Path::new(headers).join(name)).expect(name);
     let text = read("sortition_errors.h") + &read("sortition.h");
-    fs::write(PathBuf::from(env::var("OUT_DIR").unwrap()).join("declarations.rs"), in_rust(&text)).unwrap();
+    let number = text.split("#define SORTITION_ABI_VERSION ").nth(1).and_then(|rest| rest.lines().next()).unwrap();
+    let code = format!("pub const ABI_VERSION: u32 = {};\n", number) + &in_rust(&text);
+    fs::write(PathBuf::from(env::var("OUT_DIR").unwrap()).join("declarations.rs"), code).unwrap();
 
     println!("cargo:rerun-if-env-changed=SORTITION_LIB_DIR");
     let folder = env::var("SORTITION_LIB_DIR").ok().or_else(folder_of_pkg_config);

@@ -17,8 +17,15 @@ static sortition_sequence* open_local(void) {
 
 static void LibraryHasTheHeadersVersion(void) {
   CHECK_TEXT(sortition_version(), SORTITION_VERSION);
-  CHECK(sortition_version_number() == SORTITION_VERSION_NUMBER);
+  CHECK(sortition_abi_version() == SORTITION_ABI_VERSION);
   CHECK(sortition_law_version() >= 1);
+}
+
+// A library fits if it is as new as the header, within a major number.
+static void AbiFitsItsMajorNumber(void) {
+  const uint32_t header = SORTITION_ABI_VERSION;
+  CHECK(SORTITION_ABI_FITS(header) && SORTITION_ABI_FITS(header + 1) && SORTITION_ABI_FITS(header / 1000 * 1000 + 999));
+  CHECK(!SORTITION_ABI_FITS(header - 1) && !SORTITION_ABI_FITS(header + 1000));
 }
 
 static void NullIsRefusedByName(void) {
@@ -343,12 +350,19 @@ static void SequenceMayCloseDuringSteps(void) {
 #define CASE(name) \
   { #name, name }
 static const struct test_case cases[] = {
-    CASE(LibraryHasTheHeadersVersion), CASE(NullIsRefusedByName),
-    CASE(ClosedHandleIsRefused),       CASE(HandleOfAnotherKindIsRefused),
-    CASE(ErrorMayBeLeftOut),           CASE(OlderStructsWork),
-    CASE(UnknownSizesAreNamed),        CASE(WrongFieldsAreNamed),
-    CASE(ParametersAreRefusedByName),  CASE(CopyIsIndependent),
-    CASE(ThreadsMayShareASequence),    CASE(SequenceMayCloseDuringSteps),
+    CASE(LibraryHasTheHeadersVersion),
+    CASE(AbiFitsItsMajorNumber),
+    CASE(NullIsRefusedByName),
+    CASE(ClosedHandleIsRefused),
+    CASE(HandleOfAnotherKindIsRefused),
+    CASE(ErrorMayBeLeftOut),
+    CASE(OlderStructsWork),
+    CASE(UnknownSizesAreNamed),
+    CASE(WrongFieldsAreNamed),
+    CASE(ParametersAreRefusedByName),
+    CASE(CopyIsIndependent),
+    CASE(ThreadsMayShareASequence),
+    CASE(SequenceMayCloseDuringSteps),
 };
 
 int main(void) { return run_cases(cases, sizeof(cases) / sizeof(cases[0])); }

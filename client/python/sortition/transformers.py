@@ -236,6 +236,9 @@ class SortitionSampler:
         if assistant_model is None and streamer is None:
             assistant_model, streamer = _not_passed_on("assistant_model", "streamer")
         _refuse(generation_config, synced_gpus)
+        if model.training and model_kwargs.get("use_cache") and getattr(model, "is_activation_checkpointing", False):
+            raise ValueError("gradient checkpointing: a model in training loses its cache, and its texts go wrong:"
+                             " generate after model.eval(), or with use_cache=False")
         plan = Plan(logits_processor, generation_config.do_sample)
         rows = input_ids.shape[0]
         pad = generation_config._pad_token_tensor

@@ -180,18 +180,14 @@ pub(crate) fn copied_text(get: impl Fn(*mut c_char, usize, &mut usize, ffi::OnEr
     }
 }
 
-/// Returns an error if the library is older than this crate, so that it lacks functions or fields.
+/// Returns an error if the library does not serve the headers that this crate was built with.
 pub(crate) fn check_version() -> Result<()> {
     // SAFETY: The function has no preconditions.
-    let number = unsafe { ffi::sortition_version_number() };
-    let part = |text: &str| text.parse::<u32>().unwrap_or(0);
-    let needed = part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
-        + part(env!("CARGO_PKG_VERSION_MINOR")) * 1_000
-        + part(env!("CARGO_PKG_VERSION_PATCH"));
-    if number >= needed {
+    let (library, needed) = (unsafe { ffi::sortition_abi_version() }, ffi::ABI_VERSION);
+    if library / 1000 == needed / 1000 && library >= needed {
         return Ok(());
     }
-    let message = format!("libsortition_c has version number {}, this crate needs {}", number, needed);
+    let message = format!("libsortition_c has ABI version {}, this crate needs {}", library, needed);
     Err(Error::of_code(Code::FailedPrecondition as i32, &message))
 }
 

@@ -10,7 +10,8 @@
 // their defaults. A struct that is too short, or longer than this library's, is refused by name. Structs of the library
 // have the library's struct_size, and only grow at their end. Structs and strings of the caller are not used after the
 // call. Strings end with a 0 byte and are UTF-8; a null string is an empty one. An array with a count may be null if
-// the count is 0.
+// the count is 0. A function that copies a text to `buffer` copies at most `size` bytes with the 0 byte at its end, and
+// stores the bytes of the whole text without the 0 byte in *length.
 //
 // Handles. sortition_parameters, sortition_receipts, sortition_sequence and sortition_client are handles. Their
 // pointers lead to no memory and are never used twice. A handle that is null, closed or of another kind is refused
@@ -19,17 +20,22 @@
 // Threads. Every function is thread-safe, unless its comment says otherwise. No function blocks for longer than a
 // computation, unless its comment says otherwise. A child of fork() may not use what its parent opened.
 //
-// The library throws no exception and installs no signal handler. docs/c.md has examples. Errors are in
-// sortition_errors.h, which this header includes.
+// The library throws no exception and installs no signal handler. docs/c.md has examples.
 #pragma once
 
 #include <sortition/sortition_errors.h>
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of this header. A library with the same major number has every function of an older header.
-#define SORTITION_VERSION "0.1.0"
-#define SORTITION_VERSION_NUMBER 1000  // major * 1000000 + minor * 1000 + the last number
+#define SORTITION_VERSION "0.1.0"  // the header's
+
+// The version of the interface: the release's major number * 1000 + a number that each addition raises. Within a major
+// number functions, fields at the end of structs, and values are added. Nothing that a header has goes or changes: no
+// name, signature, place in a struct, value or default. So a library serves a program that was compiled with this
+// header if SORTITION_ABI_FITS(sortition_abi_version()). A program checks this before any other call.
+#define SORTITION_ABI_VERSION 1
+#define SORTITION_ABI_FITS(library) \
+  ((library) / 1000 == SORTITION_ABI_VERSION / 1000 && (library) >= SORTITION_ABI_VERSION)
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,19 +43,18 @@ extern "C" {
 
 // ---- library
 
-// Return the version of the library, which may be newer than the header's, and its law version. Libraries and servers
-// of one law version draw the same tokens.
+// Return the library's versions, which may be newer than the header's: of the release, of the interface, and of the
+// law. Libraries and servers of one law version draw the same tokens.
 SORTITION_API const char* sortition_version(void);
-SORTITION_API uint32_t sortition_version_number(void);
+SORTITION_API uint32_t sortition_abi_version(void);
 SORTITION_API uint32_t sortition_law_version(void);
 
 // ---- sampling parameters
 
 // The sampling parameters of a sequence: the fields of SamplingParameters in proto/sortition/v1/parameters.proto, which
 // has their ranges. A field has its name there, a field of a message within it has a dot: "temperature",
-// "mirostat.tau". A field that is not set is off. Ranges are checked where a sequence opens, with the other fields.
-//
-// A handle. The setters of one handle must not run at the same time as any other use of it.
+// "mirostat.tau". A field that is not set is off. Ranges are checked where a sequence opens, with the other fields. The
+// setters of one handle must not run at the same time as any other use of it.
 typedef struct sortition_parameters sortition_parameters;
 
 SORTITION_API sortition_code sortition_parameters_new(sortition_parameters** parameters, sortition_error** error);
@@ -98,9 +103,7 @@ SORTITION_API sortition_code sortition_parameters_clear(sortition_parameters* pa
 // ---- receipts
 
 // The log of a sequence's receipts: the service's records of how each token was drawn (docs/receipts.md). It grows by
-// some 120 bytes and 8 a kept token with each token, until its records are taken.
-//
-// A handle. It may be closed before its sequence and after it.
+// some 120 bytes and 8 a kept token with each token, until its records are taken. It may be closed before its sequence.
 typedef struct sortition_receipts sortition_receipts;
 
 // Makes a log for one sequence. `salt` hides the seed in the receipts: 16 bytes, or null for one that the service
@@ -114,9 +117,8 @@ SORTITION_API sortition_code sortition_receipts_new(const uint8_t* salt, sortiti
 SORTITION_API sortition_code sortition_receipts_take(sortition_receipts* receipts, uint8_t* records, size_t capacity,
                                                      size_t* size, sortition_error** error);
 
-// Copies the line that opens the commitment to the seed, "SEED SALT", at most `size` bytes with the 0 byte at its end,
-// to `buffer`, and stores the bytes of all of it without the 0 byte in *length. It is a secret until it is published,
-// and empty until the sequence is open.
+// Copies the line that opens the commitment to the seed, "SEED SALT", to `buffer`. It is a secret until it is
+// published, and empty until the sequence is open.
 SORTITION_API sortition_code sortition_receipts_get_seed_line(const sortition_receipts* receipts, char* buffer,
                                                               size_t size, size_t* length, sortition_error** error);
 
@@ -132,9 +134,7 @@ SORTITION_API sortition_code sortition_receipts_close(sortition_receipts* receip
 
 // One text. It advances by the tokens of each row that succeeds, and by nothing else but append, truncate and
 // replace_last. A sequence is sampled in this process (sortition_local_open), or by a client's server
-// (sortition_client_open). Tokens and bits are the same.
-//
-// A handle. Calls for one local sequence run one after the other.
+// (sortition_client_open). Tokens and bits are the same. Calls for one local sequence run one after the other.
 typedef struct sortition_sequence sortition_sequence;
 
 typedef struct sortition_sequence_options {
@@ -209,18 +209,13 @@ SORTITION_API sortition_code sortition_sequence_close(sortition_sequence* sequen
 
 // ---- steps
 
-// Types of elements, little-endian.
-enum { SORTITION_F32 = 1, SORTITION_F16 = 2, SORTITION_BF16 = 3 };
+enum { SORTITION_F32 = 1, SORTITION_F16 = 2, SORTITION_BF16 = 3 };  // types of elements, little-endian
 
 // How drafts are accepted: while each is the token that would be drawn without speculation; while each is the first
 // token in order (temperature 0); with probability min(1, p / q); likewise, but tested together, so that more are
 // accepted (needs the drafter's probabilities).
-enum {
-  SORTITION_VERIFY_COUPLED = 0,
-  SORTITION_VERIFY_GREEDY = 1,
-  SORTITION_VERIFY_REJECTION = 2,
-  SORTITION_VERIFY_BLOCK = 3
-};
+enum { SORTITION_VERIFY_COUPLED = 0, SORTITION_VERIFY_GREEDY = 1 };
+enum { SORTITION_VERIFY_REJECTION = 2, SORTITION_VERIFY_BLOCK = 3 };
 
 // How the drafts of a tree that follow the same token were drawn from the drafter's distribution, in their order: each
 // from the tokens that were not drawn before it, or each from all. In the second case a token that was drawn twice is
@@ -367,13 +362,11 @@ SORTITION_API sortition_code sortition_local_step(const sortition_batch* batch, 
 // ---- client
 
 // The client of the sampling service. It keeps a stream, tries several targets, reconnects, replays histories and
-// repeats steps that got lost (docs/client.md). Tokens do not depend on any of this.
-//
-// A handle. Owns its threads and connections.
+// repeats steps that got lost (docs/client.md). Tokens do not depend on any of this. It owns its threads and
+// connections.
 typedef struct sortition_client sortition_client;
 
-// The value of a field of sortition_client_options that turns it off.
-#define SORTITION_NEVER UINT64_MAX
+#define SORTITION_NEVER UINT64_MAX  // turns a field of sortition_client_options off
 
 enum { SORTITION_TRANSPORT_AUTO = 0, SORTITION_TRANSPORT_GRPC = 1, SORTITION_TRANSPORT_RING = 2 };
 enum { SORTITION_FALLBACK_NONE = 0, SORTITION_FALLBACK_IN_PROCESS = 1 };
@@ -494,13 +487,11 @@ typedef struct sortition_transport_in_use {
 SORTITION_API sortition_code sortition_client_get_transport(sortition_client* client, sortition_transport_in_use* use,
                                                             sortition_error** error);
 
-// Copies the fields that servers have ignored since the client began, each once, with a line feed after each, at most
-// `size` bytes with the 0 byte at its end, to `buffer`, and stores the bytes of all without the 0 byte in *length.
+// Copies the fields that servers have ignored since the client began to `buffer`, each once, a line feed after each.
 SORTITION_API sortition_code sortition_client_get_ignored_fields(sortition_client* client, char* buffer, size_t size,
                                                                  size_t* length, sortition_error** error);
 
-// Copies the worker session to `buffer`, at most `size` bytes with the 0 byte at its end, and stores its whole length
-// without the 0 byte in *length.
+// Copies the worker session to `buffer`.
 SORTITION_API sortition_code sortition_client_get_worker_session(sortition_client* client, char* buffer, size_t size,
                                                                  size_t* length, sortition_error** error);
 
