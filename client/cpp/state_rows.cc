@@ -22,7 +22,9 @@ std::optional<CompactPosition::Parts> PartsOf(const PendingBatch& batch, uint32_
     --record.habit.whole_rows;
     return std::nullopt;
   }
-  return CompactPosition::Parts{count, record.habit.states_sums, record.states_own_sum};
+  const bool takes_first =
+      record.takes_first && !record.habit.lists_all && row.row.allowed_bits == nullptr && row.row.banned_tokens.empty();
+  return CompactPosition::Parts{takes_first ? 1 : count, record.habit.states_sums, record.states_own_sum};
 }
 
 // A position of a row on a device.

@@ -307,6 +307,7 @@ void StreamState::OnRowRequired(PendingBatch* batch, PendingRow* row, const v1::
   absl::MutexLock lock(&row->record->mutex);
   SequenceRecord::RowHabit& habit = row->record->habit;
   if (lacks_sums && !std::exchange(habit.states_sums, true)) return;
+  if (row->record->takes_first && !std::exchange(habit.lists_all, true)) return;
   habit.refusals = std::min(habit.refusals + 1, kMostHabitRefusals);
   habit.whole_rows = (1u << habit.refusals) - 1;
 }
