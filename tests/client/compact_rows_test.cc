@@ -182,9 +182,7 @@ TEST_F(CompactRowsTest, GreedyRowsListTheirFirstTokenAlone) {
 TEST_F(CompactRowsTest, GreedyRowsThatAreEditedListMore) {
   client::SequenceOptions options;
   options.parameters.set_temperature(0);
-  const auto takes_first = [&] {
-    return client::SequenceRecord(options).takes_first;
-  };
+  const auto takes_first = [&] { return client::SequenceRecord(options).takes_first; };
   options.vocabulary_size = StateHarness::kVocabulary;
   EXPECT_TRUE(takes_first());
   for (const auto change : {+[](v1::SamplingParameters* to) { to->add_banned_token_ids(1); },
