@@ -134,8 +134,8 @@ class Client(OneRow):
 
         It takes less time than step, which makes an object for each row.
         """
-        return Tokens(*self._native.draw_tokens(list(sequences), logits, packed_masks(allowed, sequences), dtype, timeout,
-                                                stream_of_step(logits, stream, None)))
+        return Tokens(*self._native.draw_tokens(list(sequences), logits, packed_masks(allowed, sequences), dtype,
+                                                timeout, stream_of_step(logits, stream, None)))
 
     def prepare_step(self, on_results: Callable[[List[Result]], None], sequences: Sequence[_native.Sequence],
                      logits: Any, *, drafts: Optional[Sequence[Optional[Drafts]]] = None,

@@ -69,8 +69,8 @@ class Process:
     def __init__(self, command, matrix, folder, *more):
         path = os.path.join(folder, "logits")
         matrix.tofile(path)
-        self._process = subprocess.Popen((*command, path, str(matrix.shape[1]), str(ROWS), *more), stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._process = subprocess.Popen((*command, path, str(matrix.shape[1]), str(ROWS), *more),
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def contender(self, name, rows=1):
         def run(index):
@@ -167,8 +167,9 @@ def api_rows(shape):
     if shape == "flat":
         return (random.standard_normal((ROWS, VOCABULARY)) * 0.05).astype(numpy.float32)
     matrix = (random.standard_normal((ROWS, VOCABULARY)) * 2.5).astype(numpy.float32)
+    fall = 3 if shape == "sharp" else 1.5
     for row in matrix:
-        row[random.choice(VOCABULARY, 300, replace=False)] = 20 - (3 if shape == "sharp" else 1.5) * numpy.log(numpy.arange(1, 301))
+        row[random.choice(VOCABULARY, 300, replace=False)] = 20 - fall * numpy.log(numpy.arange(1, 301))
     return matrix
 
 

@@ -1,4 +1,4 @@
-"""What a step with drafts costs and accepts, by how a drafter of blocks proposes, in process and with one thread.
+"""Costs of a step with drafts, and the tokens that it accepts, by how a drafter of blocks proposes; in process.
 
 The drafter proposes all tokens of a block at once, so that no draft depends on the one before it. Its logits are the
 target's with normal noise. `argmax` proposes the likeliest tokens, which the law verifies coupled: the text is the one
