@@ -64,8 +64,11 @@ void SequenceRecord::SetRowParameters(const SequenceOptions& from) {
   service::SequenceSpec spec;
   spec.live_vocabulary = from.live_vocabulary_size.value_or(from.vocabulary_size);
   row_parameters.reset();
+  takes_first = false;
   if (service::CompileParameters(from.parameters, limits, "", &spec)) return;
   states_own_sum = service::StatesOneSum(spec);
+  takes_first = spec.parameters.greedy && !spec.stateful() && spec.listed_edits.empty() && !spec.has_allowed_tokens &&
+                !spec.has_logprobs();
   row_parameters = std::move(spec.parameters);
 }
 

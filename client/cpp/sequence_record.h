@@ -50,7 +50,9 @@ struct SequenceRecord {
   v1::PolicyEffect policy;  // empty without a policy
   // As the service compiles them, for compact rows. Absent if an option is refused: then rows travel whole.
   std::optional<kernels::RowParameters> row_parameters;
-  bool states_own_sum = true;    // false if a temperature is dynamic or phases have other ones
+  bool states_own_sum = true;  // false if a temperature is dynamic or phases have other ones
+  // True if the first token of a row as it was sent is its answer: greedy, with no other option that matters.
+  bool takes_first = false;
   std::optional<Origin> origin;  // set before the record is used; gone once the service has it
 
   uint32_t live_vocabulary() const { return options.live_vocabulary_size.value_or(options.vocabulary_size); }
@@ -72,6 +74,7 @@ struct SequenceRecord {
   // Learnt from the service's refusals of compact rows, and from those that were foreseen.
   struct RowHabit {
     bool states_sums = false;
+    bool lists_all = false;   // a row that listed its first token alone was refused
     uint32_t whole_rows = 0;  // that go whole before the next compact one
     uint32_t refusals = 0;    // in a row, that a whole row had to follow
 
@@ -99,7 +102,7 @@ struct SequenceRecord {
   } standing;
 
  private:
-  // Sets `row_parameters` and `states_own_sum`.
+  // Sets `row_parameters`, `states_own_sum` and `takes_first`.
   void SetRowParameters(const SequenceOptions& from);
 
   std::unique_ptr<const SequenceOptions> changed_options_;  // null if they are `options`

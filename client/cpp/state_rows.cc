@@ -30,7 +30,9 @@ std::optional<CompactPosition::Parts> PartsOf(const PendingBatch& batch, uint32_
     --record.habit.whole_rows;
     return std::nullopt;
   }
-  return CompactPosition::Parts{count, record.habit.states_sums, record.states_own_sum, foresee};
+  const bool takes_first =
+      record.takes_first && !record.habit.lists_all && row.row.allowed_bits == nullptr && row.row.banned_tokens.empty();
+  return CompactPosition::Parts{takes_first ? 1 : count, record.habit.states_sums, record.states_own_sum, foresee};
 }
 
 // Acts on what the service would require of the row's compact form: a row that would have to follow whole loses it.

@@ -302,7 +302,10 @@ void StreamState::OnRowRequired(PendingBatch* batch, PendingRow* row, const v1::
   }
   row->compact.clear();
   absl::MutexLock lock(&row->record->mutex);
-  row->record->habit.Refuse(lacks_sums);
+  SequenceRecord::RowHabit& habit = row->record->habit;
+  const bool adds_sums = lacks_sums && !habit.states_sums;
+  if (!adds_sums && row->record->takes_first && !std::exchange(habit.lists_all, true)) return;
+  habit.Refuse(lacks_sums);
 }
 
 void StreamState::OnStepRefused(uint64_t batch_id, const RowError& error, absl::Time now) {

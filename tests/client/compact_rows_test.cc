@@ -158,6 +158,45 @@ TEST_F(CompactRowsTest, PhasesOfOtherHeatStateUnitSumAlone) {
   EXPECT_FALSE(row->has_sum());
 }
 
+TEST_F(CompactRowsTest, GreedyRowsListTheirFirstTokenAlone) {
+  client::SequenceOptions options;
+  options.request_id = "r";
+  options.prompt = {1, 2};
+  options.parameters.set_temperature(0);
+  const auto opened = harness.Open(std::move(options));
+  harness.AcceptOpen(harness.stream(0), harness.TakeOpen(harness.stream(0)), false);
+  ASSERT_TRUE(opened.status->ok()) << *opened.status;
+  harness.Submit({opened.record});
+  ASSERT_TRUE(TakeCompact());
+  EXPECT_THAT(ids, ElementsAre(7));
+  // A policy of the server may ban it: the sequence lists more from then on.
+  Require(v1::RequiredLogits::CAUSE_CUT);
+  harness.RefuseRow(harness.stream(0), step, 0, refusal);
+  EXPECT_FALSE(TakeCompact());
+  harness.AnswerRow(harness.stream(0), step, 0, 5);
+  harness.Submit({opened.record});
+  ASSERT_TRUE(TakeCompact());
+  EXPECT_THAT(ids, ElementsAre(7, 6, 5));
+}
+
+TEST_F(CompactRowsTest, GreedyRowsThatAreEditedListMore) {
+  client::SequenceOptions options;
+  options.parameters.set_temperature(0);
+  const auto takes_first = [&] { return client::SequenceRecord(options).takes_first; };
+  options.vocabulary_size = StateHarness::kVocabulary;
+  EXPECT_TRUE(takes_first());
+  for (const auto change : {+[](v1::SamplingParameters* to) { to->add_banned_token_ids(1); },
+                            +[](v1::SamplingParameters* to) { to->add_allowed_token_ids(1); },
+                            +[](v1::SamplingParameters* to) { to->set_presence_penalty(1); },
+                            +[](v1::SamplingParameters* to) { to->mutable_raw_logprobs()->set_top(2); },
+                            +[](v1::SamplingParameters* to) { to->set_temperature(1); }}) {
+    options.parameters.Clear();
+    options.parameters.set_temperature(0);
+    change(&options.parameters);
+    EXPECT_FALSE(takes_first()) << options.parameters.ShortDebugString();
+  }
+}
+
 // 1, 3, 7, ... rows go whole after refusals in a row; a decided one starts anew.
 TEST_F(CompactRowsTest, SequenceThatNeedsWholeRowsSendsThem) {
   const auto record = harness.OpenOn(harness.stream(0), "r", false);

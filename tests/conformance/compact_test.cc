@@ -134,6 +134,35 @@ TEST(CompactRows, CpuStatesTheReference) {
   }
 }
 
+// The first token alone is found in a plain pass, which keeps no groups' maxima.
+TEST(CompactRows, CpuStatesTheFirstTokenAlone) {
+  constexpr uint32_t kVocabulary = 3001;
+  kernels::cpu::Scratch scratch;
+  kernels::RowParameters parameters;
+  parameters.greedy = true;
+  std::mt19937_64 random(7);
+  std::normal_distribution<float> normal(0, 3);
+  for (int row = 0; row < 40; ++row) {
+    // One, two or all tokens are live.
+    std::vector<float> logits(kVocabulary, row % 4 < 2 ? -INFINITY : 0.0f);
+    if (row % 4 >= 2) std::ranges::generate(logits, [&] { return normal(random); });
+    for (int i = 0; i <= row % 4; ++i) logits[random() % kVocabulary] = 20 + normal(random);
+    if (row % 10 == 9) logits[random() % kVocabulary] = NAN;
+    RowRequest request;
+    request.logits = logits.data();
+    request.live_vocabulary = kVocabulary;
+    request.parameters = &parameters;
+    const auto expected = law::StateRowReference(request, 1, {});
+    for (const kernels::cpu::Target* const target : kernels::cpu::RunnableTargets()) {
+      kernels::StatedRow stated;
+      ASSERT_EQ(kernels::cpu::StateRow(*target, request, {.count = 1}, &scratch, &stated), expected.has_value()) << row;
+      if (!expected) continue;
+      EXPECT_EQ(stated.first, expected->first) << target->name << " " << row;
+      EXPECT_EQ(stated.is_whole, expected->is_whole) << target->name << " " << row;
+    }
+  }
+}
+
 // Draws that the processor decides without the reference.
 TEST(CompactRows, CpuDecidesUsualDraws) {
   kernels::cpu::Scratch scratch;

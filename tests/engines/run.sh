@@ -15,7 +15,7 @@ export TEST_FAKE_CUDA=$PWD/build/release/fake_cuda  # loaded by vllm_stream_test
 export TEST_SOURCE_DIR=$PWD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/tests/server:$PWD/tests/python
 
 failed=()
-for file in tests/engines/{interfaces,vllm,vllm_{runner_2,runner_2_drafts,stream,processors}}_test.py; do
+for file in tests/engines/{interfaces,vllm,vllm_{tokens,runner_2,runner_2_drafts,stream,processors}}_test.py; do
   printf '== %s\n' "$file"
   timeout 600 build/engines/vllm/bin/python3 "$file" || failed+=("$file")
 done

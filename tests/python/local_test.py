@@ -147,6 +147,23 @@ class LocalTest(BothTest):
             results.append([drawn[0].token, drawn[2].token])
         self.assertEqual(*results)
 
+    def test_tokens_of_a_batch_are_those_of_a_step(self):
+        requests = [*OPTIONS, {"temperature": 0.0}]
+        logits = numpy.stack([row(number) for number in range(len(requests))])
+        logits[2, 5] = float("nan")
+        masks = [None] * len(requests)
+        masks[1] = numpy.arange(VOCABULARY) < 3
+        for sampler in (self.client, self.sampler):
+            batches = [[sampler.open(vocabulary_size=VOCABULARY, seed=9, **own) for own in requests] for _ in range(2)]
+            draws = sampler.step(batches[0], logits, allowed=masks)
+            drawn = sampler.draw_tokens(batches[1], logits, allowed=masks)
+            self.assertEqual(drawn.tokens.dtype, numpy.int32)
+            self.assertEqual(drawn.tokens.tolist(), [getattr(draw, "token", -1) for draw in draws])
+            failed = {place: draw for place, draw in enumerate(draws) if isinstance(draw, sortition.Error)}
+            self.assertEqual({place: error.args for place, error in drawn.errors.items()},
+                             {place: error.args for place, error in failed.items()})
+            self.assertEqual(list(drawn.errors), [2])
+
     def test_unknown_parameters(self):
         for sampler in (self.client, self.sampler):
             with self.assertRaisesRegex(TypeError, "temprature"):

@@ -149,15 +149,6 @@ nb::tuple AllocateRows(const Client& self, uint64_t bytes) {
   return nb::make_tuple(nb::ndarray<nb::numpy, uint8_t>(bytes_there, 1, shape, capsule), memory.shared);
 }
 
-// The longest time that an argument may say: 30 years.
-constexpr double kMostSeconds = 1e9;
-
-// Raises ValueError for a number that is no duration.
-absl::Duration ToDuration(const char* name, double seconds) {
-  if (seconds >= 0 && seconds <= kMostSeconds) return absl::Seconds(seconds);
-  throw nb::value_error(absl::StrCat(name, ": ", seconds, "; 0 to ", kMostSeconds, " seconds").c_str());
-}
-
 Client* Connect(std::vector<std::string> targets, std::string fallback, std::string worker_session, std::string name,
                 std::optional<nb::dict> tls, double connect_timeout, double keepalive, double default_timeout,
                 double backoff_initial, double backoff_max, uint32_t in_process_threads, double fallback_stay,
@@ -259,10 +250,9 @@ Sequence* Fork(const Client& self, const Sequence& parent, nb::bytes message, st
 
 // Reads a step's arguments before anything is sent. Masks and drafts' probabilities cover whole rows, also on a rank
 // whose logits are a shard.
-StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, nb::tuple lists, nb::handle allowed,
+StepMemory ReadStep(const Client& self, nb::list sequences, nb::handle logits, Tasks tasks, nb::handle allowed,
                     const std::optional<std::string>& dtype, nb::handle ready) {
   const size_t count = nb::len(sequences);
-  Tasks tasks(std::move(lists), count);
   Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
   auto on_device = self.shared_rows().Find(rows, tasks.positions());
   const uint32_t whole = self.shard() ? self.shard()->vocabulary_size : rows.width;
@@ -306,15 +296,12 @@ client::StepOptions MakeOptions(std::optional<double> timeout, int32_t priority,
   return options;
 }
 
-nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::tuple tasks, nb::handle allowed,
-                std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
-                std::string traceparent, uint64_t stream, nb::handle ready) {
-  self.get();
-  const auto step = std::make_shared<AwaitedStep>(std::make_unique<StepMemory>(
-      ReadStep(self, std::move(sequences), logits, std::move(tasks), allowed, dtype, ready)));
+// Blocks for the step. `stream` is that of the logits.
+std::vector<client::RowResult> Await(const Client& self, StepMemory memory, const client::StepOptions& options,
+                                     uint64_t stream) {
+  const auto step = std::make_shared<AwaitedStep>(std::make_unique<StepMemory>(std::move(memory)));
   std::vector<std::shared_ptr<client::Sequence>> handles;
   client::Batch batch = MakeBatch(self, *step->memory, &handles);
-  const client::StepOptions options = MakeOptions(timeout, priority, std::move(traceparent));
   const auto done = [step](std::vector<client::RowResult> results) {
     step->results = std::move(results);
     if (!step->one_is_over.exchange(true)) return;
@@ -339,14 +326,31 @@ nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::t
     throw raised;
   }
   step->memory.reset();
-  return ToPython(std::move(step->results));
+  return std::move(step->results);
 }
 
-void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::tuple tasks, nb::handle allowed,
+nb::object Step(const Client& self, nb::list sequences, nb::handle logits, nb::tuple lists, nb::handle allowed,
+                std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
+                std::string traceparent, uint64_t stream, nb::handle ready) {
+  self.get();
+  Tasks tasks(std::move(lists), nb::len(sequences));
+  StepMemory memory = ReadStep(self, std::move(sequences), logits, std::move(tasks), allowed, dtype, ready);
+  return ToPython(Await(self, std::move(memory), MakeOptions(timeout, priority, std::move(traceparent)), stream));
+}
+
+nb::tuple DrawTokens(const Client& self, nb::list sequences, nb::handle logits, nb::handle allowed,
+                     std::optional<std::string> dtype, std::optional<double> timeout, uint64_t stream) {
+  self.get();
+  StepMemory memory = ReadStep(self, std::move(sequences), logits, Tasks(), allowed, dtype, nb::none());
+  return ToTokens(Await(self, std::move(memory), MakeOptions(timeout, 0, ""), stream));
+}
+
+void StepAsync(const Client& self, nb::list sequences, nb::handle logits, nb::tuple lists, nb::handle allowed,
                std::optional<std::string> dtype, std::optional<double> timeout, int32_t priority,
                std::string traceparent, uint64_t stream, nb::handle ready, const CudaResults* results,
                nb::object callback) {
   self.get();
+  Tasks tasks(std::move(lists), nb::len(sequences));
   auto memory = std::make_unique<StepMemory>(
       ReadStep(self, std::move(sequences), logits, std::move(tasks), allowed, dtype, ready));
   if (results != nullptr) memory->results = results->memory;
@@ -476,6 +480,8 @@ void BindClient(nb::module_& module) {
       .def("step", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("tasks"), nb::arg("allowed").none(),
            nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"), nb::arg("traceparent"),
            nb::arg("stream"), nb::arg("ready").none())
+      .def("draw_tokens", &DrawTokens, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(),
+           nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("stream"))
       .def("step_async", &StepAsync, nb::arg("sequences"), nb::arg("logits"), nb::arg("tasks"),
            nb::arg("allowed").none(), nb::arg("dtype").none(), nb::arg("timeout").none(), nb::arg("priority"),
            nb::arg("traceparent"), nb::arg("stream"), nb::arg("ready").none(), nb::arg("results").none(),

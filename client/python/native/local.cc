@@ -121,10 +121,9 @@ void CheckWidth(uint32_t width, uint32_t vocabulary) {
           .c_str());
 }
 
-nb::object StepAll(nb::list sequences, nb::handle logits, nb::tuple lists, nb::handle allowed,
-                   const std::optional<std::string>& dtype, uint64_t stream) {
+std::vector<client::RowResult> StepRows(const nb::list& sequences, nb::handle logits, const Tasks& tasks,
+                                        nb::handle allowed, const std::optional<std::string>& dtype, uint64_t stream) {
   const size_t count = nb::len(sequences);
-  const Tasks tasks(std::move(lists), count);
   const Rows rows = ReadRows(logits, count, tasks.positions(), dtype, Cuda::kTaken);
   tasks.CheckWidth(rows.width);
   const Masks masks = ReadMasks(allowed, count, tasks.masks(), rows.width);
@@ -159,7 +158,18 @@ nb::object StepAll(nb::list sequences, nb::handle logits, nb::tuple lists, nb::h
     }
   }
   if (!status.ok()) Raise(status);
-  return ToPython(std::move(results));
+  return results;
+}
+
+nb::object Step(nb::list sequences, nb::handle logits, nb::tuple lists, nb::handle allowed,
+                const std::optional<std::string>& dtype, uint64_t stream) {
+  const Tasks tasks(std::move(lists), nb::len(sequences));
+  return ToPython(StepRows(sequences, logits, tasks, allowed, dtype, stream));
+}
+
+nb::tuple DrawTokens(nb::list sequences, nb::handle logits, nb::handle allowed, const std::optional<std::string>& dtype,
+                     uint64_t stream) {
+  return ToTokens(StepRows(sequences, logits, Tasks(), allowed, dtype, stream));
 }
 
 template <typename Rewrite>
@@ -202,8 +212,10 @@ void BindLocal(nb::module_& module) {
             Apply(self, [=](LocalSequence& s) { return s.Truncate(position); });
           },
           nb::arg("position"));
-  module.def("step_local", &StepAll, nb::arg("sequences"), nb::arg("logits"), nb::arg("tasks"),
-             nb::arg("allowed").none(), nb::arg("dtype").none(), nb::arg("stream"));
+  module.def("step_local", &Step, nb::arg("sequences"), nb::arg("logits"), nb::arg("tasks"), nb::arg("allowed").none(),
+             nb::arg("dtype").none(), nb::arg("stream"));
+  module.def("draw_tokens_local", &DrawTokens, nb::arg("sequences"), nb::arg("logits"), nb::arg("allowed").none(),
+             nb::arg("dtype").none(), nb::arg("stream"));
 }
 
 }  // namespace sortition::python

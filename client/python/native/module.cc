@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/python/native/cuda_results.h"
 #include "client/python/native/device_memory.h"
 #include "client/python/native/ready.h"
@@ -45,6 +46,12 @@ client::SequenceOptions ParseSequence(nb::bytes message, std::vector<uint32_t> p
   options.prompt = std::move(prompt);
   options.start_position = start_position;
   return options;
+}
+
+absl::Duration ToDuration(const char* name, double seconds) {
+  constexpr double kMost = 1e9;  // 30 years
+  if (seconds >= 0 && seconds <= kMost) return absl::Seconds(seconds);
+  throw nb::value_error(absl::StrCat(name, ": ", seconds, "; 0 to ", kMost, " seconds").c_str());
 }
 
 }  // namespace sortition::python

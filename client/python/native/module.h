@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/cpp/sequence_record.h"
 
 #ifdef Py_LIMITED_API
@@ -24,6 +25,9 @@ void BindLocal(nanobind::module_& module);
 // passed separately, so that protobuf does not copy it. Raises ValueError.
 client::SequenceOptions ParseSequence(nanobind::bytes message, std::vector<uint32_t> prompt,
                                       std::optional<uint32_t> start_position);
+
+// Converts the argument `name`. Raises ValueError for a number that is no duration.
+absl::Duration ToDuration(const char* name, double seconds);
 
 // Marks a thread of a client as running a callback. The last reference to any object may be dropped within it, because
 // Python's garbage collector may run at any allocation.

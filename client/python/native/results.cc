@@ -158,6 +158,19 @@ nb::object ToPython(std::vector<client::RowResult> results) {
   return list;
 }
 
+nb::tuple ToTokens(const std::vector<client::RowResult>& results) {
+  std::vector<int32_t> tokens(results.size(), -1);
+  nb::dict errors;
+  for (size_t row = 0; row < results.size(); ++row) {
+    if (const auto* error = std::get_if<client::RowError>(&results[row])) {
+      errors[nb::int_(row)] = ToPythonError(*error);
+    } else {
+      tokens[row] = static_cast<int32_t>(std::get<v1::DrawResult>(results[row]).token());
+    }
+  }
+  return nb::make_tuple(Owned(std::move(tokens)), errors);
+}
+
 void Raise(const client::RowError& error) {
   const nb::object exception = ToPythonError(error);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());

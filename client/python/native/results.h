@@ -17,6 +17,10 @@ void BindResults(nanobind::module_& module);
 nanobind::object ToPython(client::RowResult result);
 nanobind::object ToPython(std::vector<client::RowResult> results);
 
+// Returns the tokens of rows that draw as an array of int32, -1 where a row failed, and a dict of sortition.Error by
+// row. Called under the GIL.
+nanobind::tuple ToTokens(const std::vector<client::RowResult>& results);
+
 // Raise sortition.Error. Called under the GIL.
 [[noreturn]] void Raise(const client::RowError& error);
 [[noreturn]] void Raise(const absl::Status& status);

@@ -19,6 +19,7 @@ class Tasks {
   // lists may be None as a whole. Raises TypeError or ValueError for tasks that are invalid for any row. The service
   // refuses tasks that are invalid for the sequence.
   Tasks(nanobind::tuple lists, size_t count);
+  Tasks() = default;  // every row draws
   Tasks(Tasks&&) = default;
 
   // Numbers of rows of logits, and of masks, that each row takes; empty: one each.

@@ -17,10 +17,10 @@ from sortition.client import Client
 from sortition.errors import Error
 from sortition.kept import KeptSets, kept_sets
 from sortition.options import Retry, Shard, Transport
-from sortition.step import Drafts, Scored, pack_mask
+from sortition.step import Drafts, Scored, Tokens, pack_mask
 from sortition.view import StepView
 
 __all__ = ["LAW_VERSION", "AsyncClient", "Client", "CudaResults", "CudaReady", "CudaRows", "DeviceMemory", "Drafts",
            "Draw", "Error", "KeptSets", "Logprobs", "Ready", "ReadyWord", "Retry", "Score", "Scored",
            "Sequence", "Shard",
-           "StepView", "Transport", "Verify", "__version__", "kept_sets", "pack_mask"]
+           "StepView", "Tokens", "Transport", "Verify", "__version__", "kept_sets", "pack_mask"]

@@ -14,7 +14,7 @@ import numpy
 from sortition import _native
 from sortition.describe import describe, token_list
 from sortition.options import Retry, Shard, Transport
-from sortition.step import Drafts, OneRow, Result, packed_masks, row_tasks, stream_of_step
+from sortition.step import Drafts, OneRow, Result, Tokens, packed_masks, row_tasks, stream_of_step
 from sortition.v1.parameters_pb2 import SamplingParameters
 from sortition.v1.sampling_pb2 import PolicyEffect
 
@@ -126,6 +126,16 @@ class Client(OneRow):
                                  allowed=packed_masks(allowed, sequences), dtype=dtype, timeout=timeout,
                                  priority=priority, traceparent=traceparent,
                                  stream=stream_of_step(logits, stream, ready), ready=ready)
+
+    def draw_tokens(self, sequences: Sequence[_native.Sequence], logits: Any, *,
+                    allowed: Optional[Sequence[Any]] = None, dtype: Optional[str] = None,
+                    timeout: Optional[float] = None, stream: Optional[int] = None) -> Tokens:
+        """Draws a token for each row, as step, and returns the tokens of the whole batch in one array.
+
+        It takes less time than step, which makes an object for each row.
+        """
+        return Tokens(*self._native.draw_tokens(list(sequences), logits, packed_masks(allowed, sequences), dtype,
+                                                timeout, stream_of_step(logits, stream, None)))
 
     def prepare_step(self, on_results: Callable[[List[Result]], None], sequences: Sequence[_native.Sequence],
                      logits: Any, *, drafts: Optional[Sequence[Optional[Drafts]]] = None,

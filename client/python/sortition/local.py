@@ -8,7 +8,7 @@ from typing import Any, List, Optional, Sequence
 from sortition import _native
 from sortition._native import CudaStep, CudaStream
 from sortition.describe import describe, token_list
-from sortition.step import OneRow, Result, packed_masks, row_tasks, stream_of
+from sortition.step import OneRow, Result, Tokens, packed_masks, row_tasks, stream_of
 from sortition.v1.parameters_pb2 import SamplingParameters
 
 __all__ = ["CudaStep", "CudaStream", "Sampler"]
@@ -53,6 +53,13 @@ class Sampler(OneRow):
         """As Client.step. `timeout`, `priority` and `traceparent` are ignored, because the step does not wait."""
         return _native.step_local(list(sequences), logits, row_tasks(**tasks), packed_masks(allowed, sequences), dtype,
                                   stream_of(logits, stream))
+
+    def draw_tokens(self, sequences: Sequence[_native.LocalSequence], logits: Any, *,
+                    allowed: Optional[Sequence[Any]] = None, dtype: Optional[str] = None,
+                    timeout: Optional[float] = None, stream: Optional[int] = None) -> Tokens:
+        """As Client.draw_tokens. `timeout` is ignored, because the step does not wait."""
+        return Tokens(*_native.draw_tokens_local(list(sequences), logits, packed_masks(allowed, sequences), dtype,
+                                                 stream_of(logits, stream)))
 
     def close(self) -> None:
         """Does nothing: no resources are held."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy
 
@@ -54,6 +54,13 @@ class Drafts:
             object.__setattr__(self, "parents", token_list(self.parents))
         object.__setattr__(self, "sparse_probabilities",
                            [(list(draft.keys()), list(draft.values())) for draft in self.sparse_probabilities])
+
+
+class Tokens(NamedTuple):
+    """The tokens of a step whose rows draw, and of which nothing else is asked."""
+
+    tokens: numpy.ndarray  # int32, one for each row; -1 where the row failed
+    errors: Dict[int, Error]  # by row
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Dict, List, Optional
 
+import numpy
 import torch
 
 from sortition.errors import Error
@@ -32,6 +33,15 @@ def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
     # The law has the seeds. vLLM turns these back where a prompt is read in parts, which ends the engine on a CPU.
     metadata.generators.clear()
     return [rows.requests[row] for row in range(count)]
+
+
+def _width_of(metadata: Any) -> Optional[int]:
+    """Returns the most alternatives of a row for which the batch requests log probabilities; None without any."""
+    named = getattr(metadata, "logprob_token_ids", None)
+    widths = [*map(len, named.values())] if named else []
+    if metadata.max_num_logprobs is not None:
+        widths.append(metadata.max_num_logprobs)
+    return max(widths, default=None)
 
 
 def _errors(answers: List[Any]) -> Dict[int, Error]:
@@ -56,21 +66,23 @@ def _sampler_class() -> Any:
             requests = _requests_of(sampling_metadata, logits.shape[0])
             if requests is None:
                 return super().forward(logits, sampling_metadata, predict_bonus_token, logprobs_mode_override)
-            draws = self.drawer.draw(requests, logits)
-            self.failed = _errors(draws)
-            tokens = torch.tensor([[getattr(draw, "token", 0)] for draw in draws], dtype=torch.int32,
-                                  device=logits.device)
-            return outputs.SamplerOutput(sampled_token_ids=tokens,
-                                         logprobs_tensors=self.logprobs_of(sampling_metadata, requests, draws, logits))
+            width = _width_of(sampling_metadata)
+            logprobs = None
+            if width is None:
+                tokens, self.failed = self.drawer.draw_tokens(requests, logits)
+            else:
+                draws = self.drawer.draw(requests, logits)
+                self.failed = _errors(draws)
+                tokens = numpy.array([getattr(draw, "token", 0) for draw in draws], numpy.int32)
+                logprobs = self.logprobs_of(width, requests, draws, logits)
+            return outputs.SamplerOutput(sampled_token_ids=torch.from_numpy(tokens).unsqueeze(1).to(logits.device),
+                                         logprobs_tensors=logprobs)
 
-        def logprobs_of(self, metadata: Any, requests: List[Request], answers: List[Any], logits: torch.Tensor,
+        def logprobs_of(self, width: Optional[int], requests: List[Request], answers: List[Any], logits: torch.Tensor,
                         **shape: Any) -> Any:
-            named = getattr(metadata, "logprob_token_ids", None) or {}
-            widths = [*map(len, named.values()), *([] if metadata.max_num_logprobs is None else
-                                                   [metadata.max_num_logprobs])]
-            if not widths:
+            if width is None:
                 return None
-            parts = self.drawer.logprobs(requests, answers, max(widths), logits, **shape)
+            parts = self.drawer.logprobs(requests, answers, width, logits, **shape)
             return outputs.LogprobsTensors(*(part.to(logits.device) for part in parts))
 
     return SortitionSampler
@@ -118,7 +130,7 @@ def _rejection_sampler_class() -> Any:
             return outputs.SamplerOutput(
                 sampled_token_ids=tokens.to(logits.device),
                 logprobs_tensors=self.sampler.logprobs_of(
-                    sampling_metadata, requests, answers, logits, height=len(requests) * slots,
+                    _width_of(sampling_metadata), requests, answers, logits, height=len(requests) * slots,
                     firsts=range(0, len(requests) * slots, slots), starts=starts))
 
     return SortitionRejectionSampler

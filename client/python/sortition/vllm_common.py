@@ -57,6 +57,7 @@ class Request:
         self.seed = params.seed
         self.sequence: Any = None
         self.error: Optional[Error] = None  # ended the request
+        self.drawn = 0  # tokens of `output` that the sequence has
         self.last_drawn: Optional[int] = None  # the history's last token, if it is known without a look at all
         self._thinking = thinking
         self.stop_tokens = sorted(getattr(params, "all_stop_token_ids", None) or ())
@@ -80,15 +81,29 @@ class Request:
         if self.sequence is not None:
             getattr(self.sequence, "close", lambda: None)()
 
+    def add(self, tokens: Sequence[int]) -> None:
+        """Notes the tokens that the sequence has drawn."""
+        self.drawn += len(tokens)
+        self.last_drawn = tokens[-1]
+
+    def is_ready(self) -> bool:
+        """True if the sequence is open, its history is vLLM's and no mask is needed. Then its next step needs no look
+        at it."""
+        output = self.output
+        return (self.sequence is not None and self.error is None and self.drawn == len(output) and
+                # -1 stands for a token that is not known yet
+                (not output or output[-1] == self.last_drawn or output[-1] == -1) and
+                not (self.stop_tokens and self.params.min_tokens > self.drawn))
+
     def follow(self) -> None:
         """Makes the sequence's history equal to vLLM's after tokens were dropped, replaced or inserted.
 
         Takes as long for a long text as for a short one.
         """
         output = self.output
-        if any(token < 0 for token in output[-_MOST_UNKNOWN:]):  # -1 stands for a token that is not known yet
+        self.drawn = drawn = self.sequence.position - len(self.prompt)
+        if any(token < 0 for token in output[-_MOST_UNKNOWN:]):  # not known yet
             return
-        drawn = self.sequence.position - len(self.prompt)
         if drawn > len(output):
             self.sequence.truncate(len(self.prompt) + len(output))
             drawn, self.last_drawn = len(output), None
@@ -97,14 +112,13 @@ class Request:
                 self.sequence.replace_last(output[drawn - 1])
         if drawn < len(output):
             self.sequence.append(output[drawn:])
-        self.last_drawn = output[-1] if output else None
+        self.drawn, self.last_drawn = len(output), output[-1] if output else None
 
     def mask(self, logits: torch.Tensor) -> Optional[numpy.ndarray]:
         """Returns packed masks of the next positions, which have these logits; None if all tokens are allowed."""
         positions, vocabulary = logits.shape
-        drawn = self.sequence.position - len(self.prompt)  # vLLM's own list may lag
         stops = [token for token in self.stop_tokens if 0 <= token < vocabulary]
-        banned = min(self.params.min_tokens - drawn, positions) if stops else 0
+        banned = min(self.params.min_tokens - self.drawn, positions) if stops else 0
         if banned <= 0:
             return None
         rows = self._not_ended(logits[:banned], stops)
@@ -284,19 +298,8 @@ class Drawer:
 
         A request with `drafts` has a row for each draft and one more, and gets a Verify.
         """
-        vocabulary = logits.shape[1]
         positions = [drafts[index].positions if drafts else 1 for index in range(len(requests))]
-        lost: Optional[Error] = None
-        for request in requests:
-            if request.error is None and lost is not None and request.sequence is None:
-                request.error = lost  # the others would wait as long
-            if request.error is not None:
-                continue
-            try:
-                self.prepare(request, vocabulary)
-            except Error as error:
-                request.error = error
-                lost = error if error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else None
+        self._prepare(requests, logits.shape[1])
         live = [index for index, request in enumerate(requests) if request.error is None]
         if not live:
             return [request.error for request in requests]
@@ -318,8 +321,37 @@ class Drawer:
             if isinstance(result, Error):
                 requests[index].error = result
             else:
-                requests[index].last_drawn = tokens_of(result)[-1]
+                requests[index].add(tokens_of(result))
         return answers
+
+    def draw_tokens(self, requests: Sequence[Request], logits: torch.Tensor) -> Tuple[numpy.ndarray, Dict[int, Error]]:
+        """Returns a token for each request from its row of logits, 0 where a row failed, and the errors by row."""
+        if not all([request.is_ready() for request in requests]):
+            draws = self.draw(requests, logits)
+            return (numpy.array([getattr(draw, "token", 0) for draw in draws], numpy.int32),
+                    {row: draw for row, draw in enumerate(draws) if isinstance(draw, Error)})
+        tokens, errors = self._sampler.draw_tokens([request.sequence for request in requests], self.logits.move(logits))
+        for request, token in zip(requests, tokens.tolist()):
+            request.drawn += 1
+            request.last_drawn = token
+        for row, error in errors.items():
+            requests[row].error = error
+            tokens[row] = 0
+        return tokens, errors
+
+    def _prepare(self, requests: Sequence[Request], vocabulary: int) -> None:
+        """Prepares the requests that have no error. One that cannot be prepared gets it."""
+        lost: Optional[Error] = None
+        for request in requests:
+            if request.error is None and lost is not None and request.sequence is None:
+                request.error = lost  # the others would wait as long
+            if request.error is not None:
+                continue
+            try:
+                self.prepare(request, vocabulary)
+            except Error as error:
+                request.error = error
+                lost = error if error.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else None
 
     def logprobs(self, requests: Sequence[Request], answers: Sequence[Any], width: int, logits: torch.Tensor,
                  height: Optional[int] = None, firsts: Optional[Sequence[int]] = None,

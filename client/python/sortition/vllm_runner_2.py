@@ -199,35 +199,42 @@ def sampler_class() -> Any:
             places = [start + place for start, row in ((starts[row], row) for row in rows)
                       for place in range(drafts[row].positions if drafts else 1)]
             used = logits if len(places) == logits.shape[0] else logits[places]
-            draws = self.drawer.draw(drawing, used,
-                                     drafts=[drafts[row] for row in rows] if drafts else None) if rows else []
-            self.failed = {self.slots.requests[int(batch.idx_mapping_np[row])][0]: draw
-                           for row, draw in zip(rows, draws) if isinstance(draw, Error)}
-            sampled = torch.zeros((len(requests), slots), dtype=torch.int64)
-            counts = torch.zeros(len(requests), dtype=lengths.dtype)
-            for row, request, answer in zip(rows, drawing, draws):
-                tokens = [0] if isinstance(answer, Error) else tokens_of(answer)
-                sampled[row, :len(tokens)] = torch.tensor(tokens)
-                counts[row] = len(tokens)
-                request.output += tokens
-            num_sampled = counts.to(lengths.device)
+            width = max(self.get_logprobs_dims(batch.idx_mapping_np) or (), default=None)
+            draws: List[Any] = []
+            sampled = numpy.zeros((len(requests), slots), dtype=numpy.int64)
+            counts = numpy.zeros(len(requests), dtype=numpy.int64)
+            if drafts is None and width is None and not self.drawer.kept:
+                tokens, errors = self.drawer.draw_tokens(drawing, used) if rows else ((), {})
+                sampled[rows, 0], counts[rows] = tokens, 1
+                for request, token in zip(drawing, sampled[rows, 0].tolist()):
+                    request.output.append(token)
+            else:
+                draws = self.drawer.draw(drawing, used,
+                                         drafts=[drafts[row] for row in rows] if drafts else None) if rows else []
+                errors = {place: draw for place, draw in enumerate(draws) if isinstance(draw, Error)}
+                for row, request, answer in zip(rows, drawing, draws):
+                    own = [0] if isinstance(answer, Error) else tokens_of(answer)
+                    sampled[row, :len(own)], counts[row] = own, len(own)
+                    request.output += own
+            self.failed = {self.slots.requests[int(batch.idx_mapping_np[rows[place]])][0]: error
+                           for place, error in errors.items()}
+            num_sampled = torch.from_numpy(counts).to(lengths.device, lengths.dtype)
             given = (batch.cu_num_logits[1:] - batch.cu_num_logits[:-1]).to(lengths.dtype)
             masks = {"sampling_mask_tensors": KeptMasks.of(rows, draws, len(requests), slots)
                      } if self.drawer.kept else {}
             return base.SamplerOutput(
-                sampled_token_ids=sampled.to(logits.device),
-                logprobs_tensors=self._logprobs(rows, drawing, draws, batch, starts, logits),
+                sampled_token_ids=torch.from_numpy(sampled).to(logits.device),
+                logprobs_tensors=self._logprobs(width, rows, drawing, draws, starts, logits),
                 num_nans=base.get_num_nans(logits) if self.compute_nans else None,
                 num_sampled=num_sampled, num_rejected=torch.where(whole, given - num_sampled, 0).to(lengths.dtype),
                 **masks)
 
-        def _logprobs(self, rows: List[int], requests: List[Request], draws: List[Any], batch: Any, starts: List[int],
-                      logits: torch.Tensor) -> Any:
-            dimensions = self.get_logprobs_dims(batch.idx_mapping_np)
-            if dimensions is None:
+        def _logprobs(self, width: Optional[int], rows: List[int], requests: List[Request], draws: List[Any],
+                      starts: List[int], logits: torch.Tensor) -> Any:
+            if width is None:
                 return None
             firsts = [starts[row] for row in rows]
-            parts = self.drawer.logprobs(requests, draws, max(dimensions), logits, height=logits.shape[0],
+            parts = self.drawer.logprobs(requests, draws, width, logits, height=logits.shape[0],
                                          firsts=firsts, starts=firsts)
             several = logits.shape[0] != len(starts) - 1
             return outputs.LogprobsTensors(

@@ -63,6 +63,19 @@ uint64_t SumAt(const Kernels& kernels, const RowView& row, const law::Temperatur
   return SumOfWeights(kernels, row, kLastLive, MakeRowScale(temperature, row.max_key), scratch);
 }
 
+// True if only the first token is wanted.
+bool WantsFirstAlone(const StatedParts& parts) {
+  return parts.count == 1 && parts.named.empty() && !parts.unit_sum && !parts.sum;
+}
+
+// True if another token than `first` is live. Takes long only where nearly all tokens are masked.
+bool HasOther(const RowRequest& request, uint32_t first) {
+  for (uint32_t token = 0; token < request.live_vocabulary; ++token) {
+    if (token != first && law::Key(law::Canonical(SentBits(request, token))) >= law::kLowestKey) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool StateRow(const Target& target, const RowRequest& request, const StatedParts& parts, Scratch* scratch,
@@ -74,6 +87,11 @@ bool StateRow(const Target& target, const RowRequest& request, const StatedParts
   stated->others.clear();
   stated->unit_sum = stated->sum = std::nullopt;
   RowView row = LayRow(request, RowCopy(), scratch);
+  if (Candidate first; WantsFirstAlone(parts) && kernels.FindPlainFirst(row, &first)) {
+    stated->first = {BitsOf(first)};
+    stated->is_whole = !HasOther(request, first.token());
+    return true;
+  }
   RowOutput failure;
   if (!ReadRow(kernels, request, scratch, &row, &failure)) return false;
 

@@ -12,8 +12,9 @@ and a ring, as clients choose by themselves, with one row that lies there; the b
 vs_llamacpp_*: the adapter in process, and the service as in py_shm with 8 rows a step; the baseline is llama.cpp's
 chain with its copy of the logits. vs_hf_*/N: N rows of a torch tensor, in process and as in py_shm with the copy into
 shared memory; the baseline is Transformers' processors and torch's draw. api_REQUEST_SHAPE/N_PEER: the usual requests,
-N rows in process; the baseline is the peer's own sampler. vllm_masks_512: from 512 drawn rows to vLLM's
-sampling masks, by vLLM's own Python.
+N rows in process; the baseline is the peer's own sampler. vllm_1_top_p: vLLM's runner calls its sampler for one
+row with a vocabulary of 32000, the plugin's and its own. vllm_masks_512: from 512 drawn rows to vLLM's sampling masks,
+by vLLM's own Python, with top-k 40 and without top-k. drafts_*: see drafts.py.
 """
 
 import argparse
@@ -32,6 +33,7 @@ import sortition.local
 import torch
 from transformers.generation import logits_process as hf
 
+import drafts
 import texts
 from pictures import engines_table
 from rows import serve
@@ -47,11 +49,16 @@ REQUESTS = {"plain": {"temperature": 1.0}, "top_p": {"temperature": 0.8, "top_p"
 
 # The least that Sortition must be as a multiple of its baseline's speed, or the most microseconds that it may take.
 FASTER = {"vs_llamacpp_inprocess": 10, "vs_llamacpp_shm": 3, "vs_hf_inprocess/1": 50, "vs_hf_inprocess/32": 50,
-          "vs_hf_shm/1": 20, "vs_hf_shm/32": 20, "vllm_16_full": 20, "vllm_16_full_service": 17,
-          "vllm_16_greedy": 1.05, "vllm_16_greedy_service": 1.0, "hf_32_full": 9.5, "hf_32_full_service": 9,
-          "llama_server_32": 1.3, "llama_server_32_service": 1.3}
+          "vs_hf_shm/1": 20, "vs_hf_shm/32": 20, "vllm_1_top_p": 12, "llama_server_32": 2.4,
+          "llama_server_32_service": 1.3, "vllm_16_greedy_f32": 1.0, "vllm_16_greedy_f32_service": 1.0}
+# Those of whole texts, with one thread and with two.
+for _case, _here, _service in (("vllm_16_full", 30, 25), ("vllm_16_greedy", 1.3, 1.0), ("vllm_16_top_p", 20, 15),
+                               ("hf_32_full", 35, 22)):
+    for _end in ("", "_2_threads") + (("_f32",) if _case == "hf_32_full" else ()):
+        FASTER |= {_case + _end: _here, f"{_case}{_end}_service": _service}
+FASTER |= {f"drafts_{shape}_{noise}": 2.5 for shape in ("sharp", "peaked") for noise in drafts.NOISES}
 MOST = {"py_inprocess": lambda baseline: 1.2 * baseline + 5, "py_shm": lambda baseline: baseline + 40,
-        "vllm_masks_512": lambda _: 1000}
+        "vllm_masks_512": lambda _: 1000, "vllm_masks_512_top_p": lambda _: 1000}
 
 torch.set_num_threads(1)
 
@@ -62,8 +69,8 @@ class Process:
     def __init__(self, command, matrix, folder, *more):
         path = os.path.join(folder, "logits")
         matrix.tofile(path)
-        self._process = subprocess.Popen((*command, path, str(VOCABULARY), str(ROWS), *more), stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._process = subprocess.Popen((*command, path, str(matrix.shape[1]), str(ROWS), *more),
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def contender(self, name, rows=1):
         def run(index):
@@ -154,13 +161,15 @@ def beside_transformers(matrix, listen, rounds, rows):
 
 
 def api_rows(shape):
-    """Rows like those of docs/benchmarks/cpu.md: a normal bulk and 300 tokens by a power law, or almost alike."""
+    """Rows like those of docs/benchmarks/cpu.md: a normal bulk and 300 tokens by a power law ("sharp": a steeper one),
+    or almost alike."""
     random = numpy.random.default_rng(4)
     if shape == "flat":
         return (random.standard_normal((ROWS, VOCABULARY)) * 0.05).astype(numpy.float32)
     matrix = (random.standard_normal((ROWS, VOCABULARY)) * 2.5).astype(numpy.float32)
+    fall = 3 if shape == "sharp" else 1.5
     for row in matrix:
-        row[random.choice(VOCABULARY, 300, replace=False)] = 20 - 1.5 * numpy.log(numpy.arange(1, 301))
+        row[random.choice(VOCABULARY, 300, replace=False)] = 20 - fall * numpy.log(numpy.arange(1, 301))
     return matrix
 
 
@@ -181,11 +190,23 @@ def torch_draw(request, batch):
     return drawn.tolist()
 
 
+def vllm_samplers(matrix, folder):
+    return Process((os.environ["ENGINES_VLLM_PYTHON"], pathlib.Path(__file__).with_name("vllm_sampler.py")), matrix,
+                   folder)
+
+
+def one_row_of_vllm(folder, rounds):
+    matrix = (numpy.random.default_rng(4).standard_normal((ROWS, 32000)) * 3).astype(numpy.float32)
+    process = vllm_samplers(matrix, folder)
+    result = medians({name: process.contender(f"{name}/top_p/1") for name in ("plugin", "own")}, rounds)
+    process.close()
+    yield "vllm_1_top_p", result["plugin"], result["own"]
+
+
 def beside_peers(folder, listen, rounds, shape, rows):
     matrix = api_rows(shape)
     native = Process((os.environ["ENGINES_CONTENDERS"],), matrix, folder, listen)
-    vllm = Process((os.environ["ENGINES_VLLM_PYTHON"], pathlib.Path(__file__).with_name("vllm_sampler.py")), matrix,
-                   folder)
+    vllm = vllm_samplers(matrix, folder)
     logits, sampler = torch.from_numpy(matrix), sortition.local.Sampler()
 
     def pick(index):
@@ -196,7 +217,7 @@ def beside_peers(folder, listen, rounds, shape, rows):
         local = [sampler.open(vocabulary_size=VOCABULARY, seed=row, **request) for row in range(rows)]
         contenders = {"ours": timed(lambda batch, local=local: tokens_of(sampler.step(local, batch)), pick),
                       "torch": timed(lambda batch, request=request: torch_draw(request, batch), pick),
-                      "vllm": vllm.contender(f"{name}/{rows}", rows)}
+                      "vllm": vllm.contender(f"own/{name}/{rows}", rows)}
         if rows == 1 and name != "logprobs":  # llama.cpp's sampler takes one row, and returns no logprobs
             contenders["llamacpp"] = native.contender(f"llama_{name}")
         result = medians(contenders, rounds)
@@ -218,6 +239,9 @@ def judged(name, value, baseline, unit="us", **more):
     result = {"name": name, "value": value, "unit": unit, "baseline": baseline, "times_as_fast": speed, "aim": aim,
               "held": value <= aim if name in MOST else speed >= aim, **more}
     beside = f"baseline {baseline:10.2f}  {speed:8.2f} times as fast" if baseline else ""
+    if "ours" in more:
+        steps = [more[whose]["ms_between_tokens_p10"] for whose in ("own", "ours")]
+        beside += f" (10th percentile of steps: {steps[0]:.2f} / {steps[1]:.2f} ms = {steps[0] / steps[1]:.2f})"
     print(f"{name:24} {value:10.2f} {unit:8} {beside}  aim {aim:8.2f} {'held' if result['held'] else 'MISSED'}",
           flush=True)
     return result
@@ -234,6 +258,7 @@ def rows_figures(folder, listen, rounds, wanted):
               (("vs_hf_inprocess/1", "vs_hf_shm/1"), lambda: beside_transformers(matrix, listen, rounds // 4, 1)),
               (("vs_hf_inprocess/32", "vs_hf_shm/32"),
                lambda: beside_transformers(matrix, listen, max(5, rounds // 60), 32)))
+    groups += ((("vllm_1_top_p",), lambda: one_row_of_vllm(folder, rounds)),)
     groups += tuple(((f"api_plain_{shape}/{rows}", f"api_top_p_{shape}/{rows}", f"api_logprobs_{shape}/{rows}"),
                      lambda shape=shape, rows=rows: beside_peers(folder, listen, max(5, rounds // (5 * rows)), shape,
                                                                  rows))
@@ -246,11 +271,21 @@ def rows_figures(folder, listen, rounds, wanted):
         native.close()
 
 
-def masks_figure():
-    """Returns microseconds from 512 drawn rows to vLLM's masks, under the Python with vLLM's runner of generation 2."""
-    done = subprocess.run([os.environ["ENGINES_RUNNER_2_PYTHON"], pathlib.Path(__file__).with_name("masks.py")],
-                          stdout=subprocess.PIPE, check=True, text=True)
-    return float(done.stdout.split()[-1])
+def masks_figure(name, top_k):
+    """Measures the way from 512 drawn rows to vLLM's masks, under the Python with vLLM's runner of generation 2."""
+    done = subprocess.run([os.environ["ENGINES_RUNNER_2_PYTHON"], pathlib.Path(__file__).with_name("masks.py"),
+                           str(top_k)], stdout=subprocess.PIPE, check=True, text=True)
+    tokens, microseconds = map(float, done.stdout.split()[-2:])
+    return judged(name, microseconds, None, tokens_of_a_mask=tokens)
+
+
+def drafts_figures(rounds):
+    """Yields the time of a step with argmax drafts beside those that were drawn and have their probabilities."""
+    for shape in ("sharp", "peaked"):
+        for noise, ways in drafts.measure(api_rows(shape), rounds):
+            (ours, accepted), (theirs, others) = ways["argmax"], ways["block"]
+            yield judged(f"drafts_{shape}_{noise}", ours, theirs, tokens=accepted, baseline_tokens=others)
+            print(f"{'':24} tokens of a request and step: {accepted:.2f}, baseline {others:.2f}", flush=True)
 
 
 def main():
@@ -268,14 +303,14 @@ def main():
         with serve(f"--memory_listen=unix:{folder}/memory.sock", "--cpu_threads=1",
                    listen=f"unix:{folder}/stream.sock") as server:
             results += rows_figures(folder, server.serving["listen"], arguments.rounds, wanted)
-        if wanted("vllm_masks_512"):
-            results.append(judged("vllm_masks_512", masks_figure(), None))
+        results += [masks_figure(name, top_k) for name, top_k in (("vllm_masks_512", 40), ("vllm_masks_512_top_p", 0))
+                    if wanted(name)]
+        if wanted("drafts"):
+            results += drafts_figures(max(3, arguments.rounds // 30))
         # The service for whole texts shares no memory: rows travel through its socket.
         with serve(listen=f"unix:{folder}/texts.sock") as server:
-            for engine, prefix in texts.PREFIX.items():
-                if not wanted(*(name for name in FASTER if name.startswith(prefix))):
-                    continue
-                for name, ours, own in texts.measure(engine, folder, server.serving["listen"]):
+            for engine in texts.PREFIX:
+                for name, ours, own in texts.measure(engine, folder, server.serving["listen"], wanted):
                     results.append(judged(name, ours["tokens_per_second"], own["tokens_per_second"], "tokens/s",
                                           ours=ours, own=own))
     figures = {"suite": "engines", "machine": machine(), "load": os.getloadavg()[0], "results": results}

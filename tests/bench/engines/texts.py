@@ -2,7 +2,8 @@
 
 Each engine runs three times, each in a separate process: with its own sampler, with Sortition in process, and with the
 service over a Unix socket. They take turns, one round of texts each, on the same cores. A model has random weights, one
-layer and a vocabulary of 128256. llama-server answers requests over HTTP, one for each slot.
+layer and a vocabulary of 128256. Its type is bfloat16 and the engine has one thread, unless a figure's name says
+otherwise. llama-server answers requests over HTTP, one for each slot.
 """
 
 import concurrent.futures
@@ -16,13 +17,19 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY = 128256
-# By engine: its Python's variable, rows at once, tokens of a round and rounds, for each case.
-ENGINES = {
-    "vllm": ("ENGINES_VLLM_PYTHON", 16, {"full": (25, 5), "greedy": (25, 9)}),
-    "transformers": ("ENGINES_PYTHON", 32, {"full": (25, 3)}),
-    "llama_server": ("", 32, {"full": (25, 7)}),
-}
+# By engine: its Python's variable and rows at once.
+ENGINES = {"vllm": ("ENGINES_VLLM_PYTHON", 16), "transformers": ("ENGINES_PYTHON", 32), "llama_server": ("", 32)}
 PREFIX = {"vllm": "vllm_16", "transformers": "hf_32", "llama_server": "llama_server_32"}
+# By engine, its setups: the end of their figures' names, the model's type, the engine's threads, and for each case the
+# tokens of a round and the rounds.
+SETUPS = {
+    "vllm": (("", "bfloat16", 1, {"full": (25, 5), "greedy": (25, 15), "top_p": (25, 3)}),
+             ("_f32", "float32", 1, {"greedy": (25, 15)}),
+             ("_2_threads", "bfloat16", 2, {"full": (25, 5), "greedy": (25, 15), "top_p": (25, 3)})),
+    "transformers": (("", "bfloat16", 1, {"full": (25, 3)}), ("_f32", "float32", 1, {"full": (25, 3)}),
+                     ("_2_threads", "bfloat16", 2, {"full": (25, 3)})),
+    "llama_server": (("", "", 0, {"full": (25, 7)}),),
+}
 # llama-server's default filters, with penalties.
 LLAMA_FULL = {"temperature": 0.8, "repeat_penalty": 1.1, "frequency_penalty": 0.1}
 
@@ -46,12 +53,11 @@ def make_model(folder, engine):
 class Writer:
     """A worker's process."""
 
-    def __init__(self, engine, model, sampling, log):
-        python, rows, _ = ENGINES[engine]
-        self.rows = rows
+    def __init__(self, engine, model, sampling, dtype, threads, log):
+        python, rows = ENGINES[engine]
         self._process = subprocess.Popen(
-            [os.environ[python], HERE / "texts_worker.py", engine, model, sampling, str(rows)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
+            [os.environ[python], HERE / "texts_worker.py", engine, model, sampling, str(rows), dtype, str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
 
     def write(self, case, tokens):
         print(case, tokens, file=self._process.stdin)
@@ -101,11 +107,26 @@ def figures_of(rows, times):
     every = sorted(time for made in times for time in made)
     return {"tokens_per_second": statistics.median(rows * len(made) / sum(made) for made in times),
             "ms_between_tokens": 1e3 * statistics.median(every),
+            "ms_between_tokens_p10": 1e3 * every[int(0.1 * (len(every) - 1))],
             "ms_between_tokens_p95": 1e3 * every[int(0.95 * (len(every) - 1))]}
 
 
-def measure(engine, folder, target):
-    """Yields (name, Sortition's figures, the engine's own) of an engine's cases."""
+def name_of(engine, case, end):
+    return PREFIX[engine] if engine == "llama_server" else f"{PREFIX[engine]}_{case}{end}"
+
+
+def measure(engine, folder, target, wanted):
+    """Yields (name, Sortition's figures, the engine's own) of an engine's cases that have a wanted name."""
+    for end, dtype, threads, cases in SETUPS[engine]:
+        names = {case: name_of(engine, case, end) for case in cases}
+        cases = {names[case]: (case, *size) for case, size in cases.items()
+                 if wanted(names[case], f"{names[case]}_service")}
+        if cases:
+            yield from measure_setup(engine, folder, target, (dtype, threads), cases)
+
+
+def measure_setup(engine, folder, target, setup, cases):
+    """Measures cases of one setup: a case, its tokens and rounds by name."""
     model = make_model(folder, engine)
     samplings = {"own": "", "in_process": "in_process", "service": target}
     with open(os.path.join(folder, f"{engine}.log"), "w+", encoding="utf-8") as log:
@@ -113,18 +134,17 @@ def measure(engine, folder, target):
         try:
             for name, sampling in samplings.items():
                 writers[name] = (LlamaWriter(model, sampling) if engine == "llama_server" else
-                                 Writer(engine, model, sampling, log))
+                                 Writer(engine, model, sampling, *setup, log))
                 writers[name].write("greedy", 3)
-            for case, (tokens, rounds) in ENGINES[engine][2].items():
+            for name, (case, tokens, rounds) in cases.items():
                 times = {name: [] for name in writers}
                 for index in range(rounds + 1):
-                    for name, writer in writers.items():
-                        made = writer.write(case, tokens)
+                    for writer, process in writers.items():
+                        made = process.write(case, tokens)
                         if index:  # the first round warms up
-                            times[name].append(made)
+                            times[writer].append(made)
                 rows = ENGINES[engine][1]
-                figures = {name: figures_of(rows, made) for name, made in times.items()}
-                name = PREFIX[engine] if engine == "llama_server" else f"{PREFIX[engine]}_{case}"
+                figures = {writer: figures_of(rows, made) for writer, made in times.items()}
                 yield name, figures["in_process"], figures["own"]
                 yield f"{name}_service", figures["service"], figures["own"]
         except RuntimeError:

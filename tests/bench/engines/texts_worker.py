@@ -1,10 +1,10 @@
 """An engine in a separate process, for texts.py: writes texts with a small model of random weights, and times them.
 
-    texts_worker.py vllm|transformers MODEL SAMPLING ROWS
+    texts_worker.py vllm|transformers MODEL SAMPLING ROWS DTYPE THREADS
 
-SAMPLING says who draws: "" (the engine), "in_process", or a target of the service. For each line "full TOKENS" or
-"greedy TOKENS" of standard input the engine writes ROWS texts of that many tokens at once, and the times between
-tokens, in seconds, are printed as a JSON list.
+SAMPLING says who draws: "" (the engine), "in_process", or a target of the service. The model has the type DTYPE. For
+each line "CASE TOKENS" of standard input the engine writes ROWS texts of that many tokens at once, and the times
+between tokens, in seconds, are printed as a JSON list. Cases are those of OPTIONS.
 """
 
 import json
@@ -13,23 +13,24 @@ import sys
 import time
 
 PROMPT = [7, 11, 13, 17, 19, 23, 29, 31]
-FULL = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1}
+OPTIONS = {"full": {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1},
+           "top_p": {"temperature": 0.8, "top_p": 0.95}, "greedy": {"temperature": 0.0}}
 
 
-def vllm_writer(model, sampling, rows):
+def vllm_writer(model, sampling, rows, dtype, threads):
+    cores = sorted(os.sched_getaffinity(0))[-threads:]
     os.environ.update(SORTITION_VLLM=sampling, VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
-                      VLLM_LOGGING_LEVEL="WARNING")
+                      VLLM_LOGGING_LEVEL="WARNING", VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cores)))
     from vllm import LLM, SamplingParams
 
-    engine = LLM(model=model, dtype="float32", enforce_eager=True, max_model_len=256, max_num_seqs=rows,
+    engine = LLM(model=model, dtype=dtype, enforce_eager=True, max_model_len=256, max_num_seqs=rows,
                  seed=1).llm_engine
     numbers = iter(range(1 << 30))
 
     def write(case, tokens):
-        options = dict(FULL) if case == "full" else {"temperature": 0.0}
         for row in range(rows):
             engine.add_request(str(next(numbers)), {"prompt_token_ids": [row + 1, *PROMPT]}, SamplingParams(
-                max_tokens=tokens, ignore_eos=True, detokenize=False, **options))
+                max_tokens=tokens, ignore_eos=True, detokenize=False, **OPTIONS[case]))
         times = []
         while engine.has_unfinished_requests():
             start = time.perf_counter()
@@ -40,13 +41,14 @@ def vllm_writer(model, sampling, rows):
     return write
 
 
-def transformers_writer(model, sampling, rows):
+def transformers_writer(model, sampling, rows, dtype, threads):
     import sortition.local
     import torch
     import transformers
     from sortition.transformers import SortitionSampler
 
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(model)
+    torch.set_num_threads(threads)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
     loaded.generation_config = transformers.GenerationConfig(pad_token_id=0)
     client = None
     if sampling:
@@ -66,10 +68,7 @@ def transformers_writer(model, sampling, rows):
         clock = Clock()
         prompts = torch.tensor([[row + 1, *PROMPT] for row in range(rows)])
         more = {"custom_generate": SortitionSampler(client)} if client else {}
-        if case == "full":
-            more.update(do_sample=True, **FULL)
-        else:
-            more["do_sample"] = False
+        more.update({"do_sample": False} if case == "greedy" else {"do_sample": True, **OPTIONS[case]})
         loaded.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=tokens, streamer=clock, **more)
         made = clock.times[1:]  # the first one is the prompt
         return [after - before for before, after in zip(made, made[1:])]
@@ -78,10 +77,11 @@ def transformers_writer(model, sampling, rows):
 
 
 def main():
-    engine, model, sampling, rows = sys.argv[1:]
+    engine, model, sampling, rows, dtype, threads = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # engines write to standard output, too
-    write = {"vllm": vllm_writer, "transformers": transformers_writer}[engine](model, sampling, int(rows))
+    make = {"vllm": vllm_writer, "transformers": transformers_writer}[engine]
+    write = make(model, sampling, int(rows), dtype, int(threads))
     for line in sys.stdin:
         case, tokens = line.split()
         print(json.dumps(write(case, int(tokens))), file=answers)

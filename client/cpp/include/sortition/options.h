@@ -93,7 +93,8 @@ struct RowFormOptions {
     kCompact,  // compact, for servers that take it
   };
   Form form = Form::kAuto;
-  // First tokens that a compact row lists. 1 to the server's limit max_compact_tokens, which also bounds it.
+  // First tokens that a compact row lists; 1 of a greedy row that nothing edits or masks. At least 1, at most the
+  // server's limit max_compact_tokens.
   uint32_t count = 256;
 
   // Reads "auto", "full", "compact" or "compact(COUNT)". Absent if the text is none of them.
