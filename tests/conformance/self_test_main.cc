@@ -113,7 +113,6 @@ bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::
 
 // Tests of a CUDA device beyond batches of the host's rows: rows in memory of another process, if it shares memory, and
 // libsortition.
-// and libsortition.
 bool TestMore(const devices::cuda::Hardware& hardware, bench::Report* report) {
   const struct {
     const char* name;

@@ -7,12 +7,14 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "client/cpp/cuda/cuda_ready.h"
 #include "tests/cuda/device_batch.h"
 #include "tests/cuda/fake_driver.h"
 #include "tests/cuda/foreign_memory.h"
@@ -106,10 +108,32 @@ TEST(CudaRows, StreamIsAwaited) {
 }
 
 TEST(CudaRows, MemoryOutlivesQueuedWork) {
-  const FakeCudaDriver driver;
-  const uint64_t before = driver.calls("CtxSynchronize");
-  ASSERT_TRUE(CreateOn(driver, kUnit).ok());
-  EXPECT_EQ(driver.calls("CtxSynchronize"), before + 1);
+  // The second time there is no memory left with which to wait.
+  for (const bool is_full : {false, true}) {
+    FakeCudaDriver driver;
+    driver.Defer();
+    auto rows = CreateOn(driver, kUnit);
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    bool is_done = false;
+    driver.Enqueue(reinterpret_cast<CUstream_st*>(uintptr_t{7}), [&] { is_done = true; });
+    if (is_full) driver.Fail("MemAlloc", Result::kOutOfMemory);
+    rows->reset();
+    EXPECT_TRUE(is_done) << is_full;
+  }
+}
+
+TEST(CudaRows, LeaveGraphsOfOthersValid) {
+  FakeCudaDriver driver;
+  EXPECT_TRUE(driver.Capture(reinterpret_cast<CUstream_st*>(uintptr_t{7}), [&] {
+    EXPECT_TRUE(CreateOn(driver, kUnit).ok());
+    const std::shared_ptr<std::byte> page(new (std::align_val_t{CudaReady::kBytes}) std::byte[CudaReady::kBytes]{},
+                                          [](std::byte* at) {
+                                            operator delete[](at, std::align_val_t{CudaReady::kBytes});
+                                          });
+    const auto ready = CudaReady::CreateOn(driver.api(), devices::cuda::FindHardware(driver.api())->at(0), page);
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    EXPECT_TRUE((*ready)->Raise(nullptr).ok());
+  }));
 }
 
 TEST(CudaRows, InvalidSizesAreRefused) {

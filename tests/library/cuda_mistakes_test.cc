@@ -111,7 +111,8 @@ TEST_F(CudaLibrary, StartFailureIsTypedAndLeaksNothing) {
   };
   int failures = 0;
   for (const char* const function : {"DevicePrimaryCtxRetain", "ModuleLoadData", "ModuleGetFunction", "MemAlloc",
-                                     "MemsetD8", "MemHostAlloc", "EventCreate"}) {
+                                     "StreamCreate", "MemsetD8Async", "StreamSynchronize", "MemHostAlloc",
+                                     "EventCreate"}) {
     const uint64_t before = driver_.calls(function);
     ASSERT_TRUE(create().ok());
     const auto calls = int(driver_.calls(function) - before);

@@ -194,6 +194,16 @@ TEST_F(CudaStreamTest, LateResultsEqualLocalSequences) {
   stream_.reset();  // waits for the remaining work
 }
 
+TEST_F(CudaStreamTest, LeavesGraphsOfOthersValid) {
+  EXPECT_TRUE(driver_.Capture(reinterpret_cast<CUstream_st*>(uintptr_t{78}), [&] {
+    Put(0, 0);
+    const CudaStream::Ticket ticket = Queue({0});
+    EXPECT_TRUE(stream_->IsDone(ticket).ok());
+    EXPECT_TRUE(stream_->Await(ticket).ok());
+    stream_.reset();
+  }));
+}
+
 // The tokens of steps have different addresses, which no upload needs.
 TEST_F(CudaStreamTest, SameRowsUploadOnce) {
   Put(0, 0);
