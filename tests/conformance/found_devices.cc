@@ -38,7 +38,7 @@ bool Take(const std::string& name, absl::StatusOr<std::unique_ptr<Started>> devi
   return device.ok();
 }
 
-void StartCuda(FoundDevices* found) {
+void StartCuda(const kernels::cuda::Images& images, FoundDevices* found) {
   const auto api = devices::cuda::Api::Load();
   std::vector<devices::cuda::UnusableDevice> unusable;
   const auto hardware = api.ok() ? devices::cuda::FindHardware(*api, &unusable) : api.status();
@@ -50,7 +50,8 @@ void StartCuda(FoundDevices* found) {
   }
   for (const auto& one : *hardware) {
     const std::string name = absl::StrCat("cuda", one.index);
-    if (Take(name, devices::CudaDevice::Start(*api, one, {.name = name}), found)) found->cuda.push_back(one);
+    if (Take(name, devices::CudaDevice::Start(*api, one, {.name = name, .images = images}), found))
+      found->cuda.push_back(one);
   }
 }
 
@@ -67,13 +68,13 @@ void StartVulkan(FoundDevices* found) {
 
 }  // namespace
 
-FoundDevices StartFoundDevices(const std::vector<std::string>& kinds) {
+FoundDevices StartFoundDevices(const std::vector<std::string>& kinds, const kernels::cuda::Images& images) {
   FoundDevices found;
   for (const std::string& kind : kinds) {
     if (kind == "cpu") {
       found.started.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions()));
     } else if (kind == "cuda") {
-      StartCuda(&found);
+      StartCuda(images, &found);
     } else if (kind == "vulkan") {
       StartVulkan(&found);
     } else {

@@ -7,14 +7,12 @@
 
 #include <cstring>
 #include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "client/cpp/cuda/cuda_ready.h"
 #include "tests/cuda/device_batch.h"
 #include "tests/cuda/fake_driver.h"
 #include "tests/cuda/foreign_memory.h"
@@ -124,16 +122,8 @@ TEST(CudaRows, MemoryOutlivesQueuedWork) {
 
 TEST(CudaRows, LeaveGraphsOfOthersValid) {
   FakeCudaDriver driver;
-  EXPECT_TRUE(driver.Capture(reinterpret_cast<CUstream_st*>(uintptr_t{7}), [&] {
-    EXPECT_TRUE(CreateOn(driver, kUnit).ok());
-    const std::shared_ptr<std::byte> page(new (std::align_val_t{CudaReady::kBytes}) std::byte[CudaReady::kBytes]{},
-                                          [](std::byte* at) {
-                                            operator delete[](at, std::align_val_t{CudaReady::kBytes});
-                                          });
-    const auto ready = CudaReady::CreateOn(driver.api(), devices::cuda::FindHardware(driver.api())->at(0), page);
-    ASSERT_TRUE(ready.ok()) << ready.status();
-    EXPECT_TRUE((*ready)->Raise(nullptr).ok());
-  }));
+  EXPECT_TRUE(
+      driver.Capture(reinterpret_cast<CUstream_st*>(uintptr_t{7}), [&] { EXPECT_TRUE(CreateOn(driver, kUnit).ok()); }));
 }
 
 TEST(CudaRows, InvalidSizesAreRefused) {
