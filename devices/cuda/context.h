@@ -89,11 +89,11 @@ class CurrentContext {
   CaptureMode capture_mode_ = CaptureMode::kRelaxed;  // after the exchange: the thread's former mode
 };
 
-// Waits for all work of the current context's device, by memory that is freed: the driver waits for that. cuCtxSynchronize
-// would invalidate a graph that some thread captures; it is called only where no memory is left.
+// Waits for all work of the current context's device, by freeing memory: the driver waits for that. cuCtxSynchronize
+// would invalidate a graph that some thread captures. It is called only where no memory is left.
 absl::Status WaitForDevice(const Api& api);
 
-// Sets memory to 0 and waits for that, on a stream of its own: work of the null stream invalidates graphs, too.
+// Sets memory to 0 and waits for that, on a new stream: work of the null stream invalidates graphs, too.
 absl::Status Clear(const Api& api, DevicePointer memory, uint64_t bytes);
 
 }  // namespace sortition::devices::cuda

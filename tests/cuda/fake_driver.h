@@ -26,9 +26,9 @@ struct FakeCudaOptions {
   std::string hold_file = "";    // while there is one, no wait for an event ends
 };
 
-// A call that conflicts with a graph that is captured fails and invalidates the graph, as with the driver: one that waits
-// for all work or uses the null stream; and, unless the calling thread's capture mode is relaxed, one that allocates,
-// frees or asks for an event.
+// A call that conflicts with a graph that is captured fails and invalidates the graph, as with the driver: one that
+// waits for all work or uses the null stream; and, unless the calling thread's capture mode is relaxed, one that
+// allocates, frees, waits or asks for an event.
 //
 // There is one in a process at a time: the driver's functions know no object. Thread-safe. The destructor fails the
 // test that runs if anything is left that should have been given back. Memory that it shares crosses processes as a

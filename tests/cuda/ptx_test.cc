@@ -144,7 +144,7 @@ void ExpectNoSpillsInHotLoops(const std::string& report, int registers, const st
   EXPECT_EQ(met, functions) << report;
 }
 
-// Drivers take PTX and machine code of their own version or older ones, and before 570 only images without compression.
+// Drivers take PTX and machine code of their version of CUDA or older ones, and before 570 images without compression.
 TEST(CudaAssembly, OldDriversLoadImages) {
 #ifdef SORTITION_CUDA_ASSEMBLY
   for (const char* const source : {"sample", "chain", "sequence"}) {

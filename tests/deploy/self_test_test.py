@@ -15,7 +15,10 @@ STAGES = {"machine", "cuda_bits", "cuda_stream", "cpu_bits", "cuda", "peers", "s
           "ncu_token_logprob_256", "ncu_top_k_top_p_1_peaked", "racecheck", "vulkan_bits", "vulkan", "cpu"}
 # A device of each kind, as sortition_self_test names it.
 DEVICES = """#!/bin/sh
-case "$*" in *cuda*) echo 'cuda0 (a GPU): golden rows right' ;; *vulkan*) echo 'vulkan0 (VULKAN): golden rows right' ;; esac
+case "$*" in
+  *cuda*) echo 'cuda0 (a GPU): golden rows right' ;;
+  *vulkan*) echo 'vulkan0 (VULKAN): golden rows right' ;;
+esac
 """
 NO_CUDA = """#!/bin/sh
 case "$*" in *devices=cuda*) echo 'cuda: skipped: no CUDA driver' && exit 1 ;; esac
