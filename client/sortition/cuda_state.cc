@@ -52,8 +52,7 @@ absl::Status CudaSampler::State::Open() {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   SORTITION_CUDA_RETURN_IF_ERROR(api(), MemAlloc(&memory_, Bytes()));
-  absl::Status cleared =
-      devices::cuda::Clear(api(), memory_ + SequencesOffset(), ScratchOffset() - SequencesOffset());
+  absl::Status cleared = devices::cuda::Clear(api(), memory_ + SequencesOffset(), ScratchOffset() - SequencesOffset());
   if (!cleared.ok()) return cleared;
   for (Stage& stage : stages_) {
     void* memory = nullptr;

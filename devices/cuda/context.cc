@@ -4,7 +4,6 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
-
 #include "kernels/cuda/image.h"
 
 namespace sortition::devices::cuda {

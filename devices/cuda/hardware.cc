@@ -43,8 +43,8 @@ absl::StatusOr<Hardware> Describe(const Api& api, int ordinal) {
                                  DeviceGetAttribute(&minor, DeviceAttribute::kComputeCapabilityMinor, hardware.handle));
   hardware.capability = uint32_t(10 * value + minor);
   if (hardware.capability < kLeastCapability) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " has compute capability ", value, ".", minor,
-                                                      "; the CUDA kernels need 8.0 or later"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " has compute capability ", value, ".", minor, "; the CUDA kernels need 8.0 or later"));
   }
   int manages = 0;
   int exports = 0;

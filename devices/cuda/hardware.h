@@ -21,7 +21,7 @@ struct Hardware {
   uint32_t multiprocessors = 1;
   uint32_t capability = 0;  // 90: compute capability 9.0
   uint64_t memory_bytes = 0;
-  bool shares_memory = false;  // with other processes, by file descriptors
+  bool shares_memory = false;     // with other processes, by file descriptors
   bool has_memory_pools = false;  // some virtual GPUs have none
 };
 

@@ -96,8 +96,7 @@ absl::Status Mapping::Open(const Hardware& hardware, const Allocation& allocatio
   if (!mapped.ok()) return result == Result::kInvalidValue ? Blame("bytes", mapped) : mapped;
   is_mapped_ = true;
   AccessDescription description = {LocationOf(hardware), access};
-  const absl::Status allowed =
-      ToStatus(api_, api_.MemSetAccess(address_, bytes_, &description, 1), "cuMemSetAccess");
+  const absl::Status allowed = ToStatus(api_, api_.MemSetAccess(address_, bytes_, &description, 1), "cuMemSetAccess");
   if (allowed.ok() || access != AccessFlags::kRead) return allowed;
   // CUDA declares read-only memory but does not say which drivers support it, nor how others refuse it.
   description.flags = AccessFlags::kReadWrite;
