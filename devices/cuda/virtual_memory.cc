@@ -97,7 +97,8 @@ absl::Status Mapping::Open(const Hardware& hardware, const Allocation& allocatio
   is_mapped_ = true;
   AccessDescription description = {LocationOf(hardware), access};
   const absl::Status allowed = ToStatus(api_, api_.MemSetAccess(address_, bytes_, &description, 1), "cuMemSetAccess");
-  if (allowed.ok() || access != AccessFlags::kRead) return allowed;
+  const bool is_refused = !allowed.ok() && !absl::IsResourceExhausted(allowed) && !absl::IsUnavailable(allowed);
+  if (!is_refused || access != AccessFlags::kRead) return allowed;
   // CUDA declares read-only memory but does not say which drivers support it, nor how others refuse it.
   description.flags = AccessFlags::kReadWrite;
   const absl::Status written =
