@@ -105,7 +105,7 @@ try() {
   kill -TERM "$server"
   wait "$server" || fail "the server does not end well: $(tail -n 3 "$folder/log")"
   server=''
-  in_empty_environment "$folder" self-test "$folder/results" --rows=160 --no-bench --require=cpu \
+  in_empty_environment "$folder" self-test "$folder/results" --rows=160 --no-bench --require=cpu --limit=300 \
     >"$folder/self-test.log" 2>&1 || fail "a device is wrong: $(tail -n 20 "$folder/self-test.log")"
   tar -xzOf "$folder/results/results.tar.gz" results/cpu_bits.json | grep -q 'cpu0/wrong' ||
     fail "self-test has left no results"

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 readonly build=$1 bundle=$2 output=$3 peers=$4
-readonly root=${BASH_SOURCE[0]%/*}/..
+readonly root=${BASH_SOURCE[0]%/*}/../..
 readonly most_bytes=$((64 << 20))  # with the tree
 readonly modules=(sample chain sequence)
 
