@@ -19,8 +19,11 @@ bool Has(std::string_view name, std::string_view part) { return name.find(part) 
 Cost CostOf(std::string_view name) {
   const bool is_wide = Has(name, ".u64") || Has(name, ".s64") || Has(name, ".b64");
   if (Begins(name, {"ld.", "st.", "atom."})) {
-    const uint16_t latency = Has(name, ".shared") ? 29 : Has(name, ".param") ? 8 : Has(name, ".local") ? 35 : 500;
-    return {Pipe::kMemory, 2, latency};
+    // The last block of a row reads what other blocks have just written, from the second cache.
+    const uint32_t latency = Has(name, ".param")                           ? 8
+                             : Has(name, ".shared") || Has(name, ".local") ? kOnChipCycles
+                                                                           : 300;
+    return {Pipe::kMemory, 2, uint16_t(latency)};
   }
   if (Begins(name, {"shfl.", "redux.", "vote."})) return {Pipe::kMemory, 2, 24};
   if (Begins(name, {"membar"})) return {Pipe::kControl, 1, 500};

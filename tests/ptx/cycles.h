@@ -30,6 +30,7 @@ struct Cost {
 };
 
 inline constexpr uint32_t kBarrierCycles = 20;
+inline constexpr uint32_t kOnChipCycles = 35;  // latency of a load from shared memory or the first cache
 inline constexpr uint32_t kSchedulers = 4;
 inline constexpr double kMultiprocessorHertz = 1.98e9;
 

@@ -197,7 +197,7 @@ void Machine::RunWarp(Warp* warp, uint64_t steps, bool drifts) {
       const uint32_t guard = warp->registers.predicate(instruction.guard);
       mask &= instruction.guard_is_negated ? ~guard : guard;
     }
-    if (times_blocks_) Time(warp, instruction);
+    if (times_blocks_) Time(warp, instruction, mask);
     Count& count = counts_[pc];
     ++count.warps;
     count.lanes += mask == kAllLanes ? kLanes : uint32_t(std::popcount(mask));
@@ -218,8 +218,22 @@ void Machine::RunWarp(Warp* warp, uint64_t steps, bool drifts) {
   }
 }
 
+// A load's latency depends on where its first lane's address lies: shared and local memory and the module's variables
+// are on chip.
+uint32_t Machine::LatencyOf(const Warp& warp, const Instruction& instruction, uint32_t mask) const {
+  const bool may_be_global = instruction.space == Space::kGeneric || instruction.space == Space::kGlobal;
+  if ((instruction.kind != Kind::kLoad && instruction.kind != Kind::kAtomic) || !may_be_global || mask == 0) {
+    return instruction.cost.latency;
+  }
+  const uint64_t address =
+      warp.registers.row<uint64_t>(instruction.address)[std::countr_zero(mask)] + uint64_t(instruction.offset);
+  const auto has = [&](const Variable& variable) { return variable.Has(address, instruction.size); };
+  const bool is_on_chip = address >= kSharedWindow || std::ranges::any_of(program_.variables, has);
+  return is_on_chip ? kOnChipCycles : instruction.cost.latency;
+}
+
 // Issues the instruction once its operands can be read.
-void Machine::Time(Warp* warp, const Instruction& instruction) const {
+void Machine::Time(Warp* warp, const Instruction& instruction, uint32_t mask) const {
   const auto ready = [&](uint32_t row) -> uint64_t& { return warp->ready[row / 4]; };
   const bool is_store = instruction.kind == Kind::kStore;
   const bool is_load = instruction.kind == Kind::kLoad;
@@ -230,7 +244,8 @@ void Machine::Time(Warp* warp, const Instruction& instruction) const {
   for (uint32_t i = results; i < std::size(instruction.operands); ++i) {
     at = std::max(at, ready(instruction.operands[i]));
   }
-  for (uint32_t i = 0; i < results; ++i) ready(instruction.operands[i]) = at + instruction.cost.latency;
+  const uint64_t done = at + LatencyOf(*warp, instruction, mask);
+  for (uint32_t i = 0; i < results; ++i) ready(instruction.operands[i]) = done;
   // Nothing is issued before a fence has ended.
   const uint64_t waits = instruction.kind == Kind::kFence ? instruction.cost.latency : 0;
   warp->clock = at + std::max<uint64_t>(instruction.cost.cycles, waits);

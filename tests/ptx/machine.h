@@ -107,7 +107,8 @@ class Machine {
   size_t Choose(const Warp& warp, bool drifts);
   size_t Merge(Warp* warp, size_t current);
   size_t MergeAndSwitch(Warp* warp, size_t current, bool drifts);
-  void Time(Warp* warp, const Instruction& instruction) const;
+  void Time(Warp* warp, const Instruction& instruction, uint32_t mask) const;
+  uint32_t LatencyOf(const Warp& warp, const Instruction& instruction, uint32_t mask) const;
   void Step(Warp* warp, size_t current, const Instruction& instruction, uint32_t mask);
   void Branch(Warp* warp, size_t current, const Instruction& instruction, uint32_t mask);
   void Call(Split* split, const Instruction& instruction);
