@@ -6,7 +6,7 @@
 #       [--output TRANSPORT:DESTINATION]
 #
 # DEMO is a sortition_demo, the worker of the trial. --cuda makes the variant with CUDA kernels, by the compiler in
-# FOLDER/bin/nvcc, --traces the one that sends traces. --snapshot takes every package from Debian's archive of a time,
+# FOLDER, --traces the one that sends traces. --snapshot takes every package from Debian's archive of a time,
 # e.g. 20261101T000000Z, so that the same packages can be had again. --output copies the image, e.g. to
 # oci-archive:sortition.tar or to a registry (docker://...).
 set -euo pipefail
@@ -65,8 +65,10 @@ make_base() {
 git_log() { TZ=UTC git -c safe.directory="$PWD" log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format="$1"; }
 
 make_cuda() {
-  [[ -x $cuda/bin/nvcc ]] || fail "there is no $cuda/bin/nvcc"
-  say "CUDA compiler: $("$cuda/bin/nvcc" --version | grep --only-matching 'release .*')"
+  local nvcc
+  nvcc=$(find "$cuda" -path '*/bin/nvcc' | head -n 1)
+  [[ -x $nvcc ]] || fail "there is no bin/nvcc in $cuda"
+  say "CUDA compiler: $("$nvcc" --version | grep --only-matching 'release .*')"
   container=$(buildah from scratch)
   buildah add --quiet "$container" "$cuda" /cuda >/dev/null
   buildah commit --quiet "$container" "$cuda_image" >/dev/null

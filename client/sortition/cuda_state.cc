@@ -52,7 +52,8 @@ absl::Status CudaSampler::State::Open() {
   const CurrentContext current(*context_);
   if (!current.status().ok()) return current.status();
   SORTITION_CUDA_RETURN_IF_ERROR(api(), MemAlloc(&memory_, Bytes()));
-  SORTITION_CUDA_RETURN_IF_ERROR(api(), MemsetD8(memory_ + SequencesOffset(), 0, ScratchOffset() - SequencesOffset()));
+  absl::Status cleared = devices::cuda::Clear(api(), memory_ + SequencesOffset(), ScratchOffset() - SequencesOffset());
+  if (!cleared.ok()) return cleared;
   for (Stage& stage : stages_) {
     void* memory = nullptr;
     SORTITION_CUDA_RETURN_IF_ERROR(api(), MemHostAlloc(&memory, StatesOffset(), 0));
@@ -64,6 +65,8 @@ absl::Status CudaSampler::State::Open() {
 
 CudaSampler::State::~State() {
   const CurrentContext current(*context_);
+  // Waits for all work of the device first.
+  if (memory_ != 0) api().MemFree(memory_);
   for (const Stage& stage : stages_) {
     if (stage.done != nullptr) api().EventDestroy(stage.done);
     if (stage.memory != nullptr) api().MemFreeHost(stage.memory);
@@ -72,7 +75,6 @@ CudaSampler::State::~State() {
     if (copy.done != nullptr) api().EventDestroy(copy.done);
     if (copy.memory != nullptr) api().MemFreeHost(copy.memory);
   }
-  if (memory_ != 0) api().MemFree(memory_);
 }
 
 absl::Status CudaSampler::State::CheckOnDevice(const void* pointer, const char* name) const {

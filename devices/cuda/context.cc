@@ -1,6 +1,9 @@
 // Loads and launches the kernels.
 #include "devices/cuda/context.h"
 
+#include <span>
+
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/image.h"
 
 namespace sortition::devices::cuda {
@@ -39,9 +42,18 @@ absl::Status Context::Open(const kernels::cuda::Images& images) {
   SORTITION_CUDA_RETURN_IF_ERROR(api_, DevicePrimaryCtxRetain(&handle_, hardware_.handle));
   const CurrentContext current(*this);
   if (!current.status().ok()) return current.status();
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&sample_module_, images.sample.data()));
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&chain_module_, images.chain.data()));
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, ModuleLoadData(&sequence_module_, images.sequence.data()));
+  const struct {
+    ModuleHandle* module;
+    std::span<const std::byte> image;
+  } modules[] = {
+      {&sample_module_, images.sample}, {&chain_module_, images.chain}, {&sequence_module_, images.sequence}};
+  for (const auto& [module, image] : modules) {
+    const absl::Status loaded = ToStatus(api_, api_.ModuleLoadData(module, image.data()), "ModuleLoadData");
+    if (loaded.ok()) continue;
+    if (!absl::IsFailedPrecondition(loaded)) return loaded;
+    return absl::FailedPreconditionError(
+        absl::StrCat(loaded.message(), "; this build needs driver ", kernels::cuda::LeastDriver(), " or newer"));
+  }
   const struct {
     FunctionHandle* function;
     ModuleHandle module;
@@ -57,6 +69,23 @@ absl::Status Context::Open(const kernels::cuda::Images& images) {
     SORTITION_CUDA_RETURN_IF_ERROR(api_, FuncGetAttribute(&registers, kFunctionRegisters, *function));
   }
   return absl::OkStatus();
+}
+
+absl::Status WaitForDevice(const Api& api) {
+  DevicePointer memory = 0;
+  const Result result = api.MemAlloc(&memory, 1);
+  if (result == Result::kOutOfMemory) return ToStatus(api, api.CtxSynchronize(), "CtxSynchronize()");
+  if (result != Result::kSuccess) return ToStatus(api, result, "cuMemAlloc");
+  return ToStatus(api, api.MemFree(memory), "cuMemFree");
+}
+
+absl::Status Clear(const Api& api, DevicePointer memory, uint64_t bytes) {
+  StreamHandle stream = nullptr;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, StreamCreate(&stream, kStreamNonBlocking));
+  Result result = api.MemsetD8Async(memory, 0, bytes, stream);
+  if (result == Result::kSuccess) result = api.StreamSynchronize(stream);
+  api.StreamDestroy(stream);
+  return ToStatus(api, result, "cuMemsetD8Async");
 }
 
 absl::Status Context::Launch(kernels::cuda::BatchView view, uint32_t rows, uint32_t sections,

@@ -60,23 +60,40 @@ class Context {
   FunctionHandle advance_ = nullptr;
 };
 
-// Makes a context current in this thread during its life.
+// Makes a context current in this thread during its life, and lets the thread allocate, free and wait while an engine
+// captures a graph: by default these calls fail then, and invalidate the graph.
 class CurrentContext {
  public:
   explicit CurrentContext(const Context& context) : CurrentContext(context.api(), context.handle()) {}
-  CurrentContext(const Api& api, ContextHandle handle) : api_(api), result_(api.CtxPushCurrent(handle)) {}
-  ~CurrentContext() {
+  CurrentContext(const Api& api, ContextHandle handle) : api_(api), result_(api.CtxPushCurrent(handle)) {
+    if (result_ != Result::kSuccess) return;
+    result_ = api_.ThreadExchangeStreamCaptureMode(&capture_mode_);
+    if (result_ == Result::kSuccess) return;
     ContextHandle popped = nullptr;
-    if (result_ == Result::kSuccess) api_.CtxPopCurrent(&popped);
+    api_.CtxPopCurrent(&popped);
+  }
+  ~CurrentContext() {
+    if (result_ != Result::kSuccess) return;
+    api_.ThreadExchangeStreamCaptureMode(&capture_mode_);
+    ContextHandle popped = nullptr;
+    api_.CtxPopCurrent(&popped);
   }
   CurrentContext(const CurrentContext&) = delete;
   CurrentContext& operator=(const CurrentContext&) = delete;
 
-  absl::Status status() const { return ToStatus(api_, result_, "cuCtxPushCurrent"); }
+  absl::Status status() const { return ToStatus(api_, result_, "the CUDA context of this thread"); }
 
  private:
   const Api& api_;
-  const Result result_;
+  Result result_;
+  CaptureMode capture_mode_ = CaptureMode::kRelaxed;  // after the exchange: the thread's former mode
 };
+
+// Waits for all work of the current context's device, by freeing memory: the driver waits for that. cuCtxSynchronize
+// would invalidate a graph that some thread captures. It is called only where no memory is left.
+absl::Status WaitForDevice(const Api& api);
+
+// Sets memory to 0 and waits for that, on a new stream: work of the null stream invalidates graphs, too.
+absl::Status Clear(const Api& api, DevicePointer memory, uint64_t bytes);
 
 }  // namespace sortition::devices::cuda

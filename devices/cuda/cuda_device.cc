@@ -63,7 +63,7 @@ absl::Status CudaDevice::AskAfter(absl::Status status) const {
   if (!absl::IsInternal(status)) return status;
   const cuda::CurrentContext current(*context_);
   absl::Status now = current.status();
-  if (now.ok()) now = cuda::ToStatus(context_->api(), context_->api().CtxSynchronize(), "CtxSynchronize()");
+  if (now.ok()) now = cuda::WaitForDevice(context_->api());
   if (now.ok()) return status;
   return absl::UnavailableError(
       absl::StrCat("the CUDA device is lost to this process: ", status.message(), ", and then ", now.message()));

@@ -43,6 +43,7 @@ enum class Result : int {
   kSystemNotReady = 802,
   kSystemDriverMismatch = 803,
   kStreamCaptureUnsupported = 900,
+  kStreamCaptureInvalidated = 901,
   kExternalDevice = 911,
 };
 
@@ -64,8 +65,11 @@ enum class DeviceAttribute : int {
   kComputeCapabilityMinor = 76,
   kVirtualMemoryManagement = 102,
   kFileDescriptorHandles = 103,
+  kMemoryPools = 115,
 };
 enum class PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
+// How a thread's calls and captures of graphs by other threads affect each other.
+enum class CaptureMode : int { kGlobal = 0, kRelaxed = 2 };
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kWaitUntilNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ: cyclically

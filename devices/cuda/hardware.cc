@@ -42,37 +42,47 @@ absl::StatusOr<Hardware> Describe(const Api& api, int ordinal) {
   SORTITION_CUDA_RETURN_IF_ERROR(api,
                                  DeviceGetAttribute(&minor, DeviceAttribute::kComputeCapabilityMinor, hardware.handle));
   hardware.capability = uint32_t(10 * value + minor);
+  if (hardware.capability < kLeastCapability) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " has compute capability ", value, ".", minor, "; the CUDA kernels need 8.0 or later"));
+  }
   int manages = 0;
   int exports = 0;
+  int pools = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(
       api, DeviceGetAttribute(&manages, DeviceAttribute::kVirtualMemoryManagement, hardware.handle));
   SORTITION_CUDA_RETURN_IF_ERROR(
       api, DeviceGetAttribute(&exports, DeviceAttribute::kFileDescriptorHandles, hardware.handle));
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetAttribute(&pools, DeviceAttribute::kMemoryPools, hardware.handle));
   hardware.shares_memory = manages != 0 && exports != 0;
+  hardware.has_memory_pools = pools != 0;
   return hardware;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<Hardware>> FindHardware(const Api& api) {
+absl::StatusOr<std::vector<Hardware>> FindHardware(const Api& api, std::vector<UnusableDevice>* unusable) {
   int count = 0;
   SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetCount(&count));
   std::vector<Hardware> hardware;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     auto one = Describe(api, ordinal);
-    if (!one.ok()) return one.status();
-    if (one->capability >= kLeastCapability) hardware.push_back(*std::move(one));
+    if (one.ok()) {
+      hardware.push_back(*std::move(one));
+    } else if (unusable != nullptr) {
+      unusable->push_back({uint32_t(ordinal), one.status()});
+    }
   }
   return hardware;
 }
 
 absl::StatusOr<Hardware> FindHardware(const Api& api, int index) {
-  const auto hardware = FindHardware(api);
-  if (!hardware.ok()) return hardware.status();
-  for (const Hardware& one : *hardware) {
-    if (static_cast<int>(one.index) == index) return one;
+  int count = 0;
+  SORTITION_CUDA_RETURN_IF_ERROR(api, DeviceGetCount(&count));
+  if (index < 0 || index >= count) {
+    return absl::NotFoundError(absl::StrCat("no CUDA device ", index, "; the driver has ", count));
   }
-  return absl::NotFoundError(absl::StrCat("no CUDA device ", index, " of compute capability 8.0 or later"));
+  return Describe(api, index);
 }
 
 MemoryIdentity IdentityOf(const Hardware& hardware) {

@@ -10,13 +10,21 @@ absl::Status PooledMemory::Reserve(uint64_t bytes) {
   const uint64_t grown = std::max(bytes, bytes_ + bytes_ / 2);
   Free();
   const Api& api = context_->api();
-  SORTITION_CUDA_RETURN_IF_ERROR(api, MemAllocAsync(&address_, grown, stream_));
+  if (context_->hardware().has_memory_pools) {
+    SORTITION_CUDA_RETURN_IF_ERROR(api, MemAllocAsync(&address_, grown, stream_));
+  } else {
+    SORTITION_CUDA_RETURN_IF_ERROR(api, MemAlloc(&address_, grown));
+  }
   bytes_ = grown;
   return absl::OkStatus();
 }
 
 void PooledMemory::Free() {
-  if (bytes_ != 0) context_->api().MemFreeAsync(address_, stream_);
+  if (bytes_ != 0 && context_->hardware().has_memory_pools) {
+    context_->api().MemFreeAsync(address_, stream_);
+  } else if (bytes_ != 0) {
+    context_->api().MemFree(address_);
+  }
   address_ = 0;
   bytes_ = 0;
 }

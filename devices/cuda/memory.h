@@ -10,7 +10,8 @@
 
 namespace sortition::devices::cuda {
 
-// Device memory, from the driver's stream-ordered pool. Not thread-safe; the context is current in every call.
+// Device memory, from the driver's stream-ordered pool. Where the device has no pools, growing and freeing wait for all
+// its work. Not thread-safe; the context is current in every call.
 class PooledMemory {
  public:
   PooledMemory(std::shared_ptr<Context> context, StreamHandle stream) : context_(std::move(context)), stream_(stream) {}

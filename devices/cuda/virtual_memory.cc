@@ -96,13 +96,15 @@ absl::Status Mapping::Open(const Hardware& hardware, const Allocation& allocatio
   if (!mapped.ok()) return result == Result::kInvalidValue ? Blame("bytes", mapped) : mapped;
   is_mapped_ = true;
   AccessDescription description = {LocationOf(hardware), access};
-  Result allowed = api_.MemSetAccess(address_, bytes_, &description, 1);
-  // CUDA declares read-only memory but does not say which drivers support it.
-  if (access == AccessFlags::kRead && (allowed == Result::kNotSupported || allowed == Result::kInvalidValue)) {
-    description.flags = AccessFlags::kReadWrite;
-    allowed = api_.MemSetAccess(address_, bytes_, &description, 1);
-  }
-  return ToStatus(api_, allowed, "cuMemSetAccess");
+  const absl::Status allowed = ToStatus(api_, api_.MemSetAccess(address_, bytes_, &description, 1), "cuMemSetAccess");
+  const bool is_refused = !allowed.ok() && !absl::IsResourceExhausted(allowed) && !absl::IsUnavailable(allowed);
+  if (!is_refused || access != AccessFlags::kRead) return allowed;
+  // CUDA declares read-only memory but does not say which drivers support it, nor how others refuse it.
+  description.flags = AccessFlags::kReadWrite;
+  const absl::Status written =
+      ToStatus(api_, api_.MemSetAccess(address_, bytes_, &description, 1), "cuMemSetAccess to write");
+  if (written.ok()) return written;
+  return absl::Status(written.code(), absl::StrCat(written.message(), "; to read: ", allowed.message()));
 }
 
 Mapping::~Mapping() {

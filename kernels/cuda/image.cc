@@ -28,12 +28,14 @@ Images CompiledImages() {
           {SortitionCudaChainImage, SortitionCudaChainImageEnd},
           {SortitionCudaSequenceImage, SortitionCudaSequenceImageEnd}};
 }
+int LeastDriver() { return SORTITION_CUDA_LEAST_DRIVER; }
 }  // namespace sortition::kernels::cuda
 
 #else
 
 namespace sortition::kernels::cuda {
 Images CompiledImages() { return {}; }
+int LeastDriver() { return 0; }
 }  // namespace sortition::kernels::cuda
 
 #endif

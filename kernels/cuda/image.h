@@ -16,6 +16,9 @@ struct Images {
 
 // Empty in a build without nvcc.
 Images CompiledImages();
+// Returns the oldest driver, by the first part of its version, that loads these images on GPUs before Blackwell. It
+// depends on the assembler.
+int LeastDriver();
 
 // The kernels' names in the images. A batch's kernels, in the order in which they run, take a BatchView;
 // SortitionAdvance takes a SequenceView.

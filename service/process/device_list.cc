@@ -52,7 +52,8 @@ void StartCuda(const std::vector<std::string>& entries, const std::function<void
                StartedDevices* started) {
   const absl::Status built = devices::cuda::CheckImages(kernels::cuda::CompiledImages());
   const auto api = built.ok() ? devices::cuda::Api::Load() : built;
-  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
+  std::vector<devices::cuda::UnusableDevice> unusable;
+  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api, &unusable) : api.status();
   std::set<uint32_t> taken;
   for (const std::string& entry : entries) {
     if (!hardware.ok()) {
@@ -61,10 +62,13 @@ void StartCuda(const std::vector<std::string>& entries, const std::function<void
     }
     const std::string wanted = entry == kCuda ? "" : entry.substr(sizeof(kCuda));
     const auto matching = devices::cuda::Matching(wanted, *hardware);
-    if (matching.empty()) {
-      Miss(entry, "", absl::NotFoundError("no CUDA device of capability 8.0 has this index, UUID or name"), log,
-           started);
+    bool is_known = !matching.empty();
+    for (const auto& [index, why] : unusable) {
+      if (!wanted.empty() && wanted != absl::StrCat(index)) continue;
+      is_known = true;
+      if (taken.insert(index).second) Miss(absl::StrCat(kCuda, index), "", why, log, started);
     }
+    if (!is_known) Miss(entry, "", absl::NotFoundError("no CUDA device has this index, UUID or name"), log, started);
     for (const devices::cuda::Hardware& one : matching) {
       if (!taken.insert(one.index).second) continue;
       devices::CudaDeviceOptions options;

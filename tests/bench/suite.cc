@@ -16,6 +16,8 @@ double Percentile(std::vector<double> values, size_t percent) {
   return values[at];
 }
 
+bool Save(const Report& report) { return WriteFile(absl::GetFlag(FLAGS_json), report.Json()); }
+
 int Publish(const Report& report) { return Publish(report, absl::GetFlag(FLAGS_json)); }
 
 std::vector<double> MeasureInterleaved(const std::vector<Contender>& contenders, const Schedule& schedule) {

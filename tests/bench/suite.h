@@ -49,5 +49,8 @@ inline law::SamplingParameters UsualOptions() {
 
 // Prints the table, and writes JSON to the file of --json, if there is one. Returns the process's exit status.
 int Publish(const Report& report);
+// Writes what there is so far as JSON to that file, for a suite that may not reach its end. Returns false if it could
+// not, which it says on standard error.
+bool Save(const Report& report);
 
 }  // namespace sortition::bench

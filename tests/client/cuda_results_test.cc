@@ -8,11 +8,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "client/cpp/cuda/cuda_ready.h"
 #include "sortition/in_process.h"
 #include "tests/cuda/fake_driver.h"
 
@@ -81,6 +83,20 @@ class CudaResultsTest : public ::testing::Test {
                                });
   }
 };
+
+TEST_F(CudaResultsTest, LivesLeaveGraphsOfOthersValid) {
+  EXPECT_TRUE(driver_.Capture(Stream(7), [&] {
+    answers_.reset();
+    const auto hardware = devices::cuda::FindHardware(driver_.api())->front();
+    EXPECT_TRUE(CudaResults::CreateOn(driver_.api(), hardware, 1).ok());
+    constexpr auto kAligned = std::align_val_t{CudaReady::kBytes};
+    const std::shared_ptr<std::byte> page(new (kAligned) std::byte[CudaReady::kBytes]{},
+                                          [](std::byte* at) { operator delete[](at, kAligned); });
+    const auto ready = CudaReady::CreateOn(driver_.api(), hardware, page);
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    EXPECT_TRUE((*ready)->Raise(nullptr).ok());
+  }));
+}
 
 TEST_F(CudaResultsTest, RefusedStepReleasesNoStreamEarly) {
   absl::Notification over;

@@ -16,7 +16,7 @@ namespace {
 
 using devices::Device;
 
-void Skip(const char* kind, absl::string_view why) { std::cerr << kind << ": skipped: " << why << "\n"; }
+void Skip(const std::string& kind, absl::string_view why) { std::cerr << kind << ": skipped: " << why << "\n"; }
 
 void Fail(const std::string& name, absl::string_view why, FoundDevices* found) {
   std::cerr << name << ": does not start: " << why << "\n";
@@ -38,14 +38,20 @@ bool Take(const std::string& name, absl::StatusOr<std::unique_ptr<Started>> devi
   return device.ok();
 }
 
-void StartCuda(FoundDevices* found) {
+void StartCuda(const kernels::cuda::Images& images, FoundDevices* found) {
   const auto api = devices::cuda::Api::Load();
-  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
+  std::vector<devices::cuda::UnusableDevice> unusable;
+  const auto hardware = api.ok() ? devices::cuda::FindHardware(*api, &unusable) : api.status();
   if (!hardware.ok()) return MissDriver("cuda", hardware.status(), found);
-  if (hardware->empty()) Skip("cuda", "no GPU of compute capability 8.0 or later");
+  if (hardware->empty() && unusable.empty()) Skip("cuda", "the CUDA driver has no device");
+  for (const auto& [index, why] : unusable) {
+    const std::string name = absl::StrCat("cuda", index);
+    absl::IsFailedPrecondition(why) ? Skip(name, why.message()) : Fail(name, why.message(), found);
+  }
   for (const auto& one : *hardware) {
     const std::string name = absl::StrCat("cuda", one.index);
-    if (Take(name, devices::CudaDevice::Start(*api, one, {.name = name}), found)) found->cuda.push_back(one);
+    if (Take(name, devices::CudaDevice::Start(*api, one, {.name = name, .images = images}), found))
+      found->cuda.push_back(one);
   }
 }
 
@@ -62,13 +68,13 @@ void StartVulkan(FoundDevices* found) {
 
 }  // namespace
 
-FoundDevices StartFoundDevices(const std::vector<std::string>& kinds) {
+FoundDevices StartFoundDevices(const std::vector<std::string>& kinds, const kernels::cuda::Images& images) {
   FoundDevices found;
   for (const std::string& kind : kinds) {
     if (kind == "cpu") {
       found.started.push_back(std::make_unique<devices::CpuDevice>(devices::CpuDeviceOptions()));
     } else if (kind == "cuda") {
-      StartCuda(&found);
+      StartCuda(images, &found);
     } else if (kind == "vulkan") {
       StartVulkan(&found);
     } else {

@@ -8,6 +8,7 @@
 
 #include "devices/cuda/hardware.h"
 #include "devices/device.h"
+#include "kernels/cuda/image.h"
 
 namespace sortition {
 
@@ -19,7 +20,8 @@ struct FoundDevices {
 };
 
 // All devices of these kinds: "cpu", "cuda", "vulkan". A kind without a driver or device is named on stderr and
-// skipped. Blocks until the drivers answer.
-FoundDevices StartFoundDevices(const std::vector<std::string>& kinds);
+// skipped. Blocks until the drivers answer. The images must outlive the CUDA devices.
+FoundDevices StartFoundDevices(const std::vector<std::string>& kinds,
+                               const kernels::cuda::Images& images = kernels::cuda::CompiledImages());
 
 }  // namespace sortition

@@ -2,8 +2,12 @@
 // for bit. For machines with hardware that tests do not have; exits with 1 if a bit is wrong, or if a driver or device
 // that is there does not start.
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +33,7 @@ ABSL_FLAG(std::vector<std::string>, devices, (std::vector<std::string>{"cpu", "c
 ABSL_FLAG(uint32_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
 ABSL_FLAG(uint64_t, seed, 1, "Other rows for another one");
 ABSL_FLAG(std::string, json, "", "File for the results");
+ABSL_FLAG(std::string, images, "", "Folder with other machine code of the CUDA kernels: {sample,chain,sequence}.cubin");
 // Used by the process that this one starts.
 ABSL_FLAG(int, shared_rows_device, 0, "Which CUDA device, in the driver's order, has --shared_rows_descriptor");
 ABSL_FLAG(int, shared_rows_descriptor, -1, "Memory of the device, to be checked instead of all else");
@@ -43,6 +48,28 @@ using kernels::RandomRow;
 using testing::RunBatch;
 
 constexpr size_t kBatch = 64;
+
+// The CUDA kernels that --images names; otherwise this build's.
+struct ChosenImages {
+  std::string files[3];
+
+  // The result refers to this object. Exits if a file cannot be read.
+  kernels::cuda::Images Read() {
+    const std::string folder = absl::GetFlag(FLAGS_images);
+    if (folder.empty()) return kernels::cuda::CompiledImages();
+    const char* const names[] = {"sample", "chain", "sequence"};
+    for (size_t i = 0; i < 3; ++i) {
+      const std::string name = absl::StrCat(folder, "/", names[i], ".cubin");
+      std::ifstream file(name, std::ios::binary);
+      files[i].assign(std::istreambuf_iterator<char>(file), {});
+      if (files[i].empty()) {
+        std::cerr << "--images: cannot read " << name << "\n";
+        std::exit(1);
+      }
+    }
+    return {std::as_bytes(std::span(files[0])), std::as_bytes(std::span(files[1])), std::as_bytes(std::span(files[2]))};
+  }
+};
 
 // How a device has done.
 struct Tally {
@@ -113,7 +140,6 @@ bool AddTo(const devices::DeviceDescription& device, const Tally& tally, bench::
 
 // Tests of a CUDA device beyond batches of the host's rows: rows in memory of another process, if it shares memory, and
 // libsortition.
-// and libsortition.
 bool TestMore(const devices::cuda::Hardware& hardware, bench::Report* report) {
   const struct {
     const char* name;
@@ -151,7 +177,8 @@ int Run() {
                ? 0
                : 1;
   }
-  const FoundDevices found = StartFoundDevices(absl::GetFlag(FLAGS_devices));
+  ChosenImages chosen;
+  const FoundDevices found = StartFoundDevices(absl::GetFlag(FLAGS_devices), chosen.Read());
   const auto& devices = found.started;
   std::vector<Tally> tallies(devices.size());
   bench::Report report("conformance", HardwareNames(devices));
@@ -199,7 +226,10 @@ int Run() {
   for (size_t d = 0; d < devices.size(); ++d) {
     is_right = AddTo(devices[d]->description(), tallies[d], &report) && is_right;
   }
-  for (const devices::cuda::Hardware& one : found.cuda) is_right = TestMore(one, &report) && is_right;
+  for (const devices::cuda::Hardware& one : found.cuda) {
+    if (!absl::GetFlag(FLAGS_images).empty()) break;  // the tests take this build's
+    is_right = TestMore(one, &report) && is_right;
+  }
   const int published = bench::Publish(report, absl::GetFlag(FLAGS_json));
   return is_right ? published : 1;
 }

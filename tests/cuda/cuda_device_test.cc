@@ -35,6 +35,28 @@ TEST(CudaDevice, AnswersBatches) {
   EXPECT_EQ(device->description().hardware, "Fake GPU 0, GPU-00112233-4455-6677-8899-aabbccddeeff");
 }
 
+TEST(CudaDevice, AnswersWithoutMemoryPools) {
+  const FakeCudaDriver driver({.has_memory_pools = false});
+  const auto device = StartOn(driver);
+  for (const uint64_t seed : {1, 2}) {
+    const Rows rows(24, seed == 1 ? 300 : 2000, seed);
+    rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+  }
+}
+
+// Its memory grows, and is freed, while an engine captures a graph of the same context.
+TEST(CudaDevice, LeavesGraphsOfOthersValid) {
+  FakeCudaDriver driver;
+  const auto captured = reinterpret_cast<cuda::StreamHandle>(uintptr_t{77});
+  EXPECT_TRUE(driver.Capture(captured, [&] {
+    const auto device = StartOn(driver);
+    for (const uint32_t vocabulary : {300, 3000}) {
+      const Rows rows(8, vocabulary, vocabulary);
+      rows.ExpectRight(RunBatch(device.get(), rows.Batch()));
+    }
+  }));
+}
+
 TEST(CudaDevice, PassesSelfTest) {
   const FakeCudaDriver driver;
   const auto device = StartOn(driver);
@@ -169,9 +191,28 @@ TEST(CudaDriver, DevicesAreChosenByIndexUuidOrName) {
   EXPECT_THAT(chosen("7"), ::testing::ElementsAre());
 }
 
-TEST(CudaDriver, OldHardwareIsSkipped) {
+TEST(CudaDriver, OldHardwareIsRefusedByName) {
   const FakeCudaDriver driver({.devices = 2, .capability = 75});
-  EXPECT_TRUE(cuda::FindHardware(driver.api())->empty());
+  std::vector<cuda::UnusableDevice> unusable;
+  EXPECT_TRUE(cuda::FindHardware(driver.api(), &unusable)->empty());
+  ASSERT_EQ(unusable.size(), 2u);
+  EXPECT_EQ(unusable[1].index, 1u);
+  EXPECT_THAT(std::string(unusable[1].why.message()), HasSubstr("Fake GPU 1 has compute capability 7.5"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(cuda::FindHardware(driver.api(), 1).status()));
+  EXPECT_TRUE(absl::IsNotFound(cuda::FindHardware(driver.api(), 2).status()));
+}
+
+TEST(CudaDriver, UndescribedDeviceLeavesTheOthers) {
+  FakeCudaDriver driver({.devices = 8});
+  driver.Fail("DeviceGetName", Result(999), 4);
+  std::vector<cuda::UnusableDevice> unusable;
+  const auto hardware = cuda::FindHardware(driver.api(), &unusable);
+  ASSERT_TRUE(hardware.ok()) << hardware.status();
+  ASSERT_EQ(hardware->size(), 7u);
+  EXPECT_EQ((*hardware)[3].index, 4u);
+  ASSERT_EQ(unusable.size(), 1u);
+  EXPECT_EQ(unusable[0].index, 3u);
+  EXPECT_THAT(std::string(unusable[0].why.message()), HasSubstr("(999): DeviceGetName"));
 }
 
 }  // namespace

@@ -106,10 +106,24 @@ TEST(CudaRows, StreamIsAwaited) {
 }
 
 TEST(CudaRows, MemoryOutlivesQueuedWork) {
-  const FakeCudaDriver driver;
-  const uint64_t before = driver.calls("CtxSynchronize");
-  ASSERT_TRUE(CreateOn(driver, kUnit).ok());
-  EXPECT_EQ(driver.calls("CtxSynchronize"), before + 1);
+  // The second time there is no memory left with which to wait.
+  for (const bool is_full : {false, true}) {
+    FakeCudaDriver driver;
+    driver.Defer();
+    auto rows = CreateOn(driver, kUnit);
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    bool is_done = false;
+    driver.Enqueue(reinterpret_cast<CUstream_st*>(uintptr_t{7}), [&] { is_done = true; });
+    if (is_full) driver.Fail("MemAlloc", Result::kOutOfMemory);
+    rows->reset();
+    EXPECT_TRUE(is_done) << is_full;
+  }
+}
+
+TEST(CudaRows, LeaveGraphsOfOthersValid) {
+  FakeCudaDriver driver;
+  EXPECT_TRUE(
+      driver.Capture(reinterpret_cast<CUstream_st*>(uintptr_t{7}), [&] { EXPECT_TRUE(CreateOn(driver, kUnit).ok()); }));
 }
 
 TEST(CudaRows, InvalidSizesAreRefused) {

@@ -51,6 +51,8 @@ TEST(CudaDriver, DeclarationsEqualCudaHeader) {
   EXPECT_EQ(int(Result::kNotReady), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(int(Result::kSystemDriverMismatch), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
   EXPECT_EQ(int(Result::kStreamCaptureUnsupported), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(int(Result::kStreamCaptureInvalidated), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(int(DeviceAttribute::kMemoryPools), CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
   EXPECT_EQ(int(DeviceAttribute::kMultiprocessors), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMajor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   EXPECT_EQ(int(DeviceAttribute::kComputeCapabilityMinor), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
@@ -59,6 +61,8 @@ TEST(CudaDriver, DeclarationsEqualCudaHeader) {
             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   EXPECT_EQ(int(PointerAttribute::kDeviceOrdinal), CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
   EXPECT_EQ(int(PointerAttribute::kMemoryType), CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+  EXPECT_EQ(int(CaptureMode::kGlobal), CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(int(CaptureMode::kRelaxed), CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_EQ(kStreamLegacy, CU_STREAM_LEGACY);
   EXPECT_EQ(kStreamNonBlocking, unsigned(CU_STREAM_NON_BLOCKING));
   EXPECT_EQ(kWaitUntilNotBefore, unsigned(CU_STREAM_WAIT_VALUE_GEQ));

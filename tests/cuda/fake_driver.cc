@@ -36,14 +36,23 @@ constexpr struct {
 
 bool Exists(const std::string& file) { return !file.empty() && access(file.c_str(), F_OK) == 0; }
 
-// Returns the result of a wait for the device.
+}  // namespace
+
 Result AfterKernels() {
   if (Exists(state->options.fault_file)) state->kernel_fault = Result::kIllegalAddress;
   state->sticky = state->kernel_fault;
   return state->sticky;
 }
 
-}  // namespace
+void WaitForAll() {
+  std::vector<std::thread> writers;
+  {
+    const std::lock_guard lock(state->mutex);
+    writers = std::exchange(state->writers, {});
+  }
+  for (std::thread& writer : writers) writer.join();
+  DoDeferred(SIZE_MAX);
+}
 
 Result FakeInit(unsigned) {
   return Call("Init", [] { return kOk; });
@@ -63,8 +72,10 @@ Result FakeDeviceGet(DeviceHandle* device, int ordinal) {
   return kOk;
 }
 Result FakeDeviceGetName(char* name, int length, DeviceHandle device) {
-  std::snprintf(name, size_t(length), "Fake GPU %d", device);
-  return kOk;
+  return Call("DeviceGetName", [&] {
+    std::snprintf(name, size_t(length), "Fake GPU %d", device);
+    return kOk;
+  });
 }
 Result FakeDeviceGetUuid(Uuid* uuid, DeviceHandle device) {
   for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<unsigned char>(17 * i + device);
@@ -77,6 +88,7 @@ Result FakeDeviceGetAttribute(int* value, DeviceAttribute attribute, DeviceHandl
   if (attribute == DeviceAttribute::kComputeCapabilityMinor) *value = capability % 10;
   if (attribute == DeviceAttribute::kVirtualMemoryManagement) *value = 1;
   if (attribute == DeviceAttribute::kFileDescriptorHandles) *value = state->options.shares_memory;
+  if (attribute == DeviceAttribute::kMemoryPools) *value = state->options.has_memory_pools;
   return kOk;
 }
 Result FakeDeviceTotalMem(size_t* bytes, DeviceHandle) {
@@ -107,14 +119,12 @@ Result FakeCtxPopCurrent(ContextHandle* context) {
 }
 Result FakeCtxSynchronize() {
   SORTITION_CHECK(!current_contexts.empty());
-  std::vector<std::thread> writers;
-  {
-    const std::lock_guard lock(state->mutex);
-    writers = std::exchange(state->writers, {});
-  }
-  for (std::thread& writer : writers) writer.join();
-  DoDeferred(SIZE_MAX);
+  WaitForAll();
   return Call("CtxSynchronize", [] { return AfterKernels(); });
+}
+Result FakeThreadExchangeStreamCaptureMode(CaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return kOk;
 }
 Result FakeModuleLoadData(ModuleHandle* module, const void* image) {
   return Call("ModuleLoadData", [&] {

@@ -18,12 +18,18 @@ struct FakeCudaOptions {
   int multiprocessors = 4;
   uint64_t memory_bytes = uint64_t{1} << 40;  // of each device
   bool shares_memory = true;
-  bool protects_memory = true;   // knows memory that is only read
+  bool has_memory_pools = true;
+  // Result of asking for access to read alone.
+  devices::cuda::Result read_access = devices::cuda::Result::kSuccess;
   bool takes_any_image = false;  // a real one, too, and runs the emulated kernels of those names
   std::string fault_file = "";   // where there is one, kernels fault: FailKernel for whole programs
   std::string hold_file = "";    // while there is one, no wait for an event ends
 };
 
+// A call that conflicts with a graph that is captured fails and invalidates the graph, as with the driver: one that
+// waits for all work or uses the null stream; and, unless the calling thread's capture mode is relaxed, one that
+// allocates, frees, waits or asks for an event.
+//
 // There is one in a process at a time: the driver's functions know no object. Thread-safe. The destructor fails the
 // test that runs if anything is left that should have been given back. Memory that it shares crosses processes as a
 // driver's does, if each has such a driver.
@@ -45,7 +51,7 @@ class FakeCudaDriver {
   void SetCapturing(bool is_capturing);
 
   // Captures the work that `work` puts into the stream as a graph, and does none of it. Each call of the result does it
-  // all. The result must not outlive the driver.
+  // all. Fails the test, and returns null, if a call has invalidated the graph. The result must not outlive the driver.
   std::function<void()> Capture(devices::cuda::StreamHandle stream, const std::function<void()>& work);
 
   // Defers later work of streams until the host waits for a stream or an event, and then does it in order, up to that

@@ -78,13 +78,23 @@ Result FakeMemAlloc(DevicePointer* memory, size_t bytes) {
   return Call("MemAlloc", [&] { return AllocateHere(bytes, memory); });
 }
 Result FakeMemFree(DevicePointer memory) {
+  WaitForAll();
+  const std::lock_guard lock(state->mutex);
+  if (const Result before = Conflict("MemFree"); before != kOk) return before;
+  ++state->calls["MemFree"];
+  const Result freed = Free(memory);
+  return freed == kOk ? AfterKernels() : freed;
+}
+Result FakeMemAllocAsync(DevicePointer* memory, size_t bytes, StreamHandle) {
+  return Call("MemAllocAsync", [&] {
+    if (!state->options.has_memory_pools) return Result::kNotSupported;
+    return AllocateHere(bytes, memory);
+  });
+}
+Result FakeMemFreeAsync(DevicePointer memory, StreamHandle) {
   const std::lock_guard lock(state->mutex);
   return Free(memory);
 }
-Result FakeMemAllocAsync(DevicePointer* memory, size_t bytes, StreamHandle) {
-  return Call("MemAllocAsync", [&] { return AllocateHere(bytes, memory); });
-}
-Result FakeMemFreeAsync(DevicePointer memory, StreamHandle) { return FakeMemFree(memory); }
 Result FakeMemHostAlloc(void** memory, size_t bytes, unsigned) {
   return Call("MemHostAlloc", [&] {
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -94,6 +104,7 @@ Result FakeMemHostAlloc(void** memory, size_t bytes, unsigned) {
 }
 Result FakeMemFreeHost(void* memory) {
   const std::lock_guard lock(state->mutex);
+  if (const Result before = Conflict("MemFreeHost"); before != kOk) return before;
   SORTITION_CHECK(state->pinned.erase(reinterpret_cast<uint64_t>(memory)) == 1);
   std::free(memory);
   return kOk;
@@ -107,6 +118,7 @@ Result FakeMemHostRegister(void* memory, size_t bytes, unsigned flags) {
 }
 Result FakeMemHostUnregister(void* memory) {
   const std::lock_guard lock(state->mutex);
+  if (const Result before = Conflict("MemHostUnregister"); before != kOk) return before;
   SORTITION_CHECK(state->registered.erase(memory) == 1);
   return kOk;
 }
@@ -153,9 +165,6 @@ Result FakeMemcpyDtoHAsync(void* to, DevicePointer from, size_t bytes, StreamHan
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
     return kOk;
   });
-}
-Result FakeMemsetD8(DevicePointer to, unsigned char value, size_t bytes) {
-  return Call("MemsetD8", [&] { return Set(to, value, bytes); });
 }
 Result FakeMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, StreamHandle stream) {
   return Put("MemsetD8Async", stream, [=] { return Set(to, value, bytes); });
@@ -248,7 +257,7 @@ Result FakeMemUnmap(DevicePointer address, size_t bytes) {
 Result FakeMemSetAccess(DevicePointer address, size_t bytes, const AccessDescription* access, size_t count) {
   return Call("MemSetAccess", [&] {
     SORTITION_CHECK(count == 1 && access->location.type == LocationType::kDevice);
-    if (access->flags == AccessFlags::kRead && !state->options.protects_memory) return Result::kNotSupported;
+    if (access->flags == AccessFlags::kRead && state->options.read_access != kOk) return state->options.read_access;
     return state->shared.SetAccess(address, bytes, access->location.id, access->flags);
   });
 }

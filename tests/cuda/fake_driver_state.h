@@ -56,6 +56,7 @@ struct State {
   bool is_capturing = false;         // every stream, as a test says
   StreamHandle capturing = nullptr;  // the stream that is captured into `captured`
   Work captured;
+  bool is_invalidated = false;  // the graph that is captured
   int graphs = 0;
   bool is_deferring = false;  // streams' work is done when the host waits for it
   Work deferred;
@@ -67,24 +68,33 @@ struct State {
 };
 inline State* state = nullptr;
 inline thread_local std::vector<ContextHandle> current_contexts;
+inline thread_local CaptureMode capture_mode = CaptureMode::kGlobal;
 
 inline constexpr Result kOk = Result::kSuccess;
 
 inline ContextHandle ContextOf(int device) { return reinterpret_cast<ContextHandle>(uintptr_t(100 + device)); }
 inline int DeviceOf(ContextHandle context) { return int(reinterpret_cast<uintptr_t>(context)) - 100; }
 
-// Waits and allocations, which no graph can have.
-inline bool IsForbiddenInCapture(std::string_view function) {
-  constexpr std::string_view kForbidden[] = {"CtxSynchronize", "EventSynchronize", "StreamSynchronize",
-                                             "MemAlloc",       "MemHostAlloc",     "MemcpyDtoH",
-                                             "MemsetD8",       "ModuleLoadData"};
-  return std::ranges::find(kForbidden, function) != std::end(kForbidden);
+inline bool IsOneOf(std::string_view function, std::initializer_list<std::string_view> functions) {
+  return std::ranges::find(functions, function) != functions.end();
+}
+
+// Returns an error, and invalidates the graph that some thread captures, if the call conflicts with it. Under the lock.
+inline Result Conflict(std::string_view function) {
+  if (state->capturing == nullptr) return kOk;
+  const bool never = IsOneOf(function, {"CtxSynchronize", "MemcpyDtoH"});
+  const bool unless_relaxed =
+      IsOneOf(function, {"MemAlloc", "MemFree", "MemHostAlloc", "MemFreeHost", "MemHostRegister", "MemHostUnregister",
+                         "ModuleLoadData", "EventQuery", "EventSynchronize", "StreamSynchronize"});
+  if (!never && (!unless_relaxed || capture_mode == CaptureMode::kRelaxed)) return kOk;
+  state->is_invalidated = true;
+  return Result::kStreamCaptureUnsupported;
 }
 
 // Returns the planted result of a call of `function`, before it does anything.
 inline Result Before(const char* function) {
   if (state->sticky != kOk) return state->sticky;
-  if (state->capturing != nullptr && IsForbiddenInCapture(function)) return Result::kStreamCaptureUnsupported;
+  if (const Result conflict = Conflict(function); conflict != kOk) return conflict;
   const auto failure = state->failures.find(function);
   if (failure == state->failures.end() || --failure->second.first > 0) return kOk;
   const Result error = failure->second.second;
@@ -121,6 +131,11 @@ Result Put(const char* function, StreamHandle stream, Body body) {
     return kOk;
   });
 }
+
+// Does all deferred work and waits for writers, which is a wait for the whole device. Without the lock.
+void WaitForAll();
+// Returns the result of a wait for the device. Under the lock.
+Result AfterKernels();
 
 // Does the first `count` of all deferred work, as far as it is not done. Without the lock.
 void DoDeferred(size_t count);

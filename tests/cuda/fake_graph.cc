@@ -1,4 +1,6 @@
 // The fake driver's graphs: the work that a stream got while it captured, done at each launch.
+#include <gtest/gtest.h>
+
 #include <memory>
 
 #include "tests/cuda/fake_driver_state.h"
@@ -26,6 +28,7 @@ Result FakeStreamBeginCapture(StreamHandle stream, int) {
     SORTITION_CHECK(stream != nullptr && state->capturing == nullptr);
     state->capturing = stream;
     state->captured.clear();
+    state->is_invalidated = false;
     return kOk;
   });
 }
@@ -33,6 +36,7 @@ Result FakeStreamEndCapture(StreamHandle stream, void** graph) {
   return Call("StreamEndCapture", [&] {
     SORTITION_CHECK(stream == state->capturing);
     state->capturing = nullptr;
+    if (state->is_invalidated) return Result::kStreamCaptureInvalidated;
     *graph = Opaque(state->captured);
     return kOk;
   });
@@ -67,7 +71,9 @@ std::function<void()> FakeCudaDriver::Capture(devices::cuda::StreamHandle stream
   void* executable = nullptr;
   SORTITION_CHECK(FakeStreamBeginCapture(stream, 0) == kOk);
   work();
-  SORTITION_CHECK(FakeStreamEndCapture(stream, &graph) == kOk);
+  const Result ended = FakeStreamEndCapture(stream, &graph);
+  EXPECT_EQ(ended, kOk) << "a call has invalidated the graph";
+  if (ended != kOk) return nullptr;
   SORTITION_CHECK(FakeGraphInstantiate(&executable, graph, 0) == kOk);
   FakeGraphDestroy(graph);
   return [stream, kept = std::shared_ptr<void>(executable, &FakeGraphExecDestroy)] {

@@ -1,5 +1,6 @@
 // Sequences on a stream, compact rows and texts on a GPU equal the processor's. The bundle has this program for
 // machines with a GPU. The suite runs it over the emulated driver.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +18,7 @@
 #include "client/local/cuda_stream.h"
 #include "client/sortition/sampler.h"
 #include "devices/cuda/api.h"
+#include "devices/cuda/context.h"
 #include "devices/cuda/cuda_device.h"
 #include "kernels/cpu/compact/state_row.h"
 #include "tests/conformance/on_device.h"
@@ -27,6 +31,7 @@ namespace {
 
 using devices::cuda::Api;
 using devices::cuda::Hardware;
+using CUresult = devices::cuda::Result;
 
 constexpr uint32_t kRows = 8;
 
@@ -75,6 +80,43 @@ client::SequenceOptions MakeOptions(uint32_t row, uint32_t vocabulary) {
 std::string TextOf(const client::RowResult& result) {
   const auto* const draw = std::get_if<v1::DrawResult>(&result);
   return draw != nullptr ? draw->SerializeAsString() : "error: " + std::get<client::RowError>(result).message;
+}
+
+// An engine's thread captures a graph, in the mode in which other threads can invalidate it.
+TEST_F(Gpu, LivesLeaveGraphsOfOthersValid) {
+  CUresult (*begin)(CUstream_st * stream, int mode) = nullptr;
+  CUresult (*end)(CUstream_st * stream, void** graph) = nullptr;
+  CUresult (*destroy)(void* graph) = nullptr;
+  const auto find = [&](auto* function, const char* symbol) {
+    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(api_->library.get(), symbol));
+    ASSERT_NE(*function, nullptr) << symbol;
+  };
+  find(&begin, "cuStreamBeginCapture_v2");
+  find(&end, "cuStreamEndCapture");
+  find(&destroy, "cuGraphDestroy");
+  const auto context = devices::cuda::Context::OfDevice(index());
+  ASSERT_TRUE(context.ok()) << context.status();
+  const devices::cuda::CurrentContext current(**context);
+  CUstream_st* captured = nullptr;
+  ASSERT_EQ(api_->StreamCreate(&captured, devices::cuda::kStreamNonBlocking), CUresult::kSuccess);
+  OnDevice device(*api_, *hardware_);
+  ASSERT_TRUE(device.Open(4096).ok());
+  ASSERT_EQ(begin(captured, 0), CUresult::kSuccess);
+  std::thread([&] {
+    auto stream = client::CudaStream::Create(index(), {.rows = 1, .vocabulary = 1000, .edits = 300});
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    ASSERT_TRUE((*stream)->Put(0, *client::LocalSequence::Open(MakeOptions(0, 1000))).ok());
+    const uint32_t rows[] = {0};
+    const auto step = (*stream)->Step({.logits = device.at(0), .row_bytes = 4000, .dtype = v1::DTYPE_F32, .rows = rows},
+                                      device.stream());
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_TRUE((*stream)->IsDone(step->ticket).ok());
+    EXPECT_TRUE((*stream)->Await(step->ticket).ok());
+  }).join();
+  void* graph = nullptr;
+  EXPECT_EQ(end(captured, &graph), CUresult::kSuccess);
+  if (graph != nullptr) destroy(graph);
+  api_->StreamDestroy(captured);
 }
 
 // Steps are queued three ahead, and each has the bits of a sequence that is stepped by itself. The model knows a few

@@ -66,8 +66,9 @@ std::vector<DeviceRow> Spread(const Rows& rows, const ForeignMemory& memory, con
 }
 
 TEST(CudaImport, ImportedRowsAreSampled) {
-  for (const bool protects : {true, false}) {
-    const FakeCudaDriver driver({.protects_memory = protects});
+  // Drivers that know no access to read alone may refuse it in any way.
+  for (const Result read_access : {Result::kSuccess, Result::kNotSupported, Result::kInvalidValue, Result(999)}) {
+    const FakeCudaDriver driver({.read_access = read_access});
     for (const uint64_t most_bytes : {uint64_t{30'000}, uint64_t{512} << 20}) {
       const auto device = StartOn(driver, {.max_batch_bytes = most_bytes, .memory = kMemory});
       const ForeignMemory memory(driver);
@@ -81,6 +82,16 @@ TEST(CudaImport, ImportedRowsAreSampled) {
       }
     }
   }
+}
+
+TEST(CudaImport, RefusedAccessNamesBothWays) {
+  FakeCudaDriver driver({.read_access = Result(999)});
+  const auto device = StartOn(driver, {.memory = kMemory});
+  const ForeignMemory memory(driver);
+  driver.Fail("MemSetAccess", Result(500), 2);
+  const absl::Status status = device->Import(memory.handle()).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(500): cuMemSetAccess to write; to read: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(999)"));
 }
 
 // Kernels rely on their findings in a row: rows that another process may change are copied first, others are not.
@@ -241,7 +252,7 @@ TEST(CudaImport, EachFailureIsTypedAndLeaksNothing) {
         {"MemGetAllocationPropertiesFromHandle", kInvalid, kInvalid},
         {"MemAddressReserve", kInternal, kInternal},
         {"MemMap", kInternal, kInvalid},
-        {"MemSetAccess", kInternal, absl::StatusCode::kOk}}) {  // asked again for memory that could be written
+        {"MemSetAccess", absl::StatusCode::kOk, absl::StatusCode::kOk}}) {  // asked again for memory to write
     for (const auto& [error, code] : {std::pair{Result(999), unknown},
                                       {Result::kInvalidValue, invalid},
                                       {Result::kOutOfMemory, absl::StatusCode::kResourceExhausted},

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/image.h"
+
 namespace sortition::kernels::cuda::ptx_test {
 namespace {
 
@@ -49,8 +51,10 @@ std::vector<Assembly> AssembliesOf(const std::string& name) {
   std::vector<Assembly> assemblies;
   std::istringstream architectures(SORTITION_CUDA_ARCHITECTURES);
   for (std::string architecture; architectures >> architecture;) {
-    const std::string path = SORTITION_CUDA_ASSEMBLY + name + "_" + architecture;
-    assemblies.push_back({architecture, FunctionsOf(Contents(path + ".ptx")), Contents(path + ".txt")});
+    const std::string path = SORTITION_CUDA_ASSEMBLY + name + "_";
+    // Later capabilities have the PTX of 9.0.
+    const std::string ptx = Contents(path + (std::stoi(architecture) < 90 ? "80" : "90") + ".ptx");
+    assemblies.push_back({architecture, FunctionsOf(ptx), Contents(path + architecture + ".txt")});
   }
   return assemblies;
 }
@@ -138,6 +142,28 @@ void ExpectNoSpillsInHotLoops(const std::string& report, int registers, const st
     EXPECT_LE(bytes, 700) << name;
   }
   EXPECT_EQ(met, functions) << report;
+}
+
+// Drivers take PTX and machine code of their version of CUDA or older ones, and before 570 images without compression.
+TEST(CudaAssembly, OldDriversLoadImages) {
+#ifdef SORTITION_CUDA_ASSEMBLY
+  for (const char* const source : {"sample", "chain", "sequence"}) {
+    const std::string image = Contents(SORTITION_CUDA_ASSEMBLY + std::string(source) + ".fatbin");
+    EXPECT_NE(image.find(".version 8.0\n"), std::string::npos) << source;
+    std::istringstream architectures(SORTITION_CUDA_ARCHITECTURES);
+    for (std::string architecture; architectures >> architecture;) {
+      const std::string code = Contents(SORTITION_CUDA_ASSEMBLY + std::string(source) + "_" + architecture + ".cubin");
+      EXPECT_NE(image.find(code), std::string::npos) << architecture;
+      // The first byte names the ABI, the next one its version. Drivers for later capabilities know newer ones.
+      ASSERT_GT(code.size(), 9u);
+      const std::string abi = kernels::cuda::LeastDriver() == 525 ? "\x33\x07" : "\x41\x08";
+      if (std::stoi(architecture) > 90) continue;
+      EXPECT_EQ(code.substr(7, 2), abi) << architecture;
+    }
+  }
+#else
+  GTEST_SKIP() << kNoAssembly;
+#endif
 }
 
 TEST(CudaAssembly, SampleKernelMeetsExpectations) {

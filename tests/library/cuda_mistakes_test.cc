@@ -110,8 +110,9 @@ TEST_F(CudaLibrary, StartFailureIsTypedAndLeaksNothing) {
     return CudaSampler::State::Create(*std::move(context), Limits()).status();
   };
   int failures = 0;
-  for (const char* const function : {"DevicePrimaryCtxRetain", "ModuleLoadData", "ModuleGetFunction", "MemAlloc",
-                                     "MemsetD8", "MemHostAlloc", "EventCreate"}) {
+  for (const char* const function :
+       {"DevicePrimaryCtxRetain", "ModuleLoadData", "ModuleGetFunction", "MemAlloc", "StreamCreate", "MemsetD8Async",
+        "StreamSynchronize", "MemHostAlloc", "EventCreate"}) {
     const uint64_t before = driver_.calls(function);
     ASSERT_TRUE(create().ok());
     const auto calls = int(driver_.calls(function) - before);

@@ -87,6 +87,8 @@ std::unique_ptr<Machine::Block> Machine::StartBlock(uint32_t id) {
       warp.registers.row<uint32_t>(program_.special.tid_x)[lane] = kLanes * i + lane;
       std::ranges::copy(parameters_, warp.parameters.begin() + lane * program_.parameter_bytes + entry_->parameters);
     }
+    warp.clock = 0;
+    if (times_blocks_) warp.ready.assign(program_.registers_bytes / 4 + kLanes, 0);
     std::ranges::fill(warp.local, std::byte(0xcd));
     std::ranges::fill(warp.local_written, uint8_t{0});
   }
@@ -131,6 +133,11 @@ void Machine::Schedule() {
     Warp* const warp = runnable[random_() % runnable.size()];
     RunWarp(warp, 1 + random_() % most_steps, drifts);
     if (warp->block->live != 0) continue;
+    if (times_blocks_) {
+      uint64_t last = 0;
+      for (const auto& one : warp->block->warps) last = std::max(last, one->clock);
+      block_cycles_.push_back(last);
+    }
     const auto ended = std::ranges::find(resident_, warp->block, &std::unique_ptr<Block>::get);
     spare_.push_back(std::move(*ended));
     resident_.erase(ended);
@@ -190,6 +197,7 @@ void Machine::RunWarp(Warp* warp, uint64_t steps, bool drifts) {
       const uint32_t guard = warp->registers.predicate(instruction.guard);
       mask &= instruction.guard_is_negated ? ~guard : guard;
     }
+    if (times_blocks_) Time(warp, instruction, mask);
     Count& count = counts_[pc];
     ++count.warps;
     count.lanes += mask == kAllLanes ? kLanes : uint32_t(std::popcount(mask));
@@ -208,6 +216,39 @@ void Machine::RunWarp(Warp* warp, uint64_t steps, bool drifts) {
       throw LaunchEnds();
     }
   }
+}
+
+// A load's latency depends on where its first lane's address lies: shared and local memory and the module's variables
+// are on chip.
+uint32_t Machine::LatencyOf(const Warp& warp, const Instruction& instruction, uint32_t mask) const {
+  const bool may_be_global = instruction.space == Space::kGeneric || instruction.space == Space::kGlobal;
+  if ((instruction.kind != Kind::kLoad && instruction.kind != Kind::kAtomic) || !may_be_global || mask == 0) {
+    return instruction.cost.latency;
+  }
+  const uint64_t address =
+      warp.registers.row<uint64_t>(instruction.address)[std::countr_zero(mask)] + uint64_t(instruction.offset);
+  const auto has = [&](const Variable& variable) { return variable.Has(address, instruction.size); };
+  const bool is_on_chip = address >= kSharedWindow || std::ranges::any_of(program_.variables, has);
+  return is_on_chip ? kOnChipCycles : instruction.cost.latency;
+}
+
+// Issues the instruction once its operands can be read.
+void Machine::Time(Warp* warp, const Instruction& instruction, uint32_t mask) const {
+  const auto ready = [&](uint32_t row) -> uint64_t& { return warp->ready[row / 4]; };
+  const bool is_store = instruction.kind == Kind::kStore;
+  const bool is_load = instruction.kind == Kind::kLoad;
+  const uint32_t results = is_store ? 0 : is_load ? instruction.count : instruction.results;
+  uint64_t at = warp->clock;
+  if (instruction.has_guard) at = std::max(at, ready(instruction.guard));
+  if (is_store || is_load || instruction.kind == Kind::kAtomic) at = std::max(at, ready(instruction.address));
+  for (uint32_t i = results; i < std::size(instruction.operands); ++i) {
+    at = std::max(at, ready(instruction.operands[i]));
+  }
+  const uint64_t done = at + LatencyOf(*warp, instruction, mask);
+  for (uint32_t i = 0; i < results; ++i) ready(instruction.operands[i]) = done;
+  // Nothing is issued before a fence has ended.
+  const uint64_t waits = instruction.kind == Kind::kFence ? instruction.cost.latency : 0;
+  warp->clock = at + std::max<uint64_t>(instruction.cost.cycles, waits);
 }
 
 void Machine::Step(Warp* warp, size_t current, const Instruction& instruction, uint32_t mask) {
@@ -347,6 +388,10 @@ void Machine::ReleaseBarrier(Block* block) {
   }
   block->at_barrier = 0;
   block->shadow.PassBarrier();
+  if (!times_blocks_) return;
+  uint64_t last = 0;
+  for (const auto& warp : block->warps) last = std::max(last, warp->clock);
+  for (const auto& warp : block->warps) warp->clock = last + kBarrierCycles;
 }
 
 void Machine::Complain(const Warp& warp, uint32_t lane, uint32_t pc, Finding finding, uint64_t address,

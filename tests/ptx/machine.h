@@ -60,6 +60,10 @@ class Machine {
   // By instruction, of all launches.
   const std::vector<Count>& counts() const { return counts_; }
   uint64_t steps() const { return steps_; }
+  // Starts to time blocks by the model of cycles.h.
+  void TimeBlocks() { times_blocks_ = true; }
+  // Cycles from each block's start to its end, of all launches.
+  const std::vector<uint64_t>& block_cycles() const { return block_cycles_; }
 
  private:
   static constexpr uint32_t kMostCalls = 16;
@@ -82,6 +86,8 @@ class Machine {
     uint32_t live = 0;
     uint32_t index = 0;  // in its block
     Block* block = nullptr;
+    uint64_t clock = 0;           // cycle of the next issue
+    std::vector<uint64_t> ready;  // by place of a row / 4: cycle in which its value can be read
   };
   struct Block {
     uint32_t id = 0, x = 0, y = 0;
@@ -101,6 +107,8 @@ class Machine {
   size_t Choose(const Warp& warp, bool drifts);
   size_t Merge(Warp* warp, size_t current);
   size_t MergeAndSwitch(Warp* warp, size_t current, bool drifts);
+  void Time(Warp* warp, const Instruction& instruction, uint32_t mask) const;
+  uint32_t LatencyOf(const Warp& warp, const Instruction& instruction, uint32_t mask) const;
   void Step(Warp* warp, size_t current, const Instruction& instruction, uint32_t mask);
   void Branch(Warp* warp, size_t current, const Instruction& instruction, uint32_t mask);
   void Call(Split* split, const Instruction& instruction);
@@ -129,6 +137,8 @@ class Machine {
   std::vector<bool> is_reported_;  // by instruction and finding
   std::vector<Count> counts_;
   bool counts_transactions_ = false;
+  bool times_blocks_ = false;
+  std::vector<uint64_t> block_cycles_;
   uint64_t steps_ = 0;
   uint64_t last_step_ = 0;
 };

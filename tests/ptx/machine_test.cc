@@ -34,6 +34,7 @@ struct Options {
   std::string functions = "";
   bool is_written = true;
   std::vector<Count>* counts = nullptr;  // by instruction, with transactions
+  std::vector<uint64_t>* block_cycles = nullptr;
 };
 
 // Runs the body over `words` and returns the reports.
@@ -49,8 +50,10 @@ std::vector<Report> RunBody(const std::string& body, std::vector<uint64_t>* word
   launch.seed = options.seed;
   launch.max_steps = 100'000;
   machine.CountTransactions();
+  if (options.block_cycles != nullptr) machine.TimeBlocks();
   machine.Launch("Test", std::as_bytes(std::span(&argument, 1)), launch, &memory);
   if (options.counts != nullptr) *options.counts = machine.counts();
+  if (options.block_cycles != nullptr) *options.block_cycles = machine.block_cycles();
   return machine.reports();
 }
 
@@ -374,6 +377,33 @@ TEST(PtxMachine, FencesOrderBlocks) {
     words.assign(4, 0);
     EXPECT_TRUE(Has(RunBody(Arrive("membar.gl;", ""), &words, options), Finding::kRace));
   }
+}
+
+// The model of time (cycles.h): what is beyond an empty body.
+TEST(PtxMachine, BlocksTakeLatenciesPipesAndBarriers) {
+  const auto cycles = [](const std::string& body, uint32_t threads = 32) {
+    std::vector<uint64_t> words(threads);
+    std::vector<uint64_t> blocks;
+    const std::vector<Report> reports =
+        RunBody(std::string(kOwnWord) + body, &words, {.blocks = 2, .threads = threads, .block_cycles = &blocks});
+    EXPECT_THAT(Texts(reports), ::testing::IsEmpty());
+    EXPECT_EQ(blocks.size(), 2u);
+    EXPECT_EQ(blocks.at(0), blocks.at(1)) << "each has its own clock";
+    return int64_t(blocks.at(0));
+  };
+  const int64_t none = cycles("");
+  EXPECT_EQ(cycles("add.s32 %r4, %r1, 1; add.s32 %r5, %r1, 2;\n") - none, 4) << "the pipe takes a warp for two cycles";
+  const int64_t apart = cycles("add.s32 %r4, %r1, 1; add.s32 %r5, %r1, 2; add.s32 %r6, %r1, 3;\n");
+  const int64_t chained = cycles("add.s32 %r4, %r1, 1; add.s32 %r5, %r4, 2; add.s32 %r6, %r5, 3;\n");
+  EXPECT_EQ(chained - apart, 2 * (5 - 2)) << "the second and the third wait for the result before them";
+  const int64_t loaded = cycles("ld.global.u64 %rd4, [%rd3]; add.s64 %rd5, %rd4, 1;\n");
+  EXPECT_GT(loaded - none, 250);
+  EXPECT_LT(cycles("ld.global.u64 %rd4, [%rd3];\n") - none, 100) << "nothing waits for it";
+  // All warps leave a barrier with the last one.
+  const std::string late = "setp.ge.u32 %p1, %r1, 32; @%p1 bra Done;\n";
+  const std::string work = "ld.global.u64 %rd4, [%rd3]; add.s64 %rd5, %rd4, 1;\nDone:\n";
+  const int64_t without = cycles(late + work, 64);
+  EXPECT_GE(cycles(late + work + "bar.sync 0; bar.sync 0;\n", 64) - without, 2 * int64_t(kBarrierCycles));
 }
 
 }  // namespace

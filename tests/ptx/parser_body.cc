@@ -89,6 +89,7 @@ void Parser::ParseInstruction() {
   }
   const std::string name = Word();
   const std::vector<std::string> parts = Parts(name);
+  instruction.cost = CostOf(name);
   if (name == "bra" || name == "bra.uni") {
     instruction.kind = Kind::kBranch;
     branches_.emplace_back(uint32_t(program_.code.size()), Word());
@@ -254,6 +255,8 @@ void Parser::ParseCompute(const std::string& name, Instruction* instruction) {
   const Operation* const operation = FindOperation(name, shape);
   if (operation == nullptr) Fail("instruction " + name + " with operands " + shape);
   instruction->apply = operation->apply;
+  const bool unpacks = name.starts_with("mov.") && operands.size() == 3 && operation->shape[0] == operation->shape[1];
+  if (unpacks || name.starts_with("shfl.")) instruction->results = 2;
   if (operation->mask_operand >= 0) {
     instruction->kind = Kind::kMeet;
     instruction->mask_operand = uint8_t(operation->mask_operand);

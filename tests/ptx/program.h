@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/ptx/cycles.h"
+
 namespace sortition::testing::ptx {
 
 inline constexpr uint32_t kLanes = 32;
@@ -80,6 +82,8 @@ struct Instruction {
   bool is_of_whole_warp = false;  // a warp's barrier, which orders memory
   uint8_t mask_operand = 0;       // kMeet: which operand is the mask
   uint8_t source_operand = 0;     // kMeet: which operand is the exchanged value
+  uint8_t results = 1;            // kCompute, kMeet: the first operands, which it writes
+  Cost cost;
   uint32_t guard = 0;
   uint32_t operands[6] = {};  // rows' places; a load's or store's values begin at index 0
   uint32_t address = 0;       // place of the address's row

@@ -1,5 +1,6 @@
 // Counts of a batch in the interpreter: instructions a token, by function and by innermost loop, sectors of global
-// memory and further passes over shared memory. The counts are a model of time, not a measurement.
+// memory and further passes over shared memory; and a model of time (cycles.h): what each pipe needs for a token, and
+// the lives of blocks. None of it is a measurement.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,6 +72,15 @@ std::string PlainName(const std::string& mangled) {
   return last;
 }
 
+// Cycles for which the warps occupy a pipe of their scheduler.
+uint64_t PipeCycles(const Program& program, const std::vector<Count>& counts, Pipe pipe, uint32_t first, uint32_t end) {
+  uint64_t cycles = 0;
+  for (uint32_t pc = first; pc < end; ++pc) {
+    if (program.code[pc].cost.pipe == pipe) cycles += counts[pc].warps * program.code[pc].cost.cycles;
+  }
+  return cycles;
+}
+
 Count Sum(const std::vector<Count>& counts, uint32_t first, uint32_t end) {
   Count sum;
   for (uint32_t pc = first; pc < end; ++pc) {
@@ -90,6 +100,7 @@ class Table {
 
   void Add(const std::string& module, const Machine& machine, const Program& program) {
     AddAll(module, Sum(machine.counts(), 0, uint32_t(program.code.size())));
+    AddTimes(module, machine, program);
     const std::vector<Loop> loops = InnermostLoops(program);
     for (const Function& function : program.functions) {
       const Count sum = Sum(machine.counts(), function.first, function.end);
@@ -98,9 +109,12 @@ class Table {
       for (const Loop& loop : loops) {
         const Count inner = Sum(machine.counts(), loop.first, loop.last + 1);
         if (loop.first < function.first || loop.last >= function.end || !IsMuch(inner)) continue;
-        report_->Add({name_ + "/" + name + "/loop_" + Line(program, loop.first) + "_" + Line(program, loop.last),
-                      Each(inner),
-                      kUnit,
+        const std::string line =
+            name_ + "/" + name + "/loop_" + Line(program, loop.first) + "_" + Line(program, loop.last);
+        report_->Add({line, Each(inner), kUnit, {}});
+        report_->Add({line + "/integer",
+                      Microseconds(PipeCycles(program, machine.counts(), Pipe::kInteger, loop.first, loop.last + 1)),
+                      "us",
                       {}});
       }
     }
@@ -116,6 +130,24 @@ class Table {
     report_->Add({name_ + "/" + module + "/sectors", 32 * double(sum.sectors) / tokens_, "bytes/token", {}});
     report_->Add({name_ + "/" + module + "/tables", 32 * double(sum.table_sectors) / tokens_, "bytes/token", {}});
     report_->Add({name_ + "/" + module + "/conflicts", double(sum.conflicts) / tokens_, "passes/token", {}});
+  }
+  void AddTimes(const std::string& module, const Machine& machine, const Program& program) {
+    static constexpr const char* kNames[kPipes] = {nullptr,  "integer", "multiply", "float",
+                                                   "double", "slow",    "memory",   "control"};
+    if (machine.block_cycles().empty()) return;
+    for (int pipe = 1; pipe < kPipes; ++pipe) {
+      const uint64_t cycles = PipeCycles(program, machine.counts(), Pipe(pipe), 0, uint32_t(program.code.size()));
+      if (cycles != 0) report_->Add({name_ + "/" + module + "/" + kNames[pipe], Microseconds(cycles), "us", {}});
+    }
+    std::vector<uint64_t> blocks = machine.block_cycles();
+    std::ranges::sort(blocks);
+    report_->Add({name_ + "/" + module + "/block", double(blocks[blocks.size() / 2]), "cycles", {}});
+    report_->Add({name_ + "/" + module + "/longest_block", double(blocks.back()), "cycles", {}});
+  }
+  // Microseconds that a pipe of 132 multiprocessors takes for 256 rows of 128,256 tokens like these.
+  double Microseconds(uint64_t cycles) const {
+    constexpr double kTokens = 256 * 128'256;
+    return 1e6 * kTokens * (double(cycles) / tokens_) / (132 * kSchedulers * kMultiprocessorHertz);
   }
   // An instruction of a warp counts for each of its 32 lanes.
   double Each(const Count& count) const { return kLanes * double(count.warps) / tokens_; }
@@ -148,6 +180,7 @@ void Run(const Case& what, bench::Report* report) {
   const char* const modules[] = {"sample", "chain"};
   for (size_t i = 0; i < 2; ++i) {
     machines[i].CountTransactions();
+    machines[i].TimeBlocks();
     UseMachine(modules[i], &machines[i]);
   }
   batch.Run(absl::GetFlag(FLAGS_multiprocessors), 1);

@@ -46,7 +46,7 @@ CudaReady::~CudaReady() {
   if (is_registered_) {
     // Errors are ignored: a lost device has no work to wait for.
     const CurrentContext current(api_, context_);
-    if (current.status().ok()) api_.CtxSynchronize();
+    if (current.status().ok()) devices::cuda::WaitForDevice(api_).IgnoreError();
     api_.MemHostUnregister(memory_.get());
   }
   if (context_ != nullptr) api_.DevicePrimaryCtxRelease(hardware_.handle);

@@ -48,7 +48,8 @@ absl::Status CudaResults::Open() {
   if (!current.status().ok()) return current.status();
   SORTITION_CUDA_RETURN_IF_ERROR(api_, StreamCreate(&stream_, devices::cuda::kStreamNonBlocking));
   SORTITION_CUDA_RETURN_IF_ERROR(api_, MemAlloc(&memory_, bytes() + sizeof(uint32_t)));
-  SORTITION_CUDA_RETURN_IF_ERROR(api_, MemsetD8(memory_, 0, bytes() + sizeof(uint32_t)));
+  absl::Status cleared = devices::cuda::Clear(api_, memory_, bytes() + sizeof(uint32_t));
+  if (!cleared.ok()) return cleared;
   void* staging = nullptr;
   SORTITION_CUDA_RETURN_IF_ERROR(api_, MemHostAlloc(&staging, bytes(), 0));
   staging_ = static_cast<std::byte*>(staging);
@@ -58,11 +59,10 @@ absl::Status CudaResults::Open() {
 CudaResults::~CudaResults() {
   SORTITION_CHECK(unwritten_.empty());
   {
-    // Errors are ignored: a lost device has no work to wait for.
     const CurrentContext current(api_, context_);
-    if (current.status().ok()) api_.CtxSynchronize();
-    if (staging_ != nullptr) api_.MemFreeHost(staging_);
+    // Waits for all work of the device first. Errors are ignored: a lost device has no work to wait for.
     if (memory_ != 0) api_.MemFree(memory_);
+    if (staging_ != nullptr) api_.MemFreeHost(staging_);
     if (stream_ != nullptr) api_.StreamDestroy(stream_);
   }
   if (context_ != nullptr) api_.DevicePrimaryCtxRelease(hardware_.handle);

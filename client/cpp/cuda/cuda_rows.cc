@@ -54,7 +54,7 @@ CudaRows::~CudaRows() {
   if (mapping_ != nullptr) {
     // Errors are ignored: a lost device has no work to wait for.
     const CurrentContext current(api_, context_);
-    if (current.status().ok()) api_.CtxSynchronize();
+    if (current.status().ok()) devices::cuda::WaitForDevice(api_).IgnoreError();
     mapping_.reset();
   }
   if (context_ != nullptr) api_.DevicePrimaryCtxRelease(hardware_.handle);

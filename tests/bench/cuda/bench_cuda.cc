@@ -1,7 +1,9 @@
-// Cost of sampling a batch on a CUDA device, its logits in the device's memory. Rows are bf16. A graph runs one batch
-// after another, each over other logits, so that no batch finds its logits in the cache; results are microseconds a
-// batch. The baseline is one read of the logits at the bandwidth of a copy of them, measured in the same run.
+// Cost of sampling a batch on a CUDA device, its logits in the device's memory. Rows are bf16 unless the case names
+// another type. A graph runs one batch after another, each over other logits, so that no batch finds its logits in the
+// cache; results are microseconds a batch. The baseline is one read of the logits at the bandwidth of a copy of them,
+// measured in the same run. Results are written after each case. A wrong answer is named, and the exit status is 1.
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -51,6 +53,7 @@ struct Case {
   uint32_t edits = 0;  // tokens with penalties, and a grammar's mask
   Shape shape = Shape::kPeaked;
   bool times_steps = false;  // true: also times the upload of each step's penalties
+  kernels::DType dtype = kernels::DType::kBF16;
 };
 
 std::vector<Case> Cases() {
@@ -65,6 +68,15 @@ std::vector<Case> Cases() {
   for (const auto& [name, shape] :
        {std::pair{"peaked", Shape::kPeaked}, {"flat", Shape::kFlat}, {"ties", Shape::kTies}}) {
     cases.push_back({absl::StrCat("top_k_top_p_256_", name), 256, 128'256, {filtered}, false, 0, shape});
+  }
+  // Peers want f32.
+  for (const auto& [name, dtype] : {std::pair{"f32", kernels::DType::kF32}, {"f16", kernels::DType::kF16}}) {
+    for (const uint32_t rows : {1u, 32u, 256u}) {
+      cases.push_back({absl::StrCat("top_k_top_p_", name, "_", rows, "_peaked"), rows, 128'256, {filtered}});
+      cases.back().dtype = dtype;
+    }
+    cases.push_back({absl::StrCat("token_logprob_", name, "_256"), 256, 128'256, Mixed(), true});
+    cases.back().dtype = dtype;
   }
   // Cases of the third kernel: chains that list their kept tokens at once, and chains that need sums over whole rows
   // first.
@@ -131,6 +143,17 @@ class Input {
   uint64_t bytes() const { return bytes_; }
   void Sample() { CheckSuccess(sampler_->Sample(stream_.handle())); }
 
+  // Returns the microseconds from a step's launch until its outputs are the host's.
+  double TimeStep() {
+    const auto start = std::chrono::steady_clock::now();
+    Sample();
+    CudaTicket ticket;
+    std::vector<kernels::RowOutput> outputs;
+    CheckSuccess(sampler_->Fetch(stream_.handle(), &ticket));
+    CheckSuccess(sampler_->Await(ticket, &outputs));
+    return MicrosecondsSince(start);
+  }
+
   // Does the host's part of a decoding step: one more token is counted in every row, whose edits are sent.
   void StepWithLists() {
     kernels::LogitEdit& edit = edits_[++steps_ % edits_.size()];
@@ -157,8 +180,8 @@ class Input {
     CheckSuccess(sampler_->Upload(stream_.handle()));
   }
 
-  // The first rows are the reference's.
-  void CheckAnswers(const Logits& logits) {
+  // Returns whether the first rows' answers are the reference's.
+  bool IsRight(const Logits& logits) {
     const size_t count = std::min<size_t>(requests_.size(), 8);
     std::vector<kernels::RowOutput> answers(count);
     CheckSuccess(sampler_->Download(stream_.handle(), answers));
@@ -167,8 +190,9 @@ class Input {
       request.parameters = &parameters_[i];
       request.edits = edits_;
       request.logits = logits.row(sources_[i]);
-      SORTITION_CHECK(answers[i] == law::SampleRowReference(request));
+      if (!(answers[i] == law::SampleRowReference(request))) return false;
     }
+    return true;
   }
 
  private:
@@ -192,7 +216,7 @@ class Input {
     }
     CheckSuccess(sampler_->Bind({.logits = memory_,
                                  .row_bytes = row_bytes,
-                                 .dtype = kernels::DType::kBF16,
+                                 .dtype = what.dtype,
                                  .rows = what.rows,
                                  .vocabulary = what.vocabulary,
                                  .allowed_bits = reinterpret_cast<const uint32_t*>(mask_),
@@ -204,7 +228,7 @@ class Input {
       if (what.edits != 0) options.repetition_penalty = kRepetition;
       CheckSuccess(Compile({.parameters = options, .raw_logprob = what.logprob}, &parameters_[row]));
       kernels::RowRequest request;
-      request.dtype = kernels::DType::kBF16;
+      request.dtype = what.dtype;
       request.live_vocabulary = what.vocabulary;
       request.noise = {.seed = 99, .position = number, .stream = row};
       if (!mask_words_.empty()) request.allowed_bits = mask_words_.data();
@@ -229,8 +253,9 @@ class Input {
   size_t steps_ = 0;
 };
 
-void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* stream, Report* report) {
-  const Logits logits(what.shape, kernels::DType::kBF16, 16, what.vocabulary);
+// Returns whether the answers were right.
+bool Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* stream, Report* report) {
+  const Logits logits(what.shape, what.dtype, 16, what.vocabulary);
   const uint64_t bytes = logits.row_bytes() * what.rows;
   const auto count = uint32_t(std::clamp<uint64_t>(absl::GetFlag(FLAGS_megabytes) * 1'000'000 / bytes, 4, 400));
   std::vector<std::unique_ptr<Input>> inputs;
@@ -242,8 +267,7 @@ void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* 
                              },
                              rounds) /
                          count;
-  inputs[0]->CheckAnswers(logits);
-  inputs[count - 1]->CheckAnswers(logits);
+  bool is_right = inputs[0]->IsRight(logits) && inputs[count - 1]->IsRight(logits);
   // In large pieces, so that a copy's start does not count: each input's bytes are read once and written once.
   std::byte* const to = stream->Allocate(inputs[0]->bytes());
   const double copied = stream->TimeGraph(
@@ -254,8 +278,15 @@ void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* 
                         count;
   stream->Free(to);
   report->Add({what.name, sampled, "us", copied / 2});
-  std::cerr << what.name << ": " << sampled << " us\n";
-  if (!what.times_steps) return;
+  std::cerr << what.name << ": " << sampled << " us for " << bytes << " bytes\n";
+  if (what.edits == 0) {
+    std::vector<double> times;
+    for (int round = 0; round < rounds; ++round) {
+      for (const auto& input : inputs) times.push_back(input->TimeStep());
+    }
+    report->Add({absl::StrCat(what.name, "_to_host"), Percentile(std::move(times), 50), "us", sampled});
+  }
+  if (!what.times_steps) return is_right;
   const auto add = [&](const char* name, double took) {
     report->Add({absl::StrCat(what.name, "_step_", name), took / count, "us", sampled});
     std::cerr << what.name << "_step_" << name << ": " << took / count << " us\n";
@@ -265,16 +296,17 @@ void Measure(const Case& what, const std::shared_ptr<Context>& context, Stream* 
         for (const auto& input : inputs) input->StepWithLists();
       },
       rounds);
-  inputs[0]->CheckAnswers(logits);
+  is_right = inputs[0]->IsRight(logits) && is_right;
   add("lists", lists);
   for (const auto& input : inputs) input->StartSequences();
   inputs[0]->Sample();
-  inputs[0]->CheckAnswers(logits);
+  is_right = inputs[0]->IsRight(logits) && is_right;
   add("sequence", stream->TimeGraph(
                       [&] {
                         for (const auto& input : inputs) input->Sample();
                       },
                       rounds));
+  return is_right;
 }
 
 int Run() {
@@ -285,7 +317,9 @@ int Run() {
   const auto api = devices::cuda::Api::Load();
   const auto hardware = api.ok() ? devices::cuda::FindHardware(*api) : api.status();
   if (!hardware.ok() || absl::GetFlag(FLAGS_device) >= hardware->size()) {
-    std::cerr << "bench_cuda: " << (hardware.ok() ? "no such device" : hardware.status().message()) << "\n";
+    const bool is_there = hardware.ok() || !absl::IsNotFound(hardware.status());
+    std::cerr << "bench_cuda: " << (is_there ? "" : "skipped: ")
+              << (hardware.ok() ? "no such device" : hardware.status().message()) << "\n";
     return 1;
   }
   const devices::cuda::Hardware& one = (*hardware)[absl::GetFlag(FLAGS_device)];
@@ -299,11 +333,19 @@ int Run() {
   if (absl::StartsWith("shared_rows", wanted)) MeasureSharedRows(*context, &report);
   std::vector<Case> cases = Cases();
   std::erase_if(cases, [&](const Case& what) { return !absl::StartsWith(what.name, wanted); });
+  bool is_right = true;
   if (!cases.empty()) {
     Stream stream(*context);
-    for (const Case& what : cases) Measure(what, *context, &stream, &report);
+    for (const Case& what : cases) {
+      if (!Measure(what, *context, &stream, &report)) {
+        std::cerr << "bench_cuda: " << what.name << ": wrong\n";
+        is_right = false;
+      }
+      Save(report);
+    }
   }
-  return Publish(report);
+  const int published = Publish(report);
+  return is_right ? published : 1;
 }
 
 }  // namespace

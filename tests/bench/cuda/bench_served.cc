@@ -256,8 +256,9 @@ void Measure(const std::shared_ptr<Context>& context, const std::string& socket,
 int Run() {
   const auto api = devices::cuda::Api::Load();
   if (!api.ok()) {
-    std::cerr << "bench_served: skipped: " << api.status().message() << "\n";
-    return 0;
+    const bool is_there = !absl::IsNotFound(api.status());
+    std::cerr << "bench_served: " << (is_there ? "" : "skipped: ") << api.status().message() << "\n";
+    return is_there ? 1 : 0;
   }
   const auto hardware = devices::cuda::FindHardware(*api, absl::GetFlag(FLAGS_device));
   CheckSuccess(hardware.status());

@@ -1,15 +1,17 @@
 """Cost of other samplers on the same GPU, over the shapes of bench_cuda: PyTorch, FlashInfer and vLLM's Triton kernel,
-each if it is installed.
+each if it is there (`--peers` names the folder that deploy/gpu_day/make.sh fills).
 
 A peer that can be captured is timed by replays of a graph over rotated inputs, others by events around calls. The timed
-part begins with f32 logits, which the peers want; bench_cuda reads bf16. Prints a table and writes JSON like the
-benchmarks do. With bench_cuda's JSON as `--ours`, the baseline of each result is bench_cuda's time for the same case,
-and the ratio is the peer's time as a multiple of it."""
+part begins with the bytes that bench_cuda reads, bf16 or f32. Prints a table and writes JSON like the benchmarks do,
+after each case. With bench_cuda's JSON as `--ours`, the baseline of each result is bench_cuda's time for the same case,
+and the ratio is the peer's time as a multiple of it. A token beyond the first k fails the peer."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import pathlib
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
@@ -19,10 +21,11 @@ except ImportError:
     torch = None  # type: ignore[assignment]
 
 SHAPES = [(1, 128256), (32, 128256), (256, 128256), (512, 151936)]
+F32_SHAPES = SHAPES[:3]
 TOP_K, TOP_P, TEMPERATURE = 50, 0.95, 0.7
 
 
-def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
+def logits_of(kind: str, is_f32: bool, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
     """Rows as bench_cuda's: a normal bulk with 300 likelier tokens; almost flat; the first on a grid of 0.5."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     spread = 0.05 if kind == "flat" else 2.5
@@ -33,12 +36,12 @@ def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
         x.scatter_(1, place, (20 - 1.5 * rank.log()).expand(rows, -1))
     if kind == "ties":
         x = (2 * x).round() / 2
-    return x.bfloat16().float()
+    return x.bfloat16().float() if is_f32 else x.bfloat16()
 
 
 def pytorch_top_k_top_p(x: torch.Tensor) -> torch.Tensor:
     """The sort-based sampler that engines fall back to."""
-    ordered, index = (x / TEMPERATURE).sort(dim=-1, descending=True)
+    ordered, index = (x.float() / TEMPERATURE).sort(dim=-1, descending=True)
     ordered[:, TOP_K:] = -torch.inf
     probabilities = ordered.softmax(dim=-1)
     beyond = probabilities.cumsum(dim=-1) - probabilities >= TOP_P
@@ -47,32 +50,47 @@ def pytorch_top_k_top_p(x: torch.Tensor) -> torch.Tensor:
     return index.gather(1, (probabilities / noise).argmax(dim=-1, keepdim=True))
 
 
-def flashinfer_top_k_top_p() -> Optional[Callable[[torch.Tensor], torch.Tensor]]:
-    try:
-        import flashinfer.sampling  # pylint: disable=import-outside-toplevel
-    except ImportError:
-        return None
-    return lambda x: flashinfer.sampling.top_k_top_p_sampling_from_logits(x / TEMPERATURE, TOP_K, TOP_P)
-
-
-def vllm_top_k_top_p() -> Optional[Callable[[torch.Tensor], torch.Tensor]]:
-    try:
-        # pylint: disable=import-outside-toplevel
-        from vllm.v1.sample.ops.topk_topp_triton import apply_top_k_top_p_triton
-    except ImportError:
-        return None
-
+def vllm_sampler(apply: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
     def sample(x: torch.Tensor) -> torch.Tensor:
         k = torch.full((x.shape[0],), TOP_K, dtype=torch.int32, device="cuda")
         p = torch.full((x.shape[0],), TOP_P, dtype=torch.float32, device="cuda")
-        probabilities = apply_top_k_top_p_triton(x / TEMPERATURE, k, p).softmax(dim=-1)
+        probabilities = apply(x.float() / TEMPERATURE, k, p).softmax(dim=-1)
         return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(dim=-1)
 
     return sample
 
 
-def kinds_of(rows: int) -> List[str]:
-    return ["peaked", "flat", "ties"] if rows == 256 else ["peaked"]
+def find_peers(folder: Optional[str]) -> Dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """The peers that are there. Names the others."""
+    found: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    path = pathlib.Path(folder or "")
+    import compiled_peers  # pylint: disable=import-outside-toplevel
+    for name, file, make in (
+            ("flashinfer", "libsortition_peers.so",
+             lambda file: compiled_peers.FlashInfer(file, TOP_K, TOP_P, TEMPERATURE)),
+            ("vllm_triton", "vllm", lambda file: vllm_sampler(compiled_peers.vllm_masker(file)))):
+        if folder is None or not (path / file).exists():
+            print(f"{name}: not there")
+            continue
+        try:
+            made = make(path / file)
+        except (AttributeError, ImportError, OSError, TypeError) as error:
+            print(f"{name}: does not load: {error}")
+            continue
+        if name == "flashinfer":
+            found.update(flashinfer=made.by_number, flashinfer_tensor=made.by_tensor)
+        else:
+            found[name] = made
+    found["pytorch"] = pytorch_top_k_top_p  # takes longest
+    return found
+
+
+def kinds_of(is_f32: bool, rows: int) -> List[str]:
+    return ["peaked", "flat", "ties"] if rows == 256 and not is_f32 else ["peaked"]
+
+
+def case_of(kind: str, is_f32: bool, rows: int) -> str:
+    return f"top_k_top_p_{'f32_' if is_f32 else ''}{rows}_{kind}"
 
 
 def result_of(peer: str, case: str, value: float, ours: Dict[str, float]) -> Dict[str, Any]:
@@ -88,7 +106,7 @@ def line_of(result: Dict[str, Any]) -> str:
 
 
 def read_ours(path: Optional[str]) -> Dict[str, float]:
-    if not path:
+    if not path or not os.path.exists(path):
         return {}
     with open(path, encoding="utf-8") as file:
         return {result["name"]: result["value"] for result in json.load(file)["results"]}
@@ -124,42 +142,48 @@ def microseconds(run: Callable[[torch.Tensor], torch.Tensor], inputs: List[torch
     return sorted(times)[rounds // 2]
 
 
+def measure(run: Callable[[torch.Tensor], torch.Tensor], kind: str, is_f32: bool, rows: int, vocabulary: int,
+            rounds: int) -> float:
+    count = max(3, min(50, 400_000_000 // (rows * vocabulary * 4)))
+    inputs = [logits_of(kind, is_f32, rows, vocabulary, seed) for seed in range(count)]
+    drawn = run(inputs[0]).view(-1, 1).long()
+    least = inputs[0].float().topk(TOP_K, dim=-1).values[:, -1:]
+    if not bool((inputs[0].float().gather(1, drawn) >= least).all()):
+        raise RuntimeError("a token beyond the first k")
+    return microseconds(run, inputs, rounds)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="file for the results")
     parser.add_argument("--ours", help="what bench_cuda has written in the same run, to compare with")
+    parser.add_argument("--peers", help="folder of compiled peers")
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
     ours = read_ours(arguments.ours)
-    if torch is None:
-        print("peers: skipped: PyTorch is not installed")
-        return 0
-    if not torch.cuda.is_available():
-        print("peers: no CUDA device", file=sys.stderr)
+    if torch is None or not torch.cuda.is_available():
+        print(f"peers: skipped: {'PyTorch is not installed' if torch is None else 'PyTorch has no CUDA device'}")
         return 1
-    found: Dict[str, Optional[Callable[[torch.Tensor], torch.Tensor]]] = {
-        "pytorch": pytorch_top_k_top_p,
-        "flashinfer": flashinfer_top_k_top_p(),
-        "vllm_triton": vllm_top_k_top_p(),
-    }
-    results = []
-    for name, run in found.items():
-        if run is None:
-            print(f"{name}: not installed")
-            continue
-        for rows, vocabulary in SHAPES:
-            for kind in kinds_of(rows):
-                count = max(3, min(50, 400_000_000 // (rows * vocabulary * 4)))
-                inputs = [logits_of(kind, rows, vocabulary, seed) for seed in range(count)]
-                value = microseconds(run, inputs, arguments.rounds)
-                results.append(result_of(name, f"top_k_top_p_{rows}_{kind}", value, ours))
-                print(line_of(results[-1]))
-                del inputs
-    if arguments.json:
-        machine = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"suite": "cuda_peers", "machine": machine, "results": results}, file, indent=1)
-    return 0
+    machine = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    results: List[Dict[str, Any]] = []
+    failed = 0
+    cases = [(kind, is_f32, rows, vocabulary) for is_f32, shapes in ((False, SHAPES), (True, F32_SHAPES))
+             for rows, vocabulary in shapes for kind in kinds_of(is_f32, rows)]
+    for name, run in find_peers(arguments.peers).items():
+        for kind, is_f32, rows, vocabulary in cases:
+            case = case_of(kind, is_f32, rows)
+            try:
+                value = measure(run, kind, is_f32, rows, vocabulary, arguments.rounds)
+            except (RuntimeError, TypeError) as error:
+                print(f"{name}/{case}: failed: {error}", flush=True)
+                failed += 1
+                continue
+            results.append(result_of(name, case, value, ours))
+            print(line_of(results[-1]), flush=True)
+            if arguments.json:
+                with open(arguments.json, "w", encoding="utf-8") as file:
+                    json.dump({"suite": "cuda_peers", "machine": machine, "results": results}, file, indent=1)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

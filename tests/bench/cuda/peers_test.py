@@ -33,9 +33,10 @@ class Peers(unittest.TestCase):
     def test_every_case_has_one_of_ours(self):
         listed = subprocess.run([os.environ["BENCH_CUDA"], "--list"], check=True, capture_output=True, text=True)
         cases = set(listed.stdout.split())
-        for rows, _ in peers.SHAPES:
-            for kind in peers.kinds_of(rows):
-                self.assertIn(f"top_k_top_p_{rows}_{kind}", cases)
+        for is_f32, shapes in ((False, peers.SHAPES), (True, peers.F32_SHAPES)):
+            for rows, _ in shapes:
+                for kind in peers.kinds_of(is_f32, rows):
+                    self.assertIn(peers.case_of(kind, is_f32, rows), cases)
 
 
 if __name__ == "__main__":

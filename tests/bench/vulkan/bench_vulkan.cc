@@ -93,7 +93,7 @@ void Measure(const Case& what, size_t batch, VulkanDevice* device, const std::sh
 int Run() {
   const auto instance = Instance::Create();
   if (!instance.ok() || absl::GetFlag(FLAGS_device) >= (*instance)->hardware().size()) {
-    std::cerr << "bench_vulkan: " << (instance.ok() ? "no such device" : instance.status().message()) << "\n";
+    std::cerr << "bench_vulkan: skipped: " << (instance.ok() ? "no such device" : instance.status().message()) << "\n";
     return 1;
   }
   const devices::vulkan::Hardware& hardware = (*instance)->hardware()[absl::GetFlag(FLAGS_device)];
@@ -105,6 +105,7 @@ int Run() {
     for (const size_t batch : {size_t{1}, size_t{16}, size_t{64}}) {
       if (batch != 64 && what.name != "token") continue;
       Measure(what, batch, device->get(), *context, &report);
+      Save(report);
     }
   }
   return Publish(report);
