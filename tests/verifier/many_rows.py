@@ -26,7 +26,7 @@ def made(count, seed, vocabulary):
 def says(rows):
     """Returns the verifier's answers to rows, one a line."""
     ran = subprocess.run([sys.executable, "-m", "sortition_verify", "-"], input=rows, capture_output=True, text=True,
-                         env={**os.environ, "PYTHONPATH": str(SOURCE / "client/python")})
+                         env={**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")})
     return ran.stdout.strip() or ran.stderr.strip()
 
 

@@ -29,7 +29,7 @@ FROZEN = {
 }
 RANDOM_ROWS = 300
 
-sys.path.insert(0, str(SOURCE / "client/python"))
+sys.path.insert(0, str(SOURCE / "client/verify"))
 
 import many_rows  # noqa: E402
 import sortition_verify as verify  # noqa: E402
@@ -198,7 +198,7 @@ class NumpyTest(unittest.TestCase):
 
     def test_command_reads_files_and_lines(self):
         command = [sys.executable, "-m", "sortition_verify"]
-        environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/python")}
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")}
         row = json.dumps(published("law_1_rows.json")["rows"][1])
         held = subprocess.run([*command, "-"], input=row, env=environment, capture_output=True, text=True)
         self.assertEqual((held.returncode, held.stdout), (0, "1 rows, 0 differ\n"))
