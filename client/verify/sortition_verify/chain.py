@@ -1,13 +1,14 @@
-"""Filters and stages over a row's kept tokens (kernels/law/LAW.md, section 6, and kernels/law/CHAIN.md).
+"""Filters and stages over rows' kept tokens (kernels/law/LAW.md, section 6, and kernels/law/CHAIN.md).
 
-`Kept` is the state of a chain. A stage is a list: its number and four operands, as CHAIN.md has them.
+`Kept` is the state of a chain of one row or of many. A stage is a list: its number and four operands, as CHAIN.md has
+them. Numbers of rows, one for each, are arrays of Python's integers: their products have up to 96 bits.
 """
 
 import numpy as np
 
 from sortition_verify.functions import (DEAD, F32, I64, MASKED, TAG_XTC, U32, U64, UNIT_TEMPERATURE, Scale, float_of,
-                                        floats, flush, log2_raw, log_of_sum, philox, top_p_threshold, total,
-                                        weight, weight_parts, weights)
+                                        floats, flush, highest_bits, integers, log2_raw, log2_raws, log_of_sum,
+                                        philox, top_p_threshold, total, weight, weight_parts, weights)
 
 (TEMPERATURE, MIN_P, TOP_K, TOP_P, TYPICAL_P, TOP_N_SIGMA, EPSILON_CUTOFF, ETA_CUTOFF, TOP_A, TOP_H, P_LESS, XTC,
  DYNAMIC_TEMPERATURE, QUADRATIC_SMOOTHING, MIROSTAT_1, MIROSTAT_2, ADAPTIVE_P, MIN_K) = range(18)
@@ -16,28 +17,34 @@ WORD, LONG = 0xFFFFFFFF, (1 << 64) - 1
 
 
 def signed(word, bits):
-    return word - (1 << bits) if word >> (bits - 1) else word
+    return word - (word >> bits - 1 << bits)
 
 
 def within(bound):
-    return min(0xFBFFFFFF, max(0, bound))
+    return np.minimum(0xFBFFFFFF, np.maximum(0, bound))
 
 
 def toward_zero(product, shift):
     """The product shifted, its magnitude cut and the sign put back."""
-    return -(-product >> shift) if product < 0 else product >> shift
+    return np.where(product < 0, -(-product >> shift), product >> shift)
 
 
-def floor_ratio(dividend, divisor):
-    return dividend // divisor
+def bit_lengths(values):
+    """Of integers from 1 to 2^64 - 1."""
+    return integers(highest_bits(np.asarray(values, U64))) + 1
+
+
+def column(values):
+    """Rows' numbers from 0 to 2^64 - 1, or one number for all, beside the rows' tokens."""
+    return np.asarray(values, U64)[..., None]
 
 
 def dynamic_scale(temperature):
     """Multiplier, exponent and window of a dynamic temperature, Q8.24."""
-    up = 32 - temperature.bit_length()
+    up = 32 - bit_lengths(temperature)
     quotient = 0x5C551D94AE0BF85D // (temperature << up)
     carry = quotient >> 31
-    return quotient >> carry, up - 8 + carry, 127 + (0xAEAC4F98 * temperature).bit_length() - 1 - 50
+    return quotient >> carry, up - 8 + carry, 126 + bit_lengths(0xAEAC4F98 * temperature) - 50
 
 
 def shown_temperature(stages, dynamic):
@@ -60,11 +67,16 @@ def tempered_temperature(stages, dynamic):
 
 
 class Kept:
-    """The kept tokens of a row, in order, with the shape that stages gave them."""
+    """The kept tokens of rows, with the shape that stages gave them.
 
-    def __init__(self, ids, bits, vocabulary, noise, state):
+    `ids` and `bits` have a line for each row, with its tokens in order. Those from column `first` to before `last` are
+    kept. The others mean nothing; their distance in `t` is DEAD.
+    """
+
+    def __init__(self, ids, bits, counts, vocabulary, noise, state):
         self.ids = ids
         self.bits = bits  # as the stages left them
+        self.first, self.last = np.zeros(len(ids), I64), np.asarray(counts, I64)
         self.vocabulary = vocabulary
         self.noise = noise
         self.state = state
@@ -76,45 +88,74 @@ class Kept:
         self.measure()
 
     def measure(self):
-        self.t = Scale(self.bits[0], self.temperature).distances(self.bits)
+        """Says that distances have changed."""
+        self.distances = None
 
-    def slice(self, first, last):
-        dropped_first = first != 0
-        self.ids, self.bits, self.t = self.ids[first:last], self.bits[first:last], self.t[first:last]
-        if dropped_first:
-            self.measure()
+    @property
+    def t(self):
+        if self.distances is None:
+            scale = Scale(self.top_bits(), [np.asarray(part, I64)[..., None] for part in self.temperature])
+            self.distances = np.where(self.inside, scale.distances(self.bits), U64(DEAD))
+        return self.distances
 
-    def keep_within(self, bound):
-        """Keeps t <= bound, never dead tokens."""
-        self.slice(0, int(np.count_nonzero((self.t <= U64(within(bound))) & (self.t != U64(DEAD)))))
+    @property
+    def columns(self):
+        return np.arange(self.ids.shape[1])
+
+    @property
+    def inside(self):
+        return (self.columns >= self.first[:, None]) & (self.columns < self.last[:, None])
+
+    def top_bits(self):
+        return np.take_along_axis(self.bits, self.first[:, None], 1)
+
+    def row(self, at=0):
+        """One row's kept tokens: ids, distances by which they are drawn, bits in answers."""
+        part = slice(int(self.first[at]), int(self.last[at]))
+        return self.ids[at, part], self.drawn_distances()[at, part], self.shown_bits()[0][at, part]
+
+    def cut(self, first, last):
+        """Keeps the tokens from column `first` to before `last` of each row."""
+        low, high = int(first.min()), int(last.max())
+        self.first, self.last = first - low, last - low
+        self.ids, self.bits = self.ids[:, low:high], self.bits[:, low:high]
+        self.measure()
+
+    def live(self):
+        return self.t != U64(DEAD)
+
+    def up_to(self, bound):
+        """The end of t <= bound, without dead tokens."""
+        return self.first + np.count_nonzero((self.t <= column(within(bound))) & self.live(), axis=1)
 
     # --- sums
 
     def weight_sum(self):
         return total(weights(self.t))
 
-    def moments(self):
+    def moments(self, t):
         """m(t) of every token."""
-        products, shift, none = weight_parts(self.t)
-        return np.where(none, U64(0), (products >> U64(28)) * np.where(none, U64(0), self.t) >> shift)
+        products, shift, none = weight_parts(t)
+        return np.where(none, U64(0), (products >> U64(28)) * np.where(none, U64(0), t) >> shift)
 
     def mean(self, weight_sum):
-        drop = weight_sum.bit_length() - 32
-        return floor_ratio(total(self.moments()) << 28 >> drop, weight_sum >> drop)
+        drop = bit_lengths(weight_sum) - 32
+        return (total(self.moments(self.t)) << 28 >> drop) // (weight_sum >> drop)
 
     def entropy(self, weight_sum):
         return log_of_sum(weight_sum) + self.mean(weight_sum)
 
-    # --- stages
+    # --- stages: a filter returns the columns that it keeps, the first and the end
 
     def run(self, stage):
         number, *operands = stage
-        before = self.ids, self.bits, self.t
-        STAGES[number](self, *operands)
-        least = operands[3] if len(operands) == 4 and number in FIRST_KEEPERS else 0
-        if len(self.t) < least:
-            self.ids, self.bits, self.t = before
-            self.slice(0, least)
+        kept = STAGES[number](self, *operands)
+        if kept is None:
+            return
+        first, last = kept
+        if len(operands) == 4 and number in FIRST_KEEPERS:
+            last = np.maximum(last, np.minimum(first + operands[3], self.last))
+        self.cut(first, last)
 
     def set_temperature(self, multiplier, exponent, window, bits):
         self.temperature = (multiplier, signed(exponent, 32) if exponent >= 0 else exponent, window)
@@ -122,111 +163,114 @@ class Kept:
         self.measure()
 
     def min_p(self, bound, *_):
-        self.keep_within(bound)
+        return self.first, self.up_to(bound)
 
     def top_k(self, count, *_):
-        self.slice(0, count)
+        return self.first, np.minimum(self.last, self.first + count)
 
     def top_p(self, units, *_):
         w = weights(self.t)
-        self.slice(0, int(np.searchsorted(np.cumsum(w, dtype=U64), U64(top_p_threshold(total(w), units)))) + 1)
+        before = np.cumsum(w, axis=1, dtype=U64) < column(top_p_threshold(total(w), units))
+        return self.first, np.count_nonzero(before, axis=1) + 1
 
     def typical_p(self, units, _b, _c, least):
         w = weights(self.t)
-        weight_sum = total(w)
-        live = self.t != U64(DEAD)
-        off = np.where(live, np.abs(self.t.astype(I64) - I64(self.mean(weight_sum))), I64(1 << 62))
-        nearest = np.argsort(off, kind="stable")
-        reach = int(np.searchsorted(np.cumsum(w[nearest], dtype=U64), U64(top_p_threshold(weight_sum, units))))
-        reach = max(reach, min(least, int(np.count_nonzero(live))) - 1)
-        kept = np.flatnonzero((off <= off[nearest[reach]]) & live)
-        self.slice(int(kept[0]), int(kept[-1]) + 1)
+        weight_sum, live = total(w), self.live()
+        off = np.where(live, np.abs(self.t.astype(I64) - column(self.mean(weight_sum)).astype(I64)), I64(1 << 62))
+        nearest = np.argsort(off, axis=1, kind="stable")
+        sums = np.cumsum(np.take_along_axis(w, nearest, 1), axis=1, dtype=U64)
+        reach = np.count_nonzero(sums < column(top_p_threshold(weight_sum, units)), axis=1)
+        reach = np.maximum(reach, np.minimum(least, np.count_nonzero(live, axis=1)) - 1)
+        farthest = np.take_along_axis(off, np.take_along_axis(nearest, reach[:, None], 1), 1)
+        kept = (off <= farthest) & live
+        return np.argmax(kept, axis=1), len(self.columns) - np.argmax(kept[:, ::-1], axis=1)
+
+    def unit(self):
+        """The scale of temperature 1, and how far tokens are below the first one."""
+        unit = Scale(self.top_bits(), UNIT_TEMPERATURE)
+        return unit, np.where(unit.beyond(self.bits), U64(0xC0000000), unit.below(self.bits))
 
     def top_n_sigma(self, log_n, *_):
-        unit = Scale(self.bits[0], UNIT_TEMPERATURE)
-        levels = self.levels(unit)
-        count = len(levels)
-        first, second = sum(levels), sum(level * level for level in levels)
-        mean, rest = divmod(abs(first), count)
-        variance = second - 2 * mean * abs(first) + count * mean * mean - floor_ratio(rest * rest, count)
-        bound = 0
-        if variance:
-            log = (log2_raw(variance) - log2_raw(count) >> 1) + (signed(log_n, 32) << 6) + (10 << 32)
-            bound = 0 if log < 0 else WORD if log >= 32 << 32 else weight((44 << 32) - log >> 6)
-        depth = np.where(unit.beyond(self.bits), U64(0xC0000000), unit.below(self.bits))
-        self.slice(0, int(np.count_nonzero(depth <= U64(bound))))
-
-    def levels(self, unit):
-        values = floats(self.bits).astype(np.float64) * 2.0 ** (147 - unit.e0)
-        return [int(level) for level in np.maximum(np.rint(values), -(2.0**21))]
+        unit, depth = self.unit()
+        levels = np.maximum(np.rint(floats(self.bits) * 2.0 ** (147 - unit.e0)), -(2.0**21))
+        levels = np.where(self.inside, levels, 0).astype(I64)
+        count = integers(self.last - self.first)
+        size = integers(np.abs(np.sum(levels, axis=1)))
+        second = total((levels * levels).astype(U64))
+        mean, rest = size // count, size % count
+        variance = second - 2 * mean * size + count * mean * mean - rest * rest // count
+        log = (log2_raw(np.maximum(1, variance)) - log2_raw(count) >> 1) + (signed(log_n, 32) << 6) + (10 << 32)
+        near = np.minimum(WORD, np.maximum(0, (44 << 32) - log >> 6))
+        bound = np.where(log >= 32 << 32, WORD, weight(near))
+        bound = np.where((variance == 0) | (log < 0), 0, bound)
+        return self.first, self.first + np.count_nonzero(self.inside & (depth <= column(bound)), axis=1)
 
     def epsilon_cutoff(self, distance, *_):
-        self.keep_within(distance - log_of_sum(self.weight_sum()))
+        return self.first, self.up_to(distance - log_of_sum(self.weight_sum()))
 
     def eta_cutoff(self, distance, *_):
         weight_sum = self.weight_sum()
-        most = max(distance, (distance >> 1) + self.entropy(weight_sum))
-        self.keep_within(most - log_of_sum(weight_sum))
+        most = np.maximum(distance, (distance >> 1) + self.entropy(weight_sum))
+        return self.first, self.up_to(most - log_of_sum(weight_sum))
 
     def top_a(self, distance, *_):
-        self.keep_within(distance + log_of_sum(self.weight_sum()))
+        return self.first, self.up_to(distance + log_of_sum(self.weight_sum()))
 
     def top_h(self, share, *_):
-        head = Kept.__new__(Kept)
-        head.t = self.t[:100]
-        w = weights(head.t)
+        head = np.where(self.columns < self.first[:, None] + 100, self.t, U64(DEAD))
+        w = weights(head)
         log = log_of_sum(total(w))
-        terms = head.moments() + ((w >> U64(13)) * U64(log) >> U64(15))
-        sums = np.cumsum(terms, dtype=U64)
-        most = int(sums[-1]) * share >> 31
-        self.slice(0, max(1, int(np.count_nonzero(sums <= U64(most)))))
+        terms = self.moments(head) + ((w >> U64(13)) * column(log) >> U64(15))
+        sums = np.cumsum(terms, axis=1, dtype=U64)
+        most = integers(sums[:, -1]) * share >> 31
+        few = self.inside & (self.columns < self.first[:, None] + 100) & (sums <= column(most))
+        return self.first, self.first + np.maximum(1, np.count_nonzero(few, axis=1))
 
     def min_k(self, tau, *_):
-        unit = Scale(self.bits[0], UNIT_TEMPERATURE)
-        head = self.bits[:256]
-        depth = [int(d) for d in np.where(unit.beyond(head), U64(0xC0000000), unit.below(head))]
-        if len(depth) == 1:
-            return
-        steps = [(1 << 17) * (b - a) // i for i, (a, b) in enumerate(zip(depth, depth[1:]), 1)]
-        cliff = steps.index(max(steps)) + 1
-        by_range = floor_ratio(tau >> unit.e0 - 133, depth[-1]) if depth[-1] else 256
-        self.slice(0, max(cliff, min(256, by_range)))
+        unit, depth = self.unit()
+        count = np.minimum(256, self.last - self.first)
+        depth = depth.astype(I64)
+        places = self.columns[1:] - self.first[:, None]  # i of the step that leads to a column
+        steps = (depth[:, 1:] - depth[:, :-1] << 17) // np.maximum(1, places)
+        steps = np.where((places >= 1) & (places < count[:, None]), steps, -1)
+        cliff = np.argmax(steps, axis=1) + 1 - self.first if steps.shape[1] else np.zeros(len(count), I64)
+        deepest = np.take_along_axis(depth, (self.first + count - 1)[:, None], 1)[:, 0]
+        by_range = np.where(deepest > 0, (tau >> unit.e0[:, 0] - 133) // np.maximum(1, deepest), 256)
+        return self.first, np.minimum(self.last, self.first + np.maximum(cliff, np.minimum(256, by_range)))
 
     def p_less(self, *_):
         w = weights(self.t)
         cut = w >> U64(13)
         squares = total(cut * cut >> U64(20))
-        self.keep_within(log2_raw(total(w)) - log2_raw(squares) - (2 << 32) >> 6)
+        return self.first, self.up_to(log2_raw(total(w)) - log2_raw(squares) - (2 << 32) >> 6)
 
     def xtc(self, chance, distance, _c, least):
         key, position, stream = self.noise
-        coin = int(philox(np.zeros(1, U64), position, stream, TAG_XTC, key)[0][0])
+        coin = philox(np.zeros(self.ids.shape[:1], U64), position, stream, TAG_XTC, key)[0]
         log_sum = log_of_sum(self.weight_sum())
-        if coin <= chance and log_sum <= distance:
-            dropped = int(np.count_nonzero(self.t <= U64(within(distance - log_sum)))) - 1
-            if len(self.t) - dropped >= least:
-                self.slice(dropped, len(self.t))
+        dropped = self.up_to(distance - log_sum) - self.first - 1
+        falls = (coin <= U64(chance)) & (log_sum <= distance) & (self.last - self.first - dropped >= least)
+        return self.first + np.where(falls, dropped, 0), self.last
 
     def dynamic_temperature(self, low, width, exponent, *_):
-        temperature = 1 << 24
-        if len(self.t) > 1:
-            entropy = self.entropy(self.weight_sum())
-            share = 0
-            if entropy:
-                log = max(0, log2_raw(log2_raw(len(self.t)) >> 6) - max(0, log2_raw(entropy)))
-                octaves = log * exponent >> 34
-                share = weight(octaves) if octaves <= WORD else 0
-            temperature = max(167773, low + ((share >> 13) * width >> 31))
-        self.temperature = dynamic_scale(temperature)
-        self.shown, self.dynamic = temperature * 2.0**-24, temperature
+        count, entropy = integers(self.last - self.first), self.entropy(self.weight_sum())
+        several, some = np.maximum(2, count), np.maximum(1, entropy)
+        log = np.maximum(0, log2_raw(log2_raw(several) >> 6) - np.maximum(0, log2_raw(some)))
+        octaves = log * exponent >> 34
+        share = np.where((entropy > 0) & (octaves <= WORD), weight(np.minimum(WORD, octaves)), 0)
+        temperature = np.maximum(167773, low + ((share >> 13) * width >> 31))
+        self.dynamic = np.where(count > 1, temperature, 1 << 24)
+        self.temperature, self.shown = dynamic_scale(self.dynamic), self.dynamic * 2.0**-24
         self.measure()
 
     def quadratic_smoothing(self, square, cube, *_):
-        inverse = F32(1)
-        if self.temperature[:2] != UNIT_TEMPERATURE[:2]:
-            multiplier, exponent, _ = self.temperature
-            inverse = F32(float(F32(multiplier)) * 2.0 ** (exponent - 30)) * floats([0x3F317218])[0]
-        a = self.rounded(self.rounded(floats(self.bits[:1])[0] - floats(self.bits)) * inverse)
+        multiplier, exponent, _ = (np.asarray(part, np.float64)[..., None] for part in self.temperature)
+        inverse = (multiplier.astype(F32) * 2.0 ** (exponent - 30)).astype(F32) * floats([0x3F317218])
+        is_unit = (multiplier == UNIT_TEMPERATURE[0]) & (exponent == UNIT_TEMPERATURE[1])
+        inverse = np.where(is_unit, F32(1), inverse)
+        top = self.top_bits()
+        below = floats(top) - floats(np.where(self.inside, self.bits, top))
+        a = self.rounded(self.rounded(below) * inverse)
         factor = self.rounded(floats([square])[0] + self.rounded(floats([cube])[0] * a))
         result = self.rounded(self.rounded(a * a) * factor)
         self.bits = np.where(result == 0, U32(0), (-result).view(U32))
@@ -238,54 +282,46 @@ class Kept:
         return flush(values.astype(F32).view(U32)).view(F32)
 
     def mirostat_1(self, tau, eta, most, *_):
-        self.slice(0, min(len(self.t), self.mirostat_count(most)))
+        several = np.minimum(most, np.count_nonzero(self.live(), axis=1))
+        places = self.columns[:-1] - self.first[:, None]  # i of r_i
+        valid = (places >= 0) & (places < several[:, None] - 1)
+        ratios = np.diff(log2_raws(np.arange(1, len(self.columns) + 1, dtype=U64))) >> I64(1)
+        r = np.where(valid, ratios[np.maximum(0, places)], 0) if ratios.size else np.zeros(places.shape, I64)
+        rises = np.where(valid, (self.t[:, 1:] - self.t[:, :-1]).astype(I64), 0)
+        above, below = integers(np.sum(r * rises >> 20, axis=1)), integers(np.sum(r * r >> 25, axis=1))
+        s = (above << 19) // np.maximum(1, below >> 7)
+        counts = np.where(several > 1, self.mirostat_counts(s), 1).astype(I64)
+        return self.first, np.minimum(self.last, self.first + counts)
 
-    def mirostat_count(self, most):
-        t = [int(x) for x in self.t[:most] if x != DEAD]
-        if len(t) == 1:
-            return 1
-        above = below = 0
-        for i in range(len(t) - 1):
-            r = log2_raw(i + 2) - log2_raw(i + 1) >> 1
-            above += r * (t[i + 1] - t[i]) >> 20
-            below += r * r >> 25
-        s = floor_ratio(above << 19, below >> 7)
-        e = abs(s - (1 << 26))
-        log_v = log2_raw(self.vocabulary) >> 6
+    def mirostat_counts(self, s):
+        """k of rows with these slopes."""
+        e, rising = np.abs(s - (1 << 26)), s >= 1 << 26
+        log_v = log2_raw(max(2, self.vocabulary)) >> 6
         x = e * log_v >> 26
-        log = signed(self.state << 6 & LONG, 64)
-        rising = s >= 1 << 26
-        if x < 1 << 20:
-            log -= log2_raw(log_v) - (26 << 32)
-            log += 2271034279
-            log += x << 5 if rising else -(x << 5)
-        else:
-            log += log2_raw(e) - (26 << 32)
-            log -= log2_raw((1 << 44) - weight(min(x, WORD))) - (44 << 32)
-            log -= 0 if rising else x << 6
-        if log <= 0:
-            return 1
-        if s == 0 or log >= 1 << 43:
-            return self.vocabulary
-        y = floor_ratio(log << 20, s)
-        if y >= 20 << 26:
-            return self.vocabulary
-        return min(self.vocabulary, max(1, weight((44 << 26) - y)))
+        near = 2271034279 - (log2_raw(log_v) - (26 << 32)) + np.where(rising, x << 5, -(x << 5))
+        rest = np.maximum(1, (1 << 44) - weight(np.minimum(x, WORD)))
+        far = log2_raw(np.maximum(1, e)) - (26 << 32) - log2_raw(rest) + (44 << 32) - np.where(rising, 0, x << 6)
+        log = signed(self.state << 6 & LONG, 64) + np.where(x < 1 << 20, near, far)
+        y = (log << 20) // np.maximum(1, s)
+        count = weight(np.minimum(WORD, np.maximum(0, (44 << 26) - y)))
+        count = np.minimum(self.vocabulary, np.maximum(1, count))
+        count = np.where((s == 0) | (log >= 1 << 43) | (y >= 20 << 26), self.vocabulary, count)
+        return np.where(log <= 0, 1, count)
 
     def mirostat_2(self, *_):
-        self.keep_within(signed(self.state - log_of_sum(self.weight_sum()) & LONG, 64))
+        return self.first, self.up_to(signed(self.state - log_of_sum(self.weight_sum()) & LONG, 64))
 
     def adaptive_p(self, target, *_):
         w = weights(self.t)
-        up = 64 - total(w).bit_length()
-        reciprocal = min(WORD, (1 << 63) // (total(w) << up >> 32))
-        p = np.minimum(U64(WORD), (w << U64(up) >> U64(32)) * U64(reciprocal) >> U64(31))
-        goal = min(WORD, max(0, 2 * target - self.state))
-        g = np.abs(p.astype(I64) - I64(goal)).astype(U64)
+        up = 64 - bit_lengths(total(w))
+        reciprocal = np.minimum(WORD, (1 << 63) // (total(w) << up >> 32))
+        p = np.minimum(U64(WORD), (w << column(up) >> U64(32)) * column(reciprocal) >> U64(31))
+        goal = np.minimum(WORD, np.maximum(0, 2 * target - self.state))
+        g = np.abs(p.astype(I64) - column(goal).astype(I64)).astype(U64)
         quotient = g * g // ((g >> U64(1)) + U64(0x26666666))
         scaled = [part * U64(0xC05BFDA0) for part in (quotient >> U64(16), quotient & U64(0xFFFF))]
         new = scaled[0] + (scaled[1] >> U64(16)) >> U64(17)  # the product has up to 65 bits
-        self.adapted = np.where(self.t == U64(DEAD), U64(DEAD), new)
+        self.adapted = np.where(self.live(), new, U64(DEAD))
         self.probabilities, self.shown = p, 1.0
 
     # --- the draw and later steps
@@ -296,21 +332,23 @@ class Kept:
     def shown_bits(self):
         """The bits of kept tokens in answers, and M's."""
         if self.adapted is None:
-            return self.bits, int(self.bits[0])
+            return self.bits, self.top_bits()[:, 0]
         octaves = self.adapted.astype(np.float64) * float.fromhex("0x1.62e42fefa39efp-27")
         shown = flush((-octaves).astype(F32).view(U32))
-        return np.where(self.adapted == U64(DEAD), U32(MASKED), shown), 0
+        return np.where(self.adapted == U64(DEAD), U32(MASKED), shown), np.zeros(len(self.ids), U32)
 
-    def next_state(self, stage, place):
-        """The state after the answer's token, which is at `place` of the kept tokens or None."""
+    def next_state(self, stage, tokens):
+        """The states after the rows' tokens."""
         number, first, second, *_ = stage
-        if place is None:
-            return self.state
+        found = self.inside & (self.ids == tokens[:, None])
+        at = np.argmax(found, axis=1)[:, None]
         if number == ADAPTIVE_P:
-            p = int(self.probabilities[place])
-            return p + toward_zero((self.state - p) * second, 32) & LONG
-        surprise = int(self.t[place]) + log_of_sum(self.weight_sum())
-        return signed(self.state, 64) - toward_zero((surprise - first) * second, 30) & LONG
+            p = integers(np.take_along_axis(self.probabilities, at, 1)[:, 0])
+            after = p + toward_zero((self.state - p) * second, 32)
+        else:
+            surprise = integers(np.take_along_axis(self.t, at, 1)[:, 0]) + log_of_sum(self.weight_sum())
+            after = signed(self.state, 64) - toward_zero((surprise - first) * second, 30)
+        return np.where(found.any(axis=1), after & LONG, self.state)
 
 
 STAGES = {

@@ -7,28 +7,38 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from sortition_verify.functions import TAG_WATERMARK, U64, canonical_constant, philox
+from sortition_verify.functions import I64, TAG_WATERMARK, U32, U64, canonical_constant, philox
 from sortition_verify.options import single
 from sortition_verify.parameters import preset
 from sortition_verify.row import BANNED, REPEATED
 
 MASKS_ANY = 131008.0  # a penalty that masks every live logit
-Edit = Tuple[int, int, int, int]  # token, flags, bias bits, penalty bits
 
 
-def edits(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> List[Edit]:
-    """The edits of the row after `tokens`, by token. The first `prompt` tokens are the prompt."""
-    bias = {item.get("token", 0): canonical_constant(item.get("bias", 0)) for item in parameters.get("logit_bias", [])}
-    banned = bans(parameters, tokens, prompt)
-    repeated, counts = counted(parameters, tokens, prompt)
-    terms = dry_terms(parameters["dry"], tokens) if parameters.get("dry", {}).get("multiplier") else {}
-    found = []
-    for token in sorted(set(bias) | banned | repeated | set(counts) | set(terms)):
-        flags = (BANNED if token in banned else 0) | (REPEATED if token in repeated else 0)
-        edit = (token, flags, bias.get(token, 0), penalty(parameters, counts.get(token, 0), terms.get(token, 0.0)))
-        if any(edit[1:]):
-            found.append(edit)
-    return found
+def edits(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Any:
+    """The edits of the row after `tokens`: token, flags, bias bits and penalty bits of each, by token.
+
+    The first `prompt` tokens are the prompt.
+    """
+    text = np.asarray(tokens, I64)
+    bias = {item.get("token", 0): item.get("bias", 0) for item in parameters.get("logit_bias", [])}
+    banned = bans(parameters, text, prompt)
+    repeated, counted, counts = counted_tokens(parameters, text, prompt)
+    terms = dry_terms(parameters["dry"], text) if parameters.get("dry", {}).get("multiplier") else {}
+    parts = [np.array(sorted(part), I64) for part in (bias, banned, terms)] + [repeated, counted]
+    named = np.unique(np.concatenate(parts))
+    biased, hidden, dry, again, often = (np.searchsorted(named, part) for part in parts)
+    found = np.zeros((len(named), 4), U32)
+    found[:, 0] = named
+    found[hidden, 1] |= U32(BANNED)
+    found[again, 1] |= U32(REPEATED)
+    found[biased, 2] = canonical_constant([bias[token] for token in sorted(bias)])
+    penalties = np.zeros(len(named))
+    penalties[often] = single(parameters.get("frequency_penalty", 0)) * counts
+    penalties[often] += single(parameters.get("presence_penalty", 0))
+    penalties[dry] += [terms[token] for token in sorted(terms)]
+    found[:, 3] = canonical_constant(-penalties)
+    return found[found[:, 1:].any(axis=1)]
 
 
 def phase_after(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Tuple[int, Optional[int]]:
@@ -96,14 +106,14 @@ def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int]) -> Option
 # --- bans
 
 
-def bans(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> set:
-    tokens = list(tokens)
+def bans(parameters: Dict[str, Any], tokens: Any, prompt: int) -> set:
     output, found = tokens[prompt:], set(parameters.get("banned_token_ids", []))
     size = parameters.get("no_repeat_ngram_size", 0)
-    if size and len(tokens) >= size - 1:
-        end = tokens[len(tokens) - size + 1:]
-        found |= {tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i:i + size - 1] == end}
-    text = tokens if preset(parameters) == "hf" else output
+    if size and len(tokens) >= size:
+        grams = np.lib.stride_tricks.sliding_window_view(tokens, size)
+        same = (grams[:, :size - 1] == tokens[len(tokens) - size + 1:]).all(axis=1)
+        found |= set(grams[same, size - 1].tolist())
+    text = (tokens if preset(parameters) == "hf" else output).tolist()
     for word in parameters.get("bad_words", []):
         *begin, last = word["tokens"]
         if len(begin) <= len(text) and text[len(text) - len(begin):] == begin:
@@ -116,51 +126,44 @@ def bans(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> set:
 # --- penalties
 
 
-def counted(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Tuple[set, Dict[int, int]]:
-    """The tokens of the repetition penalty, and the others' counts."""
+def counted_tokens(parameters: Dict[str, Any], tokens: Any, prompt: int) -> Tuple[Any, Any, Any]:
+    """The tokens of the repetition penalty, those of the others, and the counts of these."""
     scope, as_llama_cpp = parameters.get("penalty_scope", {}), preset(parameters) == "llama_cpp"
     window = scope.get("window", 64 if as_llama_cpp else 0)
     first = max(0, len(tokens) - window) if window else 0
-    in_prompt = {"repeated": scope.get("repetition_counts_prompt", True),
-                 "counts": scope.get("frequency_counts_prompt", as_llama_cpp)}
+    after_ignored = max(first, min(prompt, scope.get("ignored_prefix", 0)))
+
+    def of(name: str, default: bool) -> Any:
+        return tokens[after_ignored if scope.get(name, default) else max(first, prompt):]
+
+    none = tokens[:0]
     repeats = single(parameters.get("repetition_penalty", 1)) != 1
-    counts_any = parameters.get("frequency_penalty", 0) or parameters.get("presence_penalty", 0)
-    repeated, counts = set(), {}
-    for i in range(first, len(tokens)):
-        if i < prompt and i < scope.get("ignored_prefix", 0):
-            continue
-        if repeats and (i >= prompt or in_prompt["repeated"]):
-            repeated.add(tokens[i])
-        if counts_any and (i >= prompt or in_prompt["counts"]):
-            counts[tokens[i]] = counts.get(tokens[i], 0) + 1
-    return repeated, counts
-
-
-def penalty(parameters: Dict[str, Any], count: int, dry: float) -> int:
-    """The bits of -(frequency * count + presence + dry)."""
-    total = 0.0
-    if count:
-        total = single(parameters.get("frequency_penalty", 0)) * count + single(parameters.get("presence_penalty", 0))
-    return canonical_constant(-(total + dry))
+    repeated = np.unique(of("repetition_counts_prompt", True)) if repeats else none
+    if not parameters.get("frequency_penalty", 0) and not parameters.get("presence_penalty", 0):
+        return repeated, none, none
+    return (repeated, *np.unique(of("frequency_counts_prompt", as_llama_cpp), return_counts=True))
 
 
 # --- DRY
 
 
-def dry_terms(dry: Dict[str, Any], tokens: Sequence[int]) -> Dict[int, float]:
+def dry_terms(dry: Dict[str, Any], tokens: Any) -> Dict[int, float]:
     """The term of each token that would continue a repetition."""
     window, least = dry.get("window", 0), dry.get("allowed_length", 2)
-    h = list(tokens[len(tokens) - window:] if 0 < window < len(tokens) else tokens)
+    h = tokens[len(tokens) - window:] if 0 < window < len(tokens) else tokens
     breakers = [item["tokens"] for item in dry.get("sequence_breakers", [])]
-    limit, longest = after_breaker(breakers, h), {}
-    for i in range(1, len(h)):
-        length = 0
-        while length < min(i, limit) and h[i - 1 - length] == h[len(h) - 1 - length]:
-            length += 1
-        if length >= least and [h[i]] not in breakers:
-            longest[h[i]] = max(longest.get(h[i], 0), length)
+    limit, longest = after_breaker(breakers, h.tolist()), {}
+    ends = np.arange(1, len(h))  # i, of which as many tokens before it as `length` equal the end of h
+    for length in range(1, limit + 1):
+        ends = ends[ends >= length]
+        ends = ends[h[ends - length] == h[len(h) - length]]
+        if not ends.size:
+            break
+        if length >= least:
+            longest.update(dict.fromkeys(h[ends].tolist(), length))
     table = term_table(single(dry["multiplier"]), single(dry.get("base", 1.75)))
-    return {token: table[min(length - least, len(table) - 1)] for token, length in longest.items()}
+    return {token: table[min(length - least, len(table) - 1)] for token, length in longest.items()
+            if [token] not in breakers}
 
 
 def after_breaker(breakers: List[List[int]], h: List[int]) -> int:

@@ -128,7 +128,7 @@ def consequences(history, row):
     phase, forced = phase_after(parameters, tokens, len(prompt))
     parameters = within(parameters, phase)
     allowed = sorted(parameters.get("allowed_token_ids", [])) if forced is None else [forced]
-    out = {"patches": [list(edit) for edit in edits(parameters, tokens, len(prompt))] if forced is None else []}
+    out = {"patches": edits(parameters, tokens, len(prompt)).tolist() if forced is None else []}
     if allowed:
         out["allowed_tokens"] = allowed
     noise = watermark_noise(parameters, tokens)
