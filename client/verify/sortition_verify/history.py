@@ -3,7 +3,7 @@
 Parameters are SamplingParameters as JSON, with the contract's names. Tokens are prompt and output, oldest first.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def edits(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Any
     repeated, counted, counts = counted_tokens(parameters, text, prompt)
     terms = dry_terms(parameters["dry"], text) if parameters.get("dry", {}).get("multiplier") else {}
     parts = [np.array(sorted(part), I64) for part in (bias, banned, terms)] + [repeated, counted]
-    named = np.unique(np.concatenate(parts))
+    named, _ = distinct(np.concatenate(parts))
     biased, hidden, dry, again, often = (np.searchsorted(named, part) for part in parts)
     found = np.zeros((len(named), 4), U32)
     found[:, 0] = named
@@ -41,32 +41,34 @@ def edits(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Any
     return found[found[:, 1:].any(axis=1)]
 
 
-def phase_after(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Tuple[int, Optional[int]]:
-    """The phase in which the token after `tokens` is drawn, 1 for the first one and 0 outside; and the token that is
-    forced there, if there is one."""
-    phases, tokens, now, since = parameters.get("phases", []), list(tokens), 0, 0
+def phases_along(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Iterator[Tuple[int, Optional[int]]]:
+    """For each number of tokens read, from none to all: the phase in which the next token is drawn, 1 for the first
+    one and 0 outside; and the token that is forced there, if there is one."""
+    phases, text, now, since = parameters.get("phases", []), list(tokens), 0, 0
     begins = [phase.get("begin", []) for phase in phases]
-    for n in range(len(tokens) + 1 if phases else 0):
-        read = tokens[since:n]
+    for n in range(len(text) + 1):
         if now:
-            phase = phases[now - 1]
-            then = budget_end(phase, since, prompt)
+            then = budget_end(phases[now - 1], since, prompt)
             if then is not None and n > then:
-                over = n == then + len(then_of(phase))
+                over = n == then + len(then_of(phases[now - 1]))
             else:
-                over = ends_with(read, phase.get("end", []))
+                over = ends_with(text, since, n, phases[now - 1].get("end", []))
             if over:
                 now, since = 0, n
         else:
-            found = [i + 1 for i, begin in enumerate(begins) if ends_with(read, begin)]
+            found = [i + 1 for i, begin in enumerate(begins) if ends_with(text, since, n, begin)]
             if found:
                 now, since = found[0], n
         if not now and n == prompt and [] in begins:
             now, since = begins.index([]) + 1, n
-    then = budget_end(phases[now - 1], since, prompt) if now else None
-    if then is None or len(tokens) < then:
-        return now, None
-    return now, then_of(phases[now - 1])[len(tokens) - then]
+        then = budget_end(phases[now - 1], since, prompt) if now else None
+        yield now, None if then is None or n < then else then_of(phases[now - 1])[n - then]
+
+
+def phase_after(parameters: Dict[str, Any], tokens: Sequence[int], prompt: int) -> Tuple[int, Optional[int]]:
+    """The last of phases_along."""
+    *_, last = phases_along(parameters, tokens, prompt) if "phases" in parameters else [(0, None)]
+    return last
 
 
 def budget_end(phase: Dict[str, Any], begin: int, prompt: int) -> Optional[int]:
@@ -81,8 +83,9 @@ def then_of(phase: Dict[str, Any]) -> List[int]:
     return phase.get("then") or phase["end"]
 
 
-def ends_with(tokens: List[int], tag: List[int]) -> bool:
-    return bool(tag) and tokens[len(tokens) - len(tag):] == tag and len(tag) <= len(tokens)
+def ends_with(text: List[int], since: int, n: int, tag: List[int]) -> bool:
+    """Whether the tokens from `since` to before n end with all of a tag."""
+    return bool(tag) and n - len(tag) >= since and text[n - len(tag):n] == tag
 
 
 def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int]) -> Optional[Tuple[Tuple[int, int], int, int]]:
@@ -96,11 +99,17 @@ def watermark_noise(parameters: Dict[str, Any], tokens: Sequence[int]) -> Option
         end = text[len(text) - width:]
         if any(text[at:at + width] == end for at in range(len(text) - width)):
             return None
-    first, second = 0, 0
-    for token in tokens[max(0, len(tokens) - width):]:
-        x, y, _, _ = philox(np.full(1, first, U64), second, token, TAG_WATERMARK, (key & 0xFFFFFFFF, key >> 32))
-        first, second = int(x[0]), int(y[0])
-    return (first, second), 0, 0
+    first, second = context_keys(key, np.asarray(tokens[max(0, len(tokens) - width):], I64))
+    return (int(first), int(second)), 0, 0
+
+
+def context_keys(key: int, contexts: Any) -> Tuple[Any, Any]:
+    """The words of the noise's key after contexts, which are the last axis."""
+    first = second = np.zeros(contexts.shape[:-1], U64)
+    for place in range(contexts.shape[-1]):
+        first, second, _, _ = philox(first, second, contexts[..., place], TAG_WATERMARK,
+                                     (key & 0xFFFFFFFF, key >> 32))
+    return first, second
 
 
 # --- bans
@@ -138,10 +147,17 @@ def counted_tokens(parameters: Dict[str, Any], tokens: Any, prompt: int) -> Tupl
 
     none = tokens[:0]
     repeats = single(parameters.get("repetition_penalty", 1)) != 1
-    repeated = np.unique(of("repetition_counts_prompt", True)) if repeats else none
+    repeated = distinct(of("repetition_counts_prompt", True))[0] if repeats else none
     if not parameters.get("frequency_penalty", 0) and not parameters.get("presence_penalty", 0):
         return repeated, none, none
-    return (repeated, *np.unique(of("frequency_counts_prompt", as_llama_cpp), return_counts=True))
+    return (repeated, *distinct(of("frequency_counts_prompt", as_llama_cpp)))
+
+
+def distinct(tokens: Any) -> Tuple[Any, Any]:
+    """The distinct tokens, ascending, and their counts."""
+    counts = np.bincount(tokens)
+    found = np.flatnonzero(counts)
+    return found, counts[found]
 
 
 # --- DRY

@@ -11,13 +11,14 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from sortition_verify import chain as stages
+from sortition_verify.draw import LN2_33, Drafted, drawn_among, race, race_place, tested  # noqa: F401
 from sortition_verify.functions import (DEAD, I64, LIMIT, MASKED, NAN, TAG_REJECTION, U32, U64, UNIT_TEMPERATURE,
                                         UNIT_WEIGHT, Scale, bits_of, canonical, float_of, floats, flush, highest_bits,
                                         integers, log2_raw, log2_raws, magnitude, noise_logs, philox, sort_keys, total,
                                         weights)
 
 BANNED, REPEATED = 1, 2
-LN2_33 = float.fromhex("0x1.62e42fefa39efp-33")
+LN2 = float.fromhex("0x1.62e42fefa39efp-1")
 LEAST_NORMAL = 0x00800000  # the bits of 2^-126
 
 
@@ -103,6 +104,16 @@ def logprob_bits(bits: Any, first: Any, temperature: Any, weight_sum: Any) -> An
     return np.asarray(nats, np.float64).astype(np.float32).view(U32)
 
 
+def entropy_bits(distances: Any) -> Tuple[Any, Any]:
+    """E of a row's kept tokens, or of rows', and the bits of the entropy in nats."""
+    w = weights(distances)
+    t, weight_sum = np.where(w == 0, U64(0), distances), total(w)
+    surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
+    nats = np.asarray(clamped_log(weight_sum) - (44 << 32), np.float64) * LN2_33
+    nats = nats + np.asarray(surplus, np.float64) / np.asarray(weight_sum, np.float64) * LN2
+    return surplus, nats.astype(np.float32).view(U32)
+
+
 class Distribution:
     """Tokens in order with their bits. `drawn` are the distances that decide weights."""
 
@@ -136,12 +147,8 @@ class Distribution:
 
     def entropy(self) -> Tuple[int, int, int]:
         """S, E and the bits of the entropy in nats."""
-        w, t = weights(self.distances), self.distances & U64(0xFFFFFFFF)
-        t = np.where(w == 0, U64(0), t)
-        surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
-        nats = float(clamped_log(self.weight_sum) - (44 << 32)) * LN2_33
-        nats += float(surplus) / float(self.weight_sum) * float.fromhex("0x1.62e42fefa39efp-1")
-        return self.weight_sum, surplus, bits_of(nats)
+        surplus, bits = entropy_bits(self.distances)
+        return self.weight_sum, surplus, int(bits)
 
 
 @dataclass
@@ -324,72 +331,16 @@ def settle(row: Row, ids: Any, distances: Any) -> Tuple[int, Optional[bool]]:
     return int(drawn_among(ids, distances, row.noise())), None
 
 
-def race(ids: Any, keys: Any, racing: Any, noise: Any) -> Any:
-    """The token of the smallest key plus noise of a row, or of each row; ties go to the lower id."""
-    sums = race_sums(ids, keys, racing, noise)
-    smallest = racing & (sums == sums.min(axis=-1, keepdims=True))
-    return np.where(smallest, ids, I64(1 << 20)).min(axis=-1)
-
-
-def race_sums(ids: Any, keys: Any, racing: Any, noise: Any) -> Any:
-    """Race keys; of tokens that do not race the largest number. For many rows noise has their shape, or (rows, 1)."""
-    (low, high), *rest = noise
-    low, high, position, stream = (np.broadcast_to(part, ids.shape)[racing] for part in (low, high, *rest))
-    sums = np.full(ids.shape, (1 << 63) - 1, I64)
-    sums[racing] = keys[racing] + noise_logs(ids[racing].astype(U64), ((low, high), position, stream))
-    return sums
-
-
-def drawn_among(ids: Any, distances: Any, noise: Any) -> Any:
-    """The token that is drawn from a row's kept tokens at these distances, or each row's."""
-    return race(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
-
-
-def race_place(ids: Any, distances: Any, noise: Any, token: int) -> Tuple[int, int, float]:
-    """A token's rank in the race, and how far its race key is above the smallest, in Q32 octaves and in nats.
-
-    The rank is 0 and the distance is the largest number, or infinite, if the token does not race.
-    """
-    sums = race_sums(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
-    place = np.flatnonzero((ids == token) & (distances != U64(DEAD)))
-    if not place.size:
-        return 0, (1 << 63) - 1, float("inf")
-    own = sums[place[0]]
-    rank = 1 + int(np.count_nonzero((sums < own) | ((sums == own) & (ids < token))))
-    lag = int(own - sums.min())
-    return rank, lag, float(lag) * LN2_33
-
-
 def verified(row: Row, ids: Any, distances: Any) -> Tuple[int, bool]:
     """Accepts the draft, or draws from the weights that the drafter left."""
     w = weights(distances)
     weight_sum = total(w)
-    v = np.array(drafted(row, ids, weight_sum), U64)
-    chance = np.array(drafted(row, [row.verify], weight_sum), object)
-    (low, high), position, stream = row.noise()
-    noise = tuple(np.array([[word]], U64) for word in (low, high)), position, stream
-    accepted, token = tested(ids[None], w[None], v[None], np.array([row.verify]), chance, noise)
+    v = np.array([drafted(row, ids, weight_sum)], U64)
+    own = np.array(drafted(row, [row.verify], weight_sum), object)
+    (low, high), *place = row.noise()
+    low, high, *place = (np.array([[word]], U64) for word in (low, high, *place))
+    accepted, token = tested(Drafted(ids[None], w[None], v, np.array([row.verify]), own, ((low, high), *place)))
     return int(token[0]), bool(accepted[0])
-
-
-def tested(ids: Any, w: Any, v: Any, draft: Any, chance: Any, noise: Any) -> Tuple[Any, Any]:
-    """Tests a draft of each row by rejection: which are accepted, and the rows' tokens.
-
-    `w` and `v` are the tokens' weights and the drafter's weights of them, `chance` that of the drafts.
-    """
-    key, position, stream = noise
-    x, y, z, u = philox(np.zeros_like(key[0]), position, stream, TAG_REJECTION, key)
-    own = np.sum(np.where(ids == draft[:, None], w, U64(0)), axis=1, dtype=U64)
-    accepted = integers((u << U64(32) | z)[:, 0]) * chance >> 64 < integers(own)
-    return accepted, np.where(accepted, draft, race_among(ids, w, v, ((x, y), position, stream)))
-
-
-def race_among(ids: Any, w: Any, v: Any, noise: Any) -> Any:
-    """The tokens of the races among what weights v leave of w, or among w where they leave nothing."""
-    left = np.where(w > v, w - v, U64(0))
-    left = np.where(left.any(axis=1, keepdims=True), left, w)
-    racing = left > 0
-    return race(ids, I64(44 << 32) - log2_raws(np.where(racing, left, U64(1))), racing, noise)
 
 
 def drafted(row: Row, tokens: Any, weight_sum: int) -> List[int]:

@@ -14,7 +14,8 @@ from typing import Any, List, Sequence
 
 import numpy as np
 
-from sortition_verify.functions import I64, TAG_WATERMARK, U64, noise_logs, philox
+from sortition_verify.functions import I64, U64, noise_logs
+from sortition_verify.history import context_keys
 
 MOST_KEYS, MOST_WIDTH = 64, 64
 MOST_VOCABULARY = 1 << 20
@@ -91,10 +92,7 @@ def _evidence(ids: Any, key: Key) -> Evidence:
     if len(ids) <= width:
         return Evidence(key.id, 0, 0.0, 1.0)
     contexts, drawn = np.lib.stride_tricks.sliding_window_view(ids, width)[:-1], ids[width:]
-    first = second = np.zeros(len(drawn), U64)
-    for place in range(width):
-        first, second, _, _ = philox(first, second, contexts[:, place], TAG_WATERMARK,
-                                     (key.key & 0xFFFFFFFF, key.key >> 32))
+    first, second = context_keys(key.key, contexts)
     # The hash stands for the context. Each one counts where it occurs first.
     _, kept = np.unique(first << U64(32) | second, return_index=True)
     logs = noise_logs(drawn[kept], ((first[kept], second[kept]), 0, 0))
