@@ -23,7 +23,7 @@ from typing import Any, Iterator, List, TextIO
 
 import numpy as np
 
-from sortition_verify import watermark_service
+from sortition_verify import archive_command, watermark_service
 from sortition_verify.functions import widen
 from sortition_verify.receipts import verify
 from sortition_verify.vectors import differences
@@ -114,7 +114,9 @@ def main() -> int:
         return check_receipts(sys.argv[2:])
     if sys.argv[1:2] == ["watermark"]:
         return watermark_service.main(sys.argv[2:])
-    return run_vectors(sys.argv[1:])
+    if sys.argv[1:2] == ["archive"]:
+        return archive_command.main(sys.argv[2:], keys_of)
+    return run_vectors(sys.argv[2:] if sys.argv[1:2] == ["vectors"] else sys.argv[1:])
 
 
 if __name__ == "__main__":
