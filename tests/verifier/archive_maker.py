@@ -1,5 +1,5 @@
-"""Makes archives of texts (docs/proof.md) one position after the other: each row in integers of Python, each token by
-the law of one row, each block of drafts by the model of the contract. Signs with a test's key.
+"""Makes archives of texts (docs/proof.md) one position after the other: each token by the law of one row, each block of
+drafts by the model of the contract. Signs with a test's key.
 
 `files(settings)` are an archive's files, `packed(files)` the archive.
 """
@@ -21,19 +21,20 @@ sys.path[:0] = [str(SOURCE / "client/verify"), str(SOURCE / "tests/model")]
 import drafts  # noqa: E402
 import receipt_maker as maker  # noqa: E402
 import sortition_verify as law  # noqa: E402
-from sortition_verify import receipts, records, text_model  # noqa: E402
-from sortition_verify.functions import floats, weights  # noqa: E402
+from sortition_verify import receipts, records  # noqa: E402
+from sortition_verify.functions import weights  # noqa: E402
 from sortition_verify.history import edits, phase_after, watermark_noise  # noqa: E402
 from sortition_verify.parameters import compile_parameters, within  # noqa: E402
 from sortition_verify.row import kept_of, raw_logits  # noqa: E402
 
 SETTINGS = SOURCE / "client/proof/settings.json"
 SEED = 0x70726F6F66000000
-PROBABILITIES = (0.5, 0.25, 0.125, 0.125)
-WORD = 0xFFFFFFFF
+PROBABILITIES = [int(law.float_bits(q)) for q in (0.5, 0.25, 0.125, 0.125)]
+WORD, IDS = 0xFFFFFFFF, np.arange(1024, dtype=np.uint64)
 
 
 def mix(x):
+    """Mixes an integer, or an array of integers that have 64 bits."""
     x ^= x >> 16
     x = x * 0x85EBCA6B & WORD
     x ^= x >> 13
@@ -41,8 +42,10 @@ def mix(x):
     return x ^ x >> 16
 
 
-def surprise(x):
-    return 9664 - (struct.unpack("<I", struct.pack("<f", x >> 8 | 1))[0] >> 17)
+def surprises(key):
+    """64ths of octaves, of all tokens."""
+    x = mix(key + IDS * 0x9E3779B9 & WORD)
+    return 9664 - ((x >> 8 | 1).astype(np.float32).view(np.uint32).astype(np.int64) >> 17)
 
 
 class Text:
@@ -54,22 +57,17 @@ class Text:
         self.prompt = [mix(key + j & WORD) & 1023 for j in range(setting["prompt"])]
         self.tokens, self.words, self.rows, self.receipts = list(self.prompt), [], hashlib.sha256(), []
         self.state = 0
-        self.likely = {}
 
     def place_key(self, position):
         return mix(self.seed_of_model ^ (1 << 31 | self.number << 16 | position))
 
     def surprises(self, tokens):
-        key = mix(self.seed_of_model ^ ((tokens[-1] & 127 | (tokens[-2] & 3) << 7) + 1))
-        return [surprise(mix(key + i * 0x9E3779B9 & WORD)) for i in range(1024)]
+        return surprises(mix(self.seed_of_model ^ ((tokens[-1] & 127 | (tokens[-2] & 3) << 7) + 1)))
 
     def sent(self, tokens):
         """The row after tokens, as bytes."""
-        key = self.place_key(len(tokens))
-        parts = self.surprises(tokens)
-        logits = [(4 * part + 2 * surprise(mix(key + i * 0x9E3779B9 & WORD)) - 2048) / 256
-                  for i, part in enumerate(parts)]
-        bits = np.array(logits, np.float32).view(np.uint32)
+        logits = (4 * self.surprises(tokens) + 2 * surprises(self.place_key(len(tokens))) - 2048) / 256
+        bits = logits.astype(np.float32).view(np.uint32)
         return bits.tobytes() if self.setting.get("dtype") != "bf16" else (bits >> 16).astype("<u2").tobytes()
 
     def row(self, tokens):
@@ -118,7 +116,7 @@ class Text:
         pairs = sorted((int(i), int(b)) for i, b in zip(kept.ids, kept.bits))
         self.receipts.append((len(self.tokens), token, logprob, pairs, method, phase))
         self.state = got.state
-        self.tokens.append(token)
+        self.tokens.append(int(token))
 
     def draw(self):
         """Draws the whole text."""
@@ -136,7 +134,7 @@ class Text:
         for _ in range(depth):
             row, _ = self.row(self.tokens)
             draft, likely = self.draft(self.tokens)
-            pairs = sorted(zip(likely, (int(law.float_bits(q)) for q in PROBABILITIES)))
+            pairs = sorted(zip(likely, PROBABILITIES))
             row.verify = draft
             row.draft = law.Draft(certain=False, tokens=[token for token, _ in pairs], bits=[bits for _, bits in pairs])
             got = law.answer(row)
@@ -149,7 +147,7 @@ class Text:
         tokens, drafted, ahead = list(self.tokens), [], []
         for _ in range(depth):
             draft, likely = self.draft(tokens)
-            drafted.append(drafts.Drafted(zip(likely, (int(law.float_bits(q)) for q in PROBABILITIES))))
+            drafted.append(drafts.Drafted(zip(likely, PROBABILITIES)))
             ahead.append(draft)
             tokens.append(draft)
         accepted, after = drafts.block(lambda i: Reached(self.row(tokens[:len(self.tokens) + i])[0]), ahead, drafted)
@@ -211,12 +209,12 @@ def settings(texts, tokens):
     for setting in found["settings"]:
         setting["texts"] = texts
         setting["prompt"] = min(setting["prompt"], 64)
-    return found
+    return json.dumps(found).encode()
 
 
-def files(settings_of, key=maker.KEY):
-    """The archive's files by name, in their order."""
-    text, drawn = json.dumps(settings_of).encode(), []
+def files(text, key=maker.KEY):
+    """The files by name, in their order, of an archive of the settings that `text` has."""
+    settings_of, drawn = json.loads(text), []
     for setting in settings_of["settings"]:
         drawn += [Text(settings_of["model"], setting, len(drawn) + at, settings_of["tokens"]).draw()
                   for at in range(setting["texts"])]

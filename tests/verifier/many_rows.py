@@ -5,11 +5,13 @@ SEED + n. Prints a line a part, and at the end how many rows have run. The exit 
 name has the values that make it again.
 """
 
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -21,6 +23,14 @@ def made(count, seed, vocabulary):
     """Rows with the reference's answers, one a line."""
     return subprocess.run([ROWS, "make", str(count), str(seed), str(vocabulary)], capture_output=True, text=True,
                           check=True).stdout
+
+
+def answered(rows):
+    """Rows with the reference's answers in place of theirs, one a line."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"rows": rows}, file)
+        file.flush()
+        return subprocess.run([ROWS, "answer", file.name], capture_output=True, text=True, check=True).stdout
 
 
 def says(rows):

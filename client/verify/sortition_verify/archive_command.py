@@ -10,9 +10,10 @@ from sortition_verify import archive
 
 
 def main(words: List[str], keys_of: Callable[[str], List[bytes]]) -> int:
-    parser = argparse.ArgumentParser(prog="sortition-verify archive", description="Checks archives of texts.", epilog="""
-        Exit status: 0 if everything was checked and is right, 4 if there is a problem, 5 if there is none but a check
-        was not made, 1 for files that cannot be read.""")
+    parser = argparse.ArgumentParser(
+        prog="sortition-verify archive", description="Checks archives of texts.",
+        epilog="Exit status: 0 if everything was checked and is right, 4 if there is a problem, 5 if there is none but "
+               "a check was not made, 1 for files that cannot be read.")
     parser.add_argument("file", nargs="+")
     parser.add_argument("--keys", action="append", default=[], metavar="FILE", help="public keys that are trusted")
     parser.add_argument("--json", metavar="FILE", help="writes the reports; - is standard output")

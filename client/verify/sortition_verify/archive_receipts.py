@@ -1,4 +1,4 @@
-"""The receipts of an archive (docs/proof.md): signed and in whole chains, and those of the texts as the law has them."""
+"""The receipts of an archive (docs/proof.md): their signature and chains, and each beside its text."""
 
 import hashlib
 import io
@@ -10,15 +10,16 @@ import numpy as np
 from sortition_verify.option_table import FIELDS
 from sortition_verify.options import single
 from sortition_verify.receipts import Verifier
-from sortition_verify.records import WATERMARK, Receipt
+from sortition_verify.records import WATERMARK, Receipt, Signature
 from sortition_verify.texts import SEED, VOCABULARY, Answers, Setting
 
 NAMES = {name for name, _ in FIELDS.values()}  # of parameters that openings state
+MOST_SIGNATURES = 1024  # each takes milliseconds
 
 
 @dataclass
 class SaidText:
-    """What receipts have to say of one text: items by token."""
+    """One text as receipts have to state it: items by token."""
 
     setting: Setting
     tokens: List[int]
@@ -61,6 +62,8 @@ class TextReceipts(Verifier):
                          if setting.has_receipts}
         super().__init__(keys, map(seed_line, self.settings), draws=False)
         self.texts, self.length = texts, length
+        self.names = {f"text {text}".encode(): text for text in self.settings}
+        self.signatures = 0
         self.text_of: Dict[bytes, int] = {}  # of chains
         self.seen: Dict[int, Set[int]] = {text: set() for text in self.settings}
         self.agree = 0
@@ -70,8 +73,7 @@ class TextReceipts(Verifier):
         super().open(body)
         for name in set(self.chains) - before:
             chain = self.chains[name]
-            names = {f"text {text}".encode(): text for text in self.settings}
-            text = names.get(chain.opening.request_id) if chain.opening else None
+            text = self.names.get(chain.opening.request_id) if chain.opening else None
             if text is None or chain.opening is None:
                 self.problem("wrong_text", "the opening is that of no text with receipts", name)
                 continue
@@ -85,6 +87,13 @@ class TextReceipts(Verifier):
                 self.problem("wrong_text", f"vocabulary, choice or flags are not those of text {text}", name)
             elif chain.seed != SEED + text:
                 self.problem("wrong_seed", f"the commitment is not that of text {text}", name)
+
+    def sign(self, signature: Signature) -> None:
+        self.signatures += 1
+        if self.signatures <= MOST_SIGNATURES:
+            super().sign(signature)
+        elif self.signatures == MOST_SIGNATURES + 1:
+            self.problem("too large", f"more than {MOST_SIGNATURES} signatures, of which the others are not checked")
 
     def receive(self, receipt: Receipt) -> None:
         super().receive(receipt)
@@ -142,7 +151,7 @@ def check_receipts(files: Dict[str, bytes], report: Any, keys: List[bytes], list
         own = []
         report.problem("damaged", "the public_key of machine.json is no key")
     if not keys:
-        report.not_checked.append(f"whose the key {named} is, which the archive names" if own else
+        report.not_checked.append(f"whose the key {own[0].hex()} is, which the archive names" if own else
                                   "whose key has signed the receipts: the archive names none")
     verifier = TextReceipts(keys or own, listed, texts, length)
     found = verifier.read(io.BytesIO(files["receipts.bin"] + files["signature.bin"]))

@@ -30,7 +30,7 @@ def toward_zero(product, shift):
 
 
 def bit_lengths(values):
-    """Of integers from 1 to 2^64 - 1."""
+    """Numbers of bits of integers from 1 to 2^64 - 1."""
     return integers(highest_bits(np.asarray(values, U64))) + 1
 
 

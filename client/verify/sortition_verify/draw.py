@@ -97,7 +97,7 @@ def race_among(rows: Drafted, w: Any, key: Any) -> Any:
 
 
 def blocks(drafting: Sequence[Drafted], last_noise: Any, last_draw: Any) -> Tuple[Any, Any]:
-    """How many drafts of each block are accepted, and the token after them.
+    """The numbers of accepted drafts of blocks, and the tokens after them.
 
     `drafting` has the blocks' rows with a draft, one position after the other. The row behind them draws `last_draw`.
     """

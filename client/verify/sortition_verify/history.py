@@ -84,7 +84,7 @@ def then_of(phase: Dict[str, Any]) -> List[int]:
 
 
 def ends_with(text: List[int], since: int, n: int, tag: List[int]) -> bool:
-    """Whether the tokens from `since` to before n end with all of a tag."""
+    """True if the tokens from `since` to before n end with all of a tag."""
     return bool(tag) and n - len(tag) >= since and text[n - len(tag):n] == tag
 
 
@@ -169,7 +169,7 @@ def dry_terms(dry: Dict[str, Any], tokens: Any) -> Dict[int, float]:
     h = tokens[len(tokens) - window:] if 0 < window < len(tokens) else tokens
     breakers = [item["tokens"] for item in dry.get("sequence_breakers", [])]
     limit, longest = after_breaker(breakers, h.tolist()), {}
-    ends = np.arange(1, len(h))  # i, of which as many tokens before it as `length` equal the end of h
+    ends = np.arange(1, len(h))  # i before which `length` tokens equal the end of h
     for length in range(1, limit + 1):
         ends = ends[ends >= length]
         ends = ends[h[ends - length] == h[len(h) - length]]

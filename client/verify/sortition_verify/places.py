@@ -102,8 +102,8 @@ def joined(parts: Iterable[Tuple[Any, Places]], count: int) -> Places:
 
 
 def raw_answers(raw: Any, tokens: Any, first: int) -> Any:
-    """Of rows of canonical bits as sent, all live: the raw logprob and the rank of a token each; and the first tokens
-    of the raw distribution with their logprobs. An array of 32-bit words."""
+    """The raw logprob and rank of a token of each row, and the first tokens of the raw distribution with their
+    logprobs: a line of 32-bit words for each row. The rows are canonical bits as sent, all of them live."""
     ids, _ = ordered(raw)
     bits = np.take_along_axis(raw, ids, 1)
     weight_sum = total(weights(Scale(bits[:, :1], UNIT_TEMPERATURE).distances(bits)))

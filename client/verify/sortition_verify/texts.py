@@ -1,4 +1,4 @@
-"""The texts of an archive (docs/proof.md), and what the law says of them.
+"""The texts of an archive (docs/proof.md), drawn again by the law.
 
 A text's history is known, so each of its positions is. The rows of a text are therefore drawn together; those under a
 sampler that keeps a state, the positions of all texts of a setting one after the other.
@@ -46,6 +46,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what this program cannot follow."""
+        inner = [phase.get("parameters", {}) for phase in self.parameters.get("phases", [])]
+        named = set(self.parameters).union(*inner)
+        if {"allowed_token_ids", "banned_phrases", "dynamic_temperature"} & named:
+            raise ValueError(f"{self.name}: an option that archives do not have")
         alone = EDITING | {"phases", "watermark", "chain", "mirostat", "adaptive_p"}
         if self.mode and (alone & set(self.parameters) or self.mask):
             raise ValueError(f"{self.name}: drafts that decide tokens, with options that look at the history")
@@ -77,7 +81,7 @@ class Setting:
 
 @dataclass
 class Answers:
-    """What the law says of the tokens of a setting's texts, text after text."""
+    """The tokens of a setting's texts by the law, text after text."""
 
     places: Places
     tokens: Any
@@ -173,7 +177,8 @@ class Texts:
     def changed_rows(self, at: int, bits: Any) -> Tuple[Any, Any]:
         """A text's rows after masks and edits, and their noise. Notes the phases."""
         setting, bits = self.setting, bits.copy()
-        low, high = np.full(self.length, SEED + self.numbers[at] & 0xFFFFFFFF, U64), np.full(self.length, SEED >> 32, U64)
+        seed = SEED + int(self.numbers[at])
+        low, high = (np.full(self.length, word, U64) for word in (seed & 0xFFFFFFFF, seed >> 32))
         position, stream = (self.prompt + np.arange(self.length)).astype(U64), np.zeros(self.length, U64)
         if self.hidden is not None:
             bits[self.hidden[position.astype(I64) % len(self.hidden)]] = MASKED
@@ -209,9 +214,9 @@ class Texts:
     def drawn(self, places: Places) -> Tuple[Any, Any]:
         """The tokens, and the methods of their draws."""
         draws = places.draws()
-        methods = np.full(len(draws), FIRST if self.setting.compiled[0].greedy else RACE)
-        decide = {"VERIFY_MODE_REJECTION": self.by_rejection, "VERIFY_MODE_BLOCK": self.by_blocks}.get(self.setting.mode)
-        for at in range(len(self.tokens) if decide else 0):
+        methods = np.array([FIRST if compiled.greedy else RACE for compiled in self.setting.compiled])[self.phases]
+        for at in range(len(self.tokens) if self.setting.mode else 0):
+            decide = self.by_rejection if self.setting.mode == "VERIFY_MODE_REJECTION" else self.by_blocks
             indices = self.indices(at)
             draws[indices], methods[indices] = decide(at, places.of(indices), draws[indices])
         return draws, methods
