@@ -226,7 +226,7 @@ class RandomRowsTest(unittest.TestCase):
                 row["noise"] = {"seed": str(random.integers(1 << 62)), "position": int(random.integers(1 << 20)),
                                 "stream": int(random.integers(1 << 16))}
                 if "sampler_state" in row:
-                    row["sampler_state"] = str(int(row["sampler_state"]) + int(random.integers(1 << 24)))
+                    row["sampler_state"] = str(int(row["sampler_state"]) ^ int(random.integers(1 << 20)))
                 rows.append(copy.deepcopy(row))
             answers = many_rows.answered(rows)
             count = self.check_many([json.loads(answer) for answer in answers.splitlines()])
