@@ -183,10 +183,12 @@ def dry_terms(dry: Dict[str, Any], tokens: Any) -> Dict[int, float]:
 
 
 def after_breaker(breakers: List[List[int]], h: List[int]) -> int:
-    for i in reversed(range(len(h))):
-        standing = [len(breaker) for breaker in breakers if h[i:i + len(breaker)] == breaker]
-        if standing:
-            return len(h) - i - max(standing)
+    firsts = {breaker[0] for breaker in breakers if breaker}
+    for i in reversed(range(len(h)) if breakers else ()):
+        if h[i] in firsts:
+            standing = [len(breaker) for breaker in breakers if h[i:i + len(breaker)] == breaker]
+            if standing:
+                return len(h) - i - max(standing)
     return len(h)
 
 

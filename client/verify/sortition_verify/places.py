@@ -8,7 +8,7 @@ import numpy as np
 from sortition_verify.chain import column
 from sortition_verify.draw import drawn_among
 from sortition_verify.functions import DEAD, I64, MASKED, U32, U64, UNIT_TEMPERATURE, Scale, total, weights
-from sortition_verify.row import Compiled, entropy_bits, kept_tokens, logprob_bits, ordered
+from sortition_verify.row import Compiled, entropy_bits, kept_tokens, log_of, logprob_bits, ordered
 
 FIELDS = ("ids", "bits", "distances", "inside", "max_bits", "temperature", "low", "high", "position", "stream")
 
@@ -48,9 +48,8 @@ class Places:
         """The bits of processed logprobs of a token at each position; those of -Inf where it is not kept."""
         found = self.inside & (self.ids == tokens[:, None])
         bits = np.take_along_axis(self.bits, np.argmax(found, axis=1)[:, None], 1)[:, 0]
-        bits = np.where(found.any(axis=1), bits, self.max_bits)
-        logprobs = logprob_bits(bits, self.max_bits, self.temperature, total(self.weights()))
-        return np.where(found.any(axis=1), logprobs, U32(MASKED))
+        bits = np.where(found.any(axis=1), bits, U32(MASKED))
+        return logprob_bits(bits, self.max_bits, self.temperature, log_of(total(self.weights())))
 
     def kept_counts(self) -> Any:
         return np.count_nonzero(self.inside, axis=1)
@@ -106,12 +105,12 @@ def raw_answers(raw: Any, tokens: Any, first: int) -> Any:
     logprobs: a line of 32-bit words for each row. The rows are canonical bits as sent, all of them live."""
     ids, _ = ordered(raw)
     bits = np.take_along_axis(raw, ids, 1)
-    weight_sum = total(weights(Scale(bits[:, :1], UNIT_TEMPERATURE).distances(bits)))
+    log = log_of(total(weights(Scale(bits[:, :1], UNIT_TEMPERATURE).distances(bits))))
     rank = np.argmax(ids == tokens[:, None], axis=1)
     asked = [rank, *(np.full(len(raw), at) for at in range(first))]
     words = []
     for at in asked:
         own = np.take_along_axis(bits, at[:, None], 1)[:, 0]
-        logprob = logprob_bits(own, bits[:, 0], 1.0, weight_sum)
+        logprob = logprob_bits(own, bits[:, 0], 1.0, log)
         words += [logprob, at + 1] if at is rank else [np.take_along_axis(ids, at[:, None], 1)[:, 0], logprob]
     return np.stack([word.astype(U32) for word in words], axis=1)

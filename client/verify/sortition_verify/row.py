@@ -97,10 +97,14 @@ def clamped_log(weight_sum: Any) -> Any:
     return np.maximum(log2_raw(weight_sum), integers(highest_bits(np.asarray(weight_sum, U64))) << 32)
 
 
-def logprob_bits(bits: Any, first: Any, temperature: Any, weight_sum: Any) -> Any:
-    """The f32 bits of ln of the probabilities of tokens of these bits (LAW.md, section 9)."""
-    log = (clamped_log(weight_sum) - (44 << 32)) * LN2_33
-    nats = (floats(bits).astype(np.float64) - floats(first).astype(np.float64)) / temperature - log
+def log_of(weight_sum: Any) -> Any:
+    """l of LAW.md, section 9, of sums."""
+    return clamped_log(weight_sum) - (44 << 32)
+
+
+def logprob_bits(bits: Any, first: Any, temperature: Any, log: Any) -> Any:
+    """The f32 bits of ln of the probabilities of tokens of these bits."""
+    nats = (floats(bits).astype(np.float64) - floats(first).astype(np.float64)) / temperature - log * LN2_33
     return np.asarray(nats, np.float64).astype(np.float32).view(U32)
 
 
@@ -109,7 +113,7 @@ def entropy_bits(distances: Any) -> Tuple[Any, Any]:
     w = weights(distances)
     t, weight_sum = np.where(w == 0, U64(0), distances), total(w)
     surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
-    nats = np.asarray(clamped_log(weight_sum) - (44 << 32), np.float64) * LN2_33
+    nats = np.asarray(log_of(weight_sum), np.float64) * LN2_33
     nats = nats + np.asarray(surplus, np.float64) / np.asarray(weight_sum, np.float64) * LN2
     return surplus, nats.astype(np.float32).view(U32)
 
@@ -136,11 +140,13 @@ class Distribution:
         place = self.place(token)
         return (MASKED, 0) if place is None else (int(self.bits[place]), place + 1)
 
-    def logprob_bits(self, bits: int) -> int:
-        """The f32 bits of ln of the probability of a token of these bits."""
-        if bits == MASKED:
-            return MASKED
-        return int(logprob_bits(bits, self.max_bits, self.temperature, self.weight_sum))
+    def logprob_bits(self, bits: Any) -> Any:
+        """The f32 bits of ln of the probability of a token of these bits, or of an array of them."""
+        return integers(logprob_bits(bits, self.max_bits, self.temperature, self.log))
+
+    @cached_property
+    def log(self) -> Any:
+        return log_of(self.weight_sum)
 
     def logprob(self, token: int) -> float:
         return float_of(self.logprob_bits(self.bits_and_rank(token)[0]))

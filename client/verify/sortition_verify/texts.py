@@ -193,7 +193,7 @@ class Texts:
 
     def edit(self, at: int, bits: Any) -> None:
         """Applies the options that look at the history to a text's rows, and notes the phases."""
-        parts: Dict[int, List[Any]] = {}  # of phases: the row beside each edit
+        parts: Dict[int, List[Any]] = {}  # of phases: rows, and the edits of each
         history = self.history[at]
         along = phases_along(self.setting.parameters, history[:-1].tolist(), self.prompt)
         for n, (phase, forced) in enumerate(itertools.islice(along, self.prompt, None)):
@@ -202,9 +202,10 @@ class Texts:
                 bits[n, np.arange(VOCABULARY) != forced] = MASKED
             else:
                 found = edits(self.parameters[phase], history[:self.prompt + n], self.prompt)
-                parts.setdefault(phase, []).append(np.insert(found, 0, n, axis=1))
+                parts.setdefault(phase, []).append((n, found))
         for phase, of_phase in parts.items():
-            rows, tokens, *edit = np.concatenate(of_phase).T
+            rows = np.repeat([n for n, _ in of_phase], [len(found) for _, found in of_phase])
+            tokens, *edit = np.concatenate([found for _, found in of_phase]).T
             bits[rows, tokens], failing = changed(bits[rows, tokens], *edit, self.setting.compiled[phase])
             if failing.any():
                 raise ValueError(f"text {self.numbers[at]}, token {rows[failing][0]}: a logit that is too large")
