@@ -112,6 +112,14 @@ class ArchiveTest(unittest.TestCase):
     def test_settings_are_this_releases(self):
         self.assertEqual(hashlib.sha256(maker.SETTINGS.read_bytes()).hexdigest(), archive.SETTINGS)
 
+    def test_published_archives_are_right(self):
+        published = sorted((SOURCE / "docs/proof").glob("*.tar.gz"))
+        if not published:
+            self.skipTest("docs/proof has no archive")
+        for path in published:
+            report = archive.check(str(path))
+            self.assertEqual(report.status(), 0, report.text())
+
     # --- one bit
 
     def test_one_bit_of_any_file_is_named(self):

@@ -243,7 +243,8 @@ class RandomRowsTest(unittest.TestCase):
         given = [vectors.row_of(row) for row in rows]
         bits = np.stack([row_law.changed_logits(row, row_law.raw_logits(row)) for row in given])
         low, high = (np.array([row.seed >> shift & 0xFFFFFFFF for row in given], np.uint64) for shift in (0, 32))
-        position, stream = (np.array([getattr(row, name) for row in given], np.uint64) for name in ("position", "stream"))
+        position = np.array([row.position for row in given], np.uint64)
+        stream = np.array([row.stream for row in given], np.uint64)
         state = np.array([row.state for row in given], object)
         reached, after = places.places_of(given[0].compiled, bits, ((low, high), position, stream), state)
         tokens = np.array([row["answer"]["token"] for row in rows])
